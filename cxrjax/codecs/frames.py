@@ -106,18 +106,24 @@ class PaddedSquareSteps(Frame):
 
 # Of Qwen2-VL's and Qwen2.5-VL's published processors (preprocessor_config.json).
 SMART_FACTOR, SMART_LEAST, SMART_MOST = 28, 56 * 56, 12_845_056
+# Of Qwen3-VL's.
+QWEN3_FACTOR, QWEN3_LEAST, QWEN3_MOST = 32, 256 * 256, 4096 * 4096
 
 
 def smart_resize(
-    height: float, width: float, most: int = SMART_MOST, least: int = SMART_LEAST
+    height: float,
+    width: float,
+    most: int = SMART_MOST,
+    least: int = SMART_LEAST,
+    factor: int = SMART_FACTOR,
 ) -> tuple[int, int]:
     """The size of a Qwen-VL model's input: both sides multiples of 28, the area within limits.
 
     Args:
         height, width: of the image, pixels.
         most, least: pixels of the input.
+        factor: what both sides are multiples of; 32 for Qwen3-VL.
     """
-    factor = SMART_FACTOR
     sides = [max(factor, round(side / factor) * factor) for side in (height, width)]
     if sides[0] * sides[1] > most:
         shrink = math.sqrt(height * width / most)

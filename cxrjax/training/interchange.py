@@ -15,6 +15,7 @@ import jax
 from flax import nnx
 
 from cxrjax.border.foreign_files import MIB, read_bytes
+from cxrjax.codecs.resize_rules import RESIZE_RULES
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading
@@ -316,9 +317,10 @@ def _settings(sizes: VLMConfig) -> ExperimentConfig:
     if sizes.decoder.prefix_attention == "causal":
         # Gemma 3 and MedGemma: conversations; sharing the image's tokens changes nothing; boxes in
         # JSON, relative to the padded square (cxrjax/codecs/medgemma.py).
+        rule = RESIZE_RULES["medgemma"]
         return ExperimentConfig(
             model=ModelConfig(preset=preset, share="image"),
-            data=DataConfig(prompt="medgemma", codec="medgemma_json", geometry="letterbox"),
+            data=DataConfig(prompt="medgemma", codec=rule.codec, geometry=rule.placing),
             decoding=DecodingConfig(grammar="none"),
         )
     return ExperimentConfig(model=ModelConfig(preset=preset))

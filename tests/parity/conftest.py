@@ -4,6 +4,7 @@ Made once a session: importing torch and transformers takes longer than all else
 """
 
 import dataclasses
+import json
 from typing import Any
 
 import jax
@@ -15,10 +16,9 @@ from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import IMAGE
+from tests.random_configs import KINDS, SIZE, VOCAB, draw_config
 
-VOCAB, BOS, BEGIN, END, IMAGE_ID, LOC = 1300, 2, 1288, 1289, 1290, 100
-KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text")
-SIZE = 24
+BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
 
 _VISION = {
     "hidden_size": 24,
@@ -73,6 +73,12 @@ def _random_hf(kind):
             text_config=text, vision_config=_VISION, projection_dim=18, image_token_index=IMAGE_ID
         )
         model = t.PaliGemmaForConditionalGeneration(config)
+    return _moved(model)
+
+
+def _moved(model):
+    import torch
+
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Large enough that soft-capping, norms and attention all bend what goes through, and
@@ -173,6 +179,14 @@ class Pair:
         )
 
 
+def _pair(kind, hf, directory):
+    one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
+    front = one_image.get(kind, (IMAGE,))
+    config = vlm_config(read_config(directory), str(directory), LOC, front)
+    arrays = read_parameters(open_checkpoint(directory), config)
+    return Pair(kind, hf, directory, make_model(config, arrays), front)
+
+
 @pytest.fixture(scope="session")
 def make_pair(tmp_path_factory):
     """`make_pair(kind) -> Pair`, each kind made once."""
@@ -184,12 +198,31 @@ def make_pair(tmp_path_factory):
             hf = _random_hf(kind)
             directory = tmp_path_factory.mktemp(kind)
             hf.save_pretrained(directory)
-            one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
-            front = one_image.get(kind, (IMAGE,))
-            config = vlm_config(read_config(directory), str(directory), LOC, front)
-            arrays = read_parameters(open_checkpoint(directory), config)
-            made[kind] = Pair(kind, hf, directory, make_model(config, arrays), front)
+            made[kind] = _pair(kind, hf, directory)
         return made[kind]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_random_pair(tmp_path_factory):
+    """`make_random_pair(kind, seed) -> Pair` of a drawn configuration."""
+    pytest.importorskip("torch")
+
+    def make(kind, seed):
+        import torch
+        import transformers as t
+
+        directory = tmp_path_factory.mktemp(f"{kind}_{seed}")
+        drawn = draw_config(kind, seed)
+        (directory / "config.json").write_text(json.dumps(drawn))
+        torch.manual_seed(seed)
+        auto = t.AutoModelForImageTextToText if "vision_config" in drawn else t.AutoModelForCausalLM
+        hf = _moved(auto.from_config(t.AutoConfig.from_pretrained(directory)).float())
+        hf.save_pretrained(directory)
+        # As it was drawn: the library writes its own reading of it.
+        (directory / "config.json").write_text(json.dumps(drawn))
+        return _pair(kind, hf, directory)
 
     return make
 

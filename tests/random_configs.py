@@ -1,0 +1,176 @@
+"""Configurations drawn from all that the closed world accepts: Hugging Face's and PEFT's.
+
+Each is as a file would have it: keys left out or stated, under the names of any version.
+"""
+
+from typing import Any
+
+import numpy as np
+
+VOCAB, SIZE = 1300, 24
+KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text")
+MODEL_TYPES = {"paligemma2": "paligemma"}
+
+# Change nothing that is computed, whatever they say.
+_NOTES = {
+    "_name_or_path": "somewhere",
+    "architectures": ["Any"],
+    "bos_token_id": 2,
+    "cache_implementation": "hybrid",
+    "initializer_range": 0.3,
+    "max_position_embeddings": 77,
+    "pad_token_id": 0,
+    "torch_dtype": "float32",
+    "transformers_version": "4.40.0",
+    "use_cache": False,
+}
+
+
+class Draw:
+    """Choices by a seed."""
+
+    def __init__(self, *seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def of(self, *choices: Any) -> Any:
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def some(self, settings: dict[str, Any], chance: float = 0.5) -> dict[str, Any]:
+        return {key: value for key, value in settings.items() if self.rng.random() < chance}
+
+
+def draw_config(kind: str, seed: int) -> dict[str, Any]:
+    """`config.json` of a small model: `kind` is one of `KINDS`."""
+    draw = Draw(KINDS.index(kind), seed)
+    text = _text(kind, draw)
+    if kind == "gemma3_text":
+        return {"model_type": "gemma3_text", **text}
+    family = {"paligemma": "gemma", "paligemma2": "gemma2", "gemma3": "gemma3_text"}[kind]
+    patch = draw.of(4, 6, 12)
+    vision = _vision(draw, patch)
+    config = {
+        "model_type": MODEL_TYPES.get(kind, kind),
+        "text_config": {"model_type": family, **text},
+        "vision_config": vision,
+        draw.of("image_token_index", "image_token_id"): 1290,
+        **draw.some(_NOTES, 0.3),
+        **draw.some({"ignore_index": -100, "tie_word_embeddings": True}),
+    }
+    if kind == "gemma3":
+        side = SIZE // patch
+        pooled = side // draw.of(*(pool for pool in (1, 2, 3) if side % pool == 0))
+        config["mm_tokens_per_image"] = pooled**2
+        config[draw.of("boi_token_index", "boi_token_id")] = 1288
+        config[draw.of("eoi_token_index", "eoi_token_id")] = 1289
+        return config
+    config["projection_dim"] = text["hidden_size"]
+    return config | draw.some({"hidden_size": 2048, "_vocab_size": 257_152})
+
+
+def _text(kind: str, draw: Draw) -> dict[str, Any]:
+    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    layers = draw.of(1, 2, 3, 4)
+    config = {
+        "vocab_size": VOCAB,
+        "hidden_size": draw.of(12, 18, 24),
+        "intermediate_size": draw.of(11, 20, 37),
+        "num_hidden_layers": layers,
+        "num_attention_heads": kv_heads * group,
+        "num_key_value_heads": kv_heads,
+        "head_dim": draw.of(4, 6, 8),
+        **draw.some(_NOTES, 0.3),
+        **draw.some({"rms_norm_eps": 1e-6, "attention_bias": False, "tie_word_embeddings": True}),
+        **draw.some({"attention_dropout": draw.of(0, 0.0), "hidden_activation": _GELU}),
+    }
+    theta = draw.of(100.0, 1e4, 1e6)
+    if kind in ("paligemma", "paligemma2"):
+        # PaliGemma's rotary positions are never stretched; a factor may be left over.
+        idle = {"rope_type": "default", **draw.some({"factor": 8.0})}
+        config |= draw.of(
+            {},
+            {"rope_theta": theta},
+            {"rope_theta": theta, "rope_scaling": idle},
+            {"rope_theta": theta, "rope_scaling": None},
+            {"rope_parameters": {"rope_theta": theta, **idle}},
+        )
+        config |= draw.some({"use_bidirectional_attention": draw.of(True, None)})
+        if kind == "paligemma":
+            return config | draw.some({"hidden_act": _GELU, "query_pre_attn_scalar": 7})
+        config |= draw.some({"attn_logit_softcapping": draw.of(3.0, 50.0, None)})
+        config |= draw.some({"final_logit_softcapping": draw.of(5.0, 30.0, None)})
+    else:
+        config |= _gemma3_rope(draw, theta)
+        config |= draw.some({"attn_logit_softcapping": None, "final_logit_softcapping": None})
+        config |= draw.some({"use_bidirectional_attention": draw.of(False, None)})
+        config |= draw.some({draw.of("sliding_window_pattern"): draw.of(2, 3)})
+    config |= draw.some({"query_pre_attn_scalar": draw.of(3, 5, 16)}, 0.7)
+    config |= draw.some({"sliding_window": draw.of(3, 7, 1000)}, 0.8)
+    every = draw.of(1, 2, layers + 1)
+    kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
+    return config | draw.some({"layer_types": kinds}, 0.3)
+
+
+def _gemma3_rope(draw: Draw, theta: float) -> dict[str, Any]:
+    scaling = draw.of(
+        None,
+        {"rope_type": "linear", "factor": draw.of(2.0, 8.0)},
+        {"type": "linear", "factor": 4.0},
+        {"rope_type": "default", **draw.some({"factor": 8.0})},
+    )
+    older = draw.some({"rope_theta": theta, "rope_local_base_freq": draw.of(50.0, 1e4)})
+    near = {"rope_type": "default", "rope_theta": draw.of(50.0, 1e4)}
+    far = {"rope_theta": theta, **(scaling or {"rope_type": "default"})}
+    if "type" in far:
+        far["rope_type"] = far.pop("type")
+    newer = {"rope_parameters": {"full_attention": far, "sliding_attention": near}}
+    return draw.of(older, {**older, "rope_scaling": scaling}, newer)
+
+
+def _vision(draw: Draw, patch: int) -> dict[str, Any]:
+    heads = draw.of(1, 2, 3)
+    return {
+        "hidden_size": 12 * heads,
+        "intermediate_size": draw.of(9, 40),
+        "num_hidden_layers": draw.of(1, 2, 3),
+        "num_attention_heads": heads,
+        "image_size": SIZE,
+        "patch_size": patch,
+        **draw.some({"model_type": "siglip_vision_model", "num_channels": 3}),
+        **draw.some({"hidden_act": _GELU, "layer_norm_eps": 1e-6, "attention_dropout": 0.0}),
+        # Without the key the library adds a head that nothing asks, and we refuse its weights.
+        "vision_use_head": False,
+        **draw.some({"projection_dim": 18, "vocab_size": 5}),
+        **draw.some({"num_image_tokens": 3, "projector_hidden_act": "gelu_fast"}, 0.3),
+    }
+
+
+_GELU = "gelu_pytorch_tanh"
+_MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
+    """Arguments of PEFT's `LoraConfig` for a decoder of so many layers."""
+    draw = Draw(100 + KINDS.index(kind), seed)
+    seen = () if kind == "gemma3_text" else ("out_proj", "fc1", "fc2")
+    names = [name for name in (*_MAPS, *seen) if draw.rng.random() < 0.4] or ["q_proj"]
+    dora = draw.of(False, False, True)
+    settings: dict[str, Any] = {
+        "r": draw.of(1, 2, 4),
+        "lora_alpha": draw.of(1, 4, 7),
+        "target_modules": draw.of(names, names, "all-linear"),
+        "use_dora": dora,
+        "use_rslora": draw.of(True, False),
+        "lora_dropout": draw.of(0.0, 0.1),
+        "bias": "none",
+        "task_type": "CAUSAL_LM",
+        "trainable_token_indices": draw.of(None, list(range(100, 1124))),
+    }
+    if settings["target_modules"] == names:
+        part = "self_attn" if names[-1] in (*_MAPS[:4], "out_proj") else "mlp"
+        patterns = [names[0], rf"layers\.\d+\.{part}\.{names[-1]}"]
+        settings["rank_pattern"] = draw.some({draw.of(*patterns): draw.of(1, 3)})
+        settings["alpha_pattern"] = draw.some({draw.of(*patterns): draw.of(2, 9)})
+        if not dora and layers > 1 and draw.rng.random() < 0.4:
+            settings["layers_to_transform"] = [draw.of(*range(layers))]
+            settings["layers_pattern"] = "layers"
+    return settings
