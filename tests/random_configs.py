@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 VOCAB, SIZE = 1300, 24
-KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text")
-MODEL_TYPES = {"paligemma2": "paligemma"}
+KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", "llava", "llava_mistral")
+MODEL_TYPES = {"paligemma2": "paligemma", "llava_mistral": "llava"}
 
 # Change nothing that is computed, whatever they say.
 _NOTES = {
@@ -42,6 +42,8 @@ class Draw:
 def draw_config(kind: str, seed: int) -> dict[str, Any]:
     """`config.json` of a small model: `kind` is one of `KINDS`."""
     draw = Draw(KINDS.index(kind), seed)
+    if kind.startswith("llava"):
+        return _llava(kind, draw)
     text = _text(kind, draw)
     if kind == "gemma3_text":
         return {"model_type": "gemma3_text", **text}
@@ -65,6 +67,50 @@ def draw_config(kind: str, seed: int) -> dict[str, Any]:
         return config
     config["projection_dim"] = text["hidden_size"]
     return config | draw.some({"hidden_size": 2048, "_vocab_size": 257_152})
+
+
+def _llava(kind: str, draw: Draw) -> dict[str, Any]:
+    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    head_dim = draw.of(4, 6, 8)
+    theta = draw.of(100.0, 1e4, 1e6)
+    heads = kv_heads * group
+    scaling = draw.of(
+        {"rope_type": "linear", "factor": draw.of(2.0, 8.0)},
+        {"type": "linear", "factor": 4.0},
+        {"rope_type": "default", **draw.some({"factor": 8.0})},
+    )
+    text = {
+        "model_type": "mistral" if kind == "llava_mistral" else "llama",
+        "vocab_size": VOCAB,
+        "hidden_size": heads * head_dim,
+        "intermediate_size": draw.of(11, 20, 37),
+        "num_hidden_layers": draw.of(1, 2, 3, 4),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        **draw.some(_NOTES, 0.3),
+        **draw.some({"rms_norm_eps": draw.of(1e-5, 1e-6, 1e-3), "head_dim": head_dim}),
+        **draw.some({"hidden_act": "silu", "attention_dropout": 0.0, "rope_theta": theta}),
+        **draw.of({}, {"rope_scaling": None}, {"rope_theta": theta, "rope_scaling": scaling}),
+    }
+    if kind == "llava_mistral":
+        text["sliding_window"] = draw.of(None, 3, 7, 1000)
+    else:
+        text |= draw.some({"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1})
+    vision = _vision(draw, draw.of(4, 6, 12))
+    siglip_s = ("hidden_act", "layer_norm_eps", "projector_hidden_act", "vision_use_head")
+    vision = {key: value for key, value in vision.items() if key not in siglip_s}
+    vision |= {"model_type": "clip_vision_model"}
+    vision |= draw.some({"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5})
+    return {
+        "model_type": "llava",
+        "text_config": text,
+        "vision_config": vision,
+        draw.of("image_token_index", "image_token_id"): 1290,
+        "vision_feature_layer": -draw.of(*range(1, vision["num_hidden_layers"] + 1)),
+        **draw.some({"projector_hidden_act": "gelu", "vision_feature_select_strategy": "default"}),
+        **draw.some({"multimodal_projector_bias": True, "image_seq_length": 5}),
+        **draw.some({"tie_word_embeddings": False, "ignore_index": -100}),
+    }
 
 
 def _text(kind: str, draw: Draw) -> dict[str, Any]:
@@ -164,6 +210,8 @@ def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
         "bias": "none",
         "task_type": "CAUSAL_LM",
         "trainable_token_indices": draw.of(None, list(range(100, 1124))),
+        # LLaVA's vocabulary has no location tokens.
+        **({"trainable_token_indices": None} if kind.startswith("llava") else {}),
     }
     if settings["target_modules"] == names:
         part = "self_attn" if names[-1] in (*_MAPS[:4], "out_proj") else "mlp"

@@ -1,6 +1,7 @@
-"""The Gemma decoder over [context | question | question ...] sequences, with a key-value cache.
+"""The decoder over [context | question | question ...] sequences, with a key-value cache.
 
-Gemma 1, 2 and 3 are one decoder: what tells them apart are fields of `DecoderConfig`.
+Gemma 1, 2 and 3, Llama and Mistral are one decoder: what tells them apart are fields of
+`DecoderConfig`.
 """
 
 from collections.abc import Sequence
@@ -12,6 +13,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
+from cxrjax.errors import UserError
 from cxrjax.models.attention import KeySection, apply_rope, attend, rope_frequencies
 from cxrjax.models.layers import Linear, RMSNorm, TokenDropout, salt, scan_layers, stack_layers
 from cxrjax.models.layout import SequenceLayout
@@ -169,10 +171,15 @@ class Attention(nnx.Module):
         return self.o_proj(out), cache._replace(answer_k=answer_k, answer_v=answer_v)
 
 
+def _norm(config: DecoderConfig) -> RMSNorm:
+    return RMSNorm(config.width, config.norm_eps, plain=config.plain_norms)
+
+
 class MLP(nnx.Module):
-    """Gated linear unit with a tanh-approximated GELU."""
+    """Gated linear unit with a tanh-approximated GELU, or a SiLU."""
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
+        self.activation = config.activation
         self.gate_proj = Linear(config.width, config.mlp_dim, rngs=rngs)
         self.up_proj = Linear(config.width, config.mlp_dim, rngs=rngs)
         self.down_proj = Linear(config.mlp_dim, config.width, rngs=rngs)
@@ -181,7 +188,8 @@ class MLP(nnx.Module):
         self, x: Float[Array, "B S D"], dropout: TokenDropout | None = None
     ) -> Float[Array, "B S D"]:
         drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
-        gate = jax.nn.gelu(self.gate_proj(x, drop("gate_proj")), approximate=True)
+        gate = self.gate_proj(x, drop("gate_proj"))
+        gate = jax.nn.silu(gate) if self.activation == "silu" else jax.nn.gelu(gate)
         return self.down_proj(gate * self.up_proj(x, drop("up_proj")), drop("down_proj"))
 
 
@@ -189,12 +197,12 @@ class Block(nnx.Module):
     """Pre-norm transformer block, with norms behind attention and MLP as well where asked for."""
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
-        self.attn_norm = RMSNorm(config.width)
+        self.attn_norm = _norm(config)
         self.attn = Attention(config, rngs)
-        self.attn_post_norm = nnx.data(RMSNorm(config.width) if config.post_norms else None)
-        self.mlp_norm = RMSNorm(config.width)
+        self.attn_post_norm = nnx.data(_norm(config) if config.post_norms else None)
+        self.mlp_norm = _norm(config)
         self.mlp = MLP(config, rngs)
-        self.mlp_post_norm = nnx.data(RMSNorm(config.width) if config.post_norms else None)
+        self.mlp_post_norm = nnx.data(_norm(config) if config.post_norms else None)
 
     def __call__(
         self,
@@ -231,7 +239,7 @@ class Block(nnx.Module):
 
 
 class Embedder(nnx.Module):
-    """Token embedding, used again as the output layer.
+    """Token embedding, used again as the output layer where there is no other (`head`).
 
     `loc_delta`, where `add_loc_delta` has made it, is added to the rows of the `<loc>` tokens on
     both sides, so that these rows train while the table stays frozen.
@@ -240,6 +248,7 @@ class Embedder(nnx.Module):
     def __init__(self, config: DecoderConfig, loc_token_start: int, rngs: nnx.Rngs):
         self.width = config.width
         self.softcap = config.final_softcap
+        self.input_scale = config.width**0.5 if config.scale_embeddings else 1.0
         self.loc_token_start = loc_token_start
         table = config.width**-0.5 * jax.random.normal(
             rngs.params(), (config.vocab_size, config.width)
@@ -254,24 +263,39 @@ class Embedder(nnx.Module):
             table = jax.lax.dynamic_update_slice_in_dim(table, rows, loc_token_start, axis=0)
         self.table = nnx.Param(table)
         self.loc_delta: Any = nnx.data(None)
+        drawn = None
+        if not config.tied:
+            drawn = config.width**-0.5 * jax.random.normal(rngs.params(), table.shape)
+        self.head = nnx.data(None if drawn is None else nnx.Param(drawn))
+
+    @property
+    def rows(self) -> Array:
+        """The output layer, [V, D]."""
+        return self.table[...] if self.head is None else self.head[...]
 
     def add_loc_delta(self) -> None:
-        """Makes the `<loc>` rows trainable by a difference that starts at zero."""
+        """Makes the `<loc>` rows trainable by a difference that starts at zero.
+
+        Raises:
+            UserError: the vocabulary has no such rows.
+        """
+        if self.loc_token_start < 0:
+            raise UserError("lora.loc_rows: this model's vocabulary has no <loc> tokens to train")
         self.loc_delta = nnx.Param(jnp.zeros((NUM_LOC_TOKENS, self.width)))
 
     def encode(self, tokens: Int[Array, "*batch"], dtype: jnp.dtype) -> Float[Array, "*batch D"]:
-        """Rows of the tokens, scaled by sqrt(width)."""
+        """Rows of the tokens, scaled by sqrt(width) in Gemma."""
         x = self.table[...][tokens]
         if self.loc_delta is not None:
             index = tokens - self.loc_token_start
             is_loc = (index >= 0) & (index < NUM_LOC_TOKENS)
             delta = self.loc_delta[...][jnp.clip(index, 0, NUM_LOC_TOKENS - 1)]
             x = x + jnp.where(is_loc[..., None], delta, 0.0)
-        return (x * self.width**0.5).astype(dtype)
+        return (x * self.input_scale).astype(dtype)
 
     def decode(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
         """Logits over the whole vocabulary, float32."""
-        logits = _float32_logits(hidden, self.table[...])
+        logits = _float32_logits(hidden, self.rows)
         if self.loc_delta is None:
             return self._cap(logits)
         delta = _float32_logits(hidden, self.loc_delta[...])
@@ -284,9 +308,7 @@ class Embedder(nnx.Module):
 
     def decode_loc(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch 1024"]:
         """Logits over the `<loc>` tokens alone, float32."""
-        rows = jax.lax.dynamic_slice_in_dim(
-            self.table[...], self.loc_token_start, NUM_LOC_TOKENS, axis=0
-        )
+        rows = jax.lax.dynamic_slice_in_dim(self.rows, self.loc_token_start, NUM_LOC_TOKENS, axis=0)
         if self.loc_delta is not None:
             rows = rows + self.loc_delta[...]
         return self._cap(_float32_logits(hidden, rows))
@@ -295,7 +317,7 @@ class Embedder(nnx.Module):
         self, hidden: Float[Array, "*batch D"], tokens: Sequence[int]
     ) -> Float[Array, "*batch n"]:
         """Logits over a few tokens alone, none of them a `<loc>`, float32."""
-        return self._cap(_float32_logits(hidden, self.table[...][jnp.asarray(tokens)]))
+        return self._cap(_float32_logits(hidden, self.rows[jnp.asarray(tokens)]))
 
     def _cap(self, logits: Array) -> Array:
         return logits if self.softcap is None else self.softcap * jnp.tanh(logits / self.softcap)
@@ -313,7 +335,10 @@ def _float32_logits(hidden: Float[Array, "*batch D"], rows: Float[Array, "v D"])
 
 
 class Decoder(nnx.Module):
-    """Embedder, blocks and final norm (Gemma: arXiv 2403.08295, 2408.00118, 2503.19786)."""
+    """Embedder, blocks and final norm.
+
+    Gemma: arXiv 2403.08295, 2408.00118, 2503.19786; Llama 2: 2307.09288; Mistral: 2310.06825.
+    """
 
     def __init__(
         self,
@@ -329,7 +354,7 @@ class Decoder(nnx.Module):
         self.unroll = unroll
         self.embedder = Embedder(config, loc_token_start, rngs)
         self.layers = stack_layers(lambda r: Block(config, r), config.depth, rngs)
-        self.final_norm = RMSNorm(config.width)
+        self.final_norm = _norm(config)
 
     def __call__(
         self,

@@ -14,6 +14,7 @@ from cxrjax.border.foreign_files import MIB
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object
 from cxrjax.models.hf_layout import check_architecture
+from cxrjax.models.presets import CLIP_MEAN, CLIP_STD
 
 CONFIG_FILE = "config.json"
 # The picture's way into the model: a file of its own, or since transformers 5 a part of another.
@@ -93,6 +94,27 @@ _TEXT = {
         keys={**_ROPE, "full_attention": _EITHER_ROPE, "sliding_attention": _EITHER_ROPE},
     ),
 }
+# Llama's and Mistral's decoder, as LLaVA has it.
+_LLAMA = {
+    **{key: _TEXT[key] for key in _COMMON if key != "tie_word_embeddings"},
+    **{
+        key: _TEXT[key]
+        for key in (
+            *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+            *("num_attention_heads", "rope_theta", "rope_scaling", "attention_bias"),
+        )
+    },
+    "model_type": Rule(("llama", "mistral")),
+    "num_key_value_heads": Rule((None,), most=2**10),
+    "head_dim": Rule((None,), most=2**12),
+    "hidden_act": Rule(("silu",)),
+    "rms_norm_eps": Rule(most=0.1),
+    "mlp_bias": Rule((False, None)),
+    "pretraining_tp": Rule((1, None)),
+    "sliding_window": Rule((None,), most=2**40),  # of Mistral; Llama reads none
+    "rope_parameters": _EITHER_ROPE,
+    "tie_word_embeddings": Rule((False, None)),
+}
 _VISION = {
     **_COMMON,
     "model_type": Rule(("siglip_vision_model",)),
@@ -109,6 +131,14 @@ _VISION = {
     "projection_dim": NO_MATTER,
     "vocab_size": NO_MATTER,
     "projector_hidden_act": NO_MATTER,  # published, and read by no version
+}
+_CLIP = {
+    **{key: rule for key, rule in _VISION.items() if key != "projector_hidden_act"},
+    "model_type": Rule(("clip_vision_model",)),
+    "hidden_act": Rule(("quick_gelu",)),
+    "layer_norm_eps": Rule((1e-5,)),
+    "initializer_factor": NO_MATTER,
+    "dropout": Rule((0,)),
 }
 
 
@@ -136,6 +166,23 @@ _BY_KIND = {
         ),
     },
     "gemma3_text": _TEXT,
+    "llava": {
+        **_COMMON,
+        "tie_word_embeddings": Rule((False, None)),
+        "text_config": Rule((None,), keys=_LLAMA),
+        "vision_config": Rule((None,), keys=_CLIP),
+        "projector_hidden_act": Rule(("gelu",)),
+        "vision_feature_select_strategy": Rule(("default",)),
+        "vision_feature_layer": Rule(tuple(range(-1, -100, -1))),
+        "multimodal_projector_bias": Rule((True,)),
+        **dict.fromkeys(
+            (
+                *("image_token_index", "image_token_id", "ignore_index", "image_seq_length"),
+                *("vocab_size", "projection_dim", "hidden_size"),
+            ),
+            NO_MATTER,
+        ),
+    },
 }
 
 _HALF = Rule(([0.5, 0.5, 0.5], None))
@@ -163,9 +210,31 @@ _PICTURE = {
         NO_MATTER,
     ),
 }
-_AROUND_PICTURE = {
-    "image_processor": Rule((None,), keys=_PICTURE),
-    **dict.fromkeys(("processor_class", "image_seq_length"), NO_MATTER),
+# CLIP's colours; how the square comes about is in the settings (`data.geometry`), not here: LLaVA's
+# own code pads the picture, its processor for transformers cuts the middle out.
+_CLIP_PICTURE = {
+    **_PICTURE,
+    "image_mean": Rule((list(CLIP_MEAN), None)),
+    "image_std": Rule((list(CLIP_STD), None)),
+    "do_center_crop": NO_MATTER,
+    "do_pad": NO_MATTER,
+}
+
+
+def _around(picture: Mapping[str, Rule], *more: str) -> dict[str, Rule]:
+    """The rules of a processor's file, a part of which is the picture's."""
+    notes = dict.fromkeys(("processor_class", "image_seq_length", *more), NO_MATTER)
+    return {"image_processor": Rule((None,), keys=picture), **notes}
+
+
+_PICTURES = {_PREPROCESSOR: _PICTURE, _PROCESSOR: _around(_PICTURE)}
+_CLIP_PICTURES = {
+    _PREPROCESSOR: _CLIP_PICTURE,
+    _PROCESSOR: _around(
+        _CLIP_PICTURE,
+        *("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens"),
+        *("image_token", "chat_template"),
+    ),
 }
 
 
@@ -177,12 +246,13 @@ def read_config(directory: str | Path) -> dict[str, Any]:
             key or a value that we do not have; so has the preprocessor's file beside it.
     """
     directory = Path(directory)
-    for name, rules in ((_PREPROCESSOR, _PICTURE), (_PROCESSOR, _AROUND_PICTURE)):
+    stated = read_json_object(directory / CONFIG_FILE, MOST_CONFIG_BYTES)
+    pictures = _CLIP_PICTURES if stated.get("model_type") == "llava" else _PICTURES
+    for name, rules in pictures.items():
         path = directory / name
         if path.is_file():
             checked(read_json_object(path, MOST_CONFIG_BYTES), rules, str(path))
-    path = directory / CONFIG_FILE
-    return complete_config(read_json_object(path, MOST_CONFIG_BYTES), str(path))
+    return complete_config(stated, str(directory / CONFIG_FILE))
 
 
 def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -210,7 +210,8 @@ def read_parameters(
         arrays[rule.path] = jax.block_until_ready(
             jax.make_array_from_callback(shape, sharding, part)
         )
-    _check_tied(files, where)
+    if config.decoder.tied:
+        _check_tied(files, where)
     return arrays
 
 
@@ -237,7 +238,7 @@ def check_tensors(
         wanted = rule.their_shape(shapes[rule.path], _patch_size(config))
         for name in rule.names(config):
             _check_shape(stated.get(name, name), found[name], wanted, where)
-    if _LM_HEAD in found:
+    if _LM_HEAD in found and config.decoder.tied:
         name = stated.get(_LM_HEAD, _LM_HEAD)
         _check_shape(name, found[_LM_HEAD], found[_EMBEDDING], where)
     return shapes
@@ -265,7 +266,7 @@ def parameters_of_stream(
     for stated, tensor in tensors:
         name = canonical_name(stated)
         seen[name] = stated
-        if name == _LM_HEAD:
+        if name == _LM_HEAD and config.decoder.tied:
             _check_shape(stated, tensor.shape, shapes["decoder/embedder/table"], where)
             head = np.array(tensor, jnp.dtype(dtype))
         if name not in places:
@@ -314,7 +315,7 @@ def _check_names(
     The message has the names that stand in the file, and for what is missing those that would.
     """
     wanted = {name for rule in tensor_rules(config) for name in rule.names(config)}
-    found = set(found) - {_LM_HEAD}
+    found = set(found) - ({_LM_HEAD} if config.decoder.tied else set())
     prefixes = published_prefixes(config) | found_prefixes(stated.values())
     unused = sorted(stated.get(name, name) for name in found - wanted)
     missing = sorted(with_prefix(name, prefixes) for name in wanted - found)

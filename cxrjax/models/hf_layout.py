@@ -1,8 +1,8 @@
 """Hugging Face's names, shapes and configurations for what we have under our own names.
 
 Pure tables and arithmetic on names and single tensors: reading and writing files is elsewhere.
-Facts from the public configurations and state dicts of transformers' `paligemma`, `gemma3` and
-`gemma3_text`.
+Facts from the public configurations and state dicts of transformers' `paligemma`, `gemma3`,
+`gemma3_text` and `llava`.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
 Transform = Literal["same", "transposed", "patches"]
 
 # By `model_type`.
-ARCHITECTURES = ("paligemma", "gemma3", "gemma3_text")
+ARCHITECTURES = ("paligemma", "gemma3", "gemma3_text", "llava")
 
 # Prefixes that transformers' versions have given to the same parts, in files and in modules.
 _PARTS = (
@@ -77,7 +77,9 @@ def found_prefixes(names: Iterable[str]) -> dict[str, str]:
 
 def published_prefixes(config: VLMConfig) -> dict[str, str]:
     """The prefixes of a checkpoint as models of this kind are published; see `found_prefixes`."""
-    return {"text.": "model."} if config.vision is None else dict(_PUBLISHED)
+    if config.vision is None:
+        return {"text.": "model."}
+    return _PUBLISHED | ({} if config.decoder.tied else {"lm_head.": "language_model.lm_head."})
 
 
 def module_prefixes(config: VLMConfig) -> dict[str, str]:
@@ -138,8 +140,11 @@ def tensor_rules(config: VLMConfig) -> list[TensorRule]:
     rules = _decoder_rules(config.decoder)
     if config.vision is None:
         return rules
-    rules += _vision_rules()
-    if config.projector == "linear":
+    rules += _vision_rules(is_clip=config.vision.kind == "clip")
+    if config.projector == "mlp":
+        rules += _linear("projector", "projector.linear_1", bias=True)
+        rules += _linear("projector_out", "projector.linear_2", bias=True)
+    elif config.projector == "linear":
         rules += _linear("projector", "projector.linear", bias=True)
     else:
         rules.append(TensorRule("projector/kernel", "projector.mm_input_projection_weight", "same"))
@@ -156,11 +161,16 @@ def _linear(path: str, name: str, *, bias: bool) -> list[TensorRule]:
     return rules
 
 
+_PATCH_BIAS = ("patch_embed/bias", "patch_embedding.bias")
+
+
 def _decoder_rules(config: DecoderConfig) -> list[TensorRule]:
     rules = [
         TensorRule("decoder/embedder/table", "text.embed_tokens.weight", "same"),
         TensorRule("decoder/final_norm/scale", "text.norm.weight", "same"),
     ]
+    if not config.tied:
+        rules.append(TensorRule("decoder/embedder/head", "lm_head.weight", "same"))
     norms = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
     if config.post_norms:
         norms |= {
@@ -180,20 +190,23 @@ def _decoder_rules(config: DecoderConfig) -> list[TensorRule]:
     return rules
 
 
-def _vision_rules() -> list[TensorRule]:
+def _vision_rules(*, is_clip: bool) -> list[TensorRule]:
     rules = [
         TensorRule(
             "vision/patch_embed/kernel", "vision.embeddings.patch_embedding.weight", "patches"
         ),
-        TensorRule("vision/patch_embed/bias", "vision.embeddings.patch_embedding.bias", "same"),
         TensorRule("vision/position_embed", "vision.embeddings.position_embedding.weight", "same"),
     ]
+    other = ("class_embed", "class_embedding") if is_clip else _PATCH_BIAS
+    rules.append(TensorRule(f"vision/{other[0]}", f"vision.embeddings.{other[1]}", "same"))
     ours, theirs = "vision/layers", "vision.encoder.layers.{layer}"
     norms = {
         f"{ours}/norm1": f"{theirs}.layer_norm1",
         f"{ours}/norm2": f"{theirs}.layer_norm2",
         "vision/final_norm": "vision.post_layernorm",
     }
+    if is_clip:
+        norms["vision/pre_norm"] = "vision.pre_layrnorm"  # spelled so
     for norm, name in norms.items():
         rules.append(TensorRule(f"{norm}/scale", f"{name}.weight", "same"))
         rules.append(TensorRule(f"{norm}/bias", f"{name}.bias", "same"))
@@ -270,6 +283,8 @@ def _vlm_config(
     side, rest = divmod(vision["image_size"], vision["patch_size"])
     if rest:
         raise ValueError(f"images of {vision['image_size']}, patches of {vision['patch_size']}")
+    if kind == "llava":
+        return _llava(config, where, loc_token_start, context)
     pool = 1
     if kind == "gemma3":
         tokens = config["mm_tokens_per_image"]
@@ -294,6 +309,62 @@ def _vlm_config(
         loc_token_start,
         context=context,
         projector="normed" if kind == "gemma3" else "linear",
+    )
+
+
+def _llava(
+    config: Mapping[str, Any], where: str, loc_token_start: int, context: tuple[int, ...]
+) -> VLMConfig:
+    vision, text = config["vision_config"], config["text_config"]
+    layer = config["vision_feature_layer"]
+    if not -vision["num_hidden_layers"] <= layer < 0:
+        raise ValueError(f"vision_feature_layer {layer} of {vision['num_hidden_layers']} layers")
+    if vision["image_size"] % vision["patch_size"]:
+        raise ValueError(f"images of {vision['image_size']}, patches of {vision['patch_size']}")
+    _check_divides(vision["num_attention_heads"], vision["hidden_size"], "heads of the tower")
+    tower = VisionConfig(
+        image_size=vision["image_size"],
+        patch_size=vision["patch_size"],
+        width=vision["hidden_size"],
+        depth=vision["num_hidden_layers"],
+        num_heads=vision["num_attention_heads"],
+        mlp_dim=vision["intermediate_size"],
+        kind="clip",
+        skip_last=-layer - 1,
+    )
+    decoder = _llama(text, where)
+    return VLMConfig(tower, decoder, loc_token_start, context=context, projector="mlp")
+
+
+def _llama(text: Mapping[str, Any], where: str) -> DecoderConfig:
+    """The decoder's sizes from Llama's or Mistral's configuration."""
+    rope = text["rope_parameters"]
+    heads = text["num_attention_heads"]
+    head_dim = text["head_dim"] or text["hidden_size"] // heads
+    _check_divides(text["num_key_value_heads"], heads, "heads of keys and values")
+    _check_divides(2, head_dim, "halves of a head")
+    # Mistral's first version had a window, in every layer; Llama has no such key.
+    window = text.get("sliding_window") if text["model_type"] == "mistral" else None
+    if rope["rope_type"] not in ("default", "linear"):
+        raise UserError(f"{where}: rope_type is {rope['rope_type']!r}, expected default or linear")
+    return DecoderConfig(
+        vocab_size=text["vocab_size"],
+        width=text["hidden_size"],
+        depth=text["num_hidden_layers"],
+        num_heads=heads,
+        num_kv_heads=text["num_key_value_heads"],
+        head_dim=head_dim,
+        mlp_dim=text["intermediate_size"],
+        rope_base=float(rope["rope_theta"]),
+        rope_scale=float(rope["factor"]) if rope["rope_type"] == "linear" else 1.0,
+        window=window,
+        global_every=1 if window is None else text["num_hidden_layers"] + 1,
+        prefix_attention="past",
+        norm_eps=float(text["rms_norm_eps"]),
+        plain_norms=True,
+        activation="silu",
+        scale_embeddings=False,
+        tied=False,
     )
 
 

@@ -107,7 +107,7 @@ def make_layout(
             of T tokens whose questions still do not see each other.
     """
     rows, _, num_slots = mask.shape
-    causal = config.prefix_attention == "causal"
+    causal = config.prefix_attention != "full"
     offset = jnp.maximum(jnp.cumsum(mask, axis=2, dtype=jnp.int32) - 1, 0)
     slot = jnp.broadcast_to(jnp.arange(num_slots), mask.shape)
     own = jnp.ones((), bool)
@@ -129,10 +129,13 @@ def make_layout(
 
     present = None if context.mask is None else context.mask[:, None, None, :]
     among = present
-    if causal and context.num_tokens and context.image is not None:
+    sees_images_whole = config.prefix_attention == "causal"
+    if causal and context.num_tokens and (context.image is not None or not sees_images_whole):
         index = jnp.arange(context.num_tokens)
-        within = context.image[:, :, None] == context.image[:, None, :]
-        allowed = (index[None, :] <= index[:, None]) | (within & (context.image >= 0)[:, None, :])
+        allowed = (index[None, :] <= index[:, None])[None]
+        if sees_images_whole and context.image is not None:
+            within = context.image[:, :, None] == context.image[:, None, :]
+            allowed |= within & (context.image >= 0)[:, None, :]
         among = allowed[:, None] if present is None else allowed[:, None] & present
     to_prefix = None
     if context_sees_prefix and not causal:

@@ -17,12 +17,20 @@ _DEEPEST, _LARGEST, _LONGEST_CONTEXT = 1_000, 2**40, 10_000
 IMAGE = -1
 _CONTEXTS = ("context", "second_image")
 
+# Of CLIP's processor, red, green and blue.
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
 
 @dataclasses.dataclass(frozen=True)
 class VisionConfig:
-    """A SigLIP tower: square images of `image_size` pixels cut into `patch_size` patches.
+    """A vision tower: square images of `image_size` pixels cut into `patch_size` patches.
 
-    `pool` averages squares of so many patches a side before the projector (Gemma 3: 4).
+    Attributes:
+        pool: averages squares of so many patches a side before the projector (Gemma 3: 4).
+        kind: "siglip", or "clip": a class token in front of the patches, a norm before the first
+            layer, patches without bias, another activation and epsilon, and its own colours.
+        skip_last: of CLIP, so many last layers are there and not asked (LLaVA: 1).
     """
 
     image_size: int
@@ -32,10 +40,17 @@ class VisionConfig:
     num_heads: int
     mlp_dim: int
     pool: int = 1
+    kind: Literal["siglip", "clip"] = "siglip"
+    skip_last: int = 0
 
     @property
     def num_patches(self) -> int:
         return (self.image_size // self.patch_size) ** 2
+
+    @property
+    def num_positions(self) -> int:
+        """Rows of the table of positions: the patches, and CLIP's class token."""
+        return self.num_patches + (self.kind == "clip")
 
     @property
     def num_tokens(self) -> int:
@@ -45,7 +60,7 @@ class VisionConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-    """A Gemma decoder; the defaults are Gemma 1's, what follows `mlp_dim` are later ones' changes.
+    """A decoder; the defaults are Gemma 1's, what follows `mlp_dim` are the others' changes.
 
     Attributes:
         num_kv_heads: divides `num_heads`; 1 is multi-query attention.
@@ -58,7 +73,13 @@ class DecoderConfig:
         post_norms: norms also behind attention and MLP, before the residual is added.
         qk_norm: norms on the queries and keys of each head.
         prefix_attention: "full": image and prompt see all of each other (PaliGemma); "causal":
-            every token sees the past alone, but images also see all of themselves (Gemma 3).
+            every token sees the past alone, but images also see all of themselves (Gemma 3);
+            "past": every token sees the past alone (LLaVA).
+        norm_eps: what is added to the mean square in norms.
+        plain_norms: norms scale by their weight, not by 1 + weight (Llama, Mistral).
+        activation: of the gated unit; "gelu" is the tanh approximation.
+        scale_embeddings: by the square root of the width.
+        tied: the embedding is the output layer too.
     """
 
     vocab_size: int
@@ -78,7 +99,12 @@ class DecoderConfig:
     final_softcap: float | None = None
     post_norms: bool = False
     qk_norm: bool = False
-    prefix_attention: Literal["full", "causal"] = "full"
+    prefix_attention: Literal["full", "causal", "past"] = "full"
+    norm_eps: float = 1e-6
+    plain_norms: bool = False
+    activation: Literal["gelu", "silu"] = "gelu"
+    scale_embeddings: bool = True
+    tied: bool = True
 
     def is_local(self, layer: int) -> bool:
         """Says whether layer number `layer`, from 0, sees only a sliding window."""
@@ -91,10 +117,12 @@ class VLMConfig:
 
     Attributes:
         vision: None for a model of text alone.
-        loc_token_start: id of `<loc0000>`; the 1,024 location tokens follow one another.
+        loc_token_start: id of `<loc0000>`; the 1,024 location tokens follow one another. -1: the
+            vocabulary has none.
         context: what stands before the question: token ids, and `IMAGE` for each image.
         second_image: what is put in behind the first `IMAGE` where there is a second image.
-        projector: "linear" (PaliGemma) or "normed": an RMS norm and a map without bias (Gemma 3).
+        projector: "linear" (PaliGemma), "normed": an RMS norm and a map without bias (Gemma 3), or
+            "mlp": two maps with a GELU between them (LLaVA 1.5).
     """
 
     vision: VisionConfig | None
@@ -102,7 +130,7 @@ class VLMConfig:
     loc_token_start: int
     context: tuple[int, ...] = (IMAGE,)
     second_image: tuple[int, ...] = (IMAGE,)
-    projector: Literal["linear", "normed"] = "linear"
+    projector: Literal["linear", "normed", "mlp"] = "linear"
 
     @property
     def num_context(self) -> int:
@@ -163,7 +191,8 @@ def check_sizes(sizes: VLMConfig) -> None:
             else:
                 whole = kind in (int, int | None)
                 fits = type(value) is int or (type(value) is float and not whole)
-                fits = fits and 0 <= value <= (_DEEPEST if field.name == "depth" else _LARGEST)
+                least = -1 if field.name == "loc_token_start" else 0
+                fits = fits and least <= value <= (_DEEPEST if field.name == "depth" else _LARGEST)
             if not fits:
                 raise ValueError(f"{field.name} is {shown_value(value)}")
     for name in _CONTEXTS:

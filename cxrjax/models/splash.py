@@ -157,7 +157,7 @@ def make_splash_layout(
         images: (start, stop) of each image in the context, the same in every row.
     """
     rows, questions, num_slots = mask.shape
-    causal = config.prefix_attention == "causal"
+    causal = config.prefix_attention != "full"
     rule = VisibilityRule(
         num_context=num_context,
         num_questions=questions,
@@ -165,7 +165,7 @@ def make_splash_layout(
         num_prefix=num_prefix,
         causal=causal,
         context_sees_prefix=context_sees_prefix and not causal,
-        images=images if causal else (),
+        images=images if config.prefix_attention == "causal" else (),
         window=None,
     )
     context = jnp.ones((rows, num_context), bool) if context_mask is None else context_mask

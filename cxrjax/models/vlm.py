@@ -1,15 +1,16 @@
-"""PaliGemma and MedGemma: images and questions in, hidden states of the answers out."""
+"""PaliGemma, MedGemma and LLaVA: images and questions in, hidden states of the answers out."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from cxrjax.models.gemma import Block, DecodeMasks, Decoder, LayerCache
-from cxrjax.models.layers import Linear, RMSNorm, TokenDropout
+from cxrjax.models.layers import Linear, RMSNorm, TokenDropout, salt
 from cxrjax.models.layout import Context, SequenceLayout, image_of_token, make_layout
 from cxrjax.models.presets import IMAGE, VLMConfig
 from cxrjax.models.siglip import VisionTower, normalize_images
@@ -31,7 +32,9 @@ class DecodeState(NamedTuple):
 
 
 class VLM(nnx.Module):
-    """SigLIP tower, projector, Gemma decoder (arXiv 2407.07726, 2412.03555, 2503.19786).
+    """Tower, projector, decoder.
+
+    PaliGemma: arXiv 2407.07726, 2412.03555; Gemma 3: 2503.19786; LLaVA 1.5: 2310.03744.
 
     Several questions of one image go through together, and never see each other. What stands
     before the question, the image among it, is the context.
@@ -41,7 +44,7 @@ class VLM(nnx.Module):
         share: what the questions of an image share. "tower": the vision tower runs once, then each
             question stands alone with its own copy of the context. "image": the context also goes
             through the decoder once, which is cheaper by a factor of almost Q. Where attention is
-            causal (Gemma 3, MedGemma) the two give the same. With PaliGemma's full prefix
+            causal (Gemma 3, MedGemma, LLaVA) the two give the same. With PaliGemma's full prefix
             attention "tower" is exactly PaliGemma, whose image tokens see the prompt; with
             "image" they see each other alone, which is another model.
         remat: a name in `layers.REMAT`: what of every layer is kept for the backward pass.
@@ -83,6 +86,10 @@ class VLM(nnx.Module):
         self.projector = nnx.data(
             None if vision is None else Linear(vision.width, width, use_bias=not normed, rngs=rngs)
         )
+        two = vision is not None and config.projector == "mlp"
+        self.projector_out = nnx.data(
+            Linear(width, width, use_bias=True, rngs=rngs) if two else None
+        )
         self.decoder = Decoder(
             config.decoder, config.loc_token_start, rngs, remat=remat, unroll=unroll
         )
@@ -109,6 +116,9 @@ class VLM(nnx.Module):
         if self.projector_norm is not None:
             features = self.projector_norm(features)
         tokens = self.projector(features, dropout)
+        if self.projector_out is not None:
+            second = None if dropout is None else dropout.fold_in(salt("projector_out"))
+            tokens = self.projector_out(jax.nn.gelu(tokens, approximate=False), second)
         return tokens.reshape(rows, -1, tokens.shape[-1]) if several else tokens
 
     def image_features(

@@ -15,7 +15,7 @@ from cxrjax.models import VLM
 from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
-from cxrjax.models.presets import IMAGE
+from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGE
 from tests.random_configs import KINDS, SIZE, VOCAB, draw_config
 
 BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
@@ -42,6 +42,8 @@ _GROUPED = {"num_attention_heads": 6, "num_key_value_heads": 3, "query_pre_attn_
 # Windows smaller than any of the sequences below.
 _GEMMA2 = _TEXT | _GROUPED | {"num_hidden_layers": 3, "sliding_window": 9}
 _GEMMA3 = _TEXT | _GROUPED | {"num_hidden_layers": 7, "sliding_window": 6}
+_LLAMA = _TEXT | {"num_attention_heads": 6, "num_key_value_heads": 3, "num_hidden_layers": 3}
+_LLAMA |= {"hidden_size": 48, "rms_norm_eps": 1e-5}
 _ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
@@ -65,6 +67,16 @@ def _random_hf(kind):
             image_token_index=IMAGE_ID,
         )
         model = t.Gemma3ForConditionalGeneration(config)
+    elif kind.startswith("llava"):
+        mistral = {"model_type": "mistral", "rope_theta": 1e6, "sliding_window": None}
+        text = _LLAMA | (mistral if kind == "llava_mistral" else {"model_type": "llama"})
+        vision = {key: value for key, value in _VISION.items() if key != "vision_use_head"}
+        config = t.LlavaConfig(
+            text_config=text,
+            vision_config=vision | {"model_type": "clip_vision_model"},
+            image_token_index=IMAGE_ID,
+        )
+        model = t.LlavaForConditionalGeneration(config)
     else:
         text = _GEMMA2 | {"model_type": "gemma2"}
         if kind == "paligemma":
@@ -140,9 +152,13 @@ class Questions:
 
         given = {"input_ids": padded(0, 0), "attention_mask": padded(1, 0)}
         if kind != "gemma3_text":
-            # Of padding it does not matter: it is masked.
-            given["token_type_ids"] = padded(2, 0)
-            pixels = self.images.reshape(-1, SIZE, SIZE, 3).transpose(0, 3, 1, 2)
+            pixels = self.images.reshape(-1, SIZE, SIZE, 3)
+            if kind.startswith("llava"):
+                pixels = ((pixels / 2 + 0.5 - CLIP_MEAN) / CLIP_STD).astype(np.float32)
+            else:
+                # Of padding it does not matter: it is masked.
+                given["token_type_ids"] = padded(2, 0)
+            pixels = pixels.transpose(0, 3, 1, 2)
             given["pixel_values"] = torch.tensor(np.ascontiguousarray(pixels))
         if answers:
             given["labels"] = padded(3, -100)
@@ -181,8 +197,10 @@ class Pair:
 
 def _pair(kind, hf, directory):
     one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
+    one_image |= dict.fromkeys(("llava", "llava_mistral"), (BOS, 7, 8, IMAGE))
     front = one_image.get(kind, (IMAGE,))
-    config = vlm_config(read_config(directory), str(directory), LOC, front)
+    start = -1 if kind.startswith("llava") else LOC
+    config = vlm_config(read_config(directory), str(directory), start, front)
     arrays = read_parameters(open_checkpoint(directory), config)
     return Pair(kind, hf, directory, make_model(config, arrays), front)
 

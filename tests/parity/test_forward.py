@@ -12,8 +12,9 @@ from cxrjax.decoding.strategy import Strategy
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
 
-KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text")
-IMAGE_KINDS = KINDS[:3]
+LLAVA = ("llava", "llava_mistral")
+KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", *LLAVA)
+IMAGE_KINDS = (*KINDS[:3], *LLAVA)
 
 
 @nnx.jit
@@ -69,9 +70,10 @@ def test_logits_at_every_position(make_pair, close, kind, side):
         close(answers, theirs[start - 1 : -1])
 
 
-def test_two_images_in_a_prompt(make_pair, close):
-    pair = make_pair("gemma3")
-    for ours, theirs, *_ in _both(pair, pair.questions(images=2), "left"):
+@pytest.mark.parametrize(("kind", "images"), [("gemma3", 2), *((kind, 3) for kind in LLAVA)])
+def test_several_images_in_a_prompt(make_pair, close, kind, images):
+    pair = make_pair(kind)
+    for ours, theirs, *_ in _both(pair, pair.questions(images=images), "left"):
         close(ours, theirs)
 
 
