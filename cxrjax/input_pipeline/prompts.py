@@ -15,7 +15,7 @@ from cxrjax.codecs import get_codec, transcode
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.images.geometry import Geometry
-from cxrjax.input_pipeline import chat
+from cxrjax.input_pipeline import chat, llava_turns
 from cxrjax.input_pipeline.augment import ImageChange
 from cxrjax.input_pipeline.tokenizer import END_OF_TURN
 from cxrjax.input_pipeline.wording import UNKNOWN_ANSWER, UNKNOWN_TYPE
@@ -95,6 +95,7 @@ class BoxText:
         return self.change.in_order(moved) if self.is_of_one else moved
 
 
+_Target = Callable[[QARecord, BoxText], str]
 # Between an answer and its reason; only what stands before it is the answer.
 REASONING = "\nReasoning: "
 
@@ -316,6 +317,22 @@ def _reasoned(prompt: PromptFormat) -> PromptFormat:
     return dataclasses.replace(prompt, target=target, gives_reason=True)
 
 
+def _one_turn(
+    ask: Callable[[QARecord], str], turns: llava_turns.Turns, target: _Target = _answer_target
+) -> PromptFormat:
+    """The format that asks so in LLaVA's turns, the image before the question."""
+
+    def prefix(record: QARecord) -> str:
+        if record.history:
+            raise UserError(
+                f"question {record.question_id}: has earlier turns, and LLaVA's prompt formats ask "
+                "one question; use the format 'vqa', or leave history out"
+            )
+        return llava_turns.question(ask(record), turns)
+
+    return PromptFormat(prefix, target, begins=False)
+
+
 PROMPTS: dict[str, PromptFormat] = {
     # The question as it is written; the answer as it is written, its boxes in the model's codec.
     "vqa": PromptFormat(prefix=_question_prefix, target=_answer_target),
@@ -334,6 +351,11 @@ PROMPTS: dict[str, PromptFormat] = {
     # The same between the marks of LLaVA-Med's turns, as the paper prints it.
     "gemex_dialogue": PromptFormat(prefix=_dialogue_prefix, target=_dialogue_target),
     "gemex_chat": _conversation(_instructed, _answer_target),
+    # LLaVA 1.5's turns, and those of LLaVA-Med v1.5, which are Mistral's; GEMeX's request in them.
+    "llava": _one_turn(_question, "llava"),
+    "llava_med": _one_turn(_question, "llava_med"),
+    "gemex_llava": _one_turn(_instructed, "llava"),
+    "gemex_llava_med": _one_turn(_instructed, "llava_med"),
     # Answers in parts, each part's boxes behind it; and the same in Gemma 3's conversation.
     "grounded": PromptFormat(prefix=_question_prefix, target=_grounded_target),
     "grounded_chat": _conversation(_question, _grounded_target),

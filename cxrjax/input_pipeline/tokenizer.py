@@ -4,6 +4,10 @@ Two file formats give the same ids for the same text: `tokenizer.model` (Sentenc
 `tokenizer.json` (Hugging Face), of the Gemma family: pad, eos, bos, unk are ids 0 to 3, nothing is
 put before the text, spaces are kept, unknown characters are spelled in bytes.
 
+Llama's and Mistral's, which LLaVA has, are read too: unk, bos (`<s>`) and eos (`</s>`) are 0 to 2,
+a space is put before every text, and there are no location tokens: with them boxes are written in
+digits.
+
 PaliGemma's vocabulary has 1,024 pieces `<loc0000>`..`<loc1023>` for coordinates and 128
 `<seg000>`..`<seg127>` for masks (arXiv 2407.07726). A tokenizer that splits `<loc0123>` into
 characters trains without complaint and never localises, so every one of them is checked at load.
@@ -38,6 +42,9 @@ SEG_PIECES = tuple(f"<seg{index:03d}>" for index in range(NUM_SEG))
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 _SPECIAL_IDS = (PAD_ID, EOS_ID, BOS_ID, UNK_ID)
 _SPECIAL_PIECES = ("<pad>", "<eos>", "<bos>", "<unk>")
+# Of Llama's family; what stands for padding is masked, and so need not be there.
+_LLAMA_IDS = (0, 2, 1, 0)
+_LLAMA_PIECES = ("<pad>", "</s>", "<s>", "<unk>")
 
 # Where `<loc0000>` is in Gemma 3, and the pieces that stand there (see above).
 GEMMA3_LOC_START = 256_001
@@ -119,6 +126,8 @@ class _SentencePieceFormat:
 
     def special_ids(self) -> tuple[int | None, ...]:
         processor = self._processor
+        if processor.pad_id() < 0 and processor.unk_id() == 0:  # no padding: Llama's
+            return None, processor.eos_id(), processor.bos_id(), processor.unk_id()
         return processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id()
 
 
@@ -231,8 +240,10 @@ class _JsonFormat:
             }
             for token in added:
                 token["content"] = _RENAMED.get(token["content"], token["content"])
+        bos = description["model"]["vocab"].get(_LLAMA_PIECES[2])
+        special = _LLAMA_PIECES if bos == _LLAMA_IDS[2] else _SPECIAL_PIECES
         for token in added:
-            token["special"] = token["content"] in _SPECIAL_PIECES
+            token["special"] = token["content"] in special
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -247,7 +258,10 @@ class _JsonFormat:
         return self._tokenizer.id_to_token(piece_id) or ""
 
     def special_ids(self) -> tuple[int | None, ...]:
-        return tuple(self.id_of(piece) for piece in _SPECIAL_PIECES)
+        # Gemma has `<s>` too, a tag of HTML, with another id.
+        if self.id_of(_LLAMA_PIECES[2]) == _LLAMA_IDS[2]:
+            return None, *map(self.id_of, _LLAMA_PIECES[1:])
+        return tuple(map(self.id_of, _SPECIAL_PIECES))
 
 
 def _check_component(part: Any, where: str) -> None:
@@ -283,15 +297,14 @@ class Tokenizer:
 
     Attributes:
         name, model: as above, unchanged.
-        loc_ids: ids of `<loc0000>`..`<loc1023>`, one run.
+        pad_id, eos_id, bos_id, unk_id: of its family.
+        loc_ids: ids of `<loc0000>`..`<loc1023>`, one run; of Llama's family none.
         stop_ids: what ends an answer: `<eos>`, and `<end_of_turn>` where there is one.
 
     Raises:
-        UserError: not a tokenizer, or one without the Gemma family's special ids or with a
-            `<locNNNN>` that is not exactly one id, or whose `<loc>` ids have gaps.
+        UserError: not a tokenizer, or one without the Gemma or the Llama family's special ids or
+            with a `<locNNNN>` that is not exactly one id, or whose `<loc>` ids have gaps.
     """
-
-    pad_id, eos_id, bos_id, unk_id = _SPECIAL_IDS
 
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:
         self.model = model
@@ -302,10 +315,14 @@ class Tokenizer:
             self._format = _JsonFormat(model, name)
         else:
             self._format = _SentencePieceFormat(model, name)
-        self._check_special_ids()
-        self.loc_ids = self._check_loc_pieces()
+        self.is_llama = self._check_special_ids()
+        ids = _LLAMA_IDS if self.is_llama else _SPECIAL_IDS
+        self.pad_id, self.eos_id, self.bos_id, self.unk_id = ids
+        has_loc = not self.is_llama or self._format.id_of(LOC_PIECES[0]) is not None
+        self.loc_ids = self._check_loc_pieces() if has_loc else np.zeros(0, np.int32)
         end_of_turn = self._format.id_of(END_OF_TURN)
-        self.stop_ids = (EOS_ID,) if end_of_turn is None else (EOS_ID, end_of_turn)
+        self.stop_ids = (self.eos_id,) if end_of_turn is None else (self.eos_id, end_of_turn)
+        self._silent = {*ids, self._format.id_of(_SPECIAL_PIECES[0])}
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes, str]]:
         return Tokenizer, (self.model, self.name)
@@ -330,7 +347,13 @@ class Tokenizer:
         `<pad>`, `<bos>`, `<eos>` and `<unk>` say nothing, nor do the padding rows that some
         embeddings have beyond the vocabulary.
         """
-        return self._format.decode([i for i in map(int, ids) if UNK_ID < i < self.vocab_size])
+        said = [i for i in map(int, ids) if i not in self._silent and i < self.vocab_size]
+        return self._format.decode(said)
+
+    @property
+    def loc_token_start(self) -> int:
+        """The id of `<loc0000>`; -1: there are no location tokens."""
+        return int(self.loc_ids[0]) if len(self.loc_ids) else -1
 
     def pieces(self, text: str) -> list[str]:
         """The pieces the text is split into, for people to read."""
@@ -354,13 +377,18 @@ class Tokenizer:
             )
         return found
 
-    def _check_special_ids(self) -> None:
+    def _check_special_ids(self) -> bool:
+        """Says whether it is of Llama's family, where it isn't of Gemma's."""
         found = self._format.special_ids()
+        if found == (None, *_LLAMA_IDS[1:]):
+            return True
         if found != _SPECIAL_IDS:
             raise UserError(
                 f"{self.name}: pad, eos, bos, unk have ids {found}, expected 0, 1, 2, 3 as in "
-                "PaliGemma and Gemma; use a tokenizer of that family"
+                "PaliGemma and Gemma, or eos 2, bos 1, unk 0 as in Llama and Mistral; use a "
+                "tokenizer of these families"
             )
+        return False
 
     def _check_loc_pieces(self) -> Int32[np.ndarray, "1024"]:
         # Looked up and encoded: a piece may be in the vocabulary and yet lose to shorter ones.

@@ -17,6 +17,7 @@ import tqdm
 from flax import nnx
 from jax.sharding import Mesh
 
+from cxrjax.codecs import get_codec
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import fetch_whole
 from cxrjax.errors import UserError
@@ -290,10 +291,15 @@ def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
     """
     tokenizer, sizes = load_tokenizer(path), model_sizes(config)
     check_vocabulary(tokenizer, sizes.decoder.vocab_size)
-    if tokenizer.loc_ids[0] != sizes.loc_token_start:
+    if tokenizer.loc_token_start != sizes.loc_token_start:
         raise UserError(
-            f"{path}: <loc0000> is id {tokenizer.loc_ids[0]}, preset {config.model.preset} expects "
-            f"{sizes.loc_token_start}; use the tokenizer that the base was made with"
+            f"{path}: <loc0000> is id {tokenizer.loc_token_start}, preset {config.model.preset} "
+            f"expects {sizes.loc_token_start}; use the tokenizer that the base was made with"
+        )
+    if sizes.loc_token_start < 0 and get_codec(config.data.codec).coordinate_order is not None:
+        raise UserError(
+            f"data.codec={config.data.codec!r} writes boxes in location tokens, and this model's "
+            "vocabulary has none; set one that writes digits, such as 'llava' or 'gemex'"
         )
     return tokenizer
 

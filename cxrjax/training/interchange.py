@@ -20,6 +20,7 @@ from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading
 from cxrjax.input_pipeline.chat import check_template, context_ids, second_image_ids
+from cxrjax.input_pipeline.llava_turns import Turns, llava_context
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.models import partition
 from cxrjax.models.gguf import GGUFFile
@@ -302,18 +303,34 @@ def _sizes(config: Mapping[str, Any], where: str, tokenizer: Tokenizer) -> VLMCo
     kind = config["model_type"]
     context: tuple[int, ...] = (IMAGE,)
     second_image = context
-    if kind != "paligemma":
-        context = context_ids(tokenizer, IMAGE) if kind == "gemma3" else ()
+    if kind == "gemma3_text":
+        context = ()
     if kind == "gemma3":
+        context = context_ids(tokenizer, IMAGE)
         second_image = second_image_ids(tokenizer, IMAGE)
-    sizes = vlm_config(config, where, int(tokenizer.loc_ids[0]), context, second_image)
+    if kind == "llava":
+        context, second_image = llava_context(tokenizer, IMAGE, _turns_of(config))
+    sizes = vlm_config(config, where, tokenizer.loc_token_start, context, second_image)
     check_vocabulary(tokenizer, sizes.decoder.vocab_size)
     return sizes
 
 
-def _settings(sizes: VLMConfig) -> ExperimentConfig:
+def _turns_of(config: Mapping[str, Any]) -> Turns:
+    """The marks of a LLaVA's turns: Mistral's, or those of Vicuna."""
+    return "llava_med" if config["text_config"]["model_type"] == "mistral" else "llava"
+
+
+def _settings(sizes: VLMConfig, turns: Turns) -> ExperimentConfig:
     """Settings by which a model of this kind wants to be asked, as far as its family says."""
     preset = preset_of(sizes)
+    if sizes.decoder.prefix_attention == "past":
+        # LLaVA: one turn in its own marks; boxes in digits of the padded square.
+        rule = RESIZE_RULES["llava"]
+        return ExperimentConfig(
+            model=ModelConfig(preset=preset, share="image"),
+            data=DataConfig(prompt=turns, codec=rule.codec, geometry=rule.placing),
+            decoding=DecodingConfig(grammar="none"),
+        )
     if sizes.decoder.prefix_attention == "causal":
         # Gemma 3 and MedGemma: conversations; sharing the image's tokens changes nothing; boxes in
         # JSON, relative to the padded square (cxrjax/codecs/medgemma.py).
@@ -333,7 +350,9 @@ def _write_base(
     tokenizer_file: Path,
     notes: Mapping[str, Any],
 ) -> None:
-    config = _settings(sizes)
+    # Of a Gemma nothing asks.
+    turns = _turns_of(notes["config"]) if sizes.projector == "mlp" else "llava"
+    config = _settings(sizes, turns)
     write_json(out / HF_FILE, dict(notes))
     model = make_model(sizes, arrays, share=config.model.share)
     save_base(out, model, config, tokenizer_file, dtype=None, notes={"source": notes["source"]})
