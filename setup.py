@@ -63,6 +63,8 @@ setup(
         # TensorFlow Datasets needs it and does not bring it.
         "importlib-resources>=6,<8",
         "imagehash>=4.3,<5",
+        # What fetches models by name (`convert --download`); transformers brings it.
+        "huggingface-hub>=1.3,<3",
         "jax>=0.10,<0.12",
         "jaxtyping>=0.3,<0.4",
         "jinja2>=3.1,<4",

@@ -95,11 +95,14 @@ def kind_of(source: str | Path) -> Kind:
     )
 
 
-def import_hf(source: str | Path, out: str | Path, dtype: str | None = None) -> VLMConfig:
+def import_hf(
+    source: str | Path, out: str | Path, dtype: str | None = None, name: str | None = None
+) -> VLMConfig:
     """A Hugging Face directory as a base directory.
 
     Args:
         dtype: of the parameters; None: bfloat16 where all tensors are, else float32.
+        name: of the model on the hub; None: the directory's.
 
     Returns:
         The model's sizes.
@@ -119,7 +122,8 @@ def import_hf(source: str | Path, out: str | Path, dtype: str | None = None) -> 
     arrays = read_parameters(files, sizes, dtype, where=str(source))
     prefixes = found_prefixes(tensor.name for tensor in files.tensors.values())
     _copy_files(source, out, (*_SIDE_FILES, *_TOKENIZERS))
-    _write_base(out, sizes, arrays, Path(tokenizer.name), _hf_notes(stated, prefixes, source))
+    notes = _hf_notes(stated, prefixes, name or source.name)
+    _write_base(out, sizes, arrays, Path(tokenizer.name), notes)
     return sizes
 
 
@@ -137,7 +141,7 @@ def import_gguf(source: str | Path, out: str | Path, dtype: str | None = None) -
     out.mkdir(parents=True, exist_ok=True)
     tokenizer_file = out / tokenizer.file_name
     tokenizer_file.write_bytes(tokenizer.model)
-    notes = _hf_notes(stated, published_prefixes(sizes), source)
+    notes = _hf_notes(stated, published_prefixes(sizes), source.name)
     _write_base(out, sizes, arrays, tokenizer_file, notes)
     return sizes
 
@@ -359,9 +363,9 @@ def _write_base(
 
 
 def _hf_notes(
-    stated: Mapping[str, Any], prefixes: Mapping[str, str], source: Path
+    stated: Mapping[str, Any], prefixes: Mapping[str, str], source: str
 ) -> dict[str, Any]:
-    return {"source": source.name, "prefixes": dict(prefixes), "config": dict(stated)}
+    return {"source": source, "prefixes": dict(prefixes), "config": dict(stated)}
 
 
 def _read_hf_notes(base: Path) -> dict[str, Any]:

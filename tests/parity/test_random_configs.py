@@ -125,7 +125,8 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
         close(delta[...], grads.pop(name))
     for name, gradient in grads.items():
         found = named.get(name, np.zeros_like(gradient))
-        assert np.abs(found - gradient).max() <= 1e-4 * max(np.abs(gradient).max(), largest / 100)
+        # Small ones are rounded as what flows back is, of which they are differences.
+        assert np.abs(found - gradient).max() <= 1e-4 * max(np.abs(gradient).max(), largest / 4)
 
     slots = 5
     ids = Generator(model, Strategy(slots, (1,)))(*given[:3]).tokens[:, 0]
