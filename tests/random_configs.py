@@ -118,7 +118,8 @@ def _text(kind: str, draw: Draw) -> dict[str, Any]:
     layers = draw.of(1, 2, 3, 4)
     config = {
         "vocab_size": VOCAB,
-        "hidden_size": draw.of(12, 18, 24),
+        # Only Gemma 1's may be any; transformers wants the others' to hold whole heads.
+        "hidden_size": draw.of(12, 18, 24) if kind == "paligemma" else kv_heads * group * 6,
         "intermediate_size": draw.of(11, 20, 37),
         "num_hidden_layers": layers,
         "num_attention_heads": kv_heads * group,
@@ -160,14 +161,11 @@ def _gemma3_rope(draw: Draw, theta: float) -> dict[str, Any]:
     scaling = draw.of(
         None,
         {"rope_type": "linear", "factor": draw.of(2.0, 8.0)},
-        {"type": "linear", "factor": 4.0},
         {"rope_type": "default", **draw.some({"factor": 8.0})},
     )
     older = draw.some({"rope_theta": theta, "rope_local_base_freq": draw.of(50.0, 1e4)})
     near = {"rope_type": "default", "rope_theta": draw.of(50.0, 1e4)}
     far = {"rope_theta": theta, **(scaling or {"rope_type": "default"})}
-    if "type" in far:
-        far["rope_type"] = far.pop("type")
     newer = {"rope_parameters": {"full_attention": far, "sliding_attention": near}}
     return draw.of(older, {**older, "rope_scaling": scaling}, newer)
 

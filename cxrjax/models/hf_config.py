@@ -265,6 +265,8 @@ def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     check_architecture(kind, where)
     stated = {key: value for key, value in config.items() if key != "model_type"}
     values = checked(stated, _BY_KIND[str(kind)], where)
+    text = values if kind == "gemma3_text" else values.get("text_config") or {}
+    _check_rope(text, where, is_gemma3=str(kind).startswith("gemma3"))
     # Here, since it takes seconds.
     from transformers import AutoConfig
 
@@ -274,6 +276,39 @@ def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     except Exception as error:
         line = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise UserError(f"{where}: not a configuration that transformers reads: {line}") from None
+
+
+def _check_rope(text: Mapping[str, Any], where: str, *, is_gemma3: bool) -> None:
+    """Refuses what one version of transformers reads of rotary positions and another passes over.
+
+    Raises:
+        UserError: two places for the same, or two kinds in one; of Gemma 3, whose layers have two
+            sorts of positions, a kind under the older key, or one that is of neither sort.
+    """
+    places = {key: text.get(key) or {} for key in ("rope_scaling", "rope_parameters")}
+    if all(places.values()):
+        raise UserError(
+            f"{where}: rope_scaling and rope_parameters are both there, and the first would make "
+            "the second count for nothing; remove one"
+        )
+    for key, place in places.items():
+        sorts = {part: place.get(part) or {} for part in ("full_attention", "sliding_attention")}
+        has_sorts = any(sorts.values())
+        if has_sorts and set(place) - set(sorts):
+            extra = ", ".join(sorted(set(place) - set(sorts)))
+            raise UserError(f"{where}: {key} has {extra} beside its sorts of layers; remove them")
+        if is_gemma3 and key == "rope_parameters" and place and not has_sorts:
+            raise UserError(
+                f"{where}: rope_parameters of Gemma 3 are full_attention's and "
+                "sliding_attention's; what stands beside them counts for nothing"
+            )
+        for part in (place, *sorts.values()):
+            older = part.get("type")
+            if older is not None and (is_gemma3 or older != part.get("rope_type", older)):
+                raise UserError(
+                    f"{where}: {key} has type {older!r}, which not every version of transformers "
+                    "reads here; name it rope_type"
+                )
 
 
 def checked(found: Mapping[str, Any], rules: Mapping[str, Rule], where: str) -> dict[str, Any]:

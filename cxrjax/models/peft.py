@@ -17,22 +17,30 @@ import numpy as np
 from flax import nnx
 
 from cxrjax.border.closed_world import CHECKED_LATER, NO_MATTER, Rule
-from cxrjax.border.names import shown, shown_value
+from cxrjax.border.names import shown_value
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
 from cxrjax.models.hf_config import MOST_CONFIG_BYTES, checked
 from cxrjax.models.hf_export import LazyTensor, write_safetensors
 from cxrjax.models.hf_import import SafetensorsFiles, abstract_vlm, shortened
 from cxrjax.models.hf_layout import (
+    TensorRule,
     canonical_name,
     module_prefixes,
-    names_of_all_versions,
     tensor_rules,
+    to_ours,
+    to_theirs,
     with_prefix,
 )
 from cxrjax.models.layers import Linear
 from cxrjax.models.lora import LoRA, LoRAConfig
 from cxrjax.models.partition import parameter_shapes, path_of
+from cxrjax.models.peft_patterns import (
+    Patterns,
+    check_all_match,
+    read_patterns,
+    value_by_pattern,
+)
 from cxrjax.models.presets import NUM_LOC_TOKENS, VLMConfig
 from cxrjax.models.vlm import VLM
 
@@ -57,7 +65,7 @@ _RULES = {
     # What changes the arithmetic and is not to be had here, off.
     "bias": Rule(("none",)),
     "fan_in_fan_out": _NONE,
-    "modules_to_save": Rule((None, [])),
+    "modules_to_save": CHECKED_LATER,
     # Some beginnings take a part out of the base that the adapter then stands for.
     "init_lora_weights": Rule((True, False, None, "gaussian", "orthogonal", "eva")),
     "lora_bias": _NONE,
@@ -83,11 +91,6 @@ _RULES = {
         NO_MATTER,
     ),
 }
-# A module's name, or how we write all layers of one: nothing that a match could be long about.
-_LONGEST_PATTERN, _MOST_PATTERNS = 300, 1_000
-_FROM_A_DOT = r"(.*\.)?"
-_Patterns = list[tuple[re.Pattern[str], Any]]
-_SIMPLE_PATTERN = re.compile(r"\^?(?:[\w.-]|\\[.-]|\\d\+?|\[[0-9-]+\]\+?)+\$?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +100,8 @@ class PeftAdapter:
     Attributes:
         config: as `apply_lora` takes it; targets and patterns name whole paths.
         arrays: of the adapters' parameters by path (`.../lora/a`); with `decoder/embedder/loc_rows`
-            the trained rows of the `<loc>` tokens themselves, [1024, D].
+            the trained rows of the `<loc>` tokens themselves, [1024, D]; with `projector/kernel`
+            and its like the trained projector.
         base_sha256: hash of the base it was trained on; None where it was not trained here.
     """
 
@@ -106,6 +110,9 @@ class PeftAdapter:
     base_sha256: str | None
 
 
+# PEFT's `modules_to_save` that we have: the whole projector, trained beside the adapters.
+_PROJECTOR = "multi_modal_projector"
+PROJECTOR_RULE = r"^projector(_out|_norm)?/(kernel|bias|scale)$"
 LOC_ROWS = "decoder/embedder/loc_rows"
 # Where a model trains them: as their difference from the table.
 LOC_DELTA = "decoder/embedder/loc_delta"
@@ -118,6 +125,7 @@ def save_peft(
     *,
     use_rslora: bool = False,
     base_sha256: str | None = None,
+    with_projector: bool = False,
 ) -> list[str]:
     """Writes a model's adapters as PEFT does.
 
@@ -127,13 +135,14 @@ def save_peft(
         base_model: name or path of the Hugging Face model that they belong to.
         use_rslora: say alpha so (the scale of an adapter is the same either way).
         base_sha256: hash of our base directory; `read_peft` returns it.
+        with_projector: the projector was trained too, and goes with them (`modules_to_save`).
 
     Returns:
         The paths of the maps that have an adapter.
 
     Raises:
-        UserError: no adapters, or adapters with different dropout or of different kinds, which PEFT
-            cannot say in one file.
+        UserError: no adapters, one on a projector that goes along whole, or adapters with
+            different dropout or of different kinds, which PEFT cannot say in one file.
     """
     directory = Path(directory)
     loras = {
@@ -148,6 +157,8 @@ def save_peft(
     tensors = [
         tensor for path, lora in loras.items() for tensor in _lora_tensors(lora, modules[path])
     ]
+    if with_projector:
+        tensors += _projector_tensors(model, loras)
     indices = None
     embedder = model.decoder.embedder
     if embedder.loc_delta is not None:
@@ -167,6 +178,7 @@ def save_peft(
         "use_rslora": use_rslora,
         "use_dora": use_dora,
         "trainable_token_indices": indices,
+        "modules_to_save": [_PROJECTOR] if with_projector else None,
         **_describe_targets(loras, modules, use_rslora),
     }
     directory.mkdir(parents=True, exist_ok=True)
@@ -202,12 +214,15 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
     files = SafetensorsFiles([directory / ADAPTER_WEIGHTS], _canonical_key)
     where = str(directory / ADAPTER_WEIGHTS)
     tokens = f"{_EMBEDDING}.{_TOKENS}"
-    ranks = _patterns(stated, "rank_pattern", _RANK, str(path))
-    alphas = _patterns(stated, "alpha_pattern", _ALPHA, str(path))
+    ranks = read_patterns(stated, "rank_pattern", _RANK, str(path))
+    alphas = read_patterns(stated, "alpha_pattern", _ALPHA, str(path))
     for key, patterns in (("rank_pattern", ranks), ("alpha_pattern", alphas)):
-        _check_all_match(patterns, key, config, str(path))
+        check_all_match(patterns, key, config, str(path))
     _check_shapes(files, stated, ranks, config, where)
     arrays, unused = _stacked(files, config, where, use_dora=bool(stated.get("use_dora")))
+    for rule in _saved_rules(stated.get("modules_to_save"), files, arrays, config, str(path)):
+        arrays[rule.path] = to_ours(files.read(rule.name).astype(np.float32), rule.transform)
+        unused.discard(rule.name)
     has_rows = tokens in unused
     unused.discard(tokens)
     if unused:
@@ -357,7 +372,7 @@ def _canonical_key(name: str) -> str:
 def _check_shapes(
     files: SafetensorsFiles,
     stated: Mapping[str, Any],
-    ranks: _Patterns,
+    ranks: Patterns,
     config: VLMConfig,
     where: str,
 ) -> None:
@@ -368,7 +383,7 @@ def _check_shapes(
             continue
         inputs, outputs = kernels[rule.path][-2:]
         path = rule.path.removesuffix("/kernel")
-        rank = _by_pattern(ranks, _canonical_modules(path, config), stated["r"], where)
+        rank = value_by_pattern(ranks, _canonical_modules(path, config), stated["r"], where)
         wanted = {
             "lora_A.weight": (rank, inputs),
             "lora_B.weight": (outputs, rank),
@@ -432,6 +447,54 @@ def _stacked(
     return arrays, unused
 
 
+def _saved_rules(
+    stated: Any,
+    files: SafetensorsFiles,
+    arrays: Mapping[str, np.ndarray],
+    config: VLMConfig,
+    where: str,
+) -> list[TensorRule]:
+    """What `modules_to_save` brings: nothing, or every parameter of the projector.
+
+    Raises:
+        UserError: another module, or a projector that is not whole.
+    """
+    if not stated:
+        return []
+    if stated != [_PROJECTOR] or config.vision is None:
+        raise UserError(
+            f"{where}: modules_to_save is {shown_value(stated)}; only [{_PROJECTOR!r}] of a model "
+            "that sees is supported, other modules have adapters alone"
+        )
+    rules = [rule for rule in tensor_rules(config) if re.match(PROJECTOR_RULE, rule.path)]
+    shapes = parameter_shapes(abstract_vlm(config))
+    for rule in rules:
+        wanted = rule.their_shape(shapes[rule.path], 0)
+        if files.shapes.get(rule.name) != wanted:
+            name = _PREFIX + with_prefix(rule.name, module_prefixes(config))
+            raise UserError(
+                f"{where}: modules_to_save names {_PROJECTOR}, and {name} has shape "
+                f"{files.shapes.get(rule.name)}, expected {wanted}; save the adapter again"
+            )
+    if any(path.startswith("projector") for path in arrays):
+        raise UserError(f"{where}: {_PROJECTOR} is saved whole and has an adapter as well")
+    return rules
+
+
+def _projector_tensors(model: VLM, loras: Mapping[str, LoRA]) -> Iterator[LazyTensor]:
+    if any(path.startswith("projector") for path in loras):
+        raise UserError(
+            "the projector was trained whole and has an adapter as well, and PEFT has a place for "
+            "one of them; use --to=merged"
+        )
+    arrays = {path_of(path): leaf for path, leaf in nnx.to_flat_state(nnx.state(model))}
+    for rule in tensor_rules(model.config):
+        if re.match(PROJECTOR_RULE, rule.path):
+            name = _PREFIX + with_prefix(rule.name, module_prefixes(model.config))
+            array = np.asarray(arrays[rule.path].get_value(), np.float32)
+            yield _whole(name, to_theirs(array, rule.transform, 0))
+
+
 def _trained_ids(indices: Any, config: VLMConfig, where: str) -> list[int]:
     ids = next(iter(indices.values()), []) if isinstance(indices, Mapping) else indices
     ids = ids if isinstance(ids, list) else []
@@ -447,7 +510,7 @@ def _trained_ids(indices: Any, config: VLMConfig, where: str) -> list[int]:
 
 def _lora_config(
     stated: Mapping[str, Any],
-    patterns: _Patterns,
+    patterns: Patterns,
     arrays: Mapping[str, np.ndarray],
     config: VLMConfig,
     where: str,
@@ -461,7 +524,7 @@ def _lora_config(
         found = arrays[f"{path}/lora/a"].shape[-1]
         if found != rank:
             ranks[re.escape(path)] = found
-        own = _by_pattern(patterns, _canonical_modules(path, config), alpha, where)
+        own = value_by_pattern(patterns, _canonical_modules(path, config), alpha, where)
         if own != alpha:
             alphas[re.escape(path)] = float(own)
     return LoRAConfig(
@@ -474,66 +537,3 @@ def _lora_config(
         rank_pattern=ranks,
         alpha_pattern=alphas,
     )
-
-
-def _patterns(stated: Mapping[str, Any], key: str, allowed: Rule, where: str) -> _Patterns:
-    """An object of modules and their values."""
-    found = stated.get(key) or {}
-    if not isinstance(found, Mapping) or len(found) > _MOST_PATTERNS:
-        raise UserError(
-            f"{where}: {key} is {shown_value(found)}, expected an object of at most "
-            f"{_MOST_PATTERNS:,} modules"
-        )
-    patterns = []
-    for module, value in found.items():
-        if len(module) > _LONGEST_PATTERN or not _SIMPLE_PATTERN.fullmatch(module):
-            raise UserError(
-                f"{where}: pattern {shown(module)} in {key} cannot be used; expected a module's "
-                r"name, with \. and \d+ at most"
-            )
-        if not allowed.allows(value):
-            raise UserError(
-                f"{where}: {key} of {shown(module)} is {shown_value(value)}, expected {allowed}"
-            )
-        patterns.append((re.compile(rf"{_FROM_A_DOT}({module})$"), value))
-    return patterns
-
-
-def _check_all_match(patterns: _Patterns, key: str, config: VLMConfig, where: str) -> None:
-    """Refuses a pattern that speaks of no map of this model: its value would be for nothing."""
-    modules = [
-        name.removesuffix(".weight")
-        for rule in tensor_rules(config)
-        if rule.transform == "transposed"
-        for name in rule.names(config)
-    ]
-    for pattern, _ in patterns:
-        if not any(_matches(pattern, module) for module in modules):
-            name = shown(pattern.pattern.removeprefix(_FROM_A_DOT)[1:-2])
-            raise UserError(
-                f"{where}: {key} has {name}, which matches no linear map of this model; remove it, "
-                "or use the model that the adapter was trained on"
-            )
-
-
-def _matches(pattern: re.Pattern[str], module: str) -> bool:
-    """Looks one module up as PEFT does, from some dot to the end, under the names of any version.
-
-    Args:
-        module: canonical name.
-    """
-    return any(pattern.match(name) for name in names_of_all_versions(module))
-
-
-def _by_pattern(patterns: _Patterns, modules: list[str], default: Any, where: str) -> Any:
-    """The value of a stack's modules, canonical names: of the first pattern that matches."""
-    found = {
-        next((value for pattern, value in patterns if _matches(pattern, module)), default)
-        for module in modules
-    }
-    if len(found) > 1:
-        raise UserError(
-            f"{where}: {names_of_all_versions(modules[0])[0]} has another value of a pattern than "
-            "the same map of other layers; layers are stacked here and have one rank and alpha"
-        )
-    return found.pop()

@@ -453,7 +453,7 @@ def fill_adapters(
     leaves = {
         path_of(path): (path, leaf)
         for path, leaf in nnx.to_flat_state(nnx.state(model))
-        if "/lora/" in path_of(path) or path_of(path) == LOC_DELTA
+        if "/lora/" in path_of(path) or path_of(path) == LOC_DELTA or path_of(path) in trained
     }
     theirs = _adapter_scales(nnx.eval_shape(as_it_was))
     theirs |= {name: array.shape for name, array in trained.items()}

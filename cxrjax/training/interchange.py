@@ -7,6 +7,7 @@ can go back out.
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -35,8 +36,8 @@ from cxrjax.models.hf_import import (
 )
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes, vlm_config
 from cxrjax.models.lora import merge_lora
-from cxrjax.models.partition import path_of
-from cxrjax.models.peft import ADAPTER_CONFIG, LOC_ROWS, read_peft, save_peft
+from cxrjax.models.partition import parameter_shapes, path_of
+from cxrjax.models.peft import ADAPTER_CONFIG, LOC_ROWS, PROJECTOR_RULE, read_peft, save_peft
 from cxrjax.models.presets import IMAGE, VLMConfig
 from cxrjax.training.base_model import (
     MODEL_FILE,
@@ -166,10 +167,12 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
     for key in ("rank_pattern", "alpha_pattern"):
         lora[key] = tuple(f"{rule}={value}" for rule, value in lora[key].items())
     rows = LOC_ROWS in found.arrays
+    whole = any(re.match(PROJECTOR_RULE, path) for path in found.arrays)
+    trained = ("/lora/", *(("loc_delta$",) if rows else ()), *((PROJECTOR_RULE,) if whole else ()))
     config = dataclasses.replace(
         config,
         lora=AdapterConfig(**lora, loc_rows=rows, init_from=str(adapter)),
-        trainable=("/lora/", "loc_delta$") if rows else ("/lora/",),
+        trainable=trained,
         training=dataclasses.replace(config.training, batch_images=1, steps=1),
     )
     model, reference = build_model(config)
@@ -283,6 +286,10 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
     paths = [path_of(path) for path, _ in nnx.to_flat_state(trainable)]
     other = [p for p in paths if "/lora/" not in p and not p.startswith("box_head/")]
     other = sorted(set(other) - {"decoder/embedder/loc_delta"})
+    projector = {p for p in parameter_shapes(loaded.model) if re.match(PROJECTOR_RULE, p)}
+    with_projector = bool(projector) and projector <= set(other)
+    if with_projector:
+        other = [path for path in other if path not in projector]
     if other:
         raise UserError(
             f"{source}: trained {len(other)} parameters besides adapters, such as {other[0]}, and "
@@ -300,6 +307,7 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
         base_model,
         use_rslora=loaded.config.lora.use_rslora,
         base_sha256=sha256,
+        with_projector=with_projector,
     )
 
 

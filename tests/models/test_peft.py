@@ -1,5 +1,6 @@
 """PEFT's adapter format, both ways, without PEFT (tests/parity holds it to the library)."""
 
+import dataclasses
 import json
 import re
 
@@ -143,6 +144,29 @@ def test_names_of_older_versions_are_read(saved, tmp_path):
         np.testing.assert_array_equal(found.arrays[path], array)
 
 
+@pytest.mark.parametrize("projector", ["linear", "normed", "mlp"])
+def test_a_projector_that_was_trained_whole_goes_along(tmp_path, projector):
+    sizes = dataclasses.replace(SIZES, projector=projector)
+    model = VLM(sizes, rngs=nnx.Rngs(0))
+    apply_lora(model, LoRAConfig(rank=2, alpha=6.0, targets=("q_proj",)), nnx.Rngs(1))
+    save_peft(tmp_path / "without", model)
+    assert not any(p.startswith("proj") for p in read_peft(tmp_path / "without", sizes).arrays)
+    save_peft(tmp_path / "with", model, with_projector=True)
+    stated = json.loads((tmp_path / "with/adapter_config.json").read_text())
+    assert stated["modules_to_save"] == ["multi_modal_projector"]
+    found, ours = read_peft(tmp_path / "with", sizes), _parameters(model)
+    saved = [path for path in found.arrays if "/lora/" not in path]
+    assert sorted(saved) == sorted(path for path in ours if path.startswith("projector"))
+    trained = adapter_parameters(model, found)
+    assert all(np.array_equal(trained[path], ours[path]) for path in saved)
+    if projector == "normed":  # whose map is no linear module there, and has no adapter
+        return
+    both = VLM(sizes, rngs=nnx.Rngs(0))
+    apply_lora(both, LoRAConfig(rank=2, targets=("q_proj", "projector")), nnx.Rngs(1))
+    with pytest.raises(UserError, match="trained whole and has an adapter as well"):
+        save_peft(tmp_path / "both", both, with_projector=True)
+
+
 @pytest.mark.parametrize(
     "prefix",
     [
@@ -232,7 +256,13 @@ _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
         ({"trainable_token_indices": {}}, None, "trains 0 rows of the embedding"),
         ({"lora_alpha": "6"}, None, "lora_alpha is '6', expected a number"),
         ({"bias": "all"}, None, "bias is 'all'"),
-        ({"modules_to_save": ["lm_head"]}, None, "modules_to_save is"),
+        ({"modules_to_save": ["lm_head"]}, None, r"modules_to_save is \['lm_head'\]; only \["),
+        ({"modules_to_save": "all"}, None, "modules_to_save is 'all'; only"),
+        (
+            {"modules_to_save": ["multi_modal_projector"]},
+            None,
+            r"base_model\.model\.model\.multi_modal_projector\.linear\.weight has shape None",
+        ),
         (
             {"rank_pattern": {}},
             None,

@@ -194,6 +194,9 @@ def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
         close(named[name], grads[name])
 
 
+_WHOLE = ["multi_modal_projector"]
+
+
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -204,6 +207,9 @@ def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
             "gemma3_text",
             {"target_modules": ["o_proj", "gate_proj"], "rank_pattern": {"gate_proj": 5}},
         ),
+        ("paligemma", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
+        ("gemma3", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
+        ("llava", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
         ("llava", {"target_modules": ["q_proj", "linear_2"], "alpha_pattern": {"linear_2": 3}}),
         ("llava_mistral", {"target_modules": "all-linear", "use_dora": True}),
     ],
@@ -228,6 +234,8 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
         for name, parameter in theirs.named_parameters():
             if "trainable_tokens_delta" in name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
+            elif "modules_to_save" in name:
+                parameter.add_(0.1 * torch.randn_like(parameter))
     theirs.save_pretrained(tmp_path)
     adapter = read_peft(tmp_path, pair.model.config)
     model = _copy(pair.model)
@@ -238,7 +246,9 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
     model = _set(model, trained)
     _compare(close, model, theirs, _with_loc(pair.questions(seed=5)), kind)
 
-    save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora)
+    whole = "modules_to_save" in options
+    assert ("projector/kernel" in trained) == whole
+    save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora, with_projector=whole)
     back = load_file(tmp_path / "back/adapter_model.safetensors")
     first = load_file(tmp_path / "adapter_model.safetensors")
     assert back.keys() == first.keys()
