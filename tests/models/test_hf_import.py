@@ -307,7 +307,7 @@ def test_published_configurations_are_the_presets(tmp_path, config, preset):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"model_type": "llava"}', "model_type is 'llava', expected one of paligemma"),
+        ('{"model_type": "llava_next"}', "model_type is 'llava_next', expected one of paligemma"),
         ("{", "not JSON"),
         ("[]", "expected a JSON object"),
         (None, "cannot be read"),
