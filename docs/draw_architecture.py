@@ -40,8 +40,8 @@ FLOORS = (
     ),
     Floor(
         WINGS,
-        ("papers/", "phantoms/", "grafts/", "pages/", "planner/", "builders.py"),
-        "one folder a paper; drawn radiographs; pages for people; what a pod will take",
+        ("papers/", "annotations/", "phantoms/", "grafts/", "pages/", "planner/", "builders.py"),
+        "one folder a paper; boxes of any tool; drawn radiographs; pages; what a pod will take",
     ),
     Floor("scoring", ("scoring/",), "the protocol of a benchmark: predictions in, tables out"),
     Floor("systems", ("runners/", "language_model/"), "whoever answers; a service and its judges"),

@@ -70,6 +70,7 @@ class Builder(abc.ABC, Generic[Chosen]):
         options_class: its flags.
         leaves: what lies in the folder at the end, for people.
         unheeded: flags that decide nothing here, and are refused.
+        other_words: other name of a flag -> the flag.
         quality: becomes quality.json.
         counts: of all records written so far.
         splits: split -> its entry of the manifest, of those that are written.
@@ -80,6 +81,7 @@ class Builder(abc.ABC, Generic[Chosen]):
     options_class: ClassVar[type[BuildOptions]]
     leaves: ClassVar[str] = "records/, questions/, statistics.json, quality.json, manifest.json"
     unheeded: ClassVar[tuple[str, ...]] = ()
+    other_words: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, options: Chosen) -> None:
         self.options = options
