@@ -4,14 +4,14 @@
     cxrjax import FOLDER [--out=runs/own/data] [flags of build --dataset=boxes]
 
 FOLDER holds images and the export of COCO, Pascal VOC, YOLO, CVAT, Label Studio, a CSV table, DICOM
-structured reports or segmentation masks. It is `python -m cxrjax.build --dataset=boxes`, whose
---help lists the flags. What was read is shown on OUT/look/index.html before records are written.
+structured reports or segmentation masks. It is `python -m cxrjax.build --dataset=boxes`, and
+`python -m cxrjax.build --dataset=boxes --help` lists the flags. What was read is shown on
+OUT/look/index.html before records are written.
 """
 
 import sys
 from collections.abc import Sequence
 
-from cxrjax import build
 from cxrjax.cli import run
 
 DEFAULT_OUT = "runs/own/data"
@@ -24,10 +24,13 @@ def main(argv: Sequence[str] | None = None) -> None:
         words[0] = f"--source={words[0]}"
     if {"-h", "--help"} & {*words}:
         print(__doc__)
+        return
     given = [word.partition("=")[2] for word in words if word.startswith("--out=")]
     if not given and "--out" not in words:
         words.append(f"--out={DEFAULT_OUT}")
         given = [DEFAULT_OUT]
+    from cxrjax import build  # --help stays quick
+
     build.main(["--dataset=boxes", *words])
     if given:
         print(

@@ -330,6 +330,9 @@ def _read_rows(
             if len(cells) <= needed or not name:
                 told = f"{len(cells)} cells, expected an image and a box as in the header"
                 raise Unusable("malformed_row", told)
+            if any("\n" in cell for cell in cells):
+                told = "a cell of several lines; is a quote not closed?"
+                raise Unusable("malformed_row", told)
             if "\ufffd" in "".join(cells):
                 raise Unusable("bad_encoding", "characters that were lost in another program")
             if tuple(cells) in seen:
