@@ -33,10 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     build.main(["--dataset=boxes", *words])
     if given:
-        print(
-            f"next: python -m cxrjax.check_records {given[0]}/records/train.jsonl "
-            "--out=runs/own/check"
-        )
+        print(f"next: python -m cxrjax.check_records {given[0]} --out=runs/own/check")
 
 
 if __name__ == "__main__":
