@@ -13,11 +13,12 @@ where it stopped. A second signal leaves at once. What else may happen to a run 
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cxrjax import cli
+from cxrjax import CallableCommand, cli
 from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
@@ -245,6 +246,9 @@ def make_evaluate(
         return answers
     return lambda step, model: answers(step, model) | named_figures(coordinates(model))
 
+
+# `cxrjax.train(...)` is the function of cxrjax/face.py.
+sys.modules[__name__].__class__ = CallableCommand
 
 if __name__ == "__main__":
     cli.run(main)

@@ -28,7 +28,8 @@ FLOOR_OF = {
     for height, floor in enumerate(reversed(DRAWING.FLOORS))
     for part in floor.parts
 }
-TOP = len(DRAWING.FLOORS) - 1
+# The face calls what commands call.
+TOP = len(DRAWING.FLOORS) - 2
 
 
 def parts() -> set[str]:

@@ -279,7 +279,12 @@ class BoxesBuilder(Builder[BoxesOptions]):
                 "which cannot be divided into training and validation; say --patient=PATTERN if "
                 "that is wrong"
             )
-        held_out = stratified_validation(labels, self.options.seed)
+        # Patients with boxes and without are divided each by themselves: of few the one that is
+        # held out should have something to ask about.
+        held_out: set[str] = set()
+        for marked in (True, False):
+            of_kind = {who: found for who, found in labels.items() if bool(found) == marked}
+            held_out |= stratified_validation(of_kind, self.options.seed)
         splits: dict[str, list[BoxedImage]] = {"train": [], "validation": []}
         for image in images:
             splits["validation" if image.patient in held_out else "train"].append(image)
