@@ -11,6 +11,7 @@ What the commands do, in one process; docs/python.md has examples that are teste
 
 import base64
 import dataclasses
+import difflib
 import io
 import json
 import math
@@ -464,7 +465,8 @@ class ScoreTable(list[dict[str, Any]]):
             ):
                 return row["value"]
         known = sorted({row["metric"] for row in self if row["protocol"] == protocol})
-        raise UserError(f"no figure {metric!r} under {protocol!r}; there are {', '.join(known)}")
+        near = difflib.get_close_matches(metric, known, n=3, cutoff=0)
+        raise UserError(f"no figure {metric!r} under {protocol!r}; the nearest: {', '.join(near)}")
 
     def only(self, *metrics: str, protocol: str = "strict") -> "ScoreTable":
         """The rows of these metrics."""
