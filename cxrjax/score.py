@@ -57,6 +57,7 @@ from cxrjax.lock import folder_lock
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
 from cxrjax.papers.vix_ray.noun_phrases import SEGMENTERS
+from cxrjax.progress import waiting
 from cxrjax.scoring.bert_score import BertScoreSettings
 from cxrjax.scoring.radeval import RadEvalScorer
 from cxrjax.scoring.run_record import check_folder, check_split, write_score_record
@@ -233,7 +234,7 @@ def _score(flags: argparse.Namespace, benchmark: Any, systems: dict[str, Path]) 
         bert_score = BertScoreSettings(
             flags.bertscore_model, flags.bertscore_layer, flags.bertscore_baseline
         )
-    with garbage_collector_paused():
+    with garbage_collector_paused(), waiting("scoring, and drawing intervals"):
         scores = benchmark.score_files(
             flags.references,
             systems,

@@ -23,6 +23,7 @@ from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.lock import folder_lock
+from cxrjax.progress import waiting
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -111,7 +112,8 @@ def train(
         if compile_only is None:  # which writes its own file alone
             lock = folder_lock(workdir, "choose another --workdir")
             stack.enter_context(hosts.held_by_first(lock))
-        model, base = checkpoint.build_model(config, mesh)
+        with waiting(f"loading the model ({config.model.init_from or config.model.preset})"):
+            model, base = checkpoint.build_model(config, mesh)
         features = make_features(config, model, base, mesh)
         mixture = make_mixture(config, sources, features)
         check_enough_images(len(mixture), "training")

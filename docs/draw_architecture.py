@@ -62,7 +62,16 @@ FLOORS = (
     ),
     Floor(
         "ground",
-        ("border/", "boxes.py", "records.py", "errors.py", "cli.py", "files.py", "lock.py"),
+        (
+            "border/",
+            "boxes.py",
+            "records.py",
+            "errors.py",
+            "cli.py",
+            "files.py",
+            "lock.py",
+            "progress.py",
+        ),
         "what comes from outside, the box, the record, how commands end",
     ),
 )

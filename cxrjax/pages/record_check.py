@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tqdm
 
 from cxrjax.border.foreign_files import read_lines
 from cxrjax.border.json_text import parse_object
@@ -28,6 +27,7 @@ from cxrjax.input_pipeline.examples import (
 )
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.papers.benchmarks import CLOSED_CLASSES
+from cxrjax.progress import progress_bar
 from cxrjax.records import RECORD_CODECS, QARecord, read_records
 from cxrjax.records_io.image_check import check_images
 from cxrjax.records_io.own_records import (
@@ -180,7 +180,7 @@ def check_file(
         line.problem("split_conflict", "split", why) for line, why in split_problems(lines)
     ]
     usable = []
-    for line in tqdm.tqdm(lines, unit="question", desc="encoding"):
+    for line in progress_bar(lines, unit="question", desc="encoding"):
         found = list(
             record_problems(line, checks[line.image], CLOSED_CLASSES, encoder.config.record_codec)
         )

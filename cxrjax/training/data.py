@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import tqdm
 from flax import nnx
 from jax.sharding import Mesh
 
@@ -31,6 +30,7 @@ from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
 from cxrjax.input_pipeline.wording import WordingVariation, things_but
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
+from cxrjax.progress import progress_bar
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shards import is_sharded
 from cxrjax.training.base_model import model_sizes
@@ -376,7 +376,7 @@ def _fill(
                 cache.write(file, made)
         waiting.clear()
 
-    for path in tqdm.tqdm(mine, desc="features of images", unit="image", disable=None):
+    for path in progress_bar(mine, desc="features of images", unit="image"):
         try:
             file = cache.file_of(path)
             if not file.is_file():

@@ -17,14 +17,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.files import replace_text
 from cxrjax.images.decode import read_image
 from cxrjax.input_pipeline.wording import says_unknown
 from cxrjax.pages.results.marks import Marker, Piece, mark_words
+from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, read_records
 from cxrjax.scoring.benchmark import Benchmark
 from cxrjax.scoring.overlays import TUNED, jpeg, jpeg_data_uri
@@ -152,12 +151,11 @@ def collect_cases(
         sampled, chosen = _choose(maker, references, answers, images, max_images)
 
     cases: dict[str, Case] = {}
-    progress = tqdm(
+    progress = progress_bar(
         read_records(references),
         desc="page",
         total=overview.questions,
         unit=" questions",
-        disable=None,
     )
     for record in progress:
         name = record.image_id

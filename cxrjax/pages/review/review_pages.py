@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
-from tqdm import tqdm
 
 from cxrjax.border.foreign_files import read_text
 from cxrjax.images.decode import read_image
@@ -18,6 +17,7 @@ from cxrjax.pages import STYLE_SHEET
 from cxrjax.pages.results.cases import script_json
 from cxrjax.pages.results.tables import sections
 from cxrjax.pages.review.sheet import COLUMNS, DIMENSIONS, LEVELS, NOT_APPLICABLE, sheet_rows
+from cxrjax.progress import progress_bar
 from cxrjax.records import Answer, QARecord
 from cxrjax.scoring.overlays import COLOURS, TRUTH, jpeg_data_uri
 from cxrjax.scoring.text_tables import template
@@ -42,7 +42,7 @@ def render_review_page(
     """
     rows = sheet_rows(sample)
     pictures: dict[str, dict[str, Any]] = {}
-    for record in tqdm(sample, desc="pictures", unit="image"):
+    for record in progress_bar(sample, desc="pictures", unit="image"):
         if record.image_id not in pictures:
             pictures[record.image_id] = _picture(image_root / record.image_path)
     items = [

@@ -17,8 +17,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tqdm import tqdm
-
 import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import write_json, writing
@@ -58,6 +56,7 @@ from cxrjax.papers.cxr_qba.study_files import (
     StudyFiles,
     holds_studies,
 )
+from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records import GeneratorInfo, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions
@@ -290,7 +289,7 @@ class QbaBuilder(Builder[QbaOptions]):
             (native / name).unlink(missing_ok=True)  # of an earlier build
         with writing(options.out), StudyArchive(native / _ARCHIVES[0]) as archive:
             graphs = construct_graphs(options.source, how, quality, counts)
-            for study, graph in tqdm(graphs, "scene graphs", unit=" studies"):
+            for study, graph in progress_bar(graphs, "scene graphs", unit=" studies"):
                 archive.write(graph)
                 images = [dataclasses.replace(i, boxes={}, masks={}) for i in study.images]
                 key = (study.patient_id, study.study_id)
@@ -391,7 +390,7 @@ class QbaBuilder(Builder[QbaOptions]):
         """Both kinds of source, from here on alike."""
         for patient_id, count in collections.Counter(patient for patient, _ in keys).items():
             self.metadata.patient(patient_id, split, count)
-        for key in tqdm(keys, f"questions, {split}", unit=" studies"):
+        for key in progress_bar(keys, f"questions, {split}", unit=" studies"):
             found = self._questions(key)
             if found is None:
                 continue

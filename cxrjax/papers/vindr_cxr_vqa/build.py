@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tqdm
-
 from cxrjax.errors import UserError
 from cxrjax.files import write_json
 from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
@@ -51,6 +49,7 @@ from cxrjax.papers.vindr_cxr_vqa.statistics import (
     table_values,
     tables,
 )
+from cxrjax.progress import progress_bar
 from cxrjax.records import GeneratorInfo, Provenance, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file, write_split
 from cxrjax.records_io.csv_table import read_size_table
@@ -309,7 +308,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
         self.order = [image.image_id for image in (*table, *self._opened.test)]
         self.notes = {"mix": self.options.mix, **notes}
         return {
-            split: tqdm.tqdm(
+            split: progress_bar(
                 Assembly("vindr_cxr_vqa", writer, sources[split]).records(plans, split),
                 desc=f"{split} questions",
                 total=len(plans),
