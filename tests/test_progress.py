@@ -5,6 +5,7 @@ import pty
 import re
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -30,12 +31,12 @@ def work(bar, each: float = 0.01) -> None:
 
 
 def test_short_work_says_nothing(log):
-    work(progress.progress_bar(range(3), desc="checking", unit="image"))
+    work(progress.progress_bar(range(3), desc="checking", unit="image", disable=False))
     assert log() == ""
 
 
 def test_long_work_says_a_line_now_and_then(log):
-    work(progress.progress_bar(range(100), desc="checking", unit="image"))
+    work(progress.progress_bar(range(100), desc="checking", unit="image", disable=False))
     said = log()
     lines = said.splitlines()
     assert "\r" not in said and 2 <= len(lines) <= 6
@@ -46,7 +47,7 @@ def test_long_work_says_a_line_now_and_then(log):
 
 
 def test_work_of_unknown_length_and_by_hand(log):
-    with progress.progress_bar(unit="study") as bar:
+    with progress.progress_bar(unit="study", disable=False) as bar:
         for _ in range(40):
             time.sleep(0.01)
             bar.update()
@@ -74,10 +75,12 @@ def test_a_wait_ends_with_an_error(log):
 def test_a_terminal_gets_a_bar():
     code = (
         "import time; from cxrjax.progress import progress_bar\n"
-        "for _ in progress_bar(range(5), desc='checking'): time.sleep(0.05)"
+        "for _ in progress_bar(range(5), 'checking', disable=False): time.sleep(0.05)"
     )
     reader, writer = pty.openpty()
-    subprocess.run([sys.executable, "-c", code], stderr=writer, cwd=ROOT, check=True)
+    termios.tcsetwinsize(writer, (24, 80))
+    subprocess.run([sys.executable, "-c", code], stderr=writer, cwd=ROOT, check=True, timeout=60)
+    os.set_blocking(reader, False)
     shown = os.read(reader, 65536).decode()
     os.close(writer)
     os.close(reader)
