@@ -245,5 +245,5 @@ $(VENV)-app/.installed: setup.py constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) $(VENV)-parity $(VENV)-rl $(VENV)-beam $(VENV)-app $(VENV)-readers $(VENV)-tools \
+	rm -rf $(VENV) $(VENV)-parity $(VENV)-rl $(VENV)-beam $(VENV)-app $(VENV)-readers $(VENV)-tools $(VENV)-docs \
 	    runs build *.egg-info
