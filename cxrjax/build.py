@@ -22,7 +22,7 @@ import argparse
 import dataclasses
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -65,10 +65,18 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Builder[Any]:
         _parse(_AnyData, parser.prog, words, told)
         raise AssertionError("it wants --dataset")
     builder = builder_of(chosen.dataset)
+    words = [_our_word(word, builder.other_words) for word in words]
     _check_flags(chosen.dataset, words)
     prog = f"{parser.prog} --dataset={chosen.dataset}"
     told = (builder.__doc__ or "").partition("\n\n")[0]
     return builder(_parse(builder.options_class, prog, words, told))
+
+
+def _our_word(word: str, others: Mapping[str, str]) -> str:
+    """A flag under the name that it has here."""
+    name, sign, value = word.partition("=")
+    ours = others.get(name[2:]) if name.startswith("--") else None
+    return f"--{ours}{sign}{value}" if ours else word
 
 
 def _parse(

@@ -14,6 +14,7 @@ from cxrjax.records_io.own_records import OwnRecordsBuilder
 # Data set -> what is read and written; module and builder, imported when chosen: a builder loads
 # the libraries that it needs, and --help lists the data sets without any.
 BUILDERS = {
+    "boxes": ("images and boxes from any annotation tool", "annotations.build", "BoxesBuilder"),
     "cxr_qba": ("CXR-QBA's release, or reports", "papers.cxr_qba.build", "QbaBuilder"),
     "gemex": ("GEMeX's files, scene graphs or reports", "papers.gemex.build", "GemexBuilder"),
     "grafts": ("simulated lesions in real radiographs", "grafts.build", "GraftBuilder"),

@@ -2,11 +2,12 @@
 
     python -m cxrjax.check_records FILE [--config=configs/records_lora.py] [--out=DIR]
 
-FILE is a records or questions file, or a folder with a records.jsonl (data/README.md). Every
-problem is printed with its line, its field and what to do; DIR gets check.json, which has them all,
-and index.html: 20 of the usable records as the configured model is given them, with the image at
+FILE is a records or questions file, a folder with a records.jsonl (data/README.md), or a build.
+Every problem is printed with its line, its field and what to do; DIR gets check.json, with all, and
+index.html: 20 of the usable records as the configured model is given them, with the image at
 its size, the prompt and the target as their tokens say them, and the boxes read back from the
-tokens. Exit code 2 where anything cannot be used.
+tokens. Exit code 2 where anything cannot be used. The last line is the `train` command that fits:
+with all settings that the longest question, the longest answer and the most boxes need.
 
 How answers write boxes is data.record_codec of --config. Without --config it is what the records'
 data set has, such as GEMeX's <location> [[x1, y1, x2, y2]], and the first line says so.
@@ -62,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     if flags.source:
         config = config.of_source(flags.source)
-    said = ""
+    said, loaded = "", config
     if not flags.config and not any(word.startswith(_RECORD_CODEC) for word in overrides):
         codec = record_check.notation_of(flags.file) or config.data.record_codec
         if codec != config.data.record_codec:
@@ -79,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     page = record_check.write_page(check, flags.out, flags.samples, flags.seed)
     print(said + record_check.describe(check))
     print(page)
+    if check.needs.answer and not flags.source:
+        named = flags.config or DEFAULT_CONFIG
+        print(record_check.next_commands(check, loaded, named, overrides))
     return EXIT_USER_ERROR if check.problems else 0
 
 

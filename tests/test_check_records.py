@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -97,6 +98,12 @@ def test_sound_records_end_with_0_and_nothing_needs_to_be_built(source, capsys):
             "no area",
         ),
         (
+            record(0, answers=answered("Yes.", [[0.1, 0.2, 0.5, 0.9]])),
+            "wrong_frame",
+            "answers.0.boxes_by_image.image-0.0",
+            "looks like fractions; in pixels of this image it is [8.0, 12.0, 40.0, 54.0]",
+        ),
+        (
             record(0, answers=answered("At <loc_1_2_3>.", [])),
             "box_text",
             "answers.text",
@@ -143,6 +150,69 @@ def test_each_problem_has_line_field_and_remedy(source, capsys, bad, reason, fie
     assert problem["remedy"]
     printed = capsys.readouterr().out
     assert f"records.jsonl:3: {field}: {reason}" in printed and problem["remedy"] in printed
+
+
+def test_boxes_of_the_text_are_held_against_the_record(source):
+    bad = record(0, answers=answered("At <loc_10_20_40_50>.", [[10, 20, 40, 58]]))
+    code, result = check(source, [bad])
+    (problem,) = result["problems"]
+    assert code == 2 and problem["reason"] == "box_mismatch"
+    assert "[10.0, 20.0, 40.0, 50.0] is not in boxes_by_image" in problem["found"]
+    assert "the nearest is [10.0, 20.0, 40.0, 58.0]" in problem["found"]
+
+
+def test_boxes_under_another_image_are_told(source):
+    lost = record(0)
+    lost["answers"][0] = {"text": "Yes.", "boxes_by_image": {"Image-0": [[10, 20, 40, 50]]}}
+    code, result = check(source, [lost])
+    assert code == 0 and list(result["warnings"]) == [
+        "answers with boxes of other images than the record's, which count not"
+    ]
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_record(source):
+    lines = "\ufeff" + json.dumps(record(0)) + "\r\n" + json.dumps(record(1))
+    code, result = check(source, [lines])
+    assert code == 0 and result["usable"] == 2
+
+
+def last_line(capsys) -> list[str]:
+    return shlex.split(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_the_last_line_is_the_train_command_with_all_that_the_data_need(source, capsys):
+    boxes = [[x, 20, x + 5, 30] for x in range(0, 50, 5)]
+    text = " ".join(f"<loc_{x0}_{y0}_{x1}_{y1}>" for x0, y0, x1, y1 in boxes)
+    lines = [
+        record(0, question="Is there any ILD? " * 12),
+        record(1, answers=[{"text": text, "boxes_by_image": {"image-1": boxes}}]),
+    ]
+    code, result = check(source, lines)
+    assert code == 2 and set(result["counts"]) == {"prefix_too_long", "answer_too_long"}
+    words = last_line(capsys)
+    assert words[:3] == ["python", "-m", "cxrjax.train"]
+    assert "--config.data.max_boxes=10" in words
+    # With them every question fits.
+    settings = [word for word in words[5:] if "_buckets" in word or "max_" in word]
+    assert len(settings) == 4
+    assert check(source, lines, *settings)[0] == 0
+    assert set(settings) <= set(last_line(capsys))
+
+
+def test_a_build_is_checked_with_its_other_splits(source, capsys):
+    from cxrjax import build
+
+    long = record(5, question="Is there any ILD? " * 12, split="validation")
+    lines = [record(n, split="train") for n in range(4)] + [long]
+    (source / "records.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    out = source.parent / "built"
+    build.main(["--dataset=records", f"--source={source}", f"--out={out}", "--processes=1"])
+    words = [str(out), f"--config={CONFIG}", f"--out={source.parent / 'out'}", "--processes=1"]
+    assert check_records.main(words) == 0
+    train = last_line(capsys)
+    assert f"--config.data.train={out / 'records/train.jsonl'}" in train
+    assert f"--config.data.validation={out / 'records/validation.jsonl'}" in train
+    assert any(word.startswith("--config.data.prefix_buckets=(") for word in train)
 
 
 def test_all_problems_of_a_record_are_told_at_once(source):
@@ -257,7 +327,8 @@ def test_samples_are_drawn_by_seed_and_number(source):
 def test_texts_cannot_break_the_page(source):
     bad = record(0, question="<script>alert(1)</script>")
     check(source, [bad, record(1, image_path="<script>")])
-    assert "<script>" not in (source.parent / "out" / "index.html").read_text()
+    html = (source.parent / "out" / "index.html").read_text()
+    assert "<script>alert" not in html and 'image_path "<script>' not in html
 
 
 def test_a_mixture_needs_a_source_and_takes_its_prompt(source):

@@ -76,14 +76,14 @@ class DicomFile:
 
     def __init__(self, file: io.BufferedIOBase) -> None:
         file.seek(_PREAMBLE)
-        self._file = _Metered(file, _MOST_IN_HEADER)
+        self._file = Metered(file, _MOST_IN_HEADER)
         meta = read_dataset(self._file, False, True, stop_when=_after_meta)  # type: ignore[arg-type]
         self.syntax = UID(str(meta.get("TransferSyntaxUID", "")))
         self._encoding = False, True
         self._inflated: _Inflated | None = None
         if self.syntax == DeflatedExplicitVRLittleEndian:
             self._inflated = _Inflated(file, _MOST_BEFORE_PIXELS)
-            self._file = _Metered(self._inflated, _MOST_IN_HEADER)
+            self._file = Metered(self._inflated, _MOST_IN_HEADER)
             self.header = self._read(_at_pixels)
             self.header.file_meta = FileMetaDataset(meta)
         else:
@@ -232,7 +232,7 @@ def _at_pixels(tag: BaseTag, vr: str | None, length: int) -> bool:
     return tag in _PIXELS
 
 
-class _Metered:
+class Metered:
     """A file that gives only so many bytes in so many reads."""
 
     def __init__(self, file: "io.BufferedIOBase | _Inflated", most: int) -> None:

@@ -5,11 +5,12 @@ import contextlib
 import dataclasses
 import json
 import random
+import shlex
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tqdm
 
 from cxrjax.border.foreign_files import read_lines
 from cxrjax.border.json_text import parse_object
@@ -25,10 +26,13 @@ from cxrjax.input_pipeline.examples import (
     load_image,
 )
 from cxrjax.input_pipeline.sources import default_image_root
+from cxrjax.pages.viewer import viewer_parts
 from cxrjax.papers.benchmarks import CLOSED_CLASSES
-from cxrjax.records import RECORD_CODECS
+from cxrjax.progress import progress_bar
+from cxrjax.records import RECORD_CODECS, QARecord, read_records
 from cxrjax.records_io.image_check import check_images
 from cxrjax.records_io.own_records import (
+    FILE_NAME,
     Problem,
     RecordLine,
     original_size,
@@ -45,6 +49,7 @@ from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.data import example_config, open_tokenizer
 
 RESULT_FILE = "check.json"
+_ANY_LENGTH = 2**20  # of a question, in tokens
 # Problems that are printed; the file has all.
 _PRINTED = 50
 REMEDIES = {
@@ -63,6 +68,8 @@ REMEDIES = {
     "size_mismatch": "give image_hw as [height, width] of the original, or leave it out",
     "split_conflict": "give every record a split and each patient one of them, or no record any",
     "too_many_boxes": "raise data.max_boxes, or divide the question",
+    "wrong_frame": "multiply x by the image's width and y by its height: boxes are pixels of the "
+    "original image, in boxes_by_image and in the text",
     "unknown_class": "use one of the data set's names, or dataset 'custom', which may name any",
     "unreadable_image": "replace the file by a whole PNG, JPEG or DICOM image",
 }
@@ -77,10 +84,53 @@ class Usable:
 
 
 @dataclasses.dataclass(frozen=True)
+class Needs:
+    """What a configuration must hold, so that every question fits.
+
+    Attributes:
+        prefix, answer: tokens of the longest, 0 of none.
+        boxes: most in one answer.
+    """
+
+    prefix: int = 0
+    answer: int = 0
+    boxes: int = 0
+
+    def with_(self, encoded: EncodedQuestion) -> "Needs":
+        """The same with one more question."""
+        return Needs(
+            max(self.prefix, len(encoded.prefix)),
+            max(self.answer, len(encoded.answer)),
+            max(self.boxes, len(encoded.boxes)),
+        )
+
+    def settings(self, config: ExperimentConfig) -> dict[str, Any]:
+        """Configuration key -> value, of those that must change for these needs."""
+        found: dict[str, Any] = {}
+        for name, length in (("prefix", self.prefix), ("answer", self.answer)):
+            buckets = tuple(getattr(config.data, f"{name}_buckets"))
+            if length > buckets[-1]:
+                # One shape stays one: it is compiled once.
+                kept = buckets if len(buckets) > 1 else ()
+                found[f"data.{name}_buckets"] = (*kept, _rounded(length))
+        if self.boxes > config.data.max_boxes:
+            found["data.max_boxes"] = self.boxes
+        if self.answer > config.decoding.max_answer_tokens:
+            found["decoding.max_answer_tokens"] = _rounded(self.answer)
+        return found
+
+
+def _rounded(tokens: int) -> int:
+    """A length that hardware likes."""
+    return -(-tokens // 8) * 8
+
+
+@dataclasses.dataclass(frozen=True)
 class RecordsCheck:
     """The usable records and the problems of a file under a configuration.
 
     Attributes:
+        needs: of all its questions, and of the other splits of its build.
         examined: lines with something in them.
         warnings: what can be used and looks odd -> how often.
     """
@@ -92,6 +142,7 @@ class RecordsCheck:
     problems: list[Problem]
     warnings: collections.Counter[str]
     usable: list[Usable]
+    needs: Needs = Needs()
 
 
 def check_file(
@@ -111,8 +162,10 @@ def check_file(
     Raises:
         UserError: the file cannot be read or has no line, or the configuration's base is not there.
     """
-    file = records_file(source)
+    file = file_of(source)
     encoder = _encoder(config)
+    wide = _without_limits(encoder)
+    needs = Needs()
     root = image_root or (
         Path(config.data.image_root) if config.data.image_root else default_image_root(file)
     )
@@ -128,7 +181,7 @@ def check_file(
         line.problem("split_conflict", "split", why) for line, why in split_problems(lines)
     ]
     usable = []
-    for line in tqdm.tqdm(lines, unit="question", desc="encoding"):
+    for line in progress_bar(lines, unit="question", desc="encoding"):
         found = list(
             record_problems(line, checks[line.image], CLOSED_CLASSES, encoder.config.record_codec)
         )
@@ -137,13 +190,52 @@ def check_file(
             record = line.record.model_copy(update={"image_hw": image_hw})
             line = dataclasses.replace(line, record=record)
             encoded = _encode(line, encoder)
+            of_any_length = _encode(line, wide)
+            if not isinstance(of_any_length, Problem):
+                needs = needs.with_(of_any_length)
             if isinstance(encoded, Problem):
                 found.append(encoded)
             else:
                 usable.append(Usable(line, encoded))
                 warnings.update(_oddities(line, encoded))
         problems += found
-    return RecordsCheck(file, encoder, examined, len(checks), problems, warnings, usable)
+    for record in _other_splits(file):
+        other = _encode(RecordLine(record, "", Path(record.image_path)), wide)
+        if not isinstance(other, Problem):
+            needs = needs.with_(other)
+    return RecordsCheck(file, encoder, examined, len(checks), problems, warnings, usable, needs)
+
+
+def file_of(source: Path) -> Path:
+    """The records to check: of a folder its records.jsonl, of a build its training records."""
+    file = records_file(source)
+    built = source / "records" / "train.jsonl"
+    return built if source.is_dir() and not file.is_file() and built.is_file() else file
+
+
+def splits_of(file: Path) -> dict[str, Path]:
+    """Split -> file of the build that a records file belongs to; none of a file by itself."""
+    if file.parent.name != "records":
+        return {}
+    return {path.stem: path for path in sorted(file.parent.glob("*.jsonl"))}
+
+
+def _other_splits(file: Path) -> Iterator[QARecord]:
+    """Records of the other splits of the same build, which are trained or evaluated with it."""
+    for path in splits_of(file).values():
+        if path != file:
+            yield from (record for record in read_records(path) if record.image_hw)
+
+
+def _without_limits(encoder: QuestionEncoder) -> QuestionEncoder:
+    """The same for questions of any length, to tell what they would need."""
+    config = dataclasses.replace(
+        encoder.config,
+        prefix_buckets=(_ANY_LENGTH,),
+        answer_buckets=(_ANY_LENGTH,),
+        max_boxes=_ANY_LENGTH,
+    )
+    return QuestionEncoder(encoder.tokenizer, config)
 
 
 def notation_of(source: Path) -> str | None:
@@ -153,7 +245,7 @@ def notation_of(source: Path) -> str | None:
     """
     found: set[str] = set()
     with contextlib.suppress(OSError, ForeignError):
-        for _, line in read_lines(records_file(source)):
+        for _, line in read_lines(file_of(source)):
             # What is no record is told with its line.
             with contextlib.suppress(ForeignError, KeyError, TypeError):
                 found.add(RECORD_CODECS[parse_object(line)["dataset"]])
@@ -194,6 +286,10 @@ def _oddities(line: RecordLine, encoded: EncodedQuestion) -> list[str]:
         found.append("questions without an answer: they can be asked, not learned or scored")
     elif record.boxes and not len(encoded.coordinate_positions):
         found.append("answers whose boxes the model does not learn: none is in the target text")
+    if record.dataset == "custom" and not record.boxes:
+        others = {image for answer in record.answers for image in answer.boxes_by_image}
+        if others - {record.image_id, record.earlier.image_id if record.earlier else ""}:
+            found.append("answers with boxes of other images than the record's, which count not")
     return found
 
 
@@ -206,6 +302,7 @@ def write_result(check: RecordsCheck, out: Path) -> None:
         "usable": len(check.usable),
         "counts": dict(sorted(_counts(check).items())),
         "warnings": dict(sorted(check.warnings.items())),
+        "needs": dataclasses.asdict(check.needs),
         "problems": [
             dataclasses.asdict(problem) | {"remedy": REMEDIES[problem.reason]}
             for problem in check.problems
@@ -238,6 +335,46 @@ def describe(check: RecordsCheck) -> str:
     return "\n".join(said)
 
 
+def next_commands(
+    check: RecordsCheck, config: ExperimentConfig, named: str, given: Sequence[str]
+) -> str:
+    """The settings that the data need, and the commands that train on them, the last one `train`.
+
+    Args:
+        named: the configuration's file, as flags have it.
+        given: overrides that the user gave, which stay.
+    """
+    settings = check.needs.settings(config)
+    said = []
+    if settings:
+        told = ", ".join(f"{key}={value}" for key, value in settings.items())
+        said.append(f"the data need {told}: the command below has it")
+    splits = splits_of(check.file)
+    paths = {}
+    if {"train", "validation"} <= set(splits):
+        paths = {f"data.{split}": str(splits[split]) for split in ("train", "validation")}
+    else:
+        out = "runs/own/data"
+        source = check.file.parent if check.file.name == FILE_NAME else check.file
+        said.append(f"python -m cxrjax.build --dataset=records --source={source} --out={out}")
+        paths = {
+            f"data.{split}": f"{out}/records/{split}.jsonl" for split in ("train", "validation")
+        }
+    stands = {"data.train": config.data.train, "data.validation": config.data.validation}
+    settings = {key: path for key, path in paths.items() if stands[key] != path} | settings
+    codec = check.encoder.config.record_codec
+    if codec != config.data.record_codec:
+        settings["data.record_codec"] = codec
+    words = [
+        f"--config={named}",
+        "--workdir=runs/own/train",
+        *(word for word in given if word.partition("=")[0][9:] not in settings),
+        *(f"--config.{key}={value}" for key, value in settings.items()),
+    ]
+    said.append(f"python -m cxrjax.train {shlex.join(words)}")
+    return "\n".join(said)
+
+
 PAGE_FILE = "index.html"
 
 
@@ -257,6 +394,7 @@ def write_page(check: RecordsCheck, out: Path, count: int, seed: int = 0) -> Pat
         samples=[model_view(one, check.encoder) for one in drawn],
         truth_colour=COLOURS[TRUTH],
         token_colour=COLOURS[BASE],
+        viewer=viewer_parts(),
     )
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)

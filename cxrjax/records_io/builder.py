@@ -2,12 +2,13 @@
 
 records/<split>.jsonl     questions with answers
 questions/<split>.jsonl   the same without anything that tells the answer
-quality.json              what was set aside, by reason
+quality.json              what was set aside, by reason, and how yes and no were balanced
 statistics.json           counts beside published figures
 manifest.json             what it was made from, and hashes; written last
 """
 
 import abc
+import collections
 import dataclasses
 import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -59,6 +60,44 @@ class SourceOptions(BuildOptions, _Source):
     """
 
 
+class Polarities:
+    """Questions by split, class and whether the answer says that it is there."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, dict[str, collections.Counter[str]]] = {}
+
+    def add(self, split: str, record: QARecord) -> None:
+        said = {answer.polarity for answer in record.answers if answer.answer_type == "main"}
+        polarity = next(iter(said)) if len(said) == 1 else "unk"
+        if polarity == "unk":
+            return
+        names = [record.finding] if record.finding else sorted(_labels(record))
+        of_split = self._counts.setdefault(split, {})
+        for name in names:
+            of_split.setdefault(name, collections.Counter())[_POLARITIES[polarity]] += 1
+
+    def merge(self, content: Mapping[str, Mapping[str, Mapping[str, int]]]) -> None:
+        """Adds what `to_json` gave of another part of the same build."""
+        for split, classes in content.items():
+            of_split = self._counts.setdefault(split, {})
+            for name, counted in classes.items():
+                of_split.setdefault(name, collections.Counter()).update(counted)
+
+    def to_json(self) -> dict[str, dict[str, dict[str, int]]]:
+        return {
+            split: {name: {kind: of[kind] for kind in _POLARITIES.values()} for name, of in named}
+            for split, counts in self._counts.items()
+            for named in [sorted(counts.items())]
+        }
+
+
+_POLARITIES = {"pos": "yes", "neg": "no"}
+
+
+def _labels(record: QARecord) -> set[str]:
+    return {label for answer in record.answers for label in answer.labels}
+
+
 Chosen = TypeVar("Chosen", bound=BuildOptions)
 
 
@@ -70,6 +109,7 @@ class Builder(abc.ABC, Generic[Chosen]):
         options_class: its flags.
         leaves: what lies in the folder at the end, for people.
         unheeded: flags that decide nothing here, and are refused.
+        other_words: other name of a flag -> the flag.
         quality: becomes quality.json.
         counts: of all records written so far.
         splits: split -> its entry of the manifest, of those that are written.
@@ -80,6 +120,7 @@ class Builder(abc.ABC, Generic[Chosen]):
     options_class: ClassVar[type[BuildOptions]]
     leaves: ClassVar[str] = "records/, questions/, statistics.json, quality.json, manifest.json"
     unheeded: ClassVar[tuple[str, ...]] = ()
+    other_words: ClassVar[Mapping[str, str]] = {}
 
     def __init__(self, options: Chosen) -> None:
         self.options = options
@@ -87,6 +128,7 @@ class Builder(abc.ABC, Generic[Chosen]):
         self.counts = RecordStatistics()
         self.splits: dict[str, dict[str, Any]] = {}
         self.published: Mapping[str, Published] = {}
+        self._polarities = Polarities()
 
     @abc.abstractmethod
     def read(self) -> Mapping[str, Iterable[QARecord]]:
@@ -102,6 +144,10 @@ class Builder(abc.ABC, Generic[Chosen]):
 
     def write_files(self, comparison: Mapping[str, Any]) -> None:
         """Writes what this data set alone leaves; `comparison` is that of statistics.json."""
+
+    def balance_rule(self) -> str:
+        """How questions with the answer no were chosen beside those with yes; for quality.json."""
+        return "none: questions are those of the source"
 
     def describe(self) -> dict[str, Any]:
         """Fields of the manifest between the data set's name and its splits."""
@@ -138,6 +184,8 @@ class Builder(abc.ABC, Generic[Chosen]):
                 raise self.nothing_left()
             comparison = compare(self.values(), self.published, what_is_made([self.dataset]))
             self.write_files(comparison)
+        if self.splits and not self.quality.balance:
+            self.quality.balance = {"rule": self.balance_rule(), **self._polarities.to_json()}
         manifest = {"dataset": self.dataset, **self.describe()}
         if self.splits:
             manifest["splits"] = self.splits
@@ -159,7 +207,13 @@ class Builder(abc.ABC, Generic[Chosen]):
 
     def write_split(self, split: str, records: Iterable[QARecord]) -> dict[str, Any]:
         """Writes a split's files; returns its entry of the manifest."""
-        return write_split(self.options.out, split, records, self.counts)
+        return write_split(self.options.out, split, self.counted(split, records), self.counts)
+
+    def counted(self, split: str, records: Iterable[QARecord]) -> Iterator[QARecord]:
+        """The same records, counted by class and polarity for quality.json."""
+        for record in records:
+            self._polarities.add(split, record)
+            yield record
 
     def nothing_left(self, what: str = "question", remedy: str = "") -> UserError:
         """Says that nothing can be used, and why: what was set aside, and the first of it."""

@@ -13,12 +13,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import tqdm
-
 from cxrjax.border.archives import ZipArchive, open_gzip
 from cxrjax.border.foreign_files import MIB, open_foreign
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
+from cxrjax.progress import progress_bar
 from cxrjax.records import LARGEST_SIDE, QARecord, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box
@@ -290,7 +289,7 @@ class SizesBuilder(Builder[SizesOptions]):
             raise UserError(f"{out}: --out is the folder that is read; choose another")
         sizes = read_size_table(self.options.sizes, self.quality)
         return {
-            split: tqdm.tqdm(self._joined(path, sizes), split, unit="question")
+            split: progress_bar(self._joined(path, sizes), split, unit="question")
             for split, path in self.files.items()
         }
 

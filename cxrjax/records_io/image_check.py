@@ -11,13 +11,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import tqdm
-
 from cxrjax.border.foreign_files import read_lines
 from cxrjax.border.json_text import parse_object
 from cxrjax.errors import ForeignError
 from cxrjax.files import reading, writing
 from cxrjax.images.files import ImageError
+from cxrjax.progress import progress_bar
 from cxrjax.records_io import workers
 from cxrjax.records_io.quality import QualityLog, Unusable
 
@@ -79,7 +78,9 @@ def check_images(
             open(out / CHECKS_FILE, "a", encoding="utf-8") as file,
             workers.pool(min(processes, len(new) or 1)) as apply,
         ):
-            results = tqdm.tqdm(apply(_check, new), total=len(new), unit="image", desc="checking")
+            results = progress_bar(
+                apply(_check, new), total=len(new), unit="image", desc="checking"
+            )
             for path, check in zip(new, results, strict=True):
                 checks[path] = check
                 line = {"path": str(path), "stamp": stamps[path], "check": vars(check)}

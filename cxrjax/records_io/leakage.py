@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int, UInt8
 from scipy import sparse
-from tqdm import tqdm
 
 from cxrjax.errors import UserError
 from cxrjax.images.decode import read_image
 from cxrjax.images.files import ImageError
+from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord
 from cxrjax.records_io import workers
 
@@ -224,7 +224,7 @@ def hash_images(paths: Iterable[Path], processes: int) -> tuple[dict[Path, Hash]
     hashes: dict[Path, Hash] = {}
     failures = []
     with workers.pool(min(processes, len(paths) or 1)) as apply:
-        results = tqdm(apply(_hash, paths), total=len(paths), unit="image", desc="hashing")
+        results = progress_bar(apply(_hash, paths), total=len(paths), unit="image", desc="hashing")
         for path, result in zip(paths, results, strict=True):
             if isinstance(result, str):
                 failures.append(result)

@@ -170,12 +170,29 @@ def record_problems(
                 yield line.problem("unknown_class", f"answers.{number}.labels", found)
     for number, answer in enumerate(record.answers):
         for place, box in enumerate(answer.boxes_by_image.get(record.image_id, [])):
+            field = f"answers.{number}.boxes_by_image.{record.image_id}.{place}"
             try:
                 check_box((box[0], box[1], box[2], box[3]), image_hw)
+                _check_pixels(box, image_hw)
             except Unusable as verdict:
-                field = f"answers.{number}.boxes_by_image.{record.image_id}.{place}"
                 yield line.problem(verdict.reason, field, verdict.found)
     yield from _text_problems(line, *image_hw, record_codec)
+
+
+def _check_pixels(box: Sequence[float], image_hw: tuple[int, int]) -> None:
+    """Refuses a box in fractions, which would lie within the image's first pixel.
+
+    Raises:
+        Unusable: `wrong_frame`; says what it would be in pixels.
+    """
+    height, width = image_hw
+    if max(box) <= 1 < min(height, width):
+        pixels = [
+            round(value * side, 1)
+            for value, side in zip(box, (width, height, width, height), strict=True)
+        ]
+        found = f"{list(box)} looks like fractions; in pixels of this image it is {pixels}"
+        raise Unusable("wrong_frame", found)
 
 
 def _text_problems(
@@ -193,12 +210,26 @@ def _text_problems(
     boxes = np.array(record.boxes, np.float64).reshape(-1, 4)
     same = len(boxes) == len(written) and _same_boxes(written, boxes)
     if len(written) and not failures and not same:
-        yield line.problem(
-            "box_mismatch",
-            "answers",
-            f"{len(written)} boxes in the text, {len(boxes)} in boxes_by_image for "
-            f"{record.image_id}; expected the same",
-        )
+        yield line.problem("box_mismatch", "answers", _mismatch(written, boxes, record.image_id))
+
+
+def _mismatch(written: np.ndarray, boxes: np.ndarray, image_id: str) -> str:
+    """What differs between boxes of the text and of the record, both [n, 4]."""
+    counts = (
+        f"{len(written)} boxes in the text, {len(boxes)} in boxes_by_image for {image_id}; "
+        "expected the same"
+    )
+    lone = [box for box in written if not len(boxes) or _apart(box, boxes) > _ROUNDING]
+    if not lone or not len(boxes):
+        return counts
+    nearest = boxes[np.abs(boxes - lone[0]).max(axis=1).argmin()]
+    told = [[round(float(value), 1) for value in one] for one in (lone[0], nearest)]
+    return f"{counts}: the text's {told[0]} is not in boxes_by_image, the nearest is {told[1]}"
+
+
+def _apart(box: np.ndarray, boxes: np.ndarray) -> float:
+    """Pixels between a box [4] and the nearest of [n, 4], of the edge that differs most."""
+    return float(np.abs(boxes - box).max(axis=1).min())
 
 
 def _same_boxes(first: np.ndarray, second: np.ndarray) -> bool:

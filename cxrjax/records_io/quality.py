@@ -105,11 +105,14 @@ class QualityLog:
     Attributes:
         examined: kind of thing -> how many were looked at ("rows", "images", "questions").
         warnings: what was kept and looks odd -> how often.
+        balance: the rule by which questions with no were chosen beside those with yes, and split ->
+            class -> how many there are of each.
     """
 
     entries: list[SetAside] = dataclasses.field(default_factory=list)
     examined: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     warnings: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    balance: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def set_aside(self, reason: str, item: str, where: str, found: str) -> None:
         """Notes one thing.
@@ -158,6 +161,7 @@ class QualityLog:
             "counts": self.counts(),
             "reasons": dict(sorted(REASONS.items())),
             "warnings": dict(sorted(self.warnings.items())),
+            **({"balance": self.balance} if self.balance else {}),
             "set_aside": [
                 # `asdict` takes ten times as long, and there may be 100,000.
                 {"reason": e.reason, "item": e.item, "where": e.where, "found": e.found}

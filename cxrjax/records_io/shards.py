@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordReader, ArrayRecordWriter
-from tqdm import tqdm
 
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, read_json_object, write_json, writing
+from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, format_record, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, records_files
 
@@ -208,7 +208,7 @@ class ShardsBuilder(Builder[ShardsOptions]):
                 names = [shard_name(split, number, shards) for number in range(shards)]
                 with contextlib.ExitStack() as opened:
                     writers = [opened.enter_context(RecordShard(out, name)) for name in names]
-                    for record in tqdm(records, split, unit=" questions"):
+                    for record in progress_bar(records, split, unit=" questions"):
                         writers[_shard_of(record, shards)].add(record)
                 splits[split] = describe_split([describe_shard(out, writer) for writer in writers])
             manifest |= {"format": "array_record", "splits": splits}

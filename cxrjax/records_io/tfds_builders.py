@@ -24,12 +24,12 @@ from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-import tqdm
 
 from cxrjax.border.foreign_files import read_bytes
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading, replace_text, writing
 from cxrjax.images.decode import image_size
+from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, format_record, read_records
 from cxrjax.records_io.builder import records_files
 
@@ -97,7 +97,7 @@ class CxrRecords(tfds.core.GeneratorBasedBuilder):
     def _generate_examples(
         self, split: str, images: dict[tuple[str, str], list[tuple[int, QARecord]]]
     ) -> Iterator[tuple[int, Any]]:
-        progress = tqdm.tqdm(images.items(), desc=split, unit="image")
+        progress = progress_bar(images.items(), desc=split, unit="image")
         for number, ((image_id, image_path), asked) in enumerate(progress):
             questions = [
                 {

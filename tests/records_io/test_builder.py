@@ -5,7 +5,7 @@ import json
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.records import QARecord, read_records
+from cxrjax.records import Answer, QARecord, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.statistics import Published
 
@@ -133,3 +133,21 @@ def test_a_folder_that_cannot_be_written_is_named(toy, tmp_path):
 def test_values_out_of_range(toy, options):
     with pytest.raises(UserError, match=f"--{next(iter(options))}="):
         toy("a", **options)
+
+
+def test_quality_says_what_was_balanced_and_how(toy):
+    """By split and class; of a question that nobody answers with yes or no, nothing."""
+
+    def question(number, label, polarity):
+        answer = Answer(text="...", labels=[label], polarity=polarity)
+        return _record(number, "train").model_copy(update={"answers": [answer]})
+
+    builder = toy("a")
+    said = [("Mass", "pos"), ("Mass", "neg"), ("Mass", "neg"), ("Edema", "neg"), ("Edema", "unk")]
+    asked = [question(number, *one) for number, one in enumerate(said)]
+    builder.steps, builder.read = [], lambda: {"train": asked}
+    builder.build()
+    assert _json(builder, "quality.json")["balance"] == {
+        "rule": "none: questions are those of the source",
+        "train": {"Edema": {"yes": 0, "no": 1}, "Mass": {"yes": 1, "no": 2}},
+    }

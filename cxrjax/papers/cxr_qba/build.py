@@ -17,8 +17,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from tqdm import tqdm
-
 import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import write_json, writing
@@ -58,6 +56,7 @@ from cxrjax.papers.cxr_qba.study_files import (
     StudyFiles,
     holds_studies,
 )
+from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records import GeneratorInfo, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions
@@ -75,6 +74,11 @@ _ARCHIVES = ("scene_graphs.zip", "qa.zip")
 DANGLING = "questions about observations that their scene graph lacks"
 NO_EARLIER = "questions on change whose earlier image cannot be used, not exported"
 SPLIT_NOT_TOLD = "studies of which no table tells the split, divided here"
+# How questions with no are chosen where we make them.
+BALANCE_RULE = (
+    "none by count: of what a report does not mention, findings and regions are drawn to be asked "
+    "about with weight (positive + 1) / (negative + 1), of their mentions in all reports"
+)
 SPLIT_NOT_FOLLOWED = "studies whose own split is not followed, since others have none"
 
 StudyPair = tuple[StudySceneGraph, StudyQuestions]
@@ -290,7 +294,7 @@ class QbaBuilder(Builder[QbaOptions]):
             (native / name).unlink(missing_ok=True)  # of an earlier build
         with writing(options.out), StudyArchive(native / _ARCHIVES[0]) as archive:
             graphs = construct_graphs(options.source, how, quality, counts)
-            for study, graph in tqdm(graphs, "scene graphs", unit=" studies"):
+            for study, graph in progress_bar(graphs, "scene graphs", unit=" studies"):
                 archive.write(graph)
                 images = [dataclasses.replace(i, boxes={}, masks={}) for i in study.images]
                 key = (study.patient_id, study.study_id)
@@ -391,7 +395,7 @@ class QbaBuilder(Builder[QbaOptions]):
         """Both kinds of source, from here on alike."""
         for patient_id, count in collections.Counter(patient for patient, _ in keys).items():
             self.metadata.patient(patient_id, split, count)
-        for key in tqdm(keys, f"questions, {split}", unit=" studies"):
+        for key in progress_bar(keys, f"questions, {split}", unit=" studies"):
             found = self._questions(key)
             if found is None:
                 continue
@@ -415,6 +419,11 @@ class QbaBuilder(Builder[QbaOptions]):
                 self.quality.set_aside(fault.reason, item, "its questions", fault.found)
                 continue
             yield from records
+
+    def balance_rule(self) -> str:
+        if self.release:
+            return super().balance_rule()
+        return BALANCE_RULE
 
     def write_split(self, split: str, records: Iterable[QARecord]) -> dict[str, Any]:
         entry = super().write_split(split, records)

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tqdm
-
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256
 from cxrjax.language_model.flags import ClientFlags
@@ -48,6 +46,7 @@ from cxrjax.papers.sources.chest_imagenome import (
 )
 from cxrjax.papers.sources.openi import OpenIReport, is_openi, read_openi
 from cxrjax.papers.sources.report import ImageReport, ReportSentence, split_sentences
+from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.english import comparing_word
 from cxrjax.radiology_text.error_rates import about_reading
 from cxrjax.records import Provenance, QARecord, read_records
@@ -106,6 +105,11 @@ class GemexBuilder(Builder[GemexOptions]):
         self._patients: set[str] = set()  # of training rows, held out for validation
         self._held_out: list[QARecord] = []
 
+    def balance_rule(self) -> str:
+        if "refiner" not in self._made_by:  # the release
+            return super().balance_rule()
+        return "none: questions follow what each report says is there, absent or normal"
+
     @functools.cached_property
     def construction(self) -> GemexConstruction:
         """Refines reports and asks about them."""
@@ -154,7 +158,7 @@ class GemexBuilder(Builder[GemexOptions]):
     def _constructed(
         self, split: str, ids: Sequence[str], reports_of: ReportsOf
     ) -> Iterator[QARecord]:
-        reports = tqdm.tqdm(reports_of(split), total=len(ids), unit="report", desc=split)
+        reports = progress_bar(reports_of(split), total=len(ids), unit="report", desc=split)
         refined: Iterable[RefinedReport] = self.construction.refine(reports)
         if split == "test":
             # Held in memory: MIMIC-CXR's test split has some three thousand reports.
@@ -247,7 +251,7 @@ class GemexBuilder(Builder[GemexOptions]):
                 Provenance(source_file=file.name, source_sha256=file_sha256(file)),
             )
         )
-        records: Iterable[QARecord] = tqdm.tqdm(rows, unit="question", desc=split)
+        records: Iterable[QARecord] = progress_bar(rows, unit="question", desc=split)
         if options.drop_longitudinal:
             records = _without_comparisons(records, quality)
         if images := images_beside(options.source):

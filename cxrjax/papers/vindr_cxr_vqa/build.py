@@ -13,8 +13,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import tqdm
-
 from cxrjax.errors import UserError
 from cxrjax.files import write_json
 from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
@@ -51,6 +49,7 @@ from cxrjax.papers.vindr_cxr_vqa.statistics import (
     table_values,
     tables,
 )
+from cxrjax.progress import progress_bar
 from cxrjax.records import GeneratorInfo, Provenance, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file, write_split
 from cxrjax.records_io.csv_table import read_size_table
@@ -68,6 +67,17 @@ if TYPE_CHECKING:
 SPLITS = ("train", "validation")
 SPLIT_FILE = "splits.json"
 TABLES_FILE = "tables.md"
+
+
+# What quality.json says of each mix.
+_BALANCES = {
+    "released": "none: questions about what is there alone, as released (--mix=released)",
+    "paper": "12,180 training questions with no for 8,700 with yes, of each kind alike, on images "
+    "without findings and about absent classes; these are drawn evenly, not as often as they are "
+    "there (--mix=paper)",
+    "balanced": "for each question with yes one with no, of its class and kind, in every split "
+    "(--mix=balanced)",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -309,7 +319,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
         self.order = [image.image_id for image in (*table, *self._opened.test)]
         self.notes = {"mix": self.options.mix, **notes}
         return {
-            split: tqdm.tqdm(
+            split: progress_bar(
                 Assembly("vindr_cxr_vqa", writer, sources[split]).records(plans, split),
                 desc=f"{split} questions",
                 total=len(plans),
@@ -337,7 +347,13 @@ class VinDrBuilder(Builder[VinDrOptions]):
         self.written[split] = list(records)
         # The test images are none of the paper's 4,394.
         counts = self.counts if split != TEST_SPLIT else RecordStatistics()
-        return write_split(self.options.out, split, self.written[split], counts)
+        counted = self.counted(split, self.written[split])
+        return write_split(self.options.out, split, counted, counts)
+
+    def balance_rule(self) -> str:
+        if self._opened.source.release is not None:
+            return super().balance_rule()
+        return _BALANCES[self.options.mix]
 
     def values(self) -> dict[str, float | None]:
         table = self._opened.table

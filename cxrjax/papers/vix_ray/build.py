@@ -16,8 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-import tqdm
-
 from cxrjax.border.foreign_files import read_bytes
 from cxrjax.border.names import path_inside
 from cxrjax.errors import UserError
@@ -40,6 +38,7 @@ from cxrjax.papers.vix_ray.statistics import (
     table_values,
     tables_markdown,
 )
+from cxrjax.progress import progress_bar
 from cxrjax.records import DatasetName, QARecord, format_record, strip_answers
 from cxrjax.records_io.builder import (
     Builder,
@@ -207,7 +206,7 @@ def _extract(options: VixRayOptions, quality: QualityLog) -> Iterator[VixRayStud
     (options.out / "images").mkdir(exist_ok=True)
     shards = find_shards(options.source)
     rows = read_rows(shards, quality)
-    for row in tqdm.tqdm(rows, total=count_rows(shards), unit="row", desc="reading"):
+    for row in progress_bar(rows, total=count_rows(shards), unit="row", desc="reading"):
         suffix = next((s for start, s in _SUFFIXES.items() if row.image.startswith(start)), "bin")
         path = f"images/{row.image_id}.{suffix}"
         if options.redact:

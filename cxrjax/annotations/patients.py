@@ -1,0 +1,73 @@
+"""Whose image it is: as annotations say, as a pattern says, or as names of known archives tell."""
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from cxrjax.errors import UserError
+
+# Names that tell their patient: NIH, CheXpert, MIMIC-CXR, Kermany.
+_KNOWN = (
+    r"^(\d{8})_\d{3}$",
+    r"(?:^|/)(patient\d{3,})(?:/|_|$)",
+    r"(?:^|/)(p\d{8})(?:/|_|$)",
+    r"(?:^|/)(person\d+)_(?:bacteria|virus)_\d+$",
+)
+_LONGEST_PATTERN = 200
+
+
+def patients_of(
+    files: Iterable[Path], given: Mapping[Path, str], pattern: str, root: Path
+) -> tuple[dict[Path, str], str]:
+    """File -> patient, and by what.
+
+    Args:
+        given: file -> patient as annotations have it, "" where they do not.
+        pattern: the user's; its first group is the patient.
+
+    Raises:
+        UserError: the pattern is none, or does not match a file.
+    """
+    names = {path: _name(path, root) for path in files}
+    if pattern:
+        found = {}
+        compiled = _compiled(pattern)
+        for path, name in names.items():
+            match = compiled.search(name)
+            if match is None or not match[1]:
+                raise UserError(
+                    f"--patient={pattern}: nothing of {name} matches; change the pattern"
+                )
+            found[path] = match[1]
+        return found, f"patients: {len({*found.values()}):,}, by --patient"
+    if any(given.values()):
+        found = {path: given.get(path) or name for path, name in names.items()}
+        alone = sum(not given.get(path) for path in names)
+        told = f"; {alone:,} images without one are patients of their own" if alone else ""
+        return found, f"patients: {len({*found.values()}):,}, as the annotations say{told}"
+    for known in _KNOWN:
+        matches = {path: re.search(known, name) for path, name in names.items()}
+        if names and all(matches.values()):
+            found = {path: match[1] for path, match in matches.items() if match}
+            told = f"patients: {len({*found.values()}):,}, by names such as"
+            return found, f"{told} {next(iter(names.values()))}"
+    return names, (
+        f"patients: not known, so each of {len(names):,} images counts as one of its own; two "
+        "images of a patient may be divided (--patient=PATTERN tells patients by names)"
+    )
+
+
+def _compiled(pattern: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(pattern[:_LONGEST_PATTERN])
+    except re.error as error:
+        raise UserError(f"--patient={pattern}: {error}") from None
+    if compiled.groups < 1:
+        raise UserError(f"--patient={pattern}: no group (...) in it; expected one, the patient")
+    return compiled
+
+
+def _name(path: Path, root: Path) -> str:
+    """The path without ending, relative to the folder; for an image elsewhere its name."""
+    inside = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
+    return inside.with_suffix("").as_posix()
