@@ -4,11 +4,12 @@
 
 For TPUs (v5e, v5p, v6e) the very step of `train` is compiled by the TPU's own compiler (extra
 `plan`; no TPU needed, some minutes): memory of a chip by kind, whether it fits, what the chips send
-one another. For GPUs (a100-80, h100) nothing is compiled, and formulas stand in. Step times and MFU
-are a model's in both cases, and upper bounds of what a chip can do.
+one another. For GPUs (a100-80, h100, h200, b200) nothing is compiled, and formulas stand in. Step
+times and MFU are a model's in both cases, and upper bounds of what a chip can do.
 
 --find_batch looks for the largest batch that fits; --sweep compares meshes and remat policies;
---decode compiles generation as well. Figures of compiled programs are kept in
+--decode compiles generation as well, --serve the step of a server (one chip) for several numbers of
+slots: which fit, and tokens a second. Figures of compiled programs are kept in
 ~/.cache/cxrjax/plans, so that a second look costs seconds, and --kept_only makes no others.
 """
 
@@ -27,10 +28,11 @@ from cxrjax.errors import UserError
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_parser("plan", __doc__)
     parser.add_argument("--config", metavar="FILE[:VARIANT]")
-    parser.add_argument("--topology", metavar="NAME", help="v5e:2x4, v5e-8, v5p-8, v6e-256, h100-8")
+    parser.add_argument("--topology", metavar="NAME", help="v5e:2x4, v5e-8, v5p-8, v6e-256, h200-8")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.add_argument("--formula", action="store_true", help="compile nothing, for TPUs either")
     parser.add_argument("--decode", action="store_true", help="also the decode loop")
+    parser.add_argument("--serve", action="store_true", help="slots of a server on one chip")
     parser.add_argument("--find_batch", action="store_true", help="search the largest batch")
     parser.add_argument("--sweep", action="store_true", help="compare meshes and remat policies")
     parser.add_argument(
@@ -73,6 +75,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     topology, config = parse_topology(flags.topology), load_config(flags.config, overrides)
     if flags.decode and topology.chip.kind == "gpu":
         raise UserError(f"--decode is compiled, and nothing is for a GPU ({topology.name})")
+    if flags.serve:
+        if several or flags.decode or flags.formula or flags.kept_only:
+            raise UserError("--serve is compiled, and by itself: leave the other searches out")
+        from cxrjax.planner.serving_plan import describe_serving, plan_serving
+
+        found_slots = plan_serving(config, topology, kept=flags.kept or KEPT, log_line=_log)
+        told = json.dumps({"serve": [one.to_json() for one in found_slots]}, indent=2)
+        print(told if flags.json else describe_serving(found_slots, topology))
+        return
     plan = functools.partial(make, topology=topology)
     if flags.sweep:
         compiles = 0 if flags.formula else flags.compiles

@@ -56,7 +56,7 @@ RECIPES = (
         fsdp=1,
         overrides=("--config.training.accumulation_steps=4",),
     ),
-    Recipe("configs/vix_ray_stage1.py", images_per_chip=16, fsdp=1),
+    Recipe("configs/vix_ray_stage1.py:medgemma", images_per_chip=16, fsdp=1),
 )
 # Weak scaling is looked at between these, at equal batch per chip.
 SCALING = ("v5e-16", "v5e-256")
@@ -116,7 +116,7 @@ def _row(config: str, name: str, plan: Plan) -> str:
     mesh = " ".join(f"{axis}={size}" for axis, size in shape.items() if size != 1)
     needed, sent = said["hbm_bytes_per_chip"], said["collective_bytes_per_chip"]
     cells = [
-        config.removeprefix("configs/").removesuffix(".py"),
+        config.removeprefix("configs/").replace(".py", ""),
         name,
         str(said["batch_images"]),
         mesh,
@@ -133,7 +133,7 @@ def _row(config: str, name: str, plan: Plan) -> str:
 
 
 def _scaling_row(config: str, small: Plan, large: Plan) -> str:
-    name = config.removeprefix("configs/").removesuffix(".py")
+    name = config.removeprefix("configs/").replace(".py", "")
     if small.estimate is None or large.estimate is None:
         return f"| {name} | does not fit | | | | |"
     sent = [sum((plan.collectives or {}).values()) for plan in (small, large)]

@@ -45,7 +45,7 @@ def _around_boxes(tokenizer: Tokenizer, text: str) -> list[Tokens]:
     """The text before, between and after boxes; `_BOX` stands for one."""
     pieces: list[list[int]] = [[]]
     for token in tokenizer.encode(text):
-        if token == tokenizer.loc_ids[0]:
+        if token == tokenizer.loc_token_start:
             pieces.append([])
         else:
             pieces[-1].append(token)

@@ -44,8 +44,8 @@ def choose_boxes(
     decode: DecodeState,
     state: GrammarState,
     waiting: Bool[Array, "B C"],
-    step: Int[Array, ""],
-    slots: int,
+    step: Int[Array, "*rows"],
+    slots: int | Int[Array, "R 1"],
     grammar: Grammar,
     vocabulary: TokenVocabulary,
 ) -> Int[Array, "B C 4"]:
@@ -54,7 +54,8 @@ def choose_boxes(
     Args:
         hidden, decode, state: before the token that begins the box.
         waiting: whose next token begins a box.
-        step: the slot of that token.
+        step: the slot of that token; of each row, [R], or of all.
+        slots: of each row's answers, or of all.
     """
     rows, questions = decode.next_position.shape
 
@@ -71,7 +72,7 @@ def choose_boxes(
         at = jnp.take_along_axis(hidden, index[..., None], axis=1)
         found = []
         for coordinate in range(4):
-            remaining = slots - 1 - step - coordinate
+            remaining = slots - 1 - step.reshape(-1, 1) - coordinate
             allowed = allowed_tokens(grammar, now, remaining, vocabulary)
             logits = jnp.where(allowed, model.logits(at), -jnp.inf)
             levels = jnp.asarray(BOX_LEVELS)[:, coordinate, None]

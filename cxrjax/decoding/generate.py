@@ -15,25 +15,11 @@ from cxrjax.decoding.beam import (
     repeat_questions,
     spread_cache,
     take_candidates,
-    watched_logprobs,
 )
-from cxrjax.decoding.box_readings import (
-    LEVELS,
-    is_location,
-    location_probability,
-    location_quantiles,
-    one_pass_bins,
-)
-from cxrjax.decoding.expected_boxes import choose_boxes
-from cxrjax.decoding.grammar import (
-    Grammar,
-    GrammarState,
-    TokenVocabulary,
-    advance,
-    allowed_tokens,
-    initial_state,
-)
+from cxrjax.decoding.box_readings import LEVELS
+from cxrjax.decoding.grammar import Grammar, TokenVocabulary
 from cxrjax.decoding.strategy import Strategy, filter_logits, sample_keys, sample_tokens
+from cxrjax.decoding.token_writer import TokenWriter, Writing
 from cxrjax.distributed.meshes import (
     batch_sharding,
     batch_shards,
@@ -65,19 +51,11 @@ class Generation(NamedTuple):
 
 
 class _Loop(NamedTuple):
-    """C candidates a row: `candidates` of each question, side by side.
-
-    Attributes:
-        boxes: bins of the box that each is writing, where they were chosen before.
-    """
+    """C candidates a row: `candidates` of each question, side by side."""
 
     step: Int[Array, ""]
     answers: Generation
-    boxes: Int[Array, "B C 4"]
-    hidden: Float[Array, "B C D"]
-    decode: DecodeState
-    grammar: GrammarState
-    done: Bool[Array, "B C"]
+    writing: Writing
 
 
 def generate(
@@ -152,80 +130,27 @@ def _one_by_one(
     watched: Int[Array, "W n"],
 ) -> Generation:
     """Every candidate on its own: the likeliest token, or with `keys` a drawn one, at each step."""
-    blocks = model.decoder.blocks()
     rows, candidates = hidden.shape[:2]
-    slots, reading = strategy.max_answer_tokens, strategy.boxes
-    if reading == "expected_iou" and grammar is None:
-        raise ValueError("decoding.boxes='expected_iou' needs a grammar: it makes boxes whole")
-
-    def read_bins(loop: _Loop, allowed: Array, is_box: Array) -> tuple[Array, Array]:
-        """The bin of each next coordinate, if it is one, and the boxes that are being written."""
-        if reading != "expected_iou":
-            return one_pass_bins(reading, location_probability(allowed, vocabulary)), loop.boxes
-        assert grammar is not None
-        coordinate = jnp.asarray(grammar.coordinate)[loop.grammar.node]
-        begins = is_box & (coordinate == 0) & ~loop.done
-        boxes = choose_boxes(
-            model,
-            blocks,
-            loop.hidden,
-            loop.decode,
-            loop.grammar,
-            begins,
-            loop.step,
-            slots,
-            grammar,
-            vocabulary,
-        )
-        boxes = jnp.where(begins[..., None], boxes, loop.boxes)
-        return jnp.take_along_axis(boxes, coordinate[..., None], axis=-1)[..., 0], boxes
+    slots = strategy.max_answer_tokens
+    writer = TokenWriter(
+        model, model.decoder.blocks(), vocabulary, watched, strategy.boxes, grammar
+    )
 
     def one_token(loop: _Loop) -> _Loop:
-        logits = model.logits(loop.hidden)
-        choices, state = logits, loop.grammar
-        if grammar is not None:
-            allowed = allowed_tokens(grammar, state, slots - 1 - loop.step, vocabulary)
-            choices = jnp.where(allowed, logits, -jnp.inf)
-        words = watched_logprobs(choices, watched)
-        quantiles = location_quantiles(choices, vocabulary)
-        boxes = loop.boxes
-        if keys is not None:
+        def draw(choices: Array) -> tuple[Array, Array]:
             drawn = filter_logits(choices, strategy.temperature, strategy.top_k, strategy.top_p)
+            assert keys is not None
             token = sample_tokens(keys, loop.step, drawn)
-        else:
-            token = jnp.argmax(choices, axis=-1).astype(jnp.int32)
-        is_box = is_location(token, vocabulary)
-        if reading != "greedy":
-            bins, boxes = read_bins(loop, choices, is_box)
-            token = jnp.where(is_box, vocabulary.loc_token_start + bins, token)
-        chosen = jnp.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
-        logprob = chosen - jax.nn.logsumexp(logits, axis=-1)
-        token = jnp.where(loop.done, 0, token)
-        logprob = jnp.where(loop.done, 0.0, logprob)
-        words = jnp.where(loop.done[..., None], 0.0, words)
-        noted = (is_box & ~loop.done)[..., None]
-        new = (token, logprob, words, jnp.where(noted, quantiles, 0))
+            return token, jnp.ones(token.shape, bool)
+
+        written, _, writing = writer(loop.writing, loop.step, slots, None if keys is None else draw)
         answers = Generation(
             *(
                 whole.at[:, :, loop.step].set(part)
-                for whole, part in zip(loop.answers, new, strict=True)
+                for whole, part in zip(loop.answers, written, strict=True)
             )
         )
-        done = loop.done
-        for stop in vocabulary.stop_ids:
-            done |= token == stop
-        if grammar is not None:
-            state = advance(grammar, state, token, vocabulary)
-        hidden, decode = model.decode_step(blocks, token, loop.decode, loop.step)
-        return _Loop(
-            step=loop.step + 1,
-            answers=answers,
-            boxes=boxes,
-            hidden=hidden,
-            decode=decode,
-            grammar=state,
-            done=done,
-        )
+        return _Loop(loop.step + 1, answers, writing)
 
     start = _Loop(
         step=jnp.zeros((), jnp.int32),
@@ -235,14 +160,12 @@ def _one_by_one(
             words=jnp.zeros((rows, candidates, slots, len(watched)), jnp.float32),
             quantiles=jnp.zeros((rows, candidates, slots, len(LEVELS)), jnp.int32),
         ),
-        boxes=jnp.zeros((rows, candidates, 4), jnp.int32),
-        hidden=hidden,
-        decode=decode,
-        grammar=initial_state((rows, candidates)),
-        done=jnp.repeat(~asked, candidates // asked.shape[1], axis=1),
+        writing=writer.start(
+            hidden, decode, jnp.repeat(~asked, candidates // asked.shape[1], axis=1)
+        ),
     )
     end = jax.lax.while_loop(
-        lambda loop: (loop.step < slots) & ~jnp.all(loop.done), one_token, start
+        lambda loop: (loop.step < slots) & ~jnp.all(loop.writing.done), one_token, start
     )
     return end.answers
 

@@ -13,6 +13,7 @@ lie beyond its near one, and the answer must come to an end within its slots.
 
 import dataclasses
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -242,6 +243,33 @@ def _shortest(targets: Int[np.ndarray, "S M"], ends: Bool[np.ndarray, " S"]) -> 
     return steps.astype(np.int32)
 
 
+def join_grammars(grammars: Sequence[Grammar]) -> tuple[Grammar, list[int]]:
+    """Several automata as one, for answers side by side that are held to different ones.
+
+    Returns:
+        The automaton, and the state of it in which answers of each begin.
+    """
+    branches = max(one.tokens.shape[1] for one in grammars)
+    starts = np.cumsum([0, *(len(one.ends) for one in grammars)])[:-1].tolist()
+
+    def wide(table: np.ndarray) -> np.ndarray:
+        return np.pad(table, ((0, 0), (0, branches - table.shape[1])), constant_values=-1)
+
+    def moved(targets: np.ndarray, start: int) -> np.ndarray:
+        return np.where(targets >= 0, targets + start, -1).astype(np.int32)
+
+    parts = [
+        one._replace(
+            tokens=wide(one.tokens),
+            targets=moved(wide(one.targets), start),
+            text_target=moved(one.text_target, start),
+            box_target=moved(one.box_target, start),
+        )
+        for one, start in zip(grammars, starts, strict=True)
+    ]
+    return Grammar(*(np.concatenate(rows) for rows in zip(*parts, strict=True))), starts
+
+
 def initial_state(shape: tuple[int, ...]) -> GrammarState:
     """Before the first token."""
     zeros = jnp.zeros(shape, jnp.int32)
@@ -251,13 +279,14 @@ def initial_state(shape: tuple[int, ...]) -> GrammarState:
 def allowed_tokens(
     grammar: Grammar,
     state: GrammarState,
-    remaining: Int[Array, ""] | int,
+    remaining: Int[Array, "..."] | int,
     vocabulary: TokenVocabulary,
 ) -> Bool[Array, "*batch V"]:
     """The tokens that may come next; traceable.
 
     Args:
-        remaining: slots of the answer after this token. What could not be brought to an end in
+        remaining: slots of the answer after this token; a number for all, or one that broadcasts
+            to those of the answers. What could not be brought to an end in
             them is not begun, so that an answer cut off by its slots is a whole one all the same.
             An answer needs a start of `shortest[0] <= slots`; then never is nothing allowed,
             stop tokens included.
@@ -267,8 +296,10 @@ def allowed_tokens(
     """
     grammar = Grammar(*map(jnp.asarray, grammar))  # NumPy's arrays take no traced index
 
-    def in_time(target: Int[Array, "*any"]) -> Bool[Array, "*any"]:
-        return (target >= 0) & (grammar.shortest[target] <= remaining)
+    left = jnp.asarray(remaining)
+
+    def in_time(target: Int[Array, "*any"], left: Array = left) -> Bool[Array, "*any"]:
+        return (target >= 0) & (grammar.shortest[target] <= left)
 
     node = state.node
     ids = jnp.arange(vocabulary.size)
@@ -288,7 +319,8 @@ def allowed_tokens(
     if grammar.tokens.shape[1] == 0:
         return allowed
     # An id outside the vocabulary is dropped when written.
-    listed = jnp.where(in_time(grammar.targets[node]), grammar.tokens[node], vocabulary.size)
+    listed = in_time(grammar.targets[node], left[..., None])
+    listed = jnp.where(listed, grammar.tokens[node], vocabulary.size)
     flat = allowed.reshape(-1, vocabulary.size)
     rows = jnp.arange(len(flat))[:, None]
     flat = flat.at[rows, listed.reshape(len(flat), -1)].set(True, mode="drop")

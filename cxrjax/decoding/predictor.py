@@ -1,6 +1,7 @@
 """Questions in, predictions out: the lines that `predict` writes and `score` reads."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -27,6 +28,7 @@ from cxrjax.input_pipeline.prompts import PROMPTS, REASONING
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.models.vlm import context_of_two
+from cxrjax.progress import waiting
 from cxrjax.records import QARecord
 
 
@@ -115,14 +117,18 @@ def answer_questions(
         global_batch_size=images_per_batch,
         rows=None if mesh is None else host_rows(mesh, images_per_batch),
     )
+    first = True
     for loaded in loader:
         batch, problems, indices = loaded.batch, loaded.problems, loaded.batch.question_index
         contexts: tuple[Any, Any] = (None, None)
         if batch.has_earlier is not None:
             contexts = context_of_two(generator.config, jnp.asarray(batch.has_earlier))
-        answers = generator(
-            batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index, *contexts
-        )
+        # The first call compiles, if nobody has asked with these shapes before.
+        said = waiting("compiling, and answering the first questions") if first else nullcontext()
+        asked = (batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index)
+        with said:
+            answers = generator(*asked, *contexts)
+        first = False
         if mesh is not None:
             indices = fetch_whole(put_batch(indices, mesh), mesh)
             problems = _of_all_processes(problems)

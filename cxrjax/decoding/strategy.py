@@ -36,12 +36,24 @@ def filter_logits(
     likeliest, _ = jax.lax.top_k(logits, top_k)
     threshold = likeliest[..., -1]
     if top_p < 1:
-        probabilities = jax.nn.softmax(likeliest, axis=-1)
-        before = jnp.cumsum(probabilities, axis=-1) - probabilities
-        # The first one always stays: nothing comes before it.
-        last = jnp.sum(before < top_p, axis=-1, keepdims=True) - 1
-        threshold = jnp.take_along_axis(likeliest, last, axis=-1)[..., 0]
+        threshold = top_p_threshold(likeliest, top_p)
     return jnp.where(logits < threshold[..., None], -jnp.inf, logits)
+
+
+def top_p_threshold(
+    likeliest: Float[Array, "*batch k"], top_p: float | Float[Array, "*batch"]
+) -> Float[Array, "*batch"]:
+    """The least logit that is drawn from.
+
+    Args:
+        likeliest: logits, the largest first.
+        top_p: as in `filter_logits`; of each row, or of all.
+    """
+    probabilities = jax.nn.softmax(likeliest, axis=-1)
+    before = jnp.cumsum(probabilities, axis=-1) - probabilities
+    # The first one always stays: nothing comes before it.
+    last = jnp.sum(before < jnp.asarray(top_p)[..., None], axis=-1, keepdims=True) - 1
+    return jnp.take_along_axis(likeliest, last, axis=-1)[..., 0]
 
 
 def sample_keys(

@@ -23,7 +23,7 @@ import uvicorn
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import PlainTextResponse
+from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -117,11 +117,12 @@ def _one_line(record: logging.LogRecord) -> bool:
     return True
 
 
-def serve(app: ASGIApp, listening: socket.socket, limits: Limits) -> None:
+def serve(app: ASGIApp, listening: socket.socket, limits: Limits, drain_seconds: int = 1) -> None:
     """Answers until Ctrl-C (KeyboardInterrupt) or SIGTERM.
 
     Args:
         app: a `Guard`.
+        drain_seconds: that answers which are on their way have then.
     """
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).addFilter(_one_line)
@@ -138,7 +139,7 @@ def serve(app: ASGIApp, listening: socket.socket, limits: Limits) -> None:
         proxy_headers=False,
         backlog=_WAITING,
         h11_max_incomplete_event_size=limits.head_bytes,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=drain_seconds,
     )
     _Server(config).run(sockets=[listening])
 
@@ -270,8 +271,7 @@ class Guard:
 
         async def tell(status: int, text: str) -> None:
             if not begun:
-                retry = {"Retry-After": "5"} if status == 503 else None
-                await PlainTextResponse(text, status, retry)(scope, receive, send_guarded)
+                await self._refusal(status, text)(scope, receive, send_guarded)
 
         self._running += 1
         try:
@@ -293,6 +293,11 @@ class Guard:
         finally:
             self._running -= 1
 
+    def _refusal(self, status: int, text: str) -> Response:
+        """What is answered in the app's place."""
+        retry = {"Retry-After": "5"} if status == 503 else None
+        return PlainTextResponse(text, status, retry)
+
     def _check(self, scope: Scope) -> None:
         """Finds who asks.
 
@@ -303,6 +308,22 @@ class Guard:
         host = self._host(scope, headers)
         if self._is_from_elsewhere(scope, headers, host):
             raise HTTPException(403, "Only the server's own pages may ask this.")
+        who = self._who(scope, headers)
+        if self._running > self._limits.requests:
+            raise HTTPException(503, "Too much is asked at a time; try again in a moment.")
+        if "transfer-encoding" in headers and "content-length" in headers:
+            raise HTTPException(400, "A body has Content-Length or Transfer-Encoding, not both.")
+        length = headers.get("content-length", "0")[:20]  # digits alone: h11 has seen to it
+        if int(length) > self._limits.body_bytes:
+            raise HTTPException(413, self._too_long(f"{int(length):,} bytes"))
+        scope["state"] = {**scope.get("state", {}), "who": who}
+
+    def _who(self, scope: Scope, headers: Headers) -> str:
+        """Name of who has the token of the path, which the app's paths are below.
+
+        Raises:
+            HTTPException: nobody has it.
+        """
         if scope["path"] == "/favicon.ico":  # browsers ask for it without the token
             raise HTTPException(204, "")
         first, slash, _ = scope["path"].lstrip("/").partition("/")
@@ -315,15 +336,8 @@ class Guard:
         ]
         if not found or not slash or not scope["path"].startswith(f"/{first}/"):
             raise HTTPException(404, OTHER_LINK)
-        if self._running > self._limits.requests:
-            raise HTTPException(503, "Too much is asked at a time; try again in a moment.")
-        if "transfer-encoding" in headers and "content-length" in headers:
-            raise HTTPException(400, "A body has Content-Length or Transfer-Encoding, not both.")
-        length = headers.get("content-length", "0")[:20]  # digits alone: h11 has seen to it
-        if int(length) > self._limits.body_bytes:
-            raise HTTPException(413, self._too_long(f"{int(length):,} bytes"))
         scope["root_path"] = f"/{first}"
-        scope["state"] = {**scope.get("state", {}), "who": found[0]}
+        return found[0]
 
     def _host(self, scope: Scope, headers: Headers) -> str:
         """Of the request, with its port; a name that another site has pointed here is refused."""

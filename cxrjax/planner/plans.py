@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import importlib.metadata
+import importlib.util
 import os
 import time
 from collections.abc import Callable
@@ -202,7 +203,7 @@ def make_plan(
         config: valid; needs neither data nor weights.
         compiled: False plans by formula alone, as of a GPU.
         kept_only: compile nothing: a step of which no figures are kept is planned by formula, and
-            a decode loop not at all.
+            a decode loop not at all. Without libtpu everything is by formula.
         decode: also the decode loop, for as many images as a batch has; reinforcement learning
             has it in any case, as it draws its answers by it.
         kept: where figures of compiled programs are kept; None: nowhere.
@@ -223,19 +224,26 @@ def make_plan(
     # What training refuses is told at once.
     presets.check_heads_divide(abstract_mesh(config, topology).shape["tensor"], model.config)
     measured = answered = None
-    if topology.chip.kind == "tpu" and compiled:
+    compiled = compiled and topology.chip.kind == "tpu"
+    if compiled and kept_only and importlib.util.find_spec("libtpu") is None:
+        log_line(
+            f"{topology.name}: by formula: which figures are kept of a step, libtpu says, and it "
+            "is not installed (pip install 'cxrjax[plan]')"
+        )
+        compiled = False
+    if compiled:
         devices = program.tpu_devices(topology)
         lowered = program.lower_step(config, devices)
-        file = _file_of(lowered, topology, kept)
+        file = file_of(lowered, topology, kept)
         if not kept_only or (file is not None and file.is_file()):
-            measured = _measure(lowered, topology, "the training step", file, log_line)
+            measured = measure(lowered, topology, "the training step", file, log_line)
         draws = config.rl.kind != "none" and config.rl.pairs is None
         if measured and (decode or draws):
             lower = program.lower_rollouts if draws else program.lower_decode
             lowered = lower(config, devices)
-            file = _file_of(lowered, topology, kept)
+            file = file_of(lowered, topology, kept)
             if not kept_only or (file is not None and file.is_file()):
-                answered = _measure(lowered, topology, "the decode loop", file, log_line)
+                answered = measure(lowered, topology, "the decode loop", file, log_line)
             else:
                 log_line(f"{topology.name}: no figures of the decode loop are kept")
     if measured is None:
@@ -248,7 +256,7 @@ def _loc_loss(config: ExperimentConfig) -> bool:
     return config.box_route == "loc"
 
 
-def _file_of(lowered: Any, topology: Topology, kept: Path | None) -> Path | None:
+def file_of(lowered: Any, topology: Topology, kept: Path | None) -> Path | None:
     """The file that keeps the figures of a program, named by all that decides them."""
     if kept is None:
         return None
@@ -258,7 +266,7 @@ def _file_of(lowered: Any, topology: Topology, kept: Path | None) -> Path | None
     return kept / f"{hashlib.sha256(chr(0).join(key).encode()).hexdigest()}.json"
 
 
-def _measure(
+def measure(
     lowered: Any,
     topology: Topology,
     what: str,

@@ -142,7 +142,7 @@ def step_inputs(config: ExperimentConfig) -> StepInputs:
     side, several = vision.image_size, (2,) if shape.two_images else ()
     image = np.zeros((*several, side, side, 3), np.uint8)
     if shape.from_features:
-        image = np.zeros((vision.num_tokens, vision.width), jnp.dtype(config.model.dtype))
+        image = np.zeros((vision.num_tokens, vision.feature_width), jnp.dtype(config.model.dtype))
     digits = 0
     if config.box_route == "digits":
         digits = get_codec(config.data.codec).max_digits
@@ -178,7 +178,9 @@ def lower_step(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
     """
     mesh = meshes.make_mesh(config.mesh, devices)
     accumulation = config.training.accumulation_steps
-    meshes.check_batch_divides(mesh, config.batch_images, accumulation)
+    meshes.check_batch_divides(
+        mesh, config.batch_images, accumulation, config.training.batch_questions
+    )
     config = _with_kernels_of(config, devices)
     inputs = step_inputs(config)
     function = step.make_train_step(inputs.graphdef, config, _ANY_STEPS, mesh)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -71,7 +72,7 @@ def test_full_fine_tuning_needs_several_gpus(capsys):
         ([f"--config={VINDR}"], "--topology is missing"),
         ([f"--config={VINDR}", "--topology=v5x-8"], "unknown chip"),
         ([f"--config={VINDR}", "--topology=h100-8", "--config.mesh.fsdp=3"], "does not fill the 8"),
-        ([f"--config={VINDR}", "--topology=h100-8"], "16 images does not divide into 4"),
+        ([f"--config={VINDR}", "--topology=h200-8"], "16 images does not divide into 4"),
         ([f"--config={VINDR}", "--topology=h100-8", "--config.lora.rnk=3"], "did you mean"),
         ([f"--config={VINDR}", "--topology=h100-16", "--sweep"], "no mesh over 16 chips divides"),
         ([f"--config={VINDR}", "--topology=h100-8", "--compiles=0"], "expected 1 or more"),
@@ -115,6 +116,28 @@ def test_unusable_arguments(arguments, told):
     with pytest.raises(UserError) as error:
         plan_command.main(arguments)
     assert told in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("topology", ["h200-8", "v5e-8", "h100-32"])
+def test_a_batch_that_does_not_divide_is_mended_as_told(capsys, topology):
+    """Each of the ways that the complaint names is one."""
+    flagship = (f"--config={VINDR}", f"--topology={topology}", "--formula")
+    with pytest.raises(UserError, match="16 images does not divide") as error:
+        plan_command.main(flagship)
+    ways = re.findall(r"--config\.training\.\w+=\d+", str(error.value))
+    assert any("batch_questions=" in way for way in ways)
+    assert any("accumulation_steps=2" in way for way in ways) == topology.endswith("-8")
+    for way in ways:
+        assert _json(capsys, *flagship, way)["fits"] is True
+
+
+def test_kept_only_does_without_libtpu(capsys, monkeypatch):
+    monkeypatch.setattr(plans.importlib.util, "find_spec", lambda name: None)
+    flags = ("--topology=v5e-8", "--kept_only", "--config.training.batch_questions=128")
+    plan_command.main([f"--config={VINDR}", *flags, "--json"])
+    said = capsys.readouterr()
+    assert json.loads(said.out)["source"] == "formula"
+    assert "libtpu says, and it is not installed" in said.err
 
 
 def test_batch_is_the_largest_that_the_configuration_can_meet():
@@ -257,8 +280,8 @@ def test_flags_of_compilers_tell_kept_figures_apart(monkeypatch, tmp_path):
     files = set()
     for value in ("", "--xla_tpu_some_flag=true"):
         monkeypatch.setenv("LIBTPU_INIT_ARGS", value)
-        files.add(plans._file_of(lowered, topology, tmp_path))
-    assert len(files) == 2 and plans._file_of(lowered, topology, None) is None
+        files.add(plans.file_of(lowered, topology, tmp_path))
+    assert len(files) == 2 and plans.file_of(lowered, topology, None) is None
 
 
 @pytest.mark.parametrize(
@@ -275,7 +298,7 @@ def test_unusable_kept_figures_are_told_before_anything_is_compiled(
         file.parent.mkdir()
         file.write_text(content)
     with pytest.raises(UserError, match=told):
-        plans._measure(None, parse_topology("v5e-8"), "the step", file, lambda line: None)
+        plans.measure(None, parse_topology("v5e-8"), "the step", file, lambda line: None)
 
 
 @needs_libtpu
@@ -285,7 +308,7 @@ def test_kept_only_compiles_no_decode_loop_either(tmp_path, monkeypatch):
     config = load_config("configs/vindr_lora.py:phantom", ["--config.model.attention=dense"])
     topology = parse_topology("v5e-1")
     measured = _compiled(topology, config, 0).measured
-    file = plans._file_of(
+    file = plans.file_of(
         program.lower_step(config, program.tpu_devices(topology)), topology, tmp_path
     )
     write_json(file, measured.to_json())

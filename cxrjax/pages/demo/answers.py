@@ -1,36 +1,41 @@
-"""Asks several models of ours one question about one image, with everything a page shows.
+"""Asks a server's models one question about one image, and reads everything that a page shows.
 
-Asked as `predict` asks it, so that the page says what a predictions file would say.
+The server (cxrjax/serving/) answers as `predict` does, so that the page says what a predictions
+file would say.
 """
 
+import base64
 import dataclasses
+import http.client
 import io
+import json
 import math
+import re
 import threading
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
+from urllib.parse import urlsplit
 
 import numpy as np
-from PIL import Image
+import pydantic
 
 from cxrjax.border.foreign_files import open_foreign
+from cxrjax.border.json_text import parse_object
 from cxrjax.boxes import canonical
-from cxrjax.decoding.predictor import TokenAnswer, answer_questions, prediction
-from cxrjax.errors import UserError
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.images.decode import image_size
-from cxrjax.images.files import AnyFile
-from cxrjax.input_pipeline.prompts import PROMPTS
-from cxrjax.input_pipeline.sources import ImageQuestions
-from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.images.files import StoredFile
 from cxrjax.input_pipeline.wording import says_unknown
-from cxrjax.records import QARecord
-from cxrjax.runners.own_model import OwnModel, open_model
+from cxrjax.language_model.settings import Settings
 
-# Tokens of a question, for which there is one compiled program; longer ones compile their own.
-_COMMON_PREFIX = 64
 LONGEST_QUESTION = 500  # characters
-_BLANK_SIDE = 64
+END = "end"  # the piece of the token that ends an answer, which servers do not spell
+_LOCATION = re.compile(r"<loc[0-9]{4}>")
+_MOST_ANSWER_BYTES = 4 * 2**20
+_SECONDS_TO_ANSWER = 300.0
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,22 +52,11 @@ class NamedFile:
         return open_foreign(self.path)
 
 
-@dataclasses.dataclass(frozen=True)
-class _Blank:
-    """A black picture, to compile a model with."""
-
-    def open(self) -> io.BytesIO:
-        buffer = io.BytesIO()
-        Image.new("L", (_BLANK_SIDE, _BLANK_SIDE)).save(buffer, "PNG")
-        buffer.seek(0)
-        return buffer
-
-
 class Token(NamedTuple):
     """A token of an answer.
 
     Attributes:
-        piece: as the tokenizer has it, a space as `▁`.
+        piece: its text.
         probability: that the model gave it, 0 to 1, before the grammar ruled any out.
         kind: `location` of a coordinate, `end` of what ends the answer.
     """
@@ -123,49 +117,160 @@ class Answered:
         return bool(self.tokens) and self.tokens[-1].kind == "end"
 
 
-@dataclasses.dataclass
-class _OneQuestion:
-    """A source of one record, as loaders read a file of them."""
+class _SaidToken(pydantic.BaseModel):
+    token: str
+    logprob: float = pydantic.Field(le=1e-3)
 
-    image: AnyFile
-    asked: QARecord
-    questions_per_image: int = 1
-    fingerprint: str = ""
-    num_records: int = 1
-    num_questions: int = 1
 
-    def __len__(self) -> int:
-        return 1
+class _Logprobs(pydantic.BaseModel):
+    content: list[_SaidToken]
 
-    def __getitem__(self, element: int) -> ImageQuestions:
-        return ImageQuestions(self.image, (0,), (self.asked,))
 
-    def record(self, index: int) -> QARecord:
-        return self.asked
+class _Grounding(pydantic.BaseModel):
+    text: str
+    boxes: list[tuple[float, float, float, float]]
+    box_scores: list[float]
+    parse: str
+    reason: str = ""
+    end_logprob: float | None
 
-    def records(self) -> Iterator[tuple[int, QARecord]]:
-        yield 0, self.asked
+
+class _Choice(pydantic.BaseModel):
+    """The part of a chat completion's choice that is read."""
+
+    logprobs: _Logprobs
+    grounding: _Grounding
+
+
+class _Completion(pydantic.BaseModel):
+    choices: list[_Choice] = pydantic.Field(min_length=1)
+
+
+class _Card(pydantic.BaseModel):
+    id: str = pydantic.Field(max_length=200)
+    needs_finding: bool
+    images: int
+
+
+class _Cards(pydantic.BaseModel):
+    data: list[_Card]
+
+
+class ServerAddress:
+    """A server of cxrjax.serve.
+
+    Args:
+        url: `http(s)://HOST:PORT`, with `/v1` behind it or not.
+        token: that it wants; empty: none.
+        allow_sending: whether pictures may leave this machine.
+
+    Raises:
+        UserError: no such address, a token that would go unencrypted over a network, or pictures.
+    """
+
+    def __init__(self, url: str, token: str = "", allow_sending: bool = False) -> None:
+        settings = Settings(url, "any", token, allow_sending=allow_sending)
+        if not settings.may_send:
+            raise UserError(
+                f"--server={url}: pictures would leave this machine; add --allow_sending if they "
+                "may"
+            )
+        parts = urlsplit(url)
+        self.is_local, self.host = settings.is_local, settings.host
+        self._secure, self._name, self._port = parts.scheme == "https", parts.hostname, parts.port
+        self._path = parts.path.rstrip("/").removesuffix("/v1")
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+
+    def __repr__(self) -> str:
+        return self.host
+
+    def is_ready(self) -> bool:
+        """Whether it answers questions now.
+
+        Raises:
+            UserError: it cannot be reached.
+        """
+        return self._ask("GET", "/ready")[0] == 200
+
+    def models(self) -> list[str]:
+        """Names of the models that can be asked about one picture in free words.
+
+        Raises:
+            UserError: it cannot be reached, or is no such server.
+        """
+        cards = self._read(_Cards, *self._ask("GET", "/v1/models"))
+        return [one.id for one in cards.data if not one.needs_finding and one.images == 1]
+
+    def complete(self, body: Mapping[str, Any]) -> _Choice:
+        """The answer to a chat completion.
+
+        Raises:
+            UserError: it is refused, or cannot be read.
+        """
+        told = self._ask("POST", "/v1/chat/completions", json.dumps(body))
+        return self._read(_Completion, *told).choices[0]
+
+    def _ask(self, method: str, path: str, body: str | None = None) -> tuple[int, bytes]:
+        kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+        assert self._name is not None
+        connection = kind(self._name, self._port, timeout=_SECONDS_TO_ANSWER)
+        try:
+            connection.request(method, self._path + path, body, self._headers)
+            answer = connection.getresponse()
+            content = answer.read(_MOST_ANSWER_BYTES + 1)
+        except (OSError, http.client.HTTPException) as error:
+            raise UserError(
+                f"the server at {self.host} does not answer: {type(error).__name__}: start it, or "
+                "leave --server out"
+            ) from None
+        finally:
+            connection.close()
+        return answer.status, content
+
+    def _read(self, form: Any, status: int, content: bytes) -> Any:
+        try:
+            told = parse_object(content[:_MOST_ANSWER_BYTES])
+            if status == 200:
+                return form.model_validate(told)
+        except (ForeignError, pydantic.ValidationError):
+            raise UserError(
+                f"the server at {self.host} answers {status} and nothing that can be read: "
+                "expected one of `python -m cxrjax.serve`"
+            ) from None
+        error = told.get("error")
+        message = error.get("message") if isinstance(error, dict) else None
+        raise UserError(str(message or f"the server at {self.host} answers {status}")[:500])
+
+
+class AskedModel(NamedTuple):
+    """A model as it is asked: where, and by which name."""
+
+    server: ServerAddress
+    model: str
 
 
 class Models:
     """Models by name, asked the same question one after the other.
 
     Args:
-        opened: at least one.
+        asked: at least one.
     """
 
-    def __init__(self, opened: Mapping[str, OwnModel]) -> None:
-        self._opened = {name: _with_common_prefix(model) for name, model in opened.items()}
+    def __init__(self, asked: Mapping[str, AskedModel]) -> None:
+        self._asked = dict(asked)
         self._ready = threading.Event()
-        self._compiled = 0
         self._failure: BaseException | None = None
 
-    def compile(self) -> None:
-        """Has every model answer once, which compiles it; to be called in a thread of its own."""
+    @property
+    def elsewhere(self) -> tuple[str, ...]:
+        """Other machines that pictures go to."""
+        return tuple({one.server.host for one in self._asked.values() if not one.server.is_local})
+
+    def watch(self) -> None:
+        """Returns when all servers are ready; to be called in a thread of its own."""
         try:
-            for model in self._opened.values():
-                _ask(model, _Blank(), "Where is it?")
-                self._compiled += 1
+            while not all(server.is_ready() for server, _ in self._asked.values()):
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
         except BaseException as error:
             self._failure = error
             raise
@@ -175,23 +280,20 @@ class Models:
     @property
     def progress(self) -> str:
         """The names of what is being compiled; empty when nothing is any more."""
-        if self._ready.is_set():
-            return ""
-        name = list(self._opened)[self._compiled]
-        return f"{name}, model {self._compiled + 1} of {len(self._opened)}"
+        return "" if self._ready.is_set() else " and ".join(self._asked)
 
     def wait(self, seconds: float) -> bool:
-        """Waits for `compile`; True once it has ended.
+        """Waits for `watch`; True once it has ended.
 
         Raises:
             UserError: it failed.
         """
         ended = self._ready.wait(seconds)
         if self._failure is not None:
-            raise UserError(f"a model could not be compiled: {self._failure}")
+            raise UserError(f"the models cannot be asked: {self._failure}")
         return ended
 
-    def ask(self, image: AnyFile, question: str) -> dict[str, Answered]:
+    def ask(self, image: StoredFile, question: str) -> dict[str, Answered]:
         """Each model's answer.
 
         Args:
@@ -207,100 +309,77 @@ class Models:
             raise UserError(
                 f"a question of {len(question)} characters: expected at most {LONGEST_QUESTION}"
             )
-        return {name: _ask(model, image, question) for name, model in self._opened.items()}
+        size = image_size(image)
+        with image.open() as file:
+            coded = base64.b64encode(file.read()).decode()
+        uri = f"data:application/octet-stream;base64,{coded}"  # the server looks what it is
+        try:
+            return {
+                name: _answered(server.complete(_body(model, uri, question)), size)
+                for name, (server, model) in self._asked.items()
+            }
+        except UserError as error:
+            raise UserError(str(error).replace("image 1", str(image), 1)) from None
 
 
-def open_models(base: Path, tuned: Path) -> Models:
-    """A base and what was made of it, both to be asked in the words that the latter was tuned on.
+def models_of(server: ServerAddress, names: Sequence[str]) -> Models:
+    """A server's models.
+
+    Args:
+        names: of those to ask; none: the first two.
 
     Raises:
-        UserError: there is no such model, or the tuned one cannot be asked in free words.
+        UserError: it has none of the name, or none at all that can be asked.
     """
-    for name, folder, default in (("base", base, "data/real_base"), ("tuned", tuned, "runs/demo")):
-        if not folder.is_dir():
-            raise UserError(
-                f"--{name}={folder}: there is no such folder; `make demo` makes {default}, or name "
-                "another base directory or training workdir"
-            )
-    opened = open_model(tuned)
-    prompt = opened.config.data.prompt
-    if PROMPTS[prompt].needs_finding:
+    found = server.models()
+    if missing := [name for name in names if name not in found]:
         raise UserError(
-            f"--tuned={tuned}: its prompt format {prompt!r} asks about one finding by name, and "
-            "the page asks in free words; expected a model that was tuned with 'vqa' or the like"
+            f"--models={','.join(names)}: {missing[0]!r} is none of the server's models that can "
+            f"be asked in free words ({', '.join(found) or 'it has none'})"
         )
-    return Models({"base": open_model(base, prompt=prompt), "tuned": opened})
+    chosen = list(names) or found[:2]
+    if not chosen:
+        raise UserError(f"the server at {server.host} has no model that can be asked in free words")
+    return Models({name: AskedModel(server, name) for name in chosen})
 
 
-def _with_common_prefix(model: OwnModel) -> OwnModel:
-    """One length for all but the longest questions, and none that stops the process."""
-    buckets = model.examples.prefix_buckets
-    longer = tuple(size for size in buckets if size >= _COMMON_PREFIX) or buckets[-1:]
-    examples = dataclasses.replace(
-        model.examples, prefix_buckets=longer, packed_buckets=(), too_long="set_aside"
-    )
-    return dataclasses.replace(model, examples=examples)
+def _body(model: str, uri: str, question: str) -> dict[str, Any]:
+    content = [
+        {"type": "image_url", "image_url": {"url": uri}},
+        {"type": "text", "text": question},
+    ]
+    return {"model": model, "messages": [{"role": "user", "content": content}], "logprobs": True}
 
 
-def _ask(model: OwnModel, image: AnyFile, question: str) -> Answered:
-    height, width = image_size(image)
-    record = QARecord(
-        dataset="custom",
-        split="asked",
-        image_id="image",
-        image_path="image",
-        image_hw=(height, width),
-        question_id="asked",
-        question=question,
-        question_type="free",
-    )
-    generator, tokenizer, examples = model.generator, model.tokenizer, model.examples
-    source = _OneQuestion(image, record)
-    (answer,) = answer_questions(generator, source, tokenizer, examples, images_per_batch=1)
-    if not isinstance(answer, TokenAnswer):
-        if answer.reason == "prefix_too_long":
-            raise UserError(
-                f"the question is longer than the {examples.prefix_buckets[-1]} tokens that the "
-                "model is given: shorten it"
-            )
-        raise UserError(answer.detail)
-    stop_ids = generator.strategy.stop_ids
-    line = prediction(answer, tokenizer, examples, stop_ids)
-    tokens = _tokens(answer, tokenizer, stop_ids)
+def _answered(choice: _Choice, size: tuple[int, int]) -> Answered:
+    told, (height, width) = choice.grounding, size
+    tokens = [
+        Token(
+            one.token,
+            math.exp(min(0.0, one.logprob)),
+            "location" if _LOCATION.fullmatch(one.token) else "word",
+        )
+        for one in choice.logprobs.content
+    ]
+    if told.end_logprob is not None:
+        tokens.append(Token(END, math.exp(min(0.0, told.end_logprob)), "end"))
+    probability = math.prod(one.probability for one in tokens)
     return Answered(
-        text=line["text"],
-        reason=line.get("reason", ""),
+        text=told.text,
+        reason=told.reason,
         boxes=tuple(
             _box(box, score, width, height)
-            for box, score in zip(line["boxes"], line["box_scores"], strict=True)
+            for box, score in zip(told.boxes, told.box_scores, strict=False)
         ),
-        tokens=tokens,
-        probability=math.exp(line["answer_logprob"]),
-        token_probability=math.exp(line["answer_logprob"] / max(1, len(tokens))),
-        parse=line["parse"],
+        tokens=tuple(tokens),
+        probability=probability,
+        token_probability=probability ** (1 / max(1, len(tokens))),
+        parse=told.parse,
     )
 
 
-def _box(written: list[float], score: float, width: int, height: int) -> AnswerBox:
+def _box(written: Sequence[float], score: float, width: int, height: int) -> AnswerBox:
     """A box that a picture can show: a line has corners as the model wrote them."""
     x0, y0, x1, y1 = canonical(np.array(written)).tolist()
     pixels = (round(x0 * width), round(y0 * height), round(x1 * width), round(y1 * height))
     return AnswerBox(pixels, (x0, y0, x1, y1), score)
-
-
-def _tokens(
-    answer: TokenAnswer, tokenizer: Tokenizer, stop_ids: tuple[int, ...]
-) -> tuple[Token, ...]:
-    """Up to the one that ends the answer, that one included."""
-    ends = np.flatnonzero(np.isin(answer.tokens, stop_ids))
-    length = int(ends[0]) + 1 if len(ends) else len(answer.tokens)
-    locations = set(tokenizer.loc_ids.tolist())
-    found = []
-    for token, logprob in zip(answer.tokens[:length].tolist(), answer.logprobs, strict=False):
-        kind: Literal["word", "location", "end"] = "word"
-        if token in locations:
-            kind = "location"
-        elif token in stop_ids:
-            kind = "end"
-        found.append(Token(tokenizer.piece_of(token), math.exp(float(logprob)), kind))
-    return tuple(found)

@@ -50,12 +50,15 @@ _WARNING = (
     "**Research software. Not a medical device.** Not for diagnosis, treatment or advice. Answers "
     "and boxes may be wrong however high their probability; the demo's models know real lungs, but "
     "lesions only as they are simulated into radiographs of children, and cannot read a real one. "
-    "Pictures stay on the machine that serves this page, until it is stopped."
+    "{where}"
 )
+_HERE = "Pictures stay on the machine that serves this page, until it is stopped."
+_AWAY = "Pictures are sent to {}, whose models answer."
 _HELP = (
-    "Every question goes to both models in the same words: the *base* as it was before tuning, and "
-    "the *tuned* one. Below an answer are its tokens with the probability that the model gave "
-    "each, deeper in colour where lower. Dashed ones are coordinates: each is one of 1,024, and "
+    "Every question goes to all models in the same words: the *base* as it was before tuning, and "
+    "the *tuned* one, or those of the server that the page asks. Below an answer are its tokens "
+    "with the probability that the model gave each, deeper in colour where lower. Dashed ones are "
+    "coordinates: each is one of 1,024, and "
     "its neighbours have a share of the probability, so that low figures are usual for boxes and "
     "for answers with boxes. The demo's base knows lungs and ten findings, asked for as in "
     "`detect ILD`, and mostly answers `Unknown.` to what else it is asked."
@@ -77,7 +80,7 @@ _LOG = logging.getLogger(__name__)
 def serve(
     models: Models, listening: socket.socket, folder: Path, max_megabytes: int, hosts: list[str]
 ) -> None:
-    """Serves the page until Ctrl-C, and compiles the models meanwhile. Prints its address.
+    """Serves the page until Ctrl-C, from now on, ready or not. Prints its address.
 
     Args:
         folder: for uploads and examples; the caller removes it.
@@ -120,7 +123,7 @@ def serve(
     token = secrets.token_urlsafe(16)
     gate = Gate(app, blocks, uploads, most)
     guard = serving.Guard(gate, limits, {"reader": token}, hosts, _POLICY)
-    threading.Thread(target=models.compile, daemon=True).start()
+    threading.Thread(target=models.watch, daemon=True).start()
     print(f"{serving.link(listening, hosts[0], token)} (Ctrl-C stops)", flush=True)
     serving.serve(guard, listening, limits)
 
@@ -171,7 +174,7 @@ def make_page(
                 yield as_is, as_is, render_status(text)
                 models.wait(_SECONDS_BETWEEN_SIGNS)
             models.wait(0)
-            yield as_is, as_is, render_status("Both models are reading the picture.")
+            yield as_is, as_is, render_status("The models are reading the picture.")
             file = named(upload)
             picture = open_picture(file)
             answers = models.ask(file, question)
@@ -195,7 +198,9 @@ def make_page(
     plain = {"apply_default_css": False, "padding": False}
     cleaned = (_HOURS_KEPT * 3600, _HOURS_KEPT * 3600)
     with gradio.Blocks(title=_TITLE, analytics_enabled=False, delete_cache=cleaned) as blocks:
-        gradio.Markdown(f"# {_TITLE}\n\n{_WARNING}", elem_id="warning")
+        where = _AWAY.format(", ".join(models.elsewhere)) if models.elsewhere else _HERE
+        warning = _WARNING.format(where=where)
+        gradio.Markdown(f"# {_TITLE}\n\n{warning}", elem_id="warning")
         with gradio.Row():
             with gradio.Column(scale=5, min_width=300):
                 upload = gradio.File(label="X-ray: PNG, JPEG or DICOM", height=140, elem_id="xray")
@@ -205,7 +210,7 @@ def make_page(
                     max_length=LONGEST_QUESTION,
                     elem_id="question",
                 )
-                ask = gradio.Button("Ask both models", variant="primary", elem_id="ask")
+                ask = gradio.Button("Ask the models", variant="primary", elem_id="ask")
                 status = gradio.HTML(render_status(_READY), elem_id="status", **plain)
                 picture = gradio.HTML(elem_id="picture", **plain)
             with gradio.Column(scale=6, min_width=300):

@@ -1,5 +1,6 @@
 """What the page shows is what `predict` writes, and bad input ends in one line."""
 
+import http.server
 import json
 import math
 import threading
@@ -7,17 +8,22 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from flax import nnx
 
-from cxrjax import predict
+from cxrjax import demo_app, predict
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.images.decode import read_image
 from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
-from cxrjax.pages.demo import answers as demo
-from cxrjax.pages.demo.answers import NamedFile, open_models
+from cxrjax.models import LoRAConfig, apply_lora
+from cxrjax.models.peft import save_peft
+from cxrjax.pages.demo.answers import AskedModel, Models, NamedFile, ServerAddress, models_of
 from cxrjax.pages.demo.rendering import render_examples
 from cxrjax.records import QARecord, write_records
+from cxrjax.serving.pair import open_pair
+from cxrjax.training.base_model import base_sha256
+from cxrjax.training.checkpoint import load_model
 
 pytestmark = pytest.mark.slow
 QUESTION = "Where is the Lung Opacity?"
@@ -25,9 +31,18 @@ QUESTION = "Where is the Lung Opacity?"
 PHANTOM_BASE = Path(__file__).parents[3] / "data/demo_base"
 
 
+def opened(*words):
+    """The models of a command with these words, as a context."""
+    return demo_app._models(demo_app.parse_arguments(words))
+
+
 @pytest.fixture(scope="module")
 def models(base, tuned):
-    return open_models(base, tuned)
+    with opened(f"--base={base}", f"--tuned={tuned}") as found:
+        assert not found.wait(0) and found.progress == "base and tuned"
+        found.watch()
+        assert found.wait(0) and found.progress == "" and not found.elsewhere
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -74,9 +89,9 @@ def test_the_same_as_predict_writes(models, base, tuned, example, tmp_path):
 def test_tokens_and_boxes_say_the_same_as_the_text(models, base, example):
     answer = models.ask(NamedFile(example.path, "phantom"), example.question)["base"]
     tokenizer = load_tokenizer(base / "tokenizer.model")
-    ids = [tokenizer.piece_id(token.piece) for token in answer.tokens]
-    assert answer.ended and ids[-1] == tokenizer.eos_id
-    assert tokenizer.decode(ids) == answer.text
+    assert answer.ended and answer.tokens[-1].kind == "end"
+    assert "".join(token.piece for token in answer.tokens[:-1]) == answer.text
+    assert len(tokenizer.encode(answer.text)) == len(answer.tokens) - 1
     probabilities = [token.probability for token in answer.tokens]
     assert all(0 < each <= 1 for each in probabilities)
     assert math.prod(probabilities) == pytest.approx(answer.probability, rel=1e-4)
@@ -101,7 +116,7 @@ def test_what_cannot_be_asked_is_said_in_one_line(models, picture):
         models.ask(file, " \n ")
     with pytest.raises(UserError, match="501 characters: expected at most 500"):
         models.ask(file, "x" * 501)
-    with pytest.raises(UserError, match="longer than the 512 tokens"):
+    with pytest.raises(UserError, match="at most 128"):
         models.ask(file, "€" * 400)  # three bytes each, a token for every one
     bad = picture("bad.png")
     bad.write_bytes(bad.read_bytes()[:200])
@@ -112,44 +127,140 @@ def test_what_cannot_be_asked_is_said_in_one_line(models, picture):
         models.ask(NamedFile(bad, "theirs.gif"), QUESTION)
 
 
-def test_compiling_tells_how_far_it_is(base, tuned, monkeypatch):
-    models = open_models(base, tuned)
-    assert models.progress == "base, model 1 of 2"
-    assert not models.wait(0)
-    begun, go_on = threading.Event(), threading.Event()
+class Fake(http.server.BaseHTTPRequestHandler):
+    """A server that answers what a test says."""
 
-    def ask(*_):
-        begun.set()
-        assert go_on.wait(60)
+    def do_GET(self):
+        self.asked.append((self.path, self.headers["Authorization"]))
+        status, body = self.answers[self.path]
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
 
-    monkeypatch.setattr(demo, "_ask", ask)
-    thread = threading.Thread(target=models.compile)
-    thread.start()
-    assert begun.wait(60) and not models.wait(0)
-    go_on.set()
-    thread.join()
-    assert models.wait(0) and models.progress == ""
+    def do_POST(self):
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self.do_GET()
+
+    def log_message(self, *_):
+        pass
 
 
-def test_a_failure_while_compiling_is_told(base, tuned, monkeypatch):
-    models = open_models(base, tuned)
+@pytest.fixture
+def fake():
+    """`fake(answers by path)` -> the address; `fake.asked` has what was asked."""
+    started = []
 
-    def ask(*_):
-        raise MemoryError("no memory")
+    def start(answers):
+        handler = type("Handler", (Fake,), {"answers": answers, "asked": start.asked})
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        started.append(server)
+        return f"http://127.0.0.1:{server.server_port}/v1"
 
-    monkeypatch.setattr(demo, "_ask", ask)
-    with pytest.raises(MemoryError):
-        models.compile()
-    with pytest.raises(UserError, match="could not be compiled: no memory"):
+    start.asked = []
+    yield start
+    for server in started:
+        server.shutdown()
+        server.server_close()
+
+
+def _cards(*names, **more):
+    card = {"needs_finding": False, "images": 1} | more
+    return 200, json.dumps({"data": [{"id": name, **card} for name in names]}).encode()
+
+
+def test_a_server_elsewhere_is_asked_by_its_models_names(fake, picture, monkeypatch):
+    said = {
+        "logprobs": {"content": [{"token": "Yes", "logprob": -0.1, "bytes": []}]},
+        "grounding": {
+            "text": "Yes",
+            "boxes": [[0.5, 0.1, 0.25, 0.5]],
+            "box_scores": [0.5],
+            "parse": "ok",
+            "end_logprob": None,
+        },
+    }
+    body = json.dumps({"choices": [said]}).encode()
+    pages = {
+        "/v1/models": _cards("a", "b", "c"),
+        "/ready": (200, b""),
+        "/v1/chat/completions": (200, body),
+    }
+    address = fake(pages)
+    monkeypatch.setenv("CXRJAX_LM_API_KEY", "secret")
+    with opened(f"--server={address}") as models:
+        assert models.progress == "a and b"
+        models.watch()
+        answers = models.ask(NamedFile(picture("x.png", 40, 80), "x.png"), "?")
+    assert list(answers) == ["a", "b"] and not answers["a"].ended
+    assert answers["a"].boxes[0].pixels == (20, 4, 40, 20)
+    assert answers["a"].probability == pytest.approx(math.exp(-0.1))
+    assert {key for _, key in fake.asked} == {"Bearer secret"}
+    with opened(f"--server={address}", "--models=c") as models:
+        assert models.progress == "c"
+    with pytest.raises(UserError, match="'d' is none of the server's models"):
+        models_of(ServerAddress(address), ["d"])
+    pages["/v1/models"] = _cards("a", needs_finding=True)
+    with pytest.raises(UserError, match="no model that can be asked in free words"):
+        models_of(ServerAddress(address), [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "told"),
+    [
+        ((400, b'{"error": {"message": "image 1: damaged"}}'), r"^x\.png: damaged"),
+        ((401, b'{"error": {"message": "expected Bearer"}}'), "expected Bearer"),
+        ((500, b"<html>"), "answers 500 and nothing that can be read"),
+        ((200, b"{}"), "answers 200 and nothing that can be read"),
+        ((200, b'{"choices": [{"logprobs": null, "grounding": {}}]}'), "nothing that can be read"),
+    ],
+)
+def test_what_a_server_says_wrong_is_one_line(fake, picture, answer, told):
+    models = Models({"a": AskedModel(ServerAddress(fake({"/v1/chat/completions": answer})), "a")})
+    with pytest.raises(UserError, match=told):
+        models.ask(NamedFile(picture("x.png"), "x.png"), "?")
+
+
+def test_a_server_that_is_not_there_is_told():
+    models = Models({"a": AskedModel(ServerAddress("http://127.0.0.1:1"), "a")})
+    with pytest.raises(UserError, match="does not answer"):
+        models.watch()
+    with pytest.raises(UserError, match=r"cannot be asked: the server at 127\.0\.0\.1:1"):
         models.wait(0)
 
 
+def test_pictures_leave_this_machine_only_where_that_is_allowed():
+    with pytest.raises(UserError, match="--allow_sending"):
+        ServerAddress("https://models.example.org")
+    with pytest.raises(UserError, match="unencrypted"):
+        ServerAddress("http://models.example.org", "secret", allow_sending=True)
+    away = ServerAddress("https://models.example.org", "secret", allow_sending=True)
+    assert Models({"a": AskedModel(away, "a")}).elsewhere == ("models.example.org",)
+    assert "secret" not in repr(away)
+
+
 def test_models_that_are_not_there_or_cannot_be_asked(base, tuned, tmp_path):
-    with pytest.raises(UserError, match=r"--tuned=.*none: there is no such folder; `make demo`"):
-        open_models(base, tmp_path / "none")
-    with pytest.raises(UserError, match=r"--base=.*none: there is no such folder"):
-        open_models(tmp_path / "none", tuned)
-    with pytest.raises(UserError, match="no model here"):
-        open_models(base, tmp_path)
-    with pytest.raises(UserError, match="'grounding' asks about one finding by name"):
-        open_models(tuned, PHANTOM_BASE)
+    def refused(first, second, match):
+        with pytest.raises(UserError, match=match), opened(f"--base={first}", f"--tuned={second}"):
+            pass
+
+    refused(base, tmp_path / "none", r"--tuned=.*none: there is no such folder; `make demo`")
+    refused(tmp_path / "none", tuned, r"--base=.*none: there is no such folder")
+    refused(base, tmp_path, "no model here")
+    refused(tuned, PHANTOM_BASE, "'grounding' asks about one finding by name")
+
+
+def test_a_run_that_trained_more_than_an_adapter_has_a_server_of_its_own(base, tuned):
+    """The demo's trains the table of tokens too."""
+    apart = open_pair(base, tuned, slots=1, longest_prompt=16)
+    assert [list(served.by_name) for served in apart] == [["base"], ["tuned"]]
+    assert {name.examples.prompt for one in apart for name in one.by_name.values()} == {"vqa"}
+
+
+def test_an_adapter_shares_the_server_of_its_base(base, tmp_path):
+    model = load_model(base).model
+    apply_lora(model, LoRAConfig(rank=1, targets=(r"decoder/layers/attn/q_proj",)), nnx.Rngs(0))
+    save_peft(tmp_path, model, None, base_sha256=base_sha256(base))
+    (together,) = open_pair(base, tmp_path, slots=1, longest_prompt=16)
+    assert list(together.by_name) == ["base", "tuned"]

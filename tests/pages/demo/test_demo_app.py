@@ -23,7 +23,9 @@ def test_without_gradio_one_line_says_what_to_do(tmp_path):
     assert "gradio cannot be imported" in line and "`make try` installs it" in line
 
 
-@pytest.mark.parametrize("words", [["--port=x"], ["--max_megabytes=0"], ["--no_such"]])
+@pytest.mark.parametrize(
+    "words", [["--port=x"], ["--max_megabytes=0"], ["--no_such"], ["--models=a"]]
+)
 def test_unusable_flags_end_with_code_2(words, capsys):
     with pytest.raises(SystemExit) as end:
         demo_app.parse_arguments(words)

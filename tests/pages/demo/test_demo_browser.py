@@ -324,7 +324,7 @@ def test_a_question_waits_while_models_compile_and_nothing_stays(base, tuned, br
     one = Served(base, tuned, temporary, JAX_COMPILATION_CACHE_DIR="")
     try:
         tab = Tab(browser, one)
-        assert "model 1 of 2" in tab.says("being compiled")
+        assert "base and tuned" in tab.says("being compiled")
         tab.look("compiling")
         tab.page.click("#examples button:has-text('lungs')")
         tab.says("then comes your answer")

@@ -1,0 +1,109 @@
+"""A tiny random model that is served, and asked in batches for comparison."""
+
+import dataclasses
+import threading
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from cxrjax.decoding.generate import Generator
+from cxrjax.decoding.grammar import (
+    FREE_TEXT,
+    OneOf,
+    Tokens,
+    compile_grammar,
+    join_grammars,
+)
+from cxrjax.decoding.strategy import Strategy
+from cxrjax.models import PRESETS, VLM
+from cxrjax.serving.engine import Engine
+from cxrjax.serving.programs import Programs, Shapes
+
+SLOTS, BUCKETS, ANSWER, VOCABULARY = 5, (4, 8), 9, 1100
+STOPS = (1, 3)
+WATCHED = np.array([[5, 6], [7, -1]], np.int32)
+GRAMMARS = [
+    compile_grammar(FREE_TEXT),
+    compile_grammar(OneOf((Tokens((1040, 1041)), Tokens((1042,))))),
+]
+
+
+def tiny_model(share="image", attention="full", window=None, seed=2):
+    """A random model whose answers differ and hold boxes."""
+    preset = PRESETS["tiny"]
+    config = dataclasses.replace(
+        preset,
+        vision=dataclasses.replace(
+            preset.vision, image_size=16, patch_size=8, width=24, depth=1, mlp_dim=32
+        ),
+        decoder=dataclasses.replace(
+            preset.decoder,
+            vocab_size=VOCABULARY,
+            width=24,
+            depth=2,
+            head_dim=6,
+            mlp_dim=32,
+            prefix_attention=attention,
+            window=window,
+        ),
+        loc_token_start=4,
+    )
+    model = VLM(config, rngs=nnx.Rngs(seed), share=share)
+    model.decoder.layers.attn.o_proj.kernel[...] *= 4.0
+    rng = np.random.default_rng(4)
+    table = 0.2 * rng.standard_normal((VOCABULARY, 24))
+    model.decoder.embedder.table[...] = jnp.asarray(table, jnp.float32)
+    return model
+
+
+def questions(count, seed=0):
+    """Prompts of several lengths."""
+    rng = np.random.default_rng(seed)
+    return [
+        rng.integers(1030, VOCABULARY, rng.integers(2, 9)).astype(np.int32) for _ in range(count)
+    ]
+
+
+def pictures(count, seed=1):
+    return np.random.default_rng(seed).integers(0, 256, (count, 16, 16, 3)).astype(np.uint8)
+
+
+def in_batches(model, image, prompts, grammar=GRAMMARS[0], context=(), **strategy):
+    """What `predict` would say: all questions of an image in one batch."""
+    settings = Strategy(max_answer_tokens=ANSWER, stop_ids=STOPS, **strategy)
+    generator = Generator(model, settings, grammar, None, WATCHED)
+    tokens = np.zeros((1, len(prompts), 8), np.int32)
+    mask = np.zeros(tokens.shape, bool)
+    for row, prompt in enumerate(prompts):
+        tokens[0, row, 8 - len(prompt) :], mask[0, row, 8 - len(prompt) :] = prompt, True
+    index = np.zeros(tokens.shape[:2], np.int32)
+    return [part[0] for part in generator(image[None], tokens, mask, index, *context)]
+
+
+def make_programs(model, reading="greedy", mesh=None, **shapes):
+    grammar, starts = join_grammars(GRAMMARS)
+    assert starts[0] == 0
+    settings = {"slots": SLOTS, "buckets": BUCKETS, "max_answer": ANSWER} | shapes
+    return Programs(model, Shapes(**settings), grammar, STOPS, reading, WATCHED, mesh=mesh)
+
+
+@pytest.fixture
+def running():
+    """`running(programs, **settings)`: an engine in a thread, ended with the test."""
+    started = []
+
+    def start(programs, most_waiting=64, image_bytes=10**8):
+        engine = Engine(programs, STOPS, most_waiting, image_bytes)
+        thread = threading.Thread(target=engine.run)
+        thread.start()
+        started.append((engine, thread))
+        assert engine.wait_until_warm(300)
+        return engine
+
+    yield start
+    for engine, thread in started:
+        engine.drain()
+        thread.join(60)
+        assert not thread.is_alive()
