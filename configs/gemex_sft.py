@@ -4,13 +4,16 @@
     python -m cxrjax.train --config=configs/gemex_sft.py:tiny --workdir=runs/gemex_tiny
 
 Paper: arXiv 2411.16778, section 4.1, and its released script. It trained the projection and the
-language model of LLaVA-Med-v1-7B, which is not among our presets: MedGemma 4B stands in for it,
-also a decoder tuned on medical text and images behind a projector, with a larger picture (896
-instead of 224 pixels) and 4 instead of 7 billion parameters. Build the data (data/gemex/README.md)
-into data/gemex and convert the base:
+language model of LLaVA-Med-v1-7B, of which only differences to LLaMA were published: MedGemma 4B
+stands in for it, also a decoder tuned on medical text and images behind a projector, with a larger
+picture (896 instead of 224 pixels) and 4 instead of 7 billion parameters. `:llava_med` starts from
+LLaVA-Med v1.5, its successor (Mistral 7B, 336 pixels), in transformers' form (model_type llava):
+the picture is padded to a square, and asked about in Mistral's turns. Build the data
+(data/gemex/README.md) into data/gemex and convert the base:
 
     python -m cxrjax.build --dataset=gemex --source=PATH/TO/FILES --out=data/gemex
     python -m cxrjax.convert --checkpoint=PATH/TO/medgemma-4b-it --out=data/medgemma_4b
+    python -m cxrjax.convert --checkpoint=PATH/TO/llava-med-v1.5-mistral-7b-hf --out=data/llava_med
 
 54 hours on four H100 with 80 GB, it says; nobody has timed ours. A question is asked behind its
 type's instruction, and the answer is `<answer> ... <reason> ... <location>[[...]]`, all of it
@@ -34,6 +37,9 @@ answer had the form asked for; what they say is not learnt by then (12 closed, 1
 box with the best predicted one is 0.19. Figures of phantoms.
 
     python -m cxrjax.evaluate --workdir=runs/gemex_tiny --benchmark=gemex
+
+`:llava_med_tiny` is the same from LLaVA's architecture, small and of random parameters, all of
+which it trains: it shows that the way is whole; what it says after 200 steps is nothing.
 """
 
 from ml_collections import ConfigDict
@@ -48,10 +54,16 @@ HELP = (
 
 def get_config(variant: str = "") -> ConfigDict:
     config = paper()
-    if variant == "tiny":
+    if variant in ("llava_med", "llava_med_tiny"):
+        llava_med(config)
+    if variant in ("tiny", "llava_med_tiny"):
         tiny(config)
-    elif variant:
-        raise ValueError(f"variant {variant!r} is unknown: expected tiny or none")
+    if variant == "llava_med_tiny":
+        tiny_llava(config)
+    elif variant not in ("", "tiny", "llava_med"):
+        raise ValueError(
+            f"variant {variant!r} is unknown: expected tiny, llava_med, llava_med_tiny or none"
+        )
     config.missing_data_help = HELP.format(base=config.model.init_from)
     return config
 
@@ -92,6 +104,24 @@ def paper() -> ConfigDict:
     config.decoding.max_answer_tokens = 256
     config.decoding.grammar = "none"
     return config
+
+
+def llava_med(config: ConfigDict) -> None:
+    """LLaVA-Med v1.5 in the place of MedGemma."""
+    config.model.preset = "llava_med15_7b"
+    config.model.init_from = "data/llava_med"
+    config.data.prompt = "gemex_llava_med"
+    config.data.geometry = "letterbox"  # as LLaVA-Med was tuned: image_aspect_ratio pad
+
+
+def tiny_llava(config: ConfigDict) -> None:
+    """LLaVA's architecture behind what `tiny` changes."""
+    config.model.preset = "tiny_llava"
+    config.model.init_from = None
+    config.model.init = "random"
+    config.model.tokenizer = "data/demo_base/tokenizer.model"
+    config.data.geometry = "resize"
+    config.trainable = (".*",)
 
 
 def tiny(config: ConfigDict) -> None:

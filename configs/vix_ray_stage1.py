@@ -9,11 +9,18 @@
 
 Paper: arXiv 2603.15513, section 4.3. It fine-tuned 1B models on 2 RTX 3090 and larger ones on 7 RTX
 5090 (appendix B). Its table of hyper-parameters (Table 8) is not available, so that all of them are
-ours and marked `unspecified_in_paper`; its models (Qwen2.5-VL, InternVL2.5, Vintern, ...) are not
-among the presets, MedGemma 4B stands in, with LoRA. Nobody has run this configuration: expect
-nothing of it yet. The base belongs into data/medgemma_4b:
+ours and marked `unspecified_in_paper`. The base is Qwen2.5-VL-7B, the paper's best (Table 6), with
+LoRA. It is shown images of 448 x 448 pixels, as the public scripts of ViX-Ray have them, in 256
+tokens. Nobody has run this configuration: expect nothing of it yet. The base belongs into
+data/qwen25_vl_7b:
+
+    python -m cxrjax.convert --checkpoint=PATH/TO/Qwen2.5-VL-7B-Instruct --out=data/qwen25_vl_7b
+
+`:medgemma` starts from MedGemma 4B in its place:
 
     python -m cxrjax.convert --checkpoint=PATH/TO/medgemma-4b-it --out=data/medgemma_4b
+
+What the three stages share is in this file; stages 2 and 3 say how they differ.
 
 `:tiny` goes the same way through the same code on two CPU cores, on the synthetic set:
 
@@ -26,7 +33,8 @@ from random parameters, the vision tower apart, which is the demo's (data/demo_b
 on phantoms), with the tokenizer in data/vix_ray. With --images=1500 and one epoch (188 steps) the
 loss fell from 5.6 at step 20 to 0.6, and the findings of 60 test images had ROUGE-L 23.8 and BLEU
 10.0 percent: the order of sentences is drawn, and the model repeats those that say what is normal.
-Figures of phantoms, and with the tower of an earlier, less trained base.
+Figures of phantoms, and with the tower of an earlier, less trained base. `:qwen_tiny` is the same
+on Qwen2.5-VL's architecture, small and all of it random.
 
 Evaluated on the validation split during training, `:tiny` apart, which is to be quick; the best
 checkpoint is that of the highest ROUGE-L of the findings.
@@ -38,26 +46,38 @@ from cxrjax.training.config import default_config
 
 HELP = (
     "Build the dataset into data/vix_ray_built (data/vix_ray/README.md) and convert the base into "
-    "data/medgemma_4b, or build the synthetic set and try configs/vix_ray_stage1.py:tiny."
+    "{base}, or build the synthetic set and try configs/vix_ray_stage{stage}.py:tiny."
 )
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = paper()
-    if variant == "tiny":
-        tiny(config)
+    return recipe(1, variant)
+
+
+def recipe(stage: int, variant: str) -> ConfigDict:
+    """What the stages share; their files change what is theirs alone."""
+    config = paper(stage)
+    if variant == "medgemma":
+        medgemma(config)
+    elif variant in ("tiny", "qwen_tiny"):
+        tiny(config, stage)
     elif variant:
-        raise ValueError(f"variant {variant!r} is unknown: expected tiny or none")
-    config.missing_data_help = HELP
+        raise ValueError(
+            f"variant {variant!r} is unknown: expected medgemma, tiny, qwen_tiny or none"
+        )
+    if variant == "qwen_tiny":
+        tiny_qwen(config)
+    base = "data/medgemma_4b" if variant == "medgemma" else "data/qwen25_vl_7b"
+    config.missing_data_help = HELP.format(base=base, stage=stage)
     return config
 
 
-def paper() -> ConfigDict:
-    """The stage as the paper has it; every number is unspecified_in_paper."""
+def paper(stage: int) -> ConfigDict:
+    """A stage as the paper has it; every number is unspecified_in_paper."""
     config = default_config()
-    config.model.preset = "medgemma_4b"
-    config.model.init_from = "data/medgemma_4b"
-    config.model.share = "image"
+    config.model.preset = "qwen25_vl_7b"  # section 4.1
+    config.model.init_from = "data/qwen25_vl_7b"
+    config.model.share = "image"  # exact: attention is causal
     config.model.dtype = "bfloat16"
     config.model.frozen_dtype = "bfloat16"
     config.model.remat = "full"
@@ -66,12 +86,14 @@ def paper() -> ConfigDict:
     config.lora.alpha = 32.0
     config.lora.dropout = 0.05
 
-    config.data.train = "data/vix_ray_built/records/train_stage1.jsonl"
-    config.data.validation = "data/vix_ray_built/records/validation_stage1.jsonl"
+    config.data.train = f"data/vix_ray_built/records/train_stage{stage}.jsonl"
+    config.data.validation = f"data/vix_ray_built/records/validation_stage{stage}.jsonl"
     config.benchmark = "vix_ray"
-    config.data.prompt = "medgemma"
+    config.data.prompt = "qwen"
+    config.data.codec = "qwen2.5_vl_448"
+    config.data.geometry = "letterbox"
     config.data.questions_per_image = 1
-    config.data.prefix_buckets = (64, 128)
+    config.data.prefix_buckets = (64, 128, 256)
     config.data.answer_buckets = (256, 512)
 
     config.optimizer.learning_rate = 1e-4
@@ -87,8 +109,20 @@ def paper() -> ConfigDict:
     return config
 
 
-def tiny(config: ConfigDict) -> None:
+def medgemma(config: ConfigDict) -> None:
+    """MedGemma 4B in the place of Qwen2.5-VL-7B."""
+    of_medgemma = default_config()
+    config.model.preset = "medgemma_4b"
+    config.model.init_from = "data/medgemma_4b"
+    config.data.prompt = "medgemma"
+    config.data.codec = of_medgemma.data.codec
+    config.data.geometry = of_medgemma.data.geometry
+    config.data.prefix_buckets = (64, 128)
+
+
+def tiny(config: ConfigDict, stage: int) -> None:
     """What the docstring says `:tiny` changes."""
+    medgemma(config)
     config.model.preset = "tiny"
     config.model.init = "random"
     config.model.init_from = None
@@ -103,7 +137,7 @@ def tiny(config: ConfigDict) -> None:
     config.lora.alpha = config.lora.dropout = 0.0
     config.trainable = (".*",)
 
-    config.data.train = "runs/vix_ray_tiny/data/records/train_stage1.jsonl"
+    config.data.train = f"runs/vix_ray_tiny/data/records/train_stage{stage}.jsonl"
     config.data.validation = None
     config.data.prompt = "vqa"
     config.data.prefix_buckets = (40,)
@@ -116,3 +150,10 @@ def tiny(config: ConfigDict) -> None:
     config.training.accumulation_steps = 1
     config.training.checkpoint_every = 200
     config.decoding.max_answer_tokens = 192
+
+
+def tiny_qwen(config: ConfigDict) -> None:
+    """Qwen2.5-VL's architecture behind what `tiny` changes."""
+    config.model.preset = "tiny_qwen"
+    config.model.tower_from = None
+    config.model.share = "image"

@@ -9,15 +9,13 @@
 
 Paper: arXiv 2603.15513, section 4.3. It fine-tuned 1B models on 2 RTX 3090 and larger ones on 7 RTX
 5090 (appendix B). Its table of hyper-parameters (Table 8) is not available, so that all of them are
-ours and marked `unspecified_in_paper`; its models (Qwen2.5-VL, InternVL2.5, Vintern, ...) are not
-among the presets, MedGemma 4B stands in, with LoRA. Nobody has run this configuration: expect
-nothing of it yet. The base belongs into data/medgemma_4b:
-
-    python -m cxrjax.convert --checkpoint=PATH/TO/medgemma-4b-it --out=data/medgemma_4b
+ours and marked `unspecified_in_paper`. The base is Qwen2.5-VL-7B, the paper's best, with LoRA;
+configs/vix_ray_stage1.py has what the stages share, how the base is converted, and what `:medgemma`
+and `:qwen_tiny` are. Nobody has run this configuration: expect nothing of it yet.
 
 The question is stage 1's, word for word. One model of both stages cannot know which answer is
 wanted; to train one, put the two record files together, name it in data.train and the build in
-data.image_root, and set data.prompt to `medgemma_typed`, which puts a tag before the question:
+data.image_root, and set data.prompt to `qwen_typed`, which puts a tag before the question:
 
     cat data/vix_ray_built/records/train_stage[12].jsonl > runs/vix_ray/train_joint.jsonl
 
@@ -38,87 +36,19 @@ Evaluated on the validation split during training, `:tiny` apart, which is to be
 checkpoint is that of the highest ROUGE-L of the impression.
 """
 
+import runpy
+from pathlib import Path
+
 from ml_collections import ConfigDict
 
-from cxrjax.training.config import default_config
-
-HELP = (
-    "Build the dataset into data/vix_ray_built (data/vix_ray/README.md) and convert the base into "
-    "data/medgemma_4b, or build the synthetic set and try configs/vix_ray_stage2.py:tiny."
-)
+_SHARED = runpy.run_path(str(Path(__file__).with_name("vix_ray_stage1.py")))
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    config = paper()
-    if variant == "tiny":
-        tiny(config)
-    elif variant:
-        raise ValueError(f"variant {variant!r} is unknown: expected tiny or none")
-    config.missing_data_help = HELP
-    return config
-
-
-def paper() -> ConfigDict:
-    """The stage as the paper has it; every number is unspecified_in_paper."""
-    config = default_config()
-    config.model.preset = "medgemma_4b"
-    config.model.init_from = "data/medgemma_4b"
-    config.model.share = "image"
-    config.model.dtype = "bfloat16"
-    config.model.frozen_dtype = "bfloat16"
-    config.model.remat = "full"
-
-    config.lora.rank = 16
-    config.lora.alpha = 32.0
-    config.lora.dropout = 0.05
-
-    config.data.train = "data/vix_ray_built/records/train_stage2.jsonl"
-    config.data.validation = "data/vix_ray_built/records/validation_stage2.jsonl"
-    config.benchmark = "vix_ray"
-    config.data.prompt = "medgemma"
-    config.data.questions_per_image = 1
-    config.data.prefix_buckets = (64, 128)
+    config = _SHARED["recipe"](2, variant)
     config.data.answer_buckets = (64, 256)
-
-    config.optimizer.learning_rate = 1e-4
-    config.optimizer.warmup_steps = 30
-    config.training.batch_images = 16
-    config.training.accumulation_steps = 4
-    config.training.epochs = 3.0
-    config.training.box_route = "none"  # section 6: the answers have no boxes
-    config.training.checkpoint_every = config.training.eval_every = 270
     config.training.best_metric = "stage2/impression/rouge_l"
-    config.decoding.max_answer_tokens = 512
-    config.decoding.grammar = "none"
+    if variant in ("tiny", "qwen_tiny"):
+        config.data.answer_buckets = (48,)
+        config.decoding.max_answer_tokens = 48
     return config
-
-
-def tiny(config: ConfigDict) -> None:
-    """What the docstring says `:tiny` changes."""
-    config.model.preset = "tiny"
-    config.model.init = "random"
-    config.model.init_from = None
-    config.model.tower_from = "data/demo_base"
-    config.model.tokenizer = "data/vix_ray/tokenizer.model"
-    config.model.share = "tower"
-    config.model.unroll = True
-    config.model.remat = "none"
-    config.model.dtype = config.model.frozen_dtype = "float32"
-
-    config.lora.rank = 0
-    config.lora.alpha = config.lora.dropout = 0.0
-    config.trainable = (".*",)
-
-    config.data.train = "runs/vix_ray_tiny/data/records/train_stage2.jsonl"
-    config.data.validation = None
-    config.data.prompt = "vqa"
-    config.data.prefix_buckets = (40,)
-    config.data.answer_buckets = (48,)
-    config.data.too_long = "set_aside"
-
-    config.optimizer.learning_rate = 1e-3
-    config.optimizer.warmup_steps = 50
-    config.training.batch_images = 8
-    config.training.accumulation_steps = 1
-    config.training.checkpoint_every = 200
-    config.decoding.max_answer_tokens = 48

@@ -1,6 +1,7 @@
 """Brings models in from Hugging Face, GGUF and PEFT, and takes ours back out.
 
     python -m cxrjax.convert --checkpoint=paligemma2-3b-pt-448 --out=bases/paligemma2
+    python -m cxrjax.convert --checkpoint=google/medgemma-4b-it --out=bases/medgemma --download
     python -m cxrjax.convert --checkpoint=gemma-3-270m.gguf --out=bases/gemma3
     python -m cxrjax.convert --checkpoint=adapter --base=bases/paligemma2 --out=runs/theirs
     python -m cxrjax.convert --checkpoint=runs/mine --to=peft --out=adapter
@@ -8,7 +9,9 @@
     python -m cxrjax.convert --checkpoint=runs/demo_base/train --out=data/demo_base
 
 What --checkpoint is, is recognised: a Hugging Face directory (safetensors), a GGUF file of Gemma 3,
-a PEFT adapter (with --base, a base of ours), a base directory, or a training workdir. --to:
+a PEFT adapter (with --base, a base of ours), a base directory, or a training workdir. The name of a
+model on the Hugging Face hub, where there is no such folder, is answered with how to get it: page,
+licence, command; with --download it is fetched into the hub's cache and converted. --to:
 
     orbax   a base directory of ours, that runs start from; of an adapter, a workdir (default)
     hf      a Hugging Face directory: config.json, safetensors, tokenizer
@@ -33,6 +36,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--checkpoint", required=True, type=shipped, metavar="PATH", help="what to convert")
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
     add("--to", default="orbax", choices=("orbax", "hf", "peft", "merged"), help="what to write")
+    add("--download", action="store_true", help="fetch --checkpoint, a name on the hub")
     add("--base", type=shipped, metavar="DIR", help="the base of a PEFT adapter")
     add(
         "--dtype",
@@ -45,9 +49,20 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Converts what the flags name."""
     flags = parse_arguments(argv)
-    from cxrjax.training import interchange  # after the flags: --help stays quick
+    from cxrjax.training import hub, interchange  # after the flags: --help stays quick
 
-    source, out = flags.checkpoint, flags.out
+    out = flags.out
+    flags.name = hub.hub_name(flags.checkpoint)
+    if flags.name is not None:
+        if not flags.download:
+            raise hub.how_to_get(flags.name, out)
+        flags.checkpoint = hub.download(flags.name)
+    elif flags.download:
+        raise UserError(
+            f"--download: {flags.checkpoint} is no name on the hub, or a folder of this machine; "
+            "leave the flag out"
+        )
+    source = flags.checkpoint
     kind = interchange.kind_of(source)
     if (kind == "peft") != (flags.base is not None):
         raise UserError(
@@ -74,7 +89,7 @@ def _convert(flags: argparse.Namespace, kind: str) -> None:
 
     source, out = flags.checkpoint, flags.out
     if kind == "hf":
-        interchange.import_hf(source, out, flags.dtype)
+        interchange.import_hf(source, out, flags.dtype, flags.name)
     elif kind == "gguf":
         interchange.import_gguf(source, out, flags.dtype)
     elif kind == "peft":

@@ -95,18 +95,21 @@ def _with_lora(config, **changes):
 @pytest.fixture
 def run(base, tmp_path):
     """A workdir whose adapters and <loc> rows have been trained on the base."""
+    return _trained(base, tmp_path / "run", "/lora/", "loc_delta")
+
+
+def _trained(base, workdir, *rules):
     config = base_model.base_config(base)
     config = dataclasses.replace(
         config,
         lora=AdapterConfig(rank=2, alpha=3.0, dropout=0.1, loc_rows=True),
-        trainable=("/lora/", "loc_delta"),
+        trainable=rules,
         training=TrainingConfig(batch_images=1, steps=1),
     )
     model, reference = checkpoint.build_model(config)
     _, trainable, _ = partition(model, config.trainable)
     rng = np.random.default_rng(0)
     trained = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), trainable)
-    workdir = tmp_path / "run"
     workdir.mkdir()
     (workdir / "config.json").write_text(json.dumps(config.to_json()))
     (workdir / "tokenizer.model").write_bytes(_TOKENIZER.read_bytes())
@@ -158,6 +161,21 @@ def test_adapters_out_and_in_again(base, run, tmp_path):
     config = checkpoint.load_model(back).config
     assert (config.lora.rank, config.lora.alpha, config.lora.dropout) == (2, 3.0, 0.1)
     assert load_tokenizer(checkpoint.load_model(back).tokenizer_path).vocab_size == 2048
+
+
+def test_a_projector_trained_beside_adapters_goes_out_and_in_again(base, tmp_path):
+    run = _trained(base, tmp_path / "whole", "/lora/", "loc_delta", "^projector/")
+    adapter = _convert(run, tmp_path / "adapter", "--to=peft")
+    back = _convert(adapter, tmp_path / "back", f"--base={base}")
+    ours, again = (_arrays(checkpoint.load_model(path)[0]) for path in (run, back))
+    frozen = _arrays(checkpoint.load_model(base)[0])["projector/kernel"]
+    assert not np.array_equal(ours["projector/kernel"], frozen)
+    assert ours.keys() == again.keys()
+    for path in ours:
+        np.testing.assert_allclose(again[path], ours[path], atol=1e-6)
+    part = _trained(base, tmp_path / "part", "/lora/", "loc_delta", "^projector/bias")
+    with pytest.raises(UserError, match="trained 1 parameters besides adapters, such as proj"):
+        _convert(part, tmp_path / "x", "--to=peft")
 
 
 def test_a_run_starts_from_an_adapter(base, run, tmp_path):

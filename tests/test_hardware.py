@@ -18,6 +18,10 @@ from cxrjax.errors import UserError
         (("v6e:4x4", "v6e-16"), 16, (4, 4)),
         (("h100-8", "h100:8"), 8, (8,)),
         (("a100-80-8", "a100-80:8"), 8, (8,)),
+        (("a100-8", "a100:8"), 8, (8,)),
+        (("h200", "h200-1"), 1, (1,)),
+        (("a100", "a100-80"), 1, (1,)),
+        (("b200-8", "b200:8"), 8, (8,)),
     ],
 )
 def test_both_names_of_a_slice(names, chips, shape):
@@ -35,8 +39,9 @@ def test_every_slice_has_two_names_of_its_own(chip):
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("v9x:2x2", "known are v5e, v5p, v6e, a100-80, h100"),
+        ("v9x:2x2", "known are v5e, v5p, v6e, a100-80, h100, h200, b200"),
         ("v5e", "v5e:2x4 (v5e-8)"),
+        ("h200-3", "h200:4 (h200-4)"),
         ("v5e:3x3", "v5e:2x4 (v5e-8)"),
         ("v5e-7", "v5e:4x4 (v5e-16)"),
         ("v5p-4", "v5p:2x2x1 (v5p-8)"),

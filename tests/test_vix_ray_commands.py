@@ -38,9 +38,10 @@ def test_the_tokenizer_covers_the_language_and_loses_nothing(data):
     assert tokenizer.decode(tokenizer.encode(other)) == other
 
 
+@pytest.mark.parametrize("variant", ["tiny", "qwen_tiny"])
 @pytest.mark.parametrize("stage", [1, 2, 3])
-def test_variants_are_whole_and_every_question_fits(data, stage):
-    config = load_config(str(_ROOT / "configs" / f"vix_ray_stage{stage}.py:tiny"))
+def test_variants_are_whole_and_every_question_fits(data, stage, variant):
+    config = load_config(str(_ROOT / "configs" / f"vix_ray_stage{stage}.py:{variant}"))
     assert config.data.train.endswith(f"train_stage{stage}.jsonl")
     assert (_ROOT / config.model.tokenizer).is_file()
     encoder = QuestionEncoder(load_tokenizer(_TOKENIZER), example_config(config))

@@ -25,7 +25,7 @@ class BoxGeometry(Protocol):
 
 class Frame(abc.ABC):
     """Boxes xyxy to and from a grid whose smallest number is 0; `height` and `width` are pixels of
-    the original image. Frames other than `InputBins` leave `geometry` aside."""
+    the original image. Frames other than those of the input leave `geometry` aside."""
 
     @abc.abstractmethod
     def largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
@@ -106,18 +106,24 @@ class PaddedSquareSteps(Frame):
 
 # Of Qwen2-VL's and Qwen2.5-VL's published processors (preprocessor_config.json).
 SMART_FACTOR, SMART_LEAST, SMART_MOST = 28, 56 * 56, 12_845_056
+# Of Qwen3-VL's.
+QWEN3_FACTOR, QWEN3_LEAST, QWEN3_MOST = 32, 256 * 256, 4096 * 4096
 
 
 def smart_resize(
-    height: float, width: float, most: int = SMART_MOST, least: int = SMART_LEAST
+    height: float,
+    width: float,
+    most: int = SMART_MOST,
+    least: int = SMART_LEAST,
+    factor: int = SMART_FACTOR,
 ) -> tuple[int, int]:
     """The size of a Qwen-VL model's input: both sides multiples of 28, the area within limits.
 
     Args:
         height, width: of the image, pixels.
         most, least: pixels of the input.
+        factor: what both sides are multiples of; 32 for Qwen3-VL.
     """
-    factor = SMART_FACTOR
     sides = [max(factor, round(side / factor) * factor) for side in (height, width)]
     if sides[0] * sides[1] > most:
         shrink = math.sqrt(height * width / most)
@@ -148,6 +154,28 @@ class SmartResizedPixels(Frame):
         self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         return grid / np.tile(self.largest(height, width), 2).astype(np.float64)
+
+
+class InputPixels(Frame):
+    """Corners of the pixels of a square input of one size, its far edges included."""
+
+    def __init__(self, side: int) -> None:
+        self.side = side
+
+    def largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
+        return np.full(2, self.side)
+
+    def to_grid(
+        self, boxes: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        placed = boxes if geometry is None else geometry.apply(boxes)
+        return np.asarray(placed, np.float64) * self.side
+
+    def from_grid(
+        self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        placed = grid / float(self.side)
+        return placed if geometry is None else np.asarray(geometry.invert(placed), np.float64)
 
 
 class InputBins(Frame):

@@ -28,7 +28,13 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from cxrjax.codecs.base import Candidate
-from cxrjax.codecs.frames import Frame, ImageSteps, PaddedSquareSteps, SmartResizedPixels
+from cxrjax.codecs.frames import (
+    Frame,
+    ImageSteps,
+    InputPixels,
+    PaddedSquareSteps,
+    SmartResizedPixels,
+)
 from cxrjax.codecs.reading import WHOLE, Listed, are_fractions, four_numbers, unclosed
 
 LARGEST = 1000
@@ -206,6 +212,18 @@ class Qwen25Vl(MedGemmaJson):
     key: ClassVar[str] = "bbox_2d"
     item: ClassVar[re.Pattern[str]] = _items("bbox_2d", "bbox_2d")
     number_pattern: ClassVar[re.Pattern[str]] = _numbers("bbox_2d", (0, 1, 2, 3))
+
+
+class Qwen25Vl448(Qwen25Vl):
+    """The `qwen2.5_vl_448` codec: the same, of an input of 448 x 448 pixels.
+
+    As Qwen2.5-VL is shown images here, on one grid of tokens a run; `smart_resize` leaves such an
+    input as it is, so that its numbers are those that the model was taught.
+    """
+
+    name: ClassVar[str] = "qwen2.5_vl_448"
+    frame: ClassVar[Frame] = InputPixels(448)
+    max_digits: ClassVar[int] = 3
 
 
 class Qwen3Vl(Qwen25Vl):

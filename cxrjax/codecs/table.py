@@ -10,7 +10,7 @@ from jaxtyping import Float, Num
 from cxrjax import boxes as box_arithmetic
 from cxrjax.codecs.base import NOT_BEGUN, Codec
 from cxrjax.codecs.frames import BoxGeometry
-from cxrjax.codecs.medgemma import GeminiJson, MedGemmaJson, Qwen3Vl, Qwen25Vl
+from cxrjax.codecs.medgemma import GeminiJson, MedGemmaJson, Qwen3Vl, Qwen25Vl, Qwen25Vl448
 from cxrjax.codecs.prose import (
     CheXagent,
     DeepSeekVl2,
@@ -42,6 +42,7 @@ CODECS: dict[str, Codec] = {
     "qwen_vl": QwenVl(),
     "qwen2_vl": Qwen2Vl(),
     "qwen2.5_vl": Qwen25Vl(),
+    "qwen2.5_vl_448": Qwen25Vl448(),
     "qwen3_vl": Qwen3Vl(),
     "deepseek_vl2": DeepSeekVl2(),
     "glm_v": GlmV(),

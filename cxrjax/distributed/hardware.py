@@ -52,6 +52,7 @@ def _read_chips() -> dict[str, Chip]:
 
 
 CHIPS = _read_chips()
+_ALSO_CALLED = {"a100": "a100-80"}
 
 
 def chip_of_device(device_kind: str) -> Chip | None:
@@ -83,6 +84,8 @@ class Topology:
 def parse_topology(name: str) -> Topology:
     """`v5e:2x4` or `v5e-8` of eight v5e chips; `v5p-8` or `v5p:2x2x1` of four v5p chips.
 
+    A GPU's name alone is one of it, and `a100` the one of 80 GB.
+
     Raises:
         UserError: no such chip or slice; lists those that there are.
     """
@@ -91,7 +94,9 @@ def parse_topology(name: str) -> Topology:
         generation, shape = match[1], _shape(match[2])
     elif match := re.fullmatch(r"(.+)-(\d+)", name):
         generation, count = match[1], int(match[2])
-    chip = CHIPS.get(generation)
+    chip = CHIPS.get(_ALSO_CALLED.get(generation, generation))
+    if chip is not None and chip.kind == "gpu" and name in (generation, chip.name):
+        return Topology(chip, (1,))
     if chip is None:
         raise UserError(
             f"--topology={name}: unknown chip {generation!r}; known are "

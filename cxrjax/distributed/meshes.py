@@ -22,16 +22,17 @@ BATCH_AXES = ("replica", "data", "fsdp")
 # split by columns and maps that narrow by rows, so that a block needs one sum over devices for its
 # attention and one for its MLP. Keys and values have few heads in these models and stay whole.
 TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
-    (r"decoder/embedder/(table|loc_delta)$", -2),
+    (r"decoder/embedder/(table|head|loc_delta)$", -2),
     (r"decoder/.*/attn/[kv]_proj/", None),
     (r"/(q|gate|up)_proj/(kernel|lora/b)$", -1),
-    (r"decoder/.*/(o|down)_proj/(kernel|lora/a)$", -2),
+    (r"(decoder/.*/o|/down)_proj/(kernel|lora/a)$", -2),
+    (r"vision/.*/qkv_proj/", None),  # its columns are of three kinds
     (r"vision/.*/(q_proj|k_proj|v_proj|fc1)/(kernel|bias|lora/b)$", -1),
     (r"vision/.*/(out_proj|fc2)/(kernel|lora/a)$", -2),
     (r"/(q|gate|up|o|down|out|k|v)_proj/(bias|lora/(a|b|magnitude))$", None),
     (r"vision/.*/(fc1|fc2)/(bias|lora/(a|b|magnitude))$", None),
-    (r"(^|/)(projector|vision/patch_embed|box_head)/", None),
-    (r"(^|/)vision/position_embed$", None),
+    (r"(^|/)(projector|projector_out|vision/patch_embed|box_head)/", None),
+    (r"(^|/)vision/(position|class)_embed$", None),
     (r"norm\d?/(scale|bias)$", None),
 )
 
@@ -136,18 +137,34 @@ def mesh_of_kernels(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]
     return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
-def check_batch_divides(mesh: Mesh | AbstractMesh, images: int, accumulation_steps: int) -> None:
+def check_batch_divides(
+    mesh: Mesh | AbstractMesh, images: int, accumulation_steps: int, questions: int | None = None
+) -> None:
     """Every device must get the same number of images of every micro-batch.
 
+    Args:
+        images: of a batch.
+        questions: `training.batch_questions`, where that is what says how large a batch is.
+
     Raises:
-        UserError: it would not.
+        UserError: it would not; it names keys and values with which it would.
     """
     shards = batch_shards(mesh)
-    if images % (shards * accumulation_steps):
-        raise UserError(
-            f"a batch of {images} images does not divide into {accumulation_steps} micro-batches "
-            f"over {shards} devices (mesh {' x '.join(BATCH_AXES)})"
-        )
+    unit = shards * accumulation_steps
+    if images % unit == 0:
+        return
+    more = -(-images // unit) * unit
+    ways = [f"--config.training.batch_images={more}"]
+    if questions is not None:
+        ways = [f"--config.training.batch_questions={more * questions // images}"]
+    if images % shards == 0:
+        fewer = math.gcd(images // shards, accumulation_steps)
+        ways.append(f"--config.training.accumulation_steps={fewer}")
+    micro = f"into {accumulation_steps} micro-batches " if accumulation_steps > 1 else ""
+    raise UserError(
+        f"a batch of {images} images does not divide {micro}over {shards} devices "
+        f"(mesh {' x '.join(BATCH_AXES)}): set {' or '.join(ways)}"
+    )
 
 
 def put_batch(batch: Any, mesh: Mesh) -> Any:

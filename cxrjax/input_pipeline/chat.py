@@ -1,4 +1,4 @@
-"""Gemma 3's and MedGemma's conversations as text.
+"""Gemma 3's, MedGemma's and Qwen2.5-VL's conversations as text.
 
     <bos><start_of_turn>user
     IMAGE QUESTION<end_of_turn>
@@ -6,12 +6,22 @@
     ANSWER<end_of_turn>
 
 in the form that their chat template and image processor give (google/gemma-3-4b-it;
-`Gemma3Processor` in transformers). Our decoders take everything up to the image as the context that
+`Gemma3Processor` in transformers), and of Qwen2.5-VL (Qwen/Qwen2.5-VL-7B-Instruct)
+
+    <|im_start|>system
+    You are a helpful assistant.<|im_end|>
+    <|im_start|>user
+    IMAGE QUESTION<|im_end|>
+    <|im_start|>assistant
+    ANSWER<|im_end|>
+
+Our decoders take everything up to the image as the context that
 all its questions share, so that a conversation is written in two parts: `context_ids` up to there,
 `question` from there. Tokenized apart they have the ids of the whole. Weights that come with a
 template of their own are compared with this one when they are imported (`check_template`).
 """
 
+import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +30,13 @@ from cxrjax.border.foreign_files import MIB, read_text
 from cxrjax.border.names import shown_value
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object, reading
-from cxrjax.input_pipeline.tokenizer import END_OF_TURN, IMAGE_SOFT_TOKEN, Tokenizer
+from cxrjax.input_pipeline.tokenizer import (
+    END_OF_TURN,
+    IM_END,
+    IM_START,
+    IMAGE_SOFT_TOKEN,
+    Tokenizer,
+)
 
 START_OF_TURN = "<start_of_turn>"
 START_OF_IMAGE, END_OF_IMAGE = "<start_of_image>", "<end_of_image>"
@@ -34,6 +50,97 @@ TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config
 _CONTROL = re.compile(
     "|".join((START_OF_TURN, END_OF_TURN, START_OF_IMAGE, END_OF_IMAGE, IMAGE_SOFT_TOKEN))
 )
+_VISION_START, _VISION_END = "<|vision_start|>", "<|vision_end|>"
+
+
+@dataclasses.dataclass(frozen=True)
+class ChatForm:
+    """A family's marks of a conversation.
+
+    Attributes:
+        opening: what stands before the first turn.
+        user, model: what begins each side's turns.
+        end: what ends a turn, a newline behind it.
+        image: an image as the template writes it.
+        control: what texts may not contain.
+        named, source: the family, and the model whose template has this form.
+    """
+
+    opening: str
+    user: str
+    model: str
+    end: str
+    image: str
+    control: re.Pattern[str]
+    named: str
+    source: str
+
+    def question(self, text: str, history: Sequence[tuple[str, str]] = ()) -> str:
+        """The text behind the image: the user's question, and the start of the model's turn.
+
+        Args:
+            history: (question, answer) of earlier turns; the images stand before the first one.
+
+        Raises:
+            UserError: a text contains a control token.
+        """
+        behind = f"{self.end}\n{self.model}"
+        said = "".join(
+            f"{self.answer(asked)}{behind}{self.answer(answered)}{self.end}\n{self.user}"
+            for asked, answered in history
+        )
+        return f"{said}{self.answer(text)}{behind}"
+
+    def answer(self, text: str) -> str:
+        """The words of one side, without the mark that ends them.
+
+        Raises:
+            UserError: it contains a control token.
+        """
+        found = self.control.search(text)
+        if found is not None:
+            raise UserError(
+                f"the text {text[:60]!r} contains {found[0]}, which only the chat format itself "
+                "may write; remove it"
+            )
+        return text.strip()
+
+
+GEMMA = ChatForm(
+    opening="<bos>",
+    user=USER_TURN,
+    model=_MODEL_TURN,
+    end=END_OF_TURN,
+    image=START_OF_IMAGE,
+    control=_CONTROL,
+    named="Gemma 3",
+    source="google/gemma-3-4b-it",
+)
+QWEN = ChatForm(
+    opening=f"{IM_START}system\nYou are a helpful assistant.{IM_END}\n",
+    user=f"{IM_START}user\n",
+    model=f"{IM_START}assistant\n",
+    end=IM_END,
+    image=f"{_VISION_START}<|image_pad|>{_VISION_END}",
+    control=re.compile(r"<\|[a-z_]+\|>"),
+    named="Qwen2.5-VL",
+    source="Qwen/Qwen2.5-VL-7B-Instruct",
+)
+
+
+def qwen_context(tokenizer: Tokenizer, image: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Ids of what stands before a question, and of what a second image puts in behind the first.
+
+    Args:
+        tokenizer: Qwen's.
+        image: what to put for an image.
+
+    Raises:
+        UserError: the tokenizer has no such pieces.
+    """
+    begin, end = (tokenizer.piece_id(piece) for piece in (_VISION_START, _VISION_END))
+    before = tokenizer.encode(QWEN.opening + QWEN.user)
+    return (*before, begin, image, end), (end, begin, image)
 
 
 def context_ids(tokenizer: Tokenizer, image: int, images: int = 1) -> tuple[int, ...]:
@@ -62,37 +169,16 @@ def second_image_ids(tokenizer: Tokenizer, image: int) -> tuple[int, ...]:
 
 
 def question(text: str, history: Sequence[tuple[str, str]] = ()) -> str:
-    """The text behind `context_ids`: the user's question, and the beginning of the model's turn.
-
-    Args:
-        history: (question, answer) of earlier turns; the images stand before the first question.
-
-    Raises:
-        UserError: a text contains a control token.
-    """
-    said = "".join(
-        f"{answer(asked)}{END_OF_TURN}\n{_MODEL_TURN}{answer(answered)}{END_OF_TURN}\n{USER_TURN}"
-        for asked, answered in history
-    )
-    return f"{said}{answer(text)}{END_OF_TURN}\n{_MODEL_TURN}"
+    """`ChatForm.question` of Gemma 3, behind `context_ids`."""
+    return GEMMA.question(text, history)
 
 
 def answer(text: str) -> str:
-    """The words of one side, without the `<end_of_turn>` that ends them.
-
-    Raises:
-        UserError: it contains a control token.
-    """
-    found = _CONTROL.search(text)
-    if found is not None:
-        raise UserError(
-            f"the text {text[:60]!r} contains {found[0]}, which only the chat format itself may "
-            "write; remove it"
-        )
-    return text.strip()
+    """`ChatForm.answer` of Gemma 3."""
+    return GEMMA.answer(text)
 
 
-def check_template(folder: Path) -> None:
+def check_template(folder: Path, form: ChatForm = GEMMA) -> None:
     """Compares the template of a folder of weights, where it has one, with this module's form.
 
     Raises:
@@ -113,7 +199,8 @@ def check_template(folder: Path) -> None:
     from cxrjax.border.child import run_in_child
     from cxrjax.input_pipeline.chat_template import render
 
-    ours = f"<bos>{USER_TURN}{START_OF_IMAGE}{question(last, [(asked, answered)])}"
+    ours = f"{form.opening}{form.user}{form.image}{form.question(last, [(asked, answered)])}"
+    expected = f"expected {form.named}'s template, as of {form.source}"
     try:
         _, theirs = run_in_child(
             render,
@@ -124,15 +211,12 @@ def check_template(folder: Path) -> None:
             most=_LONGEST_CONVERSATION,
         )
     except ForeignError as error:
-        raise UserError(
-            f"{path}: a chat template that fails: {error}; expected Gemma 3's template, as of "
-            "google/gemma-3-4b-it"
-        ) from None
+        raise UserError(f"{path}: a chat template that fails: {error}; {expected}") from None
     if theirs != ours.encode():
         written = theirs.decode(errors="replace")
         raise UserError(
-            f"{path}: its template writes a conversation as {written!r}, and Gemma 3's form is "
-            f"{ours!r}; expected Gemma 3's template, as of google/gemma-3-4b-it"
+            f"{path}: its template writes a conversation as {written!r}, and {form.named}'s form "
+            f"is {ours!r}; {expected}"
         )
 
 

@@ -90,10 +90,17 @@ class DigitFinder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         # A digit may have a piece of its own and yet be merged with a neighbour: all pairs.
-        ids = {digit: tokenizer.encode(digit) for digit in _DIGITS}
+        # Llama's family puts a space before every text, which is no part of the digits.
+        before = "(" if tokenizer.is_llama else ""
+        skipped = len(tokenizer.encode(before)) if before else 0
+
+        def encode(digits: str) -> list[int]:
+            return tokenizer.encode(before + digits)[skipped:]
+
+        ids = {digit: encode(digit) for digit in _DIGITS}
         for pair in (first + second for first in _DIGITS for second in _DIGITS):
             apart = ids[pair[0]] + ids[pair[1]]
-            if tokenizer.encode(pair) != apart or len(apart) != 2:
+            if encode(pair) != apart or len(apart) != 2:
                 raise UserError(
                     f"{tokenizer.name}: {pair!r} is {tokenizer.pieces(pair)}, expected a token for "
                     "each digit; the box loss on digits needs such a tokenizer (Gemma's are), or "

@@ -275,6 +275,7 @@ class TrainLoader:
         self._step = 0
         self._images: collections.Counter[str] = collections.Counter()
         self._iterator: grain.DatasetIterator | None = None
+        self._started: grain.DatasetIterator | None = None  # of the step where the loader stands
         # The step where the iterator began, and the state to go on from there.
         self._begun = 0
         self._restored: dict[str, Any] | None = None
@@ -286,7 +287,9 @@ class TrainLoader:
         if self._iterator is None:
             if self._restored is None:
                 self._begun = self._step
-            self._iterator = _iterate(self._dataset[self._begun :], self._workers)
+            self._iterator, self._started = self._started, None
+            if self._iterator is None:
+                self._iterator = _iterate(self._dataset[self._begun :], self._workers)
             if self._restored is not None:
                 self._iterator.set_state(self._restored)
                 self._iterator.start_prefetch()  # all workers at once, as a new iterator does
@@ -298,6 +301,15 @@ class TrainLoader:
             self._images.update(self._mixture.names[number] for number in numbers)
         self._step += 1
         return loaded._replace(images_by_source=dict(self._images))
+
+    def start(self) -> None:
+        """Starts the worker processes, whose first batches then are there sooner.
+
+        A position that is set later ends them, and the next batch starts new ones.
+        """
+        if self._workers and self._iterator is None and self._restored is None:
+            self._started = _iterate(self._dataset[self._step :], self._workers)
+            self._started.start_prefetch()
 
     def get_state(self) -> dict[str, Any]:
         """The loader's position: the batches it has handed out, and of what."""
@@ -341,9 +353,10 @@ class TrainLoader:
 
     def close(self) -> None:
         """Ends the worker processes; the next batch starts new ones."""
-        if self._iterator is not None:
-            self._iterator.close()
-            self._iterator = None
+        for iterator in (self._iterator, self._started):
+            if iterator is not None:
+                iterator.close()
+        self._iterator = self._started = None
 
     def __enter__(self) -> "TrainLoader":
         return self

@@ -15,9 +15,8 @@ from cxrjax.codecs import get_codec, transcode
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.images.geometry import Geometry
-from cxrjax.input_pipeline import chat
+from cxrjax.input_pipeline import chat, llava_turns
 from cxrjax.input_pipeline.augment import ImageChange
-from cxrjax.input_pipeline.tokenizer import END_OF_TURN
 from cxrjax.input_pipeline.wording import UNKNOWN_ANSWER, UNKNOWN_TYPE
 from cxrjax.records import Answer, QARecord
 
@@ -95,6 +94,7 @@ class BoxText:
         return self.change.in_order(moved) if self.is_of_one else moved
 
 
+_Target = Callable[[QARecord, BoxText], str]
 # Between an answer and its reason; only what stands before it is the answer.
 REASONING = "\nReasoning: "
 
@@ -254,21 +254,22 @@ def _conversation(
     ask: Callable[[QARecord], str],
     target: Callable[[QARecord, BoxText], str],
     needs_finding: bool = False,
+    form: chat.ChatForm = chat.GEMMA,
 ) -> PromptFormat:
-    """The format that asks and answers so in Gemma 3's conversation, behind the earlier turns."""
+    """The format that asks and answers so in a family's conversation, behind the earlier turns."""
 
     def prefix(record: QARecord) -> str:
         try:
-            return chat.question(ask(record), _history(record))
+            return form.question(ask(record), _history(record))
         except UserError as error:
             where = f"question {record.question_id}: "
             raise UserError(where + str(error).removeprefix(where)) from None
 
     return PromptFormat(
         prefix,
-        lambda record, box_text: chat.answer(target(record, box_text)),
+        lambda record, box_text: form.answer(target(record, box_text)),
         begins=False,
-        end=END_OF_TURN,
+        end=form.end,
         needs_finding=needs_finding,
     )
 
@@ -316,6 +317,22 @@ def _reasoned(prompt: PromptFormat) -> PromptFormat:
     return dataclasses.replace(prompt, target=target, gives_reason=True)
 
 
+def _one_turn(
+    ask: Callable[[QARecord], str], turns: llava_turns.Turns, target: _Target = _answer_target
+) -> PromptFormat:
+    """The format that asks so in LLaVA's turns, the image before the question."""
+
+    def prefix(record: QARecord) -> str:
+        if record.history:
+            raise UserError(
+                f"question {record.question_id}: has earlier turns, and LLaVA's prompt formats ask "
+                "one question; use the format 'vqa', or leave history out"
+            )
+        return llava_turns.question(ask(record), turns)
+
+    return PromptFormat(prefix, target, begins=False)
+
+
 PROMPTS: dict[str, PromptFormat] = {
     # The question as it is written; the answer as it is written, its boxes in the model's codec.
     "vqa": PromptFormat(prefix=_question_prefix, target=_answer_target),
@@ -329,11 +346,18 @@ PROMPTS: dict[str, PromptFormat] = {
     ),
     # Gemma 3's conversation, in which MedGemma was tuned: the question and the answer as written.
     "medgemma": _conversation(_question, _answer_target),
+    # The same in Qwen2.5-VL's conversation.
+    "qwen": _conversation(_question, _answer_target, form=chat.QWEN),
     # GEMeX's dialogue: instruction, question and options; the answer with its reason and boxes.
     "gemex": PromptFormat(prefix=_instructed_prefix, target=_answer_target),
     # The same between the marks of LLaVA-Med's turns, as the paper prints it.
     "gemex_dialogue": PromptFormat(prefix=_dialogue_prefix, target=_dialogue_target),
     "gemex_chat": _conversation(_instructed, _answer_target),
+    # LLaVA 1.5's turns, and those of LLaVA-Med v1.5, which are Mistral's; GEMeX's request in them.
+    "llava": _one_turn(_question, "llava"),
+    "llava_med": _one_turn(_question, "llava_med"),
+    "gemex_llava": _one_turn(_instructed, "llava"),
+    "gemex_llava_med": _one_turn(_instructed, "llava_med"),
     # Answers in parts, each part's boxes behind it; and the same in Gemma 3's conversation.
     "grounded": PromptFormat(prefix=_question_prefix, target=_grounded_target),
     "grounded_chat": _conversation(_question, _grounded_target),
@@ -342,6 +366,6 @@ PROMPTS: dict[str, PromptFormat] = {
     "medgemma_boxes": _conversation(_medgemma_request, _medgemma_boxes_target, needs_finding=True),
 }
 # For a model that answers one question in several ways, as the stages of ViX-Ray do.
-PROMPTS |= {f"{name}_typed": _typed(PROMPTS[name]) for name in ("vqa", "medgemma")}
+PROMPTS |= {f"{name}_typed": _typed(PROMPTS[name]) for name in ("vqa", "medgemma", "qwen")}
 # Answer and reason in one, as the paper of VinDr-CXR-VQA prints them (figure 2).
-PROMPTS |= {f"{name}_reason": _reasoned(PROMPTS[name]) for name in ("vqa", "medgemma")}
+PROMPTS |= {f"{name}_reason": _reasoned(PROMPTS[name]) for name in ("vqa", "medgemma", "qwen")}

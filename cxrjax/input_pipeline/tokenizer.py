@@ -4,6 +4,13 @@ Two file formats give the same ids for the same text: `tokenizer.model` (Sentenc
 `tokenizer.json` (Hugging Face), of the Gemma family: pad, eos, bos, unk are ids 0 to 3, nothing is
 put before the text, spaces are kept, unknown characters are spelled in bytes.
 
+Llama's and Mistral's, which LLaVA has, are read too: unk, bos (`<s>`) and eos (`</s>`) are 0 to 2,
+a space is put before every text, and there are no location tokens: with them boxes are written in
+digits.
+
+Qwen's is byte-level BPE and comes as `tokenizer.json` alone: `<|endoftext|>` is its padding and its
+beginning, `<|im_end|>` ends a turn, every digit is a token, and there are no location tokens.
+
 PaliGemma's vocabulary has 1,024 pieces `<loc0000>`..`<loc1023>` for coordinates and 128
 `<seg000>`..`<seg127>` for masks (arXiv 2407.07726). A tokenizer that splits `<loc0123>` into
 characters trains without complaint and never localises, so every one of them is checked at load.
@@ -38,11 +45,22 @@ SEG_PIECES = tuple(f"<seg{index:03d}>" for index in range(NUM_SEG))
 PAD_ID, EOS_ID, BOS_ID, UNK_ID = 0, 1, 2, 3
 _SPECIAL_IDS = (PAD_ID, EOS_ID, BOS_ID, UNK_ID)
 _SPECIAL_PIECES = ("<pad>", "<eos>", "<bos>", "<unk>")
+# Of Llama's family; what stands for padding is masked, and so need not be there.
+_LLAMA_IDS = (0, 2, 1, 0)
+_LLAMA_PIECES = ("<pad>", "</s>", "<s>", "<unk>")
 
 # Where `<loc0000>` is in Gemma 3, and the pieces that stand there (see above).
 GEMMA3_LOC_START = 256_001
 LOC_CARRIERS = tuple(f"<unused{99 + bin_index}>" for bin_index in range(NUM_LOC))
 _RENAMED = dict(zip(LOC_CARRIERS, LOC_PIECES, strict=True))
+
+# Of Qwen's family.
+END_OF_TEXT, IM_START, IM_END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
+# The one regular expression that a file may have: how GPT-4's family and Qwen cut texts into words.
+_QWEN_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
 
 END_OF_TURN = "<end_of_turn>"
 IMAGE_SOFT_TOKEN = "<image_soft_token>"
@@ -52,8 +70,11 @@ MODEL_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
 _MOST_BYTES = 40 * MIB
 _MOST_LISTS = 2**20
 _MOST_PIECES, _MOST_ADDED, _LONGEST_PIECE = 2**20, 2**16, 1_000
-# What normalizers, pre-tokenizers and decoders of the Gemma family are made of.
-_STEPS = ("Sequence", "Replace", "Prepend", "Split", "Metaspace", "ByteFallback", "Fuse", "Strip")
+# What normalizers, pre-tokenizers and decoders are made of; the last two are of Qwen's.
+_STEPS = (
+    *("Sequence", "Replace", "Prepend", "Split", "Metaspace", "ByteFallback", "Fuse", "Strip"),
+    *("ByteLevel", "NFC"),
+)
 _MOST_STEPS = 100
 
 # Embeddings are padded to a multiple of 64, 128 or more rows (Gemma 3 4B: 262,145 entries, 262,208
@@ -119,6 +140,8 @@ class _SentencePieceFormat:
 
     def special_ids(self) -> tuple[int | None, ...]:
         processor = self._processor
+        if processor.pad_id() < 0 and processor.unk_id() == 0:  # no padding: Llama's
+            return None, processor.eos_id(), processor.bos_id(), processor.unk_id()
         return processor.pad_id(), processor.eos_id(), processor.bos_id(), processor.unk_id()
 
 
@@ -186,6 +209,7 @@ class _JsonFormat:
             ) from None
         # As in SentencePiece, `<eos>` within a text is five characters, not the end.
         self._tokenizer.encode_special_tokens = True
+        self._is_of_bytes = self.id_of(IM_START) is not None
         # Ids may have holes: counting the pieces would put the highest out of range.
         self.vocab_size = 1 + max(self._tokenizer.get_vocab().values(), default=-1)
 
@@ -231,8 +255,12 @@ class _JsonFormat:
             }
             for token in added:
                 token["content"] = _RENAMED.get(token["content"], token["content"])
+        bos = description["model"]["vocab"].get(_LLAMA_PIECES[2])
+        special: tuple[str, ...] = _LLAMA_PIECES if bos == _LLAMA_IDS[2] else _SPECIAL_PIECES
+        if IM_START in contents:
+            special = (END_OF_TEXT,)
         for token in added:
-            token["special"] = token["content"] in _SPECIAL_PIECES
+            token["special"] = token["content"] in special
 
     def encode(self, text: str) -> list[int]:
         return self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -244,14 +272,22 @@ class _JsonFormat:
         return self._tokenizer.token_to_id(piece)
 
     def piece_of(self, piece_id: int) -> str:
+        # Qwen's vocabulary spells bytes as letters; people are shown the text.
+        if self._is_of_bytes:
+            return self._tokenizer.decode([piece_id], skip_special_tokens=False)
         return self._tokenizer.id_to_token(piece_id) or ""
 
     def special_ids(self) -> tuple[int | None, ...]:
-        return tuple(self.id_of(piece) for piece in _SPECIAL_PIECES)
+        if self.id_of(IM_START) is not None:
+            return tuple(map(self.id_of, (END_OF_TEXT, IM_END, END_OF_TEXT, END_OF_TEXT)))
+        # Gemma has `<s>` too, a tag of HTML, with another id.
+        if self.id_of(_LLAMA_PIECES[2]) == _LLAMA_IDS[2]:
+            return None, *map(self.id_of, _LLAMA_PIECES[1:])
+        return tuple(map(self.id_of, _SPECIAL_PIECES))
 
 
 def _check_component(part: Any, where: str) -> None:
-    """Refuses steps that no tokenizer of the Gemma family has.
+    """Refuses steps that no tokenizer of these families has.
 
     Raises:
         ForeignError: another type, a regular expression, or a long text.
@@ -263,8 +299,9 @@ def _check_component(part: Any, where: str) -> None:
             _check_component(each, where)
     if not isinstance(part, dict):
         return
-    if "Regex" in part or part.get("type", "Replace") not in _STEPS:
-        found = "a regular expression" if "Regex" in part else shown_value(part["type"])
+    is_program = "Regex" in part and part["Regex"] != _QWEN_WORDS
+    if is_program or part.get("type", "Replace") not in _STEPS:
+        found = "a regular expression" if is_program else shown_value(part["type"])
         raise ForeignError(f"{where} has {found}, expected {', '.join(_STEPS)}, and plain texts")
     for each in part.values():
         if isinstance(each, list) and len(each) > _MOST_STEPS:
@@ -283,15 +320,15 @@ class Tokenizer:
 
     Attributes:
         name, model: as above, unchanged.
-        loc_ids: ids of `<loc0000>`..`<loc1023>`, one run.
-        stop_ids: what ends an answer: `<eos>`, and `<end_of_turn>` where there is one.
+        pad_id, eos_id, bos_id, unk_id: of its family.
+        loc_ids: ids of `<loc0000>`..`<loc1023>`, one run; of Llama's and Qwen's families none.
+        stop_ids: what ends an answer: `<eos>`, and `<end_of_turn>` where there is one; of Qwen's
+            family `<|im_end|>` and `<|endoftext|>`.
 
     Raises:
-        UserError: not a tokenizer, or one without the Gemma family's special ids or with a
-            `<locNNNN>` that is not exactly one id, or whose `<loc>` ids have gaps.
+        UserError: not a tokenizer, or one without the special ids of one of these families or
+            with a `<locNNNN>` that is not exactly one id, or whose `<loc>` ids have gaps.
     """
-
-    pad_id, eos_id, bos_id, unk_id = _SPECIAL_IDS
 
     def __init__(self, model: bytes, name: str = "tokenizer") -> None:
         self.model = model
@@ -302,10 +339,18 @@ class Tokenizer:
             self._format = _JsonFormat(model, name)
         else:
             self._format = _SentencePieceFormat(model, name)
-        self._check_special_ids()
-        self.loc_ids = self._check_loc_pieces()
+        ids = self._check_special_ids()
+        self.is_llama, self.is_qwen = ids == _LLAMA_IDS, ids not in (_LLAMA_IDS, _SPECIAL_IDS)
+        self.pad_id, self.eos_id, self.bos_id, self.unk_id = ids
+        has_loc = (
+            not (self.is_llama or self.is_qwen) or self._format.id_of(LOC_PIECES[0]) is not None
+        )
+        self.loc_ids = self._check_loc_pieces() if has_loc else np.zeros(0, np.int32)
         end_of_turn = self._format.id_of(END_OF_TURN)
-        self.stop_ids = (EOS_ID,) if end_of_turn is None else (EOS_ID, end_of_turn)
+        self.stop_ids = (self.eos_id,) if end_of_turn is None else (self.eos_id, end_of_turn)
+        if self.is_qwen:
+            self.stop_ids = (self.eos_id, self.pad_id)
+        self._silent = {*ids, self._format.id_of(_SPECIAL_PIECES[0])}
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes, str]]:
         return Tokenizer, (self.model, self.name)
@@ -330,7 +375,13 @@ class Tokenizer:
         `<pad>`, `<bos>`, `<eos>` and `<unk>` say nothing, nor do the padding rows that some
         embeddings have beyond the vocabulary.
         """
-        return self._format.decode([i for i in map(int, ids) if UNK_ID < i < self.vocab_size])
+        said = [i for i in map(int, ids) if i not in self._silent and i < self.vocab_size]
+        return self._format.decode(said)
+
+    @property
+    def loc_token_start(self) -> int:
+        """The id of `<loc0000>`; -1: there are no location tokens."""
+        return int(self.loc_ids[0]) if len(self.loc_ids) else -1
 
     def pieces(self, text: str) -> list[str]:
         """The pieces the text is split into, for people to read."""
@@ -354,13 +405,21 @@ class Tokenizer:
             )
         return found
 
-    def _check_special_ids(self) -> None:
+    def _check_special_ids(self) -> tuple[int, int, int, int]:
+        """Pad, eos, bos and unk, as they are in one of the families."""
         found = self._format.special_ids()
+        if found == (None, *_LLAMA_IDS[1:]):
+            return _LLAMA_IDS
+        if self._format.id_of(IM_START) is not None and None not in found:
+            pad, eos, bos, unk = (int(each) for each in found if each is not None)
+            return pad, eos, bos, unk
         if found != _SPECIAL_IDS:
             raise UserError(
                 f"{self.name}: pad, eos, bos, unk have ids {found}, expected 0, 1, 2, 3 as in "
-                "PaliGemma and Gemma; use a tokenizer of that family"
+                "PaliGemma and Gemma, eos 2, bos 1, unk 0 as in Llama and Mistral, or the pieces "
+                f"{END_OF_TEXT}, {IM_START} and {IM_END} of Qwen; use a tokenizer of these families"
             )
+        return _SPECIAL_IDS
 
     def _check_loc_pieces(self) -> Int32[np.ndarray, "1024"]:
         # Looked up and encoded: a piece may be in the vocabulary and yet lose to shorter ones.

@@ -124,10 +124,19 @@ def rope_frequencies(head_dim: int, base: float, scale: float = 1.0) -> Float[np
 
 
 def apply_rope(
-    x: Float[Array, "B S N H"], positions: Int[Array, "B S"], frequencies: Float[ArrayLike, " h"]
+    x: Float[Array, "B S N H"],
+    positions: Int[ArrayLike, "#B S"] | Int[ArrayLike, "#B S h"],
+    frequencies: Float[ArrayLike, " h"],
 ) -> Float[Array, "B S N H"]:
-    """Rotary position embedding, the halves of a head rotated against each other (Gemma)."""
-    angles = positions.astype(jnp.float32)[..., None, None] * frequencies
+    """Rotary position embedding, the halves of a head rotated against each other (Gemma).
+
+    Args:
+        positions: of each token, or of each pair of a token's entries.
+    """
+    of_pairs = jnp.asarray(positions, jnp.float32)
+    if of_pairs.ndim == 2:
+        of_pairs = of_pairs[..., None]
+    angles = of_pairs[..., None, :] * frequencies
     sin, cos = jnp.sin(angles), jnp.cos(angles)
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     rotated = [first * cos - second * sin, second * cos + first * sin]

@@ -99,7 +99,7 @@ def step_flops(
     decoder_backward = vision_backward or trains("projector", "decoder/embedder", "decoder/layers/")
     hidden_backward = decoder_backward or trains("decoder/final_norm")
     tokens = {
-        "vision": images * (0 if sizes.vision is None else sizes.vision.num_patches),
+        "vision": images * (0 if sizes.vision is None else sizes.vision.num_positions),
         "projector": 0 if sizes.vision is None else shown * sizes.vision.num_tokens,
         "decoder": rows * _num_context(sizes, shape) + text_rows * length,
         "box_head": shape.images * shape.questions * shape.boxes,
@@ -124,7 +124,12 @@ def step_flops(
         name = path_of(path)
         part = name.split("/")[0]
         kernel = math.prod(paths[f"{name}/kernel"])
-        gradients = backwards[part] + (f"{name}/kernel" in trained)
+        into = backwards[part.removesuffix("_out")]
+        if part == "projector_out":
+            part, into = "projector", into or trains("projector/")
+        elif name.startswith("vision/layers/") and sizes.vision is not None:
+            kernel = kernel * (sizes.vision.depth - sizes.vision.skip_last) // sizes.vision.depth
+        gradients = into + (f"{name}/kernel" in trained)
         # Nobody wants a layer's last product again, unless a norm stands behind it.
         last = name.endswith("/fc2") or (
             name.endswith("/down_proj") and not sizes.decoder.post_norms
@@ -141,7 +146,9 @@ def step_flops(
     if answer_tokens is None:
         answer_tokens = shape.images * shape.questions * shape.answer
     width, vocabulary = sizes.decoder.width, sizes.decoder.vocab_size
-    gradients = hidden_backward + trains("decoder/embedder/table")
+    gradients = hidden_backward + trains(
+        f"decoder/embedder/{'table' if sizes.decoder.tied else 'head'}"
+    )
     # The loss takes the gradient together with the logits, and makes nothing again.
     add("logits", 2.0 * answer_tokens * width * vocabulary, gradients, False)
     if loc_loss:
@@ -179,7 +186,11 @@ def _attention(sizes: VLMConfig, share: str, shape: BatchShape, images: int) -> 
     found = {}
     if sizes.vision is not None:
         vision = sizes.vision
-        found["vision"] = 4.0 * images * vision.num_patches**2 * vision.width * vision.depth
+        # Places of a window that lie beyond the image's edge are left out.
+        near = min(vision.window or 0, vision.image_size // vision.patch_size) ** 2
+        layers = range(vision.depth - vision.skip_last)
+        keys = sum(near if vision.is_local(n) else vision.num_positions for n in layers)
+        found["vision"] = 4.0 * images * vision.num_positions * vision.width * keys
     decoder, context = sizes.decoder, _num_context(sizes, shape)
     text, seen = shape.prefix + shape.answer, context
     rows, questions = shape.images, shape.images * shape.questions

@@ -1,17 +1,21 @@
-"""The Gemma decoder over [context | question | question ...] sequences, with a key-value cache.
+"""The decoder over [context | question | question ...] sequences, with a key-value cache.
 
-Gemma 1, 2 and 3 are one decoder: what tells them apart are fields of `DecoderConfig`.
+Gemma 1, 2 and 3, Llama, Mistral and Qwen2.5 are one decoder: what tells them apart are fields of
+`DecoderConfig`.
 """
 
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
+from cxrjax.errors import UserError
 from cxrjax.models.attention import KeySection, apply_rope, attend, rope_frequencies
 from cxrjax.models.layers import Linear, RMSNorm, TokenDropout, salt, scan_layers, stack_layers
 from cxrjax.models.layout import SequenceLayout
@@ -47,9 +51,10 @@ class Attention(nnx.Module):
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
         self.config = config
         inner, kv_inner = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-        self.q_proj = Linear(config.width, inner, rngs=rngs)
-        self.k_proj = Linear(config.width, kv_inner, rngs=rngs)
-        self.v_proj = Linear(config.width, kv_inner, rngs=rngs)
+        bias = config.qkv_bias
+        self.q_proj = Linear(config.width, inner, use_bias=bias, rngs=rngs)
+        self.k_proj = Linear(config.width, kv_inner, use_bias=bias, rngs=rngs)
+        self.v_proj = Linear(config.width, kv_inner, use_bias=bias, rngs=rngs)
         self.o_proj = Linear(inner, config.width, rngs=rngs)
         self.q_norm = nnx.data(RMSNorm(config.head_dim) if config.qk_norm else None)
         self.k_norm = nnx.data(RMSNorm(config.head_dim) if config.qk_norm else None)
@@ -57,7 +62,7 @@ class Attention(nnx.Module):
     def project(
         self,
         x: Float[Array, "B S D"],
-        positions: Int[Array, "B S"],
+        positions: Int[Array, "B S"] | Int[Array, "B S 3"],
         is_local: Bool[Array, ""] | bool,
         dropout: TokenDropout | None,
     ) -> tuple[Array, Array, Array]:
@@ -77,6 +82,8 @@ class Attention(nnx.Module):
         if config.local_rope_base is not None:
             local = rope_frequencies(config.head_dim, config.local_rope_base)
             frequencies = jnp.where(is_local, local, frequencies)
+        if positions.ndim == 3:  # each pair of a head turns by its own stream
+            positions = positions[..., np.repeat(np.arange(3), config.rope_sections)]
         q, k = apply_rope(q, positions, frequencies), apply_rope(k, positions, frequencies)
         scale = config.head_dim if config.query_scale is None else config.query_scale
         return q * scale**-0.5, k, v
@@ -139,6 +146,42 @@ class Attention(nnx.Module):
         out = checkpoint_name(jnp.concatenate(parts, axis=1), SAVED)
         return self.o_proj(out, noise), (context_k, context_v, text_k, text_v)
 
+    def read_behind(
+        self,
+        x: Float[Array, "B S D"],
+        context: tuple[Array, Array],
+        layout: SequenceLayout,
+        is_local: bool,
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """Attention of questions behind a context that was read before.
+
+        Args:
+            x: of the questions alone.
+            context: the context's keys and values in this layer.
+            layout: of the whole sequence.
+
+        Returns:
+            What the questions attend to, and their keys and values.
+        """
+        config = self.config
+        rows = x.shape[0]
+        local = layout.seen_locally if is_local else None
+        seen = layout.seen if local is None else local
+        questions = seen.text.shape[1]
+        q, k, v = self.project(x, layout.positions[:, layout.num_context :], is_local, None)
+        q = q.reshape(
+            rows, questions, -1, config.num_kv_heads, q.shape[2] // k.shape[2], q.shape[3]
+        )
+        text_k, text_v = (
+            y.reshape(rows, questions, -1, *y.shape[2:]).transpose(0, 3, 1, 2, 4) for y in (k, v)
+        )
+        sections = [KeySection(text_k, text_v, seen.text)]
+        if layout.num_context:
+            sections.insert(0, KeySection(*context, seen.text_to_context))
+        out = attend(q.transpose(0, 3, 1, 4, 2, 5), sections, config.attn_softcap)
+        out = out.transpose(0, 2, 4, 1, 3, 5).reshape(rows, x.shape[1], -1)
+        return self.o_proj(out), (text_k, text_v)
+
     def decode(
         self,
         x: Float[Array, "B Q D"],
@@ -146,16 +189,14 @@ class Attention(nnx.Module):
         cache: LayerCache,
         masks: DecodeMasks,
         is_local: bool,
-        step: Int[Array, ""],
+        step: Int[Array, "*rows"],
     ) -> tuple[Array, LayerCache]:
         """One new token for each question; `step` counts the answer tokens before it."""
         rows, questions, _ = x.shape
         q, k, v = self.project(x, positions, is_local, None)
         q = q.reshape(rows, questions, 1, self.config.num_kv_heads, -1, self.config.head_dim)
         answer_k, answer_v = (
-            jax.lax.dynamic_update_slice_in_dim(
-                old, new.transpose(0, 2, 1, 3)[:, :, :, None], step, axis=3
-            )
+            _put(old, new.transpose(0, 2, 1, 3)[:, :, :, None], step)
             for old, new in ((cache.answer_k, k), (cache.answer_v, v))
         )
         sections = [
@@ -169,10 +210,27 @@ class Attention(nnx.Module):
         return self.o_proj(out), cache._replace(answer_k=answer_k, answer_v=answer_v)
 
 
+def _put(
+    answers: Float[Array, "B K Q A H"],
+    new: Float[Array, "B K Q 1 H"],
+    step: Int[Array, "*rows"],
+) -> Array:
+    """The answers with one more token, in the same slot of all rows or in each row's own."""
+    if step.ndim == 0:
+        return jax.lax.dynamic_update_slice_in_dim(answers, new, step, axis=3)
+    put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=2)
+    return jax.vmap(put)(answers, new, step)
+
+
+def _norm(config: DecoderConfig) -> RMSNorm:
+    return RMSNorm(config.width, config.norm_eps, plain=config.plain_norms)
+
+
 class MLP(nnx.Module):
-    """Gated linear unit with a tanh-approximated GELU."""
+    """Gated linear unit with a tanh-approximated GELU, or a SiLU."""
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
+        self.activation = config.activation
         self.gate_proj = Linear(config.width, config.mlp_dim, rngs=rngs)
         self.up_proj = Linear(config.width, config.mlp_dim, rngs=rngs)
         self.down_proj = Linear(config.mlp_dim, config.width, rngs=rngs)
@@ -181,7 +239,8 @@ class MLP(nnx.Module):
         self, x: Float[Array, "B S D"], dropout: TokenDropout | None = None
     ) -> Float[Array, "B S D"]:
         drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
-        gate = jax.nn.gelu(self.gate_proj(x, drop("gate_proj")), approximate=True)
+        gate = self.gate_proj(x, drop("gate_proj"))
+        gate = jax.nn.silu(gate) if self.activation == "silu" else jax.nn.gelu(gate)
         return self.down_proj(gate * self.up_proj(x, drop("up_proj")), drop("down_proj"))
 
 
@@ -189,12 +248,12 @@ class Block(nnx.Module):
     """Pre-norm transformer block, with norms behind attention and MLP as well where asked for."""
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
-        self.attn_norm = RMSNorm(config.width)
+        self.attn_norm = _norm(config)
         self.attn = Attention(config, rngs)
-        self.attn_post_norm = nnx.data(RMSNorm(config.width) if config.post_norms else None)
-        self.mlp_norm = RMSNorm(config.width)
+        self.attn_post_norm = nnx.data(_norm(config) if config.post_norms else None)
+        self.mlp_norm = _norm(config)
         self.mlp = MLP(config, rngs)
-        self.mlp_post_norm = nnx.data(RMSNorm(config.width) if config.post_norms else None)
+        self.mlp_post_norm = nnx.data(_norm(config) if config.post_norms else None)
 
     def __call__(
         self,
@@ -202,9 +261,11 @@ class Block(nnx.Module):
         layout: SequenceLayout,
         is_local: Bool[Array, ""] | bool,
         dropout: TokenDropout | None,
+        last: int = 0,
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
+        """The stream after the block, of so many last tokens (0: all), and keys of all tokens."""
         attended, keys_values = self.attn(self.attn_norm(x), layout, is_local, dropout)
-        return self._add(x, attended, dropout), keys_values
+        return self._add(x[:, -last:], attended[:, -last:], dropout), keys_values
 
     def decode(
         self,
@@ -213,11 +274,21 @@ class Block(nnx.Module):
         cache: LayerCache,
         masks: DecodeMasks,
         is_local: bool,
-        step: Int[Array, ""],
+        step: Int[Array, "*rows"],
     ) -> tuple[Array, LayerCache]:
         normed = self.attn_norm(x)
         attended, cache = self.attn.decode(normed, positions, cache, masks, is_local, step)
         return self._add(x, attended, None), cache
+
+    def read_behind(
+        self,
+        x: Float[Array, "B S D"],
+        context: tuple[Array, Array],
+        layout: SequenceLayout,
+        is_local: bool,
+    ) -> tuple[Array, tuple[Array, Array]]:
+        attended, keys_values = self.attn.read_behind(self.attn_norm(x), context, layout, is_local)
+        return self._add(x, attended, None), keys_values
 
     def _add(self, x: Array, attended: Array, dropout: TokenDropout | None) -> Array:
         """The residual stream with attention's output, then the MLP's, added."""
@@ -231,7 +302,7 @@ class Block(nnx.Module):
 
 
 class Embedder(nnx.Module):
-    """Token embedding, used again as the output layer.
+    """Token embedding, used again as the output layer where there is no other (`head`).
 
     `loc_delta`, where `add_loc_delta` has made it, is added to the rows of the `<loc>` tokens on
     both sides, so that these rows train while the table stays frozen.
@@ -240,6 +311,7 @@ class Embedder(nnx.Module):
     def __init__(self, config: DecoderConfig, loc_token_start: int, rngs: nnx.Rngs):
         self.width = config.width
         self.softcap = config.final_softcap
+        self.input_scale = config.width**0.5 if config.scale_embeddings else 1.0
         self.loc_token_start = loc_token_start
         table = config.width**-0.5 * jax.random.normal(
             rngs.params(), (config.vocab_size, config.width)
@@ -254,24 +326,39 @@ class Embedder(nnx.Module):
             table = jax.lax.dynamic_update_slice_in_dim(table, rows, loc_token_start, axis=0)
         self.table = nnx.Param(table)
         self.loc_delta: Any = nnx.data(None)
+        drawn = None
+        if not config.tied:
+            drawn = config.width**-0.5 * jax.random.normal(rngs.params(), table.shape)
+        self.head = nnx.data(None if drawn is None else nnx.Param(drawn))
+
+    @property
+    def rows(self) -> Array:
+        """The output layer, [V, D]."""
+        return self.table[...] if self.head is None else self.head[...]
 
     def add_loc_delta(self) -> None:
-        """Makes the `<loc>` rows trainable by a difference that starts at zero."""
+        """Makes the `<loc>` rows trainable by a difference that starts at zero.
+
+        Raises:
+            UserError: the vocabulary has no such rows.
+        """
+        if self.loc_token_start < 0:
+            raise UserError("lora.loc_rows: this model's vocabulary has no <loc> tokens to train")
         self.loc_delta = nnx.Param(jnp.zeros((NUM_LOC_TOKENS, self.width)))
 
     def encode(self, tokens: Int[Array, "*batch"], dtype: jnp.dtype) -> Float[Array, "*batch D"]:
-        """Rows of the tokens, scaled by sqrt(width)."""
+        """Rows of the tokens, scaled by sqrt(width) in Gemma."""
         x = self.table[...][tokens]
         if self.loc_delta is not None:
             index = tokens - self.loc_token_start
             is_loc = (index >= 0) & (index < NUM_LOC_TOKENS)
             delta = self.loc_delta[...][jnp.clip(index, 0, NUM_LOC_TOKENS - 1)]
             x = x + jnp.where(is_loc[..., None], delta, 0.0)
-        return (x * self.width**0.5).astype(dtype)
+        return (x * self.input_scale).astype(dtype)
 
     def decode(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
         """Logits over the whole vocabulary, float32."""
-        logits = _float32_logits(hidden, self.table[...])
+        logits = _float32_logits(hidden, self.rows)
         if self.loc_delta is None:
             return self._cap(logits)
         delta = _float32_logits(hidden, self.loc_delta[...])
@@ -284,9 +371,7 @@ class Embedder(nnx.Module):
 
     def decode_loc(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch 1024"]:
         """Logits over the `<loc>` tokens alone, float32."""
-        rows = jax.lax.dynamic_slice_in_dim(
-            self.table[...], self.loc_token_start, NUM_LOC_TOKENS, axis=0
-        )
+        rows = jax.lax.dynamic_slice_in_dim(self.rows, self.loc_token_start, NUM_LOC_TOKENS, axis=0)
         if self.loc_delta is not None:
             rows = rows + self.loc_delta[...]
         return self._cap(_float32_logits(hidden, rows))
@@ -295,7 +380,7 @@ class Embedder(nnx.Module):
         self, hidden: Float[Array, "*batch D"], tokens: Sequence[int]
     ) -> Float[Array, "*batch n"]:
         """Logits over a few tokens alone, none of them a `<loc>`, float32."""
-        return self._cap(_float32_logits(hidden, self.table[...][jnp.asarray(tokens)]))
+        return self._cap(_float32_logits(hidden, self.rows[jnp.asarray(tokens)]))
 
     def _cap(self, logits: Array) -> Array:
         return logits if self.softcap is None else self.softcap * jnp.tanh(logits / self.softcap)
@@ -313,7 +398,10 @@ def _float32_logits(hidden: Float[Array, "*batch D"], rows: Float[Array, "v D"])
 
 
 class Decoder(nnx.Module):
-    """Embedder, blocks and final norm (Gemma: arXiv 2403.08295, 2408.00118, 2503.19786)."""
+    """Embedder, blocks and final norm.
+
+    Gemma: arXiv 2403.08295, 2408.00118, 2503.19786; Llama 2: 2307.09288; Mistral: 2310.06825.
+    """
 
     def __init__(
         self,
@@ -329,7 +417,7 @@ class Decoder(nnx.Module):
         self.unroll = unroll
         self.embedder = Embedder(config, loc_token_start, rngs)
         self.layers = stack_layers(lambda r: Block(config, r), config.depth, rngs)
-        self.final_norm = RMSNorm(config.width)
+        self.final_norm = _norm(config)
 
     def __call__(
         self,
@@ -338,11 +426,22 @@ class Decoder(nnx.Module):
         dropout: TokenDropout | None = None,
         *,
         return_keys: bool = False,
-    ) -> tuple[Array, tuple[Array, Array, Array, Array] | None]:
+        blocks: list[Block] | None = None,
+        last: int = 0,
+    ) -> tuple[Array, Any]:
         """The residual stream after the last block (before the final norm).
 
         With `return_keys`, also every layer's (context_k, context_v, text_k, text_v), stacked.
+        With `blocks`, which `blocks()` took apart, those of each layer are a list; no dropout then,
+        and with `last` the stream of so many last tokens alone (0: all).
         """
+        if blocks is not None:
+            keys = []
+            for number, block in enumerate(blocks):
+                asked = last if number + 1 == len(blocks) else 0
+                x, of_layer = block(x, layout, self.config.is_local(number), None, asked)
+                keys.append(of_layer)
+            return x, keys
 
         depth = self.config.depth
         local_layers = jnp.array([self.config.is_local(layer) for layer in range(depth)])
@@ -362,7 +461,7 @@ class Decoder(nnx.Module):
         caches: list[LayerCache],
         masks: DecodeMasks,
         local_masks: DecodeMasks,
-        step: Int[Array, ""],
+        step: Int[Array, "*rows"],
     ) -> tuple[Array, list[LayerCache]]:
         """One new token for each question through all blocks, which `blocks()` took apart."""
         updated = []
@@ -372,6 +471,25 @@ class Decoder(nnx.Module):
             x, cache = block.decode(x, positions, cache, seen, is_local, step)
             updated.append(cache)
         return self.final_norm(x), updated
+
+    def read_behind(
+        self,
+        blocks: list[Block],
+        x: Float[Array, "B S D"],
+        contexts: list[tuple[Array, Array]],
+        layout: SequenceLayout,
+    ) -> tuple[Array, list[tuple[Array, Array]]]:
+        """The residual stream of questions behind a context that was read before, and their keys.
+
+        Args:
+            contexts: keys and values of the context in each layer.
+            layout: of context and questions together.
+        """
+        keys = []
+        for number, (block, context) in enumerate(zip(blocks, contexts, strict=True)):
+            x, of_layer = block.read_behind(x, context, layout, self.config.is_local(number))
+            keys.append(of_layer)
+        return x, keys
 
     def blocks(self) -> list[Block]:
         """The blocks one by one: a decode loop is faster on them than on stacked ones."""

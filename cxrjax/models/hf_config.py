@@ -9,11 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax.border.closed_world import NO_MATTER, Rule, check_settings
+from cxrjax.border.closed_world import CHECKED_LATER, NO_MATTER, Rule, check_settings
 from cxrjax.border.foreign_files import MIB
+from cxrjax.border.names import shown_value
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object
 from cxrjax.models.hf_layout import check_architecture
+from cxrjax.models.presets import CLIP_MEAN, CLIP_STD
+from cxrjax.models.whole_configs import states_all
 
 CONFIG_FILE = "config.json"
 # The picture's way into the model: a file of its own, or since transformers 5 a part of another.
@@ -93,6 +96,85 @@ _TEXT = {
         keys={**_ROPE, "full_attention": _EITHER_ROPE, "sliding_attention": _EITHER_ROPE},
     ),
 }
+# Llama's and Mistral's decoder, as LLaVA has it.
+_LLAMA = {
+    **{key: _TEXT[key] for key in _COMMON if key != "tie_word_embeddings"},
+    **{
+        key: _TEXT[key]
+        for key in (
+            *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+            *("num_attention_heads", "rope_theta", "rope_scaling", "attention_bias"),
+        )
+    },
+    "model_type": Rule(("llama", "mistral")),
+    "num_key_value_heads": Rule((None,), most=2**10),
+    "head_dim": Rule((None,), most=2**12),
+    "hidden_act": Rule(("silu",)),
+    "rms_norm_eps": Rule(most=0.1),
+    "mlp_bias": Rule((False, None)),
+    "pretraining_tp": Rule((1, None)),
+    "sliding_window": Rule((None,), most=2**40),  # of Mistral; Llama reads none
+    "rope_parameters": _EITHER_ROPE,
+    "tie_word_embeddings": Rule((False, None)),
+}
+# Qwen2.5-VL's decoder. Published files have these keys beside those of the whole model.
+_QWEN_ROPE = Rule(
+    (None,),
+    keys={
+        "rope_type": Rule(("default", "mrope")),
+        "type": Rule(("default", "mrope")),
+        "rope_theta": _THETA,
+        "mrope_section": Rule(items=tuple(range(1, 2**11))),
+    },
+)
+_QWEN_TEXT = {
+    key: _TEXT[key]
+    for key in (
+        *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+        *("num_attention_heads", "rope_theta"),
+    )
+} | {
+    "num_key_value_heads": Rule((None,), most=2**10),
+    "hidden_act": Rule(("silu",)),
+    "rms_norm_eps": Rule(most=0.1),
+    "attention_dropout": Rule((0, None)),
+    "use_sliding_window": Rule((False, None)),
+    # Without it these count for nothing.
+    "sliding_window": NO_MATTER,
+    "max_window_layers": NO_MATTER,
+    "layer_types": Rule((None,), items=("full_attention",)),
+    "rope_scaling": _QWEN_ROPE,
+    "rope_parameters": _QWEN_ROPE,
+}
+_QWEN_IDS = dict.fromkeys(
+    (
+        *("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
+        *("vision_token_id", "image_token_index", "ignore_index"),
+    ),
+    NO_MATTER,
+)
+_QWEN_VISION = {
+    **{key: rule for key, rule in _COMMON.items() if key != "tie_word_embeddings"},
+    "model_type": Rule(("qwen2_5_vl", "qwen2_5_vl_vision")),
+    "depth": Rule(most=MOST_LAYERS),
+    "hidden_size": Rule(most=2**16),
+    "intermediate_size": Rule(most=2**20),
+    "num_heads": Rule(most=2**10),
+    "hidden_act": Rule(("silu",)),
+    "in_channels": Rule((3,)),
+    "in_chans": Rule((3,)),
+    "patch_size": Rule(most=2**10),
+    "spatial_merge_size": Rule(most=2**6),
+    "temporal_patch_size": Rule((2,)),
+    "window_size": Rule(most=2**13),
+    "out_hidden_size": Rule(most=2**16),
+    "fullatt_block_indexes": Rule(items=tuple(range(MOST_LAYERS))),
+    "rope_parameters": Rule(
+        (None,), keys={"rope_type": Rule(("axial",)), "rope_theta": Rule((10_000,))}
+    ),
+    "spatial_patch_size": NO_MATTER,  # published, and read by no version
+    "tokens_per_second": NO_MATTER,  # of videos
+}
 _VISION = {
     **_COMMON,
     "model_type": Rule(("siglip_vision_model",)),
@@ -109,6 +191,14 @@ _VISION = {
     "projection_dim": NO_MATTER,
     "vocab_size": NO_MATTER,
     "projector_hidden_act": NO_MATTER,  # published, and read by no version
+}
+_CLIP = {
+    **{key: rule for key, rule in _VISION.items() if key != "projector_hidden_act"},
+    "model_type": Rule(("clip_vision_model",)),
+    "hidden_act": Rule(("quick_gelu",)),
+    "layer_norm_eps": Rule((1e-5,)),
+    "initializer_factor": NO_MATTER,
+    "dropout": Rule((0,)),
 }
 
 
@@ -136,6 +226,40 @@ _BY_KIND = {
         ),
     },
     "gemma3_text": _TEXT,
+    "llava": {
+        **_COMMON,
+        "tie_word_embeddings": Rule((False, None)),
+        "text_config": Rule((None,), keys=_LLAMA),
+        "vision_config": Rule((None,), keys=_CLIP),
+        "projector_hidden_act": Rule(("gelu",)),
+        "vision_feature_select_strategy": Rule(("default",)),
+        "vision_feature_layer": Rule(tuple(range(-1, -100, -1))),
+        "multimodal_projector_bias": Rule((True,)),
+        **dict.fromkeys(
+            (
+                *("image_token_index", "image_token_id", "ignore_index", "image_seq_length"),
+                *("vocab_size", "projection_dim", "hidden_size"),
+            ),
+            NO_MATTER,
+        ),
+    },
+    "qwen2_5_vl": {
+        **_COMMON,
+        **_QWEN_TEXT,
+        **_QWEN_IDS,
+        "text_config": Rule(
+            (None,),
+            keys={
+                **{key: rule for key, rule in _COMMON.items() if key != "tie_word_embeddings"},
+                **_QWEN_TEXT,
+                **_QWEN_IDS,
+                "model_type": Rule(("qwen2_5_vl_text", "qwen2_5_vl")),
+                "tie_word_embeddings": Rule((True, False, None)),
+                "vision_config": CHECKED_LATER,
+            },
+        ),
+        "vision_config": Rule((None,), keys=_QWEN_VISION),
+    },
 }
 
 _HALF = Rule(([0.5, 0.5, 0.5], None))
@@ -163,10 +287,46 @@ _PICTURE = {
         NO_MATTER,
     ),
 }
-_AROUND_PICTURE = {
-    "image_processor": Rule((None,), keys=_PICTURE),
-    **dict.fromkeys(("processor_class", "image_seq_length"), NO_MATTER),
+# CLIP's colours; how the square comes about is in the settings (`data.geometry`), not here: LLaVA's
+# own code pads the picture, its processor for transformers cuts the middle out.
+_CLIP_PICTURE = {
+    **_PICTURE,
+    "image_mean": Rule((list(CLIP_MEAN), None)),
+    "image_std": Rule((list(CLIP_STD), None)),
+    "do_center_crop": NO_MATTER,
+    "do_pad": NO_MATTER,
 }
+
+
+# Its images are of any size; ours are resized to one, whatever these say.
+_QWEN_PICTURE = {
+    **_CLIP_PICTURE,
+    **dict.fromkeys(("min_pixels", "max_pixels", "patch_size"), NO_MATTER),
+    "merge_size": NO_MATTER,
+    "temporal_patch_size": Rule((2,)),
+}
+
+
+def _around(picture: Mapping[str, Rule], *more: str) -> dict[str, Rule]:
+    """The rules of a processor's file, a part of which is the picture's."""
+    notes = dict.fromkeys(("processor_class", "image_seq_length", *more), NO_MATTER)
+    return {"image_processor": Rule((None,), keys=picture), **notes}
+
+
+_PICTURES = {_PREPROCESSOR: _PICTURE, _PROCESSOR: _around(_PICTURE)}
+_CLIP_PICTURES = {
+    _PREPROCESSOR: _CLIP_PICTURE,
+    _PROCESSOR: _around(
+        _CLIP_PICTURE,
+        *("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens"),
+        *("image_token", "chat_template"),
+    ),
+}
+_QWEN_PICTURES = {
+    _PREPROCESSOR: _QWEN_PICTURE,
+    _PROCESSOR: _around(_QWEN_PICTURE, "video_processor", "chat_template"),
+}
+_PICTURES_OF = {"llava": _CLIP_PICTURES, "qwen2_5_vl": _QWEN_PICTURES}
 
 
 def read_config(directory: str | Path) -> dict[str, Any]:
@@ -177,12 +337,12 @@ def read_config(directory: str | Path) -> dict[str, Any]:
             key or a value that we do not have; so has the preprocessor's file beside it.
     """
     directory = Path(directory)
-    for name, rules in ((_PREPROCESSOR, _PICTURE), (_PROCESSOR, _AROUND_PICTURE)):
+    stated = read_json_object(directory / CONFIG_FILE, MOST_CONFIG_BYTES)
+    for name, rules in _PICTURES_OF.get(str(stated.get("model_type")), _PICTURES).items():
         path = directory / name
         if path.is_file():
             checked(read_json_object(path, MOST_CONFIG_BYTES), rules, str(path))
-    path = directory / CONFIG_FILE
-    return complete_config(read_json_object(path, MOST_CONFIG_BYTES), str(path))
+    return complete_config(stated, str(directory / CONFIG_FILE))
 
 
 def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -195,6 +355,12 @@ def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     check_architecture(kind, where)
     stated = {key: value for key, value in config.items() if key != "model_type"}
     values = checked(stated, _BY_KIND[str(kind)], where)
+    if kind == "qwen2_5_vl":
+        values = _qwen_in_parts(values, where)
+    text = values if kind == "gemma3_text" else values.get("text_config") or {}
+    _check_rope(text, where, is_gemma3=str(kind).startswith("gemma3"))
+    if states_all(str(kind), values):
+        return {"model_type": kind, **values}
     # Here, since it takes seconds.
     from transformers import AutoConfig
 
@@ -204,6 +370,71 @@ def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     except Exception as error:
         line = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise UserError(f"{where}: not a configuration that transformers reads: {line}") from None
+
+
+def _qwen_in_parts(values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Qwen2.5-VL's settings with those of the decoder in their part, wherever they stood.
+
+    Raises:
+        UserError: a setting stands in both places, and is not the same; a part is missing.
+    """
+    keys = (*_QWEN_TEXT, "tie_word_embeddings")
+    beside = {key: values[key] for key in keys if key in values}
+    text = dict(values.get("text_config") or {})
+    if text:
+        # Files of transformers 4.5x have both.
+        differing = [key for key, value in beside.items() if text.get(key, value) != value]
+        differing += [key for key in beside if key not in text and key in _QWEN_TEXT]
+        if differing:
+            raise UserError(
+                f"{where}: {differing[0]} is {shown_value(beside[differing[0]])}, and text_config "
+                f"has {shown_value(text.get(differing[0]))}; remove the one that is wrong"
+            )
+    text = {key: value for key, value in (beside | text).items() if key in keys}
+    tied = text.pop("tie_word_embeddings", None) or False
+    lacking = [key for key in ("vision_config",) if not values.get(key)]
+    lacking += [] if text else ["text_config"]
+    if lacking:
+        raise UserError(f"{where}: {lacking[0]} is not there; use the config.json of the weights")
+    return {
+        "text_config": text,
+        "vision_config": values["vision_config"],
+        "tie_word_embeddings": tied,
+    }
+
+
+def _check_rope(text: Mapping[str, Any], where: str, *, is_gemma3: bool) -> None:
+    """Refuses what one version of transformers reads of rotary positions and another passes over.
+
+    Raises:
+        UserError: two places for the same, or two kinds in one; of Gemma 3, whose layers have two
+            sorts of positions, a kind under the older key, or one that is of neither sort.
+    """
+    places = {key: text.get(key) or {} for key in ("rope_scaling", "rope_parameters")}
+    if all(places.values()):
+        raise UserError(
+            f"{where}: rope_scaling and rope_parameters are both there, and the first would make "
+            "the second count for nothing; remove one"
+        )
+    for key, place in places.items():
+        sorts = {part: place.get(part) or {} for part in ("full_attention", "sliding_attention")}
+        has_sorts = any(sorts.values())
+        if has_sorts and set(place) - set(sorts):
+            extra = ", ".join(sorted(set(place) - set(sorts)))
+            raise UserError(f"{where}: {key} has {extra} beside its sorts of layers; remove them")
+        if is_gemma3 and key == "rope_parameters" and place and not has_sorts:
+            raise UserError(
+                f"{where}: rope_parameters of Gemma 3 are full_attention's and "
+                "sliding_attention's; what stands beside them counts for nothing"
+            )
+        for part in (place, *sorts.values()):
+            older = part.get("type")
+            older = None if older == "mrope" else older  # Qwen's name for what is default
+            if older is not None and (is_gemma3 or older != part.get("rope_type", older)):
+                raise UserError(
+                    f"{where}: {key} has type {older!r}, which not every version of transformers "
+                    "reads here; name it rope_type"
+                )
 
 
 def checked(found: Mapping[str, Any], rules: Mapping[str, Rule], where: str) -> dict[str, Any]:

@@ -1,11 +1,13 @@
 """Parameters from Hugging Face's safetensors files, read straight into (sharded) device arrays.
 
-Each parameter is read alone, of stacked layers each tensor into its place, and of a tensor only the
-part that a device holds. So the host never has two copies of the weights: on a CPU, where host and
-device are one, reading needs the weights and what the system maps of the file being read.
+Each parameter is read alone, of stacked layers each tensor into its place, straight from the mapped
+file, and of a tensor only the part that a device holds. So the host never has two copies of the
+weights: on a CPU, where host and device are one, reading needs the weights and what the system maps
+of the tensor being read.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,22 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from safetensors import SafetensorError, safe_open
 
-from cxrjax.border.foreign_files import MIB
+from cxrjax.border.foreign_files import MIB, open_foreign
 from cxrjax.border.names import file_name
 from cxrjax.border.weights import Stored, read_safetensors_header
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object, reading
 from cxrjax.models.hf_config import CONFIG_FILE, MOST_CONFIG_BYTES
-from cxrjax.models.hf_layout import TensorRule, canonical_name, tensor_rules, to_ours
+from cxrjax.models.hf_layout import (
+    TensorRule,
+    canonical_name,
+    found_prefixes,
+    published_prefixes,
+    tensor_rules,
+    to_ours,
+    with_prefix,
+)
 from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.presets import VLMConfig
 from cxrjax.models.vlm import VLM
@@ -32,9 +41,11 @@ _MOST_INDEX_BYTES = 8 * MIB
 _MOST_SHARDS = 10_000
 _FETCH = "fetch the checkpoint again, all of its files"
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
-_DTYPES = ("F32", "BF16", "F16")
+_DTYPES = {"F32": np.dtype("<f4"), "BF16": np.dtype(jnp.bfloat16), "F16": np.dtype("<f2")}
 _LM_HEAD, _EMBEDDING = "lm_head.weight", "text.embed_tokens.weight"
 
+# Rows of a kernel that are transposed at a time: a line of the cache for each, of sixteen numbers.
+_TRANSPOSED_ROWS = 16
 # Rows of the embedding compared at a time with an output layer that should equal it.
 _ROWS = 8192
 
@@ -62,8 +73,10 @@ class SafetensorsFiles:
         self.tensors: dict[str, Stored] = {}
         self.files: dict[str, Path] = {}
         self.metadata: dict[str, str] = {}
+        self._states: dict[Path, tuple[int, ...]] = {}
         for path in paths:
             with reading(path, hint=_FETCH):
+                self._states[path] = _state(os.stat(path))
                 tensors, metadata = read_safetensors_header(path)
             self.metadata |= metadata
             for name, found in tensors.items():
@@ -90,13 +103,31 @@ class SafetensorsFiles:
         Raises:
             UserError: the file is no longer what it was.
         """
+        return np.array(self.mapped(name, index))
+
+    def mapped(self, name: str, index: tuple[slice, ...] = ()) -> np.ndarray:
+        """`read` without a copy: the file's pages, which are to be let go of soon.
+
+        What the system has mapped of a file counts as this process's memory.
+        """
         path, stored = self.files[name], self.tensors[name]
-        # Opened each time: what the system has mapped of a file counts as ours until it is closed.
         try:
-            with safe_open(path, framework="np") as file:
-                return file.get_slice(stored.name)[index or ...]
-        except (SafetensorError, OSError) as error:
+            with open_foreign(path) as file:
+                if _state(os.fstat(file.fileno())) != self._states[path]:
+                    raise ForeignError("it has changed since it was opened")
+                kind = _DTYPES[stored.dtype]
+                nbytes = math.prod(stored.shape) * kind.itemsize
+                if not nbytes:
+                    return np.empty(stored.shape, kind)[index or ...]
+                pages = np.memmap(file, np.uint8, "r", stored.start, (nbytes,))
+        except (ForeignError, OSError, ValueError) as error:
             raise UserError(f"{path}: {stored.name} cannot be read ({error}); {_FETCH}") from None
+        return pages.view(np.ndarray).view(kind).reshape(stored.shape)[index or ...]
+
+
+def _state(found: os.stat_result) -> tuple[int, ...]:
+    """The identity of a file and of what is in it."""
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def open_checkpoint(directory: str | Path) -> SafetensorsFiles:
@@ -181,9 +212,11 @@ def read_parameters(
             it lacks, all in one message; a tensor of another shape. An output layer other than
             the embedding.
     """
-    shapes = check_tensors(files.shapes, config, where)
+    stated = {name: tensor.name for name, tensor in files.tensors.items()}
+    shapes = check_tensors(files.shapes, config, where, stated)
     dtype = dtype or common_dtype(files)
-    arrays = {}
+    arrays: dict[str, jax.Array] = {}
+    before: jax.Array | None = None
     for rule in tensor_rules(config):
         shape = shapes[rule.path]
         names = rule.names(config)
@@ -197,34 +230,43 @@ def read_parameters(
         ) -> np.ndarray:
             return _read_part(files, rule, names, shape, index or (), dtype)
 
-        # Waited for: the host's memory of one parameter is free before the next is read.
-        arrays[rule.path] = jax.block_until_ready(
-            jax.make_array_from_callback(shape, sharding, part)
-        )
-    _check_tied(files, where)
+        arrays[rule.path] = jax.make_array_from_callback(shape, sharding, part)
+        # One is on its way to the device while the next is read; the host's memory of the one
+        # before it is free.
+        if before is not None:
+            before.block_until_ready()
+        before = arrays[rule.path]
+    if config.decoder.tied:
+        _check_tied(files, where)
     return arrays
 
 
 def check_tensors(
-    found: Mapping[str, tuple[int, ...]], config: VLMConfig, where: str
+    found: Mapping[str, tuple[int, ...]],
+    config: VLMConfig,
+    where: str,
+    stated: Mapping[str, str] | None = None,
 ) -> dict[str, tuple[int, ...]]:
     """The shapes of a model's parameters, where a checkpoint has exactly their tensors.
 
     Args:
         found: shapes by canonical name.
+        stated: the file's own names by those, for messages; None: the same.
 
     Raises:
         UserError: tensors without a place or missing, all in one message; one of another shape.
     """
+    stated = stated or {}
     # By name first: it takes the number of layers alone.
-    _check_names(found, config, where)
+    _check_names(found, config, where, stated)
     shapes = parameter_shapes(abstract_vlm(config))
     for rule in tensor_rules(config):
         wanted = rule.their_shape(shapes[rule.path], _patch_size(config))
         for name in rule.names(config):
-            _check_shape(name, found[name], wanted, where)
-    if _LM_HEAD in found:
-        _check_shape(_LM_HEAD, found[_LM_HEAD], found[_EMBEDDING], where)
+            _check_shape(stated.get(name, name), found[name], wanted, where)
+    if _LM_HEAD in found and config.decoder.tied:
+        name = stated.get(_LM_HEAD, _LM_HEAD)
+        _check_shape(name, found[_LM_HEAD], found[_EMBEDDING], where)
     return shapes
 
 
@@ -246,11 +288,11 @@ def parameters_of_stream(
     }
     arrays: dict[str, np.ndarray] = {}
     head = None
-    seen = set()
+    seen = {}
     for stated, tensor in tensors:
         name = canonical_name(stated)
-        seen.add(name)
-        if name == _LM_HEAD:
+        seen[name] = stated
+        if name == _LM_HEAD and config.decoder.tied:
             _check_shape(stated, tensor.shape, shapes["decoder/embedder/table"], where)
             head = np.array(tensor, jnp.dtype(dtype))
         if name not in places:
@@ -260,7 +302,7 @@ def parameters_of_stream(
         _check_shape(stated, tensor.shape, rule.their_shape(shape, _patch_size(config)), where)
         whole = arrays.setdefault(rule.path, _aligned_empty(shape, dtype))
         (whole[layer] if rule.stacked else whole)[...] = to_ours(tensor, rule.transform)
-    _check_names(seen, config, where)
+    _check_names(seen, config, where, seen)
     if head is not None and not np.array_equal(head, arrays["decoder/embedder/table"]):
         raise _untied(_LM_HEAD, _EMBEDDING, where)
     return {path: jax.device_put(arrays.pop(path)) for path in sorted(arrays)}
@@ -291,11 +333,18 @@ def shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:4]) + more
 
 
-def _check_names(found: Iterable[str], config: VLMConfig, where: str) -> None:
-    """Refuses tensors that are not exactly those that the model has places for."""
+def _check_names(
+    found: Iterable[str], config: VLMConfig, where: str, stated: Mapping[str, str]
+) -> None:
+    """Refuses tensors that are not exactly those that the model has places for.
+
+    The message has the names that stand in the file, and for what is missing those that would.
+    """
     wanted = {name for rule in tensor_rules(config) for name in rule.names(config)}
-    found = set(found) - {_LM_HEAD}
-    unused, missing = sorted(found - wanted), sorted(wanted - found)
+    found = set(found) - ({_LM_HEAD} if config.decoder.tied else set())
+    prefixes = published_prefixes(config) | found_prefixes(stated.values())
+    unused = sorted(stated.get(name, name) for name in found - wanted)
+    missing = sorted(with_prefix(name, prefixes) for name in wanted - found)
     said = [
         f"{len(names)} {what} ({shortened(names)})"
         for what, names in (("tensors without a place", unused), ("tensors missing", missing))
@@ -355,12 +404,20 @@ def _read_part(
     layers: Sequence[str] = names[bounds[0]] if rule.stacked else names
     inner = tuple(bounds[1:] if rule.stacked else bounds)
     for layer, name in enumerate(layers):
-        if rule.transform == "patches":  # its axes are cut and joined: whole, then the part
-            tensor = to_ours(files.read(name), rule.transform)[inner]
+        # The axes of these are cut and joined: whole, then the part.
+        if rule.transform in ("patches", "frames"):
+            tensor = to_ours(files.mapped(name), rule.transform)[inner]
         else:
             theirs = inner[::-1] if rule.transform == "transposed" else inner
-            tensor = to_ours(files.read(name, theirs), rule.transform)
-        (part[layer] if rule.stacked else part)[...] = tensor
+            tensor = to_ours(files.mapped(name, theirs), rule.transform)
+        place = part[layer] if rule.stacked else part
+        if rule.transform == "transposed":
+            # Half the time of a whole copy, which goes through memory at strides of a row.
+            for start in range(0, tensor.shape[1], _TRANSPOSED_ROWS):
+                rows = slice(start, start + _TRANSPOSED_ROWS)
+                place[:, rows] = tensor[:, rows]
+        else:
+            place[...] = tensor
     return part
 
 

@@ -1,8 +1,8 @@
 """Hugging Face's names, shapes and configurations for what we have under our own names.
 
 Pure tables and arithmetic on names and single tensors: reading and writing files is elsewhere.
-Facts from the public configurations and state dicts of transformers' `paligemma`, `gemma3` and
-`gemma3_text`.
+Facts from the public configurations and state dicts of transformers' `paligemma`, `gemma3`,
+`gemma3_text`, `llava` and `qwen2_5_vl`.
 """
 
 import dataclasses
@@ -17,15 +17,20 @@ from cxrjax.border.names import shown_value
 from cxrjax.errors import UserError
 from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
 
-Transform = Literal["same", "transposed", "patches"]
+# `frames` are patches of several frames.
+Transform = Literal["same", "transposed", "patches", "frames"]
 
 # By `model_type`.
-ARCHITECTURES = ("paligemma", "gemma3", "gemma3_text")
+ARCHITECTURES = ("paligemma", "gemma3", "gemma3_text", "llava", "qwen2_5_vl")
+# Qwen2.5-VL takes images of any size; ours are of one, which its configuration does not have.
+_QWEN_SIDE = 448
 
 # Prefixes that transformers' versions have given to the same parts, in files and in modules.
 _PARTS = (
     (r"(?:model\.)?vision_tower\.(?:vision_model\.)?", "vision."),
     (r"(?:model\.)?multi_modal_projector\.", "projector."),
+    (r"(?:model\.)?visual\.merger\.", "projector."),
+    (r"(?:model\.)?visual\.", "vision."),
     (r"language_model\.model\.|model\.language_model\.|model\.", "text."),
     (r"(?:language_model\.)?lm_head\.", "lm_head."),
 )
@@ -41,6 +46,27 @@ _MODULES = {
     "vision.": "model.vision_tower.",
     "projector.": "model.multi_modal_projector.",
     "text.": "model.language_model.",
+}
+
+# The same of Qwen2.5-VL, whose projector is a part of the tower.
+_QWEN_PUBLISHED = {"vision.": "visual.", "projector.": "visual.merger.", "text.": "model."}
+_QWEN_MODULES = {
+    "vision.": "model.visual.",
+    "projector.": "model.visual.merger.",
+    "text.": "model.language_model.",
+}
+
+# All of them, as patterns in an adapter's settings may have any.
+_ALL_PREFIXES = {
+    "vision.": (
+        *("model.vision_tower.", "model.vision_tower.vision_model."),
+        *("vision_tower.vision_model.", "vision_tower.", "model.visual.", "visual."),
+    ),
+    "projector.": (
+        *("model.multi_modal_projector.", "multi_modal_projector."),
+        *("model.visual.merger.", "visual.merger."),
+    ),
+    "text.": ("model.language_model.", "language_model.model.", "model.", "language_model."),
 }
 
 
@@ -67,12 +93,24 @@ def found_prefixes(names: Iterable[str]) -> dict[str, str]:
 
 def published_prefixes(config: VLMConfig) -> dict[str, str]:
     """The prefixes of a checkpoint as models of this kind are published; see `found_prefixes`."""
-    return {"text.": "model."} if config.vision is None else dict(_PUBLISHED)
+    if config.vision is None:
+        return {"text.": "model."}
+    if config.vision.kind == "qwen":
+        return _QWEN_PUBLISHED | ({} if config.decoder.tied else {"lm_head.": "lm_head."})
+    return _PUBLISHED | ({} if config.decoder.tied else {"lm_head.": "language_model.lm_head."})
 
 
 def module_prefixes(config: VLMConfig) -> dict[str, str]:
     """The prefixes of transformers 5's modules, as PEFT's adapters have them (`found_prefixes`)."""
-    return {"text.": "model."} if config.vision is None else dict(_MODULES)
+    if config.vision is None:
+        return {"text.": "model."}
+    return dict(_QWEN_MODULES if config.vision.kind == "qwen" else _MODULES)
+
+
+def names_of_all_versions(canonical: str) -> list[str]:
+    """Every name that some version of transformers has given to a module, today's first."""
+    part, _, rest = canonical.partition(".")
+    return [prefix + rest for prefix in _ALL_PREFIXES[f"{part}."]]
 
 
 def with_prefix(canonical: str, prefixes: Mapping[str, str]) -> str:
@@ -114,6 +152,9 @@ class TensorRule:
             return shape[::-1]
         if self.transform == "patches":
             return (shape[1], 3, patch_size, patch_size)
+        if self.transform == "frames":
+            frames = shape[0] // (3 * patch_size**2)
+            return (shape[1], 3, frames, patch_size, patch_size)
         return shape
 
 
@@ -122,8 +163,18 @@ def tensor_rules(config: VLMConfig) -> list[TensorRule]:
     rules = _decoder_rules(config.decoder)
     if config.vision is None:
         return rules
-    rules += _vision_rules()
-    if config.projector == "linear":
+    if config.vision.kind == "qwen":
+        rules += _qwen_vision_rules()
+    else:
+        rules += _vision_rules(is_clip=config.vision.kind == "clip")
+    if config.projector == "merger":
+        rules.append(TensorRule("projector_norm/scale", "projector.ln_q.weight", "same"))
+        rules += _linear("projector", "projector.mlp.0", bias=True)
+        rules += _linear("projector_out", "projector.mlp.2", bias=True)
+    elif config.projector == "mlp":
+        rules += _linear("projector", "projector.linear_1", bias=True)
+        rules += _linear("projector_out", "projector.linear_2", bias=True)
+    elif config.projector == "linear":
         rules += _linear("projector", "projector.linear", bias=True)
     else:
         rules.append(TensorRule("projector/kernel", "projector.mm_input_projection_weight", "same"))
@@ -140,11 +191,16 @@ def _linear(path: str, name: str, *, bias: bool) -> list[TensorRule]:
     return rules
 
 
+_PATCH_BIAS = ("patch_embed/bias", "patch_embedding.bias")
+
+
 def _decoder_rules(config: DecoderConfig) -> list[TensorRule]:
     rules = [
         TensorRule("decoder/embedder/table", "text.embed_tokens.weight", "same"),
         TensorRule("decoder/final_norm/scale", "text.norm.weight", "same"),
     ]
+    if not config.tied:
+        rules.append(TensorRule("decoder/embedder/head", "lm_head.weight", "same"))
     norms = {"attn_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm"}
     if config.post_norms:
         norms |= {
@@ -158,26 +214,30 @@ def _decoder_rules(config: DecoderConfig) -> list[TensorRule]:
     for norm, name in norms.items():
         rules.append(TensorRule(f"{ours}/{norm}/scale", f"{theirs}.{name}.weight", "same"))
     for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
-        rules += _linear(f"{ours}/attn/{part}", f"{theirs}.self_attn.{part}", bias=False)
+        bias = config.qkv_bias and part != "o_proj"
+        rules += _linear(f"{ours}/attn/{part}", f"{theirs}.self_attn.{part}", bias=bias)
     for part in ("gate_proj", "up_proj", "down_proj"):
         rules += _linear(f"{ours}/mlp/{part}", f"{theirs}.mlp.{part}", bias=False)
     return rules
 
 
-def _vision_rules() -> list[TensorRule]:
+def _vision_rules(*, is_clip: bool) -> list[TensorRule]:
     rules = [
         TensorRule(
             "vision/patch_embed/kernel", "vision.embeddings.patch_embedding.weight", "patches"
         ),
-        TensorRule("vision/patch_embed/bias", "vision.embeddings.patch_embedding.bias", "same"),
         TensorRule("vision/position_embed", "vision.embeddings.position_embedding.weight", "same"),
     ]
+    other = ("class_embed", "class_embedding") if is_clip else _PATCH_BIAS
+    rules.append(TensorRule(f"vision/{other[0]}", f"vision.embeddings.{other[1]}", "same"))
     ours, theirs = "vision/layers", "vision.encoder.layers.{layer}"
     norms = {
         f"{ours}/norm1": f"{theirs}.layer_norm1",
         f"{ours}/norm2": f"{theirs}.layer_norm2",
         "vision/final_norm": "vision.post_layernorm",
     }
+    if is_clip:
+        norms["vision/pre_norm"] = "vision.pre_layrnorm"  # spelled so
     for norm, name in norms.items():
         rules.append(TensorRule(f"{norm}/scale", f"{name}.weight", "same"))
         rules.append(TensorRule(f"{norm}/bias", f"{name}.bias", "same"))
@@ -188,12 +248,26 @@ def _vision_rules() -> list[TensorRule]:
     return rules
 
 
+def _qwen_vision_rules() -> list[TensorRule]:
+    ours, theirs = "vision/layers", "vision.blocks.{layer}"
+    rules = [TensorRule("vision/patch_embed/kernel", "vision.patch_embed.proj.weight", "frames")]
+    for norm in ("norm1", "norm2"):
+        rules.append(TensorRule(f"{ours}/{norm}/scale", f"{theirs}.{norm}.weight", "same"))
+    rules += _linear(f"{ours}/attn/qkv_proj", f"{theirs}.attn.qkv", bias=True)
+    rules += _linear(f"{ours}/attn/out_proj", f"{theirs}.attn.proj", bias=True)
+    for part in ("gate_proj", "up_proj", "down_proj"):
+        rules += _linear(f"{ours}/mlp/{part}", f"{theirs}.mlp.{part}", bias=True)
+    return rules
+
+
 def to_ours(tensor: np.ndarray, transform: Transform) -> np.ndarray:
     """A checkpoint's tensor in our layout; a view where that is possible."""
     if transform == "transposed":
         return tensor.T
     if transform == "patches":  # [width, 3, p, p] to [p * p * 3, width], rows as pixels are cut
         return tensor.transpose(2, 3, 1, 0).reshape(-1, tensor.shape[0])
+    if transform == "frames":  # [width, 3, frames, p, p]: a frame's rows behind the other's
+        return tensor.transpose(2, 3, 4, 1, 0).reshape(-1, tensor.shape[0])
     return tensor
 
 
@@ -204,6 +278,9 @@ def to_theirs(array: np.ndarray, transform: Transform, patch_size: int) -> np.nd
     if transform == "patches":
         patches = array.reshape(patch_size, patch_size, 3, -1)
         return np.ascontiguousarray(patches.transpose(3, 2, 0, 1))
+    if transform == "frames":
+        patches = array.reshape(-1, patch_size, patch_size, 3, array.shape[-1])
+        return np.ascontiguousarray(patches.transpose(4, 3, 0, 1, 2))
     return np.ascontiguousarray(array)
 
 
@@ -250,10 +327,14 @@ def _vlm_config(
     kind = config["model_type"]
     if kind == "gemma3_text":
         return VLMConfig(None, _decoder(config, where), loc_token_start, context=())
+    if kind == "qwen2_5_vl":
+        return _qwen(config, loc_token_start, context)
     vision, text = config["vision_config"], config["text_config"]
     side, rest = divmod(vision["image_size"], vision["patch_size"])
     if rest:
         raise ValueError(f"images of {vision['image_size']}, patches of {vision['patch_size']}")
+    if kind == "llava":
+        return _llava(config, where, loc_token_start, context)
     pool = 1
     if kind == "gemma3":
         tokens = config["mm_tokens_per_image"]
@@ -278,6 +359,123 @@ def _vlm_config(
         loc_token_start,
         context=context,
         projector="normed" if kind == "gemma3" else "linear",
+    )
+
+
+def _llava(
+    config: Mapping[str, Any], where: str, loc_token_start: int, context: tuple[int, ...]
+) -> VLMConfig:
+    vision, text = config["vision_config"], config["text_config"]
+    layer = config["vision_feature_layer"]
+    if not -vision["num_hidden_layers"] <= layer < 0:
+        raise ValueError(f"vision_feature_layer {layer} of {vision['num_hidden_layers']} layers")
+    if vision["image_size"] % vision["patch_size"]:
+        raise ValueError(f"images of {vision['image_size']}, patches of {vision['patch_size']}")
+    _check_divides(vision["num_attention_heads"], vision["hidden_size"], "heads of the tower")
+    tower = VisionConfig(
+        image_size=vision["image_size"],
+        patch_size=vision["patch_size"],
+        width=vision["hidden_size"],
+        depth=vision["num_hidden_layers"],
+        num_heads=vision["num_attention_heads"],
+        mlp_dim=vision["intermediate_size"],
+        kind="clip",
+        skip_last=-layer - 1,
+    )
+    decoder = _llama(text, where)
+    return VLMConfig(tower, decoder, loc_token_start, context=context, projector="mlp")
+
+
+def _qwen(config: Mapping[str, Any], loc_token_start: int, context: tuple[int, ...]) -> VLMConfig:
+    vision, text = config["vision_config"], config["text_config"]
+    if vision["out_hidden_size"] != text["hidden_size"]:
+        raise ValueError(
+            f"out_hidden_size {vision['out_hidden_size']}, hidden_size {text['hidden_size']}"
+        )
+    _check_divides(vision["num_heads"], vision["hidden_size"], "heads of the tower")
+    _check_divides(4, vision["hidden_size"] // vision["num_heads"], "quarters of the tower's heads")
+    unit = vision["patch_size"] * vision["spatial_merge_size"]
+    tower = VisionConfig(
+        # The nearest that whole tokens fill, where patches are not of 14.
+        image_size=max(_QWEN_SIDE // unit, 1) * unit,
+        patch_size=vision["patch_size"],
+        width=vision["hidden_size"],
+        depth=vision["depth"],
+        num_heads=vision["num_heads"],
+        mlp_dim=vision["intermediate_size"],
+        pool=vision["spatial_merge_size"],
+        kind="qwen",
+        # As its code rounds it: to whole tokens.
+        window=vision["window_size"] // unit * vision["spatial_merge_size"],
+        full_every=_full_every(vision["fullatt_block_indexes"], vision["depth"]),
+    )
+    if not tower.window:
+        raise ValueError(f"window_size {vision['window_size']}, tokens of {unit} pixels")
+    heads, width = text["num_attention_heads"], text["hidden_size"]
+    _check_divides(text["num_key_value_heads"], heads, "heads of keys and values")
+    _check_divides(2 * heads, width, "halves of heads")
+    rope = text["rope_parameters"]
+    decoder = DecoderConfig(
+        vocab_size=text["vocab_size"],
+        width=width,
+        depth=text["num_hidden_layers"],
+        num_heads=heads,
+        num_kv_heads=text["num_key_value_heads"],
+        head_dim=width // heads,
+        mlp_dim=text["intermediate_size"],
+        rope_base=float(rope["rope_theta"]),
+        rope_sections=tuple(rope.get("mrope_section", (16, 24, 24))),  # its code's default
+        prefix_attention="past",
+        norm_eps=float(text["rms_norm_eps"]),
+        plain_norms=True,
+        activation="silu",
+        scale_embeddings=False,
+        tied=bool(config["tie_word_embeddings"]),
+        qkv_bias=True,
+    )
+    if len(decoder.rope_sections) != 3:
+        raise ValueError(f"mrope_section {list(decoder.rope_sections)}, expected three")
+    return VLMConfig(tower, decoder, loc_token_start, context=context, projector="merger")
+
+
+def _full_every(indexes: list[int], depth: int) -> int:
+    """The period of the layers that see whole images: of so many layers the last one does."""
+    full = sorted({index for index in indexes if index < depth})
+    every = full[0] + 1 if full else depth + 1
+    if full != list(range(every - 1, depth, every)):
+        raise ValueError(f"fullatt_block_indexes {full} of {depth} layers have no period")
+    return every
+
+
+def _llama(text: Mapping[str, Any], where: str) -> DecoderConfig:
+    """The decoder's sizes from Llama's or Mistral's configuration."""
+    rope = text["rope_parameters"]
+    heads = text["num_attention_heads"]
+    head_dim = text["head_dim"] or text["hidden_size"] // heads
+    _check_divides(text["num_key_value_heads"], heads, "heads of keys and values")
+    _check_divides(2, head_dim, "halves of a head")
+    # Mistral's first version had a window, in every layer; Llama has no such key.
+    window = text.get("sliding_window") if text["model_type"] == "mistral" else None
+    if rope["rope_type"] not in ("default", "linear"):
+        raise UserError(f"{where}: rope_type is {rope['rope_type']!r}, expected default or linear")
+    return DecoderConfig(
+        vocab_size=text["vocab_size"],
+        width=text["hidden_size"],
+        depth=text["num_hidden_layers"],
+        num_heads=heads,
+        num_kv_heads=text["num_key_value_heads"],
+        head_dim=head_dim,
+        mlp_dim=text["intermediate_size"],
+        rope_base=float(rope["rope_theta"]),
+        rope_scale=float(rope["factor"]) if rope["rope_type"] == "linear" else 1.0,
+        window=window,
+        global_every=1 if window is None else text["num_hidden_layers"] + 1,
+        prefix_attention="past",
+        norm_eps=float(text["rms_norm_eps"]),
+        plain_norms=True,
+        activation="silu",
+        scale_embeddings=False,
+        tied=False,
     )
 
 

@@ -149,21 +149,24 @@ class Linear(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """Gemma's norm: in float32, scaled by 1 + scale."""
+    """In float32, scaled by 1 + scale as Gemma's, or plainly by scale as Llama's."""
 
-    def __init__(self, width: int):
-        self.scale = nnx.Param(jnp.zeros(width))
+    def __init__(self, width: int, eps: float = 1e-6, *, plain: bool = False):
+        self.eps, self.plain = eps, plain
+        self.scale = nnx.Param(jnp.ones(width) if plain else jnp.zeros(width))
 
     def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
         x32 = x.astype(jnp.float32)
-        normed = x32 * jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + 1e-6)
-        return (normed * (1.0 + self.scale[...].astype(jnp.float32))).astype(x.dtype)
+        normed = x32 * jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + self.eps)
+        scale = self.scale[...].astype(jnp.float32)
+        return (normed * (scale if self.plain else 1.0 + scale)).astype(x.dtype)
 
 
 class LayerNorm(nnx.Module):
-    """SigLIP's norm: in float32, with scale and bias."""
+    """The towers' norm: in float32, with scale and bias."""
 
-    def __init__(self, width: int):
+    def __init__(self, width: int, eps: float = 1e-6):
+        self.eps = eps
         self.scale = nnx.Param(jnp.ones(width))
         self.bias = nnx.Param(jnp.zeros(width))
 
@@ -171,7 +174,7 @@ class LayerNorm(nnx.Module):
         x32 = x.astype(jnp.float32)
         mean = jnp.mean(x32, axis=-1, keepdims=True)
         variance = jnp.mean((x32 - mean) ** 2, axis=-1, keepdims=True)
-        normed = (x32 - mean) * jax.lax.rsqrt(variance + 1e-6)
+        normed = (x32 - mean) * jax.lax.rsqrt(variance + self.eps)
         return (normed * self.scale[...] + self.bias[...]).astype(x.dtype)
 
 

@@ -36,7 +36,8 @@ class SequenceLayout(NamedTuple):
     Attributes:
         num_context: C, the tokens in front that all questions share.
         num_prefix: P, the leading slots of a question that hold its prompt.
-        positions: of every token of the sequence, [B, S], S = C + Q * L.
+        positions: of every token of the sequence, [B, S], S = C + Q * L; or its time, row and
+            column, [B, S, 3] (`DecoderConfig.rope_sections`).
         seen: in the global layers.
         seen_locally: in the layers with a sliding window; None where the window holds everything
             or no layer has one.
@@ -45,7 +46,7 @@ class SequenceLayout(NamedTuple):
 
     num_context: int
     num_prefix: int
-    positions: Int[Array, "B S"]
+    positions: Int[Array, "B S"] | Int[Array, "B S 3"]
     seen: Visibility
     seen_locally: Visibility | None
     splash: SplashLayout | None = None
@@ -59,11 +60,14 @@ class Context(NamedTuple):
         image: which image a token belongs to, counted from 0, and -1 for text, [B or 1, C]; None:
             all belong to one image.
         mask: which tokens are there, [B, C]; None: all of them.
+        side: tokens of an image along a side, where they have rows and columns; else None. Text
+            goes on behind an image after as many positions as it has rows, not tokens.
     """
 
     num_tokens: int
     image: Int[Array, "b C"] | None
     mask: Bool[Array, "B C"] | None
+    side: int | None = None
 
     def positions(self, rows: int) -> Int[Array, "B C"]:
         """Logical position of every token: padding takes none."""
@@ -72,11 +76,40 @@ class Context(NamedTuple):
             return jnp.broadcast_to(count, (rows, self.num_tokens))
         return jnp.maximum(jnp.cumsum(self.mask, axis=1, dtype=jnp.int32) - 1, 0)
 
-    def length(self) -> Int[Array, "B 1"] | int:
-        """The number of tokens in each row."""
+    def length(self) -> Int[Array, "b 1"] | int:
+        """The position of what follows, in each row: the number of its tokens, without `side`."""
+        if self.side is not None:
+            return jnp.sum(self._advances(self.side), axis=1, keepdims=True, dtype=jnp.int32)
         if self.mask is None:
             return self.num_tokens
         return jnp.sum(self.mask, axis=1, keepdims=True, dtype=jnp.int32)
+
+    def in_streams(self, rows: int, side: int) -> Int[Array, "B C 3"]:
+        """Time, row and column of every token, as Qwen2.5-VL counts (arXiv 2409.12191, fig. 3).
+
+        Of text all three are the same; an image stands still, and its rows and columns count from
+        where it begins.
+        """
+        advances = self._advances(side)
+        begins = jnp.cumsum(advances, axis=1, dtype=jnp.int32) - advances
+        place = self._place_in_image(side)
+        steps = jnp.stack([jnp.zeros_like(place), place // side, place % side], axis=-1)
+        streams = begins[..., None] + steps
+        return jnp.broadcast_to(streams, (rows, self.num_tokens, 3))
+
+    def _place_in_image(self, side: int) -> Int[Array, "b C"]:
+        """The number of each token within its image; 0 for text."""
+        if self.image is None:
+            return jnp.arange(self.num_tokens, dtype=jnp.int32)[None] % side**2
+        is_image = self.image >= 0
+        return jnp.where(is_image, (jnp.cumsum(is_image, axis=1) - 1) % side**2, 0)
+
+    def _advances(self, side: int) -> Int[Array, "b C"]:
+        """How far each token moves the position: text by 1, images by their side at their end."""
+        place = self._place_in_image(side)
+        is_text = jnp.zeros_like(place, bool) if self.image is None else self.image < 0
+        advances = jnp.where(is_text, 1, jnp.where(place == side**2 - 1, side, 0))
+        return advances if self.mask is None else jnp.where(self.mask, advances, 0)
 
 
 def image_of_token(is_image: Bool[Array, "b C"]) -> Int[Array, "b C"]:
@@ -107,7 +140,7 @@ def make_layout(
             of T tokens whose questions still do not see each other.
     """
     rows, _, num_slots = mask.shape
-    causal = config.prefix_attention == "causal"
+    causal = config.prefix_attention != "full"
     offset = jnp.maximum(jnp.cumsum(mask, axis=2, dtype=jnp.int32) - 1, 0)
     slot = jnp.broadcast_to(jnp.arange(num_slots), mask.shape)
     own = jnp.ones((), bool)
@@ -129,10 +162,13 @@ def make_layout(
 
     present = None if context.mask is None else context.mask[:, None, None, :]
     among = present
-    if causal and context.num_tokens and context.image is not None:
+    sees_images_whole = config.prefix_attention == "causal"
+    if causal and context.num_tokens and (context.image is not None or not sees_images_whole):
         index = jnp.arange(context.num_tokens)
-        within = context.image[:, :, None] == context.image[:, None, :]
-        allowed = (index[None, :] <= index[:, None]) | (within & (context.image >= 0)[:, None, :])
+        allowed = (index[None, :] <= index[:, None])[None]
+        if sees_images_whole and context.image is not None:
+            within = context.image[:, :, None] == context.image[:, None, :]
+            allowed |= within & (context.image >= 0)[:, None, :]
         among = allowed[:, None] if present is None else allowed[:, None] & present
     to_prefix = None
     if context_sees_prefix and not causal:
@@ -143,6 +179,9 @@ def make_layout(
     length = context.length()
     text_positions = offset + (length if isinstance(length, int) else length[:, :, None])
     positions = jnp.concatenate([context_positions, text_positions.reshape(rows, -1)], axis=1)
+    if context.side is not None:
+        of_text = jnp.repeat(positions[:, context.num_tokens :, None], 3, axis=2)
+        positions = jnp.concatenate([context.in_streams(rows, context.side), of_text], axis=1)
 
     local = None
     window = config.window

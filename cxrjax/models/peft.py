@@ -17,16 +17,30 @@ import numpy as np
 from flax import nnx
 
 from cxrjax.border.closed_world import CHECKED_LATER, NO_MATTER, Rule
-from cxrjax.border.names import shown, shown_value
+from cxrjax.border.names import shown_value
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
 from cxrjax.models.hf_config import MOST_CONFIG_BYTES, checked
 from cxrjax.models.hf_export import LazyTensor, write_safetensors
 from cxrjax.models.hf_import import SafetensorsFiles, abstract_vlm, shortened
-from cxrjax.models.hf_layout import canonical_name, module_prefixes, tensor_rules, with_prefix
+from cxrjax.models.hf_layout import (
+    TensorRule,
+    canonical_name,
+    module_prefixes,
+    tensor_rules,
+    to_ours,
+    to_theirs,
+    with_prefix,
+)
 from cxrjax.models.layers import Linear
 from cxrjax.models.lora import LoRA, LoRAConfig
 from cxrjax.models.partition import parameter_shapes, path_of
+from cxrjax.models.peft_patterns import (
+    Patterns,
+    check_all_match,
+    read_patterns,
+    value_by_pattern,
+)
 from cxrjax.models.presets import NUM_LOC_TOKENS, VLMConfig
 from cxrjax.models.vlm import VLM
 
@@ -51,7 +65,7 @@ _RULES = {
     # What changes the arithmetic and is not to be had here, off.
     "bias": Rule(("none",)),
     "fan_in_fan_out": _NONE,
-    "modules_to_save": Rule((None, [])),
+    "modules_to_save": CHECKED_LATER,
     # Some beginnings take a part out of the base that the adapter then stands for.
     "init_lora_weights": Rule((True, False, None, "gaussian", "orthogonal", "eva")),
     "lora_bias": _NONE,
@@ -77,10 +91,6 @@ _RULES = {
         NO_MATTER,
     ),
 }
-# A module's name, or how we write all layers of one: nothing that a match could be long about.
-_LONGEST_PATTERN, _MOST_PATTERNS = 300, 1_000
-_Patterns = list[tuple[re.Pattern[str], Any]]
-_SIMPLE_PATTERN = re.compile(r"\^?(?:[\w.-]|\\[.-]|\\d\+?|\[[0-9-]+\]\+?)+\$?")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +100,8 @@ class PeftAdapter:
     Attributes:
         config: as `apply_lora` takes it; targets and patterns name whole paths.
         arrays: of the adapters' parameters by path (`.../lora/a`); with `decoder/embedder/loc_rows`
-            the trained rows of the `<loc>` tokens themselves, [1024, D].
+            the trained rows of the `<loc>` tokens themselves, [1024, D]; with `projector/kernel`
+            and its like the trained projector.
         base_sha256: hash of the base it was trained on; None where it was not trained here.
     """
 
@@ -99,6 +110,8 @@ class PeftAdapter:
     base_sha256: str | None
 
 
+# PEFT's `modules_to_save` that we have: the whole projector, trained beside the adapters.
+PROJECTOR_RULE = r"^projector(_out|_norm)?/(kernel|bias|scale)$"
 LOC_ROWS = "decoder/embedder/loc_rows"
 # Where a model trains them: as their difference from the table.
 LOC_DELTA = "decoder/embedder/loc_delta"
@@ -111,6 +124,7 @@ def save_peft(
     *,
     use_rslora: bool = False,
     base_sha256: str | None = None,
+    with_projector: bool = False,
 ) -> list[str]:
     """Writes a model's adapters as PEFT does.
 
@@ -120,13 +134,14 @@ def save_peft(
         base_model: name or path of the Hugging Face model that they belong to.
         use_rslora: say alpha so (the scale of an adapter is the same either way).
         base_sha256: hash of our base directory; `read_peft` returns it.
+        with_projector: the projector was trained too, and goes with them (`modules_to_save`).
 
     Returns:
         The paths of the maps that have an adapter.
 
     Raises:
-        UserError: no adapters, or adapters with different dropout or of different kinds, which PEFT
-            cannot say in one file.
+        UserError: no adapters, one on a projector that goes along whole, or adapters with
+            different dropout or of different kinds, which PEFT cannot say in one file.
     """
     directory = Path(directory)
     loras = {
@@ -141,6 +156,8 @@ def save_peft(
     tensors = [
         tensor for path, lora in loras.items() for tensor in _lora_tensors(lora, modules[path])
     ]
+    if with_projector:
+        tensors += _projector_tensors(model, loras)
     indices = None
     embedder = model.decoder.embedder
     if embedder.loc_delta is not None:
@@ -160,6 +177,7 @@ def save_peft(
         "use_rslora": use_rslora,
         "use_dora": use_dora,
         "trainable_token_indices": indices,
+        "modules_to_save": [_projector_of(model.config)] if with_projector else None,
         **_describe_targets(loras, modules, use_rslora),
     }
     directory.mkdir(parents=True, exist_ok=True)
@@ -195,10 +213,15 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
     files = SafetensorsFiles([directory / ADAPTER_WEIGHTS], _canonical_key)
     where = str(directory / ADAPTER_WEIGHTS)
     tokens = f"{_EMBEDDING}.{_TOKENS}"
-    ranks = _patterns(stated, "rank_pattern", _RANK, str(path))
-    alphas = _patterns(stated, "alpha_pattern", _ALPHA, str(path))
+    ranks = read_patterns(stated, "rank_pattern", _RANK, str(path))
+    alphas = read_patterns(stated, "alpha_pattern", _ALPHA, str(path))
+    for key, patterns in (("rank_pattern", ranks), ("alpha_pattern", alphas)):
+        check_all_match(patterns, key, config, str(path))
     _check_shapes(files, stated, ranks, config, where)
-    arrays, unused = _stacked(files, config, where)
+    arrays, unused = _stacked(files, config, where, use_dora=bool(stated.get("use_dora")))
+    for rule in _saved_rules(stated.get("modules_to_save"), files, arrays, config, str(path)):
+        arrays[rule.path] = to_ours(files.read(rule.name).astype(np.float32), rule.transform)
+        unused.discard(rule.name)
     has_rows = tokens in unused
     unused.discard(tokens)
     if unused:
@@ -254,12 +277,31 @@ def _module_names(path: str, config: VLMConfig) -> list[str]:
     return [with_prefix(name.removesuffix(".weight"), prefixes) for name in rule.names(config)]
 
 
+def _canonical_modules(path: str, config: VLMConfig) -> list[str]:
+    rule = next(rule for rule in tensor_rules(config) if rule.path == f"{path}/kernel")
+    return [name.removesuffix(".weight") for name in rule.names(config)]
+
+
+def _layers_without(lora: LoRA) -> frozenset[int]:
+    """The layers of a stack whose adapter stands for none: zeros, as `_stacked` puts them in."""
+    if lora.a.ndim < 3 or lora.magnitude is not None:
+        return frozenset()
+    used = np.any(np.asarray(lora.a[...]), axis=(1, 2)) | np.any(
+        np.asarray(lora.b[...]), axis=(1, 2)
+    )
+    # An adapter that has learnt nothing anywhere is one all the same.
+    return frozenset(np.flatnonzero(~used).tolist()) if used.any() else frozenset()
+
+
 def _lora_tensors(lora: LoRA, modules: list[str]) -> Iterator[LazyTensor]:
     parts = {"lora_A.weight": lora.a[...], "lora_B.weight": lora.b[...]}
     if lora.magnitude is not None:
         parts["lora_magnitude_vector"] = lora.magnitude[...]
     stacked = lora.a.ndim == 3
+    without = _layers_without(lora)
     for layer, module in enumerate(modules):
+        if layer in without:
+            continue
         for suffix, array in parts.items():
             one = np.asarray(array[layer] if stacked else array, np.float32).T
             yield _whole(f"{_PREFIX}{module}.{suffix}", one)
@@ -273,10 +315,11 @@ def _describe_targets(
     alphas = {path: _alpha(lora, use_rslora) for path, lora in loras.items()}
     rank, alpha = _commonest(ranks), _commonest(alphas)
     patterns = {path: _module_pattern(names) for path, names in modules.items()}
+    targets = {path: _target(modules[path], _layers_without(loras[path])) for path in modules}
     return {
         "r": rank,
         "lora_alpha": alpha,
-        "target_modules": "|".join(patterns[path] for path in sorted(patterns)),
+        "target_modules": "|".join(targets[path] for path in sorted(targets)),
         "rank_pattern": {patterns[path]: r for path, r in sorted(ranks.items()) if r != rank},
         "alpha_pattern": {patterns[path]: a for path, a in sorted(alphas.items()) if a != alpha},
     }
@@ -303,8 +346,17 @@ def _module_pattern(names: list[str]) -> str:
     """A regular expression for the modules of one stack; PEFT wants a full match."""
     if len(names) == 1:
         return re.escape(names[0])
-    first, last = names[0].split("layers.0.", 1)
-    return rf"{re.escape(first)}layers\.\d+\.{re.escape(last)}"
+    first, stack, last = re.split(r"(layers|blocks)\.0\.", names[0], maxsplit=1)
+    return rf"{re.escape(first)}{stack}\.\d+\.{re.escape(last)}"
+
+
+def _target(names: list[str], without: frozenset[int]) -> str:
+    """`_module_pattern` of the layers that have an adapter."""
+    pattern = _module_pattern(names)
+    if not without:
+        return pattern
+    layers = "|".join(str(layer) for layer in range(len(names)) if layer not in without)
+    return re.sub(r"(layers|blocks)\\\.\\d\+", rf"\1\\.({layers})", pattern)
 
 
 def _canonical_key(name: str) -> str:
@@ -319,7 +371,7 @@ def _canonical_key(name: str) -> str:
 def _check_shapes(
     files: SafetensorsFiles,
     stated: Mapping[str, Any],
-    ranks: _Patterns,
+    ranks: Patterns,
     config: VLMConfig,
     where: str,
 ) -> None:
@@ -330,7 +382,7 @@ def _check_shapes(
             continue
         inputs, outputs = kernels[rule.path][-2:]
         path = rule.path.removesuffix("/kernel")
-        rank = _by_pattern(ranks, _module_names(path, config), stated["r"], where)
+        rank = value_by_pattern(ranks, _canonical_modules(path, config), stated["r"], where)
         wanted = {
             "lora_A.weight": (rank, inputs),
             "lora_B.weight": (outputs, rank),
@@ -348,34 +400,103 @@ def _check_shapes(
 
 
 def _stacked(
-    files: SafetensorsFiles, config: VLMConfig, where: str
+    files: SafetensorsFiles, config: VLMConfig, where: str, *, use_dora: bool
 ) -> tuple[dict[str, np.ndarray], set[str]]:
-    """LoRA's parameters by our paths, and the keys that are none."""
+    """LoRA's parameters by our paths, and the keys that are none.
+
+    Layers that have no adapter get one of zeros in both matrices: it adds nothing, its gradients
+    are zero, so it stays as it is, and `save_peft` leaves it out again.
+    """
     unused = set(files.tensors)
     arrays: dict[str, np.ndarray] = {}
+    suffixes = {"a": "lora_A.weight", "b": "lora_B.weight"}
+    if use_dora:
+        suffixes["magnitude"] = "lora_magnitude_vector"
     for rule in tensor_rules(config):
         if rule.transform != "transposed":
             continue
         path = rule.path.removesuffix("/kernel")
         modules = [name.removesuffix(".weight") for name in rule.names(config)]
-        for suffix, ours in (
-            ("lora_A.weight", "a"),
-            ("lora_B.weight", "b"),
-            ("lora_magnitude_vector", "magnitude"),
-        ):
-            keys = [f"{module}.{suffix}" for module in modules]
-            found = [key for key in keys if key in files.tensors]
-            if not found:
-                continue
-            if len(found) < len(keys):
+        adapted = [
+            module
+            for module in modules
+            if any(f"{module}.{suffix}" in files.tensors for suffix in suffixes.values())
+        ]
+        if not adapted:
+            continue
+        if use_dora and len(adapted) < len(modules):
+            raise UserError(
+                f"{where}: {len(adapted)} of {len(modules)} layers have {path}'s magnitude; layers "
+                "are stacked here and have DoRA all or none"
+            )
+        for ours, suffix in suffixes.items():
+            keys = [f"{module}.{suffix}" for module in adapted]
+            lacking = sorted(set(keys) - files.tensors.keys())
+            if lacking:
+                name = _PREFIX + with_prefix(lacking[0], module_prefixes(config))
                 raise UserError(
-                    f"{where}: {len(found)} of {len(keys)} layers have {path}'s {suffix}; layers "
-                    "are stacked here and have an adapter all or none"
+                    f"{where}: {name} is not there, and other parts of the same adapter are; save "
+                    "the adapter again"
                 )
-            parts = [files.read(key).astype(np.float32).T for key in keys]
+            found = {module: files.read(f"{module}.{suffix}") for module in adapted}
+            zeros = np.zeros_like(next(iter(found.values())), np.float32)
+            parts = [found.get(module, zeros).astype(np.float32).T for module in modules]
             arrays[f"{path}/lora/{ours}"] = np.stack(parts) if rule.stacked else parts[0]
             unused -= set(keys)
     return arrays, unused
+
+
+def _projector_of(config: VLMConfig) -> str:
+    return "merger" if config.projector == "merger" else "multi_modal_projector"
+
+
+def _saved_rules(
+    stated: Any,
+    files: SafetensorsFiles,
+    arrays: Mapping[str, np.ndarray],
+    config: VLMConfig,
+    where: str,
+) -> list[TensorRule]:
+    """What `modules_to_save` brings: nothing, or every parameter of the projector.
+
+    Raises:
+        UserError: another module, or a projector that is not whole.
+    """
+    if not stated:
+        return []
+    projector = _projector_of(config)
+    if stated != [projector] or config.vision is None:
+        raise UserError(
+            f"{where}: modules_to_save is {shown_value(stated)}; only [{projector!r}] of a model "
+            "that sees is supported, other modules have adapters alone"
+        )
+    rules = [rule for rule in tensor_rules(config) if re.match(PROJECTOR_RULE, rule.path)]
+    shapes = parameter_shapes(abstract_vlm(config))
+    for rule in rules:
+        wanted = rule.their_shape(shapes[rule.path], 0)
+        if files.shapes.get(rule.name) != wanted:
+            name = _PREFIX + with_prefix(rule.name, module_prefixes(config))
+            raise UserError(
+                f"{where}: modules_to_save names {projector}, and {name} has shape "
+                f"{files.shapes.get(rule.name)}, expected {wanted}; save the adapter again"
+            )
+    if any(path.startswith("projector") for path in arrays):
+        raise UserError(f"{where}: {projector} is saved whole and has an adapter as well")
+    return rules
+
+
+def _projector_tensors(model: VLM, loras: Mapping[str, LoRA]) -> Iterator[LazyTensor]:
+    if any(path.startswith("projector") for path in loras):
+        raise UserError(
+            "the projector was trained whole and has an adapter as well, and PEFT has a place for "
+            "one of them; use --to=merged"
+        )
+    arrays = {path_of(path): leaf for path, leaf in nnx.to_flat_state(nnx.state(model))}
+    for rule in tensor_rules(model.config):
+        if re.match(PROJECTOR_RULE, rule.path):
+            name = _PREFIX + with_prefix(rule.name, module_prefixes(model.config))
+            array = np.asarray(arrays[rule.path].get_value(), np.float32)
+            yield _whole(name, to_theirs(array, rule.transform, 0))
 
 
 def _trained_ids(indices: Any, config: VLMConfig, where: str) -> list[int]:
@@ -393,7 +514,7 @@ def _trained_ids(indices: Any, config: VLMConfig, where: str) -> list[int]:
 
 def _lora_config(
     stated: Mapping[str, Any],
-    patterns: _Patterns,
+    patterns: Patterns,
     arrays: Mapping[str, np.ndarray],
     config: VLMConfig,
     where: str,
@@ -407,7 +528,7 @@ def _lora_config(
         found = arrays[f"{path}/lora/a"].shape[-1]
         if found != rank:
             ranks[re.escape(path)] = found
-        own = _by_pattern(patterns, _module_names(path, config), alpha, where)
+        own = value_by_pattern(patterns, _canonical_modules(path, config), alpha, where)
         if own != alpha:
             alphas[re.escape(path)] = float(own)
     return LoRAConfig(
@@ -420,40 +541,3 @@ def _lora_config(
         rank_pattern=ranks,
         alpha_pattern=alphas,
     )
-
-
-def _patterns(stated: Mapping[str, Any], key: str, allowed: Rule, where: str) -> _Patterns:
-    """An object of modules and their values."""
-    found = stated.get(key) or {}
-    if not isinstance(found, Mapping) or len(found) > _MOST_PATTERNS:
-        raise UserError(
-            f"{where}: {key} is {shown_value(found)}, expected an object of at most "
-            f"{_MOST_PATTERNS:,} modules"
-        )
-    patterns = []
-    for module, value in found.items():
-        if len(module) > _LONGEST_PATTERN or not _SIMPLE_PATTERN.fullmatch(module):
-            raise UserError(
-                f"{where}: pattern {shown(module)} in {key} cannot be used; expected a module's "
-                r"name, with \. and \d+ at most"
-            )
-        if not allowed.allows(value):
-            raise UserError(
-                f"{where}: {key} of {shown(module)} is {shown_value(value)}, expected {allowed}"
-            )
-        patterns.append((re.compile(rf"(.*\.)?({module})$"), value))
-    return patterns
-
-
-def _by_pattern(patterns: _Patterns, modules: list[str], default: Any, where: str) -> Any:
-    """Looks a stack's modules up as PEFT does: the first that matches from some dot to the end."""
-    found = {
-        next((value for pattern, value in patterns if pattern.match(module)), default)
-        for module in modules
-    }
-    if len(found) > 1:
-        raise UserError(
-            f"{where}: {modules[0]} has other values of a pattern than the same map of other "
-            "layers; layers are stacked here and have one rank and alpha"
-        )
-    return found.pop()

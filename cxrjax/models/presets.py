@@ -17,12 +17,25 @@ _DEEPEST, _LARGEST, _LONGEST_CONTEXT = 1_000, 2**40, 10_000
 IMAGE = -1
 _CONTEXTS = ("context", "second_image")
 
+# Of CLIP's processor, red, green and blue.
+CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
+CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+
 
 @dataclasses.dataclass(frozen=True)
 class VisionConfig:
-    """A SigLIP tower: square images of `image_size` pixels cut into `patch_size` patches.
+    """A vision tower: square images of `image_size` pixels cut into `patch_size` patches.
 
-    `pool` averages squares of so many patches a side before the projector (Gemma 3: 4).
+    Attributes:
+        pool: squares of so many patches a side become one token: averaged before the projector
+            (Gemma 3: 4), of "qwen" put side by side for it (2).
+        kind: "siglip"; "clip": a class token in front of the patches, a norm before the first
+            layer, patches without bias, another activation and epsilon, and its own colours; or
+            "qwen": rows and columns as rotary positions, RMS norms, gated units, one map for
+            queries, keys and values, patches of two equal frames, CLIP's colours.
+        skip_last: of CLIP, so many last layers are there and not asked (LLaVA: 1).
+        window: of "qwen", patches a side of the squares that see only themselves.
+        full_every: of so many layers the last one sees the whole image, the others their square.
     """
 
     image_size: int
@@ -32,20 +45,43 @@ class VisionConfig:
     num_heads: int
     mlp_dim: int
     pool: int = 1
+    kind: Literal["siglip", "clip", "qwen"] = "siglip"
+    skip_last: int = 0
+    window: int | None = None
+    full_every: int = 1
+
+    def is_local(self, layer: int) -> bool:
+        """Says whether layer number `layer`, from 0, sees only squares of the image."""
+        return self.window is not None and (layer + 1) % self.full_every != 0
+
+    @property
+    def side(self) -> int:
+        """Tokens of one image along a side, in the decoder."""
+        return self.image_size // self.patch_size // self.pool
+
+    @property
+    def feature_width(self) -> int:
+        """Numbers that the projector is given of a token."""
+        return self.width * (self.pool**2 if self.kind == "qwen" else 1)
 
     @property
     def num_patches(self) -> int:
         return (self.image_size // self.patch_size) ** 2
 
     @property
+    def num_positions(self) -> int:
+        """Rows of the table of positions: the patches, and CLIP's class token."""
+        return self.num_patches + (self.kind == "clip")
+
+    @property
     def num_tokens(self) -> int:
         """Tokens of one image in the decoder."""
-        return (self.image_size // self.patch_size // self.pool) ** 2
+        return self.side**2
 
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-    """A Gemma decoder; the defaults are Gemma 1's, what follows `mlp_dim` are later ones' changes.
+    """A decoder; the defaults are Gemma 1's, what follows `mlp_dim` are the others' changes.
 
     Attributes:
         num_kv_heads: divides `num_heads`; 1 is multi-query attention.
@@ -58,7 +94,16 @@ class DecoderConfig:
         post_norms: norms also behind attention and MLP, before the residual is added.
         qk_norm: norms on the queries and keys of each head.
         prefix_attention: "full": image and prompt see all of each other (PaliGemma); "causal":
-            every token sees the past alone, but images also see all of themselves (Gemma 3).
+            every token sees the past alone, but images also see all of themselves (Gemma 3);
+            "past": every token sees the past alone (LLaVA).
+        norm_eps: what is added to the mean square in norms.
+        plain_norms: norms scale by their weight, not by 1 + weight (Llama, Mistral).
+        activation: of the gated unit; "gelu" is the tanh approximation.
+        scale_embeddings: by the square root of the width.
+        tied: the embedding is the output layer too.
+        qkv_bias: queries, keys and values have biases (Qwen).
+        rope_sections: how many pairs of a head's entries turn by a token's time, row and column
+            (Qwen2.5-VL), in this order; none: all by its place in the sequence.
     """
 
     vocab_size: int
@@ -78,7 +123,20 @@ class DecoderConfig:
     final_softcap: float | None = None
     post_norms: bool = False
     qk_norm: bool = False
-    prefix_attention: Literal["full", "causal"] = "full"
+    prefix_attention: Literal["full", "causal", "past"] = "full"
+    norm_eps: float = 1e-6
+    plain_norms: bool = False
+    activation: Literal["gelu", "silu"] = "gelu"
+    scale_embeddings: bool = True
+    tied: bool = True
+    qkv_bias: bool = False
+    rope_sections: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        # Lists, where they come from a file.
+        object.__setattr__(self, "rope_sections", tuple(self.rope_sections))
+        if self.rope_sections and sum(self.rope_sections) != self.head_dim // 2:
+            raise ValueError(f"rope_sections {self.rope_sections} of heads of {self.head_dim}")
 
     def is_local(self, layer: int) -> bool:
         """Says whether layer number `layer`, from 0, sees only a sliding window."""
@@ -91,10 +149,13 @@ class VLMConfig:
 
     Attributes:
         vision: None for a model of text alone.
-        loc_token_start: id of `<loc0000>`; the 1,024 location tokens follow one another.
+        loc_token_start: id of `<loc0000>`; the 1,024 location tokens follow one another. -1: the
+            vocabulary has none.
         context: what stands before the question: token ids, and `IMAGE` for each image.
         second_image: what is put in behind the first `IMAGE` where there is a second image.
-        projector: "linear" (PaliGemma) or "normed": an RMS norm and a map without bias (Gemma 3).
+        projector: "linear" (PaliGemma), "normed": an RMS norm and a map without bias (Gemma 3),
+            "mlp": two maps with a GELU between them (LLaVA 1.5), or "merger": each patch normed,
+            those of a token side by side, and two such maps (Qwen2.5-VL).
     """
 
     vision: VisionConfig | None
@@ -102,7 +163,7 @@ class VLMConfig:
     loc_token_start: int
     context: tuple[int, ...] = (IMAGE,)
     second_image: tuple[int, ...] = (IMAGE,)
-    projector: Literal["linear", "normed"] = "linear"
+    projector: Literal["linear", "normed", "mlp", "merger"] = "linear"
 
     @property
     def num_context(self) -> int:
@@ -156,14 +217,17 @@ def check_sizes(sizes: VLMConfig) -> None:
             value, kind = getattr(part, field.name), field.type
             if dataclasses.is_dataclass(value) or field.name in (*_CONTEXTS, "vision"):
                 continue
-            if typing.get_origin(kind) is Literal:
+            if typing.get_origin(kind) is tuple:
+                fits = len(value) in (0, 3) and all(type(n) is int and n > 0 for n in value)
+            elif typing.get_origin(kind) is Literal:
                 fits = value in typing.get_args(kind)
             elif kind is bool or value is None:
                 fits = isinstance(value, typing.cast(type, kind))
             else:
                 whole = kind in (int, int | None)
                 fits = type(value) is int or (type(value) is float and not whole)
-                fits = fits and 0 <= value <= (_DEEPEST if field.name == "depth" else _LARGEST)
+                least = -1 if field.name == "loc_token_start" else 0
+                fits = fits and least <= value <= (_DEEPEST if field.name == "depth" else _LARGEST)
             if not fits:
                 raise ValueError(f"{field.name} is {shown_value(value)}")
     for name in _CONTEXTS:

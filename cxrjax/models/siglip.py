@@ -1,21 +1,53 @@
-"""The SigLIP vision tower, as PaliGemma uses it: patches in, one token a patch out."""
+"""The vision tower, SigLIP's, CLIP's or Qwen2.5-VL's: patches in, features of each out."""
 
 import math
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
-from cxrjax.models.attention import KeySection, attend
-from cxrjax.models.layers import LayerNorm, Linear, TokenDropout, salt, scan_layers, stack_layers
-from cxrjax.models.presets import VisionConfig
+from cxrjax.models.attention import KeySection, apply_rope, attend, rope_frequencies
+from cxrjax.models.layers import (
+    LayerNorm,
+    Linear,
+    RMSNorm,
+    TokenDropout,
+    salt,
+    scan_layers,
+    stack_layers,
+)
+from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, VisionConfig
 from cxrjax.models.splash import SAVED, AttentionKind, attend_to_all
+from cxrjax.models.windows import Windows, make_windows
+
+# Of Qwen2.5-VL's tower; its configuration has no other.
+_ROPE_BASE = 10_000.0
+# Qwen's patches are of this many frames; those of a picture are the same.
+_FRAMES = 2
+
+
+def _eps(config: VisionConfig) -> float:
+    return 1e-5 if config.kind == "clip" else 1e-6
+
+
+def _norm(config: VisionConfig) -> LayerNorm | RMSNorm:
+    if config.kind == "qwen":
+        return RMSNorm(config.width, plain=True)
+    return LayerNorm(config.width, _eps(config))
+
+
+def _clip_colours(images: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
+    """From [-1, 1] to what CLIP was trained on."""
+    mean, std = (np.array(values, np.float32) for values in (CLIP_MEAN, CLIP_STD))
+    return ((images.astype(jnp.float32) / 2 + 0.5 - mean) / std).astype(images.dtype)
 
 
 class VisionAttention(nnx.Module):
-    """Full self-attention with biases."""
+    """Self-attention with biases, over all of an image; in `WindowedAttention` also over parts."""
 
     def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         self.attention = attention
@@ -40,18 +72,91 @@ class VisionAttention(nnx.Module):
         v = heads(self.v_proj(x, drop("v_proj")))
         q = q * q.shape[-1] ** -0.5
         if self.attention == "dense":
-            q, k, v = (y.transpose(0, 2, 1, 3) for y in (q, k, v))
-            out = attend(q[:, :, None, None], [KeySection(k, v)])[:, :, 0, 0]
-            out = checkpoint_name(out.transpose(0, 2, 1, 3), SAVED)
+            out = checkpoint_name(_dense(q, k, v), SAVED)
         else:
-            out = attend_to_all(q, k, v, interpret=self.attention == "splash_interpreted")
+            out = attend_to_all(q, k, v, kind=self.attention)
         return self.out_proj(out.reshape(rows, length, width), drop("out_proj"))
 
 
-class VisionMLP(nnx.Module):
-    """Two linear maps with biases and a tanh-approximated GELU between them."""
+def _dense(
+    q: Float[Array, "B N H h"],
+    k: Float[Array, "B N H h"],
+    v: Float[Array, "B N H h"],
+    seen: Bool[Array, "b M"] | None = None,
+) -> Float[Array, "B N H h"]:
+    """Attention of scaled queries; `seen`: which keys there are."""
+    q, k, v = (y.transpose(0, 2, 1, 3) for y in (q, k, v))
+    mask = None if seen is None else seen[:, None, None]
+    out = attend(q[:, :, None, None], [KeySection(k, v, mask)])[:, :, 0, 0]
+    return out.transpose(0, 2, 1, 3)
+
+
+class WindowedAttention(nnx.Module):
+    """Qwen2.5-VL's: one map for queries, keys and values, which turn by row and column."""
+
+    def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
+        self.attention = attention
+        self.num_heads = config.num_heads
+        self.qkv_proj = Linear(config.width, 3 * config.width, use_bias=True, rngs=rngs)
+        self.out_proj = Linear(config.width, config.width, use_bias=True, rngs=rngs)
+
+    def __call__(
+        self,
+        x: Float[Array, "B S D"],
+        dropout: TokenDropout | None,
+        windows: Windows,
+        is_local: Bool[Array, ""],
+    ) -> Float[Array, "B S D"]:
+        """Args: x: in the windows' order; is_local: windows see only themselves."""
+        rows, length, width = x.shape
+        drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
+        qkv = self.qkv_proj(x, drop("qkv_proj")).reshape(rows, length, 3, self.num_heads, -1)
+        q, k, v = qkv[:, :, 0], qkv[:, :, 1], qkv[:, :, 2]
+        # The first half of a head's pairs turns by the row, the second by the column.
+        frequencies = rope_frequencies(q.shape[-1] // 2, _ROPE_BASE)
+        positions = np.stack([windows.rows, windows.columns]).repeat(len(frequencies), axis=0).T
+        frequencies = np.tile(frequencies, 2)
+        q, k = (apply_rope(y, positions[None], frequencies) for y in (q, k))
+        q = q * q.shape[-1] ** -0.5
+        inside = windows.inside
+
+        def within(q: Array, k: Array, v: Array) -> Array:
+            q, k, v = (y.reshape(rows * windows.count, -1, *y.shape[2:]) for y in (q, k, v))
+            seen = None if inside is None else jnp.tile(jnp.asarray(inside), (rows, 1))
+            return _dense(q, k, v, seen).reshape(rows, length, *q.shape[2:])
+
+        def everywhere(q: Array, k: Array, v: Array) -> Array:
+            if inside is not None or self.attention == "dense":
+                seen = None if inside is None else jnp.asarray(inside).reshape(1, -1)
+                return _dense(q, k, v, seen)
+            return attend_to_all(q, k, v, kind=self.attention)
+
+        out = checkpoint_name(jax.lax.cond(is_local, within, everywhere, q, k, v), SAVED)
+        return self.out_proj(out.reshape(rows, length, width), drop("out_proj"))
+
+
+class GatedVisionMLP(nnx.Module):
+    """Qwen2.5-VL's: a gated unit with SiLU and biases."""
 
     def __init__(self, config: VisionConfig, rngs: nnx.Rngs):
+        width, inner = config.width, config.mlp_dim
+        self.gate_proj = Linear(width, inner, use_bias=True, rngs=rngs)
+        self.up_proj = Linear(width, inner, use_bias=True, rngs=rngs)
+        self.down_proj = Linear(inner, width, use_bias=True, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "B N D"], dropout: TokenDropout | None
+    ) -> Float[Array, "B N D"]:
+        drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
+        gate = jax.nn.silu(self.gate_proj(x, drop("gate_proj")))
+        return self.down_proj(gate * self.up_proj(x, drop("up_proj")), drop("down_proj"))
+
+
+class VisionMLP(nnx.Module):
+    """Two linear maps with biases and an approximation of GELU between them."""
+
+    def __init__(self, config: VisionConfig, rngs: nnx.Rngs):
+        self.kind = config.kind
         self.fc1 = Linear(config.width, config.mlp_dim, use_bias=True, rngs=rngs)
         self.fc2 = Linear(config.mlp_dim, config.width, use_bias=True, rngs=rngs)
 
@@ -59,7 +164,11 @@ class VisionMLP(nnx.Module):
         self, x: Float[Array, "B N D"], dropout: TokenDropout | None
     ) -> Float[Array, "B N D"]:
         drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
-        hidden = jax.nn.gelu(self.fc1(x, drop("fc1")), approximate=True)
+        hidden = self.fc1(x, drop("fc1"))
+        if self.kind == "clip":  # the sigmoid's approximation, which CLIP was trained with
+            hidden = hidden * jax.nn.sigmoid(1.702 * hidden)
+        else:
+            hidden = jax.nn.gelu(hidden)
         return self.fc2(hidden, drop("fc2"))
 
 
@@ -67,22 +176,28 @@ class VisionBlock(nnx.Module):
     """Pre-norm transformer block."""
 
     def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
-        self.norm1 = LayerNorm(config.width)
-        self.attn = VisionAttention(config, rngs, attention)
-        self.norm2 = LayerNorm(config.width)
-        self.mlp = VisionMLP(config, rngs)
+        is_qwen = config.kind == "qwen"
+        self.norm1 = _norm(config)
+        self.attn = (WindowedAttention if is_qwen else VisionAttention)(config, rngs, attention)
+        self.norm2 = _norm(config)
+        self.mlp = (GatedVisionMLP if is_qwen else VisionMLP)(config, rngs)
 
     def __call__(
-        self, x: Float[Array, "B N D"], dropout: TokenDropout | None
+        self, x: Float[Array, "B N D"], dropout: TokenDropout | None, *parts: Any
     ) -> Float[Array, "B N D"]:
-        x = x + self.attn(self.norm1(x), dropout)
+        """Args: parts: `windows` and `is_local` of `WindowedAttention`; else none."""
+        x = x + self.attn(self.norm1(x), dropout, *parts)
         return x + self.mlp(self.norm2(x), dropout)
 
 
 class VisionTower(nnx.Module):
-    """Images in, one feature vector a patch out, in reading order.
+    """Images in, one feature vector a patch or token out, in reading order.
 
-    Source: SigLIP (arXiv 2303.15343) without its pooling head, as PaliGemma (arXiv 2407.07726).
+    Sources: SigLIP (arXiv 2303.15343) without its pooling head, as PaliGemma (arXiv 2407.07726);
+    CLIP (arXiv 2103.00020) up to the layer before the last, without its class token, as LLaVA
+    (arXiv 2310.03744); Qwen2.5-VL (arXiv 2502.13923), of which the patches of a token come side by
+    side, as its merger wants them. What of CLIP isn't asked, the last layer and norm, is a
+    parameter all the same: it goes in and out with the checkpoint.
     """
 
     def __init__(
@@ -98,44 +213,100 @@ class VisionTower(nnx.Module):
             raise ValueError(
                 f"image size {config.image_size} is no multiple of patch {config.patch_size}"
             )
+        self.is_qwen = config.kind == "qwen"
+        if self.is_qwen and config.image_size % (config.patch_size * config.pool):
+            raise ValueError(
+                f"image size {config.image_size} is no multiple of {config.pool} patches of "
+                f"{config.patch_size}"
+            )
+        self.config = config
         self.patch_size = config.patch_size
         self.remat = remat
         self.unroll = unroll
-        self.patch_embed = Linear(config.patch_size**2 * 3, config.width, use_bias=True, rngs=rngs)
-        self.position_embed = nnx.Param(
-            config.width**-0.5
-            * jax.random.normal(rngs.params(), (config.num_patches, config.width))
+        self.is_clip = config.kind == "clip"
+        self.num_layers = config.depth - config.skip_last
+        self.patch_embed = Linear(
+            config.patch_size**2 * 3 * (_FRAMES if self.is_qwen else 1),
+            config.width,
+            use_bias=config.kind == "siglip",
+            rngs=rngs,
         )
+        self.class_embed = nnx.data(None)
+        if self.is_clip:
+            drawn = config.width**-0.5 * jax.random.normal(rngs.params(), (config.width,))
+            self.class_embed = nnx.data(nnx.Param(drawn))
+        self.pre_norm = nnx.data(LayerNorm(config.width, _eps(config)) if self.is_clip else None)
+        self.position_embed: Any = nnx.data(None)
+        if not self.is_qwen:
+            drawn = jax.random.normal(rngs.params(), (config.num_positions, config.width))
+            self.position_embed = nnx.data(nnx.Param(config.width**-0.5 * drawn))
         self.layers = stack_layers(lambda r: VisionBlock(config, r, attention), config.depth, rngs)
-        self.final_norm = LayerNorm(config.width)
+        self.final_norm: Any = nnx.data(
+            None if self.is_qwen else LayerNorm(config.width, _eps(config))
+        )
 
     def __call__(
         self, images: Float[Array, "B H W 3"], dropout: TokenDropout | None = None
-    ) -> Float[Array, "B N D"]:
+    ) -> Float[Array, "B N V"]:
         """Args: images in [-1, 1]; dropout: noise for LoRA branches in training, else None."""
         rows, height, width, _ = images.shape
         p = self.patch_size
+        if self.is_clip or self.is_qwen:
+            images = _clip_colours(images)
         patches = images.reshape(rows, height // p, p, width // p, p, 3)
         patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(rows, -1, p * p * 3)
-        x = self.patch_embed(patches) + self.position_embed[...].astype(images.dtype)
+        if self.is_qwen:
+            return self._in_windows(jnp.concatenate([patches] * _FRAMES, axis=-1), dropout)
+        x = self.patch_embed(patches)
+        if self.class_embed is not None:
+            first = jnp.broadcast_to(self.class_embed[...].astype(x.dtype), (rows, 1, x.shape[-1]))
+            x = jnp.concatenate([first, x], axis=1)
+        x = x + self.position_embed[...].astype(images.dtype)
+        if self.pre_norm is not None:
+            x = self.pre_norm(x)
 
         def apply(layer: VisionBlock, x: Array, index: Int[Array, ""]) -> tuple[Array, None]:
             noise = dropout.fold_in(salt("vision")).fold_in(index) if dropout else None
             return layer(x, noise), None
 
+        layers = self.layers
+        if self.is_clip:
+            graphdef, state = nnx.split(layers)
+            layers = nnx.merge(graphdef, jax.tree.map(lambda leaf: leaf[: self.num_layers], state))
+        x, _ = scan_layers(layers, apply, x, remat=self.remat, unroll=self.unroll)
+        return x[:, 1:] if self.is_clip else self.final_norm(x)
+
+    def _in_windows(
+        self, patches: Float[Array, "B N p"], dropout: TokenDropout | None
+    ) -> Float[Array, "B T V"]:
+        """The layers over patches in the order of their windows, and tokens of what comes out."""
+        config = self.config
+        windows = make_windows(config.image_size // config.patch_size, config.pool, config.window)
+        x = self.patch_embed(patches)[:, windows.order]
+        local_layers = jnp.array([config.is_local(layer) for layer in range(config.depth)])
+
+        def apply(layer: VisionBlock, x: Array, index: Int[Array, ""]) -> tuple[Array, None]:
+            noise = dropout.fold_in(salt("vision")).fold_in(index) if dropout else None
+            return layer(x, noise, windows, local_layers[index]), None
+
         x, _ = scan_layers(self.layers, apply, x, remat=self.remat, unroll=self.unroll)
-        return self.final_norm(x)
+        return x[:, windows.back].reshape(x.shape[0], config.num_tokens, config.feature_width)
 
     def resize_positions(self, config: VisionConfig) -> None:
-        """Interpolates the position embeddings for images of another size.
+        """Interpolates the position embeddings, where there are any, for images of another size.
 
         As PaliGemma went from 224 to 448 and 896 pixels (arXiv 2407.07726, section 3.2).
         """
-        positions = self.position_embed[...]
+        if self.position_embed is None:
+            return
+        # CLIP's class token keeps its own.
+        whole = self.position_embed[...]
+        first, positions = whole[: int(self.is_clip)], whole[int(self.is_clip) :]
         side, wanted = math.isqrt(len(positions)), config.image_size // config.patch_size
         grid = positions.reshape(side, side, -1)
         grid = jax.image.resize(grid, (wanted, wanted, grid.shape[-1]), "bilinear")
-        self.position_embed = nnx.Param(grid.reshape(wanted**2, -1))
+        grid = grid.reshape(wanted**2, -1)
+        self.position_embed = nnx.Param(jnp.concatenate([first, grid]) if self.is_clip else grid)
 
 
 def normalize_images(images: Array, dtype: jnp.dtype) -> Float[Array, "B H W 3"]:

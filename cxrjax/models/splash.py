@@ -6,16 +6,18 @@ and slots have to lie where the rule says: prompts are padded on the left, which
 between tokens from row to row. Where a sliding window makes distances count, tokens are put in an
 order first in which the distance of two slots is the distance of their tokens.
 
-Source of the kernels: jax.experimental.pallas.ops.tpu.splash_attention.
+Source of the kernels: jax.experimental.pallas.ops.tpu.splash_attention. On an NVIDIA GPU the same
+rules go, as a mask of one sequence, to cuDNN's flash attention (jax.nn.dot_product_attention).
 """
 
 import dataclasses
 import functools
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_kernel as kernels
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
 from jax.sharding import PartitionSpec as P
@@ -24,9 +26,10 @@ from jaxtyping import Array, Bool, Float, Int
 from cxrjax.models.presets import DecoderConfig
 
 # How a model attends. "splash_interpreted" runs the kernels without a TPU, far too slowly for
-# anything but tests.
-AttentionKind = Literal["dense", "splash", "splash_interpreted"]
-ATTENTION = ("auto", "dense", "splash")
+# anything but tests; "cudnn_interpreted" is XLA in the place of cuDNN, on any machine.
+AttentionKind = Literal["dense", "splash", "splash_interpreted", "cudnn", "cudnn_interpreted"]
+ATTENTION = ("auto", "dense", "splash", "cudnn")
+_KINDS = get_args(AttentionKind)
 
 # Under this name `remat` keeps the attention's outputs (layers.py).
 SAVED = "attention"
@@ -34,6 +37,7 @@ _LANES = 128
 # Blocks of queries and keys; larger ones do not leave room in a v5e's 16 MB of VMEM for the
 # backward kernel at a head size of 256.
 _LARGEST_BLOCK = 512
+_OF_CUDNN = ("cudnn", "cudnn_interpreted")
 # Of the mesh (cxrjax/distributed/meshes.py): what splits rows, and what splits heads.
 _ROW_AXES = ("replica", "data", "fsdp")
 _HEAD_AXIS = "tensor"
@@ -43,7 +47,7 @@ def resolve_attention(choice: str, platform: str) -> AttentionKind:
     """'auto' as the kernels that a platform has ('tpu', 'cpu', 'gpu'); other choices stay."""
     if choice == "auto":
         return "splash" if platform == "tpu" else "dense"
-    if choice not in ("dense", "splash", "splash_interpreted"):
+    if choice not in _KINDS:
         raise ValueError(f"attention {choice!r} is unknown: expected one of {', '.join(ATTENTION)}")
     return choice  # type: ignore[return-value]
 
@@ -125,14 +129,14 @@ class SplashLayout(NamedTuple):
         present: which tokens are there, [B, S].
         order: which token stands in each slot of the rules' sequence, [B, S]; None: as they are,
             and there is no local rule.
-        interpret: run without a TPU.
+        kind: what computes it.
     """
 
     rule: VisibilityRule
     local_rule: VisibilityRule | None
     present: Bool[Array, "B S"]
     order: Int[Array, "B S"] | None
-    interpret: bool
+    kind: AttentionKind
 
 
 def make_splash_layout(
@@ -144,20 +148,23 @@ def make_splash_layout(
     num_prefix: int,
     *,
     context_sees_prefix: bool,
-    interpret: bool = False,
+    kind: AttentionKind = "splash",
 ) -> SplashLayout | None:
     """The rules of a batch whose questions stand in their slots; None where slots do not tell.
 
     That is so under a binding window where the context has padding, or where several questions
-    with full prefix attention share a context: such sequences need masks.
+    with full prefix attention share a context: such sequences need masks. cuDNN caps no scores
+    (Gemma 2).
 
     Args:
         config, mask, num_prefix, context_sees_prefix: as in `make_layout`.
         context_mask: which of the context's tokens are there; None: all.
         images: (start, stop) of each image in the context, the same in every row.
     """
+    if config.attn_softcap is not None and kind in _OF_CUDNN:
+        return None
     rows, questions, num_slots = mask.shape
-    causal = config.prefix_attention == "causal"
+    causal = config.prefix_attention != "full"
     rule = VisibilityRule(
         num_context=num_context,
         num_questions=questions,
@@ -165,14 +172,14 @@ def make_splash_layout(
         num_prefix=num_prefix,
         causal=causal,
         context_sees_prefix=context_sees_prefix and not causal,
-        images=images if causal else (),
+        images=images if config.prefix_attention == "causal" else (),
         window=None,
     )
     context = jnp.ones((rows, num_context), bool) if context_mask is None else context_mask
     present = jnp.concatenate([context, mask.reshape(rows, -1)], axis=1)
     window = config.window
     if window is None or num_context + num_slots <= window:
-        return SplashLayout(rule, None, present, None, interpret)
+        return SplashLayout(rule, None, present, None, kind)
     if context_mask is not None or not (causal or rule.context_sees_prefix):
         return None
     if causal:  # each question's tokens directly behind the context, its padding behind them
@@ -184,7 +191,7 @@ def make_splash_layout(
         leading = ~present & (jnp.arange(rule.length) < num_context + num_prefix)
         order = jnp.argsort(~leading, axis=1, stable=True)
     local = dataclasses.replace(rule, window=window)
-    return SplashLayout(rule, local, present, order, interpret)
+    return SplashLayout(rule, local, present, order, kind)
 
 
 def attend_by_rule(
@@ -198,7 +205,7 @@ def attend_by_rule(
     """Softmax attention of scaled queries as a layout says; nonsense where a query is padding."""
 
     def of_rule(rule: VisibilityRule, q: Array, k: Array, v: Array, present: Array) -> Array:
-        return _splash(q, k, v, present, rule, softcap, layout.interpret)
+        return _by_kernel(q, k, v, present, rule, softcap, layout.kind)
 
     if layout.local_rule is None or layout.order is None:
         return of_rule(layout.rule, q, k, v, layout.present)
@@ -222,25 +229,30 @@ def attend_to_all(
     k: Float[Array, "B S N H"],
     v: Float[Array, "B S N H"],
     *,
-    interpret: bool = False,
+    kind: AttentionKind = "splash",
 ) -> Float[Array, "B S N H"]:
     """Softmax attention of scaled queries over everything, as in the vision tower."""
-    return _splash(q, k, v, None, None, None, interpret)
+    return _by_kernel(q, k, v, None, None, None, kind)
 
 
-def _splash(
+def _by_kernel(
     q: Float[Array, "B S N H"],
     k: Float[Array, "B S K H"],
     v: Float[Array, "B S K H"],
     present: Bool[Array, "B S"] | None,
     rule: VisibilityRule | None,
     softcap: float | None,
-    interpret: bool,
+    kind: AttentionKind,
 ) -> Float[Array, "B S N H"]:
     """Each device runs the kernel on its own rows and heads: XLA cannot split it by itself."""
     rows, length = q.shape[:2]
     segments = jnp.ones((rows, length), jnp.int32) if present is None else present.astype(jnp.int32)
-    attend = functools.partial(_on_device, rule=rule, softcap=softcap, interpret=interpret)
+    if kind in _OF_CUDNN:
+        implementation: Any = "cudnn" if kind == "cudnn" else "xla"
+        attend = functools.partial(_by_cudnn, rule=rule, implementation=implementation)
+    else:
+        interpret = kind == "splash_interpreted"
+        attend = functools.partial(_by_splash, rule=rule, softcap=softcap, interpret=interpret)
     mesh = jax.sharding.get_abstract_mesh()
     row_axes = tuple(name for name in mesh.axis_names if name in _ROW_AXES)
     # Under pmap and shard_map the function is on one device already; pmap's axis has another name.
@@ -263,7 +275,7 @@ def _splash(
     )(q, k, v, segments)
 
 
-def _on_device(
+def _by_splash(
     q: Float[Array, "B S N H"],
     k: Float[Array, "B S K H"],
     v: Float[Array, "B S K H"],
@@ -308,6 +320,29 @@ def _on_device(
         both = kernels.SegmentIds(ids, ids)
         out = jax.vmap(kernel)(laid_out(q), laid_out(k), laid_out(v), both)
     return out[:, :, :length, :head_dim].transpose(0, 2, 1, 3)
+
+
+def _by_cudnn(
+    q: Float[Array, "B S N H"],
+    k: Float[Array, "B S K H"],
+    v: Float[Array, "B S K H"],
+    segments: Int[Array, "B S"],
+    *,
+    rule: VisibilityRule | None,
+    implementation: Literal["cudnn", "xla"],
+) -> Float[Array, "B S N H"]:
+    length = q.shape[1]
+    padding = length % 2  # the backward kernel wants even lengths beside a mask
+    mask = None
+    if rule is not None or padding:
+        slots = jnp.arange(length + padding)
+        ids = jnp.pad(segments, ((0, 0), (0, padding)), constant_values=-1)
+        mask = (ids[:, :, None] == ids[:, None, :])[:, None]
+        if rule is not None:
+            mask &= rule(slots[:, None], slots[None, :])
+    q, k, v = (jnp.pad(x, ((0, 0), (0, padding), (0, 0), (0, 0))) for x in (q, k, v))
+    out = jax.nn.dot_product_attention(q, k, v, mask=mask, scale=1.0, implementation=implementation)
+    return checkpoint_name(out[:, :length], SAVED)
 
 
 def _block_and_length(length: int) -> tuple[int, int]:

@@ -1,15 +1,16 @@
-"""PaliGemma and MedGemma: images and questions in, hidden states of the answers out."""
+"""PaliGemma, MedGemma, LLaVA and Qwen2.5-VL: images and questions in, hidden states out."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from cxrjax.models.gemma import Block, DecodeMasks, Decoder, LayerCache
-from cxrjax.models.layers import Linear, RMSNorm, TokenDropout
+from cxrjax.models.layers import Linear, RMSNorm, TokenDropout, salt
 from cxrjax.models.layout import Context, SequenceLayout, image_of_token, make_layout
 from cxrjax.models.presets import IMAGE, VLMConfig
 from cxrjax.models.siglip import VisionTower, normalize_images
@@ -31,7 +32,10 @@ class DecodeState(NamedTuple):
 
 
 class VLM(nnx.Module):
-    """SigLIP tower, projector, Gemma decoder (arXiv 2407.07726, 2412.03555, 2503.19786).
+    """Tower, projector, decoder.
+
+    PaliGemma: arXiv 2407.07726, 2412.03555; Gemma 3: 2503.19786; LLaVA 1.5: 2310.03744;
+    Qwen2.5-VL: 2502.13923.
 
     Several questions of one image go through together, and never see each other. What stands
     before the question, the image among it, is the context.
@@ -41,16 +45,17 @@ class VLM(nnx.Module):
         share: what the questions of an image share. "tower": the vision tower runs once, then each
             question stands alone with its own copy of the context. "image": the context also goes
             through the decoder once, which is cheaper by a factor of almost Q. Where attention is
-            causal (Gemma 3, MedGemma) the two give the same. With PaliGemma's full prefix
+            causal (all but PaliGemma) the two give the same. With PaliGemma's full prefix
             attention "tower" is exactly PaliGemma, whose image tokens see the prompt; with
             "image" they see each other alone, which is another model.
         remat: a name in `layers.REMAT`: what of every layer is kept for the backward pass.
         unroll: write the loop over layers out (see `scan_layers`).
         dtype: of the activations.
-        attention: "splash" by TPU kernels that keep no scores, in the tower and in the decoder
-            where slots tell who sees whom; that is not so in packed sequences, with contexts that
-            differ by row, and in a few under a window (`make_splash_layout`). Those, and decoding
-            token by token, are dense all the same.
+        attention: "splash" by TPU kernels that keep no scores ("cudnn": by an NVIDIA GPU's, with
+            activations in bfloat16 or float16), in the tower and in the decoder where slots tell
+            who sees whom; that is not so in packed sequences, with contexts that differ by row,
+            and in a few under a window (`make_splash_layout`). Those, and decoding token by
+            token, are dense all the same.
     """
 
     def __init__(
@@ -76,12 +81,20 @@ class VLM(nnx.Module):
             if vision is None
             else VisionTower(vision, rngs, remat=remat, unroll=unroll, attention=attention)
         )
-        normed = config.projector == "normed"
+        kind = config.projector if vision is not None else None
+        given = 0 if vision is None else vision.feature_width
+        # LLaVA's two maps meet in the decoder's width, Qwen's in that of what they are given.
+        between = given if kind == "merger" else width
         self.projector_norm = nnx.data(
-            RMSNorm(vision.width) if vision is not None and normed else None
+            RMSNorm(vision.width, plain=kind == "merger")
+            if vision is not None and kind in ("normed", "merger")
+            else None
         )
         self.projector = nnx.data(
-            None if vision is None else Linear(vision.width, width, use_bias=not normed, rngs=rngs)
+            None if kind is None else Linear(given, between, use_bias=kind != "normed", rngs=rngs)
+        )
+        self.projector_out = nnx.data(
+            Linear(between, width, use_bias=True, rngs=rngs) if kind in ("mlp", "merger") else None
         )
         self.decoder = Decoder(
             config.decoder, config.loc_token_start, rngs, remat=remat, unroll=unroll
@@ -107,14 +120,20 @@ class VLM(nnx.Module):
         features = images if images.ndim == 3 else self.image_features(images, dropout)
         features = features.astype(self.dtype)
         if self.projector_norm is not None:
-            features = self.projector_norm(features)
+            # Patch by patch, where a token has several.
+            width = self.projector_norm.scale.shape[-1]
+            of_patches = features.reshape(*features.shape[:2], -1, width)
+            features = self.projector_norm(of_patches).reshape(features.shape)
         tokens = self.projector(features, dropout)
+        if self.projector_out is not None:
+            second = None if dropout is None else dropout.fold_in(salt("projector_out"))
+            tokens = self.projector_out(jax.nn.gelu(tokens, approximate=False), second)
         return tokens.reshape(rows, -1, tokens.shape[-1]) if several else tokens
 
     def image_features(
         self, images: Array, dropout: TokenDropout | None = None
     ) -> Float[Array, "B N V"]:
-        """The projector's input: the tower's features, averaged over squares if pooled.
+        """The projector's input: the tower's features, of squares together if pooled.
 
         Args:
             images: uint8, or floats in [-1, 1], [B, H, W, 3].
@@ -123,7 +142,7 @@ class VLM(nnx.Module):
         if config is None or self.vision is None:
             raise ValueError("this model has no vision tower: it takes no images")
         features = self.vision(normalize_images(images, jnp.dtype(self.dtype)), dropout)
-        if config.pool == 1:
+        if config.pool == 1 or config.kind == "qwen":  # whose tower gives whole tokens
             return features
         side, pool = config.image_size // config.patch_size // config.pool, config.pool
         squares = features.reshape(features.shape[0], side, pool, side, pool, -1)
@@ -224,8 +243,13 @@ class VLM(nnx.Module):
         max_answer: int,
         context_tokens: Int[Array, "B C"] | None = None,
         context_mask: Bool[Array, "B C"] | None = None,
+        blocks: list[Block] | None = None,
     ) -> tuple[Float[Array, "B Q D"], DecodeState]:
         """Reads images and prompts once.
+
+        Args:
+            images: as in `encode_images`.
+            blocks: `self.decoder.blocks()`, where they were taken apart before.
 
         Returns:
             The hidden state that predicts the first answer token, [B, Q, D], and the state for
@@ -239,16 +263,50 @@ class VLM(nnx.Module):
         x, layout = self._sequence(
             embedded, context, tokens, mask, num_prefix, is_preset_context=context_tokens is None
         )
-        x, stacked = self.decoder(x, layout, return_keys=True)
-        assert stacked is not None
-        layers = []
-        for context_k, context_v, prefix_k, prefix_v in zip(*stacked, strict=True):
-            shape = (*prefix_k.shape[:3], max_answer, prefix_k.shape[4])
-            empty = jnp.zeros(shape, prefix_k.dtype)
-            layers.append(LayerCache(context_k, context_v, prefix_k, prefix_v, empty, empty))
-        last = x[:, context.num_tokens :].reshape(rows, questions, num_prefix, -1)[:, :, -1]
+        num_text = x.shape[1] - context.num_tokens
+        # Of what stands before the questions, the last layer need not go beyond keys and values.
+        x, keys = self.decoder(x, layout, return_keys=True, blocks=blocks, last=num_text)
+        of_layers = zip(*keys, strict=True) if blocks is None else keys
+        layers = [_with_room(max_answer, *of_layer) for of_layer in of_layers]
+        last = x[:, -num_text:].reshape(rows, questions, num_prefix, -1)[:, :, -1]
         next_position = context.length() + jnp.sum(mask, axis=2, dtype=jnp.int32)
         state = DecodeState(layers, mask, next_position, context.mask)
+        return self.decoder.final_norm(last), state
+
+    def read_questions(
+        self,
+        blocks: list[Block],
+        contexts: list[tuple[Array, Array]],
+        prefix_tokens: Int[Array, "B Q P"],
+        prefix_mask: Bool[Array, "B Q P"],
+        max_answer: int,
+        context_mask: Bool[Array, "B C"] | None = None,
+        context_tokens: Int[Array, "B C"] | None = None,
+    ) -> tuple[Float[Array, "B Q D"], DecodeState]:
+        """`prefill` where the context was read before: by `share="image"`, or causal attention.
+
+        Args:
+            contexts: keys and values of the context in each layer, from a state of `prefill`.
+            context_mask, context_tokens: as in `__call__`.
+        """
+        num_prefix = prefix_tokens.shape[2]
+        context = Context(contexts[0][0].shape[2], None, context_mask)
+        if self._side is not None:
+            tokens = self._tokens_of(context_tokens)
+            context = context._replace(image=image_of_token(tokens == IMAGE), side=self._side)
+        layout = make_layout(
+            self.config.decoder, context, prefix_mask, num_prefix, context_sees_prefix=False
+        )
+        tokens = prefix_tokens.reshape(prefix_tokens.shape[0], -1)
+        x = self.decoder.embedder.encode(tokens, jnp.dtype(self.dtype))
+        x, keys = self.decoder.read_behind(blocks, x, contexts, layout)
+        layers = [
+            _with_room(max_answer, *of_context, *of_text)
+            for of_context, of_text in zip(contexts, keys, strict=True)
+        ]
+        last = x.reshape(*prefix_tokens.shape, -1)[:, :, -1]
+        next_position = context.length() + jnp.sum(prefix_mask, axis=2, dtype=jnp.int32)
+        state = DecodeState(layers, prefix_mask, next_position, context_mask)
         return self.decoder.final_norm(last), state
 
     def decode_step(
@@ -256,7 +314,7 @@ class VLM(nnx.Module):
         blocks: list[Block],
         tokens: Int[Array, "B Q"],
         state: DecodeState,
-        step: Int[Array, ""],
+        step: Int[Array, "*rows"],
     ) -> tuple[Float[Array, "B Q D"], DecodeState]:
         """Appends one token to every answer.
 
@@ -264,7 +322,7 @@ class VLM(nnx.Module):
             blocks: `self.decoder.blocks()`, taken apart once outside the loop.
             tokens: the answers' newest tokens.
             state: from `prefill` or the step before.
-            step: how many answer tokens stand before these.
+            step: how many answer tokens stand before these; of each row, [B], or of all.
 
         Returns:
             The hidden state that predicts the token after it, and the new state.
@@ -280,7 +338,7 @@ class VLM(nnx.Module):
         return hidden.reshape(*shape, -1), state
 
     def _decode_masks(
-        self, state: DecodeState, step: Int[Array, ""]
+        self, state: DecodeState, step: Int[Array, "*rows"]
     ) -> tuple[DecodeMasks, DecodeMasks]:
         """The masks of the newest tokens in global layers, and in those with a sliding window."""
         cache = state.layers[0]
@@ -289,11 +347,12 @@ class VLM(nnx.Module):
         )
         here = state.next_position[..., None]  # [B, Q, 1]
         slot = jnp.arange(num_answer)
+        step = step.reshape(-1, 1, 1, 1)
         present = state.context_mask
         masks = DecodeMasks(
             context=None if present is None else present[:, None, None],
             prefix=state.prefix_mask[:, :, None],
-            answer=(slot <= step)[None, None, None],
+            answer=slot <= step,
         )
         window = self.config.decoder.window
         if window is None or num_context + num_prefix + num_answer <= window:
@@ -328,11 +387,8 @@ class VLM(nnx.Module):
         dtype = jnp.dtype(self.dtype)
         features = None if images is None else self.encode_images(images, dropout)
         if context_tokens is None and self.config.context == (IMAGE,) and features is not None:
-            return features, Context(features.shape[1], None, context_mask)
-        if context_tokens is None:
-            tokens = jnp.asarray(self._preset_context(), jnp.int32)[None]
-        else:
-            tokens = context_tokens
+            return features, Context(features.shape[1], None, context_mask, self._side)
+        tokens = self._tokens_of(context_tokens)
         is_image = tokens == IMAGE
         num_tokens = tokens.shape[1]
         embedded = self.decoder.embedder.encode(jnp.maximum(tokens, 0), dtype)
@@ -342,7 +398,18 @@ class VLM(nnx.Module):
             place = jnp.broadcast_to(place, (rows, num_tokens))[..., None]
             in_place = jnp.take_along_axis(features, place, axis=1)
             embedded = jnp.where(is_image[..., None], in_place, embedded)
-        return embedded, Context(num_tokens, image_of_token(is_image), context_mask)
+        return embedded, Context(num_tokens, image_of_token(is_image), context_mask, self._side)
+
+    @property
+    def _side(self) -> int | None:
+        """Tokens along a side of an image, where the decoder tells rows and columns."""
+        vision = self.config.vision
+        return vision.side if vision is not None and self.config.decoder.rope_sections else None
+
+    def _tokens_of(self, context_tokens: Int[Array, "B C"] | None) -> Int[Array, "b C"]:
+        if context_tokens is not None:
+            return context_tokens
+        return jnp.asarray(self._preset_context(), jnp.int32)[None]
 
     def _preset_context(self) -> np.ndarray:
         """The preset's context with `IMAGE` as often as an image has tokens."""
@@ -377,7 +444,7 @@ class VLM(nnx.Module):
                 mask,
                 num_prefix,
                 context_sees_prefix=self.share == "tower",
-                interpret=self.attention == "splash_interpreted",
+                kind=self.attention,
             )
             layout = layout._replace(splash=splash)
         tokens = tokens.reshape(tokens.shape[0], -1)
@@ -385,6 +452,15 @@ class VLM(nnx.Module):
             tokens = jnp.take_along_axis(tokens, packing, axis=1)
         text = self.decoder.embedder.encode(tokens, embedded.dtype)
         return jnp.concatenate([embedded, text], axis=1), layout
+
+
+def _with_room(
+    max_answer: int, context_k: Array, context_v: Array, prefix_k: Array, prefix_v: Array
+) -> LayerCache:
+    """A layer's cache with room for answers."""
+    shape = (*prefix_k.shape[:3], max_answer, prefix_k.shape[4])
+    empty = jnp.zeros(shape, prefix_k.dtype)
+    return LayerCache(context_k, context_v, prefix_k, prefix_v, empty, empty)
 
 
 def context_of_two(

@@ -7,6 +7,7 @@ can go back out.
 
 import dataclasses
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -15,10 +16,19 @@ import jax
 from flax import nnx
 
 from cxrjax.border.foreign_files import MIB, read_bytes
+from cxrjax.codecs.resize_rules import RESIZE_RULES
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading
-from cxrjax.input_pipeline.chat import check_template, context_ids, second_image_ids
+from cxrjax.input_pipeline.chat import (
+    GEMMA,
+    QWEN,
+    check_template,
+    context_ids,
+    qwen_context,
+    second_image_ids,
+)
+from cxrjax.input_pipeline.llava_turns import Turns, llava_context
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.models import partition
 from cxrjax.models.gguf import GGUFFile
@@ -33,8 +43,8 @@ from cxrjax.models.hf_import import (
 )
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes, vlm_config
 from cxrjax.models.lora import merge_lora
-from cxrjax.models.partition import path_of
-from cxrjax.models.peft import ADAPTER_CONFIG, LOC_ROWS, read_peft, save_peft
+from cxrjax.models.partition import parameter_shapes, path_of
+from cxrjax.models.peft import ADAPTER_CONFIG, LOC_ROWS, PROJECTOR_RULE, read_peft, save_peft
 from cxrjax.models.presets import IMAGE, VLMConfig
 from cxrjax.training.base_model import (
     MODEL_FILE,
@@ -66,6 +76,7 @@ _SIDE_FILES = (
     "chat_template.json",
     "preprocessor_config.json",
     "processor_config.json",
+    "video_preprocessor_config.json",
     "generation_config.json",
 )
 _TOKENIZERS = (TOKENIZER_FILE, TOKENIZER_JSON)
@@ -93,11 +104,14 @@ def kind_of(source: str | Path) -> Kind:
     )
 
 
-def import_hf(source: str | Path, out: str | Path, dtype: str | None = None) -> VLMConfig:
+def import_hf(
+    source: str | Path, out: str | Path, dtype: str | None = None, name: str | None = None
+) -> VLMConfig:
     """A Hugging Face directory as a base directory.
 
     Args:
         dtype: of the parameters; None: bfloat16 where all tensors are, else float32.
+        name: of the model on the hub; None: the directory's.
 
     Returns:
         The model's sizes.
@@ -111,13 +125,14 @@ def import_hf(source: str | Path, out: str | Path, dtype: str | None = None) -> 
     config = read_config(source)
     tokenizer = load_tokenizer(source)
     sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer)
-    if sizes.decoder.prefix_attention == "causal":
-        check_template(source)
+    if sizes.decoder.prefix_attention == "causal" or sizes.projector == "merger":
+        check_template(source, QWEN if sizes.projector == "merger" else GEMMA)
     files = open_checkpoint(source)
     arrays = read_parameters(files, sizes, dtype, where=str(source))
     prefixes = found_prefixes(tensor.name for tensor in files.tensors.values())
     _copy_files(source, out, (*_SIDE_FILES, *_TOKENIZERS))
-    _write_base(out, sizes, arrays, Path(tokenizer.name), _hf_notes(stated, prefixes, source))
+    notes = _hf_notes(stated, prefixes, name or source.name)
+    _write_base(out, sizes, arrays, Path(tokenizer.name), notes)
     return sizes
 
 
@@ -135,7 +150,7 @@ def import_gguf(source: str | Path, out: str | Path, dtype: str | None = None) -
     out.mkdir(parents=True, exist_ok=True)
     tokenizer_file = out / tokenizer.file_name
     tokenizer_file.write_bytes(tokenizer.model)
-    notes = _hf_notes(stated, published_prefixes(sizes), source)
+    notes = _hf_notes(stated, published_prefixes(sizes), source.name)
     _write_base(out, sizes, arrays, tokenizer_file, notes)
     return sizes
 
@@ -160,10 +175,12 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
     for key in ("rank_pattern", "alpha_pattern"):
         lora[key] = tuple(f"{rule}={value}" for rule, value in lora[key].items())
     rows = LOC_ROWS in found.arrays
+    whole = any(re.match(PROJECTOR_RULE, path) for path in found.arrays)
+    trained = ("/lora/", *(("loc_delta$",) if rows else ()), *((PROJECTOR_RULE,) if whole else ()))
     config = dataclasses.replace(
         config,
         lora=AdapterConfig(**lora, loc_rows=rows, init_from=str(adapter)),
-        trainable=("/lora/", "loc_delta$") if rows else ("/lora/",),
+        trainable=trained,
         training=dataclasses.replace(config.training, batch_images=1, steps=1),
     )
     model, reference = build_model(config)
@@ -277,6 +294,10 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
     paths = [path_of(path) for path, _ in nnx.to_flat_state(trainable)]
     other = [p for p in paths if "/lora/" not in p and not p.startswith("box_head/")]
     other = sorted(set(other) - {"decoder/embedder/loc_delta"})
+    projector = {p for p in parameter_shapes(loaded.model) if re.match(PROJECTOR_RULE, p)}
+    with_projector = bool(projector) and projector <= set(other)
+    if with_projector:
+        other = [path for path in other if path not in projector]
     if other:
         raise UserError(
             f"{source}: trained {len(other)} parameters besides adapters, such as {other[0]}, and "
@@ -294,6 +315,7 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
         base_model,
         use_rslora=loaded.config.lora.use_rslora,
         base_sha256=sha256,
+        with_projector=with_projector,
     )
 
 
@@ -301,24 +323,51 @@ def _sizes(config: Mapping[str, Any], where: str, tokenizer: Tokenizer) -> VLMCo
     kind = config["model_type"]
     context: tuple[int, ...] = (IMAGE,)
     second_image = context
-    if kind != "paligemma":
-        context = context_ids(tokenizer, IMAGE) if kind == "gemma3" else ()
+    if kind == "gemma3_text":
+        context = ()
     if kind == "gemma3":
+        context = context_ids(tokenizer, IMAGE)
         second_image = second_image_ids(tokenizer, IMAGE)
-    sizes = vlm_config(config, where, int(tokenizer.loc_ids[0]), context, second_image)
+    if kind == "llava":
+        context, second_image = llava_context(tokenizer, IMAGE, _turns_of(config))
+    if kind == "qwen2_5_vl":
+        context, second_image = qwen_context(tokenizer, IMAGE)
+    sizes = vlm_config(config, where, tokenizer.loc_token_start, context, second_image)
     check_vocabulary(tokenizer, sizes.decoder.vocab_size)
     return sizes
 
 
-def _settings(sizes: VLMConfig) -> ExperimentConfig:
+def _turns_of(config: Mapping[str, Any]) -> Turns:
+    """The marks of a LLaVA's turns: Mistral's, or those of Vicuna."""
+    return "llava_med" if config["text_config"]["model_type"] == "mistral" else "llava"
+
+
+def _settings(sizes: VLMConfig, turns: Turns) -> ExperimentConfig:
     """Settings by which a model of this kind wants to be asked, as far as its family says."""
     preset = preset_of(sizes)
+    if sizes.projector == "merger":
+        # Qwen2.5-VL: conversations; boxes in JSON, pixels of the input.
+        rule = RESIZE_RULES["qwen2.5_vl_448"]
+        return ExperimentConfig(
+            model=ModelConfig(preset=preset, share="image"),
+            data=DataConfig(prompt="qwen", codec=rule.codec, geometry=rule.placing),
+            decoding=DecodingConfig(grammar="none"),
+        )
+    if sizes.decoder.prefix_attention == "past":
+        # LLaVA: one turn in its own marks; boxes in digits of the padded square.
+        rule = RESIZE_RULES["llava"]
+        return ExperimentConfig(
+            model=ModelConfig(preset=preset, share="image"),
+            data=DataConfig(prompt=turns, codec=rule.codec, geometry=rule.placing),
+            decoding=DecodingConfig(grammar="none"),
+        )
     if sizes.decoder.prefix_attention == "causal":
         # Gemma 3 and MedGemma: conversations; sharing the image's tokens changes nothing; boxes in
         # JSON, relative to the padded square (cxrjax/codecs/medgemma.py).
+        rule = RESIZE_RULES["medgemma"]
         return ExperimentConfig(
             model=ModelConfig(preset=preset, share="image"),
-            data=DataConfig(prompt="medgemma", codec="medgemma_json", geometry="letterbox"),
+            data=DataConfig(prompt="medgemma", codec=rule.codec, geometry=rule.placing),
             decoding=DecodingConfig(grammar="none"),
         )
     return ExperimentConfig(model=ModelConfig(preset=preset))
@@ -331,16 +380,18 @@ def _write_base(
     tokenizer_file: Path,
     notes: Mapping[str, Any],
 ) -> None:
-    config = _settings(sizes)
+    # Of the others nothing asks.
+    turns = _turns_of(notes["config"]) if sizes.projector == "mlp" else "llava"
+    config = _settings(sizes, turns)
     write_json(out / HF_FILE, dict(notes))
     model = make_model(sizes, arrays, share=config.model.share)
     save_base(out, model, config, tokenizer_file, dtype=None, notes={"source": notes["source"]})
 
 
 def _hf_notes(
-    stated: Mapping[str, Any], prefixes: Mapping[str, str], source: Path
+    stated: Mapping[str, Any], prefixes: Mapping[str, str], source: str
 ) -> dict[str, Any]:
-    return {"source": source.name, "prefixes": dict(prefixes), "config": dict(stated)}
+    return {"source": source, "prefixes": dict(prefixes), "config": dict(stated)}
 
 
 def _read_hf_notes(base: Path) -> dict[str, Any]:

@@ -57,8 +57,9 @@ def step(name, height, width, geometry):
     if name in ("chexagent", "radvlm", "minigpt"):
         return np.full(4, 1 / 100)
     geometry = geometry or Geometry()
-    bins = {"paligemma": 1024, "maira2": 100, "florence2": 1000, "kosmos2": 32}[name]
-    return 1 / (bins * np.array([geometry.scale_x, geometry.scale_y] * 2))
+    steps = {"paligemma": 1024, "maira2": 100, "florence2": 1000, "kosmos2": 32}
+    steps["qwen2.5_vl_448"] = 448
+    return 1 / (steps[name] * np.array([geometry.scale_x, geometry.scale_y] * 2))
 
 
 @each_codec

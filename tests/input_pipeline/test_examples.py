@@ -234,20 +234,28 @@ def test_bucket_is_the_smallest_that_holds_the_length():
     assert [bucket(n, (4, 8)) for n in (0, 4, 5, 8)] == [4, 4, 8, 8]
 
 
-def test_every_prompt_format_ends_its_prefix_with_a_newline():
+def test_every_prompt_format_ends_its_prefix_with_a_newline_or_a_mark():
     record = make_record("No.").model_copy(update={"type_prompt": "[tag]"})
-    assert all(format.prefix(record).endswith("\n") for format in PROMPTS.values())
+    ends = ("\n", " ASSISTANT:", " [/INST]")
+    assert all(format.prefix(record).endswith(ends) for format in PROMPTS.values())
     assert set(PROMPTS) == {
         "vqa",
         "vqa_reason",
         "vqa_typed",
         "detect",
+        "qwen",
+        "qwen_reason",
+        "qwen_typed",
         "gemex",
         "gemex_chat",
         "gemex_dialogue",
+        "gemex_llava",
+        "gemex_llava_med",
         "grounded",
         "grounded_chat",
         "grounding",
+        "llava",
+        "llava_med",
         "medgemma",
         "medgemma_boxes",
         "medgemma_reason",

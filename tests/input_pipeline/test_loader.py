@@ -262,6 +262,19 @@ def _without_grain(state):
     return {name: value for name, value in state.items() if name != "grain"}
 
 
+def test_workers_that_were_started_early_change_nothing(train):
+    first, second = take(train(), 2)
+    with train(workers=1) as loader:
+        before = loader.get_state()
+        loader.start()
+        assert loader.get_state() == before
+        assert_equal(next(loader), first)
+    with train(workers=1) as loader:
+        loader.start()
+        loader.set_state({**before, "step": 1})  # of a run that goes on
+        assert_equal(next(loader), second)
+
+
 def test_grains_iterator_state_is_saved_and_goes_on(train, monkeypatch):
     expected = take(train(), 6)
     loader = train()

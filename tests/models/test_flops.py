@@ -1,5 +1,6 @@
 """The formula against the products that JAX traces, and against XLA's own count."""
 
+import dataclasses
 import math
 
 import jax
@@ -133,3 +134,29 @@ def test_published_size():
     parts = step_flops(model, (".*",), shape, remat=False)
     parameters = sum(p.size for p in jax.tree.leaves(nnx.state(model)))
     assert total(parts).model == pytest.approx(6 * parameters * 16, rel=0.01)
+
+
+def test_windows_of_a_tower_see_themselves_alone():
+    """Four windows of 4 x 4 patches in two layers, the whole of 8 x 8 in the third."""
+    vision = VisionConfig(
+        image_size=64,
+        patch_size=8,
+        width=64,
+        depth=3,
+        num_heads=4,
+        mlp_dim=192,
+        pool=2,
+        kind="qwen",
+        window=4,
+        full_every=3,
+    )
+    whole = dataclasses.replace(vision, window=None)
+    shape = dataclasses.replace(SHAPE, questions=1)
+
+    def of(vision):
+        sizes = VLMConfig(vision, DECODER, 4, projector="merger")
+        model = nnx.eval_shape(lambda: VLM(sizes, rngs=nnx.Rngs(0)))
+        return step_flops(model, ("decoder/",), shape, remat=False)["vision"].forward
+
+    per_pair = 4.0 * shape.images * vision.width
+    assert of(whole) - of(vision) == per_pair * 2 * (64 * 64 - 64 * 16)

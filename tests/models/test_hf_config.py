@@ -49,6 +49,29 @@ def test_whatever_transformers_writes_of_its_own_is_known(kind):
         ({**_TINY, "rope_scaling": {"rope_type": "linear", "beta": 1}}, "'rope_scaling.beta' is"),
         ({**_TINY, "rope_scaling": {"rope_type": "yarn"}}, "rope_scaling.rope_type is 'yarn'"),
         ({**_TINY, "rope_scaling": {"rope_type": "linear"}}, "factor"),
+        ({**_TINY, "rope_scaling": {"type": "linear", "factor": 2.0}}, "name it rope_type"),
+        (
+            {**_TINY, "rope_scaling": {"type": "linear", "rope_type": "default", "factor": 2.0}},
+            "rope_scaling has type 'linear'",
+        ),
+        (
+            {**_TINY, "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
+            "rope_parameters of Gemma 3 are full_attention's and sliding_attention's",
+        ),
+        (
+            {
+                **_TINY,
+                "rope_parameters": {"full_attention": {"rope_type": "default"}, "factor": 2.0},
+            },
+            "rope_parameters has factor beside its sorts of layers",
+        ),
+        (
+            _whole(
+                "paligemma",
+                {"rope_scaling": {"rope_type": "default"}, "rope_parameters": {"rope_theta": 5.0}},
+            ),
+            "rope_scaling and rope_parameters are both there",
+        ),
         ({**_TINY, "hidden_activation": "relu"}, "hidden_activation is 'relu', expected 'gelu_py"),
         ({**_TINY, "rms_norm_eps": 1e-5}, "rms_norm_eps is 1e-05, expected 1e-06"),
         ({**_TINY, "attention_bias": True}, "attention_bias is True, expected False"),

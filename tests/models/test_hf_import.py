@@ -70,14 +70,14 @@ def test_devices_read_their_own_part_alone(read, monkeypatch):
 
     whole = read()[1]
     largest: dict[str, int] = {}
-    plain = hf_import.SafetensorsFiles.read
+    plain = hf_import.SafetensorsFiles.mapped
 
     def recorded(self, name, index=()):
         part = plain(self, name, index)
         largest[name] = max(largest.get(name, 0), part.size)
         return part
 
-    monkeypatch.setattr(hf_import.SafetensorsFiles, "read", recorded)
+    monkeypatch.setattr(hf_import.SafetensorsFiles, "mapped", recorded)
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("x", "y"))
 
     def sharding_of(path, shape):
@@ -90,6 +90,17 @@ def test_devices_read_their_own_part_alone(read, monkeypatch):
         np.testing.assert_array_equal(parts[path], array)
     assert largest["text.layers.1.mlp.up_proj.weight"] == 24 * 8 // 4
     assert largest["text.embed_tokens.weight"] == 1040 * 8 // 4
+
+
+def test_a_file_that_changed_since_is_refused(tmp_path, write_hf):
+    write_hf(tmp_path, SIZES)
+    files = open_checkpoint(tmp_path)
+    path = next(tmp_path.glob("*.safetensors"))
+    content = path.read_bytes()
+    for changed in (content[:-4], content[:-4] + b"\x00\x00\x80\x3f"):
+        path.write_bytes(changed)
+        with pytest.raises(UserError, match="has changed since it was opened"):
+            read_parameters(files, SIZES)
 
 
 def test_dtypes_are_kept_or_converted_on_the_way(read):
@@ -118,7 +129,9 @@ def test_a_stream_of_tensors_gives_the_same(read):
     for path, array in arrays.items():
         np.testing.assert_array_equal(found[path], array)
     one = f"{_TEXT}norm.weight"
-    with pytest.raises(UserError, match=r"1 tensors missing \(text\.norm\.weight\)"):
+    with pytest.raises(
+        UserError, match=r"1 tensors missing \(language_model\.model\.norm\.weight\)"
+    ):
         parameters_of_stream(((k, v) for k, v in tensors.items() if k != one), SIZES)
     head = tensors[f"{_TEXT}embed_tokens.weight"]
     parameters_of_stream({**tensors, "lm_head.weight": head}.items(), SIZES)
@@ -145,8 +158,8 @@ def _replace(name, change):
     [
         (
             _rename(f"{_TEXT}layers.2.mlp.up_proj.weight", f"{_TEXT}layers.3.mlp.up_proj.weight"),
-            r"1 tensors without a place \(text\.layers\.3\.mlp\.up_proj\.weight\) and 1 tensors "
-            r"missing \(text\.layers\.2\.mlp\.up_proj\.weight\)",
+            r"1 tensors without a place \(language_model\.model\.layers\.3\.mlp\.up_proj\.weight\)"
+            r" and 1 tensors missing \(language_model\.model\.layers\.2\.mlp\.up_proj\.weight\)",
         ),
         (
             _replace(f"{_TEXT}norm.weight", lambda x: x[:7]),
@@ -305,7 +318,7 @@ def test_published_configurations_are_the_presets(tmp_path, config, preset):
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ('{"model_type": "llava"}', "model_type is 'llava', expected one of paligemma"),
+        ('{"model_type": "llava_next"}', "model_type is 'llava_next', expected one of paligemma"),
         ("{", "not JSON"),
         ("[]", "expected a JSON object"),
         (None, "cannot be read"),

@@ -1,7 +1,10 @@
 """PEFT's adapter format, both ways, without PEFT (tests/parity holds it to the library)."""
 
+import dataclasses
 import json
+import re
 
+import jax
 import numpy as np
 import pytest
 from flax import nnx
@@ -141,6 +144,91 @@ def test_names_of_older_versions_are_read(saved, tmp_path):
         np.testing.assert_array_equal(found.arrays[path], array)
 
 
+@pytest.mark.parametrize("projector", ["linear", "normed", "mlp"])
+def test_a_projector_that_was_trained_whole_goes_along(tmp_path, projector):
+    sizes = dataclasses.replace(SIZES, projector=projector)
+    model = VLM(sizes, rngs=nnx.Rngs(0))
+    apply_lora(model, LoRAConfig(rank=2, alpha=6.0, targets=("q_proj",)), nnx.Rngs(1))
+    save_peft(tmp_path / "without", model)
+    assert not any(p.startswith("proj") for p in read_peft(tmp_path / "without", sizes).arrays)
+    save_peft(tmp_path / "with", model, with_projector=True)
+    stated = json.loads((tmp_path / "with/adapter_config.json").read_text())
+    assert stated["modules_to_save"] == ["multi_modal_projector"]
+    found, ours = read_peft(tmp_path / "with", sizes), _parameters(model)
+    saved = [path for path in found.arrays if "/lora/" not in path]
+    assert sorted(saved) == sorted(path for path in ours if path.startswith("projector"))
+    trained = adapter_parameters(model, found)
+    assert all(np.array_equal(trained[path], ours[path]) for path in saved)
+    if projector == "normed":  # whose map is no linear module there, and has no adapter
+        return
+    both = VLM(sizes, rngs=nnx.Rngs(0))
+    apply_lora(both, LoRAConfig(rank=2, targets=("q_proj", "projector")), nnx.Rngs(1))
+    with pytest.raises(UserError, match="trained whole and has an adapter as well"):
+        save_peft(tmp_path / "both", both, with_projector=True)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    [
+        *("model.language_model.", "language_model.model.", "language_model.", ""),
+        "base_model.model.model.language_model.",
+    ],
+)
+def test_patterns_may_have_the_names_of_any_version(saved, tmp_path, prefix):
+    pattern = {rf"{prefix}layers.\d+.self_attn.v_proj": 9}
+    copy = _copy(saved, tmp_path, {"alpha_pattern": pattern})
+    if prefix.startswith("base_model"):  # PEFT's own wrapper, which no pattern is matched with
+        with pytest.raises(UserError, match="matches no linear map"):
+            read_peft(copy, SIZES)
+        return
+    found = read_peft(copy, SIZES).config
+    assert found.alpha_pattern == {"decoder/layers/attn/v_proj": 9.0}
+
+
+def test_layers_without_an_adapter_stay_without(tmp_path):
+    """They add nothing, have no gradient, and are not written again."""
+    config = LoRAConfig(rank=2, alpha=6.0, targets=("q_proj", "projector"))
+    model = _model(config, loc_rows=False)
+    save_peft(tmp_path / "whole", model)
+    lacking = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
+
+    def edit(tensors):
+        for key in [key for key in tensors if key.startswith(lacking)]:
+            del tensors[key]
+
+    (tmp_path / "part").mkdir()
+    part = _copy((tmp_path / "whole", model), tmp_path / "part", edit=edit)
+    found = read_peft(part, SIZES)
+    query = "decoder/layers/attn/q_proj/lora"
+    for name in ("a", "b"):
+        ours = _parameters(model)[f"{query}/{name}"]
+        np.testing.assert_array_equal(found.arrays[f"{query}/{name}"][[0, 2]], ours[[0, 2]])
+        assert not found.arrays[f"{query}/{name}"][1].any()
+
+    graphdef, state = nnx.split(model)
+    flat = nnx.to_flat_state(state)
+    set_to = [
+        (path, leaf.replace(found.arrays.get("/".join(map(str, path)), leaf.get_value())))
+        for path, leaf in flat
+    ]
+    ours = nnx.merge(graphdef, nnx.from_flat_state(set_to))
+    save_peft(tmp_path / "again", ours)
+    kept, again = (load_file(d / "adapter_model.safetensors") for d in (part, tmp_path / "again"))
+    assert kept.keys() == again.keys()
+    assert all(np.array_equal(kept[key], again[key]) for key in kept)
+    stated = json.loads((tmp_path / "again/adapter_config.json").read_text())
+    targets = re.compile(stated["target_modules"])
+    modules = [f"model.language_model.layers.{layer}.self_attn.q_proj" for layer in range(3)]
+    assert [bool(targets.fullmatch(module)) for module in modules] == [True, False, True]
+
+    graphdef, state = nnx.split(ours.decoder.layers.attn.q_proj)
+    linear = nnx.merge(graphdef, jax.tree.map(lambda leaf: jax.numpy.asarray(leaf[1]), state))
+    x = jax.numpy.ones((4, SIZES.decoder.width))
+    np.testing.assert_array_equal(linear(x), x @ linear.kernel[...])
+    gradient = nnx.grad(lambda m: (m(x) ** 2).sum())(linear)
+    assert not np.any(gradient["lora"]["a"][...]) and not np.any(gradient["lora"]["b"][...])
+
+
 _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
 
 
@@ -160,6 +248,7 @@ _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
         ({"rank_pattern": {"(l|l)(a|a)(n|n)+x": 1}}, None, "pattern .* cannot be used"),
         ({"rank_pattern": {"fc1": "3"}}, None, "rank_pattern of 'fc1' is '3'"),
         ({"alpha_pattern": {"layers.1.self_attn.q_proj": 9}}, None, "than the same map of other"),
+        ({"alpha_pattern": {"layers.0.self_attn.q_proj": 9}}, None, "than the same map of other"),
         ({"trainable_token_indices": ["a", 1]}, None, "trains 2 rows of the embedding"),
         ({"lora_dropout": [0]}, None, r"lora_dropout is \[0\], expected 0 or None or a number"),
         ({"alpha_pattern": 2}, None, "alpha_pattern is 2, expected an object"),
@@ -167,14 +256,45 @@ _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
         ({"trainable_token_indices": {}}, None, "trains 0 rows of the embedding"),
         ({"lora_alpha": "6"}, None, "lora_alpha is '6', expected a number"),
         ({"bias": "all"}, None, "bias is 'all'"),
-        ({"modules_to_save": ["lm_head"]}, None, "modules_to_save is"),
+        ({"modules_to_save": ["lm_head"]}, None, r"modules_to_save is \['lm_head'\]; only \["),
+        ({"modules_to_save": "all"}, None, "modules_to_save is 'all'; only"),
+        (
+            {"modules_to_save": ["multi_modal_projector"]},
+            None,
+            r"base_model\.model\.model\.multi_modal_projector\.linear\.weight has shape None",
+        ),
         (
             {"rank_pattern": {}},
             None,
             r"fc1's lora_A\.weight has shape \(3, 8\), expected \(2, 8\) for rank 2",
         ),
         ({"trainable_token_indices": [1, 2]}, None, "trains 2 rows of the embedding"),
-        ({}, lambda t: t.pop(f"{_QUERY}.lora_A.weight"), "2 of 3 layers have decoder/layers/attn"),
+        (
+            {},
+            lambda t: t.pop(f"{_QUERY}.lora_A.weight"),
+            rf"{_QUERY}\.lora_A\.weight is not there, and other parts of the same adapter are",
+        ),
+        ({}, lambda t: t.pop(f"{_QUERY}.lora_magnitude_vector"), r"lora_magnitude_vector is not"),
+        (
+            {},
+            lambda t: [t.pop(key) for key in list(t) if key.startswith(_QUERY)],
+            "2 of 3 layers have decoder/layers/attn/q_proj's magnitude",
+        ),
+        ({"use_dora": False}, None, rf"9 tensors without a place .*{_QUERY[:40]}.*magnitude"),
+        (
+            {"alpha_pattern": {"qkv_proj": 9}},
+            None,
+            "alpha_pattern has 'qkv_proj', which matches no",
+        ),
+        ({"rank_pattern": {"layers.7.mlp.up_proj": 9}}, None, "which matches no linear map of"),
+        *(
+            ({"init_lora_weights": kind}, None, f"init_lora_weights is '{kind}', expected")
+            for kind in ("pissa_niter_16", "olora", "corda", "loftq", "lora_ga")
+        ),
+        ({"lora_bias": True}, None, "lora_bias is True"),
+        ({"fan_in_fan_out": True}, None, "fan_in_fan_out is True"),
+        ({"layer_replication": [[0, 2]]}, None, "layer_replication is"),
+        ({"target_parameters": ["mlp.weight"]}, None, "target_parameters is"),
         (
             {},
             lambda t: t.update({f"{_QUERY}.lora_A.weight": np.zeros((4, 8), np.float32)}),

@@ -17,7 +17,8 @@ from cxrjax.training.config_file import typed_config
 from cxrjax.training.step import init_state, make_optimizer, make_train_step
 
 # What the checkpoints' own metadata says (google/paligemma-3b-pt-*, google/paligemma2-*-pt-*,
-# google/medgemma-*-it, google/gemma-3-270m, google/gemma-3-1b-pt). Between sizes of the image
+# google/medgemma-*-it, google/gemma-3-270m, google/gemma-3-1b-pt, Qwen/Qwen2.5-VL-*-Instruct; and
+# what transformers counts of the same configurations). Between sizes of the image
 # only the position embeddings differ.
 PUBLISHED = {
     "paligemma_3b_224": 2_923_466_480,
@@ -34,6 +35,11 @@ PUBLISHED = {
     "paligemma2_28b_896": 27_654_615_792,
     "medgemma_4b": 4_300_079_472,
     "medgemma_27b": 27_432_406_640,
+    "llava15_7b": 7_063_427_072,
+    "llava15_13b": 13_351_494_656,
+    "llava_med15_7b": 7_566_219_264,
+    "qwen25_vl_3b": 3_754_622_976,
+    "qwen25_vl_7b": 8_292_166_656,
     "gemma3_270m": 268_098_176,
     "gemma3_1b": 999_885_952,
 }
@@ -129,6 +135,8 @@ def test_every_preset_has_sizes_that_a_file_may_have(name):
         ("decoder", {"prefix_attention": "all"}),
         ("vision", {"image_size": 224.0}),
         ("vision", {"patch_size": None}),
+        ("decoder", {"rope_sections": (True, 0, 127)}),
+        ("vision", {"window": 0.5}),
         ("", {"projector": "none"}),
         ("", {"context": (1.5,)}),
         ("", {"context": (1,) * 10_001}),

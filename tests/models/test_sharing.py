@@ -39,6 +39,41 @@ GEMMA3 = VLMConfig(
     context=(2, 7, 1050, IMAGE, 1051),
     projector="normed",
 )
+# Rows and columns of the image in the decoder's positions, windows over the edge in the tower.
+QWEN = VLMConfig(
+    vision=VisionConfig(
+        image_size=24,
+        patch_size=3,
+        width=12,
+        depth=2,
+        num_heads=3,
+        mlp_dim=20,
+        pool=2,
+        kind="qwen",
+        window=6,
+        full_every=2,
+    ),
+    decoder=DecoderConfig(
+        vocab_size=1100,
+        width=18,
+        depth=3,
+        num_heads=6,
+        num_kv_heads=3,
+        head_dim=8,
+        mlp_dim=20,
+        prefix_attention="past",
+        plain_norms=True,
+        activation="silu",
+        scale_embeddings=False,
+        qkv_bias=True,
+        rope_sections=(1, 2, 1),
+    ),
+    loc_token_start=4,
+    context=(2, 7, 1050, IMAGE, 1051),
+    second_image=(1051, 1050, IMAGE),
+    projector="merger",
+)
+each_causal = pytest.mark.parametrize("config", [GEMMA3, QWEN], ids=["gemma3", "qwen"])
 ROWS, QUESTIONS, PREFIX, ANSWER = 2, 3, 5, 6
 
 
@@ -88,10 +123,11 @@ def summed_loss_and_gradients(made: VLM, inputs: dict):
     return jax.jit(jax.value_and_grad(loss))(trainable)
 
 
-def test_gemma3_loss_and_gradients_are_the_sum_over_separate_examples(model):
+@each_causal
+def test_loss_and_gradients_are_the_sum_over_separate_examples(model, config):
     inputs = batch(np.random.default_rng(0))
-    loss, gradients = summed_loss_and_gradients(model("image"), inputs)
-    alone = model("tower")
+    loss, gradients = summed_loss_and_gradients(model("image", config), inputs)
+    alone = model("tower", config)
     separate = {
         name: value if name == "images" else value.reshape(-1, 1, value.shape[-1])
         for name, value in inputs.items()
@@ -105,18 +141,20 @@ def test_gemma3_loss_and_gradients_are_the_sum_over_separate_examples(model):
         np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-5 * np.abs(wanted).max())
 
 
-def test_packed_questions_keep_their_windows(model):
+@each_causal
+def test_packed_questions_keep_their_windows(model, config):
     inputs = batch(np.random.default_rng(1))
-    made = model("image")
+    made = model("image", config)
     mask = inputs["answer_mask"]
     packed = states(made, inputs, packed_length=QUESTIONS * (PREFIX + ANSWER) - 1)
     np.testing.assert_allclose(packed[mask], states(made, inputs)[mask], atol=2e-5)
 
 
-def test_decoding_sees_what_training_saw(model):
+@each_causal
+def test_decoding_sees_what_training_saw(model, config):
     inputs = batch(np.random.default_rng(2))
     for share in ("image", "tower"):
-        made = model(share)
+        made = model(share, config)
         expected = states(made, inputs)
         prompt = [inputs[name] for name in ("images", "prefix_tokens", "prefix_mask")]
         hidden, state = nnx.jit(lambda called, *values: called.prefill(*values, ANSWER))(
@@ -132,11 +170,35 @@ def test_decoding_sees_what_training_saw(model):
             hidden, state = decode(made, tokens, state, jnp.asarray(step))
 
 
+@pytest.mark.parametrize("two", [False, True])
+def test_questions_behind_a_context_that_was_read_before(model, two):
+    """As the server reads them; the places of Qwen's text follow from the context's images."""
+    inputs = batch(np.random.default_rng(7))
+    made = model("image", QWEN)
+    pair = jnp.stack([inputs["images"], inputs["images"][::-1]], axis=1)
+    tokens, there = context_of_two(QWEN, jnp.asarray([True, False])) if two else (None, None)
+    images = pair if two else inputs["images"]
+    prompt = inputs["prefix_tokens"], inputs["prefix_mask"]
+
+    @nnx.jit
+    def both(made, images, prompt, tokens, there):
+        hidden, state = made.prefill(images, *prompt, ANSWER, tokens, there)
+        contexts = [(layer.context_k, layer.context_v) for layer in state.layers]
+        blocks = made.decoder.blocks()
+        again = made.read_questions(blocks, contexts, *prompt, ANSWER, there, tokens)
+        return (hidden, state.next_position), (again[0], again[1].next_position)
+
+    whole, apart = both(made, images, prompt, tokens, there)
+    np.testing.assert_allclose(apart[0], whole[0], atol=3e-5)
+    np.testing.assert_array_equal(apart[1], whole[1])
+
+
+@each_causal
 @pytest.mark.parametrize("padding", [0, 3])
-def test_a_context_given_token_by_token_is_the_presets(model, padding):
+def test_a_context_given_token_by_token_is_the_presets(model, padding, config):
     inputs = batch(np.random.default_rng(3))
-    made = model("image")
-    image = [IMAGE] * GEMMA3.vision.num_tokens
+    made = model("image", config)
+    image = [IMAGE] * config.vision.num_tokens
     row = [0] * padding + [2, 7, 1050, *image, 1051]
     tokens = jnp.asarray([row] * ROWS, jnp.int32)
     there = jnp.arange(len(row))[None] >= padding
@@ -172,10 +234,10 @@ SMALL_PALIGEMMA = dataclasses.replace(
 
 
 @pytest.mark.parametrize("share", ["image", "tower"])
-@pytest.mark.parametrize("paligemma", [False, True])
-def test_a_row_without_a_second_image_is_as_of_one_image(model, share, paligemma):
-    config = dataclasses.replace(GEMMA3, second_image=(1051, 9, 1050, IMAGE))
-    config = SMALL_PALIGEMMA if paligemma else config
+@pytest.mark.parametrize("family", ["gemma3", "paligemma", "qwen"])
+def test_a_row_without_a_second_image_is_as_of_one_image(model, share, family):
+    gemma3 = dataclasses.replace(GEMMA3, second_image=(1051, 9, 1050, IMAGE))
+    config = {"gemma3": gemma3, "paligemma": SMALL_PALIGEMMA, "qwen": QWEN}[family]
     inputs = batch(np.random.default_rng(6))
     made = model(share, config)
     one = states(made, inputs)

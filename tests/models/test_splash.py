@@ -23,12 +23,15 @@ from cxrjax.models.splash import (
     resolve_attention,
 )
 
+TPU, GPU = "splash_interpreted", "cudnn_interpreted"
 PLAIN = DecoderConfig(
     vocab_size=16, width=8, depth=2, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=8
 )
 
 
-def layouts(config, is_image, mask, num_prefix, context_mask=None, *, context_sees_prefix):
+def layouts(
+    config, is_image, mask, num_prefix, context_mask=None, *, context_sees_prefix, kind=TPU
+):
     """Both layouts of the same batch."""
     num_context = len(is_image)
     context = Context(num_context, image_of_token(jnp.asarray(is_image)[None]), context_mask)
@@ -43,7 +46,7 @@ def layouts(config, is_image, mask, num_prefix, context_mask=None, *, context_se
         mask,
         num_prefix,
         context_sees_prefix=context_sees_prefix,
-        interpret=True,
+        kind=kind,
     )
     return by_mask, by_rule
 
@@ -169,7 +172,19 @@ KINDS = {
 )
 @pytest.mark.parametrize("is_local", [False, True])
 def test_kernels_equal_dense_attention(kind, is_local):
+    check_kernels(TPU, kind, is_local)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("is_local", [False, True])
+def test_masks_for_cudnn_equal_dense_attention(kind, is_local):
+    """XLA in the place of cuDNN: what this machine can tell."""
+    check_kernels(GPU, kind, is_local)
+
+
+def check_kernels(by, kind, is_local):
     prefix_attention, window, softcap, questions, num_image = KINDS[kind]
+    softcap = None if by == GPU else softcap
     if is_local and window is None:
         pytest.skip("no local layers")
     config = dataclasses.replace(
@@ -177,7 +192,8 @@ def test_kernels_equal_dense_attention(kind, is_local):
     )
     is_image = np.array([False] * 2 + [True] * num_image + [False] * 3)
     mask = random_mask(np.random.default_rng(0), 2, questions, 10, 12)
-    by_mask, by_rule = layouts(config, is_image, mask, 10, context_sees_prefix=questions == 1)
+    sees = questions == 1
+    by_mask, by_rule = layouts(config, is_image, mask, 10, context_sees_prefix=sees, kind=by)
     assert by_rule is not None
     seen = jnp.asarray(np.stack([masks_in_full(by_mask, is_local, row) for row in range(2)]))
     length = seen.shape[1]
@@ -232,21 +248,23 @@ def test_kernels_on_eight_devices_equal_dense_attention(kv_heads):
     )
 
 
-@pytest.mark.heavy
-def test_the_tower_equals_dense_attention():
-    arrays = [normal(i, 2, 150, 2, 9) for i in range(3)]
-    everything = jnp.ones((2, 150), bool)
+@pytest.mark.parametrize(
+    ("by", "length"), [pytest.param(TPU, 150, marks=pytest.mark.heavy), (GPU, 150), (GPU, 151)]
+)
+def test_the_tower_equals_dense_attention(by, length):
+    arrays = [normal(i, 2, length, 2, 9) for i in range(3)]
+    everything = jnp.ones((2, length), bool)
     check_equal(
-        lambda q, k, v: attend_to_all(q, k, v, interpret=True),
-        lambda q, k, v: dense(q, k, v, jnp.ones((2, 150, 150), bool), None),
+        lambda q, k, v: attend_to_all(q, k, v, kind=by),
+        lambda q, k, v: dense(q, k, v, jnp.ones((2, length, length), bool), None),
         arrays,
         everything,
     )
 
 
-@pytest.mark.heavy
 @pytest.mark.parametrize("remat", ["none", "attention"])
-def test_a_model_by_kernels_equals_the_dense_one(remat):
+@pytest.mark.parametrize("by", [pytest.param(TPU, marks=pytest.mark.heavy), GPU])
+def test_a_model_by_kernels_equals_the_dense_one(by, remat):
     config = dataclasses.replace(
         PRESETS["tiny"],
         vision=dataclasses.replace(
@@ -274,9 +292,17 @@ def test_a_model_by_kernels_equals_the_dense_one(remat):
 
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5),
-        value_and_grad(attention="splash_interpreted", remat=remat),
+        value_and_grad(attention=by, remat=remat),
         value_and_grad(),
     )
+
+
+def test_cudnn_caps_no_scores():
+    config = dataclasses.replace(PLAIN, attn_softcap=50.0)
+    mask = jnp.ones((1, 1, 4), bool)
+    for by, found in ((GPU, False), (TPU, True)):
+        rule = layouts(config, np.ones(3, bool), mask, 2, context_sees_prefix=True, kind=by)[1]
+        assert (rule is not None) == found
 
 
 def test_auto_is_what_the_platform_has():

@@ -4,6 +4,7 @@ Made once a session: importing torch and transformers takes longer than all else
 """
 
 import dataclasses
+import json
 from typing import Any
 
 import jax
@@ -14,11 +15,10 @@ from cxrjax.models import VLM
 from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
-from cxrjax.models.presets import IMAGE
+from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGE
+from tests.random_configs import KINDS, NO_LOC, SIZE, VOCAB, draw_config
 
-VOCAB, BOS, BEGIN, END, IMAGE_ID, LOC = 1300, 2, 1288, 1289, 1290, 100
-KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text")
-SIZE = 24
+BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
 
 _VISION = {
     "hidden_size": 24,
@@ -42,6 +42,22 @@ _GROUPED = {"num_attention_heads": 6, "num_key_value_heads": 3, "query_pre_attn_
 # Windows smaller than any of the sequences below.
 _GEMMA2 = _TEXT | _GROUPED | {"num_hidden_layers": 3, "sliding_window": 9}
 _GEMMA3 = _TEXT | _GROUPED | {"num_hidden_layers": 7, "sliding_window": 6}
+_LLAMA = _TEXT | {"num_attention_heads": 6, "num_key_value_heads": 3, "num_hidden_layers": 3}
+_LLAMA |= {"hidden_size": 48, "rms_norm_eps": 1e-5}
+_QWEN = {key: value for key, value in _LLAMA.items() if key != "head_dim"} | {
+    "rope_parameters": {"rope_type": "default", "mrope_section": [1, 2, 1], "rope_theta": 1e4},
+}
+# Windows of 3 x 3 tokens on an image of 4 x 4: one whole, three that reach over the edge.
+_QWEN_VISION = {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "depth": 4,
+    "num_heads": 3,
+    "patch_size": 3,
+    "window_size": 18,
+    "fullatt_block_indexes": [1, 3],
+    "out_hidden_size": _QWEN["hidden_size"],
+}
 _ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
@@ -65,6 +81,21 @@ def _random_hf(kind):
             image_token_index=IMAGE_ID,
         )
         model = t.Gemma3ForConditionalGeneration(config)
+    elif kind.startswith("llava"):
+        mistral = {"model_type": "mistral", "rope_theta": 1e6, "sliding_window": None}
+        text = _LLAMA | (mistral if kind == "llava_mistral" else {"model_type": "llama"})
+        vision = {key: value for key, value in _VISION.items() if key != "vision_use_head"}
+        config = t.LlavaConfig(
+            text_config=text,
+            vision_config=vision | {"model_type": "clip_vision_model"},
+            image_token_index=IMAGE_ID,
+        )
+        model = t.LlavaForConditionalGeneration(config)
+    elif kind == "qwen":
+        config = t.Qwen2_5_VLConfig(
+            text_config=_QWEN, vision_config=_QWEN_VISION, image_token_id=IMAGE_ID
+        )
+        model = t.Qwen2_5_VLForConditionalGeneration(config)
     else:
         text = _GEMMA2 | {"model_type": "gemma2"}
         if kind == "paligemma":
@@ -73,6 +104,12 @@ def _random_hf(kind):
             text_config=text, vision_config=_VISION, projection_dim=18, image_token_index=IMAGE_ID
         )
         model = t.PaliGemmaForConditionalGeneration(config)
+    return _moved(model)
+
+
+def _moved(model):
+    import torch
+
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Large enough that soft-capping, norms and attention all bend what goes through, and
@@ -93,6 +130,15 @@ class Questions:
     context: np.ndarray
     prefix: list[list[int]]
     answers: list[list[int]]
+    vision: Any = None
+
+    def _in_patches(self, pixels):
+        """As Qwen's image processor: two equal frames, the patches of a token together."""
+        p, pool = self.vision.patch_size, self.vision.pool
+        n = SIZE // p // pool
+        frames = np.repeat(pixels[:, :, None], 2, axis=2)
+        cut = frames.reshape(len(pixels), 3, 2, n, pool, p, n, pool, p)
+        return cut.transpose(0, 3, 6, 4, 7, 1, 2, 5, 8).reshape(len(pixels), (n * pool) ** 2, -1)
 
     def ours(self):
         """images, prefix_tokens, prefix_mask, answer_tokens, answer_mask; the context by name."""
@@ -134,9 +180,19 @@ class Questions:
 
         given = {"input_ids": padded(0, 0), "attention_mask": padded(1, 0)}
         if kind != "gemma3_text":
-            # Of padding it does not matter: it is masked.
-            given["token_type_ids"] = padded(2, 0)
-            pixels = self.images.reshape(-1, SIZE, SIZE, 3).transpose(0, 3, 1, 2)
+            pixels = self.images.reshape(-1, SIZE, SIZE, 3)
+            if kind.startswith(("llava", "qwen")):
+                pixels = ((pixels / 2 + 0.5 - CLIP_MEAN) / CLIP_STD).astype(np.float32)
+            else:
+                # Of padding it does not matter: it is masked.
+                given["token_type_ids"] = padded(2, 0)
+            pixels = pixels.transpose(0, 3, 1, 2)
+            if kind == "qwen":
+                given["mm_token_type_ids"] = (given["input_ids"] == IMAGE_ID).long()
+                pixels = self._in_patches(pixels)
+                sides = [1, *2 * (SIZE // self.vision.patch_size,)]
+                given["image_grid_thw"] = torch.tensor([sides] * len(pixels))
+                pixels = pixels.reshape(-1, pixels.shape[-1])
             given["pixel_values"] = torch.tensor(np.ascontiguousarray(pixels))
         if answers:
             given["labels"] = padded(3, -100)
@@ -170,7 +226,22 @@ class Pair:
             np.tile(np.array(context, np.int32), (rows, 1)),
             [[*prefix] for prefix, _ in text],
             [answer for _, answer in text],
+            config.vision,
         )
+
+
+def _pair(kind, hf, directory):
+    one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
+    one_image |= dict.fromkeys(("llava", "llava_mistral"), (BOS, 7, 8, IMAGE))
+    one_image["qwen"] = (7, 8, BEGIN, IMAGE, END)
+    front = one_image.get(kind, (IMAGE,))
+    start = -1 if kind in NO_LOC else LOC
+    config = vlm_config(read_config(directory), str(directory), start, front)
+    if kind == "qwen":  # whose configuration has no size of images
+        vision = dataclasses.replace(config.vision, image_size=SIZE)
+        config = dataclasses.replace(config, vision=vision)
+    arrays = read_parameters(open_checkpoint(directory), config)
+    return Pair(kind, hf, directory, make_model(config, arrays), front)
 
 
 @pytest.fixture(scope="session")
@@ -184,12 +255,31 @@ def make_pair(tmp_path_factory):
             hf = _random_hf(kind)
             directory = tmp_path_factory.mktemp(kind)
             hf.save_pretrained(directory)
-            one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
-            front = one_image.get(kind, (IMAGE,))
-            config = vlm_config(read_config(directory), str(directory), LOC, front)
-            arrays = read_parameters(open_checkpoint(directory), config)
-            made[kind] = Pair(kind, hf, directory, make_model(config, arrays), front)
+            made[kind] = _pair(kind, hf, directory)
         return made[kind]
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def make_random_pair(tmp_path_factory):
+    """`make_random_pair(kind, seed) -> Pair` of a drawn configuration."""
+    pytest.importorskip("torch")
+
+    def make(kind, seed):
+        import torch
+        import transformers as t
+
+        directory = tmp_path_factory.mktemp(f"{kind}_{seed}")
+        drawn = draw_config(kind, seed)
+        (directory / "config.json").write_text(json.dumps(drawn))
+        torch.manual_seed(seed)
+        auto = t.AutoModelForImageTextToText if "vision_config" in drawn else t.AutoModelForCausalLM
+        hf = _moved(auto.from_config(t.AutoConfig.from_pretrained(directory)).float())
+        hf.save_pretrained(directory)
+        # As it was drawn: the library writes its own reading of it.
+        (directory / "config.json").write_text(json.dumps(drawn))
+        return _pair(kind, hf, directory)
 
     return make
 

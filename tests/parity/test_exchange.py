@@ -16,11 +16,12 @@ from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
+from tests.random_configs import NO_LOC
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
 
-KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text")
+KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", *NO_LOC)
 
 
 def _load_hf(directory, kind, **options):
@@ -49,13 +50,14 @@ def _adapted(pair, **options):
     """The pair's model with random adapters in both towers, and moved <loc> rows."""
     targets = ["decoder/layers/attn/(q|v)_proj", "decoder/layers/mlp/down_proj"]
     if pair.model.config.vision is not None:
-        targets.append("vision/layers/attn/q_proj")
+        targets.append("vision/layers/attn/(q|qkv)_proj")
     model = _copy(pair.model)
     config = LoRAConfig(
         rank=3, alpha=4.5, targets=targets, rank_pattern={"down_proj": 2}, **options
     )
     apply_lora(model, config, nnx.Rngs(0))
-    model.decoder.embedder.add_loc_delta()
+    if _has_loc(pair.kind):
+        model.decoder.embedder.add_loc_delta()
     rng = np.random.default_rng(1)
     values = {
         "/".join(map(str, path)): 0.2 * rng.normal(size=leaf.get_value().shape).astype(np.float32)
@@ -63,6 +65,10 @@ def _adapted(pair, **options):
         if path[-1] in ("b", "loc_delta")
     }
     return _set(model, values)
+
+
+def _has_loc(kind):
+    return kind not in NO_LOC
 
 
 def _with_loc(questions):
@@ -157,7 +163,9 @@ def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
     }
 
     given, context = jax.tree.map(jnp.asarray, questions.ours())
-    graphdef, trainable, frozen = partition(model, ("/lora/", "loc_delta"))
+    graphdef, trainable, frozen = partition(
+        model, ("/lora/", *(("loc_delta",) if _has_loc(kind) else ()))
+    )
 
     @jax.jit
     def gradient(trainable):
@@ -172,16 +180,20 @@ def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
 
     ours = nnx.merge(graphdef, gradient(trainable), frozen)
     table = ours.decoder.embedder
-    delta = np.asarray(table.loc_delta[...])
+    delta = table.loc_delta
     table.loc_delta = None
     save_peft(tmp_path / "gradients", ours)  # the gradients under PEFT's names
     named = load_file(tmp_path / "gradients/adapter_model.safetensors")
     rows = [name for name in grads if "trainable_tokens_delta" in name]
-    assert len(rows) == 1
-    close(delta, grads.pop(rows[0]))
+    assert len(rows) == (delta is not None)
+    if delta is not None:
+        close(delta[...], grads.pop(rows[0]))
     assert named.keys() == grads.keys() and all(np.abs(g).max() > 0 for g in grads.values())
     for name in named:
         close(named[name], grads[name])
+
+
+_WHOLE = ["multi_modal_projector"]
 
 
 @pytest.mark.parametrize(
@@ -194,6 +206,14 @@ def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
             "gemma3_text",
             {"target_modules": ["o_proj", "gate_proj"], "rank_pattern": {"gate_proj": 5}},
         ),
+        ("paligemma", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
+        ("gemma3", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
+        ("llava", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
+        ("llava", {"target_modules": ["q_proj", "linear_2"], "alpha_pattern": {"linear_2": 3}}),
+        ("llava_mistral", {"target_modules": "all-linear", "use_dora": True}),
+        ("qwen", {"target_modules": "all-linear"}),
+        ("qwen", {"target_modules": ["qkv", "q_proj", "v_proj"], "rank_pattern": {"attn.qkv": 2}}),
+        ("qwen", {"target_modules": ["v_proj"], "modules_to_save": ["merger"]}),
     ],
 )
 def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
@@ -207,7 +227,7 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
             r=3,
             lora_alpha=7,
             init_lora_weights=False,
-            trainable_token_indices=list(range(100, 1124)),
+            trainable_token_indices=list(range(100, 1124)) if _has_loc(kind) else None,
             task_type="CAUSAL_LM",
             **options,
         ),
@@ -216,16 +236,21 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
         for name, parameter in theirs.named_parameters():
             if "trainable_tokens_delta" in name:
                 parameter.add_(0.2 * torch.randn_like(parameter))
+            elif "modules_to_save" in name:
+                parameter.add_(0.1 * torch.randn_like(parameter))
     theirs.save_pretrained(tmp_path)
     adapter = read_peft(tmp_path, pair.model.config)
     model = _copy(pair.model)
     apply_lora(model, adapter.config, nnx.Rngs(0))
-    model.decoder.embedder.add_loc_delta()
+    if _has_loc(kind):
+        model.decoder.embedder.add_loc_delta()
     trained = adapter_parameters(model, adapter)
     model = _set(model, trained)
     _compare(close, model, theirs, _with_loc(pair.questions(seed=5)), kind)
 
-    save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora)
+    whole = "modules_to_save" in options
+    assert ("projector/kernel" in trained) == whole
+    save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora, with_projector=whole)
     back = load_file(tmp_path / "back/adapter_model.safetensors")
     first = load_file(tmp_path / "adapter_model.safetensors")
     assert back.keys() == first.keys()

@@ -12,8 +12,9 @@ from cxrjax.decoding.strategy import Strategy
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
 
-KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text")
-IMAGE_KINDS = KINDS[:3]
+CAUSAL = ("llava", "llava_mistral", "qwen")
+KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", *CAUSAL)
+IMAGE_KINDS = (*KINDS[:3], *CAUSAL)
 
 
 @nnx.jit
@@ -55,8 +56,12 @@ def test_vision_features(make_pair, close, kind):
     pair = make_pair(kind)
     questions = pair.questions()
     with torch.no_grad():
-        pixels = questions.theirs(kind)["pixel_values"]
-        theirs = pair.hf.get_image_features(pixels).pooler_output
+        asked = questions.theirs(kind)
+        names = ("pixel_values", "image_grid_thw")
+        given = {name: asked[name] for name in names if name in asked}
+        theirs = pair.hf.get_image_features(**given).pooler_output
+    if kind == "qwen":  # one by one, since they may differ in size
+        theirs = np.stack(theirs)
     close(nnx.jit(lambda m, x: m.encode_images(x))(pair.model, questions.images), theirs)
 
 
@@ -69,9 +74,10 @@ def test_logits_at_every_position(make_pair, close, kind, side):
         close(answers, theirs[start - 1 : -1])
 
 
-def test_two_images_in_a_prompt(make_pair, close):
-    pair = make_pair("gemma3")
-    for ours, theirs, *_ in _both(pair, pair.questions(images=2), "left"):
+@pytest.mark.parametrize(("kind", "images"), [("gemma3", 2), *((kind, 3) for kind in CAUSAL)])
+def test_several_images_in_a_prompt(make_pair, close, kind, images):
+    pair = make_pair(kind)
+    for ours, theirs, *_ in _both(pair, pair.questions(images=images), "left"):
         close(ours, theirs)
 
 

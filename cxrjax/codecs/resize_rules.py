@@ -1,0 +1,99 @@
+"""What each family of models is shown of an image, and what it is told of places in it.
+
+A processor stretches, pads or snaps an image to its model's input, and the model's numbers count
+pixels of that input, steps of the padded square, or steps of the image. A `ResizeRule` has both
+sides of one family, so that a box in pixels of the original goes to what the model is told, and
+back, at any size and aspect; nothing else need know which family resizes how.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float
+
+from cxrjax.codecs.frames import (
+    QWEN3_FACTOR,
+    QWEN3_LEAST,
+    QWEN3_MOST,
+    Frame,
+    ImageSteps,
+    InputBins,
+    InputPixels,
+    PaddedSquareSteps,
+    SmartResizedPixels,
+    smart_resize,
+)
+from cxrjax.images.geometry import IDENTITY, Geometry, letterbox_geometry
+
+
+@dataclasses.dataclass(frozen=True)
+class ResizeRule:
+    """One family's way from pixels of the original to what its model is told, and back.
+
+    Attributes:
+        codec: by which the family writes boxes (`cxrjax.codecs`); it counts in `frame`.
+        placing: `resize` stretches the image over the input, `letterbox` pads it to a square.
+        frame: what the numbers count.
+        size_of: (height, width) of the original -> (height, width) of the input.
+    """
+
+    codec: str
+    placing: Literal["resize", "letterbox"]
+    frame: Frame
+    size_of: Callable[[int, int], tuple[int, int]]
+
+    def input_size(self, height: int, width: int) -> tuple[int, int]:
+        """(height, width) of the model's input for an original of this size."""
+        return self.size_of(height, width)
+
+    def geometry(self, height: int, width: int) -> Geometry:
+        """The place of the original in the input."""
+        if self.placing == "resize":
+            return IDENTITY
+        return letterbox_geometry(height, width, *self.size_of(height, width))
+
+    def told(
+        self, boxes: Float[np.ndarray, "n 4"], height: int, width: int
+    ) -> Float[np.ndarray, "n 4"]:
+        """Boxes xyxy in pixels of the original as the model's numbers, x first, unrounded."""
+        size = np.tile(np.array([width, height], np.float64), 2)
+        return self.frame.to_grid(boxes / size, height, width, self.geometry(height, width))
+
+    def original(
+        self, numbers: Float[np.ndarray, "n 4"], height: int, width: int
+    ) -> Float[np.ndarray, "n 4"]:
+        """The inverse of `told`: pixels of the original."""
+        size = np.tile(np.array([width, height], np.float64), 2)
+        return self.frame.from_grid(numbers, height, width, self.geometry(height, width)) * size
+
+    def step(self, height: int, width: int) -> Float[np.ndarray, "4"]:
+        """Pixels of the original that one step of the numbers is, along x, y, x, y."""
+        ends = self.original(np.array([[0.0] * 4, [1.0] * 4]), height, width)
+        return ends[1] - ends[0]
+
+
+def _square(side: int) -> Callable[[int, int], tuple[int, int]]:
+    return lambda height, width: (side, side)
+
+
+def _snapped_qwen3(height: int, width: int) -> tuple[int, int]:
+    return smart_resize(height, width, QWEN3_MOST, QWEN3_LEAST, QWEN3_FACTOR)
+
+
+# By family, at the size that it is published with. Sources: the preprocessor_config.json of each,
+# and for the numbers the module of its codec.
+RESIZE_RULES: dict[str, ResizeRule] = {
+    "paligemma": ResizeRule("paligemma", "resize", InputBins(1024), _square(224)),
+    # Its processor would stretch the image; its makers' notebooks pad it first.
+    "medgemma": ResizeRule("medgemma_json", "letterbox", PaddedSquareSteps(1000), _square(896)),
+    # `image_aspect_ratio: pad`; hundredths of the square.
+    "llava": ResizeRule("llava", "letterbox", PaddedSquareSteps(100), _square(336)),
+    "qwen2_vl": ResizeRule("qwen2_vl", "resize", ImageSteps(1000), smart_resize),
+    "qwen2.5_vl": ResizeRule("qwen2.5_vl", "resize", SmartResizedPixels(), smart_resize),
+    # On one grid a run, as it is trained and asked here: padded to a square, so that nothing is
+    # stretched.
+    "qwen2.5_vl_448": ResizeRule("qwen2.5_vl_448", "letterbox", InputPixels(448), _square(448)),
+    "qwen3_vl": ResizeRule("qwen3_vl", "resize", ImageSteps(1000), _snapped_qwen3),
+}

@@ -1,0 +1,61 @@
+"""Squares of patches that see only themselves, in the order in which a tower keeps them.
+
+Qwen2.5-VL (arXiv 2502.13923, section 2.1.1): most layers attend within squares, a few to the whole
+image, and the squares of patches that become one token lie within these.
+"""
+
+import dataclasses
+
+import numpy as np
+from jaxtyping import Bool, Int
+
+
+@dataclasses.dataclass(frozen=True)
+class Windows:
+    """The places of one image's patches, a window after the other.
+
+    The windows at the right and lower edge may reach over it. All have the same number of places,
+    so that attention is over one array; what lies beyond the edge is never seen.
+
+    Attributes:
+        order: the patch in each place, in reading order of the image; 0 beyond the edge, [W * M].
+        inside: which places hold a patch, [W, M]; None: all of them.
+        rows, columns: of the patch in each place, [W * M].
+        back: the places of each token's patches, tokens in reading order, [N * P].
+        count: W, how many windows there are.
+    """
+
+    order: Int[np.ndarray, " S"]
+    inside: Bool[np.ndarray, "W M"] | None
+    rows: Int[np.ndarray, " S"]
+    columns: Int[np.ndarray, " S"]
+    back: Int[np.ndarray, " NP"]
+    count: int
+
+
+def make_windows(side: int, pool: int, window: int | None) -> Windows:
+    """The windows of an image.
+
+    Args:
+        side: patches along a side of the image; `pool` divides it.
+        pool: patches along a side of what becomes one token.
+        window: patches along a side of a window; `pool` divides it; None: the whole image.
+    """
+    tokens = (window or side) // pool
+    across = -(-side // (tokens * pool))
+    # Window, token within it, patch within that; down and across each.
+    shape = (across, across, tokens, tokens, pool, pool)
+    wy, wx, ty, tx, py, px = np.indices(shape).reshape(6, -1)
+    token_row, token_column = wy * tokens + ty, wx * tokens + tx
+    rows, columns = token_row * pool + py, token_column * pool + px
+    inside = (rows < side) & (columns < side)
+    places = np.flatnonzero(inside)
+    in_reading_order = np.lexsort((px, py, token_column, token_row))
+    return Windows(
+        order=np.where(inside, rows * side + columns, 0),
+        inside=None if len(places) == len(inside) else inside.reshape(across**2, -1),
+        rows=rows,
+        columns=columns,
+        back=in_reading_order[inside[in_reading_order]],
+        count=across**2,
+    )

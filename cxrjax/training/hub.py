@@ -1,0 +1,85 @@
+"""Names on the Hugging Face hub in the place of folders: how to get a model, and getting it."""
+
+import fnmatch
+import re
+import shlex
+from pathlib import Path
+
+from cxrjax.errors import UserError, first_line
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+# What a conversion reads: no pickles, no pictures, no weights in other forms.
+FILES = ("*.json", "*.safetensors", "tokenizer.model", "*.jinja")
+# Of the families that we have, by name; a licence is accepted by a person, on the page.
+_LICENCES = {
+    "google/medgemma*": "the Health AI Developer Foundations terms",
+    "google/paligemma*": "the Gemma terms of use",
+    "google/gemma*": "the Gemma terms of use",
+    "llava-hf/llava-1.5*": "the Llama 2 community licence",
+    "Qwen/Qwen2.5-VL-3B*": "the Qwen research licence",
+    "Qwen/Qwen2.5-VL-7B*": "the Apache licence 2.0",
+}
+
+
+def hub_name(source: Path) -> str | None:
+    """The name that `source` can be on the hub; None for a path.
+
+    What begins with a folder that is there is a path, also where the rest of it is not.
+    """
+    name = source.as_posix()
+    if source.exists() or source.parent.is_dir() or not _NAME.fullmatch(name):
+        return None
+    return name
+
+
+def how_to_get(name: str, out: Path) -> UserError:
+    """The error that tells how to get a model of this name: page, licence and command."""
+    page = f"https://huggingface.co/{name}"
+    command = shlex.join(
+        ["python", "-m", "cxrjax.convert", f"--checkpoint={name}", f"--out={out}", "--download"]
+    )
+    patterns = " ".join(f"--include={shlex.quote(pattern)}" for pattern in FILES)
+    return UserError(
+        f"--checkpoint={name}: no such folder; on the Hugging Face hub it would be {page}. "
+        f"{_licence(name)}, log in by `hf auth login` where the page asks for it, then: {command}; "
+        f"or fetch it yourself by `hf download {name} {patterns} --local-dir=DIR` and give "
+        "--checkpoint=DIR"
+    )
+
+
+def download(name: str) -> Path:
+    """Fetches a model's files into the hub's cache on this machine, or finds them there.
+
+    Returns:
+        The folder of the files.
+
+    Raises:
+        UserError: no such model, one whose licence is not accepted yet, or no way to the hub.
+    """
+    import huggingface_hub as hub
+    from huggingface_hub import errors
+
+    page = f"https://huggingface.co/{name}"
+    try:
+        return Path(hub.snapshot_download(name, allow_patterns=list(FILES)))
+    except errors.GatedRepoError:
+        raise UserError(
+            f"{name}: gated. {_licence(name)} with your account at {page}, log in by "
+            "`hf auth login`, and give the same command again"
+        ) from None
+    except errors.RepositoryNotFoundError:
+        raise UserError(
+            f"{name}: no such model at {page}, or a private one and you are not logged in "
+            "(`hf auth login`); check the name"
+        ) from None
+    # Of the library's own kinds some are no HTTP errors, such as that of a broken connection.
+    except (errors.HfHubHTTPError, OSError, ValueError) as error:
+        raise UserError(
+            f"{name}: cannot be fetched ({first_line(error)[:300]}); what has come is kept, so "
+            "give the same command again, or fetch it elsewhere and give the folder"
+        ) from None
+
+
+def _licence(name: str) -> str:
+    found = next((words for key, words in _LICENCES.items() if fnmatch.fnmatch(name, key)), None)
+    return f"Accept {found}" if found else "Read its licence, and accept it"

@@ -1,0 +1,96 @@
+"""Drawn configurations (tests/random_configs.py) are read whole, or refused by the name of a key.
+
+tests/parity/test_random_configs.py holds what they compute to transformers and PEFT.
+"""
+
+import copy
+import json
+
+import pytest
+
+from cxrjax.border.closed_world import NO_MATTER
+from cxrjax.errors import UserError
+from cxrjax.models.hf_config import _BY_KIND, complete_config
+from cxrjax.models.hf_layout import vlm_config
+from tests.random_configs import KINDS, Draw, draw_config
+
+_SEEDS = range(8)
+# What a value must not be, whatever the key: neither a size nor a setting of any.
+_WRONG = ("seven", [[]], -3, 1e300)
+
+
+def _read(config):
+    return vlm_config(complete_config(copy.deepcopy(config), "config.json"), "config.json", 100)
+
+
+def _objects(config, within=""):
+    """Every object of a configuration, and the key that it stands under."""
+    yield within, config
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _objects(value, f"{within}{key}.")
+
+
+def _counting(config, rules):
+    """(object, key) of every value that counts."""
+    for key, value in config.items():
+        if key == "model_type" or rules[key] is NO_MATTER:
+            continue
+        if isinstance(value, dict):
+            yield from _counting(value, rules[key].keys)
+        else:
+            yield config, key
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_stated_is_what_is_read(kind, seed):
+    config = draw_config(kind, seed)
+    assert config == draw_config(kind, seed)
+    sizes = _read(json.loads(json.dumps(config)))
+    text = config.get("text_config", config)
+    decoder = sizes.decoder
+    assert (decoder.width, decoder.depth) == (text["hidden_size"], text["num_hidden_layers"])
+    assert decoder.num_kv_heads == text["num_key_value_heads"]
+    rope = text.get("rope_scaling") or text.get("rope_parameters", {}).get("full_attention") or {}
+    is_stretched = "linear" in (rope.get("rope_type"), rope.get("type"))
+    if kind == "qwen":
+        whole = text.get("rope_scaling") or text["rope_parameters"]
+        assert list(decoder.rope_sections) == whole["mrope_section"]
+        vision, unit = config["vision_config"], sizes.vision.patch_size * sizes.vision.pool
+        assert sizes.vision.depth == vision["depth"] and sizes.vision.image_size % unit == 0
+        full = {layer for layer in range(vision["depth"]) if not sizes.vision.is_local(layer)}
+        assert full == {i for i in vision["fullatt_block_indexes"] if i < vision["depth"]}
+        assert decoder.tied == config.get("tie_word_embeddings", False)
+        return
+    assert decoder.rope_scale == (rope["factor"] if is_stretched else 1.0)
+    if "vision_config" in config:
+        vision = config["vision_config"]
+        assert sizes.vision.depth == vision["num_hidden_layers"]
+        if kind.startswith("llava"):
+            assert sizes.vision.skip_last == -config["vision_feature_layer"] - 1
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_strange_key_anywhere_is_named(kind, seed):
+    config = draw_config(kind, seed)
+    objects = list(_objects(config))
+    within, place = objects[seed % len(objects)]
+    place["strange"] = True
+    with pytest.raises(UserError) as caught:
+        _read(config)
+    assert f"the key '{within}strange' is not known here" in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_wrong_value_of_any_key_is_named(kind, seed):
+    draw = Draw(7, seed)
+    config = draw_config(kind, seed)
+    counting = list(_counting(config, _BY_KIND[config["model_type"]]))
+    place, key = draw.of(*counting)
+    place[key] = draw.of(*_WRONG)
+    with pytest.raises(UserError) as caught:
+        _read(config)
+    assert key in str(caught.value) and "\n" not in str(caught.value)

@@ -1,0 +1,160 @@
+"""Models and adapters of drawn configurations against transformers and PEFT.
+
+A few of each family, and with `-m heavy` fifty: logits, gradients of LoRA, greedy answers, and the
+files that go back out, as they are and merged.
+"""
+
+import json
+import re
+import warnings
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from safetensors.numpy import load_file
+
+from cxrjax.decoding.generate import Generator
+from cxrjax.decoding.strategy import Strategy
+from cxrjax.models import apply_lora, partition
+from cxrjax.models.hf_export import hf_tensors, write_shards
+from cxrjax.models.hf_layout import canonical_name, found_prefixes
+from cxrjax.models.lora import merge_lora
+from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
+from tests.random_configs import KINDS, draw_adapter
+
+torch = pytest.importorskip("torch")
+pytestmark = pytest.mark.parity
+
+# 50 of each family; the first two are quick enough for every day.
+_SEEDS = [pytest.param(seed, marks=[] if seed < 2 else pytest.mark.heavy) for seed in range(50)]
+
+
+@nnx.jit
+def _logits_and_gradients(graphdef, trainable, frozen, given, context):
+    """Logits of the answers, and what the mean loss of their tokens is to the adapters."""
+
+    def loss(trainable):
+        model = nnx.merge(graphdef, trainable, frozen)
+        logits = model.logits(model(*given, context_tokens=context))
+        logprobs = jax.nn.log_softmax(logits)
+        chosen = jnp.take_along_axis(logprobs, given[3][..., None], axis=-1)[..., 0]
+        return -jnp.sum(chosen * given[4]) / jnp.sum(given[4]), logits
+
+    (_, logits), gradients = jax.value_and_grad(loss, has_aux=True)(trainable)
+    return logits, gradients
+
+
+def _adapted_by_peft(pair, seed, directory):
+    """PEFT's model with a drawn adapter, everything in it moved, which is also saved."""
+    import peft
+
+    settings = draw_adapter(pair.kind, seed, pair.model.config.decoder.depth)
+    torch.manual_seed(seed)
+    theirs = peft.get_peft_model(pair.hf, peft.LoraConfig(init_lora_weights=False, **settings))
+    with torch.no_grad():
+        for name, parameter in theirs.named_parameters():
+            if "trainable_tokens_delta" in name:
+                parameter.add_(0.2 * torch.randn_like(parameter))
+            elif "lora_magnitude" in name:
+                parameter.mul_(1 + 0.2 * torch.rand_like(parameter))
+            elif "lora_" in name:
+                parameter.copy_(0.3 * torch.randn_like(parameter))
+    theirs.save_pretrained(directory)
+    # What PEFT writes of a setting that was left alone may change with its version.
+    stated = json.loads((directory / "adapter_config.json").read_text())
+    assert stated["use_rslora"] == settings["use_rslora"]
+    return theirs.eval()
+
+
+def _ours(pair, directory):
+    adapter = read_peft(directory, pair.model.config)
+    model = nnx.merge(*nnx.split(pair.model))
+    apply_lora(model, adapter.config, nnx.Rngs(0))
+    trained = adapter_parameters(model, adapter)
+    if LOC_DELTA in trained:
+        model.decoder.embedder.add_loc_delta()
+    graphdef, state = nnx.split(model)
+    flat = [
+        (path, leaf.replace(jnp.asarray(trained.get("/".join(map(str, path)), leaf.get_value()))))
+        for path, leaf in nnx.to_flat_state(state)
+    ]
+    return nnx.merge(graphdef, nnx.from_flat_state(flat)), adapter
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed):
+    pair = make_random_pair(kind, seed)
+    sizes, questions = pair.model.config, pair.questions(seed=seed)
+    tensors = load_file(pair.directory / "model.safetensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        theirs = _adapted_by_peft(pair, seed, tmp_path / "adapter")
+    model, adapter = _ours(pair, tmp_path / "adapter")
+
+    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
+        prefix[-1] = 100 + 7 * row  # location tokens on both sides
+        answer[0] = answer[-1] = 300 + row
+    given, context = jax.tree.map(jnp.asarray, questions.ours())
+    rules = ("/lora/", *(("loc_delta$",) if model.decoder.embedder.loc_delta is not None else ()))
+    parts = partition(model, rules)
+    logits, gradients = _logits_and_gradients(*parts, given, context["context_tokens"])
+    out = theirs(**questions.theirs(kind))
+    out.loss.backward()
+    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
+        start = questions.context.shape[1] + len(prefix)
+        expected = out.logits[row, start - 1 : start - 1 + len(answer)].detach().numpy()
+        close(logits[row, 0, : len(answer)], expected)
+
+    grads = {
+        re.sub(r"(_vector)\.weight$", r"\1", name.replace(".default", "")): parameter.grad.numpy()
+        for name, parameter in theirs.named_parameters()
+        if parameter.requires_grad and parameter.grad is not None
+    }
+    largest = max(np.abs(gradient).max() for gradient in grads.values())
+    ours = nnx.merge(parts[0], gradients, parts[2])
+    delta = ours.decoder.embedder.loc_delta
+    ours.decoder.embedder.loc_delta = None
+    save_peft(tmp_path / "gradients", ours)  # the gradients under PEFT's names
+    named = load_file(tmp_path / "gradients/adapter_model.safetensors")
+    rows = [name for name in grads if "trainable_tokens_delta" in name]
+    assert (delta is not None) == bool(rows)
+    for name in rows:
+        close(delta[...], grads.pop(name))
+    for name, gradient in grads.items():
+        found = named.get(name, np.zeros_like(gradient))
+        # Small ones are rounded as what flows back is, of which they are differences.
+        assert np.abs(found - gradient).max() <= 1e-4 * max(np.abs(gradient).max(), largest / 4)
+
+    slots = 5
+    ids = Generator(model, Strategy(slots, (1,)))(*given[:3]).tokens[:, 0]
+    asked = questions.theirs(kind, "left", answers=False)
+    with torch.no_grad():
+        generated = theirs.generate(
+            **asked, max_new_tokens=slots, do_sample=False, eos_token_id=1, use_cache=True
+        )
+    generated = generated[:, asked["input_ids"].shape[1] :].numpy()
+    np.testing.assert_array_equal(ids[:, : generated.shape[1]], generated)
+
+    save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora)
+    back = load_file(tmp_path / "back/adapter_model.safetensors")
+    first = load_file(tmp_path / "adapter/adapter_model.safetensors")
+    assert back.keys() == first.keys()
+    for name in first:
+        np.testing.assert_allclose(back[name], first[name], atol=1e-6)
+
+    prefixes = found_prefixes(tensors)
+    write_shards(tmp_path / "adapter", hf_tensors(pair.model, sizes, prefixes))
+    again = load_file(tmp_path / "adapter/model.safetensors")
+    assert again.keys() == tensors.keys()
+    assert all(np.array_equal(again[name], tensors[name]) for name in tensors)
+
+    merge_lora(model)
+    write_shards(tmp_path / "back", hf_tensors(model, sizes, prefixes))
+    merged = load_file(tmp_path / "back/model.safetensors")
+    state = theirs.merge_and_unload().state_dict()
+    state = {canonical_name(name): tensor.numpy() for name, tensor in state.items()}
+    for name, tensor in merged.items():
+        close(tensor, state[canonical_name(name)], 1e-5)

@@ -1,0 +1,274 @@
+"""Configurations drawn from all that the closed world accepts: Hugging Face's and PEFT's.
+
+Each is as a file would have it: keys left out or stated, under the names of any version.
+"""
+
+from typing import Any
+
+import numpy as np
+
+VOCAB, SIZE = 1300, 24
+KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", "llava", "llava_mistral", "qwen")
+MODEL_TYPES = {"paligemma2": "paligemma", "llava_mistral": "llava", "qwen": "qwen2_5_vl"}
+# Their vocabularies have no location tokens.
+NO_LOC = ("llava", "llava_mistral", "qwen")
+
+# Change nothing that is computed, whatever they say.
+_NOTES = {
+    "_name_or_path": "somewhere",
+    "architectures": ["Any"],
+    "bos_token_id": 2,
+    "cache_implementation": "hybrid",
+    "initializer_range": 0.3,
+    "max_position_embeddings": 77,
+    "pad_token_id": 0,
+    "torch_dtype": "float32",
+    "transformers_version": "4.40.0",
+    "use_cache": False,
+}
+
+
+class Draw:
+    """Choices by a seed."""
+
+    def __init__(self, *seed: int) -> None:
+        self.rng = np.random.default_rng(seed)
+
+    def of(self, *choices: Any) -> Any:
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def some(self, settings: dict[str, Any], chance: float = 0.5) -> dict[str, Any]:
+        return {key: value for key, value in settings.items() if self.rng.random() < chance}
+
+
+def draw_config(kind: str, seed: int) -> dict[str, Any]:
+    """`config.json` of a small model: `kind` is one of `KINDS`."""
+    draw = Draw(KINDS.index(kind), seed)
+    if kind.startswith("llava"):
+        return _llava(kind, draw)
+    if kind == "qwen":
+        return _qwen(draw)
+    text = _text(kind, draw)
+    if kind == "gemma3_text":
+        return {"model_type": "gemma3_text", **text}
+    family = {"paligemma": "gemma", "paligemma2": "gemma2", "gemma3": "gemma3_text"}[kind]
+    patch = draw.of(4, 6, 12)
+    vision = _vision(draw, patch)
+    config = {
+        "model_type": MODEL_TYPES.get(kind, kind),
+        "text_config": {"model_type": family, **text},
+        "vision_config": vision,
+        draw.of("image_token_index", "image_token_id"): 1290,
+        **draw.some(_NOTES, 0.3),
+        **draw.some({"ignore_index": -100, "tie_word_embeddings": True}),
+    }
+    if kind == "gemma3":
+        side = SIZE // patch
+        pooled = side // draw.of(*(pool for pool in (1, 2, 3) if side % pool == 0))
+        config["mm_tokens_per_image"] = pooled**2
+        config[draw.of("boi_token_index", "boi_token_id")] = 1288
+        config[draw.of("eoi_token_index", "eoi_token_id")] = 1289
+        return config
+    config["projection_dim"] = text["hidden_size"]
+    return config | draw.some({"hidden_size": 2048, "_vocab_size": 257_152})
+
+
+def _llava(kind: str, draw: Draw) -> dict[str, Any]:
+    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    head_dim = draw.of(4, 6, 8)
+    theta = draw.of(100.0, 1e4, 1e6)
+    heads = kv_heads * group
+    scaling = draw.of(
+        {"rope_type": "linear", "factor": draw.of(2.0, 8.0)},
+        {"type": "linear", "factor": 4.0},
+        {"rope_type": "default", **draw.some({"factor": 8.0})},
+    )
+    text = {
+        "model_type": "mistral" if kind == "llava_mistral" else "llama",
+        "vocab_size": VOCAB,
+        "hidden_size": heads * head_dim,
+        "intermediate_size": draw.of(11, 20, 37),
+        "num_hidden_layers": draw.of(1, 2, 3, 4),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        **draw.some(_NOTES, 0.3),
+        **draw.some({"rms_norm_eps": draw.of(1e-5, 1e-6, 1e-3), "head_dim": head_dim}),
+        **draw.some({"hidden_act": "silu", "attention_dropout": 0.0, "rope_theta": theta}),
+        **draw.of({}, {"rope_scaling": None}, {"rope_theta": theta, "rope_scaling": scaling}),
+    }
+    if kind == "llava_mistral":
+        text["sliding_window"] = draw.of(None, 3, 7, 1000)
+    else:
+        text |= draw.some({"attention_bias": False, "mlp_bias": False, "pretraining_tp": 1})
+    vision = _vision(draw, draw.of(4, 6, 12))
+    siglip_s = ("hidden_act", "layer_norm_eps", "projector_hidden_act", "vision_use_head")
+    vision = {key: value for key, value in vision.items() if key not in siglip_s}
+    vision |= {"model_type": "clip_vision_model"}
+    vision |= draw.some({"hidden_act": "quick_gelu", "layer_norm_eps": 1e-5})
+    return {
+        "model_type": "llava",
+        "text_config": text,
+        "vision_config": vision,
+        draw.of("image_token_index", "image_token_id"): 1290,
+        "vision_feature_layer": -draw.of(*range(1, vision["num_hidden_layers"] + 1)),
+        **draw.some({"projector_hidden_act": "gelu", "vision_feature_select_strategy": "default"}),
+        **draw.some({"multimodal_projector_bias": True, "image_seq_length": 5}),
+        **draw.some({"tie_word_embeddings": False, "ignore_index": -100}),
+    }
+
+
+def _qwen(draw: Draw) -> dict[str, Any]:
+    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    sections = draw.of([1, 2, 1], [2, 1, 1], [1, 1, 2], [2, 3, 3])
+    heads, theta = kv_heads * group, draw.of(100.0, 1e4, 1e6)
+    width = heads * 2 * sum(sections)
+    layers = draw.of(1, 2, 3, 4)
+    older = {"rope_theta": theta, "rope_scaling": {"type": "mrope", "mrope_section": sections}}
+    both = {"rope_type": "default", "type": "default", "mrope_section": sections}
+    newer = {"rope_parameters": {"rope_theta": theta, **both}}
+    text = {
+        "vocab_size": VOCAB,
+        "hidden_size": width,
+        "intermediate_size": draw.of(11, 20, 37),
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        **draw.some({"rms_norm_eps": draw.of(1e-5, 1e-6, 1e-3), "hidden_act": "silu"}),
+        **draw.some({"use_sliding_window": False, "attention_dropout": 0.0}),
+        **draw.some({"sliding_window": 3, "max_window_layers": 1}),
+        **draw.of(older, {"rope_theta": theta, "rope_scaling": both}, newer),
+    }
+    patch, pool = draw.of((2, 2), (2, 3), (3, 2), (3, 4), (6, 2), (4, 3))
+    depth, tower_heads = draw.of(1, 2, 3, 4), draw.of(1, 2, 3)
+    every = draw.of(1, 2, 3, depth + 1)
+    vision = {
+        "depth": depth,
+        "hidden_size": tower_heads * draw.of(4, 8),
+        "num_heads": tower_heads,
+        "intermediate_size": draw.of(9, 40),
+        "patch_size": patch,
+        "spatial_merge_size": pool,
+        "window_size": patch * pool * draw.of(1, 2, 3, 9) + draw.of(0, 1),
+        "out_hidden_size": width,
+        "fullatt_block_indexes": list(range(every - 1, depth + draw.of(0, 3), every)),
+        **draw.some({"model_type": "qwen2_5_vl", "hidden_act": "silu", "in_chans": 3}),
+        **draw.some({"temporal_patch_size": 2, "tokens_per_second": 2, "spatial_patch_size": 5}),
+    }
+    tied = draw.some({"tie_word_embeddings": draw.of(True, False)})
+    notes = draw.some({key: value for key, value in _NOTES.items() if key != "pad_token_id"}, 0.3)
+    ids = {"image_token_id": 1290, "vision_start_token_id": 1288, "vision_end_token_id": 1289}
+    whole = {"model_type": "qwen2_5_vl", "vision_config": vision, **ids, **notes}
+    parts = {"text_config": {"model_type": "qwen2_5_vl_text", **text}}
+    return {**whole, **tied, **draw.of(text, parts, {**parts, **text})}
+
+
+def _text(kind: str, draw: Draw) -> dict[str, Any]:
+    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    layers = draw.of(1, 2, 3, 4)
+    config = {
+        "vocab_size": VOCAB,
+        # Only Gemma 1's may be any; transformers wants the others' to hold whole heads.
+        "hidden_size": draw.of(12, 18, 24) if kind == "paligemma" else kv_heads * group * 6,
+        "intermediate_size": draw.of(11, 20, 37),
+        "num_hidden_layers": layers,
+        "num_attention_heads": kv_heads * group,
+        "num_key_value_heads": kv_heads,
+        "head_dim": draw.of(4, 6, 8),
+        **draw.some(_NOTES, 0.3),
+        **draw.some({"rms_norm_eps": 1e-6, "attention_bias": False, "tie_word_embeddings": True}),
+        **draw.some({"attention_dropout": draw.of(0, 0.0), "hidden_activation": _GELU}),
+    }
+    theta = draw.of(100.0, 1e4, 1e6)
+    if kind in ("paligemma", "paligemma2"):
+        # PaliGemma's rotary positions are never stretched; a factor may be left over.
+        idle = {"rope_type": "default", **draw.some({"factor": 8.0})}
+        config |= draw.of(
+            {},
+            {"rope_theta": theta},
+            {"rope_theta": theta, "rope_scaling": idle},
+            {"rope_theta": theta, "rope_scaling": None},
+            {"rope_parameters": {"rope_theta": theta, **idle}},
+        )
+        config |= draw.some({"use_bidirectional_attention": draw.of(True, None)})
+        if kind == "paligemma":
+            return config | draw.some({"hidden_act": _GELU, "query_pre_attn_scalar": 7})
+        config |= draw.some({"attn_logit_softcapping": draw.of(3.0, 50.0, None)})
+        config |= draw.some({"final_logit_softcapping": draw.of(5.0, 30.0, None)})
+    else:
+        config |= _gemma3_rope(draw, theta)
+        config |= draw.some({"attn_logit_softcapping": None, "final_logit_softcapping": None})
+        config |= draw.some({"use_bidirectional_attention": draw.of(False, None)})
+        config |= draw.some({draw.of("sliding_window_pattern"): draw.of(2, 3)})
+    config |= draw.some({"query_pre_attn_scalar": draw.of(3, 5, 16)}, 0.7)
+    config |= draw.some({"sliding_window": draw.of(3, 7, 1000)}, 0.8)
+    every = draw.of(1, 2, layers + 1)
+    kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
+    return config | draw.some({"layer_types": kinds}, 0.3)
+
+
+def _gemma3_rope(draw: Draw, theta: float) -> dict[str, Any]:
+    scaling = draw.of(
+        None,
+        {"rope_type": "linear", "factor": draw.of(2.0, 8.0)},
+        {"rope_type": "default", **draw.some({"factor": 8.0})},
+    )
+    older = draw.some({"rope_theta": theta, "rope_local_base_freq": draw.of(50.0, 1e4)})
+    near = {"rope_type": "default", "rope_theta": draw.of(50.0, 1e4)}
+    far = {"rope_theta": theta, **(scaling or {"rope_type": "default"})}
+    newer = {"rope_parameters": {"full_attention": far, "sliding_attention": near}}
+    return draw.of(older, {**older, "rope_scaling": scaling}, newer)
+
+
+def _vision(draw: Draw, patch: int) -> dict[str, Any]:
+    heads = draw.of(1, 2, 3)
+    return {
+        "hidden_size": 12 * heads,
+        "intermediate_size": draw.of(9, 40),
+        "num_hidden_layers": draw.of(1, 2, 3),
+        "num_attention_heads": heads,
+        "image_size": SIZE,
+        "patch_size": patch,
+        **draw.some({"model_type": "siglip_vision_model", "num_channels": 3}),
+        **draw.some({"hidden_act": _GELU, "layer_norm_eps": 1e-6, "attention_dropout": 0.0}),
+        # Without the key the library adds a head that nothing asks, and we refuse its weights.
+        "vision_use_head": False,
+        **draw.some({"projection_dim": 18, "vocab_size": 5}),
+        **draw.some({"num_image_tokens": 3, "projector_hidden_act": "gelu_fast"}, 0.3),
+    }
+
+
+_GELU = "gelu_pytorch_tanh"
+_MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+
+def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
+    """Arguments of PEFT's `LoraConfig` for a decoder of so many layers."""
+    draw = Draw(100 + KINDS.index(kind), seed)
+    seen = () if kind == "gemma3_text" else ("out_proj", "fc1", "fc2")
+    # Without its part, `proj` would be the patches' convolution too.
+    seen = ("qkv", "attn.proj") if kind == "qwen" else seen
+    names = [name for name in (*_MAPS, *seen) if draw.rng.random() < 0.4] or ["q_proj"]
+    dora = draw.of(False, False, True)
+    settings: dict[str, Any] = {
+        "r": draw.of(1, 2, 4),
+        "lora_alpha": draw.of(1, 4, 7),
+        "target_modules": draw.of(names, names, "all-linear"),
+        "use_dora": dora,
+        "use_rslora": draw.of(True, False),
+        "lora_dropout": draw.of(0.0, 0.1),
+        "bias": "none",
+        "task_type": "CAUSAL_LM",
+        "trainable_token_indices": draw.of(None, list(range(100, 1124))),
+        **({"trainable_token_indices": None} if kind in NO_LOC else {}),
+    }
+    if settings["target_modules"] == names:
+        part = "self_attn" if names[-1] in (*_MAPS[:4], "out_proj") else "mlp"
+        patterns = [names[0], rf"layers\.\d+\.{part}\.{names[-1]}"]
+        if names[-1] in ("qkv", "attn.proj"):
+            patterns[1] = rf"blocks\.\d+\.attn\.{names[-1].split('.')[-1]}"
+        settings["rank_pattern"] = draw.some({draw.of(*patterns): draw.of(1, 3)})
+        settings["alpha_pattern"] = draw.some({draw.of(*patterns): draw.of(2, 9)})
+        if not dora and layers > 1 and draw.rng.random() < 0.4:
+            settings["layers_to_transform"] = [draw.of(*range(layers))]
+            settings["layers_pattern"] = "layers"
+    return settings

@@ -1,0 +1,63 @@
+"""The accelerator's benchmark on a CPU: it runs, with what it says it needs and nothing else."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+# What `train` and the data need, and a machine with an accelerator for the benchmark may lack.
+ABSENT = ("tensorflow", "tensorflow_datasets", "grain", "clu", "tyro", "ml_collections", "PIL")
+
+
+def run(*arguments, absent=(), folder=None):
+    """The benchmark's JSON, in an environment that lacks some packages."""
+    paths = [str(ROOT)]
+    if absent:
+        for name in absent:
+            (folder / f"{name}.py").write_text(f"raise ImportError('{name} is not here')\n")
+        paths.insert(0, str(folder))
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.bench.accelerator", "--minutes=20", *arguments],
+        check=True,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def check_side(side):
+    assert "stopped" not in side
+    assert [case for case in side["cases"] if "left_out" in case] == []
+    assert {case["case"].split(",")[0] for case in side["cases"]} == {
+        "train",
+        "generate",
+        "rollout",
+    }
+    assert all(case["seconds"] > 0 and case["peak_gb"] > 0 for case in side["cases"])
+    trained = [case for case in side["cases"] if case["case"].startswith("train")]
+    assert all(case["mfu"] > 0 and case["profile"] for case in trained)
+
+
+def test_ours_runs_without_the_packages_of_data(tmp_path):
+    found = run("--sides", "ours", "--peak_flops=1e11", absent=ABSENT, folder=tmp_path)
+    assert (found["shape"], found["device"]) == ("tiny", "cpu")
+    check_side(found["sides"]["ours"])
+    shares = [case["share"] for case in found["sides"]["ours"]["cases"]]
+    assert shares == ["tower", "image", "tower", "image", "tower"]
+
+
+@pytest.mark.parity
+def test_both_sides_have_the_same_model_and_cases():
+    sides = ["ours (cudnn)", "theirs (eager)"]
+    found = run("--sides", *sides, "--peak_flops=1e11")
+    assert found["same_parameters"]
+    for name in sides:
+        check_side(found["sides"][name])
+    assert found["sides"]["ours (cudnn)"]["attention"] == "cudnn_interpreted"
+    assert all("times_theirs" in case for case in found["sides"]["ours (cudnn)"]["cases"])
