@@ -19,14 +19,15 @@ What of the last six lines is not there is said on the page. score.json says whi
 
 Up to 300 images the page is one file, beyond that a file and a folder beside it (--pictures). It
 opens from a disk and loads nothing else; `#q=QUESTION_ID` behind its address opens one answer. With
---compare the systems of a second work directory, scored on the same references, stand beside the
-first's as `<its name>/<system>`.
+--compare, which may be repeated, the systems of further work directories, scored on the same
+references, stand beside the first's as `<its name>/<system>`; and `tuned` of each, or else its last
+system, is compared with that of the first by a paired test, as `score` compares.
 """
 
 import argparse
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from cxrjax.border.foreign_files import read_text
 from cxrjax.cli import command_parser, run
@@ -35,8 +36,13 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_json_list, read_json_object, reading
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.lock import folder_lock
-from cxrjax.pages.results.cases import PICTURES
+from cxrjax.pages.results.cases import PICTURES, ranked_system
 from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.progress import waiting
+
+if TYPE_CHECKING:
+    from cxrjax.scoring.benchmark import Benchmark
+    from cxrjax.scoring.scores import ScoreOptions
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -44,7 +50,14 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = command_parser("report", __doc__)
     add = parser.add_argument
     add("--workdir", type=Path, required=True, metavar="DIR")
-    add("--compare", type=Path, metavar="DIR2", help="a second work directory")
+    add(
+        "--compare",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="DIR2",
+        help="a further work directory; may be repeated",
+    )
     add("--out", type=Path, required=True, metavar="DIR", help="for index.html")
     add("--title", help="default: the work directory's name")
     add("--metrics", type=Path, metavar="FILE")
@@ -77,6 +90,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     # After the flags: --help stays quick.
     from cxrjax.pages.results.page import Inputs, write_page
     from cxrjax.pages.results.studies import read_judgements
+    from cxrjax.scoring.scores import ScoreOptions
 
     workdir: Path = flags.workdir
     metrics_file: Path = flags.metrics or workdir / "metrics.json"
@@ -86,14 +100,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     missing: list[str] = []
     tables = _tables(scored_in, "", missing)
     curves = _curves(scored_in)
-    if flags.compare is not None:
-        name = flags.compare.resolve().name
-        metrics |= {f"{name}/{k}": v for k, v in _metrics(flags.compare / "metrics.json").items()}
-        predictions |= {
-            f"{name}/{k}": v for k, v in _predictions(flags.compare, None, None).items()
-        }
-        tables |= _tables(flags.compare, name, missing)
-        curves |= {f"{name}/{k}": v for k, v in _curves(flags.compare).items()}
+    paired = [ranked_system(list(predictions))]
+    for folder, name in zip(flags.compare, _run_names(flags.compare), strict=True):
+        metrics |= {f"{name}/{k}": v for k, v in _metrics(folder / "metrics.json").items()}
+        further = {f"{name}/{k}": v for k, v in _predictions(folder, None, None).items()}
+        paired.append(ranked_system(list(further), name))
+        predictions |= further
+        tables |= _tables(folder, name, missing)
+        curves |= {f"{name}/{k}": v for k, v in _curves(folder).items()}
     references = flags.references or workdir / "data" / "records" / "validation.jsonl"
     if not references.is_file():
         raise UserError(f"{references}: no such file: give the records with --references=FILE")
@@ -113,6 +127,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     judged = scored_in / "judgements.jsonl"  # not there without a judge
     name = str(flags.benchmark or score.get("benchmark"))
     benchmark = BENCHMARKS[name]() if name in BENCHMARKS else None
+    codec = _codec(flags.codec, score)
+    compared = read_json_list(comparisons) if comparisons.is_file() else []
+    if flags.compare and benchmark is not None:
+        files = {system: predictions[system] for system in paired if system is not None}
+        modes = benchmark.gt_modes
+        mode = score.get("gt_mode")
+        options = ScoreOptions(
+            mode if mode in modes else modes[0],
+            codec=None if codec is None else codec.name,
+            compare_to=paired[0],
+            floors=False,
+        )
+        compared += _compare_runs(benchmark, references, files, options)
     heading = score.get("title") or (benchmark.layout.title if benchmark else "Results")
 
     inputs = Inputs(
@@ -122,7 +149,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         image_root=flags.image_root or default_image_root(references.resolve()),
         tables=tables,
         curves=curves,
-        comparisons=read_json_list(comparisons) if comparisons.is_file() else [],
+        comparisons=compared,
         judgements=read_judgements(judged) if judged.is_file() else None,
         training_log=log,
         notes={**notes, "missing": missing},
@@ -133,11 +160,31 @@ def main(argv: Sequence[str] | None = None) -> None:
             flags.title or f"{heading}: {workdir.resolve().name}",
             inputs,
             benchmark=benchmark,
-            codec=_codec(flags.codec, score),
+            codec=codec,
             max_images=flags.max_images,
             pictures=flags.pictures,
         )
     print(page)
+
+
+def _run_names(folders: Sequence[Path]) -> list[str]:
+    """What further runs are called: as their folders, and by number where two are called alike."""
+    names = [folder.resolve().name for folder in folders]
+    return [
+        f"{name} {names[:place].count(name) + 1}" if names.count(name) > 1 else name
+        for place, name in enumerate(names)
+    ]
+
+
+def _compare_runs(
+    benchmark: "Benchmark[Any]",
+    references: Path,
+    systems: Mapping[str, Path],
+    options: "ScoreOptions",
+) -> list[Mapping[str, Any]]:
+    """Lines of comparisons.json of the best system of each run with that of the first."""
+    with waiting("comparing the runs"):
+        return list(benchmark.score_files(references, systems, options).comparisons)
 
 
 def _tables(folder: Path, heading: str, missing: list[str]) -> dict[str, str]:

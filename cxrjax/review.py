@@ -3,6 +3,7 @@
     python -m cxrjax.review --check --records=DIR [--source=TABLE] --out=OUT
     python -m cxrjax.review --records=DIR/records/validation.jsonl --out=OUT [--sample=100]
     python -m cxrjax.review --serve --records=... --reader=anna --reader=bao --out=OUT [--port=8765]
+    python -m cxrjax.review --records=... --export=DIR [--reader=anna] --out=OUT
     python -m cxrjax.review --sheets=A.csv --sheets=B.csv [--consensus=FILE] --out=OUT
     python -m cxrjax.review --readers=TABLE --out=OUT
 
@@ -12,6 +13,10 @@ questions and what splits share: OUT/check.json. Exit code 1 where a check faile
 --records draws a stratified sample: OUT/sheet.csv to fill in, OUT/index.html to fill in beside the
 pictures. With --serve two readers do so at a link each instead, every click kept in
 OUT/review.sqlite; once both have handed in, their sheets and what --sheets writes are written.
+Answers can be corrected there: boxes, words, findings that were missed. --export, given the same
+--records, --sample and --seed, writes what a review (finished or not) leaves for training:
+DIR/records.jsonl, as right as the readers have made it; DIR/pairs.jsonl, for `rl.pairs`, each
+corrected answer preferred to what stood there (--codec: how the model writes boxes).
 --sheets computes the agreement of two filled sheets: OUT/agreement.json, agreement.md,
 consensus.csv; with the filled consensus file consensus.json. --readers scores every radiologist of
 a box table, or of records, against the others: OUT/readers.json, readers.md.
@@ -47,6 +52,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
     add("--check", action="store_true", help="check the records instead of drawing a sample")
     add("--serve", action="store_true", help="serve the sample to two readers")
+    add("--export", type=Path, metavar="DIR", help="write what the review in --out has corrected")
+    add("--codec", default="paligemma", help="of the model that learns from --export's pairs")
     add("--reader", action="append", metavar="NAME", help="who reads, for --serve; give two")
     add("--host", default="127.0.0.1", help="of --serve (default 127.0.0.1: this machine alone)")
     add("--port", type=int, default=8765, help="of --serve (default 8765; 0: any free one)")
@@ -73,7 +80,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         ("--allow_leakage", "--check", flags.check),
         ("--consensus", "--sheets", flags.sheets),
         ("--serve", "--records", flags.records and not flags.check),
-        ("--reader", "--serve", flags.serve),
+        ("--export", "--records", flags.records and not flags.check and not flags.serve),
+        ("--reader", "--serve or --export", flags.serve or flags.export),
         ("--allowed_host", "--serve", flags.serve),
     ):
         if getattr(flags, name.lstrip("-")) and not there:
@@ -108,6 +116,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0 if quality_control.check(flags) else EXIT_CHECKS_FAILED
     if flags.serve:
         quality_control.serve_review(flags)
+    elif flags.export:
+        quality_control.export_review(flags)
     elif flags.records:
         quality_control.draw_sample(flags)
     elif flags.sheets:

@@ -170,6 +170,21 @@ def test_a_second_workdir_stands_beside_the_first(workdir):
     assert "0.123" in html and "0.700" in html
 
 
+def test_any_number_of_runs_is_compared_with_the_first_by_a_paired_test(workdir):
+    """Of each the tuned system; runs in folders of one name are told apart."""
+    right = {"question_id": "a-0", "text": "Here.", "boxes": [[0.1, 0.1, 0.5, 0.5]]}
+    folders = [workdir.parent / name for name in ("second", "third", "sub/third")]
+    for folder in folders:
+        shutil.copytree(workdir, folder)
+    (folders[0] / "predictions/tuned.jsonl").write_text(json.dumps(right))
+    html = _page(workdir, *(f"--compare={folder}" for folder in folders))
+    for name in ("second", "third 1", "third 2"):
+        assert f"{name}/tuned − tuned, strict protocol" in html
+    assert "second/base − " not in html
+    strict = html.partition("second/tuned − tuned, strict protocol")[2].partition("</table>")[0]
+    assert "+1.000" in strict  # F1 of the box
+
+
 def test_what_score_left_beside_the_metrics_is_drawn(workdir):
     curve = {"x": [0, 1], "y": [0.5, 1], "x_label": "false boxes", "y_label": "sensitivity"}
     (workdir / "curves.json").write_text(json.dumps({"tuned": {"froc": curve}}))

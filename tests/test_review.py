@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import subprocess
 import sys
 from html.parser import HTMLParser
@@ -79,19 +80,19 @@ def test_leakage_fails_unless_it_is_allowed(built, tmp_path):
 
 
 class _Page(HTMLParser):
-    """Names of radio groups, numbers of pictures and boxes, addresses that lead elsewhere."""
+    """Names of radio groups, what the viewer is given, addresses that lead elsewhere."""
 
     def __init__(self, html):
         super().__init__()
-        self.groups, self.images, self.boxes, self.outside = {}, 0, 0, []
+        self.groups, self.outside = {}, []
         self.feed(html)
+        found = re.search(r'<script id="data" type="application/json">(.*?)</script>', html, re.S)
+        self.data = json.loads(found[1])
 
     def handle_starttag(self, tag, attrs):
         found = dict(attrs)
         if tag == "input" and found.get("type") == "radio":
             self.groups.setdefault(found["name"], []).append(found["value"])
-        self.images += tag == "image"
-        self.boxes += tag == "rect"
         for name in ("src", "href"):
             if name in found and not found[name].startswith("data:"):
                 self.outside.append(found[name])
@@ -112,8 +113,10 @@ def test_the_sheet_and_the_page_hold_the_same_questions(built, tmp_path):
     assert len(page.groups) == 18
     assert all(v == ["acceptable", "minor", "major"] for v in page.groups.values())
     hearts = [row for row in rows if row["image_id"] == "sample_heart"]
-    assert page.images == page.boxes == len(hearts) == 3
-    assert "No picture: sample_nodules.dicom is not there" in html
+    shown = [item for item in page.data["items"] if item["image"] == "sample_heart"]
+    assert len(shown) == len(hearts) == 3 and all(len(item["boxes"]) == 1 for item in shown)
+    assert page.data["pictures"]["sample_heart"]["uri"].startswith("data:image/jpeg")
+    assert page.data["pictures"]["sample_nodules"]["why"] == "sample_nodules.dicom is not there"
     assert page.outside == []
     # The same seed gives the same files.
     review.main([*flags, f"--out={tmp_path / 'b'}"])
@@ -295,10 +298,15 @@ def test_boxes_lie_right_on_a_picture_that_is_stored_smaller(built, tmp_path):
     html, row = _shown(
         tmp_path, first.model_copy(update={"image_hw": (400, 500), "answers": [answer]})
     )
-    assert '<rect x="10.0" y="8.0" width="20.0" height="16.0"/>' in html
-    assert '<rect x="40.0" y="32.0" width="8.0" height="8.0"/>' in html
+    data = _Page(html).data
+    (item,) = data["items"]
+    # The viewer is told what boxes are counted in, whatever the picture's size.
+    assert (item["width"], item["height"], item["boxes"]) == (500, 400, boxes)
+    assert [data["pictures"][item["image"]][side] for side in ("width", "height")] == [50, 40]
     # Numbers, not pixels, are what somebody who looks at the picture can follow.
-    assert "Here [box 1] and [box 2]." in html and "<loc_100_80" in row["answer"]
+    assert row["answer"] == "Here [box 1] and [box 2]." and row["answer"] in html
+    assert row["boxes"] == "box 1: x 100 to 300, y 80 to 240; box 2: x 400 to 480, y 320 to 400"
+    assert "<loc" not in html.partition('<script id="data"')[0] and "<loc_" not in json.dumps(data)
 
 
 def test_options_earlier_turns_and_parts_are_shown(built, tmp_path):

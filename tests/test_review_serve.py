@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import sqlite3
@@ -23,7 +22,8 @@ from PIL import Image
 from cxrjax import review
 from cxrjax.errors import UserError
 from cxrjax.pages.review.sheet import read_sheet
-from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.records import Answer, QARecord, read_records, write_records
+from tests.pages.chromium import chromium
 from tests.pages.raw_http import (
     ask_raw,
     broken_requests,
@@ -33,9 +33,6 @@ from tests.pages.raw_http import (
     status_of,
 )
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
-FLAGS += "disable-component-update disable-sync"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1400, "height": 1000}
 EVIL = "</script><script>window.hit=1</script><img src=x onerror='window.hit=1'>"
 FIRST = "reasoning_accuracy"
@@ -309,15 +306,8 @@ def test_unusable_flags_end_with_code_2(flags, says, capsys):
 
 @pytest.fixture(scope="module")
 def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium (Debian's package chromium)")
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=[f"--{flag}" for flag in FLAGS.split()]
-        )
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture
@@ -361,13 +351,22 @@ def test_a_review_by_keyboard_alone(opened, served):
     assert _saved(anna) == "11 ratings to go, saved"
     _look(anna, "desktop")
     assert anna.evaluate("window.hit") is None, "text of records is no code"
-    assert len(anna.query_selector_all("svg image")) == 3
-    assert "i3.png is not there" in anna.inner_text("main")
-    first = anna.query_selector("rect")
-    assert first.bounding_box()["width"] > 0
+    bare = next(n for n, row in enumerate(served.rows()) if row["question_id"] == "q3")
+    for _ in range(bare):
+        anna.keyboard.press("n")
+    assert "i3.png is not there" in anna.inner_text("main") and anna.is_hidden("#viewer")
+    for _ in range(4):
+        anna.keyboard.press("p")
+    for _ in range(bare == 0):
+        anna.keyboard.press("n")
+    anna.wait_for_selector(".rv-stage[data-shown=full]")
+    assert anna.locator(".rv-box .rv-line").bounding_box()["width"] > 0
     anna.keyboard.press("b")
-    assert not first.is_visible()
+    assert anna.locator(".rv-box").count() == 0
     anna.keyboard.press("b")
+    assert anna.locator(".rv-box").count() == 1
+    for _ in range(bare == 0):
+        anna.keyboard.press("p")
     # A comment's letters are no keys.
     anna.keyboard.press("c")
     anna.keyboard.type("jn2b ü")
@@ -513,9 +512,17 @@ def test_the_page_without_a_server_saves_the_same_sheet(browser, tmp_path):
     tab.keyboard.press("Escape")
     for _ in range(11):
         tab.keyboard.press("2")
+    for _ in range(4):
+        tab.keyboard.press("p")
+    if tab.evaluate("item().image") == "i3":  # it has no picture
+        tab.keyboard.press("n")
+    tab.wait_for_selector(".rv-stage[data-shown]")
+    for key in ("]", "ArrowRight", "Shift+ArrowDown"):
+        tab.keyboard.press(key)
     tab.reload()
     assert tab.input_value("#reader") == "chi"
     assert tab.inner_text("#progress") == "all rated"
+    assert tab.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
     with tab.expect_download() as download:
         tab.click("#save")
     assert download.value.suggested_filename == "chi.csv"
@@ -523,4 +530,18 @@ def test_the_page_without_a_server_saves_the_same_sheet(browser, tmp_path):
     ratings = read_sheet(tmp_path / "chi.csv")
     assert sorted(ratings.levels) == ["q0", "q1", "q2", "q3"]
     assert {level for levels in ratings.levels.values() for level in levels.values()} == {1}
+    # What was corrected comes out of sheets as it does out of a server's store.
+    (tmp_path / "chi.csv").rename(tmp_path / "page" / "chi.csv")
+    review.main([*flags, f"--export={tmp_path / 'second'}"])
+    exported = json.loads((tmp_path / "second" / "export.json").read_text())
+    assert exported["corrected"] == exported["pairs"] == 1
+    assert exported["left_out"] == {"its image is not there": ["q3"]}
+    (moved,) = [
+        one
+        for one in read_records(tmp_path / "second" / "records.jsonl")
+        if one.boxes != [[8, 16, 40, 60]]
+    ]
+    x0, y0, x1, y1 = map(int, moved.boxes[0])
+    assert x0 > 8 and y0 == 16 and y1 > 60
+    assert moved.answer_text == f"At <loc_{x0}_{y0}_{x1}_{y1}>."
     tab.context.close()

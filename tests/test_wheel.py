@@ -86,6 +86,9 @@ def test_the_wheel_works_outside_the_repository(installed, tmp_path):
         *("--processes=1", "--out=data"),
     )
     cxrjax("check_records", "data/records/train.jsonl", "--out=check")
+    assert "OpenSeadragon contributors" in (
+        installed / "cxrjax" / "pages" / "vendor" / "openseadragon.LICENSE.txt"
+    ).read_text(encoding="utf-8")
     trained = cxrjax(
         *("train", "--config=configs/vindr_lora.py:phantom", "--workdir=run"),
         *("--config.data.train=data/records/train.jsonl", "--config.data.validation=None"),

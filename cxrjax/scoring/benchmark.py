@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, r
 
 import numpy as np
 from jaxtyping import Float
-from tqdm import tqdm
 
 from cxrjax.border.names import shown
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.files import cell, hash_lines, replace_text, writing
 from cxrjax.metrics.bootstrap import Attributes, Bootstrap, Columns, Estimate, Figure
+from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, about_terms, read_records, terms_json
 from cxrjax.scoring.compared_texts import compare_texts, text_tables
 from cxrjax.scoring.figures import JUDGE_PROBLEMS, answer_calibration, share
@@ -232,7 +232,7 @@ def count_answers(
     )
     # Minutes for a hundred thousand long answers. None: quiet unless a terminal watches.
     shared: dict[int, tuple[SharedCounts, list[int]]] = {}
-    progress = tqdm(questions.items(), desc=f"scoring {answers.source}", disable=None)
+    progress = progress_bar(questions.items(), desc=f"scoring {answers.source}")
     for row, (name, question) in enumerate(progress):
         prediction = by_id.get(name)
         counted = count(question, prediction, counts)

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float
-from tqdm import tqdm
 
 from cxrjax.border.foreign_files import read_text
 from cxrjax.errors import UserError, optional
 from cxrjax.files import read_json_object
+from cxrjax.progress import progress_bar
 
 
 class BertScore(NamedTuple):
@@ -132,7 +132,7 @@ class BertScorer:
         order = sorted(range(len(pairs)), key=lambda i: max(map(len, pairs[i])))
         scores = [BertScore(0.0, 0.0, 0.0)] * len(pairs)
         starts = range(0, len(order), _BATCH)
-        for start in tqdm(starts, desc="BERTScore", unit="batch", disable=None):
+        for start in progress_bar(starts, desc="BERTScore", unit="batch"):
             batch = order[start : start + _BATCH]
             vectors = self._vectors([text for i in batch for text in pairs[i]])
             for i, candidate, reference in zip(batch, vectors, vectors, strict=True):

@@ -65,7 +65,9 @@ def overlay(
 
 
 def jpeg(
-    image: UInt8[np.ndarray, "H W"] | UInt8[np.ndarray, "H W 3"], long_side: int = 512
+    image: UInt8[np.ndarray, "H W"] | UInt8[np.ndarray, "H W 3"],
+    long_side: int = 512,
+    quality: int = 82,
 ) -> bytes:
     """The image as a JPEG file, shrunk to `long_side` pixels if it is larger."""
     picture = Image.fromarray(image)
@@ -73,7 +75,7 @@ def jpeg(
         picture = picture.convert("L")  # a radiograph: a third of the pixels to compress
     picture.thumbnail((long_side, long_side), Image.Resampling.LANCZOS)
     buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=82, optimize=True)
+    picture.save(buffer, "JPEG", quality=quality, optimize=True)
     return buffer.getvalue()
 
 
@@ -81,5 +83,9 @@ def jpeg_data_uri(
     image: UInt8[np.ndarray, "H W"] | UInt8[np.ndarray, "H W 3"], long_side: int = 512
 ) -> str:
     """The same as a `data:` address."""
-    encoded = base64.b64encode(jpeg(image, long_side)).decode("ascii")
-    return "data:image/jpeg;base64," + encoded
+    return data_uri(jpeg(image, long_side))
+
+
+def data_uri(content: bytes) -> str:
+    """A JPEG file as a `data:` address."""
+    return "data:image/jpeg;base64," + base64.b64encode(content).decode("ascii")

@@ -16,12 +16,12 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
-from tqdm import tqdm
 
 from cxrjax.boxes import area
 from cxrjax.cli import command_parser, run
 from cxrjax.codecs import CODECS, codec_iou_ceiling
 from cxrjax.errors import UserError
+from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, read_records
 
 # Limits of the root of a box's share of the image; 0.05 is a box of 150 pixels at 3,000.
@@ -64,7 +64,7 @@ def distinct_boxes(
         UserError: a record has no size and none was given, or has a box that is not inside.
     """
     seen: dict[str, tuple[tuple[int, int], bool, dict[tuple[float, ...], None]]] = {}
-    for record in tqdm(records, desc="boxes", unit="question"):
+    for record in progress_bar(records, desc="boxes", unit="question"):
         hw = record.image_hw or size
         if hw is None:
             raise UserError(
@@ -104,7 +104,7 @@ def ceilings(images: Sequence[SizedImageBoxes]) -> dict[str, dict[str, Ceiling]]
         ious = np.concatenate(
             [
                 codec_iou_ceiling(codec, image.boxes, image.height, image.width)
-                for image in tqdm(images, desc=codec, unit="image")
+                for image in progress_bar(images, desc=codec, unit="image")
             ]
         )
         table[codec] = {name: _ceiling(ious[chosen]) for name, chosen in groups.items()}

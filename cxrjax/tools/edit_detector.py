@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tqdm
 from jaxtyping import Float
 
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
 from cxrjax.files import replace_text
+from cxrjax.progress import progress_bar
 from cxrjax.training.workdir import storage_errors
 
 SIDE = 32
@@ -188,7 +188,7 @@ def collect(flags: argparse.Namespace) -> tuple[PatchPairs, PatchPairs]:
     train, test = PatchPairs(), PatchPairs()
     images = list(normal_images(flags.source, QualityLog()))
     order = generator(flags.seed, "edit_detector", "normal").permutation(len(images))
-    for k in tqdm.tqdm(order[: flags.images], unit="image"):
+    for k in progress_bar(order[: flags.images], unit="image"):
         image = images[k]
         try:
             plain, mask = read_pair(image, flags.long_side)

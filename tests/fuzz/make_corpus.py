@@ -322,10 +322,21 @@ def servers() -> None:
     host = "Host: 127.0.0.1:PORT\r\nConnection: close\r\nOrigin: http://127.0.0.1:PORT\r\n"
     put("review_server/page.http", f"GET /TOKEN/ HTTP/1.1\r\n{host}\r\n")
     put("review_server/ratings.http", f"GET /TOKEN/ratings HTTP/1.1\r\n{host}\r\n")
-    body = json.dumps({"question_id": "q0", "field": "comment", "value": "good"})
-    kind = "Content-Type: application/json\r\n"
-    length = f"Content-Length: {len(body)}\r\n"
-    post = f"POST /TOKEN/ratings HTTP/1.1\r\n{host}{kind}{length}\r\n{body}"
+    put("review_server/picture.http", f"GET /TOKEN/picture/0 HTTP/1.1\r\n{host}\r\n")
+
+    def rating(field: str, value: str) -> str:
+        body = json.dumps({"question_id": "q0", "field": field, "value": value})
+        kind = "Content-Type: application/json\r\n"
+        length = f"Content-Length: {len(body)}\r\n"
+        return f"POST /TOKEN/ratings HTTP/1.1\r\n{host}{kind}{length}\r\n{body}"
+
+    boxes = [
+        {"box": [10, 20, 300, 400], "label": "Nodule", "origin": 0},
+        {"box": [500, 20, 600, 90.5], "label": "Mass", "kind": "missed"},
+    ]
+    told = {"boxes": boxes, "answer": "The nodule is at [box 1]."}
+    put("review_server/correct.http", rating("correction", json.dumps(told)))
+    post = rating("comment", "good")
     put("review_server/rate.http", post)
     put("review_server/twice.http", post + post)
     put(

@@ -828,6 +828,7 @@ def _review() -> tuple[int, str]:
     """Port and token of a review that is served as long as this process lives."""
     import tempfile
 
+    from cxrjax.pages.review.correction import Correctable
     from cxrjax.pages.review.server import LIMITS, Review
     from cxrjax.pages.review.sheet import sheet_rows
     from cxrjax.pages.review.store import ReviewStore
@@ -836,8 +837,10 @@ def _review() -> tuple[int, str]:
 
     sample = list(read_records(CORPUS / "records" / "records.jsonl"))
     place = Path(tempfile.mkdtemp()) / "review.sqlite"
-    store = ReviewStore(place, sheet_rows(sample), ("a", "b"))
-    guard = Review(store, "<html>page</html>", lambda: "<html>all</html>").guarded(())
+    correctable = {one.question_id: Correctable((1000, 1000), 1, ()) for one in sample}
+    store = ReviewStore(place, sheet_rows(sample), ("a", "b"), correctable)
+    pictures = [CORPUS / "images" / "grey.png"]
+    guard = Review(store, "<html>page</html>", pictures, lambda: "<html>all</html>").guarded(())
     listening = listen("127.0.0.1", 0)
     threading.Thread(target=serve, args=(guard, listening, LIMITS), daemon=True).start()
     return listening.getsockname()[1], next(iter(store.tokens().values()))

@@ -1,13 +1,20 @@
 """Ratings in SQLite: what is kept, what is refused, what threads do to it."""
 
+import json
 import sqlite3
 import threading
 
 import pytest
 
 from cxrjax.errors import UserError
+from cxrjax.pages.review.correction import Correctable
 from cxrjax.pages.review.sheet import COLUMNS, DIMENSIONS, format_csv, read_sheet
-from cxrjax.pages.review.store import HandedInError, RatingRefusedError, ReviewStore
+from cxrjax.pages.review.store import (
+    HandedInError,
+    RatingRefusedError,
+    ReviewStore,
+    kept_reviews,
+)
 
 READERS = ("anna", "bao")
 BOXED, BARE = "q0", "q1"
@@ -109,6 +116,29 @@ def test_what_has_no_place_in_the_sheet_is_refused(store, rating, says):
     with pytest.raises(RatingRefusedError, match=says):
         store.rate("anna", *rating)
     assert store.ratings("anna") == {}
+
+
+def test_corrections_are_kept_where_they_can_be(path):
+    box = {"box": [1, 2, 30, 40], "label": "", "kind": "answer", "origin": 0}
+    told = json.dumps({"boxes": [box], "answer": "At [box 1]."})
+    store = ReviewStore(path, _rows(), READERS, {BOXED: Correctable((50, 60), 1)})
+    store.rate("anna", BOXED, "correction", told)
+    for question, value, says in (
+        (BARE, told, "no field 'correction'"),
+        (BOXED, told.replace("40", "51"), "within 60 x 50"),
+        (BOXED, "{", "not JSON"),
+        (BOXED, told.replace("At", r"\u0000"), "NUL"),
+    ):
+        with pytest.raises(RatingRefusedError, match=says):
+            store.rate("anna", question, "correction", value)
+    assert kept_reviews(path, _rows()) == {"anna": {BOXED: {"correction": told}}, "bao": {}}
+    (row, _) = store.filled_rows("anna")
+    assert row["correction"] == told
+    store.rate("anna", BOXED, "correction", "")
+    assert kept_reviews(path, _rows())["anna"] == {BOXED: {"correction": ""}}
+    store.close()
+    with pytest.raises(UserError, match="a review of other questions"):
+        kept_reviews(path, _rows(("q7",)))
 
 
 def test_threads_lose_nothing(path):

@@ -8,6 +8,7 @@ question, in columns, and parts with texts, boxes and pictures of `IMAGES_PER_PA
 """
 
 import json
+import math
 import random
 import shutil
 from collections import Counter
@@ -17,17 +18,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
+import numpy as np
+from jaxtyping import UInt8
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.files import replace_text
 from cxrjax.images.decode import read_image
 from cxrjax.input_pipeline.wording import says_unknown
-from cxrjax.pages.results.marks import Marker, Piece, mark_words
+from cxrjax.pages.results.errors import errors_of
+from cxrjax.pages.results.marks import Marker, Piece, in_words, mark_words
+from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, read_records
 from cxrjax.scoring.benchmark import Benchmark
-from cxrjax.scoring.overlays import TUNED, jpeg, jpeg_data_uri
+from cxrjax.scoring.overlays import TUNED, data_uri, jpeg
 from cxrjax.scoring.predictions import Prediction, read_boxes, read_predictions
 from cxrjax.scoring.scores import Outcome
 
@@ -36,21 +40,31 @@ SAMPLE_SEED = 0
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """A box as fractions of the original image (xyxy), and the class it is about."""
+    """A box as fractions of the original image (xyxy), and the class it is about.
+
+    Attributes:
+        confidence: of a prediction that has one.
+    """
 
     label: str
     box: tuple[float, float, float, float]
+    confidence: float | None = None
 
 
 @dataclass(frozen=True)
 class SystemAnswer:
-    """One system's answer, and the reference with the words set apart that this answer lacks."""
+    """One system's answer, and the reference with the words set apart that this answer lacks.
+
+    Attributes:
+        errors: as `errors_of` has them.
+    """
 
     text: list[Piece]
     reference: list[Piece]
     parse: str
     outcome: Outcome
     boxes: list[LabelledBox]
+    errors: int = 0
 
 
 @dataclass
@@ -99,9 +113,10 @@ class Overview:
             self.generators[f"{record.generator.name} {record.generator.version}"] += 1
 
 
-def ranked_system(systems: Sequence[str]) -> str | None:
-    """The system whose worst cases come first: `tuned`, else the last one."""
-    return TUNED if TUNED in systems else (systems[-1] if systems else None)
+def ranked_system(systems: Sequence[str], run: str = "") -> str | None:
+    """The system whose worst cases come first: `tuned`, of a further run its, else the last one."""
+    wanted = f"{run}/{TUNED}" if run else TUNED
+    return wanted if wanted in systems else (systems[-1] if systems else None)
 
 
 def collect_cases(
@@ -152,12 +167,11 @@ def collect_cases(
         sampled, chosen = _choose(maker, references, answers, images, max_images)
 
     cases: dict[str, Case] = {}
-    progress = tqdm(
+    progress = progress_bar(
         read_records(references),
         desc="page",
         total=overview.questions,
         unit=" questions",
-        disable=None,
     )
     for record in progress:
         name = record.image_id
@@ -244,7 +258,7 @@ class _QuestionMaker:
             question_type=record.question_type,
             subjects=_subjects(record),
             choices=record.choices or [],
-            reference=marker(record.answer_text, "", record.lang)[0],
+            reference=in_words(marker(record.answer_text, "", record.lang)[0]),
             boxes=self._truth(record),
         )
         for system, lines in answers.items():
@@ -252,7 +266,12 @@ class _QuestionMaker:
                 boxes, parse = self._boxes(record, prediction, self.predictions[system])
                 text, reference = marker(prediction.text, record.answer_text, record.lang)
                 outcome = self.outcome(record, prediction)
-                question.answers[system] = SystemAnswer(text, reference, parse, outcome, boxes)
+                errors = errors_of(
+                    [one.box for one in question.boxes], [one.box for one in boxes], outcome.right
+                )
+                question.answers[system] = SystemAnswer(
+                    in_words(text), in_words(reference), parse, outcome, boxes, errors
+                )
         return question
 
     def _truth(self, record: QARecord) -> list[LabelledBox]:
@@ -281,8 +300,14 @@ class _QuestionMaker:
         read = read_boxes(prediction, self.codec, *self._size(record), where=str(path))
         labels = read.labels or read.named or [None] * len(read.boxes)
         boxes = [
-            LabelledBox(label or record.finding or "", (box[0], box[1], box[2], box[3]))
-            for label, box in zip(labels, read.boxes.tolist(), strict=True)
+            LabelledBox(
+                label or record.finding or "",
+                (box[0], box[1], box[2], box[3]),
+                None if math.isnan(score) else score,
+            )
+            for label, box, score in zip(
+                labels, read.boxes.tolist(), read.scores.tolist(), strict=True
+            )
         ]
         return boxes, read.parse
 
@@ -339,6 +364,7 @@ class CaseData:
         self._types = _Names(sorted({question.question_type for question in asked}))
         self._subjects = _Names(sorted({name for question in asked for name in question.subjects}))
         self._texts, self._parses, self._labels = _Names(), _Names(["ok"]), _Names()
+        self._notes = _Names()  # thousands of answers have the same few
 
     def parts(self, pictures: Iterable[tuple[str | None, float]]) -> Iterator[list[dict[str, Any]]]:
         """The parts in order; all are to be taken before `index` is.
@@ -381,6 +407,10 @@ class CaseData:
                 "right": [
                     "".join(_right(q.answers.get(s)) for q in questions) for s in self._systems
                 ],
+                "errors": [
+                    [a.errors if (a := q.answers.get(s)) else 0 for q in questions]
+                    for s in self._systems
+                ],
                 "iou": [[_iou(q.answers.get(s)) for q in questions] for s in self._systems],
                 "parse": [
                     [self._parse(q.answers.get(s)) for q in questions] for s in self._systems
@@ -391,6 +421,7 @@ class CaseData:
             "subjects": list(self._subjects.numbers),
             "parses": list(self._parses.numbers),
             "labels": list(self._labels.numbers),
+            "notes": list(self._notes.numbers),
         }
 
     def _question(self, question: Question) -> dict[str, Any]:
@@ -408,16 +439,19 @@ class CaseData:
             return None
         found: dict[str, Any] = {"text": answer.text, "boxes": self._boxes(answer.boxes)}
         if answer.outcome.note:
-            found["note"] = answer.outcome.note
+            found["note"] = self._notes.number(answer.outcome.note)
         if answer.reference != question.reference:
             found["ref"] = answer.reference
         return found
 
-    def _boxes(self, boxes: Sequence[LabelledBox]) -> list[list[int]]:
-        return [
-            [*(_whole(value) for value in labelled.box), self._labels.number(labelled.label)]
-            for labelled in boxes
-        ]
+    def _boxes(self, boxes: Sequence[LabelledBox]) -> list[list[float]]:
+        """Corners, the label's number, and the confidence where there is one."""
+        found: list[list[float]] = []
+        for one in boxes:
+            found.append([*map(_whole, one.box), self._labels.number(one.label)])
+            if one.confidence is not None:
+                found[-1].append(round(one.confidence, 2))
+        return found
 
     def _parse(self, answer: SystemAnswer | None) -> int:
         return self._parses.number("ok" if answer is None else answer.parse)
@@ -455,6 +489,10 @@ FOLDER = "index_files"
 # How pictures come to the page; `auto` is `file` or `folder`, by their number.
 PICTURES = ("auto", "file", "folder", "none")
 _THREADS = 2
+# Of the page without its tables; and what is tried of pictures, long side and quality, to stay
+# within it. The page shows them 420 pixels wide.
+_INLINE_BYTES = 5_000_000
+_INLINE_FORMS = ((512, 82), (448, 75), (448, 65), (384, 60), (320, 55), (288, 45))
 
 # A case's picture: its address on the page (None without one), and its height by its width.
 Picture = tuple[str | None, float]
@@ -467,18 +505,32 @@ def no_pictures(cases: Sequence[Case]) -> Iterator[Picture]:
         yield None, height / width
 
 
-def inline_pictures(cases: Sequence[Case], image_root: Path) -> Iterator[Picture]:
-    """Pictures as `data:` addresses.
+def inline_pictures(cases: Sequence[Case], image_root: Path, texts: int) -> Iterator[Picture]:
+    """Pictures as `data:` addresses, the smaller the more there are and the more is said.
+
+    Args:
+        texts: characters that the page's texts take.
 
     Raises:
         UserError: an image that cannot be read.
     """
 
+    most = (_INLINE_BYTES - texts) * 3 // 4 // max(1, len(cases))  # base64: 3 bytes as 4
+
     def shrink(case: Case) -> Picture:
         image = read_image(image_root / case.image_path)
-        return jpeg_data_uri(image), image.shape[0] / image.shape[1]
+        return data_uri(_small(image, most)), image.shape[0] / image.shape[1]
 
     return _in_threads(shrink, cases)
+
+
+def _small(image: UInt8[np.ndarray, "..."], most: int) -> bytes:
+    """The first of the forms with at most so many bytes, else the last."""
+    for form in _INLINE_FORMS:
+        content = jpeg(image, *form)
+        if len(content) <= most:
+            break
+    return content
 
 
 def picture_files(cases: Sequence[Case], image_root: Path, folder: Path) -> Iterator[Picture]:

@@ -1,5 +1,7 @@
 """Loss curves: a training log (metrics.jsonl) as small SVG charts, of one or several systems."""
 
+import csv
+import io
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,6 +16,7 @@ WIDTH, HEIGHT = 340, 190
 _LEFT, _RIGHT, _TOP, _BOTTOM = 44, 8, 10, 24
 # More points than pixels only make the page heavier.
 _MAX_POINTS = 240
+_MOST_IN_CSV = 2000
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,7 @@ class Chart:
         dots: (x, y, description) of each value, given for short series alone.
         x_ticks, y_ticks: (position, text).
         summary: what the chart shows, in words.
+        csv: its values, of long series the means that are drawn.
     """
 
     title: str
@@ -36,6 +40,7 @@ class Chart:
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
     summary: str
+    csv: str
 
 
 # Title, and patterns of the names that the series may have in the log, in order of preference. The
@@ -121,6 +126,7 @@ def chart(title: str, name: str, points: Sequence[tuple[int, float]]) -> Chart:
             f"last {points[-1][1]:.4g}, lowest {min(v for _, v in points):.4g}, "
             f"highest {max(v for _, v in points):.4g}."
         ),
+        csv=_csv(("step", name), binned if len(points) > _MOST_IN_CSV else points),
     )
 
 
@@ -235,7 +241,12 @@ class SystemCurve:
 
 @dataclass(frozen=True)
 class SystemChart:
-    """A curve of several systems in one view box; `diagonal`: `points` of it, or empty."""
+    """A curve of several systems in one view box.
+
+    Attributes:
+        diagonal: `points` of it, or empty.
+        csv: the values of all systems.
+    """
 
     name: str
     title: str
@@ -246,6 +257,7 @@ class SystemChart:
     x_ticks: list[tuple[float, str]]
     y_ticks: list[tuple[float, str]]
     summary: str
+    csv: str
 
 
 def system_charts(curves: Any) -> tuple[list[SystemChart], list[SystemChart]]:
@@ -312,7 +324,19 @@ def _chart(name: str, curves: Mapping[str, Mapping[str, Any]]) -> SystemChart | 
             for system, found in runs.items()
             if found
         ),
+        csv=_csv(
+            ("system", x_label or "x", y_label or "y"),
+            [(system, *point) for system, found in runs.items() for run in found for point in run],
+        ),
     )
+
+
+def _csv(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(head)
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def _runs(curve: Mapping[str, Any]) -> list[list[tuple[float, float]]]:

@@ -27,8 +27,12 @@ Piece = str | tuple[str, str]
 # (answer, reference, language) -> the pieces of both.
 Marker = Callable[[str, str, str], tuple[list[Piece], list[Piece]]]
 
-# <loc0123>..., <loc_1_2_3_4>, [[1, 2, 3, 4]] and the like: numbers in brackets, two at least.
-_NOTATION = re.compile(r"(?:<loc[0-9_]+>)+|\[[\[(\s]*\d[\d.,\s\[\]()]*,[\d.,\s\[\]()]*\]")
+# <loc0123>..., <loc_1_2_3_4>, [[1, 2, 3, 4]] and the like: numbers in brackets, two at least; and
+# what is left of location tokens where an answer was cut off.
+_NOTATION = re.compile(
+    r"(?:<loc[0-9_]+>)+|<loc[0-9_]*>?|\[[\[(\s]*\d[\d.,\s\[\]()]*,[\d.,\s\[\]()]*\]"
+)
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 _WORD = re.compile(r"\w+(?:[.,]\d+)*")
 # Beyond this many words a side, finding the differences takes seconds (they are quadratic).
 _MAX_WORDS = 2000
@@ -97,6 +101,21 @@ def pieces(text: str, spans: Iterable[MarkedSpan]) -> list[Piece]:
     if at < len(text):
         cut.append(text[at:])
     return cut
+
+
+def in_words(found: Iterable[Piece]) -> list[Piece]:
+    """The same pieces with box notation as numbers of the boxes: "(1)", "(2)"."""
+    worded: list[Piece] = []
+    number = 0
+    for piece in found:
+        if isinstance(piece, str) or piece[1] != BOX:
+            worded.append(piece)
+            continue
+        boxes = max(1, len(_NUMBER.findall(piece[0].replace("_", " "))) // 4)
+        told = (f"({one})" for one in range(number + 1, number + boxes + 1))
+        worded.append((" ".join(told), BOX))
+        number += boxes
+    return worded
 
 
 def _words(text: str, boxes: list[MarkedSpan]) -> list[MarkedSpan]:

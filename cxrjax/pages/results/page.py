@@ -34,8 +34,10 @@ from cxrjax.pages.results.cases import (
     write_part,
 )
 from cxrjax.pages.results.curves import charts, system_charts
+from cxrjax.pages.results.errors import KINDS, SAME_IOU
 from cxrjax.pages.results.marks import mark_facts, mark_words
 from cxrjax.pages.results.studies import Judgements, gemex_studies
+from cxrjax.pages.viewer import viewer_parts
 from cxrjax.records import about_terms
 from cxrjax.scoring.benchmark import Benchmark
 from cxrjax.scoring.overlays import COLOURS, TRUTH, system_colours
@@ -218,13 +220,15 @@ def _case_content(
 ) -> dict[str, Any]:
     """Everything on the page that is of single questions; writes the folder, if one is used."""
     folder = empty_folder(out_dir, in_folder)
+    data = CaseData(cases, list(inputs.predictions))
     if pictures == "none":
         drawn = no_pictures(cases)
     elif in_folder:
         drawn = picture_files(cases, inputs.image_root, folder)
     else:
-        drawn = inline_pictures(cases, inputs.image_root)
-    data = CaseData(cases, list(inputs.predictions))
+        texts = sum(len(script_json(part)) for part in data.parts(no_pictures(cases)))
+        texts += len(script_json(data.index())) + sum(map(len, viewer_parts()))
+        drawn = inline_pictures(cases, inputs.image_root, texts)
     parts: list[Markup] = []
     for number, part in enumerate(data.parts(drawn)):
         if in_folder:
@@ -235,6 +239,7 @@ def _case_content(
     judged = any(answer.outcome.right is not None for answer in answers)
     index = data.index() | {
         "judged": judged,
+        "kinds": KINDS,
         "folder": FOLDER if in_folder else None,
         "truth": asdict(_TRUTH),
         "systems": [asdict(system) for system in systems],
@@ -243,6 +248,11 @@ def _case_content(
         "index": Markup(script_json(index)),
         "parts": parts,
         "judged": judged,
+        "kinds": {
+            bit: told
+            for bit, told in KINDS.items()
+            if any(answer.errors & bit for answer in answers)
+        },
         "boxed": any(answer.boxes for answer in answers),
         "types": index["types"],
         "subjects": index["subjects"],
@@ -254,10 +264,13 @@ def _render(**values: Any) -> str:
         **values,
         style=Markup(read_packaged("cxrjax.pages", "page.css")),
         script=Markup(read_packaged(str(__package__), "page_cases.js")),
+        taking=Markup(read_packaged(str(__package__), "page_taking.js")),
+        viewer=viewer_parts(),
         few=FEW,
         undefined=UNDEFINED,
         significant=tables.SIGNIFICANT,
         sample_seed=SAMPLE_SEED,
+        same_iou=SAME_IOU,
     )
     return html.lstrip() + "\n"
 

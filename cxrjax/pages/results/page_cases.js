@@ -47,7 +47,7 @@
 
   const passes = (code, question, system) => {
     if (code === 'parse') return Q.parse[system][question] !== 0;
-    if (code === 'off') return Q.iou[system][question] >= 0 && Q.iou[system][question] < 30;
+    if (code[0] === 'e') return (Q.errors[system][question] & Number(code.slice(1))) !== 0;
     return Q.right[system][question] === code;
   };
   // 0 to 1, the mean of right or wrong and of the boxes' IoU; null where there is neither.
@@ -88,7 +88,7 @@
 
   const pieces = (list, node) => {
     for (const piece of list) node.append(typeof piece === 'string' ? piece
-      : piece[1] === 'box' ? element('code', {}, piece[0]) : element('mark', { class: piece[1], title: marks[piece[1]] }, piece[0]));
+      : piece[1] === 'box' ? element('span', { class: 'numbered' }, piece[0]) : element('mark', { class: piece[1], title: marks[piece[1]] }, piece[0]));
     if (!list.length) node.append('–');
     return node;
   };
@@ -100,9 +100,10 @@
     const code = Q.right[system][question], [sign, name] = outcomeNames[code], iou = Q.iou[system][question], answer = content.answers[system];
     const line = element('div', { class: 'outcome' });
     if (code !== 'u' || index.judged) line.append(element('span', { class: `sign ${code}`, title: name }, sign, element('span', { class: 'hidden' }, ` ${name}`)));
+    for (const [bit, [kind, why]] of Object.entries(index.kinds)) if (bit < 8 && Q.errors[system][question] & bit) line.append(element('span', { class: 'bad', title: why }, kind));
     if (iou >= 0) line.append(element('span', {}, `IoU ${(iou / 100).toFixed(2)}`));
     if (Q.parse[system][question]) line.append(element('span', { class: 'bad' }, index.parses[Q.parse[system][question]].replaceAll('_', ' ')));
-    if (answer?.note) line.append(element('span', {}, answer.note));
+    if (answer?.note !== undefined) line.append(element('span', {}, index.notes[answer.note]));
     if (!answer) line.append(element('span', { class: 'bad' }, 'no prediction'));
     if (line.childNodes.length) cell.append(line);
     if (answer) cell.append(pieces(answer.text, element('div', { class: 'said' })));
@@ -133,38 +134,44 @@
     const area = c => (c[2] - c[0]) * (c[3] - c[1]), both = side(0) * side(1);
     return both / (area(a) + area(b) - both || 1);
   };
+  const looks = [[-1, index.truth], ...systems.entries()];
+  const hidden = () => new Set([...form.querySelectorAll('[name=system]:not(:checked)')].map(box => Number(box.value)));
+  // What a system (-1: truth) has on a card's picture, of the question by itself if one is chosen.
+  const boxesOf = ({ item, content, node }, system, width, height) => {
+    const alone = node.querySelector('.ask[aria-pressed=true]')?.closest('tr').dataset.q, s = width / index.scale, t = height / index.scale;
+    return of[item.image].flatMap((question, at) => {
+      if (!item.visible.has(question) || (alone !== undefined && Number(alone) !== question)) return [];
+      const { boxes } = system < 0 ? content.q[at] : content.q[at].answers[system] ?? { boxes: [] };
+      // A question by itself has its boxes numbered, as its answers call them.
+      return boxes.map(([x0, y0, x1, y1, label, confidence], number) => ({ label: index.labels[label], confidence, number: alone === undefined ? '' : `${number + 1} `,
+        box: [Math.min(x0, x1) * s, Math.min(y0, y1) * t, Math.max(x0, x1) * s, Math.max(y0, y1) * t] }));
+    });
+  };
   const draw = card => {
-    const { item, content, svg, height } = card, off = new Set([...form.querySelectorAll('[name=system]:not(:checked)')].map(box => Number(box.value)));
-    const alone = card.node.querySelector('.ask[aria-pressed=true]')?.closest('tr').dataset.q, names = form.elements.labels.checked;
+    const { svg, height } = card, off = hidden(), names = form.elements.labels.checked;
     svg.replaceChildren();
     const placed = [], named = [], texts = [], counts = [];
     // Dark edges lie below all boxes, so that no system's hides another's box.
     const edges = svg.appendChild(element('svg:g', { class: 'edges', 'aria-hidden': 'true' }));
-    for (const system of [-1, ...systems.keys()]) {
-      const look = system < 0 ? index.truth : systems[system];
+    for (const [system, look] of looks) {
       let count = 0;
       if (!off.has(system)) {
         const layer = element('svg:g', { class: `layer line-${look.style}`, 'data-system': look.name });
         layer.style.setProperty('--c', look.colour);
-        of[item.image].forEach((question, at) => {
-          if (!item.visible.has(question) || (alone !== undefined && Number(alone) !== question)) return;
-          const { boxes } = system < 0 ? content.q[at] : content.q[at].answers[system] ?? { boxes: [] };
-          for (const [x0, y0, x1, y1, number] of boxes) {
-            const label = index.labels[number], s = WIDTH / index.scale, t = height / index.scale;
-            const box = [Math.min(x0, x1) * s, Math.min(y0, y1) * t, Math.max(x0, x1) * s, Math.max(y0, y1) * t];
-            const rect = { x: box[0].toFixed(1), y: box[1].toFixed(1), width: (box[2] - box[0]).toFixed(1), height: (box[3] - box[1]).toFixed(1) };
-            edges.append(element('svg:rect', rect));
-            layer.append(element('svg:rect', rect, element('svg:title', {}, `${look.name}: ${label}`)));
-            count += 1;
-            if (!names || !label || named.some(other => other.label === label && overlap(other.box, box) > 0.3)) continue;
-            const spot = place(label, box, height, placed);
-            if (!spot) continue;
-            placed.push(spot); named.push({ label, box });
-            const text = element('svg:text', { x: spot.left.toFixed(1), y: spot.y.toFixed(1) }, label);
-            text.style.setProperty('--c', look.colour);
-            texts.push(text);
-          }
-        });
+        for (const { box, number, ...told } of boxesOf(card, system, WIDTH, height)) {
+          const label = `${number}${told.label}`.trim();
+          const rect = { x: box[0].toFixed(1), y: box[1].toFixed(1), width: (box[2] - box[0]).toFixed(1), height: (box[3] - box[1]).toFixed(1) };
+          edges.append(element('svg:rect', rect));
+          layer.append(element('svg:rect', rect, element('svg:title', {}, `${look.name}: ${label}`)));
+          count += 1;
+          if (!names || !label || named.some(other => other.label === label && overlap(other.box, box) > 0.3)) continue;
+          const spot = place(label, box, height, placed);
+          if (!spot) continue;
+          placed.push(spot); named.push({ label, box });
+          const text = element('svg:text', { x: spot.left.toFixed(1), y: spot.y.toFixed(1) }, label);
+          text.style.setProperty('--c', look.colour);
+          texts.push(text);
+        }
         svg.append(layer);
       }
       counts.push(`${look.name} ${count}`);
@@ -174,11 +181,34 @@
     svg.setAttribute('aria-label', `Boxes: ${counts.join(', ')}`);
   };
 
+  // A card's picture in the viewer, with the boxes that the card has; those off on the page are off at first.
+  const DASHES = ['', '5 3', '8 4', '3 3'];  // of .line-0 and so on
+  const closely = byId('closely');
+  let viewer = null;
+  const lookAt = card => {
+    const { item, content, node } = card, id = images.id[item.image], off = hidden();
+    const width = node.querySelector('img').naturalWidth || WIDTH, height = width * content.ratio;
+    closely.querySelector('b').textContent = id;
+    closely.querySelector('span').textContent = images.about[item.image];
+    closely.showModal();
+    viewer ??= new RadiographViewer(byId('viewer'), {});
+    viewer.show({ url: content.src, width, height, name: `Radiograph ${id}` }, looks.map(([system, { name, colour, style }]) => ({
+      name: system < 0 ? 'truth' : `system-${system}`, title: name, colour, dash: DASHES[style], shown: !off.has(system),
+      // Questions about one finding have the same box: it is there once.
+      boxes: [...new Map(boxesOf(card, system, width, height).map(one => [`${one.box} ${one.label} ${one.confidence}`, one])).values()],
+    })));
+    viewer.osd.canvas.focus();
+  };
+  closely?.querySelector('header button').addEventListener('click', () => closely.close());
+  closely?.addEventListener('keydown', event => {
+    if (event.target.type !== 'range' && viewer.key(event)) event.preventDefault();
+  });
+
   const makeCard = (item, content) => {
     const id = images.id[item.image], height = Math.round(WIDTH * content.ratio), boxed = content.q.some(q => q.boxes.length || q.answers.some(a => a?.boxes.length));
     const svg = element('svg:svg', { viewBox: `0 0 ${WIDTH} ${height}`, role: 'img' });
     const pictured = content.src !== null || boxed;
-    const frame = element('div', { class: 'frame' }, content.src === null ? '' : element('img', { src: content.src, alt: `Radiograph ${id}`, loading: 'lazy', width: WIDTH, height }), svg);
+    const frame = element(content.src === null ? 'div' : 'button', { class: 'frame', type: content.src !== null && 'button' }, content.src === null ? '' : element('img', { src: content.src, alt: `Radiograph ${id}`, loading: 'lazy', width: WIDTH, height }), svg);
     if (content.src === null) frame.classList.add('blank');
     const rank = systems[Number(value('rank') || 0)]?.name;
     const body = element('tbody');
@@ -193,6 +223,7 @@
         element('div', { class: 'answers', role: 'region', tabindex: '0', 'aria-label': `Questions about ${id}` },
           element('table', {}, element('thead', {}, element('tr', {}, ...heads)), body)))));
     const card = { item, content, svg, height, node };
+    if (content.src !== null) frame.addEventListener('click', () => lookAt(card));
     node.addEventListener('click', event => {
       const ask = event.target.closest('.ask');
       if (!ask) return;

@@ -200,6 +200,7 @@ _FIGURE = re.compile(
 )
 _NOTE = re.compile(r"\[(\d+)\] (.*)")
 _SMALL = re.compile(r"\*([^*]+)\*")
+_BOLD = re.compile(r"\*\*(.+)\*\*")
 _CODE = re.compile(r"`([^`]*)`")
 # The second cell of a line of a paper's table, and what it says of the line.
 _KINDS = {"as printed": "printed", "difference": "difference"}
@@ -349,7 +350,9 @@ def _class(names: Sequence[str]) -> Markup:
 
 
 def _inline(text: str) -> Markup:
-    """Escaped, with `code` set as code."""
+    """Escaped, with `code` set as code; a line in **stars** as a whole is bold."""
+    if bold := _BOLD.fullmatch(text):
+        return Markup("<strong>{}</strong>").format(_inline(bold[1]))
     pieces = _CODE.split(text)
     return Markup("").join(
         Markup("<code>{}</code>").format(piece) if place % 2 else escape(piece)

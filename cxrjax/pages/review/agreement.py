@@ -231,7 +231,8 @@ def _figures(
 def markdown(result: dict[str, Any]) -> str:
     """agreement.md."""
     lines = [["Dimension", "n", "Agreement", "Figure", "Value", "Analytic 95 %", "Bootstrap 95 %"]]
-    for name, figures in result["dimensions"].items():
+    for dimension, figures in result["dimensions"].items():
+        name = dimension.replace("_", " ")
         if not figures["n"]:
             lines.append([name, "0", *[UNDEFINED] * 5])
             continue

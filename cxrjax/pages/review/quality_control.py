@@ -2,8 +2,9 @@
 
 import collections
 import itertools
+import json
 from argparse import Namespace
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cxrjax.errors import UserError, optional
@@ -18,9 +19,19 @@ from cxrjax.pages.review.agreement import (
     outcome_summary,
     read_consensus,
 )
+from cxrjax.pages.review.export import export_reviews
 from cxrjax.pages.review.review_pages import render_agreement, render_review_page
-from cxrjax.pages.review.sheet import COLUMNS, format_csv, read_sheet, sheet_rows, stratified_sample
-from cxrjax.pages.review.store import ReviewStore
+from cxrjax.pages.review.sheet import (
+    COLUMNS,
+    RESERVED,
+    format_csv,
+    read_corrections,
+    read_sheet,
+    sheet_rows,
+    stratified_sample,
+)
+from cxrjax.pages.review.store import STORE_FILE, ReviewStore, kept_reviews
+from cxrjax.papers.benchmarks import CLOSED_CLASSES
 from cxrjax.papers.record_checks import contradictions
 from cxrjax.papers.vindr_cxr_vqa import reader_ceiling
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
@@ -35,7 +46,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.verify import (
 from cxrjax.papers.vindr_cxr_vqa.native import read_native
 from cxrjax.papers.vindr_cxr_vqa.readers import Readers
 from cxrjax.radiology_text.english import longitudinal_wording
-from cxrjax.records import QARecord, read_records
+from cxrjax.records import QARecord, read_records, write_records
 from cxrjax.records_io.leakage import find_leakage, question_variety
 from cxrjax.records_io.quality import QualityLog
 
@@ -142,12 +153,12 @@ def _print_check(result: dict, log: QualityLog) -> None:
 def draw_sample(flags: Namespace) -> None:
     """sheet.csv and index.html of a stratified sample."""
     sample, root = _sample(flags)
-    page, without = render_review_page(sample, root)
+    page = render_review_page(sample, root, closed_classes=CLOSED_CLASSES)
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
         replace_text(flags.out / "sheet.csv", format_csv(COLUMNS, sheet_rows(sample)))
-        replace_text(flags.out / "index.html", page)
-    print(f"{flags.out}: sheet.csv, index.html ({without} of {len(sample)} without a picture)")
+        replace_text(flags.out / "index.html", page.html)
+    print(f"{flags.out}: sheet.csv, index.html ({page.without} of {len(sample)} without a picture)")
 
 
 def _sample(flags: Namespace) -> tuple[list[QARecord], Path]:
@@ -173,14 +184,15 @@ def serve_review(flags: Namespace) -> None:
     sample, root = _sample(flags)
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
-    store = ReviewStore(flags.out / "review.sqlite", sheet_rows(sample), flags.reader)
-    page, without = render_review_page(sample, root, served=True)
-    review = Review(store, page, lambda: _handed_in(store, flags))
+    page = render_review_page(sample, root, served=True, closed_classes=CLOSED_CLASSES)
+    rows = sheet_rows(sample)
+    store = ReviewStore(flags.out / STORE_FILE, rows, flags.reader, page.correctable)
+    review = Review(store, page.html, page.pictures, lambda: _handed_in(store, flags))
     hosts = flags.allowed_host or [flags.host]
     with serving.listen(flags.host, flags.port) as listening:
         if store.complete():
             review.agreement()  # its files may be missing, if an earlier server was stopped
-        print(f"{len(sample)} questions, {without} without a picture; ratings: {store.path}")
+        print(f"{len(sample)} questions, {page.without} without a picture; ratings: {store.path}")
         for name, token in store.tokens().items():
             print(f"{name}: {serving.link(listening, hosts[0], token)}")
         print(
@@ -192,6 +204,51 @@ def serve_review(flags: Namespace) -> None:
             print(f"stopped; what was rated is in {store.path}")
         finally:
             store.close()
+
+
+def export_review(flags: Namespace) -> None:
+    """Corrected records and preferred answers of a review, to train on."""
+    sample, root = _sample(flags)
+    reviews = _reviews(flags, sample)
+    out = flags.export
+    found = export_reviews(sample, reviews, root, out, flags.codec, CLOSED_CLASSES)
+    for reason, left_out in found.left_out.items():
+        print(f"  {len(left_out):,} left out: {reason}: {', '.join(left_out[:_SHOWN])}")
+    if not found.records:
+        raise UserError(f"{flags.out}: nothing in this review is rated or corrected yet")
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        write_records(out / "records.jsonl", found.records)
+        lines = [json.dumps(pair, ensure_ascii=False) + "\n" for pair in found.pairs]
+        replace_text(out / "pairs.jsonl", "".join(lines))
+        write_json(out / "export.json", found.to_json())
+    print(
+        f"{out}: records.jsonl ({len(found.records):,} questions, {found.corrected:,} corrected, "
+        f"{found.missed:,} of missed findings), pairs.jsonl ({len(found.pairs):,} preferred "
+        "answers)"
+    )
+
+
+def _reviews(flags: Namespace, sample: Sequence[QARecord]) -> dict[str, dict[str, dict[str, str]]]:
+    """Reader -> question id -> field -> value, from the server's store or from sheets.
+
+    Raises:
+        UserError: there is no review, one of other questions, or none by the reader asked for.
+    """
+    if (flags.out / STORE_FILE).is_file():
+        found = kept_reviews(flags.out / STORE_FILE, sheet_rows(sample))
+    else:
+        sheets = [one for one in sorted(flags.out.glob("*.csv")) if one.stem not in RESERVED]
+        if not sheets:
+            raise UserError(
+                f"{flags.out}: no review there: expected the --out of --serve, or sheets that the "
+                "page has saved"
+            )
+        found = {sheet.stem: read_corrections(sheet, sample) for sheet in sheets}
+    wanted = flags.reader or list(found)
+    if strangers := [name for name in wanted if name not in found]:
+        raise UserError(f"--reader={strangers[0]}: reviewed by {', '.join(found)}")
+    return {name: found[name] for name in wanted}
 
 
 def _handed_in(store: ReviewStore, flags: Namespace) -> str:

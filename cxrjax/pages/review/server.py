@@ -1,8 +1,10 @@
 """A review over HTTP: each reader a link of their own, ratings saved at once.
 
     GET  /TOKEN/           the page
+    GET  /TOKEN/picture/N  its N-th picture at full resolution, PNG
     GET  /TOKEN/ratings    what this reader has rated: {reader, handed_in, ratings}
-    POST /TOKEN/ratings    one rating, {question_id, field, value}; 204 when it is on disk
+    POST /TOKEN/ratings    one rating, comment or correction, {question_id, field, value}; 204 when
+                           it is on disk
     POST /TOKEN/hand_in    closes the reader's sheet
     GET  /TOKEN/agreement  who agreed on what, after both have handed in
 
@@ -13,6 +15,7 @@ of another site that is open in the same browser gets at ratings.
 import logging
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -22,14 +25,17 @@ from starlette.routing import Route
 
 from cxrjax.border.json_text import parse_object
 from cxrjax.errors import ForeignError, UserError
+from cxrjax.images.files import ImageError
+from cxrjax.pages.review.review_pages import full_picture
 from cxrjax.pages.review.store import BusyError, HandedInError, RatingRefusedError, ReviewStore
 from cxrjax.pages.serving import Guard, Limits
 
-# A comment of 10,000 characters, with room.
+# A hundred boxes and an answer of 10,000 characters, with room.
 LIMITS = Limits(body_bytes=100_000)
 _POLICY = (
-    "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'; "
-    "connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    "default-src 'none'; img-src 'self' data:; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; connect-src 'self'; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'none'"
 )
 _RATING = ("question_id", "field", "value")
 _LOG = logging.getLogger(__name__)
@@ -40,14 +46,23 @@ class Review:
 
     Args:
         page: HTML of the sheet, the same for both readers.
+        pictures: files of the pictures, by their number.
         agreed: called until it has worked once, when both have handed in: writes the files and
             gives the HTML that shows the agreement.
     """
 
-    def __init__(self, store: ReviewStore, page: str, agreed: Callable[[], str]) -> None:
-        self._store, self._page, self._agreed = store, page, agreed
+    def __init__(
+        self,
+        store: ReviewStore,
+        page: str,
+        pictures: Sequence[Path],
+        agreed: Callable[[], str],
+    ) -> None:
+        self._store, self._page, self._pictures, self._agreed = store, page, pictures, agreed
         self._agreement: str | None = None
         self._lock = threading.Lock()
+        # One at a time: a large radiograph takes some 100 MB while it is decoded.
+        self._decoding = threading.Lock()
 
     def guarded(self, hosts: Sequence[str]) -> Guard:
         """The review as an app to serve.
@@ -57,6 +72,7 @@ class Review:
         """
         routes = [
             Route("/", self._show),
+            Route("/picture/{number:int}", self._show_picture),
             Route("/ratings", self._tell),
             Route("/ratings", self._rate, methods=["POST"]),
             Route("/hand_in", self._hand_in, methods=["POST"]),
@@ -89,6 +105,17 @@ class Review:
 
     def _show(self, request: Request) -> Response:
         return HTMLResponse(self._page)
+
+    def _show_picture(self, request: Request) -> Response:
+        number = request.path_params["number"]
+        if number >= len(self._pictures):
+            return PlainTextResponse("No such picture.", 404)
+        with self._decoding:
+            try:
+                content = full_picture(self._pictures[number])
+            except (ImageError, OSError):
+                return PlainTextResponse("The picture cannot be read.", 404)
+        return Response(content, media_type="image/png")
 
     def _tell(self, request: Request) -> Response:
         reader = request.state.who

@@ -11,6 +11,7 @@ from pathlib import Path
 from cxrjax.border.foreign_files import read_text
 from cxrjax.errors import UserError
 from cxrjax.files import cell, reading
+from cxrjax.pages.review.wording import boxes_in_words, has_reason, in_words
 from cxrjax.records import QARecord
 
 OPEN = "several or none"
@@ -80,8 +81,10 @@ DIMENSIONS = {
     "spatial_reference": "Spatial reference correctness: is the box where the finding is?",
 }
 LEVELS = ("acceptable", "minor", "major")  # in order of severity
-# For the spatial dimension of an answer without a box.
+# For the spatial dimension of an answer without a box, and the reasoning of one without a reason.
 NOT_APPLICABLE = "not applicable"
+# Files beside the sheets of readers, which have their names.
+RESERVED = ("sheet", "consensus")
 COLUMNS = (
     "item",
     "question_id",
@@ -92,8 +95,10 @@ COLUMNS = (
     "answer",
     "reason",
     "has_box",
+    "boxes",
     *DIMENSIONS,
     "comment",
+    "correction",
 )
 
 
@@ -116,20 +121,20 @@ class Ratings:
 def asked(record: QARecord) -> str:
     """The question as whoever answers sees it: after earlier turns, with its options, by lines."""
     before = [f"Before: {turn.question} {turn.answer or ''}" for turn in record.history or ()]
-    return "\n".join([*before, record.question, *(record.choices or ())])
+    return in_words("\n".join([*before, record.question, *(record.choices or ())]), record)
 
 
 def answered(record: QARecord) -> str:
-    """The answer in words: the options that its letters name, with no tags, reason or boxes."""
+    """The answer in words: the options that its letters name; boxes by number, without notation."""
     if record.answer_key is None:
-        return record.answer_text
+        return in_words(record.answer_text, record)
     keys = [record.answer_key] if isinstance(record.answer_key, str) else record.answer_key
     options = {choice.partition(":")[0]: choice for choice in record.choices or ()}
     return "\n".join(options.get(key, key) for key in keys)
 
 
 def sheet_rows(sample: Sequence[QARecord]) -> list[dict[str, str]]:
-    """The sheet with empty ratings; `not applicable` where there is no box to rate."""
+    """The sheet with empty ratings; `not applicable` where there is no box or reason to rate."""
     rows = []
     for number, record in enumerate(sample, start=1):
         row = dict.fromkeys(COLUMNS, "")
@@ -141,9 +146,12 @@ def sheet_rows(sample: Sequence[QARecord]) -> list[dict[str, str]]:
             "finding": finding_of(record),
             "question": asked(record),
             "answer": answered(record),
-            "reason": record.reason or "",
+            "reason": in_words(record.reason or "", record) if has_reason(record) else "",
             "has_box": "yes" if record.boxes else "no",
+            "boxes": boxes_in_words(record),
         }
+        if not row["reason"]:
+            row["reasoning_accuracy"] = NOT_APPLICABLE
         if not record.boxes:
             row["spatial_reference"] = NOT_APPLICABLE
         rows.append(row)
@@ -212,13 +220,35 @@ def read_sheet(path: Path) -> Ratings:
     return Ratings(path.stem, levels, comments)
 
 
+def read_corrections(path: Path, sample: Sequence[QARecord]) -> dict[str, dict[str, str]]:
+    """Question id -> field -> value of a sheet that the page has saved, filled in or not.
+
+    Raises:
+        UserError: it cannot be read, or has a question that is none of the sample's.
+    """
+    asked = {record.question_id for record in sample}
+    found = {}
+    for cells, where in read_rows(path, ("question_id", *DIMENSIONS, "correction")):
+        question_id = cells["question_id"]
+        if question_id not in asked:
+            raise UserError(
+                f"{where}: question {question_id!r} is not in this sample: expected the same "
+                "--records, --sample and --seed as when the sheet was drawn"
+            )
+        kept = {name: cells[name] for name in (*DIMENSIONS, "correction") if cells[name]}
+        found[question_id] = {
+            name: value for name, value in kept.items() if value != NOT_APPLICABLE
+        }
+    return found
+
+
 def _level(cells: dict[str, str], dimension: str, where: str) -> int | None:
     rating = cells[dimension].lower()
-    if (
-        rating == NOT_APPLICABLE
-        and dimension == "spatial_reference"
-        and cells["has_box"].lower() == "no"
-    ):
+    absent = {
+        "spatial_reference": cells["has_box"].lower() == "no",
+        "reasoning_accuracy": cells.get("reason") == "",
+    }
+    if rating == NOT_APPLICABLE and absent.get(dimension):
         return None
     return parse_level(rating, f"{where}: {cells['question_id']}: {dimension}")
 

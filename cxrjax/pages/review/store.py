@@ -11,14 +11,17 @@ import os
 import secrets
 import sqlite3
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from cxrjax.border.names import shown
 from cxrjax.errors import UserError
+from cxrjax.pages.review.correction import Correctable, CorrectionRefusedError
 from cxrjax.pages.review.sheet import DIMENSIONS, LEVELS, NOT_APPLICABLE
 
+STORE_FILE = "review.sqlite"
 COMMENT = "comment"
+CORRECTION = "correction"
 LONGEST_COMMENT = 10_000  # characters
 _PATIENCE = 2.0  # seconds that a rating waits for the file; the page tries again after 10
 
@@ -53,14 +56,22 @@ class ReviewStore:
         path: the SQLite file; made where it is not there, gone on with where it is.
         rows: the sheet (`sheet_rows`).
         readers: the two names, which are also the stems of their sheets' files.
+        correctable: question id -> what its corrections are held to; of others none are kept.
 
     Raises:
         UserError: question ids repeat, the file is no such database, or it holds a review of other
             questions or by others.
     """
 
-    def __init__(self, path: Path, rows: Sequence[dict[str, str]], readers: Sequence[str]):
+    def __init__(
+        self,
+        path: Path,
+        rows: Sequence[dict[str, str]],
+        readers: Sequence[str],
+        correctable: Mapping[str, Correctable] | None = None,
+    ):
         self.path = path
+        self._correctable = correctable or {}
         self.readers = list(readers)
         self._rows = {row["question_id"]: row for row in rows}
         if len(self._rows) != len(rows):
@@ -76,7 +87,7 @@ class ReviewStore:
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")
             self._database.executescript(_TABLES)
-            self._begin(hashlib.sha256(json.dumps(list(rows)).encode()).hexdigest())
+            self._begin(_hash_of(rows))
         except (sqlite3.Error, OSError, BusyError) as error:
             raise UserError(
                 f"{path}: cannot keep ratings there: {error}; choose another --out"
@@ -134,11 +145,12 @@ class ReviewStore:
             return dict(database.execute("SELECT name, token FROM reader ORDER BY rowid"))
 
     def rate(self, reader: str, question_id: str, field: str, value: str) -> None:
-        """Keeps one rating or comment, in place of an earlier one; on disk when this returns.
+        """Keeps a rating, comment or correction, in place of an earlier one; then it is on disk.
 
         Args:
-            field: a dimension, or "comment".
-            value: one of `LEVELS`; of a comment any text, none takes it back.
+            field: a dimension, "comment" or "correction".
+            value: one of `LEVELS`; of a comment any text, of a correction its JSON, of both none
+                takes it back.
 
         Raises:
             RatingRefusedError: the sheet has no such question, field or level.
@@ -153,6 +165,12 @@ class ReviewStore:
                     f"{question_id}: {field}: found {shown(value)}, expected "
                     f"{self._rows[question_id][field] or ', '.join(LEVELS)}"
                 )
+        elif field == CORRECTION and question_id in self._correctable:
+            if value:
+                try:
+                    self._correctable[question_id].read(value)
+                except CorrectionRefusedError as error:
+                    raise RatingRefusedError(f"{question_id}: correction: {error}") from None
         elif field != COMMENT:
             raise RatingRefusedError(f"{question_id}: no field {shown(field)}")
         elif len(value) > LONGEST_COMMENT:
@@ -215,3 +233,42 @@ class ReviewStore:
     def _check_open(self, reader: str) -> None:
         if self.handed_in(reader):
             raise HandedInError("handed in already; ratings stay as they are")
+
+
+def _hash_of(rows: Sequence[dict[str, str]]) -> str:
+    return hashlib.sha256(json.dumps(list(rows)).encode()).hexdigest()
+
+
+def kept_reviews(
+    path: Path, rows: Sequence[dict[str, str]]
+) -> dict[str, dict[str, dict[str, str]]]:
+    """Reader -> question id -> field -> value of a review, which may still be going on.
+
+    Raises:
+        UserError: there is none, or it is one of other questions.
+    """
+    if not path.is_file():
+        raise UserError(f"{path}: no review there: expected the --out that --serve was given")
+    try:
+        # Readable only: whoever serves it goes on.
+        with contextlib.closing(
+            sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+        ) as database:
+            kept = database.execute("SELECT hash FROM sample").fetchone()
+            readers = [
+                name for (name,) in database.execute("SELECT name FROM reader ORDER BY rowid")
+            ]
+            ratings = database.execute(
+                "SELECT reader, question_id, field, value FROM rating"
+            ).fetchall()
+    except sqlite3.Error as error:
+        raise UserError(f"{path}: cannot read the review there: {error}") from None
+    if kept is None or kept[0] != _hash_of(rows):
+        raise UserError(
+            f"{path}: holds a review of other questions: expected the same --records, --sample and "
+            "--seed as when it began"
+        )
+    found: dict[str, dict[str, dict[str, str]]] = {name: {} for name in readers}
+    for reader, question_id, field, value in ratings:
+        found[reader].setdefault(question_id, {})[field] = value
+    return found

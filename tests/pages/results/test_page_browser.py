@@ -124,9 +124,9 @@ def test_filters_by_type_class_words_and_outcome(opened):
     one.tab.click("#clear")
     one.settle()
     assert one.count == "10 images, 13 of 13 questions"
-    one.choose("outcome-0", "wrong")
+    one.choose("outcome-0", "wrong answer")
     assert one.cards == ["image-0"]
-    one.choose("outcome-1", "wrong")
+    one.choose("outcome-1", "wrong answer")
     assert one.cards == [] and one.tab.is_visible("#nothing")
     one.choose("outcome-0", "no prediction")
     one.choose("outcome-1", "any outcome")

@@ -2,10 +2,11 @@
 
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxrjax.pages.results.marks import MarkedSpan, mark_facts, mark_words, pieces
+from cxrjax.pages.results.marks import MarkedSpan, in_words, mark_facts, mark_words, pieces
 
 
 def _text(cut) -> str:
@@ -84,3 +85,19 @@ def test_facts_are_compared_by_what_they_say():
     assert ("Tràn dịch màng phổi phải", "missing") in reference
     assert _text(reference) == true
     assert mark_facts("", true, "vi") == ([], [true])
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Here <loc_1_2_3_4> and <loc_5_6_7_8>.", "Here (1) and (2)."),
+        ("Here <loc0001><loc0002><loc0003><loc0004>.", "Here (1)."),
+        ("<loc0001><loc0002><loc0003><loc0004><loc0001><loc0002><loc0003><loc0004>", "(1) (2)"),
+        ("At [[0.1, 0.2, 0.3, 0.4], [1, 2, 3, 4]]", "At (1) (2)"),
+        ("Cut off at <loc_12_3", "Cut off at (1)"),
+        ("Nothing is there.", "Nothing is there."),
+    ],
+)
+def test_box_notation_becomes_numbers(text, words):
+    found = in_words(mark_words(text, "")[0])
+    assert "".join(piece if isinstance(piece, str) else piece[0] for piece in found) == words

@@ -1,0 +1,111 @@
+"""Pages for people who see or point otherwise: no serious or critical finding of axe-core.
+
+The review itself is tested in tests/test_review_loop.py, where it is served.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cxrjax import build, check_records
+from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.pages import study_page
+from cxrjax.pages.review.agreement import agreement, markdown
+from cxrjax.pages.review.review_pages import render_agreement
+from cxrjax.pages.review.sheet import DIMENSIONS, Ratings
+from tests.pages.axe import accessibility_faults, faults_of
+from tests.pages.chromium import chromium
+from tests.pages.test_study_page import XML
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as launched:
+        yield launched
+
+
+def _faults(browser, page: Path) -> list[str]:
+    def whole(tab):
+        tab.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+        width = tab.viewport_size["width"]
+        assert tab.evaluate("document.documentElement.scrollWidth") <= width
+
+    return accessibility_faults(browser, page.as_uri(), whole)
+
+
+@pytest.mark.slow
+def test_the_agreement(browser, tmp_path):
+    first, second = (
+        Ratings(name, {f"q{k}": {d: k * step % 3 for d in DIMENSIONS} for k in range(9)}, {})
+        for name, step in (("anna", 1), ("bao", 2))
+    )
+    result = agreement(first, second, Bootstrap(resamples=20))
+    html = render_agreement(result, markdown(result), ["anna.csv", "bao.csv", "agreement.json"])
+    assert result["disagreements"]
+    (tmp_path / "page.html").write_text(html)
+    assert _faults(browser, tmp_path / "page.html") == []
+
+
+@pytest.mark.slow
+def test_the_check_of_records(browser, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)  # the configuration's base is named from there
+    Image.fromarray(np.full((60, 80), 90, np.uint8)).save(tmp_path / "a.png")
+    answer = {"text": "At <loc_10_20_40_50>.", "boxes_by_image": {"a": [[10, 20, 40, 50]]}}
+    lines = [
+        {
+            "dataset": "custom",
+            "image_id": "a",
+            "image_path": path,
+            "question_id": path,
+            "question": "Where is it?",
+            "question_type": "Where",
+            "answers": [answer],
+        }
+        for path in ("a.png", "none.png")
+    ]
+    (tmp_path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    flags = [str(tmp_path), f"--out={tmp_path / 'out'}", "--processes=1"]
+    assert check_records.main(flags) == 2
+    page = tmp_path / "out" / "index.html"
+    assert _faults(browser, page) == []
+
+    def look(tab):
+        tab.click("button.look")
+        tab.wait_for_selector(".rv-stage[data-shown=full]")
+        assert tab.locator(".rv-truth").count() == tab.locator(".rv-base").count() == 1
+        tab.uncheck(".rv-layers label:has-text('tokens') input")
+        assert tab.locator(".rv-base").count() == 0
+
+    assert accessibility_faults(browser, page.as_uri(), look) == []
+
+
+@pytest.mark.slow
+def test_the_studies(browser, tmp_path):
+    (tmp_path / "reports").mkdir()
+    for n in range(2):
+        (tmp_path / "reports" / f"{n}.xml").write_text(XML.format(n=n))
+    source, page = f"--source={tmp_path / 'reports'}", tmp_path / "page.html"
+    for name in ("cxr_qba", "gemex"):
+        out = f"--out={tmp_path / name}"
+        build.main([f"--dataset={name}", source, out, "--processes=1"])
+    made = [f"--{name}={tmp_path / name}" for name in ("cxr_qba", "gemex")]
+    study_page.main([source, *made, f"--out={page}", "--studies=2"])
+    assert _faults(browser, page) == []
+
+
+@pytest.mark.slow
+def test_faults_are_found(browser):
+    context = browser.new_context(bypass_csp=True)
+    tab = context.new_page()
+    tab.set_content(
+        "<html lang='en'><title>t</title><main><textarea></textarea>"
+        "<p style='color:#999;background:#aaa'>faint</p></main></html>"
+    )
+    found = faults_of(tab)
+    context.close()
+    assert [one.partition(" ")[0] for one in found] == ["color-contrast", "label"]

@@ -1,0 +1,114 @@
+"""The card of a run: what it says, that Hugging Face reads it, and that an edited one stays."""
+
+import dataclasses
+import html
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cxrjax.pages.run_card import Data, write_card
+from cxrjax.training.config_file import load_config
+
+ROOT = Path(__file__).parents[2]
+RECIPE = str(ROOT / "configs" / "vindr_lora.py")
+DATA = [
+    Data("training", "own/records/train.jsonl", 1200, 5400),
+    Data("validation", "own/records/validation.jsonl", 60, 270),
+]
+LINES = (
+    {"step": 1, "train/loss": 4.0, "train/step_seconds": 2.0, "train/host_peak_memory_gb": 3.5},
+    {"step": 2, "train/loss": 2.5, "vqa/f1": 0.25, "train/host_peak_memory_gb": 3.75},
+    {"step": 3, "train/loss": 2.0, "vqa/f1": 0.5, "detection/f1@0.3": None, "seconds_left": 0.0},
+)
+
+
+@pytest.fixture
+def workdir(tmp_path):
+    folder = tmp_path / "my run"
+    folder.mkdir()
+    run = {
+        "seed": 7,
+        "base": {"sha256": "abc"},
+        "parameters": {"total": 1000, "trainable": 10},
+        "git_commit": "f00",
+        "versions": {"jax": "0.10"},
+        "devices": {"kind": "NVIDIA H200", "count": 4, "processes": 2},
+    }
+    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "quality.json").write_text('{"total": 3}')
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
+    return folder
+
+
+def _write(workdir, *overrides, recipe=RECIPE, datasets=("vindr_cxr_vqa",), data=DATA):
+    words = [f"--config.{one}" for one in overrides]
+    config = load_config(RECIPE, words)
+    config = dataclasses.replace(
+        config, training=dataclasses.replace(config.training, best_metric="vqa/f1")
+    )
+    return write_card(
+        workdir, config, recipe=recipe, data=data, datasets=datasets, languages=["en"]
+    )
+
+
+SAID = (
+    "not a medical device",
+    "1,200",
+    "5,400",
+    "validation",
+    "10 trained of 1,000",
+    "3 records were set aside",
+    "training.steps",
+    "4 of NVIDIA H200",
+    "3.75 GB",
+    "Training loss: 4 at first, 2 at last.",
+    "step 2: 0.25; step 3: 0.5",
+    "PhysioNet Credentialed",
+    "Not to be passed on",
+    "health-ai-developer-foundations",
+    "Seed 7, commit f00",
+)
+
+
+def test_both_cards_say_what_was_done(workdir):
+    written = _write(workdir, "training.steps=3", "training.epochs=None")
+    assert [path.name for path in written] == ["README.md", "card.html"]
+    card = (workdir / "README.md").read_text()
+    page = html.unescape((workdir / "card.html").read_text())
+    for text in SAID:
+        assert text in card and text in page, text
+    assert "`python -m cxrjax.predict" in card and "`" not in page.partition("</style>")[2]
+    settings = card.partition("## Settings")[2].partition("## Figures")[0]
+    keys = re.findall(r"^\| ([\w.]+) \|", settings, re.M)
+    assert keys == ["key", "training.best_metric", "training.epochs", "training.steps"]
+    figures = card.partition("## Figures")[2].partition("##")[0]
+    assert "| vqa/f1 | 0.5 |" in figures and "detection" not in figures
+    assert "seconds_left" not in figures
+
+
+def test_hugging_face_reads_it(workdir):
+    hub = pytest.importorskip("huggingface_hub")
+    _write(workdir)
+    data = hub.ModelCard.load(workdir / "README.md").data
+    assert data.library_name == "cxrjax" and data.pipeline_tag == "image-text-to-text"
+    assert data.license == "other" and data.language == ["en"] and "chest-x-ray" in data.tags
+    (result,) = data.eval_results
+    assert (result.metric_name, result.metric_value) == ("vqa/f1", 0.5)
+    assert (result.dataset_name, result.dataset_split) == ("validation", "validation")
+
+
+def test_a_run_without_evaluation_says_so(workdir):
+    (workdir / "metrics.jsonl").write_text(json.dumps(LINES[0]) + "\n")
+    _write(workdir, recipe=None, datasets=["custom"], data=DATA[:1])
+    card = (workdir / "README.md").read_text()
+    assert "nothing says how good the model is" in card and "model-index" not in card
+    assert "differs from the defaults" in card
+
+
+def test_an_edited_card_stays(workdir):
+    _write(workdir)
+    (workdir / "README.md").write_text("---\nlicense: mit\n---\nMine.\n")
+    assert [path.name for path in _write(workdir)] == ["card.html"]
+    assert (workdir / "README.md").read_text().endswith("Mine.\n")
