@@ -3,7 +3,8 @@
     python -m cxrjax.train --config=FILE[:VARIANT] --workdir=DIR [--config.key=value ...]
 
 The workdir receives config.json, run.json, quality.json (records set aside, by reason),
-metrics.jsonl, event files for TensorBoard, the tokenizer and checkpoints/. Every key of a
+metrics.jsonl, event files for TensorBoard, the tokenizer, checkpoints/ and at the end the run's
+card (card.html, and README.md in the form of Hugging Face's model cards). Every key of a
 configuration is in cxrjax/training/config.py; configs/ holds the experiments.
 
 SIGTERM (a preemption, a time limit) or Ctrl-C: saves after the step in work, also out of an
@@ -13,22 +14,25 @@ where it stopped. A second signal leaves at once. What else may happen to a run 
 
 import contextlib
 import functools
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cxrjax import cli
+from cxrjax import CallableCommand, cli
 from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.lock import folder_lock
-from cxrjax.training.tracking import TRACKERS
+from cxrjax.progress import waiting
+from cxrjax.training.tracking import TRACKERS, check_installed
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from cxrjax.input_pipeline.mixture import Mixture
     from cxrjax.input_pipeline.tokenizer import Tokenizer
+    from cxrjax.records import QARecord
     from cxrjax.training import loop
     from cxrjax.training.config import ExperimentConfig
     from cxrjax.training.data import Features, OpenedRecords
@@ -68,6 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             compiled=flags.compiled,
             compile_only=flags.compile_only,
             track=flags.track,
+            recipe=flags.config,
         )
 
 
@@ -79,14 +84,19 @@ def train(
     compiled: Path | None = None,
     compile_only: Path | None = None,
     track: str | None = None,
+    recipe: str | None = None,
 ) -> None:
-    """Trains as `main` is told to: everything from the records to the last checkpoint."""
+    """Trains as `main` is told to: everything from the records to the last checkpoint.
+
+    Args:
+        recipe: FILE[:VARIANT] that the configuration came from, for the run's card.
+    """
     from cxrjax.distributed import meshes
     from cxrjax.distributed.meshes import check_enough_images, host_rows
     from cxrjax.input_pipeline.loader import train_loader
     from cxrjax.models import presets
     from cxrjax.papers.benchmarks import CLOSED_CLASSES
-    from cxrjax.training import checkpoint, loop
+    from cxrjax.training import checkpoint, loop, store
     from cxrjax.training.base_model import model_sizes, tokenizer_path
     from cxrjax.training.data import (
         check_overlap,
@@ -99,7 +109,15 @@ def train(
     )
     from cxrjax.training.workdir import make_writable
 
+    if track is not None and hosts.is_first():
+        check_installed(track)  # at once: data and model take minutes
     mesh = meshes.make_mesh(config.mesh)
+    meshes.check_batch_divides(
+        mesh,
+        config.batch_images,
+        config.training.accumulation_steps,
+        config.training.batch_questions,
+    )
     rows = host_rows(mesh, config.batch_images)
     check_benchmark(config)
     sources, quality = open_training(config, CLOSED_CLASSES)
@@ -110,13 +128,13 @@ def train(
     tokenizer_file = tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     make_writable(workdir)
-    meshes.check_batch_divides(mesh, config.batch_images, config.training.accumulation_steps)
     presets.check_heads_divide(mesh.shape["tensor"], model_sizes(config))
     with contextlib.ExitStack() as stack:
         if compile_only is None:  # which writes its own file alone
             lock = folder_lock(workdir, "choose another --workdir")
             stack.enter_context(hosts.held_by_first(lock))
-        model, base = checkpoint.build_model(config, mesh)
+        with waiting(f"loading the model ({config.model.init_from or config.model.preset})"):
+            model, base = checkpoint.build_model(config, mesh)
         features = make_features(config, model, base, mesh)
         mixture = make_mixture(config, sources, features)
         check_enough_images(len(mixture), "training")
@@ -134,6 +152,8 @@ def train(
             wording=wording_variation(config, sources),
         )
         batches = stack.enter_context(loader)
+        if not store.has_checkpoints(workdir):  # else it goes on from another step
+            batches.start()
         start = loop.Start(model, base, tokenizer_file)
         files = [Path(p) for p in (*config.train_files, config.data.validation) if p]
         data = loop.TrainingData(batches, config.total_steps(len(mixture)), files, quality)
@@ -155,6 +175,8 @@ def train(
             track=track,
             log_line=log_line,
         )
+        if hosts.is_first():
+            _write_card(config, workdir, recipe, mixture, validation)
 
 
 def rollouts_of(config: "ExperimentConfig", tokenizer: "Tokenizer") -> "loop.MakeRollouts | None":
@@ -183,17 +205,51 @@ def log_line_of(mixture: "Mixture") -> Callable[[str], None]:
     from cxrjax.records import what_is_made
     from cxrjax.training.loop import print_at_once
 
-    datasets = {
-        records.record(index * records.num_records // _LOOKED_AT).dataset
-        for records in (source.records for source in mixture.sources)
-        for index in range(_LOOKED_AT)
-    }
-    made = what_is_made(sorted(datasets))
+    made = what_is_made(sorted({record.dataset for record in _some_records(mixture)}))
 
     def log_line(line: str) -> None:
         print_at_once(f"{line} ({made})" if made and line.startswith("step ") else line)
 
     return log_line
+
+
+def _some_records(mixture: "Mixture") -> list["QARecord"]:
+    """Records of each source, which say of which data set and in which language they are."""
+    return [
+        records.record(index * records.num_records // _LOOKED_AT)
+        for records in (source.records for source in mixture.sources)
+        for index in range(_LOOKED_AT)
+    ]
+
+
+def _write_card(
+    config: "ExperimentConfig",
+    workdir: Path,
+    recipe: str | None,
+    mixture: "Mixture",
+    validation: "OpenedRecords | None",
+) -> None:
+    from cxrjax.pages.run_card import Data, write_card
+
+    kind = "training" if len(mixture.sources) == 1 else "training, {}"
+    data = [
+        Data(kind.format(source.name), file, len(source.records), source.records.num_questions)
+        for source, file in zip(mixture.sources, config.train_files, strict=True)
+    ]
+    if validation is not None:
+        source = validation.source
+        files = str(config.data.validation)
+        data.append(Data("validation", files, len(source), source.num_questions))
+    some = _some_records(mixture)
+    written = write_card(
+        workdir,
+        config,
+        recipe=recipe,
+        data=data,
+        datasets=sorted({record.dataset for record in some}),
+        languages=sorted({record.lang for record in some}),
+    )
+    print(f"card of the run: {', '.join(map(str, written))}")
 
 
 def check_benchmark(config: "ExperimentConfig") -> None:
@@ -252,6 +308,9 @@ def make_evaluate(
         return answers
     return lambda step, model: answers(step, model) | named_figures(coordinates(model))
 
+
+# `cxrjax.train(...)` is the function of cxrjax/face.py.
+sys.modules[__name__].__class__ = CallableCommand
 
 if __name__ == "__main__":
     cli.run(main)

@@ -2,7 +2,7 @@
 
     python docs/draw_demo.py [runs/demo]
 
-The first held-out phantoms with a question that asks where something is: no answer is picked for
+The first held-out radiographs with a question that asks where something is: no answer is picked for
 its looks. True boxes are green, the base's yellow, the tuned model's red.
 """
 

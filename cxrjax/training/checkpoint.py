@@ -195,10 +195,11 @@ def build_model(config: ExperimentConfig, mesh: Mesh | None = None) -> tuple[VLM
             this machine cannot run.
     """
     settings, seed = config.model, config.training.seed
-    if settings.attention == "splash" and jax.default_backend() != "tpu":
+    needed = {"splash": "tpu", "cudnn": "gpu"}.get(settings.attention)
+    if needed is not None and jax.default_backend() != needed:
         raise UserError(
-            f"model.attention='splash' needs a TPU, and this is a {jax.default_backend()}; set "
-            "'auto' or 'dense'"
+            f"model.attention={settings.attention!r} needs a {needed.upper()}, and this is a "
+            f"{jax.default_backend()}; set 'auto' or 'dense'"
         )
     if settings.init == "random":
         sizes = model_sizes(config)
@@ -453,7 +454,7 @@ def fill_adapters(
     leaves = {
         path_of(path): (path, leaf)
         for path, leaf in nnx.to_flat_state(nnx.state(model))
-        if "/lora/" in path_of(path) or path_of(path) == LOC_DELTA
+        if "/lora/" in path_of(path) or path_of(path) == LOC_DELTA or path_of(path) in trained
     }
     theirs = _adapter_scales(nnx.eval_shape(as_it_was))
     theirs |= {name: array.shape for name, array in trained.items()}

@@ -65,7 +65,8 @@ class ModelConfig:
     # 'products': what leaves matrix products and attention; 'attention': what leaves the
     # attention; 'full': the layer's input alone, the rest is computed again.
     remat: Annotated[str, REMAT] = "none"
-    # 'dense'; 'splash': TPU kernels that keep no scores; 'auto': splash on a TPU, else dense.
+    # 'dense'; 'splash': TPU kernels that keep no scores; 'cudnn': an NVIDIA GPU's, not in float32;
+    # 'auto': splash on a TPU, else dense.
     attention: Annotated[str, ATTENTION] = "auto"
     unroll: bool = False  # write the loop over layers out: faster on CPUs, slower to compile
     box_head: bool = False  # an auxiliary head that regresses boxes, for box_route='head'
@@ -214,6 +215,7 @@ class TrainingConfig:
     # input; 0: the target is its bin alone.
     coordinate_width: NotNegativeFloat = 0.0
     coordinate_weight: NotNegativeFloat = 1.0  # of a location token beside another token
+    absent_weight: NotNegativeFloat = 1.0  # of answers without a box beside those with boxes
     logit_chunk: Positive = 512  # answer tokens whose logits exist at a time, on each device
     log_every: Positive = 50  # steps
     eval_every: NotNegative = 0  # steps; 0: after the last one alone

@@ -232,9 +232,14 @@ def _check_one_of(config: ExperimentConfig) -> None:
             "data.packed_buckets needs model.share='image': with 'tower' each question is its own "
             "sequence"
         )
-    if config.data.packed_buckets and config.model.attention == "splash":
+    if config.model.attention == "cudnn" and config.model.dtype == "float32":
         raise UserError(
-            "model.attention='splash' cannot tell packed questions apart: leave "
+            "model.attention='cudnn' takes no float32: set model.dtype='bfloat16', or "
+            "model.attention='auto'"
+        )
+    if config.data.packed_buckets and config.model.attention in ("splash", "cudnn"):
+        raise UserError(
+            f"model.attention={config.model.attention!r} cannot tell packed questions apart: leave "
             "data.packed_buckets empty, or set model.attention='auto'"
         )
     if config.data.augment and config.data.feature_cache is not None:
@@ -254,6 +259,12 @@ def _check_one_of(config: ExperimentConfig) -> None:
                 f"training.{key}={value} is of location tokens, and data.codec="
                 f"{config.data.codec!r} writes boxes in digits; leave it out"
             )
+    if training.absent_weight != 1.0 and (route == "none" or config.rl.kind != "none"):
+        raise UserError(
+            f"training.absent_weight={training.absent_weight} weighs answers without a box in "
+            "supervised training, and needs training.box_route to find boxes; leave it out "
+            "(reinforcement learning has rl.weight_absent)"
+        )
     for key, only in (("box_loss", "sampled_giou_l1"), ("box_matching", "hungarian")):
         if getattr(training, key) == only and route != "loc":
             raise UserError(

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-import tqdm
 from flax import nnx
 from jax.sharding import Mesh
 
+from cxrjax.codecs import get_codec
+from cxrjax.codecs.frames import InputPixels
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import fetch_whole
 from cxrjax.errors import UserError
@@ -31,6 +32,7 @@ from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
 from cxrjax.input_pipeline.wording import WordingVariation, things_but
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
+from cxrjax.progress import progress_bar
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shards import is_sharded
 from cxrjax.training.base_model import model_sizes
@@ -265,6 +267,12 @@ def example_config(config: ExperimentConfig) -> ExampleConfig:
             f"model.preset={config.model.preset!r} is a model of text alone, and the questions are "
             "about images; use a model with a vision tower"
         )
+    frame = get_codec(data.codec).frame
+    if isinstance(frame, InputPixels) and frame.side != vision.image_size:
+        raise UserError(
+            f"data.codec={data.codec!r} counts pixels of an input of {frame.side}, and the model's "
+            f"has {vision.image_size}; set a codec that counts otherwise, such as 'qwen3_vl'"
+        )
     return ExampleConfig(
         image_size=vision.image_size,
         codec=data.codec,
@@ -290,10 +298,15 @@ def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
     """
     tokenizer, sizes = load_tokenizer(path), model_sizes(config)
     check_vocabulary(tokenizer, sizes.decoder.vocab_size)
-    if tokenizer.loc_ids[0] != sizes.loc_token_start:
+    if tokenizer.loc_token_start != sizes.loc_token_start:
         raise UserError(
-            f"{path}: <loc0000> is id {tokenizer.loc_ids[0]}, preset {config.model.preset} expects "
-            f"{sizes.loc_token_start}; use the tokenizer that the base was made with"
+            f"{path}: <loc0000> is id {tokenizer.loc_token_start}, preset {config.model.preset} "
+            f"expects {sizes.loc_token_start}; use the tokenizer that the base was made with"
+        )
+    if sizes.loc_token_start < 0 and get_codec(config.data.codec).coordinate_order is not None:
+        raise UserError(
+            f"data.codec={config.data.codec!r} writes boxes in location tokens, and this model's "
+            "vocabulary has none; set one that writes digits, such as 'llava' or 'gemex'"
         )
     return tokenizer
 
@@ -329,7 +342,10 @@ def make_features(
         vision, base["sha256"], settings.frozen_dtype, settings.dtype, config.data.geometry
     )
     cache = FeatureCache(
-        Path(config.data.feature_cache) / key, vision.num_tokens, vision.width, settings.dtype
+        Path(config.data.feature_cache) / key,
+        vision.num_tokens,
+        vision.feature_width,
+        settings.dtype,
     )
 
     def fill(source: QuestionSource) -> FeatureCache:
@@ -376,7 +392,7 @@ def _fill(
                 cache.write(file, made)
         waiting.clear()
 
-    for path in tqdm.tqdm(mine, desc="features of images", unit="image", disable=None):
+    for path in progress_bar(mine, desc="features of images", unit="image"):
         try:
             file = cache.file_of(path)
             if not file.is_file():

@@ -37,7 +37,7 @@ from cxrjax.records_io.quality import QualityLog
 from cxrjax.training import checkpoint, executable, step
 from cxrjax.training.base_model import copy_tokenizer
 from cxrjax.training.config import ExperimentConfig, TrainingConfig
-from cxrjax.training.metric_log import MetricLog, NoLog, quiet_tensorflow, step_figures
+from cxrjax.training.metric_log import MetricLog, NoLog, step_figures
 from cxrjax.training.observers import (
     ExampleLog,
     FinishedStep,
@@ -144,7 +144,12 @@ def _prepare(
     same = {"configuration": config.to_json(), "base": start.base, "data": position}
     hosts.check_same(same)
     mesh = meshes.make_mesh(config.mesh)
-    meshes.check_batch_divides(mesh, config.batch_images, config.training.accumulation_steps)
+    meshes.check_batch_divides(
+        mesh,
+        config.batch_images,
+        config.training.accumulation_steps,
+        config.training.batch_questions,
+    )
     graphdef, trainable, frozen = partition(start.model, config.trainable)
     frozen = step.cast_params(frozen, config.model.frozen_dtype)
     state = step.init_state(trainable, step.make_optimizer(config.optimizer, data.steps))
@@ -421,15 +426,9 @@ class _Loop:
     log_line: Callable[[str], None]
 
     def __post_init__(self) -> None:
-        quiet_tensorflow()  # it comes with CLU
-        from clu import periodic_actions
-
         self.clock = StepClock()
         self.in_flight: collections.deque[_InFlight] = collections.deque()
         self.compiled_shapes: set[tuple[Any, ...]] = set()
-        self.report = periodic_actions.PeriodicCallback(
-            every_steps=self.settings.log_every, on_steps=[self.steps], callback_fn=self._report
-        )
 
     def run(
         self,
@@ -547,9 +546,10 @@ class _Loop:
             done = FinishedStep(number, values, times, question_ids, compiled)
             for observer in self.observers:
                 observer.on_step(done)
-            self.report(number, done=done)
+            if number % self.settings.log_every == 0 or number == self.steps:
+                self._report(number, done)
 
-    def _report(self, step: int, t: float, done: FinishedStep) -> None:
+    def _report(self, step: int, done: FinishedStep) -> None:
         figures = dict(done.values)
         for observer in self.observers:
             observer.on_log(done, figures)

@@ -143,6 +143,7 @@ def multitask_loss(
     box_route: BoxRoute = "loc",
     coordinates: CoordinateTargets | None = None,
     boxes: BoxCost = DEFAULT_COST,
+    absent_weight: float = 1.0,
 ) -> tuple[Float[Array, ""], LossParts]:
     """Loss of a batch, or of a micro-batch of a larger one.
 
@@ -158,6 +159,7 @@ def multitask_loss(
         box_route: how the loss reaches boxes; the batch must have been made for it.
         coordinates: targets of location tokens; None: their bins alone.
         boxes: what a box costs.
+        absent_weight: of the tokens of an answer without a box beside those of one with boxes.
 
     Returns:
         The loss, and its parts as sums over `batch`.
@@ -167,11 +169,18 @@ def multitask_loss(
     """
     hidden = answer_states(model, batch, dropout_key)
     rows = hidden.shape[0]
+    items: tuple[ArrayLike, ...] = (hidden, batch.answer_tokens.reshape(rows, -1))
+    if absent_weight != 1.0:
+        has_box = jnp.any(batch.box_mask, axis=-1, keepdims=True)
+        weight = jnp.where(has_box, 1.0, absent_weight)
+        items += (jnp.broadcast_to(weight, batch.answer_mask.shape).reshape(rows, -1),)
+
+    def sums(h: Array, target: Array, *weight_and_mask: Array) -> tuple[Array, Array]:
+        *weight, mask = weight_and_mask
+        return _token_sums(model.logits(h), target, mask, coordinates, *weight)
+
     ce_sum, correct_sum = sum_in_chunks(
-        lambda h, target, mask: _token_sums(model.logits(h), target, mask, coordinates),
-        (hidden, batch.answer_tokens.reshape(rows, -1)),
-        batch.answer_mask.reshape(rows, -1),
-        logit_chunk,
+        sums, items, batch.answer_mask.reshape(rows, -1), logit_chunk
     )
     counts = batch_denominators(batch)
     box_sum, told = _box_sums(model, hidden, batch, logit_chunk, box_route, boxes)
@@ -242,6 +251,7 @@ def _token_sums(
     target: Int[Array, "B n"],
     mask: Bool[Array, "B n"],
     coordinates: CoordinateTargets | None,
+    weight: Float[Array, "B n"] | None = None,
 ) -> tuple[Array, Array]:
     """Sums over tokens of the cross-entropy and of whether the target's logit is the largest."""
     # Compare and select rather than gather: it fuses, and shards over the vocabulary as it is.
@@ -252,6 +262,8 @@ def _token_sums(
     if coordinates is not None:
         of_bins = coordinates.loss(logits, target, log_total)
         loss = jnp.where(coordinates.concerns(target), of_bins, loss)
+    if weight is not None:
+        loss = loss * weight
     # Not `chosen >= max`: a model whose logits are all alike would be right every time.
     correct = jnp.argmax(logits, axis=-1) == target
     return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(jnp.where(mask, correct, False), dtype=float)

@@ -1,10 +1,12 @@
 """Writes a run's figures to `metrics.jsonl` and CLU event files."""
 
+import collections
 import contextlib
 import json
 import math
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -44,7 +46,7 @@ class MetricLog:
         with storage_errors(str(self._path)):
             _cut_after(self._path, start_step)
             self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the run
-            self._events = _event_writer(workdir, track)
+            self._events = _EventFiles(workdir, track)
         self._step = start_step
         self._values: dict[str, float | None] = {}
 
@@ -68,7 +70,7 @@ class MetricLog:
                 self._write_line()
             self._step = step
             self._values.update(clean)
-            _write_events(self._events, step, clean, images or {})
+            self._events.write(step, clean, images or {})
 
     def write_hparams(self, config: ExperimentConfig) -> None:
         """Writes the resolved configuration to the event files."""
@@ -136,9 +138,9 @@ def write_figures(
         UserError: the files cannot be written.
     """
     with storage_errors(str(directory)):
-        events = _event_writer(directory)
+        events = _EventFiles(directory)
         clean = {name: _finite(value) for name, value in values.items()}
-        _write_events(events, step, clean, images or {})
+        events.write(step, clean, images or {})
         events.close()
 
 
@@ -162,28 +164,76 @@ def quiet_tensorflow() -> None:
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 
-def _event_writer(workdir: Path, track: str | None = None) -> Any:
-    quiet_tensorflow()  # it comes with this import: seconds that only a run needs to spend
-    from clu import metric_writers
+class _EventFiles:
+    """Event files, and what else gets their figures, written by a thread of their own.
 
-    writers: list[Any] = [metric_writers.SummaryWriter(str(workdir))]
-    if track is not None:
-        writers.append(open_tracker(track, workdir))
-    return metric_writers.AsyncWriter(metric_writers.MultiWriter(writers))
+    TensorFlow comes with event files and takes seconds to import. That begins with the first
+    figures, beside the steps that follow; what was to be written before waits for it.
 
+    Raises:
+        UserError: the tracker's library is not installed.
+    """
 
-def _write_events(
-    events: Any,
-    step: int,
-    values: Mapping[str, float | None],
-    images: Mapping[str, np.ndarray],
-) -> None:
-    from clu import metric_writers
-    from clu.values import Image, Scalar
+    def __init__(self, workdir: Path, track: str | None = None) -> None:
+        quiet_tensorflow()
+        self._workdir = workdir
+        self._tracker = None if track is None else open_tracker(track, workdir)
+        self._writer: Any = None
+        self._before: list[tuple[str, tuple[Any, ...]]] = []
+        self._pool = ThreadPoolExecutor(1, "event files")
+        self._pending: collections.deque[Future[None]] = collections.deque()
 
-    figures: dict[str, Any] = {n: Scalar(v) for n, v in values.items() if v is not None}
-    figures |= {n: Image(x if x.ndim == 4 else x[None]) for n, x in images.items()}
-    metric_writers.write_values(events, step, figures)
+    def write_hparams(self, hparams: Mapping[str, Any]) -> None:
+        self._before.append(("write_hparams", (hparams,)))
+
+    def write(
+        self, step: int, values: Mapping[str, float | None], images: Mapping[str, np.ndarray]
+    ) -> None:
+        """Writes what is defined of the values, and images uint8 [H, W, 3] or [n, H, W, 3].
+
+        Raises:
+            OSError, and what else went wrong in a write before.
+        """
+        figures = {name: value for name, value in values.items() if value is not None}
+        shown = {name: x if x.ndim == 4 else x[None] for name, x in images.items()}
+        if figures:
+            self._ask("write_scalars", step, figures)
+        if shown:
+            self._ask("write_images", step, shown)
+
+    def flush(self) -> None:
+        """Waits until all that was written is in the files; raises as `write`."""
+        if self._pending or self._writer is not None:
+            self._ask("flush")
+        self._check(wait=True)
+
+    def close(self) -> None:
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._pool.shutdown)
+            self._ask("flush")
+            self._ask("close")
+            self._check(wait=True)
+
+    def _ask(self, method: str, *arguments: Any) -> None:
+        self._check(wait=False)
+        for earlier in (*self._before, (method, arguments)):
+            self._pending.append(self._pool.submit(self._do, *earlier))
+        self._before = []
+
+    def _do(self, method: str, arguments: tuple[Any, ...]) -> None:
+        if self._writer is None:
+            from clu import metric_writers
+
+            writers: list[Any] = [metric_writers.SummaryWriter(str(self._workdir))]
+            if self._tracker is not None:
+                writers.append(self._tracker)
+            self._writer = metric_writers.MultiWriter(writers)
+        getattr(self._writer, method)(*arguments)
+
+    def _check(self, *, wait: bool) -> None:
+        """Raises what went wrong in the thread."""
+        while self._pending and (wait or self._pending[0].done()):
+            self._pending.popleft().result()
 
 
 def _finite(value: SupportsFloat | None) -> float | None:

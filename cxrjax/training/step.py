@@ -190,6 +190,7 @@ class MultitaskObjective:
                 sizes.vision.image_size,
             ),
             BoxCost(training.box_loss, training.box_matching),
+            training.absent_weight,
         )
 
 

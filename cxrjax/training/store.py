@@ -47,6 +47,12 @@ _MOST_CHECKSUM_BYTES = 8 * MIB
 _WRITTEN_LATER = ("_CHECKPOINT_METADATA", "commit_success.txt")
 
 
+def has_checkpoints(workdir: Path) -> bool:
+    """Says whether a run in the workdir has come as far as a checkpoint, or begun one."""
+    directory = workdir / DIRECTORY
+    return directory.is_dir() and any(directory.iterdir())
+
+
 class CheckpointStore:
     """Checkpoints under `workdir/checkpoints/<step>`.
 

@@ -84,6 +84,15 @@ class MlflowTracker:
         self._mlflow.end_run()
 
 
+def check_installed(kind: str) -> None:
+    """Looks for the library of one of TRACKERS.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    optional(kind, extra=kind)
+
+
 def open_tracker(kind: str, workdir: Path) -> WandbTracker | MlflowTracker:
     """A writer for a workdir's run, which goes on with what an earlier process has sent.
 

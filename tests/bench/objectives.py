@@ -18,27 +18,31 @@ import sys
 from pathlib import Path
 
 OUT, DEMO = Path("runs/objectives"), Path("runs/demo")
-_NO_BOX_LOSS = ("training.lambda_box=0.0",)
-_MORE_AUGMENTATION = ("rotate=5.0", "erase=0.3", "noise=0.03")
-# Name -> what it changes of the demo's configuration, whose targets are Gaussian.
+_BOX_LOSS = ("training.lambda_box=0.5",)
+# Name -> what it changes of the demo's configuration, which has Gaussian targets and no box loss.
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "hard": ("training.coordinate_width=0.0",),
-    "gaussian": (),
-    "linear": ("training.coordinate_loss=linear", "training.coordinate_width=4.0"),
-    "ranked": ("training.coordinate_loss=ranked",),
-    "no_box_loss": _NO_BOX_LOSS,
-    "giou": ("training.box_loss=giou",),
-    "diou": ("training.box_loss=diou_l1",),
-    "sampled": ("training.box_loss=sampled_giou_l1",),
-    "order_random": ("data.augment.box_order=random",),
-    "order_size": ("data.augment.box_order=size",),
-    "hungarian": ("training.box_matching=hungarian", "data.augment.box_order=random"),
-    "augment_more_no_box_loss": (
-        *_NO_BOX_LOSS,
-        *(f"data.augment.{change}" for change in _MORE_AUGMENTATION),
+    "hard": (*_BOX_LOSS, "training.coordinate_width=0.0"),
+    "gaussian": _BOX_LOSS,
+    "linear": (*_BOX_LOSS, "training.coordinate_loss=linear", "training.coordinate_width=4.0"),
+    "ranked": (*_BOX_LOSS, "training.coordinate_loss=ranked"),
+    "giou": (*_BOX_LOSS, "training.box_loss=giou"),
+    "diou": (*_BOX_LOSS, "training.box_loss=diou_l1"),
+    "sampled": (*_BOX_LOSS, "training.box_loss=sampled_giou_l1"),
+    "order_random": (*_BOX_LOSS, "data.augment.box_order=random"),
+    "order_size": (*_BOX_LOSS, "data.augment.box_order=size"),
+    "hungarian": (
+        *_BOX_LOSS,
+        *("training.box_matching=hungarian", "data.augment.box_order=random"),
     ),
-    "ranked_no_box_loss": (*_NO_BOX_LOSS, "training.coordinate_loss=ranked"),
-    "weight_0.3_no_box_loss": (*_NO_BOX_LOSS, "training.coordinate_weight=0.3"),
+    "no_box_loss": (),
+    "no_box_loss_hard": ("training.coordinate_width=0.0",),
+    "no_box_loss_augmented": (
+        *("data.augment.rotate=5.0", "data.augment.erase=0.3", "data.augment.noise=0.03"),
+    ),
+    "no_box_loss_ranked": ("training.coordinate_loss=ranked",),
+    "no_box_loss_weight_0.3": ("training.coordinate_weight=0.3",),
+    "no_box_loss_absent_0.5": ("training.absent_weight=0.5",),
+    "no_box_loss_absent_0.75": ("training.absent_weight=0.75",),
 }
 FIGURES = {
     "F1@0.3": "detection/f1@0.3",

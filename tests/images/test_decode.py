@@ -374,6 +374,53 @@ def test_target_is_as_displayed(tmp_path):
     assert image[:, -20:].mean() > 250 and image[:, :-40].mean() < 5
 
 
+def by_rgb(path):
+    """A JPEG's pixels through Pillow's colour conversion."""
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+@pytest.mark.parametrize("subsampling", [0, 2])
+def test_a_grey_picture_in_a_colour_jpeg_is_one_channel(tmp_path, gradient, subsampling):
+    picture = Image.fromarray(gradient).convert("RGB").resize((96, 64))
+    path = write(tmp_path, encoded(picture, "JPEG", subsampling=subsampling), "c.jpg")
+    found = read_grey_or_rgb(path)
+    assert found.shape == (64, 96)
+    np.testing.assert_array_equal(read_image(path), by_rgb(path))
+    half = read_grey_or_rgb(path, (16, 24))
+    with Image.open(path) as image:
+        image.draft("L", (48, 32))
+        np.testing.assert_array_equal(half, np.asarray(image))
+
+
+@pytest.mark.parametrize(
+    ("pixels", "is_grey"),
+    [
+        ([(10, 10, 10)] * 63 + [(60, 10, 10)], False),
+        ([(200, 203, 200)] * 64, False),
+        ([(0, 0, 0)] * 64, True),
+        ([(255, 255, 255)] * 64, True),
+    ],
+)
+def test_any_colour_in_a_jpeg_makes_it_three_channels(tmp_path, pixels, is_grey):
+    picture = Image.new("RGB", (8, 8))
+    picture.putdata(pixels)
+    path = write(tmp_path, encoded(picture, "JPEG", quality=98, subsampling=0), "c.jpg")
+    assert (read_grey_or_rgb(path).ndim == 2) == is_grey
+    np.testing.assert_array_equal(read_image(path), by_rgb(path))
+
+
+def test_a_jpeg_that_is_stored_as_rgb_is_read_as_such(tmp_path, gradient):
+    """Neutral numbers in its channels are colours, not the lack of them."""
+    picture = Image.merge(
+        "RGB", [Image.fromarray(gradient)] + [Image.new("L", gradient.shape[::-1], 128)] * 2
+    )
+    content = encoded(picture, "JPEG", quality=98, subsampling=0, keep_rgb=True)
+    path = write(tmp_path, content, "r.jpg")
+    assert read_grey_or_rgb(path).ndim == 3
+    np.testing.assert_array_equal(read_image(path), by_rgb(path))
+
+
 def test_target_does_not_touch_png(tmp_path, gradient):
     path = write(tmp_path, encoded(Image.fromarray(gradient), "PNG"))
     assert (read_image(path, (2, 2)) == read_image(path)).all()

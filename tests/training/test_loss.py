@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,10 @@ import pytest
 from flax import nnx
 from scipy import stats
 
+from cxrjax.models.presets import PRESETS
+from cxrjax.training import step
 from cxrjax.training.box_loss import DISTANCE_WEIGHT, ORDER_WEIGHT
+from cxrjax.training.config_file import load_config
 from cxrjax.training.coordinate_targets import (
     RANKED_WEIGHT,
     CoordinateTargets,
@@ -196,6 +201,25 @@ def test_gradient_of_the_whole_model_equals_finite_differences(random_batch, sma
     ahead = loss(jax.tree.map(lambda x, d: x + step * d, state, direction))
     behind = loss(jax.tree.map(lambda x, d: x - step * d, state, direction))
     np.testing.assert_allclose((ahead - behind) / (2 * step), along, rtol=1e-2)
+
+
+@pytest.mark.parametrize("logit_chunk", [5, 10_000])
+def test_answers_without_a_box_weigh_as_asked(random_batch, hidden_model, logit_chunk):
+    batch = random_batch()
+    has_box = batch.box_mask.any(-1)
+    assert has_box.any() and not has_box.all()
+    model = hidden_model(batch)
+
+    def cross_entropy(answer_mask, absent_weight=1.0):
+        masked = dataclasses.replace(batch, answer_mask=answer_mask)
+        return multitask_loss(
+            model, masked, 0.0, logit_chunk=logit_chunk, absent_weight=absent_weight
+        )[1].ce_sum
+
+    present = cross_entropy(batch.answer_mask & has_box[..., None])
+    absent = cross_entropy(batch.answer_mask & ~has_box[..., None])
+    weighted = cross_entropy(batch.answer_mask, 0.25)
+    np.testing.assert_allclose(weighted, present + 0.25 * absent, rtol=1e-5)
 
 
 def _cross_entropy(model, batch, soft):
@@ -405,3 +429,13 @@ def test_logits_that_are_all_alike_are_not_always_right(random_batch, hidden_mod
     model.hidden[...] = jnp.zeros_like(model.hidden[...])
     _, parts, _ = _evaluate(model, batch, 0.5)
     assert parts.correct_sum == np.sum(batch.answer_tokens[batch.answer_mask] == 0)
+
+
+def test_the_configuration_says_what_absent_answers_weigh(random_batch, hidden_model, monkeypatch):
+    told = []
+    monkeypatch.setattr(step, "multitask_loss", lambda *given: told.append(given[-1]))
+    recipe = Path(__file__).parents[2] / "configs" / "vindr_lora.py"
+    config = load_config(f"{recipe}:demo", ["--config.training.absent_weight=0.25"])
+    model = SimpleNamespace(config=PRESETS["tiny"])
+    step.objective_of(config).loss(model, random_batch(), None, None, 16)
+    assert told == [0.25]

@@ -1,6 +1,8 @@
 """Every step is in metrics.jsonl once, also after a kill and a resume."""
 
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -57,3 +59,40 @@ def test_a_foreign_file_is_not_cut(tmp_path):
     with pytest.raises(UserError, match=r"metrics\.jsonl:1: not a line of metrics"):
         MetricLog(tmp_path, start_step=1)
     assert (tmp_path / "metrics.jsonl").read_text() == "something else\n"
+
+
+_LATE = """
+import sys
+from pathlib import Path
+from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.metric_log import MetricLog
+log = MetricLog(Path(sys.argv[1]))
+log.write_hparams(ExperimentConfig())
+assert "tensorflow" not in sys.modules
+log.write(1, {"loss": 2.0})
+log.close()
+assert "tensorflow" in sys.modules
+"""
+
+
+def test_tensorflow_is_imported_with_the_first_figures(tmp_path):
+    """It takes seconds, which the first step is not to wait for."""
+    subprocess.run([sys.executable, "-c", _LATE, str(tmp_path)], check=True)
+    (events,) = tmp_path.glob("events.out.tfevents*")
+    content = events.read_bytes()
+    assert b"_hparams_" in content and b"loss" in content
+
+
+def test_what_goes_wrong_with_event_files_is_told(tmp_path, monkeypatch):
+    from clu import metric_writers
+
+    class Full:
+        def __init__(self, folder):
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(metric_writers, "SummaryWriter", Full)
+    log = MetricLog(tmp_path)
+    log.write(1, {"loss": 2.0})
+    with pytest.raises(UserError, match="No space left"):
+        log.flush()
+    assert _lines(tmp_path) == [{"step": 1, "loss": 2.0}]

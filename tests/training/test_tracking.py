@@ -4,14 +4,17 @@ import json
 import struct
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cxrjax import train
 from cxrjax.errors import UserError
 from cxrjax.training.metric_log import MetricLog
 from cxrjax.training.tracking import FILE_NAME, open_tracker
 
+ROOT = Path(__file__).parents[2]
 IMAGE = np.full((4, 4, 3), 200, np.uint8)
 
 
@@ -23,6 +26,16 @@ def _write_run(workdir, kind):
         for step in steps:
             log.write(step, {"train/loss": 1 / step, "nothing": None}, {"overlay": IMAGE})
         log.close()
+
+
+@pytest.mark.parametrize("kind", ["wandb", "mlflow"])
+def test_an_absent_library_is_told_before_anything_is_read(tmp_path, monkeypatch, kind):
+    monkeypatch.setitem(sys.modules, kind, None)
+    config = f"--config={ROOT / 'configs' / 'records_lora.py'}"
+    nowhere = f"--config.data.train={tmp_path / 'nowhere.jsonl'}"
+    with pytest.raises(UserError, match=rf"pip install 'cxrjax\[{kind}\]'"):
+        train.main([config, f"--workdir={tmp_path / 'run'}", f"--track={kind}", nowhere])
+    assert not (tmp_path / "run").exists()
 
 
 def _logged(content):

@@ -105,7 +105,11 @@ def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, capsys):
     records_hash = json.loads((workdir / "run.json").read_text())["data_sha256"]
     assert list(records_hash) == [str(tmp_path / "data/records/train.jsonl")]
     train.train(load_config(spec), workdir)
-    assert "resumed from the checkpoint of step 3" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "resumed from the checkpoint of step 3" in printed
+    assert f"card of the run: {workdir}/README.md, {workdir}/card.html" in printed
+    card = (workdir / "README.md").read_text()
+    assert "| 8 | 16 |" in card and "1 records were set aside" in card and "3 steps of 8" in card
     assert (workdir / "metrics.jsonl").read_text().splitlines() == lines
     loaded = checkpoint.load_model(workdir)
     assert loaded.tokenizer_path.read_bytes() == _TOKENIZER.read_bytes()
