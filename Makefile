@@ -11,7 +11,8 @@
 # make lock: hashes of what setup.py and constraints.txt name, into requirements/.
 # make sbom: what is installed, as CycloneDX (build/sbom.json).
 # make audit: known vulnerabilities of it; asks PyPI.
-# make parity: the tests that compare with PyTorch, in a second environment that has it.
+# make parity: the tests that compare with PyTorch, in a second environment that has it; there
+#             `pytest -m "parity and heavy"` has 300 drawn configurations, which take hours.
 # make beam: an environment with Apache Beam, and the tests of the pipeline in it.
 # make try:  a page to try the models in, in an environment with Gradio (after make demo).
 # make app: that environment, and the tests of the page in it.
@@ -21,6 +22,7 @@
 # make grammar: what another grammar checker finds in 6,000 records, in an environment that has it.
 # make bench_scoring: time and memory of scoring 100,000 answers.
 # make bench_rl: a step of reinforcement learning beside TRL, in an environment that has it.
+# make bench_serving: the server beside transformers, in the environment of `make bench`.
 # make bench_input: reading images beside torch's DataLoader and transformers' image processor.
 PYTHON ?= python3
 VENV ?= .venv
@@ -39,7 +41,7 @@ export TF_CPP_MIN_LOG_LEVEL = 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo_phantom test lint fast heavy chaos fuzz coverage parity beam app try bench bench_scoring
-.PHONY: bench_input bench_rl readers grammar clean lock sbom audit docs
+.PHONY: bench_input bench_rl bench_serving readers grammar clean lock sbom audit docs
 
 # Lesions are simulated into the radiographs that ship, of which some patients are held out.
 demo: $(VENV)/.installed
@@ -112,7 +114,7 @@ fast: $(VENV)/.installed
 	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not slow and not parity"
 
 parity: $(VENV)-parity/.installed
-	$(VENV)-parity/bin/python -m pytest -n $(TEST_PROCESSES) -m parity
+	$(VENV)-parity/bin/python -m pytest -n $(TEST_PROCESSES) -m "parity and not heavy"
 
 beam: $(VENV)-beam/.installed
 	$(VENV)-beam/bin/python -m pytest tests/papers/cxr_qba/test_qba_pipeline.py
@@ -131,6 +133,9 @@ bench_scoring: $(VENV)/.installed
 
 bench_input: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python tests/bench/input_pipeline.py
+
+bench_serving: $(VENV)-parity/.installed
+	$(VENV)-parity/bin/python -m tests.bench.serving --beside
 
 bench_rl: $(VENV)-rl/.installed
 	$(VENV)-rl/bin/python -m tests.bench.rl

@@ -20,8 +20,8 @@ OPTIONAL = {
     "gguf": ["gguf>=0.17,<1"],
     # Asking models behind OpenAI-compatible servers.
     "language_model": ["httpx2>=2.16,<3"],
-    # Serving the review of questions to its readers (`review --serve`).
-    "serve": ["starlette>=1,<2", "uvicorn>=0.50,<1"],
+    # Serving models (`serve`), and the review of questions to its readers (`review --serve`).
+    "serve": ["prometheus-client>=0.22,<1", "starlette>=1,<2", "uvicorn>=0.50,<1"],
     # Vietnamese words and parts of speech; its model comes with it.
     "vietnamese": ["pyvi>=0.1.1,<0.2"],
 }
@@ -51,7 +51,9 @@ setup(
     cmdclass={"build_py": BuildWithShipped},
     entry_points={"console_scripts": ["cxrjax = cxrjax.__main__:main"]},
     packages=find_packages(include=["cxrjax", "cxrjax.*"]),
-    package_data={"cxrjax": [f"**/*.{ending}" for ending in ("css", "j2", "js", "json", "toml")]},
+    package_data={
+        "cxrjax": [f"**/*.{ending}" for ending in ("css", "j2", "js", "json", "toml", "txt")]
+    },
     install_requires=[
         "absl-py>=2.1,<3",
         "clu>=0.0.12,<0.1",
@@ -63,6 +65,8 @@ setup(
         # TensorFlow Datasets needs it and does not bring it.
         "importlib-resources>=6,<8",
         "imagehash>=4.3,<5",
+        # What fetches models by name (`convert --download`); transformers brings it.
+        "huggingface-hub>=1.3,<3",
         "jax>=0.10,<0.12",
         "jaxtyping>=0.3,<0.4",
         "jinja2>=3.1,<4",
@@ -105,7 +109,7 @@ setup(
         # Construction as a pipeline. Wants older versions than constraints.txt has (`make beam`).
         "beam": ["apache-beam>=2.77,<3"],
         # The page to try models in. Wants an older Pillow than constraints.txt has (`make app`).
-        "app": ["gradio>=6.31,<7"],
+        "app": ["gradio>=6.31,<7", *OPTIONAL["serve"]],
         "test": [
             *(library for libraries in OPTIONAL.values() for library in libraries),
             "beartype>=0.21,<1",

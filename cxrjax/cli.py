@@ -22,6 +22,8 @@ _LONGEST_MESSAGE = 2_000  # characters; what is quoted of a file may be all of i
 _LEAVE_SECONDS = 5.0
 # Where JAX itself looks for the setting; an empty value turns the cache off.
 _COMPILED_PROGRAMS = "JAX_COMPILATION_CACHE_DIR"
+# Seconds; JAX keeps what took a whole one, and compiles the small programs of a start anew.
+_LEAST_COMPILE_TIME = "jax_persistent_cache_min_compile_time_secs"
 
 
 def run(main: Callable[[], object]) -> NoReturn:
@@ -118,6 +120,8 @@ def keep_compiled_programs() -> None:
     if _COMPILED_PROGRAMS not in os.environ:
         folder = Path.home() / ".cache" / "cxrjax" / "compiled"
         jax.config.update("jax_compilation_cache_dir", str(folder))
+    if _LEAST_COMPILE_TIME.upper() not in os.environ:
+        jax.config.update(_LEAST_COMPILE_TIME, 0.05)
 
 
 @contextlib.contextmanager

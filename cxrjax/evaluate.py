@@ -93,8 +93,10 @@ def write_page(flags: argparse.Namespace, references: Path, image_root: Path, ou
     """Writes the page of the figures and every answer."""
     from cxrjax import report
 
+    log = None if flags.workdir is None else flags.workdir / "metrics.jsonl"
     report.main(
         [
+            *(("--training_log", str(log)) if log is not None and log.is_file() else ()),
             *("--workdir", str(out), "--out", str(out), "--references", str(references)),
             *("--predictions", str(out / "predictions.jsonl"), "--name", system_name(flags)),
             *("--image_root", str(image_root), *(("--title", flags.title) if flags.title else ())),

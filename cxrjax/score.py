@@ -37,10 +37,12 @@ several runs, the difference from it over other patients and other seeds); with 
 """
 
 import argparse
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cxrjax import CallableCommand
 from cxrjax.border.names import system_name
 from cxrjax.cli import command_parser, garbage_collector_paused, run
 from cxrjax.codecs import CODECS
@@ -55,6 +57,7 @@ from cxrjax.lock import folder_lock
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
 from cxrjax.papers.vix_ray.noun_phrases import SEGMENTERS
+from cxrjax.progress import waiting
 from cxrjax.scoring.bert_score import BertScoreSettings
 from cxrjax.scoring.radeval import RadEvalScorer
 from cxrjax.scoring.run_record import check_folder, check_split, write_score_record
@@ -231,7 +234,7 @@ def _score(flags: argparse.Namespace, benchmark: Any, systems: dict[str, Path]) 
         bert_score = BertScoreSettings(
             flags.bertscore_model, flags.bertscore_layer, flags.bertscore_baseline
         )
-    with garbage_collector_paused():
+    with garbage_collector_paused(), waiting("scoring, and drawing intervals"):
         scores = benchmark.score_files(
             flags.references,
             systems,
@@ -283,6 +286,9 @@ def _diagnose(flags: argparse.Namespace, systems: dict[str, Path]) -> None:
         told = found.get(system, "no other frame fits its boxes better, or they are too few to say")
         print(f"{system}: {told}\n")
 
+
+# `cxrjax.score(...)` is the function of cxrjax/face.py.
+sys.modules[__name__].__class__ = CallableCommand
 
 if __name__ == "__main__":
     run(main)

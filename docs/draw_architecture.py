@@ -30,18 +30,36 @@ class Floor(NamedTuple):
 
 # From the top. A part may import those of its own floor and of the floors below.
 FLOORS = (
+    Floor("notebooks", ("face.py",), "load, ask, score and train from Python"),
     Floor(
         ENTRY_POINTS,
         (
             *("build.py", "check_records.py", "train.py", "predict.py", "score.py"),
-            *("evaluate.py", "report.py", "convert.py", "review.py", "plan.py", "tools/"),
+            *(
+                "evaluate.py",
+                "report.py",
+                "convert.py",
+                "review.py",
+                "plan.py",
+                "serve.py",
+                "tools/",
+            ),
         ),
         "flags in, one call, exit code out",
     ),
     Floor(
         WINGS,
-        ("papers/", "phantoms/", "grafts/", "pages/", "planner/", "builders.py"),
-        "one folder a paper; drawn radiographs; pages for people; what a pod will take",
+        (
+            "papers/",
+            "annotations/",
+            "phantoms/",
+            "grafts/",
+            "pages/",
+            "serving/",
+            "planner/",
+            "builders.py",
+        ),
+        "one folder a paper; boxes of any tool; drawn radiographs; pages; a server; pods",
     ),
     Floor("scoring", ("scoring/",), "the protocol of a benchmark: predictions in, tables out"),
     Floor("systems", ("runners/", "language_model/"), "whoever answers; a service and its judges"),
@@ -61,7 +79,16 @@ FLOORS = (
     ),
     Floor(
         "ground",
-        ("border/", "boxes.py", "records.py", "errors.py", "cli.py", "files.py", "lock.py"),
+        (
+            "border/",
+            "boxes.py",
+            "records.py",
+            "errors.py",
+            "cli.py",
+            "files.py",
+            "lock.py",
+            "progress.py",
+        ),
         "what comes from outside, the box, the record, how commands end",
     ),
 )

@@ -206,7 +206,8 @@ def test_evaluate_equals_predict_then_score(demo, tmp_path):
         [f"--workdir={demo / 'train'}", "--benchmark=vindr_cxr_vqa", f"--out={tmp_path}"]
         + ["--resamples=0", "--report", "--title=Of our ward"]
     )
-    assert "Of our ward" in (tmp_path / "index.html").read_text()
+    page = (tmp_path / "index.html").read_text()
+    assert "Of our ward" in page and "Not found, so not shown: training log" not in page
     lines = sorted((tmp_path / "predictions.jsonl").read_text().splitlines())
     assert lines == sorted((demo / "tuned.jsonl").read_text().splitlines())
     assert "train" in json.loads((tmp_path / "metrics.json").read_text())

@@ -13,10 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeVar
 
 import pydantic
-from tqdm import tqdm
 
 from cxrjax.language_model.client import Client, CostEstimate
 from cxrjax.language_model.request import EncodedImage, Message, NoAnswer, Request
+from cxrjax.progress import progress_bar
 
 Form = TypeVar("Form", bound=pydantic.BaseModel)
 Item = TypeVar("Item")
@@ -100,7 +100,7 @@ class Stage(abc.ABC, Generic[Item, Form]):
 
     def estimate(self, items: Iterable[Item]) -> CostEstimate:
         """Returns what a dry run tells: what asking about these would send and cost."""
-        requests = tqdm(map(self.request, items), "counting", unit=" requests")
+        requests = progress_bar(map(self.request, items), "counting", unit=" requests")
         return self.client.estimate(requests)
 
     def _answer_or_failure(self, item: Item) -> Form | NoAnswer:

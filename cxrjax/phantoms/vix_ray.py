@@ -18,13 +18,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import tqdm
-
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged, writing
 from cxrjax.papers.vix_ray.build import VixRayBuilder, VixRayOptions
 from cxrjax.papers.vix_ray.native import SYNTHETIC_KEY, write_rows
 from cxrjax.phantoms.vqa import PictureOptions, to_jpeg
+from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord
 from cxrjax.records_io import workers
 
@@ -99,7 +98,7 @@ def write_synthetic(options: SyntheticVixRayOptions) -> None:
         total = sum(map(options.count, _SPLITS))
         with (
             workers.pool(options.processes) as apply,
-            tqdm.tqdm(total=total, unit="image", desc="phantoms") as progress,
+            progress_bar(total=total, unit="image", desc="phantoms") as progress,
         ):
             for name, (split, indices) in files.items():
                 path = options.out / name

@@ -17,7 +17,6 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 import PIL.Image
-import tqdm
 from jaxtyping import Float, UInt8
 
 from cxrjax import phantoms
@@ -32,6 +31,7 @@ from cxrjax.papers.vindr_cxr_vqa.statistics import PHANTOM_PAPER, annotation_val
 from cxrjax.phantoms import Phantom, render_phantom
 from cxrjax.phantoms.findings import ReaderFinding
 from cxrjax.phantoms.render import SMALLEST
+from cxrjax.progress import progress_bar
 from cxrjax.records import DatasetName, Provenance, QARecord
 from cxrjax.records_io import workers
 from cxrjax.records_io.builder import Builder, BuildOptions, describe_file
@@ -180,7 +180,7 @@ class PictureBuilder(Builder[Drawn]):
         source = Provenance(source_file=BOX_TABLE, source_sha256=file_sha256(out / BOX_TABLE))
         self._assembly = Assembly(self.records_are, DenseWriter(seed), source)
         return {
-            split: tqdm.tqdm(
+            split: progress_bar(
                 self.complete(self._assembly.records(plan_dense(images, seed), split)),
                 desc=f"{split} questions",
                 unit="question",
@@ -199,7 +199,7 @@ class PictureBuilder(Builder[Drawn]):
             self.fingerprint(),
             options.processes,
         )
-        with tqdm.tqdm(unit="image") as progress:
+        with progress_bar(unit="image") as progress:
             for (split, _), part in zip(chunks.values(), parts, strict=True):
                 progress.update(len(part))
                 for entry in part:
@@ -228,6 +228,12 @@ class PictureBuilder(Builder[Drawn]):
     def write_split(self, split: str, records: Iterable[QARecord]) -> dict[str, Any]:
         images_sha256 = hash_lines(self._hashes[split])
         return super().write_split(split, records) | {"images_sha256": images_sha256}
+
+    def balance_rule(self) -> str:
+        return (
+            "seven questions with no for five with yes in each split, as in VinDr-CXR-VQA's "
+            "paper; absent classes are asked about on the images with the fewest questions"
+        )
 
     def values(self) -> dict[str, float | None]:
         return self.counts.values() | annotation_values(self.images)

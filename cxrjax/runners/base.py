@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tqdm
 
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_lines, writing
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.lock import file_lock
+from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, strip_answers, write_records
 
 # One line of predictions, in the form that `cxrjax.scoring.predictions` reads.
@@ -151,7 +151,9 @@ def _write_answers(questions: RecordSource, answer: Answer, out: Path) -> collec
         out.parent.mkdir(parents=True, exist_ok=True)
         file = open(partial, "w", encoding="utf-8")  # noqa: SIM115 - closed below
     try:
-        for line in tqdm.tqdm(lines, total=questions.num_questions, unit="question", desc=out.stem):
+        for line in progress_bar(
+            lines, total=questions.num_questions, unit="question", desc=out.stem
+        ):
             with writing(out):
                 file.write(json.dumps(line, ensure_ascii=False) + "\n")
             found[line["parse"]] += 1

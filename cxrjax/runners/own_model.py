@@ -21,6 +21,7 @@ from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.models import presets
+from cxrjax.progress import waiting
 from cxrjax.runners.base import Answer, Line, check_seeds
 from cxrjax.runners.model_flags import decoding_overrides, mesh_config
 from cxrjax.runners.stand_in_images import CHANGES, OtherImages, StandInImages
@@ -69,7 +70,8 @@ def open_model(
         UserError: no such model, or options that do not go together.
     """
     keep_compiled_programs()
-    model, config, tokenizer_path = load_model(directory, step, mesh)
+    with waiting(f"loading {directory}"):
+        model, config, tokenizer_path = load_model(directory, step, mesh)
     config = _as_asked(config, source, prompt, decoding or {})
     tokenizer = open_tokenizer(tokenizer_path, config)
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)

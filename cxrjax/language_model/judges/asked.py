@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import pydantic
-from tqdm import tqdm
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import KeyedLines, read_packaged
@@ -30,6 +29,7 @@ from cxrjax.language_model.judges.judge import (
 )
 from cxrjax.language_model.request import SERVICE_FAILURES
 from cxrjax.language_model.stage import Stage, Strict, make_request
+from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.facts import one_to_one
 
 Verdict = dict[str, Any]
@@ -315,7 +315,7 @@ class LanguageModelJudge:
             self.planned[task] = str(stage.estimate(new.items()))
             yield from ((key, {"failure": "not_asked"}) for key in new)
             return
-        answers = tqdm(
+        answers = progress_bar(
             stage.answers(new.items()), task.replace("_", " "), total=len(new), unit="verdict"
         )
         for (key, _), answer in answers:

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from cxrjax.errors import UserError, optional
 from cxrjax.metrics.agreement import fleiss_kappa, krippendorff_alpha
@@ -34,6 +33,7 @@ from cxrjax.papers.vindr_cxr_vqa.boxes import (
 )
 from cxrjax.papers.vindr_cxr_vqa.readers import LabelledBox, Readers, merge_readers, parse_mode
 from cxrjax.papers.vindr_cxr_vqa.truth import LabelledBoxes, stack
+from cxrjax.progress import progress_bar
 from cxrjax.scoring.scores import PAPER, STRICT
 from cxrjax.scoring.tables import PLAIN, with_interval
 from cxrjax.scoring.text_tables import UNDEFINED, grid
@@ -164,7 +164,9 @@ def _count(
     left: dict[str, Counter[str]] = {name: Counter() for name in modes}
     # Of each truth: (image, a reader's boxes, the truth's).
     pairs: dict[str, list[tuple[int, LabelledBoxes, LabelledBoxes]]] = {t: [] for t in TRUTHS}
-    for index, readers in enumerate(tqdm(images, desc="readers against readers", unit="image")):
+    for index, readers in enumerate(
+        progress_bar(images, desc="readers against readers", unit="image")
+    ):
         for name, mode in modes.items():
             left[name].update(label for label, _ in merge_readers(readers, mode))
         for rad_id in readers:

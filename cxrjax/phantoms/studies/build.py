@@ -12,8 +12,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import tqdm
-
 from cxrjax import phantoms
 from cxrjax.border.foreign_files import read_bytes
 from cxrjax.errors import UserError
@@ -24,6 +22,7 @@ from cxrjax.phantoms.studies.plan import PhantomStudy, plan_patients
 from cxrjax.phantoms.studies.report import PhantomReport, PhantomSentence, write_report
 from cxrjax.phantoms.studies.views import DrawnView, Item, items, render_study
 from cxrjax.phantoms.vqa import pixel_box, to_jpeg
+from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord
 from cxrjax.records_io import workers
 from cxrjax.records_io.builder import Builder, BuildOptions
@@ -106,7 +105,7 @@ class StudiesBuilder(Builder[StudiesOptions]):
         with (
             writing(out),
             open(out / TRUTH, "w", encoding="utf-8") as truth,
-            tqdm.tqdm(total=self.options.studies, unit="study") as progress,
+            progress_bar(total=self.options.studies, unit="study") as progress,
         ):
             for entry in self._make():
                 progress.update(1)

@@ -6,8 +6,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from tqdm import tqdm
-
 from cxrjax.language_model import Client, NoAnswer, Request
 from cxrjax.papers.cxr_qba.construct.construction import (
     CxrQbaConstruction,
@@ -39,6 +37,7 @@ from cxrjax.papers.cxr_qba.construct.rule_extractor import merge_similar, split_
 from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
+from cxrjax.progress import progress_bar
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 FAILED = "generator_failed"
@@ -117,7 +116,7 @@ class LanguageModelExtractor:
             with contextlib.suppress(Unusable):  # `extract` says so again at the report's turn
                 self.extract(report)
 
-        for _ in tqdm(self.client.map(one, reports), "language model", unit=" reports"):
+        for _ in progress_bar(self.client.map(one, reports), "language model", unit=" reports"):
             pass
 
     def require_permission(self, reports: Iterable[ReportSections]) -> None:
@@ -256,7 +255,7 @@ def _planned_ratings(rater: LanguageModelRater, source: Path, seed: int) -> Iter
 
     def graphs() -> Iterator[StudySceneGraph]:
         quality = QualityLog()
-        for study in tqdm(read_studies(source, quality), "counting", unit=" studies"):
+        for study in progress_bar(read_studies(source, quality), "counting", unit=" studies"):
             with contextlib.suppress(Unusable):
                 yield construct_graph(study, how, quality)
 

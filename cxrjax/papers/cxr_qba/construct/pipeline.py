@@ -25,8 +25,6 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
 from pathlib import Path
 
-from tqdm import tqdm
-
 from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError, optional
 from cxrjax.language_model.flags import ClientFlags, add_client_flags
@@ -43,6 +41,7 @@ from cxrjax.papers.cxr_qba.construct.shards import (
     read_facts,
 )
 from cxrjax.papers.cxr_qba.construct.tfds_builder import write_qba_tfds
+from cxrjax.progress import progress_bar
 
 RATERS = ("none", "surrogate", "language_model")
 GENERATORS = ("rules", "language_model")
@@ -112,7 +111,7 @@ def _progress(job: ShardedBuild) -> Iterator[None]:
     ended = threading.Event()
 
     def watch() -> None:
-        with tqdm(total=2 * job.shards, desc="passes over shards", unit="pass") as bar:
+        with progress_bar(total=2 * job.shards, desc="passes over shards", unit="pass") as bar:
             while not ended.wait(1):
                 bar.update(sum(1 for _ in job.done()) - bar.n)
 

@@ -28,7 +28,12 @@ import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, write_json, writing
 from cxrjax.language_model.flags import client_from_flags
-from cxrjax.papers.cxr_qba.build import SPLIT_NOT_FOLLOWED, QbaOptions, construct_graphs
+from cxrjax.papers.cxr_qba.build import (
+    BALANCE_RULE,
+    SPLIT_NOT_FOLLOWED,
+    QbaOptions,
+    construct_graphs,
+)
 from cxrjax.papers.cxr_qba.construct.construction import (
     CorpusFacts,
     construct_questions,
@@ -42,7 +47,7 @@ from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.records import nothing_exported, to_records
 from cxrjax.papers.cxr_qba.statistics import StudyStatistics, markdown, published
 from cxrjax.records import GeneratorInfo
-from cxrjax.records_io.builder import finish_build
+from cxrjax.records_io.builder import Polarities, finish_build
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shards import (
     FOLDER,
@@ -211,6 +216,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
             f"{job.part('graphs', number)}: not there; run again with --shards={number}"
         )
     statistics, records = StudyStatistics(), RecordStatistics()
+    polarities = Polarities()
     generator = GeneratorInfo(name="cxrjax-rules", version=cxrjax.__version__)
     if build.generator == "language_model":
         generator = GeneratorInfo(name=build.client.model or "language model", version="1")
@@ -252,6 +258,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
             for record in by_image(to_records(kept, shown, split, None, generator, False)):
                 shards[split].add(record)
                 records.add(record)
+                polarities.add(split, record)
         for (split, patient_id), count in sorted(studies.items()):
             metadata.patient(patient_id, split, count)
     counted = records.values()
@@ -259,6 +266,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
         "settings": job.settings(),
         "corpus_sha256": facts.sha256,
         "quality": quality.to_json(),
+        "polarities": polarities.to_json(),
         "study_statistics": statistics.to_json(),
         "record_counts": {name: counted[name] or 0 for name in _ADDITIVE if name in counted},
         "splits": {
@@ -291,7 +299,7 @@ def finish(job: ShardedBuild) -> None:
     _refuse_missing(job, [n for n, part in enumerate(firsts) if part is None])
     facts = merge_facts(CorpusFacts.from_json(part["facts"]) for part in firsts if part)
     _refuse_missing(job, [n for n in range(job.shards) if not questions_done(job, n, facts)])
-    quality, statistics = QualityLog(), StudyStatistics()
+    quality, statistics, polarities = QualityLog(), StudyStatistics(), Polarities()
     counts: collections.Counter[str] = collections.Counter()
     splits: dict[str, list[Any]] = collections.defaultdict(list)
     for number, first in enumerate(firsts):
@@ -300,12 +308,14 @@ def finish(job: ShardedBuild) -> None:
         quality.merge(first["quality"])
         quality.merge(second["quality"])
         statistics.merge(second["study_statistics"])
+        polarities.merge(second["polarities"])
         counts.update(second["record_counts"])
         for split, shard in second["splits"].items():
             splits[split].append(shard)
     if not facts.patients:
         reasons = {reason: n for reason, n in quality.counts().items() if n}
         raise UserError(f"{build.source}: no study left to use; set aside: {reasons or 'none'}")
+    quality.balance = {"rule": BALANCE_RULE, **polarities.to_json()}
     # The same for any number of shards.
     quality.entries.sort(key=lambda entry: (entry.reason, entry.item, entry.found))
     manifest = {split: describe_split(shards) for split, shards in sorted(splits.items())}

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tqdm import tqdm
 
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256
@@ -19,6 +18,7 @@ from cxrjax.papers.cxr_qba.native import NativeObservation, StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import SUFFIXES, StudyFiles
 from cxrjax.papers.cxr_qba.truth import normalised
 from cxrjax.papers.cxr_qba.validation.human_labels import ClassTags
+from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.definitions import Definitions, load_definitions
 from cxrjax.records import terms_json
 from cxrjax.records_io.quality import QualityLog
@@ -166,7 +166,7 @@ def _studies(
             )
         if wanted is not None:
             keys = [key for key in keys if digits(key[1]) in wanted]
-        for key in tqdm(keys, desc=f"reading {path.name}", unit="study", disable=None):
+        for key in progress_bar(keys, desc=f"reading {path.name}", unit="study"):
             graph, _ = files.read(key)
             if graph is not None:
                 yield digits(key[1]), graph

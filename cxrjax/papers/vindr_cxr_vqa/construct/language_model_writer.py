@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
-from tqdm import tqdm
 
 from cxrjax.files import read_packaged
 from cxrjax.images.encode import encode_jpeg
@@ -29,6 +28,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.plan import (
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import format_box
 from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes
 from cxrjax.papers.vindr_cxr_vqa.record_checks import votes_faults
+from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.answer_details import count_said, place_said
 from cxrjax.radiology_text.box_places import place_faults
 from cxrjax.radiology_text.english import join
@@ -84,7 +84,7 @@ class LanguageModelWriter(Stage[PlannedQuestion, ModelWording]):
             UserError: as `Stage.answers`.
         """
         total = len(plans) if isinstance(plans, Sized) else None
-        for plan, answer in tqdm(self.answers(plans), "wording", total, unit="question"):
+        for plan, answer in progress_bar(self.answers(plans), "wording", total, unit="question"):
             if isinstance(answer, NoAnswer):
                 image = answer.category == UNREADABLE_IMAGE
                 reason = UNREADABLE_IMAGE if image else "generator_failed"
