@@ -10,6 +10,7 @@ import pydantic
 from cxrjax.border.json_text import parse_object
 from cxrjax.border.names import shown
 from cxrjax.errors import ForeignError
+from cxrjax.pages.review.options import ChosenOptions
 from cxrjax.records import PixelBox
 
 MOST_BOXES = 100
@@ -40,11 +41,19 @@ class CorrectedBox(pydantic.BaseModel):
 
 
 class Correction(pydantic.BaseModel):
-    """All boxes as they should be, and the answer's words, in which `[box 2]` is the second."""
+    """An answer as it should be.
+
+    Attributes:
+        boxes: all of them.
+        answer: the words, in which `[box 2]` is the second box.
+        choice: letters of the options; `answer` is then what follows them. None: as they were, and
+            `answer` is the whole.
+    """
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
     boxes: list[CorrectedBox] = pydantic.Field(max_length=MOST_BOXES)
     answer: str = pydantic.Field(default="", max_length=_LONGEST_ANSWER)
+    choice: list[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,11 +64,13 @@ class Correctable:
         image_hw: (height, width) that boxes are counted in; None where there is no picture.
         boxes: how many the record has.
         classes: the only ones that its data set may name; empty: any.
+        options: None where none are to be chosen.
     """
 
     image_hw: tuple[int, int] | None
     boxes: int
     classes: Sequence[str] = ()
+    options: ChosenOptions | None = None
 
     def read(self, text: str) -> Correction:
         """A correction from its JSON.
@@ -96,7 +107,21 @@ class Correctable:
                     f"box {number} is of {shown(one.label)}; expected one of "
                     f"{', '.join(self.classes)}"
                 )
+        if found.choice is not None:
+            self._check_choice(found.choice)
         kept = [one.origin for one in found.boxes if one.origin is not None]
         if len(kept) != len(set(kept)):
             raise CorrectionRefusedError("two boxes were the same one before")
         return found
+
+    def _check_choice(self, choice: Sequence[str]) -> None:
+        if self.options is None:
+            raise CorrectionRefusedError("options are chosen; this question has none to choose")
+        offered, found = self.options.options, ", ".join(map(shown, choice)) or "none"
+        if len(set(choice)) != len(choice) or not set(choice) <= set(offered) or not choice:
+            raise CorrectionRefusedError(
+                f"chosen is {found}; expected {'some' if self.options.several else 'one'} of "
+                f"{', '.join(offered)}"
+            )
+        if len(choice) > 1 and not self.options.several:
+            raise CorrectionRefusedError(f"chosen is {found}; expected one option")

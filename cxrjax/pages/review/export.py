@@ -28,6 +28,7 @@ from cxrjax.pages.review.correction import (
     Correction,
     CorrectionRefusedError,
 )
+from cxrjax.pages.review.options import chosen_options
 from cxrjax.pages.review.sheet import DIMENSIONS, LEVELS, NOT_APPLICABLE, finding_of, sheet_rows
 from cxrjax.pages.review.wording import in_words, writes_boxes
 from cxrjax.records import RECORD_CODECS, Answer, GeneratorInfo, QARecord
@@ -36,6 +37,7 @@ from cxrjax.records import RECORD_CODECS, Answer, GeneratorInfo, QARecord
 Reviews = Mapping[str, Mapping[str, Mapping[str, str]]]
 _WHERE = read_packaged("cxrjax.annotations", "questions.toml")["where"]
 _NAMED_AND_JOINED = re.compile(r"(?:\s*(?:,|\band))*\s*\[box \d{1,3}\]")
+_NO_PLACE = "<location>[]"
 _FLIPPED = {"yes": "no", "no": "yes", "Yes": "No", "No": "Yes", "YES": "NO", "NO": "YES"}
 
 
@@ -102,7 +104,10 @@ def export_reviews(
         try:
             here = _beside(record, image_root, out)
             correctable = Correctable(
-                here.image_hw, len(record.boxes), closed_classes.get(record.dataset, ())
+                here.image_hw,
+                len(record.boxes),
+                closed_classes.get(record.dataset, ()),
+                chosen_options(here),
             )
             correction = _settled(own, row, correctable)
             if correction is None:
@@ -190,8 +195,13 @@ def corrected_record(record: QARecord, correction: Correction) -> QARecord:
         (number, one) for number, one in enumerate(correction.boxes, 1) if one.kind == "answer"
     ]
     same_boxes = [one.box for _, one in boxes] == record.boxes
-    said = correction.answer.strip() or in_words(record.answer_text, record)
-    if same_boxes and said == in_words(record.answer_text, record):
+    options = chosen_options(record)
+    was = in_words(record.answer_text, record)
+    if options is None or correction.choice is None:
+        said = correction.answer.strip() or was
+    else:
+        said = options.text(correction.choice, correction.answer.strip() or options.words)
+    if same_boxes and said == was:
         return record
     had, has = bool(record.boxes), bool(boxes)
     homes = [
@@ -222,6 +232,9 @@ def corrected_record(record: QARecord, correction: Correction) -> QARecord:
     }
     if not same_boxes:
         update["gt_location"] = None  # told of the boxes that were
+    if correction.choice is not None:
+        several = isinstance(record.answer_key, list)
+        update["answer_key"] = correction.choice if several else correction.choice[0]
     if had != has:
         update["negative_kind"] = None if has else "absent_class"
         if isinstance(record.answer_key, str):
@@ -249,7 +262,9 @@ def _with_boxes(said: str, boxes: Sequence[tuple[int, CorrectedBox]], record: QA
     if codec.name == "gemex":  # one list of all boxes, behind the words
         words = _NAMED_AND_JOINED.sub("", said).rstrip()
         all_boxes = [one for one in by_number.values()] if writes else []
-        return words + (f" {codec.encode(np.concatenate(all_boxes), *size)}" if all_boxes else "")
+        if not all_boxes:
+            return words + (f" {_NO_PLACE}" if "<location>" in record.answer_text else "")
+        return f"{words} {codec.encode(np.concatenate(all_boxes), *size)}"
     written = {number: codec.encode(one, *size) for number, one in by_number.items()}
     text = NAMED.sub(lambda found: written[int(found[1])], said)
     unnamed = [box for number, box in written.items() if number not in named and writes]

@@ -230,6 +230,8 @@ function openCase(place) {
   }
   closeMissed();
   byId("words").hidden = !item().editable;
+  byId("what").textContent = item().options ? "What follows them" : "The answer";
+  listOptions();
   if (picture.uri) {
     viewer.show(
       {url: picture.url || picture.uri, preview: picture.uri, width: item().width,
@@ -273,6 +275,31 @@ function listBoxes() {
   byId("corrected").textContent = corrected ? "\u2713 corrected" : "";
   byId("restore").disabled = !corrected || !enabled;
   byId("undo").disabled = !viewer.undone.length || !enabled;
+}
+
+// Options are chosen by click, by the keys of their inputs, or by their letters.
+function listOptions() {
+  const {options, several} = item();
+  byId("options").hidden = !options;
+  const chosen = (correctionOf(current) || {}).choice || item().chosen;
+  byId("options").querySelectorAll("label").forEach((one) => one.remove());
+  byId("options").append(...(options || []).map(([letter, text]) => {
+    const label = document.createElement("label");
+    const input = document.createElement("input");
+    input.type = several ? "checkbox" : "radio";
+    input.name = "option";
+    input.value = letter;
+    input.checked = chosen.includes(letter);
+    input.disabled = !enabled;
+    label.append(input, ` ${text}`);
+    return label;
+  }));
+}
+
+function choose() {
+  const chosen = [...byId("options").querySelectorAll("input:checked")].map((one) => one.value);
+  tell(chosen.length ? "" : "No option is chosen: the options stay as they were until one is.");
+  if (chosen.length) keepCorrection(boxesNow(), null, chosen);
 }
 
 function spoken(places) {
@@ -329,16 +356,19 @@ function tellWords() {
   byId("unnamed").textContent = told;
 }
 
-// Called with boxes when they have changed, and with words when the reader has typed some.
-function keepCorrection(boxes, words = null) {
-  const before = correctionOf(current) || {boxes: originals(), answer: item().text};
+// Called with boxes when they have changed, with words when the reader has typed some, and with the
+// options when they are others.
+function keepCorrection(boxes, words = null, choice = null) {
+  const untouched = {boxes: originals(), answer: item().text, choice: item().chosen};
+  const before = correctionOf(current) || untouched;
   const typed = before.answer !== proposal(before.boxes) && before.answer !== "";
   const answer = words !== null ? words : typed ? before.answer : proposal(boxes);
   const plain = boxes.map(({box, label, kind, origin}) => (
     {box, label: label || "", kind, origin: origin == null ? null : origin}));
-  const same = JSON.stringify(plain) === JSON.stringify(originals()) && answer === item().text;
+  const now = {boxes: plain, answer, choice: choice || before.choice};
+  const same = JSON.stringify(now) === JSON.stringify(untouched);
   const name = `${current}/correction`;
-  state[name] = same ? "" : JSON.stringify({boxes: plain, answer});
+  state[name] = same ? "" : JSON.stringify(now);
   keeper.keep({name, value: state[name]});
   listBoxes();
   tellWords();
@@ -384,7 +414,8 @@ function drawMissed() {
 function restore() {
   viewer.replaceBoxes(originals());
   byId("answer").value = item().text;
-  keepCorrection(originals(), item().text);
+  keepCorrection(originals(), item().text, item().chosen);
+  listOptions();
 }
 
 const keys = {
@@ -395,6 +426,9 @@ const keys = {
   u: toUnrated,
   d: draw,
   m: openMissed,
+  a: () => {
+    if (item().options) byId("options").querySelector("input:checked, input").focus();
+  },
   e: () => { if (!byId("words").hidden) byId("answer").focus(); },
   c: () => articles[current].querySelector("textarea").focus(),
 };
@@ -415,6 +449,19 @@ document.addEventListener("keydown", (event) => {
   if (moves && at.matches("input") && !(at.type === "radio" && viewer.selected >= 0)) return;
   if (event.key === "Enter" && at.matches("button, summary") && !viewer.drawing) return;
   if (moves && at.matches(".reason") && viewer.selected < 0) return;
+  if (at.name === "option" && event.key === "Escape") {
+    at.blur();
+    return;
+  }
+  if (at.name === "option" && event.key === " ") return;
+  const option = at.name === "option"
+    && at.closest("fieldset").querySelector(`input[value="${event.key.toUpperCase()}"]`);
+  if (option) {
+    option.focus();
+    option.click();
+    event.preventDefault();
+    return;
+  }
   const number = "123456789".indexOf(event.key);
   if (event.key.length === 1 && number >= 0) rate(number);
   else if (Object.hasOwn(keys, event.key)) keys[event.key]();
@@ -441,6 +488,7 @@ byId("answer").addEventListener("input", (event) => {
   keepCorrection(boxes, event.target.value.trim() ? event.target.value : proposal(boxes));
 });
 byId("answer").addEventListener("blur", tellWords);
+byId("options").addEventListener("input", choose);
 byId("add").addEventListener("click", draw);
 byId("miss").addEventListener("click", openMissed);
 byId("place").addEventListener("click", drawMissed);

@@ -19,6 +19,7 @@ from cxrjax.pages import STYLE_SHEET
 from cxrjax.pages.results.cases import script_json
 from cxrjax.pages.results.tables import sections
 from cxrjax.pages.review.correction import Correctable
+from cxrjax.pages.review.options import chosen_options
 from cxrjax.pages.review.sheet import (
     COLUMNS,
     DIMENSIONS,
@@ -124,6 +125,7 @@ def render_review_page(
             counted_in(record, pictures[record.image_id]),
             len(record.boxes),
             tuple(closed.get(record.dataset, ())),
+            chosen_options(record),
         )
         for record in sample
     }
@@ -157,6 +159,7 @@ def _item(
     size = counted_in(record, picture)
     finding = finding_of(record)
     main = [one for one in record.answers if one.answer_type == "main"]
+    chosen = chosen_options(record)
     return {
         "image": record.image_id,
         "height": size[0] if size else 0,
@@ -164,9 +167,12 @@ def _item(
         "boxes": record.boxes,
         "finding": "" if finding == OPEN else finding,
         "words": "" if finding == OPEN else words_of(finding),
-        "text": in_words(record.answer_text, record),
-        # Options are chosen by their letters, and of several answers the text is not one.
-        "editable": record.choices is None and len(main) <= 1,
+        "text": chosen.words if chosen else in_words(record.answer_text, record),
+        # Of several answers the text is not one.
+        "editable": len(main) <= 1 and (bool(chosen.words) if chosen else record.choices is None),
+        "options": chosen and [list(one) for one in chosen.options.items()],
+        "chosen": chosen and list(chosen.chosen),
+        "several": bool(chosen and chosen.several),
         "writes": writes_boxes(record),
         "english": record.lang == "en",
         "counts": record.question_type.lower() == "how_many",
