@@ -10,6 +10,7 @@
 # make coverage: the quick tests, and how much of the package they run.
 # make lock: hashes of what setup.py and constraints.txt name, into requirements/.
 # make sbom: what is installed, as CycloneDX (build/sbom.json).
+# make size: what `pip install .` takes on disk, without any extra.
 # make audit: known vulnerabilities of it; asks PyPI.
 # make parity: the tests that compare with PyTorch, in a second environment that has it; there
 #             `pytest -m "parity and heavy"` has 300 drawn configurations, which take hours.
@@ -41,7 +42,7 @@ export TF_CPP_MIN_LOG_LEVEL = 2
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo demo_phantom test lint fast heavy chaos fuzz coverage parity beam app try bench bench_scoring
-.PHONY: bench_input bench_rl bench_serving readers grammar clean lock sbom audit docs
+.PHONY: bench_input bench_rl bench_serving readers grammar clean lock sbom audit docs size
 
 # Lesions are simulated into the radiographs that ship, of which some patients are held out.
 demo: $(VENV)/.installed
@@ -160,6 +161,13 @@ sbom: $(VENV)/.installed $(VENV)-tools/.installed
 	mkdir -p build
 	$(VENV)-tools/bin/cyclonedx-py environment $(PY) --output-format=JSON --validate \
 	    --output-file=build/sbom.json
+
+size:
+	rm -rf build/size
+	$(PYTHON) -m venv build/size
+	build/size/bin/pip install --quiet --no-cache-dir -c constraints.txt .
+	du -sm build/size
+	du -sm build/size/lib/python*/site-packages/* | sort -rn | head -12
 
 audit: $(VENV)-tools/.installed
 	$(VENV)-tools/bin/pip-audit --disable-pip --require-hashes -r requirements/test.txt

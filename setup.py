@@ -20,6 +20,11 @@ OPTIONAL = {
     "gguf": ["gguf>=0.17,<1"],
     # Asking models behind OpenAI-compatible servers.
     "language_model": ["httpx2>=2.16,<3"],
+    # CLU's own writer of event files; without it TensorBoard's writes the same.
+    "tensorflow": ["tensorflow-cpu>=2.18,<3"],
+    # Data sets as ArrayRecord shards (`build --dataset=tfds`); needs importlib-resources and
+    # does not bring it.
+    "tfds": ["importlib-resources>=6,<8", "tensorflow-datasets>=4.9.10,<5"],
     # Serving models (`serve`), and the review of questions to its readers (`review --serve`).
     "serve": ["prometheus-client>=0.22,<1", "starlette>=1,<2", "uvicorn>=0.50,<1"],
     # Vietnamese words and parts of speech; its model comes with it.
@@ -59,11 +64,8 @@ setup(
         "clu>=0.0.12,<0.1",
         # Help texts out of the docstrings that tyro reads too.
         "docstring-parser>=0.17,<1",
-        "ensemble-boxes>=1.0.9,<2",
         "flax>=0.12.8,<0.13",
         "grain>=0.2.18,<0.3",
-        # TensorFlow Datasets needs it and does not bring it.
-        "importlib-resources>=6,<8",
         "imagehash>=4.3,<5",
         # What fetches models by name (`convert --download`); transformers brings it.
         "huggingface-hub>=1.3,<3",
@@ -90,10 +92,7 @@ setup(
         "threadpoolctl>=3.5,<4",
         "sentencepiece>=0.2,<0.3",
         "tenacity>=9,<10",
-        # CLU's writers need TensorFlow and TensorBoard, and bring neither.
         "tensorboard>=2.18,<3",
-        "tensorflow-cpu>=2.18,<3",
-        "tensorflow-datasets>=4.9.10,<5",
         # What transformers reads tokenizer.json with, and its version of it.
         "tokenizers>=0.22,<1",
         "tqdm>=4.66,<5",
@@ -113,6 +112,8 @@ setup(
         "test": [
             *(library for libraries in OPTIONAL.values() for library in libraries),
             "beartype>=0.21,<1",
+            # What the fusion and suppression of readers' boxes are compared with.
+            "ensemble-boxes>=1.0.9,<2",
             # The results page: its HTML, and a Chromium that is installed already.
             "html5lib>=1.1,<2",
             "hypothesis>=6.100,<7",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax.errors import UserError, first_line
+from cxrjax.errors import UserError, first_line, optional
 from cxrjax.files import read_json_object
 
 IMAGES_FILE = "images.json"
@@ -93,8 +93,7 @@ class StoredImages:
         """
         if self._source is None:
             # Not at the top: it loads TensorFlow, and most runs read image files.
-            import tensorflow_datasets as tfds
-
+            tfds = optional("tensorflow_datasets", "tfds")
             builder = tfds.builder_from_directory(str(self.directory))
             self._source = builder.as_data_source(self.split)
         try:

@@ -167,8 +167,9 @@ def quiet_tensorflow() -> None:
 class _EventFiles:
     """Event files, and what else gets their figures, written by a thread of their own.
 
-    TensorFlow comes with event files and takes seconds to import. That begins with the first
-    figures, beside the steps that follow; what was to be written before waits for it.
+    Where TensorFlow is installed CLU writes them, else `EventWriter` the same. TensorFlow takes
+    seconds to import: that begins with the first figures, beside the steps that follow; what was to
+    be written before waits for it.
 
     Raises:
         UserError: the tracker's library is not installed.
@@ -177,8 +178,8 @@ class _EventFiles:
     def __init__(self, workdir: Path, track: str | None = None) -> None:
         quiet_tensorflow()
         self._workdir = workdir
-        self._tracker = None if track is None else open_tracker(track, workdir)
-        self._writer: Any = None
+        self._trackers = [] if track is None else [open_tracker(track, workdir)]
+        self._writers: list[Any] = []
         self._before: list[tuple[str, tuple[Any, ...]]] = []
         self._pool = ThreadPoolExecutor(1, "event files")
         self._pending: collections.deque[Future[None]] = collections.deque()
@@ -203,7 +204,7 @@ class _EventFiles:
 
     def flush(self) -> None:
         """Waits until all that was written is in the files; raises as `write`."""
-        if self._pending or self._writer is not None:
+        if self._pending or self._writers:
             self._ask("flush")
         self._check(wait=True)
 
@@ -221,19 +222,27 @@ class _EventFiles:
         self._before = []
 
     def _do(self, method: str, arguments: tuple[Any, ...]) -> None:
-        if self._writer is None:
-            from clu import metric_writers
-
-            writers: list[Any] = [metric_writers.SummaryWriter(str(self._workdir))]
-            if self._tracker is not None:
-                writers.append(self._tracker)
-            self._writer = metric_writers.MultiWriter(writers)
-        getattr(self._writer, method)(*arguments)
+        if not self._writers:
+            self._writers = [_event_writer(str(self._workdir)), *self._trackers]
+        for writer in self._writers:
+            getattr(writer, method)(*arguments)
 
     def _check(self, *, wait: bool) -> None:
         """Raises what went wrong in the thread."""
         while self._pending and (wait or self._pending[0].done()):
             self._pending.popleft().result()
+
+
+def _event_writer(directory: str) -> Any:
+    try:
+        from clu import metric_writers
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        from cxrjax.training.event_writer import EventWriter
+
+        return EventWriter(directory)
+    return metric_writers.SummaryWriter(directory)
 
 
 def _finite(value: SupportsFloat | None) -> float | None:

@@ -18,12 +18,11 @@ import jax
 import numpy as np
 
 from cxrjax.distributed import hosts
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, first_line
 from cxrjax.input_pipeline.batch import BatchProblem, LoadedBatch
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.coordinate_report import swapped_share
-from cxrjax.training.metric_log import quiet_tensorflow
 from cxrjax.training.workdir import drop_torn_line, storage_errors, write_json
 
 # Steps that are looked at together, the last ones, before something is said of all of them.
@@ -501,7 +500,7 @@ class StepProfiler(Observer):
         self._folder = workdir / "profile"
         self._first, self._last = max(first, start + 1), min(last, total_steps)
         self._log_line = log_line
-        self._profile: Any = None
+        self._traces = False
 
     def wants_rest(self, step: int, before: bool) -> bool:
         return self._first <= self._last and step == (self._first if before else self._last)
@@ -509,31 +508,23 @@ class StepProfiler(Observer):
     def on_rest(self, step: int, before: bool) -> None:
         if before:
             self._begin(step)
-        elif self._profile is not None:
-            self._profile(step)
+        elif self._traces:
+            self.close()
             self._log_line(f"step {step:,}: profile written to {self._folder}")
-            self._profile = None
 
     def _begin(self, step: int) -> None:
-        quiet_tensorflow()  # it comes with CLU
-        from clu import periodic_actions
-
-        self._profile = periodic_actions.Profile(
-            logdir=self._folder,
-            num_profile_steps=self._last - step + 1,
-            profile_duration_ms=None,
-            first_profile=step - 1,
-            every_secs=None,
-        )
-        self._profile(step - 1)
-        if not self._profile._session_running:  # CLU keeps to itself why not
+        try:
+            jax.profiler.start_trace(self._folder)
+            self._traces = True
+        except (OSError, RuntimeError) as error:  # a run is worth more than its profile
             self._log_line(
-                f"warning: step {step:,}: no profile: the profiler did not start; end what else "
-                f"traces this process, and see that {self._folder} can be written"
+                f"warning: step {step:,}: no profile: the profiler did not start "
+                f"({first_line(error)}); end what else traces this process, and see that "
+                f"{self._folder} can be written"
             )
-            self._profile = None
 
     def close(self) -> None:
-        """Writes the trace of a run that ended within it."""
-        if self._profile is not None:
-            self._profile(self._last)
+        """Writes the trace, of a run that ended within it too."""
+        if self._traces:
+            jax.profiler.stop_trace()
+            self._traces = False
