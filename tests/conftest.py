@@ -23,6 +23,8 @@ jaxtyping.install_import_hook(
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("TQDM_DISABLE", "1")
+# Half of the time of compiling would go into making faster what runs for milliseconds.
+os.environ.setdefault(_QUICK := "JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Tests and the processes they start compile the same programs again and again.
 _COMPILED = Path(__file__).resolve().parents[1] / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
@@ -64,6 +66,22 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.get_closest_marker("heavy"):
             item.add_marker("slow")
+
+
+@pytest.fixture(scope="module")
+def optimised():
+    """XLA compiles for this module, and what it starts, as it does for users."""
+    import jax
+
+    def compile_anew(quickly):
+        os.environ[_QUICK] = quickly
+        jax.config.update(_QUICK.lower(), quickly == "1")
+        jax.clear_caches()
+
+    before = os.environ[_QUICK]
+    compile_anew("0")
+    yield
+    compile_anew(before)
 
 
 @pytest.fixture(scope="session")

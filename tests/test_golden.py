@@ -34,6 +34,7 @@ import io
 import itertools
 import json
 import math
+import os
 import re
 import runpy
 import shlex
@@ -552,6 +553,7 @@ def work(tmp_path_factory):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("optimised")  # the last digits of golden.json are of such programs
 @pytest.mark.parametrize("name", CASES)
 def test_outputs_are_as_before(name, work):
     if path := missing(name):
@@ -616,6 +618,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    import tests.conftest  # noqa: F401  (its environment, before JAX is imported)
+    # Before JAX is imported.
+    os.environ["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"
+    import tests.conftest  # noqa: F401  (its environment)
 
     sys.exit(main())

@@ -29,13 +29,6 @@ OTHERS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def compile_fast():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.fixture(scope="module")
 def model(drawn):
     """`model(share)`: four heads, two of keys and values."""

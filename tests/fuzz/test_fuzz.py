@@ -1,4 +1,4 @@
-"""Readers of what others wrote hold against the corpus and a minute of new attacks."""
+"""Readers of what others wrote hold against the corpus and some seconds of new attacks."""
 
 import os
 import random
@@ -24,8 +24,8 @@ def test_sound_files_and_all_that_once_broke_something():
 
 
 @pytest.mark.slow
-def test_a_minute_of_attacks_finds_nothing():
-    found = fuzz("--seconds=60")
+def test_some_seconds_of_attacks_find_nothing():
+    found = fuzz("--seconds=20")
     assert found.returncode == 0, found.stdout[-6_000:] + found.stderr[-2_000:]
 
 

@@ -78,7 +78,6 @@ def run(random_batch, monkeypatch):
     """`run(kind, devices, mesh, accumulate=True)`: metrics of three steps, gradients of the first,
     what became of the parameters, and the arrays of the last step."""
     monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)  # or nothing here would be split
-    jax.config.update("jax_disable_most_optimizations", True)  # half the time of compiling
 
     def train(kind, devices, sizes, accumulate=True):
         config = default_config()
@@ -108,8 +107,7 @@ def run(random_batch, monkeypatch):
         changes = {name: after[name] - before[name] for name in after}
         return metrics, _gradients(states[0]), changes, (states[-1], frozen)
 
-    yield train
-    jax.config.update("jax_disable_most_optimizations", False)
+    return train
 
 
 @pytest.fixture(scope="module")

@@ -161,6 +161,7 @@ def test_the_exit_code_means_resume_me(capsys):
 def _start(workdir, *options):
     command = [sys.executable, "-u", str(_SCRIPT), str(workdir), "4", "0.0", *options]
     environment = {**os.environ, "PYTHONPATH": str(_SCRIPT.parents[2])}
+    environment["JAX_DISABLE_MOST_OPTIMIZATIONS"] = "0"  # compiling is to take a while
     return subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
