@@ -5,8 +5,6 @@ import json
 import re
 from typing import Any
 
-import pydantic_core
-
 from cxrjax.border.foreign_files import MOST_BYTES, decode_text
 from cxrjax.errors import ForeignError
 
@@ -62,6 +60,8 @@ def parse_json(text: str | bytes, most: int = MOST_BYTES, finite: bool = False) 
         ForeignError: it is not JSON in UTF-8, too long, nested deeper than 200, holds half of a
             surrogate pair, or an integer of more than 308 digits.
     """
+    import pydantic_core  # here: who reads nothing can do without
+
     content = check_json(text, most)
     try:
         return pydantic_core.from_json(content, allow_inf_nan=not finite)

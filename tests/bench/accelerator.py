@@ -1,45 +1,61 @@
 """Training, generation and rollouts on one accelerator beside transformers and PEFT.
 
     python -m tests.bench.accelerator [--minutes=8] [--shape=medgemma_4b | tiny]
-        [--sides "ours" "ours (cudnn)" "theirs (eager)" "theirs (compiled)"]
-        [--peak_flops=989e12] [--traces=FOLDER]
+        [--sides "theirs (eager)" "ours" "ours (cudnn)" "theirs (compiled)"]
+        [--peak_flops=989e12] [--traces=FOLDER] [--out=FILE]
 
-Prints one JSON object, the last line of the output, and needs jax, flax, optax and jaxtyping, and
-pydantic_core for reading JSON; safetensors comes with transformers; torch, transformers and peft
-for their sides, which are left out where those are not installed. The shape is MedGemma 4B's with
-random weights in bfloat16, or a tiny one where there is no accelerator, which shows that the
-benchmark runs and nothing else.
+Prints one JSON object, the last line of the output; `--out` has what is known so far after every
+case, should the machine not live to the end. Needs jax, flax, optax and jaxtyping (safetensors
+comes with transformers), and torch, transformers and peft for their sides, which are left out where
+those are not installed. The shape is MedGemma 4B's with random weights in bfloat16, or a tiny one
+where there is no accelerator, which shows that the benchmark runs and nothing else.
 
-Each side has the device for itself, in a process of its own, one after the other, and an equal part
-of the time that is left. A case is run once for compilation, then up to five times; `seconds` is
-the median, `first_seconds` the first. What no time was left for, or no memory, says so under
-`left_out`. Ours shares the vision tower between the questions of an image (`tower`) or its tokens
-too (`image`; of Gemma 3 the same result); theirs takes a row a question. `mfu` counts what a model
-needs that does each side's work (theirs: that of separate examples), by the formulas of
-cxrjax/models/flops.py, in the peak of the device's maker. `peak_gb`: the most held up to then.
+Each side has the device for itself, in a process of its own, one after the other, and a part of the
+time that is left: most of it goes into compiling, so ours has twice the others'. A case is run once
+for compilation, then up to five times; `seconds` is the median, `first_seconds` the first. What no
+time was left for, or no memory, says so under `left_out`, a side that ended early under `stopped`.
+With `--traces` kept, compiled programs are too, and another call comes to measuring sooner. Ours
+shares the vision tower between the questions of an image (`tower`) or its tokens too (`image`; of
+Gemma 3 the same result); theirs takes a row a question. `mfu` counts what a model needs that does
+each side's work (theirs: that of separate examples), by the formulas of cxrjax/models/flops.py, in
+the peak of the device's maker. `peak_gb`: the most held up to then.
 """
 
 import argparse
+import contextlib
+import functools
 import importlib.util
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tests.bench.accelerator_cases import SIZES, peak_flops
 from tests.bench.process import HERE, REPLY
 
+
+class Side(NamedTuple):
+    """A script, what it is told to do, and its part of the time."""
+
+    script: str
+    variant: str
+    part: int = 1
+
+
+# In this order: what the others are compared with is there first, and takes least.
 SIDES = {
-    "ours": ("accelerator_ours.py", "dense"),
-    "theirs (eager)": ("accelerator_theirs.py", "eager"),
-    "ours (cudnn)": ("accelerator_ours.py", "cudnn"),
-    "theirs (compiled)": ("accelerator_theirs.py", "compiled"),
+    "theirs (eager)": Side("accelerator_theirs.py", "eager"),
+    "ours": Side("accelerator_ours.py", "dense", 2),
+    "ours (cudnn)": Side("accelerator_ours.py", "cudnn"),
+    "theirs (compiled)": Side("accelerator_theirs.py", "compiled"),
 }
 REFERENCE = "theirs (eager)"
 _THEIR_PACKAGES = ("torch", "transformers", "peft")
@@ -52,9 +68,11 @@ _ENVIRONMENT = {
 }
 
 
-def run_side(name: str, shape: str, seconds: float, traces: Path) -> dict[str, Any]:
-    """What a side said: facts of its start, and its cases."""
-    script, variant = SIDES[name]
+def run_side(
+    name: str, shape: str, seconds: float, traces: Path, heard: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """What a side said: facts of its start, and its cases; `heard` is told at each of them."""
+    script, variant, _ = SIDES[name]
     lacking = [package for package in _THEIR_PACKAGES if not importlib.util.find_spec(package)]
     if script == "accelerator_theirs.py" and lacking:
         return {"left_out": f"not installed: {', '.join(lacking)}", "cases": []}
@@ -67,7 +85,14 @@ def run_side(name: str, shape: str, seconds: float, traces: Path) -> dict[str, A
         stdout=subprocess.PIPE,
         stderr=error_file,
         text=True,
-        env=os.environ | _ENVIRONMENT | {"PYTHONPATH": paths},
+        env={
+            # The other side of ours finds the products tuned; a second call everything.
+            "JAX_COMPILATION_CACHE_DIR": str(traces.parent / "compiled"),
+            **os.environ,
+            **_ENVIRONMENT,
+            "PYTHONPATH": paths,
+        },
+        start_new_session=True,  # its compilers end with it
     )
     lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
 
@@ -84,18 +109,21 @@ def run_side(name: str, shape: str, seconds: float, traces: Path) -> dict[str, A
         try:
             line = lines.get(timeout=max(0.1, deadline + _GRACE - time.time()))
         except queue.Empty:
-            process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
             break
         if line is not None and line.startswith(REPLY):
             replies.append(json.loads(line.removeprefix(REPLY)))
             print(f"{name}: {_shortened(replies[-1])}", file=sys.stderr, flush=True)
+            heard({**replies[0], "cases": replies[1:]})
         ended = line is None
     code = process.wait()
     found: dict[str, Any] = {**(replies[0] if replies else {}), "cases": replies[1:]}
     if code or not ended:
         error_file.seek(0)
         why = "no time left" if not ended else f"ended with code {code}"
-        found["stopped"] = f"{why}: {error_file.read()[-500:]}"
+        found["stopped"] = f"{why}: {error_file.read()[-2000:]}"
+        print(f"{name}: {found['stopped']}", file=sys.stderr, flush=True)
     return found
 
 
@@ -130,12 +158,14 @@ def compare(sides: dict[str, dict[str, Any]], peak: float | None) -> None:
 
 
 def has_accelerator() -> bool:
-    """Asked of another process: one that has asked holds the device."""
+    """Says whether JAX or the driver knows of one; where JAX alone does not, its side says so.
+
+    JAX is asked in another process: one that has asked holds the device.
+    """
     command = "import jax; print(jax.default_backend())"
-    found = subprocess.run(
-        [sys.executable, "-c", command], capture_output=True, text=True, check=True
-    )
-    return found.stdout.split()[-1] != "cpu"
+    said = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)
+    known = said.stdout.split()[-1:] not in ([], ["cpu"])
+    return known or (os.environ.get("JAX_PLATFORMS") != "cpu" and Path("/dev/nvidiactl").exists())
 
 
 def main() -> None:
@@ -148,30 +178,42 @@ def main() -> None:
     parser.add_argument("--shape", choices=SIZES)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), metavar="SIDE")
     parser.add_argument("--peak_flops", type=float, help="of the device, in bfloat16")
-    parser.add_argument("--traces", type=Path, help="keeps the traces of training steps")
+    parser.add_argument("--traces", type=Path, help="keeps traces and compiled programs")
+    parser.add_argument("--out", type=Path, help="has the JSON so far, written after each case")
     flags = parser.parse_args()
     started = time.time()
     end = started + 60 * flags.minutes - _GRACE
     shape = flags.shape or ("medgemma_4b" if has_accelerator() else "tiny")
     sides: dict[str, dict[str, Any]] = {}
+
+    def result() -> str:
+        device = next((side["device"] for side in sides.values() if "device" in side), "unknown")
+        peak = flags.peak_flops or peak_flops(device)
+        compare(sides, peak)
+        counts = {side["parameters"] for side in sides.values() if "parameters" in side}
+        told = {
+            "device": device,
+            "shape": shape,
+            "same_parameters": len(counts) == 1,
+            "peak_flops": peak,
+            "seconds": time.time() - started,
+            "sides": sides,
+        }
+        return json.dumps(told)
+
+    def heard(name: str, said: dict[str, Any]) -> None:
+        sides[name] = said
+        if flags.out:
+            flags.out.write_text(result())
+
     with tempfile.TemporaryDirectory() as folder:
         traces = flags.traces or Path(folder)
         for number, name in enumerate(flags.sides):
-            seconds = max(0.0, end - time.time()) / (len(flags.sides) - number)
-            sides[name] = run_side(name, shape, seconds, traces / name.replace(" ", "_"))
-    device = next((side["device"] for side in sides.values() if "device" in side), "unknown")
-    peak = flags.peak_flops or peak_flops(device)
-    compare(sides, peak)
-    counts = {side["parameters"] for side in sides.values() if "parameters" in side}
-    result = {
-        "device": device,
-        "shape": shape,
-        "same_parameters": len(counts) == 1,
-        "peak_flops": peak,
-        "seconds": time.time() - started,
-        "sides": sides,
-    }
-    print(json.dumps(result))
+            parts = [SIDES[later].part for later in flags.sides[number:]]
+            seconds = max(0.0, end - time.time()) * parts[0] / sum(parts)
+            place = (traces / name.replace(" ", "_")).absolute()
+            heard(name, run_side(name, shape, seconds, place, functools.partial(heard, name)))
+    print(result())
 
 
 if __name__ == "__main__":
