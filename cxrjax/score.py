@@ -287,7 +287,7 @@ def _diagnose(flags: argparse.Namespace, systems: dict[str, Path]) -> None:
         print(f"{system}: {told}\n")
 
 
-# `cxrjax.score(...)` is the function of cxrjax/face.py.
+# `cxrjax.score(...)` is the function of cxrjax/face/.
 sys.modules[__name__].__class__ = CallableCommand
 
 if __name__ == "__main__":

@@ -309,7 +309,7 @@ def make_evaluate(
     return lambda step, model: answers(step, model) | named_figures(coordinates(model))
 
 
-# `cxrjax.train(...)` is the function of cxrjax/face.py.
+# `cxrjax.train(...)` is the function of cxrjax/face/.
 sys.modules[__name__].__class__ = CallableCommand
 
 if __name__ == "__main__":

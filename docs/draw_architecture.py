@@ -30,7 +30,7 @@ class Floor(NamedTuple):
 
 # From the top. A part may import those of its own floor and of the floors below.
 FLOORS = (
-    Floor("notebooks", ("face.py",), "load, ask, score and train from Python"),
+    Floor("notebooks", ("face/",), "load, ask, score and train from Python"),
     Floor(
         ENTRY_POINTS,
         (

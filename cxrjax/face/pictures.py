@@ -1,0 +1,55 @@
+"""Images as people have them in notebooks, for whoever reads files."""
+
+import dataclasses
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cxrjax.errors import UserError
+from cxrjax.images.files import AnyFile
+
+# What `ask` takes: a file, its bytes, pixels, or a picture of Pillow.
+Picture = Any
+
+
+@dataclasses.dataclass(frozen=True)
+class _HeldImage:
+    """An image in memory, for whoever reads files."""
+
+    content: bytes = dataclasses.field(repr=False)
+    name: str = "image"
+
+    def __str__(self) -> str:
+        return self.name
+
+    def open(self) -> io.BytesIO:
+        return io.BytesIO(self.content)
+
+
+def as_file(image: Picture) -> AnyFile:
+    """An image as readers of files take it.
+
+    Raises:
+        UserError: it is none of those that `Model.ask` names.
+    """
+    if isinstance(image, str | Path):
+        return Path(image)
+    if isinstance(image, bytes | bytearray | memoryview):
+        return _HeldImage(bytes(image))
+    from PIL import Image
+
+    if not isinstance(image, Image.Image):
+        pixels = np.asarray(image)
+        grey = pixels.ndim == 2 and pixels.dtype in (np.uint8, np.uint16)
+        colour = pixels.ndim == 3 and pixels.shape[2] == 3 and pixels.dtype == np.uint8
+        if not grey and not colour:
+            raise UserError(
+                f"an image of {pixels.dtype} and shape {list(pixels.shape)}: expected a file, its "
+                "bytes, a picture of Pillow, or pixels of uint8 (grey or RGB) or uint16 (grey)"
+            )
+        image = Image.fromarray(pixels)
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return _HeldImage(buffer.getvalue())
