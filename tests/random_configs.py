@@ -9,9 +9,11 @@ import numpy as np
 
 VOCAB, SIZE = 1300, 24
 KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", "llava", "llava_mistral", "qwen")
+KINDS += ("qwen3",)
 MODEL_TYPES = {"paligemma2": "paligemma", "llava_mistral": "llava", "qwen": "qwen2_5_vl"}
+MODEL_TYPES["qwen3"] = "qwen3_vl"
 # Their vocabularies have no location tokens.
-NO_LOC = ("llava", "llava_mistral", "qwen")
+NO_LOC = ("llava", "llava_mistral", "qwen", "qwen3")
 
 # Change nothing that is computed, whatever they say.
 _NOTES = {
@@ -48,6 +50,8 @@ def draw_config(kind: str, seed: int) -> dict[str, Any]:
         return _llava(kind, draw)
     if kind == "qwen":
         return _qwen(draw)
+    if kind == "qwen3":
+        return _qwen3(draw)
     text = _text(kind, draw)
     if kind == "gemma3_text":
         return {"model_type": "gemma3_text", **text}
@@ -162,6 +166,54 @@ def _qwen(draw: Draw) -> dict[str, Any]:
     return {**whole, **tied, **draw.of(text, parts, {**parts, **text})}
 
 
+def _qwen3(draw: Draw) -> dict[str, Any]:
+    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    sections = draw.of([2, 1, 1], [3, 1, 2], [4, 2, 2], [3, 2, 2])
+    layers, theta = draw.of(1, 2, 3, 4), draw.of(100.0, 1e4, 5e6)
+    width = draw.of(12, 16, 30)
+    rope = {"rope_type": "default", "mrope_section": sections}
+    rope |= draw.some({"mrope_interleaved": True})
+    text = {
+        "model_type": "qwen3_vl_text",
+        "vocab_size": VOCAB,
+        "hidden_size": width,
+        "intermediate_size": draw.of(11, 20, 37),
+        "num_hidden_layers": layers,
+        "num_attention_heads": kv_heads * group,
+        "num_key_value_heads": kv_heads,
+        "head_dim": 2 * sum(sections),
+        **draw.some({"rms_norm_eps": draw.of(1e-5, 1e-6, 1e-3), "hidden_act": "silu"}),
+        **draw.some({"attention_bias": False, "attention_dropout": 0.0, "dtype": "float32"}),
+        **draw.of(
+            {"rope_theta": theta, "rope_scaling": rope},
+            {"rope_parameters": {"rope_theta": theta, **rope}},
+        ),
+    }
+    patch, pool = draw.of((2, 2), (2, 3), (3, 2), (3, 4), (6, 2), (4, 3))
+    depth, tower_heads = draw.of(1, 2, 3, 4), draw.of(1, 2, 3)
+    inner = [layer for layer in range(depth) if draw.rng.random() < 0.5][:layers]
+    vision = {
+        "depth": depth,
+        "hidden_size": tower_heads * draw.of(4, 8),
+        "num_heads": tower_heads,
+        "intermediate_size": draw.of(9, 40),
+        "patch_size": patch,
+        "spatial_merge_size": pool,
+        "out_hidden_size": width,
+        "num_position_embeddings": draw.of(1, 4, 25, 81, 144),
+        "deepstack_visual_indexes": inner,
+        **draw.some({"model_type": draw.of("qwen3_vl", "qwen3_vl_vision"), "hidden_act": _GELU}),
+        **draw.some({"temporal_patch_size": 2, "in_channels": 3, "initializer_range": 0.5}),
+    }
+    tied = draw.of({}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False})
+    if tied and draw.of(True, False):
+        text |= tied
+    ids = {"image_token_id": 1290, "vision_start_token_id": 1288, "vision_end_token_id": 1289}
+    notes = draw.some({key: value for key, value in _NOTES.items() if key != "pad_token_id"}, 0.3)
+    parts = {"text_config": text, "vision_config": vision}
+    return {"model_type": "qwen3_vl", **parts, **ids, **tied, **notes}
+
+
 def _text(kind: str, draw: Draw) -> dict[str, Any]:
     kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
     layers = draw.of(1, 2, 3, 4)
@@ -247,6 +299,7 @@ def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
     seen = () if kind == "gemma3_text" else ("out_proj", "fc1", "fc2")
     # Without its part, `proj` would be the patches' convolution too.
     seen = ("qkv", "attn.proj") if kind == "qwen" else seen
+    seen = ("qkv", "attn.proj", "linear_fc2") if kind == "qwen3" else seen
     names = [name for name in (*_MAPS, *seen) if draw.rng.random() < 0.4] or ["q_proj"]
     dora = draw.of(False, False, True)
     settings: dict[str, Any] = {

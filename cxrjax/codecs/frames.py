@@ -156,26 +156,34 @@ class SmartResizedPixels(Frame):
         return grid / np.tile(self.largest(height, width), 2).astype(np.float64)
 
 
-class InputPixels(Frame):
-    """Corners of the pixels of a square input of one size, its far edges included."""
+class InputSteps(Frame):
+    """Equal steps over the model's input, padding and all, its far edges included."""
 
-    def __init__(self, side: int) -> None:
-        self.side = side
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
 
     def largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
-        return np.full(2, self.side)
+        return np.full(2, self.steps)
 
     def to_grid(
         self, boxes: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         placed = boxes if geometry is None else geometry.apply(boxes)
-        return np.asarray(placed, np.float64) * self.side
+        return np.asarray(placed, np.float64) * self.steps
 
     def from_grid(
         self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
-        placed = grid / float(self.side)
+        placed = grid / float(self.steps)
         return placed if geometry is None else np.asarray(geometry.invert(placed), np.float64)
+
+
+class InputPixels(InputSteps):
+    """Corners of the pixels of a square input of one size, its far edges included."""
+
+    def __init__(self, side: int) -> None:
+        super().__init__(side)
+        self.side = side
 
 
 class InputBins(Frame):

@@ -32,6 +32,7 @@ from cxrjax.codecs.frames import (
     Frame,
     ImageSteps,
     InputPixels,
+    InputSteps,
     PaddedSquareSteps,
     SmartResizedPixels,
 )
@@ -227,11 +228,13 @@ class Qwen25Vl448(Qwen25Vl):
 
 
 class Qwen3Vl(Qwen25Vl):
-    """The `qwen3_vl` codec: Qwen2.5-VL's JSON, thousandths of the image, 1,000 included.
+    """The `qwen3_vl` codec: Qwen2.5-VL's JSON, thousandths of the input, 1,000 included.
 
-    Qwen3-VL's own notebooks divide by 1,000 and multiply by width and height.
+    Qwen3-VL's own notebooks divide by 1,000 and multiply by width and height, of an image that
+    fills the input. Of a padded one (`geometry`) they are thousandths with the padding, which the
+    model sees as a part of the image.
     """
 
     name: ClassVar[str] = "qwen3_vl"
-    frame: ClassVar[Frame] = ImageSteps(LARGEST)
+    frame: ClassVar[Frame] = InputSteps(LARGEST)
     max_digits: ClassVar[int] = 4

@@ -21,6 +21,7 @@ from cxrjax.codecs.frames import (
     ImageSteps,
     InputBins,
     InputPixels,
+    InputSteps,
     PaddedSquareSteps,
     SmartResizedPixels,
     smart_resize,
@@ -95,5 +96,6 @@ RESIZE_RULES: dict[str, ResizeRule] = {
     # On one grid a run, as it is trained and asked here: padded to a square, so that nothing is
     # stretched.
     "qwen2.5_vl_448": ResizeRule("qwen2.5_vl_448", "letterbox", InputPixels(448), _square(448)),
-    "qwen3_vl": ResizeRule("qwen3_vl", "resize", ImageSteps(1000), _snapped_qwen3),
+    "qwen3_vl": ResizeRule("qwen3_vl", "resize", InputSteps(1000), _snapped_qwen3),
+    "qwen3_vl_512": ResizeRule("qwen3_vl", "letterbox", InputSteps(1000), _square(512)),
 }

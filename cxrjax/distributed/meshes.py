@@ -31,7 +31,7 @@ TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
     (r"vision/.*/(out_proj|fc2)/(kernel|lora/a)$", -2),
     (r"/(q|gate|up|o|down|out|k|v)_proj/(bias|lora/(a|b|magnitude))$", None),
     (r"vision/.*/(fc1|fc2)/(bias|lora/(a|b|magnitude))$", None),
-    (r"(^|/)(projector|projector_out|vision/patch_embed|box_head)/", None),
+    (r"(^|/)(projector|projector_out|deepstack|vision/patch_embed|box_head)/", None),
     (r"(^|/)vision/(position|class)_embed$", None),
     (r"norm\d?/(scale|bias)$", None),
 )

@@ -1,4 +1,4 @@
-"""Gemma 3's, MedGemma's and Qwen2.5-VL's conversations as text.
+"""Gemma 3's, MedGemma's and Qwen-VL's conversations as text.
 
     <bos><start_of_turn>user
     IMAGE QUESTION<end_of_turn>
@@ -15,10 +15,12 @@ in the form that their chat template and image processor give (google/gemma-3-4b
     <|im_start|>assistant
     ANSWER<|im_end|>
 
-Our decoders take everything up to the image as the context that
-all its questions share, so that a conversation is written in two parts: `context_ids` up to there,
-`question` from there. Tokenized apart they have the ids of the whole. Weights that come with a
-template of their own are compared with this one when they are imported (`check_template`).
+which Qwen3-VL (Qwen/Qwen3-VL-8B-Instruct) writes without the system's turn.
+
+Our decoders take everything up to the image as the context that all its questions share, so that a
+conversation is written in two parts: `context_ids` up to there, `question` from there. Tokenized
+apart they have the ids of the whole. Weights that come with a template of their own are compared
+with this one when they are imported (`check_template`).
 """
 
 import dataclasses
@@ -128,18 +130,25 @@ QWEN = ChatForm(
 )
 
 
-def qwen_context(tokenizer: Tokenizer, image: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+# Without a system's turn.
+QWEN3 = dataclasses.replace(QWEN, opening="", named="Qwen3-VL", source="Qwen/Qwen3-VL-8B-Instruct")
+
+
+def qwen_context(
+    tokenizer: Tokenizer, image: int, form: ChatForm = QWEN
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Ids of what stands before a question, and of what a second image puts in behind the first.
 
     Args:
         tokenizer: Qwen's.
         image: what to put for an image.
+        form: of Qwen2.5-VL or Qwen3-VL.
 
     Raises:
         UserError: the tokenizer has no such pieces.
     """
     begin, end = (tokenizer.piece_id(piece) for piece in (_VISION_START, _VISION_END))
-    before = tokenizer.encode(QWEN.opening + QWEN.user)
+    before = tokenizer.encode(form.opening + form.user)
     return (*before, begin, image, end), (end, begin, image)
 
 

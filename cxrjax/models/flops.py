@@ -96,7 +96,9 @@ def step_flops(
     # What flows backwards through each part: scans treat all of their layers alike.
     vision_backward = trains("vision/") and images > 0
     projector_input = vision_backward or trains("projector_norm/")
-    decoder_backward = vision_backward or trains("projector", "decoder/embedder", "decoder/layers/")
+    decoder_backward = vision_backward or trains(
+        "projector", "deepstack/", "decoder/embedder", "decoder/layers/"
+    )
     hidden_backward = decoder_backward or trains("decoder/final_norm")
     tokens = {
         "vision": images * (0 if sizes.vision is None else sizes.vision.num_positions),
@@ -107,6 +109,7 @@ def step_flops(
     backwards = {
         "vision": vision_backward,
         "projector": projector_input,
+        "deepstack": vision_backward or trains("deepstack/norm/"),
         "decoder": decoder_backward,
         "box_head": hidden_backward,
     }
@@ -127,6 +130,8 @@ def step_flops(
         into = backwards[part.removesuffix("_out")]
         if part == "projector_out":
             part, into = "projector", into or trains("projector/")
+        elif part == "deepstack":
+            part, into = "projector", into or (name.endswith("/fc2") and trains("deepstack/fc1/"))
         elif name.startswith("vision/layers/") and sizes.vision is not None:
             kernel = kernel * (sizes.vision.depth - sizes.vision.skip_last) // sizes.vision.depth
         gradients = into + (f"{name}/kernel" in trained)

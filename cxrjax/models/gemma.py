@@ -1,7 +1,7 @@
 """The decoder over [context | question | question ...] sequences, with a key-value cache.
 
-Gemma 1, 2 and 3, Llama, Mistral and Qwen2.5 are one decoder: what tells them apart are fields of
-`DecoderConfig`.
+Gemma 1, 2 and 3, Llama, Mistral, Qwen2.5 and Qwen3 are one decoder: what tells them apart are
+fields of `DecoderConfig`.
 """
 
 import functools
@@ -17,7 +17,15 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cxrjax.errors import UserError
 from cxrjax.models.attention import KeySection, apply_rope, attend, rope_frequencies
-from cxrjax.models.layers import Linear, RMSNorm, TokenDropout, salt, scan_layers, stack_layers
+from cxrjax.models.layers import (
+    Linear,
+    RMSNorm,
+    TokenDropout,
+    salt,
+    scan_layers,
+    stack_layers,
+    take_apart,
+)
 from cxrjax.models.layout import SequenceLayout
 from cxrjax.models.presets import NUM_LOC_TOKENS, DecoderConfig
 from cxrjax.models.splash import SAVED, attend_by_rule
@@ -56,8 +64,8 @@ class Attention(nnx.Module):
         self.k_proj = Linear(config.width, kv_inner, use_bias=bias, rngs=rngs)
         self.v_proj = Linear(config.width, kv_inner, use_bias=bias, rngs=rngs)
         self.o_proj = Linear(inner, config.width, rngs=rngs)
-        self.q_norm = nnx.data(RMSNorm(config.head_dim) if config.qk_norm else None)
-        self.k_norm = nnx.data(RMSNorm(config.head_dim) if config.qk_norm else None)
+        self.q_norm = nnx.data(_norm(config, config.head_dim) if config.qk_norm else None)
+        self.k_norm = nnx.data(_norm(config, config.head_dim) if config.qk_norm else None)
 
     def project(
         self,
@@ -83,7 +91,7 @@ class Attention(nnx.Module):
             local = rope_frequencies(config.head_dim, config.local_rope_base)
             frequencies = jnp.where(is_local, local, frequencies)
         if positions.ndim == 3:  # each pair of a head turns by its own stream
-            positions = positions[..., np.repeat(np.arange(3), config.rope_sections)]
+            positions = positions[..., np.array(config.rope_streams())]
         q, k = apply_rope(q, positions, frequencies), apply_rope(k, positions, frequencies)
         scale = config.head_dim if config.query_scale is None else config.query_scale
         return q * scale**-0.5, k, v
@@ -222,8 +230,8 @@ def _put(
     return jax.vmap(put)(answers, new, step)
 
 
-def _norm(config: DecoderConfig) -> RMSNorm:
-    return RMSNorm(config.width, config.norm_eps, plain=config.plain_norms)
+def _norm(config: DecoderConfig, width: int | None = None) -> RMSNorm:
+    return RMSNorm(width or config.width, config.norm_eps, plain=config.plain_norms)
 
 
 class MLP(nnx.Module):
@@ -440,6 +448,7 @@ class Decoder(nnx.Module):
             for number, block in enumerate(blocks):
                 asked = last if number + 1 == len(blocks) else 0
                 x, of_layer = block(x, layout, self.config.is_local(number), None, asked)
+                x = x if asked else _with_deep(x, layout, number)
                 keys.append(of_layer)
             return x, keys
 
@@ -449,7 +458,7 @@ class Decoder(nnx.Module):
         def apply(layer: Block, x: Array, index: Int[Array, ""]) -> tuple[Array, object]:
             noise = dropout.fold_in(salt("decoder")).fold_in(index) if dropout else None
             x, keys_values = layer(x, layout, local_layers[index], noise)
-            return x, keys_values if return_keys else None
+            return _with_deep(x, layout, index), keys_values if return_keys else None
 
         return scan_layers(self.layers, apply, x, remat=self.remat, unroll=self.unroll)
 
@@ -493,9 +502,15 @@ class Decoder(nnx.Module):
 
     def blocks(self) -> list[Block]:
         """The blocks one by one: a decode loop is faster on them than on stacked ones."""
-        graphdef, state = nnx.split(self.layers)
-        depth = jax.tree.leaves(state)[0].shape[0]
-        return [
-            nnx.merge(graphdef, jax.tree.map(lambda leaf, i=i: leaf[i], state))
-            for i in range(depth)
-        ]
+        return take_apart(self.layers)
+
+
+def _with_deep(
+    x: Float[Array, "B S D"], layout: SequenceLayout, layer: Int[Array, ""] | int
+) -> Float[Array, "B S D"]:
+    """The stream with what is added behind this layer (`SequenceLayout.deep`)."""
+    if layout.deep is None:
+        return x
+    count = len(layout.deep)
+    part = jnp.where(layer < count, layout.deep[jnp.minimum(layer, count - 1)], 0)
+    return x.at[:, : layout.num_context].add(part.astype(x.dtype))

@@ -175,6 +175,48 @@ _QWEN_VISION = {
     "spatial_patch_size": NO_MATTER,  # published, and read by no version
     "tokens_per_second": NO_MATTER,  # of videos
 }
+# Qwen3-VL's decoder and tower.
+_QWEN3_ROPE = Rule(
+    (None,),
+    keys={
+        "rope_type": Rule(("default",)),
+        "rope_theta": _THETA,
+        "mrope_section": Rule(items=tuple(range(1, 2**11))),
+        "mrope_interleaved": Rule((True,)),  # its code does so, whatever stands here
+    },
+)
+_QWEN3_TEXT = {
+    **{key: rule for key, rule in _COMMON.items() if key != "tie_word_embeddings"},
+    **{
+        key: _QWEN_TEXT[key]
+        for key in (
+            *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+            *("num_attention_heads", "num_key_value_heads", "hidden_act", "rms_norm_eps"),
+            *("attention_dropout", "rope_theta"),
+        )
+    },
+    "model_type": Rule(("qwen3_vl_text",)),
+    "head_dim": Rule(most=2**12),
+    "attention_bias": Rule((False, None)),
+    "rope_scaling": _QWEN3_ROPE,
+    "rope_parameters": _QWEN3_ROPE,
+    "tie_word_embeddings": Rule((True, False, None)),
+}
+_QWEN3_VISION = {
+    **{
+        key: rule
+        for key, rule in _QWEN_VISION.items()
+        if key
+        not in (
+            *("window_size", "fullatt_block_indexes", "spatial_patch_size", "tokens_per_second"),
+            "in_chans",
+        )
+    },
+    "model_type": Rule(("qwen3_vl", "qwen3_vl_vision")),
+    "hidden_act": _ACTIVATION,
+    "num_position_embeddings": Rule(most=2**20),
+    "deepstack_visual_indexes": Rule(items=tuple(range(MOST_LAYERS))),
+}
 _VISION = {
     **_COMMON,
     "model_type": Rule(("siglip_vision_model",)),
@@ -260,6 +302,13 @@ _BY_KIND = {
         ),
         "vision_config": Rule((None,), keys=_QWEN_VISION),
     },
+    "qwen3_vl": {
+        **_COMMON,
+        **_QWEN_IDS,
+        "hidden_size": NO_MATTER,  # a note of transformers' beside the parts
+        "text_config": Rule(keys=_QWEN3_TEXT),
+        "vision_config": Rule(keys=_QWEN3_VISION),
+    },
 }
 
 _HALF = Rule(([0.5, 0.5, 0.5], None))
@@ -298,13 +347,13 @@ _CLIP_PICTURE = {
 }
 
 
-# Its images are of any size; ours are resized to one, whatever these say.
-_QWEN_PICTURE = {
-    **_CLIP_PICTURE,
-    **dict.fromkeys(("min_pixels", "max_pixels", "patch_size"), NO_MATTER),
-    "merge_size": NO_MATTER,
+# Qwen-VL's images are of any size; ours are resized to one, whatever these say.
+_ANY_SIZE = {
+    **dict.fromkeys(("min_pixels", "max_pixels", "patch_size", "merge_size"), NO_MATTER),
     "temporal_patch_size": Rule((2,)),
 }
+_QWEN_PICTURE = {**_CLIP_PICTURE, **_ANY_SIZE}
+_QWEN3_PICTURE = {**_PICTURE, **_ANY_SIZE, "do_center_crop": NO_MATTER, "do_pad": NO_MATTER}
 
 
 def _around(picture: Mapping[str, Rule], *more: str) -> dict[str, Rule]:
@@ -322,11 +371,16 @@ _CLIP_PICTURES = {
         *("image_token", "chat_template"),
     ),
 }
-_QWEN_PICTURES = {
-    _PREPROCESSOR: _QWEN_PICTURE,
-    _PROCESSOR: _around(_QWEN_PICTURE, "video_processor", "chat_template"),
+_PICTURES_OF = {
+    "llava": _CLIP_PICTURES,
+    **{
+        kind: {
+            _PREPROCESSOR: picture,
+            _PROCESSOR: _around(picture, "video_processor", "chat_template"),
+        }
+        for kind, picture in (("qwen2_5_vl", _QWEN_PICTURE), ("qwen3_vl", _QWEN3_PICTURE))
+    },
 }
-_PICTURES_OF = {"llava": _CLIP_PICTURES, "qwen2_5_vl": _QWEN_PICTURES}
 
 
 def read_config(directory: str | Path) -> dict[str, Any]:
@@ -357,6 +411,8 @@ def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     values = checked(stated, _BY_KIND[str(kind)], where)
     if kind == "qwen2_5_vl":
         values = _qwen_in_parts(values, where)
+    if kind == "qwen3_vl":
+        _check_qwen3(values, where)
     text = values if kind == "gemma3_text" else values.get("text_config") or {}
     _check_rope(text, where, is_gemma3=str(kind).startswith("gemma3"))
     if states_all(str(kind), values):
@@ -401,6 +457,20 @@ def _qwen_in_parts(values: Mapping[str, Any], where: str) -> dict[str, Any]:
         "vision_config": values["vision_config"],
         "tie_word_embeddings": tied,
     }
+
+
+def _check_qwen3(values: dict[str, Any], where: str) -> None:
+    """Refuses Qwen3-VL's settings without a part, or with two answers to one question."""
+    for part in ("text_config", "vision_config"):
+        if not values.get(part):
+            raise UserError(f"{where}: {part} is not there; use the config.json of the weights")
+    inner = values["text_config"].pop("tie_word_embeddings", None)
+    tied = bool(values.get("tie_word_embeddings"))
+    if inner is not None and inner != tied:
+        raise UserError(
+            f"{where}: tie_word_embeddings is {tied}, and text_config has {inner}; remove the one "
+            "that is wrong"
+        )
 
 
 def _check_rope(text: Mapping[str, Any], where: str, *, is_gemma3: bool) -> None:

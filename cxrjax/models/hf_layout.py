@@ -2,7 +2,7 @@
 
 Pure tables and arithmetic on names and single tensors: reading and writing files is elsewhere.
 Facts from the public configurations and state dicts of transformers' `paligemma`, `gemma3`,
-`gemma3_text`, `llava` and `qwen2_5_vl`.
+`gemma3_text`, `llava`, `qwen2_5_vl` and `qwen3_vl`.
 """
 
 import dataclasses
@@ -21,9 +21,10 @@ from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
 Transform = Literal["same", "transposed", "patches", "frames"]
 
 # By `model_type`.
-ARCHITECTURES = ("paligemma", "gemma3", "gemma3_text", "llava", "qwen2_5_vl")
-# Qwen2.5-VL takes images of any size; ours are of one, which its configuration does not have.
-_QWEN_SIDE = 448
+ARCHITECTURES = ("paligemma", "gemma3", "gemma3_text", "llava", "qwen2_5_vl", "qwen3_vl")
+# Qwen-VL takes images of any size; ours are of one, which its configuration does not have: 16
+# tokens along a side.
+_QWEN_SIDES = {"qwen2_5_vl": 448, "qwen3_vl": 512}
 
 # Prefixes that transformers' versions have given to the same parts, in files and in modules.
 _PARTS = (
@@ -48,7 +49,7 @@ _MODULES = {
     "text.": "model.language_model.",
 }
 
-# The same of Qwen2.5-VL, whose projector is a part of the tower.
+# The same of Qwen-VL, whose projector is a part of the tower.
 _QWEN_PUBLISHED = {"vision.": "visual.", "projector.": "visual.merger.", "text.": "model."}
 _QWEN_MODULES = {
     "vision.": "model.visual.",
@@ -95,8 +96,9 @@ def published_prefixes(config: VLMConfig) -> dict[str, str]:
     """The prefixes of a checkpoint as models of this kind are published; see `found_prefixes`."""
     if config.vision is None:
         return {"text.": "model."}
-    if config.vision.kind == "qwen":
-        return _QWEN_PUBLISHED | ({} if config.decoder.tied else {"lm_head.": "lm_head."})
+    if config.vision.merges:
+        published = _QWEN_PUBLISHED if config.vision.kind == "qwen" else _QWEN_MODULES
+        return published | ({} if config.decoder.tied else {"lm_head.": "lm_head."})
     return _PUBLISHED | ({} if config.decoder.tied else {"lm_head.": "language_model.lm_head."})
 
 
@@ -104,7 +106,7 @@ def module_prefixes(config: VLMConfig) -> dict[str, str]:
     """The prefixes of transformers 5's modules, as PEFT's adapters have them (`found_prefixes`)."""
     if config.vision is None:
         return {"text.": "model."}
-    return dict(_QWEN_MODULES if config.vision.kind == "qwen" else _MODULES)
+    return dict(_QWEN_MODULES if config.vision.merges else _MODULES)
 
 
 def names_of_all_versions(canonical: str) -> list[str]:
@@ -117,6 +119,10 @@ def with_prefix(canonical: str, prefixes: Mapping[str, str]) -> str:
     """Inverse of `canonical_name`, by what `found_prefixes` gave."""
     part, _, rest = canonical.partition(".")
     return prefixes[f"{part}."] + rest
+
+
+# Qwen3-VL's mergers of inner layers, which its tower has.
+_DEEPSTACK = "vision.deepstack_merger_list."
 
 
 @dataclasses.dataclass(frozen=True)
@@ -143,7 +149,10 @@ class TensorRule:
             return [self.name]
         layers = config.vision if self.name.startswith("vision.") else config.decoder
         assert layers is not None
-        return [self.name.format(layer=layer) for layer in range(layers.depth)]
+        depth = layers.depth
+        if self.name.startswith(_DEEPSTACK) and config.vision is not None:
+            depth = len(config.vision.deepstack)
+        return [self.name.format(layer=layer) for layer in range(depth)]
 
     def their_shape(self, shape: tuple[int, ...], patch_size: int) -> tuple[int, ...]:
         """Shape of one of its tensors in a checkpoint, from ours, of all layers where stacked."""
@@ -165,9 +174,15 @@ def tensor_rules(config: VLMConfig) -> list[TensorRule]:
         return rules
     if config.vision.kind == "qwen":
         rules += _qwen_vision_rules()
+    elif config.vision.kind == "qwen3":
+        rules += _qwen3_vision_rules(config.vision)
     else:
         rules += _vision_rules(is_clip=config.vision.kind == "clip")
-    if config.projector == "merger":
+    if config.vision.kind == "qwen3":
+        rules += _norm("projector_norm", "projector.norm")
+        rules += _linear("projector", "projector.linear_fc1", bias=True)
+        rules += _linear("projector_out", "projector.linear_fc2", bias=True)
+    elif config.projector == "merger":
         rules.append(TensorRule("projector_norm/scale", "projector.ln_q.weight", "same"))
         rules += _linear("projector", "projector.mlp.0", bias=True)
         rules += _linear("projector_out", "projector.mlp.2", bias=True)
@@ -189,6 +204,14 @@ def _linear(path: str, name: str, *, bias: bool) -> list[TensorRule]:
     if bias:
         rules.append(TensorRule(f"{path}/bias", f"{name}.bias", "same"))
     return rules
+
+
+def _norm(path: str, name: str) -> list[TensorRule]:
+    """Of a norm with a bias."""
+    return [
+        TensorRule(f"{path}/scale", f"{name}.weight", "same"),
+        TensorRule(f"{path}/bias", f"{name}.bias", "same"),
+    ]
 
 
 _PATCH_BIAS = ("patch_embed/bias", "patch_embedding.bias")
@@ -239,8 +262,7 @@ def _vision_rules(*, is_clip: bool) -> list[TensorRule]:
     if is_clip:
         norms["vision/pre_norm"] = "vision.pre_layrnorm"  # spelled so
     for norm, name in norms.items():
-        rules.append(TensorRule(f"{norm}/scale", f"{name}.weight", "same"))
-        rules.append(TensorRule(f"{norm}/bias", f"{name}.bias", "same"))
+        rules += _norm(norm, name)
     for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
         rules += _linear(f"{ours}/attn/{part}", f"{theirs}.self_attn.{part}", bias=True)
     for part in ("fc1", "fc2"):
@@ -257,6 +279,26 @@ def _qwen_vision_rules() -> list[TensorRule]:
     rules += _linear(f"{ours}/attn/out_proj", f"{theirs}.attn.proj", bias=True)
     for part in ("gate_proj", "up_proj", "down_proj"):
         rules += _linear(f"{ours}/mlp/{part}", f"{theirs}.mlp.{part}", bias=True)
+    return rules
+
+
+def _qwen3_vision_rules(config: VisionConfig) -> list[TensorRule]:
+    ours, theirs = "vision/layers", "vision.blocks.{layer}"
+    rules = [
+        TensorRule("vision/patch_embed/kernel", "vision.patch_embed.proj.weight", "frames"),
+        TensorRule("vision/patch_embed/bias", "vision.patch_embed.proj.bias", "same"),
+        TensorRule("vision/position_embed", "vision.pos_embed.weight", "same"),
+    ]
+    for norm in ("norm1", "norm2"):
+        rules += _norm(f"{ours}/{norm}", f"{theirs}.{norm}")
+    rules += _linear(f"{ours}/attn/qkv_proj", f"{theirs}.attn.qkv", bias=True)
+    rules += _linear(f"{ours}/attn/out_proj", f"{theirs}.attn.proj", bias=True)
+    for part in ("fc1", "fc2"):
+        rules += _linear(f"{ours}/mlp/{part}", f"{theirs}.mlp.linear_{part}", bias=True)
+    if config.deepstack:
+        rules += _norm("deepstack/norm", f"{_DEEPSTACK}{{layer}}.norm")
+        for part in ("fc1", "fc2"):
+            rules += _linear(f"deepstack/{part}", f"{_DEEPSTACK}{{layer}}.linear_{part}", bias=True)
     return rules
 
 
@@ -327,7 +369,7 @@ def _vlm_config(
     kind = config["model_type"]
     if kind == "gemma3_text":
         return VLMConfig(None, _decoder(config, where), loc_token_start, context=())
-    if kind == "qwen2_5_vl":
+    if kind in _QWEN_SIDES:
         return _qwen(config, loc_token_start, context)
     vision, text = config["vision_config"], config["text_config"]
     side, rest = divmod(vision["image_size"], vision["patch_size"])
@@ -387,7 +429,7 @@ def _llava(
 
 
 def _qwen(config: Mapping[str, Any], loc_token_start: int, context: tuple[int, ...]) -> VLMConfig:
-    vision, text = config["vision_config"], config["text_config"]
+    kind, vision, text = config["model_type"], config["vision_config"], config["text_config"]
     if vision["out_hidden_size"] != text["hidden_size"]:
         raise ValueError(
             f"out_hidden_size {vision['out_hidden_size']}, hidden_size {text['hidden_size']}"
@@ -396,46 +438,73 @@ def _qwen(config: Mapping[str, Any], loc_token_start: int, context: tuple[int, .
     _check_divides(4, vision["hidden_size"] // vision["num_heads"], "quarters of the tower's heads")
     unit = vision["patch_size"] * vision["spatial_merge_size"]
     tower = VisionConfig(
-        # The nearest that whole tokens fill, where patches are not of 14.
-        image_size=max(_QWEN_SIDE // unit, 1) * unit,
+        # The nearest that whole tokens fill, where patches are of another size.
+        image_size=max(_QWEN_SIDES[kind] // unit, 1) * unit,
         patch_size=vision["patch_size"],
         width=vision["hidden_size"],
         depth=vision["depth"],
         num_heads=vision["num_heads"],
         mlp_dim=vision["intermediate_size"],
         pool=vision["spatial_merge_size"],
-        kind="qwen",
-        # As its code rounds it: to whole tokens.
-        window=vision["window_size"] // unit * vision["spatial_merge_size"],
-        full_every=_full_every(vision["fullatt_block_indexes"], vision["depth"]),
+        kind="qwen" if kind == "qwen2_5_vl" else "qwen3",
+        **(_windows(vision, unit) if kind == "qwen2_5_vl" else _positions(vision, text)),
     )
-    if not tower.window:
-        raise ValueError(f"window_size {vision['window_size']}, tokens of {unit} pixels")
     heads, width = text["num_attention_heads"], text["hidden_size"]
     _check_divides(text["num_key_value_heads"], heads, "heads of keys and values")
-    _check_divides(2 * heads, width, "halves of heads")
     rope = text["rope_parameters"]
+    own: dict[str, Any]
+    if kind == "qwen2_5_vl":
+        _check_divides(2 * heads, width, "halves of heads")
+        own = {"head_dim": width // heads, "qkv_bias": True}
+        sections = (16, 24, 24)  # its code's default
+    else:
+        own = {"head_dim": text["head_dim"], "qk_norm": True, "rope_interleaved": True}
+        sections = (24, 20, 20)
     decoder = DecoderConfig(
         vocab_size=text["vocab_size"],
         width=width,
         depth=text["num_hidden_layers"],
         num_heads=heads,
         num_kv_heads=text["num_key_value_heads"],
-        head_dim=width // heads,
         mlp_dim=text["intermediate_size"],
         rope_base=float(rope["rope_theta"]),
-        rope_sections=tuple(rope.get("mrope_section", (16, 24, 24))),  # its code's default
+        rope_sections=tuple(rope.get("mrope_section", sections)),
         prefix_attention="past",
         norm_eps=float(text["rms_norm_eps"]),
         plain_norms=True,
         activation="silu",
         scale_embeddings=False,
         tied=bool(config["tie_word_embeddings"]),
-        qkv_bias=True,
+        **own,
     )
     if len(decoder.rope_sections) != 3:
         raise ValueError(f"mrope_section {list(decoder.rope_sections)}, expected three")
     return VLMConfig(tower, decoder, loc_token_start, context=context, projector="merger")
+
+
+def _windows(vision: Mapping[str, Any], unit: int) -> dict[str, Any]:
+    """Of Qwen2.5-VL's tower. `unit`: pixels along a side of a token."""
+    if vision["window_size"] < unit:
+        raise ValueError(f"window_size {vision['window_size']}, tokens of {unit} pixels")
+    return {
+        # As its code rounds it: to whole tokens.
+        "window": vision["window_size"] // unit * vision["spatial_merge_size"],
+        "full_every": _full_every(vision["fullatt_block_indexes"], vision["depth"]),
+    }
+
+
+def _positions(vision: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
+    """Of Qwen3-VL's tower."""
+    rows, deepstack = vision["num_position_embeddings"], list(vision["deepstack_visual_indexes"])
+    if math.isqrt(rows) ** 2 != rows:
+        raise ValueError(f"num_position_embeddings {rows} is no square")
+    in_order = deepstack == sorted(set(deepstack)) and max(deepstack, default=0) < vision["depth"]
+    if not in_order or len(deepstack) > text["num_hidden_layers"]:
+        raise ValueError(
+            f"deepstack_visual_indexes {deepstack} of {vision['depth']} layers, for "
+            f"{text['num_hidden_layers']} of the decoder"
+        )
+    return {"position_side": math.isqrt(rows), "deepstack": tuple(deepstack)}
 
 
 def _full_every(indexes: list[int], depth: int) -> int:

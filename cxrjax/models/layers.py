@@ -1,7 +1,7 @@
 """Layers: dropout of tokens, matrix products, linear maps, norms, scans, and a box head."""
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import flax.struct
@@ -215,6 +215,7 @@ def scan_layers(
     *,
     remat: str,
     unroll: bool,
+    keep: Sequence[int] = (),
 ) -> tuple[Array, Any]:
     """Applies stacked layers one after the other.
 
@@ -224,6 +225,7 @@ def scan_layers(
         x: the residual stream.
         remat: a name in `REMAT`: what is kept for the backward pass.
         unroll: write the loop out; on a CPU a rolled scan costs about a fifth more time.
+        keep: layers whose residual stream is returned in place of outputs, of which there are none.
 
     Returns:
         The residual stream and the layers' outputs, stacked.
@@ -241,7 +243,28 @@ def scan_layers(
         # A scan body is never merged with its neighbours, so the barrier against common
         # subexpression elimination would only cost time.
         body = jax.checkpoint(body, prevent_cse=unroll, policy=_REMAT_POLICIES[remat])
-    return jax.lax.scan(body, x, (state, jnp.arange(depth)), unroll=unroll)
+    scanned = (state, jnp.arange(depth))
+    if not keep:
+        return jax.lax.scan(body, x, scanned, unroll=unroll)
+
+    # Beside the body, so that the backward pass does not keep these at every layer.
+    def keeping(carried: tuple[Array, Array], scanned: tuple[Any, Array]) -> tuple[Any, None]:
+        x, kept = carried
+        x, _ = body(x, scanned)
+        here = jnp.asarray(keep) == scanned[1]
+        return (x, jnp.where(here.reshape(-1, *[1] * x.ndim), x, kept)), None
+
+    kept = jnp.zeros((len(keep), *x.shape), x.dtype)
+    return jax.lax.scan(keeping, (x, kept), scanned, unroll=unroll)[0]
+
+
+def take_apart(layers: Any) -> list[Any]:
+    """The layers of `stack_layers` one by one."""
+    graphdef, state = nnx.split(layers)
+    depth = jax.tree.leaves(state)[0].shape[0]
+    return [
+        nnx.merge(graphdef, jax.tree.map(lambda leaf, i=i: leaf[i], state)) for i in range(depth)
+    ]
 
 
 def salt(name: str) -> int:

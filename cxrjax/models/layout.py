@@ -7,7 +7,7 @@ with another one, so that nothing of the size of the whole sequence squared exis
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from cxrjax.models.presets import DecoderConfig
 from cxrjax.models.splash import SplashLayout
@@ -42,6 +42,7 @@ class SequenceLayout(NamedTuple):
         seen_locally: in the layers with a sliding window; None where the window holds everything
             or no layer has one.
         splash: the same by rules, for the kernels of splash.py; None: masks alone tell.
+        deep: what is added to the context behind each of the first layers, [n, B, C, D].
     """
 
     num_context: int
@@ -50,6 +51,7 @@ class SequenceLayout(NamedTuple):
     seen: Visibility
     seen_locally: Visibility | None
     splash: SplashLayout | None = None
+    deep: Float[Array, "n B C D"] | None = None
 
 
 class Context(NamedTuple):

@@ -342,11 +342,15 @@ def _commonest(values: Mapping[str, Any]) -> Any:
     return max(sorted(set(found)), key=found.count)
 
 
+# What transformers calls the layers of a decoder and of towers, and Qwen3-VL's inner mergers.
+_STACKS = "layers|blocks|deepstack_merger_list"
+
+
 def _module_pattern(names: list[str]) -> str:
     """A regular expression for the modules of one stack; PEFT wants a full match."""
     if len(names) == 1:
         return re.escape(names[0])
-    first, stack, last = re.split(r"(layers|blocks)\.0\.", names[0], maxsplit=1)
+    first, stack, last = re.split(rf"({_STACKS})\.0\.", names[0], maxsplit=1)
     return rf"{re.escape(first)}{stack}\.\d+\.{re.escape(last)}"
 
 
@@ -356,7 +360,7 @@ def _target(names: list[str], without: frozenset[int]) -> str:
     if not without:
         return pattern
     layers = "|".join(str(layer) for layer in range(len(names)) if layer not in without)
-    return re.sub(r"(layers|blocks)\\\.\\d\+", rf"\1\\.({layers})", pattern)
+    return re.sub(rf"({_STACKS})\\\.\\d\+", rf"\1\\.({layers})", pattern)
 
 
 def _canonical_key(name: str) -> str:

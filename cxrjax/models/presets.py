@@ -30,12 +30,17 @@ class VisionConfig:
         pool: squares of so many patches a side become one token: averaged before the projector
             (Gemma 3: 4), of "qwen" put side by side for it (2).
         kind: "siglip"; "clip": a class token in front of the patches, a norm before the first
-            layer, patches without bias, another activation and epsilon, and its own colours; or
+            layer, patches without bias, another activation and epsilon, and its own colours;
             "qwen": rows and columns as rotary positions, RMS norms, gated units, one map for
-            queries, keys and values, patches of two equal frames, CLIP's colours.
+            queries, keys and values, patches of two equal frames, CLIP's colours; or "qwen3":
+            the same with SigLIP's norms, units, colours and biases, and a table of positions.
         skip_last: of CLIP, so many last layers are there and not asked (LLaVA: 1).
         window: of "qwen", patches a side of the squares that see only themselves.
         full_every: of so many layers the last one sees the whole image, the others their square.
+        position_side: of "qwen3", rows and columns of the table of positions, which is stretched
+            over the patches.
+        deepstack: of "qwen3", the layers, from 0, whose patches are merged too, and added to the
+            image's tokens behind the decoder's first layers, one each (DeepStack).
     """
 
     image_size: int
@@ -45,10 +50,23 @@ class VisionConfig:
     num_heads: int
     mlp_dim: int
     pool: int = 1
-    kind: Literal["siglip", "clip", "qwen"] = "siglip"
+    kind: Literal["siglip", "clip", "qwen", "qwen3"] = "siglip"
     skip_last: int = 0
     window: int | None = None
     full_every: int = 1
+    position_side: int | None = None
+    deepstack: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        # A list, where it comes from a file.
+        object.__setattr__(self, "deepstack", tuple(self.deepstack))
+        if any(layer >= self.depth for layer in self.deepstack):
+            raise ValueError(f"deepstack {self.deepstack} of {self.depth} layers")
+
+    @property
+    def merges(self) -> bool:
+        """Says whether the patches of a token leave the tower side by side."""
+        return self.kind in ("qwen", "qwen3")
 
     def is_local(self, layer: int) -> bool:
         """Says whether layer number `layer`, from 0, sees only squares of the image."""
@@ -61,8 +79,13 @@ class VisionConfig:
 
     @property
     def feature_width(self) -> int:
-        """Numbers that the projector is given of a token."""
-        return self.width * (self.pool**2 if self.kind == "qwen" else 1)
+        """Numbers that the tower gives of a token: of the last layer, then of `deepstack`."""
+        return self.merged_width * (1 + len(self.deepstack))
+
+    @property
+    def merged_width(self) -> int:
+        """Numbers of a token that one layer gives, and the projector is given."""
+        return self.width * (self.pool**2 if self.merges else 1)
 
     @property
     def num_patches(self) -> int:
@@ -70,7 +93,7 @@ class VisionConfig:
 
     @property
     def num_positions(self) -> int:
-        """Rows of the table of positions: the patches, and CLIP's class token."""
+        """Places in the tower's sequence: the patches, and CLIP's class token."""
         return self.num_patches + (self.kind == "clip")
 
     @property
@@ -104,6 +127,7 @@ class DecoderConfig:
         qkv_bias: queries, keys and values have biases (Qwen).
         rope_sections: how many pairs of a head's entries turn by a token's time, row and column
             (Qwen2.5-VL), in this order; none: all by its place in the sequence.
+        rope_interleaved: the three take turns instead, and what is left is time's (Qwen3-VL).
     """
 
     vocab_size: int
@@ -131,12 +155,27 @@ class DecoderConfig:
     tied: bool = True
     qkv_bias: bool = False
     rope_sections: tuple[int, ...] = ()
+    rope_interleaved: bool = False
 
     def __post_init__(self) -> None:
         # Lists, where they come from a file.
         object.__setattr__(self, "rope_sections", tuple(self.rope_sections))
         if self.rope_sections and sum(self.rope_sections) != self.head_dim // 2:
             raise ValueError(f"rope_sections {self.rope_sections} of heads of {self.head_dim}")
+        if self.rope_sections:
+            counts = [self.rope_streams().count(stream) for stream in range(3)]
+            if counts != list(self.rope_sections):
+                raise ValueError(f"rope_sections {self.rope_sections} cannot take turns")
+
+    def rope_streams(self) -> list[int]:
+        """Time, row or column (0, 1, 2) of each pair of a head's entries."""
+        if not self.rope_interleaved:
+            return [n for n, count in enumerate(self.rope_sections) for _ in range(count)]
+        streams = [0] * (self.head_dim // 2)
+        for n in (1, 2):
+            for place in range(n, min(3 * self.rope_sections[n], len(streams)), 3):
+                streams[place] = n
+        return streams
 
     def is_local(self, layer: int) -> bool:
         """Says whether layer number `layer`, from 0, sees only a sliding window."""
@@ -155,7 +194,7 @@ class VLMConfig:
         second_image: what is put in behind the first `IMAGE` where there is a second image.
         projector: "linear" (PaliGemma), "normed": an RMS norm and a map without bias (Gemma 3),
             "mlp": two maps with a GELU between them (LLaVA 1.5), or "merger": each patch normed,
-            those of a token side by side, and two such maps (Qwen2.5-VL).
+            those of a token side by side, and two such maps (Qwen2.5-VL and Qwen3-VL).
     """
 
     vision: VisionConfig | None
@@ -218,7 +257,7 @@ def check_sizes(sizes: VLMConfig) -> None:
             if dataclasses.is_dataclass(value) or field.name in (*_CONTEXTS, "vision"):
                 continue
             if typing.get_origin(kind) is tuple:
-                fits = len(value) in (0, 3) and all(type(n) is int and n > 0 for n in value)
+                fits = len(value) <= _DEEPEST and all(type(n) is int and n >= 0 for n in value)
             elif typing.get_origin(kind) is Literal:
                 fits = value in typing.get_args(kind)
             elif kind is bool or value is None:

@@ -1,4 +1,4 @@
-"""The vision tower, SigLIP's, CLIP's or Qwen2.5-VL's: patches in, features of each out."""
+"""The vision tower, SigLIP's, CLIP's or Qwen-VL's: patches in, features of each out."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, VisionConfig
 from cxrjax.models.splash import SAVED, AttentionKind, attend_to_all
 from cxrjax.models.windows import Windows, make_windows
 
-# Of Qwen2.5-VL's tower; its configuration has no other.
+# Of Qwen-VL's towers; their configurations have no other.
 _ROPE_BASE = 10_000.0
 # Qwen's patches are of this many frames; those of a picture are the same.
 _FRAMES = 2
@@ -34,7 +34,8 @@ def _eps(config: VisionConfig) -> float:
     return 1e-5 if config.kind == "clip" else 1e-6
 
 
-def _norm(config: VisionConfig) -> LayerNorm | RMSNorm:
+def tower_norm(config: VisionConfig) -> LayerNorm | RMSNorm:
+    """A norm of patches, as the tower's layers have and Qwen's mergers."""
     if config.kind == "qwen":
         return RMSNorm(config.width, plain=True)
     return LayerNorm(config.width, _eps(config))
@@ -92,7 +93,7 @@ def _dense(
 
 
 class WindowedAttention(nnx.Module):
-    """Qwen2.5-VL's: one map for queries, keys and values, which turn by row and column."""
+    """Qwen-VL's: one map for queries, keys and values, which turn by row and column."""
 
     def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         self.attention = attention
@@ -131,7 +132,11 @@ class WindowedAttention(nnx.Module):
                 return _dense(q, k, v, seen)
             return attend_to_all(q, k, v, kind=self.attention)
 
-        out = checkpoint_name(jax.lax.cond(is_local, within, everywhere, q, k, v), SAVED)
+        if windows.count == 1:
+            out = everywhere(q, k, v)
+        else:
+            out = jax.lax.cond(is_local, within, everywhere, q, k, v)
+        out = checkpoint_name(out, SAVED)
         return self.out_proj(out.reshape(rows, length, width), drop("out_proj"))
 
 
@@ -176,11 +181,11 @@ class VisionBlock(nnx.Module):
     """Pre-norm transformer block."""
 
     def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
-        is_qwen = config.kind == "qwen"
-        self.norm1 = _norm(config)
-        self.attn = (WindowedAttention if is_qwen else VisionAttention)(config, rngs, attention)
-        self.norm2 = _norm(config)
-        self.mlp = (GatedVisionMLP if is_qwen else VisionMLP)(config, rngs)
+        of_whole = WindowedAttention if config.merges else VisionAttention
+        self.norm1 = tower_norm(config)
+        self.attn = of_whole(config, rngs, attention)
+        self.norm2 = tower_norm(config)
+        self.mlp = (GatedVisionMLP if config.kind == "qwen" else VisionMLP)(config, rngs)
 
     def __call__(
         self, x: Float[Array, "B N D"], dropout: TokenDropout | None, *parts: Any
@@ -190,14 +195,30 @@ class VisionBlock(nnx.Module):
         return x + self.mlp(self.norm2(x), dropout)
 
 
+class DeepMerger(nnx.Module):
+    """Qwen3-VL's of an inner layer: the patches of a token normed together, and two maps."""
+
+    def __init__(self, config: VisionConfig, width: int, rngs: nnx.Rngs):
+        self.norm = LayerNorm(config.merged_width, _eps(config))
+        self.fc1 = Linear(config.merged_width, config.merged_width, use_bias=True, rngs=rngs)
+        self.fc2 = Linear(config.merged_width, width, use_bias=True, rngs=rngs)
+
+    def __call__(
+        self, x: Float[Array, "B N V"], dropout: TokenDropout | None
+    ) -> Float[Array, "B N D"]:
+        drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
+        hidden = jax.nn.gelu(self.fc1(self.norm(x), drop("fc1")), approximate=False)
+        return self.fc2(hidden, drop("fc2"))
+
+
 class VisionTower(nnx.Module):
     """Images in, one feature vector a patch or token out, in reading order.
 
     Sources: SigLIP (arXiv 2303.15343) without its pooling head, as PaliGemma (arXiv 2407.07726);
     CLIP (arXiv 2103.00020) up to the layer before the last, without its class token, as LLaVA
-    (arXiv 2310.03744); Qwen2.5-VL (arXiv 2502.13923), of which the patches of a token come side by
-    side, as its merger wants them. What of CLIP isn't asked, the last layer and norm, is a
-    parameter all the same: it goes in and out with the checkpoint.
+    (arXiv 2310.03744); Qwen2.5-VL and Qwen3-VL (arXiv 2502.13923, 2511.21631), of which the patches
+    of a token come side by side, as the merger wants them. What of CLIP isn't asked, the last layer
+    and norm, is a parameter all the same: it goes in and out with the checkpoint.
     """
 
     def __init__(
@@ -213,8 +234,7 @@ class VisionTower(nnx.Module):
             raise ValueError(
                 f"image size {config.image_size} is no multiple of patch {config.patch_size}"
             )
-        self.is_qwen = config.kind == "qwen"
-        if self.is_qwen and config.image_size % (config.patch_size * config.pool):
+        if config.merges and config.image_size % (config.patch_size * config.pool):
             raise ValueError(
                 f"image size {config.image_size} is no multiple of {config.pool} patches of "
                 f"{config.patch_size}"
@@ -226,9 +246,9 @@ class VisionTower(nnx.Module):
         self.is_clip = config.kind == "clip"
         self.num_layers = config.depth - config.skip_last
         self.patch_embed = Linear(
-            config.patch_size**2 * 3 * (_FRAMES if self.is_qwen else 1),
+            config.patch_size**2 * 3 * (_FRAMES if config.merges else 1),
             config.width,
-            use_bias=config.kind == "siglip",
+            use_bias=config.kind in ("siglip", "qwen3"),
             rngs=rngs,
         )
         self.class_embed = nnx.data(None)
@@ -237,12 +257,13 @@ class VisionTower(nnx.Module):
             self.class_embed = nnx.data(nnx.Param(drawn))
         self.pre_norm = nnx.data(LayerNorm(config.width, _eps(config)) if self.is_clip else None)
         self.position_embed: Any = nnx.data(None)
-        if not self.is_qwen:
-            drawn = jax.random.normal(rngs.params(), (config.num_positions, config.width))
+        if config.kind != "qwen":
+            rows = (config.position_side or 0) ** 2 or config.num_positions
+            drawn = jax.random.normal(rngs.params(), (rows, config.width))
             self.position_embed = nnx.data(nnx.Param(config.width**-0.5 * drawn))
         self.layers = stack_layers(lambda r: VisionBlock(config, r, attention), config.depth, rngs)
         self.final_norm: Any = nnx.data(
-            None if self.is_qwen else LayerNorm(config.width, _eps(config))
+            None if config.merges else LayerNorm(config.width, _eps(config))
         )
 
     def __call__(
@@ -251,11 +272,11 @@ class VisionTower(nnx.Module):
         """Args: images in [-1, 1]; dropout: noise for LoRA branches in training, else None."""
         rows, height, width, _ = images.shape
         p = self.patch_size
-        if self.is_clip or self.is_qwen:
+        if self.config.kind in ("clip", "qwen"):
             images = _clip_colours(images)
         patches = images.reshape(rows, height // p, p, width // p, p, 3)
         patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(rows, -1, p * p * 3)
-        if self.is_qwen:
+        if self.config.merges:
             return self._in_windows(jnp.concatenate([patches] * _FRAMES, axis=-1), dropout)
         x = self.patch_embed(patches)
         if self.class_embed is not None:
@@ -282,23 +303,38 @@ class VisionTower(nnx.Module):
         """The layers over patches in the order of their windows, and tokens of what comes out."""
         config = self.config
         windows = make_windows(config.image_size // config.patch_size, config.pool, config.window)
-        x = self.patch_embed(patches)[:, windows.order]
+        x = self.patch_embed(patches)
+        if self.position_embed is not None:
+            x = x + self._stretched_positions().astype(x.dtype)
+        x = x[:, windows.order]
         local_layers = jnp.array([config.is_local(layer) for layer in range(config.depth)])
 
         def apply(layer: VisionBlock, x: Array, index: Int[Array, ""]) -> tuple[Array, None]:
             noise = dropout.fold_in(salt("vision")).fold_in(index) if dropout else None
             return layer(x, noise, windows, local_layers[index]), None
 
-        x, _ = scan_layers(self.layers, apply, x, remat=self.remat, unroll=self.unroll)
-        return x[:, windows.back].reshape(x.shape[0], config.num_tokens, config.feature_width)
+        x, kept = scan_layers(
+            self.layers, apply, x, remat=self.remat, unroll=self.unroll, keep=config.deepstack
+        )
+        parts = [x] if kept is None else [x, *kept]
+        shape = (x.shape[0], config.num_tokens, config.merged_width)
+        return jnp.concatenate([part[:, windows.back].reshape(shape) for part in parts], axis=-1)
+
+    def _stretched_positions(self) -> Float[Array, "N D"]:
+        """The table between its corners, at as many places as there are patches."""
+        config, table = self.config, self.position_embed[...].astype(jnp.float32)
+        assert config.position_side is not None
+        table = table.reshape(config.position_side, config.position_side, -1)
+        down = across = _between(config.image_size // config.patch_size, config.position_side)
+        return jnp.einsum("rs,ct,std->rcd", down, across, table).reshape(-1, table.shape[-1])
 
     def resize_positions(self, config: VisionConfig) -> None:
         """Interpolates the position embeddings, where there are any, for images of another size.
 
         As PaliGemma went from 224 to 448 and 896 pixels (arXiv 2407.07726, section 3.2).
         """
-        if self.position_embed is None:
-            return
+        if self.position_embed is None or self.config.merges:
+            return  # nothing depends on the size
         # CLIP's class token keeps its own.
         whole = self.position_embed[...]
         first, positions = whole[: int(self.is_clip)], whole[int(self.is_clip) :]
@@ -307,6 +343,12 @@ class VisionTower(nnx.Module):
         grid = jax.image.resize(grid, (wanted, wanted, grid.shape[-1]), "bilinear")
         grid = grid.reshape(wanted**2, -1)
         self.position_embed = nnx.Param(jnp.concatenate([first, grid]) if self.is_clip else grid)
+
+
+def _between(places: int, knots: int) -> Float[np.ndarray, "p k"]:
+    """Weights of knots at places evenly from the first knot to the last (linear between them)."""
+    at = np.arange(places, dtype=np.float32) * ((knots - 1) / max(places - 1, 1))
+    return np.maximum(1 - np.abs(at[:, None] - np.arange(knots)), 0).astype(np.float32)
 
 
 def normalize_images(images: Array, dtype: jnp.dtype) -> Float[Array, "B H W 3"]:

@@ -1,4 +1,4 @@
-"""PaliGemma, MedGemma, LLaVA and Qwen2.5-VL: images and questions in, hidden states out."""
+"""PaliGemma, MedGemma, LLaVA and Qwen-VL: images and questions in, hidden states out."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -10,10 +10,10 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from cxrjax.models.gemma import Block, DecodeMasks, Decoder, LayerCache
-from cxrjax.models.layers import Linear, RMSNorm, TokenDropout, salt
+from cxrjax.models.layers import Linear, RMSNorm, TokenDropout, salt, stack_layers, take_apart
 from cxrjax.models.layout import Context, SequenceLayout, image_of_token, make_layout
 from cxrjax.models.presets import IMAGE, VLMConfig
-from cxrjax.models.siglip import VisionTower, normalize_images
+from cxrjax.models.siglip import DeepMerger, VisionTower, normalize_images, tower_norm
 from cxrjax.models.splash import AttentionKind, image_spans, make_splash_layout
 
 ShareMode = Literal["tower", "image"]
@@ -35,7 +35,7 @@ class VLM(nnx.Module):
     """Tower, projector, decoder.
 
     PaliGemma: arXiv 2407.07726, 2412.03555; Gemma 3: 2503.19786; LLaVA 1.5: 2310.03744;
-    Qwen2.5-VL: 2502.13923.
+    Qwen2.5-VL: 2502.13923; Qwen3-VL: 2511.21631.
 
     Several questions of one image go through together, and never see each other. What stands
     before the question, the image among it, is the context.
@@ -82,20 +82,24 @@ class VLM(nnx.Module):
             else VisionTower(vision, rngs, remat=remat, unroll=unroll, attention=attention)
         )
         kind = config.projector if vision is not None else None
-        given = 0 if vision is None else vision.feature_width
+        given = 0 if vision is None else vision.merged_width
         # LLaVA's two maps meet in the decoder's width, Qwen's in that of what they are given.
         between = given if kind == "merger" else width
-        self.projector_norm = nnx.data(
-            RMSNorm(vision.width, plain=kind == "merger")
-            if vision is not None and kind in ("normed", "merger")
-            else None
-        )
+        norm: Any = None
+        if vision is not None and kind in ("normed", "merger"):
+            norm = tower_norm(vision) if kind == "merger" else RMSNorm(vision.width)
+        self.projector_norm = nnx.data(norm)
         self.projector = nnx.data(
             None if kind is None else Linear(given, between, use_bias=kind != "normed", rngs=rngs)
         )
         self.projector_out = nnx.data(
             Linear(between, width, use_bias=True, rngs=rngs) if kind in ("mlp", "merger") else None
         )
+        self.deepstack: Any = nnx.data(None)
+        if vision is not None and vision.deepstack:
+            self.deepstack = nnx.data(
+                stack_layers(lambda r: DeepMerger(vision, width, r), len(vision.deepstack), rngs)
+            )
         self.decoder = Decoder(
             config.decoder, config.loc_token_start, rngs, remat=remat, unroll=unroll
         )
@@ -110,6 +114,10 @@ class VLM(nnx.Module):
             images: uint8, or floats in [-1, 1], [B, H, W, 3]; [B, I, H, W, 3] with several
                 images a row, whose tokens then follow one another; or what `image_features` gave
                 for one image a row, [B, N, V].
+
+        Returns:
+            Behind the tokens, along the last axis, stands what is added to them within the decoder
+            (`VisionConfig.deepstack`), a width each.
         """
         if self.projector is None:
             raise ValueError("this model has no vision tower: it takes no images")
@@ -118,7 +126,10 @@ class VLM(nnx.Module):
             dropout = None if dropout is None else dropout.of_images(images.shape[1])
             images = images.reshape(-1, *images.shape[2:])
         features = images if images.ndim == 3 else self.image_features(images, dropout)
-        features = features.astype(self.dtype)
+        # Of the last layer, and of those within the tower.
+        features, *inner = jnp.split(
+            features.astype(self.dtype), 1 + len(self.config.vision.deepstack), axis=-1
+        )
         if self.projector_norm is not None:
             # Patch by patch, where a token has several.
             width = self.projector_norm.scale.shape[-1]
@@ -128,6 +139,15 @@ class VLM(nnx.Module):
         if self.projector_out is not None:
             second = None if dropout is None else dropout.fold_in(salt("projector_out"))
             tokens = self.projector_out(jax.nn.gelu(tokens, approximate=False), second)
+        if inner:
+            drop = None if dropout is None else dropout.fold_in(salt("deepstack"))
+            deep = [
+                merger(part, None if drop is None else drop.fold_in(number))
+                for number, (merger, part) in enumerate(
+                    zip(take_apart(self.deepstack), inner, strict=True)
+                )
+            ]
+            tokens = jnp.concatenate([tokens, *deep], axis=-1)
         return tokens.reshape(rows, -1, tokens.shape[-1]) if several else tokens
 
     def image_features(
@@ -142,7 +162,7 @@ class VLM(nnx.Module):
         if config is None or self.vision is None:
             raise ValueError("this model has no vision tower: it takes no images")
         features = self.vision(normalize_images(images, jnp.dtype(self.dtype)), dropout)
-        if config.pool == 1 or config.kind == "qwen":  # whose tower gives whole tokens
+        if config.pool == 1 or config.merges:  # whose tower gives whole tokens
             return features
         side, pool = config.image_size // config.patch_size // config.pool, config.pool
         squares = features.reshape(features.shape[0], side, pool, side, pool, -1)
@@ -383,7 +403,7 @@ class VLM(nnx.Module):
         context_mask: Bool[Array, "B C"] | None,
         dropout: TokenDropout | None,
     ) -> tuple[Float[Array, "B C D"], Context]:
-        """The embedded context: image tokens in their places among the text."""
+        """The embedded context: image tokens in their places among the text, as wide as these."""
         dtype = jnp.dtype(self.dtype)
         features = None if images is None else self.encode_images(images, dropout)
         if context_tokens is None and self.config.context == (IMAGE,) and features is not None:
@@ -397,6 +417,8 @@ class VLM(nnx.Module):
             place = jnp.clip(jnp.cumsum(is_image, axis=1) - 1, 0, features.shape[1] - 1)
             place = jnp.broadcast_to(place, (rows, num_tokens))[..., None]
             in_place = jnp.take_along_axis(features, place, axis=1)
+            more = features.shape[-1] - embedded.shape[-1]  # nothing of text within the decoder
+            embedded = jnp.pad(embedded, ((0, 0), (0, 0), (0, more)))
             embedded = jnp.where(is_image[..., None], in_place, embedded)
         return embedded, Context(num_tokens, image_of_token(is_image), context_mask, self._side)
 
@@ -451,6 +473,9 @@ class VLM(nnx.Module):
         if packing is not None:
             tokens = jnp.take_along_axis(tokens, packing, axis=1)
         text = self.decoder.embedder.encode(tokens, embedded.dtype)
+        embedded, *deep = jnp.split(embedded, embedded.shape[-1] // text.shape[-1], axis=-1)
+        if deep:
+            layout = layout._replace(deep=jnp.stack(deep))
         return jnp.concatenate([embedded, text], axis=1), layout
 
 

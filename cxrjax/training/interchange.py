@@ -23,6 +23,7 @@ from cxrjax.files import read_json_object, reading
 from cxrjax.input_pipeline.chat import (
     GEMMA,
     QWEN,
+    QWEN3,
     check_template,
     context_ids,
     qwen_context,
@@ -80,6 +81,7 @@ _SIDE_FILES = (
     "generation_config.json",
 )
 _TOKENIZERS = (TOKENIZER_FILE, TOKENIZER_JSON)
+_QWENS = {"qwen2_5_vl": QWEN, "qwen3_vl": QWEN3}
 _MOST_SIDE_BYTES = 64 * MIB
 
 
@@ -126,7 +128,7 @@ def import_hf(
     tokenizer = load_tokenizer(source)
     sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer)
     if sizes.decoder.prefix_attention == "causal" or sizes.projector == "merger":
-        check_template(source, QWEN if sizes.projector == "merger" else GEMMA)
+        check_template(source, _QWENS.get(config["model_type"], GEMMA))
     files = open_checkpoint(source)
     arrays = read_parameters(files, sizes, dtype, where=str(source))
     prefixes = found_prefixes(tensor.name for tensor in files.tensors.values())
@@ -330,8 +332,8 @@ def _sizes(config: Mapping[str, Any], where: str, tokenizer: Tokenizer) -> VLMCo
         second_image = second_image_ids(tokenizer, IMAGE)
     if kind == "llava":
         context, second_image = llava_context(tokenizer, IMAGE, _turns_of(config))
-    if kind == "qwen2_5_vl":
-        context, second_image = qwen_context(tokenizer, IMAGE)
+    if kind in _QWENS:
+        context, second_image = qwen_context(tokenizer, IMAGE, _QWENS[kind])
     sizes = vlm_config(config, where, tokenizer.loc_token_start, context, second_image)
     check_vocabulary(tokenizer, sizes.decoder.vocab_size)
     return sizes
@@ -346,8 +348,9 @@ def _settings(sizes: VLMConfig, turns: Turns) -> ExperimentConfig:
     """Settings by which a model of this kind wants to be asked, as far as its family says."""
     preset = preset_of(sizes)
     if sizes.projector == "merger":
-        # Qwen2.5-VL: conversations; boxes in JSON, pixels of the input.
-        rule = RESIZE_RULES["qwen2.5_vl_448"]
+        # Qwen-VL: conversations; boxes in JSON, pixels of the input or its thousandths.
+        is_third = sizes.vision is not None and sizes.vision.kind == "qwen3"
+        rule = RESIZE_RULES["qwen3_vl_512" if is_third else "qwen2.5_vl_448"]
         return ExperimentConfig(
             model=ModelConfig(preset=preset, share="image"),
             data=DataConfig(prompt="qwen", codec=rule.codec, geometry=rule.placing),

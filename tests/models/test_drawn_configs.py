@@ -54,6 +54,12 @@ def test_what_is_stated_is_what_is_read(kind, seed):
     assert decoder.num_kv_heads == text["num_key_value_heads"]
     rope = text.get("rope_scaling") or text.get("rope_parameters", {}).get("full_attention") or {}
     is_stretched = "linear" in (rope.get("rope_type"), rope.get("type"))
+    if kind == "qwen3":
+        whole = text.get("rope_scaling") or text["rope_parameters"]
+        assert list(decoder.rope_sections) == whole["mrope_section"] and decoder.rope_interleaved
+        assert list(sizes.vision.deepstack) == config["vision_config"]["deepstack_visual_indexes"]
+        assert decoder.tied == config.get("tie_word_embeddings", False)
+        return
     if kind == "qwen":
         whole = text.get("rope_scaling") or text["rope_parameters"]
         assert list(decoder.rope_sections) == whole["mrope_section"]

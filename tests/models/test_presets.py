@@ -17,9 +17,9 @@ from cxrjax.training.config_file import typed_config
 from cxrjax.training.step import init_state, make_optimizer, make_train_step
 
 # What the checkpoints' own metadata says (google/paligemma-3b-pt-*, google/paligemma2-*-pt-*,
-# google/medgemma-*-it, google/gemma-3-270m, google/gemma-3-1b-pt, Qwen/Qwen2.5-VL-*-Instruct; and
-# what transformers counts of the same configurations). Between sizes of the image
-# only the position embeddings differ.
+# google/medgemma-*-it, google/gemma-3-270m, google/gemma-3-1b-pt, Qwen/Qwen2.5-VL-*-Instruct,
+# Qwen/Qwen3-VL-*-Instruct; and what transformers counts of the same configurations). Between sizes
+# of the image only the position embeddings differ.
 PUBLISHED = {
     "paligemma_3b_224": 2_923_466_480,
     "paligemma_3b_448": 2_924_351_216,
@@ -40,6 +40,9 @@ PUBLISHED = {
     "llava_med15_7b": 7_566_219_264,
     "qwen25_vl_3b": 3_754_622_976,
     "qwen25_vl_7b": 8_292_166_656,
+    "qwen3_vl_2b": 2_127_532_032,
+    "qwen3_vl_4b": 4_437_815_808,
+    "qwen3_vl_8b": 8_767_123_696,
     "gemma3_270m": 268_098_176,
     "gemma3_1b": 999_885_952,
 }

@@ -73,7 +73,19 @@ QWEN = VLMConfig(
     second_image=(1051, 1050, IMAGE),
     projector="merger",
 )
-each_causal = pytest.mark.parametrize("config", [GEMMA3, QWEN], ids=["gemma3", "qwen"])
+# What the decoder's first two layers add to the image besides.
+QWEN3 = dataclasses.replace(
+    QWEN,
+    vision=dataclasses.replace(
+        QWEN.vision, kind="qwen3", window=None, full_every=1, position_side=5, deepstack=(0, 1)
+    ),
+    decoder=dataclasses.replace(
+        QWEN.decoder, qkv_bias=False, qk_norm=True, rope_sections=(2, 1, 1), rope_interleaved=True
+    ),
+)
+each_causal = pytest.mark.parametrize(
+    "config", [GEMMA3, QWEN, QWEN3], ids=["gemma3", "qwen", "qwen3"]
+)
 ROWS, QUESTIONS, PREFIX, ANSWER = 2, 3, 5, 6
 
 
@@ -234,10 +246,10 @@ SMALL_PALIGEMMA = dataclasses.replace(
 
 
 @pytest.mark.parametrize("share", ["image", "tower"])
-@pytest.mark.parametrize("family", ["gemma3", "paligemma", "qwen"])
+@pytest.mark.parametrize("family", ["gemma3", "paligemma", "qwen", "qwen3"])
 def test_a_row_without_a_second_image_is_as_of_one_image(model, share, family):
     gemma3 = dataclasses.replace(GEMMA3, second_image=(1051, 9, 1050, IMAGE))
-    config = {"gemma3": gemma3, "paligemma": SMALL_PALIGEMMA, "qwen": QWEN}[family]
+    config = {"gemma3": gemma3, "paligemma": SMALL_PALIGEMMA, "qwen": QWEN, "qwen3": QWEN3}[family]
     inputs = batch(np.random.default_rng(6))
     made = model(share, config)
     one = states(made, inputs)

@@ -58,6 +58,15 @@ _QWEN_VISION = {
     "fullatt_block_indexes": [1, 3],
     "out_hidden_size": _QWEN["hidden_size"],
 }
+_QWEN3 = _LLAMA | {
+    "hidden_size": 30,
+    "rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 1e4},
+}
+_QWEN3_VISION = {
+    key: value
+    for key, value in _QWEN_VISION.items()
+    if key not in ("window_size", "fullatt_block_indexes")
+} | {"out_hidden_size": 30, "num_position_embeddings": 49, "deepstack_visual_indexes": [0, 2]}
 _ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
@@ -96,6 +105,11 @@ def _random_hf(kind):
             text_config=_QWEN, vision_config=_QWEN_VISION, image_token_id=IMAGE_ID
         )
         model = t.Qwen2_5_VLForConditionalGeneration(config)
+    elif kind == "qwen3":
+        config = t.Qwen3VLConfig(
+            text_config=_QWEN3, vision_config=_QWEN3_VISION, image_token_id=IMAGE_ID
+        )
+        model = t.Qwen3VLForConditionalGeneration(config)
     else:
         text = _GEMMA2 | {"model_type": "gemma2"}
         if kind == "paligemma":
@@ -115,6 +129,8 @@ def _moved(model):
             # Large enough that soft-capping, norms and attention all bend what goes through, and
             # that a token is not its own successor for ever (the table is the output layer too).
             scale = 1.5 if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.3
+            if model.config.model_type == "qwen3_vl" and "_norm.weight" in name:
+                scale = 3.0  # of each head's queries and keys, plainly: scores would be flat
             parameter.copy_(scale * torch.randn_like(parameter))
     return model.eval()
 
@@ -181,13 +197,13 @@ class Questions:
         given = {"input_ids": padded(0, 0), "attention_mask": padded(1, 0)}
         if kind != "gemma3_text":
             pixels = self.images.reshape(-1, SIZE, SIZE, 3)
-            if kind.startswith(("llava", "qwen")):
+            if kind.startswith("llava") or kind == "qwen":
                 pixels = ((pixels / 2 + 0.5 - CLIP_MEAN) / CLIP_STD).astype(np.float32)
-            else:
+            elif kind != "qwen3":
                 # Of padding it does not matter: it is masked.
                 given["token_type_ids"] = padded(2, 0)
             pixels = pixels.transpose(0, 3, 1, 2)
-            if kind == "qwen":
+            if kind in ("qwen", "qwen3"):
                 given["mm_token_type_ids"] = (given["input_ids"] == IMAGE_ID).long()
                 pixels = self._in_patches(pixels)
                 sides = [1, *2 * (SIZE // self.vision.patch_size,)]
@@ -233,11 +249,11 @@ class Pair:
 def _pair(kind, hf, directory):
     one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
     one_image |= dict.fromkeys(("llava", "llava_mistral"), (BOS, 7, 8, IMAGE))
-    one_image["qwen"] = (7, 8, BEGIN, IMAGE, END)
+    one_image |= dict.fromkeys(("qwen", "qwen3"), (7, 8, BEGIN, IMAGE, END))
     front = one_image.get(kind, (IMAGE,))
     start = -1 if kind in NO_LOC else LOC
     config = vlm_config(read_config(directory), str(directory), start, front)
-    if kind == "qwen":  # whose configuration has no size of images
+    if kind in ("qwen", "qwen3"):  # whose configuration has no size of images
         vision = dataclasses.replace(config.vision, image_size=SIZE)
         config = dataclasses.replace(config, vision=vision)
     arrays = read_parameters(open_checkpoint(directory), config)

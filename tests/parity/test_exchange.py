@@ -214,6 +214,15 @@ _WHOLE = ["multi_modal_projector"]
         ("qwen", {"target_modules": "all-linear"}),
         ("qwen", {"target_modules": ["qkv", "q_proj", "v_proj"], "rank_pattern": {"attn.qkv": 2}}),
         ("qwen", {"target_modules": ["v_proj"], "modules_to_save": ["merger"]}),
+        ("qwen3", {"target_modules": "all-linear"}),
+        ("qwen3", {"target_modules": ["v_proj"], "modules_to_save": ["merger"]}),
+        (
+            "qwen3",
+            {
+                "target_modules": ["deepstack_merger_list.0.linear_fc1", "k_proj"],
+                "alpha_pattern": {r"deepstack_merger_list\.\d+\.linear_fc1": 2},
+            },
+        ),
     ],
 )
 def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):

@@ -12,7 +12,7 @@ from cxrjax.decoding.strategy import Strategy
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
 
-CAUSAL = ("llava", "llava_mistral", "qwen")
+CAUSAL = ("llava", "llava_mistral", "qwen", "qwen3")
 KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", *CAUSAL)
 IMAGE_KINDS = (*KINDS[:3], *CAUSAL)
 
@@ -59,9 +59,12 @@ def test_vision_features(make_pair, close, kind):
         asked = questions.theirs(kind)
         names = ("pixel_values", "image_grid_thw")
         given = {name: asked[name] for name in names if name in asked}
-        theirs = pair.hf.get_image_features(**given).pooler_output
-    if kind == "qwen":  # one by one, since they may differ in size
+        found = pair.hf.get_image_features(**given)
+    theirs = found.pooler_output
+    if kind in ("qwen", "qwen3"):  # one by one, since they may differ in size
         theirs = np.stack(theirs)
+    if kind == "qwen3":
+        theirs = np.concatenate([theirs, *map(np.stack, found.deepstack_features)], axis=-1)
     close(nnx.jit(lambda m, x: m.encode_images(x))(pair.model, questions.images), theirs)
 
 
