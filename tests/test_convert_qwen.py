@@ -4,22 +4,26 @@ import copy
 import dataclasses
 import json
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from PIL import Image
 from safetensors.numpy import load_file
 
 from cxrjax import convert
+from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.chat import QWEN
-from cxrjax.input_pipeline.examples import QuestionEncoder
+from cxrjax.input_pipeline.examples import QuestionEncoder, image_geometry, load_image
 from cxrjax.models.hf_config import complete_config, read_config
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.records import Answer, QARecord
 from cxrjax.training import interchange
-from cxrjax.training.checkpoint import load_model
-from cxrjax.training.config_file import load_config
+from cxrjax.training.base_model import base_config, model_sizes, save_base
+from cxrjax.training.checkpoint import build_model, load_model
+from cxrjax.training.config_file import find_preset, load_config
 from cxrjax.training.data import example_config, open_tokenizer
 from tests.input_pipeline.test_qwen_turns import TEMPLATE, make_qwen
 
@@ -184,9 +188,51 @@ def test_another_size_of_images_needs_other_pixels(hf, tmp_path):
     larger = load_config("configs/vix_ray_stage1.py:qwen_tiny")  # of 128
     data = dataclasses.replace(larger.data, codec="qwen2.5_vl_448")
     with pytest.raises(
-        UserError, match="counts pixels of an input of 448, and the model's has 128"
+        UserError, match="counts pixels of an input of 448 x 448, and the model's has 128 x 128"
     ):
         example_config(dataclasses.replace(larger, data=data))
+
+
+def test_a_grid_that_is_not_square(hf, tmp_path):
+    """Of five rows of four tokens: nothing else of a portrait of that shape is padding."""
+    interchange.import_hf(hf[0], tmp_path / "base")
+    config = base_config(tmp_path / "base")
+    preset = dataclasses.replace(config.model, preset="from_base@560x448")
+    portrait = dataclasses.replace(config, model=preset)
+    with pytest.raises(UserError, match=r"has 560 x 448; set 'qwen2\.5_vl_560x448', or a codec"):
+        example_config(portrait)
+    data = dataclasses.replace(config.data, codec="qwen2.5_vl_560x448")
+    portrait = dataclasses.replace(portrait, data=data)
+    examples = example_config(portrait)
+    assert examples.image_hw == (560, 448) and examples.empty_input().shape == (560, 448, 3)
+    Image.fromarray(np.full((100, 80), 255, np.uint8)).save(tmp_path / "i.png")
+    pixels = load_image(tmp_path / "i.png", examples)
+    assert pixels.shape == (560, 448, 3) and pixels.min() == 255
+    box = np.array([[0.25, 0.2, 0.5, 1.0]], np.float32)
+    codec, geometry = get_codec(examples.codec), image_geometry(100, 80, examples)
+    text = codec.encode(box, 100, 80, geometry)
+    assert "[112,112,224,560]" in text and codec.name == examples.codec
+    np.testing.assert_allclose(codec.decode(text, 100, 80, geometry).boxes, box)
+    model, _ = build_model(portrait)
+    assert model.config.vision.token_grid == (5, 4)
+    assert model.encode_images(jnp.asarray(pixels[None])).shape == (1, 20, 16)
+    save_base(tmp_path / "again", model, portrait, tmp_path / "base/tokenizer.json")
+    assert model_sizes(base_config(tmp_path / "again")) == model.config
+
+
+@pytest.mark.parametrize(
+    ("preset", "said"),
+    [
+        ("qwen25_vl_3b@560x450", "560 and 450 are no multiples of 28"),
+        ("qwen3_vl_2b@0x448", "0 and 448 are no multiples of 32"),
+        ("qwen3_vl_2b@448", "expected HEIGHTxWIDTH"),
+        ("paligemma_3b_448@448x224", "only models of Qwen-VL take images of any size"),
+        ("qwen3_vl_2c@448x448", "did you mean 'qwen3_vl_2b'"),
+    ],
+)
+def test_sizes_that_cannot_be(preset, said):
+    with pytest.raises(UserError, match=said):
+        find_preset(preset)
 
 
 def test_an_adapter_there_and_back(hf, tmp_path):

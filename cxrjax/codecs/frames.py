@@ -157,33 +157,39 @@ class SmartResizedPixels(Frame):
 
 
 class InputSteps(Frame):
-    """Equal steps over the model's input, padding and all, its far edges included."""
+    """Equal steps over the model's input, padding and all, its far edges included.
 
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
+    Args:
+        steps: along a side, or along the height.
+        across: along the width, where that is another number.
+    """
+
+    def __init__(self, steps: int, across: int | None = None) -> None:
+        self.steps = np.array([across or steps, steps])
 
     def largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
-        return np.full(2, self.steps)
+        return self.steps
 
     def to_grid(
         self, boxes: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
         placed = boxes if geometry is None else geometry.apply(boxes)
-        return np.asarray(placed, np.float64) * self.steps
+        return np.asarray(placed, np.float64) * np.tile(self.steps, 2)
 
     def from_grid(
         self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
     ) -> Float[np.ndarray, "n 4"]:
-        placed = grid / float(self.steps)
+        placed = grid / np.tile(self.steps, 2).astype(np.float64)
         return placed if geometry is None else np.asarray(geometry.invert(placed), np.float64)
 
 
 class InputPixels(InputSteps):
-    """Corners of the pixels of a square input of one size, its far edges included."""
+    """Corners of the pixels of an input of one size, its far edges included."""
 
-    def __init__(self, side: int) -> None:
-        super().__init__(side)
-        self.side = side
+    @property
+    def image_hw(self) -> tuple[int, int]:
+        """(height, width) of the input."""
+        return int(self.steps[1]), int(self.steps[0])
 
 
 class InputBins(Frame):

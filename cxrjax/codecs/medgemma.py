@@ -215,16 +215,18 @@ class Qwen25Vl(MedGemmaJson):
     number_pattern: ClassVar[re.Pattern[str]] = _numbers("bbox_2d", (0, 1, 2, 3))
 
 
-class Qwen25Vl448(Qwen25Vl):
-    """The `qwen2.5_vl_448` codec: the same, of an input of 448 x 448 pixels.
+class Qwen25VlInput(Qwen25Vl):
+    """The codecs `qwen2.5_vl_448` and `qwen2.5_vl_HEIGHTxWIDTH`: the same, of an input of one size.
 
     As Qwen2.5-VL is shown images here, on one grid of tokens a run; `smart_resize` leaves such an
     input as it is, so that its numbers are those that the model was taught.
     """
 
-    name: ClassVar[str] = "qwen2.5_vl_448"
-    frame: ClassVar[Frame] = InputPixels(448)
-    max_digits: ClassVar[int] = 3
+    def __init__(self, height: int, width: int) -> None:
+        square = f"{height}" if height == width else f"{height}x{width}"
+        self.name = f"qwen2.5_vl_{square}"  # type: ignore[misc]  # of each, here
+        self.frame = InputPixels(height, width)  # type: ignore[misc]
+        self.max_digits = len(str(max(height, width)))  # type: ignore[misc]
 
 
 class Qwen3Vl(Qwen25Vl):

@@ -20,12 +20,12 @@ from cxrjax.codecs.frames import (
     Frame,
     ImageSteps,
     InputBins,
-    InputPixels,
     InputSteps,
     PaddedSquareSteps,
     SmartResizedPixels,
     smart_resize,
 )
+from cxrjax.codecs.medgemma import Qwen25VlInput
 from cxrjax.images.geometry import IDENTITY, Geometry, letterbox_geometry
 
 
@@ -35,7 +35,7 @@ class ResizeRule:
 
     Attributes:
         codec: by which the family writes boxes (`cxrjax.codecs`); it counts in `frame`.
-        placing: `resize` stretches the image over the input, `letterbox` pads it to a square.
+        placing: `resize` stretches the image over the input, `letterbox` pads it.
         frame: what the numbers count.
         size_of: (height, width) of the original -> (height, width) of the input.
     """
@@ -83,6 +83,21 @@ def _snapped_qwen3(height: int, width: int) -> tuple[int, int]:
     return smart_resize(height, width, QWEN3_MOST, QWEN3_LEAST, QWEN3_FACTOR)
 
 
+def of_one_input(family: Literal["qwen2.5_vl", "qwen3_vl"], height: int, width: int) -> ResizeRule:
+    """Qwen-VL's rule on one grid a run, as it is trained and asked here.
+
+    The image is padded to the input, so that nothing is stretched.
+
+    Args:
+        height, width: of the input, pixels.
+    """
+    size = (height, width)
+    if family == "qwen3_vl":
+        return ResizeRule("qwen3_vl", "letterbox", InputSteps(1000), lambda *_: size)
+    pixels = Qwen25VlInput(height, width)
+    return ResizeRule(pixels.name, "letterbox", pixels.frame, lambda *_: size)
+
+
 # By family, at the size that it is published with. Sources: the preprocessor_config.json of each,
 # and for the numbers the module of its codec.
 RESIZE_RULES: dict[str, ResizeRule] = {
@@ -93,9 +108,7 @@ RESIZE_RULES: dict[str, ResizeRule] = {
     "llava": ResizeRule("llava", "letterbox", PaddedSquareSteps(100), _square(336)),
     "qwen2_vl": ResizeRule("qwen2_vl", "resize", ImageSteps(1000), smart_resize),
     "qwen2.5_vl": ResizeRule("qwen2.5_vl", "resize", SmartResizedPixels(), smart_resize),
-    # On one grid a run, as it is trained and asked here: padded to a square, so that nothing is
-    # stretched.
-    "qwen2.5_vl_448": ResizeRule("qwen2.5_vl_448", "letterbox", InputPixels(448), _square(448)),
+    "qwen2.5_vl_448": of_one_input("qwen2.5_vl", 448, 448),
     "qwen3_vl": ResizeRule("qwen3_vl", "resize", InputSteps(1000), _snapped_qwen3),
-    "qwen3_vl_512": ResizeRule("qwen3_vl", "letterbox", InputSteps(1000), _square(512)),
+    "qwen3_vl_512": of_one_input("qwen3_vl", 512, 512),
 }

@@ -1,6 +1,7 @@
 """The codecs by name, from one convention to another, and what a convention costs."""
 
 import difflib
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ from jaxtyping import Float, Num
 from cxrjax import boxes as box_arithmetic
 from cxrjax.codecs.base import NOT_BEGUN, Codec
 from cxrjax.codecs.frames import BoxGeometry
-from cxrjax.codecs.medgemma import GeminiJson, MedGemmaJson, Qwen3Vl, Qwen25Vl, Qwen25Vl448
+from cxrjax.codecs.medgemma import GeminiJson, MedGemmaJson, Qwen3Vl, Qwen25Vl, Qwen25VlInput
 from cxrjax.codecs.prose import (
     CheXagent,
     DeepSeekVl2,
@@ -42,7 +43,7 @@ CODECS: dict[str, Codec] = {
     "qwen_vl": QwenVl(),
     "qwen2_vl": Qwen2Vl(),
     "qwen2.5_vl": Qwen25Vl(),
-    "qwen2.5_vl_448": Qwen25Vl448(),
+    "qwen2.5_vl_448": Qwen25VlInput(448, 448),
     "qwen3_vl": Qwen3Vl(),
     "deepseek_vl2": DeepSeekVl2(),
     "glm_v": GlmV(),
@@ -51,12 +52,17 @@ CODECS: dict[str, Codec] = {
 }
 
 
+_OF_INPUT = re.compile(r"qwen2\.5_vl_([1-9]\d{1,4})x([1-9]\d{1,4})")
+
+
 def get_codec(name: str) -> Codec:
-    """The codec of that name.
+    """The codec of that name, of `CODECS` or `qwen2.5_vl_HEIGHTxWIDTH`.
 
     Raises:
         UserError: there is none; suggests the nearest.
     """
+    if found := _OF_INPUT.fullmatch(name):
+        return Qwen25VlInput(*map(int, found.groups()))
     if name not in CODECS:
         nearest = difflib.get_close_matches(name, CODECS, n=1, cutoff=0.0)[0]
         raise UserError(

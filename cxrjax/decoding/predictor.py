@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float, Int
 
-from cxrjax.codecs import CODECS
+from cxrjax.codecs import get_codec
 from cxrjax.codecs.tokens import NUM_BINS
 from cxrjax.decoding.confidence import (
     AnswerConfidence,
@@ -162,10 +162,10 @@ def prediction(
     written = tokenizer.decode([int(token) for token in tokens[:length]])
     gives_reason = PROMPTS[config.prompt].gives_reason
     text, _, reason = written.partition(REASONING) if gives_reason else (written, "", "")
-    # Without a size the fractions are those of the stretched square, which is the whole image.
-    height, width = record.image_hw or (config.image_size, config.image_size)
+    # Without a size the fractions are those of the stretched input, which is the whole image.
+    height, width = record.image_hw or config.image_hw
     geometry = image_geometry(height, width, config)
-    codec = CODECS[config.codec]
+    codec = get_codec(config.codec)
     # As the model says it: `score` counts what must be mended before it mends it.
     read = codec.read_as_written(text, height, width, geometry)
     boxes = [span.as_written for span in read.spans]

@@ -102,6 +102,12 @@ class ImageCache:
     directory: Path
     image_size: int
     geometry: str
+    image_width: int | None = None
+
+    @property
+    def image_hw(self) -> tuple[int, int]:
+        """(height, width), of a square where no width is given."""
+        return self.image_size, self.image_width or self.image_size
 
     def get(
         self, image: AnyFile, prepare: Callable[[], UInt8[np.ndarray, "S S *channels"]]
@@ -145,7 +151,8 @@ class ImageCache:
         else:
             with open_file(image) as opened:
                 identity = opened.read()
-        how = f"{self.image_size} {self.geometry} {_PREPARATION} Pillow {PIL.__version__}"
+        size = self.image_size if self.image_width is None else self.image_hw
+        how = f"{size} {self.geometry} {_PREPARATION} Pillow {PIL.__version__}"
         group = hashlib.sha256(how.encode()).hexdigest()[:16]
         name = hashlib.sha256(identity).hexdigest()
         return self.directory / group / name[:2] / f"{name}.npy"
@@ -156,6 +163,5 @@ class ImageCache:
             found = np.load(file)
         except (OSError, ValueError, EOFError, MemoryError):
             return None
-        square = (self.image_size, self.image_size)
-        sound = found.dtype == np.uint8 and found.shape in (square, (*square, 3))
+        sound = found.dtype == np.uint8 and found.shape in (self.image_hw, (*self.image_hw, 3))
         return found if sound else None

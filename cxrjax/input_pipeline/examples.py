@@ -39,7 +39,7 @@ class ExampleConfig:
     """The settings by which records become examples.
 
     Attributes:
-        image_size: side of the model's input in pixels.
+        image_size: side of the model's input in pixels, or its height.
         codec: how the model writes boxes, a key of `cxrjax.codecs.CODECS`.
         record_codec: how the records' answers have them written.
         prompt: a key of `cxrjax.input_pipeline.prompts.PROMPTS`.
@@ -57,6 +57,7 @@ class ExampleConfig:
             is left out, and reported.
         features: where a frozen tower's features of the images are, to be read in their place.
         image_cache: where images that were prepared before are kept; of this size and geometry.
+        image_width: of an input that is not square.
     """
 
     image_size: int
@@ -73,9 +74,16 @@ class ExampleConfig:
     earlier_images: bool = False
     features: FeatureCache | None = None
     image_cache: ImageCache | None = None
+    image_width: int | None = None
+
+    @property
+    def image_hw(self) -> tuple[int, int]:
+        """(height, width) of the model's input."""
+        return self.image_size, self.image_width or self.image_size
 
     def __post_init__(self) -> None:
-        for name, table in (("codec", CODECS), ("record_codec", CODECS), ("prompt", PROMPTS)):
+        get_codec(self.codec)
+        for name, table in (("record_codec", CODECS), ("prompt", PROMPTS)):
             if getattr(self, name) not in table:
                 raise UserError(
                     f"{name} is {getattr(self, name)!r}, expected one of {sorted(table)}"
@@ -105,8 +113,8 @@ class ExampleConfig:
     def empty_input(self) -> np.ndarray:
         """An input of `load_input`'s shape and type, in zeros."""
         if self.features is None:
-            side, several = self.image_size, (2,) if self.earlier_images else ()
-            return np.zeros((*several, side, side, 3), np.uint8)
+            several = (2,) if self.earlier_images else ()
+            return np.zeros((*several, *self.image_hw, 3), np.uint8)
         shape = (self.features.num_tokens, self.features.width)
         return np.zeros(shape, jnp.dtype(self.features.dtype))
 
@@ -148,7 +156,7 @@ def image_geometry(height: int, width: int, config: ExampleConfig) -> Geometry:
     """The placement of an image of this size in the model's input, told without its pixels."""
     if config.geometry == "resize":
         return IDENTITY
-    return letterbox_geometry(height, width, config.image_size, config.image_size)
+    return letterbox_geometry(height, width, *config.image_hw)
 
 
 def load_image(
@@ -168,11 +176,11 @@ def load_image(
         UserError: the image cache cannot be written.
     """
     transform = resize if config.geometry == "resize" else letterbox
-    side = config.image_size
+    size = config.image_hw
 
     def prepare() -> UInt8[np.ndarray, "H W *channels"]:
         # Resized before its channel is repeated: the same pixels for a third of the work.
-        return transform(read_grey_or_rgb(path, target=(side, side)), side, side)[0]
+        return transform(read_grey_or_rgb(path, target=size), *size)[0]
 
     cache = config.image_cache
     image = prepare() if cache is None else cache.get(path, prepare)

@@ -192,7 +192,7 @@ def _attention(sizes: VLMConfig, share: str, shape: BatchShape, images: int) -> 
     if sizes.vision is not None:
         vision = sizes.vision
         # Places of a window that lie beyond the image's edge are left out.
-        near = min(vision.window or 0, vision.image_size // vision.patch_size) ** 2
+        near = math.prod(min(vision.window or 0, side) for side in vision.patch_grid)
         layers = range(vision.depth - vision.skip_last)
         keys = sum(near if vision.is_local(n) else vision.num_positions for n in layers)
         found["vision"] = 4.0 * images * vision.num_positions * vision.width * keys

@@ -62,14 +62,14 @@ class Context(NamedTuple):
         image: which image a token belongs to, counted from 0, and -1 for text, [B or 1, C]; None:
             all belong to one image.
         mask: which tokens are there, [B, C]; None: all of them.
-        side: tokens of an image along a side, where they have rows and columns; else None. Text
-            goes on behind an image after as many positions as it has rows, not tokens.
+        grid: rows and columns of an image's tokens, where these count; else None. Text goes on
+            behind an image after as many positions as it has rows or columns, not tokens.
     """
 
     num_tokens: int
     image: Int[Array, "b C"] | None
     mask: Bool[Array, "B C"] | None
-    side: int | None = None
+    grid: tuple[int, int] | None = None
 
     def positions(self, rows: int) -> Int[Array, "B C"]:
         """Logical position of every token: padding takes none."""
@@ -79,38 +79,39 @@ class Context(NamedTuple):
         return jnp.maximum(jnp.cumsum(self.mask, axis=1, dtype=jnp.int32) - 1, 0)
 
     def length(self) -> Int[Array, "b 1"] | int:
-        """The position of what follows, in each row: the number of its tokens, without `side`."""
-        if self.side is not None:
-            return jnp.sum(self._advances(self.side), axis=1, keepdims=True, dtype=jnp.int32)
+        """The position of what follows, in each row: the number of its tokens, without `grid`."""
+        if self.grid is not None:
+            return jnp.sum(self._advances(self.grid), axis=1, keepdims=True, dtype=jnp.int32)
         if self.mask is None:
             return self.num_tokens
         return jnp.sum(self.mask, axis=1, keepdims=True, dtype=jnp.int32)
 
-    def in_streams(self, rows: int, side: int) -> Int[Array, "B C 3"]:
+    def in_streams(self, rows: int, grid: tuple[int, int]) -> Int[Array, "B C 3"]:
         """Time, row and column of every token, as Qwen2.5-VL counts (arXiv 2409.12191, fig. 3).
 
         Of text all three are the same; an image stands still, and its rows and columns count from
         where it begins.
         """
-        advances = self._advances(side)
+        advances = self._advances(grid)
         begins = jnp.cumsum(advances, axis=1, dtype=jnp.int32) - advances
-        place = self._place_in_image(side)
-        steps = jnp.stack([jnp.zeros_like(place), place // side, place % side], axis=-1)
+        place = self._place_in_image(grid)
+        steps = jnp.stack([jnp.zeros_like(place), place // grid[1], place % grid[1]], axis=-1)
         streams = begins[..., None] + steps
         return jnp.broadcast_to(streams, (rows, self.num_tokens, 3))
 
-    def _place_in_image(self, side: int) -> Int[Array, "b C"]:
+    def _place_in_image(self, grid: tuple[int, int]) -> Int[Array, "b C"]:
         """The number of each token within its image; 0 for text."""
+        size = grid[0] * grid[1]
         if self.image is None:
-            return jnp.arange(self.num_tokens, dtype=jnp.int32)[None] % side**2
+            return jnp.arange(self.num_tokens, dtype=jnp.int32)[None] % size
         is_image = self.image >= 0
-        return jnp.where(is_image, (jnp.cumsum(is_image, axis=1) - 1) % side**2, 0)
+        return jnp.where(is_image, (jnp.cumsum(is_image, axis=1) - 1) % size, 0)
 
-    def _advances(self, side: int) -> Int[Array, "b C"]:
-        """How far each token moves the position: text by 1, images by their side at their end."""
-        place = self._place_in_image(side)
+    def _advances(self, grid: tuple[int, int]) -> Int[Array, "b C"]:
+        """How far tokens move the position: text by 1, images by their longer side at the end."""
+        place, last = self._place_in_image(grid), grid[0] * grid[1] - 1
         is_text = jnp.zeros_like(place, bool) if self.image is None else self.image < 0
-        advances = jnp.where(is_text, 1, jnp.where(place == side**2 - 1, side, 0))
+        advances = jnp.where(is_text, 1, jnp.where(place == last, max(grid), 0))
         return advances if self.mask is None else jnp.where(self.mask, advances, 0)
 
 
@@ -181,9 +182,9 @@ def make_layout(
     length = context.length()
     text_positions = offset + (length if isinstance(length, int) else length[:, :, None])
     positions = jnp.concatenate([context_positions, text_positions.reshape(rows, -1)], axis=1)
-    if context.side is not None:
+    if context.grid is not None:
         of_text = jnp.repeat(positions[:, context.num_tokens :, None], 3, axis=2)
-        positions = jnp.concatenate([context.in_streams(rows, context.side), of_text], axis=1)
+        positions = jnp.concatenate([context.in_streams(rows, context.grid), of_text], axis=1)
 
     local = None
     window = config.window

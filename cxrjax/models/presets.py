@@ -1,6 +1,7 @@
 """The sizes of every model we build, by name."""
 
 import dataclasses
+import math
 import typing
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -24,9 +25,11 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 
 @dataclasses.dataclass(frozen=True)
 class VisionConfig:
-    """A vision tower: square images of `image_size` pixels cut into `patch_size` patches.
+    """A vision tower: images of `image_size` pixels cut into `patch_size` patches.
 
     Attributes:
+        image_width: of images that are not square, whose height `image_size` is then; Qwen-VL's
+            alone have no table that says how many patches there are.
         pool: squares of so many patches a side become one token: averaged before the projector
             (Gemma 3: 4), of "qwen" put side by side for it (2).
         kind: "siglip"; "clip": a class token in front of the patches, a norm before the first
@@ -56,6 +59,7 @@ class VisionConfig:
     full_every: int = 1
     position_side: int | None = None
     deepstack: tuple[int, ...] = ()
+    image_width: int | None = None
 
     def __post_init__(self) -> None:
         # A list, where it comes from a file.
@@ -73,9 +77,21 @@ class VisionConfig:
         return self.window is not None and (layer + 1) % self.full_every != 0
 
     @property
-    def side(self) -> int:
-        """Tokens of one image along a side, in the decoder."""
-        return self.image_size // self.patch_size // self.pool
+    def image_hw(self) -> tuple[int, int]:
+        """(height, width) of an image, in pixels."""
+        return self.image_size, self.image_size if self.image_width is None else self.image_width
+
+    @property
+    def patch_grid(self) -> tuple[int, int]:
+        """(rows, columns) of one image's patches."""
+        height, width = self.image_hw
+        return height // self.patch_size, width // self.patch_size
+
+    @property
+    def token_grid(self) -> tuple[int, int]:
+        """(rows, columns) of one image's tokens in the decoder."""
+        rows, columns = self.patch_grid
+        return rows // self.pool, columns // self.pool
 
     @property
     def feature_width(self) -> int:
@@ -89,7 +105,7 @@ class VisionConfig:
 
     @property
     def num_patches(self) -> int:
-        return (self.image_size // self.patch_size) ** 2
+        return math.prod(self.patch_grid)
 
     @property
     def num_positions(self) -> int:
@@ -99,7 +115,7 @@ class VisionConfig:
     @property
     def num_tokens(self) -> int:
         """Tokens of one image in the decoder."""
-        return self.side**2
+        return math.prod(self.token_grid)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,9 +178,10 @@ class DecoderConfig:
         object.__setattr__(self, "rope_sections", tuple(self.rope_sections))
         if self.rope_sections and sum(self.rope_sections) != self.head_dim // 2:
             raise ValueError(f"rope_sections {self.rope_sections} of heads of {self.head_dim}")
-        if self.rope_sections:
-            counts = [self.rope_streams().count(stream) for stream in range(3)]
-            if counts != list(self.rope_sections):
+        if self.rope_interleaved:
+            three = len(self.rope_sections) == 3
+            streams = self.rope_streams() if three else []
+            if not three or [streams.count(n) for n in range(3)] != list(self.rope_sections):
                 raise ValueError(f"rope_sections {self.rope_sections} cannot take turns")
 
     def rope_streams(self) -> list[int]:
@@ -218,7 +235,23 @@ class VLMConfig:
         """The same sizes for images of the other model's size."""
         if self.vision is None or other.vision is None:
             return self
-        vision = dataclasses.replace(self.vision, image_size=other.vision.image_size)
+        theirs = {name: getattr(other.vision, name) for name in ("image_size", "image_width")}
+        return dataclasses.replace(self, vision=dataclasses.replace(self.vision, **theirs))
+
+    def for_images(self, height: int, width: int) -> "VLMConfig":
+        """The same model for images of another size, square or not.
+
+        Raises:
+            ValueError: it does not take images of any size, or not of this one.
+        """
+        vision = self.vision
+        if vision is None or not vision.merges:
+            raise ValueError("only models of Qwen-VL take images of any size")
+        unit = vision.patch_size * vision.pool
+        if height < unit or width < unit or height % unit or width % unit:
+            raise ValueError(f"{height} and {width} are no multiples of {unit}, a token's side")
+        across = None if width == height else width
+        vision = dataclasses.replace(vision, image_size=height, image_width=across)
         return dataclasses.replace(self, vision=vision)
 
 

@@ -234,11 +234,14 @@ class VisionTower(nnx.Module):
             raise ValueError(
                 f"image size {config.image_size} is no multiple of patch {config.patch_size}"
             )
-        if config.merges and config.image_size % (config.patch_size * config.pool):
+        unit = config.patch_size * config.pool
+        if config.merges and any(side % unit for side in config.image_hw):
             raise ValueError(
-                f"image size {config.image_size} is no multiple of {config.pool} patches of "
+                f"image size {config.image_hw} is no multiple of {config.pool} patches of "
                 f"{config.patch_size}"
             )
+        if config.image_width is not None and not config.merges:
+            raise ValueError(f"images of {config.image_hw}: only Qwen-VL's need not be square")
         self.config = config
         self.patch_size = config.patch_size
         self.remat = remat
@@ -302,7 +305,7 @@ class VisionTower(nnx.Module):
     ) -> Float[Array, "B T V"]:
         """The layers over patches in the order of their windows, and tokens of what comes out."""
         config = self.config
-        windows = make_windows(config.image_size // config.patch_size, config.pool, config.window)
+        windows = make_windows(config.patch_grid, config.pool, config.window)
         x = self.patch_embed(patches)
         if self.position_embed is not None:
             x = x + self._stretched_positions().astype(x.dtype)
@@ -325,7 +328,7 @@ class VisionTower(nnx.Module):
         config, table = self.config, self.position_embed[...].astype(jnp.float32)
         assert config.position_side is not None
         table = table.reshape(config.position_side, config.position_side, -1)
-        down = across = _between(config.image_size // config.patch_size, config.position_side)
+        down, across = (_between(side, config.position_side) for side in config.patch_grid)
         return jnp.einsum("rs,ct,std->rcd", down, across, table).reshape(-1, table.shape[-1])
 
     def resize_positions(self, config: VisionConfig) -> None:

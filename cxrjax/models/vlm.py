@@ -311,9 +311,9 @@ class VLM(nnx.Module):
         """
         num_prefix = prefix_tokens.shape[2]
         context = Context(contexts[0][0].shape[2], None, context_mask)
-        if self._side is not None:
+        if self._grid is not None:
             tokens = self._tokens_of(context_tokens)
-            context = context._replace(image=image_of_token(tokens == IMAGE), side=self._side)
+            context = context._replace(image=image_of_token(tokens == IMAGE), grid=self._grid)
         layout = make_layout(
             self.config.decoder, context, prefix_mask, num_prefix, context_sees_prefix=False
         )
@@ -407,7 +407,7 @@ class VLM(nnx.Module):
         dtype = jnp.dtype(self.dtype)
         features = None if images is None else self.encode_images(images, dropout)
         if context_tokens is None and self.config.context == (IMAGE,) and features is not None:
-            return features, Context(features.shape[1], None, context_mask, self._side)
+            return features, Context(features.shape[1], None, context_mask, self._grid)
         tokens = self._tokens_of(context_tokens)
         is_image = tokens == IMAGE
         num_tokens = tokens.shape[1]
@@ -420,13 +420,15 @@ class VLM(nnx.Module):
             more = features.shape[-1] - embedded.shape[-1]  # nothing of text within the decoder
             embedded = jnp.pad(embedded, ((0, 0), (0, 0), (0, more)))
             embedded = jnp.where(is_image[..., None], in_place, embedded)
-        return embedded, Context(num_tokens, image_of_token(is_image), context_mask, self._side)
+        return embedded, Context(num_tokens, image_of_token(is_image), context_mask, self._grid)
 
     @property
-    def _side(self) -> int | None:
-        """Tokens along a side of an image, where the decoder tells rows and columns."""
+    def _grid(self) -> tuple[int, int] | None:
+        """Rows and columns of an image's tokens, where the decoder tells them."""
         vision = self.config.vision
-        return vision.side if vision is not None and self.config.decoder.rope_sections else None
+        if vision is None or not self.config.decoder.rope_sections:
+            return None
+        return vision.token_grid
 
     def _tokens_of(self, context_tokens: Int[Array, "B C"] | None) -> Int[Array, "b C"]:
         if context_tokens is not None:

@@ -33,29 +33,29 @@ class Windows:
     count: int
 
 
-def make_windows(side: int, pool: int, window: int | None) -> Windows:
+def make_windows(grid: tuple[int, int], pool: int, window: int | None) -> Windows:
     """The windows of an image.
 
     Args:
-        side: patches along a side of the image; `pool` divides it.
+        grid: rows and columns of the image's patches; `pool` divides them.
         pool: patches along a side of what becomes one token.
         window: patches along a side of a window; `pool` divides it; None: the whole image.
     """
-    tokens = (window or side) // pool
-    across = -(-side // (tokens * pool))
+    tokens_down, tokens_across = ((window or side) // pool for side in grid)
+    down, across = -(-grid[0] // (tokens_down * pool)), -(-grid[1] // (tokens_across * pool))
     # Window, token within it, patch within that; down and across each.
-    shape = (across, across, tokens, tokens, pool, pool)
+    shape = (down, across, tokens_down, tokens_across, pool, pool)
     wy, wx, ty, tx, py, px = np.indices(shape).reshape(6, -1)
-    token_row, token_column = wy * tokens + ty, wx * tokens + tx
+    token_row, token_column = wy * tokens_down + ty, wx * tokens_across + tx
     rows, columns = token_row * pool + py, token_column * pool + px
-    inside = (rows < side) & (columns < side)
+    inside = (rows < grid[0]) & (columns < grid[1])
     places = np.flatnonzero(inside)
     in_reading_order = np.lexsort((px, py, token_column, token_row))
     return Windows(
-        order=np.where(inside, rows * side + columns, 0),
-        inside=None if len(places) == len(inside) else inside.reshape(across**2, -1),
+        order=np.where(inside, rows * grid[1] + columns, 0),
+        inside=None if len(places) == len(inside) else inside.reshape(down * across, -1),
         rows=rows,
         columns=columns,
         back=in_reading_order[inside[in_reading_order]],
-        count=across**2,
+        count=down * across,
     )

@@ -424,7 +424,7 @@ def model_view(usable: Usable, encoder: QuestionEncoder) -> dict[str, Any]:
     return {
         "record": record,
         "where": usable.line.where,
-        "picture": jpeg_data_uri(load_image(usable.line.image, config), config.image_size),
+        "picture": jpeg_data_uri(load_image(usable.line.image, config), max(config.image_hw)),
         "prompt": encoder.tokenizer.decode(encoded.prefix.tolist()),
         "target": target,
         "tokens": (len(encoded.prefix), len(encoded.answer)),

@@ -139,8 +139,8 @@ def step_inputs(config: ExperimentConfig) -> StepInputs:
     optimizer = make_optimizer(config.optimizer, _ANY_STEPS)
     state = jax.eval_shape(lambda t: step.init_state(t, optimizer), trainable)
     shape = batch_shape(config)
-    side, several = vision.image_size, (2,) if shape.two_images else ()
-    image = np.zeros((*several, side, side, 3), np.uint8)
+    several = (2,) if shape.two_images else ()
+    image = np.zeros((*several, *vision.image_hw, 3), np.uint8)
     if shape.from_features:
         image = np.zeros((vision.num_tokens, vision.feature_width), jnp.dtype(config.model.dtype))
     digits = 0

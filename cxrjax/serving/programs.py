@@ -323,8 +323,7 @@ class Programs:
         vision = self.config.vision
         assert vision is not None
         several = (self.shapes.images,) if self.shapes.images > 1 else ()
-        side = vision.image_size
-        return np.zeros((1, *several, side, side, 3), np.uint8), np.zeros(1, bool)
+        return np.zeros((1, *several, *vision.image_hw, 3), np.uint8), np.zeros(1, bool)
 
     def _arguments(self, asked: SlotRequest) -> tuple[np.ndarray, ...]:
         length = len(asked.tokens)

@@ -96,7 +96,7 @@ class Uploads:
             RefusedError: it cannot be decoded, or is too large.
         """
         digest = hashlib.sha256(file.content).digest()
-        key = (who, digest, examples.geometry, examples.image_size)
+        key = (who, digest, examples.geometry, examples.image_hw)
         known = self._kept.get(key)
         if known is not None:
             return known

@@ -28,7 +28,7 @@ from cxrjax.models.presets import (
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import store
 from cxrjax.training.config import FROM_BASE, ExperimentConfig, flatten
-from cxrjax.training.config_file import find_preset, typed_config
+from cxrjax.training.config_file import at_size, find_preset, is_from_base, typed_config
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import CONFIG_FILE, write_json
 
@@ -121,12 +121,13 @@ def model_sizes(config: ExperimentConfig) -> VLMConfig:
     Raises:
         UserError: no such preset, no base, or a base that does not carry its sizes.
     """
-    if config.model.preset != FROM_BASE:
+    if not is_from_base(config.model.preset):
         return find_preset(config.model.preset)
+    size = config.model.preset.partition("@")[2]
     directory = base_directory(config)
     described = read_model_json(directory)
     if described["preset"] != FROM_BASE:
-        return find_preset(described["preset"])
+        return at_size(find_preset(described["preset"]), size)
     try:
         sizes = described["sizes"]
         vision = None if sizes["vision"] is None else VisionConfig(**sizes["vision"])
@@ -136,11 +137,11 @@ def model_sizes(config: ExperimentConfig) -> VLMConfig:
                 rest[name] = tuple(sizes[name])
         found = VLMConfig(**{**sizes, "vision": vision, **rest})
         check_sizes(found)
-        return found
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{directory / MODEL_FILE}: sizes cannot be read ({error}); convert the model again"
         ) from None
+    return at_size(found, size)
 
 
 def preset_of(sizes: VLMConfig) -> str:
@@ -189,7 +190,8 @@ def save_base(
     params = nnx.state(model)
     if dtype is not None:
         params = cast_params(params, dtype)
-    sizes = model.config if config.model.preset == FROM_BASE else find_preset(config.model.preset)
+    carries = is_from_base(config.model.preset)
+    sizes = model.config if carries else find_preset(config.model.preset)
     fresh = nnx.state(nnx.eval_shape(lambda: new_model(config, sizes)))
     store.check_arrays("the model to save", store.flat_arrays(params), fresh)
     directory.mkdir(parents=True, exist_ok=True)
@@ -202,8 +204,8 @@ def save_base(
         marker.write_text("committed\n", encoding="utf-8")
     values = flatten(config.to_json())
     described = {name: values[key] for name, key in _MODEL_KEYS.items()}
-    if config.model.preset == FROM_BASE:
-        described["sizes"] = dataclasses.asdict(sizes)
+    if carries:
+        described |= {"preset": FROM_BASE, "sizes": dataclasses.asdict(sizes)}
     # Last, since it is what makes the directory a base.
     write_json(
         directory / MODEL_FILE,

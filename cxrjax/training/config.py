@@ -49,7 +49,8 @@ NotNegative = Annotated[int, ">= 0"]
 class ModelConfig:
     """The group `model`."""
 
-    # The sizes of everything: a name in cxrjax.models.PRESETS, or 'from_base': the base's own.
+    # The sizes of everything: a name in cxrjax.models.PRESETS, or 'from_base': the base's own. Of
+    # Qwen-VL '@HEIGHTxWIDTH' behind it has images of other pixels: 'qwen3_vl_4b@576x448'.
     preset: str = "tiny"
     # 'checkpoint': from `init_from`; 'random': from training.seed.
     init: Literal["checkpoint", "random"] = "checkpoint"

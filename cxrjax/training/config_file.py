@@ -167,7 +167,7 @@ def validate(config: ExperimentConfig) -> None:
             raise UserError(f"{name}={value!r}: expected 0 or more")
         if key.rule == "0 to 1" and not 0 <= value <= 1:
             raise UserError(f"{name}={value!r}: expected a number from 0 to 1")
-    if config.model.preset != FROM_BASE:
+    if not is_from_base(config.model.preset):
         find_preset(config.model.preset)
     if config.lora.dropout >= 1:
         raise UserError(f"lora.dropout={config.lora.dropout}: expected a fraction below 1")
@@ -195,17 +195,41 @@ def _each_key(group: Any, path: str = "") -> Iterator[tuple[str, Key, Any]]:
             yield f"{path}{name}", key, value
 
 
+def is_from_base(preset: str) -> bool:
+    """Says whether `model.preset` means the base's own sizes, whatever the images'."""
+    return preset.partition("@")[0] == FROM_BASE
+
+
 def find_preset(name: str) -> VLMConfig:
-    """`PRESETS[name]`.
+    """`PRESETS[name]`, for images of the size behind an '@' where there is one.
 
     Raises:
-        UserError: no such preset; suggests the nearest.
+        UserError: no such preset; suggests the nearest. A size that it cannot have.
     """
+    name, _, size = name.partition("@")
     if name not in PRESETS:
         near = difflib.get_close_matches(name, PRESETS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(PRESETS)}"
         raise UserError(f"model.preset={name!r} is unknown; {hint}")
-    return PRESETS[name]
+    return at_size(PRESETS[name], size)
+
+
+def at_size(sizes: VLMConfig, size: str) -> VLMConfig:
+    """Sizes for images of "HEIGHTxWIDTH" pixels; for those of its own where that is empty.
+
+    Raises:
+        UserError: it is no size, or none that the model can have.
+    """
+    if not size:
+        return sizes
+    try:
+        if not re.fullmatch(r"\d{1,5}x\d{1,5}", size):
+            raise ValueError("expected HEIGHTxWIDTH")
+        return sizes.for_images(*map(int, size.split("x")))
+    except ValueError as error:
+        raise UserError(
+            f"model.preset: images of {size!r} pixels: {error}; such as 'qwen3_vl_4b@576x448'"
+        ) from None
 
 
 def _check_one_of(config: ExperimentConfig) -> None:
@@ -218,7 +242,7 @@ def _check_one_of(config: ExperimentConfig) -> None:
             f"model.tower_from={config.model.tower_from!r} needs model.init='random': a base "
             "brings its own tower"
         )
-    if config.model.init == "random" and config.model.preset == FROM_BASE:
+    if config.model.init == "random" and is_from_base(config.model.preset):
         raise UserError(
             f"model.preset={FROM_BASE!r} needs a base, and model.init is 'random'; name a preset"
         )

@@ -88,7 +88,7 @@ def coordinate_targets(
         pixels: the width in pixels of the model's input.
         weight: of a location token beside another token.
         start: id of the first location token.
-        image_size: side of the model's input.
+        image_size: longer side of the model's input.
     """
     if kind != "ranked" and pixels == 0 and weight == 1:
         return None

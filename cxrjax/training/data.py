@@ -251,7 +251,8 @@ def training_examples(
     directory = config.data.image_cache
     if directory is None:
         return examples
-    cache = ImageCache(Path(directory), examples.image_size, examples.geometry)
+    size = (examples.image_size, examples.geometry, examples.image_width)
+    cache = ImageCache(Path(directory), *size)
     return dataclasses.replace(examples, image_cache=cache)
 
 
@@ -268,13 +269,16 @@ def example_config(config: ExperimentConfig) -> ExampleConfig:
             "about images; use a model with a vision tower"
         )
     frame = get_codec(data.codec).frame
-    if isinstance(frame, InputPixels) and frame.side != vision.image_size:
+    height, width = vision.image_hw
+    if isinstance(frame, InputPixels) and frame.image_hw != (height, width):
         raise UserError(
-            f"data.codec={data.codec!r} counts pixels of an input of {frame.side}, and the model's "
-            f"has {vision.image_size}; set a codec that counts otherwise, such as 'qwen3_vl'"
+            f"data.codec={data.codec!r} counts pixels of an input of "
+            f"{' x '.join(map(str, frame.image_hw))}, and the model's has {height} x {width}; set "
+            f"'qwen2.5_vl_{height}x{width}', or a codec that counts otherwise, such as 'qwen3_vl'"
         )
     return ExampleConfig(
         image_size=vision.image_size,
+        image_width=vision.image_width,
         codec=data.codec,
         record_codec=data.record_codec,
         prompt=data.prompt,

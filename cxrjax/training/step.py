@@ -187,7 +187,7 @@ class MultitaskObjective:
                 training.coordinate_width,
                 training.coordinate_weight,
                 sizes.loc_token_start,
-                sizes.vision.image_size,
+                max(sizes.vision.image_hw),
             ),
             BoxCost(training.box_loss, training.box_matching),
             training.absent_weight,

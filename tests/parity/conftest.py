@@ -151,10 +151,11 @@ class Questions:
     def _in_patches(self, pixels):
         """As Qwen's image processor: two equal frames, the patches of a token together."""
         p, pool = self.vision.patch_size, self.vision.pool
-        n = SIZE // p // pool
+        rows, columns = self.vision.token_grid
         frames = np.repeat(pixels[:, :, None], 2, axis=2)
-        cut = frames.reshape(len(pixels), 3, 2, n, pool, p, n, pool, p)
-        return cut.transpose(0, 3, 6, 4, 7, 1, 2, 5, 8).reshape(len(pixels), (n * pool) ** 2, -1)
+        cut = frames.reshape(len(pixels), 3, 2, rows, pool, p, columns, pool, p)
+        cut = cut.transpose(0, 3, 6, 4, 7, 1, 2, 5, 8)
+        return cut.reshape(len(pixels), self.vision.num_patches, -1)
 
     def ours(self):
         """images, prefix_tokens, prefix_mask, answer_tokens, answer_mask; the context by name."""
@@ -196,7 +197,7 @@ class Questions:
 
         given = {"input_ids": padded(0, 0), "attention_mask": padded(1, 0)}
         if kind != "gemma3_text":
-            pixels = self.images.reshape(-1, SIZE, SIZE, 3)
+            pixels = self.images.reshape(-1, *self.images.shape[-3:])
             if kind.startswith("llava") or kind == "qwen":
                 pixels = ((pixels / 2 + 0.5 - CLIP_MEAN) / CLIP_STD).astype(np.float32)
             elif kind != "qwen3":
@@ -206,7 +207,7 @@ class Questions:
             if kind in ("qwen", "qwen3"):
                 given["mm_token_type_ids"] = (given["input_ids"] == IMAGE_ID).long()
                 pixels = self._in_patches(pixels)
-                sides = [1, *2 * (SIZE // self.vision.patch_size,)]
+                sides = [1, *self.vision.patch_grid]
                 given["image_grid_thw"] = torch.tensor([sides] * len(pixels))
                 pixels = pixels.reshape(-1, pixels.shape[-1])
             given["pixel_values"] = torch.tensor(np.ascontiguousarray(pixels))
@@ -228,7 +229,8 @@ class Pair:
     def questions(self, images=1, seed=0, rows=3):
         rng = np.random.default_rng(seed)
         config = self.model.config
-        shape = (rows, SIZE, SIZE, 3) if images == 1 else (rows, images, SIZE, SIZE, 3)
+        size = (SIZE, SIZE, 3) if config.vision is None else (*config.vision.image_hw, 3)
+        shape = (rows, *size) if images == 1 else (rows, images, *size)
         pixels = rng.uniform(-1, 1, shape).astype(np.float32)
         front = self.one_image
         if images > 1:

@@ -1,5 +1,7 @@
 """Vision features, logits, loss and greedy answers against transformers, in float32."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,6 +10,7 @@ from flax import nnx
 
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
+from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
@@ -82,6 +85,22 @@ def test_several_images_in_a_prompt(make_pair, close, kind, images):
     pair = make_pair(kind)
     for ours, theirs, *_ in _both(pair, pair.questions(images=images), "left"):
         close(ours, theirs)
+
+
+@pytest.mark.parametrize("kind", ["qwen", "qwen3"])
+def test_images_that_are_not_square(make_pair, close, kind):
+    """Three rows of five tokens, in windows of three by three; three images, then an answer."""
+    square = make_pair(kind)
+    config = square.model.config.for_images(18, 30)
+    arrays = read_parameters(open_checkpoint(square.directory), config)
+    pair = dataclasses.replace(square, model=make_model(config, arrays))
+    for ours, theirs, *_ in _both(pair, pair.questions(images=3), "left"):
+        close(ours, theirs)
+    questions = pair.questions()
+    ours = Generator(pair.model, Strategy(4, (1,)))(*questions.ours()[0][:3]).tokens[:, 0]
+    asked = questions.theirs(kind, "left", answers=False)
+    theirs = pair.hf.generate(**asked, max_new_tokens=4, do_sample=False, eos_token_id=1)
+    np.testing.assert_array_equal(ours, theirs[:, asked["input_ids"].shape[1] :].numpy())
 
 
 @pytest.mark.parametrize("kind", KINDS)
