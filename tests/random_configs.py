@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 VOCAB, SIZE = 1300, 24
-KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", "llava", "llava_mistral", "qwen")
-KINDS += ("qwen3",)
+KINDS = (
+    *("paligemma", "paligemma2", "gemma3", "gemma3_text", "llava", "llava_mistral"),
+    *("qwen", "qwen3", "internvl"),
+)
 MODEL_TYPES = {"paligemma2": "paligemma", "llava_mistral": "llava", "qwen": "qwen2_5_vl"}
 MODEL_TYPES["qwen3"] = "qwen3_vl"
 # Their vocabularies have no location tokens.
-NO_LOC = ("llava", "llava_mistral", "qwen", "qwen3")
+NO_LOC = ("llava", "llava_mistral", "qwen", "qwen3", "internvl")
 
 # Change nothing that is computed, whatever they say.
 _NOTES = {
@@ -52,6 +54,8 @@ def draw_config(kind: str, seed: int) -> dict[str, Any]:
         return _qwen(draw)
     if kind == "qwen3":
         return _qwen3(draw)
+    if kind == "internvl":
+        return _internvl(draw)
     text = _text(kind, draw)
     if kind == "gemma3_text":
         return {"model_type": "gemma3_text", **text}
@@ -214,6 +218,58 @@ def _qwen3(draw: Draw) -> dict[str, Any]:
     return {"model_type": "qwen3_vl", **parts, **ids, **tied, **notes}
 
 
+def _internvl(draw: Draw) -> dict[str, Any]:
+    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    heads, theta = kv_heads * group, draw.of(100.0, 1e4, 1e6)
+    plain = {"rope_type": "default", **draw.some({"factor": 2.0})}
+    rope = draw.of(plain, {"rope_type": "dynamic", "factor": 2.0})
+    longest = {"max_position_embeddings": 32_768}
+    notes = {key: value for key, value in _NOTES.items() if key != "max_position_embeddings"}
+    text = {
+        "model_type": "qwen2",
+        "vocab_size": VOCAB,
+        "hidden_size": heads * draw.of(4, 6, 8),
+        "intermediate_size": draw.of(11, 20, 37),
+        "num_hidden_layers": draw.of(1, 2, 3, 4),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        **draw.some(notes, 0.3),
+        **(longest if rope["rope_type"] == "dynamic" else draw.some(longest)),
+        **draw.some({"rms_norm_eps": draw.of(1e-5, 1e-6, 1e-3), "hidden_act": "silu"}),
+        **draw.some({"use_sliding_window": False, "sliding_window": 3, "max_window_layers": 1}),
+        **draw.of(
+            {"rope_theta": theta, "rope_scaling": rope},
+            {"rope_parameters": {"rope_theta": theta, **rope}},
+        ),
+    }
+    patch, ratio = draw.of((4, 0.5), (6, 0.5), (12, 0.5), (8, 1.0))
+    tower_heads, pair = draw.of(1, 2, 3), draw.of(True, False)
+    vision = {
+        "model_type": "internvl_vision",
+        "hidden_size": 8 * tower_heads,
+        "intermediate_size": draw.of(9, 40),
+        "num_hidden_layers": draw.of(1, 2, 3),
+        "num_attention_heads": tower_heads,
+        "image_size": [SIZE, SIZE] if pair else SIZE,
+        "patch_size": [patch, patch] if pair else patch,
+        "attention_bias": True,
+        **draw.some({"hidden_act": "gelu", "use_qk_norm": False, "norm_type": "layer_norm"}),
+        **draw.some({"layer_norm_eps": 1e-6, "use_mean_pooling": True, "use_mask_token": False}),
+        **draw.some({"layer_scale_init_value": 0.3, "projection_dropout": 0.0}),
+        **draw.some({"hidden_dropout_prob": 0.0, "attention_dropout": 0.0}),
+    }
+    return {
+        "model_type": "internvl",
+        "text_config": text,
+        "vision_config": vision,
+        "downsample_ratio": ratio,
+        "image_seq_length": round(SIZE // patch * ratio) ** 2,
+        "image_token_id": 1290,
+        "tie_word_embeddings": draw.of(True, False),
+        **draw.some({"projector_hidden_act": "gelu", "vision_feature_layer": -1}),
+    }
+
+
 def _text(kind: str, draw: Draw) -> dict[str, Any]:
     kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
     layers = draw.of(1, 2, 3, 4)
@@ -290,6 +346,14 @@ def _vision(draw: Draw, patch: int) -> dict[str, Any]:
 
 
 _GELU = "gelu_pytorch_tanh"
+# Patterns of maps that are in no `layers`.
+_OF_TOWERS = {
+    "qkv": r"blocks\.\d+\.attn\.qkv",
+    "attn.proj": r"blocks\.\d+\.attn\.proj",
+    "linear_fc2": r"blocks\.\d+\.mlp\.linear_fc2",
+    "projection_layer": r"layer\.\d+\.attention\.projection_layer",
+    "linear_2": "multi_modal_projector.linear_2",
+}
 _MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -300,6 +364,7 @@ def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
     # Without its part, `proj` would be the patches' convolution too.
     seen = ("qkv", "attn.proj") if kind == "qwen" else seen
     seen = ("qkv", "attn.proj", "linear_fc2") if kind == "qwen3" else seen
+    seen = ("projection_layer", "linear_2") if kind == "internvl" else seen
     names = [name for name in (*_MAPS, *seen) if draw.rng.random() < 0.4] or ["q_proj"]
     dora = draw.of(False, False, True)
     settings: dict[str, Any] = {
@@ -317,8 +382,7 @@ def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
     if settings["target_modules"] == names:
         part = "self_attn" if names[-1] in (*_MAPS[:4], "out_proj") else "mlp"
         patterns = [names[0], rf"layers\.\d+\.{part}\.{names[-1]}"]
-        if names[-1] in ("qkv", "attn.proj"):
-            patterns[1] = rf"blocks\.\d+\.attn\.{names[-1].split('.')[-1]}"
+        patterns[1] = _OF_TOWERS.get(names[-1], patterns[1])
         settings["rank_pattern"] = draw.some({draw.of(*patterns): draw.of(1, 3)})
         settings["alpha_pattern"] = draw.some({draw.of(*patterns): draw.of(2, 9)})
         if not dora and layers > 1 and draw.rng.random() < 0.4:

@@ -106,6 +106,8 @@ RESIZE_RULES: dict[str, ResizeRule] = {
     "medgemma": ResizeRule("medgemma_json", "letterbox", PaddedSquareSteps(1000), _square(896)),
     # `image_aspect_ratio: pad`; hundredths of the square.
     "llava": ResizeRule("llava", "letterbox", PaddedSquareSteps(100), _square(336)),
+    # One tile, as its processor makes where it may make no more.
+    "internvl": ResizeRule("internvl", "resize", ImageSteps(1000), _square(448)),
     "qwen2_vl": ResizeRule("qwen2_vl", "resize", ImageSteps(1000), smart_resize),
     "qwen2.5_vl": ResizeRule("qwen2.5_vl", "resize", SmartResizedPixels(), smart_resize),
     "qwen2.5_vl_448": of_one_input("qwen2.5_vl", 448, 448),

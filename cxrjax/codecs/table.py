@@ -55,6 +55,11 @@ CODECS: dict[str, Codec] = {
 _OF_INPUT = re.compile(r"qwen2\.5_vl_([1-9]\d{1,4})x([1-9]\d{1,4})")
 
 
+def is_codec(name: str) -> bool:
+    """Says whether `get_codec` knows the name."""
+    return name in CODECS or _OF_INPUT.fullmatch(name) is not None
+
+
 def get_codec(name: str) -> Codec:
     """The codec of that name, of `CODECS` or `qwen2.5_vl_HEIGHTxWIDTH`.
 

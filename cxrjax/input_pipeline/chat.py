@@ -134,6 +134,24 @@ QWEN = ChatForm(
 QWEN3 = dataclasses.replace(QWEN, opening="", named="Qwen3-VL", source="Qwen/Qwen3-VL-8B-Instruct")
 
 
+# The processor puts the marks of an image around its tokens.
+INTERNVL = dataclasses.replace(
+    QWEN3,
+    image="<IMG_CONTEXT>\n",
+    control=re.compile(r"<\|[a-z_]+\|>|</?img>|<IMG_CONTEXT>"),
+    named="InternVL 3",
+    source="OpenGVLab/InternVL3-8B-hf",
+)
+
+
+def internvl_context(tokenizer: Tokenizer, image: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """`qwen_context` of InternVL, where a newline stands behind each image."""
+    begin, end = (tokenizer.piece_id(piece) for piece in ("<img>", "</img>"))
+    newline = tokenizer.encode("\n")
+    before = tokenizer.encode(INTERNVL.opening + INTERNVL.user)
+    return (*before, begin, image, end, *newline), (end, *newline, begin, image)
+
+
 def qwen_context(
     tokenizer: Tokenizer, image: int, form: ChatForm = QWEN
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Float32, Int32, UInt8
 
 from cxrjax.codecs import CODECS, get_codec
+from cxrjax.codecs.table import is_codec
 from cxrjax.codecs.tokens import PaliGemma
 from cxrjax.errors import UserError
 from cxrjax.images.decode import read_grey_or_rgb, three_channels
@@ -82,12 +83,10 @@ class ExampleConfig:
         return self.image_size, self.image_width or self.image_size
 
     def __post_init__(self) -> None:
-        get_codec(self.codec)
-        for name, table in (("record_codec", CODECS), ("prompt", PROMPTS)):
-            if getattr(self, name) not in table:
-                raise UserError(
-                    f"{name} is {getattr(self, name)!r}, expected one of {sorted(table)}"
-                )
+        for name, table in (("codec", CODECS), ("record_codec", CODECS), ("prompt", PROMPTS)):
+            value = getattr(self, name)
+            if value not in table and not (name == "codec" and is_codec(value)):
+                raise UserError(f"{name} is {value!r}, expected one of {sorted(table)}")
         for name, choices in (
             ("geometry", ("resize", "letterbox")),
             ("too_long", ("error", "set_aside")),

@@ -15,7 +15,7 @@ from cxrjax.border.names import shown_value
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object
 from cxrjax.models.hf_layout import check_architecture
-from cxrjax.models.presets import CLIP_MEAN, CLIP_STD
+from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
 from cxrjax.models.whole_configs import states_all
 
 CONFIG_FILE = "config.json"
@@ -175,6 +175,26 @@ _QWEN_VISION = {
     "spatial_patch_size": NO_MATTER,  # published, and read by no version
     "tokens_per_second": NO_MATTER,  # of videos
 }
+# InternVL's decoder, Qwen2.5's, and tower.
+_DYNAMIC_ROPE = Rule(
+    (None,),
+    keys={
+        "rope_type": Rule(("default", "dynamic")),
+        "type": Rule(("default", "dynamic")),
+        "rope_theta": _THETA,
+        "factor": Rule(most=1e6),
+    },
+)
+_INTERNVL_TEXT = {
+    **{key: rule for key, rule in _COMMON.items() if key != "tie_word_embeddings"},
+    **{key: rule for key, rule in _QWEN_TEXT.items() if not key.startswith("rope_")},
+    "model_type": Rule(("qwen2",)),
+    "max_position_embeddings": Rule(most=2**24),
+    "rope_theta": _THETA,
+    "rope_scaling": _DYNAMIC_ROPE,
+    "rope_parameters": _DYNAMIC_ROPE,
+    "tie_word_embeddings": Rule((True, False, None)),
+}
 # Qwen3-VL's decoder and tower.
 _QWEN3_ROPE = Rule(
     (None,),
@@ -234,6 +254,31 @@ _VISION = {
     "vocab_size": NO_MATTER,
     "projector_hidden_act": NO_MATTER,  # published, and read by no version
 }
+_SIDES = Rule(most=2**13, items=tuple(range(1, 2**13 + 1)))
+_INTERNVL_VISION = {
+    **{
+        key: rule
+        for key, rule in _VISION.items()
+        if key not in ("tie_word_embeddings", "projection_dim", "vocab_size")
+    },
+    "model_type": Rule(("internvl_vision",)),
+    "hidden_act": Rule(("gelu",)),
+    "image_size": _SIDES,
+    "patch_size": _SIDES,
+    "attention_bias": Rule((True,)),
+    "use_qk_norm": Rule((False,)),
+    "norm_type": Rule(("layer_norm",)),
+    "use_mask_token": Rule((False,)),
+    "use_absolute_position_embeddings": Rule((True,)),
+    "use_mean_pooling": Rule((True,)),
+    "hidden_dropout_prob": Rule((0,)),
+    "projection_dropout": Rule((0,)),
+    # How training began; the weights have what it came to.
+    **dict.fromkeys(
+        ("layer_scale_init_value", "initializer_factor", "dropout", "embed_dim", "auto_map"),
+        NO_MATTER,
+    ),
+}
 _CLIP = {
     **{key: rule for key, rule in _VISION.items() if key != "projector_hidden_act"},
     "model_type": Rule(("clip_vision_model",)),
@@ -283,6 +328,19 @@ _BY_KIND = {
                 *("vocab_size", "projection_dim", "hidden_size"),
             ),
             NO_MATTER,
+        ),
+    },
+    "internvl": {
+        **_COMMON,
+        "text_config": Rule(keys=_INTERNVL_TEXT),
+        "vision_config": Rule(keys=_INTERNVL_VISION),
+        "downsample_ratio": Rule((0.5, 1.0)),
+        "image_seq_length": Rule(most=2**20),
+        "projector_hidden_act": Rule(("gelu",)),
+        "vision_feature_layer": Rule((-1,)),
+        "vision_feature_select_strategy": Rule(("default",)),
+        **dict.fromkeys(
+            ("image_token_index", "image_token_id", "ignore_index", "hidden_size"), NO_MATTER
         ),
     },
     "qwen2_5_vl": {
@@ -371,8 +429,19 @@ _CLIP_PICTURES = {
         *("image_token", "chat_template"),
     ),
 }
+# InternVL's are cut into tiles there; here each is one, whatever these say.
+_INTERNVL_PICTURE = {
+    **_PICTURE,
+    "image_mean": Rule((list(IMAGENET_MEAN), None)),
+    "image_std": Rule((list(IMAGENET_STD), None)),
+    **dict.fromkeys(("crop_to_patches", "min_patches", "max_patches"), NO_MATTER),
+}
 _PICTURES_OF = {
     "llava": _CLIP_PICTURES,
+    "internvl": {
+        _PREPROCESSOR: _INTERNVL_PICTURE,
+        _PROCESSOR: _around(_INTERNVL_PICTURE, "video_processor", "chat_template"),
+    },
     **{
         kind: {
             _PREPROCESSOR: picture,
@@ -411,8 +480,8 @@ def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     values = checked(stated, _BY_KIND[str(kind)], where)
     if kind == "qwen2_5_vl":
         values = _qwen_in_parts(values, where)
-    if kind == "qwen3_vl":
-        _check_qwen3(values, where)
+    if kind in ("qwen3_vl", "internvl"):
+        _check_parts(values, where)
     text = values if kind == "gemma3_text" else values.get("text_config") or {}
     _check_rope(text, where, is_gemma3=str(kind).startswith("gemma3"))
     if states_all(str(kind), values):
@@ -459,8 +528,8 @@ def _qwen_in_parts(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-def _check_qwen3(values: dict[str, Any], where: str) -> None:
-    """Refuses Qwen3-VL's settings without a part, or with two answers to one question."""
+def _check_parts(values: dict[str, Any], where: str) -> None:
+    """Refuses settings without a part, or with two answers to one question."""
     for part in ("text_config", "vision_config"):
         if not values.get(part):
             raise UserError(f"{where}: {part} is not there; use the config.json of the weights")

@@ -405,7 +405,7 @@ def _read_part(
     inner = tuple(bounds[1:] if rule.stacked else bounds)
     for layer, name in enumerate(layers):
         # The axes of these are cut and joined: whole, then the part.
-        if rule.transform in ("patches", "frames"):
+        if rule.transform in ("patches", "frames", "first"):
             tensor = to_ours(files.mapped(name), rule.transform)[inner]
         else:
             theirs = inner[::-1] if rule.transform == "transposed" else inner

@@ -2,7 +2,7 @@
 
 Pure tables and arithmetic on names and single tensors: reading and writing files is elsewhere.
 Facts from the public configurations and state dicts of transformers' `paligemma`, `gemma3`,
-`gemma3_text`, `llava`, `qwen2_5_vl` and `qwen3_vl`.
+`gemma3_text`, `llava`, `internvl`, `qwen2_5_vl` and `qwen3_vl`.
 """
 
 import dataclasses
@@ -18,13 +18,19 @@ from cxrjax.errors import UserError
 from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
 
 # `frames` are patches of several frames.
-Transform = Literal["same", "transposed", "patches", "frames"]
+# `first` have one more axis in front, of length 1, and a vector two.
+Transform = Literal["same", "transposed", "patches", "frames", "first"]
 
 # By `model_type`.
-ARCHITECTURES = ("paligemma", "gemma3", "gemma3_text", "llava", "qwen2_5_vl", "qwen3_vl")
+ARCHITECTURES = (
+    *("paligemma", "gemma3", "gemma3_text", "llava", "internvl", "qwen2_5_vl", "qwen3_vl"),
+)
 # Qwen-VL takes images of any size; ours are of one, which its configuration does not have: 16
 # tokens along a side.
 _QWEN_SIDES = {"qwen2_5_vl": 448, "qwen3_vl": 512}
+
+# Up to here rotary positions of type "dynamic" are plain ones; nothing here is as long.
+_LONGEST_PLAIN = 16_384
 
 # Prefixes that transformers' versions have given to the same parts, in files and in modules.
 _PARTS = (
@@ -99,7 +105,10 @@ def published_prefixes(config: VLMConfig) -> dict[str, str]:
     if config.vision.merges:
         published = _QWEN_PUBLISHED if config.vision.kind == "qwen" else _QWEN_MODULES
         return published | ({} if config.decoder.tied else {"lm_head.": "lm_head."})
-    return _PUBLISHED | ({} if config.decoder.tied else {"lm_head.": "language_model.lm_head."})
+    published = dict(_PUBLISHED)
+    if config.vision.kind == "internvl":
+        published["vision."] = "vision_tower."
+    return published | ({} if config.decoder.tied else {"lm_head.": "language_model.lm_head."})
 
 
 def module_prefixes(config: VLMConfig) -> dict[str, str]:
@@ -164,6 +173,8 @@ class TensorRule:
         if self.transform == "frames":
             frames = shape[0] // (3 * patch_size**2)
             return (shape[1], 3, frames, patch_size, patch_size)
+        if self.transform == "first":
+            return (1,) * (3 - len(shape)) + shape
         return shape
 
 
@@ -176,6 +187,8 @@ def tensor_rules(config: VLMConfig) -> list[TensorRule]:
         rules += _qwen_vision_rules()
     elif config.vision.kind == "qwen3":
         rules += _qwen3_vision_rules(config.vision)
+    elif config.vision.kind == "internvl":
+        rules += _internvl_vision_rules()
     else:
         rules += _vision_rules(is_clip=config.vision.kind == "clip")
     if config.vision.kind == "qwen3":
@@ -186,7 +199,9 @@ def tensor_rules(config: VLMConfig) -> list[TensorRule]:
         rules.append(TensorRule("projector_norm/scale", "projector.ln_q.weight", "same"))
         rules += _linear("projector", "projector.mlp.0", bias=True)
         rules += _linear("projector_out", "projector.mlp.2", bias=True)
-    elif config.projector == "mlp":
+    elif config.projector in ("mlp", "normed_mlp"):
+        if config.projector == "normed_mlp":
+            rules += _norm("projector_norm", "projector.layer_norm")
         rules += _linear("projector", "projector.linear_1", bias=True)
         rules += _linear("projector_out", "projector.linear_2", bias=True)
     elif config.projector == "linear":
@@ -282,6 +297,32 @@ def _qwen_vision_rules() -> list[TensorRule]:
     return rules
 
 
+def _internvl_vision_rules() -> list[TensorRule]:
+    rules = [
+        TensorRule(
+            "vision/patch_embed/kernel",
+            "vision.embeddings.patch_embeddings.projection.weight",
+            "patches",
+        ),
+        TensorRule(
+            "vision/patch_embed/bias", "vision.embeddings.patch_embeddings.projection.bias", "same"
+        ),
+        TensorRule("vision/position_embed", "vision.embeddings.position_embeddings", "first"),
+        TensorRule("vision/class_embed", "vision.embeddings.cls_token", "first"),
+    ]
+    ours, theirs = "vision/layers", "vision.encoder.layer.{layer}"
+    rules += _norm(f"{ours}/norm1", f"{theirs}.layernorm_before")
+    rules += _norm(f"{ours}/norm2", f"{theirs}.layernorm_after")
+    for scale, name in (("attn_scale", "lambda_1"), ("mlp_scale", "lambda_2")):
+        rules.append(TensorRule(f"{ours}/{scale}", f"{theirs}.{name}", "same"))
+    for part in ("q_proj", "k_proj", "v_proj"):
+        rules += _linear(f"{ours}/attn/{part}", f"{theirs}.attention.{part}", bias=True)
+    rules += _linear(f"{ours}/attn/out_proj", f"{theirs}.attention.projection_layer", bias=True)
+    for part in ("fc1", "fc2"):
+        rules += _linear(f"{ours}/mlp/{part}", f"{theirs}.mlp.{part}", bias=True)
+    return rules
+
+
 def _qwen3_vision_rules(config: VisionConfig) -> list[TensorRule]:
     ours, theirs = "vision/layers", "vision.blocks.{layer}"
     rules = [
@@ -310,6 +351,8 @@ def to_ours(tensor: np.ndarray, transform: Transform) -> np.ndarray:
         return tensor.transpose(2, 3, 1, 0).reshape(-1, tensor.shape[0])
     if transform == "frames":  # [width, 3, frames, p, p]: a frame's rows behind the other's
         return tensor.transpose(2, 3, 4, 1, 0).reshape(-1, tensor.shape[0])
+    if transform == "first":
+        return tensor[0, 0] if tensor.shape[1] == 1 else tensor[0]
     return tensor
 
 
@@ -323,6 +366,8 @@ def to_theirs(array: np.ndarray, transform: Transform, patch_size: int) -> np.nd
     if transform == "frames":
         patches = array.reshape(-1, patch_size, patch_size, 3, array.shape[-1])
         return np.ascontiguousarray(patches.transpose(4, 3, 0, 1, 2))
+    if transform == "first":
+        return np.ascontiguousarray(array.reshape((1,) * (3 - array.ndim) + array.shape))
     return np.ascontiguousarray(array)
 
 
@@ -369,6 +414,8 @@ def _vlm_config(
     kind = config["model_type"]
     if kind == "gemma3_text":
         return VLMConfig(None, _decoder(config, where), loc_token_start, context=())
+    if kind == "internvl":
+        return _internvl(config, where, loc_token_start, context)
     if kind in _QWEN_SIDES:
         return _qwen(config, loc_token_start, context)
     vision, text = config["vision_config"], config["text_config"]
@@ -426,6 +473,65 @@ def _llava(
     )
     decoder = _llama(text, where)
     return VLMConfig(tower, decoder, loc_token_start, context=context, projector="mlp")
+
+
+def _internvl(
+    config: Mapping[str, Any], where: str, loc_token_start: int, context: tuple[int, ...]
+) -> VLMConfig:
+    vision, text = config["vision_config"], config["text_config"]
+    sides, patches = set(_pair(vision["image_size"])), set(_pair(vision["patch_size"]))
+    if len(sides) != 1 or len(patches) != 1:
+        raise ValueError(f"images of {vision['image_size']}, patches of {vision['patch_size']}")
+    (size,), (patch,) = sides, patches
+    pool = round(1 / config["downsample_ratio"])
+    _check_divides(patch * pool, size, "tokens of an image")
+    tokens = (size // patch // pool) ** 2
+    if config["image_seq_length"] != tokens:
+        raise ValueError(f"image_seq_length {config['image_seq_length']}, {tokens} tokens")
+    _check_divides(vision["num_attention_heads"], vision["hidden_size"], "heads of the tower")
+    tower = VisionConfig(
+        image_size=size,
+        patch_size=patch,
+        width=vision["hidden_size"],
+        depth=vision["num_hidden_layers"],
+        num_heads=vision["num_attention_heads"],
+        mlp_dim=vision["intermediate_size"],
+        pool=pool,
+        kind="internvl",
+    )
+    heads, width = text["num_attention_heads"], text["hidden_size"]
+    _check_divides(text["num_key_value_heads"], heads, "heads of keys and values")
+    _check_divides(2 * heads, width, "halves of heads")
+    rope, longest = text["rope_parameters"], text["max_position_embeddings"]
+    if rope["rope_type"] == "dynamic" and longest < _LONGEST_PLAIN:
+        raise UserError(
+            f"{where}: rope_type 'dynamic' with max_position_embeddings {longest}; below "
+            f"{_LONGEST_PLAIN:,} it may change positions that occur here, which is not supported"
+        )
+    decoder = DecoderConfig(
+        vocab_size=text["vocab_size"],
+        width=width,
+        depth=text["num_hidden_layers"],
+        num_heads=heads,
+        num_kv_heads=text["num_key_value_heads"],
+        head_dim=width // heads,
+        mlp_dim=text["intermediate_size"],
+        rope_base=float(rope["rope_theta"]),
+        prefix_attention="past",
+        norm_eps=float(text["rms_norm_eps"]),
+        plain_norms=True,
+        activation="silu",
+        scale_embeddings=False,
+        tied=bool(config["tie_word_embeddings"]),
+        qkv_bias=True,
+    )
+    return VLMConfig(tower, decoder, loc_token_start, context=context, projector="normed_mlp")
+
+
+def _pair(size: Any) -> tuple[int, int]:
+    """Height and width, which older files state as one."""
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    return height, width
 
 
 def _qwen(config: Mapping[str, Any], loc_token_start: int, context: tuple[int, ...]) -> VLMConfig:

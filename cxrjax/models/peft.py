@@ -343,7 +343,7 @@ def _commonest(values: Mapping[str, Any]) -> Any:
 
 
 # What transformers calls the layers of a decoder and of towers, and Qwen3-VL's inner mergers.
-_STACKS = "layers|blocks|deepstack_merger_list"
+_STACKS = "layers?|blocks|deepstack_merger_list"
 
 
 def _module_pattern(names: list[str]) -> str:

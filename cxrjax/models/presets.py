@@ -21,6 +21,8 @@ _CONTEXTS = ("context", "second_image")
 # Of CLIP's processor, red, green and blue.
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
+# Of InternVL's.
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,9 +33,11 @@ class VisionConfig:
         image_width: of images that are not square, whose height `image_size` is then; Qwen-VL's
             alone have no table that says how many patches there are.
         pool: squares of so many patches a side become one token: averaged before the projector
-            (Gemma 3: 4), of "qwen" put side by side for it (2).
+            (Gemma 3: 4), of Qwen-VL and InternVL put side by side for it (2).
         kind: "siglip"; "clip": a class token in front of the patches, a norm before the first
             layer, patches without bias, another activation and epsilon, and its own colours;
+            "internvl": a class token, an exact GELU, a scale on what each half of a layer adds, no
+            norm behind the last, and ImageNet's colours;
             "qwen": rows and columns as rotary positions, RMS norms, gated units, one map for
             queries, keys and values, patches of two equal frames, CLIP's colours; or "qwen3":
             the same with SigLIP's norms, units, colours and biases, and a table of positions.
@@ -53,7 +57,7 @@ class VisionConfig:
     num_heads: int
     mlp_dim: int
     pool: int = 1
-    kind: Literal["siglip", "clip", "qwen", "qwen3"] = "siglip"
+    kind: Literal["siglip", "clip", "internvl", "qwen", "qwen3"] = "siglip"
     skip_last: int = 0
     window: int | None = None
     full_every: int = 1
@@ -101,7 +105,13 @@ class VisionConfig:
     @property
     def merged_width(self) -> int:
         """Numbers of a token that one layer gives, and the projector is given."""
-        return self.width * (self.pool**2 if self.merges else 1)
+        is_side_by_side = self.merges or self.kind == "internvl"
+        return self.width * (self.pool**2 if is_side_by_side else 1)
+
+    @property
+    def has_class(self) -> bool:
+        """Says whether a class token stands in front of the patches."""
+        return self.kind in ("clip", "internvl")
 
     @property
     def num_patches(self) -> int:
@@ -109,8 +119,8 @@ class VisionConfig:
 
     @property
     def num_positions(self) -> int:
-        """Places in the tower's sequence: the patches, and CLIP's class token."""
-        return self.num_patches + (self.kind == "clip")
+        """Places in the tower's sequence: the patches, and a class token."""
+        return self.num_patches + self.has_class
 
     @property
     def num_tokens(self) -> int:
@@ -210,7 +220,8 @@ class VLMConfig:
         context: what stands before the question: token ids, and `IMAGE` for each image.
         second_image: what is put in behind the first `IMAGE` where there is a second image.
         projector: "linear" (PaliGemma), "normed": an RMS norm and a map without bias (Gemma 3),
-            "mlp": two maps with a GELU between them (LLaVA 1.5), or "merger": each patch normed,
+            "mlp": two maps with a GELU between them (LLaVA 1.5), "normed_mlp": a norm before these
+            (InternVL), or "merger": each patch normed,
             those of a token side by side, and two such maps (Qwen2.5-VL and Qwen3-VL).
     """
 
@@ -219,7 +230,7 @@ class VLMConfig:
     loc_token_start: int
     context: tuple[int, ...] = (IMAGE,)
     second_image: tuple[int, ...] = (IMAGE,)
-    projector: Literal["linear", "normed", "mlp", "merger"] = "linear"
+    projector: Literal["linear", "normed", "mlp", "normed_mlp", "merger"] = "linear"
 
     @property
     def num_context(self) -> int:

@@ -1,4 +1,4 @@
-"""The vision tower, SigLIP's, CLIP's or Qwen-VL's: patches in, features of each out."""
+"""The vision tower, SigLIP's, CLIP's, InternVL's or Qwen-VL's: patches in, features of each out."""
 
 import math
 from typing import Any
@@ -20,7 +20,13 @@ from cxrjax.models.layers import (
     scan_layers,
     stack_layers,
 )
-from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, VisionConfig
+from cxrjax.models.presets import (
+    CLIP_MEAN,
+    CLIP_STD,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    VisionConfig,
+)
 from cxrjax.models.splash import SAVED, AttentionKind, attend_to_all
 from cxrjax.models.windows import Windows, make_windows
 
@@ -41,9 +47,17 @@ def tower_norm(config: VisionConfig) -> LayerNorm | RMSNorm:
     return LayerNorm(config.width, _eps(config))
 
 
-def _clip_colours(images: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
-    """From [-1, 1] to what CLIP was trained on."""
-    mean, std = (np.array(values, np.float32) for values in (CLIP_MEAN, CLIP_STD))
+# What towers were trained on; the others take what is within [-1, 1] as it is.
+_COLOURS = {
+    "clip": (CLIP_MEAN, CLIP_STD),
+    "qwen": (CLIP_MEAN, CLIP_STD),
+    "internvl": (IMAGENET_MEAN, IMAGENET_STD),
+}
+
+
+def _own_colours(kind: str, images: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
+    """From [-1, 1] to what a tower of this kind was trained on."""
+    mean, std = (np.array(values, np.float32) for values in _COLOURS[kind])
     return ((images.astype(jnp.float32) / 2 + 0.5 - mean) / std).astype(images.dtype)
 
 
@@ -173,7 +187,7 @@ class VisionMLP(nnx.Module):
         if self.kind == "clip":  # the sigmoid's approximation, which CLIP was trained with
             hidden = hidden * jax.nn.sigmoid(1.702 * hidden)
         else:
-            hidden = jax.nn.gelu(hidden)
+            hidden = jax.nn.gelu(hidden, approximate=self.kind != "internvl")
         return self.fc2(hidden, drop("fc2"))
 
 
@@ -186,12 +200,20 @@ class VisionBlock(nnx.Module):
         self.attn = of_whole(config, rngs, attention)
         self.norm2 = tower_norm(config)
         self.mlp = (GatedVisionMLP if config.kind == "qwen" else VisionMLP)(config, rngs)
+        scaled = config.kind == "internvl"
+        ones = jnp.ones(config.width)
+        self.attn_scale = nnx.data(nnx.Param(0.1 * ones) if scaled else None)
+        self.mlp_scale = nnx.data(nnx.Param(0.1 * ones) if scaled else None)
 
     def __call__(
         self, x: Float[Array, "B N D"], dropout: TokenDropout | None, *parts: Any
     ) -> Float[Array, "B N D"]:
         """Args: parts: `windows` and `is_local` of `WindowedAttention`; else none."""
-        x = x + self.attn(self.norm1(x), dropout, *parts)
+        attended = self.attn(self.norm1(x), dropout, *parts)
+        if self.attn_scale is not None and self.mlp_scale is not None:
+            x = x + self.attn_scale[...].astype(x.dtype) * attended
+            return x + self.mlp_scale[...].astype(x.dtype) * self.mlp(self.norm2(x), dropout)
+        x = x + attended
         return x + self.mlp(self.norm2(x), dropout)
 
 
@@ -246,19 +268,19 @@ class VisionTower(nnx.Module):
         self.patch_size = config.patch_size
         self.remat = remat
         self.unroll = unroll
-        self.is_clip = config.kind == "clip"
+        is_clip = config.kind == "clip"
         self.num_layers = config.depth - config.skip_last
         self.patch_embed = Linear(
             config.patch_size**2 * 3 * (_FRAMES if config.merges else 1),
             config.width,
-            use_bias=config.kind in ("siglip", "qwen3"),
+            use_bias=config.kind in ("siglip", "qwen3", "internvl"),
             rngs=rngs,
         )
         self.class_embed = nnx.data(None)
-        if self.is_clip:
+        if config.has_class:
             drawn = config.width**-0.5 * jax.random.normal(rngs.params(), (config.width,))
             self.class_embed = nnx.data(nnx.Param(drawn))
-        self.pre_norm = nnx.data(LayerNorm(config.width, _eps(config)) if self.is_clip else None)
+        self.pre_norm = nnx.data(LayerNorm(config.width, _eps(config)) if is_clip else None)
         self.position_embed: Any = nnx.data(None)
         if config.kind != "qwen":
             rows = (config.position_side or 0) ** 2 or config.num_positions
@@ -266,7 +288,7 @@ class VisionTower(nnx.Module):
             self.position_embed = nnx.data(nnx.Param(config.width**-0.5 * drawn))
         self.layers = stack_layers(lambda r: VisionBlock(config, r, attention), config.depth, rngs)
         self.final_norm: Any = nnx.data(
-            None if config.merges else LayerNorm(config.width, _eps(config))
+            LayerNorm(config.width, _eps(config)) if config.kind in ("siglip", "clip") else None
         )
 
     def __call__(
@@ -275,8 +297,8 @@ class VisionTower(nnx.Module):
         """Args: images in [-1, 1]; dropout: noise for LoRA branches in training, else None."""
         rows, height, width, _ = images.shape
         p = self.patch_size
-        if self.config.kind in ("clip", "qwen"):
-            images = _clip_colours(images)
+        if self.config.kind in _COLOURS:
+            images = _own_colours(self.config.kind, images)
         patches = images.reshape(rows, height // p, p, width // p, p, 3)
         patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(rows, -1, p * p * 3)
         if self.config.merges:
@@ -294,11 +316,11 @@ class VisionTower(nnx.Module):
             return layer(x, noise), None
 
         layers = self.layers
-        if self.is_clip:
+        if self.config.skip_last:
             graphdef, state = nnx.split(layers)
             layers = nnx.merge(graphdef, jax.tree.map(lambda leaf: leaf[: self.num_layers], state))
         x, _ = scan_layers(layers, apply, x, remat=self.remat, unroll=self.unroll)
-        return x[:, 1:] if self.is_clip else self.final_norm(x)
+        return x[:, 1:] if self.config.has_class else self.final_norm(x)
 
     def _in_windows(
         self, patches: Float[Array, "B N p"], dropout: TokenDropout | None
@@ -338,14 +360,14 @@ class VisionTower(nnx.Module):
         """
         if self.position_embed is None or self.config.merges:
             return  # nothing depends on the size
-        # CLIP's class token keeps its own.
-        whole = self.position_embed[...]
-        first, positions = whole[: int(self.is_clip)], whole[int(self.is_clip) :]
+        # A class token keeps its own.
+        whole, has_class = self.position_embed[...], config.has_class
+        first, positions = whole[: int(has_class)], whole[int(has_class) :]
         side, wanted = math.isqrt(len(positions)), config.image_size // config.patch_size
         grid = positions.reshape(side, side, -1)
         grid = jax.image.resize(grid, (wanted, wanted, grid.shape[-1]), "bilinear")
         grid = grid.reshape(wanted**2, -1)
-        self.position_embed = nnx.Param(jnp.concatenate([first, grid]) if self.is_clip else grid)
+        self.position_embed = nnx.Param(jnp.concatenate([first, grid]) if has_class else grid)
 
 
 def _between(places: int, knots: int) -> Float[np.ndarray, "p k"]:

@@ -10,7 +10,15 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from cxrjax.models.gemma import Block, DecodeMasks, Decoder, LayerCache
-from cxrjax.models.layers import Linear, RMSNorm, TokenDropout, salt, stack_layers, take_apart
+from cxrjax.models.layers import (
+    LayerNorm,
+    Linear,
+    RMSNorm,
+    TokenDropout,
+    salt,
+    stack_layers,
+    take_apart,
+)
 from cxrjax.models.layout import Context, SequenceLayout, image_of_token, make_layout
 from cxrjax.models.presets import IMAGE, VLMConfig
 from cxrjax.models.siglip import DeepMerger, VisionTower, normalize_images, tower_norm
@@ -88,12 +96,16 @@ class VLM(nnx.Module):
         norm: Any = None
         if vision is not None and kind in ("normed", "merger"):
             norm = tower_norm(vision) if kind == "merger" else RMSNorm(vision.width)
+        elif vision is not None and kind == "normed_mlp":
+            norm = LayerNorm(vision.merged_width, 1e-5)
         self.projector_norm = nnx.data(norm)
         self.projector = nnx.data(
             None if kind is None else Linear(given, between, use_bias=kind != "normed", rngs=rngs)
         )
         self.projector_out = nnx.data(
-            Linear(between, width, use_bias=True, rngs=rngs) if kind in ("mlp", "merger") else None
+            Linear(between, width, use_bias=True, rngs=rngs)
+            if kind in ("mlp", "normed_mlp", "merger")
+            else None
         )
         self.deepstack: Any = nnx.data(None)
         if vision is not None and vision.deepstack:
@@ -119,7 +131,8 @@ class VLM(nnx.Module):
             Behind the tokens, along the last axis, stands what is added to them within the decoder
             (`VisionConfig.deepstack`), a width each.
         """
-        if self.projector is None:
+        vision = self.config.vision
+        if self.projector is None or vision is None:
             raise ValueError("this model has no vision tower: it takes no images")
         rows, several = images.shape[0], images.ndim == 5
         if several:
@@ -127,9 +140,8 @@ class VLM(nnx.Module):
             images = images.reshape(-1, *images.shape[2:])
         features = images if images.ndim == 3 else self.image_features(images, dropout)
         # Of the last layer, and of those within the tower.
-        features, *inner = jnp.split(
-            features.astype(self.dtype), 1 + len(self.config.vision.deepstack), axis=-1
-        )
+        parts = 1 + len(vision.deepstack)
+        features, *inner = jnp.split(features.astype(self.dtype), parts, axis=-1)
         if self.projector_norm is not None:
             # Patch by patch, where a token has several.
             width = self.projector_norm.scale.shape[-1]
@@ -166,6 +178,9 @@ class VLM(nnx.Module):
             return features
         side, pool = config.image_size // config.patch_size // config.pool, config.pool
         squares = features.reshape(features.shape[0], side, pool, side, pool, -1)
+        if config.kind == "internvl":
+            squares = squares.transpose(0, 1, 3, 2, 4, 5)
+            return squares.reshape(features.shape[0], side * side, -1)
         return jnp.mean(squares, axis=(2, 4)).reshape(features.shape[0], side * side, -1)
 
     def __call__(

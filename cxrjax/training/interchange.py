@@ -22,10 +22,12 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading
 from cxrjax.input_pipeline.chat import (
     GEMMA,
+    INTERNVL,
     QWEN,
     QWEN3,
     check_template,
     context_ids,
+    internvl_context,
     qwen_context,
     second_image_ids,
 )
@@ -81,7 +83,7 @@ _SIDE_FILES = (
     "generation_config.json",
 )
 _TOKENIZERS = (TOKENIZER_FILE, TOKENIZER_JSON)
-_QWENS = {"qwen2_5_vl": QWEN, "qwen3_vl": QWEN3}
+_FORMS = {"qwen2_5_vl": QWEN, "qwen3_vl": QWEN3, "internvl": INTERNVL}
 _MOST_SIDE_BYTES = 64 * MIB
 
 
@@ -125,11 +127,14 @@ def import_hf(
     _refuse_existing(out)
     stated = read_json_object(source / CONFIG_FILE, MOST_CONFIG_BYTES)
     config = read_config(source)
+    files = open_checkpoint(source)
+    if config["model_type"] == "internvl" and "tie_word_embeddings" not in stated:
+        # What published files leave out, and versions of transformers take one way or the other.
+        config["tie_word_embeddings"] = "lm_head.weight" not in files.tensors
     tokenizer = load_tokenizer(source)
     sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer)
-    if sizes.decoder.prefix_attention == "causal" or sizes.projector == "merger":
-        check_template(source, _QWENS.get(config["model_type"], GEMMA))
-    files = open_checkpoint(source)
+    if sizes.decoder.prefix_attention == "causal" or config["model_type"] in _FORMS:
+        check_template(source, _FORMS.get(config["model_type"], GEMMA))
     arrays = read_parameters(files, sizes, dtype, where=str(source))
     prefixes = found_prefixes(tensor.name for tensor in files.tensors.values())
     _copy_files(source, out, (*_SIDE_FILES, *_TOKENIZERS))
@@ -332,8 +337,10 @@ def _sizes(config: Mapping[str, Any], where: str, tokenizer: Tokenizer) -> VLMCo
         second_image = second_image_ids(tokenizer, IMAGE)
     if kind == "llava":
         context, second_image = llava_context(tokenizer, IMAGE, _turns_of(config))
-    if kind in _QWENS:
-        context, second_image = qwen_context(tokenizer, IMAGE, _QWENS[kind])
+    if kind == "internvl":
+        context, second_image = internvl_context(tokenizer, IMAGE)
+    elif kind in _FORMS:
+        context, second_image = qwen_context(tokenizer, IMAGE, _FORMS[kind])
     sizes = vlm_config(config, where, tokenizer.loc_token_start, context, second_image)
     check_vocabulary(tokenizer, sizes.decoder.vocab_size)
     return sizes
@@ -351,6 +358,14 @@ def _settings(sizes: VLMConfig, turns: Turns) -> ExperimentConfig:
         # Qwen-VL: conversations; boxes in JSON, pixels of the input or its thousandths.
         is_third = sizes.vision is not None and sizes.vision.kind == "qwen3"
         rule = RESIZE_RULES["qwen3_vl_512" if is_third else "qwen2.5_vl_448"]
+        return ExperimentConfig(
+            model=ModelConfig(preset=preset, share="image"),
+            data=DataConfig(prompt="qwen", codec=rule.codec, geometry=rule.placing),
+            decoding=DecodingConfig(grammar="none"),
+        )
+    if sizes.projector == "normed_mlp":
+        # InternVL: Qwen's turns; the whole image is stretched to one tile.
+        rule = RESIZE_RULES["internvl"]
         return ExperimentConfig(
             model=ModelConfig(preset=preset, share="image"),
             data=DataConfig(prompt="qwen", codec=rule.codec, geometry=rule.placing),

@@ -70,6 +70,8 @@ def test_what_is_stated_is_what_is_read(kind, seed):
         assert decoder.tied == config.get("tie_word_embeddings", False)
         return
     assert decoder.rope_scale == (rope["factor"] if is_stretched else 1.0)
+    if kind == "internvl":
+        assert sizes.vision.num_tokens == config["image_seq_length"]
     if "vision_config" in config:
         vision = config["vision_config"]
         assert sizes.vision.depth == vision["num_hidden_layers"]

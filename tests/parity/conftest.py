@@ -15,7 +15,7 @@ from cxrjax.models import VLM
 from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
-from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGE
+from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGE, IMAGENET_MEAN, IMAGENET_STD
 from tests.random_configs import KINDS, NO_LOC, SIZE, VOCAB, draw_config
 
 BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
@@ -105,6 +105,21 @@ def _random_hf(kind):
             text_config=_QWEN, vision_config=_QWEN_VISION, image_token_id=IMAGE_ID
         )
         model = t.Qwen2_5_VLForConditionalGeneration(config)
+    elif kind == "internvl":
+        text = {key: value for key, value in _LLAMA.items() if key != "head_dim"}
+        config = t.InternVLConfig(
+            text_config=text | {"model_type": "qwen2", "rope_theta": 1e6},
+            vision_config={
+                **{key: _VISION[key] for key in list(_VISION)[:6]},
+                "image_size": [SIZE, SIZE],
+                "patch_size": [6, 6],
+                "attention_bias": True,
+            },
+            image_token_id=IMAGE_ID,
+            image_seq_length=4,
+            tie_word_embeddings=False,
+        )
+        model = t.InternVLForConditionalGeneration(config)
     elif kind == "qwen3":
         config = t.Qwen3VLConfig(
             text_config=_QWEN3, vision_config=_QWEN3_VISION, image_token_id=IMAGE_ID
@@ -198,8 +213,9 @@ class Questions:
         given = {"input_ids": padded(0, 0), "attention_mask": padded(1, 0)}
         if kind != "gemma3_text":
             pixels = self.images.reshape(-1, *self.images.shape[-3:])
-            if kind.startswith("llava") or kind == "qwen":
-                pixels = ((pixels / 2 + 0.5 - CLIP_MEAN) / CLIP_STD).astype(np.float32)
+            if kind.startswith("llava") or kind in ("qwen", "internvl"):
+                own = (IMAGENET_MEAN, IMAGENET_STD) if kind == "internvl" else (CLIP_MEAN, CLIP_STD)
+                pixels = ((pixels / 2 + 0.5 - own[0]) / own[1]).astype(np.float32)
             elif kind != "qwen3":
                 # Of padding it does not matter: it is masked.
                 given["token_type_ids"] = padded(2, 0)
@@ -251,7 +267,7 @@ class Pair:
 def _pair(kind, hf, directory):
     one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
     one_image |= dict.fromkeys(("llava", "llava_mistral"), (BOS, 7, 8, IMAGE))
-    one_image |= dict.fromkeys(("qwen", "qwen3"), (7, 8, BEGIN, IMAGE, END))
+    one_image |= dict.fromkeys(("qwen", "qwen3", "internvl"), (7, 8, BEGIN, IMAGE, END))
     front = one_image.get(kind, (IMAGE,))
     start = -1 if kind in NO_LOC else LOC
     config = vlm_config(read_config(directory), str(directory), start, front)

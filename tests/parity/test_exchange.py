@@ -215,6 +215,8 @@ _WHOLE = ["multi_modal_projector"]
         ("qwen", {"target_modules": ["qkv", "q_proj", "v_proj"], "rank_pattern": {"attn.qkv": 2}}),
         ("qwen", {"target_modules": ["v_proj"], "modules_to_save": ["merger"]}),
         ("qwen3", {"target_modules": "all-linear"}),
+        ("internvl", {"target_modules": "all-linear"}),
+        ("internvl", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
         ("qwen3", {"target_modules": ["v_proj"], "modules_to_save": ["merger"]}),
         (
             "qwen3",

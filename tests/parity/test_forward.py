@@ -15,7 +15,7 @@ from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
 
-CAUSAL = ("llava", "llava_mistral", "qwen", "qwen3")
+CAUSAL = ("llava", "llava_mistral", "qwen", "qwen3", "internvl")
 KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", *CAUSAL)
 IMAGE_KINDS = (*KINDS[:3], *CAUSAL)
 
