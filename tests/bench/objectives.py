@@ -15,9 +15,11 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 OUT, DEMO = Path("runs/objectives"), Path("runs/demo")
+CONFIG = "configs/vindr_lora.py:demo"
 _BOX_LOSS = ("training.lambda_box=0.5",)
 # Name -> what it changes of the demo's configuration, which has Gaussian targets and no box loss.
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -54,22 +56,16 @@ FIGURES = {
 _SECONDS = re.compile(r"([0-9.]+) s a step")
 
 
-def answer(variant: str, seed: int, steps: int) -> None:
-    """Trains a variant and has it answer the held-out questions, where that is not there yet."""
-    workdir = OUT / f"{variant}.seed{seed}"
-    answers = workdir.with_name(workdir.name + ".jsonl")
+def answer(config: str, workdir: Path, settings: Sequence[str]) -> None:
+    """Trains and has the run answer the held-out questions, where that is not there yet."""
+    answers = answers_of(workdir)
     if answers.exists():
         return
-    settings = (
-        *("data.validation=None", "data.workers=0"),
-        *(f"training.seed={seed}", f"training.steps={steps}"),
-        *VARIANTS[variant],
-    )
-    OUT.mkdir(parents=True, exist_ok=True)
+    workdir.parent.mkdir(parents=True, exist_ok=True)
     with workdir.with_name(workdir.name + ".log").open("w") as log:
         for words in (
-            ["cxrjax.train", "--config=configs/vindr_lora.py:demo", f"--workdir={workdir}"]
-            + [f"--config.{setting}" for setting in settings],
+            ["cxrjax.train", f"--config={config}", f"--workdir={workdir}"]
+            + [f"--config.{key}" for key in ("data.validation=None", "data.workers=0", *settings)],
             ["cxrjax.predict", f"--workdir={workdir}", "--source=grafts", f"--out={answers}"]
             + [f"--questions={DEMO}/data/questions/validation.jsonl"],
         ):
@@ -77,23 +73,29 @@ def answer(variant: str, seed: int, steps: int) -> None:
             subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
 
 
-def step_seconds(variant: str) -> float:
-    """The least seconds a step that its logs tell."""
-    logs = (path.read_text() for path in OUT.glob(f"{variant}.seed*.log"))
-    return min((float(s) for log in logs for s in _SECONDS.findall(log)), default=float("nan"))
+def answers_of(workdir: Path) -> Path:
+    """The file of what that run answered."""
+    return workdir.with_name(workdir.name + ".jsonl")
 
 
-def score(names: list[str]) -> dict[str, dict[str, dict[str, float]]]:
-    """{variant: {figure: its entry of spread.json}} of what was answered."""
-    files = [path for name in names for path in sorted(OUT.glob(f"{name}.seed*.jsonl"))]
+def step_seconds(logs: Iterable[Path]) -> float:
+    """The least seconds a step that the logs tell."""
+    told = (float(s) for log in logs for s in _SECONDS.findall(log.read_text()))
+    return min(told, default=float("nan"))
+
+
+def score(out: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """{variant: {figure: its entry of spread.json}} of what was answered in `out`; differences are
+    from the first of the names."""
+    files = [path for name in names for path in sorted(out.glob(f"{name}.seed*.jsonl"))]
     command = [sys.executable, "-m", "cxrjax.score", "--benchmark=vindr_cxr_vqa"]
     command += [f"--references={DEMO}/data/records/validation.jsonl", "--floors=never"]
-    command += [f"--predictions={path}" for path in files] + [f"--out={OUT}/score"]
+    command += [f"--predictions={path}" for path in files] + [f"--out={out}/score"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-    metrics = json.loads((OUT / "score/metrics.json").read_text())
-    spread_file = OUT / "score/spread.json"
+    metrics = json.loads((out / "score/metrics.json").read_text())
+    spread_file = out / "score/spread.json"
     spread = json.loads(spread_file.read_text()) if spread_file.exists() else {}
-    compared = json.loads((OUT / "score/comparisons.json").read_text())
+    compared = json.loads((out / "score/comparisons.json").read_text())
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name in names:
         if name in spread:
@@ -111,21 +113,21 @@ def score(names: list[str]) -> dict[str, dict[str, dict[str, float]]]:
     return found
 
 
-def table(found: dict[str, dict[str, dict[str, float]]]) -> str:
-    """Markdown, a row a variant."""
-    head = ["variant", "seeds", *FIGURES, "F1@0.3 beside hard", "seconds a step"]
+def table(out: Path, found: dict[str, dict[str, dict[str, float]]]) -> str:
+    """Markdown, a row a variant; behind each figure its difference from the first variant's."""
+    head = ["variant", "seeds", *FIGURES, "seconds a step"]
     lines = [head, ["---"] * len(head)]
     for name, figures in found.items():
         row = [name, str(figures["detection/f1@0.3"]["runs"])]
         for key in FIGURES.values():
             entry = figures[key]
-            spread = f" ± {entry['sd']:.3f}" if entry.get("sd") is not None else ""
-            row.append(f"{entry['mean']:.3f}{spread}")
-        away = figures["detection/f1@0.3"]
-        told = ""
-        if away.get("difference") is not None:
-            told = "{difference:+.3f} ({ci_low:+.3f} to {ci_high:+.3f})".format(**away)
-        lines.append([*row, told, f"{step_seconds(name):.2f}"])
+            told = f"{entry['mean']:.3f}"
+            if entry.get("sd") is not None:
+                told += f" ± {entry['sd']:.3f}"
+            if entry.get("difference") is not None:
+                told += "; {difference:+.3f} ({ci_low:+.3f} to {ci_high:+.3f})".format(**entry)
+            row.append(told)
+        lines.append([*row, f"{step_seconds(out.glob(f'{name}.seed*.log')):.2f}"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
@@ -141,8 +143,10 @@ def main() -> None:
     if not flags.table:
         for seed in range(flags.seeds):
             for name in names:
-                answer(name, seed, flags.steps)
-    print(table(score([n for n in names if any(OUT.glob(f"{n}.seed*.jsonl"))])))
+                settings = (f"training.seed={seed}", f"training.steps={flags.steps}")
+                answer(CONFIG, OUT / f"{name}.seed{seed}", (*settings, *VARIANTS[name]))
+    there = [n for n in names if any(OUT.glob(f"{n}.seed*.jsonl"))]
+    print(table(OUT, score(OUT, there)))
 
 
 if __name__ == "__main__":
