@@ -12,6 +12,7 @@ from `hard` with its interval over other patients and other seeds (`score`'s spr
 
 import argparse
 import json
+import math
 import re
 import subprocess
 import sys
@@ -127,7 +128,8 @@ def table(out: Path, found: dict[str, dict[str, dict[str, float]]]) -> str:
             if entry.get("difference") is not None:
                 told += "; {difference:+.3f} ({ci_low:+.3f} to {ci_high:+.3f})".format(**entry)
             row.append(told)
-        lines.append([*row, f"{step_seconds(out.glob(f'{name}.seed*.log')):.2f}"])
+        seconds = step_seconds(out.glob(f"{name}.seed*.log"))
+        lines.append([*row, "" if math.isnan(seconds) else f"{seconds:.2f}"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
