@@ -37,6 +37,8 @@ def run(main: Callable[[], object]) -> NoReturn:
     when it was told to stop and can go on later (`Preempted`), and 130 on Ctrl-C where there is
     nothing to go on with. Any other exception is a bug of ours and keeps its traceback.
     """
+    # transformers would say that PyTorch is not there, which nothing here asks it for.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
         code = main()
     except UserError as error:

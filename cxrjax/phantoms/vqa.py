@@ -199,7 +199,7 @@ class PictureBuilder(Builder[Drawn]):
             self.fingerprint(),
             options.processes,
         )
-        with progress_bar(unit="image") as progress:
+        with progress_bar(desc="drawing", unit="image") as progress:
             for (split, _), part in zip(chunks.values(), parts, strict=True):
                 progress.update(len(part))
                 for entry in part:

@@ -101,7 +101,7 @@ def tpu_devices(topology: Topology) -> list[Any]:
         text = str(error).strip().splitlines()
         raise UserError(
             f"{topology.name}: cannot compile for TPUs here ({(text or [repr(error)])[0]}); "
-            "install libtpu (pip install cxrjax[plan]) or choose a GPU, which needs no compiler"
+            "install libtpu (pip install cxrjax[plan]), or take --formula, which needs no compiler"
         ) from None
     return list(description.devices)
 

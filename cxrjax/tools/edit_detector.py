@@ -188,7 +188,7 @@ def collect(flags: argparse.Namespace) -> tuple[PatchPairs, PatchPairs]:
     train, test = PatchPairs(), PatchPairs()
     images = list(normal_images(flags.source, QualityLog()))
     order = generator(flags.seed, "edit_detector", "normal").permutation(len(images))
-    for k in progress_bar(order[: flags.images], unit="image"):
+    for k in progress_bar(order[: flags.images], "looking for edits", unit="image"):
         image = images[k]
         try:
             plain, mask = read_pair(image, flags.long_side)

@@ -232,6 +232,13 @@ def at_size(sizes: VLMConfig, size: str) -> VLMConfig:
         ) from None
 
 
+def _one_of(config: ExperimentConfig, *names: str) -> str:
+    """What to do about two keys of which one belongs set."""
+    found = [(name, getattr(config.training, name)) for name in names]
+    told = " and ".join(f"training.{name}={value}" for name, value in found)
+    return f"found {told}: set one, and the other to None, as in --config.training.{names[1]}=None"
+
+
 def _check_one_of(config: ExperimentConfig) -> None:
     if config.model.init == "random" and config.model.init_from is not None:
         raise UserError(
@@ -306,9 +313,9 @@ def _check_one_of(config: ExperimentConfig) -> None:
             "training.box_route='head' needs the head to train: add 'box_head/' to trainable"
         )
     if (config.training.batch_images is None) == (config.training.batch_questions is None):
-        raise UserError("set either training.batch_images or training.batch_questions")
+        raise UserError(_one_of(config, "batch_images", "batch_questions"))
     if (config.training.steps is None) == (config.training.epochs is None):
-        raise UserError("set either training.steps or training.epochs")
+        raise UserError(_one_of(config, "steps", "epochs"))
     profile = config.training.profile_steps
     if profile and not (len(profile) == 2 and 1 <= profile[0] <= profile[1]):
         raise UserError(

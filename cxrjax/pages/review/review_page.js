@@ -431,6 +431,12 @@ const keys = {
   },
   e: () => { if (!byId("words").hidden) byId("answer").focus(); },
   c: () => articles[current].querySelector("textarea").focus(),
+  s: () => keeper.finish(),
+  "?": () => {
+    const help = document.querySelector("details");
+    help.open = !help.open;
+    help.scrollIntoView({block: "nearest"});
+  },
 };
 
 document.addEventListener("keydown", (event) => {

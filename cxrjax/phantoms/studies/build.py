@@ -105,7 +105,7 @@ class StudiesBuilder(Builder[StudiesOptions]):
         with (
             writing(out),
             open(out / TRUTH, "w", encoding="utf-8") as truth,
-            progress_bar(total=self.options.studies, unit="study") as progress,
+            progress_bar(desc="drawing", total=self.options.studies, unit="study") as progress,
         ):
             for entry in self._make():
                 progress.update(1)
