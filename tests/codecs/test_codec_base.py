@@ -47,7 +47,7 @@ def step(name, height, width, geometry):
         return max(height, width) / steps / np.array([width, height, width, height])
     if name == "gemex":
         return np.full(4, 1 / 224)
-    if name in ("gemini_json", "internvl", "qwen_vl", "qwen2_vl", "qwen3_vl", "glm_v"):
+    if name in ("gemini_json", "internvl", "qwen_vl", "qwen2_vl", "glm_v"):
         return np.full(4, 1 / 1000)
     if name == "deepseek_vl2":
         return np.full(4, 1 / 999)
@@ -58,7 +58,7 @@ def step(name, height, width, geometry):
         return np.full(4, 1 / 100)
     geometry = geometry or Geometry()
     steps = {"paligemma": 1024, "maira2": 100, "florence2": 1000, "kosmos2": 32}
-    steps["qwen2.5_vl_448"] = 448
+    steps |= {"qwen2.5_vl_448": 448, "qwen3_vl": 1000}
     return 1 / (steps[name] * np.array([geometry.scale_x, geometry.scale_y] * 2))
 
 

@@ -221,7 +221,7 @@ _WHOLE = ["multi_modal_projector"]
         (
             "qwen3",
             {
-                "target_modules": ["deepstack_merger_list.0.linear_fc1", "k_proj"],
+                "target_modules": ["deepstack_merger_list.0.linear_fc1", "k_proj", "q_proj"],
                 "alpha_pattern": {r"deepstack_merger_list\.\d+\.linear_fc1": 2},
             },
         ),
