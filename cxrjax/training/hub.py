@@ -18,6 +18,7 @@ _LICENCES = {
     "llava-hf/llava-1.5*": "the Llama 2 community licence",
     "Qwen/Qwen2.5-VL-3B*": "the Qwen research licence",
     "Qwen/Qwen2.5-VL-7B*": "the Apache licence 2.0",
+    "Qwen/Qwen3-VL-*": "the Apache licence 2.0",
 }
 
 
