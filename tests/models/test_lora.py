@@ -71,9 +71,10 @@ def test_the_rules_name_what_trains_and_must_match(drawn):
         partition(model, ("/lora/", "bias_only"))
 
 
-def test_an_adapter_of_rank_zero_is_refused():
+def test_an_adapter_of_rank_zero_is_refused(drawn):
+    model = drawn(lambda: VLM(PRESETS["tiny"], rngs=nnx.Rngs(0)))
     with pytest.raises(UserError, match=r"lora\.rank is 0"):
-        apply_lora(VLM(PRESETS["tiny"], rngs=nnx.Rngs(0)), LoRAConfig(rank=0), nnx.Rngs(1))
+        apply_lora(model, LoRAConfig(rank=0), nnx.Rngs(1))
 
 
 # The gradients of a and b go through the kernel's own in the first shape, around it in the second.

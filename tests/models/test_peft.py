@@ -34,8 +34,12 @@ _LORA = LoRAConfig(
 _NAMES = "base_model.model.model"
 
 
-def _model(config=_LORA, loc_rows=True):
-    model = VLM(SIZES, rngs=nnx.Rngs(0))
+def _base():
+    return VLM(SIZES, rngs=nnx.Rngs(0))
+
+
+def _model(drawn, config=_LORA, loc_rows=True):
+    model = drawn(_base)
     apply_lora(model, config, nnx.Rngs(1))
     if loc_rows:
         model.decoder.embedder.add_loc_delta()
@@ -56,9 +60,9 @@ def _parameters(model):
 
 
 @pytest.fixture(scope="module")
-def saved(tmp_path_factory):
+def saved(tmp_path_factory, drawn):
     """(directory, model)."""
-    directory, model = tmp_path_factory.mktemp("adapter"), _model()
+    directory, model = tmp_path_factory.mktemp("adapter"), _model(drawn)
     save_peft(directory, model, "google/x", base_sha256="abc")
     return directory, model
 
@@ -100,19 +104,19 @@ def test_files_are_as_peft_has_them(saved):
 
 
 @pytest.mark.parametrize("use_rslora", [False, True])
-def test_what_is_read_is_what_was_written(tmp_path, use_rslora):
+def test_what_is_read_is_what_was_written(tmp_path, use_rslora, drawn):
     config = LoRAConfig(rank=3, alpha=5.0, targets=("down_proj", "fc2"), use_rslora=use_rslora)
-    model = _model(config, loc_rows=not use_rslora)
+    model = _model(drawn, config, loc_rows=not use_rslora)
     save_peft(tmp_path, model, use_rslora=use_rslora)
     found = read_peft(tmp_path, SIZES)
     assert (found.config.rank, found.config.alpha) == (3, 5.0)
     assert found.config.use_rslora == use_rslora and found.base_sha256 is None
     assert (LOC_ROWS in found.arrays) != use_rslora
-    other = VLM(SIZES, rngs=nnx.Rngs(0))
+    other = drawn(_base)
     added = apply_lora(other, found.config, nnx.Rngs(5))
     assert added == ["decoder/layers/mlp/down_proj", "vision/layers/mlp/fc2"]
     trained, ours = adapter_parameters(other, found), _parameters(model)
-    assert trained.keys() == ours.keys() - _parameters(VLM(SIZES, rngs=nnx.Rngs(0))).keys()
+    assert trained.keys() == ours.keys() - _parameters(drawn(_base)).keys()
     for path, array in trained.items():
         # Rows are stored whole: the difference comes back to rounding.
         np.testing.assert_allclose(array, ours[path], atol=1e-6 if "loc" in path else 0)
@@ -145,9 +149,9 @@ def test_names_of_older_versions_are_read(saved, tmp_path):
 
 
 @pytest.mark.parametrize("projector", ["linear", "normed", "mlp"])
-def test_a_projector_that_was_trained_whole_goes_along(tmp_path, projector):
+def test_a_projector_that_was_trained_whole_goes_along(tmp_path, projector, drawn):
     sizes = dataclasses.replace(SIZES, projector=projector)
-    model = VLM(sizes, rngs=nnx.Rngs(0))
+    model = drawn(lambda: VLM(sizes, rngs=nnx.Rngs(0)))
     apply_lora(model, LoRAConfig(rank=2, alpha=6.0, targets=("q_proj",)), nnx.Rngs(1))
     save_peft(tmp_path / "without", model)
     assert not any(p.startswith("proj") for p in read_peft(tmp_path / "without", sizes).arrays)
@@ -161,7 +165,7 @@ def test_a_projector_that_was_trained_whole_goes_along(tmp_path, projector):
     assert all(np.array_equal(trained[path], ours[path]) for path in saved)
     if projector == "normed":  # whose map is no linear module there, and has no adapter
         return
-    both = VLM(sizes, rngs=nnx.Rngs(0))
+    both = drawn(lambda: VLM(sizes, rngs=nnx.Rngs(0)))
     apply_lora(both, LoRAConfig(rank=2, targets=("q_proj", "projector")), nnx.Rngs(1))
     with pytest.raises(UserError, match="trained whole and has an adapter as well"):
         save_peft(tmp_path / "both", both, with_projector=True)
@@ -185,10 +189,10 @@ def test_patterns_may_have_the_names_of_any_version(saved, tmp_path, prefix):
     assert found.alpha_pattern == {"decoder/layers/attn/v_proj": 9.0}
 
 
-def test_layers_without_an_adapter_stay_without(tmp_path):
+def test_layers_without_an_adapter_stay_without(tmp_path, drawn):
     """They add nothing, have no gradient, and are not written again."""
     config = LoRAConfig(rank=2, alpha=6.0, targets=("q_proj", "projector"))
-    model = _model(config, loc_rows=False)
+    model = _model(drawn, config, loc_rows=False)
     save_peft(tmp_path / "whole", model)
     lacking = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
 
@@ -313,11 +317,11 @@ def test_adapters_that_do_not_fit_are_refused(saved, tmp_path, stated, edit, sai
     assert "\n" not in str(caught.value)
 
 
-def test_a_pickle_and_a_model_without_adapters_are_refused(saved, tmp_path):
+def test_a_pickle_and_a_model_without_adapters_are_refused(saved, tmp_path, drawn):
     _copy(saved, tmp_path)
     (tmp_path / "adapter_model.safetensors").rename(tmp_path / "adapter_model.bin")
     with pytest.raises(UserError, match="is a pickle and not read"):
         read_peft(tmp_path, SIZES)
     with pytest.raises(UserError, match="no adapters"):
-        save_peft(tmp_path / "x", VLM(SIZES, rngs=nnx.Rngs(0)))
+        save_peft(tmp_path / "x", drawn(_base))
     assert not (tmp_path / "x").exists()

@@ -12,70 +12,27 @@ from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import union
-from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import Answers
 from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.scores import ScoreOptions
-
-FEW = Bootstrap(resamples=20)
-HEIGHT, WIDTH = 100, 200
-BOX = [20.0, 10.0, 100.0, 50.0]
-FRACTIONS = [0.1, 0.1, 0.5, 0.5]
-OTHER = [120.0, 60.0, 180.0, 90.0]
-OTHER_FRACTIONS = [0.6, 0.6, 0.9, 0.9]
-
-
-def _record(image="i0", number=0, asked="ILD", boxes=(), labels=None, kind="Is_there", **fields):
-    """A question about one class (present where there are boxes), or, with labels, an open one."""
-    there = bool(boxes) if labels is None else bool(labels)
-    answer = {
-        "text": f"Yes, {asked}." if there else f"There is no {asked}.",
-        "labels": [asked] if labels is None else labels,
-        "polarity": "pos" if there else "neg",
-        "boxes_by_image": {image: [list(box) for box in boxes]} if boxes else {},
-    }
-    return QARecord.model_validate(
-        {
-            "dataset": "synthetic",
-            "split": "validation",
-            "image_id": image,
-            "image_path": f"{image}.png",
-            "image_hw": (HEIGHT, WIDTH),
-            "question_id": f"{image}-{number}",
-            "question": f"Is there {asked}?" if asked else "What is there?",
-            "question_type": kind,
-            "variables": {"finding": asked} if asked else None,
-            "answers": [answer],
-            "negative_kind": None if there else "absent_class",
-            **fields,
-        }
-    )
-
-
-def _said(record, text="", boxes=(), **fields):
-    return {"question_id": record.question_id, "text": text, "boxes": list(boxes), **fields}
-
-
-def _score_records(records, systems, options):
-    references = VINDR_CXR_VQA.read(records, "r.jsonl", options.gt_mode)
-    answers = {name: Answers(predictions, name) for name, predictions in systems.items()}
-    return VINDR_CXR_VQA.score(references, answers, options)
-
-
-def _score(records, lines, codec=None, gt_mode="exact", bootstrap=FEW):
-    predictions = [parse_prediction(line, "p:1") for line in lines]
-    options = ScoreOptions(gt_mode, codec, bootstrap=bootstrap)
-    scores = _score_records(records, {"s": predictions}, options)
-    return scores.figures["s"], scores.problems["s"]
-
-
-def _values(records, lines, protocol, **how):
-    return {name: f.value for name, f in _score(records, lines, **how)[0][protocol].items()}
+from tests.papers.vindr_cxr_vqa.scored import (
+    BOX,
+    FEW,
+    FRACTIONS,
+    HEIGHT,
+    OTHER,
+    OTHER_FRACTIONS,
+    WIDTH,
+    line_of,
+    record_of,
+    score_lines,
+    score_systems,
+    values_of,
+)
 
 
 def _perfect(records):
     return [
-        _said(
+        line_of(
             r,
             (" and ".join(r.answers[0].labels) if r.question_type == "What" else r.answer_text)
             or "There is no finding.",
@@ -94,8 +51,8 @@ def _random_case(seed, images=7):
         present = names[: rng.randrange(4)]
         for number, name in enumerate(names):
             boxes = [_random_box(rng) for _ in range(rng.randint(1, 2))] if name in present else []
-            records.append(_record(f"i{i}", number, name, boxes))
-        records.append(_record(f"i{i}", 9, "", labels=present, kind="What"))
+            records.append(record_of(f"i{i}", number, name, boxes))
+        records.append(record_of(f"i{i}", 9, "", labels=present, kind="What"))
     for record in records:
         if rng.random() < 0.1:
             continue
@@ -107,7 +64,7 @@ def _random_case(seed, images=7):
             x0, x1 = (v + rng.choice([0, 0, 30]) for v in (x0, x1 + 30))
             boxes.append([x0 / 200, y0 / 100, x1 / 200, y1 / 100])
         boxes += boxes[:1] * (rng.random() < 0.2)
-        lines.append(_said(record, text, boxes if asked else []))
+        lines.append(line_of(record, text, boxes if asked else []))
     return records, lines
 
 
@@ -195,7 +152,7 @@ def _slow(records, lines):
 @pytest.mark.parametrize("seed", range(6))
 def test_boxes_against_the_wording_written_out(seed):
     records, lines = _random_case(seed)
-    figures, _ = _score(records, lines)
+    figures, _ = score_lines(records, lines)
     for protocol, expected in _slow(records, lines).items():
         for name, value in expected.items():
             assert figures[protocol][name].value == pytest.approx(value), (protocol, name)
@@ -207,17 +164,17 @@ def test_decisions_against_scikit_learn(seed):
     records, lines, truth, said = [], [], [], []
     for i in range(60):
         there = rng.random() < 0.4
-        records.append(_record(f"i{i}", 0, rng.choice(CLASSES), [BOX] if there else []))
+        records.append(record_of(f"i{i}", 0, rng.choice(CLASSES), [BOX] if there else []))
         truth.append(there)
         said.append(rng.random() < (0.7 if there else 0.2))
-        lines.append(_said(records[-1], "Yes." if said[-1] else "No."))
-    strict = _values(records, lines, "strict")
+        lines.append(line_of(records[-1], "Yes." if said[-1] else "No."))
+    strict = values_of(records, lines, "strict")
     assert strict["vqa/accuracy"] == pytest.approx(sklearn_metrics.accuracy_score(truth, said))
     assert strict["vqa/balanced_accuracy"] == pytest.approx(
         sklearn_metrics.balanced_accuracy_score(truth, said)
     )
     assert strict["vqa/mcc"] == pytest.approx(sklearn_metrics.matthews_corrcoef(truth, said))
-    paper = _values(records, lines, "paper")
+    paper = values_of(records, lines, "paper")
     assert paper["vqa/f1"] == pytest.approx(sklearn_metrics.f1_score(truth, said))
     assert paper["vqa/precision"] == pytest.approx(sklearn_metrics.precision_score(truth, said))
     assert paper["vqa/recall"] == pytest.approx(sklearn_metrics.recall_score(truth, said))
@@ -225,7 +182,7 @@ def test_decisions_against_scikit_learn(seed):
 
 def test_identity_is_the_maximum():
     records, _ = _random_case(1)
-    figures, problems = _score(records, _perfect(records))
+    figures, problems = score_lines(records, _perfect(records))
     for protocol in ("paper", "strict"):
         values = {name: figure.value for name, figure in figures[protocol].items()}
         for name in (
@@ -248,7 +205,7 @@ def test_identity_is_the_maximum():
 def test_order_of_lines_and_boxes_does_not_matter():
     records, lines = _random_case(2)
     shuffled = [{**line, "boxes": line["boxes"][::-1]} for line in lines[::-1]]
-    first, second = _score(records, lines)[0], _score(records, shuffled)[0]
+    first, second = score_lines(records, lines)[0], score_lines(records, shuffled)[0]
     for protocol, figures in first.items():
         for name, figure in figures.items():
             other = second[protocol][name]
@@ -261,31 +218,31 @@ def test_order_of_lines_and_boxes_does_not_matter():
 
 
 def test_far_away_boxes_and_copies_raise_nothing():
-    records = [_record("i0", 0, "ILD", [BOX]), _record("i1", 0, "ILD", [BOX])]
-    good = [_said(r, "Yes.", [FRACTIONS]) for r in records]
-    before = _values(records, good, "strict")
-    far = [_said(records[0], "Yes.", [FRACTIONS, [0.95, 0.95, 1, 1]]), good[1]]
+    records = [record_of("i0", 0, "ILD", [BOX]), record_of("i1", 0, "ILD", [BOX])]
+    good = [line_of(r, "Yes.", [FRACTIONS]) for r in records]
+    before = values_of(records, good, "strict")
+    far = [line_of(records[0], "Yes.", [FRACTIONS, [0.95, 0.95, 1, 1]]), good[1]]
     for protocol in ("paper", "strict"):
         name = "detection/precision@0.3"
-        assert _values(records, far, protocol)[name] < _values(records, good, protocol)[name]
-    copies = [_said(records[0], "Yes.", [FRACTIONS] * 10), good[1]]
-    after = _values(records, copies, "strict")
+        assert values_of(records, far, protocol)[name] < values_of(records, good, protocol)[name]
+    copies = [line_of(records[0], "Yes.", [FRACTIONS] * 10), good[1]]
+    after = values_of(records, copies, "strict")
     assert after["detection/f1@0.3"] < before["detection/f1@0.3"]
     assert after["detection/precision@0.3"] == pytest.approx(2 / 11)
     assert after["detection/duplicate_share"] == pytest.approx(9 / 11)
     # The paper's wording doesn't mind.
-    assert _values(records, copies, "paper")["detection/f1@0.3"] == 1
+    assert values_of(records, copies, "paper")["detection/f1@0.3"] == 1
 
 
 def test_a_box_that_two_answers_give_is_one_box():
-    asks = [_record("i0", n, "ILD", [BOX], kind=k) for n, k in enumerate(["Where", "Yes_No"])]
-    both = [_said(r, "Yes.", [FRACTIONS]) for r in asks]
-    strict = _values(asks, both, "strict")
+    asks = [record_of("i0", n, "ILD", [BOX], kind=k) for n, k in enumerate(["Where", "Yes_No"])]
+    both = [line_of(r, "Yes.", [FRACTIONS]) for r in asks]
+    strict = values_of(asks, both, "strict")
     assert strict["detection/precision@0.3"] == strict["detection/recall@0.3"] == 1
     assert strict["detection/truth_boxes_per_image"] == 1
     # The paper's wording counts boxes, not what they are about.
-    one_more = _said(asks[0], "Yes.", [FRACTIONS, [0.0, 0.8, 0.9, 0.9]])
-    figures, _ = _score(asks, [one_more, both[1]])
+    one_more = line_of(asks[0], "Yes.", [FRACTIONS, [0.0, 0.8, 0.9, 0.9]])
+    figures, _ = score_lines(asks, [one_more, both[1]])
     assert figures["paper"]["detection/precision@0.3"].value == pytest.approx(2 / 3)
     assert figures["paper"]["localization/mean_iou"].value == pytest.approx(2 / 3)
     assert figures["strict"]["detection/precision@0.3"].value == 0.5
@@ -295,9 +252,9 @@ def test_a_box_that_two_answers_give_is_one_box():
 
 
 def test_undefined_is_null():
-    absent = [_record("i0", 0, "ILD"), _record("i1", 0, "ILD")]
-    silent = [_said(r, "No.") for r in absent]
-    figures, _ = _score(absent, silent)
+    absent = [record_of("i0", 0, "ILD"), record_of("i1", 0, "ILD")]
+    silent = [line_of(r, "No.") for r in absent]
+    figures, _ = score_lines(absent, silent)
     for protocol in ("paper", "strict"):
         for name in (
             *("vqa/precision", "vqa/recall", "vqa/f1", "localization/mean_iou"),
@@ -311,24 +268,24 @@ def test_undefined_is_null():
     assert figures["strict"]["localization/good@0.5"].value == 0
 
     # Boxes that hit nothing: precision is 0 and known, the mean over no hits is not.
-    records = [_record("i0", 0, "ILD", [BOX])]
-    strict = _values(records, [_said(records[0], "Yes.", [OTHER_FRACTIONS])], "strict")
+    records = [record_of("i0", 0, "ILD", [BOX])]
+    strict = values_of(records, [line_of(records[0], "Yes.", [OTHER_FRACTIONS])], "strict")
     assert strict["detection/precision@0.3"] == strict["detection/f1@0.3"] == 0
     assert strict["detection/miou_tp@0.3"] is None
 
 
 def test_accuracy_of_the_paper_is_null_with_f1_beside_it():
     records, lines = _random_case(3)
-    paper = _values(records, lines, "paper")
+    paper = values_of(records, lines, "paper")
     assert paper["vqa/accuracy"] is None
     assert paper["vqa/accuracy_as_printed"] == paper["vqa/f1"]
-    strict = _values(records, lines, "strict")
+    strict = values_of(records, lines, "strict")
     assert strict["vqa/accuracy"] != strict["vqa/f1"]
 
 
 def test_n_is_images_or_questions():
     records, lines = _random_case(4)
-    figures, _ = _score(records, lines)
+    figures, _ = score_lines(records, lines)
     asked = sum(r.variables is not None for r in records)
     for name, figure in figures["strict"].items():
         if name.startswith(("detection/", "detection_agnostic/", "localization/")):
@@ -340,16 +297,16 @@ def test_n_is_images_or_questions():
 
 def test_breakdown_by_class_and_type():
     records = [
-        _record("i0", 0, "ILD", [BOX]),
-        _record("i0", 1, "Nodule/Mass", [OTHER], kind="Where"),
-        _record("i1", 0, "ILD"),
+        record_of("i0", 0, "ILD", [BOX]),
+        record_of("i0", 1, "Nodule/Mass", [OTHER], kind="Where"),
+        record_of("i1", 0, "ILD"),
     ]
     lines = [
-        _said(records[0], "Yes.", [FRACTIONS]),
-        _said(records[1], "No."),
-        _said(records[2], "Yes.", [FRACTIONS]),
+        line_of(records[0], "Yes.", [FRACTIONS]),
+        line_of(records[1], "No."),
+        line_of(records[2], "Yes.", [FRACTIONS]),
     ]
-    figures = _score(records, lines)[0]["strict"]
+    figures = score_lines(records, lines)[0]["strict"]
     assert figures["by_class/detection/precision@0.3/ILD"].value == 0.5
     assert figures["by_class/detection/recall@0.3/ILD"].value == 1
     assert figures["by_class/detection/f1@0.3/ILD"].n == 1
@@ -374,18 +331,18 @@ READERS = {
 
 def test_ground_truth_modes_and_the_recall_ceiling():
     """One box per question cannot find three readers' boxes."""
-    record = _record("i0", 0, "ILD", [BOX], readers=READERS)
-    lines = [_said(record, "Yes.", [FRACTIONS])]
+    record = record_of("i0", 0, "ILD", [BOX], readers=READERS)
+    lines = [line_of(record, "Yes.", [FRACTIONS])]
     recalls, ceilings, paper = {}, {}, {}
     for mode in ("exact", "raw", "per_reader"):
-        strict = _values([record], lines, "strict", gt_mode=mode)
+        strict = values_of([record], lines, "strict", gt_mode=mode)
         recalls[mode] = strict["detection/recall@0.3"]
         ceilings[mode] = strict["detection/recall_ceiling@0.3"]
-        paper[mode] = _values([record], lines, "paper", gt_mode=mode)["detection/recall@0.3"]
+        paper[mode] = values_of([record], lines, "paper", gt_mode=mode)["detection/recall@0.3"]
         assert strict["detection/recall_ceiling_one_box"] >= recalls[mode]
     assert recalls == ceilings == {"exact": 1, "raw": pytest.approx(1 / 3), "per_reader": 2 / 3}
     assert paper == {"exact": 1, "raw": 2 / 3, "per_reader": 2 / 3}
-    raw = _values([record], lines, "strict", gt_mode="raw")
+    raw = values_of([record], lines, "strict", gt_mode="raw")
     assert raw["detection/recall_ceiling_one_box"] == pytest.approx(1 / 3)
     assert raw["detection/truth_boxes_per_image"] == 3
 
@@ -404,19 +361,19 @@ def test_ground_truth_modes_and_the_recall_ceiling():
     ],
 )
 def test_merged_readers_as_truth(mode, recall, boxes):
-    record = _record("i0", 0, "ILD", [BOX], readers=READERS)
-    strict = _values([record], [_said(record, "Yes.", [FRACTIONS])], "strict", gt_mode=mode)
+    record = record_of("i0", 0, "ILD", [BOX], readers=READERS)
+    strict = values_of([record], [line_of(record, "Yes.", [FRACTIONS])], "strict", gt_mode=mode)
     assert strict["detection/recall@0.3"] == recall
     assert strict["detection/truth_boxes_per_image"] == boxes
 
 
 def test_each_protocol_has_its_own_truth_by_default():
     """As the paper counts, two readers' boxes of one lesion are two; strictly they are one."""
-    lines = [_said(_record("i0"), "Yes.", [FRACTIONS])]
+    lines = [line_of(record_of("i0"), "Yes.", [FRACTIONS])]
 
     def boxes(dataset, readers=READERS):
-        one = _record("i0", 0, "ILD", [BOX], readers=readers, dataset=dataset)
-        figures = _score([one], lines, gt_mode="by_protocol")[0]
+        one = record_of("i0", 0, "ILD", [BOX], readers=readers, dataset=dataset)
+        figures = score_lines([one], lines, gt_mode="by_protocol")[0]
         recalls = [figures[p]["detection/recall@0.3"].value for p in ("paper", "strict")]
         name = "detection/truth_boxes_per_image"
         return [figures[p][name].value for p in ("paper", "strict")], recalls
@@ -424,37 +381,39 @@ def test_each_protocol_has_its_own_truth_by_default():
     assert boxes("vindr_cxr_vqa") == ([3, 2], [pytest.approx(2 / 3), 0.5])
     assert boxes("synthetic") == ([1, 1], [1, 1])
     assert boxes("vindr_cxr_vqa", None) == ([1, 1], [1, 1])
-    one = _record("i0", 0, "ILD", [BOX], readers=READERS, dataset="vindr_cxr_vqa")
+    one = record_of("i0", 0, "ILD", [BOX], readers=READERS, dataset="vindr_cxr_vqa")
     assert VINDR_CXR_VQA.read([one], "r", "by_protocol").gt_mode == "raw (paper), wbf (strict)"
 
 
 def test_one_reader_is_truth_only_where_they_read():
     records = [
-        _record("i0", 0, "ILD", [BOX], readers=READERS),
-        _record("i1", 0, "ILD", [BOX], readers={"R9": []}),
+        record_of("i0", 0, "ILD", [BOX], readers=READERS),
+        record_of("i1", 0, "ILD", [BOX], readers={"R9": []}),
     ]
-    lines = [_said(record, "Yes.", [FRACTIONS]) for record in records]
-    figures = _score(records, lines, gt_mode="reader:R1")[0]["strict"]
+    lines = [line_of(record, "Yes.", [FRACTIONS]) for record in records]
+    figures = score_lines(records, lines, gt_mode="reader:R1")[0]["strict"]
     figure = figures["detection/precision@0.3"]
     assert (figure.value, figure.n) == (1, 1)
     assert figures["vqa/accuracy"].n == 2
     # Whoever reads "No finding" is a truth without boxes.
-    figure = _score(records, lines, gt_mode="reader:R9")[0]["strict"]["detection/precision@0.3"]
+    figure = score_lines(records, lines, gt_mode="reader:R9")[0]["strict"][
+        "detection/precision@0.3"
+    ]
     assert (figure.value, figure.n) == (0, 1)
     with pytest.raises(UserError, match=r"'reader:R7': expected one of R1, R2, R3, R9"):
-        _score(records, lines, gt_mode="reader:R7")
+        score_lines(records, lines, gt_mode="reader:R7")
 
 
 def test_images_of_a_patient_are_resampled_together():
     records, lines = [], []
     for i in range(40):
-        records.append(_record(f"i{i}", 0, "ILD", [BOX], patient_id=f"p{i // 10}"))
-        lines.append(_said(records[-1], "Yes.", [FRACTIONS if i < 20 else OTHER_FRACTIONS]))
+        records.append(record_of(f"i{i}", 0, "ILD", [BOX], patient_id=f"p{i // 10}"))
+        lines.append(line_of(records[-1], "Yes.", [FRACTIONS if i < 20 else OTHER_FRACTIONS]))
     loose = [r.model_copy(update={"patient_id": None}) for r in records]
     name = "detection/f1@0.3"
     width = {}
     for key, group in (("patient", records), ("image", loose)):
-        figure = _score(group, lines, bootstrap=Bootstrap(resamples=400))[0]["strict"][name]
+        figure = score_lines(group, lines, bootstrap=Bootstrap(resamples=400))[0]["strict"][name]
         assert figure.value == 0.5
         width[key] = figure.ci_high - figure.ci_low
     assert width["patient"] > 1.5 * width["image"]
@@ -463,7 +422,7 @@ def test_images_of_a_patient_are_resampled_together():
 def test_systems_share_their_resamples():
     records, lines = _random_case(5)
     predictions = [parse_prediction(line, "p:1") for line in lines]
-    scores = _score_records(
+    scores = score_systems(
         records, {"a": predictions, "b": predictions}, ScoreOptions("exact", bootstrap=FEW)
     )
     assert scores.figures["a"] == scores.figures["b"]
@@ -471,19 +430,19 @@ def test_systems_share_their_resamples():
 
 def test_a_mean_over_true_positives_below_the_threshold_is_refused(monkeypatch):
     """The paper's 0.036 (Table 5) cannot be; should counting go wrong, it must not be written."""
-    records = [_record("i0", 0, "ILD", [BOX])]
+    records = [record_of("i0", 0, "ILD", [BOX])]
     monkeypatch.setattr(
         "cxrjax.papers.vindr_cxr_vqa.boxes.match_one_to_one",
         lambda overlaps, thresholds, with_classes=True: np.ones((len(thresholds), 1), bool),
     )
     with pytest.raises(AssertionError, match="not above"):
-        _score(records, [_said(records[0], "Yes.", [[0.4, 0.1, 0.9, 0.5]])])
+        score_lines(records, [line_of(records[0], "Yes.", [[0.4, 0.1, 0.9, 0.5]])])
 
 
 def test_every_figure_is_a_finite_number_or_null():
     for seed, drop in itertools.product(range(3), (0, 5)):
         records, lines = _random_case(seed, images=3)
-        figures, _ = _score(records, lines[drop:])
+        figures, _ = score_lines(records, lines[drop:])
         for named in figures.values():
             for name, figure in named.items():
                 for value in figure.to_json().values():
