@@ -10,12 +10,12 @@ import numpy as np
 VOCAB, SIZE = 1300, 24
 KINDS = (
     *("paligemma", "paligemma2", "gemma3", "gemma3_text", "llava", "llava_mistral"),
-    *("qwen", "qwen3", "internvl"),
+    *("qwen", "qwen3", "internvl", "gemma4", "gemma4_unified"),
 )
 MODEL_TYPES = {"paligemma2": "paligemma", "llava_mistral": "llava", "qwen": "qwen2_5_vl"}
 MODEL_TYPES["qwen3"] = "qwen3_vl"
 # Their vocabularies have no location tokens.
-NO_LOC = ("llava", "llava_mistral", "qwen", "qwen3", "internvl")
+NO_LOC = ("llava", "llava_mistral", "qwen", "qwen3", "internvl", "gemma4", "gemma4_unified")
 
 # Change nothing that is computed, whatever they say.
 _NOTES = {
@@ -54,6 +54,8 @@ def draw_config(kind: str, seed: int) -> dict[str, Any]:
         return _qwen(draw)
     if kind == "qwen3":
         return _qwen3(draw)
+    if kind.startswith("gemma4"):
+        return _gemma4(kind, draw)
     if kind == "internvl":
         return _internvl(draw)
     text = _text(kind, draw)
@@ -270,6 +272,88 @@ def _internvl(draw: Draw) -> dict[str, Any]:
     }
 
 
+def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:
+    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    every, theta = draw.of(2, 3), draw.of(100.0, 1e4, 1e6)
+    layers = every * draw.of(1, 2)
+    kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
+    share = draw.some({"partial_rotary_factor": draw.of(0.25, 0.5, 1.0), "factor": 4.0})
+    far = {"rope_type": draw.of("proportional", "default"), "rope_theta": theta, **share}
+    near = {"rope_type": "default", "rope_theta": draw.of(50.0, 1e4)}
+    of_global = {
+        "head_dim": draw.of(4, 8, 12),
+        "num_key_value_heads": draw.of(1, kv_heads),
+    }
+    by_layer = {str(i): of_global for i, kind in enumerate(kinds) if kind == "full_attention"}
+    text = {
+        "vocab_size": VOCAB,
+        "hidden_size": kv_heads * group * 6,
+        "intermediate_size": draw.of(11, 20, 37),
+        "num_hidden_layers": layers,
+        "num_attention_heads": kv_heads * group,
+        "num_key_value_heads": kv_heads,
+        "head_dim": draw.of(4, 6, 8),
+        "layer_types": kinds,
+        "hidden_size_per_layer_input": 0,
+        "sliding_window": draw.of(3, 7, 1000),
+        **draw.of(
+            {"per_layer_config": by_layer},
+            {"global_head_dim": of_global["head_dim"]},
+            {
+                "global_head_dim": of_global["head_dim"],
+                "num_global_key_value_heads": of_global["num_key_value_heads"],
+            },
+        ),
+        **draw.some({"attention_k_eq_v": draw.of(True, False)}, 0.7),
+        **draw.some({"use_bidirectional_attention": draw.of("vision", None)}, 0.8),
+        **draw.some({"rope_parameters": {"full_attention": far, "sliding_attention": near}}),
+        **draw.some({"final_logit_softcapping": draw.of(5.0, 30.0, None)}),
+        **draw.some(_NOTES, 0.3),
+        **draw.some({"model_type": f"{kind}_text", "rms_norm_eps": 1e-6, "attention_bias": False}),
+        **draw.some({"hidden_activation": _GELU, "enable_moe_block": False, "num_experts": None}),
+        **draw.some({"num_kv_shared_layers": 0, "use_double_wide_mlp": draw.of(True, False)}),
+    }
+    patch, pool = draw.of((2, 3), (4, 2), (4, 3), (6, 2), (3, 4), (12, 1))
+    if kind == "gemma4_unified":
+        width, sound = draw.of(5, 12), draw.of(3, 6)
+        vision = {
+            "patch_size": patch,
+            "pooling_kernel_size": pool,
+            "mm_embed_dim": width,
+            "output_proj_dims": width,
+            "mm_posemb_size": draw.of(16, 20),
+            **draw.some({"model_patch_size": patch * pool, "num_soft_tokens": 280}),
+        }
+        sounds = {"audio_embed_dim": sound, **draw.some({"hidden_size": sound})}
+        parts = {"vision_config": vision, **draw.some({"audio_config": draw.of(None, sounds)})}
+        return {"model_type": kind, "text_config": text, "image_token_id": 1290, **parts}
+    heads, head_dim = draw.of(1, 2, 3), draw.of(4, 8, 12)
+    vision = {
+        "hidden_size": heads * head_dim,
+        "intermediate_size": draw.of(9, 40),
+        "num_hidden_layers": draw.of(1, 2, 3),
+        "num_attention_heads": heads,
+        "num_key_value_heads": heads,
+        "head_dim": head_dim,
+        "patch_size": patch,
+        "pooling_kernel_size": pool,
+        "position_embedding_size": draw.of(64, 80),
+        **draw.some({"standardize": draw.of(True, False), "use_clipped_linears": False}),
+        **draw.some({"model_type": "gemma4_vision", "attention_bias": False}),
+        **draw.some({"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}),
+        **draw.some({"default_output_length": 280, "global_head_dim": 7}),
+    }
+    return {
+        "model_type": "gemma4",
+        "text_config": text,
+        "vision_config": vision,
+        "image_token_id": 1290,
+        **draw.some({"audio_config": None, "tie_word_embeddings": True}),
+        **draw.some({"boi_token_id": 1288, "eoi_token_id": 1289, "video_token_id": 1299}),
+        **draw.some({"vision_soft_tokens_per_image": 280}),
+    }
+
+
 def _text(kind: str, draw: Draw) -> dict[str, Any]:
     kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
     layers = draw.of(1, 2, 3, 4)
@@ -365,6 +449,9 @@ def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
     seen = ("qkv", "attn.proj") if kind == "qwen" else seen
     seen = ("qkv", "attn.proj", "linear_fc2") if kind == "qwen3" else seen
     seen = ("projection_layer", "linear_2") if kind == "internvl" else seen
+    seen = () if kind == "gemma4_unified" else seen
+    if kind == "gemma4":  # whose tower has each linear map within a module of its name
+        seen = ("q_proj.linear", "o_proj.linear", "down_proj.linear")
     names = [name for name in (*_MAPS, *seen) if draw.rng.random() < 0.4] or ["q_proj"]
     dora = draw.of(False, False, True)
     settings: dict[str, Any] = {
@@ -380,12 +467,23 @@ def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
         **({"trainable_token_indices": None} if kind in NO_LOC else {}),
     }
     if settings["target_modules"] == names:
-        part = "self_attn" if names[-1] in (*_MAPS[:4], "out_proj") else "mlp"
+        part = "mlp"
+        if names[-1].removesuffix(".linear") in (*_MAPS[:4], "out_proj"):
+            part = "self_attn"
         patterns = [names[0], rf"layers\.\d+\.{part}\.{names[-1]}"]
         patterns[1] = _OF_TOWERS.get(names[-1], patterns[1])
         settings["rank_pattern"] = draw.some({draw.of(*patterns): draw.of(1, 3)})
         settings["alpha_pattern"] = draw.some({draw.of(*patterns): draw.of(2, 9)})
-        if not dora and layers > 1 and draw.rng.random() < 0.4:
+        if not dora and layers > 1 and not kind.startswith("gemma4") and draw.rng.random() < 0.4:
             settings["layers_to_transform"] = [draw.of(*range(layers))]
             settings["layers_pattern"] = "layers"
+    if kind.startswith("gemma4"):
+        names = names if settings["target_modules"] == names else [*_MAPS, *seen]
+        # By their last names alone the tower's modules around linear maps would be meant too.
+        of_text = "|".join(name for name in names if name in _MAPS)
+        of_tower = "|".join(name.removesuffix(".linear") for name in names if name not in _MAPS)
+        settings["target_modules"] = (
+            rf".*language_model\..*\.({of_text or 'none'})"
+            rf"|.*vision_tower\..*\.({of_tower or 'none'})\.linear"
+        )
     return settings

@@ -136,6 +136,30 @@ def smart_resize(
     return sides[0], sides[1]
 
 
+# Of Gemma 4's published processor: a token of 3 x 3 patches of 16 pixels, at most so many tokens.
+GEMMA4_UNIT, GEMMA4_TOKENS = 48, 280
+
+
+def gemma4_resize(
+    height: int, width: int, tokens: int = GEMMA4_TOKENS, unit: int = GEMMA4_UNIT
+) -> tuple[int, int]:
+    """The size of a Gemma 4 model's input: whole tokens, as many as fit, about the same aspect.
+
+    Args:
+        height, width: of the image, pixels.
+        tokens: the most of an image: 70, 140, 280, 560 or 1,120.
+        unit: pixels along a side of a token.
+    """
+    scale = math.sqrt(tokens * unit**2 / (height * width))
+    down, across = (math.floor(scale * side / unit) for side in (height, width))
+    # Of what is thinner than a token one row or column is left, so long as the image is thin.
+    if down == 0:
+        down, across = 1, min(width // height, tokens)
+    elif across == 0:
+        down, across = min(height // width, tokens), 1
+    return down * unit, across * unit
+
+
 class SmartResizedPixels(Frame):
     """Corners of the pixels of the input that `smart_resize` makes, its far edges included."""
 

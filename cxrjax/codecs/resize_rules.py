@@ -23,6 +23,7 @@ from cxrjax.codecs.frames import (
     InputSteps,
     PaddedSquareSteps,
     SmartResizedPixels,
+    gemma4_resize,
     smart_resize,
 )
 from cxrjax.codecs.medgemma import Qwen25VlInput
@@ -104,6 +105,11 @@ RESIZE_RULES: dict[str, ResizeRule] = {
     "paligemma": ResizeRule("paligemma", "resize", InputBins(1024), _square(224)),
     # Its processor would stretch the image; its makers' notebooks pad it first.
     "medgemma": ResizeRule("medgemma_json", "letterbox", PaddedSquareSteps(1000), _square(896)),
+    # Within 280 tokens; its makers' pages speak of thousandths of the image (`box_2d`).
+    "gemma4": ResizeRule("gemini_json", "resize", ImageSteps(1000), gemma4_resize),
+    # On one grid a run, as it is trained and asked here: padded to a square, of which the numbers
+    # are then thousandths, since the padding is all that the model knows of the image's edges.
+    "gemma4_768": ResizeRule("medgemma_json", "letterbox", PaddedSquareSteps(1000), _square(768)),
     # `image_aspect_ratio: pad`; hundredths of the square.
     "llava": ResizeRule("llava", "letterbox", PaddedSquareSteps(100), _square(336)),
     # One tile, as its processor makes where it may make no more.

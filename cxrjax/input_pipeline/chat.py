@@ -1,4 +1,4 @@
-"""Gemma 3's, MedGemma's and Qwen-VL's conversations as text.
+"""Gemma 3's, MedGemma's, Gemma 4's and Qwen-VL's conversations as text.
 
     <bos><start_of_turn>user
     IMAGE QUESTION<end_of_turn>
@@ -6,7 +6,16 @@
     ANSWER<end_of_turn>
 
 in the form that their chat template and image processor give (google/gemma-3-4b-it;
-`Gemma3Processor` in transformers), and of Qwen2.5-VL (Qwen/Qwen2.5-VL-7B-Instruct)
+`Gemma3Processor` in transformers), of Gemma 4's larger sizes (google/gemma-4-31B-it), which an
+empty thought keeps from thinking aloud,
+
+    <bos><|turn>user
+    IMAGE QUESTION<turn|>
+    <|turn>model
+    <|channel>thought
+    <channel|>ANSWER<turn|>
+
+and of Qwen2.5-VL (Qwen/Qwen2.5-VL-7B-Instruct)
 
     <|im_start|>system
     You are a helpful assistant.<|im_end|>
@@ -37,6 +46,7 @@ from cxrjax.input_pipeline.tokenizer import (
     IM_END,
     IM_START,
     IMAGE_SOFT_TOKEN,
+    TURN_END,
     Tokenizer,
 )
 
@@ -63,6 +73,7 @@ class ChatForm:
         opening: what stands before the first turn.
         user, model: what begins each side's turns.
         end: what ends a turn, a newline behind it.
+        begun: what stands behind `model` where the model is to go on; earlier turns are without.
         image: an image as the template writes it.
         control: what texts may not contain.
         named, source: the family, and the model whose template has this form.
@@ -76,6 +87,7 @@ class ChatForm:
     control: re.Pattern[str]
     named: str
     source: str
+    begun: str = ""
 
     def question(self, text: str, history: Sequence[tuple[str, str]] = ()) -> str:
         """The text behind the image: the user's question, and the start of the model's turn.
@@ -91,7 +103,7 @@ class ChatForm:
             f"{self.answer(asked)}{behind}{self.answer(answered)}{self.end}\n{self.user}"
             for asked, answered in history
         )
-        return f"{said}{self.answer(text)}{behind}"
+        return f"{said}{self.answer(text)}{behind}{self.begun}"
 
     def answer(self, text: str) -> str:
         """The words of one side, without the mark that ends them.
@@ -117,6 +129,17 @@ GEMMA = ChatForm(
     control=_CONTROL,
     named="Gemma 3",
     source="google/gemma-3-4b-it",
+)
+GEMMA4 = ChatForm(
+    opening="<bos>",
+    user="<|turn>user\n",
+    model="<|turn>model\n",
+    end=TURN_END,
+    image="<|image|>",
+    control=re.compile(r"<\|[a-z_]+\|?>|<[a-z_]+\|>"),
+    named="Gemma 4",
+    source="google/gemma-4-31B-it",
+    begun="<|channel>thought\n<channel|>",
 )
 QWEN = ChatForm(
     opening=f"{IM_START}system\nYou are a helpful assistant.{IM_END}\n",
@@ -168,6 +191,13 @@ def qwen_context(
     begin, end = (tokenizer.piece_id(piece) for piece in (_VISION_START, _VISION_END))
     before = tokenizer.encode(form.opening + form.user)
     return (*before, begin, image, end), (end, begin, image)
+
+
+def gemma4_context(tokenizer: Tokenizer, image: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """`qwen_context` of Gemma 4."""
+    begin, end = (tokenizer.piece_id(piece) for piece in ("<|image>", "<image|>"))
+    before = tokenizer.encode(GEMMA4.user)
+    return (tokenizer.bos_id, *before, begin, image, end), (end, begin, image)
 
 
 def context_ids(tokenizer: Tokenizer, image: int, images: int = 1) -> tuple[int, ...]:

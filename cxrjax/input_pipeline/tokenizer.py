@@ -20,7 +20,8 @@ of ids behind its ordinary ones. The first 1,024 of the run, `<unused99>`..`<unu
 location tokens here: in both formats these pieces are renamed at load, which leaves the ids of
 every other text as they were. They are ids 256,001..257,024, for which every size of Gemma 3 has
 rows, and next to the pieces that others have taken from the front: MedGemma spells its thinking
-with `<unused94>` and `<unused95>`.
+with `<unused94>` and `<unused95>`. Gemma 4, whose turns end with `<turn|>`, is left without: it
+writes boxes in digits.
 """
 
 import json
@@ -62,7 +63,8 @@ _QWEN_WORDS = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-END_OF_TURN = "<end_of_turn>"
+# Of Gemma 3, and of Gemma 4.
+END_OF_TURN, TURN_END = "<end_of_turn>", "<turn|>"
 IMAGE_SOFT_TOKEN = "<image_soft_token>"
 MODEL_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
 
@@ -249,7 +251,8 @@ class _JsonFormat:
         description["truncation"] = description["padding"] = None
         description["post_processor"] = None
         contents = {token["content"] for token in added} | set(vocab)
-        if LOC_PIECES[0] not in contents and LOC_CARRIERS[0] in contents:
+        carries = LOC_PIECES[0] not in contents and LOC_CARRIERS[0] in contents
+        if carries and TURN_END not in contents:  # Gemma 4 writes boxes in digits
             description["model"]["vocab"] = {
                 _RENAMED.get(piece, piece): piece_id for piece, piece_id in vocab.items()
             }
@@ -321,9 +324,10 @@ class Tokenizer:
     Attributes:
         name, model: as above, unchanged.
         pad_id, eos_id, bos_id, unk_id: of its family.
-        loc_ids: ids of `<loc0000>`..`<loc1023>`, one run; of Llama's and Qwen's families none.
-        stop_ids: what ends an answer: `<eos>`, and `<end_of_turn>` where there is one; of Qwen's
-            family `<|im_end|>` and `<|endoftext|>`.
+        loc_ids: ids of `<loc0000>`..`<loc1023>`, one run; of Llama's and Qwen's families and of
+            Gemma 4's none.
+        stop_ids: what ends an answer: `<eos>`, and `<end_of_turn>` or `<turn|>` where there is one;
+            of Qwen's family `<|im_end|>` and `<|endoftext|>`.
 
     Raises:
         UserError: not a tokenizer, or one without the special ids of one of these families or
@@ -342,12 +346,11 @@ class Tokenizer:
         ids = self._check_special_ids()
         self.is_llama, self.is_qwen = ids == _LLAMA_IDS, ids not in (_LLAMA_IDS, _SPECIAL_IDS)
         self.pad_id, self.eos_id, self.bos_id, self.unk_id = ids
-        has_loc = (
-            not (self.is_llama or self.is_qwen) or self._format.id_of(LOC_PIECES[0]) is not None
-        )
+        needs_loc = not (self.is_llama or self.is_qwen) and self._format.id_of(TURN_END) is None
+        has_loc = needs_loc or self._format.id_of(LOC_PIECES[0]) is not None
         self.loc_ids = self._check_loc_pieces() if has_loc else np.zeros(0, np.int32)
-        end_of_turn = self._format.id_of(END_OF_TURN)
-        self.stop_ids = (self.eos_id,) if end_of_turn is None else (self.eos_id, end_of_turn)
+        turn_ends = (self._format.id_of(piece) for piece in (END_OF_TURN, TURN_END))
+        self.stop_ids = (self.eos_id, *(end for end in turn_ends if end is not None))
         if self.is_qwen:
             self.stop_ids = (self.eos_id, self.pad_id)
         self._silent = {*ids, self._format.id_of(_SPECIAL_PIECES[0])}
@@ -390,6 +393,10 @@ class Tokenizer:
     def piece_of(self, piece_id: int) -> str:
         """The piece with this id; empty for the padding rows that some embeddings have."""
         return self._format.piece_of(piece_id) if piece_id < self.vocab_size else ""
+
+    def has_piece(self, piece: str) -> bool:
+        """Says whether the vocabulary has this piece."""
+        return self._format.id_of(piece) is not None
 
     def piece_id(self, piece: str) -> int:
         """The id of one piece, such as `<image_soft_token>` or `7`.

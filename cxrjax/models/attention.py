@@ -117,10 +117,17 @@ def _attend(
     return (weighted / total).astype(q.dtype)
 
 
-def rope_frequencies(head_dim: int, base: float, scale: float = 1.0) -> Float[np.ndarray, " h"]:
-    """Radians per position of each pair of a head's entries; `scale` stretches positions."""
+def rope_frequencies(
+    head_dim: int, base: float, scale: float = 1.0, share: float = 1.0
+) -> Float[np.ndarray, " h"]:
+    """Radians per position of each pair of a head's entries.
+
+    `scale` stretches positions; of the pairs only the first part `share` turns.
+    """
     half = head_dim // 2
-    return (base ** (-np.arange(half) / half) / scale).astype(np.float32)
+    frequencies = base ** (-np.arange(half) / half) / scale
+    turns = np.arange(half) < int(share * head_dim // 2)
+    return np.where(turns, frequencies, 0.0).astype(np.float32)
 
 
 def apply_rope(

@@ -96,8 +96,9 @@ def step_flops(
     # What flows backwards through each part: scans treat all of their layers alike.
     vision_backward = trains("vision/") and images > 0
     projector_input = vision_backward or trains("projector_norm/")
+    layers = ("decoder/layers/", "decoder/local_layers/", "decoder/global_layers/")
     decoder_backward = vision_backward or trains(
-        "projector", "deepstack/", "decoder/embedder", "decoder/layers/"
+        "projector", "deepstack/", "decoder/embedder", *layers
     )
     hidden_backward = decoder_backward or trains("decoder/final_norm")
     tokens = {
@@ -122,9 +123,9 @@ def step_flops(
         parts[part] = parts.get(part, Flops()) + extra
 
     for path, module in nnx.iter_modules(model):
-        if not isinstance(module, Linear):
-            continue
         name = path_of(path)
+        if not isinstance(module, Linear) or name == "audio":  # which nothing asks
+            continue
         part = name.split("/")[0]
         kernel = math.prod(paths[f"{name}/kernel"])
         into = backwards[part.removesuffix("_out")]
@@ -205,5 +206,6 @@ def _attention(sizes: VLMConfig, share: str, shape: BatchShape, images: int) -> 
     elif shape.packed_length is not None:
         questions, text = shape.images, shape.packed_length
     pairs = rows * context * seen + questions * text * (context + text)
-    found["decoder"] = 4.0 * pairs * decoder.num_heads * decoder.head_dim * decoder.depth
+    sizes_of = [decoder.of_kind(is_local=decoder.is_local(n)) for n in range(decoder.depth)]
+    found["decoder"] = 4.0 * pairs * decoder.num_heads * sum(each.head_dim for each in sizes_of)
     return found

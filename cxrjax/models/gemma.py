@@ -1,7 +1,7 @@
 """The decoder over [context | question | question ...] sequences, with a key-value cache.
 
-Gemma 1, 2 and 3, Llama, Mistral, Qwen2.5 and Qwen3 are one decoder: what tells them apart are
-fields of `DecoderConfig`.
+Gemma 1 to 4, Llama, Mistral, Qwen2.5 and Qwen3 are one decoder: what tells them apart are fields
+of `DecoderConfig`.
 """
 
 import functools
@@ -62,10 +62,16 @@ class Attention(nnx.Module):
         bias = config.qkv_bias
         self.q_proj = Linear(config.width, inner, use_bias=bias, rngs=rngs)
         self.k_proj = Linear(config.width, kv_inner, use_bias=bias, rngs=rngs)
-        self.v_proj = Linear(config.width, kv_inner, use_bias=bias, rngs=rngs)
+        self.v_proj = nnx.data(
+            None
+            if config.keys_are_values
+            else Linear(config.width, kv_inner, use_bias=bias, rngs=rngs)
+        )
         self.o_proj = Linear(inner, config.width, rngs=rngs)
         self.q_norm = nnx.data(_norm(config, config.head_dim) if config.qk_norm else None)
         self.k_norm = nnx.data(_norm(config, config.head_dim) if config.qk_norm else None)
+        unscaled = RMSNorm(config.head_dim, config.norm_eps, scaled=False)
+        self.v_norm = nnx.data(unscaled if config.value_norm else None)
 
     def project(
         self,
@@ -83,10 +89,14 @@ class Attention(nnx.Module):
 
         q = heads(self.q_proj(x, drop("q_proj")))
         k = heads(self.k_proj(x, drop("k_proj")))
-        v = heads(self.v_proj(x, drop("v_proj")))
+        v = k if self.v_proj is None else heads(self.v_proj(x, drop("v_proj")))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        frequencies: Any = rope_frequencies(config.head_dim, config.rope_base, config.rope_scale)
+        if self.v_norm is not None:
+            v = self.v_norm(v)
+        frequencies: Any = rope_frequencies(
+            config.head_dim, config.rope_base, config.rope_scale, config.global_rope_share
+        )
         if config.local_rope_base is not None:
             local = rope_frequencies(config.head_dim, config.local_rope_base)
             frequencies = jnp.where(is_local, local, frequencies)
@@ -107,7 +117,9 @@ class Attention(nnx.Module):
         config = self.config
         rows, length, _ = x.shape
         seen = layout.seen
-        if layout.seen_locally is not None:
+        if layout.seen_locally is not None and isinstance(is_local, bool):
+            seen = layout.seen_locally if is_local else seen
+        elif layout.seen_locally is not None:
             seen = jax.tree.map(
                 lambda near, far: jnp.where(is_local, near, far), layout.seen_locally, seen
             )
@@ -262,6 +274,8 @@ class Block(nnx.Module):
         self.mlp_norm = _norm(config)
         self.mlp = MLP(config, rngs)
         self.mlp_post_norm = nnx.data(_norm(config) if config.post_norms else None)
+        # Published, and trained by nobody: it has no gradient here.
+        self.layer_scale = nnx.data(nnx.Param(jnp.ones(1)) if config.layer_scale else None)
 
     def __call__(
         self,
@@ -306,7 +320,9 @@ class Block(nnx.Module):
         y = self.mlp(self.mlp_norm(x), dropout)
         if self.mlp_post_norm is not None:
             y = self.mlp_post_norm(y)
-        return x + y
+        if self.layer_scale is None:
+            return x + y
+        return (x + y) * jax.lax.stop_gradient(self.layer_scale[...]).astype(x.dtype)
 
 
 class Embedder(nnx.Module):
@@ -409,6 +425,8 @@ class Decoder(nnx.Module):
     """Embedder, blocks and final norm.
 
     Gemma: arXiv 2403.08295, 2408.00118, 2503.19786; Llama 2: 2307.09288; Mistral: 2310.06825.
+
+    The layers are one stack, `layers`; where global ones are of other sizes, they are two.
     """
 
     def __init__(
@@ -424,7 +442,18 @@ class Decoder(nnx.Module):
         self.remat = remat
         self.unroll = unroll
         self.embedder = Embedder(config, loc_token_start, rngs)
-        self.layers = stack_layers(lambda r: Block(config, r), config.depth, rngs)
+        near, far = (config.of_kind(is_local=is_local) for is_local in (True, False))
+        periods = config.depth // config.global_every
+        of_one_kind = config.global_head_dim is None
+        # To `nnx`, a part that may be missing is data, whether it is there or not.
+        self.layers: Any = nnx.data(None)
+        self.local_layers: Any = nnx.data(None)
+        self.global_layers: Any = nnx.data(None)
+        if of_one_kind:
+            self.layers = stack_layers(lambda r: Block(config, r), config.depth, rngs)
+        else:
+            self.local_layers = stack_layers(lambda r: Block(near, r), config.depth - periods, rngs)
+            self.global_layers = stack_layers(lambda r: Block(far, r), periods, rngs)
         self.final_norm = _norm(config)
 
     def __call__(
@@ -439,9 +468,9 @@ class Decoder(nnx.Module):
     ) -> tuple[Array, Any]:
         """The residual stream after the last block (before the final norm).
 
-        With `return_keys`, also every layer's (context_k, context_v, text_k, text_v), stacked.
-        With `blocks`, which `blocks()` took apart, those of each layer are a list; no dropout then,
-        and with `last` the stream of so many last tokens alone (0: all).
+        With `return_keys`, also a list of every layer's (context_k, context_v, text_k, text_v).
+        With `blocks`, which `blocks()` took apart, there is no dropout, and with `last` the stream
+        is that of so many last tokens alone (0: all).
         """
         if blocks is not None:
             keys = []
@@ -452,15 +481,49 @@ class Decoder(nnx.Module):
                 keys.append(of_layer)
             return x, keys
 
-        depth = self.config.depth
-        local_layers = jnp.array([self.config.is_local(layer) for layer in range(depth)])
+        depth, every = self.config.depth, self.config.global_every
+        are_local = jnp.array([self.config.is_local(layer) for layer in range(depth)])
 
-        def apply(layer: Block, x: Array, index: Int[Array, ""]) -> tuple[Array, object]:
+        def apply(
+            layer: Block, x: Array, index: Array, is_local: Array | bool
+        ) -> tuple[Array, object]:
             noise = dropout.fold_in(salt("decoder")).fold_in(index) if dropout else None
-            x, keys_values = layer(x, layout, local_layers[index], noise)
+            x, keys_values = layer(x, layout, is_local, noise)
             return _with_deep(x, layout, index), keys_values if return_keys else None
 
-        return scan_layers(self.layers, apply, x, remat=self.remat, unroll=self.unroll)
+        scan = functools.partial(scan_layers, remat=self.remat, unroll=self.unroll)
+        if self.layers is not None:
+            x, found = scan(self.layers, lambda b, x, i: apply(b, x, i, are_local[i]), x)
+            return x, _of_each(found, depth) if return_keys else None
+
+        # Of two kinds: a period's local layers one by one, then its global one.
+        near_graph, near = nnx.split(self.local_layers)
+        far_graph, far = nnx.split(self.global_layers)
+        near, far = (
+            jax.tree.map(lambda leaf, n=n: leaf.reshape(depth // every, n, *leaf.shape[1:]), part)
+            for part, n in ((near, every - 1), (far, 1))
+        )
+
+        def period(x: Array, scanned: tuple[Any, Any, Array]) -> tuple[Array, Any]:
+            near, far, first = scanned
+            x, of_near = scan(
+                nnx.merge(near_graph, near), lambda b, x, i: apply(b, x, first + i, True), x
+            )
+            x, of_far = scan(
+                nnx.merge(far_graph, far), lambda b, x, i: apply(b, x, first + every - 1, False), x
+            )
+            return x, (of_near, of_far)
+
+        x, found = jax.lax.scan(
+            period, x, (near, far, every * jnp.arange(depth // every)), unroll=self.unroll
+        )
+        if not return_keys:
+            return x, None
+        of_near, of_far = (
+            _of_each(jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:]), part), count)
+            for part, count in zip(found, (depth - depth // every, depth // every), strict=True)
+        )
+        return x, self._in_order(of_near, of_far)
 
     def decode(
         self,
@@ -502,7 +565,18 @@ class Decoder(nnx.Module):
 
     def blocks(self) -> list[Block]:
         """The blocks one by one: a decode loop is faster on them than on stacked ones."""
-        return take_apart(self.layers)
+        if self.layers is not None:
+            return take_apart(self.layers)
+        return self._in_order(take_apart(self.local_layers), take_apart(self.global_layers))
+
+    def _in_order(self, local: list[Any], far: list[Any]) -> list[Any]:
+        """What is there for each local and each global layer, by the layers' numbers."""
+        parts = {True: iter(local), False: iter(far)}
+        return [next(parts[self.config.is_local(layer)]) for layer in range(self.config.depth)]
+
+
+def _of_each(stacked: Any, depth: int) -> list[Any]:
+    return [jax.tree.map(lambda leaf, i=i: leaf[i], stacked) for i in range(depth)]
 
 
 def _with_deep(

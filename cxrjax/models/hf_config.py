@@ -15,7 +15,13 @@ from cxrjax.border.names import shown_value
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object
 from cxrjax.models.hf_layout import check_architecture
-from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD
+from cxrjax.models.presets import (
+    CLIP_MEAN,
+    CLIP_STD,
+    GEMMA4_ROPE_BASE,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+)
 from cxrjax.models.whole_configs import states_all
 
 CONFIG_FILE = "config.json"
@@ -95,6 +101,51 @@ _TEXT = {
         (None,),
         keys={**_ROPE, "full_attention": _EITHER_ROPE, "sliding_attention": _EITHER_ROPE},
     ),
+}
+# Gemma 4's. What its small sizes and its mixture of experts have besides is refused.
+_GEMMA4_TEXT = {
+    **_COMMON,
+    **{
+        key: _TEXT[key]
+        for key in (
+            *("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers"),
+            *("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_activation"),
+            *("rms_norm_eps", "attention_bias", "final_logit_softcapping", "sliding_window"),
+            "layer_types",
+        )
+    },
+    "model_type": Rule(("gemma4_text",)),
+    "tie_word_embeddings": Rule((True, None)),
+    # Of global layers: by these two keys, or layer by layer in the third.
+    "global_head_dim": Rule(most=2**12),
+    "num_global_key_value_heads": Rule((None,), most=2**10),
+    "per_layer_config": CHECKED_LATER,
+    "attention_k_eq_v": Rule((True, False)),
+    "use_bidirectional_attention": Rule(("vision", None)),
+    "rope_parameters": Rule(
+        (None,),
+        keys={
+            "full_attention": Rule(
+                keys={
+                    "rope_type": Rule(("proportional", "default")),
+                    "rope_theta": _THETA,
+                    "partial_rotary_factor": Rule(most=1.0),
+                    "factor": Rule(most=1e6),
+                }
+            ),
+            "sliding_attention": Rule(keys={"rope_type": Rule(("default",)), "rope_theta": _THETA}),
+        },
+    ),
+    "hidden_size_per_layer_input": Rule((0,)),
+    "num_kv_shared_layers": Rule((0,)),
+    "enable_moe_block": Rule((False, None)),
+    **dict.fromkeys(
+        ("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size"),
+        Rule((None,)),
+    ),
+    # Without the two above these count for nothing.
+    "vocab_size_per_layer_input": NO_MATTER,
+    "use_double_wide_mlp": NO_MATTER,
 }
 # Llama's and Mistral's decoder, as LLaVA has it.
 _LLAMA = {
@@ -287,6 +338,55 @@ _CLIP = {
     "initializer_factor": NO_MATTER,
     "dropout": Rule((0,)),
 }
+_GEMMA4_VISION = {
+    **{key: rule for key, rule in _COMMON.items() if key != "tie_word_embeddings"},
+    **{
+        key: _VISION[key]
+        for key in (
+            *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads"),
+            "patch_size",
+        )
+    },
+    "model_type": Rule(("gemma4_vision",)),
+    "num_key_value_heads": Rule(most=2**10),
+    "head_dim": Rule(most=2**12),
+    "hidden_activation": Rule(("gelu_pytorch_tanh",)),
+    "rms_norm_eps": Rule((1e-6,)),
+    "attention_bias": Rule((False, None)),
+    "rope_parameters": Rule(
+        (None,),
+        keys={"rope_type": Rule(("axial", "default")), "rope_theta": Rule((GEMMA4_ROPE_BASE,))},
+    ),
+    "pooling_kernel_size": Rule(most=2**6),
+    "position_embedding_size": Rule(most=2**20),
+    "standardize": Rule((True, False)),
+    "use_clipped_linears": Rule((False,)),
+    # Published, and read by no version.
+    "global_head_dim": NO_MATTER,
+    "default_output_length": NO_MATTER,
+}
+# Of the 12B: patches that go straight into the decoder, and the map of sounds, which nothing asks.
+_GEMMA4_PATCHES = {
+    **{key: rule for key, rule in _COMMON.items() if key != "tie_word_embeddings"},
+    "model_type": Rule(("gemma4_unified_vision",)),
+    "patch_size": Rule(most=2**10),
+    "pooling_kernel_size": Rule(most=2**6),
+    "model_patch_size": Rule(most=2**16),
+    "mm_embed_dim": Rule(most=2**16),
+    "mm_posemb_size": Rule(most=2**20),
+    "output_proj_dims": Rule(most=2**16),
+    "rms_norm_eps": Rule((1e-6,)),
+    "num_soft_tokens": NO_MATTER,
+}
+_GEMMA4_SOUNDS = {
+    **{key: rule for key, rule in _COMMON.items() if key != "tie_word_embeddings"},
+    "model_type": Rule(("gemma4_unified_audio",)),
+    "rms_norm_eps": Rule((1e-6,)),
+    **dict.fromkeys(
+        ("audio_embed_dim", "audio_samples_per_token", "hidden_size", "output_proj_dims"),
+        Rule(most=2**16),
+    ),
+}
 
 
 def _parts(*kinds: str) -> dict[str, Rule]:
@@ -300,6 +400,18 @@ def _parts(*kinds: str) -> dict[str, Rule]:
     }
 
 
+_GEMMA4 = {
+    **_COMMON,
+    "tie_word_embeddings": Rule((True, None)),
+    **dict.fromkeys(
+        (
+            *("image_token_id", "video_token_id", "audio_token_id", "boi_token_id"),
+            *("eoi_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
+            "vision_soft_tokens_per_image",
+        ),
+        NO_MATTER,
+    ),
+}
 _BY_KIND = {
     "paligemma": {
         **_parts("gemma", "gemma2"),
@@ -313,6 +425,20 @@ _BY_KIND = {
         ),
     },
     "gemma3_text": _TEXT,
+    "gemma4": {
+        **_GEMMA4,
+        "text_config": Rule((None,), keys=_GEMMA4_TEXT),
+        "vision_config": Rule((None,), keys=_GEMMA4_VISION),
+        "audio_config": Rule((None,)),
+    },
+    "gemma4_unified": {
+        **_GEMMA4,
+        "text_config": Rule(
+            (None,), keys={**_GEMMA4_TEXT, "model_type": Rule(("gemma4_unified_text",))}
+        ),
+        "vision_config": Rule((None,), keys=_GEMMA4_PATCHES),
+        "audio_config": Rule((None,), keys=_GEMMA4_SOUNDS),
+    },
     "llava": {
         **_COMMON,
         "tie_word_embeddings": Rule((False, None)),
@@ -412,6 +538,14 @@ _ANY_SIZE = {
 }
 _QWEN_PICTURE = {**_CLIP_PICTURE, **_ANY_SIZE}
 _QWEN3_PICTURE = {**_PICTURE, **_ANY_SIZE, "do_center_crop": NO_MATTER, "do_pad": NO_MATTER}
+# The same here; its colours are from 0 to 1, and its model brings them to ours.
+_GEMMA4_PICTURE = {
+    **_PICTURE,
+    "image_mean": Rule(([0, 0, 0], None)),
+    "image_std": Rule(([1, 1, 1], None)),
+    "do_normalize": Rule((False, None)),
+    **dict.fromkeys(("patch_size", "max_soft_tokens", "pooling_kernel_size"), NO_MATTER),
+}
 
 
 def _around(picture: Mapping[str, Rule], *more: str) -> dict[str, Rule]:
@@ -436,7 +570,17 @@ _INTERNVL_PICTURE = {
     "image_std": Rule((list(IMAGENET_STD), None)),
     **dict.fromkeys(("crop_to_patches", "min_patches", "max_patches"), NO_MATTER),
 }
+_GEMMA4_PICTURES = {
+    _PREPROCESSOR: _GEMMA4_PICTURE,
+    _PROCESSOR: _around(
+        _GEMMA4_PICTURE,
+        *("video_processor", "feature_extractor", "chat_template", "audio_seq_length"),
+        "audio_ms_per_token",
+    ),
+}
 _PICTURES_OF = {
+    "gemma4": _GEMMA4_PICTURES,
+    "gemma4_unified": _GEMMA4_PICTURES,
     "llava": _CLIP_PICTURES,
     "internvl": {
         _PREPROCESSOR: _INTERNVL_PICTURE,
@@ -483,7 +627,7 @@ def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind in ("qwen3_vl", "internvl"):
         _check_parts(values, where)
     text = values if kind == "gemma3_text" else values.get("text_config") or {}
-    _check_rope(text, where, is_gemma3=str(kind).startswith("gemma3"))
+    _check_rope(text, where, is_gemma3=str(kind).startswith(("gemma3", "gemma4")))
     if states_all(str(kind), values):
         return {"model_type": kind, **values}
     # Here, since it takes seconds.
@@ -563,7 +707,7 @@ def _check_rope(text: Mapping[str, Any], where: str, *, is_gemma3: bool) -> None
             raise UserError(f"{where}: {key} has {extra} beside its sorts of layers; remove them")
         if is_gemma3 and key == "rope_parameters" and place and not has_sorts:
             raise UserError(
-                f"{where}: rope_parameters of Gemma 3 are full_attention's and "
+                f"{where}: rope_parameters of Gemma 3 and 4 are full_attention's and "
                 "sliding_attention's; what stands beside them counts for nothing"
             )
         for part in (place, *sorts.values()):

@@ -2,7 +2,7 @@
 
 Pure tables and arithmetic on names and single tensors: reading and writing files is elsewhere.
 Facts from the public configurations and state dicts of transformers' `paligemma`, `gemma3`,
-`gemma3_text`, `llava`, `internvl`, `qwen2_5_vl` and `qwen3_vl`.
+`gemma3_text`, `gemma4`, `gemma4_unified`, `llava`, `internvl`, `qwen2_5_vl` and `qwen3_vl`.
 """
 
 import dataclasses
@@ -23,19 +23,28 @@ Transform = Literal["same", "transposed", "patches", "frames", "first"]
 
 # By `model_type`.
 ARCHITECTURES = (
-    *("paligemma", "gemma3", "gemma3_text", "llava", "internvl", "qwen2_5_vl", "qwen3_vl"),
+    *("paligemma", "gemma3", "gemma3_text", "gemma4", "gemma4_unified"),
+    *("llava", "internvl", "qwen2_5_vl", "qwen3_vl"),
 )
 # Qwen-VL takes images of any size; ours are of one, which its configuration does not have: 16
 # tokens along a side.
 _QWEN_SIDES = {"qwen2_5_vl": 448, "qwen3_vl": 512}
+# So does Gemma 4; of the squares of whole tokens the largest within 280 tokens, its default.
+_GEMMA4_TOKENS = 16
 
 # Up to here rotary positions of type "dynamic" are plain ones; nothing here is as long.
 _LONGEST_PLAIN = 16_384
+
+# Where a decoder of two kinds of layers keeps them.
+LOCAL, GLOBAL = "decoder/local_layers/", "decoder/global_layers/"
 
 # Prefixes that transformers' versions have given to the same parts, in files and in modules.
 _PARTS = (
     (r"(?:model\.)?vision_tower\.(?:vision_model\.)?", "vision."),
     (r"(?:model\.)?multi_modal_projector\.", "projector."),
+    (r"(?:model\.)?(?:vision_embedder\.|embed_vision\.(?=patch_|pos_))", "vision."),
+    (r"(?:model\.)?embed_vision\.(?:multimodal_embedder\.)?", "projector."),
+    (r"(?:model\.)?embed_audio\.", "audio."),
     (r"(?:model\.)?visual\.merger\.", "projector."),
     (r"(?:model\.)?visual\.", "vision."),
     (r"language_model\.model\.|model\.language_model\.|model\.", "text."),
@@ -63,17 +72,33 @@ _QWEN_MODULES = {
     "text.": "model.language_model.",
 }
 
+# The same of Gemma 4, whose files and modules have one name.
+_GEMMA4 = {
+    "vision.": "model.vision_tower.",
+    "projector.": "model.embed_vision.",
+    "text.": "model.language_model.",
+}
+# Of its 12B, which has a part for sound too.
+_GEMMA4_BARE = _GEMMA4 | {"vision.": "model.vision_embedder.", "audio.": "model.embed_audio."}
+_GEMMA4_BARE_MODULES = _GEMMA4_BARE | {
+    "vision.": "model.embed_vision.",
+    "projector.": "model.embed_vision.multimodal_embedder.",
+}
+
 # All of them, as patterns in an adapter's settings may have any.
 _ALL_PREFIXES = {
     "vision.": (
         *("model.vision_tower.", "model.vision_tower.vision_model."),
         *("vision_tower.vision_model.", "vision_tower.", "model.visual.", "visual."),
+        *("model.embed_vision.", "embed_vision.", "model.vision_embedder.", "vision_embedder."),
     ),
     "projector.": (
         *("model.multi_modal_projector.", "multi_modal_projector."),
-        *("model.visual.merger.", "visual.merger."),
+        *("model.visual.merger.", "visual.merger.", "model.embed_vision.", "embed_vision."),
+        *("model.embed_vision.multimodal_embedder.", "embed_vision.multimodal_embedder."),
     ),
     "text.": ("model.language_model.", "language_model.model.", "model.", "language_model."),
+    "audio.": ("model.embed_audio.", "embed_audio."),
 }
 
 
@@ -105,6 +130,11 @@ def published_prefixes(config: VLMConfig) -> dict[str, str]:
     if config.vision.merges:
         published = _QWEN_PUBLISHED if config.vision.kind == "qwen" else _QWEN_MODULES
         return published | ({} if config.decoder.tied else {"lm_head.": "lm_head."})
+    if config.vision.kind == "gemma4":
+        return dict(_GEMMA4)
+    if config.vision.kind == "patches":
+        missing = () if config.audio_width else ("audio.",)
+        return {part: name for part, name in _GEMMA4_BARE.items() if part not in missing}
     published = dict(_PUBLISHED)
     if config.vision.kind == "internvl":
         published["vision."] = "vision_tower."
@@ -115,7 +145,9 @@ def module_prefixes(config: VLMConfig) -> dict[str, str]:
     """The prefixes of transformers 5's modules, as PEFT's adapters have them (`found_prefixes`)."""
     if config.vision is None:
         return {"text.": "model."}
-    return dict(_QWEN_MODULES if config.vision.merges else _MODULES)
+    own = {"gemma4": _GEMMA4, "patches": _GEMMA4_BARE_MODULES}
+    others = _QWEN_MODULES if config.vision.merges else _MODULES
+    return dict(own.get(config.vision.kind, others))
 
 
 def names_of_all_versions(canonical: str) -> list[str]:
@@ -156,12 +188,19 @@ class TensorRule:
         """Canonical names of its tensors: one, or one of each layer of the decoder or the tower."""
         if not self.stacked:
             return [self.name]
-        layers = config.vision if self.name.startswith("vision.") else config.decoder
-        assert layers is not None
-        depth = layers.depth
+        return [self.name.format(layer=layer) for layer in self.layers(config)]
+
+    def layers(self, config: VLMConfig) -> list[int]:
+        """The numbers of the layers that are stacked: all, or those of one kind."""
+        parts = config.vision if self.name.startswith("vision.") else config.decoder
+        assert parts is not None
+        numbers = list(range(parts.depth))
         if self.name.startswith(_DEEPSTACK) and config.vision is not None:
-            depth = len(config.vision.deepstack)
-        return [self.name.format(layer=layer) for layer in range(depth)]
+            numbers = list(range(len(config.vision.deepstack)))
+        if self.path.startswith((LOCAL, GLOBAL)):
+            is_local = self.path.startswith(LOCAL)
+            numbers = [n for n in numbers if config.decoder.is_local(n) == is_local]
+        return numbers
 
     def their_shape(self, shape: tuple[int, ...], patch_size: int) -> tuple[int, ...]:
         """Shape of one of its tensors in a checkpoint, from ours, of all layers where stacked."""
@@ -189,6 +228,10 @@ def tensor_rules(config: VLMConfig) -> list[TensorRule]:
         rules += _qwen3_vision_rules(config.vision)
     elif config.vision.kind == "internvl":
         rules += _internvl_vision_rules()
+    elif config.vision.kind == "gemma4":
+        rules += _gemma4_vision_rules(standardized=config.vision.standardized)
+    elif config.vision.kind == "patches":
+        rules += _patches_rules()
     else:
         rules += _vision_rules(is_clip=config.vision.kind == "clip")
     if config.vision.kind == "qwen3":
@@ -206,11 +249,15 @@ def tensor_rules(config: VLMConfig) -> list[TensorRule]:
         rules += _linear("projector_out", "projector.linear_2", bias=True)
     elif config.projector == "linear":
         rules += _linear("projector", "projector.linear", bias=True)
+    elif config.projector == "unscaled":
+        rules += _linear("projector", "projector.embedding_projection", bias=False)
     else:
         rules.append(TensorRule("projector/kernel", "projector.mm_input_projection_weight", "same"))
         rules.append(
             TensorRule("projector_norm/scale", "projector.mm_soft_emb_norm.weight", "same")
         )
+    if config.audio_width:
+        rules += _linear("audio", "audio.embedding_projection", bias=False)
     return rules
 
 
@@ -248,14 +295,20 @@ def _decoder_rules(config: DecoderConfig) -> list[TensorRule]:
         }
     if config.qk_norm:
         norms |= {"attn/q_norm": "self_attn.q_norm", "attn/k_norm": "self_attn.k_norm"}
-    ours, theirs = "decoder/layers", "text.layers.{layer}"
-    for norm, name in norms.items():
-        rules.append(TensorRule(f"{ours}/{norm}/scale", f"{theirs}.{name}.weight", "same"))
-    for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
-        bias = config.qkv_bias and part != "o_proj"
-        rules += _linear(f"{ours}/attn/{part}", f"{theirs}.self_attn.{part}", bias=bias)
-    for part in ("gate_proj", "up_proj", "down_proj"):
-        rules += _linear(f"{ours}/mlp/{part}", f"{theirs}.mlp.{part}", bias=False)
+    theirs = "text.layers.{layer}"
+    of_one_kind = config.global_head_dim is None
+    for ours in ("decoder/layers/",) if of_one_kind else (LOCAL, GLOBAL):
+        for norm, name in norms.items():
+            rules.append(TensorRule(f"{ours}{norm}/scale", f"{theirs}.{name}.weight", "same"))
+        if config.layer_scale:
+            rules.append(TensorRule(f"{ours}layer_scale", f"{theirs}.layer_scalar", "same"))
+        for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
+            if part == "v_proj" and config.of_kind(is_local=ours != GLOBAL).keys_are_values:
+                continue
+            bias = config.qkv_bias and part != "o_proj"
+            rules += _linear(f"{ours}attn/{part}", f"{theirs}.self_attn.{part}", bias=bias)
+        for part in ("gate_proj", "up_proj", "down_proj"):
+            rules += _linear(f"{ours}mlp/{part}", f"{theirs}.mlp.{part}", bias=False)
     return rules
 
 
@@ -343,6 +396,42 @@ def _qwen3_vision_rules(config: VisionConfig) -> list[TensorRule]:
     return rules
 
 
+def _gemma4_vision_rules(*, standardized: bool) -> list[TensorRule]:
+    embedder = "vision.patch_embedder"
+    rules = _linear("vision/patch_embed", f"{embedder}.input_proj", bias=False)
+    table = f"{embedder}.position_embedding_table"
+    rules.append(TensorRule("vision/position_embed", table, "same"))
+    for part in ("bias", "scale") if standardized else ():
+        rules.append(TensorRule(f"vision/feature_{part}", f"vision.std_{part}", "same"))
+    ours, theirs = "vision/layers", "vision.encoder.layers.{layer}"
+    norms = {
+        "norm1": "input_layernorm",
+        "attn_post_norm": "post_attention_layernorm",
+        "norm2": "pre_feedforward_layernorm",
+        "mlp_post_norm": "post_feedforward_layernorm",
+        "attn/q_norm": "self_attn.q_norm",
+        "attn/k_norm": "self_attn.k_norm",
+    }
+    for norm, name in norms.items():
+        rules.append(TensorRule(f"{ours}/{norm}/scale", f"{theirs}.{name}.weight", "same"))
+    for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
+        name = part.replace("out", "o")
+        rules += _linear(f"{ours}/attn/{part}", f"{theirs}.self_attn.{name}.linear", bias=False)
+    for part in ("gate_proj", "up_proj", "down_proj"):
+        rules += _linear(f"{ours}/mlp/{part}", f"{theirs}.mlp.{part}.linear", bias=False)
+    return rules
+
+
+def _patches_rules() -> list[TensorRule]:
+    rules = _linear("vision/patch_embed", "vision.patch_dense", bias=True)
+    rules.append(TensorRule("vision/position_embed", "vision.pos_embedding", "same"))
+    norms = {"patch_norm": "patch_ln1", "pre_norm": "patch_ln2", "final_norm": "pos_norm"}
+    for norm, name in norms.items():
+        rules.append(TensorRule(f"vision/{norm}/scale", f"vision.{name}.weight", "same"))
+        rules.append(TensorRule(f"vision/{norm}/bias", f"vision.{name}.bias", "same"))
+    return rules
+
+
 def to_ours(tensor: np.ndarray, transform: Transform) -> np.ndarray:
     """A checkpoint's tensor in our layout; a view where that is possible."""
     if transform == "transposed":
@@ -418,6 +507,8 @@ def _vlm_config(
         return _internvl(config, where, loc_token_start, context)
     if kind in _QWEN_SIDES:
         return _qwen(config, loc_token_start, context)
+    if kind in ("gemma4", "gemma4_unified"):
+        return _gemma4(config, where, loc_token_start, context)
     vision, text = config["vision_config"], config["text_config"]
     side, rest = divmod(vision["image_size"], vision["patch_size"])
     if rest:
@@ -611,6 +702,124 @@ def _positions(vision: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, 
             f"{text['num_hidden_layers']} of the decoder"
         )
     return {"position_side": math.isqrt(rows), "deepstack": tuple(deepstack)}
+
+
+def _gemma4(
+    config: Mapping[str, Any], where: str, loc_token_start: int, context: tuple[int, ...]
+) -> VLMConfig:
+    is_bare = config["model_type"] == "gemma4_unified"
+    tower = (_gemma4_patches if is_bare else _gemma4_tower)(config["vision_config"], where)
+    if tower.most_positions < tower.image_size // tower.patch_size:
+        raise ValueError(
+            f"{tower.most_positions} positions, {tower.image_size // tower.patch_size} patches"
+        )
+    sound = config.get("audio_config")
+    if not is_bare:
+        _expect(where, "audio_config", sound, None)
+    return VLMConfig(
+        tower,
+        _gemma4_decoder(config["text_config"], where),
+        loc_token_start,
+        context=context,
+        projector="unscaled",
+        audio_width=sound["audio_embed_dim"] if sound else 0,
+    )
+
+
+def _gemma4_patches(vision: Mapping[str, Any], where: str) -> VisionConfig:
+    width = vision["mm_embed_dim"]
+    _expect(where, "vision_config.output_proj_dims", vision["output_proj_dims"], width)
+    patch = vision["patch_size"] * vision["pooling_kernel_size"]
+    return VisionConfig(
+        image_size=_GEMMA4_TOKENS * patch,
+        patch_size=patch,
+        width=width,
+        depth=0,
+        num_heads=1,
+        mlp_dim=0,
+        kind="patches",
+        most_positions=vision["mm_posemb_size"],
+    )
+
+
+def _gemma4_tower(vision: Mapping[str, Any], where: str) -> VisionConfig:
+    heads, width = vision["num_attention_heads"], vision["hidden_size"]
+    _expect(where, "vision_config.num_key_value_heads", vision["num_key_value_heads"], heads)
+    if vision["head_dim"] * heads != width:
+        raise ValueError(f"{heads} heads of {vision['head_dim']} in a tower of width {width}")
+    _check_divides(4, vision["head_dim"], "quarters of the tower's heads")
+    pool = vision["pooling_kernel_size"]
+    return VisionConfig(
+        image_size=_GEMMA4_TOKENS * pool * vision["patch_size"],
+        patch_size=vision["patch_size"],
+        width=width,
+        depth=vision["num_hidden_layers"],
+        num_heads=heads,
+        mlp_dim=vision["intermediate_size"],
+        pool=pool,
+        kind="gemma4",
+        most_positions=vision["position_embedding_size"],
+        standardized=bool(vision["standardize"]),
+    )
+
+
+def _gemma4_decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
+    # Its small sizes have a second embedding, whose width the library assumes where none is said;
+    # the 12B knows no such key.
+    _expect(where, "hidden_size_per_layer_input", text.get("hidden_size_per_layer_input", 0), 0)
+    heads = text["num_attention_heads"]
+    far, near = (text["rope_parameters"][f"{kind}_attention"] for kind in ("full", "sliding"))
+    far = {"factor": 1.0, "partial_rotary_factor": 1.0} | far
+    if far["rope_type"] == "default":  # by which the library reads neither
+        far |= {"factor": 1.0, "partial_rotary_factor": 1.0}
+    every = _global_every(text["layer_types"], where)
+    global_heads = _heads_of_global_layers(text, every)
+    decoder = DecoderConfig(
+        vocab_size=text["vocab_size"],
+        width=text["hidden_size"],
+        depth=text["num_hidden_layers"],
+        num_heads=heads,
+        num_kv_heads=text["num_key_value_heads"],
+        head_dim=text["head_dim"],
+        mlp_dim=text["intermediate_size"],
+        query_scale=1.0,
+        rope_base=float(far["rope_theta"]),
+        rope_scale=float(far["factor"]),
+        local_rope_base=float(near["rope_theta"]),
+        window=text["sliding_window"],
+        global_every=every,
+        final_softcap=text["final_logit_softcapping"],
+        post_norms=True,
+        qk_norm=True,
+        prefix_attention="local" if text["use_bidirectional_attention"] == "vision" else "past",
+        plain_norms=True,
+        global_head_dim=global_heads["head_dim"],
+        global_kv_heads=global_heads["num_key_value_heads"],
+        global_rope_share=float(far["partial_rotary_factor"]),
+        keys_are_values=bool(text["attention_k_eq_v"]),
+        value_norm=True,
+        layer_scale=True,
+    )
+    for is_local in (True, False):
+        sizes = decoder.of_kind(is_local=is_local)
+        _check_divides(sizes.num_kv_heads, heads, "heads of keys and values")
+        _check_divides(2, sizes.head_dim, "halves of a head")
+    return decoder
+
+
+def _heads_of_global_layers(text: Mapping[str, Any], every: int) -> dict[str, int]:
+    """What global layers have in the place of the decoder's own head_dim and key-value heads."""
+    usual = {key: text[key] for key in ("head_dim", "num_key_value_heads")}
+    own = {int(layer): found for layer, found in (text.get("per_layer_config") or {}).items()}
+    depth = text["num_hidden_layers"]
+    found = [usual | own.get(layer, {}) for layer in range(depth)]
+    wanted = [found[every - 1] if (layer + 1) % every == 0 else usual for layer in range(depth)]
+    if every > depth or found != wanted or wanted[every - 1].keys() != usual.keys():
+        raise ValueError(
+            f"per_layer_config {own}: expected the same head_dim and num_key_value_heads for every "
+            "full_attention layer, and nothing for the others"
+        )
+    return found[every - 1]
 
 
 def _full_every(indexes: list[int], depth: int) -> int:

@@ -149,15 +149,18 @@ class Linear(nnx.Module):
 
 
 class RMSNorm(nnx.Module):
-    """In float32, scaled by 1 + scale as Gemma's, or plainly by scale as Llama's."""
+    """In float32, scaled by 1 + scale as Gemma's, plainly by scale as Llama's, or not at all."""
 
-    def __init__(self, width: int, eps: float = 1e-6, *, plain: bool = False):
+    def __init__(self, width: int, eps: float = 1e-6, *, plain: bool = False, scaled: bool = True):
         self.eps, self.plain = eps, plain
-        self.scale = nnx.Param(jnp.ones(width) if plain else jnp.zeros(width))
+        start = jnp.ones(width) if plain else jnp.zeros(width)
+        self.scale = nnx.data(nnx.Param(start) if scaled else None)
 
     def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
         x32 = x.astype(jnp.float32)
         normed = x32 * jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + self.eps)
+        if self.scale is None:
+            return normed.astype(x.dtype)
         scale = self.scale[...].astype(jnp.float32)
         return (normed * (scale if self.plain else 1.0 + scale)).astype(x.dtype)
 

@@ -39,8 +39,9 @@ class SequenceLayout(NamedTuple):
         positions: of every token of the sequence, [B, S], S = C + Q * L; or its time, row and
             column, [B, S, 3] (`DecoderConfig.rope_sections`).
         seen: in the global layers.
-        seen_locally: in the layers with a sliding window; None where the window holds everything
-            or no layer has one.
+        seen_locally: in the layers with a sliding window; None where they see the same: the
+            window holds everything, or no layer has one. Where layers are of one kind, its masks
+            are where those of `seen` are.
         splash: the same by rules, for the kernels of splash.py; None: masks alone tell.
         deep: what is added to the context behind each of the first layers, [n, B, C, D].
     """
@@ -165,10 +166,9 @@ def make_layout(
 
     present = None if context.mask is None else context.mask[:, None, None, :]
     among = present
-    sees_images_whole = config.prefix_attention == "causal"
+    sees_images_whole = config.prefix_attention in ("causal", "local")
     if causal and context.num_tokens and (context.image is not None or not sees_images_whole):
-        index = jnp.arange(context.num_tokens)
-        allowed = (index[None, :] <= index[:, None])[None]
+        allowed = _past(context.num_tokens)
         if sees_images_whole and context.image is not None:
             within = context.image[:, :, None] == context.image[:, None, :]
             allowed |= within & (context.image >= 0)[:, None, :]
@@ -176,7 +176,10 @@ def make_layout(
     to_prefix = None
     if context_sees_prefix and not causal:
         to_prefix = (mask[:, :, :num_prefix])[:, :, None]
-    seen = Visibility(among, to_prefix, present, text)
+    seen = far = Visibility(among, to_prefix, present, text)
+    if config.prefix_attention == "local" and context.num_tokens:  # images: in local layers alone
+        past = _past(context.num_tokens)[:, None]
+        far = seen._replace(context=past if present is None else past & present)
 
     context_positions = context.positions(rows)
     length = context.length()
@@ -186,13 +189,19 @@ def make_layout(
         of_text = jnp.repeat(positions[:, context.num_tokens :, None], 3, axis=2)
         positions = jnp.concatenate([context.in_streams(rows, context.grid), of_text], axis=1)
 
-    local = None
+    local = None if far is seen else seen
     window = config.window
     if window is not None and context.num_tokens + num_slots > window:
-        local, seen = _windowed(
+        local, everywhere = _windowed(
             seen, context_positions, text_positions, in_prefix, window, causal=causal
         )
-    return SequenceLayout(context.num_tokens, num_prefix, positions, seen, local)
+        far = everywhere if far is seen else far
+    return SequenceLayout(context.num_tokens, num_prefix, positions, far, local)
+
+
+def _past(length: int) -> Bool[Array, "1 C C"]:
+    index = jnp.arange(length)
+    return (index[None, :] <= index[:, None])[None]
 
 
 def _windowed(

@@ -24,6 +24,8 @@ from cxrjax.models.hf_config import MOST_CONFIG_BYTES, checked
 from cxrjax.models.hf_export import LazyTensor, write_safetensors
 from cxrjax.models.hf_import import SafetensorsFiles, abstract_vlm, shortened
 from cxrjax.models.hf_layout import (
+    GLOBAL,
+    LOCAL,
     TensorRule,
     canonical_name,
     module_prefixes,
@@ -153,6 +155,7 @@ def save_peft(
         raise UserError("the model has no adapters to write; use --to=hf for all its parameters")
     dropout, use_dora = _kind_of_all(loras)
     modules = {path: _module_names(path, model.config) for path in loras}
+    stacks = {path: _layers_of(path, model.config) for path in loras}
     tensors = [
         tensor for path, lora in loras.items() for tensor in _lora_tensors(lora, modules[path])
     ]
@@ -178,7 +181,7 @@ def save_peft(
         "use_dora": use_dora,
         "trainable_token_indices": indices,
         "modules_to_save": [_projector_of(model.config)] if with_projector else None,
-        **_describe_targets(loras, modules, use_rslora),
+        **_describe_targets(loras, modules, stacks, use_rslora),
     }
     directory.mkdir(parents=True, exist_ok=True)
     metadata = {} if base_sha256 is None else {_BASE_KEY: base_sha256}
@@ -277,6 +280,12 @@ def _module_names(path: str, config: VLMConfig) -> list[str]:
     return [with_prefix(name.removesuffix(".weight"), prefixes) for name in rule.names(config)]
 
 
+def _layers_of(path: str, config: VLMConfig) -> list[int] | None:
+    """The numbers of the layers in a map's stack; None: all of them, or it is no stack."""
+    rule = next(rule for rule in tensor_rules(config) if rule.path == f"{path}/kernel")
+    return rule.layers(config) if path.startswith((LOCAL, GLOBAL)) else None
+
+
 def _canonical_modules(path: str, config: VLMConfig) -> list[str]:
     rule = next(rule for rule in tensor_rules(config) if rule.path == f"{path}/kernel")
     return [name.removesuffix(".weight") for name in rule.names(config)]
@@ -308,14 +317,20 @@ def _lora_tensors(lora: LoRA, modules: list[str]) -> Iterator[LazyTensor]:
 
 
 def _describe_targets(
-    loras: Mapping[str, LoRA], modules: Mapping[str, list[str]], use_rslora: bool
+    loras: Mapping[str, LoRA],
+    modules: Mapping[str, list[str]],
+    stacks: Mapping[str, list[int] | None],
+    use_rslora: bool,
 ) -> dict[str, Any]:
     """The modules with adapters, the commonest rank and alpha, and who has another."""
     ranks = {path: lora.a.shape[-1] for path, lora in loras.items()}
     alphas = {path: _alpha(lora, use_rslora) for path, lora in loras.items()}
     rank, alpha = _commonest(ranks), _commonest(alphas)
-    patterns = {path: _module_pattern(names) for path, names in modules.items()}
-    targets = {path: _target(modules[path], _layers_without(loras[path])) for path in modules}
+    patterns = {path: _module_pattern(names, stacks[path]) for path, names in modules.items()}
+    targets = {
+        path: _target(names, stacks[path], _layers_without(loras[path]))
+        for path, names in modules.items()
+    }
     return {
         "r": rank,
         "lora_alpha": alpha,
@@ -346,21 +361,25 @@ def _commonest(values: Mapping[str, Any]) -> Any:
 _STACKS = "layers?|blocks|deepstack_merger_list"
 
 
-def _module_pattern(names: list[str]) -> str:
-    """A regular expression for the modules of one stack; PEFT wants a full match."""
+def _module_pattern(names: list[str], layers: list[int] | None) -> str:
+    """A regular expression for the modules of one stack; PEFT wants a full match.
+
+    Args:
+        layers: their numbers, where they are not all there are.
+    """
     if len(names) == 1:
         return re.escape(names[0])
-    first, stack, last = re.split(rf"({_STACKS})\.0\.", names[0], maxsplit=1)
-    return rf"{re.escape(first)}{stack}\.\d+\.{re.escape(last)}"
+    first, stack, _, last = re.split(rf"({_STACKS})\.(\d+)\.", names[0], maxsplit=1)
+    numbers = r"\d+" if layers is None else f"({'|'.join(map(str, layers))})"
+    return rf"{re.escape(first)}{stack}\.{numbers}\.{re.escape(last)}"
 
 
-def _target(names: list[str], without: frozenset[int]) -> str:
-    """`_module_pattern` of the layers that have an adapter."""
-    pattern = _module_pattern(names)
-    if not without:
-        return pattern
-    layers = "|".join(str(layer) for layer in range(len(names)) if layer not in without)
-    return re.sub(rf"({_STACKS})\\\.\\d\+", rf"\1\\.({layers})", pattern)
+def _target(names: list[str], layers: list[int] | None, without: frozenset[int]) -> str:
+    """`_module_pattern` of the layers that have an adapter: all but some places of the stack."""
+    if without:
+        layers = list(range(len(names))) if layers is None else layers
+        layers = [layer for place, layer in enumerate(layers) if place not in without]
+    return _module_pattern(names, layers)
 
 
 def _canonical_key(name: str) -> str:
@@ -451,7 +470,10 @@ def _stacked(
 
 
 def _projector_of(config: VLMConfig) -> str:
-    return "merger" if config.projector == "merger" else "multi_modal_projector"
+    is_bare = config.vision is not None and config.vision.kind == "patches"
+    within = "multimodal_embedder" if is_bare else "embed_vision"
+    names = {"merger": "merger", "unscaled": within}
+    return names.get(config.projector, "multi_modal_projector")
 
 
 def _saved_rules(

@@ -14,7 +14,9 @@ from cxrjax.models.presets import VLMConfig
 _LONGEST_PATTERN, _MOST_PATTERNS = 300, 1_000
 _FROM_A_DOT = r"(.*\.)?"
 Patterns = list[tuple[re.Pattern[str], Any]]
-_SIMPLE_PATTERN = re.compile(r"\^?(?:[\w.-]|\\[.-]|\\d\+?|\[[0-9-]+\]\+?)+\$?")
+_SIMPLE_PATTERN = re.compile(
+    r"\^?(?:[\w.-]|\\[.-]|\\d\+?|\[[0-9-]+\]\+?|\(\d{1,4}(?:\|\d{1,4})*\))+\$?"
+)
 
 
 def read_patterns(stated: Mapping[str, Any], key: str, allowed: Rule, where: str) -> Patterns:

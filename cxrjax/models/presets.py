@@ -24,6 +24,9 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 # Of InternVL's.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
+# Of the rotary positions of Gemma 4's tower, which is published with no other.
+GEMMA4_ROPE_BASE = 100.0
+
 
 @dataclasses.dataclass(frozen=True)
 class VisionConfig:
@@ -33,14 +36,18 @@ class VisionConfig:
         image_width: of images that are not square, whose height `image_size` is then; Qwen-VL's
             alone have no table that says how many patches there are.
         pool: squares of so many patches a side become one token: averaged before the projector
-            (Gemma 3: 4), of Qwen-VL and InternVL put side by side for it (2).
+            (Gemma 3: 4, Gemma 4: 3), of Qwen-VL and InternVL put side by side for it (2).
         kind: "siglip"; "clip": a class token in front of the patches, a norm before the first
             layer, patches without bias, another activation and epsilon, and its own colours;
             "internvl": a class token, an exact GELU, a scale on what each half of a layer adds, no
             norm behind the last, and ImageNet's colours;
             "qwen": rows and columns as rotary positions, RMS norms, gated units, one map for
-            queries, keys and values, patches of two equal frames, CLIP's colours; or "qwen3":
-            the same with SigLIP's norms, units, colours and biases, and a table of positions.
+            queries, keys and values, patches of two equal frames, CLIP's colours; "qwen3":
+            the same with SigLIP's norms, units, colours and biases, and a table of positions;
+            "gemma4": rows and columns as rotary positions and from a table too, RMS norms around
+            every part and on each head's queries, keys and values, gated units, no biases; or
+            "patches": no layers at all, a patch of pixels normed, mapped and placed by such a
+            table.
         skip_last: of CLIP, so many last layers are there and not asked (LLaVA: 1).
         window: of "qwen", patches a side of the squares that see only themselves.
         full_every: of so many layers the last one sees the whole image, the others their square.
@@ -48,6 +55,9 @@ class VisionConfig:
             over the patches.
         deepstack: of "qwen3", the layers, from 0, whose patches are merged too, and added to the
             image's tokens behind the decoder's first layers, one each (DeepStack).
+        most_positions: of "gemma4" and "patches", rows that the table of positions has for each
+            direction.
+        standardized: of "gemma4", pooled features are shifted and scaled by the checkpoint's own.
     """
 
     image_size: int
@@ -57,13 +67,15 @@ class VisionConfig:
     num_heads: int
     mlp_dim: int
     pool: int = 1
-    kind: Literal["siglip", "clip", "internvl", "qwen", "qwen3"] = "siglip"
+    kind: Literal["siglip", "clip", "internvl", "qwen", "qwen3", "gemma4", "patches"] = "siglip"
     skip_last: int = 0
     window: int | None = None
     full_every: int = 1
     position_side: int | None = None
     deepstack: tuple[int, ...] = ()
     image_width: int | None = None
+    most_positions: int = 0
+    standardized: bool = False
 
     def __post_init__(self) -> None:
         # A list, where it comes from a file.
@@ -144,7 +156,8 @@ class DecoderConfig:
         qk_norm: norms on the queries and keys of each head.
         prefix_attention: "full": image and prompt see all of each other (PaliGemma); "causal":
             every token sees the past alone, but images also see all of themselves (Gemma 3);
-            "past": every token sees the past alone (LLaVA).
+            "local": they do so in local layers alone (Gemma 4); "past": every token sees the past
+            alone (LLaVA).
         norm_eps: what is added to the mean square in norms.
         plain_norms: norms scale by their weight, not by 1 + weight (Llama, Mistral).
         activation: of the gated unit; "gelu" is the tanh approximation.
@@ -154,6 +167,14 @@ class DecoderConfig:
         rope_sections: how many pairs of a head's entries turn by a token's time, row and column
             (Qwen2.5-VL), in this order; none: all by its place in the sequence.
         rope_interleaved: the three take turns instead, and what is left is time's (Qwen3-VL).
+        global_head_dim: of global layers, where they are of other sizes than the local ones and
+            their parameters are kept apart (Gemma 4); None: all layers are alike. What follows is
+            of such decoders alone.
+        global_kv_heads: of global layers; None: `num_kv_heads`.
+        global_rope_share: the part of a head's pairs that turns in global layers.
+        keys_are_values: global layers have no map for values and take what that for keys gives.
+        value_norm: norms without a scale on each head's values.
+        layer_scale: a number of the checkpoint's that what comes out of a layer is multiplied by.
     """
 
     vocab_size: int
@@ -173,7 +194,7 @@ class DecoderConfig:
     final_softcap: float | None = None
     post_norms: bool = False
     qk_norm: bool = False
-    prefix_attention: Literal["full", "causal", "past"] = "full"
+    prefix_attention: Literal["full", "causal", "local", "past"] = "full"
     norm_eps: float = 1e-6
     plain_norms: bool = False
     activation: Literal["gelu", "silu"] = "gelu"
@@ -182,6 +203,12 @@ class DecoderConfig:
     qkv_bias: bool = False
     rope_sections: tuple[int, ...] = ()
     rope_interleaved: bool = False
+    global_head_dim: int | None = None
+    global_kv_heads: int | None = None
+    global_rope_share: float = 1.0
+    keys_are_values: bool = False
+    value_norm: bool = False
+    layer_scale: bool = False
 
     def __post_init__(self) -> None:
         # Lists, where they come from a file.
@@ -193,6 +220,14 @@ class DecoderConfig:
             streams = self.rope_streams() if three else []
             if not three or [streams.count(n) for n in range(3)] != list(self.rope_sections):
                 raise ValueError(f"rope_sections {self.rope_sections} cannot take turns")
+        if self.prefix_attention == "local" and self.global_head_dim is None:
+            raise ValueError("prefix_attention 'local' without global_head_dim")
+        if self.global_head_dim is not None and (
+            self.window is None or self.global_every < 2 or self.depth % self.global_every
+        ):
+            raise ValueError(
+                f"{self.depth} layers of two kinds, and every {self.global_every}th is global"
+            )
 
     def rope_streams(self) -> list[int]:
         """Time, row or column (0, 1, 2) of each pair of a head's entries."""
@@ -208,6 +243,28 @@ class DecoderConfig:
         """Says whether layer number `layer`, from 0, sees only a sliding window."""
         return self.window is not None and (layer + 1) % self.global_every != 0
 
+    def of_kind(self, *, is_local: bool) -> "DecoderConfig":
+        """The sizes of local or of global layers, as if all were so."""
+        if self.global_head_dim is None:
+            return self
+        if is_local:
+            return dataclasses.replace(
+                self, global_rope_share=1.0, keys_are_values=False, **_OF_ONE_KIND
+            )
+        return dataclasses.replace(
+            self,
+            head_dim=self.global_head_dim,
+            num_kv_heads=self.global_kv_heads or self.num_kv_heads,
+            **_OF_ONE_KIND,
+        )
+
+
+_OF_ONE_KIND: dict[str, Any] = {
+    "prefix_attention": "causal",
+    "global_head_dim": None,
+    "global_kv_heads": None,
+}
+
 
 @dataclasses.dataclass(frozen=True)
 class VLMConfig:
@@ -220,9 +277,12 @@ class VLMConfig:
         context: what stands before the question: token ids, and `IMAGE` for each image.
         second_image: what is put in behind the first `IMAGE` where there is a second image.
         projector: "linear" (PaliGemma), "normed": an RMS norm and a map without bias (Gemma 3),
-            "mlp": two maps with a GELU between them (LLaVA 1.5), "normed_mlp": a norm before these
-            (InternVL), or "merger": each patch normed,
-            those of a token side by side, and two such maps (Qwen2.5-VL and Qwen3-VL).
+            "unscaled": the same, the norm without a scale (Gemma 4), "mlp": two maps with a GELU
+            between them (LLaVA 1.5), "normed_mlp": a norm before these (InternVL), or "merger":
+            each patch normed, those of a token side by side, and two such maps (Qwen2.5-VL and
+            Qwen3-VL).
+        audio_width: numbers of a frame of sound, which the checkpoint has a map for and nothing
+            asks here (Gemma 4 12B); 0: none.
     """
 
     vision: VisionConfig | None
@@ -230,7 +290,8 @@ class VLMConfig:
     loc_token_start: int
     context: tuple[int, ...] = (IMAGE,)
     second_image: tuple[int, ...] = (IMAGE,)
-    projector: Literal["linear", "normed", "mlp", "normed_mlp", "merger"] = "linear"
+    projector: Literal["linear", "normed", "unscaled", "mlp", "normed_mlp", "merger"] = "linear"
+    audio_width: int = 0
 
     @property
     def num_context(self) -> int:
@@ -326,7 +387,7 @@ def check_heads_divide(tensor: int, sizes: VLMConfig) -> None:
         UserError: it would not.
     """
     heads = {"decoder": sizes.decoder.num_heads}
-    if sizes.vision is not None:
+    if sizes.vision is not None and sizes.vision.depth:
         heads["vision tower"] = sizes.vision.num_heads
     for part, count in heads.items():
         if count % tensor:

@@ -1,4 +1,4 @@
-"""The vision tower, SigLIP's, CLIP's, InternVL's or Qwen-VL's: patches in, features of each out."""
+"""The vision tower, SigLIP's, CLIP's, InternVL's, Qwen-VL's, Gemma 4's: patches in, features out."""
 
 import math
 from typing import Any
@@ -23,6 +23,7 @@ from cxrjax.models.layers import (
 from cxrjax.models.presets import (
     CLIP_MEAN,
     CLIP_STD,
+    GEMMA4_ROPE_BASE,
     IMAGENET_MEAN,
     IMAGENET_STD,
     VisionConfig,
@@ -37,12 +38,12 @@ _FRAMES = 2
 
 
 def _eps(config: VisionConfig) -> float:
-    return 1e-5 if config.kind == "clip" else 1e-6
+    return 1e-5 if config.kind in ("clip", "patches") else 1e-6
 
 
 def tower_norm(config: VisionConfig) -> LayerNorm | RMSNorm:
     """A norm of patches, as the tower's layers have and Qwen's mergers."""
-    if config.kind == "qwen":
+    if config.kind in ("qwen", "gemma4"):
         return RMSNorm(config.width, plain=True)
     return LayerNorm(config.width, _eps(config))
 
@@ -62,16 +63,24 @@ def _own_colours(kind: str, images: Float[Array, "B H W 3"]) -> Float[Array, "B 
 
 
 class VisionAttention(nnx.Module):
-    """Self-attention with biases, over all of an image; in `WindowedAttention` also over parts."""
+    """Self-attention over all of an image; in `WindowedAttention` also over parts.
+
+    With biases; of Gemma 4 without, each head's queries, keys and values normed, queries and keys
+    then turned by row and column.
+    """
 
     def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         self.attention = attention
         self.num_heads = config.num_heads
-        width = config.width
-        self.q_proj = Linear(width, width, use_bias=True, rngs=rngs)
-        self.k_proj = Linear(width, width, use_bias=True, rngs=rngs)
-        self.v_proj = Linear(width, width, use_bias=True, rngs=rngs)
-        self.out_proj = Linear(width, width, use_bias=True, rngs=rngs)
+        self.turns = config.kind == "gemma4"
+        width, biases, head_dim = config.width, not self.turns, config.width // config.num_heads
+        self.q_proj = Linear(width, width, use_bias=biases, rngs=rngs)
+        self.k_proj = Linear(width, width, use_bias=biases, rngs=rngs)
+        self.v_proj = Linear(width, width, use_bias=biases, rngs=rngs)
+        self.out_proj = Linear(width, width, use_bias=biases, rngs=rngs)
+        self.q_norm = nnx.data(RMSNorm(head_dim, plain=True) if self.turns else None)
+        self.k_norm = nnx.data(RMSNorm(head_dim, plain=True) if self.turns else None)
+        self.v_norm = nnx.data(RMSNorm(head_dim, scaled=False) if self.turns else None)
 
     def __call__(
         self, x: Float[Array, "B N D"], dropout: TokenDropout | None
@@ -85,12 +94,29 @@ class VisionAttention(nnx.Module):
         q = heads(self.q_proj(x, drop("q_proj")))
         k = heads(self.k_proj(x, drop("k_proj")))
         v = heads(self.v_proj(x, drop("v_proj")))
-        q = q * q.shape[-1] ** -0.5
+        if self.q_norm is not None and self.k_norm is not None and self.v_norm is not None:
+            q, k, v = _by_row_and_column(self.q_norm(q)), self.k_norm(k), self.v_norm(v)
+            k = _by_row_and_column(k)
+        else:
+            q = q * q.shape[-1] ** -0.5
         if self.attention == "dense":
             out = checkpoint_name(_dense(q, k, v), SAVED)
         else:
             out = attend_to_all(q, k, v, kind=self.attention)
         return self.out_proj(out.reshape(rows, length, width), drop("out_proj"))
+
+
+def _by_row_and_column(x: Float[Array, "B N H h"]) -> Float[Array, "B N H h"]:
+    """The first half of a head turned by its patch's column, the second by its row."""
+    side = math.isqrt(x.shape[1])
+    rows, columns = np.divmod(np.arange(side**2), side)
+    frequencies = rope_frequencies(x.shape[-1] // 2, GEMMA4_ROPE_BASE)
+    halves = jnp.split(x, 2, axis=-1)
+    turned = [
+        apply_rope(half, place[None], frequencies)
+        for half, place in zip(halves, (columns, rows), strict=True)
+    ]
+    return jnp.concatenate(turned, axis=-1)
 
 
 def _dense(
@@ -155,19 +181,20 @@ class WindowedAttention(nnx.Module):
 
 
 class GatedVisionMLP(nnx.Module):
-    """Qwen2.5-VL's: a gated unit with SiLU and biases."""
+    """A gated unit: Qwen2.5-VL's with SiLU and biases, Gemma 4's with GELU and none."""
 
     def __init__(self, config: VisionConfig, rngs: nnx.Rngs):
-        width, inner = config.width, config.mlp_dim
-        self.gate_proj = Linear(width, inner, use_bias=True, rngs=rngs)
-        self.up_proj = Linear(width, inner, use_bias=True, rngs=rngs)
-        self.down_proj = Linear(inner, width, use_bias=True, rngs=rngs)
+        width, inner, biases = config.width, config.mlp_dim, config.kind == "qwen"
+        self.activation = jax.nn.silu if config.kind == "qwen" else jax.nn.gelu
+        self.gate_proj = Linear(width, inner, use_bias=biases, rngs=rngs)
+        self.up_proj = Linear(width, inner, use_bias=biases, rngs=rngs)
+        self.down_proj = Linear(inner, width, use_bias=biases, rngs=rngs)
 
     def __call__(
         self, x: Float[Array, "B N D"], dropout: TokenDropout | None
     ) -> Float[Array, "B N D"]:
         drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
-        gate = jax.nn.silu(self.gate_proj(x, drop("gate_proj")))
+        gate = self.activation(self.gate_proj(x, drop("gate_proj")))
         return self.down_proj(gate * self.up_proj(x, drop("up_proj")), drop("down_proj"))
 
 
@@ -192,18 +219,21 @@ class VisionMLP(nnx.Module):
 
 
 class VisionBlock(nnx.Module):
-    """Pre-norm transformer block."""
+    """Pre-norm transformer block; of Gemma 4 with norms behind attention and MLP as well."""
 
     def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         of_whole = WindowedAttention if config.merges else VisionAttention
         self.norm1 = tower_norm(config)
         self.attn = of_whole(config, rngs, attention)
         self.norm2 = tower_norm(config)
-        self.mlp = (GatedVisionMLP if config.kind == "qwen" else VisionMLP)(config, rngs)
-        scaled = config.kind == "internvl"
+        is_gated = config.kind in ("qwen", "gemma4")
+        self.mlp = (GatedVisionMLP if is_gated else VisionMLP)(config, rngs)
+        scaled, post_norms = config.kind == "internvl", config.kind == "gemma4"
         ones = jnp.ones(config.width)
         self.attn_scale = nnx.data(nnx.Param(0.1 * ones) if scaled else None)
         self.mlp_scale = nnx.data(nnx.Param(0.1 * ones) if scaled else None)
+        self.attn_post_norm = nnx.data(tower_norm(config) if post_norms else None)
+        self.mlp_post_norm = nnx.data(tower_norm(config) if post_norms else None)
 
     def __call__(
         self, x: Float[Array, "B N D"], dropout: TokenDropout | None, *parts: Any
@@ -213,8 +243,9 @@ class VisionBlock(nnx.Module):
         if self.attn_scale is not None and self.mlp_scale is not None:
             x = x + self.attn_scale[...].astype(x.dtype) * attended
             return x + self.mlp_scale[...].astype(x.dtype) * self.mlp(self.norm2(x), dropout)
-        x = x + attended
-        return x + self.mlp(self.norm2(x), dropout)
+        x = x + (attended if self.attn_post_norm is None else self.attn_post_norm(attended))
+        y = self.mlp(self.norm2(x), dropout)
+        return x + (y if self.mlp_post_norm is None else self.mlp_post_norm(y))
 
 
 class DeepMerger(nnx.Module):
@@ -239,8 +270,11 @@ class VisionTower(nnx.Module):
     Sources: SigLIP (arXiv 2303.15343) without its pooling head, as PaliGemma (arXiv 2407.07726);
     CLIP (arXiv 2103.00020) up to the layer before the last, without its class token, as LLaVA
     (arXiv 2310.03744); Qwen2.5-VL and Qwen3-VL (arXiv 2502.13923, 2511.21631), of which the patches
-    of a token come side by side, as the merger wants them. What of CLIP isn't asked, the last layer
-    and norm, is a parameter all the same: it goes in and out with the checkpoint.
+    of a token come side by side, as the merger wants them; Gemma 4 (transformers' `gemma4`), whose
+    patches add a row of each direction's table, with no norm at the end; its 12B
+    (`gemma4_unified`), without layers: a patch is a token, its numbers normed, mapped, and normed
+    before and after its place is added. What of CLIP isn't asked, the last layer and norm, is a
+    parameter all the same: it goes in and out with the checkpoint.
     """
 
     def __init__(
@@ -257,7 +291,8 @@ class VisionTower(nnx.Module):
                 f"image size {config.image_size} is no multiple of patch {config.patch_size}"
             )
         unit = config.patch_size * config.pool
-        if config.merges and any(side % unit for side in config.image_hw):
+        wants_whole = config.merges or config.kind == "gemma4"
+        if wants_whole and any(side % unit for side in config.image_hw):
             raise ValueError(
                 f"image size {config.image_hw} is no multiple of {config.pool} patches of "
                 f"{config.patch_size}"
@@ -273,23 +308,38 @@ class VisionTower(nnx.Module):
         self.patch_embed = Linear(
             config.patch_size**2 * 3 * (_FRAMES if config.merges else 1),
             config.width,
-            use_bias=config.kind in ("siglip", "qwen3", "internvl"),
+            use_bias=config.kind in ("siglip", "qwen3", "internvl", "patches"),
             rngs=rngs,
         )
+        self.is_bare = config.kind == "patches"
+        self.has_table = config.kind in ("gemma4", "patches")  # of each direction
+        numbers = config.patch_size**2 * 3
+        self.patch_norm = nnx.data(LayerNorm(numbers, _eps(config)) if self.is_bare else None)
         self.class_embed = nnx.data(None)
         if config.has_class:
             drawn = config.width**-0.5 * jax.random.normal(rngs.params(), (config.width,))
             self.class_embed = nnx.data(nnx.Param(drawn))
-        self.pre_norm = nnx.data(LayerNorm(config.width, _eps(config)) if is_clip else None)
+        before = is_clip or self.is_bare
+        self.pre_norm = nnx.data(LayerNorm(config.width, _eps(config)) if before else None)
         self.position_embed: Any = nnx.data(None)
         if config.kind != "qwen":
             rows = (config.position_side or 0) ** 2 or config.num_positions
-            drawn = jax.random.normal(rngs.params(), (rows, config.width))
+            table: tuple[int, ...] = (rows,)
+            if self.has_table:
+                table = (config.most_positions, 2) if self.is_bare else (2, config.most_positions)
+            drawn = jax.random.normal(rngs.params(), (*table, config.width))
             self.position_embed = nnx.data(nnx.Param(config.width**-0.5 * drawn))
-        self.layers = stack_layers(lambda r: VisionBlock(config, r, attention), config.depth, rngs)
-        self.final_norm: Any = nnx.data(
-            LayerNorm(config.width, _eps(config)) if config.kind in ("siglip", "clip") else None
-        )
+        self.layers: Any = nnx.data(None)
+        if not self.is_bare:
+            self.layers = stack_layers(
+                lambda r: VisionBlock(config, r, attention), config.depth, rngs
+            )
+        has_end = config.kind in ("siglip", "clip", "patches")
+        self.final_norm: Any = nnx.data(LayerNorm(config.width, _eps(config)) if has_end else None)
+        # Published, and trained by nobody: they have no gradient here.
+        own = config.standardized
+        self.feature_bias = nnx.data(nnx.Param(jnp.zeros(config.width)) if own else None)
+        self.feature_scale = nnx.data(nnx.Param(jnp.ones(config.width)) if own else None)
 
     def __call__(
         self, images: Float[Array, "B H W 3"], dropout: TokenDropout | None = None
@@ -303,11 +353,16 @@ class VisionTower(nnx.Module):
         patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(rows, -1, p * p * 3)
         if self.config.merges:
             return self._in_windows(jnp.concatenate([patches] * _FRAMES, axis=-1), dropout)
+        if self.is_bare:
+            return self._placed(patches)
         x = self.patch_embed(patches)
         if self.class_embed is not None:
             first = jnp.broadcast_to(self.class_embed[...].astype(x.dtype), (rows, 1, x.shape[-1]))
             x = jnp.concatenate([first, x], axis=1)
-        x = x + self.position_embed[...].astype(images.dtype)
+        positions = self.position_embed[...]
+        if self.has_table:
+            positions = self._of_directions(positions)
+        x = x + positions.astype(images.dtype)
         if self.pre_norm is not None:
             x = self.pre_norm(x)
 
@@ -320,7 +375,33 @@ class VisionTower(nnx.Module):
             graphdef, state = nnx.split(layers)
             layers = nnx.merge(graphdef, jax.tree.map(lambda leaf: leaf[: self.num_layers], state))
         x, _ = scan_layers(layers, apply, x, remat=self.remat, unroll=self.unroll)
-        return x[:, 1:] if self.config.has_class else self.final_norm(x)
+        if self.config.has_class:
+            return x[:, 1:]
+        return x if self.final_norm is None else self.final_norm(x)
+
+    def _placed(self, patches: Float[Array, "B N p"]) -> Float[Array, "B N V"]:
+        """The features of a model without layers, whose pixels are from 0 to 1."""
+        assert self.patch_norm is not None and self.pre_norm is not None
+        x = self.pre_norm(self.patch_embed(self.patch_norm(patches / 2 + 0.5)))
+        positions = self._of_directions(self.position_embed[...].swapaxes(0, 1))
+        return self.final_norm(x + positions.astype(x.dtype))
+
+    def _of_directions(self, table: Float[Array, "2 M D"]) -> Float[Array, "N D"]:
+        """What is added to each patch: the rows of its column and of its row."""
+        side = self.config.image_size // self.patch_size
+        across, down = table[0, :side], table[1, :side]
+        return (down[:, None] + across[None]).reshape(side**2, -1)
+
+    def standardize(self, pooled: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
+        """Pooled features as Gemma 4's projector is given them."""
+        x = pooled.astype(jnp.float32) * pooled.shape[-1] ** 0.5
+        if self.feature_bias is not None and self.feature_scale is not None:
+            bias, scale = (
+                jax.lax.stop_gradient(each[...]).astype(jnp.float32)
+                for each in (self.feature_bias, self.feature_scale)
+            )
+            x = (x - bias) * scale
+        return x.astype(pooled.dtype)
 
     def _in_windows(
         self, patches: Float[Array, "B N p"], dropout: TokenDropout | None
@@ -358,7 +439,7 @@ class VisionTower(nnx.Module):
 
         As PaliGemma went from 224 to 448 and 896 pixels (arXiv 2407.07726, section 3.2).
         """
-        if self.position_embed is None or self.config.merges:
+        if self.position_embed is None or self.config.merges or self.has_table:
             return  # nothing depends on the size
         # A class token keeps its own.
         whole, has_class = self.position_embed[...], config.has_class

@@ -128,7 +128,7 @@ class SplashLayout(NamedTuple):
         local_rule: in those with a sliding window; None: there are none, or it holds everything.
         present: which tokens are there, [B, S].
         order: which token stands in each slot of the rules' sequence, [B, S]; None: as they are,
-            and there is no local rule.
+            and a local rule is of layers of another kind (`DecoderConfig.global_head_dim`).
         kind: what computes it.
     """
 
@@ -154,14 +154,15 @@ def make_splash_layout(
 
     That is so under a binding window where the context has padding, or where several questions
     with full prefix attention share a context: such sequences need masks. cuDNN caps no scores
-    (Gemma 2).
+    (Gemma 2) and has no heads of 512 (Gemma 4).
 
     Args:
         config, mask, num_prefix, context_sees_prefix: as in `make_layout`.
         context_mask: which of the context's tokens are there; None: all.
         images: (start, stop) of each image in the context, the same in every row.
     """
-    if config.attn_softcap is not None and kind in _OF_CUDNN:
+    beyond_cudnn = config.attn_softcap is not None or config.global_head_dim is not None
+    if kind in _OF_CUDNN and beyond_cudnn:
         return None
     rows, questions, num_slots = mask.shape
     causal = config.prefix_attention != "full"
@@ -175,11 +176,13 @@ def make_splash_layout(
         images=images if config.prefix_attention == "causal" else (),
         window=None,
     )
+    # Where images see all of themselves in these alone.
+    near = dataclasses.replace(rule, images=images) if config.prefix_attention == "local" else None
     context = jnp.ones((rows, num_context), bool) if context_mask is None else context_mask
     present = jnp.concatenate([context, mask.reshape(rows, -1)], axis=1)
     window = config.window
     if window is None or num_context + num_slots <= window:
-        return SplashLayout(rule, None, present, None, kind)
+        return SplashLayout(rule, near, present, None, kind)
     if context_mask is not None or not (causal or rule.context_sees_prefix):
         return None
     if causal:  # each question's tokens directly behind the context, its padding behind them
@@ -190,7 +193,7 @@ def make_splash_layout(
     else:  # the prompt's padding in front of everything, so that prompts end where they did
         leading = ~present & (jnp.arange(rule.length) < num_context + num_prefix)
         order = jnp.argsort(~leading, axis=1, stable=True)
-    local = dataclasses.replace(rule, window=window)
+    local = dataclasses.replace(near or rule, window=window)
     return SplashLayout(rule, local, present, order, kind)
 
 
@@ -208,7 +211,8 @@ def attend_by_rule(
         return _by_kernel(q, k, v, present, rule, softcap, layout.kind)
 
     if layout.local_rule is None or layout.order is None:
-        return of_rule(layout.rule, q, k, v, layout.present)
+        rule = layout.local_rule if is_local is True and layout.local_rule else layout.rule
+        return of_rule(rule, q, k, v, layout.present)
 
     def ordered(x: Array, order: Int[Array, "B S"]) -> Array:
         return jnp.take_along_axis(x, order[..., None, None], axis=1)

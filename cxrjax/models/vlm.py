@@ -1,4 +1,4 @@
-"""PaliGemma, MedGemma, LLaVA and Qwen-VL: images and questions in, hidden states out."""
+"""PaliGemma, MedGemma, Gemma 4, LLaVA and Qwen-VL: images and questions in, hidden states out."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
@@ -93,14 +93,17 @@ class VLM(nnx.Module):
         given = 0 if vision is None else vision.merged_width
         # LLaVA's two maps meet in the decoder's width, Qwen's in that of what they are given.
         between = given if kind == "merger" else width
+        is_normed = kind in ("normed", "unscaled")
         norm: Any = None
-        if vision is not None and kind in ("normed", "merger"):
-            norm = tower_norm(vision) if kind == "merger" else RMSNorm(vision.width)
+        if vision is not None and kind == "merger":
+            norm = tower_norm(vision)
+        elif vision is not None and is_normed:
+            norm = RMSNorm(vision.width, scaled=kind != "unscaled")
         elif vision is not None and kind == "normed_mlp":
             norm = LayerNorm(vision.merged_width, 1e-5)
         self.projector_norm = nnx.data(norm)
         self.projector = nnx.data(
-            None if kind is None else Linear(given, between, use_bias=kind != "normed", rngs=rngs)
+            None if kind is None else Linear(given, between, use_bias=not is_normed, rngs=rngs)
         )
         self.projector_out = nnx.data(
             Linear(between, width, use_bias=True, rngs=rngs)
@@ -112,6 +115,8 @@ class VLM(nnx.Module):
             self.deepstack = nnx.data(
                 stack_layers(lambda r: DeepMerger(vision, width, r), len(vision.deepstack), rngs)
             )
+        sound = config.audio_width
+        self.audio = nnx.data(Linear(sound, width, rngs=rngs) if sound else None)
         self.decoder = Decoder(
             config.decoder, config.loc_token_start, rngs, remat=remat, unroll=unroll
         )
@@ -144,7 +149,8 @@ class VLM(nnx.Module):
         features, *inner = jnp.split(features.astype(self.dtype), parts, axis=-1)
         if self.projector_norm is not None:
             # Patch by patch, where a token has several.
-            width = self.projector_norm.scale.shape[-1]
+            scale = self.projector_norm.scale
+            width = vision.width if scale is None else scale.shape[-1]
             of_patches = features.reshape(*features.shape[:2], -1, width)
             features = self.projector_norm(of_patches).reshape(features.shape)
         tokens = self.projector(features, dropout)
@@ -174,14 +180,15 @@ class VLM(nnx.Module):
         if config is None or self.vision is None:
             raise ValueError("this model has no vision tower: it takes no images")
         features = self.vision(normalize_images(images, jnp.dtype(self.dtype)), dropout)
-        if config.pool == 1 or config.merges:  # whose tower gives whole tokens
-            return features
-        side, pool = config.image_size // config.patch_size // config.pool, config.pool
-        squares = features.reshape(features.shape[0], side, pool, side, pool, -1)
-        if config.kind == "internvl":
-            squares = squares.transpose(0, 1, 3, 2, 4, 5)
-            return squares.reshape(features.shape[0], side * side, -1)
-        return jnp.mean(squares, axis=(2, 4)).reshape(features.shape[0], side * side, -1)
+        if config.pool > 1 and not config.merges:  # whose tower gives whole tokens
+            side, pool = config.image_size // config.patch_size // config.pool, config.pool
+            squares = features.reshape(features.shape[0], side, pool, side, pool, -1)
+            if config.kind == "internvl":
+                squares = squares.transpose(0, 1, 3, 2, 4, 5)
+                return squares.reshape(features.shape[0], side * side, -1)
+            features = jnp.mean(squares, axis=(2, 4))
+            features = features.reshape(features.shape[0], side * side, -1)
+        return self.vision.standardize(features) if config.kind == "gemma4" else features
 
     def __call__(
         self,
@@ -301,8 +308,7 @@ class VLM(nnx.Module):
         num_text = x.shape[1] - context.num_tokens
         # Of what stands before the questions, the last layer need not go beyond keys and values.
         x, keys = self.decoder(x, layout, return_keys=True, blocks=blocks, last=num_text)
-        of_layers = zip(*keys, strict=True) if blocks is None else keys
-        layers = [_with_room(max_answer, *of_layer) for of_layer in of_layers]
+        layers = [_with_room(max_answer, *of_layer) for of_layer in keys]
         last = x[:, -num_text:].reshape(rows, questions, num_prefix, -1)[:, :, -1]
         next_position = context.length() + jnp.sum(mask, axis=2, dtype=jnp.int32)
         state = DecodeState(layers, mask, next_position, context.mask)

@@ -157,7 +157,8 @@ class Programs:
         config = model.config
         self.shapes = shapes
         self.config = config
-        self.keeps_layers = model.share == "image" or config.decoder.prefix_attention == "causal"
+        causal = config.decoder.prefix_attention in ("causal", "local")
+        self.keeps_layers = model.share == "image" or causal
         self._mesh = mesh
         # All where it is known to be: what was put elsewhere is compiled for anew.
         self._whole: Any = SingleDeviceSharding(jax.local_devices()[0])
@@ -224,14 +225,15 @@ class Programs:
         return step.lower(*shapes)
 
     def _empty_slots(self) -> SlotState:
-        slots, decoder = self.shapes.slots, self.config.decoder
+        slots = self.shapes.slots
         context = self._empty_context()
         asked = self._arguments(SlotRequest(np.zeros(1, np.int32)))
         state = jax.eval_shape(self._read_impl, self._params, context, *asked[:2], asked[-1])
-        heads, size = decoder.num_kv_heads, decoder.head_dim
 
         def room(of_one: Any, length: int | None = None) -> Any:
-            shape = of_one.shape if length is None else (1, heads, 1, length, size)
+            shape = of_one.shape
+            if length is not None:  # of a question's slots
+                shape = (1, shape[1], 1, length, shape[-1])
             return np.zeros((slots, *shape[1:]), of_one.dtype)
 
         layers = [
@@ -497,7 +499,7 @@ def _take_apart(model: VLM, shapes_alone: bool) -> tuple[Any, list[Any], Any]:
     def apart(state: Any) -> Any:
         own = nnx.merge(graphdef, state)
         split = [nnx.split(block) for block in own.decoder.blocks()]
-        own.decoder.layers = None
+        own.decoder.layers = own.decoder.local_layers = own.decoder.global_layers = None
         rest, of_rest = nnx.split(own)
         graphs[:] = [rest, *(graph for graph, _ in split)]
         return of_rest, [of_block for _, of_block in split]

@@ -25,6 +25,7 @@ from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.caches import FeatureCache, ImageCache, made_by
 from cxrjax.input_pipeline.examples import ExampleConfig, load_image
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
+from cxrjax.input_pipeline.prompts import PROMPTS, PromptFormat
 from cxrjax.input_pipeline.sharded_source import ShardedSource
 from cxrjax.input_pipeline.sources import QuestionSource, RecordSource, open_tfds
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
@@ -307,12 +308,30 @@ def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
             f"{path}: <loc0000> is id {tokenizer.loc_token_start}, preset {config.model.preset} "
             f"expects {sizes.loc_token_start}; use the tokenizer that the base was made with"
         )
+    _check_prompt(tokenizer, path, config.data.prompt)
     if sizes.loc_token_start < 0 and get_codec(config.data.codec).coordinate_order is not None:
         raise UserError(
             f"data.codec={config.data.codec!r} writes boxes in location tokens, and this model's "
             "vocabulary has none; set one that writes digits, such as 'llava' or 'gemex'"
         )
     return tokenizer
+
+
+def _check_prompt(tokenizer: Tokenizer, path: Path, name: str) -> None:
+    """Refuses a conversation whose marks the tokenizer would spell letter by letter."""
+
+    def fits(prompt: PromptFormat) -> bool:
+        return prompt.end is None or tokenizer.has_piece(prompt.end)
+
+    prompt = PROMPTS.get(name)
+    if prompt is None or fits(prompt):
+        return
+    others = [each for each, form in PROMPTS.items() if form.end is not None and fits(form)]
+    instead = f"set it to one of {', '.join(others)}" if others else "set it to 'vqa'"
+    raise UserError(
+        f"data.prompt={name!r} ends turns with {prompt.end}, which {path} has no piece for: it is "
+        f"the conversation of another family; {instead}, and data.codec to what the model writes"
+    )
 
 
 def make_features(

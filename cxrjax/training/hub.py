@@ -14,6 +14,7 @@ FILES = ("*.json", "*.safetensors", "tokenizer.model", "*.jinja")
 _LICENCES = {
     "google/medgemma*": "the Health AI Developer Foundations terms",
     "google/paligemma*": "the Gemma terms of use",
+    "google/gemma-4-*": "the Apache licence 2.0",
     "google/gemma*": "the Gemma terms of use",
     "llava-hf/llava-1.5*": "the Llama 2 community licence",
     "Qwen/Qwen2.5-VL-3B*": "the Qwen research licence",

@@ -22,11 +22,13 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading
 from cxrjax.input_pipeline.chat import (
     GEMMA,
+    GEMMA4,
     INTERNVL,
     QWEN,
     QWEN3,
     check_template,
     context_ids,
+    gemma4_context,
     internvl_context,
     qwen_context,
     second_image_ids,
@@ -83,7 +85,10 @@ _SIDE_FILES = (
     "generation_config.json",
 )
 _TOKENIZERS = (TOKENIZER_FILE, TOKENIZER_JSON)
-_FORMS = {"qwen2_5_vl": QWEN, "qwen3_vl": QWEN3, "internvl": INTERNVL}
+_FORMS = {
+    **{"qwen2_5_vl": QWEN, "qwen3_vl": QWEN3, "internvl": INTERNVL},
+    **dict.fromkeys(("gemma4", "gemma4_unified"), GEMMA4),
+}
 _MOST_SIDE_BYTES = 64 * MIB
 
 
@@ -339,6 +344,8 @@ def _sizes(config: Mapping[str, Any], where: str, tokenizer: Tokenizer) -> VLMCo
         context, second_image = llava_context(tokenizer, IMAGE, _turns_of(config))
     if kind == "internvl":
         context, second_image = internvl_context(tokenizer, IMAGE)
+    elif kind in ("gemma4", "gemma4_unified"):
+        context, second_image = gemma4_context(tokenizer, IMAGE)
     elif kind in _FORMS:
         context, second_image = qwen_context(tokenizer, IMAGE, _FORMS[kind])
     sizes = vlm_config(config, where, tokenizer.loc_token_start, context, second_image)
@@ -369,6 +376,14 @@ def _settings(sizes: VLMConfig, turns: Turns) -> ExperimentConfig:
         return ExperimentConfig(
             model=ModelConfig(preset=preset, share="image"),
             data=DataConfig(prompt="qwen", codec=rule.codec, geometry=rule.placing),
+            decoding=DecodingConfig(grammar="none"),
+        )
+    if sizes.projector == "unscaled":
+        # Gemma 4: conversations; boxes in JSON, thousandths of the padded square that it is shown.
+        rule = RESIZE_RULES["gemma4_768"]
+        return ExperimentConfig(
+            model=ModelConfig(preset=preset, share="image"),
+            data=DataConfig(prompt="gemma4", codec=rule.codec, geometry=rule.placing),
             decoding=DecodingConfig(grammar="none"),
         )
     if sizes.decoder.prefix_attention == "past":

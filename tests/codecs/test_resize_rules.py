@@ -93,6 +93,7 @@ def test_inputs_are_what_the_towers_take(family, height, width):
     input_height, input_width = RULES[family].input_size(height, width)
     unit = {"paligemma": 14, "medgemma": 14, "llava": 14}.get(family, 28)
     unit = 32 if family.startswith("qwen3_vl") else unit
+    unit = 48 if family.startswith("gemma4") else unit
     assert input_height % unit == 0 and input_width % unit == 0
     if family.startswith("qwen") and max(height, width) <= 100 * min(height, width):
         most = 16_777_216 if family == "qwen3_vl" else 12_845_056

@@ -236,7 +236,7 @@ def test_bucket_is_the_smallest_that_holds_the_length():
 
 def test_every_prompt_format_ends_its_prefix_with_a_newline_or_a_mark():
     record = make_record("No.").model_copy(update={"type_prompt": "[tag]"})
-    ends = ("\n", " ASSISTANT:", " [/INST]")
+    ends = ("\n", " ASSISTANT:", " [/INST]", "<channel|>")
     assert all(format.prefix(record).endswith(ends) for format in PROMPTS.values())
     assert set(PROMPTS) == {
         "vqa",
@@ -246,6 +246,9 @@ def test_every_prompt_format_ends_its_prefix_with_a_newline_or_a_mark():
         "qwen",
         "qwen_reason",
         "qwen_typed",
+        "gemma4",
+        "gemma4_reason",
+        "gemma4_typed",
         "gemex",
         "gemex_chat",
         "gemex_dialogue",

@@ -56,7 +56,7 @@ def test_whatever_transformers_writes_of_its_own_is_known(kind):
         ),
         (
             {**_TINY, "rope_parameters": {"rope_type": "linear", "factor": 2.0}},
-            "rope_parameters of Gemma 3 are full_attention's and sliding_attention's",
+            "rope_parameters of Gemma 3 and 4 are full_attention's and sliding_attention's",
         ),
         (
             {

@@ -81,7 +81,7 @@ def random_mask(rng, rows, questions, num_prefix, num_answer):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    causal=st.booleans(),
+    attention=st.sampled_from(["full", "causal", "local"]),
     window=st.sampled_from([None, 3, 5, 40]),
     kinds=st.lists(st.booleans(), min_size=1, max_size=7),
     questions=st.integers(1, 3),
@@ -89,12 +89,16 @@ def random_mask(rng, rows, questions, num_prefix, num_answer):
     context_padding=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_rules_say_what_masks_say(causal, window, kinds, questions, shared, context_padding, seed):
+def test_rules_say_what_masks_say(
+    attention, window, kinds, questions, shared, context_padding, seed
+):
+    causal, of_two_kinds = attention != "full", attention == "local"
     config = dataclasses.replace(
         PLAIN,
-        prefix_attention="causal" if causal else "full",
-        window=window,
-        global_every=2 if window else 1,
+        prefix_attention=attention,
+        window=window or (40 if of_two_kinds else None),
+        global_every=2 if window or of_two_kinds else 1,
+        global_head_dim=6 if of_two_kinds else None,
     )
     rng = np.random.default_rng(seed)
     rows, questions = 2, questions if shared else 1

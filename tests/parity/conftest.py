@@ -67,6 +67,37 @@ _QWEN3_VISION = {
     for key, value in _QWEN_VISION.items()
     if key not in ("window_size", "fullatt_block_indexes")
 } | {"out_hidden_size": 30, "num_position_embeddings": 49, "deepstack_visual_indexes": [0, 2]}
+# Two periods; windows smaller than an image's tokens, heads of two sizes.
+_GEMMA4 = {key: value for key, value in _GEMMA3.items() if key != "query_pre_attn_scalar"} | {
+    "num_hidden_layers": 6,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    "global_head_dim": 12,
+    "num_global_key_value_heads": 2,
+    "attention_k_eq_v": True,
+    "use_bidirectional_attention": "vision",
+    "final_logit_softcapping": 5.0,
+    "hidden_size_per_layer_input": 0,
+}
+# Of the 12B, without layers.
+_GEMMA4_PATCHES = {
+    "patch_size": 4,
+    "pooling_kernel_size": 2,
+    "mm_embed_dim": 24,
+    "output_proj_dims": 24,
+    "mm_posemb_size": 20,
+}
+_GEMMA4_VISION = {
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 3,
+    "head_dim": 8,
+    "patch_size": 4,
+    "pooling_kernel_size": 2,
+    "position_embedding_size": 40,
+    "standardize": True,
+}
 _ROPE = {
     "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
     "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
@@ -90,6 +121,19 @@ def _random_hf(kind):
             image_token_index=IMAGE_ID,
         )
         model = t.Gemma3ForConditionalGeneration(config)
+    elif kind == "gemma4":
+        config = t.Gemma4Config(
+            text_config=_GEMMA4, vision_config=_GEMMA4_VISION, image_token_id=IMAGE_ID
+        )
+        model = t.Gemma4ForConditionalGeneration(config)
+    elif kind == "gemma4_unified":
+        config = t.Gemma4UnifiedConfig(
+            text_config=_GEMMA4,
+            vision_config=_GEMMA4_PATCHES,
+            audio_config={"audio_embed_dim": 5},
+            image_token_id=IMAGE_ID,
+        )
+        model = t.Gemma4UnifiedForConditionalGeneration(config)
     elif kind.startswith("llava"):
         mistral = {"model_type": "mistral", "rope_theta": 1e6, "sliding_window": None}
         text = _LLAMA | (mistral if kind == "llava_mistral" else {"model_type": "llama"})
@@ -136,6 +180,31 @@ def _random_hf(kind):
     return _moved(model)
 
 
+def _as_it_generates(model):
+    """A Gemma 4 12B whose forward sees what its class's generation does.
+
+    In transformers 5.23 the forward of `gemma4_unified` has images see themselves whole in global
+    layers too, as Gemma 3's; `create_masks_for_generate` of the same class has them do so in local
+    ones alone, within the window, as `gemma4` does and Google's own code.
+    """
+    import torch
+
+    forward = model.model.forward
+
+    def masked(input_ids=None, attention_mask=None, mm_token_type_ids=None, **rest):
+        if torch.is_tensor(attention_mask) and mm_token_type_ids is not None:
+            embedded = model.get_input_embeddings()(input_ids)
+            cache, places = rest.get("past_key_values"), rest.get("position_ids")
+            attention_mask = model.create_masks_for_generate(
+                model.config, embedded, attention_mask, cache, places, mm_token_type_ids
+            )
+        given = {"attention_mask": attention_mask, "mm_token_type_ids": mm_token_type_ids}
+        return forward(input_ids=input_ids, **given, **rest)
+
+    model.model.forward = masked
+    return model
+
+
 def _moved(model):
     import torch
 
@@ -147,6 +216,10 @@ def _moved(model):
             if model.config.model_type == "qwen3_vl" and "_norm.weight" in name:
                 scale = 3.0  # of each head's queries and keys, plainly: scores would be flat
             parameter.copy_(scale * torch.randn_like(parameter))
+        # Gemma 4's, which are no parameters.
+        for name, buffer in model.named_buffers():
+            if name.endswith(("layer_scalar", "std_scale", "std_bias")):
+                buffer.copy_(0.7 + 0.3 * torch.rand_like(buffer))
     return model.eval()
 
 
@@ -171,6 +244,15 @@ class Questions:
         cut = frames.reshape(len(pixels), 3, 2, rows, pool, p, columns, pool, p)
         cut = cut.transpose(0, 3, 6, 4, 7, 1, 2, 5, 8)
         return cut.reshape(len(pixels), self.vision.num_patches, -1)
+
+    def _in_rows(self, pixels):
+        """As Gemma 4's image processor: patches from 0 to 1 in reading order, and their places."""
+        p = self.vision.patch_size
+        n = SIZE // p
+        cut = (pixels.transpose(0, 2, 3, 1) / 2 + 0.5).reshape(len(pixels), n, p, n, p, 3)
+        places = np.stack(np.divmod(np.arange(n * n), n)[::-1], axis=-1)
+        cut = cut.transpose(0, 1, 3, 2, 4, 5).reshape(len(pixels), n * n, -1)
+        return cut, np.tile(places, (len(pixels), 1, 1))
 
     def ours(self):
         """images, prefix_tokens, prefix_mask, answer_tokens, answer_mask; the context by name."""
@@ -226,6 +308,11 @@ class Questions:
                 sides = [1, *self.vision.patch_grid]
                 given["image_grid_thw"] = torch.tensor([sides] * len(pixels))
                 pixels = pixels.reshape(-1, pixels.shape[-1])
+            if kind.startswith("gemma4"):
+                del given["token_type_ids"]
+                given["mm_token_type_ids"] = (given["input_ids"] == IMAGE_ID).long()
+                pixels, places = self._in_rows(pixels)
+                given["image_position_ids"] = torch.tensor(places)
             given["pixel_values"] = torch.tensor(np.ascontiguousarray(pixels))
         if answers:
             given["labels"] = padded(3, -100)
@@ -265,13 +352,16 @@ class Pair:
 
 
 def _pair(kind, hf, directory):
+    if kind == "gemma4_unified":
+        hf = _as_it_generates(hf)
     one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
     one_image |= dict.fromkeys(("llava", "llava_mistral"), (BOS, 7, 8, IMAGE))
     one_image |= dict.fromkeys(("qwen", "qwen3", "internvl"), (7, 8, BEGIN, IMAGE, END))
+    one_image |= dict.fromkeys(("gemma4", "gemma4_unified"), (BOS, BEGIN, IMAGE, END))
     front = one_image.get(kind, (IMAGE,))
     start = -1 if kind in NO_LOC else LOC
     config = vlm_config(read_config(directory), str(directory), start, front)
-    if kind in ("qwen", "qwen3"):  # whose configuration has no size of images
+    if kind.startswith(("qwen", "gemma4")):  # whose configurations have no size of images
         vision = dataclasses.replace(config.vision, image_size=SIZE)
         config = dataclasses.replace(config, vision=vision)
     arrays = read_parameters(open_checkpoint(directory), config)

@@ -15,7 +15,7 @@ from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
 
-CAUSAL = ("llava", "llava_mistral", "qwen", "qwen3", "internvl")
+CAUSAL = ("llava", "llava_mistral", "qwen", "qwen3", "internvl", "gemma4", "gemma4_unified")
 KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", *CAUSAL)
 IMAGE_KINDS = (*KINDS[:3], *CAUSAL)
 
@@ -60,11 +60,11 @@ def test_vision_features(make_pair, close, kind):
     questions = pair.questions()
     with torch.no_grad():
         asked = questions.theirs(kind)
-        names = ("pixel_values", "image_grid_thw")
+        names = ("pixel_values", "image_grid_thw", "image_position_ids")
         given = {name: asked[name] for name in names if name in asked}
         found = pair.hf.get_image_features(**given)
     theirs = found.pooler_output
-    if kind in ("qwen", "qwen3"):  # one by one, since they may differ in size
+    if kind.startswith(("qwen", "gemma4")):  # one by one, since they may differ in size
         theirs = np.stack(theirs)
     if kind == "qwen3":
         theirs = np.concatenate([theirs, *map(np.stack, found.deepstack_features)], axis=-1)
