@@ -1,4 +1,4 @@
-"""The vision tower, SigLIP's, CLIP's, InternVL's, Qwen-VL's, Gemma 4's: patches in, features out."""
+"""The vision tower, SigLIP's, CLIP's, InternVL's, Qwen-VL's, Gemma 4's: patches to features."""
 
 import math
 from typing import Any
