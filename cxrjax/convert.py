@@ -27,6 +27,7 @@ from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
 from cxrjax.lock import file_lock
+from cxrjax.progress import waiting
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -73,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if kind in ("hf", "gguf", "peft") and flags.to != "orbax":
         raise UserError(f"--to={flags.to}: {source} is not ours; convert it to a base first")
     try:
-        with file_lock(out):
+        with file_lock(out), waiting(f"converting {source}"):
             _convert(flags, kind)
     except OSError as error:
         if error.filename is None or not Path(error.filename).absolute().is_relative_to(

@@ -120,6 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         port = listening.getsockname()[1]
         print(f"http://{flags.host}:{port}/v1: {', '.join(served.by_name)}; Ctrl-C stops")
         sys.stdout.flush()
+        log_event("compiling", slots=flags.slots)  # what /ready waits for
         engine = answer_until_told(
             served,
             listening,

@@ -21,6 +21,7 @@ PAGES = ("*.md", "docs/**/*.md", "data/**/*.md", "launch/*.md", "tests/**/*.md")
 _LINK = re.compile(r"(?<!`)\]\(([^)#?\s]+)[^)]*\)")
 # Modules that other people's code calls, the data's way from the file to the table.
 PUBLIC = (
+    "face",
     "records",
     "boxes",
     "codecs",
