@@ -78,6 +78,7 @@ class Wish:
         form: one of `FORMS`; None: as the model answers.
         stop: texts at which an answer ends, which are left out.
         top: how many of the likeliest tokens are wanted in each place.
+        watched: the client is sent each token as it comes.
     """
 
     limit: int | None = None
@@ -87,6 +88,7 @@ class Wish:
     form: str | None = None
     stop: tuple[str, ...] = ()
     top: int = 0
+    watched: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,7 +169,8 @@ class Answering:
             model.adapter,
             wish.top > 0,
         )
-        self.job = Job(client, images, asked, time.monotonic() + seconds, self._hear)
+        deadline = time.monotonic() + seconds
+        self.job = Job(client, images, asked, deadline, self._hear, watched=wish.watched)
 
     def _hear(self, event: TokenEvent | Ending) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended before the engine

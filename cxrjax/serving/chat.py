@@ -192,6 +192,7 @@ class ChatRequest(_Form):
             form,
             tuple(stops),
             self.top_logprobs or 0,
+            bool(self.stream),
         )
 
 

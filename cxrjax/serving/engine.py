@@ -1,8 +1,9 @@
 """Answers questions with continuous batching: newcomers are read between steps of the others.
 
-One thread owns the devices. In each round it reads a few newcomers into free slots, one image's
-tower or a handful of questions, and then all slots write a token each. What it makes of an image
-is kept by the image's content, the model that saw it and who sent it.
+One thread owns the devices. In each round it reads a few newcomers into free slots, and then all
+slots write a token each. Where a client watches its answer come, no more than one tower stands
+between two tokens. What the engine makes of an image is kept by the image's content, the model that
+saw it and who sent it.
 """
 
 import collections
@@ -70,6 +71,7 @@ class Job:
         client: whose it is.
         deadline: by `time.monotonic`.
         heard: called in the engine's thread with every token, and in the end with how it ended.
+        watched: each of its tokens is waited for, not the answer alone.
         asked_at: when it came.
     """
 
@@ -78,6 +80,7 @@ class Job:
     asked: SlotRequest
     deadline: float
     heard: Callable[[TokenEvent | Ending], None]
+    watched: bool = False
     asked_at: float = dataclasses.field(default_factory=time.monotonic)
     written: int = 0
     _broken_off: Ending | None = None
@@ -224,9 +227,10 @@ class Engine:
             if known is None:
                 self.images.put(job.images.key, context)
             state = self._programs.admit(state, free, context, job.asked)
+            watched = any(other is not None and other.watched for other in self._slots)
             self._slots[free] = job
-            if known is None and self.writing > 1:
-                break  # a tower is work enough between two steps
+            if known is None and watched:
+                break  # a tower is work enough between two tokens that somebody waits for
         if not self.writing:
             return state
         return self._write(state)

@@ -32,12 +32,12 @@ from tests.serving.conftest import (
 class Heard:
     """One job and what it was told."""
 
-    def __init__(self, picture, key, asked, client="a", seconds=120.0):
+    def __init__(self, picture, key, asked, client="a", seconds=120.0, watched=False):
         self.events = []
         self.ended = threading.Event()
         self.ending = None
         deadline = time.monotonic() + seconds
-        self.job = Job(client, SeenImages(key, picture), asked, deadline, self._hear)
+        self.job = Job(client, SeenImages(key, picture), asked, deadline, self._hear, watched)
 
     def _hear(self, event):
         if isinstance(event, str):
@@ -192,6 +192,24 @@ def test_a_client_that_leaves_or_waits_too_long_gives_its_slot_up(running):
     assert first.wait().ending in ("stop", "length")
     assert last.wait().ending == first.ending
     assert engine.waiting == engine.writing == 0
+
+
+def test_images_are_read_together_unless_somebody_watches(running):
+    engine = running(make_programs(tiny_model()))
+    (prompt,) = questions(1)
+    steps = {}
+    for watched in (True, False):
+        asked = SlotRequest(prompt, limit=2, free=True)
+        jobs = [
+            Heard(image, (watched, i), asked, watched=watched)
+            for i, image in enumerate(pictures(4))
+        ]
+        before = engine.counts.steps
+        engine.submit("a", [one.job for one in jobs])
+        assert {len(one.wait().events) for one in jobs} <= {1, 2}
+        steps[watched] = engine.counts.steps - before
+    # Two at first, as nobody watches before them, then one between two tokens.
+    assert steps == {True: 4, False: 2}
 
 
 def test_drained_it_answers_what_it_has_and_takes_no_more(running):
