@@ -174,7 +174,7 @@ def soak(flags: argparse.Namespace, folder: Path) -> None:
     served = Served(flags.checkpoint, flags.slots, "served")
     lock, left, counts = threading.Lock(), [flags.soak], dict.fromkeys(_OUTCOMES, 0)
     memory: list[float] = []
-    begun = time.monotonic()
+    begun, used = time.monotonic(), (served.processor_seconds(), time.process_time())
 
     def client() -> None:
         draw = random.Random(threading.get_ident())
@@ -191,15 +191,19 @@ def soak(flags: argparse.Namespace, folder: Path) -> None:
             with lock:
                 counts[outcome] += 1
 
-    with _threads(client, 16):
+    with _threads(client, flags.clients):
         pass
+    seconds = served.processor_seconds() - used[0], time.process_time() - used[1]
     deadline = time.monotonic() + 30
     while served.metric("cxrjax_batch") and time.monotonic() < deadline:
         time.sleep(0.1)
     memory.append(served.megabytes())
     rise = memory[-1] / memory[0] - 1
     minutes = (time.monotonic() - begun) / 60
-    print(f"{flags.soak - left[0]:,} requests in {minutes:.1f} minutes: {counts}")
+    asked = flags.soak - left[0]
+    print(f"{asked:,} requests in {minutes:.1f} minutes: {counts}")
+    server, clients = (1e3 * each / max(asked, 1) for each in seconds)
+    print(f"processor time of a request: {server:.1f} ms, of its client {clients:.1f} ms")
     print(f"memory after a tenth {memory[0]:.0f} MB, at the end {memory[-1]:.0f} MB: {rise:+.1%}")
     print(f"compiled after warm-up: {served.metric('cxrjax_compiled_after_warm_up_total'):.0f}")
     print(f"still in slots: {served.metric('cxrjax_batch'):.0f}")
@@ -270,6 +274,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="of --beside")
     parser.add_argument("--cores", type=int, help="that all of it may use; default: all")
     parser.add_argument("--soak", type=int, default=0, metavar="REQUESTS")
+    parser.add_argument("--clients", type=int, default=16, help="of --soak")
     parser.add_argument("--minutes", type=float, default=float("inf"), help="of --soak, at most")
     flags = parser.parse_args()
     if flags.cores:
