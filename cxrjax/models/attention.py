@@ -90,9 +90,7 @@ def _attend(
         queries = q.reshape(rows, kv_heads, -1, head_dim)
         if section.k.ndim == 5:
             queries = q.reshape(rows, kv_heads, questions, -1, head_dim)
-        scores = jnp.matmul(
-            queries, jnp.swapaxes(section.k, -1, -2), preferred_element_type=jnp.float32
-        ).reshape(rows, kv_heads, questions, group, slots, -1)
+        scores = _scores(queries, section.k).reshape(rows, kv_heads, questions, group, slots, -1)
         if softcap is not None:
             scores = softcap * jnp.tanh(scores / softcap)
         if section.mask is not None:
@@ -115,6 +113,17 @@ def _attend(
         values = jnp.matmul(weights, section.v, preferred_element_type=jnp.float32)
         weighted = weighted + values.reshape(q.shape)
     return (weighted / total).astype(q.dtype)
+
+
+def _scores(q: Float[Array, "*b R H"], k: Float[Array, "*b M H"]) -> Float[Array, "*b R M"]:
+    """Products of queries and keys, float32.
+
+    A CPU copies the factor that is transposed, so that is the smaller one: decoding would copy the
+    whole cache for a query.
+    """
+    if q.shape[-2] < k.shape[-2]:
+        return jnp.swapaxes(_scores(k, q), -1, -2)
+    return jnp.matmul(q, jnp.swapaxes(k, -1, -2), preferred_element_type=jnp.float32)
 
 
 def rope_frequencies(
@@ -144,7 +153,8 @@ def apply_rope(
     if of_pairs.ndim == 2:
         of_pairs = of_pairs[..., None]
     angles = of_pairs[..., None, :] * frequencies
-    sin, cos = jnp.sin(angles), jnp.cos(angles)
+    # Computed once, not within each head's rotation, where XLA would put them.
+    sin, cos = jax.lax.optimization_barrier((jnp.sin(angles), jnp.cos(angles)))
     first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
     rotated = [first * cos - second * sin, second * cos + first * sin]
     return jnp.concatenate(rotated, axis=-1).astype(x.dtype)
