@@ -259,9 +259,16 @@ class MLP(nnx.Module):
         self, x: Float[Array, "B S D"], dropout: TokenDropout | None = None
     ) -> Float[Array, "B S D"]:
         drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
-        gate = self.gate_proj(x, drop("gate_proj"))
-        gate = jax.nn.silu(gate) if self.activation == "silu" else jax.nn.gelu(gate)
-        return self.down_proj(gate * self.up_proj(x, drop("up_proj")), drop("down_proj"))
+        activation = jax.nn.silu if self.activation == "silu" else jax.nn.gelu
+
+        # The backward pass makes what lies between the products again: kept, it is the most of a
+        # step's memory.
+        @jax.checkpoint
+        def gated(gate: Array, up: Array) -> Array:
+            return activation(gate) * up
+
+        between = gated(self.gate_proj(x, drop("gate_proj")), self.up_proj(x, drop("up_proj")))
+        return self.down_proj(between, drop("down_proj"))
 
 
 class Block(nnx.Module):
