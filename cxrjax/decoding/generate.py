@@ -101,6 +101,8 @@ def generate(
         strategy.max_answer_tokens,
         context_tokens,
         context_mask,
+        # Of the last one, what stands before the questions is then keys and values alone.
+        model.decoder.blocks() if model.decoder.unroll else None,
     )
     if mesh is not None:
         decode = spread_cache(decode, mesh)

@@ -166,6 +166,16 @@ class Attention(nnx.Module):
         out = checkpoint_name(jnp.concatenate(parts, axis=1), SAVED)
         return self.o_proj(out, noise), (context_k, context_v, text_k, text_v)
 
+    def keys_of(
+        self,
+        x: Float[Array, "B S D"],
+        positions: Int[Array, "B S"] | Int[Array, "B S 3"],
+        is_local: bool,
+    ) -> tuple[Array, Array]:
+        """Keys and values of a context, as a cache has them: [B, K, S, H] each."""
+        _, k, v = self.project(x, positions, is_local, None)
+        return k.transpose(0, 2, 1, 3), v.transpose(0, 2, 1, 3)
+
     def read_behind(
         self,
         x: Float[Array, "B S D"],
@@ -290,11 +300,22 @@ class Block(nnx.Module):
         layout: SequenceLayout,
         is_local: Bool[Array, ""] | bool,
         dropout: TokenDropout | None,
-        last: int = 0,
+        *,
+        questions_alone: bool = False,
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-        """The stream after the block, of so many last tokens (0: all), and keys of all tokens."""
-        attended, keys_values = self.attn(self.attn_norm(x), layout, is_local, dropout)
-        return self._add(x[:, -last:], attended[:, -last:], dropout), keys_values
+        """The stream after the block, of all tokens or of the questions' alone, and all keys."""
+        normed = self.attn_norm(x)
+        if not questions_alone or layout.splash is not None:
+            attended, keys_values = self.attn(normed, layout, is_local, dropout)
+        else:
+            n = layout.num_context
+            context = self.attn.keys_of(normed[:, :n], layout.positions[:, :n], is_local)
+            attended, of_text = self.attn.read_behind(normed[:, n:], context, layout, is_local)
+            keys_values = (*context, *of_text)
+        if questions_alone:
+            num_text = x.shape[1] - layout.num_context
+            x, attended = x[:, -num_text:], attended[:, -num_text:]
+        return self._add(x, attended, dropout), keys_values
 
     def decode(
         self,
@@ -471,20 +492,21 @@ class Decoder(nnx.Module):
         *,
         return_keys: bool = False,
         blocks: list[Block] | None = None,
-        last: int = 0,
+        questions_alone: bool = False,
     ) -> tuple[Array, Any]:
         """The residual stream after the last block (before the final norm).
 
         With `return_keys`, also a list of every layer's (context_k, context_v, text_k, text_v).
-        With `blocks`, which `blocks()` took apart, there is no dropout, and with `last` the stream
-        is that of so many last tokens alone (0: all).
+        With `blocks`, which `blocks()` took apart, there is no dropout, and with `questions_alone`
+        the stream is that of what stands behind the context alone.
         """
         if blocks is not None:
             keys = []
             for number, block in enumerate(blocks):
-                asked = last if number + 1 == len(blocks) else 0
-                x, of_layer = block(x, layout, self.config.is_local(number), None, asked)
-                x = x if asked else _with_deep(x, layout, number)
+                ends = questions_alone and number + 1 == len(blocks)
+                local = self.config.is_local(number)
+                x, of_layer = block(x, layout, local, None, questions_alone=ends)
+                x = x if ends else _with_deep(x, layout, number)
                 keys.append(of_layer)
             return x, keys
 

@@ -212,7 +212,7 @@ def stack_layers(make: Callable[[nnx.Rngs], nnx.Module], depth: int, rngs: nnx.R
 
 
 def scan_layers(
-    layers: nnx.Module,
+    layers: nnx.Module | list[Any],
     apply: Callable[[Any, Array, Int[Array, ""]], tuple[Array, Any]],
     x: Array,
     *,
@@ -223,7 +223,8 @@ def scan_layers(
     """Applies stacked layers one after the other.
 
     Args:
-        layers: what `stack_layers` returned.
+        layers: what `stack_layers` returned; or one by one (`take_apart`), for a pass without
+            gradients: a server need not cut them out of the stack then.
         apply: (layer, x, layer index) -> (x, output of that layer).
         x: the residual stream.
         remat: a name in `REMAT`: what is kept for the backward pass.
@@ -233,6 +234,12 @@ def scan_layers(
     Returns:
         The residual stream and the layers' outputs, stacked.
     """
+    if isinstance(layers, list | nnx.List):
+        outputs = []
+        for index, layer in enumerate(layers):
+            x, output = apply(layer, x, jnp.asarray(index))
+            outputs.append(output)
+        return x, jax.tree.map(lambda *each: jnp.stack(each), *outputs)
     graphdef, state = nnx.split(layers)
     depth = jax.tree.leaves(state)[0].shape[0]
 

@@ -371,7 +371,9 @@ class VisionTower(nnx.Module):
             return layer(x, noise), None
 
         layers = self.layers
-        if self.config.skip_last:
+        if self.config.skip_last and isinstance(layers, nnx.List):
+            layers = layers[: self.num_layers]
+        elif self.config.skip_last:
             graphdef, state = nnx.split(layers)
             layers = nnx.merge(graphdef, jax.tree.map(lambda leaf: leaf[: self.num_layers], state))
         x, _ = scan_layers(layers, apply, x, remat=self.remat, unroll=self.unroll)

@@ -307,7 +307,7 @@ class VLM(nnx.Module):
         )
         num_text = x.shape[1] - context.num_tokens
         # Of what stands before the questions, the last layer need not go beyond keys and values.
-        x, keys = self.decoder(x, layout, return_keys=True, blocks=blocks, last=num_text)
+        x, keys = self.decoder(x, layout, return_keys=True, blocks=blocks, questions_alone=True)
         layers = [_with_room(max_answer, *of_layer) for of_layer in keys]
         last = x[:, -num_text:].reshape(rows, questions, num_prefix, -1)[:, :, -1]
         next_position = context.length() + jnp.sum(mask, axis=2, dtype=jnp.int32)

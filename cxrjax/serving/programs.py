@@ -27,6 +27,7 @@ from cxrjax.decoding.token_writer import TokenWriter, Writing
 from cxrjax.distributed.meshes import TENSOR_RULES, mesh_of_kernels, tree_shardings
 from cxrjax.models import VLM
 from cxrjax.models.gemma import Block, LayerCache
+from cxrjax.models.layers import take_apart
 from cxrjax.models.vlm import context_of_two
 from cxrjax.serving.mixed_lora import choose_adapters
 
@@ -492,7 +493,7 @@ class Programs:
 
 
 def _take_apart(model: VLM, shapes_alone: bool) -> tuple[Any, list[Any], Any]:
-    """The model without its layers, the layers one by one, and the parameters of both."""
+    """The model without its decoder's layers, these one by one, and the parameters of both."""
     graphdef, state = nnx.split(model)
     graphs: list[Any] = []
 
@@ -500,6 +501,8 @@ def _take_apart(model: VLM, shapes_alone: bool) -> tuple[Any, list[Any], Any]:
         own = nnx.merge(graphdef, state)
         split = [nnx.split(block) for block in own.decoder.blocks()]
         own.decoder.layers = own.decoder.local_layers = own.decoder.global_layers = None
+        if own.vision is not None and own.vision.layers is not None:
+            own.vision.layers = nnx.List(take_apart(own.vision.layers))
         rest, of_rest = nnx.split(own)
         graphs[:] = [rest, *(graph for graph, _ in split)]
         return of_rest, [of_block for _, of_block in split]
