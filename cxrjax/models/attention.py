@@ -100,6 +100,8 @@ def _attend(
     largest = jnp.max(logits[0], axis=-1, keepdims=True)
     for scores in logits[1:]:
         largest = jnp.maximum(largest, jnp.max(scores, axis=-1, keepdims=True))
+    # It cancels out, so that gradients through it would be work for nothing.
+    largest = jax.lax.stop_gradient(largest)
     total = jnp.zeros((), jnp.float32)
     weighted = jnp.zeros((), jnp.float32)
     for section, scores in zip(sections, logits, strict=True):

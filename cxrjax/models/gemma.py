@@ -256,6 +256,31 @@ def _norm(config: DecoderConfig, width: int | None = None) -> RMSNorm:
     return RMSNorm(width or config.width, config.norm_eps, plain=config.plain_norms)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def gated(gate: Float[Array, "*batch m"], up: Float[Array, "*batch m"], activation: str) -> Array:
+    """SiLU ("silu") or tanh-approximated GELU of the gate, times `up`.
+
+    The gradients keep the two arguments alone: between an MLP's products lies the most of a step's
+    memory.
+    """
+    return (jax.nn.silu(gate) if activation == "silu" else jax.nn.gelu(gate)) * up
+
+
+def _gated_forward(gate: Array, up: Array, activation: str) -> tuple[Array, tuple[Array, Array]]:
+    return gated(gate, up, activation), (gate, up)
+
+
+def _gated_backward(activation: str, kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+    gate, up = kept
+    # As gradients alone would have it, but for a zero that hangs on dy: without it XLA's CPU
+    # backend keeps the forward pass's activation after all, or makes it again long before.
+    _, backward = jax.vjp(lambda gate, up: gated.fun(gate, up, activation), gate + 0 * dy, up)
+    return backward(dy)
+
+
+gated.defvjp(_gated_forward, _gated_backward)
+
+
 class MLP(nnx.Module):
     """Gated linear unit with a tanh-approximated GELU, or a SiLU."""
 
@@ -269,16 +294,8 @@ class MLP(nnx.Module):
         self, x: Float[Array, "B S D"], dropout: TokenDropout | None = None
     ) -> Float[Array, "B S D"]:
         drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
-        activation = jax.nn.silu if self.activation == "silu" else jax.nn.gelu
-
-        # The backward pass makes what lies between the products again: kept, it is the most of a
-        # step's memory.
-        @jax.checkpoint
-        def gated(gate: Array, up: Array) -> Array:
-            return activation(gate) * up
-
-        between = gated(self.gate_proj(x, drop("gate_proj")), self.up_proj(x, drop("up_proj")))
-        return self.down_proj(between, drop("down_proj"))
+        gate, up = self.gate_proj(x, drop("gate_proj")), self.up_proj(x, drop("up_proj"))
+        return self.down_proj(gated(gate, up, self.activation), drop("down_proj"))
 
 
 class Block(nnx.Module):

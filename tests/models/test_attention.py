@@ -43,3 +43,33 @@ def test_turns_change_neither_result_nor_gradients(monkeypatch, softcap):
     text = str(jax.make_jaxpr(weighted)(arrays))
     assert "scan" in text
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), run(), whole)
+
+
+@pytest.mark.parametrize("slots", [2, 12])  # fewer queries than keys, and more
+def test_equals_a_softmax_over_all_keys_with_gradients(slots):
+    rng = np.random.default_rng(1)
+    q, k, v, weights = (
+        jnp.asarray(3 * rng.normal(size=(B, K, length, H)), jnp.float32)
+        for length in (slots, M, M, slots)
+    )
+    mask = jnp.asarray(rng.random((B, slots, M)) < 0.7).at[:, :, 0].set(True)
+
+    def ours(q, k, v):
+        halves = [
+            (k[:, :, :4], v[:, :, :4], mask[..., :4]),
+            (k[:, :, 4:], v[:, :, 4:], mask[..., 4:]),
+        ]
+        sections = [KeySection(keys, values, seen[:, None]) for keys, values, seen in halves]
+        return attend(q[:, :, None, None], sections)[:, :, 0, 0]
+
+    def theirs(q, k, v):
+        seen = jnp.broadcast_to(mask[:, None], (B, K, slots, M))
+        scores = jnp.einsum("bkrh,bkmh->bkrm", q, k)
+        return jax.nn.softmax(scores, axis=-1, where=seen) @ v
+
+    def run(function):
+        weighted = lambda *qkv: jnp.sum(function(*qkv) * weights)  # noqa: E731
+        return function(q, k, v), *jax.grad(weighted, (0, 1, 2))(q, k, v)
+
+    for a, b in zip(run(ours), run(theirs), strict=True):
+        np.testing.assert_allclose(a, b, atol=1e-4)
