@@ -326,8 +326,9 @@ class Block(nnx.Module):
             attended, keys_values = self.attn(normed, layout, is_local, dropout)
         else:
             n = layout.num_context
-            context = self.attn.keys_of(normed[:, :n], layout.positions[:, :n], is_local)
-            attended, of_text = self.attn.read_behind(normed[:, n:], context, layout, is_local)
+            local = bool(is_local)  # of a layer that was taken apart
+            context = self.attn.keys_of(normed[:, :n], layout.positions[:, :n], local)
+            attended, of_text = self.attn.read_behind(normed[:, n:], context, layout, local)
             keys_values = (*context, *of_text)
         if questions_alone:
             num_text = x.shape[1] - layout.num_context

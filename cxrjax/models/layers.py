@@ -235,10 +235,13 @@ def scan_layers(
         The residual stream and the layers' outputs, stacked.
     """
     if isinstance(layers, list | nnx.List):
-        outputs = []
+        outputs, streams = [], []
         for index, layer in enumerate(layers):
             x, output = apply(layer, x, jnp.asarray(index))
             outputs.append(output)
+            streams.append(x)
+        if keep:
+            return x, jnp.stack([streams[index] for index in keep])
         return x, jax.tree.map(lambda *each: jnp.stack(each), *outputs)
     graphdef, state = nnx.split(layers)
     depth = jax.tree.leaves(state)[0].shape[0]

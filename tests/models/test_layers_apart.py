@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.models.layers import layers_apart
+from cxrjax.models.layers import take_apart
 from cxrjax.models.presets import VisionConfig
 from cxrjax.models.siglip import VisionTower
 
@@ -14,6 +14,7 @@ KINDS = {
     "siglip": {},
     "clip": {"kind": "clip", "skip_last": 1},
     "qwen": {"kind": "qwen", "pool": 2, "window": 2, "full_every": 2},
+    "qwen3": {"kind": "qwen3", "pool": 2, "position_side": 3, "deepstack": (0, 2)},
 }
 
 
@@ -26,7 +27,7 @@ def test_layers_one_by_one_see_what_stacked_ones_do(kind):
     def see(apart: bool) -> np.ndarray:
         own = nnx.merge(*nnx.split(tower))
         if apart:
-            own.layers = nnx.List(layers_apart(own.layers))
+            own.layers = nnx.List(take_apart(own.layers))
         graphdef, state = nnx.split(own)
         return np.asarray(jax.jit(lambda state: nnx.merge(graphdef, state)(images))(state))
 
