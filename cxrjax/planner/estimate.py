@@ -51,28 +51,43 @@ class StepEstimate:
 def roofline(program: Program, topology: Topology, needed_flops: float = 0.0) -> StepEstimate:
     """Estimates the time of a program that runs on every chip of a slice.
 
-    Collectives that are begun and awaited apart run beside the work; the others stop it.
+    Instructions follow one another as the compiler has put them. A collective that is begun and
+    awaited apart runs beside the work between; for what that does not cover, the work waits, and
+    one collective waits for another, since they share the links.
 
     Args:
         needed_flops: of one chip by formula; what of them the program does not show is taken to be
             in its hand-written kernels, if it has any.
     """
     chip = topology.chip
-    busy = sum(
-        w.times * max(w.flops / chip.flops, w.hbm_bytes / chip.hbm_bandwidth) for w in program.work
-    )
+    begun: dict[int, list[int]] = {}
+    awaited: dict[int, list[int]] = {}
+    for number, one in enumerate(program.collectives):
+        begun.setdefault(one.begun, []).append(number)
+        if one.awaited > one.begun:
+            awaited.setdefault(one.awaited, []).append(number)
+    # Of a loop's body everything as often as it runs: its waits add up as its work does.
+    clock = free = links = 0.0
+    ends: dict[int, float] = {}
+    for place in range(len(program.work) + 1):
+        for number in awaited.get(place, ()):
+            clock = max(clock, ends[number])
+        for number in begun.get(place, ()):
+            one = program.collectives[number]
+            seconds = one.times * collective_seconds(one.sent_bytes, one.group, topology)
+            links += seconds
+            ends[number] = free = max(free, clock) + seconds
+            if one.awaited <= one.begun:
+                clock = free
+        if place < len(program.work):
+            work = program.work[place]
+            clock += work.times * max(work.flops / chip.flops, work.hbm_bytes / chip.hbm_bandwidth)
     hidden = max(0.0, needed_flops - program.flops) if program.kernels else 0.0
-    busy += hidden / chip.flops
-    beside = alone = 0.0
-    for one in program.collectives:
-        seconds = one.times * collective_seconds(one.sent_bytes, one.group, topology)
-        beside += seconds if one.overlapped else 0.0
-        alone += 0.0 if one.overlapped else seconds
     return StepEstimate(
-        step=max(busy, beside) + alone,
+        step=clock + hidden / chip.flops,
         compute=(program.flops + hidden) / chip.flops,
         hbm=program.hbm_bytes / chip.hbm_bandwidth,
-        links=beside + alone,
+        links=links,
     )
 
 

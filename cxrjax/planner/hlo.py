@@ -27,6 +27,7 @@ _CALLING = ("calls", "to_apply", "condition", "body", "true_computation", "false
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
+_CHAIN = re.compile(r'chain_id="?(\w+)')
 # They move no data themselves.
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"),
@@ -94,6 +95,8 @@ class Collective:
         group: devices that take part together.
         sent_bytes: what one chip sends each time, on a ring.
         overlapped: begun by one instruction and awaited by another, so that work goes on beside.
+        begun, awaited: how many of the program's `work` stand before its begin and its end, in the
+            order in which the compiler has put them.
     """
 
     kind: str
@@ -102,6 +105,8 @@ class Collective:
     group: int
     sent_bytes: float
     overlapped: bool
+    begun: int = 0
+    awaited: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -181,12 +186,16 @@ class _Reader:
 
     def visit(self, name: str, times: int) -> None:
         computation = self.computations[name]
+        under_way: dict[str, int] = {}  # collectives by what begins them
         for instruction in computation.values():
             opcode = instruction.opcode
             kind = collective_kind(opcode)
             if kind is None and opcode in ("async-start", "fusion"):
                 kind = self._wrapped_collective(instruction)
             place = self._place_in_chain(instruction)
+            if place == "done" or opcode.endswith("-done"):
+                for source in self._begins(computation, instruction, place):
+                    self._await(under_way.pop(source, None))
             if place == "done":
                 continue
             if place == "step":
@@ -203,7 +212,10 @@ class _Reader:
                 for _, called_name in instruction.called():
                     self.visit(called_name, times)
             elif kind is not None:
+                before = len(self.collectives)
                 self._add_collective(computation, instruction, kind, times, place == "start")
+                for source in self._begins(computation, instruction, place):
+                    under_way[source] = before
             elif opcode.endswith(("-start", "-update")) or opcode in _FREE:
                 continue
             else:
@@ -214,6 +226,26 @@ class _Reader:
                 if flops or moved:
                     self.work.append(Work(instruction.name, times, flops, moved))
 
+        for still in under_way.values():  # carried into a loop's next round
+            self._await(still)
+
+    def _await(self, number: int | None) -> None:
+        if number is not None and number < len(self.collectives):
+            found = self.collectives[number]
+            self.collectives[number] = dataclasses.replace(found, awaited=len(self.work))
+
+    def _begins(
+        self, computation: dict[str, Instruction], found: Instruction, place: str | None
+    ) -> list[str]:
+        """The name of an overlapped collective, the same at its begin and at its end."""
+        if place is not None:
+            called = next(name for _, name in found.called())
+            chains = (_CHAIN.search(one.attributes) for one in self.computations[called].values())
+            return [chain[1] for chain in chains if chain][:1]
+        while found.opcode.endswith(("-done", "-update")) and found.operands[0] in computation:
+            found = computation[found.operands[0]]
+        return [found.name] if found.opcode.endswith("-start") else []
+
     def _visit_largest(self, names: Sequence[str], times: int) -> None:
         best, largest = None, -1.0
         for name in names:
@@ -223,8 +255,12 @@ class _Reader:
             if program.flops + program.hbm_bytes > largest:
                 best, largest = reader, program.flops + program.hbm_bytes
         if best is not None:
+            before = len(self.work)
             self.work += best.work
-            self.collectives += best.collectives
+            self.collectives += [
+                dataclasses.replace(one, begun=one.begun + before, awaited=one.awaited + before)
+                for one in best.collectives
+            ]
             self.unknown_loops += best.unknown_loops
             self.kernels += best.kernels
 
@@ -338,8 +374,8 @@ class _Reader:
             whole, sent = given, float(given)
         else:
             whole, sent = given * group, given * (group - 1.0) / group
-        overlapped = found.opcode.endswith("-start") or in_chain
-        self.collectives.append(Collective(kind, times, whole, group, sent, overlapped))
+        overlapped, now = found.opcode.endswith("-start") or in_chain, len(self.work)
+        self.collectives.append(Collective(kind, times, whole, group, sent, overlapped, now, now))
 
     def _flops(self, computation: dict[str, Instruction], instruction: Instruction) -> float:
         opcode = instruction.opcode

@@ -98,6 +98,10 @@ def test_loops_fusions_and_collectives(groups, size):
         True,
     )
     assert gather.bytes == 16 * 16 * 4 and gather.sent_bytes == 8 * 16 * 4
+    work = [w.name for w in program.work]
+    # Nothing stands between the gather's two lines; the sum follows the product in the loop's body.
+    assert gather.begun == gather.awaited == work.index("gathered")
+    assert reduce.begun == reduce.awaited == work.index("made") == work.index("dot") + 1
     assert program.collective_bytes() == {"all-reduce": 5 * reduce.bytes, "all-gather": 16 * 16 * 4}
     assert program.sent_bytes == 5 * reduce.sent_bytes + gather.sent_bytes
 
@@ -157,6 +161,19 @@ def test_kernels_are_counted():
     line = '  %k = f32[8,16] custom-call(%x), custom_call_target="tpu_custom_call"\n  %dot = '
     program = read_program(TEXT.replace("GROUPS", "{{0,1}}").replace("  %dot = ", line), 4)
     assert program.kernels == 5
+
+
+def test_work_between_begin_and_end_of_a_collective():
+    """The end is found through what follows up a begin, not by its place."""
+    text = TEXT.replace("GROUPS", "{{0,1}}").replace(
+        "  ROOT %gathered = f32[16,16] all-gather-done(%begun)",
+        "  %more = f32[8,16]{1,0} negate(%made)\n"
+        "  %gathered = f32[16,16] all-gather-done(%begun)\n"
+        "  ROOT %last = f32[16,16]{1,0} negate(%gathered)",
+    )
+    program = read_program(text, 4)
+    gather = program.collectives[1]
+    assert [w.name for w in program.work[gather.begun : gather.awaited]] == ["more"]
 
 
 def test_not_a_program():
@@ -262,6 +279,7 @@ def test_a_collective_in_a_chain_counts_once_and_work_beside_it_counts():
     (gather,) = found.collectives
     assert gather.kind == "all-gather" and gather.times == 1 and gather.overlapped
     assert gather.bytes == 4 * 16 * 16 and gather.group == 4
+    assert [w.name for w in found.work[gather.begun : gather.awaited]] == ["f.1", "f.2"]
     assert found.flops == 2 * (2 * 8 * 16 * 16)
     # Of each step: what the product reads and writes, and a chip's part of what is gathered.
     assert found.hbm_bytes == 2 * 4 * (2 * 8 * 16 + 16 * 16 + 4 * 16)

@@ -174,10 +174,17 @@ def test_roofline_takes_the_slower_of_work_and_memory_and_adds_what_is_awaited()
     alone = roofline(Program(work, (), 0), topology)
     assert alone.step == pytest.approx(0.3) and alone.limit == "hbm"
     sent = chip.link_bandwidth / 2 * 0.5
-    for overlapped, step in ((False, 0.8), (True, 0.5)):
-        collective = Collective("all-reduce", 1, 0, 8, sent, overlapped)
+    for overlapped, begun, awaited, step in (
+        (False, 0, 0, 0.8),
+        (True, 0, 2, 0.5),
+        (True, 1, 2, 0.6),  # the product was over before it began
+        (True, 0, 1, 0.7),  # and here it was awaited before the copy
+    ):
+        collective = Collective("all-reduce", 1, 0, 8, sent, overlapped, begun, awaited)
         found = roofline(Program(work, (collective,), 0), topology)
         assert found.step == pytest.approx(step, abs=1e-4) and found.limit == "links"
+    two = tuple(Collective("all-gather", 1, 0, 8, sent, True, begun, 2) for begun in (0, 1))
+    assert roofline(Program(work, two, 0), topology).step == pytest.approx(1.0, abs=1e-4)
 
 
 def test_products_in_kernels_are_taken_from_the_formula():
