@@ -15,6 +15,13 @@ the picture is padded to a square, and asked about in Mistral's turns. Build the
     python -m cxrjax.convert --checkpoint=PATH/TO/medgemma-4b-it --out=data/medgemma_4b
     python -m cxrjax.convert --checkpoint=PATH/TO/llava-med-v1.5-mistral-7b-hf --out=data/llava_med
 
+`:pod` is for slices of 8 chips and more: a copy of the parameters lies on 8 chips, and a batch is
+one micro-batch. With 8 images a chip a step takes at least 1.38 s on v5e-16 and 1.39 s
+on v5e-256, by the planner (docs/planning.md):
+
+    python -m cxrjax.train --config=configs/gemex_sft.py:pod --workdir=runs/gemex \\
+        --config.training.batch_questions=128
+
 54 hours on four H100 with 80 GB, it says; nobody has timed ours. A question is asked behind its
 type's instruction, and the answer is `<answer> ... <reason> ... <location>[[...]]`, all of it
 learnt; boxes are whole numbers on a frame of 224 pixels.
@@ -60,9 +67,11 @@ def get_config(variant: str = "") -> ConfigDict:
         tiny(config)
     if variant == "llava_med_tiny":
         tiny_llava(config)
+    elif variant == "pod":
+        pod(config)
     elif variant not in ("", "tiny", "llava_med"):
         raise ValueError(
-            f"variant {variant!r} is unknown: expected tiny, llava_med, llava_med_tiny or none"
+            f"variant {variant!r} is unknown: expected pod, tiny, llava_med, llava_med_tiny or none"
         )
     config.missing_data_help = HELP.format(base=config.model.init_from)
     return config
@@ -112,6 +121,12 @@ def llava_med(config: ConfigDict) -> None:
     config.model.init_from = "data/llava_med"
     config.data.prompt = "gemex_llava_med"
     config.data.geometry = "letterbox"  # as LLaVA-Med was tuned: image_aspect_ratio pad
+
+
+def pod(config: ConfigDict) -> None:
+    """Copies on 8 chips each: what they exchange is paid for each micro-batch, so there is one."""
+    config.mesh.fsdp = 8
+    config.training.accumulation_steps = 1
 
 
 def tiny_llava(config: ConfigDict) -> None:

@@ -5,6 +5,7 @@ of `DecoderConfig`.
 """
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
+from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
 from cxrjax.errors import UserError
@@ -418,7 +420,7 @@ class Embedder(nnx.Module):
 
     def encode(self, tokens: Int[Array, "*batch"], dtype: jnp.dtype) -> Float[Array, "*batch D"]:
         """Rows of the tokens, scaled by sqrt(width) in Gemma."""
-        x = self.table[...][tokens]
+        x = _rows_of(self.table[...], tokens)
         if self.loc_delta is not None:
             index = tokens - self.loc_token_start
             is_loc = (index >= 0) & (index < NUM_LOC_TOKENS)
@@ -454,6 +456,34 @@ class Embedder(nnx.Module):
 
     def _cap(self, logits: Array) -> Array:
         return logits if self.softcap is None else self.softcap * jnp.tanh(logits / self.softcap)
+
+
+def _rows_of(table: Float[Array, "V D"], tokens: Int[Array, "*batch"]) -> Float[Array, "*batch D"]:
+    """Rows of a table; where it is cut over `fsdp`, each device looks into its own part.
+
+    Left to itself XLA gathers the whole table for a large batch, and sums its gradient whole over
+    all devices. Here tokens and their rows go around within a copy of the parameters, and what is
+    summed over copies is a device's part.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    rows = tuple(name for name in ("replica", "data", "fsdp") if name in mesh.axis_names)
+    ways = mesh.shape.get("fsdp", 1)
+    splits = tokens.ndim > 1 and tokens.shape[0] % math.prod(mesh.shape[n] for n in rows) == 0
+    if ways == 1 or mesh.manual_axes or mesh.shape.get("tensor", 1) > 1 or not splits:
+        return table[tokens]
+    if table.shape[0] % ways or table.shape[0] < table.shape[1]:
+        return table[tokens]
+
+    def of_part(part: Array, tokens: Array) -> Array:
+        tokens = jax.lax.all_gather(tokens, "fsdp", axis=0, tiled=True)
+        place = tokens - jax.lax.axis_index("fsdp") * part.shape[0]
+        here = (place >= 0) & (place < part.shape[0])
+        found = jnp.where(here[..., None], part[jnp.where(here, place, 0)], 0)
+        return jax.lax.psum_scatter(found, "fsdp", scatter_dimension=0, tiled=True)
+
+    return jax.shard_map(
+        of_part, in_specs=(P("fsdp"), P(rows)), out_specs=P(rows), check_vma=False
+    )(table, tokens)
 
 
 def _float32_logits(hidden: Float[Array, "*batch D"], rows: Float[Array, "v D"]) -> Array:
