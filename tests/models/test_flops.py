@@ -160,3 +160,31 @@ def test_windows_of_a_tower_see_themselves_alone():
 
     per_pair = 4.0 * shape.images * vision.width
     assert of(whole) - of(vision) == per_pair * 2 * (64 * 64 - 64 * 16)
+
+
+def test_inner_layers_of_a_tower_are_merged_too():
+    """Two maps each, of four patches side by side, counted with the projector."""
+    plain = VisionConfig(
+        image_size=32,
+        patch_size=8,
+        width=16,
+        depth=3,
+        num_heads=2,
+        mlp_dim=24,
+        pool=2,
+        kind="qwen3",
+        position_side=3,
+    )
+    deep = dataclasses.replace(plain, deepstack=(0, 2))
+
+    def of(vision):
+        sizes = VLMConfig(vision, DECODER, 4, projector="merger")
+        model = nnx.eval_shape(lambda: VLM(sizes, rngs=nnx.Rngs(0)))
+        return step_flops(model, ("deepstack/",), SHAPE, remat=False)["projector"]
+
+    merged = 4 * plain.width
+    expected = 2.0 * SHAPE.images * plain.num_tokens * 2 * merged * (merged + DECODER.width)
+    added, without = of(deep), of(plain)
+    assert added.forward - without.forward == expected
+    # Of the weights, and of what goes in: a norm before them trains too.
+    assert added.backward - without.backward == 2 * expected
