@@ -39,7 +39,7 @@ class SlowToCompile(fakes.TinyModel):
 
     def __call__(self, *arguments, **options):
         x = super().__call__(*arguments, **options)
-        for _ in range(300):
+        for _ in range(120):
             x = jnp.tanh(x @ jnp.eye(x.shape[-1])[::-1])
         return x
 
