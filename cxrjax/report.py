@@ -14,10 +14,13 @@ another place for any of it:
     DIR/train/metrics.jsonl             --training_log  else DIR/metrics.jsonl
     DIR/train/run.json                  --run           else DIR/run.json
     DIR/notes.json                      --notes         keys: classes_seen_by_base, remarks
+    DIR/embedding.json                  --embedding     of tools.image_features: images as seen
 
-What of the last six lines is not there is said on the page. score.json says which benchmark it is.
+What of the lines from tables.md to notes.json is not there is said on the page. score.json says
+which benchmark it is.
 
-Up to 300 images the page is one file, beyond that a file and a folder beside it (--pictures). It
+Up to 300 images the page is one file, beyond that a file and a folder beside it (--pictures); the
+folder also has the radiographs with all their pixels, which are loaded when one looks closely. It
 opens from a disk and loads nothing else; `#q=QUESTION_ID` behind its address opens one answer. With
 --compare, which may be repeated, the systems of further work directories, scored on the same
 references, stand beside the first's as `<its name>/<system>`; and `tuned` of each, or else its last
@@ -36,7 +39,8 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_json_list, read_json_object, reading
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.lock import folder_lock
-from cxrjax.pages.results.cases import PICTURES, ranked_system
+from cxrjax.pages.results.cases import ranked_system
+from cxrjax.pages.results.pictures import PICTURES
 from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.progress import waiting
 
@@ -69,6 +73,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--run", type=Path, metavar="FILE")
     add("--score", type=Path, metavar="FILE")
     add("--notes", type=Path, metavar="FILE")
+    add("--embedding", type=Path, metavar="FILE")
     add("--codec", choices=sorted(CODECS), help="reads boxes of predictions that are text alone")
     add("--benchmark", choices=sorted(BENCHMARKS), help="default: the one that score.json names")
     add("--max_images", type=int, default=5000, help="radiographs shown at most (5000)")
@@ -78,9 +83,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         default="auto",
         help="in the page's file, in a folder beside it, or none: boxes alone (no image is read)",
     )
+    text = "radiographs kept beside the page with all their pixels, at most (1000)"
+    add("--full_pictures", type=int, default=1000, metavar="N", help=text)
     flags = parser.parse_args(argv)
     if flags.max_images < 1:
         parser.error(f"--max_images={flags.max_images}: expected at least 1")
+    if flags.full_pictures < 0:
+        parser.error(f"--full_pictures={flags.full_pictures}: expected at least 0")
     return flags
 
 
@@ -125,6 +134,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     notes |= {"run": read_json_object(run_file) if run_file else {}, "score": score}
     comparisons = scored_in / "comparisons.json"  # not there of a single system
     judged = scored_in / "judgements.jsonl"  # not there without a judge
+    embedding = flags.embedding or workdir / "embedding.json"  # not there unless it was asked for
     name = str(flags.benchmark or score.get("benchmark"))
     benchmark = BENCHMARKS[name]() if name in BENCHMARKS else None
     codec = _codec(flags.codec, score)
@@ -151,6 +161,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         curves=curves,
         comparisons=compared,
         judgements=read_judgements(judged) if judged.is_file() else None,
+        embedding=read_json_object(embedding) if flags.embedding or embedding.is_file() else None,
         training_log=log,
         notes={**notes, "missing": missing},
     )
@@ -163,6 +174,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             codec=codec,
             max_images=flags.max_images,
             pictures=flags.pictures,
+            full_pictures=flags.full_pictures,
         )
     print(page)
 

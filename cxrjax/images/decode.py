@@ -387,6 +387,8 @@ def _strips(height: int, width: int) -> Iterator[slice]:
 # the lower border bright abdomen. This form called none of the 90 inverted, and 85 of them after
 # inversion.
 _INVERSION_MARGIN = 10
+# What `audit_image` says of a picture with nothing on it.
+NEARLY_FLAT = "nearly flat: hardly any contrast, perhaps a wrong window"
 _FLAT_LEVELS = 8
 
 
@@ -416,5 +418,5 @@ def audit_image(image: UInt8[np.ndarray, "h w 3"]) -> list[str]:
     step = max(1, min(height, width) // 256)  # enough pixels for a percentile
     low, high = np.percentile(image[::step, ::step, 1], (0.5, 99.5))
     if high - low < _FLAT_LEVELS:
-        warnings.append("nearly flat: hardly any contrast, perhaps a wrong window")
+        warnings.append(NEARLY_FLAT)
     return warnings

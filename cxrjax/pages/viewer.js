@@ -7,6 +7,8 @@ picture  {url, preview, width, height, name}: width and height are what boxes ar
          preview, if there, is shown until url is there, and instead where it can't be had
 layers   [{name, title, colour, dash, editable, boxes: [{box: [x0, y0, x1, y1], label,
          confidence, kind}]}]; a box without a label shows its number alone
+         A picture larger than the screen: RadiographViewer.closely(picture, layers, about) shows it
+         in a dialog of its own, headed by its name and what `about` says.
 options  onEdit(boxes): the editable layer has changed; onSelect(index or -1); onDraw(is drawing)
 key(event) does what a key is for and says whether it was for anything: pages have keys too. */
 class RadiographViewer {
@@ -74,6 +76,7 @@ class RadiographViewer {
         button("+", "Larger (+)", () => this.zoom(1.25)), this.zoomShown),
       make("span", {class: "rv-group"}, level, span, this.invertButton,
         button("Reset", "Reset the window (w)", () => this.resetWindow())),
+      button("Save", "Save the picture with the boxes that are shown (PNG)", () => this.save()),
       this.toggles);
     this.stage = make("div", {class: "rv-stage"});
     this.note = make("p", {class: "rv-note", role: "status"});
@@ -138,8 +141,10 @@ class RadiographViewer {
         this.place();
       },
       error: () => {
-        if (mine !== this.opened || this.tile) return;
-        this.say("The picture could not be loaded.");
+        if (mine !== this.opened) return;
+        const smaller = url === this.picture.url && this.picture.preview;
+        if (smaller) this.say("Shown smaller: the file with all pixels is not beside this page.");
+        else if (!this.tile) this.say("The picture could not be loaded.");
       },
     });
   }
@@ -168,9 +173,65 @@ class RadiographViewer {
       part.setAttribute("slope", sign / this.span);
       part.setAttribute("intercept", 0.5 - sign * this.level / this.span);
     }
-    const plain = this.level === 0.5 && this.span === 1 && !this.inverted;
+    this.plain = this.level === 0.5 && this.span === 1 && !this.inverted;
     const canvas = this.osd && this.osd.drawer && this.osd.drawer.canvas;
-    if (canvas) canvas.style.filter = plain ? "" : `url(#rv-window-${this.number})`;
+    if (canvas) canvas.style.filter = this.plain ? "" : `url(#rv-window-${this.number})`;
+  }
+
+  // The picture as it is seen, window and boxes, with all its pixels as a PNG file.
+  async save() {
+    const {url, preview, width, name} = this.picture;
+    for (const source of [url, preview].filter(Boolean)) {
+      try {
+        const image = new Image();
+        image.src = source;
+        await image.decode();
+        const link = this.make("a", {download: `${name.replace(/[^\w.-]+/g, "_")}_boxes.png`});
+        link.href = URL.createObjectURL(await this.painted(image, image.naturalWidth / width));
+        link.click();
+        setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+        this.say(source === url ? "" : "Saved smaller: browsers do not hand on pictures of a disk.");
+        return;
+      } catch (error) {
+        // Of a page that is opened from a disk, pictures beside it may be seen and not read.
+      }
+    }
+    this.say("The picture could not be saved: open the page from a web server.");
+  }
+  painted(image, ofRecord) {
+    const canvas = this.make("canvas"), paint = canvas.getContext("2d");
+    const {naturalWidth: width, naturalHeight: height} = image;
+    // Small pictures are enlarged, or letters would cover them.
+    const times = Math.max(1, Math.ceil(1000 / Math.max(width, height))), scale = ofRecord * times;
+    [canvas.width, canvas.height] = [width * times, height * times];
+    if (!this.plain) paint.filter = `url(#rv-window-${this.number})`;
+    paint.drawImage(image, 0, 0, canvas.width, canvas.height);
+    paint.filter = "none";
+    const line = Math.max(2, canvas.width / 400), letters = Math.max(13, canvas.width / 50);
+    paint.font = `600 ${letters}px system-ui, sans-serif`;
+    for (const [place, layer] of this.layers.entries()) {
+      if (!layer.shown) continue;
+      const right = place % 2, below = place % 4 > 1; // as on the screen
+      layer.boxes.forEach((one, index) => {
+        const [x0, y0, x1, y1] = one.box.map((side) => side * scale);
+        paint.setLineDash((layer.dash || "").split(" ").filter(Boolean).map((part) => part * line / 2));
+        for (const [colour, thick] of [["rgb(0 0 0 / .5)", 2.5 * line], [layer.colour, line]]) {
+          [paint.strokeStyle, paint.lineWidth] = [colour, thick];
+          paint.strokeRect(x0, y0, x1 - x0, y1 - y0);
+        }
+        if (this.bare) return;
+        paint.setLineDash([]);
+        paint.textAlign = right ? "right" : "left";
+        const inside = !below && y0 < letters * 1.5;
+        const y = below ? y1 + letters : inside ? y0 + letters * 1.2 : y0 - letters / 2;
+        [paint.strokeStyle, paint.lineWidth, paint.fillStyle] = ["#000", letters / 4, layer.colour];
+        paint.strokeText(this.text(one, index), right ? x1 : x0, y);
+        paint.fillText(this.text(one, index), right ? x1 : x0, y);
+      });
+    }
+    return new Promise((done, failed) => {
+      canvas.toBlob((blob) => (blob ? done(blob) : failed(new Error("too large"))), "image/png");
+    });
   }
 
   // Between pixels of the record and pixels of the element.
@@ -516,6 +577,30 @@ class RadiographViewer {
     one.box = stretch ? this.stretched(one.box, "se", right * by, down * by)
       : this.moved(one.box, right * by, down * by);
     this.changed();
+  }
+
+  static closely(picture, layers, about = "") {
+    const dialog = RadiographViewer.dialog ??= RadiographViewer.makeDialog();
+    dialog.querySelector("b").textContent = picture.name;
+    dialog.querySelector("span").textContent = about;
+    dialog.showModal();
+    const viewer = RadiographViewer.inDialog ??=
+      new RadiographViewer(dialog.querySelector("div"), {}); // which has a size only now
+    viewer.show(picture, layers);
+    viewer.osd.canvas.focus();
+  }
+  static makeDialog() {
+    const dialog = document.createElement("dialog");
+    dialog.id = "closely";
+    dialog.setAttribute("aria-labelledby", "closely-name");
+    dialog.innerHTML = `<header><b id="closely-name"></b> <span></span>
+      <button type="button">Close (Esc)</button></header><div></div>`;
+    document.body.append(dialog);
+    dialog.querySelector("button").addEventListener("click", () => dialog.close());
+    dialog.addEventListener("keydown", (event) => {
+      if (event.target.type !== "range" && RadiographViewer.inDialog.key(event)) event.preventDefault();
+    });
+    return dialog;
   }
 }
 RadiographViewer.made = 0;

@@ -94,8 +94,20 @@ def test_the_studies(browser, tmp_path):
         out = f"--out={tmp_path / name}"
         build.main([f"--dataset={name}", source, out, "--processes=1"])
     made = [f"--{name}={tmp_path / name}" for name in ("cxr_qba", "gemex")]
-    study_page.main([source, *made, f"--out={page}", "--studies=2"])
+    for n in range(2):
+        pixels = np.full((500, 400), 90, np.uint8)
+        Image.fromarray(pixels).save(tmp_path / f"CXR{n}_1.png")
+    study_page.main([source, *made, f"--out={page}", "--studies=2", f"--image_root={tmp_path}"])
     assert _faults(browser, page) == []
+
+    def look(tab):
+        tab.locator("button.look").first.click()
+        tab.wait_for_selector("#closely[open] .rv-stage[data-shown=full]")
+        assert "400 x 500 pixels" in tab.inner_text("#closely header")
+        tab.keyboard.press("i")
+        assert tab.get_attribute(".rv-bar button:text('Invert')", "aria-pressed") == "true"
+
+    assert accessibility_faults(browser, page.as_uri(), look) == []
 
 
 @pytest.mark.slow

@@ -2,13 +2,18 @@
 
 import html.parser
 import json
+import types
 import zipfile
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from cxrjax import build
 from cxrjax.errors import UserError
-from cxrjax.pages.study_page import main, write_page
+from cxrjax.pages.study_page import _layers, main, write_page
+from cxrjax.papers.cxr_qba.native import NativeObservation
+from cxrjax.records import Answer, QARecord
 
 XML = """<eCitation><uId id="CXR{n}"/><Abstract>
 <AbstractText Label="INDICATION">Cough &lt;b&gt; {n}</AbstractText>
@@ -76,6 +81,60 @@ def test_report_graph_questions_and_answers_of_both(builds, tmp_path):
     records = [json.loads(line) for f in gemex.glob("records/*.jsonl") for line in f.open()]
     shown = [r for r in records if r["study_id"] in {f"CXR{n}" for n in drawn}]
     assert shown and all(r["question"] in found.text and r["reason"] in found.text for r in shown)
+
+
+def test_radiographs_are_shown_with_all_pixels_beside_the_page(builds, tmp_path):
+    source, cxr_qba, gemex = builds
+    images = tmp_path / "images"
+    images.mkdir()
+    for n in range(7):
+        Image.fromarray(np.full((500, 400), 20 * n, np.uint8)).save(images / f"CXR{n}_1.png")
+    out = tmp_path / "page.html"
+    write_page(source, out, cxr_qba, gemex, 8, 0, image_root=images)
+    page = out.read_text()
+    assert Tags(page).tags.count("img") == 7 and "found of CXR7_1" in page
+    full = sorted((tmp_path / "page_files").iterdir())
+    assert [one.name for one in full] == [f"full-{n}.jpg" for n in range(7)]
+    assert all(Image.open(one).size == (400, 500) for one in full)
+    assert all(f"page_files/{one.name}" in page for one in full)
+    write_page(source, out, cxr_qba, gemex, 1, 0, image_root=images)
+    assert len(list((tmp_path / "page_files").iterdir())) == 1, "no radiograph of an earlier page"
+
+
+def test_boxes_are_of_observations_and_of_regions_that_answers_name():
+    seen = {
+        "localization": {"a": {"image_id": "a", "bboxes": [[1, 2, 30, 40]]}},
+        "positiveness": "pos",
+    }
+    graph = types.SimpleNamespace(
+        observations={
+            str(n): NativeObservation.model_validate({"obs_id": str(n), "name": "n", **seen, **one})
+            for n, one in enumerate(
+                ({"obs_entities": ["lung nodule"]}, {"positiveness": "neg"}, {"from_report": False})
+            )
+        }
+    )
+    boxes = {"a": [[5, 6, 7, 8]], "b": [[1, 1, 2, 2]]}
+    answers = [
+        Answer(text="x", regions=regions, boxes_by_image=boxes)
+        for regions in (["heart", "mediastinum"], ["heart"])
+    ]
+    record = QARecord(
+        dataset="gemex",
+        split="test",
+        image_id="a",
+        image_path="a.png",
+        question_id="q",
+        question="?",
+        question_type="open_ended",
+        answers=answers,
+    )
+    found = {one["name"]: one["boxes"] for one in _layers("a", graph, [record])}
+    assert found == {
+        "CXR-QBA": [{"label": "lung nodule", "box": [1, 2, 30, 40]}],
+        "GEMeX": [{"label": "heart", "box": [5, 6, 7, 8]}],
+    }
+    assert _layers("c", graph, [record]) == []
 
 
 def test_which_are_drawn_is_decided_by_the_seed(builds, tmp_path):

@@ -1,6 +1,7 @@
 """The demo page in Gradio, which is imported here alone, kept to this machine and served."""
 
 import functools
+import itertools
 import logging
 import os
 import secrets
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from cxrjax.border.foreign_files import read_text
 from cxrjax.errors import ForeignError, UserError, first_line, optional
 from cxrjax.files import file_sha256
+from cxrjax.pages.demo import remarks
 from cxrjax.pages.demo.answers import LONGEST_QUESTION, Models, NamedFile
 from cxrjax.pages.demo.rendering import (
     DemoExample,
@@ -22,6 +25,7 @@ from cxrjax.pages.demo.rendering import (
     render_picture,
     render_status,
 )
+from cxrjax.pages.viewer import viewer_parts
 
 
 def import_gradio(uploads: Path) -> Any:
@@ -44,7 +48,8 @@ def import_gradio(uploads: Path) -> Any:
     )
 
 
-_CSS = Path(__file__).parent / "page.css"
+_FOLDER = Path(__file__).parent
+_SCRIPT = _FOLDER / "page.js"
 _TITLE = "Ask about an X-ray"
 _WARNING = (
     "**Research software. Not a medical device.** Not for diagnosis, treatment or advice. Answers "
@@ -56,12 +61,20 @@ _HERE = "Pictures stay on the machine that serves this page, until it is stopped
 _AWAY = "Pictures are sent to {}, whose models answer."
 _HELP = (
     "Every question goes to all models in the same words: the *base* as it was before tuning, and "
-    "the *tuned* one, or those of the server that the page asks. Below an answer are its tokens "
-    "with the probability that the model gave each, deeper in colour where lower. Dashed ones are "
-    "coordinates: each is one of 1,024, and "
-    "its neighbours have a share of the probability, so that low figures are usual for boxes and "
-    "for answers with boxes. The demo's base knows lungs and ten findings, asked for as in "
-    "`detect ILD`, and mostly answers `Unknown.` to what else it is asked."
+    "the *tuned* one, or those of the server that the page asks. Below an answer its tokens can be "
+    "opened, with the probability that the model gave each, deeper in colour where lower. Dashed "
+    "ones are coordinates: each is one of 1,024, and its neighbours have a share of the "
+    "probability, so that low figures are usual for boxes and for answers with boxes. The demo's "
+    "base knows lungs and ten findings, asked for as in `detect ILD`, and mostly answers "
+    "`Unknown.` to what else it is asked. In the viewer: `+` `-` zoom, `f` fits, `o` shows a pixel "
+    "as one, `i` inverts, `w` resets the window, `b` takes boxes off and on, arrows move; the "
+    "right mouse button drags the window."
+)
+# What page.js fills in.
+_VIEWER = '<div class="host"></div>'
+_HISTORY = (
+    '<div class="inside" hidden><h2>Asked in this tab</h2><ol class="kept"></ol></div>'
+    '<div class="past" role="region" aria-label="An earlier answer" hidden></div>'
 )
 _READY = "Choose a picture, ask a question."
 # What the browser may load. Gradio's own page needs inline scripts and compiles templates.
@@ -95,6 +108,7 @@ def serve(
     from cxrjax.pages.demo.gate import Gate
 
     examples = render_examples(folder / "examples")
+    viewer = viewer_parts()
     most = max_megabytes * serving.MIB
     blocks = make_page(gradio, models, examples, uploads, most)
     app = gradio.mount_gradio_app(
@@ -113,7 +127,8 @@ def serve(
         theme=gradio.themes.Base(
             font=["system-ui", "sans-serif"], font_mono=["ui-monospace", "monospace"]
         ),
-        css_paths=_CSS,
+        css="\n".join((read_text(_FOLDER / "page.css"), viewer.style)),
+        head="".join(f"<script>{one}</script>" for one in (viewer.script, read_text(_SCRIPT))),
     )
     # Gradio looks where the files of requests are only then. `Gate` does in any case.
     blocks.has_launched = True
@@ -139,6 +154,7 @@ def make_page(
     """
     from cxrjax.pages.demo.gate import GONE, upload_at  # it needs what Gradio brings
 
+    numbers = itertools.count(1)  # of what is shown
     truths = {example.sha256: example.truth for example in examples}
 
     def named(upload: str) -> NamedFile:
@@ -161,7 +177,10 @@ def make_page(
             picture = open_picture(named(upload))
         except Exception as error:
             return "", "", told(error)
-        return render_picture(picture, {}), "", render_status("Ask a question about it.")
+        shown = render_picture(picture, {}, number=next(numbers))
+        if empty := remarks.of_picture(picture.notes):
+            return shown, "", render_status(empty, problem=True)
+        return shown, "", render_status("Ask a question about it.")
 
     def answer(upload: str | None, question: str) -> Iterator[tuple[Any, Any, str]]:
         """Signs of life, then the picture with boxes, the answers, and what was asked."""
@@ -182,8 +201,11 @@ def make_page(
             yield as_is, "", told(error)
             return
         truth = asked_about(truths.get(file_sha256(file.path), ()), question)
-        shown = render_picture(picture, answers, truth)
-        yield shown, render_answers(answers), render_status(f"Asked: {question}")
+        number = next(numbers)
+        about = remarks.of_picture(picture.notes), remarks.of_question(question)
+        said = render_answers(answers, question, about, number)
+        shown = render_picture(picture, answers, truth, number)
+        yield shown, said, render_status(f"Asked: {question}")
 
     def until_ready() -> Iterator[str]:
         while models.progress:
@@ -202,7 +224,7 @@ def make_page(
         warning = _WARNING.format(where=where)
         gradio.Markdown(f"# {_TITLE}\n\n{warning}", elem_id="warning")
         with gradio.Row():
-            with gradio.Column(scale=5, min_width=300):
+            with gradio.Column(scale=7, min_width=300):
                 upload = gradio.File(label="X-ray: PNG, JPEG or DICOM", height=140, elem_id="xray")
                 question = gradio.Textbox(
                     label="Question",
@@ -212,9 +234,11 @@ def make_page(
                 )
                 ask = gradio.Button("Ask the models", variant="primary", elem_id="ask")
                 status = gradio.HTML(render_status(_READY), elem_id="status", **plain)
+                gradio.HTML(_VIEWER, elem_id="viewer", **plain)
                 picture = gradio.HTML(elem_id="picture", **plain)
             with gradio.Column(scale=6, min_width=300):
                 answers = gradio.HTML(elem_id="answers", **plain)
+                gradio.HTML(_HISTORY, elem_id="history", **plain)
                 gradio.Markdown(
                     "Examples: held-out radiographs with simulated lesions, shown with their truth"
                 )

@@ -1,9 +1,11 @@
 """The demo page's first pictures, and its pictures, answers and status as HTML."""
 
 import functools
+import itertools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jinja2
 import numpy as np
@@ -14,6 +16,7 @@ from cxrjax.files import file_sha256
 from cxrjax.grafts.build import read_pair
 from cxrjax.grafts.compose import render_graft
 from cxrjax.images.decode import audit_header, audit_image, read_image
+from cxrjax.pages.demo import remarks
 from cxrjax.pages.demo.answers import Answered, NamedFile
 from cxrjax.pages.results.marks import BOX, mark_words
 from cxrjax.papers.lungs.masks import find_lungs
@@ -21,7 +24,7 @@ from cxrjax.papers.lungs.native import read_folder
 from cxrjax.phantoms import render_phantom
 from cxrjax.phantoms.findings import STATISTICS
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.scoring.overlays import TRUTH, jpeg_data_uri, system_colours
+from cxrjax.scoring.overlays import TRUTH, data_uri, jpeg, system_colours
 from cxrjax.scoring.text_tables import template
 
 # Held-out radiographs that ship, and what to ask about each; with the lesions that `make demo`
@@ -124,18 +127,20 @@ def asked_about(truth: tuple[TrueBox, ...], question: str) -> tuple[TrueBox, ...
     return tuple(one for one in truth if not named or one.label in named)
 
 
-_LONG_SIDE = 1024  # of a picture on the page
+_QUALITY = 92  # of JPEG: pictures are looked at closely
 
 
 class Picture(NamedTuple):
     """An image as the page shows it.
 
     Attributes:
-        source: a `data:` address, shrunk.
+        name: of the file.
+        source: a `data:` address of all its pixels.
         height, width: of the original.
         notes: what people trip over, see `audit_header` and `audit_image`.
     """
 
+    name: str
     source: str
     height: int
     width: int
@@ -151,33 +156,83 @@ def open_picture(file: NamedFile) -> Picture:
     """
     image = read_image(file)
     notes = (*audit_header(file), *audit_image(image))
-    return Picture(jpeg_data_uri(image, _LONG_SIDE), image.shape[0], image.shape[1], notes)
+    height, width = image.shape[:2]
+    source = data_uri(jpeg(image, max(height, width), quality=_QUALITY))
+    return Picture(file.name, source, height, width, notes)
 
 
 def render_picture(
-    picture: Picture, answers: Mapping[str, Answered], truth: tuple[TrueBox, ...] = ()
+    picture: Picture,
+    answers: Mapping[str, Answered],
+    truth: tuple[TrueBox, ...] = (),
+    number: int = 0,
 ) -> str:
-    """HTML of the picture with every model's boxes on it.
+    """HTML that has the viewer show the picture with every model's boxes on it.
 
     Args:
         truth: boxes to show beside them, of a picture whose truth is known.
+        number: of what is shown, by which page.js tells one from the next.
     """
-    boxes = {name: [box.fractions for box in answer.boxes] for name, answer in answers.items()}
-    layers = {name: [(str(n + 1), box) for n, box in enumerate(b)] for name, b in boxes.items()}
+    size = picture.width, picture.height
+    boxes: dict[str, list[dict[str, Any]]] = {
+        name: [{"box": _scaled(one.fractions, size), "confidence": one.confidence} for one in said]
+        for name, said in ((name, answer.boxes) for name, answer in answers.items())
+    }
     if truth:
-        layers = {TRUTH: [(one.label, one.box) for one in truth], **layers}
+        of_truth = [{"box": _scaled(one.box, size), "label": one.label} for one in truth]
+        boxes = {TRUTH: of_truth, **boxes}
+    colours = system_colours(boxes)
+    layers = [
+        {"name": name, "title": name, "colour": colours[name], "boxes": found, "dash": dash}
+        for (name, found), dash in zip(boxes.items(), itertools.cycle(_DASHES), strict=False)
+    ]
+    shown = {
+        "url": picture.source,
+        "width": picture.width,
+        "height": picture.height,
+        "name": picture.name,
+    }
     return _template("picture.html.j2").render(
-        picture=picture, layers=layers, colours=system_colours(layers)
+        picture=picture,
+        number=number,
+        shown=json.dumps({"picture": shown, "layers": layers}, ensure_ascii=False),
     )
 
 
-def render_answers(answers: Mapping[str, Answered]) -> str:
-    """HTML of what the models say: text, boxes in pixels, probabilities of all tokens."""
+# Of truth and models, in their order: colours alone do not tell lines apart for everybody.
+_DASHES = ("", "8 4", "3 3")
+
+
+def _scaled(
+    box: tuple[float, float, float, float], size: tuple[int, int]
+) -> tuple[float, float, float, float]:
+    """Fractions as pixels."""
+    (x0, y0, x1, y1), (width, height) = box, size
+    return x0 * width, y0 * height, x1 * width, y1 * height
+
+
+def render_answers(
+    answers: Mapping[str, Answered],
+    question: str = "",
+    about: Sequence[str] = (),
+    number: int = 0,
+) -> str:
+    """HTML of what the models say: text, boxes in pixels, probabilities of all tokens.
+
+    Args:
+        question: that they answer.
+        about: sentences on the picture and the question, to be read first.
+        number: as for `render_picture`.
+    """
     return _template("answers.html.j2").render(
         answers={
-            name: (answer, mark_words(answer.text, "")[0]) for name, answer in answers.items()
+            name: (answer, mark_words(answer.text, "")[0], remarks.of_answer(question, answer))
+            for name, answer in answers.items()
         },
         colours=system_colours(answers),
+        question=question,
+        remarks=[one for one in about if one],
+        number=number,
     )
 
 

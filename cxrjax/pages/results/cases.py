@@ -10,28 +10,23 @@ question, in columns, and parts with texts, boxes and pictures of `IMAGES_PER_PA
 import json
 import math
 import random
-import shutil
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from jaxtyping import UInt8
-
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.files import replace_text
-from cxrjax.images.decode import read_image
 from cxrjax.input_pipeline.wording import says_unknown
 from cxrjax.pages.results.errors import errors_of
 from cxrjax.pages.results.marks import Marker, Piece, in_words, mark_words
+from cxrjax.pages.results.pictures import Picture
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, read_records
 from cxrjax.scoring.benchmark import Benchmark
-from cxrjax.scoring.overlays import TUNED, data_uri, jpeg
+from cxrjax.scoring.overlays import TUNED
 from cxrjax.scoring.predictions import Prediction, read_boxes, read_predictions
 from cxrjax.scoring.scores import Outcome
 
@@ -366,17 +361,18 @@ class CaseData:
         self._texts, self._parses, self._labels = _Names(), _Names(["ok"]), _Names()
         self._notes = _Names()  # thousands of answers have the same few
 
-    def parts(self, pictures: Iterable[tuple[str | None, float]]) -> Iterator[list[dict[str, Any]]]:
+    def parts(self, pictures: Iterable[Picture]) -> Iterator[list[dict[str, Any]]]:
         """The parts in order; all are to be taken before `index` is.
 
         Args:
-            pictures: of each case, the address of its picture (None without one) and its height by
-                its width.
+            pictures: of each case.
         """
         part: list[dict[str, Any]] = []
-        for case, (address, ratio) in zip(self._cases, pictures, strict=True):
+        for case, picture in zip(self._cases, pictures, strict=True):
             questions = [self._question(question) for question in case.questions]
-            part.append({"src": address, "ratio": round(ratio, 4), "q": questions})
+            full = {} if picture.full is None else {"full": picture.full}
+            size = [picture.width, picture.height]
+            part.append({"src": picture.address, **full, "size": size, "q": questions})
             if len(part) == IMAGES_PER_PART:
                 yield part
                 part = []
@@ -483,91 +479,7 @@ def _iou(answer: SystemAnswer | None) -> int:
     return -1 if answer is None or answer.outcome.iou is None else round(100 * answer.outcome.iou)
 
 
-# With more images than this, pictures and texts stand in a folder beside the page.
-MOST_IN_ONE_FILE = 300
-FOLDER = "index_files"
-# How pictures come to the page; `auto` is `file` or `folder`, by their number.
-PICTURES = ("auto", "file", "folder", "none")
-_THREADS = 2
-# Of the page without its tables; and what is tried of pictures, long side and quality, to stay
-# within it. The page shows them 420 pixels wide.
-_INLINE_BYTES = 5_000_000
-_INLINE_FORMS = ((512, 82), (448, 75), (448, 65), (384, 60), (320, 55), (288, 45))
-
-# A case's picture: its address on the page (None without one), and its height by its width.
-Picture = tuple[str | None, float]
-
-
-def no_pictures(cases: Sequence[Case]) -> Iterator[Picture]:
-    """Boxes are drawn on a blank of the image's shape."""
-    for case in cases:
-        height, width = case.image_hw or (1, 1)
-        yield None, height / width
-
-
-def inline_pictures(cases: Sequence[Case], image_root: Path, texts: int) -> Iterator[Picture]:
-    """Pictures as `data:` addresses, the smaller the more there are and the more is said.
-
-    Args:
-        texts: characters that the page's texts take.
-
-    Raises:
-        UserError: an image that cannot be read.
-    """
-
-    most = (_INLINE_BYTES - texts) * 3 // 4 // max(1, len(cases))  # base64: 3 bytes as 4
-
-    def shrink(case: Case) -> Picture:
-        image = read_image(image_root / case.image_path)
-        return data_uri(_small(image, most)), image.shape[0] / image.shape[1]
-
-    return _in_threads(shrink, cases)
-
-
-def _small(image: UInt8[np.ndarray, "..."], most: int) -> bytes:
-    """The first of the forms with at most so many bytes, else the last."""
-    for form in _INLINE_FORMS:
-        content = jpeg(image, *form)
-        if len(content) <= most:
-            break
-    return content
-
-
-def picture_files(cases: Sequence[Case], image_root: Path, folder: Path) -> Iterator[Picture]:
-    """Pictures as files in `folder`, called by their numbers.
-
-    Raises:
-        UserError: an image that cannot be read.
-    """
-    numbers = {case.image_id: number for number, case in enumerate(cases)}
-
-    def write(case: Case) -> Picture:
-        image = read_image(image_root / case.image_path)
-        path = folder / f"image-{numbers[case.image_id]}.jpg"
-        path.write_bytes(jpeg(image, long_side=768))
-        return f"{folder.name}/{path.name}", image.shape[0] / image.shape[1]
-
-    return _in_threads(write, cases)
-
-
-def empty_folder(out_dir: Path, wanted: bool) -> Path:
-    """The folder beside the page, without what an earlier page left in it; gone if not wanted."""
-    folder = out_dir / FOLDER
-    if folder.exists():
-        shutil.rmtree(folder)
-    if wanted:
-        folder.mkdir(parents=True)
-    return folder
-
-
 def write_part(folder: Path, number: int, content: Any) -> None:
     """A part as a script: a page that is opened from a disk may read scripts and nothing else."""
     text = f"cxrjaxPart({number}, {script_json(content)});\n"
     replace_text(folder / f"part-{number}.js", text)
-
-
-def _in_threads(make: Callable[[Case], Picture], cases: Sequence[Case]) -> Iterator[Picture]:
-    """In order. Decoding leaves Python's lock to others; few at a time are in memory."""
-    with ThreadPoolExecutor(_THREADS) as pool:
-        for start in range(0, len(cases), 4 * _THREADS):
-            yield from pool.map(make, cases[start : start + 4 * _THREADS])

@@ -18,24 +18,28 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_packaged, replace_text, writing
 from cxrjax.pages.results import tables
 from cxrjax.pages.results.cases import (
-    FOLDER,
-    MOST_IN_ONE_FILE,
-    PICTURES,
     SAMPLE_SEED,
     Case,
     CaseData,
     collect_cases,
-    empty_folder,
-    inline_pictures,
-    no_pictures,
-    picture_files,
     ranked_system,
     script_json,
     write_part,
 )
 from cxrjax.pages.results.curves import charts, system_charts
+from cxrjax.pages.results.embeddings import embedding_plots
 from cxrjax.pages.results.errors import KINDS, SAME_IOU
 from cxrjax.pages.results.marks import mark_facts, mark_words
+from cxrjax.pages.results.pictures import (
+    FOLDER,
+    MOST_IN_ONE_FILE,
+    PICTURES,
+    empty_folder,
+    inline_pictures,
+    no_pictures,
+    picture_files,
+)
+from cxrjax.pages.results.plots import Look, Plot
 from cxrjax.pages.results.studies import Judgements, gemex_studies
 from cxrjax.pages.viewer import viewer_parts
 from cxrjax.records import about_terms
@@ -46,9 +50,10 @@ from cxrjax.scoring.text_tables import template
 
 # Keys of `notes`; all are optional.
 NOTE_KEYS = ("classes_seen_by_base", "remarks", "run", "score", "missing")
-# What a browser may load for the page: the file itself and, of the folder, scripts and pictures.
+# What a browser may load for the page: the file itself and pictures of the folder, scripts as well.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
 _FILE_POLICY = _POLICY + "script-src 'unsafe-inline'; img-src data:"
+_PICTURES_POLICY = _FILE_POLICY + " 'self' file:"
 _FOLDER_POLICY = _POLICY + "script-src 'unsafe-inline' 'self' file:; img-src 'self' file: data:"
 
 
@@ -65,6 +70,7 @@ class Inputs:
         curves: content of curves.json.
         comparisons: content of comparisons.json.
         judgements: a judge's marks of single answers, or None.
+        embedding: content of embedding.json (cxrjax/tools/image_features.py), or None.
         training_log: metrics.jsonl of the training, or None (the page then says so).
         notes: what no file says: `classes_seen_by_base` (marked in tables by class), `remarks`
             (sentences printed under the title), `run` (content of run.json), `score` (of
@@ -80,6 +86,7 @@ class Inputs:
     curves: Mapping[str, Any] = field(default_factory=dict)
     comparisons: Sequence[Mapping[str, Any]] = ()
     judgements: Judgements | None = None
+    embedding: Any = None
     training_log: Path | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -93,6 +100,8 @@ class _SystemView:
     style: int
 
 
+# By `style`, as the style sheet has them.
+_DASHES: tuple[tuple[float, ...], ...] = ((), (5, 3), (8, 4), (3, 3))
 _TRUTH = _SystemView(TRUTH, COLOURS[TRUTH], 0)
 
 
@@ -105,6 +114,7 @@ def write_page(
     codec: Codec | None = None,
     max_images: int = 5000,
     pictures: str = "auto",
+    full_pictures: int = 1000,
 ) -> Path:
     """Writes `out_dir/index.html`, and the folder beside it if one is used; returns its path.
 
@@ -114,6 +124,8 @@ def write_page(
         max_images: images at most.
         pictures: one of `PICTURES`: everything in the file, or in a folder beside it, or no
             pictures; `auto` takes the folder for more than MOST_IN_ONE_FILE images.
+        full_pictures: images that are in the folder with all their pixels, at most; none of them
+            for `file`.
 
     Raises:
         UserError: a file is missing or not what the contract says, an image cannot be read, or
@@ -140,11 +152,17 @@ def write_page(
         studies = gemex_studies(
             inputs.references, inputs.predictions, root, codec, inputs.judgements
         )
+    seen: list[Plot] = []
+    if inputs.embedding is not None:
+        seen = embedding_plots(inputs.embedding, cases, list(inputs.predictions))
     many = len(cases) > MOST_IN_ONE_FILE
     in_folder = pictures == "folder" or (many and pictures in ("auto", "none"))
     with writing(out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
-        content = _case_content(inputs, cases, figures["answering"], out_dir, pictures, in_folder)
+        full = 0 if pictures == "file" else full_pictures
+        content = _case_content(
+            inputs, cases, figures["answering"], out_dir, pictures, in_folder, full
+        )
         html = _render(
             **figures,
             **content,
@@ -156,9 +174,14 @@ def write_page(
             shown=len(cases),
             by_facts=by_facts,
             studies=studies,
+            embeddings=seen,
             score_name=inputs.judgements.name if inputs.judgements else "",
             pictures=pictures,
-            policy=_FOLDER_POLICY if in_folder else _FILE_POLICY,
+            policy=_FOLDER_POLICY
+            if in_folder
+            else _PICTURES_POLICY
+            if content["has_full"]
+            else _FILE_POLICY,
         )
         path = out_dir / "index.html"
         replace_text(path, html)
@@ -178,7 +201,8 @@ def _figures(inputs: Inputs, benchmark: Benchmark[Any] | None) -> dict[str, Any]
             parts.append(part)
     # comparisons.json has them too, and more exactly.
     parts = [part for part in parts if not part.title.endswith("Systems compared")]
-    first, further = system_charts(inputs.curves)
+    looks = {system.name: Look(system.colour, _DASHES[system.style]) for system in systems}
+    first, further = system_charts(inputs.curves, looks)
     log = inputs.training_log
     training, absent = charts(log) if log is not None else ([], [])
     notes = inputs.notes
@@ -217,6 +241,7 @@ def _case_content(
     out_dir: Path,
     pictures: str,
     in_folder: bool,
+    full: int,
 ) -> dict[str, Any]:
     """Everything on the page that is of single questions; writes the folder, if one is used."""
     folder = empty_folder(out_dir, in_folder)
@@ -224,13 +249,15 @@ def _case_content(
     if pictures == "none":
         drawn = no_pictures(cases)
     elif in_folder:
-        drawn = picture_files(cases, inputs.image_root, folder)
+        drawn = picture_files(cases, inputs.image_root, folder, full)
     else:
         texts = sum(len(script_json(part)) for part in data.parts(no_pictures(cases)))
         texts += len(script_json(data.index())) + sum(map(len, viewer_parts()))
-        drawn = inline_pictures(cases, inputs.image_root, texts)
+        drawn = inline_pictures(cases, inputs.image_root, texts, folder, full)
     parts: list[Markup] = []
+    has_full = False
     for number, part in enumerate(data.parts(drawn)):
+        has_full = has_full or any("full" in one for one in part)
         if in_folder:
             write_part(folder, number, part)
         else:
@@ -247,6 +274,7 @@ def _case_content(
     return {
         "index": Markup(script_json(index)),
         "parts": parts,
+        "has_full": has_full,
         "judged": judged,
         "kinds": {
             bit: told

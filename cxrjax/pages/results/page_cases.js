@@ -183,29 +183,18 @@
 
   // A card's picture in the viewer, with the boxes that the card has; those off on the page are off at first.
   const DASHES = ['', '5 3', '8 4', '3 3'];  // of .line-0 and so on
-  const closely = byId('closely');
-  let viewer = null;
-  const lookAt = card => {
-    const { item, content, node } = card, id = images.id[item.image], off = hidden();
-    const width = node.querySelector('img').naturalWidth || WIDTH, height = width * content.ratio;
-    closely.querySelector('b').textContent = id;
-    closely.querySelector('span').textContent = images.about[item.image];
-    closely.showModal();
-    viewer ??= new RadiographViewer(byId('viewer'), {});
-    viewer.show({ url: content.src, width, height, name: `Radiograph ${id}` }, looks.map(([system, { name, colour, style }]) => ({
+  const lookAt = ({ item, content, ...card }) => {
+    const id = images.id[item.image], off = hidden(), [width, height] = content.size;
+    const picture = { url: content.full ?? content.src, preview: content.full ? content.src : '', width, height, name: id };
+    RadiographViewer.closely(picture, looks.map(([system, { name, colour, style }]) => ({
       name: system < 0 ? 'truth' : `system-${system}`, title: name, colour, dash: DASHES[style], shown: !off.has(system),
       // Questions about one finding have the same box: it is there once.
-      boxes: [...new Map(boxesOf(card, system, width, height).map(one => [`${one.box} ${one.label} ${one.confidence}`, one])).values()],
-    })));
-    viewer.osd.canvas.focus();
+      boxes: [...new Map(boxesOf({ item, content, ...card }, system, width, height).map(one => [`${one.box} ${one.label} ${one.confidence}`, one])).values()],
+    })), [images.about[item.image], `${width} x ${height} pixels`].filter(Boolean).join(' · '));
   };
-  closely?.querySelector('header button').addEventListener('click', () => closely.close());
-  closely?.addEventListener('keydown', event => {
-    if (event.target.type !== 'range' && viewer.key(event)) event.preventDefault();
-  });
 
   const makeCard = (item, content) => {
-    const id = images.id[item.image], height = Math.round(WIDTH * content.ratio), boxed = content.q.some(q => q.boxes.length || q.answers.some(a => a?.boxes.length));
+    const id = images.id[item.image], height = Math.round(WIDTH * content.size[1] / content.size[0]), boxed = content.q.some(q => q.boxes.length || q.answers.some(a => a?.boxes.length));
     const svg = element('svg:svg', { viewBox: `0 0 ${WIDTH} ${height}`, role: 'img' });
     const pictured = content.src !== null || boxed;
     const frame = element(content.src === null ? 'div' : 'button', { class: 'frame', type: content.src !== null && 'button' }, content.src === null ? '' : element('img', { src: content.src, alt: `Radiograph ${id}`, loading: 'lazy', width: WIDTH, height }), svg);

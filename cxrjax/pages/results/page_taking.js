@@ -1,7 +1,7 @@
 // Buttons that save a figure as SVG and CSV, and a table as CSV. Nothing is sent anywhere.
 (() => {
   'use strict';
-  const LOOKS = ['fill', 'stroke', 'stroke-width', 'stroke-dasharray', 'stroke-linejoin', 'opacity', 'font-family', 'font-size', 'font-weight'];
+  const LOOKS = ['fill', 'stroke', 'stroke-width', 'stroke-dasharray', 'stroke-linejoin', 'stroke-opacity', 'fill-opacity', 'opacity', 'text-anchor', 'font-family', 'font-size', 'font-weight'];
   const save = (name, type, text) => {
     const link = Object.assign(document.createElement('a'), { href: URL.createObjectURL(new Blob([text], { type })), download: name });
     link.click();
@@ -15,6 +15,7 @@
     svg.querySelectorAll('*').forEach((node, at) => {
       const style = getComputedStyle(node);
       for (const look of LOOKS) copies[at].setAttribute(look, style.getPropertyValue(look));
+      copies[at].removeAttribute('style');
     });
     const paper = document.createElementNS(copy.namespaceURI, 'rect');
     for (const [key, value] of Object.entries({ width, height, fill: getComputedStyle(svg.parentElement).backgroundColor })) paper.setAttribute(key, value);

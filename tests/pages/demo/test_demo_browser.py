@@ -4,7 +4,6 @@ import http.client
 import importlib.util
 import os
 import re
-import shutil
 import signal
 import struct
 import subprocess
@@ -13,19 +12,20 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import PIL.Image
 import pydicom
 import pytest
 from pydicom.dataset import Dataset, FileMetaDataset
 from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian, generate_uid
 
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
+from tests.pages.axe import accessibility_faults
+from tests.pages.chromium import chromium
+
 WITHOUT = importlib.util.find_spec("gradio") is None
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(WITHOUT, reason="needs Gradio, which `make app` has"),
 ]
-FLAGS = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
-FLAGS += "disable-component-update disable-sync"
 PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
 ROOT = Path(__file__).parents[3]
 MEGABYTES = 4
@@ -78,15 +78,8 @@ def served(base, tuned, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium (Debian's package chromium)")
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=[f"--{flag}" for flag in FLAGS.split()]
-        )
+    with chromium() as launched:
         yield launched
-        launched.close()
 
 
 class Tab:
@@ -115,9 +108,14 @@ class Tab:
 
     def boxes(self, system):
         """Their places on the screen: x, y, width, height."""
-        found = self.page.query_selector_all(f'#picture g[data-system="{system}"] rect')
+        self.page.wait_for_selector("#viewer .rv-stage[data-shown=full]")
+        found = self.page.query_selector_all(f"#viewer .rv-{system} .rv-line")
         assert all(box.is_visible() for box in found)
         return [tuple(box.bounding_box().values()) for box in found]
+
+    def shows_nothing(self):
+        told = self.page.query_selector("#picture .to-show, #answers .answer")
+        return told is None and not self.page.is_visible("#viewer .rv-stage")
 
     def look(self, name):
         """A screenshot to look at, where a folder for them is named."""
@@ -151,7 +149,7 @@ def test_an_example_shows_answers_boxes_and_probabilities(opened, viewport):
     tab.page.click("#examples button:has-text('lungs')")
     assert tab.says("Asked") == "Asked: Where are the lungs?"
     tab.look(f"answer_{viewport['width']}")
-    shown = tab.page.query_selector("#picture img").bounding_box()
+    shown = tab.page.query_selector("#viewer .rv-stage").bounding_box()
     assert shown["width"] > 250
     for system in ("base", "truth"):
         boxes = tab.boxes(system)
@@ -168,9 +166,61 @@ def test_an_example_shows_answers_boxes_and_probabilities(opened, viewport):
         assert re.search(r"as a whole:\s*[<>]?[\d.]+ %", answer.inner_text())
         tokens = answer.query_selector_all(".tokens li")
         assert tokens and all(re.search(r"\d %$", token.inner_text()) for token in tokens)
+    tab.page.click('#answers [data-system="base"] summary')
     base = tab.page.inner_text('#answers [data-system="base"]')
     assert "<loc" in base and re.search(r"1\s+\d+ to \d+\s+\d+ to \d+\s+[\d.]+ %", base)
     assert tab.page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+def test_what_was_asked_before_is_shown_again_and_saved(opened, tmp_path):
+    tab = opened()
+    for question in ("Where are the lungs?", "where is the cardiomegly?"):
+        if question.islower():
+            tab.page.fill("#question textarea, #question input", question)
+            tab.page.click("#ask")
+        else:
+            tab.page.click("#examples button:has-text('lungs')")
+        tab.says(f"Asked: {question}")
+        tab.page.wait_for_selector(f"#history .kept button:has-text({question!r})")
+    assert "was “cardiomegaly” meant?" in tab.page.inner_text("#answers .remark >> nth=0")
+    tab.page.click("#history .kept button:has-text('lungs')")
+    assert tab.page.locator("#history .past .answer").count() == 2
+    assert not tab.page.is_visible("#answers")
+    assert len(tab.boxes("base")) == 2
+    texts = tab.page.locator("#viewer .rv-base text").all_text_contents()
+    assert [bool(re.fullmatch(r"\d 0\.\d\d", text)) for text in texts] == [True, True]
+    with tab.page.expect_download() as download:
+        tab.page.click("#viewer button:has-text('Save')")
+    download.value.save_as(tmp_path / "saved.png")
+    pixels = np.asarray(PIL.Image.open(tmp_path / "saved.png").convert("RGB")).astype(int)
+    yellow = np.abs(pixels - [255, 214, 10]).max(axis=-1) < 30
+    assert download.value.suggested_filename.endswith("_boxes.png") and yellow.sum() > 200
+    tab.page.focus("#viewer .openseadragon-canvas")
+    tab.page.keyboard.press("b")
+    assert tab.page.locator("#viewer .rv-box").count() == 0
+    tab.page.click("#history .kept button:has-text('cardiomegly')")
+    assert tab.page.is_visible("#answers")
+
+
+def test_a_picture_with_nothing_on_it_is_called_empty(opened, tmp_path):
+    tab = opened()
+    PIL.Image.fromarray(np.full((60, 80), 90, np.uint8)).save(tmp_path / "grey.png")
+    tab.upload(tmp_path / "grey.png")
+    tab.says("nearly empty")
+    tab.page.fill("#question textarea, #question input", "detect ILD")
+    tab.page.click("#ask")
+    tab.says("Asked")
+    assert "nearly empty" in tab.page.inner_text("#answers .remark >> nth=0")
+
+
+def test_nothing_serious_is_in_the_way(browser, served):
+    def ask(tab):
+        tab.set_default_timeout(120_000)
+        tab.click("#examples button:has-text('lungs')")
+        tab.wait_for_selector("#viewer .rv-stage[data-shown=full]")
+        tab.wait_for_selector("#answers .answer")
+
+    assert accessibility_faults(browser, served.address, ask) == []
 
 
 def test_an_upload_and_a_question_by_keyboard(opened, picture):
@@ -204,7 +254,7 @@ def test_a_bad_file_is_named_and_nothing_of_the_last_one_stays(opened, picture, 
     tab.page.click("#examples button:has-text('Cardiomegaly')")
     tab.says("Asked")
     tab.clear()
-    assert not tab.page.query_selector("#picture img, #answers .answer")
+    assert tab.shows_nothing()
     whole = picture("whole.png").read_bytes()
     for name, content, says in (
         ("notes.png", b"no picture at all", "notes.png: not PNG, JPEG or DICOM"),
@@ -216,7 +266,7 @@ def test_a_bad_file_is_named_and_nothing_of_the_last_one_stays(opened, picture, 
         said = tab.says(says)
         assert str(tmp_path) not in said and "uploads" not in said
         tab.look(f"bad_{name}")
-        assert not tab.page.query_selector("#picture img, #answers .answer")
+        assert tab.shows_nothing()
         tab.clear()
 
 
@@ -249,7 +299,7 @@ def test_very_large_files_are_refused_and_the_page_goes_on(opened, picture, tmp_
     tab.upload(heavy)
     tab.page.wait_for_selector("text=/exceed|too large|maximum/i")
     tab.look("heavy")
-    assert not tab.page.query_selector("#picture img")
+    assert not tab.page.query_selector("#picture .to-show")
     tab.page.reload()
     tab.page.wait_for_selector("#examples button img")
     tab.says("Choose a picture")
@@ -288,8 +338,11 @@ def test_a_dicom_file_is_shown_as_a_viewer_shows_it(opened, tmp_path):
     tab.says("Ask a question about it")
     assert "90 x 70 pixels" in tab.page.inner_text("#picture")
     left, right = tab.page.evaluate(
-        """() => {
-          const image = document.querySelector('#picture img');
+        """async () => {
+          const image = new Image();
+          const told = document.querySelector('#picture .to-show').dataset.shown;
+          image.src = JSON.parse(told).picture.url;
+          await image.decode();
           const c = document.createElement('canvas');
           [c.width, c.height] = [image.naturalWidth, image.naturalHeight];
           const context = c.getContext('2d');

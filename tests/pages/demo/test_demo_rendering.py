@@ -1,6 +1,11 @@
 """HTML of pictures and answers."""
 
+import base64
+import io
+import json
+
 import html5lib
+import PIL.Image
 import pytest
 
 from cxrjax.images.files import ImageError
@@ -15,7 +20,6 @@ from cxrjax.pages.demo.rendering import (
 )
 
 EVIL = "<script>window.hit=1</script>{{ 7 * 7 }}"
-_SVG = "{http://www.w3.org/2000/svg}"
 
 
 def _parse(text):
@@ -44,18 +48,25 @@ def test_boxes_stand_where_they_belong(picture):
     opened = open_picture(NamedFile(picture(height=60, width=80), "x.png"))
     assert (opened.height, opened.width) == (60, 80)
     truth = (TrueBox("ILD", (0.6, 0.5, 0.9, 1.0)),)
-    tree = _parse(
-        render_picture(opened, {"base": _answered(boxes=()), "tuned": _answered()}, truth)
-    )
-    layers = {g.get("data-system"): g for g in tree.iter(f"{_SVG}g")}
-    assert [len(layer.findall(f"{_SVG}rect")) for layer in layers.values()] == [1, 0, 1]
-    (rect,) = layers["tuned"].findall(f"{_SVG}rect")
-    # The picture is 1000 wide, and as high as its shape says.
-    assert [float(rect.get(name)) for name in ("x", "y", "width", "height")] == [200, 75, 200, 150]
-    assert layers["tuned"].find(f"{_SVG}text").text == "tuned 1"
-    assert layers["truth"].find(f"{_SVG}text").text == "truth ILD"
-    (image,) = tree.iter("img")
-    assert image.get("src").startswith("data:image/jpeg;base64,")
+    html = render_picture(opened, {"base": _answered(boxes=()), "tuned": _answered()}, truth, 7)
+    (node,) = (one for one in _parse(html).iter("div"))
+    assert node.get("data-number") == "7"
+    shown = json.loads(node.get("data-shown"))
+    layers = {layer["name"]: layer["boxes"] for layer in shown["layers"]}
+    assert list(layers) == ["truth", "base", "tuned"]
+    # In pixels of the original, which has as many as the picture.
+    assert layers["truth"] == [{"box": pytest.approx([48, 30, 72, 60]), "label": "ILD"}]
+    assert layers["base"] == []
+    assert layers["tuned"] == [{"box": pytest.approx([16, 6, 32, 18]), "confidence": 0.25}]
+    content = base64.b64decode(shown["picture"]["url"].removeprefix("data:image/jpeg;base64,"))
+    assert PIL.Image.open(io.BytesIO(content)).size == (80, 60)
+    assert (shown["picture"]["width"], shown["picture"]["height"]) == (80, 60)
+
+
+def test_all_pixels_are_shown(picture):
+    opened = open_picture(NamedFile(picture("big.png", 1200, 1500), "big.png"))
+    content = base64.b64decode(opened.source.removeprefix("data:image/jpeg;base64,"))
+    assert PIL.Image.open(io.BytesIO(content)).size == (1500, 1200)
 
 
 def test_answers_show_everything_as_text():

@@ -1,11 +1,13 @@
 """The single answers of the page: which, with what boxes, marks and outcomes."""
 
 import base64
+import html
 import io
 import json
 from dataclasses import replace
 
 import numpy as np
+import pydicom
 import pytest
 from PIL import Image
 
@@ -70,7 +72,7 @@ def test_without_a_benchmark_nobody_decides(page):
 def test_the_embedded_picture_is_the_radiograph(page):
     image = page.cases(page.read())["cases"][0]
     picture = Image.open(io.BytesIO(base64.b64decode(image["src"].partition(",")[2])))
-    assert picture.size == (page.width, page.height) and image["ratio"] == 1.25
+    assert picture.size == (page.width, page.height) == tuple(image["size"])
     difference = np.asarray(picture, np.float32) - np.linspace(20, 220, page.width)
     assert np.abs(difference).max() < 10
 
@@ -106,6 +108,38 @@ def test_many_images_go_into_a_folder_by_themselves(page, monkeypatch):
     assert not (page.root / "out" / "index_files").exists()
 
 
+def test_all_pixels_lie_beside_the_page_where_it_has_fewer(page):
+    large = np.tile(np.linspace(0, 255, 900).astype(np.uint8), (1000, 1))
+    ds = pydicom.dataset.Dataset()
+    ds.file_meta = pydicom.dataset.FileMetaDataset()
+    ds.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
+    ds.SOPClassUID = pydicom.uid.DigitalXRayImageStorageForPresentation
+    ds.SOPInstanceUID = pydicom.uid.generate_uid()
+    ds.Rows, ds.Columns, ds.SamplesPerPixel = 1000, 900, 1
+    ds.PhotometricInterpretation, ds.PixelRepresentation = "MONOCHROME1", 0
+    ds.BitsAllocated, ds.BitsStored, ds.HighBit = 8, 8, 7
+    ds.PixelData = large.tobytes()
+    path = page.root / "images" / "image-0.png"
+    pydicom.dcmwrite(path, ds, enforce_file_format=True)
+    Image.fromarray(large).save(page.root / "images" / "image-1.png")
+    folder = page.root / "out" / "index_files"
+    for pictures in ("auto", "folder"):
+        page.write(pictures=pictures)
+        files = sorted(one.name for one in folder.glob("full-*"))
+        assert files == ["full-0.jpg", "full-1.jpg"], "of the small ones the page has all"
+        for name, left in (("full-0.jpg", 255), ("full-1.jpg", 0)):  # as it is displayed
+            shown = Image.open(folder / name)
+            assert shown.size == (900, 1000) and abs(shown.getpixel((2, 500)) - left) < 12
+    cases = page.cases(page.read())["cases"]
+    assert [case.get("full") for case in cases[:3]] == [*(f"index_files/{f}" for f in files), None]
+    assert cases[0]["size"] == [900, 1000] and cases[0]["src"].startswith("data:")
+    assert "img-src data: 'self' file:" in html.unescape(page.html)
+    page.write(full_pictures=1)
+    assert [one.name for one in folder.iterdir()] == ["full-0.jpg"]
+    page.write(pictures="file")
+    assert not folder.exists() and "file:" not in page.html.partition("<title>")[0]
+
+
 def test_pictures_can_be_left_out(page):
     for path in (page.root / "images").iterdir():
         path.unlink()
@@ -113,7 +147,10 @@ def test_pictures_can_be_left_out(page):
         page.read()
     cases = page.cases(page.read(pictures="none"))
     assert {image["src"] for image in cases["cases"]} == {None}
-    assert cases["cases"][0]["ratio"] == 1.25 and cases["cases"][0]["q"][0]["boxes"]
+    assert (
+        cases["cases"][0]["size"] == [page.width, page.height]
+        and cases["cases"][0]["q"][0]["boxes"]
+    )
 
 
 def test_filters_offer_what_is_there(page):

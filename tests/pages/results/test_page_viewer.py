@@ -1,6 +1,8 @@
 """A case's picture in the shared viewer: opened by mouse or key, with boxes by system; closed."""
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.pages.axe import accessibility_faults
 from tests.pages.chromium import chromium
@@ -103,3 +105,34 @@ def test_without_pictures_there_is_no_viewer(page):
     page.write(pictures="none")
     assert "OpenSeadragon" not in page.html
     assert 'id="closely"' not in page.html
+
+
+def test_all_pixels_are_shown_closely_and_the_small_picture_without_them(page, browser):
+    large = np.tile(np.linspace(0, 255, 900).astype(np.uint8), (1000, 1))
+    Image.fromarray(large).save(page.root / "images" / "image-1.png")
+    path = page.write()
+    full = path.parent / "index_files" / "full-1.jpg"
+    tab = browser.new_page()
+
+    def look():
+        tab.goto(path.as_uri())
+        asked.clear()
+        tab.locator("[aria-label='Radiograph image-1'] button.frame").click()
+
+    asked: list[str] = []
+    tab.on("request", lambda request: asked.append(request.url))
+    tab.goto(path.as_uri())
+    tab.wait_for_selector("#cards img")
+    assert not [url for url in asked if "full-" in url], "only when somebody looks closely"
+    look()
+    tab.wait_for_selector(SHOWN, timeout=3000)
+    assert [url for url in asked if "full-" in url] == [full.as_uri()]
+    assert "900 x 1000 pixels" in tab.inner_text("#closely header")
+    size = tab.evaluate("RadiographViewer.inDialog.tile.getContentSize()")
+    assert (size["x"], size["y"]) == (900, 1000)
+    full.unlink()
+    look()
+    tab.wait_for_selector("#closely .rv-stage[data-shown=preview]", timeout=3000)
+    tab.wait_for_selector(".rv-note:has-text('Shown smaller')", timeout=3000)
+    assert tab.locator(".rv-box").count()
+    tab.close()
