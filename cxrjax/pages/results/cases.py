@@ -22,7 +22,7 @@ from cxrjax.files import replace_text
 from cxrjax.input_pipeline.wording import says_unknown
 from cxrjax.pages.results.errors import errors_of
 from cxrjax.pages.results.marks import Marker, Piece, in_words, mark_words
-from cxrjax.pages.results.pictures import Picture
+from cxrjax.pages.results.pictures import CasePicture
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, read_records
 from cxrjax.scoring.benchmark import Benchmark
@@ -361,7 +361,7 @@ class CaseData:
         self._texts, self._parses, self._labels = _Names(), _Names(["ok"]), _Names()
         self._notes = _Names()  # thousands of answers have the same few
 
-    def parts(self, pictures: Iterable[Picture]) -> Iterator[list[dict[str, Any]]]:
+    def parts(self, pictures: Iterable[CasePicture]) -> Iterator[list[dict[str, Any]]]:
         """The parts in order; all are to be taken before `index` is.
 
         Args:

@@ -38,7 +38,7 @@ class Shown(Protocol):
     image_hw: tuple[int, int] | None
 
 
-class Picture(NamedTuple):
+class CasePicture(NamedTuple):
     """A case's picture.
 
     Attributes:
@@ -53,15 +53,15 @@ class Picture(NamedTuple):
     width: int
 
 
-def no_pictures(cases: Sequence[Shown]) -> Iterator[Picture]:
+def no_pictures(cases: Sequence[Shown]) -> Iterator[CasePicture]:
     """Boxes are drawn on a blank of the image's shape."""
     for case in cases:
-        yield Picture(None, None, *(case.image_hw or (1, 1)))
+        yield CasePicture(None, None, *(case.image_hw or (1, 1)))
 
 
 def inline_pictures(
     cases: Sequence[Shown], image_root: Path, texts: int, folder: Path, full: int
-) -> Iterator[Picture]:
+) -> Iterator[CasePicture]:
     """Pictures as `data:` addresses, the smaller the more there are and the more is said.
 
     Args:
@@ -75,11 +75,11 @@ def inline_pictures(
 
     most = (_INLINE_BYTES - texts) * 3 // 4 // max(1, len(cases))  # base64: 3 bytes as 4
 
-    def shrink(number: int) -> Picture:
+    def shrink(number: int) -> CasePicture:
         image = read_image(image_root / cases[number].image_path)
         content, side = _small(image, most)
         whole = write_full(image, side, folder, number) if number < full else None
-        return Picture(data_uri(content), whole, *image.shape[:2])
+        return CasePicture(data_uri(content), whole, *image.shape[:2])
 
     return _in_threads(shrink, len(cases))
 
@@ -95,19 +95,19 @@ def _small(image: UInt8[np.ndarray, "..."], most: int) -> tuple[bytes, int]:
 
 def picture_files(
     cases: Sequence[Shown], image_root: Path, folder: Path, full: int
-) -> Iterator[Picture]:
+) -> Iterator[CasePicture]:
     """Pictures as files in `folder`, called by their numbers; arguments as above.
 
     Raises:
         UserError: an image that cannot be read.
     """
 
-    def write(number: int) -> Picture:
+    def write(number: int) -> CasePicture:
         image = read_image(image_root / cases[number].image_path)
         path = folder / f"image-{number}.jpg"
         path.write_bytes(jpeg(image, _FILE_SIDE))
         whole = write_full(image, _FILE_SIDE, folder, number) if number < full else None
-        return Picture(f"{folder.name}/{path.name}", whole, *image.shape[:2])
+        return CasePicture(f"{folder.name}/{path.name}", whole, *image.shape[:2])
 
     return _in_threads(write, len(cases))
 
@@ -142,7 +142,7 @@ def empty_folder(out_dir: Path, wanted: bool) -> Path:
     return folder
 
 
-def _in_threads(make: Callable[[int], Picture], count: int) -> Iterator[Picture]:
+def _in_threads(make: Callable[[int], CasePicture], count: int) -> Iterator[CasePicture]:
     """In order. Decoding leaves Python's lock to others; few at a time are in memory."""
     with ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, count, 4 * _THREADS):
