@@ -18,7 +18,7 @@ from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
 from cxrjax.models.presets import PRESETS
 from cxrjax.training import interchange
 from cxrjax.training.checkpoint import load_model
-from cxrjax.training.config_file import load_config
+from cxrjax.training.config_file import find_preset, load_config
 from cxrjax.training.data import open_tokenizer
 from tests.input_pipeline.test_gemma4_turns import TEMPLATE, make_gemma4
 
@@ -161,6 +161,16 @@ def test_there_and_back(hf, tmp_path, sizes):
     assert all(np.array_equal(back[name], tensors[name]) for name in tensors)
     again = json.loads((tmp_path / "back/config.json").read_text())
     assert again == _CONFIG | {"dtype": "float32"}
+
+
+def test_images_of_other_sizes():
+    sizes = find_preset("gemma4_31b@1152x960")
+    assert sizes.vision.num_tokens == 24 * 20 and sizes.vision.image_hw == (1152, 960)
+    assert find_preset("gemma4_12b@1152x960").vision.num_tokens == 24 * 20
+    with pytest.raises(UserError, match="no multiples of 48"):
+        find_preset("gemma4_31b@1152x950")
+    with pytest.raises(UserError, match="its table of positions ends at 53760"):
+        find_preset("gemma4_12b@48x53808")
 
 
 def test_a_recipe_of_another_family_says_what_to_set(hf, tmp_path):

@@ -93,6 +93,11 @@ class VisionConfig:
         return self.window is not None and (layer + 1) % self.full_every != 0
 
     @property
+    def any_size(self) -> bool:
+        """Says whether nothing in the weights depends on the size of images."""
+        return self.merges or self.kind in ("gemma4", "patches")
+
+    @property
     def image_hw(self) -> tuple[int, int]:
         """(height, width) of an image, in pixels."""
         return self.image_size, self.image_size if self.image_width is None else self.image_width
@@ -317,9 +322,12 @@ class VLMConfig:
             ValueError: it does not take images of any size, or not of this one.
         """
         vision = self.vision
-        if vision is None or not vision.merges:
-            raise ValueError("only models of Qwen-VL take images of any size")
+        if vision is None or not vision.any_size:
+            raise ValueError("only models of Qwen-VL and Gemma 4 take images of any size")
         unit = vision.patch_size * vision.pool
+        most = vision.most_positions * vision.patch_size
+        if most and max(height, width) > most:
+            raise ValueError(f"its table of positions ends at {most}")
         if height < unit or width < unit or height % unit or width % unit:
             raise ValueError(f"{height} and {width} are no multiples of {unit}, a token's side")
         across = None if width == height else width

@@ -73,6 +73,7 @@ class VisionAttention(nnx.Module):
         self.attention = attention
         self.num_heads = config.num_heads
         self.turns = config.kind == "gemma4"
+        self.columns = config.patch_grid[1]
         width, biases, head_dim = config.width, not self.turns, config.width // config.num_heads
         self.q_proj = Linear(width, width, use_bias=biases, rngs=rngs)
         self.k_proj = Linear(width, width, use_bias=biases, rngs=rngs)
@@ -95,8 +96,8 @@ class VisionAttention(nnx.Module):
         k = heads(self.k_proj(x, drop("k_proj")))
         v = heads(self.v_proj(x, drop("v_proj")))
         if self.q_norm is not None and self.k_norm is not None and self.v_norm is not None:
-            q, k, v = _by_row_and_column(self.q_norm(q)), self.k_norm(k), self.v_norm(v)
-            k = _by_row_and_column(k)
+            q, k, v = self.q_norm(q), self.k_norm(k), self.v_norm(v)
+            q, k = (_by_row_and_column(y, self.columns) for y in (q, k))
         else:
             q = q * q.shape[-1] ** -0.5
         if self.attention == "dense":
@@ -106,10 +107,9 @@ class VisionAttention(nnx.Module):
         return self.out_proj(out.reshape(rows, length, width), drop("out_proj"))
 
 
-def _by_row_and_column(x: Float[Array, "B N H h"]) -> Float[Array, "B N H h"]:
-    """The first half of a head turned by its patch's column, the second by its row."""
-    side = math.isqrt(x.shape[1])
-    rows, columns = np.divmod(np.arange(side**2), side)
+def _by_row_and_column(x: Float[Array, "B N H h"], across: int) -> Float[Array, "B N H h"]:
+    """The first half of a head turned by its patch's column, of so many, the second by its row."""
+    rows, columns = np.divmod(np.arange(x.shape[1]), across)
     frequencies = rope_frequencies(x.shape[-1] // 2, GEMMA4_ROPE_BASE)
     halves = jnp.split(x, 2, axis=-1)
     turned = [
@@ -297,8 +297,8 @@ class VisionTower(nnx.Module):
                 f"image size {config.image_hw} is no multiple of {config.pool} patches of "
                 f"{config.patch_size}"
             )
-        if config.image_width is not None and not config.merges:
-            raise ValueError(f"images of {config.image_hw}: only Qwen-VL's need not be square")
+        if config.image_width is not None and not config.any_size:
+            raise ValueError(f"images of {config.image_hw}: only Qwen-VL's and Gemma 4's may be so")
         self.config = config
         self.patch_size = config.patch_size
         self.remat = remat
@@ -390,9 +390,9 @@ class VisionTower(nnx.Module):
 
     def _of_directions(self, table: Float[Array, "2 M D"]) -> Float[Array, "N D"]:
         """What is added to each patch: the rows of its column and of its row."""
-        side = self.config.image_size // self.patch_size
-        across, down = table[0, :side], table[1, :side]
-        return (down[:, None] + across[None]).reshape(side**2, -1)
+        rows, columns = self.config.patch_grid
+        across, down = table[0, :columns], table[1, :rows]
+        return (down[:, None] + across[None]).reshape(rows * columns, -1)
 
     def standardize(self, pooled: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
         """Pooled features as Gemma 4's projector is given them."""

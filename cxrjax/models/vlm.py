@@ -181,13 +181,13 @@ class VLM(nnx.Module):
             raise ValueError("this model has no vision tower: it takes no images")
         features = self.vision(normalize_images(images, jnp.dtype(self.dtype)), dropout)
         if config.pool > 1 and not config.merges:  # whose tower gives whole tokens
-            side, pool = config.image_size // config.patch_size // config.pool, config.pool
-            squares = features.reshape(features.shape[0], side, pool, side, pool, -1)
+            (down, across), pool = config.token_grid, config.pool
+            squares = features.reshape(features.shape[0], down, pool, across, pool, -1)
             if config.kind == "internvl":
                 squares = squares.transpose(0, 1, 3, 2, 4, 5)
-                return squares.reshape(features.shape[0], side * side, -1)
+                return squares.reshape(features.shape[0], down * across, -1)
             features = jnp.mean(squares, axis=(2, 4))
-            features = features.reshape(features.shape[0], side * side, -1)
+            features = features.reshape(features.shape[0], down * across, -1)
         return self.vision.standardize(features) if config.kind == "gemma4" else features
 
     def __call__(

@@ -71,6 +71,24 @@ def test_vision_features(make_pair, close, kind):
     close(nnx.jit(lambda m, x: m.encode_images(x))(pair.model, questions.images), theirs)
 
 
+@pytest.mark.parametrize("kind", ["gemma4", "gemma4_unified"])
+def test_images_that_are_not_square(make_pair, close, kind):
+    pair = make_pair(kind)
+    height, width, sizes = 16, 40, pair.model.config.for_images(16, 40)
+    model = make_model(sizes, read_parameters(open_checkpoint(pair.directory), sizes))
+    shape = (2, height, width, 3)
+    images = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
+    patch, (rows, columns) = sizes.vision.patch_size, sizes.vision.patch_grid
+    cut = (images / 2 + 0.5).reshape(2, rows, patch, columns, patch, 3)
+    cut = cut.transpose(0, 1, 3, 2, 4, 5).reshape(2, rows * columns, -1)
+    places = np.stack(np.divmod(np.arange(rows * columns), columns)[::-1], axis=-1)
+    with torch.no_grad():
+        theirs = pair.hf.get_image_features(
+            pixel_values=torch.tensor(cut), image_position_ids=torch.tensor(np.stack([places] * 2))
+        ).pooler_output
+    close(nnx.jit(lambda m, x: m.encode_images(x))(model, images), np.stack(theirs))
+
+
 @pytest.mark.parametrize("side", ["right", "left"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_at_every_position(make_pair, close, kind, side):
