@@ -72,7 +72,7 @@ def test_vision_features(make_pair, close, kind):
 
 
 @pytest.mark.parametrize("kind", ["gemma4", "gemma4_unified"])
-def test_images_that_are_not_square(make_pair, close, kind):
+def test_gemma4_sees_images_that_are_not_square(make_pair, close, kind):
     pair = make_pair(kind)
     height, width, sizes = 16, 40, pair.model.config.for_images(16, 40)
     model = make_model(sizes, read_parameters(open_checkpoint(pair.directory), sizes))
