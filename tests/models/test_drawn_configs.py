@@ -15,6 +15,8 @@ from cxrjax.models.hf_layout import vlm_config
 from tests.random_configs import KINDS, Draw, draw_config
 
 _SEEDS = range(8)
+# Gemma 4's per-layer keys are unlike the others'; parity alone draws them so far.
+_KINDS = [kind for kind in KINDS if not kind.startswith("gemma4")]
 # What a value must not be, whatever the key: neither a size nor a setting of any.
 _WRONG = ("seven", [[]], -3, 1e300)
 
@@ -43,7 +45,7 @@ def _counting(config, rules):
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", _KINDS)
 def test_what_is_stated_is_what_is_read(kind, seed):
     config = draw_config(kind, seed)
     assert config == draw_config(kind, seed)
@@ -80,7 +82,7 @@ def test_what_is_stated_is_what_is_read(kind, seed):
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", _KINDS)
 def test_a_strange_key_anywhere_is_named(kind, seed):
     config = draw_config(kind, seed)
     objects = list(_objects(config))
@@ -92,7 +94,7 @@ def test_a_strange_key_anywhere_is_named(kind, seed):
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", _KINDS)
 def test_a_wrong_value_of_any_key_is_named(kind, seed):
     draw = Draw(7, seed)
     config = draw_config(kind, seed)

@@ -22,6 +22,8 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
 
 KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", *NO_LOC)
+# The forward of `gemma4_unified` has other masks than its generation, which ours has (conftest.py).
+WITH_THEIR_MASKS = tuple(kind for kind in KINDS if kind != "gemma4_unified")
 
 
 def _load_hf(directory, kind, **options):
@@ -49,7 +51,8 @@ def _set(model, values):
 def _adapted(pair, **options):
     """The pair's model with random adapters in both towers, and moved <loc> rows."""
     targets = ["decoder/layers/attn/(q|v)_proj", "decoder/layers/mlp/down_proj"]
-    if pair.model.config.vision is not None:
+    vision = pair.model.config.vision
+    if vision is not None and vision.kind != "patches":  # which has no layers
         targets.append("vision/layers/attn/(q|qkv)_proj")
     model = _copy(pair.model)
     config = LoRAConfig(
@@ -127,7 +130,7 @@ def _peft(pair, directory, **options):
         return peft.PeftModel.from_pretrained(hf, directory, **options).eval()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WITH_THEIR_MASKS)
 def test_peft_loads_our_adapters_and_merges_them_alike(make_pair, close, tmp_path, kind):
     pair = make_pair(kind)
     model = _adapted(pair, use_dora=kind == "gemma3")
@@ -148,7 +151,7 @@ def test_peft_loads_our_adapters_and_merges_them_alike(make_pair, close, tmp_pat
         close(value.numpy(), state[name].numpy(), 1e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WITH_THEIR_MASKS)
 def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
     pair = make_pair(kind)
     model = _adapted(pair)
