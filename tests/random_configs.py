@@ -284,7 +284,7 @@ def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:
         "head_dim": draw.of(4, 8, 12),
         "num_key_value_heads": draw.of(1, kv_heads),
     }
-    by_layer = {str(i): of_global for i, kind in enumerate(kinds) if kind == "full_attention"}
+    by_layer = {str(i): dict(of_global) for i, kind in enumerate(kinds) if kind == "full_attention"}
     text = {
         "vocab_size": VOCAB,
         "hidden_size": kv_heads * group * 6,

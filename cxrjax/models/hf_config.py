@@ -119,7 +119,12 @@ _GEMMA4_TEXT = {
     # Of global layers: by these two keys, or layer by layer in the third.
     "global_head_dim": Rule(most=2**12),
     "num_global_key_value_heads": Rule((None,), most=2**10),
-    "per_layer_config": CHECKED_LATER,
+    "per_layer_config": Rule(
+        keys=dict.fromkeys(
+            map(str, range(MOST_LAYERS)),
+            Rule(keys={"head_dim": Rule(most=2**12), "num_key_value_heads": Rule(most=2**10)}),
+        )
+    ),
     "attention_k_eq_v": Rule((True, False)),
     "use_bidirectional_attention": Rule(("vision", None)),
     "rope_parameters": Rule(
