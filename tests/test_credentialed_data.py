@@ -58,8 +58,8 @@ def _records(dataset, count=3):
 def files(tmp_path):
     def write(dataset):
         (tmp_path / "images").mkdir(exist_ok=True)
-        for record in (records := _records(dataset)):
-            pixels = np.full((40, 60), 9, np.uint8)
+        for number, record in enumerate(records := _records(dataset)):
+            pixels = np.full((40, 60), number, np.uint8)  # else all questions were one request
             Image.fromarray(pixels).save(tmp_path / record.image_path)
         write_records(tmp_path / "records.jsonl", records)
         asked = [record.model_copy(update={"history": []}) for record in records]

@@ -17,6 +17,7 @@ files' stamps (LEFT_OUT, TIMES), absolute paths (`plain`); where models have a p
 hashes of other files, and in texts the digits of a decimal behind the third; how often the reader
 errs; TFDS's shards (the order in an example is not fixed), event files, processes/, and
 checkpoints, which `convert` turns into tensors that are compared; pictures that matplotlib drew;
+the viewer that pages share (VIEWER);
 standard error, but for its errors and warnings. Left out, because it takes a server, a browser,
 another environment or minutes:
 language models' answers (--dry_run is there), review --serve, demo_app, the runners openai and hf,
@@ -90,6 +91,12 @@ NOT_READ = re.compile(r"(^|/)((checkpoints|params|processes)/|(card\.html|README
 TEXTS = {"json", "jsonl", "csv", "md", "html", "tex", "txt", "xml"}
 PIXELS = {"png", "jpg", "jpeg"}
 NO_PIXELS = ("figures/", "diagnoses", "body_parts")  # drawn by matplotlib
+# What all pages share is theirs in its own tests: a line of it would change the hash of each.
+VIEWER = [
+    ROOT / "cxrjax/pages" / name
+    for name in ("vendor/openseadragon.min.js", "viewer.js", "viewer.css")
+]
+SOURCE_MAP = "//# sourceMappingURL"
 VALUES = re.compile(r"(^|[/.])(metrics|plan|coordinates|marks)\.jsonl?$")
 MODEL_VALUES = re.compile(r"metrics\.jsonl?$|predictions.*\.jsonl$|coordinates\.json$")
 
@@ -413,6 +420,8 @@ def plain(text: str, work: Path, of_model: bool) -> str:
     for path, name in ((work, "WORK"), (work.resolve(), "WORK"), (ROOT, "REPO")):
         text = text.replace(str(path), name)
     text = re.sub(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?(Z|[+-]\d\d:?\d\d)?", "TIME", text)
+    for part in VIEWER:
+        text = text.replace(part.read_text(encoding="utf-8").partition(SOURCE_MAP)[0], part.name)
     text = re.sub(r"(?<=are read by rules; )[^<\n]*", "", text)  # measured anew with the reader
     made = r"git_commit|versions\.[\w-]+" + (r"|[\w.]*sha256[\w.]*" if of_model else "")
     text = re.sub(rf"({made})</dt><dd>[^<]*", r"\1", text)  # of the pages that `report` writes

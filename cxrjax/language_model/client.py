@@ -5,6 +5,7 @@ import concurrent.futures
 import dataclasses
 import json
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
@@ -84,6 +85,9 @@ class Client:
         self._server = Server(settings, self.account, self._stop)
         self._lock = threading.Lock()
         self._service_failures = 0
+        # Who asks the same asks in turn, and finds the first one's answer in the cache.
+        self._turns: weakref.WeakValueDictionary[str, threading.Lock]
+        self._turns = weakref.WeakValueDictionary()
 
     def close(self) -> None:
         """Lets other processes have the cache."""
@@ -219,11 +223,19 @@ class Client:
     def complete(self, request: Request) -> Completion:
         """Returns what the model says, unread: refusals and cut-off answers too.
 
+        A request that another thread has under way is not sent beside it: its answer is waited for.
+
         Raises:
             NoAnswer: the service failed.
             UserError: as `ask`.
         """
         key = request.key(self.settings)
+        with self._lock:
+            turn = self._turns.setdefault(key, threading.Lock())
+        with turn:
+            return self._complete(key, request)
+
+    def _complete(self, key: str, request: Request) -> Completion:
         completion = self._cache.get(key)
         if completion is not None:
             self.account.replay(completion)

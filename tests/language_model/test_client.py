@@ -200,6 +200,15 @@ def test_map_keeps_the_order_and_the_concurrency(chat, client):
     assert 2 <= there.busiest <= 5
 
 
+def test_the_same_request_at_once_is_sent_once(chat, client):
+    with chat.Server(_script(chat.Text(HUE)), delay=0.1) as there:
+        asked = client(there, concurrency=4)
+        told = [city for _, city in asked.map(lambda _: asked.ask(_request()), range(4))]
+    assert told == [City(city="Hue", size="small")] * 4
+    assert len(there.bodies) == 1
+    assert asked.account.to_json()["answers_from_cache"] == 3
+
+
 def test_dropping_the_iterator_stops_sending(chat, client):
     with chat.Server(_script(chat.Text(HUE)), delay=0.02) as there:
         asked = client(there, concurrency=2)
