@@ -16,7 +16,7 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import uvicorn
@@ -117,12 +117,19 @@ def _one_line(record: logging.LogRecord) -> bool:
     return True
 
 
-def serve(app: ASGIApp, listening: socket.socket, limits: Limits, drain_seconds: int = 1) -> None:
+def serve(
+    app: ASGIApp,
+    listening: socket.socket,
+    limits: Limits,
+    drain_seconds: int = 1,
+    is_over: Callable[[], bool] = lambda: False,
+) -> None:
     """Answers until Ctrl-C (KeyboardInterrupt) or SIGTERM.
 
     Args:
         app: a `Guard`.
         drain_seconds: that answers which are on their way have then.
+        is_over: asked again and again; ends it too.
     """
     for name in ("uvicorn.error", "asyncio"):
         logging.getLogger(name).addFilter(_one_line)
@@ -141,11 +148,15 @@ def serve(app: ASGIApp, listening: socket.socket, limits: Limits, drain_seconds:
         h11_max_incomplete_event_size=limits.head_bytes,
         timeout_graceful_shutdown=drain_seconds,
     )
-    _Server(config).run(sockets=[listening])
+    _Server(config, is_over).run(sockets=[listening])
 
 
 class _Server(uvicorn.Server):
     """Looks after its connections twice a second."""
+
+    def __init__(self, config: uvicorn.Config, is_over: Callable[[], bool]) -> None:
+        super().__init__(config)
+        self._is_over = is_over
 
     async def on_tick(self, counter: int) -> bool:
         if counter % 5 == 0:
@@ -153,7 +164,7 @@ class _Server(uvicorn.Server):
             for connection in list(self.server_state.connections):
                 if isinstance(connection, _Connection) and connection.is_overdue(now):
                     connection.transport.abort()
-        return await super().on_tick(counter)
+        return await super().on_tick(counter) or self._is_over()
 
 
 class _Connection(H11Protocol):

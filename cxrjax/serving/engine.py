@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import threading
 import time
+import traceback
 from collections.abc import Callable, Hashable
 from typing import Literal, NamedTuple
 
@@ -178,7 +179,7 @@ class Engine:
         return self._warm.wait(seconds)
 
     def run(self) -> None:
-        """Answers until it is drained. To be called in a thread of its own."""
+        """Answers until it is drained, or has failed. To be called in a thread of its own."""
         try:
             compile_count()
             state = self._programs.warm_up()
@@ -188,8 +189,8 @@ class Engine:
                 state = self._round(state)
         except BaseException as error:
             self.failure = error
-            _LOG.error("the engine has failed: %s: %s", type(error).__name__, first_line(error))
-            raise
+            told = (type(error).__name__, first_line(error), traceback.format_exc())
+            _LOG.error("the engine has failed: %s: %s\n%s", *told)
         finally:
             self._give_up()
             self._ended.set()
@@ -220,6 +221,8 @@ class Engine:
             if job is None or free is None:
                 break
             self.counts.waited += time.monotonic() - job.asked_at
+            watched = any(other is not None and other.watched for other in self._slots)
+            self._slots[free] = job  # before it is read: told of the end, should that fail
             known = self.images.get(job.images.key)
             context = known or self._programs.read_images(
                 job.images.pixels, job.images.has_second, job.asked.adapter
@@ -227,8 +230,6 @@ class Engine:
             if known is None:
                 self.images.put(job.images.key, context)
             state = self._programs.admit(state, free, context, job.asked)
-            watched = any(other is not None and other.watched for other in self._slots)
-            self._slots[free] = job
             if known is None and watched:
                 break  # a tower is work enough between two tokens that somebody waits for
         if not self.writing:

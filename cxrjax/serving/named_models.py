@@ -281,6 +281,11 @@ def _check_alike(folder: Path, base: OwnModel, other: OwnModel) -> None:
         f"model.{name}": (getattr(ours.model, name), getattr(theirs.model, name))
         for name in ("share", "dtype", "frozen_dtype")
     }
+    # Sizes of images too: embeddings of their places are the base's.
+    pairs["the model's sizes (model.preset)"] = (
+        base.generator.model.config,
+        other.generator.model.config,
+    )
     pairs["decoding.boxes"] = (ours.decoding.boxes, theirs.decoding.boxes)
     pairs["data.earlier_images"] = (ours.data.earlier_images, theirs.data.earlier_images)
     stops = (_decoding_of(base)[0].stop_ids, _decoding_of(other)[0].stop_ids)

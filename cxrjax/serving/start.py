@@ -54,7 +54,7 @@ def answer_until_told(
         The engine, ended.
 
     Raises:
-        UserError: answers took longer than they may at the end.
+        UserError: the engine has failed, or answers took longer than they may at the end.
     """
     engine, guard, limits = _make(served, bounds, tokens, hosts)
     thread = threading.Thread(target=engine.run, name="engine", daemon=True)
@@ -66,12 +66,19 @@ def answer_until_told(
     thread.start()
     threading.Thread(target=tell, daemon=True).start()
     with contextlib.suppress(KeyboardInterrupt):
-        serving.serve(guard, listening, limits, bounds.drain_seconds)
+        serving.serve(
+            guard, listening, limits, bounds.drain_seconds, lambda: engine.failure is not None
+        )
     engine.drain()
     # The thread itself, not the engine's word: what it frees must be gone before Python ends.
     thread.join(bounds.drain_seconds)
     if thread.is_alive():
         raise UserError(f"answers took longer than --drain_seconds={bounds.drain_seconds}")
+    if engine.failure is not None:
+        raise UserError(
+            "the engine has failed, as its last line of log says; start the server again, with "
+            "fewer --slots where memory was short"
+        )
     return engine
 
 

@@ -1,6 +1,8 @@
 """Several adapters in one batch: each row as its own adapter alone would have it."""
 
+import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,8 +12,9 @@ from flax import nnx
 from cxrjax.errors import UserError
 from cxrjax.models import LoRAConfig, apply_lora
 from cxrjax.models.peft import save_peft
+from cxrjax.runners.own_model import open_model
 from cxrjax.serving.mixed_lora import adapter_parts, mix_adapters
-from cxrjax.serving.named_models import open_served
+from cxrjax.serving.named_models import _check_alike, open_served
 from cxrjax.serving.programs import SlotRequest
 from cxrjax.training.base_model import base_sha256
 from cxrjax.training.checkpoint import load_model
@@ -114,3 +117,14 @@ def test_what_does_not_go_together_is_refused(peft, tmp_path):
         _serve({"a": BASE})
     with pytest.raises(UserError, match="--beams=1"):
         _serve({}, decoding={"beams": 2, "boxes": "greedy"})
+
+
+def test_a_run_on_images_of_another_size_is_refused():
+    base = open_model(BASE)
+    config = base.generator.model.config
+    _check_alike(BASE, base, base)
+    smaller = dataclasses.replace(config.vision, image_size=128)
+    model = SimpleNamespace(config=dataclasses.replace(config, vision=smaller))
+    other = dataclasses.replace(base, generator=SimpleNamespace(model=model))
+    with pytest.raises(UserError, match=r"model\.preset"):
+        _check_alike(BASE, base, other)

@@ -11,12 +11,16 @@ import pytest
 
 from cxrjax.decoding.grammar import join_grammars
 from cxrjax.distributed.meshes import MeshConfig, make_mesh
+from cxrjax.errors import UserError
 from cxrjax.models.vlm import context_of_two
+from cxrjax.pages import serving
 from cxrjax.serving.byte_lru import ByteLRU
 from cxrjax.serving.compile_count import compile_count
 from cxrjax.serving.engine import Job, SeenImages
 from cxrjax.serving.fair_queue import FairQueue, QueueFullError
-from cxrjax.serving.programs import SlotRequest
+from cxrjax.serving.named_models import ServedModels
+from cxrjax.serving.programs import Shapes, SlotRequest
+from cxrjax.serving.start import Bounds, answer_until_told
 from tests.serving.conftest import (
     ANSWER,
     GRAMMARS,
@@ -227,6 +231,47 @@ def test_drained_it_answers_what_it_has_and_takes_no_more(running):
         engine.submit("a", [jobs[7].job])
     assert engine.join(60)
     assert all(one.ending in ("stop", "length") for one in jobs[:7])
+
+
+def test_all_are_told_when_the_engine_fails(running):
+    programs = make_programs(tiny_model(), slots=1)
+    engine = running(programs)
+
+    def read_images(*_):
+        raise RuntimeError("out of memory")
+
+    programs.read_images = read_images
+    jobs = [Heard(pictures(1)[0], 0, SlotRequest(questions(1)[0], limit=ANSWER)) for _ in range(2)]
+    engine.submit("a", [one.job for one in jobs])
+    assert [one.wait().ending for one in jobs] == ["failed"] * 2
+    assert engine.join(60) and not engine.is_ready
+    with pytest.raises(QueueFullError):
+        engine.submit("a", [jobs[0].job])
+
+
+class _Broken:
+    """Programs that no device takes."""
+
+    shapes = Shapes(slots=1, buckets=(4,), max_answer=2)
+
+    def warm_up(self):
+        raise RuntimeError("out of memory")
+
+
+def test_a_server_without_its_engine_ends():
+    served, told = ServedModels(_Broken(), {}, STOPS), []
+
+    def serve():
+        with serving.listen("127.0.0.1", 0) as listening:
+            try:
+                answer_until_told(served, listening, Bounds(), {})
+            except UserError as error:
+                told.append(str(error))
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive() and "the engine has failed" in told[0]
 
 
 def test_clients_take_turns():
