@@ -15,7 +15,7 @@ import logging
 import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Annotated, Any
 
 import anyio
 import anyio.to_thread
@@ -40,7 +40,6 @@ from cxrjax.serving.uploads import UploadedImage, Uploads, data_of, seen_images
 MOST_QUESTIONS = 64
 _DECODERS = 2  # images that are decoded at a time, of up to 200 MB each
 _LOG = logging.getLogger("cxrjax.serving")
-T = TypeVar("T")
 
 
 class _GroundQuestion(pydantic.BaseModel):
@@ -53,13 +52,20 @@ class _GroundQuestion(pydantic.BaseModel):
     choices: list[str] | None = pydantic.Field(None, max_length=26)
 
 
+def _as_question(told: Any) -> Any:
+    """A text as the object that it stands for."""
+    return {"question": told} if isinstance(told, str) else told
+
+
 class GroundRequest(pydantic.BaseModel):
     """The body of /v1/ground."""
 
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
     image: str
-    questions: list[str | _GroundQuestion] = pydantic.Field(min_length=1, max_length=MOST_QUESTIONS)
+    questions: list[Annotated[_GroundQuestion, pydantic.BeforeValidator(_as_question)]] = (
+        pydantic.Field(min_length=1, max_length=MOST_QUESTIONS)
+    )
     earlier_image: str | None = None
     model: str | None = None
 
@@ -234,9 +240,7 @@ class ModelServer:
         client = _client(request)
         answers = []
         for number, each in enumerate(told.questions):
-            asked = AskedQuestion(each) if isinstance(each, str) else _question(each)
-            if asked.name == "asked":
-                asked = dataclasses.replace(asked, name=f"q{number}")
+            asked = _question(each, each.question_id or f"q{number}")
             answers.append(Answering(model, asked, pictures, images, Wish(), client, self.seconds))
         self._submit(client, answers)
         said = await _unless_gone(request, answers, _all_said(answers))
@@ -346,13 +350,13 @@ def _client(request: Request) -> tuple[str, str]:
     return request.state.who, request.client.host if request.client else ""
 
 
-def _question(told: _GroundQuestion) -> AskedQuestion:
+def _question(told: _GroundQuestion, name: str) -> AskedQuestion:
     return AskedQuestion(
         told.question,
         finding=told.finding,
         type_prompt=told.type_prompt,
         choices=None if told.choices is None else tuple(told.choices),
-        name=told.question_id or "asked",
+        name=name,
     )
 
 

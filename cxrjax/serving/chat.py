@@ -61,9 +61,14 @@ class _ImagePart(_Form):
 _Part = Annotated[_TextPart | _ImagePart, pydantic.Field(discriminator="type")]
 
 
+def _as_parts(content: Any) -> Any:
+    """A text as the one part that it is."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content
+
+
 class _Message(_Form):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[_Part]
+    content: Annotated[list[_Part], pydantic.BeforeValidator(_as_parts)]
     name: str | None = None
     refusal: None = None
 
@@ -105,7 +110,6 @@ class ChatRequest(_Form):
         return [
             part.image_url.url
             for message in self.messages
-            if not isinstance(message.content, str)
             for part in message.content
             if isinstance(part, _ImagePart)
         ]
@@ -224,13 +228,11 @@ def checked(form: Any, told: dict[str, Any]) -> Any:
         if first["type"] == "extra_forbidden":
             message, code = f"Unrecognized request argument supplied: {param}", "unknown_parameter"
         else:
-            message, code = f"{param}: {first['msg']}", "invalid_value"
+            message, code = f"{param}: {first['msg'][:300]}", "invalid_value"
         raise RefusedError(400, message, code, place[0] if place else None) from None
 
 
 def _text_of(message: _Message) -> str:
-    if isinstance(message.content, str):
-        return message.content
     return "\n".join(part.text for part in message.content if isinstance(part, _TextPart))
 
 

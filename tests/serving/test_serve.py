@@ -323,6 +323,22 @@ def test_what_is_refused_is_told_as_openai_does(served, body, status, code):
     assert len(told["error"]["message"]) < 500
 
 
+@pytest.mark.parametrize(
+    ("path", "wrong", "place"),
+    [
+        ("chat/completions", {"type": "input_image", "image_url": "x"}, "messages.0.content.0: "),
+        ("chat/completions", {"type": "text"}, "messages.0.content.0.text.text: "),
+        ("ground", {"questoin": "Where?"}, "questions.0.question: "),
+    ],
+)
+def test_the_place_of_a_mistake_is_told(served, path, wrong, place):
+    body = {"model": "real_base", "messages": [{"role": "user", "content": [wrong]}]}
+    if path == "ground":
+        body = {"image": GOOD, "questions": [wrong]}
+    status, told, _ = served.ask("POST", f"/v1/{path}", body)
+    assert status == 400 and told["error"]["message"].startswith(place), told
+
+
 def test_fields_that_ask_for_nothing_are_ignored(served, predicted):
     more = {"user": "me", "metadata": {"a": "b"}, "frequency_penalty": 0, "tools": []}
     told = served.chat(GOOD, WORDS[0], **more)
