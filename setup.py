@@ -121,6 +121,7 @@ setup(
             "jsonschema>=4.23,<5",
             "kubernetes-validate>=1.31,<2",
             "mypy>=1.18,<3",
+            "openai>=3,<4",
             "nbclient>=0.10,<1",
             "nbformat>=5.10,<6",
             "playwright>=1.50,<2",

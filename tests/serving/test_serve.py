@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import openai
 import pydicom
 import pytest
 from PIL import Image
@@ -417,7 +418,6 @@ def test_nonsense_on_the_wire_ends_nothing(served):
 
 
 def test_the_official_client_works(served, predicted):
-    openai = pytest.importorskip("openai", reason="openai is not among the tests' packages")
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key=TOKEN)
     asked = chat(GOOD, WORDS[0], seed=1)
     told = client.chat.completions.create(**asked)
