@@ -1,13 +1,19 @@
 """What makes the demo's model point better: objectives side by side, at equal steps.
 
-    python -m tests.bench.objectives [--steps=400] [--seeds=3] [--only=NAME ...]
+    python -m tests.bench.objectives [--on=grafts] [--steps=400] [--seeds=3] [--only=NAME ...]
 
-After `make demo`, whose questions are trained on and whose held-out patients are asked. A row is a
-variant of configs/vindr_lora.py:demo; `hard`, the first, has single bins as targets and the paper's
-loss on boxes as mended, and the others change what their row says. Each is trained once a seed, and
-what was trained is kept in runs/objectives: an interrupted run goes on, more seeds add to fewer.
-Prints strict figures of simulated lesions in real radiographs, means over seeds, and the difference
-from `hard` with its interval over other patients and other seeds (`score`'s spread.json).
+On grafts, after `make demo`, whose questions are trained on and whose held-out patients are asked:
+a row is a variant of configs/vindr_lora.py:demo. On phantoms, after
+
+    python -m cxrjax.build --dataset=phantom --seed=11 --images=3000 --validation_images=300 \
+        --long_side=144 --conspicuity=1.6 --image_format=jpg --out=runs/phantoms
+
+it is the same variant of configs/vindr_lora.py:phantom. `hard`, the first, has single bins as
+targets and the paper's loss on boxes as mended, and the others change what their row says. Each is
+trained once a seed, and what was trained is kept in runs/objectives/ by ground and steps: an
+interrupted run goes on, more seeds add to fewer. Prints strict figures, means over seeds, and the
+difference from `hard` with its interval over other patients and other seeds (`score`'s
+spread.json).
 """
 
 import argparse
@@ -18,9 +24,44 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
-OUT, DEMO = Path("runs/objectives"), Path("runs/demo")
-CONFIG = "configs/vindr_lora.py:demo"
+
+class Ground(NamedTuple):
+    """What objectives are compared on.
+
+    Attributes:
+        config: to vary.
+        data: a build, whose held-out questions are asked.
+        settings: of every row.
+        asked: flags of `predict`.
+    """
+
+    config: str
+    data: Path
+    settings: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+
+    def folder(self, steps: int) -> Path:
+        """Where runs of so many steps are kept."""
+        return Path("runs/objectives") / f"{self.config.split(':')[1]}_{steps}"
+
+
+GROUNDS = {
+    "grafts": Ground(
+        "configs/vindr_lora.py:demo", Path("runs/demo/data"), asked=("--source=grafts",)
+    ),
+    # The variants below say what they change of the demo's objective.
+    "phantoms": Ground(
+        "configs/vindr_lora.py:phantom",
+        Path("runs/phantoms"),
+        (
+            *("data.train=runs/phantoms/records/train.jsonl", "training.epochs=None"),
+            *("training.lambda_box=0.0", "training.coordinate_loss=gaussian"),
+            *("training.coordinate_width=2.0", "decoding.boxes=median"),
+        ),
+    ),
+}
 _BOX_LOSS = ("training.lambda_box=0.5",)
 # Name -> what it changes of the demo's configuration, which has Gaussian targets and no box loss.
 VARIANTS: dict[str, tuple[str, ...]] = {
@@ -54,10 +95,11 @@ FIGURES = {
     "balanced accuracy": "vqa/balanced_accuracy",
     "boxes, normal image": "detection/boxes_per_normal_image",
 }
+_FIXED = ("data.validation=None", "data.workers=0")
 _SECONDS = re.compile(r"([0-9.]+) s a step")
 
 
-def answer(config: str, workdir: Path, settings: Sequence[str]) -> None:
+def answer(ground: Ground, workdir: Path, settings: Sequence[str]) -> None:
     """Trains and has the run answer the held-out questions, where that is not there yet."""
     answers = answers_of(workdir)
     if answers.exists():
@@ -65,10 +107,10 @@ def answer(config: str, workdir: Path, settings: Sequence[str]) -> None:
     workdir.parent.mkdir(parents=True, exist_ok=True)
     with workdir.with_name(workdir.name + ".log").open("w") as log:
         for words in (
-            ["cxrjax.train", f"--config={config}", f"--workdir={workdir}"]
-            + [f"--config.{key}" for key in ("data.validation=None", "data.workers=0", *settings)],
-            ["cxrjax.predict", f"--workdir={workdir}", "--source=grafts", f"--out={answers}"]
-            + [f"--questions={DEMO}/data/questions/validation.jsonl"],
+            ["cxrjax.train", f"--config={ground.config}", f"--workdir={workdir}"]
+            + [f"--config.{key}" for key in (*_FIXED, *ground.settings, *settings)],
+            ["cxrjax.predict", f"--workdir={workdir}", *ground.asked, f"--out={answers}"]
+            + [f"--questions={ground.data}/questions/validation.jsonl"],
         ):
             command = [sys.executable, "-m", *words]
             subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
@@ -85,12 +127,12 @@ def step_seconds(logs: Iterable[Path]) -> float:
     return min(told, default=float("nan"))
 
 
-def score(out: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
-    """{variant: {figure: its entry of spread.json}} of what was answered in `out`; differences are
-    from the first of the names."""
+def score(data: Path, out: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+    """{variant: {figure: its entry of spread.json}} of what was answered in `out` to the held-out
+    questions of `data`; differences are from the first of the names."""
     files = [path for name in names for path in sorted(out.glob(f"{name}.seed*.jsonl"))]
     command = [sys.executable, "-m", "cxrjax.score", "--benchmark=vindr_cxr_vqa"]
-    command += [f"--references={DEMO}/data/records/validation.jsonl", "--floors=never"]
+    command += [f"--references={data}/records/validation.jsonl", "--floors=never"]
     command += [f"--predictions={path}" for path in files] + [f"--out={out}/score"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     metrics = json.loads((out / "score/metrics.json").read_text())
@@ -136,19 +178,22 @@ def table(out: Path, found: dict[str, dict[str, dict[str, float]]]) -> str:
 def main() -> None:
     """Trains what is missing and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--on", choices=GROUNDS, default="grafts")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", action="append", choices=VARIANTS, metavar="NAME")
     parser.add_argument("--table", action="store_true", help="of what there is; train nothing")
     flags = parser.parse_args()
+    ground = GROUNDS[flags.on]
+    out = ground.folder(flags.steps)
     names = [n for n in VARIANTS if not flags.only or n in {"hard", *flags.only}]
     if not flags.table:
         for seed in range(flags.seeds):
             for name in names:
                 settings = (f"training.seed={seed}", f"training.steps={flags.steps}")
-                answer(CONFIG, OUT / f"{name}.seed{seed}", (*settings, *VARIANTS[name]))
-    there = [n for n in names if any(OUT.glob(f"{n}.seed*.jsonl"))]
-    print(table(OUT, score(OUT, there)))
+                answer(ground, out / f"{name}.seed{seed}", (*settings, *VARIANTS[name]))
+    there = [n for n in names if any(out.glob(f"{n}.seed*.jsonl"))]
+    print(table(out, score(ground.data, out, there)))
 
 
 if __name__ == "__main__":

@@ -17,7 +17,11 @@ from pathlib import Path
 
 from tests.bench import objectives
 
-RECIPES = {"continued": objectives.CONFIG, "rewards": "configs/vindr_rl.py:demo"}
+SUPERVISED = objectives.GROUNDS["grafts"]
+GROUNDS = {
+    "continued": SUPERVISED,
+    "rewards": SUPERVISED._replace(config="configs/vindr_rl.py:demo"),
+}
 
 
 def main() -> None:
@@ -28,23 +32,23 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, default=Path("runs/rewards"))
     flags = parser.parse_args()
+    starts = SUPERVISED.folder(400)
     for seed in range(flags.seeds):
-        start = objectives.OUT / f"no_box_loss.seed{seed}"
+        start = starts / f"no_box_loss.seed{seed}"
         steps = {"rewards": flags.steps}
         for name in ("rewards", "continued"):
             own = flags.set if name == "rewards" else []
             workdir = flags.out / f"{name}.seed{seed}"
             settings = (f"training.seed={seed}", f"training.steps={steps[name]}", *own)
-            objectives.answer(RECIPES[name], workdir, (f"model.start_from={start}", *settings))
+            objectives.answer(GROUNDS[name], workdir, (f"model.start_from={start}", *settings))
             if name == "rewards":
                 log = workdir.with_name(workdir.name + ".log")
-                supervised = objectives.OUT.glob("no_box_loss.seed*.log")
+                supervised = starts.glob("no_box_loss.seed*.log")
                 longer = objectives.step_seconds([log]) / objectives.step_seconds(supervised)
                 steps["continued"] = round(flags.steps * longer)
         shutil.copy(objectives.answers_of(start), flags.out / f"start.seed{seed}.jsonl")
-    print(
-        objectives.table(flags.out, objectives.score(flags.out, ("continued", "rewards", "start")))
-    )
+    found = objectives.score(SUPERVISED.data, flags.out, ("continued", "rewards", "start"))
+    print(objectives.table(flags.out, found))
 
 
 if __name__ == "__main__":
