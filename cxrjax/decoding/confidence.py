@@ -15,13 +15,14 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from cxrjax.decoding.box_readings import expected_iou, spreads
+from cxrjax.input_pipeline.listed_boxes import NOISE, list_of
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 
 # Their probability is noted at every step, beside that of the token that is chosen.
@@ -187,7 +188,27 @@ class BoxConfidence(NamedTuple):
     spread: Float[np.ndarray, "4"] | None
 
 
-def box_confidences(spelled: Spelled, places: Sequence[tuple[int, int]]) -> list[BoxConfidence]:
+def real_probabilities(spelled: Spelled) -> dict[int, float]:
+    """How likely each box of a list (listed_boxes.py) is real, by its first character.
+
+    That no mark of noise stands behind it; where no words were noted, whether none does.
+    """
+    found, ends = {}, spelled.ends
+    for box in list_of(spelled.text):
+        place = int(np.searchsorted(ends, box.end("box"), side="right"))
+        real = float(box["mark"] is None)
+        if spelled.words is not None and place < len(spelled.words):
+            noise = float(spelled.words[place, ANSWER_WORDS.index(NOISE)])
+            real = 1 - math.exp(min(noise, 0.0))
+        found[box.start("box")] = real
+    return found
+
+
+def box_confidences(
+    spelled: Spelled,
+    places: Sequence[tuple[int, int]],
+    real: Mapping[int, float] | None = None,
+) -> list[BoxConfidence]:
     """The model's confidence in each box, in order.
 
     The IoU that it expects of the box (`expected_iou`), times the probability that there is one:
@@ -197,6 +218,7 @@ def box_confidences(spelled: Spelled, places: Sequence[tuple[int, int]]) -> list
 
     Args:
         places: the characters, from and to, of which boxes were read.
+        real: how likely there is one, by the first character of those that a list has.
     """
     if not places:
         return []
@@ -212,11 +234,14 @@ def box_confidences(spelled: Spelled, places: Sequence[tuple[int, int]]) -> list
     words = np.ones(len(ends), bool)
     words[np.concatenate(numbers)] = False
     least = np.minimum.accumulate(np.where(words, spelled.logprobs, 0.0))
+    there = [math.exp(min(float(least[own[0]]), 0.0)) if len(own) else 0.0 for own in numbers]
+    if real:
+        there = [
+            real.get(start, is_there) for (start, _), is_there in zip(places, there, strict=True)
+        ]
     return [
-        _box_confidence(spelled, own, math.exp(min(float(least[own[0]]), 0.0)))
-        if len(own)
-        else BoxConfidence(0.0, None)
-        for own in numbers
+        _box_confidence(spelled, own, is_there) if len(own) else BoxConfidence(0.0, None)
+        for own, is_there in zip(numbers, there, strict=True)
     ]
 
 

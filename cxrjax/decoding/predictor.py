@@ -15,6 +15,7 @@ from cxrjax.decoding.confidence import (
     BoxConfidence,
     answer_confidence,
     box_confidences,
+    real_probabilities,
     spell,
 )
 from cxrjax.decoding.generate import Generator
@@ -23,6 +24,7 @@ from cxrjax.distributed.meshes import fetch_whole, host_rows, put_batch
 from cxrjax.images.geometry import Geometry
 from cxrjax.input_pipeline.batch import BatchProblem
 from cxrjax.input_pipeline.examples import ExampleConfig, image_geometry
+from cxrjax.input_pipeline.listed_boxes import only
 from cxrjax.input_pipeline.loader import eval_loader
 from cxrjax.input_pipeline.prompts import PROMPTS, REASONING
 from cxrjax.input_pipeline.sources import QuestionSource
@@ -66,9 +68,10 @@ def predict_questions(
     answer's tokens), `decision_logprob` and `coordinate_logprob` (its parts, see `confidence`),
     `parse` (`ok`, the first failure's category, `truncated` where the answer does not end, or the
     reason why the question was left out). A prompt format that gives reasons adds `reason`; boxes
-    are those of the answer before it. `repaired_boxes` counts those that were not written exactly,
-    where there are any. Boxes in location tokens have `box_spreads`: the standard deviation of each
-    coordinate, in fractions of the original image.
+    are those of the answer before it. Of one that lists, boxes are those that count, and `text` is
+    without the others and without marks. `repaired_boxes` counts those that were not written
+    exactly, where there are any. Boxes in location tokens have `box_spreads`: the standard
+    deviation of each coordinate, in fractions of the original image.
 
     Args and errors are those of `answer_questions`.
     """
@@ -168,7 +171,6 @@ def prediction(
     codec = get_codec(config.codec)
     # As the model says it: `score` counts what must be mended before it mends it.
     read = codec.read_as_written(text, height, width, geometry)
-    boxes = [span.as_written for span in read.spans]
     upto = min(length + 1, len(tokens))
     spelled = spell(
         tokens[:length].tolist(),
@@ -177,17 +179,21 @@ def prediction(
         words[:upto] if words is not None and words.shape[1] else None,
         None if quantiles is None else quantiles[:upto],
     ).within(0, len(text))
-    places = [(span.start, span.end) for span in read.spans]
+    real = real_probabilities(spelled) if PROMPTS[config.prompt].lists else {}
+    spans = [span for span in read.spans if real.get(span.start, 1.0) > config.listed_above]
+    places = [(span.start, span.end) for span in spans]
     sure = answer_confidence(spelled, places)
     parse = "truncated" if read.parse == "ok" and not len(ended) else read.parse
-    found = box_confidences(spelled, places)
+    found = box_confidences(spelled, places, real)
+    if real:
+        text = only(text, [each > config.listed_above for each in real.values()])
     spreads = [_spread(one, geometry) for one in found]
     return {
         "question_id": record.question_id,
         "text": text,
         **({"reason": reason} if gives_reason else {}),
-        "boxes": [[round(float(value), 6) for value in box] for box in boxes],
-        "labels": [record.finding] * len(boxes),
+        "boxes": [[round(float(value), 6) for value in one.as_written] for one in spans],
+        "labels": [record.finding] * len(spans),
         "box_scores": [round(one.score, 6) for one in found],
         **({"box_spreads": spreads} if any(spreads) else {}),
         "answer_logprob": round(float(np.sum(logprobs)), 6),

@@ -30,6 +30,7 @@ from cxrjax.input_pipeline.coordinates import (
     DigitFinder,
     resolve_box_route,
 )
+from cxrjax.input_pipeline.listed_boxes import are_real
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import QARecord
@@ -59,6 +60,7 @@ class ExampleConfig:
         features: where a frozen tower's features of the images are, to be read in their place.
         image_cache: where images that were prepared before are kept; of this size and geometry.
         image_width: of an input that is not square.
+        listed_above: how likely a box of a list must be real to count (listed_boxes.py).
     """
 
     image_size: int
@@ -76,6 +78,7 @@ class ExampleConfig:
     features: FeatureCache | None = None
     image_cache: ImageCache | None = None
     image_width: int | None = None
+    listed_above: float = 0.5
 
     @property
     def image_hw(self) -> tuple[int, int]:
@@ -94,6 +97,11 @@ class ExampleConfig:
         ):
             if getattr(self, name) not in choices:
                 raise UserError(f"{name} is {getattr(self, name)!r}, expected one of {choices}")
+        if PROMPTS[self.prompt].lists and self.box_route == "none":
+            raise UserError(
+                f"data.prompt={self.prompt!r} lists noise, whose places are told from boxes by "
+                "the box loss's route, and box_route is 'none'; set 'auto'"
+            )
         if self.earlier_images and self.features is not None:
             raise UserError(
                 "data.feature_cache has features of one image a question, and "
@@ -342,8 +350,11 @@ class QuestionEncoder:
                 f"question {record.question_id}: {len(emitted)} location tokens in the answer, "
                 "expected four a box; the prompt format must write boxes with its BoxText"
             )
-        positions = np.empty((len(emitted) // 4, 4), np.int32)
-        positions[:, list(self._codec.coordinate_order)] = emitted.reshape(-1, 4)
+        of_boxes = emitted.reshape(-1, 4)
+        if PROMPTS[self.config.prompt].lists:
+            of_boxes = of_boxes[are_real(text)]
+        positions = np.empty(of_boxes.shape, np.int32)
+        positions[:, list(self._codec.coordinate_order)] = of_boxes
         return positions, self._codec.from_bins(answer[positions] - first), None
 
     def _check_length(

@@ -30,6 +30,7 @@ from cxrjax.distributed.meshes import MeshConfig
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.augment import AugmentConfig, NotNegativeFloat, Share
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, BoxRoute, resolve_box_route
+from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.models.layers import REMAT
 from cxrjax.models.quantize import QUANTIZED_DTYPES
 from cxrjax.models.splash import ATTENTION
@@ -329,6 +330,12 @@ class ExperimentConfig:
     def box_route(self) -> BoxRoute:
         """The loss's way to boxes, 'auto' resolved."""
         return resolve_box_route(self.training.box_route, self.data.codec)
+
+    @property
+    def lists_noise(self) -> bool:
+        """Whether answers go on with noise boxes (cxrjax/input_pipeline/listed_boxes.py)."""
+        names = [self.data.prompt, *(each.prompt for each in self.mixture.sources.values())]
+        return any(PROMPTS[name].lists for name in names if name in PROMPTS)
 
     @property
     def train_files(self) -> list[str]:

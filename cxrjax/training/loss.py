@@ -32,6 +32,7 @@ import jax.numpy as jnp
 from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from cxrjax.codecs.tokens import NUM_BINS
 from cxrjax.input_pipeline.batch import ArrayLike, Batch
 from cxrjax.input_pipeline.coordinates import BoxRoute
 from cxrjax.models.vlm import VLM, context_of_two
@@ -144,6 +145,7 @@ def multitask_loss(
     coordinates: CoordinateTargets | None = None,
     boxes: BoxCost = DEFAULT_COST,
     absent_weight: float = 1.0,
+    noise_start: int | None = None,
 ) -> tuple[Float[Array, ""], LossParts]:
     """Loss of a batch, or of a micro-batch of a larger one.
 
@@ -160,6 +162,8 @@ def multitask_loss(
         coordinates: targets of location tokens; None: their bins alone.
         boxes: what a box costs.
         absent_weight: of the tokens of an answer without a box beside those of one with boxes.
+        noise_start: id of the first location token, where those that belong to no box of the batch
+            are noise (listed_boxes.py): they cost nothing. None: there is no noise.
 
     Returns:
         The loss, and its parts as sums over `batch`.
@@ -170,10 +174,12 @@ def multitask_loss(
     hidden = answer_states(model, batch, dropout_key)
     rows = hidden.shape[0]
     items: tuple[ArrayLike, ...] = (hidden, batch.answer_tokens.reshape(rows, -1))
-    if absent_weight != 1.0:
+    if absent_weight != 1.0 or noise_start is not None:
         has_box = jnp.any(batch.box_mask, axis=-1, keepdims=True)
-        weight = jnp.where(has_box, 1.0, absent_weight)
-        items += (jnp.broadcast_to(weight, batch.answer_mask.shape).reshape(rows, -1),)
+        weight = jnp.broadcast_to(jnp.where(has_box, 1.0, absent_weight), batch.answer_mask.shape)
+        if noise_start is not None:
+            weight = jnp.where(_is_noise(batch, noise_start), 0.0, weight)
+        items += (weight.reshape(rows, -1),)
 
     def sums(h: Array, target: Array, *weight_and_mask: Array) -> tuple[Array, Array]:
         *weight, mask = weight_and_mask
@@ -193,6 +199,14 @@ def multitask_loss(
         boxes=told,
     )
     return parts.total(lambda_box, counts if denominators is None else denominators), parts
+
+
+def _is_noise(batch: Batch, start: int) -> Bool[Array, "B Q A"]:
+    """Whether a token of an answer is a location token that belongs to no box."""
+    tokens = jnp.asarray(batch.answer_tokens)
+    slots = jnp.arange(tokens.shape[-1])
+    own = (batch.coordinate_positions[..., None] == slots) & batch.box_mask[..., None, None]
+    return (tokens >= start) & (tokens < start + NUM_BINS) & ~jnp.any(own, axis=(-3, -2))
 
 
 def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> Coordinates:

@@ -379,6 +379,11 @@ def check_policy(config: ExperimentConfig) -> None:
             f"rl.pairs={rl.pairs}: pairs are for rl.kind {', '.join(PREFERENCES)} with "
             f"rl.group_size=2, and these are {rl.kind!r} and {rl.group_size}"
         )
+    if config.lists_noise:
+        raise UserError(
+            "data.prompt or a source's is a format '_listed', whose noise rewards would take for "
+            "boxes; set the one without '_listed'"
+        )
     if config.data.earlier_images:
         raise UserError(
             "data.earlier_images: answers are drawn beside one image; set it to False, which "

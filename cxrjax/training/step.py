@@ -166,6 +166,7 @@ class MultitaskObjective:
     def __init__(self, config: ExperimentConfig) -> None:
         self._training = config.training
         self._box_route = config.box_route
+        self._lists = config.lists_noise
 
     def denominators(self, batch: Batch) -> Denominators:
         return batch_denominators(batch)
@@ -191,6 +192,7 @@ class MultitaskObjective:
             ),
             BoxCost(training.box_loss, training.box_matching),
             training.absent_weight,
+            sizes.loc_token_start if self._lists else None,
         )
 
 

@@ -85,6 +85,9 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     ),
     "no_box_loss_ranked": ("training.coordinate_loss=ranked",),
     "no_box_loss_weight_0.3": ("training.coordinate_weight=0.3",),
+    "no_box_loss_sparse": ("data.questions_per_image=4",),
+    # Pix2Seq's longer lists (cxrjax/input_pipeline/listed_boxes.py).
+    "no_box_loss_listed": ("data.prompt=vqa_listed", "data.packed_buckets=(320,384,448)"),
     "no_box_loss_absent_0.5": ("training.absent_weight=0.5",),
     "no_box_loss_absent_0.75": ("training.absent_weight=0.75",),
 }
@@ -138,7 +141,8 @@ def score(data: Path, out: Path, names: Sequence[str]) -> dict[str, dict[str, di
     metrics = json.loads((out / "score/metrics.json").read_text())
     spread_file = out / "score/spread.json"
     spread = json.loads(spread_file.read_text()) if spread_file.exists() else {}
-    compared = json.loads((out / "score/comparisons.json").read_text())
+    compared_file = out / "score/comparisons.json"  # of two files or more
+    compared = json.loads(compared_file.read_text()) if compared_file.exists() else []
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name in names:
         if name in spread:

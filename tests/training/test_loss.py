@@ -431,11 +431,38 @@ def test_logits_that_are_all_alike_are_not_always_right(random_batch, hidden_mod
     assert parts.correct_sum == np.sum(batch.answer_tokens[batch.answer_mask] == 0)
 
 
-def test_the_configuration_says_what_absent_answers_weigh(random_batch, hidden_model, monkeypatch):
+@pytest.mark.parametrize(("prompt", "start"), [("vqa", None), ("vqa_listed", LOC_START)])
+def test_the_configuration_says_what_absent_answers_and_noise_cost(
+    random_batch, monkeypatch, prompt, start
+):
     told = []
-    monkeypatch.setattr(step, "multitask_loss", lambda *given: told.append(given[-1]))
+    monkeypatch.setattr(step, "multitask_loss", lambda *given: told.append(given[-2:]))
     recipe = Path(__file__).parents[2] / "configs" / "vindr_lora.py"
-    config = load_config(f"{recipe}:demo", ["--config.training.absent_weight=0.25"])
+    changes = ["--config.training.absent_weight=0.25", f"--config.data.prompt={prompt}"]
+    config = load_config(f"{recipe}:demo", changes)
     model = SimpleNamespace(config=PRESETS["tiny"])
     step.objective_of(config).loss(model, random_batch(), None, None, 16)
-    assert told == [0.25]
+    assert told == [(0.25, start)]
+
+
+def test_noise_boxes_cost_nothing(random_batch, hidden_model):
+    batch = random_batch()
+    model = hidden_model(batch)
+    own = np.zeros(batch.answer_mask.shape, bool)
+    for b, q, k in np.argwhere(batch.box_mask):
+        own[b, q, batch.coordinate_positions[b, q, k]] = True
+    tokens = np.where(own, LOC_START + 5, batch.answer_tokens)
+    noise = np.zeros_like(own)
+    noise[..., -3] = True
+    noise &= ~own & batch.answer_mask
+    assert noise.any() and own.any()
+    words = LOC_START + 1024
+    tokens = np.where(noise, LOC_START + 9, np.where(own, tokens, words)).astype(np.int32)
+
+    def cross_entropy(mask, start):
+        masked = dataclasses.replace(batch, answer_tokens=tokens, answer_mask=mask)
+        return multitask_loss(model, masked, 0.0, logit_chunk=16, noise_start=start)[1].ce_sum
+
+    kept = cross_entropy(batch.answer_mask & ~noise, None)
+    assert float(cross_entropy(batch.answer_mask, None)) > float(kept)
+    np.testing.assert_allclose(cross_entropy(batch.answer_mask, LOC_START), kept, rtol=1e-5)

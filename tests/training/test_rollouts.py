@@ -236,6 +236,7 @@ def test_a_bad_pair_is_told_with_its_line(policy, small_vlm, tmp_path, line, tol
         ("rl.group_size", 1, r"rl\.group_size=1"),
         ("lora.dropout", 0.1, r"lora\.dropout=0\.1"),
         ("data.earlier_images", True, r"beside one image"),
+        ("data.prompt", "vqa_listed", r"whose noise rewards"),
         ("rl.pairs", "x", r"pairs are for rl\.kind dpo, ipo, hinge"),
     ],
 )
