@@ -10,12 +10,12 @@ import numpy as np
 VOCAB, SIZE = 1300, 24
 KINDS = (
     *("paligemma", "paligemma2", "gemma3", "gemma3_text", "llava", "llava_mistral"),
-    *("qwen", "qwen3", "internvl", "gemma4", "gemma4_unified"),
+    *("qwen", "qwen3", "internvl", "gemma4", "gemma4_unified", "gemma4_small"),
 )
 MODEL_TYPES = {"paligemma2": "paligemma", "llava_mistral": "llava", "qwen": "qwen2_5_vl"}
-MODEL_TYPES["qwen3"] = "qwen3_vl"
+MODEL_TYPES |= {"qwen3": "qwen3_vl", "gemma4_small": "gemma4"}
 # Their vocabularies have no location tokens.
-NO_LOC = ("llava", "llava_mistral", "qwen", "qwen3", "internvl", "gemma4", "gemma4_unified")
+NO_LOC = ("llava", "llava_mistral", *KINDS[KINDS.index("qwen") :])
 
 # Change nothing that is computed, whatever they say.
 _NOTES = {
@@ -275,7 +275,8 @@ def _internvl(draw: Draw) -> dict[str, Any]:
 def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:
     kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
     every, theta = draw.of(2, 3), draw.of(100.0, 1e4, 1e6)
-    layers = every * draw.of(1, 2)
+    is_small = kind == "gemma4_small"
+    layers = every * (draw.of(1, 2) + is_small)
     kinds = ["sliding_attention" if (i + 1) % every else "full_attention" for i in range(layers)]
     share = draw.some({"partial_rotary_factor": draw.of(0.25, 0.5, 1.0), "factor": 4.0})
     far = {"rope_type": draw.of("proportional", "default"), "rope_theta": theta, **share}
@@ -313,6 +314,12 @@ def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:
         **draw.some({"hidden_activation": _GELU, "enable_moe_block": False, "num_experts": None}),
         **draw.some({"num_kv_shared_layers": 0, "use_double_wide_mlp": draw.of(True, False)}),
     }
+    if "model_type" in text:
+        text["model_type"] = text["model_type"].replace("small_", "")
+    if is_small:
+        text |= {"hidden_size_per_layer_input": draw.of(0, 3, 8, 8)}
+        text |= {"num_kv_shared_layers": every * draw.of(*range(layers // every))}
+        text |= {"vocab_size_per_layer_input": VOCAB, "pad_token_id": 0}
     patch, pool = draw.of((2, 3), (4, 2), (4, 3), (6, 2), (3, 4), (12, 1))
     if kind == "gemma4_unified":
         width, sound = draw.of(5, 12), draw.of(3, 6)
@@ -342,6 +349,7 @@ def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:
         **draw.some({"model_type": "gemma4_vision", "attention_bias": False}),
         **draw.some({"rope_parameters": {"rope_type": "default", "rope_theta": 100.0}}),
         **draw.some({"default_output_length": 280, "global_head_dim": 7}),
+        **({"use_clipped_linears": draw.of(True, False)} if is_small else {}),
     }
     return {
         "model_type": "gemma4",
@@ -450,7 +458,10 @@ def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
     seen = ("qkv", "attn.proj", "linear_fc2") if kind == "qwen3" else seen
     seen = ("projection_layer", "linear_2") if kind == "internvl" else seen
     seen = () if kind == "gemma4_unified" else seen
-    if kind == "gemma4":  # whose tower has each linear map within a module of its name
+    if kind in (
+        "gemma4",
+        "gemma4_small",
+    ):  # whose tower has each linear map within a module of its name
         seen = ("q_proj.linear", "o_proj.linear", "down_proj.linear")
     names = [name for name in (*_MAPS, *seen) if draw.rng.random() < 0.4] or ["q_proj"]
     dora = draw.of(False, False, True)
@@ -479,9 +490,11 @@ def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
             settings["layers_pattern"] = "layers"
     if kind.startswith("gemma4"):
         names = names if settings["target_modules"] == names else [*_MAPS, *seen]
+        more = ["per_layer_input_gate", "per_layer_projection"] if kind == "gemma4_small" else []
+        names = [*names, *(name for name in more if draw.rng.random() < 0.7)]
         # By their last names alone the tower's modules around linear maps would be meant too.
-        of_text = "|".join(name for name in names if name in _MAPS)
-        of_tower = "|".join(name.removesuffix(".linear") for name in names if name not in _MAPS)
+        of_text = "|".join(name for name in names if name in (*_MAPS, *more))
+        of_tower = "|".join(name.removesuffix(".linear") for name in names if name in seen)
         settings["target_modules"] = (
             rf".*language_model\..*\.({of_text or 'none'})"
             rf"|.*vision_tower\..*\.({of_tower or 'none'})\.linear"

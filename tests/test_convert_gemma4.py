@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from flax import nnx
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from cxrjax import convert
 from cxrjax.errors import UserError
@@ -228,9 +228,14 @@ def test_an_adapter_there_and_back_and_merged(hf, tmp_path):
     [
         ("text_config", {"enable_moe_block": True}, "text_config.enable_moe_block is True"),
         ("text_config", {"num_experts": 128}, "text_config.num_experts is 128"),
-        ("text_config", {"num_kv_shared_layers": 2}, "text_config.num_kv_shared_layers is 2"),
-        ("text_config", {"hidden_size_per_layer_input": 8}, "hidden_size_per_layer_input is 8"),
-        ("text_config", {"hidden_size_per_layer_input": ...}, "per_layer_input is 256; only 0"),
+        ("text_config", {"num_kv_shared_layers": 2}, "num_kv_shared_layers is 2; expected a mult"),
+        ("text_config", {"num_kv_shared_layers": 6}, "num_kv_shared_layers is 6; expected a mult"),
+        ("text_config", {"pad_token_id": 5}, "text_config.pad_token_id is 5"),
+        (
+            "text_config",
+            {"hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 9},
+            "vocab_size_per_layer_input is 9; only 448",
+        ),
         ("text_config", {"use_bidirectional_attention": "all"}, "attention is 'all'"),
         ("text_config", {"rope_parameters": {"rope_type": "default"}}, "rope_type' is not known"),
         ("text_config", {"layer_types": [_FULL] * 6}, "every 1th is global"),
@@ -238,12 +243,10 @@ def test_an_adapter_there_and_back_and_merged(hf, tmp_path):
         ("text_config", {"per_layer_config": {"0": {"head_dim": 4}}}, "per_layer_config {0:"),
         ("text_config", {"per_layer_config": {"2": {"head_dim": 4}}}, "per_layer_config {2:"),
         ("text_config", {"num_global_key_value_heads": 3}, "heads of keys and values"),
-        ("vision_config", {"use_clipped_linears": True}, "use_clipped_linears is True"),
         ("vision_config", {"num_key_value_heads": 1}, "num_key_value_heads is 1"),
         ("vision_config", {"head_dim": 8}, "2 heads of 8 in a tower of width 8"),
         ("vision_config", {"position_embedding_size": 47}, "47 positions, 48 patches"),
         ("vision_config", {"rope_parameters": {"rope_theta": 1e4}}, "rope_theta is 10000.0"),
-        ("", {"audio_config": {"hidden_size": 4}}, "audio_config is"),
         ("", {"model_type": "gemma4_assistant"}, "model_type is 'gemma4_assistant'"),
         ("", {"model_type": "gemma4_unified"}, "text_config.model_type is 'gemma4_text'"),
         ("", {"tie_word_embeddings": False}, "tie_word_embeddings is False"),
@@ -274,6 +277,49 @@ def test_pictures_of_other_colours_are_refused(hf):
     (hf[0] / "processor_config.json").write_text(json.dumps(wrong))
     with pytest.raises(UserError, match="do_normalize is True"):
         read_config(hf[0])
+
+
+def test_a_small_size_there_and_back(tmp_path, write_hf, capsys):
+    """Published files have keys of layers that read others', and a tower for sounds, unasked."""
+    small = {
+        "attention_k_eq_v": False,
+        "hidden_size_per_layer_input": 5,
+        "num_global_key_value_heads": None,
+        "num_kv_shared_layers": 3,
+        "use_bidirectional_attention": None,
+        "use_double_wide_mlp": True,
+    }
+    vision = _VISION | {"standardize": False, "use_clipped_linears": True}
+    config = _CONFIG | {"text_config": _TEXT | small, "vision_config": vision}
+    sizes, directory = sizes_of(config), tmp_path / "hf"
+    decoder = sizes.decoder
+    assert (decoder.shared_layers, decoder.shared_mlp_dim, decoder.per_layer_width) == (3, 48, 5)
+    assert [decoder.keys_of(layer) for layer in range(6)] == [0, 1, 2, 1, 1, 2]
+    tensors = write_hf(directory, sizes, config)
+    layers, tower = "model.language_model.layers", "model.vision_tower.encoder.layers"
+    assert f"{layers}.3.self_attn.k_proj.weight" not in tensors
+    assert tensors[f"{layers}.4.mlp.up_proj.weight"].shape == (48, 16)
+    assert tensors["model.language_model.embed_tokens_per_layer.weight"].shape == (448, 30)
+    assert tensors[f"{tower}.1.self_attn.o_proj.output_max"].shape == ()
+    more = {
+        f"{layers}.3.self_attn.k_proj.weight": np.ones((16, 16), np.float32),
+        "model.audio_tower.layers.0.norm_out.weight": np.ones(4, np.float32),
+        "model.embed_audio.embedding_projection.weight": np.ones((16, 4), np.float32),
+    }
+    save_file(tensors | more, directory / "model.safetensors")
+    published = config | {"audio_config": {"hidden_size": 4, "model_type": "gemma4_audio"}}
+    (directory / "config.json").write_text(json.dumps(published))
+    (directory / "tokenizer.json").write_text(make_gemma4(448).backend_tokenizer.to_str())
+    interchange.import_hf(directory, tmp_path / "base")
+    said = capsys.readouterr().out
+    assert "2 tensors are left out, of the tower for sounds" in said
+    assert "1 tensors are left out, of keys that no layer reads" in said
+    interchange.export_hf(tmp_path / "base", tmp_path / "back")
+    back = load_file(tmp_path / "back/model.safetensors")
+    assert back.keys() == tensors.keys()
+    assert all(np.array_equal(back[name], tensors[name]) for name in tensors)
+    again = json.loads((tmp_path / "back/config.json").read_text())
+    assert again == config | {"dtype": "float32"}
 
 
 # As the 12B is published.
@@ -321,6 +367,52 @@ def test_the_model_without_a_tower_there_and_back(tmp_path, write_hf):
     assert all(np.array_equal(back[name], tensors[name]) for name in tensors)
     with pytest.raises(UserError, match="output_proj_dims is 9; only 8"):
         sizes_of(_UNIFIED | {"vision_config": _PATCHES | {"output_proj_dims": 9}})
+
+
+@pytest.mark.parametrize(
+    ("name", "width", "every", "shared", "wide", "kv_heads"),
+    [("gemma4_e2b", 1536, 5, 20, True, 1), ("gemma4_e4b", 2560, 6, 18, False, 2)],
+)
+def test_the_small_published_configurations_are_the_presets(
+    name, width, every, shared, wide, kv_heads
+):
+    text = {
+        "attention_k_eq_v": False,
+        "global_head_dim": 512,
+        "head_dim": 256,
+        "hidden_size": width,
+        "hidden_size_per_layer_input": 256,
+        "intermediate_size": 4 * width,
+        "layer_types": [*[_SLIDING] * (every - 1), _FULL] * 7,
+        "num_attention_heads": 8,
+        "num_global_key_value_heads": None,
+        "num_hidden_layers": 7 * every,
+        "num_key_value_heads": kv_heads,
+        "num_kv_shared_layers": shared,
+        "pad_token_id": 0,
+        "sliding_window": 512,
+        "use_bidirectional_attention": None,
+        "use_double_wide_mlp": wide,
+        "vocab_size": 262144,
+        "vocab_size_per_layer_input": 262144,
+    }
+    vision = {
+        "head_dim": 64,
+        "hidden_size": 768,
+        "intermediate_size": 3072,
+        "num_attention_heads": 12,
+        "num_hidden_layers": 16,
+        "num_key_value_heads": 12,
+        "position_embedding_size": 10240,
+        "standardize": False,
+        "use_clipped_linears": True,
+    }
+    whole = _CONFIG | {"text_config": _TEXT | text, "vision_config": _VISION | vision}
+    whole |= {"audio_config": {"model_type": "gemma4_audio", "hidden_size": 1024}}
+    preset = PRESETS[name]
+    contexts = (preset.context, preset.second_image)
+    found = vlm_config(complete_config(whole, "config.json"), "config.json", -1, *contexts)
+    assert found == preset
 
 
 def test_the_published_configurations_are_the_presets():

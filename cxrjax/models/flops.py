@@ -96,7 +96,7 @@ def step_flops(
     # What flows backwards through each part: scans treat all of their layers alike.
     vision_backward = trains("vision/") and images > 0
     projector_input = vision_backward or trains("projector_norm/")
-    layers = ("decoder/layers/", "decoder/local_layers/", "decoder/global_layers/")
+    layers = tuple(f"decoder/{name}/" for name in sizes.decoder.stacks())
     decoder_backward = vision_backward or trains(
         "projector", "deepstack/", "decoder/embedder", *layers
     )
@@ -135,16 +135,19 @@ def step_flops(
             part, into = "projector", into or (name.endswith("/fc2") and trains("deepstack/fc1/"))
         elif name.startswith("vision/layers/") and sizes.vision is not None:
             kernel = kernel * (sizes.vision.depth - sizes.vision.skip_last) // sizes.vision.depth
+        count = tokens[part]
+        if name.startswith("decoder/shared_"):  # whose context nobody asks
+            count = text_rows * length
         gradients = into + (f"{name}/kernel" in trained)
         # Nobody wants a layer's last product again, unless a norm stands behind it.
         last = name.endswith("/fc2") or (
             name.endswith("/down_proj") and not sizes.decoder.post_norms
         )
         repeated = again.get(part, False) and not last
-        add(part, 2.0 * tokens[part] * kernel, gradients, repeated)
+        add(part, 2.0 * count * kernel, gradients, repeated)
         if module.lora is not None:
             branch = sum(math.prod(paths[f"{name}/lora/{m}"]) for m in "ab")
-            add("lora", 2.0 * tokens[part] * branch, 2, repeated)
+            add("lora", 2.0 * count * branch, 2, repeated)
     for part, operations in _attention(sizes, model.share, shape, images).items():
         add(part, operations, 2 * backwards[part], again[part])
 
@@ -205,7 +208,11 @@ def _attention(sizes: VLMConfig, share: str, shape: BatchShape, images: int) -> 
         seen += shape.prefix if decoder.prefix_attention == "full" else 0
     elif shape.packed_length is not None:
         questions, text = shape.images, shape.packed_length
-    pairs = rows * context * seen + questions * text * (context + text)
-    sizes_of = [decoder.of_kind(is_local=decoder.is_local(n)) for n in range(decoder.depth)]
-    found["decoder"] = 4.0 * pairs * decoder.num_heads * sum(each.head_dim for each in sizes_of)
+    of_text = questions * text * (context + text)
+    pairs = [
+        of_text + (rows * context * seen if decoder.keys_of(n) == n else 0)
+        for n in range(decoder.depth)
+    ]
+    widths = [decoder.num_heads * decoder.of_layer(n).head_dim for n in range(decoder.depth)]
+    found["decoder"] = sum(4.0 * n * width for n, width in zip(pairs, widths, strict=True))
     return found

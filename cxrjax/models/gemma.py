@@ -6,7 +6,7 @@ of `DecoderConfig`.
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -62,18 +62,21 @@ class Attention(nnx.Module):
         self.config = config
         inner, kv_inner = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
         bias = config.qkv_bias
+        has_keys = not config.shared_layers  # else it reads another layer's
+
+        def of_keys() -> Linear:
+            return Linear(config.width, kv_inner, use_bias=bias, rngs=rngs)
+
         self.q_proj = Linear(config.width, inner, use_bias=bias, rngs=rngs)
-        self.k_proj = Linear(config.width, kv_inner, use_bias=bias, rngs=rngs)
-        self.v_proj = nnx.data(
-            None
-            if config.keys_are_values
-            else Linear(config.width, kv_inner, use_bias=bias, rngs=rngs)
-        )
+        self.k_proj = nnx.data(of_keys() if has_keys else None)
+        self.v_proj = nnx.data(of_keys() if has_keys and not config.keys_are_values else None)
         self.o_proj = Linear(inner, config.width, rngs=rngs)
         self.q_norm = nnx.data(_norm(config, config.head_dim) if config.qk_norm else None)
-        self.k_norm = nnx.data(_norm(config, config.head_dim) if config.qk_norm else None)
+        self.k_norm = nnx.data(
+            _norm(config, config.head_dim) if config.qk_norm and has_keys else None
+        )
         unscaled = RMSNorm(config.head_dim, config.norm_eps, scaled=False)
-        self.v_norm = nnx.data(unscaled if config.value_norm else None)
+        self.v_norm = nnx.data(unscaled if config.value_norm and has_keys else None)
 
     def project(
         self,
@@ -83,19 +86,43 @@ class Attention(nnx.Module):
         dropout: TokenDropout | None,
     ) -> tuple[Array, Array, Array]:
         """Rotated and scaled queries, rotated keys, values: [B, S, heads, H] each."""
-        config = self.config
         drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
-
-        def heads(y: Array) -> Array:
-            return y.reshape(*y.shape[:2], -1, config.head_dim)
-
-        q = heads(self.q_proj(x, drop("q_proj")))
-        k = heads(self.k_proj(x, drop("k_proj")))
-        v = k if self.v_proj is None else heads(self.v_proj(x, drop("v_proj")))
-        if self.q_norm is not None and self.k_norm is not None:
-            q, k = self.q_norm(q), self.k_norm(k)
+        assert self.k_proj is not None
+        k = self._heads(self.k_proj(x, drop("k_proj")))
+        v = k if self.v_proj is None else self._heads(self.v_proj(x, drop("v_proj")))
+        if self.k_norm is not None:
+            k = self.k_norm(k)
         if self.v_norm is not None:
             v = self.v_norm(v)
+        turned = self._turned(k, positions, is_local)
+        return self.queries(x, positions, is_local, dropout), turned, v
+
+    def queries(
+        self,
+        x: Float[Array, "B S D"],
+        positions: Int[Array, "B S"] | Int[Array, "B S 3"],
+        is_local: Bool[Array, ""] | bool,
+        dropout: TokenDropout | None,
+    ) -> Float[Array, "B S N H"]:
+        """Rotated and scaled queries."""
+        config = self.config
+        q = self._heads(self.q_proj(x, dropout.fold_in(salt("q_proj")) if dropout else None))
+        if self.q_norm is not None:
+            q = self.q_norm(q)
+        scale = config.head_dim if config.query_scale is None else config.query_scale
+        return self._turned(q, positions, is_local) * scale**-0.5
+
+    def _heads(self, y: Float[Array, "B S i"]) -> Float[Array, "B S N H"]:
+        return y.reshape(*y.shape[:2], -1, self.config.head_dim)
+
+    def _turned(
+        self,
+        y: Float[Array, "B S N H"],
+        positions: Int[Array, "B S"] | Int[Array, "B S 3"],
+        is_local: Bool[Array, ""] | bool,
+    ) -> Float[Array, "B S N H"]:
+        """Each pair of a head turned by its token's position."""
+        config = self.config
         frequencies: Any = rope_frequencies(
             config.head_dim, config.rope_base, config.rope_scale, config.global_rope_share
         )
@@ -104,9 +131,7 @@ class Attention(nnx.Module):
             frequencies = jnp.where(is_local, local, frequencies)
         if positions.ndim == 3:  # each pair of a head turns by its own stream
             positions = positions[..., np.array(config.rope_streams())]
-        q, k = apply_rope(q, positions, frequencies), apply_rope(k, positions, frequencies)
-        scale = config.head_dim if config.query_scale is None else config.query_scale
-        return q * scale**-0.5, k, v
+        return apply_rope(y, positions, frequencies)
 
     def __call__(
         self,
@@ -127,7 +152,7 @@ class Attention(nnx.Module):
             )
         n, questions = layout.num_context, seen.text.shape[1]
         q, k, v = self.project(x, layout.positions, is_local, dropout)
-        group = config.num_heads // config.num_kv_heads
+        group = self._group
         noise = dropout.fold_in(salt("o_proj")) if dropout else None
 
         context_k, context_v = (y[:, :n].transpose(0, 2, 1, 3) for y in (k, v))
@@ -184,6 +209,8 @@ class Attention(nnx.Module):
         context: tuple[Array, Array],
         layout: SequenceLayout,
         is_local: bool,
+        text: tuple[Array, Array] | None = None,
+        dropout: TokenDropout | None = None,
     ) -> tuple[Array, tuple[Array, Array]]:
         """Attention of questions behind a context that was read before.
 
@@ -191,6 +218,7 @@ class Attention(nnx.Module):
             x: of the questions alone.
             context: the context's keys and values in this layer.
             layout: of the whole sequence.
+            text: the questions' own, where this layer shares another's.
 
         Returns:
             What the questions attend to, and their keys and values.
@@ -200,19 +228,28 @@ class Attention(nnx.Module):
         local = layout.seen_locally if is_local else None
         seen = layout.seen if local is None else local
         questions = seen.text.shape[1]
-        q, k, v = self.project(x, layout.positions[:, layout.num_context :], is_local, None)
-        q = q.reshape(
-            rows, questions, -1, config.num_kv_heads, q.shape[2] // k.shape[2], q.shape[3]
-        )
-        text_k, text_v = (
-            y.reshape(rows, questions, -1, *y.shape[2:]).transpose(0, 3, 1, 2, 4) for y in (k, v)
-        )
+        positions = layout.positions[:, layout.num_context :]
+        if text is None:
+            q, *own = self.project(x, positions, is_local, dropout)
+            text_k, text_v = (
+                y.reshape(rows, questions, -1, *y.shape[2:]).transpose(0, 3, 1, 2, 4) for y in own
+            )
+        else:
+            q, (text_k, text_v) = self.queries(x, positions, is_local, dropout), text
+        q = q.reshape(rows, questions, -1, config.num_kv_heads, self._group, q.shape[3])
         sections = [KeySection(text_k, text_v, seen.text)]
         if layout.num_context:
             sections.insert(0, KeySection(*context, seen.text_to_context))
         out = attend(q.transpose(0, 3, 1, 4, 2, 5), sections, config.attn_softcap)
         out = out.transpose(0, 2, 4, 1, 3, 5).reshape(rows, x.shape[1], -1)
-        return self.o_proj(out), (text_k, text_v)
+        out = checkpoint_name(out, SAVED)
+        noise = dropout.fold_in(salt("o_proj")) if dropout else None
+        return self.o_proj(out, noise), (text_k, text_v)
+
+    @property
+    def _group(self) -> int:
+        """Heads of queries for each of keys and values."""
+        return self.config.num_heads // self.config.num_kv_heads
 
     def decode(
         self,
@@ -223,14 +260,21 @@ class Attention(nnx.Module):
         is_local: bool,
         step: Int[Array, "*rows"],
     ) -> tuple[Array, LayerCache]:
-        """One new token for each question; `step` counts the answer tokens before it."""
+        """One new token for each question; `step` counts the answer tokens before it.
+
+        Of a layer that shares another's keys and values, the cache is that one's, with the token.
+        """
         rows, questions, _ = x.shape
-        q, k, v = self.project(x, positions, is_local, None)
+        answer_k, answer_v = cache.answer_k, cache.answer_v
+        if self.k_proj is None:
+            q = self.queries(x, positions, is_local, None)
+        else:
+            q, *own = self.project(x, positions, is_local, None)
+            answer_k, answer_v = (
+                _put(old, new.transpose(0, 2, 1, 3)[:, :, :, None], step)
+                for old, new in zip((answer_k, answer_v), own, strict=True)
+            )
         q = q.reshape(rows, questions, 1, self.config.num_kv_heads, -1, self.config.head_dim)
-        answer_k, answer_v = (
-            _put(old, new.transpose(0, 2, 1, 3)[:, :, :, None], step)
-            for old, new in ((cache.answer_k, k), (cache.answer_v, v))
-        )
         sections = [
             KeySection(cache.prefix_k, cache.prefix_v, masks.prefix),
             KeySection(answer_k, answer_v, masks.answer),
@@ -312,6 +356,10 @@ class Block(nnx.Module):
         self.mlp_post_norm = nnx.data(_norm(config) if config.post_norms else None)
         # Published, and trained by nobody: it has no gradient here.
         self.layer_scale = nnx.data(nnx.Param(jnp.ones(1)) if config.layer_scale else None)
+        given = config.per_layer_width
+        self.per_layer_gate = nnx.data(Linear(config.width, given, rngs=rngs) if given else None)
+        self.per_layer_proj = nnx.data(Linear(given, config.width, rngs=rngs) if given else None)
+        self.per_layer_norm = nnx.data(_norm(config) if given else None)
 
     def __call__(
         self,
@@ -319,10 +367,15 @@ class Block(nnx.Module):
         layout: SequenceLayout,
         is_local: Bool[Array, ""] | bool,
         dropout: TokenDropout | None,
+        given: Float[Array, "B S P"] | None = None,
         *,
         questions_alone: bool = False,
     ) -> tuple[Array, tuple[Array, Array, Array, Array]]:
-        """The stream after the block, of all tokens or of the questions' alone, and all keys."""
+        """The stream after the block, of all tokens or of the questions' alone, and all keys.
+
+        Args:
+            given: what this layer is given of each token besides the stream.
+        """
         normed = self.attn_norm(x)
         if not questions_alone or layout.splash is not None:
             attended, keys_values = self.attn(normed, layout, is_local, dropout)
@@ -335,7 +388,8 @@ class Block(nnx.Module):
         if questions_alone:
             num_text = x.shape[1] - layout.num_context
             x, attended = x[:, -num_text:], attended[:, -num_text:]
-        return self._add(x, attended, dropout), keys_values
+            given = None if given is None else given[:, -num_text:]
+        return self._add(x, attended, dropout, given), keys_values
 
     def decode(
         self,
@@ -345,10 +399,11 @@ class Block(nnx.Module):
         masks: DecodeMasks,
         is_local: bool,
         step: Int[Array, "*rows"],
+        given: Float[Array, "B Q P"] | None,
     ) -> tuple[Array, LayerCache]:
         normed = self.attn_norm(x)
         attended, cache = self.attn.decode(normed, positions, cache, masks, is_local, step)
-        return self._add(x, attended, None), cache
+        return self._add(x, attended, None, given), cache
 
     def read_behind(
         self,
@@ -356,21 +411,68 @@ class Block(nnx.Module):
         context: tuple[Array, Array],
         layout: SequenceLayout,
         is_local: bool,
+        given: Float[Array, "B S P"] | None,
+        text: tuple[Array, Array] | None = None,
+        dropout: TokenDropout | None = None,
     ) -> tuple[Array, tuple[Array, Array]]:
-        attended, keys_values = self.attn.read_behind(self.attn_norm(x), context, layout, is_local)
-        return self._add(x, attended, None), keys_values
+        attended, keys_values = self.attn.read_behind(
+            self.attn_norm(x), context, layout, is_local, text, dropout
+        )
+        return self._add(x, attended, dropout, given), keys_values
 
-    def _add(self, x: Array, attended: Array, dropout: TokenDropout | None) -> Array:
-        """The residual stream with attention's output, then the MLP's, added."""
+    def _add(
+        self, x: Array, attended: Array, dropout: TokenDropout | None, given: Array | None
+    ) -> Array:
+        """The stream with what attention gave, then the MLP, then the layer's own input, added."""
         if self.attn_post_norm is not None:
             attended = self.attn_post_norm(attended)
         x = x + attended
         y = self.mlp(self.mlp_norm(x), dropout)
         if self.mlp_post_norm is not None:
             y = self.mlp_post_norm(y)
+        x = x + y
+        if self.per_layer_gate is not None and self.per_layer_proj is not None:
+            assert given is not None and self.per_layer_norm is not None
+            drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
+            gate = jax.nn.gelu(self.per_layer_gate(x, drop("per_layer_gate")))
+            y = self.per_layer_proj(gate * given, drop("per_layer_proj"))
+            x = x + self.per_layer_norm(y)
         if self.layer_scale is None:
-            return x + y
-        return (x + y) * jax.lax.stop_gradient(self.layer_scale[...]).astype(x.dtype)
+            return x
+        return x * jax.lax.stop_gradient(self.layer_scale[...]).astype(x.dtype)
+
+
+class PerLayerInputs(nnx.Module):
+    """What every layer of Gemma 4 E2B and E4B is given of a token besides the residual stream.
+
+    The token's row of a second table, and a map of its embedding; an image's tokens have the row of
+    padding, token 0, there (transformers' `gemma4`).
+    """
+
+    def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):
+        self.depth, self.width = config.depth, config.per_layer_width
+        across = config.depth * config.per_layer_width
+        drawn = jax.random.normal(rngs.params(), (config.vocab_size, across))
+        self.table = nnx.Param(config.per_layer_width**-0.5 * drawn)
+        self.projection = Linear(config.width, across, rngs=rngs)
+        self.norm = _norm(config, config.per_layer_width)
+        self.scale = config.width**-0.5
+
+    def __call__(
+        self,
+        tokens: Int[Array, "B S"],
+        embedded: Float[Array, "B S D"],
+        dropout: TokenDropout | None = None,
+    ) -> Float[Array, "n B S P"]:
+        dtype = embedded.dtype
+        rows = (_rows_of(self.table[...], tokens) * self.width**0.5).astype(dtype)
+        noise = dropout.fold_in(salt("per_layer")) if dropout else None
+        mapped = self.projection(embedded, noise) * self.scale
+
+        def by_layer(y: Array) -> Array:
+            return y.reshape(*tokens.shape, self.depth, self.width)
+
+        return jnp.moveaxis((self.norm(by_layer(mapped)) + by_layer(rows)) * 2**-0.5, 2, 0)
 
 
 class Embedder(nnx.Module):
@@ -502,7 +604,8 @@ class Decoder(nnx.Module):
 
     Gemma: arXiv 2403.08295, 2408.00118, 2503.19786; Llama 2: 2307.09288; Mistral: 2310.06825.
 
-    The layers are one stack, `layers`; where global ones are of other sizes, they are two.
+    The layers are one stack, `layers`; where global ones are of other sizes, they are two, and two
+    more where the last ones share keys and values (`DecoderConfig.stacks`).
     """
 
     def __init__(
@@ -518,18 +621,17 @@ class Decoder(nnx.Module):
         self.remat = remat
         self.unroll = unroll
         self.embedder = Embedder(config, loc_token_start, rngs)
-        near, far = (config.of_kind(is_local=is_local) for is_local in (True, False))
-        periods = config.depth // config.global_every
-        of_one_kind = config.global_head_dim is None
         # To `nnx`, a part that may be missing is data, whether it is there or not.
         self.layers: Any = nnx.data(None)
         self.local_layers: Any = nnx.data(None)
         self.global_layers: Any = nnx.data(None)
-        if of_one_kind:
-            self.layers = stack_layers(lambda r: Block(config, r), config.depth, rngs)
-        else:
-            self.local_layers = stack_layers(lambda r: Block(near, r), config.depth - periods, rngs)
-            self.global_layers = stack_layers(lambda r: Block(far, r), periods, rngs)
+        self.shared_local_layers: Any = nnx.data(None)
+        self.shared_global_layers: Any = nnx.data(None)
+        for name, numbers in config.stacks().items():
+            make = functools.partial(Block, config.of_layer(numbers[0]))
+            setattr(self, name, stack_layers(make, len(numbers), rngs))
+        given = config.per_layer_width
+        self.per_layer = nnx.data(PerLayerInputs(config, rngs) if given else None)
         self.final_norm = _norm(config)
 
     def __call__(
@@ -544,42 +646,87 @@ class Decoder(nnx.Module):
     ) -> tuple[Array, Any]:
         """The residual stream after the last block (before the final norm).
 
-        With `return_keys`, also a list of every layer's (context_k, context_v, text_k, text_v).
-        With `blocks`, which `blocks()` took apart, there is no dropout, and with `questions_alone`
-        the stream is that of what stands behind the context alone.
+        With `return_keys`, also a list of every layer's (context_k, context_v, text_k, text_v), but
+        for those that share another's. With `blocks`, which `blocks()` took apart, there is no
+        dropout. With `questions_alone`, and where layers share keys, the stream is that of what
+        stands behind the context alone: nobody asks for the rest.
         """
         if blocks is not None:
-            keys = []
+            keys: dict[int, Any] = {}
             for number, block in enumerate(blocks):
+                source, local = self.config.keys_of(number), self.config.is_local(number)
+                if source != number:
+                    x = self._read_shared(block, x, keys[source], layout, number, local, None)
+                    continue
                 ends = questions_alone and number + 1 == len(blocks)
-                local = self.config.is_local(number)
-                x, of_layer = block(x, layout, local, None, questions_alone=ends)
+                given = layout.of_layer(number)
+                x, keys[number] = block(x, layout, local, None, given, questions_alone=ends)
                 x = x if ends else _with_deep(x, layout, number)
-                keys.append(of_layer)
-            return x, keys
+            return x, list(keys.values())
 
-        depth, every = self.config.depth, self.config.global_every
+        depth, shared = self.config.depth, self.config.shared_layers
         are_local = jnp.array([self.config.is_local(layer) for layer in range(depth)])
 
         def apply(
             layer: Block, x: Array, index: Array, is_local: Array | bool
         ) -> tuple[Array, object]:
             noise = dropout.fold_in(salt("decoder")).fold_in(index) if dropout else None
-            x, keys_values = layer(x, layout, is_local, noise)
-            return _with_deep(x, layout, index), keys_values if return_keys else None
+            x, keys_values = layer(x, layout, is_local, noise, layout.of_layer(index))
+            return _with_deep(x, layout, index), keys_values if return_keys or shared else None
 
-        scan = functools.partial(scan_layers, remat=self.remat, unroll=self.unroll)
         if self.layers is not None:
-            x, found = scan(self.layers, lambda b, x, i: apply(b, x, i, are_local[i]), x)
+            x, found = scan_layers(
+                self.layers,
+                lambda b, x, i: apply(b, x, i, are_local[i]),
+                x,
+                remat=self.remat,
+                unroll=self.unroll,
+            )
             return x, _of_each(found, depth) if return_keys else None
 
-        # Of two kinds: a period's local layers one by one, then its global one.
-        near_graph, near = nnx.split(self.local_layers)
-        far_graph, far = nnx.split(self.global_layers)
+        x, found = self._periods(apply, x, self.local_layers, self.global_layers, 0)
+        if shared:
+            last = {
+                is_local: jax.tree.map(lambda y: y[-1, -1], part)
+                for is_local, part in zip((True, False), found, strict=True)
+            }
+
+            def apply_shared(
+                layer: Block, x: Array, index: Array, is_local: bool
+            ) -> tuple[Array, None]:
+                noise = dropout.fold_in(salt("decoder")).fold_in(index) if dropout else None
+                keys = last[is_local]
+                return self._read_shared(layer, x, keys, layout, index, is_local, noise), None
+
+            parts = self.shared_local_layers, self.shared_global_layers
+            x, _ = self._periods(apply_shared, layout.of_text(x), *parts, depth - shared)
+        if not return_keys:
+            return x, None
+        of_near, of_far = (
+            _of_each(part, len(jax.tree.leaves(part)[0]))
+            for part in jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:]), found)
+        )
+        return x, self._in_order(of_near, of_far)
+
+    def _periods(
+        self, apply: Callable[..., Any], x: Array, near: Any, far: Any, first: int
+    ) -> tuple[Array, Any]:
+        """Layers of two kinds: a period's local layers one by one, then its global one.
+
+        Args:
+            apply: (layer, x, number, is_local) -> (x, output of that layer).
+            near, far: the local and the global layers, stacked.
+            first: the number of the first.
+        """
+        every = self.config.global_every
+        near_graph, near = nnx.split(near)
+        far_graph, far = nnx.split(far)
+        periods = jax.tree.leaves(far)[0].shape[0]
         near, far = (
-            jax.tree.map(lambda leaf, n=n: leaf.reshape(depth // every, n, *leaf.shape[1:]), part)
+            jax.tree.map(lambda leaf, n=n: leaf.reshape(periods, n, *leaf.shape[1:]), part)
             for part, n in ((near, every - 1), (far, 1))
         )
+        scan = functools.partial(scan_layers, remat=self.remat, unroll=self.unroll)
 
         def period(x: Array, scanned: tuple[Any, Any, Array]) -> tuple[Array, Any]:
             near, far, first = scanned
@@ -591,16 +738,31 @@ class Decoder(nnx.Module):
             )
             return x, (of_near, of_far)
 
-        x, found = jax.lax.scan(
-            period, x, (near, far, every * jnp.arange(depth // every)), unroll=self.unroll
+        numbers = first + every * jnp.arange(periods)
+        return jax.lax.scan(period, x, (near, far, numbers), unroll=self.unroll)
+
+    def _read_shared(
+        self,
+        block: Block,
+        x: Float[Array, "B s D"],
+        keys: tuple[Array, Array, Array, Array],
+        layout: SequenceLayout,
+        number: Int[Array, ""] | int,
+        is_local: bool,
+        dropout: TokenDropout | None,
+    ) -> Float[Array, "B T D"]:
+        """The questions' stream after a block that shares another's keys and values."""
+        given = layout.of_layer(number)
+        x, _ = block.read_behind(
+            layout.of_text(x),
+            keys[:2],
+            layout,
+            is_local,
+            None if given is None else layout.of_text(given),
+            keys[2:],
+            None if dropout is None else dropout.of_text(),
         )
-        if not return_keys:
-            return x, None
-        of_near, of_far = (
-            _of_each(jax.tree.map(lambda y: y.reshape(-1, *y.shape[2:]), part), count)
-            for part, count in zip(found, (depth - depth // every, depth // every), strict=True)
-        )
-        return x, self._in_order(of_near, of_far)
+        return x
 
     def decode(
         self,
@@ -611,14 +773,22 @@ class Decoder(nnx.Module):
         masks: DecodeMasks,
         local_masks: DecodeMasks,
         step: Int[Array, "*rows"],
+        tokens: Int[Array, "B Q"],
     ) -> tuple[Array, list[LayerCache]]:
-        """One new token for each question through all blocks, which `blocks()` took apart."""
-        updated = []
-        for index, (block, cache) in enumerate(zip(blocks, caches, strict=True)):
-            is_local = self.config.is_local(index)
+        """One new token for each question through all blocks, which `blocks()` took apart.
+
+        Args:
+            x, tokens: the new tokens, embedded and as they are.
+            caches: of each layer that does not share another's.
+        """
+        updated = list(caches)
+        per_layer = None if self.per_layer is None else self.per_layer(tokens, x)
+        for index, block in enumerate(blocks):
+            is_local, source = self.config.is_local(index), self.config.keys_of(index)
             seen = local_masks if is_local else masks
-            x, cache = block.decode(x, positions, cache, seen, is_local, step)
-            updated.append(cache)
+            given = None if per_layer is None else per_layer[index]
+            cache = updated[source]
+            x, updated[source] = block.decode(x, positions, cache, seen, is_local, step, given)
         return self.final_norm(x), updated
 
     def read_behind(
@@ -631,25 +801,35 @@ class Decoder(nnx.Module):
         """The residual stream of questions behind a context that was read before, and their keys.
 
         Args:
-            contexts: keys and values of the context in each layer.
-            layout: of context and questions together.
+            contexts: keys and values of the context in each layer that does not share another's.
+            layout: of context and questions together, but for what layers are given (`per_layer`).
         """
-        keys = []
-        for number, (block, context) in enumerate(zip(blocks, contexts, strict=True)):
-            x, of_layer = block.read_behind(x, context, layout, self.config.is_local(number))
-            keys.append(of_layer)
-        return x, keys
+        keys: dict[int, Any] = {}
+        for number, block in enumerate(blocks):
+            source = self.config.keys_of(number)
+            x, of_layer = block.read_behind(
+                x,
+                contexts[source],
+                layout,
+                self.config.is_local(number),
+                layout.of_layer(number),
+                keys.get(source),
+            )
+            keys.setdefault(source, of_layer)
+        return x, list(keys.values())
 
     def blocks(self) -> list[Block]:
         """The blocks one by one: a decode loop is faster on them than on stacked ones."""
-        if self.layers is not None:
-            return take_apart(self.layers)
-        return self._in_order(take_apart(self.local_layers), take_apart(self.global_layers))
+        found: dict[int, Block] = {}
+        for name, numbers in self.config.stacks().items():
+            found |= zip(numbers, take_apart(getattr(self, name)), strict=True)
+        return [found[number] for number in range(self.config.depth)]
 
     def _in_order(self, local: list[Any], far: list[Any]) -> list[Any]:
         """What is there for each local and each global layer, by the layers' numbers."""
         parts = {True: iter(local), False: iter(far)}
-        return [next(parts[self.config.is_local(layer)]) for layer in range(self.config.depth)]
+        count = len(local) + len(far)
+        return [next(parts[self.config.is_local(layer)]) for layer in range(count)]
 
 
 def _of_each(stacked: Any, depth: int) -> list[Any]:

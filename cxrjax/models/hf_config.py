@@ -102,7 +102,7 @@ _TEXT = {
         keys={**_ROPE, "full_attention": _EITHER_ROPE, "sliding_attention": _EITHER_ROPE},
     ),
 }
-# Gemma 4's. What its small sizes and its mixture of experts have besides is refused.
+# Gemma 4's. What its mixture of experts has besides is refused.
 _GEMMA4_TEXT = {
     **_COMMON,
     **{
@@ -121,7 +121,8 @@ _GEMMA4_TEXT = {
     "num_global_key_value_heads": Rule((None,), most=2**10),
     "per_layer_config": Rule(
         keys=dict.fromkeys(
-            map(str, range(MOST_LAYERS)),
+            # Some versions of transformers write numbers of one length.
+            {f"{layer:0{digits}}" for layer in range(MOST_LAYERS) for digits in (1, 2, 3)},
             Rule(keys={"head_dim": Rule(most=2**12), "num_key_value_heads": Rule(most=2**10)}),
         )
     ),
@@ -141,16 +142,25 @@ _GEMMA4_TEXT = {
             "sliding_attention": Rule(keys={"rope_type": Rule(("default",)), "rope_theta": _THETA}),
         },
     ),
-    "hidden_size_per_layer_input": Rule((0,)),
-    "num_kv_shared_layers": Rule((0,)),
+    "hidden_size_per_layer_input": Rule((0,), most=2**12),
+    "vocab_size_per_layer_input": Rule(most=2**22),
+    "num_kv_shared_layers": Rule((0,), most=MOST_LAYERS),
+    "use_double_wide_mlp": Rule((True, False)),
+    "pad_token_id": Rule((0,)),  # whose row of the second table images have
     "enable_moe_block": Rule((False, None)),
     **dict.fromkeys(
         ("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size"),
         Rule((None,)),
     ),
-    # Without the two above these count for nothing.
-    "vocab_size_per_layer_input": NO_MATTER,
-    "use_double_wide_mlp": NO_MATTER,
+}
+# The 12B has none of what the small sizes have.
+_GEMMA4_UNIFIED_TEXT = {
+    **_GEMMA4_TEXT,
+    "model_type": Rule(("gemma4_unified_text",)),
+    **dict.fromkeys(("hidden_size_per_layer_input", "num_kv_shared_layers"), Rule((0,))),
+    **dict.fromkeys(
+        ("vocab_size_per_layer_input", "use_double_wide_mlp", "pad_token_id"), NO_MATTER
+    ),
 }
 # Llama's and Mistral's decoder, as LLaVA has it.
 _LLAMA = {
@@ -365,7 +375,7 @@ _GEMMA4_VISION = {
     "pooling_kernel_size": Rule(most=2**6),
     "position_embedding_size": Rule(most=2**20),
     "standardize": Rule((True, False)),
-    "use_clipped_linears": Rule((False,)),
+    "use_clipped_linears": Rule((True, False)),
     # Published, and read by no version.
     "global_head_dim": NO_MATTER,
     "default_output_length": NO_MATTER,
@@ -434,13 +444,11 @@ _BY_KIND = {
         **_GEMMA4,
         "text_config": Rule((None,), keys=_GEMMA4_TEXT),
         "vision_config": Rule((None,), keys=_GEMMA4_VISION),
-        "audio_config": Rule((None,)),
+        "audio_config": NO_MATTER,  # its whole tower is left out
     },
     "gemma4_unified": {
         **_GEMMA4,
-        "text_config": Rule(
-            (None,), keys={**_GEMMA4_TEXT, "model_type": Rule(("gemma4_unified_text",))}
-        ),
+        "text_config": Rule((None,), keys=_GEMMA4_UNIFIED_TEXT),
         "vision_config": Rule((None,), keys=_GEMMA4_PATCHES),
         "audio_config": Rule((None,), keys=_GEMMA4_SOUNDS),
     },

@@ -93,6 +93,11 @@ class SafetensorsFiles:
                     )
                 self.tensors[key], self.files[key] = found, path
 
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Forgets these tensors."""
+        for name in names:
+            del self.tensors[name], self.files[name]
+
     @property
     def shapes(self) -> dict[str, tuple[int, ...]]:
         return {name: tensor.shape for name, tensor in self.tensors.items()}
@@ -410,7 +415,7 @@ def _read_part(
         else:
             theirs = inner[::-1] if rule.transform == "transposed" else inner
             tensor = to_ours(files.mapped(name, theirs), rule.transform)
-        place = part[layer] if rule.stacked else part
+        place = part[layer, ...] if rule.stacked else part
         if rule.transform == "transposed":
             # Half the time of a whole copy, which goes through memory at strides of a row.
             for start in range(0, tensor.shape[1], _TRANSPOSED_ROWS):

@@ -35,9 +35,6 @@ _GEMMA4_TOKENS = 16
 # Up to here rotary positions of type "dynamic" are plain ones; nothing here is as long.
 _LONGEST_PLAIN = 16_384
 
-# Where a decoder of two kinds of layers keeps them.
-LOCAL, GLOBAL = "decoder/local_layers/", "decoder/global_layers/"
-
 # Prefixes that transformers' versions have given to the same parts, in files and in modules.
 _PARTS = (
     (r"(?:model\.)?vision_tower\.(?:vision_model\.)?", "vision."),
@@ -100,6 +97,28 @@ _ALL_PREFIXES = {
     "text.": ("model.language_model.", "language_model.model.", "model.", "language_model."),
     "audio.": ("model.embed_audio.", "embed_audio."),
 }
+
+
+# What Gemma 4's small sizes have and nothing asks here: a tower for sounds with its map, and keys
+# and values of layers that read another's.
+_SOUNDS = r"audio\..*|text\.(audio_tower|embed_audio)\..*"
+_OF_KEYS = r"text\.layers\.({})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\..*"
+
+
+def unasked(names: Iterable[str], config: VLMConfig) -> dict[str, list[str]]:
+    """The tensors of a checkpoint that are left out on purpose, by what they are.
+
+    Args:
+        names: canonical ones.
+    """
+    if config.vision is None or config.vision.kind != "gemma4":
+        return {}
+    shared = [n for n in range(config.decoder.depth) if config.decoder.keys_of(n) != n]
+    patterns = {"the tower for sounds": _SOUNDS}
+    if shared:
+        patterns["keys that no layer reads"] = _OF_KEYS.format("|".join(map(str, shared)))
+    found = {what: [n for n in names if re.fullmatch(p, n)] for what, p in patterns.items()}
+    return {what: some for what, some in found.items() if some}
 
 
 def canonical_name(name: str) -> str:
@@ -197,14 +216,14 @@ class TensorRule:
         numbers = list(range(parts.depth))
         if self.name.startswith(_DEEPSTACK) and config.vision is not None:
             numbers = list(range(len(config.vision.deepstack)))
-        if self.path.startswith((LOCAL, GLOBAL)):
-            is_local = self.path.startswith(LOCAL)
-            numbers = [n for n in numbers if config.decoder.is_local(n) == is_local]
+        of_decoder, _, rest = self.path.partition("/")
+        if of_decoder == "decoder":
+            numbers = config.decoder.stacks()[rest.split("/")[0]]
         return numbers
 
     def their_shape(self, shape: tuple[int, ...], patch_size: int) -> tuple[int, ...]:
         """Shape of one of its tensors in a checkpoint, from ours, of all layers where stacked."""
-        shape = shape[1:] if self.stacked else shape
+        shape = tuple(shape[1:]) if self.stacked else shape
         if self.transform == "transposed":
             return shape[::-1]
         if self.transform == "patches":
@@ -229,7 +248,7 @@ def tensor_rules(config: VLMConfig) -> list[TensorRule]:
     elif config.vision.kind == "internvl":
         rules += _internvl_vision_rules()
     elif config.vision.kind == "gemma4":
-        rules += _gemma4_vision_rules(standardized=config.vision.standardized)
+        rules += _gemma4_vision_rules(config.vision)
     elif config.vision.kind == "patches":
         rules += _patches_rules()
     else:
@@ -295,15 +314,29 @@ def _decoder_rules(config: DecoderConfig) -> list[TensorRule]:
         }
     if config.qk_norm:
         norms |= {"attn/q_norm": "self_attn.q_norm", "attn/k_norm": "self_attn.k_norm"}
+    if config.per_layer_width:
+        norms["per_layer_norm"] = "post_per_layer_input_norm"
+        whole = "text.per_layer"
+        table = TensorRule("decoder/per_layer/table", "text.embed_tokens_per_layer.weight", "same")
+        norm = f"{whole}_projection_norm.weight"
+        rules += [table, TensorRule("decoder/per_layer/norm/scale", norm, "same")]
+        rules += _linear("decoder/per_layer/projection", f"{whole}_model_projection", bias=False)
     theirs = "text.layers.{layer}"
-    of_one_kind = config.global_head_dim is None
-    for ours in ("decoder/layers/",) if of_one_kind else (LOCAL, GLOBAL):
+    for stack, numbers in config.stacks().items():
+        ours, sizes = f"decoder/{stack}/", config.of_layer(numbers[0])
+        without = {"v_proj"} if sizes.keys_are_values else set()
+        without |= {"k_proj", "v_proj", "attn/k_norm"} if sizes.shared_layers else set()
         for norm, name in norms.items():
-            rules.append(TensorRule(f"{ours}{norm}/scale", f"{theirs}.{name}.weight", "same"))
+            if norm not in without:
+                rules.append(TensorRule(f"{ours}{norm}/scale", f"{theirs}.{name}.weight", "same"))
         if config.layer_scale:
             rules.append(TensorRule(f"{ours}layer_scale", f"{theirs}.layer_scalar", "same"))
+        if config.per_layer_width:
+            names = {"gate": "per_layer_input_gate", "proj": "per_layer_projection"}
+            for part, name in names.items():
+                rules += _linear(f"{ours}per_layer_{part}", f"{theirs}.{name}", bias=False)
         for part in ("q_proj", "k_proj", "v_proj", "o_proj"):
-            if part == "v_proj" and config.of_kind(is_local=ours != GLOBAL).keys_are_values:
+            if part in without:
                 continue
             bias = config.qkv_bias and part != "o_proj"
             rules += _linear(f"{ours}attn/{part}", f"{theirs}.self_attn.{part}", bias=bias)
@@ -396,12 +429,12 @@ def _qwen3_vision_rules(config: VisionConfig) -> list[TensorRule]:
     return rules
 
 
-def _gemma4_vision_rules(*, standardized: bool) -> list[TensorRule]:
+def _gemma4_vision_rules(config: VisionConfig) -> list[TensorRule]:
     embedder = "vision.patch_embedder"
     rules = _linear("vision/patch_embed", f"{embedder}.input_proj", bias=False)
     table = f"{embedder}.position_embedding_table"
     rules.append(TensorRule("vision/position_embed", table, "same"))
-    for part in ("bias", "scale") if standardized else ():
+    for part in ("bias", "scale") if config.standardized else ():
         rules.append(TensorRule(f"vision/feature_{part}", f"vision.std_{part}", "same"))
     ours, theirs = "vision/layers", "vision.encoder.layers.{layer}"
     norms = {
@@ -414,11 +447,16 @@ def _gemma4_vision_rules(*, standardized: bool) -> list[TensorRule]:
     }
     for norm, name in norms.items():
         rules.append(TensorRule(f"{ours}/{norm}/scale", f"{theirs}.{name}.weight", "same"))
-    for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-        name = part.replace("out", "o")
-        rules += _linear(f"{ours}/attn/{part}", f"{theirs}.self_attn.{name}.linear", bias=False)
-    for part in ("gate_proj", "up_proj", "down_proj"):
-        rules += _linear(f"{ours}/mlp/{part}", f"{theirs}.mlp.{part}.linear", bias=False)
+    maps = {
+        f"attn/{part}": f"self_attn.{part.replace('out', 'o')}"
+        for part in ("q_proj", "k_proj", "v_proj", "out_proj")
+    } | {f"mlp/{part}": f"mlp.{part}" for part in ("gate_proj", "up_proj", "down_proj")}
+    for part, name in maps.items():
+        rules += _linear(f"{ours}/{part}", f"{theirs}.{name}.linear", bias=False)
+        for bound in ("input_min", "input_max", "output_min", "output_max"):
+            if config.clipped:
+                rule = TensorRule(f"{ours}/{part}/{bound}", f"{theirs}.{name}.{bound}", "same")
+                rules.append(rule)
     return rules
 
 
@@ -457,7 +495,7 @@ def to_theirs(array: np.ndarray, transform: Transform, patch_size: int) -> np.nd
         return np.ascontiguousarray(patches.transpose(4, 3, 0, 1, 2))
     if transform == "first":
         return np.ascontiguousarray(array.reshape((1,) * (3 - array.ndim) + array.shape))
-    return np.ascontiguousarray(array)
+    return np.ascontiguousarray(array).reshape(array.shape)  # a number would be a vector
 
 
 def vlm_config(
@@ -713,9 +751,8 @@ def _gemma4(
         raise ValueError(
             f"{tower.most_positions} positions, {tower.image_size // tower.patch_size} patches"
         )
-    sound = config.get("audio_config")
-    if not is_bare:
-        _expect(where, "audio_config", sound, None)
+    # The small sizes' whole tower for sounds is left out (`unasked`).
+    sound = config.get("audio_config") if is_bare else None
     return VLMConfig(
         tower,
         _gemma4_decoder(config["text_config"], where),
@@ -760,19 +797,30 @@ def _gemma4_tower(vision: Mapping[str, Any], where: str) -> VisionConfig:
         kind="gemma4",
         most_positions=vision["position_embedding_size"],
         standardized=bool(vision["standardize"]),
+        clipped=bool(vision["use_clipped_linears"]),
     )
 
 
 def _gemma4_decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
-    # Its small sizes have a second embedding, whose width the library assumes where none is said;
-    # the 12B knows no such key.
-    _expect(where, "hidden_size_per_layer_input", text.get("hidden_size_per_layer_input", 0), 0)
+    # The 12B knows no such keys, which are of the small sizes.
+    given, shared = (
+        text.get(key, 0) or 0 for key in ("hidden_size_per_layer_input", "num_kv_shared_layers")
+    )
+    if given:
+        rows = text["vocab_size_per_layer_input"]
+        _expect(where, "vocab_size_per_layer_input", rows, text["vocab_size"])
+    wide = 2 if text.get("use_double_wide_mlp") else 1
     heads = text["num_attention_heads"]
     far, near = (text["rope_parameters"][f"{kind}_attention"] for kind in ("full", "sliding"))
     far = {"factor": 1.0, "partial_rotary_factor": 1.0} | far
     if far["rope_type"] == "default":  # by which the library reads neither
         far |= {"factor": 1.0, "partial_rotary_factor": 1.0}
     every = _global_every(text["layer_types"], where)
+    if shared % every or shared >= text["num_hidden_layers"]:
+        raise UserError(
+            f"{where}: num_kv_shared_layers is {shared}; expected a multiple of {every}, after so "
+            f"many layers a global one comes, and fewer than all {text['num_hidden_layers']}"
+        )
     global_heads = _heads_of_global_layers(text, every)
     decoder = DecoderConfig(
         vocab_size=text["vocab_size"],
@@ -799,9 +847,12 @@ def _gemma4_decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
         keys_are_values=bool(text["attention_k_eq_v"]),
         value_norm=True,
         layer_scale=True,
+        shared_layers=shared,
+        shared_mlp_dim=wide * text["intermediate_size"] if shared else None,
+        per_layer_width=given,
     )
-    for is_local in (True, False):
-        sizes = decoder.of_kind(is_local=is_local)
+    for layer in (0, every - 1):
+        sizes = decoder.of_layer(layer)
         _check_divides(sizes.num_kv_heads, heads, "heads of keys and values")
         _check_divides(2, sizes.head_dim, "halves of a head")
     return decoder

@@ -57,6 +57,10 @@ class TokenDropout:
         """The noise for a sequence of context tokens alone, as in the vision tower."""
         return self.replace(question_keys=self.question_keys[:, :0])  # type: ignore[attr-defined]
 
+    def of_text(self) -> "TokenDropout":
+        """The noise for the questions' slots without the context before them."""
+        return self.replace(num_context=0)  # type: ignore[attr-defined]
+
     def of_images(self, num_images: int) -> "TokenDropout":
         """The noise for the tower where each row has several images: one key an image."""
         images = jnp.arange(num_images)
@@ -146,6 +150,28 @@ class Linear(nnx.Module):
         if self.bias is not None:
             y = y + self.bias[...].astype(x.dtype)
         return y
+
+
+class ClippedLinear(Linear):
+    """A linear map without bias whose input and output are kept within bounds.
+
+    The bounds are published with the weights, and trained by nobody: they have no gradient here.
+    """
+
+    def __init__(self, in_features: int, out_features: int, *, rngs: nnx.Rngs):
+        super().__init__(in_features, out_features, rngs=rngs)
+        self.input_min, self.output_min = (nnx.Param(jnp.array(-jnp.inf)) for _ in range(2))
+        self.input_max, self.output_max = (nnx.Param(jnp.array(jnp.inf)) for _ in range(2))
+
+    def __call__(
+        self, x: Float[Array, "*batch i"], dropout: TokenDropout | None = None
+    ) -> Float[Array, "*batch o"]:
+        def within(y: Array, least: Any, most: Any) -> Array:
+            least, most = (jax.lax.stop_gradient(b[...]).astype(y.dtype) for b in (least, most))
+            return jnp.clip(y, least, most)
+
+        y = super().__call__(within(x, self.input_min, self.input_max), dropout)
+        return within(y, self.output_min, self.output_max)
 
 
 class RMSNorm(nnx.Module):

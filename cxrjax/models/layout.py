@@ -44,6 +44,8 @@ class SequenceLayout(NamedTuple):
             are where those of `seen` are.
         splash: the same by rules, for the kernels of splash.py; None: masks alone tell.
         deep: what is added to the context behind each of the first layers, [n, B, C, D].
+        per_layer: what each layer is given of the decoder's tokens besides their embeddings,
+            [n, B, S, P] (`DecoderConfig.per_layer_width`).
     """
 
     num_context: int
@@ -53,6 +55,15 @@ class SequenceLayout(NamedTuple):
     seen_locally: Visibility | None
     splash: SplashLayout | None = None
     deep: Float[Array, "n B C D"] | None = None
+    per_layer: Float[Array, "n B S P"] | None = None
+
+    def of_text(self, x: Float[Array, "B s D"]) -> Float[Array, "B T D"]:
+        """What stands behind the context in a stream, from which the context may be gone."""
+        return x[:, x.shape[1] - (self.positions.shape[1] - self.num_context) :]
+
+    def of_layer(self, layer: Int[Array, ""] | int) -> Float[Array, "B S P"] | None:
+        """What layer number `layer` is given besides the stream, if anything."""
+        return None if self.per_layer is None else self.per_layer[layer]
 
 
 class Context(NamedTuple):
@@ -65,12 +76,14 @@ class Context(NamedTuple):
         mask: which tokens are there, [B, C]; None: all of them.
         grid: rows and columns of an image's tokens, where these count; else None. Text goes on
             behind an image after as many positions as it has rows or columns, not tokens.
+        tokens: their ids, 0 for those of images, [B or 1, C]; None: all are of images.
     """
 
     num_tokens: int
     image: Int[Array, "b C"] | None
     mask: Bool[Array, "B C"] | None
     grid: tuple[int, int] | None = None
+    tokens: Int[Array, "b C"] | None = None
 
     def positions(self, rows: int) -> Int[Array, "B C"]:
         """Logical position of every token: padding takes none."""

@@ -24,8 +24,8 @@ class LoRAConfig:
 
     `targets` are regular expressions over module paths such as `decoder/layers/attn/q_proj`,
     matched from any '/' to the end: `attn/(q|k|v|o)_proj` names four maps of every block, and
-    `vision/.*` all those of a tower. Of a decoder of two kinds of layers, `decoder/layers/` names
-    both, `decoder/local_layers/` and `decoder/global_layers/` one.
+    `vision/.*` all those of a tower. Of a decoder of several kinds of layers, `decoder/layers/`
+    names all, `decoder/local_layers/` and the others of `DecoderConfig.stacks` one.
 
     `use_rslora` scales by alpha / sqrt(rank) instead of alpha / rank (arXiv 2312.03732).
     `use_dora` trains a magnitude for every output feature besides (arXiv 2402.09353).
@@ -236,7 +236,7 @@ def apply_lora(model: nnx.Module, config: LoRAConfig, rngs: nnx.Rngs) -> list[st
 
 
 def _matches(rule: str, path: str) -> bool:
-    paths = {path, re.sub("/(local|global)_layers/", "/layers/", path)}
+    paths = {path, re.sub("/(shared_)?(local|global)_layers/", "/layers/", path)}
     return any(re.fullmatch(rf"(?:.*/)?(?:{rule})", each) for each in paths)
 
 

@@ -24,8 +24,6 @@ from cxrjax.models.hf_config import MOST_CONFIG_BYTES, checked
 from cxrjax.models.hf_export import LazyTensor, write_safetensors
 from cxrjax.models.hf_import import SafetensorsFiles, abstract_vlm, shortened
 from cxrjax.models.hf_layout import (
-    GLOBAL,
-    LOCAL,
     TensorRule,
     canonical_name,
     module_prefixes,
@@ -283,7 +281,8 @@ def _module_names(path: str, config: VLMConfig) -> list[str]:
 def _layers_of(path: str, config: VLMConfig) -> list[int] | None:
     """The numbers of the layers in a map's stack; None: all of them, or it is no stack."""
     rule = next(rule for rule in tensor_rules(config) if rule.path == f"{path}/kernel")
-    return rule.layers(config) if path.startswith((LOCAL, GLOBAL)) else None
+    of_kinds = config.decoder.global_head_dim is not None and path.startswith("decoder/")
+    return rule.layers(config) if of_kinds and rule.stacked else None
 
 
 def _canonical_modules(path: str, config: VLMConfig) -> list[str]:

@@ -58,6 +58,8 @@ class VisionConfig:
         most_positions: of "gemma4" and "patches", rows that the table of positions has for each
             direction.
         standardized: of "gemma4", pooled features are shifted and scaled by the checkpoint's own.
+        clipped: of "gemma4", what goes into a linear map and comes out of it is kept within bounds
+            of the checkpoint's (E2B and E4B).
     """
 
     image_size: int
@@ -76,6 +78,7 @@ class VisionConfig:
     image_width: int | None = None
     most_positions: int = 0
     standardized: bool = False
+    clipped: bool = False
 
     def __post_init__(self) -> None:
         # A list, where it comes from a file.
@@ -180,6 +183,11 @@ class DecoderConfig:
         keys_are_values: global layers have no map for values and take what that for keys gives.
         value_norm: norms without a scale on each head's values.
         layer_scale: a number of the checkpoint's that what comes out of a layer is multiplied by.
+        shared_layers: so many last layers have no keys and values, and read those of the last layer
+            of their kind before them (Gemma 4 E2B and E4B); whole periods.
+        shared_mlp_dim: of these layers; None: `mlp_dim`.
+        per_layer_width: numbers that every layer is given of a token besides the residual stream,
+            from a second table (per-layer embeddings, of the same two); 0: none.
     """
 
     vocab_size: int
@@ -214,6 +222,9 @@ class DecoderConfig:
     keys_are_values: bool = False
     value_norm: bool = False
     layer_scale: bool = False
+    shared_layers: int = 0
+    shared_mlp_dim: int | None = None
+    per_layer_width: int = 0
 
     def __post_init__(self) -> None:
         # Lists, where they come from a file.
@@ -233,6 +244,14 @@ class DecoderConfig:
             raise ValueError(
                 f"{self.depth} layers of two kinds, and every {self.global_every}th is global"
             )
+        if self.shared_layers and self.global_head_dim is None:
+            if self.shared_layers != self.depth:  # as `of_layer` has them
+                raise ValueError("shared_layers without global_head_dim")
+        elif self.shared_layers % self.global_every or self.shared_layers >= self.depth:
+            raise ValueError(
+                f"{self.shared_layers} of {self.depth} layers share keys: expected whole periods "
+                f"of {self.global_every}, and fewer than all"
+            )
 
     def rope_streams(self) -> list[int]:
         """Time, row or column (0, 1, 2) of each pair of a head's entries."""
@@ -248,26 +267,47 @@ class DecoderConfig:
         """Says whether layer number `layer`, from 0, sees only a sliding window."""
         return self.window is not None and (layer + 1) % self.global_every != 0
 
-    def of_kind(self, *, is_local: bool) -> "DecoderConfig":
-        """The sizes of local or of global layers, as if all were so."""
+    def keys_of(self, layer: int) -> int:
+        """The number of the layer whose keys and values layer number `layer` reads: mostly its own.
+
+        The last layer before those that share is global, the one before it local.
+        """
+        own = self.depth - self.shared_layers
+        return layer if layer < own else own - 1 - self.is_local(layer)
+
+    def stacks(self) -> dict[str, list[int]]:
+        """The numbers of the layers by the name of the stack that holds their parameters."""
+        if self.global_head_dim is None:
+            return {"layers": list(range(self.depth))}
+        found: dict[str, list[int]] = {}
+        for layer in range(self.depth):
+            shared = "shared_" if self.keys_of(layer) != layer else ""
+            kind = "local" if self.is_local(layer) else "global"
+            found.setdefault(f"{shared}{kind}_layers", []).append(layer)
+        return found
+
+    def of_layer(self, layer: int) -> "DecoderConfig":
+        """The sizes of layer number `layer`, as if all were so."""
         if self.global_head_dim is None:
             return self
-        if is_local:
-            return dataclasses.replace(
-                self, global_rope_share=1.0, keys_are_values=False, **_OF_ONE_KIND
-            )
-        return dataclasses.replace(
-            self,
-            head_dim=self.global_head_dim,
-            num_kv_heads=self.global_kv_heads or self.num_kv_heads,
-            **_OF_ONE_KIND,
-        )
+        own: dict[str, Any] = {}
+        if self.is_local(layer):
+            own |= {"global_rope_share": 1.0, "keys_are_values": False}
+        else:
+            own["head_dim"] = self.global_head_dim
+            own["num_kv_heads"] = self.global_kv_heads or self.num_kv_heads
+        is_shared = self.keys_of(layer) != layer
+        if is_shared:
+            own["mlp_dim"] = self.shared_mlp_dim or self.mlp_dim
+        own["shared_layers"] = self.depth if is_shared else 0
+        return dataclasses.replace(self, **own, **_OF_ONE_KIND)
 
 
 _OF_ONE_KIND: dict[str, Any] = {
     "prefix_attention": "causal",
     "global_head_dim": None,
     "global_kv_heads": None,
+    "shared_mlp_dim": None,
 }
 
 

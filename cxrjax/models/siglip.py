@@ -12,6 +12,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cxrjax.models.attention import KeySection, apply_rope, attend, rope_frequencies
 from cxrjax.models.layers import (
+    ClippedLinear,
     LayerNorm,
     Linear,
     RMSNorm,
@@ -74,11 +75,11 @@ class VisionAttention(nnx.Module):
         self.num_heads = config.num_heads
         self.turns = config.kind == "gemma4"
         self.columns = config.patch_grid[1]
-        width, biases, head_dim = config.width, not self.turns, config.width // config.num_heads
-        self.q_proj = Linear(width, width, use_bias=biases, rngs=rngs)
-        self.k_proj = Linear(width, width, use_bias=biases, rngs=rngs)
-        self.v_proj = Linear(width, width, use_bias=biases, rngs=rngs)
-        self.out_proj = Linear(width, width, use_bias=biases, rngs=rngs)
+        width, head_dim = config.width, config.width // config.num_heads
+        self.q_proj = _linear(config, width, width, rngs)
+        self.k_proj = _linear(config, width, width, rngs)
+        self.v_proj = _linear(config, width, width, rngs)
+        self.out_proj = _linear(config, width, width, rngs)
         self.q_norm = nnx.data(RMSNorm(head_dim, plain=True) if self.turns else None)
         self.k_norm = nnx.data(RMSNorm(head_dim, plain=True) if self.turns else None)
         self.v_norm = nnx.data(RMSNorm(head_dim, scaled=False) if self.turns else None)
@@ -105,6 +106,13 @@ class VisionAttention(nnx.Module):
         else:
             out = attend_to_all(q, k, v, kind=self.attention)
         return self.out_proj(out.reshape(rows, length, width), drop("out_proj"))
+
+
+def _linear(config: VisionConfig, ins: int, outs: int, rngs: nnx.Rngs) -> Linear:
+    """A map of a layer: only Gemma 4's have no biases, and some of these have bounds."""
+    if config.clipped:
+        return ClippedLinear(ins, outs, rngs=rngs)
+    return Linear(ins, outs, use_bias=config.kind != "gemma4", rngs=rngs)
 
 
 def _by_row_and_column(x: Float[Array, "B N H h"], across: int) -> Float[Array, "B N H h"]:
@@ -184,11 +192,11 @@ class GatedVisionMLP(nnx.Module):
     """A gated unit: Qwen2.5-VL's with SiLU and biases, Gemma 4's with GELU and none."""
 
     def __init__(self, config: VisionConfig, rngs: nnx.Rngs):
-        width, inner, biases = config.width, config.mlp_dim, config.kind == "qwen"
+        width, inner = config.width, config.mlp_dim
         self.activation = jax.nn.silu if config.kind == "qwen" else jax.nn.gelu
-        self.gate_proj = Linear(width, inner, use_bias=biases, rngs=rngs)
-        self.up_proj = Linear(width, inner, use_bias=biases, rngs=rngs)
-        self.down_proj = Linear(inner, width, use_bias=biases, rngs=rngs)
+        self.gate_proj = _linear(config, width, inner, rngs)
+        self.up_proj = _linear(config, width, inner, rngs)
+        self.down_proj = _linear(config, inner, width, rngs)
 
     def __call__(
         self, x: Float[Array, "B N D"], dropout: TokenDropout | None

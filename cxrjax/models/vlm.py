@@ -254,10 +254,11 @@ class VLM(nnx.Module):
             mask,
             num_prefix,
             packing,
+            noise,
             is_preset_context=context_tokens is None,
         )
         x, _ = self.decoder(x, layout, noise)
-        text = x[:, num_context:]
+        text = layout.of_text(x)
         if packing is not None:
             text = unpack(text, packing, questions * num_slots)
         text = text.reshape(rows, questions, num_slots, -1)
@@ -340,6 +341,8 @@ class VLM(nnx.Module):
         )
         tokens = prefix_tokens.reshape(prefix_tokens.shape[0], -1)
         x = self.decoder.embedder.encode(tokens, jnp.dtype(self.dtype))
+        if self.decoder.per_layer is not None:
+            layout = layout._replace(per_layer=self.decoder.per_layer(tokens, x))
         x, keys = self.decoder.read_behind(blocks, x, contexts, layout)
         layers = [
             _with_room(max_answer, *of_context, *of_text)
@@ -373,7 +376,7 @@ class VLM(nnx.Module):
         x = self.decoder.embedder.encode(rows, jnp.dtype(self.dtype))
         masks, local_masks = self._decode_masks(state, step)
         hidden, layers = self.decoder.decode(
-            blocks, x, state.next_position, state.layers, masks, local_masks, step
+            blocks, x, state.next_position, state.layers, masks, local_masks, step, rows
         )
         state = state._replace(layers=layers, next_position=state.next_position + 1)
         return hidden.reshape(*shape, -1), state
@@ -441,7 +444,8 @@ class VLM(nnx.Module):
             more = features.shape[-1] - embedded.shape[-1]  # nothing of text within the decoder
             embedded = jnp.pad(embedded, ((0, 0), (0, 0), (0, more)))
             embedded = jnp.where(is_image[..., None], in_place, embedded)
-        return embedded, Context(num_tokens, image_of_token(is_image), context_mask, self._grid)
+        image, ids = image_of_token(is_image), jnp.where(is_image, 0, tokens)
+        return embedded, Context(num_tokens, image, context_mask, self._grid, ids)
 
     @property
     def _grid(self) -> tuple[int, int] | None:
@@ -468,6 +472,7 @@ class VLM(nnx.Module):
         mask: Array,
         num_prefix: int,
         packing: Int[Array, "B T"] | None = None,
+        noise: TokenDropout | None = None,
         *,
         is_preset_context: bool,
     ) -> tuple[Array, SequenceLayout]:
@@ -499,7 +504,14 @@ class VLM(nnx.Module):
         embedded, *deep = jnp.split(embedded, embedded.shape[-1] // text.shape[-1], axis=-1)
         if deep:
             layout = layout._replace(deep=jnp.stack(deep))
-        return jnp.concatenate([embedded, text], axis=1), layout
+        x = jnp.concatenate([embedded, text], axis=1)
+        if self.decoder.per_layer is not None:
+            front = jnp.zeros((1, context.num_tokens), jnp.int32)
+            front = front if context.tokens is None else context.tokens
+            front = jnp.broadcast_to(front, (tokens.shape[0], context.num_tokens))
+            tokens = jnp.concatenate([front, tokens], axis=1)
+            layout = layout._replace(per_layer=self.decoder.per_layer(tokens, x, noise))
+        return x, layout
 
 
 def _with_room(
@@ -546,7 +558,11 @@ def _one_question_a_row(
             return y
         return jnp.repeat(y, questions, axis=0)
 
-    context = context._replace(image=repeated(context.image), mask=repeated(context.mask))
+    context = context._replace(
+        image=repeated(context.image),
+        mask=repeated(context.mask),
+        tokens=repeated(context.tokens),
+    )
     return (
         jnp.repeat(embedded, questions, axis=0),
         context,

@@ -500,7 +500,8 @@ def _take_apart(model: VLM, shapes_alone: bool) -> tuple[Any, list[Any], Any]:
     def apart(state: Any) -> Any:
         own = nnx.merge(graphdef, state)
         split = [nnx.split(block) for block in own.decoder.blocks()]
-        own.decoder.layers = own.decoder.local_layers = own.decoder.global_layers = None
+        for name in own.config.decoder.stacks():
+            setattr(own.decoder, name, None)
         if own.vision is not None and own.vision.layers is not None:
             own.vision.layers = nnx.List(take_apart(own.vision.layers))
         rest, of_rest = nnx.split(own)

@@ -46,7 +46,7 @@ from cxrjax.models.hf_import import (
     parameters_of_stream,
     read_parameters,
 )
-from cxrjax.models.hf_layout import found_prefixes, published_prefixes, vlm_config
+from cxrjax.models.hf_layout import found_prefixes, published_prefixes, unasked, vlm_config
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.peft import ADAPTER_CONFIG, LOC_ROWS, PROJECTOR_RULE, read_peft, save_peft
@@ -140,6 +140,11 @@ def import_hf(
     sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer)
     if sizes.decoder.prefix_attention == "causal" or config["model_type"] in _FORMS:
         check_template(source, _FORMS.get(config["model_type"], GEMMA))
+    for what, names in unasked(files.tensors, sizes).items():
+        print(f"{source}: {len(names):,} tensors are left out, of {what}")
+        files.leave_out(names)
+    if config["model_type"] == "gemma4" and stated.get("audio_config"):
+        stated = stated | {"audio_config": None}  # so that what goes out again is whole
     arrays = read_parameters(files, sizes, dtype, where=str(source))
     prefixes = found_prefixes(tensor.name for tensor in files.tensors.values())
     _copy_files(source, out, (*_SIDE_FILES, *_TOKENIZERS))

@@ -38,6 +38,10 @@ PUBLISHED = {
     # Its layers' scales and the tower's shift and scale are buffers there, 2,364 of these numbers.
     "gemma4_31b": 31_273_088_876,
     "gemma4_12b": 11_959_730_224,
+    # Without the tower for sounds and its map, 307_183_904 more in E2B; layers' scales and the
+    # bounds of the tower's maps are buffers there, 483 and 490 of these numbers.
+    "gemma4_e2b": 4_797_114_083,
+    "gemma4_e4b": 7_632_344_554,
     "llava15_7b": 7_063_427_072,
     "llava15_13b": 13_351_494_656,
     "llava_med15_7b": 7_566_219_264,

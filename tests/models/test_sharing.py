@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
+from cxrjax.models.layers import ClippedLinear
 from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.models.vlm import context_of_two
 
@@ -101,8 +102,23 @@ GEMMA4 = dataclasses.replace(
     ),
     projector="unscaled",
 )
+# Of its small sizes: layers that read others' keys, and have an input of their own.
+GEMMA4_SMALL = dataclasses.replace(
+    GEMMA4,
+    vision=dataclasses.replace(GEMMA4.vision, standardized=False, clipped=True),
+    decoder=dataclasses.replace(
+        GEMMA4.decoder,
+        prefix_attention="past",
+        keys_are_values=False,
+        shared_layers=3,
+        shared_mlp_dim=28,
+        per_layer_width=5,
+    ),
+)
 each_causal = pytest.mark.parametrize(
-    "config", [GEMMA3, QWEN, QWEN3, GEMMA4], ids=["gemma3", "qwen", "qwen3", "gemma4"]
+    "config",
+    [GEMMA3, QWEN, QWEN3, GEMMA4, GEMMA4_SMALL],
+    ids=["gemma3", "qwen", "qwen3", "gemma4", "gemma4_small"],
 )
 ROWS, QUESTIONS, PREFIX, ANSWER = 2, 3, 5, 6
 
@@ -122,10 +138,15 @@ def model(drawn):
             return made
 
         made = drawn(build)
-        for layers in (made.decoder.local_layers, made.decoder.global_layers):
-            if layers is not None:  # not around 0, or all but rounding is lost from layer to layer
-                count = layers.layer_scale.shape[0]
-                layers.layer_scale[...] = jnp.linspace(0.7, 1.2, count)[:, None]
+        for _, module in nnx.iter_modules(made):
+            # Not around 0, or all but rounding is lost from layer to layer.
+            if getattr(module, "layer_scale", None) is not None:
+                count = module.layer_scale.shape[0]
+                module.layer_scale[...] = jnp.linspace(0.7, 1.2, count)[:, None]
+            if isinstance(module, ClippedLinear):
+                for name in ("input", "output"):
+                    getattr(module, f"{name}_min")[...] -= 1.5
+                    getattr(module, f"{name}_max")[...] += 1.5
         return made
 
     return make

@@ -78,6 +78,15 @@ _GEMMA4 = {key: value for key, value in _GEMMA3.items() if key != "query_pre_att
     "final_logit_softcapping": 5.0,
     "hidden_size_per_layer_input": 0,
 }
+# Of the small sizes.
+_GEMMA4_SMALL = _GEMMA4 | {
+    "attention_k_eq_v": False,
+    "use_bidirectional_attention": None,
+    "hidden_size_per_layer_input": 5,
+    "vocab_size_per_layer_input": VOCAB,
+    "num_kv_shared_layers": 3,
+    "use_double_wide_mlp": True,
+}
 # Of the 12B, without layers.
 _GEMMA4_PATCHES = {
     "patch_size": 4,
@@ -121,9 +130,13 @@ def _random_hf(kind):
             image_token_index=IMAGE_ID,
         )
         model = t.Gemma3ForConditionalGeneration(config)
-    elif kind == "gemma4":
+    elif kind in ("gemma4", "gemma4_small"):
+        is_small = kind == "gemma4_small"
         config = t.Gemma4Config(
-            text_config=_GEMMA4, vision_config=_GEMMA4_VISION, image_token_id=IMAGE_ID
+            text_config=_GEMMA4_SMALL if is_small else _GEMMA4,
+            vision_config=_GEMMA4_VISION
+            | {"use_clipped_linears": is_small, "standardize": not is_small},
+            image_token_id=IMAGE_ID,
         )
         model = t.Gemma4ForConditionalGeneration(config)
     elif kind == "gemma4_unified":
@@ -220,6 +233,8 @@ def _moved(model):
         for name, buffer in model.named_buffers():
             if name.endswith(("layer_scalar", "std_scale", "std_bias")):
                 buffer.copy_(0.7 + 0.3 * torch.rand_like(buffer))
+            if name.endswith(("put_min", "put_max")):
+                buffer.copy_((0.5 + torch.rand_like(buffer)) * (1 if "max" in name else -1))
     return model.eval()
 
 
@@ -357,7 +372,8 @@ def _pair(kind, hf, directory):
     one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
     one_image |= dict.fromkeys(("llava", "llava_mistral"), (BOS, 7, 8, IMAGE))
     one_image |= dict.fromkeys(("qwen", "qwen3", "internvl"), (7, 8, BEGIN, IMAGE, END))
-    one_image |= dict.fromkeys(("gemma4", "gemma4_unified"), (BOS, BEGIN, IMAGE, END))
+    of_gemma4 = (kind for kind in KINDS if kind.startswith("gemma4"))
+    one_image |= dict.fromkeys(of_gemma4, (BOS, BEGIN, IMAGE, END))
     front = one_image.get(kind, (IMAGE,))
     start = -1 if kind in NO_LOC else LOC
     config = vlm_config(read_config(directory), str(directory), start, front)
