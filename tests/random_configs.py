@@ -320,7 +320,9 @@ def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:
         text |= {"hidden_size_per_layer_input": draw.of(0, 3, 8, 8)}
         text |= {"num_kv_shared_layers": every * draw.of(*range(layers // every))}
         text |= {"vocab_size_per_layer_input": VOCAB, "pad_token_id": 0}
-    patch, pool = draw.of((2, 3), (4, 2), (4, 3), (6, 2), (3, 4), (12, 1))
+    # transformers 5.23 gives no token at all where a tower pools nothing.
+    none = (12, 1) if kind == "gemma4_unified" else (4, 3)
+    patch, pool = draw.of((2, 3), (4, 2), (4, 3), (6, 2), (3, 4), none)
     if kind == "gemma4_unified":
         width, sound = draw.of(5, 12), draw.of(3, 6)
         vision = {

@@ -5,15 +5,20 @@ import json
 
 import numpy as np
 import pytest
+from flax import nnx
+from PIL import Image
 from safetensors.numpy import load_file
 
 from cxrjax import convert
+from cxrjax.codecs.frames import internvl_tiles
 from cxrjax.errors import UserError
+from cxrjax.models import VLM
 from cxrjax.models.hf_config import complete_config
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training import interchange
 from cxrjax.training.checkpoint import load_model
+from cxrjax.training.config_file import find_preset
 from cxrjax.training.data import open_tokenizer
 from tests.input_pipeline.test_qwen_turns import make_qwen
 
@@ -219,3 +224,53 @@ def test_the_published_configurations_are_the_presets():
         preset = PRESETS[name]
         sizes = vlm_config(config, "config.json", -1, preset.context, preset.second_image)
         assert sizes == preset
+
+
+def test_tiles_are_read_one_by_one_and_then_the_whole(drawn):
+    sizes = PRESETS["tiny_internvl"]
+    side = sizes.vision.image_size
+    tiled = sizes.for_images(2 * side, side)
+    assert tiled.vision.num_tokens == 3 * sizes.vision.num_tokens and tiled.num_context > 0
+    assert sizes.for_images(side, side) == sizes and tiled.for_images(side, side) == sizes
+    one, several = (
+        drawn(lambda config=config: VLM(config, rngs=nnx.Rngs(0))) for config in (sizes, tiled)
+    )
+    pixels = np.random.default_rng(0).normal(0, 0.2, (2 * side, side, 3)).astype(np.float32)
+    as_seen = [
+        np.asarray(Image.fromarray(pixels[..., colour]).resize((side, side), Image.BICUBIC))
+        for colour in range(3)
+    ]
+    parts = np.stack([pixels[:side], pixels[side:], np.stack(as_seen, axis=-1)])
+    found = nnx.jit(lambda model, x: model.encode_images(x))(several, pixels[None])
+    wanted = nnx.jit(lambda model, x: model.encode_images(x))(one, parts)
+    scale = np.abs(wanted).max()
+    np.testing.assert_allclose(found[0], wanted.reshape(found[0].shape), atol=1e-3 * scale)
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ("900x448", "1 to 12 whole tiles of 448"),
+        ("0x448", "1 to 12 whole tiles of 448"),
+        ("1792x1792", "1 to 12 whole tiles of 448"),
+    ],
+)
+def test_sizes_that_tiles_do_not_fill(size, said):
+    with pytest.raises(UserError, match=said):
+        find_preset(f"internvl3_2b@{size}")
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "down", "across"),
+    [
+        (448, 448, 1, 1),
+        (700, 700, 2, 2),  # more than half of 2 x 2 tiles' pixels, less than of 3 x 3
+        (2500, 2500, 3, 3),
+        (2991, 2512, 4, 3),
+        (512, 1024, 1, 2),
+        (1024, 2048, 2, 4),
+        (4000, 200, 12, 1),
+    ],
+)
+def test_tiles_have_the_nearest_aspect(height, width, down, across):
+    assert internvl_tiles(height, width) == (448 * down, 448 * across)

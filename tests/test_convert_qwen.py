@@ -226,7 +226,7 @@ def test_a_grid_that_is_not_square(hf, tmp_path):
         ("qwen25_vl_3b@560x450", "560 and 450 are no multiples of 28"),
         ("qwen3_vl_2b@0x448", "0 and 448 are no multiples of 32"),
         ("qwen3_vl_2b@448", "expected HEIGHTxWIDTH"),
-        ("paligemma_3b_448@448x224", "only models of Qwen-VL and Gemma 4 take images of any size"),
+        ("paligemma_3b_448@448x224", "only models of Qwen-VL, Gemma 4 and InternVL take images"),
         ("qwen3_vl_2c@448x448", "did you mean 'qwen3_vl_2b'"),
     ],
 )

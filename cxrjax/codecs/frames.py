@@ -160,6 +160,28 @@ def gemma4_resize(
     return down * unit, across * unit
 
 
+def internvl_tiles(height: int, width: int, most: int = 12, tile: int = 448) -> tuple[int, int]:
+    """The size of an InternVL model's input: the whole tiles whose aspect is nearest.
+
+    Of grids of one aspect, the larger where the image has more than half of its pixels. Source:
+    InternVL 1.5 (arXiv 2404.16821, section 3.1) and its published code.
+
+    Args:
+        height, width: of the image, pixels.
+        most: tiles, without the one that shows the whole image.
+        tile: pixels along a side.
+    """
+    best, least = (1, 1), math.inf
+    for count in range(1, most + 1):
+        for down in (n for n in range(1, count + 1) if count % n == 0):
+            across = count // down
+            off = abs(width / height - across / down)
+            fills = off == least and 2 * height * width > tile**2 * count
+            if off < least or fills:
+                best, least = (down, across), off
+    return best[0] * tile, best[1] * tile
+
+
 class SmartResizedPixels(Frame):
     """Corners of the pixels of the input that `smart_resize` makes, its far edges included."""
 

@@ -24,6 +24,7 @@ from cxrjax.codecs.frames import (
     PaddedSquareSteps,
     SmartResizedPixels,
     gemma4_resize,
+    internvl_tiles,
     smart_resize,
 )
 from cxrjax.codecs.medgemma import Qwen25VlInput
@@ -114,6 +115,7 @@ RESIZE_RULES: dict[str, ResizeRule] = {
     "llava": ResizeRule("llava", "letterbox", PaddedSquareSteps(100), _square(336)),
     # One tile, as its processor makes where it may make no more.
     "internvl": ResizeRule("internvl", "resize", ImageSteps(1000), _square(448)),
+    "internvl_tiles": ResizeRule("internvl", "resize", ImageSteps(1000), internvl_tiles),
     "qwen2_vl": ResizeRule("qwen2_vl", "resize", ImageSteps(1000), smart_resize),
     "qwen2.5_vl": ResizeRule("qwen2.5_vl", "resize", SmartResizedPixels(), smart_resize),
     "qwen2.5_vl_448": of_one_input("qwen2.5_vl", 448, 448),

@@ -92,7 +92,8 @@ def step_flops(
 
     rows, text_rows, length = _sequences(model, shape)
     shown = shape.images * (1 + shape.two_images)
-    images = 0 if shape.from_features or sizes.vision is None else shown
+    has_pixels = sizes.vision is not None and not shape.from_features
+    images = shown * sizes.vision.num_tiles if has_pixels and sizes.vision is not None else 0
     # What flows backwards through each part: scans treat all of their layers alike.
     vision_backward = trains("vision/") and images > 0
     projector_input = vision_backward or trains("projector_norm/")

@@ -24,6 +24,9 @@ CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
 # Of InternVL's.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
+# Of an image, without the whole one behind them: as InternVL was trained and its processor cuts.
+MOST_TILES = 12
+
 # Of the rotary positions of Gemma 4's tower, which is published with no other.
 GEMMA4_ROPE_BASE = 100.0
 
@@ -33,8 +36,8 @@ class VisionConfig:
     """A vision tower: images of `image_size` pixels cut into `patch_size` patches.
 
     Attributes:
-        image_width: of images that are not square, whose height `image_size` is then; Qwen-VL's
-            alone have no table that says how many patches there are.
+        image_width: of images that are not square, whose height `image_size` is then; only of
+            towers without a table that says how many patches there are, and of tiles.
         pool: squares of so many patches a side become one token: averaged before the projector
             (Gemma 3: 4, Gemma 4: 3), of Qwen-VL and InternVL put side by side for it (2).
         kind: "siglip"; "clip": a class token in front of the patches, a norm before the first
@@ -58,6 +61,8 @@ class VisionConfig:
         most_positions: of "gemma4" and "patches", rows that the table of positions has for each
             direction.
         standardized: of "gemma4", pooled features are shifted and scaled by the checkpoint's own.
+        tile_size: of "internvl", pixels a side of the tiles that an image is cut into; the whole
+            image is one more behind them. None: the image is the only one.
         clipped: of "gemma4", what goes into a linear map and comes out of it is kept within bounds
             of the checkpoint's (E2B and E4B).
     """
@@ -79,6 +84,7 @@ class VisionConfig:
     most_positions: int = 0
     standardized: bool = False
     clipped: bool = False
+    tile_size: int | None = None
 
     def __post_init__(self) -> None:
         # A list, where it comes from a file.
@@ -106,14 +112,21 @@ class VisionConfig:
         return self.image_size, self.image_size if self.image_width is None else self.image_width
 
     @property
+    def num_tiles(self) -> int:
+        """What the tower is shown of an image: the image itself, or its tiles and then itself."""
+        if self.tile_size is None:
+            return 1
+        return math.prod(side // self.tile_size for side in self.image_hw) + 1
+
+    @property
     def patch_grid(self) -> tuple[int, int]:
-        """(rows, columns) of one image's patches."""
-        height, width = self.image_hw
+        """(rows, columns) of the patches of an image, or of a tile."""
+        height, width = self.image_hw if self.tile_size is None else (self.tile_size,) * 2
         return height // self.patch_size, width // self.patch_size
 
     @property
     def token_grid(self) -> tuple[int, int]:
-        """(rows, columns) of one image's tokens in the decoder."""
+        """(rows, columns) of an image's or a tile's tokens in the decoder."""
         rows, columns = self.patch_grid
         return rows // self.pool, columns // self.pool
 
@@ -145,7 +158,7 @@ class VisionConfig:
     @property
     def num_tokens(self) -> int:
         """Tokens of one image in the decoder."""
-        return math.prod(self.token_grid)
+        return self.num_tiles * math.prod(self.token_grid)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -352,7 +365,8 @@ class VLMConfig:
         """The same sizes for images of the other model's size."""
         if self.vision is None or other.vision is None:
             return self
-        theirs = {name: getattr(other.vision, name) for name in ("image_size", "image_width")}
+        names = ("image_size", "image_width", "tile_size")
+        theirs = {name: getattr(other.vision, name) for name in names}
         return dataclasses.replace(self, vision=dataclasses.replace(self.vision, **theirs))
 
     def for_images(self, height: int, width: int) -> "VLMConfig":
@@ -362,8 +376,12 @@ class VLMConfig:
             ValueError: it does not take images of any size, or not of this one.
         """
         vision = self.vision
+        if vision is not None and vision.kind == "internvl":
+            return dataclasses.replace(self, vision=_in_tiles(vision, height, width))
         if vision is None or not vision.any_size:
-            raise ValueError("only models of Qwen-VL and Gemma 4 take images of any size")
+            raise ValueError(
+                "only models of Qwen-VL, Gemma 4 and InternVL take images of another size"
+            )
         unit = vision.patch_size * vision.pool
         most = vision.most_positions * vision.patch_size
         if most and max(height, width) > most:
@@ -373,6 +391,21 @@ class VLMConfig:
         across = None if width == height else width
         vision = dataclasses.replace(vision, image_size=height, image_width=across)
         return dataclasses.replace(self, vision=vision)
+
+
+def _in_tiles(vision: VisionConfig, height: int, width: int) -> VisionConfig:
+    """The tower for images of whole tiles; of one alone, as it is published."""
+    tile = vision.tile_size or vision.image_size
+    down, across = height // tile, width // tile
+    if height % tile or width % tile or not 1 <= down * across <= MOST_TILES:
+        raise ValueError(f"expected 1 to {MOST_TILES} whole tiles of {tile}")
+    is_one = down * across == 1
+    return dataclasses.replace(
+        vision,
+        image_size=height,
+        image_width=None if height == width else width,
+        tile_size=None if is_one else tile,
+    )
 
 
 def _read_presets() -> dict[str, VLMConfig]:

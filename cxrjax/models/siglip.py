@@ -305,8 +305,10 @@ class VisionTower(nnx.Module):
                 f"image size {config.image_hw} is no multiple of {config.pool} patches of "
                 f"{config.patch_size}"
             )
-        if config.image_width is not None and not config.any_size:
-            raise ValueError(f"images of {config.image_hw}: only Qwen-VL's and Gemma 4's may be so")
+        if config.image_width is not None and not config.any_size and config.tile_size is None:
+            raise ValueError(
+                f"images of {config.image_hw}: only Qwen-VL's, Gemma 4's and InternVL's may be so"
+            )
         self.config = config
         self.patch_size = config.patch_size
         self.remat = remat
@@ -454,7 +456,7 @@ class VisionTower(nnx.Module):
         # A class token keeps its own.
         whole, has_class = self.position_embed[...], config.has_class
         first, positions = whole[: int(has_class)], whole[int(has_class) :]
-        side, wanted = math.isqrt(len(positions)), config.image_size // config.patch_size
+        side, wanted = math.isqrt(len(positions)), config.patch_grid[0]
         grid = positions.reshape(side, side, -1)
         grid = jax.image.resize(grid, (wanted, wanted, grid.shape[-1]), "bilinear")
         grid = grid.reshape(wanted**2, -1)
@@ -472,3 +474,13 @@ def normalize_images(images: Array, dtype: jnp.dtype) -> Float[Array, "B H W 3"]
     if images.dtype == jnp.uint8:
         return (images.astype(jnp.float32) / 127.5 - 1.0).astype(dtype)
     return images.astype(dtype)
+
+
+def cut_tiles(images: Float[Array, "B H W 3"], tile: int) -> Float[Array, "n t t 3"]:
+    """Each image's tiles in reading order, and then the whole image as small as a tile."""
+    rows, height, width, _ = images.shape
+    tiles = images.reshape(rows, height // tile, tile, width // tile, tile, 3)
+    tiles = tiles.transpose(0, 1, 3, 2, 4, 5).reshape(rows, -1, tile, tile, 3)
+    whole = jax.image.resize(images, (rows, tile, tile, 3), "cubic")
+    whole = jnp.clip(whole, -1, 1).astype(images.dtype)  # bicubic weights overshoot at edges
+    return jnp.concatenate([tiles, whole[:, None]], axis=1).reshape(-1, tile, tile, 3)

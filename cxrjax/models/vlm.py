@@ -21,7 +21,13 @@ from cxrjax.models.layers import (
 )
 from cxrjax.models.layout import Context, SequenceLayout, image_of_token, make_layout
 from cxrjax.models.presets import IMAGE, VLMConfig
-from cxrjax.models.siglip import DeepMerger, VisionTower, normalize_images, tower_norm
+from cxrjax.models.siglip import (
+    DeepMerger,
+    VisionTower,
+    cut_tiles,
+    normalize_images,
+    tower_norm,
+)
 from cxrjax.models.splash import AttentionKind, image_spans, make_splash_layout
 
 ShareMode = Literal["tower", "image"]
@@ -179,13 +185,18 @@ class VLM(nnx.Module):
         config = self.config.vision
         if config is None or self.vision is None:
             raise ValueError("this model has no vision tower: it takes no images")
-        features = self.vision(normalize_images(images, jnp.dtype(self.dtype)), dropout)
+        rows, tiles = images.shape[0], config.num_tiles
+        images = normalize_images(images, jnp.dtype(self.dtype))
+        if config.tile_size is not None:
+            images = cut_tiles(images, config.tile_size)
+            dropout = None if dropout is None else dropout.of_images(tiles)
+        features = self.vision(images, dropout)
         if config.pool > 1 and not config.merges:  # whose tower gives whole tokens
             (down, across), pool = config.token_grid, config.pool
             squares = features.reshape(features.shape[0], down, pool, across, pool, -1)
             if config.kind == "internvl":
                 squares = squares.transpose(0, 1, 3, 2, 4, 5)
-                return squares.reshape(features.shape[0], down * across, -1)
+                return squares.reshape(rows, tiles * down * across, -1)
             features = jnp.mean(squares, axis=(2, 4))
             features = features.reshape(features.shape[0], down * across, -1)
         return self.vision.standardize(features) if config.kind == "gemma4" else features

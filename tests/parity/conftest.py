@@ -16,6 +16,7 @@ from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGE, IMAGENET_MEAN, IMAGENET_STD
+from cxrjax.models.siglip import cut_tiles
 from tests.random_configs import KINDS, NO_LOC, SIZE, VOCAB, draw_config
 
 BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
@@ -310,6 +311,8 @@ class Questions:
         given = {"input_ids": padded(0, 0), "attention_mask": padded(1, 0)}
         if kind != "gemma3_text":
             pixels = self.images.reshape(-1, *self.images.shape[-3:])
+            if self.vision.tile_size is not None:
+                pixels = np.asarray(cut_tiles(pixels, self.vision.tile_size))
             if kind.startswith("llava") or kind in ("qwen", "internvl"):
                 own = (IMAGENET_MEAN, IMAGENET_STD) if kind == "internvl" else (CLIP_MEAN, CLIP_STD)
                 pixels = ((pixels / 2 + 0.5 - own[0]) / own[1]).astype(np.float32)

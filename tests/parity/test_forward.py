@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cxrjax.codecs.frames import internvl_tiles
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
-from tests.random_configs import KINDS
+from tests.random_configs import KINDS, SIZE
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
@@ -122,6 +123,25 @@ def test_images_that_are_not_square(make_pair, close, kind):
     asked = questions.theirs(kind, "left", answers=False)
     theirs = pair.hf.generate(**asked, max_new_tokens=4, do_sample=False, eos_token_id=1)
     np.testing.assert_array_equal(ours, theirs[:, asked["input_ids"].shape[1] :].numpy())
+
+
+def test_images_in_tiles(make_pair, close):
+    """Six tiles and the whole, three images in a prompt."""
+    whole = make_pair("internvl")
+    config = whole.model.config.for_images(2 * SIZE, 3 * SIZE)
+    arrays = read_parameters(open_checkpoint(whole.directory), config)
+    pair = dataclasses.replace(whole, model=make_model(config, arrays))
+    for ours, theirs, *_ in _both(pair, pair.questions(images=3), "left"):
+        close(ours, theirs)
+
+
+def test_tiles_are_chosen_as_there():
+    from transformers.models.got_ocr2 import image_processing_got_ocr2 as theirs
+
+    rng = np.random.default_rng(0)
+    for height, width in [(448, 448), (1000, 1000), *rng.integers(200, 3500, (200, 2)).tolist()]:
+        across, down = theirs.get_optimal_tiled_canvas((height, width), (448, 448), 1, 12)
+        assert internvl_tiles(height, width) == (448 * down, 448 * across), (height, width)
 
 
 @pytest.mark.parametrize("kind", KINDS)
