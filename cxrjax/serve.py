@@ -117,8 +117,8 @@ def main(argv: Sequence[str] | None = None) -> None:
             flags.max_megabytes * serving.MIB,
             flags.image_cache_megabytes * serving.MIB,
         )
-        port = listening.getsockname()[1]
-        print(f"http://{flags.host}:{port}/v1: {', '.join(served.by_name)}; Ctrl-C stops")
+        address = serving.link(listening, flags.host, "v1").rstrip("/")
+        print(f"{address}: {', '.join(served.by_name)}; Ctrl-C stops")
         sys.stdout.flush()
         log_event("compiling", slots=flags.slots)  # what /ready waits for
         engine = answer_until_told(

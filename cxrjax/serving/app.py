@@ -96,7 +96,7 @@ class ModelServer:
         """The routes, to be put behind an `ApiGuard`."""
         routes = [
             Route("/v1/models", self._counted("models", self._list)),
-            Route("/v1/models/{name}", self._counted("models", self._show)),
+            Route("/v1/models/{name:path}", self._counted("models", self._show)),
             Route("/v1/chat/completions", self._counted("chat", self._chat), methods=["POST"]),
             Route("/v1/ground", self._counted("ground", self._ground), methods=["POST"]),
             Route("/health", self._health),

@@ -368,6 +368,9 @@ def test_who_has_no_token_learns_nothing(served):
     assert status == 200 and [one["id"] for one in told["data"]] == ["real_base"]
     assert headers["X-Request-Id"]
     assert served.ask("GET", "/v1/models/real_base")[1]["images"] == 1
+    # As adapters may be named.
+    status, told, _ = served.ask("GET", "/v1/models/vindr/best")
+    assert status == 404 and told["error"]["code"] == "model_not_found"
     status, told, _ = served.ask("GET", "/v1/nothing")
     assert status == 404 and "error" in told
 
