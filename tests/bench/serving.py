@@ -164,7 +164,8 @@ def bench(flags: argparse.Namespace, folder: Path) -> None:
     for _ in range(flags.restarts):
         served.end(signal.SIGKILL)
         served = Served(flags.checkpoint, flags.slots, "served")
-        print(f"killed and started again: ready after {served.seconds:.1f} s")
+        used = served.processor_seconds()
+        print(f"killed and started again: ready after {served.seconds:.1f} s ({used:.1f} s used)")
     served.end()
 
 
