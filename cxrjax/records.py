@@ -8,6 +8,7 @@ have them. Every other module works on fractions; `Answer.boxes_by_image` is the
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -286,6 +287,12 @@ ANSWER_FIELDS = (
     "quality",
     "grade",
 )
+
+
+def class_in_words(label: str) -> str:
+    """A class in a sentence: `Pleural_effusion` is "pleural effusion", `ILD` stays."""
+    spaced = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", re.sub(r"[_\s]+", " ", label))
+    return " ".join(word if word.isupper() else word.lower() for word in spaced.split())
 
 
 def strip_answers(record: QARecord) -> QARecord:

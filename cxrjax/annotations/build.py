@@ -26,13 +26,12 @@ from cxrjax.annotations.questions import (
     BoxedImage,
     ask,
     choose_balanced,
-    words_of,
 )
 from cxrjax.annotations.table import Annotations, MarkedBox, Stated, plain
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.images.geometry import is_resize
-from cxrjax.records import QARecord
+from cxrjax.records import QARecord, class_in_words
 from cxrjax.records_io.builder import Builder, SourceOptions
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import ROUNDING, PixelBox, Unusable, cut_box
@@ -379,10 +378,16 @@ class BoxesBuilder(Builder[BoxesOptions]):
             f"{split}: {entry['questions']:,} questions about {entry['images']:,} images"
             for split, entry in self.splits.items()
         )
+        counts = self.quality.counts()
+        odd = [f"{count:,} x {reason}" for reason, count in counts.items() if count]
+        odd += [f"{count:,} x {told}" for told, count in self.quality.warnings.items()]
+        if odd:
+            yield f"not as the annotations have it: {'; '.join(odd)} (quality.json)"
         if never := self._never_denied():
+            words = ", ".join(map(class_in_words, never))
             yield (
-                f"if there is {', '.join(map(words_of, never))} is never asked: every image shows "
-                "it (an image without boxes that is in the source counts as one without)"
+                f"if there is {words} is never asked: every image shows it (an image without boxes "
+                "that is in the source counts as one without)"
             )
         yield f"{self.options.out / PAGE}: what was read, on pictures"
 

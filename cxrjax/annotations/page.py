@@ -1,14 +1,18 @@
 """The page of what was read: how, what is doubtful, and 20 pictures, the doubtful ones first."""
 
+import os
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from cxrjax.files import replace_text
 from cxrjax.images.decode import read_image
+from cxrjax.pages.results.pictures import empty_folder, write_full
+from cxrjax.pages.viewer import viewer_parts
 from cxrjax.records_io.quality import REASONS, QualityLog
-from cxrjax.scoring.overlays import jpeg_data_uri
+from cxrjax.scoring.overlays import COLOURS, TRUTH, jpeg_data_uri
 from cxrjax.scoring.text_tables import template
 
 if TYPE_CHECKING:
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 
 PICTURES = 20
 _SIDE = 480
+_OF_BROWSERS = {".png", ".jpg", ".jpeg"}
 _FIRST = 5  # of what was set aside for one reason
 
 
@@ -41,6 +46,8 @@ def write_page(
         for label, boxes in one.image.boxes.items():
             images, total = classes.get(label, (0, 0))
             classes[label] = [images + 1, total + len(boxes)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = empty_folder(path.parent, wanted=True)
     html = template(str(__package__), "page.html.j2").render(
         told=told,
         doubts=doubts,
@@ -58,9 +65,10 @@ def write_page(
             }
             for reason, count in counts.items()
         ],
-        pictures=[_picture(one) for one in chosen(looked, seed)],
+        pictures=[_picture(one, folder, n) for n, one in enumerate(chosen(looked, seed))],
+        colour=COLOURS[TRUTH],
+        viewer=viewer_parts(),
     )
-    path.parent.mkdir(parents=True, exist_ok=True)
     replace_text(path, html)
 
 
@@ -82,7 +90,7 @@ def chosen(looked: Sequence["Looked"], seed: int) -> list["Looked"]:
     return [*picked, *others][:PICTURES]
 
 
-def _picture(one: "Looked") -> dict[str, Any]:
+def _picture(one: "Looked", folder: Path, number: int) -> dict[str, Any]:
     height, width = one.image.image_hw
     boxes = [
         {
@@ -106,4 +114,29 @@ def _picture(one: "Looked") -> dict[str, Any]:
         "odd": one.odd,
         "boxes": boxes,
         "picture": jpeg_data_uri(read_image(one.file, (_SIDE, _SIDE)), _SIDE),
+        "viewed": {
+            "url": _whole(one.file, folder, number),
+            "width": width,
+            "height": height,
+            "name": one.image.image_id,
+        },
+        "layers": [
+            {
+                "name": TRUTH,
+                "title": "boxes",
+                "colour": COLOURS[TRUTH],
+                "boxes": [
+                    {"label": label, "box": box}
+                    for label, of in one.image.boxes.items()
+                    for box in of
+                ],
+            }
+        ],
     }
+
+
+def _whole(file: Path, folder: Path, number: int) -> str | None:
+    """Where the page finds all pixels: in the source's file, or a copy that browsers read."""
+    if file.suffix.lower() in _OF_BROWSERS:
+        return quote(Path(os.path.relpath(file.resolve(), folder.parent.resolve())).as_posix())
+    return write_full(read_image(file), _SIDE, folder, number)

@@ -17,7 +17,7 @@ import numpy as np
 
 from cxrjax.codecs import get_codec
 from cxrjax.files import read_packaged
-from cxrjax.records import Answer, Provenance, QARecord
+from cxrjax.records import Answer, Provenance, QARecord, class_in_words
 from cxrjax.records_io.quality import PixelBox
 
 # What boxes are counted of, beyond which one answer may not list them.
@@ -41,12 +41,6 @@ class BoxedImage:
     patient: str
     boxes: Mapping[str, Sequence[PixelBox]]
     where: str
-
-
-def words_of(label: str) -> str:
-    """A class in a sentence: `Pleural_effusion` is "pleural effusion", `ILD` stays."""
-    spaced = re.sub(r"(?<=[a-z])(?=[A-Z][a-z])", " ", re.sub(r"[_\s]+", " ", label))
-    return " ".join(word if word.isupper() else word.lower() for word in spaced.split())
 
 
 def choose_balanced(
@@ -107,7 +101,7 @@ def _record(
     split: str,
     seed: int,
 ) -> QARecord:
-    words = words_of(label)
+    words = class_in_words(label)
     question_id = f"{image.image_id}-{re.sub(r'[^0-9a-z]+', '_', label.lower())}-{kind}"
     draw = random.Random(f"{seed}/{question_id}")
     wording = draw.choice(told["ask"]) if split == "train" else told["ask"][0]

@@ -10,10 +10,10 @@ import pytest
 from cxrjax import build
 from cxrjax.annotations.folder import Folder
 from cxrjax.annotations.formats import FORMATS, read_annotations
-from cxrjax.annotations.questions import BoxedImage, choose_balanced, words_of
+from cxrjax.annotations.questions import BoxedImage, choose_balanced
 from cxrjax.annotations.table import Stated
 from cxrjax.errors import UserError
-from cxrjax.records import read_records
+from cxrjax.records import class_in_words, read_records
 from cxrjax.records_io.quality import QualityLog
 from tests.annotations.samples import BOXES, SIZE, WRITERS, csv_text, draw_images
 
@@ -180,7 +180,7 @@ def test_import_is_the_same_command(tmp_path, capsys):
     ],
 )
 def test_classes_become_words(label, words):
-    assert words_of(label) == words
+    assert class_in_words(label) == words
 
 
 def test_the_rarer_of_yes_and_no_decides():

@@ -11,11 +11,13 @@ import pytest
 from PIL import Image
 
 from cxrjax import build, check_records
+from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.pages import study_page
 from cxrjax.pages.review.agreement import agreement, markdown
 from cxrjax.pages.review.review_pages import render_agreement
 from cxrjax.pages.review.sheet import DIMENSIONS, Ratings
+from tests.annotations.samples import draw_images
 from tests.pages.axe import accessibility_faults, faults_of
 from tests.pages.chromium import chromium
 from tests.pages.test_study_page import XML
@@ -82,6 +84,28 @@ def test_the_check_of_records(browser, tmp_path, monkeypatch):
         assert tab.locator(".rv-base").count() == 0
 
     assert accessibility_faults(browser, page.as_uri(), look) == []
+
+
+@pytest.mark.slow
+def test_boxes_as_they_were_read(browser, tmp_path):
+    source = draw_images(tmp_path / "data" / "images", size=(600, 800)).parent
+    rows = ["image,class,x_min,y_min,x_max,y_max", "a.png,Effusion,100,200,400,500"]
+    rows += [f"{name}.png,Nodule,40,50,9000,170" for name in "bcd"]
+    (source / "boxes.csv").write_text("\n".join(rows))
+    command = ["--dataset=boxes", f"--source={source}", f"--out={tmp_path / 'out'}"]
+    with pytest.raises(UserError, match="look at it, then say --accept"):
+        build.main([*command, "--processes=1"])
+    page = tmp_path / "out" / "look" / "index.html"
+    assert _faults(browser, page) == []
+
+    def look(tab):
+        tab.locator("button.look").last.click()
+        tab.wait_for_selector("#closely[open] .rv-stage[data-shown=full]")
+        assert "800 x 600 pixels" in tab.inner_text("#closely header")
+        assert "Shown smaller" not in tab.inner_text("#closely")
+        assert tab.locator(".rv-truth").count() == 1
+
+    assert accessibility_faults(browser, page.as_uri(), look, widths=[1440]) == []
 
 
 @pytest.mark.slow

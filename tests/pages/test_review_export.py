@@ -69,8 +69,10 @@ def _one(export, record, correction, **more):
 def test_a_moved_box_is_moved_in_record_and_text(export):
     moved = [12, 22, 60, 90]
     text = "The effusion is at [box 1] and [box 2]."
-    found = _one(export, _record(), _correction(_kept(moved, 0), _kept(BOXES[1], 1), answer=text))
+    told = _correction(_kept(moved, 0), _kept(BOXES[1], 1), answer=text)
+    found = _one(export, _record(gt_location="<loc_10_20_60_90>"), told)
     (record,) = found.records
+    assert record.gt_location is None, "which is of the box that was"
     assert record.boxes == [moved, BOXES[1]]
     assert record.answer_text == "The effusion is at <loc_12_22_60_90> and <loc_100_20_160_90>."
     assert record.image_path == "../in/i.png" and record.generator.name == "review"
@@ -100,6 +102,11 @@ def test_no_box_left_is_a_denial_and_the_other_way_round(export):
     (affirmed,) = _one(export, record, told).records
     assert affirmed.answer_text == "Yes, effusion at <loc_10_20_60_90>."
     assert affirmed.answers[0].polarity == "pos" and affirmed.negative_kind is None
+    # Of an answer that named nothing, as denials of some data sets.
+    unnamed = Answer(text="No.", polarity="neg")
+    record = _record("c", answers=[unnamed], gt_finding="effusion")
+    (named,) = _one(export, record, told).records
+    assert named.answers[0].labels == ["effusion"]
 
 
 def test_words_alone_are_corrected(export):

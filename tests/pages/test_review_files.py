@@ -4,17 +4,28 @@ import collections
 import csv
 import io
 
+import numpy as np
 import pytest
 
 from cxrjax.errors import UserError
+from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.pages.review.agreement import (
     CONSENSUS_COLUMNS,
+    agreement,
     consensus_rows,
     outcome_summary,
     read_consensus,
     shared_items,
 )
-from cxrjax.pages.review.sheet import COLUMNS, format_csv, read_sheet, sheet_rows, stratified_sample
+from cxrjax.pages.review.sheet import (
+    COLUMNS,
+    DIMENSIONS,
+    Ratings,
+    format_csv,
+    read_sheet,
+    sheet_rows,
+    stratified_sample,
+)
 from cxrjax.records import Answer, QARecord
 
 TYPES = ("Where", "What", "Is_there", "How_many", "Which", "Yes_No")
@@ -47,6 +58,23 @@ def _population():
         _record(n, TYPES[n % 6], "Atelectasis" if n % 100 == 0 else ("ILD", "Nodule/Mass")[n % 2])
         for n in range(600)
     ]
+
+
+def test_three_ratings_of_a_question_are_one_to_intervals():
+    """Pooled, who rates all three alike knows no more than one rating tells."""
+    levels = np.random.default_rng(1).integers(0, 3, (40, 2))
+    first, second = (
+        Ratings(
+            name, {f"q{k}": dict.fromkeys(DIMENSIONS, int(levels[k, n])) for k in range(40)}, {}
+        )
+        for n, name in enumerate(("anna", "bao"))
+    )
+    found = agreement(first, second, Bootstrap(resamples=200))["dimensions"]
+    single = found["reasoning_accuracy"]["kappa"]["unweighted"]
+    pooled = found["pooled"]["kappa"]["unweighted"]
+    assert pooled["value"] == pytest.approx(single["value"])
+    assert pooled["bootstrap_ci"] == pytest.approx(single["bootstrap_ci"])
+    assert pooled["bootstrap_ci"][0] < pooled["value"] < pooled["bootstrap_ci"][1]
 
 
 def test_the_sample_has_every_type_and_class_at_about_its_share():

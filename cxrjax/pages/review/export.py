@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from cxrjax.annotations.questions import words_of
 from cxrjax.codecs import get_codec, transcode
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
@@ -31,7 +30,7 @@ from cxrjax.pages.review.correction import (
 from cxrjax.pages.review.options import chosen_options
 from cxrjax.pages.review.sheet import DIMENSIONS, LEVELS, NOT_APPLICABLE, finding_of, sheet_rows
 from cxrjax.pages.review.wording import in_words, writes_boxes
-from cxrjax.records import RECORD_CODECS, Answer, GeneratorInfo, QARecord
+from cxrjax.records import RECORD_CODECS, Answer, GeneratorInfo, QARecord, class_in_words
 
 # Reader -> question id -> field (a dimension, "comment", "correction") -> value.
 Reviews = Mapping[str, Mapping[str, Mapping[str, str]]]
@@ -273,7 +272,7 @@ def _with_boxes(said: str, boxes: Sequence[tuple[int, CorrectedBox]], record: QA
 
 def _missed_finding(record: QARecord, label: str, boxes: list[list[float]]) -> QARecord:
     """A question about a finding that nobody had asked about."""
-    words = words_of(label)
+    words = class_in_words(label)
     slug = re.sub(r"[^0-9a-z]+", "_", label.lower())
     numbered = [(k, CorrectedBox(box=box, label=label)) for k, box in enumerate(boxes, start=1)]
     places = " and ".join(f"[box {number}]" for number, _ in numbered)

@@ -11,7 +11,6 @@ from typing import Any
 from markupsafe import Markup
 from PIL import Image
 
-from cxrjax.annotations.questions import words_of
 from cxrjax.border.foreign_files import read_text
 from cxrjax.images.decode import read_grey_or_rgb, read_image
 from cxrjax.images.files import ImageError
@@ -32,7 +31,7 @@ from cxrjax.pages.review.sheet import (
 from cxrjax.pages.review.wording import in_words, writes_boxes
 from cxrjax.pages.viewer import viewer_parts
 from cxrjax.progress import progress_bar
-from cxrjax.records import Answer, QARecord
+from cxrjax.records import Answer, QARecord, class_in_words
 from cxrjax.scoring.overlays import COLOURS, TRUTH, jpeg_data_uri
 from cxrjax.scoring.text_tables import template
 
@@ -166,7 +165,7 @@ def _item(
         "width": size[1] if size else 0,
         "boxes": record.boxes,
         "finding": "" if finding == OPEN else finding,
-        "words": "" if finding == OPEN else words_of(finding),
+        "words": "" if finding == OPEN else class_in_words(finding),
         "text": chosen.words if chosen else in_words(record.answer_text, record),
         # Of several answers the text is not one.
         "editable": len(main) <= 1 and (bool(chosen.words) if chosen else record.choices is None),
