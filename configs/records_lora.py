@@ -4,9 +4,10 @@
     python -m cxrjax.train --config=configs/records_lora.py --workdir=runs/own/train
     python -m cxrjax.evaluate --workdir=runs/own/train --benchmark=vindr_cxr_vqa
 
-FOLDER holds images and a records.jsonl (data/README.md). The base is the one that ships; copy this
-file and change model.preset and model.init_from for a larger one. Two CPU cores, some minutes.
-On 90 real radiographs with lung boxes: docs/log.md.
+FOLDER holds images and a records.jsonl (data/README.md). The base is data/real_base, which has seen
+real radiographs; for drawings, data/demo_base with model.preset "tiny". Copy this file and change
+model.preset and model.init_from for a larger one. Two CPU cores, some minutes.
+On 90 real radiographs with lung boxes: docs/log/boxes.md.
 """
 
 from ml_collections import ConfigDict
@@ -21,8 +22,8 @@ def get_config(variant: str = "") -> ConfigDict:
         raise ValueError(f"variant {variant!r} is unknown: this configuration has none")
     config = default_config()
     config.missing_data_help = HELP
-    config.model.preset = "tiny"
-    config.model.init_from = "data/demo_base"
+    config.model.preset = "tiny_192"
+    config.model.init_from = "data/real_base"
     config.model.share = "image"
     config.model.unroll = True
 
@@ -43,6 +44,8 @@ def get_config(variant: str = "") -> ConfigDict:
     config.training.batch_images = 8
     config.training.steps = 400
     config.training.checkpoint_every = 200
+    config.training.coordinate_width = 2.0  # as the base learned boxes
     config.training.best_metric = "detection/f1@0.3"
     config.decoding.max_answer_tokens = 48
+    config.decoding.boxes = "median"
     return config

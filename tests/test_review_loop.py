@@ -163,15 +163,15 @@ class Reader:
 
 @pytest.fixture
 def smaller_tiny(monkeypatch):
-    """The preset `tiny` with fewer and narrower layers."""
-    tiny = PRESETS["tiny"]
+    """The preset `tiny_192` with fewer and narrower layers."""
+    tiny = PRESETS["tiny_192"]
     narrow = {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 16}
     small = dataclasses.replace(
         tiny,
         vision=dataclasses.replace(tiny.vision, **narrow),
         decoder=dataclasses.replace(tiny.decoder, **narrow, head_dim=8),
     )
-    monkeypatch.setitem(PRESETS, "tiny", small)
+    monkeypatch.setitem(PRESETS, "tiny_192", small)
 
 
 @pytest.mark.slow
