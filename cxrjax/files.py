@@ -35,7 +35,7 @@ _SHIPPED = ("configs", "data/demo_base", "data/real_base")
 def shipped(path: str | Path) -> Path:
     """The path, or what ships under this name where the working folder has nothing there.
 
-    A line on stderr says so.
+    A line on stderr says so, once of each name.
     """
     path = Path(path)
     if os.path.exists(path) or not any(path.is_relative_to(folder) for folder in _SHIPPED):
@@ -44,8 +44,13 @@ def shipped(path: str | Path) -> Path:
     found = (bundled if bundled.is_dir() else _PACKAGE.parent) / path
     if not os.path.exists(found):
         return path
-    print(f"{path}: not in the working folder; the one that ships: {found}", file=sys.stderr)
+    _tell_shipped(path, found)
     return found
+
+
+@functools.cache
+def _tell_shipped(path: Path, found: Path) -> None:
+    print(f"{path}: not in the working folder; the one that ships: {found}", file=sys.stderr)
 
 
 @functools.cache

@@ -191,7 +191,7 @@ def rollouts_of(config: "ExperimentConfig", tokenizer: "Tokenizer") -> "loop.Mak
 def describe(mixture: "Mixture") -> str:
     """A line of what there is to learn from each source."""
     counts = [
-        f"{len(source.records):,} images of {source.records.num_questions:,} questions"
+        f"{source.records.num_images:,} images of {source.records.num_questions:,} questions"
         for source in mixture.sources
     ]
     if len(counts) == 1:
@@ -233,13 +233,18 @@ def _write_card(
 
     kind = "training" if len(mixture.sources) == 1 else "training, {}"
     data = [
-        Data(kind.format(source.name), file, len(source.records), source.records.num_questions)
+        Data(
+            kind.format(source.name),
+            file,
+            source.records.num_images,
+            source.records.num_questions,
+        )
         for source, file in zip(mixture.sources, config.train_files, strict=True)
     ]
     if validation is not None:
         source = validation.source
         files = str(config.data.validation)
-        data.append(Data("validation", files, len(source), source.num_questions))
+        data.append(Data("validation", files, source.num_images, source.num_questions))
     some = _some_records(mixture)
     written = write_card(
         workdir,

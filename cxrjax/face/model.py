@@ -39,6 +39,10 @@ class _OneImage:
     def num_questions(self) -> int:
         return len(self.asked)
 
+    @property
+    def num_images(self) -> int:
+        return 1
+
     def __len__(self) -> int:
         return -(-len(self.asked) // self.questions_per_image)
 

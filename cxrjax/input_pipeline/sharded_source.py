@@ -92,6 +92,8 @@ class ShardedSource:
         self._chosen: int = counts["questions"]
         self.without_size: int = counts["without_size"]
         self._elements: int = counts["elements"]
+        # Selections that were kept before images were counted have none.
+        self.num_images: int = counts.get("images", self._elements)
         if not self._chosen:
             raise UserError(
                 f"{directory}: no question of split {split} to learn from: {self.num_records:,} in "
@@ -137,7 +139,7 @@ class ShardedSource:
         return kept
 
     def _choose(self, folder: Path) -> None:
-        first = chosen = elements = without_size = 0
+        first = chosen = elements = images = without_size = 0
         rng = np.random.default_rng(int(self.fingerprint, 16))
         drawn = self._drawn_of_shards(rng)
         with open(folder / "positions", "wb") as positions, open(folder / "starts", "wb") as starts:
@@ -148,14 +150,17 @@ class ShardedSource:
                 without_size += int(np.count_nonzero(wanted & ~sized))
                 if drawn is not None:
                     rows = np.sort(rng.choice(rows, drawn[number], replace=False))
-                begins = _element_starts(table["image"].to_numpy()[rows], self.questions_per_image)
+                shown = table["image"].to_numpy()[rows]
+                begins = _element_starts(shown, self.questions_per_image)
+                images += len(_element_starts(shown, max(1, len(shown))))
                 positions.write((rows + first).astype(_INDEX).tobytes())
                 starts.write((begins + chosen).astype(_INDEX).tobytes())
                 first += shard["questions"]
                 chosen += len(rows)
                 elements += len(begins)
             starts.write(np.array([chosen], _INDEX).tobytes())
-        counts = {"questions": chosen, "elements": elements, "without_size": without_size}
+        counts = {"questions": chosen, "elements": elements, "images": images}
+        counts["without_size"] = without_size
         replace_text(folder / "counts.json", json.dumps(counts))
 
     def _drawn_of_shards(self, rng: np.random.Generator) -> np.ndarray | None:

@@ -51,6 +51,11 @@ class QuestionSource(Protocol):
         """Records that the elements hold."""
         ...
 
+    @property
+    def num_images(self) -> int:
+        """Images that these records are about; one of many questions is several elements."""
+        ...
+
     def __len__(self) -> int: ...
 
     def __getitem__(self, element: int) -> ImageQuestions: ...
@@ -115,6 +120,7 @@ class RecordSource:
                 f"{path}: no records to read"
                 + (f" ({len(self.exclude)} were set aside)" if self.exclude else "")
             )
+        self.num_images = len(groups)
         # Same file, same grouping, same exclusions: the same elements under the same numbers.
         elements = json.dumps([self.sha256, self._elements])
         self.fingerprint = hashlib.sha256(elements.encode()).hexdigest()

@@ -29,8 +29,9 @@ from cxrjax.training.workdir import storage_errors
 MARKDOWN, HTML = "README.md", "card.html"
 # A card that somebody has edited, and taken this line from, stays.
 _OURS = "# Written by cxrjax at a run's end; without this line it is never written again."
-# Of the values in metrics.jsonl, those that tell of the work and not of the model.
-_OF_THE_WORK = re.compile(r"^train/|_per_second$|seconds|memory|^rl/")
+# Of the values in metrics.jsonl, those that tell of the work and not of the model, and those that
+# one looks at where coordinates go wrong.
+_OF_THE_WORK = re.compile(r"^train/|_per_second$|seconds|memory|^rl/|(^|/)coordinates/")
 # What begins a preset's name -> on what terms its weights are given.
 _BASES = {
     "paligemma": "Gemma Terms of Use, https://ai.google.dev/gemma/terms",
@@ -174,8 +175,10 @@ def _figures(
     lines = []
     if figures:
         lines.append(f"{figures[-1]['step']:,} steps of {config.batch_images} images.")
-    if losses:
+    if len(losses) > 1:
         lines.append(f"Training loss: {losses[0]:.4g} at first, {losses[-1]:.4g} at last.")
+    elif losses:
+        lines.append(f"Training loss: {losses[0]:.4g}.")
     step, values = last
     if not values:
         lines.append("No validation records were given: nothing says how good the model is.")

@@ -142,6 +142,11 @@ class OtherImages:
         """Records that the elements hold."""
         return self._source.num_questions
 
+    @property
+    def num_images(self) -> int:
+        """Images that the records are about."""
+        return self._source.num_images
+
     def record(self, index: int) -> QARecord:
         """The record at this position of what is stored."""
         return self._source.record(index)

@@ -68,6 +68,7 @@ def test_one_shard_has_the_elements_of_the_file(built, sharded):
     stored = ShardedSource(sharded(1), "train", built, questions_per_image=3)
     assert elements(stored) == elements(files)
     assert (stored.num_questions, stored.without_size) == (files.num_questions, len(unsized))
+    assert stored.num_images == files.num_images
     for number in range(len(files)):
         assert stored[number] == files[number]
     assert list(stored.records()) == list(files.records())

@@ -30,6 +30,7 @@ def test_elements_are_images_with_their_questions_in_file_order(records_file):
 def test_images_with_more_questions_make_several_elements(records_file):
     source = RecordSource(records_file, questions_per_image=2)
     ids = [[record.question_id for record in source[k].records] for k in range(len(source))]
+    assert source.num_images == len({record.image_id for record in read_records(records_file)})
     assert ids[:4] == [["i0q0", "i0q1"], ["i0q2", "i0q3"], ["i0q4"], ["i1q0", "i1q1"]]
 
 

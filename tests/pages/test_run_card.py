@@ -10,6 +10,8 @@ import pytest
 
 from cxrjax.pages.run_card import Data, write_card
 from cxrjax.training.config_file import load_config
+from tests.pages.axe import accessibility_faults
+from tests.pages.chromium import chromium
 
 ROOT = Path(__file__).parents[2]
 RECIPE = str(ROOT / "configs" / "vindr_lora.py")
@@ -20,7 +22,8 @@ DATA = [
 LINES = (
     {"step": 1, "train/loss": 4.0, "train/step_seconds": 2.0, "train/host_peak_memory_gb": 3.5},
     {"step": 2, "train/loss": 2.5, "vqa/f1": 0.25, "train/host_peak_memory_gb": 3.75},
-    {"step": 3, "train/loss": 2.0, "vqa/f1": 0.5, "detection/f1@0.3": None, "seconds_left": 0.0},
+    {"step": 3, "train/loss": 2.0, "vqa/f1": 0.5, "detection/f1@0.3": None, "seconds_left": 0.0}
+    | {"coordinates/all/spread/x_max": 0.5},
 )
 
 
@@ -85,7 +88,7 @@ def test_both_cards_say_what_was_done(workdir):
     assert keys == ["key", "training.best_metric", "training.epochs", "training.steps"]
     figures = card.partition("## Figures")[2].partition("##")[0]
     assert "| vqa/f1 | 0.5 |" in figures and "detection" not in figures
-    assert "seconds_left" not in figures
+    assert "seconds_left" not in figures and "spread" not in card
 
 
 def test_hugging_face_reads_it(workdir):
@@ -104,7 +107,7 @@ def test_a_run_without_evaluation_says_so(workdir):
     _write(workdir, recipe=None, datasets=["custom"], data=DATA[:1])
     card = (workdir / "README.md").read_text()
     assert "nothing says how good the model is" in card and "model-index" not in card
-    assert "differs from the defaults" in card
+    assert "differs from the defaults" in card and "Training loss: 4." in card
 
 
 def test_an_edited_card_stays(workdir):
@@ -112,3 +115,11 @@ def test_an_edited_card_stays(workdir):
     (workdir / "README.md").write_text("---\nlicense: mit\n---\nMine.\n")
     assert [path.name for path in _write(workdir)] == ["card.html"]
     assert (workdir / "README.md").read_text().endswith("Mine.\n")
+
+
+@pytest.mark.slow
+def test_the_page_has_no_grave_fault_for_anybody(workdir):
+    _write(workdir)
+    with chromium() as browser:
+        page = (workdir / "card.html").as_uri()
+        assert accessibility_faults(browser, page, widths=[390]) == []

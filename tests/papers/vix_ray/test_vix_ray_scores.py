@@ -15,6 +15,8 @@ from cxrjax.papers.vix_ray.records import VixRayStudy, records
 from cxrjax.papers.vix_ray.tables import layout_of
 from cxrjax.records import read_records, strip_answers, write_records
 from cxrjax.scoring.predictions import Prediction
+from tests.pages.axe import accessibility_faults
+from tests.pages.chromium import chromium
 
 TEXTS = [
     ("Bóng tim to. Góc sườn hoành hai bên nhọn.", "Bóng tim to."),
@@ -346,3 +348,14 @@ def test_errors_in_colour_and_a_sheet(references, tmp_path):
     first = (out / "errors.html").read_bytes()
     vix_ray_errors.main(words)
     assert (out / "errors.html").read_bytes() == first
+
+
+@pytest.mark.slow
+def test_colours_of_errors_can_be_read(references, tmp_path):
+    said = [(0, "stage1-findings", "Bóng tim to. Gãy xương đòn.")]
+    file = predict(tmp_path / "m.jsonl", said)
+    words = [f"--references={references}", f"--predictions={file}", f"--out={tmp_path / 'out'}"]
+    vix_ray_errors.main(words)
+    with chromium() as browser:
+        page = (tmp_path / "out" / "errors.html").as_uri()
+        assert accessibility_faults(browser, page, widths=[390]) == []
