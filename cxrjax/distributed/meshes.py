@@ -22,7 +22,7 @@ BATCH_AXES = ("replica", "data", "fsdp")
 # split by columns and maps that narrow by rows, so that a block needs one sum over devices for its
 # attention and one for its MLP. Keys and values have few heads in these models and stay whole.
 TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
-    (r"decoder/embedder/(table|head|loc_delta)$", -2),
+    (r"decoder/(embedder|per_layer)/(table|head|loc_delta)$", -2),
     (r"decoder/.*/attn/[kv]_proj/", None),
     (r"/(q|gate|up)_proj/(kernel|lora/b)$", -1),
     (r"(decoder/.*/o|/down)_proj/(kernel|lora/a)$", -2),
@@ -31,8 +31,10 @@ TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
     (r"vision/.*/(out_proj|fc2)/(kernel|lora/a)$", -2),
     (r"/(q|gate|up|o|down|out|k|v)_proj/(bias|lora/(a|b|magnitude))$", None),
     (r"vision/.*/(fc1|fc2)/(bias|lora/(a|b|magnitude))$", None),
-    (r"(^|/)(projector|projector_out|deepstack|vision/patch_embed|box_head)/", None),
+    (r"(^|/)(projector|projector_out|deepstack|audio|vision/patch_embed|box_head)/", None),
+    (r"decoder/(.*/per_layer_(gate|proj)|per_layer/projection)/", None),
     (r"(^|/)vision/(position|class)_embed$", None),
+    (r"(^|/)((layer|attn|mlp)_scale|feature_(scale|bias)|(in|out)put_(min|max))$", None),
     (r"norm\d?/(scale|bias)$", None),
 )
 

@@ -49,9 +49,11 @@ from cxrjax.training.loss import (
 )
 from cxrjax.training.policy_loss import PolicyObjective
 
-# Biases, norms and position embeddings keep their size. Stacked layers give even these two axes,
-# so the name decides rather than the number of dimensions.
-_NO_DECAY = re.compile(r"(^|/)(bias|scale|position_embed|magnitude)$")
+# Biases, norms and position embeddings keep their size, and so does what was published to be as it
+# is. Stacked layers give even these two axes, so the name decides, not the number of dimensions.
+_NO_DECAY = re.compile(
+    r"(^|/)((\w+_)?(bias|scale)|position_embed|magnitude|(in|out)put_(min|max))$"
+)
 # The name by which a step under `pmap` adds up over devices.
 _AXIS = "devices"
 

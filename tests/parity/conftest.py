@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGE, IMAGENET_MEAN, IMAGENET_STD
 from cxrjax.models.siglip import cut_tiles
+from tests.parity.their_masks import as_it_generates
 from tests.random_configs import KINDS, NO_LOC, SIZE, VOCAB, draw_config
 
 BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
@@ -194,31 +196,6 @@ def _random_hf(kind):
     return _moved(model)
 
 
-def _as_it_generates(model):
-    """A Gemma 4 12B whose forward sees what its class's generation does.
-
-    In transformers 5.23 the forward of `gemma4_unified` has images see themselves whole in global
-    layers too, as Gemma 3's; `create_masks_for_generate` of the same class has them do so in local
-    ones alone, within the window, as `gemma4` does and Google's own code.
-    """
-    import torch
-
-    forward = model.model.forward
-
-    def masked(input_ids=None, attention_mask=None, mm_token_type_ids=None, **rest):
-        if torch.is_tensor(attention_mask) and mm_token_type_ids is not None:
-            embedded = model.get_input_embeddings()(input_ids)
-            cache, places = rest.get("past_key_values"), rest.get("position_ids")
-            attention_mask = model.create_masks_for_generate(
-                model.config, embedded, attention_mask, cache, places, mm_token_type_ids
-            )
-        given = {"attention_mask": attention_mask, "mm_token_type_ids": mm_token_type_ids}
-        return forward(input_ids=input_ids, **given, **rest)
-
-    model.model.forward = masked
-    return model
-
-
 def _moved(model):
     import torch
 
@@ -312,7 +289,7 @@ class Questions:
         if kind != "gemma3_text":
             pixels = self.images.reshape(-1, *self.images.shape[-3:])
             if self.vision.tile_size is not None:
-                pixels = np.asarray(cut_tiles(pixels, self.vision.tile_size))
+                pixels = np.asarray(cut_tiles(jnp.asarray(pixels), self.vision.tile_size))
             if kind.startswith("llava") or kind in ("qwen", "internvl"):
                 own = (IMAGENET_MEAN, IMAGENET_STD) if kind == "internvl" else (CLIP_MEAN, CLIP_STD)
                 pixels = ((pixels / 2 + 0.5 - own[0]) / own[1]).astype(np.float32)
@@ -371,7 +348,7 @@ class Pair:
 
 def _pair(kind, hf, directory):
     if kind == "gemma4_unified":
-        hf = _as_it_generates(hf)
+        hf = as_it_generates(hf)
     one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
     one_image |= dict.fromkeys(("llava", "llava_mistral"), (BOS, 7, 8, IMAGE))
     one_image |= dict.fromkeys(("qwen", "qwen3", "internvl"), (7, 8, BEGIN, IMAGE, END))

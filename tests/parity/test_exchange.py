@@ -16,14 +16,13 @@ from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
+from tests.parity.their_masks import as_it_generates
 from tests.random_configs import NO_LOC
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
 
 KINDS = ("paligemma", "paligemma2", "gemma3", "gemma3_text", *NO_LOC)
-# The forward of `gemma4_unified` has other masks than its generation, which ours has (conftest.py).
-WITH_THEIR_MASKS = tuple(kind for kind in KINDS if kind != "gemma4_unified")
 
 
 def _load_hf(directory, kind, **options):
@@ -31,7 +30,9 @@ def _load_hf(directory, kind, **options):
 
     if kind == "gemma3_text":
         return t.AutoModelForCausalLM.from_pretrained(directory, **options)
-    return t.AutoModelForImageTextToText.from_pretrained(directory, **options)
+    loaded = t.AutoModelForImageTextToText.from_pretrained(directory, **options)
+    # With options it is a pair.
+    return as_it_generates(loaded) if kind == "gemma4_unified" and not options else loaded
 
 
 def _copy(model):
@@ -130,7 +131,7 @@ def _peft(pair, directory, **options):
         return peft.PeftModel.from_pretrained(hf, directory, **options).eval()
 
 
-@pytest.mark.parametrize("kind", WITH_THEIR_MASKS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_peft_loads_our_adapters_and_merges_them_alike(make_pair, close, tmp_path, kind):
     pair = make_pair(kind)
     model = _adapted(pair, use_dora=kind == "gemma3")
@@ -151,7 +152,7 @@ def test_peft_loads_our_adapters_and_merges_them_alike(make_pair, close, tmp_pat
         close(value.numpy(), state[name].numpy(), 1e-5)
 
 
-@pytest.mark.parametrize("kind", WITH_THEIR_MASKS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
     pair = make_pair(kind)
     model = _adapted(pair)

@@ -136,7 +136,7 @@ def test_images_in_tiles(make_pair, close):
 
 
 def test_tiles_are_chosen_as_there():
-    from transformers.models.got_ocr2 import image_processing_got_ocr2 as theirs
+    from transformers.models.got_ocr2 import image_processing_pil_got_ocr2 as theirs
 
     rng = np.random.default_rng(0)
     for height, width in [(448, 448), (1000, 1000), *rng.integers(200, 3500, (200, 2)).tolist()]:

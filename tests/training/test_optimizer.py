@@ -10,7 +10,7 @@ from flax import nnx
 
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
-from cxrjax.models import LoRAConfig, apply_lora, partition
+from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
 from cxrjax.training.config import OptimizerConfig
 from cxrjax.training.step import decay_mask, learning_rate_schedule, make_optimizer
 
@@ -42,6 +42,14 @@ def test_decay_spares_norms_biases_and_positions_of_stacked_layers(small_vlm):
     expected = {n for n in decays if n.endswith(("scale", "bias", "position_embed"))}
     assert spared == expected
     assert trainable["decoder"]["layers"]["attn_norm"]["scale"].ndim == 2  # the name must decide
+
+
+def test_decay_spares_what_was_published_to_be_as_it_is():
+    for preset in ("tiny_gemma4", "tiny_gemma4_e2b", "tiny_internvl"):
+        model = nnx.eval_shape(lambda p=preset: VLM(PRESETS[p], rngs=nnx.Rngs(0)))
+        decays = named_leaves(decay_mask(nnx.state(model)))
+        kept = ("scale", "bias", "position_embed", "put_min", "put_max")
+        assert all(decay != name.endswith(kept) for name, decay in decays.items()), preset
 
 
 def test_first_update_of_adamw_by_hand():

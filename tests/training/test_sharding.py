@@ -106,8 +106,9 @@ def test_every_rule_is_for_some_parameter():
 
         def make(sizes=sizes):
             model = VLM(sizes, rngs=nnx.Rngs(0))
-            targets = ("decoder/.*_proj", "vision/layers/.*", "projector")
-            targets = targets if sizes.vision else targets[:1]
+            targets = ["decoder/.*_proj"]
+            if sizes.vision:
+                targets += ["projector", *["vision/layers/.*"][: sizes.vision.depth]]
             lora = LoRAConfig(rank=4, targets=targets, use_dora=True)
             apply_lora(model, lora, nnx.Rngs(1))
             if sizes.loc_token_start >= 0:
