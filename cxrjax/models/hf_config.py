@@ -48,7 +48,7 @@ _NOTES = dict.fromkeys(
         *("diversity_penalty", "length_penalty", "repetition_penalty", "temperature", "top_k"),
         *("top_p", "typical_p", "min_length", "max_length", "no_repeat_ngram_size"),
         *("encoder_no_repeat_ngram_size", "exponential_decay_length_penalty"),
-        *("unsloth_fixed", "unsloth_version"),
+        *("unsloth_fixed", "unsloth_version", "model_name"),
     ),
     NO_MATTER,
 )
