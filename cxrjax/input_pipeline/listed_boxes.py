@@ -4,11 +4,11 @@
 
 Pix2Seq's sequence augmentation (arXiv 2109.10852, section 2.3), of an answer about one finding: a
 model that ends its list one box early never says how likely a further one was. Here lists are of
-`LISTED` boxes, whatever is there: true ones, then noise. Where noise lies is not learned
-(`multitask_loss` leaves its coordinates out), that it is noise is; so a model goes on with boxes
-that it believes in less, and the probability of a `no` behind each says how much. Which ones count
-decides `predict --listed_above`. The words stand behind the list: before it they would decide how
-long it is.
+`LISTED` boxes, whatever is there: true ones, then noise. Where noise lies is not learned (in
+`multitask_loss` any location is as good there), that a box stands there and is noise is; so a model
+goes on with boxes that it believes in less, and the probability of a `no` behind each says how
+much. Which ones count decides `predict --listed_above`. The words stand behind the list: before it
+they would decide how long it is.
 """
 
 import re

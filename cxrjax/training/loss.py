@@ -163,7 +163,7 @@ def multitask_loss(
         boxes: what a box costs.
         absent_weight: of the tokens of an answer without a box beside those of one with boxes.
         noise_start: id of the first location token, where those that belong to no box of the batch
-            are noise (listed_boxes.py): they cost nothing. None: there is no noise.
+            are noise (listed_boxes.py): any location is as good there. None: there is no noise.
 
     Returns:
         The loss, and its parts as sums over `batch`.
@@ -174,16 +174,18 @@ def multitask_loss(
     hidden = answer_states(model, batch, dropout_key)
     rows = hidden.shape[0]
     items: tuple[ArrayLike, ...] = (hidden, batch.answer_tokens.reshape(rows, -1))
-    if absent_weight != 1.0 or noise_start is not None:
+    if absent_weight != 1.0:
         has_box = jnp.any(batch.box_mask, axis=-1, keepdims=True)
-        weight = jnp.broadcast_to(jnp.where(has_box, 1.0, absent_weight), batch.answer_mask.shape)
-        if noise_start is not None:
-            weight = jnp.where(_is_noise(batch, noise_start), 0.0, weight)
-        items += (weight.reshape(rows, -1),)
+        weight = jnp.where(has_box, 1.0, absent_weight)
+        items += (jnp.broadcast_to(weight, batch.answer_mask.shape).reshape(rows, -1),)
+    if noise_start is not None:
+        items += (_is_noise(batch, noise_start).reshape(rows, -1),)
 
-    def sums(h: Array, target: Array, *weight_and_mask: Array) -> tuple[Array, Array]:
-        *weight, mask = weight_and_mask
-        return _token_sums(model.logits(h), target, mask, coordinates, *weight)
+    def sums(h: Array, target: Array, *others: Array) -> tuple[Array, Array]:
+        *others, mask = others
+        weight = others.pop(0) if absent_weight != 1.0 else None
+        noise = (noise_start, *others) if noise_start is not None else None
+        return _token_sums(model.logits(h), target, mask, coordinates, weight, noise)
 
     ce_sum, correct_sum = sum_in_chunks(
         sums, items, batch.answer_mask.reshape(rows, -1), logit_chunk
@@ -266,8 +268,13 @@ def _token_sums(
     mask: Bool[Array, "B n"],
     coordinates: CoordinateTargets | None,
     weight: Float[Array, "B n"] | None = None,
+    noise: tuple[int, Bool[Array, "B n"]] | None = None,
 ) -> tuple[Array, Array]:
-    """Sums over tokens of the cross-entropy and of whether the target's logit is the largest."""
+    """Sums over tokens of the cross-entropy and of whether the target's logit is the largest.
+
+    Args:
+        noise: id of the first location token, and which tokens are any of them.
+    """
     # Compare and select rather than gather: it fuses, and shards over the vocabulary as it is.
     is_target = jnp.arange(logits.shape[-1]) == target[..., None]
     chosen = jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
@@ -276,6 +283,10 @@ def _token_sums(
     if coordinates is not None:
         of_bins = coordinates.loss(logits, target, log_total)
         loss = jnp.where(coordinates.concerns(target), of_bins, loss)
+    if noise is not None:
+        start, is_noise = noise
+        of_any = jax.nn.logsumexp(logits[..., start : start + NUM_BINS], axis=-1)
+        loss = jnp.where(is_noise, log_total - of_any, loss)
     if weight is not None:
         loss = loss * weight
     # Not `chosen >= max`: a model whose logits are all alike would be right every time.
