@@ -182,10 +182,10 @@ def multitask_loss(
         items += (_is_noise(batch, noise_start).reshape(rows, -1),)
 
     def sums(h: Array, target: Array, *others: Array) -> tuple[Array, Array]:
-        *others, mask = others
-        weight = others.pop(0) if absent_weight != 1.0 else None
-        noise = (noise_start, *others) if noise_start is not None else None
-        return _token_sums(model.logits(h), target, mask, coordinates, weight, noise)
+        rest = iter(others)
+        weight = None if absent_weight == 1.0 else next(rest)
+        noise = None if noise_start is None else (noise_start, next(rest))
+        return _token_sums(model.logits(h), target, next(rest), coordinates, weight, noise)
 
     ce_sum, correct_sum = sum_in_chunks(
         sums, items, batch.answer_mask.reshape(rows, -1), logit_chunk
