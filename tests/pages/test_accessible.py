@@ -3,6 +3,7 @@
 The review itself is tested in tests/test_review_loop.py, where it is served.
 """
 
+import io
 import json
 from pathlib import Path
 
@@ -104,6 +105,10 @@ def test_boxes_as_they_were_read(browser, tmp_path):
         assert "800 x 600 pixels" in tab.inner_text("#closely header")
         assert "Shown smaller" not in tab.inner_text("#closely")
         assert tab.locator(".rv-truth").count() == 1
+        tab.keyboard.press("b")  # boxes off: what is bright now is the picture
+        tab.wait_for_timeout(300)
+        shot = Image.open(io.BytesIO(tab.locator(".rv-stage").screenshot()))
+        assert np.asarray(shot.convert("L")).max() > 200
 
     assert accessibility_faults(browser, page.as_uri(), look, widths=[1440]) == []
 
