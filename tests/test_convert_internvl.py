@@ -229,18 +229,20 @@ def test_the_published_configurations_are_the_presets():
 def test_tiles_are_read_one_by_one_and_then_the_whole(drawn):
     sizes = PRESETS["tiny_internvl"]
     side = sizes.vision.image_size
-    tiled = sizes.for_images(2 * side, side)
-    assert tiled.vision.num_tokens == 3 * sizes.vision.num_tokens and tiled.num_context > 0
+    tiled = sizes.for_images(2 * side, 2 * side)
+    assert tiled.vision.num_tokens == tiled.num_context == 5 * sizes.vision.num_tokens
     assert sizes.for_images(side, side) == sizes and tiled.for_images(side, side) == sizes
     one, several = (
         drawn(lambda config=config: VLM(config, rngs=nnx.Rngs(0))) for config in (sizes, tiled)
     )
-    pixels = np.random.default_rng(0).normal(0, 0.2, (2 * side, side, 3)).astype(np.float32)
+    pixels = np.random.default_rng(0).normal(0, 0.2, (2 * side, 2 * side, 3)).astype(np.float32)
     as_seen = [
         np.asarray(Image.fromarray(pixels[..., colour]).resize((side, side), Image.BICUBIC))
         for colour in range(3)
     ]
-    parts = np.stack([pixels[:side], pixels[side:], np.stack(as_seen, axis=-1)])
+    halves = (slice(side), slice(side, None))
+    tiles = [pixels[down, across] for down in halves for across in halves]
+    parts = np.stack([*tiles, np.stack(as_seen, axis=-1)])
     found = nnx.jit(lambda model, x: model.encode_images(x))(several, pixels[None])
     wanted = nnx.jit(lambda model, x: model.encode_images(x))(one, parts)
     scale = np.abs(wanted).max()
