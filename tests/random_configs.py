@@ -317,8 +317,10 @@ def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:
     if "model_type" in text:
         text["model_type"] = text["model_type"].replace("small_", "")
     if is_small:
-        text |= {"hidden_size_per_layer_input": draw.of(0, 3, 8, 8)}
-        text |= {"num_kv_shared_layers": every * draw.of(*range(layers // every))}
+        given, shared = draw.of(0, 3, 8, 8), every * draw.of(*range(layers // every))
+        # transformers 5.23 cannot run shared keys without inputs of layers.
+        text |= {"hidden_size_per_layer_input": given or (5 if shared else 0)}
+        text |= {"num_kv_shared_layers": shared}
         text |= {"vocab_size_per_layer_input": VOCAB, "pad_token_id": 0}
     # transformers 5.23 gives no token at all where a tower pools nothing.
     none = (12, 1) if kind == "gemma4_unified" else (4, 3)
