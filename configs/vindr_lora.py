@@ -198,7 +198,7 @@ def demo(config: ConfigDict) -> None:
     config.data.augment.gamma = 0.4
 
     config.training.epochs = None
-    config.training.steps = 800
+    config.training.steps = 1100
     config.training.lambda_box = 0.0  # section 3.1 has 0.5; docs/reinforcement_learning.md compares
     config.training.coordinate_width = 2.0
     config.decoding.boxes = "median"
