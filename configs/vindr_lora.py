@@ -25,8 +25,8 @@ base belongs into data/paligemma_3b_448.
 `:best` is `:paligemma` with the objective that points best of those that were compared on the
 demo's radiographs (docs/reinforcement_learning.md): no loss on boxes, and location tokens whose
 target is a Gaussian over the bins. It departs from the paper, and was measured on nothing but
-`:demo`, which has it too. From a base that was taught single bins, as PaliGemma was, compare both: on
-phantoms, with such a base, single bins and the box loss pointed better (same page).
+`:demo`, which has it too. From a base that was taught single bins, as PaliGemma was, compare both:
+on phantoms, with such a base, single bins and the box loss pointed better (same page).
 
 `:demo` goes the same way through the same code in minutes on two CPU cores and under 3 GB, from
 `make demo`. It differs in
