@@ -17,7 +17,7 @@ import functools
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from cxrjax import CallableCommand, cli
 from cxrjax.cli import command_parser
@@ -31,8 +31,10 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from cxrjax.input_pipeline.mixture import Mixture
+    from cxrjax.input_pipeline.sources import QuestionSource
     from cxrjax.input_pipeline.tokenizer import Tokenizer
     from cxrjax.records import QARecord
+    from cxrjax.scoring.benchmark import References
     from cxrjax.training import loop
     from cxrjax.training.config import ExperimentConfig
     from cxrjax.training.data import Features, OpenedRecords
@@ -121,10 +123,11 @@ def train(
     rows = host_rows(mesh, config.batch_images)
     check_benchmark(config)
     sources, quality = open_training(config, CLOSED_CLASSES)
-    validation = None
+    validation = references = None
     if config.data.validation is not None:
         validation = open_records(config, "validation", CLOSED_CLASSES)
         check_overlap(config, sources, validation.source)
+        references = read_validation(config, validation.source)
     tokenizer_file = tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     make_writable(workdir)
@@ -161,8 +164,10 @@ def train(
             loop.compile_only(config, workdir, start, data, compile_only)
             return
         evaluate = None
-        if validation is not None:
-            evaluate = make_evaluate(config, validation, tokenizer, features, mesh, preemption)
+        if validation is not None and references is not None:
+            evaluate = make_evaluate(
+                config, validation, references, tokenizer, features, mesh, preemption
+            )
         loop.train(
             config,
             workdir,
@@ -269,9 +274,32 @@ def check_benchmark(config: "ExperimentConfig") -> None:
         raise UserError(f"benchmark={config.benchmark!r}: expected one of {', '.join(BENCHMARKS)}")
 
 
+def read_validation(config: "ExperimentConfig", source: "QuestionSource") -> "References[Any]":
+    """The truth of the validation records, as the configured benchmark scores against it.
+
+    Before the first step: a record that cannot be scored would end the run in its evaluation.
+
+    Raises:
+        UserError: the benchmark cannot score a record; names file, question and remedies.
+    """
+    from cxrjax.papers.benchmarks import BENCHMARKS
+
+    benchmark = BENCHMARKS[config.benchmark]()
+    records = (record for _, record in source.records())
+    try:
+        return benchmark.read(records, str(config.data.validation), benchmark.gt_modes[0])
+    except UserError as error:
+        others = ", ".join(name for name in BENCHMARKS if name != config.benchmark)
+        raise UserError(
+            f"{error}; or, as benchmark={config.benchmark!r} is to score data.validation, set "
+            f"--config.benchmark to the one of these records ({others})"
+        ) from None
+
+
 def make_evaluate(
     config: "ExperimentConfig",
     records: "OpenedRecords",
+    references: "References[Any]",
     tokenizer: "Tokenizer",
     features: "Features",
     mesh: "Mesh",
@@ -295,6 +323,7 @@ def make_evaluate(
         tokenizer,
         examples,
         benchmark=BENCHMARKS[config.benchmark](),
+        references=references,
         strategy=strategy,
         grammar=grammar,
         images_per_batch=config.batch_images,

@@ -20,7 +20,7 @@ from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.models import VLM
-from cxrjax.scoring.benchmark import Answers, Benchmark
+from cxrjax.scoring.benchmark import Answers, Benchmark, References
 from cxrjax.scoring.overlays import overlay
 from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.scores import ScoreOptions
@@ -34,6 +34,7 @@ def make_evaluate(
     config: ExampleConfig,
     *,
     benchmark: Benchmark[Any],
+    references: References[Any],
     strategy: Strategy,
     grammar: Grammar | None,
     images_per_batch: int,
@@ -46,6 +47,7 @@ def make_evaluate(
     Args:
         source: validation records, with answers.
         benchmark: whose figures these are.
+        references: the truth of these records, as the benchmark reads it by default.
         strategy, grammar: how answers are generated.
         pictures: radiographs drawn with true and predicted boxes, uint8 [n, H, W, 3]; of several
             processes the first one draws.
@@ -69,8 +71,6 @@ def make_evaluate(
         return {**figures, "overlays": drawn} if drawn is not None else figures
 
     def score(lines: list[dict[str, Any]]) -> dict[str, Any]:
-        records = (record for _, record in source.records())
-        references = benchmark.read(records, "validation records", options.gt_mode)
         answers = Answers([parse_prediction(line, "model") for line in lines], "model")
         scores = benchmark.score(references, {"model": answers}, options)
         logged = benchmark.logged_figures(scores.figures["model"])

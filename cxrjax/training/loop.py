@@ -464,6 +464,12 @@ class _Loop:
                     except Preempted:
                         self.log_line(f"step {number:,}: the evaluation is put off to the restart")
                         stop = True
+                    except Exception:
+                        # Its fault must not cost the training. Of several processes only one may
+                        # have met it, and would wait for the others to save.
+                        if hosts.alone():
+                            self._save(number, state, batches, {})
+                        raise
                 self._save(number, state, batches, figures)
                 self._restart_clock()
             if stop:

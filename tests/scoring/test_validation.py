@@ -62,11 +62,13 @@ def evaluated(request, tmp_path, monkeypatch):
             yield {"question_id": record.question_id, "text": record.answer_text, "boxes": boxes}
 
     monkeypatch.setattr(validation, "predict_questions", repeat)
+    benchmark = BENCHMARKS[request.param]()
     evaluate = validation.make_evaluate(
         source,
         None,
         None,
-        benchmark=BENCHMARKS[request.param](),
+        benchmark=benchmark,
+        references=benchmark.read(records, "validation.jsonl", benchmark.gt_modes[0]),
         strategy=None,
         grammar=None,
         images_per_batch=1,

@@ -273,10 +273,11 @@ def test_a_finished_run_is_lengthened_and_killed_in_between(
         run(batch_stream(), "cut", steps=4)
 
 
-def test_a_missing_best_metric_is_told(run, batch_stream):
+def test_a_missing_best_metric_is_told_and_costs_no_training(run, batch_stream, tmp_path):
     run.config.training.best_metric = "vqa/f2"
     with pytest.raises(UserError, match=r"best_metric='vqa/f2' is not among .*: vqa/f1"):
         run(batch_stream(), steps=1, evaluate=lambda step, model: {"vqa/f1": 0.5})
+    assert CheckpointStore(tmp_path / "run", "vqa/f2", writing=False).latest_step() == 1
 
 
 def test_unwritable_workdir(run, batch_stream, tmp_path):

@@ -184,6 +184,23 @@ def test_what_is_trained_on_is_not_validated_on(spec, tmp_path, capsys, update, 
 
 
 @pytest.mark.usefixtures("smaller_tiny")
+def test_validation_that_the_benchmark_cannot_score_is_refused_before_training(spec, tmp_path):
+    Image.new("L", (80, 60)).save(tmp_path / "data/images/new.png")
+    lung = _record(40, 3.0, "images/new.png").model_copy(
+        update={"dataset": "lungs", "variables": {"finding": "right lung"}}
+    )
+    held = tmp_path / "data/records/validation.jsonl"
+    write_records(held, [lung])
+    config = load_config(spec, [f"--config.data.validation={held}"])
+    with pytest.raises(UserError) as caught:
+        train.train(config, tmp_path / "run")
+    told = str(caught.value)
+    assert told.startswith(f"{held}: question 'q40' has the class 'right lung'"), told
+    assert "benchmark='vindr_cxr_vqa'" in told and "lungs, own" in told and "\n" not in told
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.usefixtures("smaller_tiny")
 def test_kept_images_change_nothing_and_serve_the_next_run(spec, tmp_path, monkeypatch):
     cache, damaged = tmp_path / "cache", tmp_path / "data/images/i3.png"
     damaged.write_bytes(damaged.read_bytes()[:500])  # its header still reads well
