@@ -240,6 +240,7 @@ def test_every_prompt_format_ends_its_prefix_with_a_newline_or_a_mark():
     assert all(format.prefix(record).endswith(ends) for format in PROMPTS.values())
     assert set(PROMPTS) == {
         "vqa",
+        "vqa_listed",
         "vqa_reason",
         "vqa_typed",
         "detect",
