@@ -84,6 +84,11 @@ MODULES = {
     "vix_ray_errors": "cxrjax.papers.vix_ray.errors",
 }
 MODEL_CASES = ("model_", "train_", "convert_")
+# Runs of a quarter of a minute and more, whose parts train_lora and the tests of training have too.
+HEAVY = (
+    *("train_box_head", "train_full", "train_mixture", "train_pmap", "train_shards"),
+    "train_vix_ray",
+)
 CELL = ["value", "ci_low", "ci_high", "n"]
 PRINTED = "printed.txt"
 LEFT_OUT = {"command", "git_commit", "versions", "packages", "cxrjax_version", "stamp"}
@@ -567,7 +572,9 @@ def work(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("optimised")  # the last digits of golden.json are of such programs
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.heavy) if n in HEAVY else n for n in CASES]
+)
 def test_outputs_are_as_before(name, work):
     if path := missing(name):
         pytest.skip(f"{path} is not here")
