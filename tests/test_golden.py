@@ -494,7 +494,8 @@ def describe(path: Path, name: str, work: Path, of_model: bool) -> Any:
             return rounded(values if suffix == "jsonl" else values[0])
         text = "\n".join(json.dumps(value, ensure_ascii=False, indent=1) for value in values)
     text = plain(text, work, of_model)
-    if path.name == PRINTED:  # the last digits of a float are the processor's
+    # The last digits of a float are the processor's.
+    if name.endswith((PRINTED, "wbf/floors.json")):
         text = re.sub(r"\d+\.\d{12,}", lambda match: f"{float(match[0]):.7g}", text)
     return sha(text.encode())
 

@@ -20,6 +20,9 @@ from jaxtyping import Float
 from cxrjax.codecs import get_codec
 from cxrjax.codecs.tokens import NUM_BINS, PaliGemma
 
+# Prompt formats (prompts.PROMPTS) whose answers are such. Here, since training needs their names on
+# machines that lack what records need.
+LISTED_FORMATS = frozenset({"vqa_listed"})
 # Boxes of a list at least; with as many true ones there is no noise.
 LISTED = 3
 NOISE = "no"

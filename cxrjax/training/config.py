@@ -30,7 +30,7 @@ from cxrjax.distributed.meshes import MeshConfig
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.augment import AugmentConfig, NotNegativeFloat, Share
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, BoxRoute, resolve_box_route
-from cxrjax.input_pipeline.prompts import PROMPTS
+from cxrjax.input_pipeline.listed_boxes import LISTED_FORMATS
 from cxrjax.models.layers import REMAT
 from cxrjax.models.quantize import QUANTIZED_DTYPES
 from cxrjax.models.splash import ATTENTION
@@ -335,7 +335,7 @@ class ExperimentConfig:
     def lists_noise(self) -> bool:
         """Whether answers go on with noise boxes (cxrjax/input_pipeline/listed_boxes.py)."""
         names = [self.data.prompt, *(each.prompt for each in self.mixture.sources.values())]
-        return any(PROMPTS[name].lists for name in names if name in PROMPTS)
+        return not LISTED_FORMATS.isdisjoint(names)
 
     @property
     def train_files(self) -> list[str]:

@@ -21,6 +21,7 @@ from cxrjax.input_pipeline.examples import (
     image_geometry,
     load_image,
 )
+from cxrjax.input_pipeline.listed_boxes import LISTED_FORMATS
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import Answer, QARecord, strip_answers
@@ -238,6 +239,7 @@ def test_every_prompt_format_ends_its_prefix_with_a_newline_or_a_mark():
     record = make_record("No.").model_copy(update={"type_prompt": "[tag]"})
     ends = ("\n", " ASSISTANT:", " [/INST]", "<channel|>")
     assert all(format.prefix(record).endswith(ends) for format in PROMPTS.values())
+    assert {name for name, format in PROMPTS.items() if format.lists} == LISTED_FORMATS
     assert set(PROMPTS) == {
         "vqa",
         "vqa_listed",

@@ -179,6 +179,7 @@ def test_what_is_trained_on_is_not_validated_on(spec, tmp_path, capsys, update, 
     assert not (tmp_path / "run").exists()
     if not update:
         overrides += ["--config.data.allow_overlap=True", "--config.training.eval_every=100"]
+        overrides += ["--config.decoding.max_answer_tokens=4"]
         train.train(load_config(spec, overrides), tmp_path / "run")
         assert f"{counted} are in training too; allowed" in capsys.readouterr().out
 
