@@ -136,7 +136,7 @@ def _picture(one: "Looked", folder: Path, number: int) -> dict[str, Any]:
 
 
 def _whole(file: Path, folder: Path, number: int) -> str | None:
-    """Where the page finds all pixels: in the source's file, or a copy that browsers read."""
+    """The address of all pixels: the source's file, or a copy that browsers read."""
     if file.suffix.lower() in _OF_BROWSERS:
         return quote(Path(os.path.relpath(file.resolve(), folder.parent.resolve())).as_posix())
     return write_full(read_image(file), _SIDE, folder, number)

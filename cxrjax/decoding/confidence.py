@@ -189,7 +189,7 @@ class BoxConfidence(NamedTuple):
 
 
 def real_probabilities(spelled: Spelled) -> dict[int, float]:
-    """How likely each box of a list (listed_boxes.py) is real, by its first character.
+    """The probability that a box of a list (listed_boxes.py) is real, by its first character.
 
     That no mark of noise stands behind it; where no words were noted, whether none does.
     """
