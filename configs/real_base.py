@@ -53,9 +53,9 @@ DATA = "runs/real_base"
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    if variant not in ("", "second", "third"):
-        raise ValueError(f"variant {variant!r} is unknown: there are second and third")
-    third = variant == "third"
+    if variant not in ("", "second", "third", "fourth"):
+        raise ValueError(f"variant {variant!r} is unknown: there are second, third and fourth")
+    third = variant in ("third", "fourth")
     later = variant != ""
     config = default_config()
     config.model.preset = "tiny_192"
@@ -63,6 +63,7 @@ def get_config(variant: str = "") -> ConfigDict:
         "": "data/demo_base",
         "second": f"{DATA}/first",
         "third": f"{DATA}/second_base",
+        "fourth": f"{DATA}/third_base",
     }[variant]
     config.model.share = "image"
     config.model.unroll = True
@@ -118,4 +119,15 @@ def get_config(variant: str = "") -> ConfigDict:
         config.optimizer.learning_rate = 6e-4
         config.training.steps = 17500
         config.training.seed = 7
+    if variant == "fourth":
+        # One shape of a batch: nothing is compiled twice.
+        config.data.prefix_buckets = (24,)
+        config.data.packed_buckets = (160,)
+        config.data.workers = 14
+        config.optimizer.learning_rate = 1.5e-3
+        config.optimizer.warmup_steps = 500
+        config.training.batch_images = 64
+        config.training.checkpoint_every = 5000
+        config.training.log_every = 500
+        config.training.seed = 8
     return config

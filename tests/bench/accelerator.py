@@ -1,6 +1,6 @@
 """Training, generation and rollouts on one accelerator beside transformers and PEFT.
 
-    python -m tests.bench.accelerator [--minutes=8] [--shape=medgemma_4b | tiny]
+    python -m tests.bench.accelerator [--minutes=8] [--shape=medgemma_4b | thin | tiny]
         [--sides "theirs (eager)" "ours" "ours (cudnn)" "theirs (compiled)"]
         [--peak_flops=989e12] [--traces=FOLDER] [--out=FILE]
 
