@@ -53,9 +53,10 @@ DATA = "runs/real_base"
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    if variant not in ("", "second", "third", "fourth"):
-        raise ValueError(f"variant {variant!r} is unknown: there are second, third and fourth")
-    third = variant in ("third", "fourth")
+    later_variants = ("second", "third", "fourth", "fifth")
+    if variant not in ("", *later_variants):
+        raise ValueError(f"variant {variant!r} is unknown: there are {', '.join(later_variants)}")
+    third = variant in later_variants[1:]
     later = variant != ""
     config = default_config()
     config.model.preset = "tiny_192"
@@ -64,6 +65,7 @@ def get_config(variant: str = "") -> ConfigDict:
         "second": f"{DATA}/first",
         "third": f"{DATA}/second_base",
         "fourth": f"{DATA}/third_base",
+        "fifth": f"{DATA}/fourth_base",
     }[variant]
     config.model.share = "image"
     config.model.unroll = True
@@ -130,4 +132,7 @@ def get_config(variant: str = "") -> ConfigDict:
         config.training.checkpoint_every = 5000
         config.training.log_every = 500
         config.training.seed = 8
+    if variant == "fifth":
+        config.training.steps = 14000
+        config.training.seed = 9
     return config
