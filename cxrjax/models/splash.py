@@ -23,7 +23,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Bool, Float, Int
 
-from cxrjax.models.presets import DecoderConfig
+from cxrjax.models.presets import DecoderConfig, VLMConfig
 
 # How a model attends. "splash_interpreted" runs the kernels without a TPU, far too slowly for
 # anything but tests; "cudnn_interpreted" is XLA in the place of cuDNN, on any machine.
@@ -43,10 +43,25 @@ _ROW_AXES = ("replica", "data", "fsdp")
 _HEAD_AXIS = "tensor"
 
 
-def resolve_attention(choice: str, platform: str) -> AttentionKind:
-    """'auto' as the kernels that a platform has ('tpu', 'cpu', 'gpu'); other choices stay."""
+def resolve_attention(choice: str, device: Any, dtype: str, sizes: VLMConfig) -> AttentionKind:
+    """'auto' as the kernels that a device has for a model; other choices stay.
+
+    cuDNN's are chosen on Hopper, where they were measured (docs/log/kernels.md), for activations
+    of 16 bits and heads that they take; Ampere's take none of 256.
+
+    Args:
+        device: of `jax.devices()`.
+        dtype: of the activations.
+    """
     if choice == "auto":
-        return "splash" if platform == "tpu" else "dense"
+        if device.platform == "tpu":
+            return "splash"
+        heads = [sizes.decoder.head_dim]
+        if sizes.vision is not None:
+            heads.append(sizes.vision.width // sizes.vision.num_heads)
+        taken = dtype != "float32" and all(size <= 256 and size % 8 == 0 for size in heads)
+        is_hopper = str(getattr(device, "compute_capability", "")).startswith("9.")
+        return "cudnn" if device.platform == "gpu" and is_hopper and taken else "dense"
     if choice not in _KINDS:
         raise ValueError(f"attention {choice!r} is unknown: expected one of {', '.join(ATTENTION)}")
     return choice  # type: ignore[return-value]

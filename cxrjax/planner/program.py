@@ -27,6 +27,7 @@ from cxrjax.models import VLM, partition
 from cxrjax.models.flops import BatchShape
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import checkpoint, step
+from cxrjax.training.base_model import model_sizes
 from cxrjax.training.config import ExperimentConfig, PolicyConfig
 from cxrjax.training.data import example_config
 from cxrjax.training.policy_loss import Experience
@@ -262,8 +263,9 @@ def lower_decode(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
 
 def _with_kernels_of(config: ExperimentConfig, devices: Sequence[Any]) -> ExperimentConfig:
     """The configuration with the attention that 'auto' means on these devices."""
-    attention = resolve_attention(config.model.attention, devices[0].platform)
-    return dataclasses.replace(config, model=dataclasses.replace(config.model, attention=attention))
+    model = config.model
+    attention = resolve_attention(model.attention, devices[0], model.dtype, model_sizes(config))
+    return dataclasses.replace(config, model=dataclasses.replace(model, attention=attention))
 
 
 def compile_program(lowered: Any) -> Any:

@@ -159,7 +159,9 @@ def new_model(config: ExperimentConfig, sizes: VLMConfig) -> VLM:
         remat=settings.remat,
         unroll=settings.unroll,
         dtype=settings.dtype,
-        attention=resolve_attention(settings.attention, jax.default_backend()),
+        attention=resolve_attention(
+            settings.attention, jax.local_devices()[0], settings.dtype, sizes
+        ),
     )
 
 

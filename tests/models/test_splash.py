@@ -1,6 +1,7 @@
 """Rules against the masks of layout.py, and the kernels, interpreted, against dense attention."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -309,9 +310,25 @@ def test_cudnn_caps_no_scores():
         assert (rule is not None) == found
 
 
-def test_auto_is_what_the_platform_has():
-    assert resolve_attention("auto", "tpu") == "splash"
-    assert resolve_attention("auto", "cpu") == "dense"
-    assert resolve_attention("splash", "cpu") == "splash"
+def test_auto_is_what_the_device_has():
+    medgemma = PRESETS["medgemma_4b"]
+    wide = dataclasses.replace(
+        medgemma, decoder=dataclasses.replace(medgemma.decoder, head_dim=260)
+    )
+
+    def auto(platform, capability=None, dtype="bfloat16", sizes=medgemma):
+        device = SimpleNamespace(platform=platform)
+        if capability:
+            device.compute_capability = capability
+        return resolve_attention("auto", device, dtype, sizes)
+
+    assert auto("tpu") == auto("tpu", dtype="float32") == "splash"
+    assert auto("cpu") == "dense"
+    assert auto("gpu", "9.0") == "cudnn"
+    # Ampere's kernels take no heads of 256, those of float32 none at all; AMD has others.
+    assert {auto("gpu", "8.0"), auto("gpu", "gfx90a"), auto("gpu")} == {"dense"}
+    assert auto("gpu", "9.0", "float32") == auto("gpu", "9.0", sizes=wide) == "dense"
+    cpu = SimpleNamespace(platform="cpu")
+    assert resolve_attention("splash", cpu, "float32", medgemma) == "splash"
     with pytest.raises(ValueError, match="'flash' is unknown"):
-        resolve_attention("flash", "tpu")
+        resolve_attention("flash", cpu, "float32", medgemma)
