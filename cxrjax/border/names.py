@@ -1,11 +1,14 @@
 """Names of others that become names of files: splits, images, systems, shards."""
 
+import re
 import unicodedata
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cxrjax.errors import ForeignError
 
+# Unicode's categories Cc and Cs.
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _LONGEST_NAME = 200  # bytes; file systems take 255, and endings are added
 _LONGEST_PATH = 2_000  # bytes; Linux takes 4,096 with the folder before it
 _LONGEST_PART = 255  # bytes, of file systems
@@ -90,7 +93,7 @@ def plain_name(name: str, longest: int = _LONGEST_NAME) -> str:
     """
     if not name:
         raise ForeignError("the name is empty")
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+    if _UNPRINTABLE.search(name):
         raise ForeignError(f"{shown(name)} holds a control character or half of a surrogate pair")
     if len(name.encode()) > longest:
         raise ForeignError(f"{shown(name)} has {len(name.encode()):,} bytes, at most {longest:,}")

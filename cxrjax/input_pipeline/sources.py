@@ -1,5 +1,6 @@
 """Random access to the questions of a records file, an image at a time."""
 
+import copy
 import hashlib
 import json
 import os
@@ -15,6 +16,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import reading
 from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.stored_images import StoredImage, StoredImages
+from cxrjax.progress import waiting
 from cxrjax.records import QARecord, parse_record
 
 
@@ -109,26 +111,14 @@ class RecordSource:
         self.exclude = frozenset(exclude)
         self.images = images
         self._descriptor: int | None = None
-        groups = self._scan()
-        self._elements = [
-            tuple(group[start : start + questions_per_image])
-            for group in groups
-            for start in range(0, len(group), questions_per_image)
-        ]
-        if not self._elements:
-            raise UserError(
-                f"{path}: no records to read"
-                + (f" ({len(self.exclude)} were set aside)" if self.exclude else "")
-            )
-        self.num_images = len(groups)
-        # Same file, same grouping, same exclusions: the same elements under the same numbers.
-        elements = json.dumps([self.sha256, self._elements])
-        self.fingerprint = hashlib.sha256(elements.encode()).hexdigest()
+        with waiting(f"reading {path}"):
+            self._scan()
+        self._group()
 
-    def _scan(self) -> list[list[int]]:
-        """Fills the index; returns the records' positions grouped by image."""
-        starts, lengths, lines = array("q"), array("q"), array("q")
-        groups: dict[tuple[str, ...], list[int]] = {}
+    def _scan(self) -> None:
+        """Fills the index."""
+        starts, lengths, lines, images = array("q"), array("q"), array("q"), array("q")
+        numbers: dict[tuple[str, ...], int] = {}
         digest = hashlib.sha256()
         start = 0
         with reading(self.path, "records"):
@@ -136,15 +126,35 @@ class RecordSource:
                 digest.update(line)
                 if line.strip():
                     record = parse_record(line, f"{self.path}:{number}")
-                    if len(starts) not in self.exclude:
-                        groups.setdefault(record.shown, []).append(len(starts))
+                    images.append(numbers.setdefault(record.shown, len(numbers)))
                     starts.append(start)
                     lengths.append(len(line))
                     lines.append(number)
                 start += len(line)
         self._starts, self._lengths, self._lines = map(np.asarray, (starts, lengths, lines))
+        self._images = np.asarray(images)
         self.sha256 = digest.hexdigest()
-        return list(groups.values())
+
+    def _group(self) -> None:
+        """Makes the elements of what the index holds."""
+        groups: dict[int, list[int]] = {}
+        for index, image in enumerate(self._images.tolist()):
+            if index not in self.exclude:
+                groups.setdefault(image, []).append(index)
+        self._elements = [
+            tuple(group[start : start + self.questions_per_image])
+            for group in groups.values()
+            for start in range(0, len(group), self.questions_per_image)
+        ]
+        if not self._elements:
+            raise UserError(
+                f"{self.path}: no records to read"
+                + (f" ({len(self.exclude)} were set aside)" if self.exclude else "")
+            )
+        self.num_images = len(groups)
+        # Same file, same grouping, same exclusions: the same elements under the same numbers.
+        elements = json.dumps([self.sha256, self._elements])
+        self.fingerprint = hashlib.sha256(elements.encode()).hexdigest()
 
     def without(self, indices: Collection[int]) -> "RecordSource":
         """The same file with these records left out as well."""
@@ -152,13 +162,12 @@ class RecordSource:
 
     def regrouped(self, questions_per_image: int, without: Collection[int] = ()) -> "RecordSource":
         """The same file with other elements, and these records left out as well."""
-        return RecordSource(
-            self.path,
-            self.image_root,
-            questions_per_image,
-            self.exclude | set(without),
-            self.images,
-        )
+        source = copy.copy(self)
+        source._descriptor = None  # each closes its own
+        source.questions_per_image = questions_per_image
+        source.exclude = self.exclude | set(without)
+        source._group()
+        return source
 
     def __len__(self) -> int:
         return len(self._elements)
@@ -216,7 +225,7 @@ class RecordSource:
 
     def __del__(self) -> None:
         descriptor = self.__dict__.get("_descriptor")
-        if descriptor is not None:
+        if descriptor is not None and os is not None:  # None where the interpreter ends
             os.close(descriptor)
 
 

@@ -6,7 +6,7 @@ were written elsewhere, or whose images have gone since.
 """
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,16 +30,19 @@ class RecordCheck(NamedTuple):
         quality: every record set aside, with the first reason that applies; `to_json()` is the
             content of a quality.json.
         indices: their positions in the file, for `source.without(indices)`.
+        unwanted: positions of the records that nobody wanted, whether they are usable or not.
     """
 
     quality: QualityLog
     indices: frozenset[int]
+    unwanted: frozenset[int] = frozenset()
 
 
 def check_records(
     source: RecordSource,
     record_codec: str = "vindr_px",
     classes: Mapping[str, Collection[str]] | None = None,
+    wanted: Callable[[QARecord], bool] = lambda record: True,
 ) -> RecordCheck:
     """Looks at every record of a source.
 
@@ -52,11 +55,14 @@ def check_records(
         record_codec: how answers write boxes, a key of `cxrjax.codecs.CODECS`.
         classes: dataset name -> the findings that its records may name; datasets not in it may
             name any.
+        wanted: says of a record whether a run asks for it; all are checked.
     """
     quality = QualityLog()
-    indices = set()
+    indices, unwanted = set(), set()
     sizes: dict[Path | StoredImage, tuple[int, int] | Unusable] = {}
     for index, record in source.records():
+        if not wanted(record):
+            unwanted.add(index)
         path, earlier = source.image_of(record), source.earlier_of(record)
         for file in (path, earlier):
             if file is not None and file not in sizes:
@@ -72,7 +78,7 @@ def check_records(
                 verdict.reason, record.question_id, source.where(index), verdict.found
             )
     quality.examined.update(questions=source.num_questions, images=len(sizes))
-    return RecordCheck(quality, frozenset(indices))
+    return RecordCheck(quality, frozenset(indices), frozenset(unwanted))
 
 
 def _image_size(path: Path | StoredImage) -> tuple[int, int] | Unusable:

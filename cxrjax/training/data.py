@@ -33,7 +33,8 @@ from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
 from cxrjax.input_pipeline.wording import WordingVariation, things_but
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
-from cxrjax.progress import progress_bar
+from cxrjax.progress import progress_bar, waiting
+from cxrjax.records import QARecord
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shards import is_sharded
 from cxrjax.training.base_model import model_sizes
@@ -195,16 +196,21 @@ def open_records(
         source = open_tfds(Path(path), key, data.questions_per_image)
     else:
         source = RecordSource(path, data.image_root, data.questions_per_image)
-    check = check_records(source, data.record_codec, classes)
-    left_out = set(check.indices)
-    wanted = data.findings if key == "train" else ()
-    if wanted:
-        left_out |= _about_others(source, wanted)
-    if key == "train" and config.rl.pairs is not None:
-        left_out |= _without_pair(source, read_pair_ids(config.rl.pairs))
+    findings = data.findings if key == "train" else ()
+    pairs_file = config.rl.pairs if key == "train" else None
+    paired = frozenset(() if pairs_file is None else read_pair_ids(pairs_file))
+
+    def wanted(record: QARecord) -> bool:
+        return (not findings or record.finding in findings) and (
+            pairs_file is None or record.question_id in paired
+        )
+
+    with waiting(f"checking {path}"):
+        check = check_records(source, data.record_codec, classes, wanted)
+    left_out = check.indices | check.unwanted
     if len(left_out) == source.num_records:
         pairs = f"; rl.pairs={config.rl.pairs} may be of others" if config.rl.pairs else ""
-        raise UserError(f"{path}: no record left to read: {_why_none(check, wanted)}{pairs}")
+        raise UserError(f"{path}: no record left to read: {_why_none(check, findings)}{pairs}")
     return OpenedRecords(source.without(left_out) if left_out else source, check.quality)
 
 
@@ -230,14 +236,6 @@ def _open_shards(config: ExperimentConfig, path: str, key: str) -> OpenedRecords
     quality.examined.update(questions=source.num_questions + source.without_size)
     quality.warnings["questions whose image has no known size, left out"] = source.without_size
     return OpenedRecords(source, quality)
-
-
-def _about_others(source: RecordSource, findings: Collection[str]) -> set[int]:
-    return {index for index, record in source.records() if record.finding not in findings}
-
-
-def _without_pair(source: RecordSource, paired: Collection[str]) -> set[int]:
-    return {index for index, record in source.records() if record.question_id not in paired}
 
 
 def training_examples(

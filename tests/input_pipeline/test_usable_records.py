@@ -47,7 +47,7 @@ def test_each_defect_is_set_aside_counted_and_named(records_file, name):
     records[3] = records[3].model_copy(update=change(records[3]))
     write_records(records_file, records)
     source = RecordSource(records_file)
-    quality, indices = check_records(source, classes=CLASSES)
+    quality, indices, _ = check_records(source, classes=CLASSES)
     assert indices == {3}
     report = json.loads(json.dumps(quality.to_json()))
     assert report["counts"][reason] == report["total"] == 1
