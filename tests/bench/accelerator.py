@@ -1,7 +1,7 @@
 """Training, generation and rollouts on one accelerator beside transformers and PEFT.
 
     python -m tests.bench.accelerator [--minutes=8] [--shape=medgemma_4b | thin | tiny]
-        [--sides "theirs (eager)" "ours" "ours (cudnn)" "theirs (compiled)"]
+        [--sides "theirs (eager)" "ours (cudnn)" "ours" "theirs (compiled)"]
         [--peak_flops=989e12] [--traces=FOLDER] [--out=FILE]
 
 Prints one JSON object, the last line of the output; `--out` has what is known so far after every
@@ -11,8 +11,8 @@ those are not installed. The shape is MedGemma 4B's with random weights in bfloa
 where there is no accelerator, which shows that the benchmark runs and nothing else.
 
 Each side has the device for itself, in a process of its own, one after the other, and a part of the
-time that is left: most of it goes into compiling, so ours has twice the others'. A case is run once
-for compilation, then up to five times; `seconds` is the median, `first_seconds` the first. What no
+time that is left: most of it goes into compiling, so ours, as 'auto' has it on Hopper, has twice
+the others'. A case is run once for compilation, then up to five times; `seconds` is the median, `first_seconds` the first. What no
 time was left for, or no memory, says so under `left_out`, a side that ended early under `stopped`.
 With `--traces` kept, compiled programs are too, and another call comes to measuring sooner. Ours
 shares the vision tower between the questions of an image (`tower`) or its tokens too (`image`; of
@@ -53,8 +53,8 @@ class Side(NamedTuple):
 # In this order: what the others are compared with is there first, and takes least.
 SIDES = {
     "theirs (eager)": Side("accelerator_theirs.py", "eager"),
-    "ours": Side("accelerator_ours.py", "dense", 2),
-    "ours (cudnn)": Side("accelerator_ours.py", "cudnn"),
+    "ours (cudnn)": Side("accelerator_ours.py", "cudnn", 2),
+    "ours": Side("accelerator_ours.py", "dense"),
     "theirs (compiled)": Side("accelerator_theirs.py", "compiled"),
 }
 REFERENCE = "theirs (eager)"
