@@ -21,6 +21,7 @@ from cxrjax.annotations.table import (
     label_of,
     numbers_of,
     size_of_entry,
+    turned_box,
 )
 from cxrjax.border.names import shown_value
 from cxrjax.errors import ForeignError, UserError
@@ -29,8 +30,12 @@ from cxrjax.records_io.quality import PixelBox, Unusable
 
 
 def is_coco(content: Any) -> bool:
-    """Says whether a JSON file is one of COCO's."""
-    return isinstance(content, dict) and "images" in content and "annotations" in content
+    """Says whether a JSON file is one of COCO's with boxes; others have captions."""
+    if not isinstance(content, dict) or not {"images", "annotations"} <= content.keys():
+        return False
+    marked = content["annotations"]
+    first = marked[0] if isinstance(marked, list) and marked else None
+    return not (isinstance(first, dict) and "caption" in first)
 
 
 def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) -> None:
@@ -50,57 +55,58 @@ def _read_file(folder: Folder, path: Path, said: Stated, found: Annotations) -> 
     if not is_coco(content):
         raise ForeignError("no images and annotations in it; expected COCO's")
     names = _categories(content, where, said)
-    images: dict[Any, MarkedImage] = {}
+    # Ids as text: some tools write 7 here and "7" there.
+    images: dict[str, MarkedImage] = {}
     for number, entry in enumerate(entries(content["images"], "images")):
         one = fields(entry, f"images[{number}]")
         if not isinstance(one.get("file_name"), str) or not isinstance(one.get("id"), int | str):
             raise ForeignError(f"images[{number}] has no id or no file_name")
-        if one["id"] in images:
+        key = str(one["id"])
+        if key in images:
             raise ForeignError(f"images[{number}]: id {shown_value(one['id'])} stood there before")
         patient = one.get("patient_id", one.get("patient"))
-        images[one["id"]] = MarkedImage(
+        images[key] = MarkedImage(
             one["file_name"],
             f"{where}: images[{number}]",
             size_of_entry(one.get("height"), one.get("width")),
             str(patient) if isinstance(patient, str | int) else "",
         )
-        found.add_image(images[one["id"]])
-    # (image, label, four numbers or the box itself)
-    given: list[tuple[MarkedImage, str, Four | PixelBox, str]] = []
+        found.add_image(images[key])
+    # (image, label, four numbers or the box itself, degrees it is turned by, where)
+    given: list[tuple[MarkedImage, str, Four | PixelBox, float, str]] = []
     for number, entry in enumerate(entries(content["annotations"], "annotations")):
         at = f"{where}: annotations[{number}]"
         found.quality.examined["boxes"] += 1
         image = None
         try:
             one = fields(entry, f"annotations[{number}]")
-            key = one.get("image_id")
-            image = images.get(key) if isinstance(key, int | str) else None
+            image = images.get(str(one.get("image_id")))
             if image is None:
-                told = f"image_id {shown_value(key)} is not among the images"
+                told = f"image_id {shown_value(one.get('image_id'))} is not among the images"
                 raise Unusable("dangling_id", told)
             label = _label(one, names) if names else label_of(said.label)
-            given.append((image, label, _box(one, folder, image, at), at))
+            given.append((image, label, _box(one, folder, image, at), _rotation(one), at))
         except Unusable as why:
             found.set_aside(why, image.name if image else "?", at)
-    fours = [one for _, _, one, _ in given if isinstance(one, Four)]
+    fours = [one for _, _, one, _, _ in given if isinstance(one, Four)]
     if fours:
         settled = settle(fours, where, "xywh", None, said.box_form, said.units)
         found.told.append(f"{where}: {settled.why}")
-    for image, label, box, at in given:
+    for image, label, box, turned, at in given:
         if isinstance(box, Four):
             size = image.image_hw or folder.size_or_none(image.name)
-            box = in_pixels(box.numbers, settled, size)
+            box = turned_box(in_pixels(box.numbers, settled, size), turned)
         found.boxes.append(MarkedBox(image.name, label, box, at))
 
 
-def _categories(content: dict[str, Any], where: str, said: Stated) -> dict[Any, str]:
-    names: dict[Any, str] = {}
+def _categories(content: dict[str, Any], where: str, said: Stated) -> dict[str, str]:
+    names: dict[str, str] = {}
     for number, entry in enumerate(entries(content.get("categories", []), "categories")):
         one = fields(entry, f"categories[{number}]")
         key, name = one.get("id"), one.get("name")
         if not isinstance(key, int | str) or not isinstance(name, str):
             raise ForeignError(f"categories[{number}] has no id or no name")
-        if names.setdefault(key, name) != name:
+        if names.setdefault(str(key), name) != name:
             raise ForeignError(f"categories[{number}]: id {shown_value(key)} has two names")
     if not names and said.label:
         return {}
@@ -109,11 +115,11 @@ def _categories(content: dict[str, Any], where: str, said: Stated) -> dict[Any, 
     return names
 
 
-def _label(one: dict[str, Any], names: dict[Any, str]) -> str:
+def _label(one: dict[str, Any], names: dict[str, str]) -> str:
     key = one.get("category_id")
-    if not isinstance(key, int | str) or key not in names:
+    if str(key) not in names:
         raise Unusable("unknown_class", f"category_id {shown_value(key)} is not among categories")
-    return label_of(names[key])
+    return label_of(names[str(key)])
 
 
 def _box(one: dict[str, Any], folder: Folder, image: MarkedImage, at: str) -> Four | PixelBox:
@@ -126,6 +132,13 @@ def _box(one: dict[str, Any], folder: Folder, image: MarkedImage, at: str) -> Fo
     if isinstance(outline, list) and outline:
         return bounds(_points(outline))
     raise Unusable("missing_box", "neither a bbox nor polygons")
+
+
+def _rotation(one: dict[str, Any]) -> float:
+    """Degrees that CVAT has turned a box by, which its bbox does not show."""
+    attributes = one.get("attributes")
+    turned = attributes.get("rotation", 0) if isinstance(attributes, dict) else 0
+    return numbers_of([turned], 1)[0]
 
 
 def _points(polygons: list[Any]) -> Iterator[tuple[float, float]]:

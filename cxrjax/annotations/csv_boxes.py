@@ -31,6 +31,7 @@ from cxrjax.files import reading
 from cxrjax.records_io.quality import Unusable
 
 _SEPARATORS = (",", ";", "\t", "|")
+_SAID_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _SAMPLE = 50  # rows that tell the separator and what stands in columns
 _MOST_COLUMNS = 4_096
 # Role -> names that a column may have, as `plain` has them, the likeliest first.
@@ -38,23 +39,25 @@ _NAMES: dict[str, tuple[str, ...]] = {
     "image": (
         *("image", "imageid", "imagename", "imagepath", "imagefile", "imageindex", "filename"),
         *("filepath", "file", "path", "img", "imgid", "imgname", "imgpath", "dicomid", "dicom"),
+        *("bild", "bildname", "bilddatei", "dateiname", "datei"),
         *("sopinstanceuid", "id", "studyinstanceuid", "patientid"),
     ),
     "label": (
         *("label", "class", "classname", "labelname", "finding", "findinglabel", "findingname"),
         *("category", "categoryname", "disease", "diagnosis", "pathology", "lesion", "name"),
-        *("findings", "lesiontype", "object", "classes", "labels", "target"),
+        *("findings", "lesiontype", "object", "classes", "labels", "classlabel"),
+        *("klasse", "befund", "diagnose", "target"),
     ),
-    "patient": ("patientid", "patient", "subjectid", "subject", "mrn", "caseid"),
+    "patient": ("patientid", "patient", "subjectid", "subject", "mrn", "caseid", "patientennummer"),
     "image_width": ("imagewidth", "imgwidth", "imgw", "columns", "originalwidth", "dim1"),
     "image_height": ("imageheight", "imgheight", "imgh", "rows", "originalheight", "dim0"),
 }
-_LEFT = ("xmin", "x0", "left", "xtl", "xleft", "bboxxmin", "boxxmin", "bbxmin", "minx")
-_TOP = ("ymin", "y0", "top", "ytl", "ytop", "bboxymin", "boxymin", "bbymin", "miny")
-_RIGHT = ("xmax", "right", "xbr", "xright", "bboxxmax", "boxxmax", "bbxmax", "maxx")
-_BOTTOM = ("ymax", "bottom", "ybr", "ybottom", "bboxymax", "boxymax", "bbymax", "maxy")
-_WIDE = ("w", "width", "bw", "bboxw", "bboxwidth", "boxwidth", "boxw")
-_HIGH = ("h", "height", "bh", "bboxh", "bboxheight", "boxheight", "boxh")
+_LEFT = ("xmin", "x0", "left", "xtl", "xleft", "bboxxmin", "boxxmin", "bbxmin", "minx", "links")
+_TOP = ("ymin", "y0", "top", "ytl", "ytop", "bboxymin", "boxymin", "bbymin", "miny", "oben")
+_RIGHT = ("xmax", "right", "xbr", "xright", "bboxxmax", "boxxmax", "bbxmax", "maxx", "rechts")
+_BOTTOM = ("ymax", "bottom", "ybr", "ybottom", "bboxymax", "boxymax", "bbymax", "maxy", "unten")
+_WIDE = ("w", "width", "bw", "bboxw", "bboxwidth", "boxwidth", "boxw", "breite")
+_HIGH = ("h", "height", "bh", "bboxh", "bboxheight", "boxheight", "boxh", "höhe", "hoehe")
 _X = ("x", "bboxx", "boxx")
 _Y = ("y", "bboxy", "boxy")
 # Names of the four columns -> the form that they say.
@@ -139,15 +142,21 @@ def _table(path: Path, most: int | None = None) -> _Rows:
     text = _decode(read_bytes(path))
     if "\0" in text:
         raise ForeignError("zero bytes in it; save the table as UTF-8")
-    separator = _separator(text)
+    lines = text.splitlines(keepends=True)
+    line = 1
+    # Excel's own first line says what divides cells.
+    said = _SAID_SEPARATOR.fullmatch(lines[0].strip()) if lines else None
+    if said:
+        lines, line = lines[1:], 2
+    separator = said[1] if said else _separator(text)
+    begun = line
     try:
-        reader = csv.reader(text.splitlines(keepends=True), delimiter=separator)
+        reader = csv.reader(lines, delimiter=separator)
         rows: list[tuple[int, list[str]]] = []
-        line = 1
         for cells in reader:
             if any(cell.strip() for cell in cells):
                 rows.append((line, [cell.strip() for cell in cells]))
-            line = reader.line_num + 1
+            line = reader.line_num + begun
             if most and len(rows) > most:
                 break
     except csv.Error as error:
@@ -355,6 +364,13 @@ def _read_rows(
     fours = [four for _, _, four in given]
     if not fours:
         return
+    if all(_is_number(label) for _, label, _ in given):
+        column = table.header[columns.label] if table.header and columns.label is not None else ""
+        raise UserError(
+            f"{path}:1: the column of classes, {shown(column)}, holds numbers alone, such as "
+            f"{shown(given[0][1])}; {_which(table, 'label')}, or --label=NAME if all boxes are of "
+            "one"
+        )
     settled = settle(
         fours, where, columns.form, _units_of(table, columns), said.box_form, said.units
     )

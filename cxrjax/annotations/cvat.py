@@ -3,7 +3,6 @@
 https://docs.cvat.ai/docs/manual/advanced/formats/format-cvat/
 """
 
-import math
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element
@@ -19,6 +18,8 @@ from cxrjax.annotations.table import (
     label_of,
     numbers_of,
     size_of_entry,
+    turned_box,
+    turned_ellipse,
 )
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
@@ -90,33 +91,22 @@ def _patient(entry: Element) -> str:
 def _box(shape: Element) -> PixelBox:
     if shape.tag == "box":
         edges = numbers_of([shape.get(edge) for edge in ("xtl", "ytl", "xbr", "ybr")], 4)
-        return _turned(edges, numbers_of([shape.get("rotation", "0")], 1)[0])
+        return turned_box(edges, _rotation(shape))
     if shape.tag == "mask":
         sides = ("left", "top", "width", "height")
         left, top, width, height = numbers_of([shape.get(side) for side in sides], 4)
         return left, top, left + width, top + height
     if shape.tag == "ellipse":
-        x, y, across, down = numbers_of([shape.get(one) for one in ("cx", "cy", "rx", "ry")], 4)
-        return x - across, y - down, x + across, y + down
+        sides = ("cx", "cy", "rx", "ry")
+        return turned_ellipse(numbers_of([shape.get(one) for one in sides], 4), _rotation(shape))
     return bounds(_points(shape.get("points", "")))
+
+
+def _rotation(shape: Element) -> float:
+    return numbers_of([shape.get("rotation", "0")], 1)[0]
 
 
 def _points(text: str) -> Iterator[tuple[float, float]]:
     for pair in filter(None, text.split(";")):
         x, y = numbers_of(pair.split(","), 2)
         yield x, y
-
-
-def _turned(edges: tuple[float, ...], degrees: float) -> PixelBox:
-    """The box around a box that is turned about its middle."""
-    x_min, y_min, x_max, y_max = edges
-    if degrees % 360 == 0:
-        return x_min, y_min, x_max, y_max
-    middle_x, middle_y = (x_min + x_max) / 2, (y_min + y_max) / 2
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    turned = []
-    for x, y in ((x_min, y_min), (x_max, y_min), (x_max, y_max), (x_min, y_max)):
-        across, down = x - middle_x, y - middle_y
-        turned.append((middle_x + across * cos - down * sin, middle_y + across * sin + down * cos))
-    x_min, y_min, x_max, y_max = bounds(turned)
-    return round(x_min, 2), round(y_min, 2), round(x_max, 2), round(y_max, 2)

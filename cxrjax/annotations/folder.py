@@ -91,6 +91,14 @@ class Folder:
             raise Unusable("missing_image", told)
         return found[0]
 
+    def has(self, name: str) -> bool:
+        """Says whether a name is of one image."""
+        try:
+            self.image(name)
+        except Unusable:
+            return False
+        return True
+
     def size(self, name: str) -> tuple[int, int]:
         """(height, width) of an image's file, as displayed.
 

@@ -32,6 +32,14 @@ FORMATS: dict[str, tuple[str, Reader]] = {
     "dicom_sr": ("DICOM structured reports", dicom_sr.read),
     "masks": ("segmentation masks", masks.read),
 }
+# Ending of a file that is not read -> what it is, and what to do.
+_REMEDIES = {
+    **dict.fromkeys((".zip", ".gz", ".tar", ".7z"), "packed: unpack it first"),
+    **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet: save it as CSV (UTF-8)"),
+    **dict.fromkeys((".json", ".jsonl"), "JSON of another form: export as COCO or as CSV"),
+    **dict.fromkeys((".nii", ".nrrd"), "a volume: save masks as PNG"),
+    ".xml": "XML of another form: export as Pascal VOC or as CVAT for images 1.1",
+}
 _TABLES = (".csv", ".tsv")
 _SHOWN = 3
 
@@ -66,11 +74,21 @@ def recognise(folder: Folder) -> dict[str, list[Path]]:
     if not found or unread:
         if unread:
             raise UserError(unread[0])
+        seen = _not_read(folder)
         raise UserError(
-            f"{folder.root}: no annotations found; expected files of "
+            f"{folder.root}: no annotations found{seen and f'; {seen}'}; expected files of "
             f"{', '.join(told for told, _ in FORMATS.values())}, beside the images"
         )
     return dict(found)
+
+
+def _not_read(folder: Folder) -> str:
+    """What the first file that may hold annotations is, and what to make of it; "" if none may."""
+    for path in folder.files:
+        remedy = _REMEDIES.get(path.suffix.lower())
+        if remedy:
+            return f"{folder.where(path)} is {remedy}"
+    return ""
 
 
 def _kind(folder: Folder, path: Path) -> str:

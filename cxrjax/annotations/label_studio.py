@@ -21,6 +21,7 @@ from cxrjax.annotations.table import (
     label_of,
     numbers_of,
     size_of_entry,
+    turned_ellipse,
 )
 from cxrjax.border.names import shown_value
 from cxrjax.errors import ForeignError, UserError
@@ -29,7 +30,10 @@ from cxrjax.records_io.quality import PixelBox, Unusable
 
 # Uploads get eight characters in front of their names.
 _UPLOADED = re.compile(r"^[0-9a-f]{8}-(.+)$")
-_SHAPES = {"rectanglelabels", "polygonlabels", "ellipselabels"}
+# "labels": of a region that another control drew.
+_SHAPES = {"rectanglelabels", "polygonlabels", "ellipselabels", "labels"}
+_NO_BOXES = {"brushlabels", "keypointlabels"}
+_HAS_AREA = {"width", "points", "radiusX"}
 _PATIENT = ("patient_id", "patient", "patientid", "PatientID")
 
 
@@ -51,7 +55,7 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
     Raises:
         UserError: one is not Label Studio's.
     """
-    several = 0
+    several = undone = 0
     for path in files:
         where = folder.where(path)
         with reading(path):
@@ -61,16 +65,23 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
             if _is_min(tasks[0]) and "data" not in tasks[0]:
                 raise ForeignError("Label Studio's JSON-MIN; export as JSON")
             for number, task in enumerate(tasks):
-                several += _read_task(
+                annotations = _read_task(
                     fields(task, f"[{number}]"), f"{where}: [{number}]", folder, found
                 )
+                undone += not annotations
+                several += annotations > 1
     found.told.append("Label Studio: boxes are xywh, in percent, as the format has them")
+    if undone:
+        found.told.append(
+            f"Label Studio: {undone:,} tasks without an annotation left out (cancelled ones and "
+            "predictions do not count)"
+        )
     if several:
         found.told.append(f"Label Studio: of {several:,} tasks with several annotations the newest")
 
 
-def _read_task(task: dict[str, Any], at: str, folder: Folder, found: Annotations) -> bool:
-    """Reads one; says whether it had several annotations."""
+def _read_task(task: dict[str, Any], at: str, folder: Folder, found: Annotations) -> int:
+    """Reads one; says how many annotations it had."""
     data = fields(task.get("data"), "data")
     done = [
         one
@@ -78,7 +89,7 @@ def _read_task(task: dict[str, Any], at: str, folder: Folder, found: Annotations
         if isinstance(one, dict) and not one.get("was_cancelled")
     ]
     if not done:
-        return False  # nobody has looked at it
+        return 0  # nobody has looked at it
     newest = max(done, key=lambda one: str(one.get("updated_at") or one.get("created_at") or ""))
     results = [one for one in entries(newest.get("result", []), "result") if isinstance(one, dict)]
     name = _image_name(data, results, folder, at)
@@ -91,12 +102,12 @@ def _read_task(task: dict[str, Any], at: str, folder: Folder, found: Annotations
     known = size or folder.size_or_none(name)
     for one in results:
         kind = one.get("type")
-        if kind not in (*_SHAPES, "brushlabels", "keypointlabels"):
+        value = one.get("value")
+        if kind not in _SHAPES | _NO_BOXES:
             continue
         found.quality.examined["boxes"] += 1
         try:
-            value = one.get("value")
-            if not isinstance(value, dict) or kind not in _SHAPES:
+            if not isinstance(value, dict) or kind not in _SHAPES or not _HAS_AREA & value.keys():
                 told = f"{kind}: expected rectangles, polygons or ellipses"
                 raise Unusable("missing_box", told)
             labels = value.get(kind)
@@ -109,7 +120,7 @@ def _read_task(task: dict[str, Any], at: str, folder: Folder, found: Annotations
                 found.boxes.append(MarkedBox(name, label_of(label), box, at))
         except Unusable as why:
             found.set_aside(why, name, at)
-    return len(done) > 1
+    return len(done)
 
 
 def _image_name(
@@ -141,16 +152,12 @@ def _box(value: dict[str, Any], image_hw: tuple[int, int], turned: int) -> Pixel
     elif "radiusX" in value:
         names = ("x", "y", "radiusX", "radiusY")
         x, y, across, down = numbers_of([value.get(name) for name in names], 4)
-        box = (
-            (x - across) * width / 100,
-            (y - down) * height / 100,
-            (x + across) * width / 100,
-            (y + down) * height / 100,
-        )
+        ellipse = (x * width, y * height, across * width, down * height)
+        box = turned_ellipse([one / 100 for one in ellipse], _rotation(value))
     else:
         names = ("x", "y", "width", "height")
         x, y, across, down = numbers_of([value.get(name) for name in names], 4)
-        angle = math.radians(numbers_of([value.get("rotation") or 0], 1)[0])
+        angle = math.radians(_rotation(value))
         # It turns about its upper left corner, in pixels.
         left, top = x * width / 100, y * height / 100
         across, down = across * width / 100, down * height / 100
@@ -163,3 +170,7 @@ def _box(value: dict[str, Any], image_hw: tuple[int, int], turned: int) -> Pixel
         )
     x_min, y_min, x_max, y_max = box
     return round(x_min, 2), round(y_min, 2), round(x_max, 2), round(y_max, 2)
+
+
+def _rotation(value: dict[str, Any]) -> float:
+    return numbers_of([value.get("rotation") or 0], 1)[0]

@@ -52,8 +52,8 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
             if not is_voc(root):
                 raise ForeignError(f"<{root.tag}> in place of Pascal VOC's <annotation>")
         name = (root.findtext("filename") or "").strip() or path.stem
-        if folder.size_or_none(name) is None and folder.size_or_none(path.stem):
-            name = path.stem  # renamed after it was annotated
+        if folder.has(path.stem) and not (folder.has(name) and _same(folder, name, path.stem)):
+            name = path.stem  # renamed or copied after it was annotated
         size = size_of_entry(root.findtext("size/height"), root.findtext("size/width"))
         image = MarkedImage(name, where, size)
         found.add_image(image)
@@ -77,3 +77,7 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
     for image, label, four in given:
         box = in_pixels(four.numbers, settled, four.image_hw)
         found.boxes.append(MarkedBox(image.name, label, box, four.where))
+
+
+def _same(folder: Folder, first: str, second: str) -> bool:
+    return folder.image(first) == folder.image(second)

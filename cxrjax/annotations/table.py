@@ -13,7 +13,10 @@ from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable
 _LONGEST_LABEL = 200
 # What people write where nothing is marked, as `plain` has it.
 NOTHING = frozenset(
-    ("", "normal", "none", "nan", "null", "nofinding", "nofindings", "background", "negative")
+    (
+        *("", "normal", "none", "nan", "null", "nofinding", "nofindings", "background", "negative"),
+        *("keinbefund", "ohnebefund", "unauffällig", "normalbefund"),
+    )
 )
 
 
@@ -126,6 +129,39 @@ def bounds(points: Iterable[Sequence[float]]) -> PixelBox:
     if len(xs) < 2:
         raise Unusable("bad_box", "an outline of less than two points")
     return min(xs), min(ys), max(xs), max(ys)
+
+
+def turned_box(edges: Sequence[float], degrees: float) -> PixelBox:
+    """The box around a box that is turned about its middle."""
+    x_min, y_min, x_max, y_max = edges
+    if degrees % 360 == 0:
+        return x_min, y_min, x_max, y_max
+    cos, sin = abs(math.cos(math.radians(degrees))), abs(math.sin(math.radians(degrees)))
+    across, down = (x_max - x_min) / 2, (y_max - y_min) / 2
+    return _around(
+        ((x_min + x_max) / 2, (y_min + y_max) / 2),
+        across * cos + down * sin,
+        across * sin + down * cos,
+    )
+
+
+def turned_ellipse(ellipse: Sequence[float], degrees: float) -> PixelBox:
+    """The box around an ellipse (middle, half axes across and down) turned about its middle."""
+    x, y, across, down = ellipse
+    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    return _around(
+        (x, y), math.hypot(across * cos, down * sin), math.hypot(across * sin, down * cos)
+    )
+
+
+def _around(middle: tuple[float, float], across: float, down: float) -> PixelBox:
+    x, y = middle
+    return (
+        round(x - across, 2),
+        round(y - down, 2),
+        round(x + across, 2),
+        round(y + down, 2),
+    )
 
 
 def size_of_entry(height: Any, width: Any) -> tuple[int, int] | None:

@@ -28,6 +28,8 @@ from cxrjax.records_io.quality import Unusable
 _NAME_FILES = ("classes.txt", "obj.names", "labels.txt", "class_names.txt")
 _NO_LABELS = {*_NAME_FILES, "train.txt", "val.txt", "valid.txt", "test.txt", "notes.txt"}
 _CLASS = re.compile(r"\d{1,6}")
+# Of a list in one line: a number, if there is one, and a name, in quotes where a comma is in it.
+_ITEM = re.compile(r"""\s*(?:(\d+)\s*:\s*)?("[^"]*"|'[^']*'|[^,\s][^,]*)\s*(?:,|$)""")
 _NUMBERED = re.compile(r"\s+(?:-\s*|(\d+)\s*:\s*)(.+)")
 
 
@@ -139,6 +141,8 @@ def _names(folder: Folder) -> list[str]:
 def _yaml_names(text: str) -> Iterator[str]:
     """What stands under `names:`, as a list in one line, a list, or numbers with names."""
     lines = [line.split(" #")[0].rstrip() for line in text.splitlines()]
+    if any(line.startswith("kpt_shape:") for line in lines):
+        raise ForeignError("labels of poses (kpt_shape); expected boxes or outlines")
     start = next((place for place, line in enumerate(lines) if line.startswith("names:")), None)
     if start is None:
         return
@@ -150,11 +154,10 @@ def _yaml_names(text: str) -> Iterator[str]:
             place += 1
         if not inline.endswith(("]", "}")):
             raise ForeignError("names: a list without an end", start + 1)
-        for expected, item in enumerate(filter(None, map(str.strip, inline[1:-1].split(",")))):
-            number, colon, name = item.partition(":")
-            if inline[0] == "{" and (not colon or number.strip() != str(expected)):
+        for expected, item in enumerate(_ITEM.finditer(inline[1:-1])):
+            if (inline[0] == "{") != (item[1] == str(expected)):
                 raise ForeignError("names: expected numbers 0, 1, 2 and so on", start + 1)
-            yield _unquoted(name if inline[0] == "{" else item)
+            yield _unquoted(item[2])
         return
     expected = 0
     for line in lines[place:]:

@@ -1,6 +1,8 @@
 """DICOM structured reports of others: regions on images, and the numbers that name those images."""
 
 import io
+import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +23,8 @@ _MAGIC = b"DICM"
 # The code that says a group's finding, of DCM and of SRT; and what a region may be named by else.
 _FINDING = ("121071", "F-01710")
 _TRACKING = "112039"
+# OHIF writes its tool there: "Cornerstone3DTools@^0.1.0:RectangleROI".
+_OF_A_VIEWER = re.compile(r"cornerstone\w*@", re.IGNORECASE)
 _WITH_POINTS = ("POINT", "MULTIPOINT", "POLYLINE", "CIRCLE", "ELLIPSE")
 
 
@@ -123,6 +127,8 @@ def _regions(item: Dataset, label: str, depth: int) -> Iterator[ReportRegion]:
         label = str(finding.ConceptCodeSequence[0].get("CodeMeaning", "") or "")
     elif _TRACKING in named and not label:
         label = str(named[_TRACKING].get("TextValue", "") or "")
+        if _OF_A_VIEWER.match(label):
+            label = ""
     for one in items:
         kind = str(one.get("ValueType", ""))
         if kind == "SCOORD3D":
@@ -147,6 +153,11 @@ def _region(item: Dataset, label: str, depth: int) -> ReportRegion:
         (x, y), (edge_x, edge_y) = points
         radius = ((x - edge_x) ** 2 + (y - edge_y) ** 2) ** 0.5
         points = [(x - radius, y - radius), (x + radius, y + radius)]
+    if kind == "ELLIPSE" and len(points) == 4:  # the ends of one axis, then of the other
+        (ax, ay), (bx, by), (cx, cy), (dx, dy) = points
+        x, y = (ax + bx) / 2, (ay + by) / 2
+        across, down = math.hypot(bx - ax, dx - cx) / 2, math.hypot(by - ay, dy - cy) / 2
+        points = [(x - across, y - down), (x + across, y + down)]
     uid = next(iter(_uids(item, depth)), "")
     return ReportRegion(uid, kind, points, label)
 

@@ -59,7 +59,7 @@ def decode_xml(content: bytes) -> str:
         return content.decode(encoding)
     except UnicodeDecodeError as error:
         name = encoding.removesuffix("-sig").upper()
-        raise ForeignError(f"byte {error.start} is not {name}") from None
+        raise ForeignError(f"byte {error.start} is not {name}; save it as UTF-8") from None
 
 
 def parse_xml(text: str) -> Element:

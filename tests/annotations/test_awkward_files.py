@@ -66,6 +66,12 @@ def voc(body: str, name: str = "a"):
     return text(f"{name}.xml", body)
 
 
+VOC_OF_A = (
+    "<annotation><filename>a.png</filename><object><name>Effusion</name><bndbox><xmin>10</xmin>"
+    "<ymin>20</ymin><xmax>40</xmax><ymax>50</ymax></bndbox></object></annotation>"
+)
+
+
 def cvat(shape: str):
     return text(
         "cvat.xml",
@@ -91,6 +97,16 @@ def studio_value(value, kind="rectanglelabels", **fields):
     one = task["annotations"][0]["result"][0]
     one |= {"type": kind, "value": value | {kind: ["Effusion"]}} | fields
     return studio(task)
+
+
+def apart():
+    """A task of <Rectangle> and <Labels>: a region is two results, the class in the second."""
+    task = samples.label_studio_task("a.png", BOXES["a.png"][:1])
+    drawn = task["annotations"][0]["result"][0]
+    label = drawn["value"].pop("rectanglelabels")
+    named = drawn | {"type": "labels", "value": drawn["value"] | {"labels": label}}
+    task["annotations"][0]["result"] = [drawn | {"type": "rectangle"}, named]
+    return task
 
 
 def report(groups, kind="SCOORD"):
@@ -200,14 +216,14 @@ CASES = {
         1,
     ),
     "columns that nobody knows": (
-        text("b.csv", "bild,art,links,oben,rechts,unten\na,Effusion,1,2,3,4\n"),
+        text("b.csv", "kuva,laji,vasen,yla,oikea,ala\na,Effusion,1,2,3,4\n"),
         {},
-        r"no columns of boxes; found 'bild'.*--columns=box=",
+        r"no columns of boxes; found 'kuva'.*--columns=box=",
     ),
     "columns that nobody knows, said": (
-        text("b.csv", "bild,art,links,oben,rechts,unten\na,Effusion,1,20,30,40\n"),
+        text("b.csv", "kuva,laji,vasen,yla,oikea,ala\na,Effusion,1,20,30,40\n"),
         {
-            "columns": {"image": "bild", "label": "art", "box": "links+oben+rechts+unten"},
+            "columns": {"image": "kuva", "label": "laji", "box": "vasen+yla+oikea+ala"},
             "box_form": "xyxy",
         },
         1,
@@ -230,7 +246,83 @@ CASES = {
         {},
         r"consist of 0 and 1.*--units=fractions or --units=pixels",
     ),
+    "German, as Excel saves it": (
+        text(
+            "b.csv",
+            "\ufeffBild;Befund;x;y;Breite;Höhe\n"
+            "a.png;Erguss;10,25;20;30;30\nb.png;kein Befund;;;;\n",
+        ),
+        {},
+        1,
+    ),
+    "German corners": (
+        text("b.csv", "Datei;Klasse;links;oben;rechts;unten\na;E;10;20;40;50\n"),
+        {},
+        1,
+    ),
+    "Excel's line that says what divides cells": (
+        text("b.csv", "sep=;\nimage;label;x_min;y_min;x_max;y_max\na;E;10;20;40;50\n"),
+        {},
+        1,
+    ),
+    "RSNA's targets in place of classes": (
+        text("b.csv", "patientId,x,y,width,height,Target\na,10,20,30,30,1\nb,,,,,0\n"),
+        {},
+        r"b.csv:1: the column of classes, 'Target', holds numbers alone.*--label=NAME",
+    ),
+    "RSNA's targets, and their class said": (
+        text("b.csv", "patientId,x,y,width,height,Target\na,10,20,30,30,1\nb,,,,,0\n"),
+        {"label": "Lung opacity"},
+        1,
+    ),
+    "AutoML's pairs of corners": (
+        text("b.csv", "TRAIN,gs://x/a.png,E,.1,.1,,,.5,.5,,\n"),
+        {},
+        "~bad_box",
+    ),
+    "SIIM's runs of pixels": (
+        text("b.csv", "ImageId, EncodedPixels\na,100 5\n"),
+        {},
+        "b.csv:1: no columns of boxes; found 'ImageId', 'EncodedPixels'",
+    ),
     # COCO.
+    "COCO with ids as text and as numbers": (
+        coco_of(lambda c: [a.update(image_id=str(a["image_id"])) for a in c["annotations"]]),
+        {},
+        ALL,
+    ),
+    "CVAT's COCO of a turned box": (
+        coco_of(lambda c: c["annotations"][0].update(attributes={"rotation": 90.0})),
+        {},
+        ALL,
+    ),
+    "COCO of a crowd in runs of pixels": (
+        coco_of(
+            lambda c: c["annotations"][0].update(
+                iscrowd=1, segmentation={"counts": [5, 2], "size": [60, 80]}
+            )
+        ),
+        {},
+        ALL,
+    ),
+    "COCO's captions beside its boxes": (
+        lambda f: (
+            coco()(f),
+            text("captions.json", json.dumps({"images": [], "annotations": [{"caption": "x"}]}))(f),
+        ),
+        {},
+        ALL,
+    ),
+    "COCO's results": (
+        text("results.json", json.dumps([{"image_id": 0, "category_id": 1, "bbox": [1, 2, 3, 4]}])),
+        {},
+        "results.json is JSON of another form: export as COCO",
+    ),
+    "LabelMe": (
+        text("images/a.json", json.dumps({"shapes": [], "imagePath": "a.png"})),
+        {},
+        "images/a.json is JSON of another form",
+    ),
     "COCO with corners in bbox": (
         coco_of(lambda c: [a["bbox"].__setitem__(slice(2, 4), [79, 59]) for a in c["annotations"]]),
         {},
@@ -288,6 +380,19 @@ CASES = {
         {},
         1,
     ),
+    "VOC that names the image it was copied from": (
+        lambda f: (
+            voc(VOC_OF_A)(f),
+            voc(VOC_OF_A.replace("Effusion", "Nodule"), "b")(f),
+        ),
+        {},
+        2,
+    ),
+    "VOC in Windows' letters": (
+        text("a.xml", VOC_OF_A.replace("Effusion", "Ergu\xdf").encode("cp1252")),
+        {},
+        r"a.xml: byte \d+ is not UTF-8; save it as UTF-8",
+    ),
     "VOC with a box that lacks an edge": (
         voc(
             "<annotation><object><name>E</name><bndbox><xmin>1</xmin></bndbox></object></annotation>"
@@ -302,6 +407,16 @@ CASES = {
     ),
     "CVAT with a turned box": (
         cvat('<box label="E" xtl="10" ytl="20" xbr="40" ybr="50" rotation="90"/>'),
+        {},
+        1,
+    ),
+    "CVAT with a turned ellipse": (
+        cvat('<ellipse label="E" cx="25" cy="35" rx="15" ry="15" rotation="30.00"/>'),
+        {},
+        1,
+    ),
+    "CVAT with a flat ellipse on its side": (
+        cvat('<ellipse label="E" cx="25" cy="35" rx="5" ry="15" rotation="90.00"/>'),
         {},
         1,
     ),
@@ -323,6 +438,22 @@ CASES = {
         {},
         1,
     ),
+    "YOLO's names with a comma": (
+        lambda f: (
+            yolo("1 .5 .5 .2 .2\n", None)(f),
+            text("d.yaml", "nc: 2\nnames: ['Mass, large', \"Mass, small\"]\n")(f),
+        ),
+        {},
+        1,
+    ),
+    "YOLO of poses": (
+        lambda f: (
+            yolo("0 .5 .5 .2 .2 .4 .4 .6 .6\n", None)(f),
+            text("d.yaml", "kpt_shape: [2, 2]\nnames:\n  0: E\n")(f),
+        ),
+        {},
+        r"d.yaml: labels of poses \(kpt_shape\)",
+    ),
     "YOLO's names out of order": (
         lambda f: (yolo("1 .5 .5 .2 .2\n", None)(f), text("d.yaml", "names:\n  1: E\n")(f)),
         {},
@@ -337,6 +468,18 @@ CASES = {
     "Label Studio with a brush": (studio_value({}, "brushlabels"), {}, "~missing_box"),
     "Label Studio with an outline": (
         studio_value({"points": [[10, 20], [40, 20], [40, 50]]}, "polygonlabels"),
+        {},
+        1,
+    ),
+    "Label Studio with shapes and labels apart": (
+        studio(apart()),
+        {},
+        1,
+    ),
+    "Label Studio with a turned ellipse": (
+        studio_value(
+            {"x": 50, "y": 50, "radiusX": 5, "radiusY": 30, "rotation": 90}, "ellipselabels"
+        ),
         {},
         1,
     ),
@@ -382,6 +525,8 @@ CASES = {
         "~not_a_mask",
     ),
     # Folders.
+    "a packed export": (text("export.zip", b"PK"), {}, "export.zip is packed: unpack it first"),
+    "a spreadsheet": (text("b.xlsx", b"PK"), {}, r"b.xlsx is a spreadsheet: save it as CSV"),
     "nothing at all": (lambda folder: None, {}, "no annotations found; expected files of COCO"),
     "two formats": (
         lambda folder: (samples.write_coco(folder), samples.write_csv(folder)),
@@ -438,6 +583,14 @@ def test_an_awkward_file_is_read_or_refused_in_one_line(tmp_path, case):
         ("COCO in fractions", FIRST),
         ("decimal commas", (10.25, 20, 40, 50)),
         ("CVAT with a turned box", FIRST),
+        ("CVAT's COCO of a turned box", FIRST),
+        ("CVAT with a turned ellipse", FIRST),
+        ("CVAT with a flat ellipse on its side", (10, 30, 40, 40)),
+        ("Label Studio with shapes and labels apart", FIRST),
+        ("Label Studio with a turned ellipse", (22, 26, 58, 34)),
+        ("German, as Excel saves it", (10.25, 20, 40.25, 50)),
+        ("German corners", FIRST),
+        ("Excel's line that says what divides cells", FIRST),
         ("YOLO of an outline", FIRST),
         ("a mask by its name", FIRST),
     ],
@@ -469,3 +622,54 @@ def test_a_report_without_end_is_refused(tmp_path):
         file.truncate(2**25)
     with pytest.raises(ForeignError, match="more than the"):
         read_report(tmp_path / "deep.dcm")
+
+
+def test_boxes_of_a_copied_file_lie_on_its_own_image(tmp_path):
+    write, _, _ = CASES["VOC that names the image it was copied from"]
+    samples.draw_images(tmp_path / "images")
+    write(tmp_path)
+    folder = Folder(tmp_path)
+    _, found = read_annotations(folder, Stated(), QualityLog())
+    on = {box.label: folder.image(box.image).name for box in found.boxes}
+    assert on == {"Effusion": "a.png", "Nodule": "b.png"}
+
+
+def test_names_with_a_comma_stay_whole(tmp_path):
+    write, _, _ = CASES["YOLO's names with a comma"]
+    samples.draw_images(tmp_path / "images")
+    write(tmp_path)
+    _, found = read_annotations(Folder(tmp_path), Stated(), QualityLog())
+    assert [box.label for box in found.boxes] == ["Mass, small"]
+
+
+def test_tasks_that_nobody_did_are_told(tmp_path):
+    samples.draw_images(tmp_path / "images")
+    cancelled = samples.label_studio_task("a.png", BOXES["a.png"])
+    cancelled["annotations"][0]["was_cancelled"] = True
+    studio(cancelled, samples.label_studio_task("b.png", BOXES["b.png"]))(tmp_path)
+    _, found = read_annotations(Folder(tmp_path), Stated(), QualityLog())
+    assert [*found.images] == ["b.png"]
+    assert any("1 tasks without an annotation left out" in line for line in found.told)
+
+
+def test_regions_of_ohif_and_of_ellipses(tmp_path):
+    """OHIF names its tool in place of a class; an ellipse has the ends of both axes."""
+    import pydicom
+
+    samples.dicom_image(tmp_path / "x.dcm", "1.2.3.1")
+    samples.report(tmp_path / "sr.dcm", [("1.2.3.1", "Mass", FIRST), ("1.2.3.1", "Mass", FIRST)])
+    dataset = pydicom.dcmread(tmp_path / "sr.dcm")
+    turned, unnamed = dataset.ContentSequence[0].ContentSequence
+    region = turned.ContentSequence[1]
+    region.GraphicType = "ELLIPSE"
+    region.GraphicData = [30, 40, 50, 20, 35, 25, 45, 35]  # half axes (10, -10) and (5, 5)
+    tool = samples.content("TEXT", ("112039", "Tracking Identifier"))
+    tool.TextValue = "Cornerstone3DTools@^0.1.0:RectangleROI"
+    unnamed.ContentSequence = [tool, unnamed.ContentSequence[1]]
+    dataset.save_as(tmp_path / "sr.dcm")
+    quality = QualityLog()
+    _, found = read_annotations(Folder(tmp_path), Stated(), quality)
+    side = 125**0.5
+    box = (40 - side, 30 - side, 40 + side, 30 + side)
+    assert found.boxes[0].box == pytest.approx(box)
+    assert [entry.reason for entry in quality.entries] == ["unknown_class"]
