@@ -22,6 +22,7 @@ from cxrjax.input_pipeline.sources import RecordSource, default_image_root
 from cxrjax.lock import folder_lock
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.progress import waiting
 from cxrjax.records import read_records, strip_answers, write_records
 from cxrjax.runners.base import answer_all
 from cxrjax.runners.model_flags import add_model_flags
@@ -113,11 +114,13 @@ def _evaluate(flags: argparse.Namespace, references: Path, image_root: Path, out
 
     # The model is given the questions alone: answers cannot leak into its prompt.
     questions = out / "questions.jsonl"
-    if hosts.is_first():
-        write_records(questions, map(strip_answers, read_records(references)))
-    hosts.wait_for_all("questions written")
+    with waiting(f"reading {references}"):
+        if hosts.is_first():
+            write_records(questions, map(strip_answers, read_records(references)))
+        hosts.wait_for_all("questions written")
+        asked = RecordSource(questions, image_root)
     predictions = out / "predictions.jsonl"
-    answer_all(RecordSource(questions, image_root), start_model(flags), predictions)
+    answer_all(asked, start_model(flags), predictions)
     step = flags.step
     if flags.workdir and step is None:
         step = best_step(flags.workdir)
@@ -127,15 +130,16 @@ def _evaluate(flags: argparse.Namespace, references: Path, image_root: Path, out
     write_prediction_record(predictions, questions, flags, model_settings(flags))
     benchmark = BENCHMARKS[flags.benchmark]()
     name = system_name(flags)
-    scores = benchmark.score_files(
-        references,
-        {name: predictions},
-        ScoreOptions(
-            gt_mode=flags.gt_mode or benchmark.gt_modes[0],
-            bootstrap=Bootstrap(resamples=flags.resamples, seed=0),
-            title=flags.title,
-        ),
-    )
+    with waiting("scoring, and drawing intervals"):
+        scores = benchmark.score_files(
+            references,
+            {name: predictions},
+            ScoreOptions(
+                gt_mode=flags.gt_mode or benchmark.gt_modes[0],
+                bootstrap=Bootstrap(resamples=flags.resamples, seed=0),
+                title=flags.title,
+            ),
+        )
     markdown = write_scores(out, benchmark, scores)
     write_score_record(out, references, {name: predictions}, scores)
     if flags.image == "shown":

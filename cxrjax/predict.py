@@ -51,6 +51,7 @@ from cxrjax.files import read_json_lines
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.wording import REWORDINGS, UNKNOWN_ANSWER, reword, says_unknown
 from cxrjax.papers.benchmarks import CLOSED_CLASSES
+from cxrjax.progress import waiting
 from cxrjax.records import write_records
 from cxrjax.runners import (
     add_runner_flags,
@@ -116,7 +117,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     hosts.initialize(flags)
     if not (hosts.alone() or flags.workdir or flags.checkpoint):
         raise UserError("several processes: only our own models (--workdir, --checkpoint) use them")
-    questions = RecordSource(flags.questions, flags.image_root)
+    with waiting(f"reading {flags.questions}"):
+        questions = RecordSource(flags.questions, flags.image_root)
     names: dict[str, str | None] = {}
     if flags.reword:
         if flags.reword != "unknown":

@@ -16,6 +16,8 @@ import tqdm
 _FIRST = 5.0  # seconds after which a wait says what it is
 _LATER = 30.0  # seconds between lines
 _LINE = "{desc}: {n_fmt} of {total_fmt} {unit} in {elapsed}, {remaining} left, {rate_noinv_fmt}"
+# The first one's time has loading and compiling in it: no rate to go by.
+_BEGUN = "{desc}: {n_fmt} of {total_fmt} {unit} in {elapsed}"
 _ENDLESS = "{desc}: {n_fmt} {unit} in {elapsed}, {rate_noinv_fmt}"
 Item = TypeVar("Item")
 
@@ -43,6 +45,7 @@ class _Lines:
 class _LinesBar(tqdm.tqdm):  # type: ignore[type-arg]
     """A bar that writes few lines."""
 
+    bar_format: str
     _shown = -_LATER
     _closing = False
 
@@ -51,7 +54,12 @@ class _LinesBar(tqdm.tqdm):  # type: ignore[type-arg]
         now = time.monotonic()
         if now - self._shown >= _LATER or self._closing:
             self._shown = now
-            return super().display(*arguments, **named)
+            told = self.bar_format
+            if told == _LINE and self.n <= 1 < self.total:
+                self.bar_format = _BEGUN
+            shown = super().display(*arguments, **named)
+            self.bar_format = told
+            return shown
         return True
 
     def close(self) -> None:
@@ -77,7 +85,7 @@ def progress_bar(
         iterable,
         desc or "working",
         total,
-        unit=unit.strip() + "s" * (unit.strip() not in ("it", "passes") and total != 1),
+        unit=unit.strip() if total == 1 else _plural(unit.strip()),
         file=_Lines(sys.stderr),
         bar_format=_ENDLESS if total is None else _LINE,
         mininterval=_FIRST,
@@ -86,6 +94,13 @@ def progress_bar(
         delay=_FIRST,
         **settings,
     )
+
+
+def _plural(unit: str) -> str:
+    if unit == "it":
+        return unit
+    stem, ending = (unit[:-1], "ies") if unit.endswith("y") else (unit, "s")
+    return stem + ("es" if stem.endswith(("s", "ch")) else ending)
 
 
 @contextlib.contextmanager

@@ -33,7 +33,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cxrjax.border.foreign_files import read_text
-from cxrjax.cli import command_parser, run
+from cxrjax.cli import command_parser, garbage_collector_paused, run
 from cxrjax.codecs import CODECS, Codec
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_list, read_json_object, reading
@@ -165,7 +165,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         training_log=log,
         notes={**notes, "missing": missing},
     )
-    with folder_lock(flags.out):
+    with folder_lock(flags.out), garbage_collector_paused():
         page = write_page(
             flags.out,
             flags.title or f"{heading}: {workdir.resolve().name}",

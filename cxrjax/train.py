@@ -122,12 +122,13 @@ def train(
     )
     rows = host_rows(mesh, config.batch_images)
     check_benchmark(config)
-    sources, quality = open_training(config, CLOSED_CLASSES)
-    validation = references = None
-    if config.data.validation is not None:
-        validation = open_records(config, "validation", CLOSED_CLASSES)
-        check_overlap(config, sources, validation.source)
-        references = read_validation(config, validation.source)
+    with waiting("reading and checking the records"):
+        sources, quality = open_training(config, CLOSED_CLASSES)
+        validation = references = None
+        if config.data.validation is not None:
+            validation = open_records(config, "validation", CLOSED_CLASSES)
+            check_overlap(config, sources, validation.source)
+            references = read_validation(config, validation.source)
     tokenizer_file = tokenizer_path(config)
     tokenizer = open_tokenizer(tokenizer_file, config)
     make_writable(workdir)
@@ -292,7 +293,8 @@ def read_validation(config: "ExperimentConfig", source: "QuestionSource") -> "Re
         others = ", ".join(name for name in BENCHMARKS if name != config.benchmark)
         raise UserError(
             f"{error}; or, as benchmark={config.benchmark!r} is to score data.validation, set "
-            f"--config.benchmark to the one of these records ({others})"
+            f"--config.benchmark to the one of these records ({others}), or train without "
+            "evaluations: --config.data.validation=None"
         ) from None
 
 

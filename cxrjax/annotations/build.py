@@ -31,6 +31,7 @@ from cxrjax.annotations.table import Annotations, MarkedBox, Stated, plain
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.images.geometry import is_resize
+from cxrjax.progress import progress_bar, waiting
 from cxrjax.records import QARecord, class_in_words
 from cxrjax.records_io.builder import Builder, SourceOptions
 from cxrjax.records_io.image_check import ImageCheck, check_images
@@ -124,13 +125,17 @@ class BoxesBuilder(Builder[BoxesOptions]):
 
     def read(self) -> dict[str, list[QARecord]]:
         options = self.options
-        folder = Folder(options.source, options.images)
-        self._format, found = read_annotations(folder, options.said(), self.quality, options.format)
+        with waiting("reading the annotations"):
+            folder = Folder(options.source, options.images)
+            self._format, found = read_annotations(
+                folder, options.said(), self.quality, options.format
+            )
         looked = list(self._look(folder, found))
         if not looked or not any(one.image.boxes for one in looked):
             raise self.nothing_left("box", "; " + "; ".join(found.told))
-        splits = self._split([one.image for one in looked])
-        records = {split: self._ask(images, split) for split, images in splits.items()}
+        with waiting("dividing the images and wording the questions"):
+            splits = self._split([one.image for one in looked])
+            records = {split: self._ask(images, split) for split, images in splits.items()}
         self.found, self.looked = found, looked
         doubts = [*found.doubts, *self._doubts(looked)]
         self._write_page(looked, found.told, doubts, records)
@@ -173,7 +178,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
         }
         patients, told = patients_of(names, given, self.options.patient, folder.root)
         found.told.append(told)
-        for path, of in sorted(names.items()):
+        for path, of in progress_bar(sorted(names.items()), "boxes", unit="image"):
             marked = [box for name in of for box in boxes[name]]
             where = found.images[of[0]].where if of else folder.where(path)
             try:

@@ -100,7 +100,7 @@ class Stage(abc.ABC, Generic[Item, Form]):
 
     def estimate(self, items: Iterable[Item]) -> CostEstimate:
         """Returns what a dry run tells: what asking about these would send and cost."""
-        requests = progress_bar(map(self.request, items), "counting", unit=" requests")
+        requests = progress_bar(map(self.request, items), "counting", unit="request")
         return self.client.estimate(requests)
 
     def _answer_or_failure(self, item: Item) -> Form | NoAnswer:

@@ -170,7 +170,9 @@ def check_file(
         Path(config.data.image_root) if config.data.image_root else default_image_root(file)
     )
     problems: list[Problem] = []
-    lines = list(read_own_records(file, root, problems))
+    lines = list(
+        progress_bar(read_own_records(file, root, problems), unit="record", desc="reading")
+    )
     examined = len(lines) + len({problem.where for problem in problems})
     if not examined:
         raise UserError(f"{file}: no records in it; expected JSON Lines (data/README.md)")

@@ -11,13 +11,14 @@ import abc
 import collections
 import dataclasses
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, write_json, writing
+from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, format_record, strip_answers, what_is_made
 from cxrjax.records_io.quality import BY_RULE, QualityLog
 from cxrjax.records_io.statistics import Published, RecordStatistics, compare
@@ -211,6 +212,8 @@ class Builder(abc.ABC, Generic[Chosen]):
 
     def counted(self, split: str, records: Iterable[QARecord]) -> Iterator[QARecord]:
         """The same records, counted by class and polarity for quality.json."""
+        if isinstance(records, Sequence):  # what is made only now tells how far it is by itself
+            records = progress_bar(records, desc=f"writing {split}", unit="question")
         for record in records:
             self._polarities.add(split, record)
             yield record

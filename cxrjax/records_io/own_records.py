@@ -22,6 +22,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.images.geometry import is_resize
+from cxrjax.progress import progress_bar
 from cxrjax.records import FIELDS_HELP, QARecord, read_record
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.image_check import ImageCheck, check_images
@@ -289,7 +290,8 @@ class OwnRecordsBuilder(Builder[OwnRecordsOptions]):
 
     def read(self) -> dict[str, list[QARecord]]:
         problems: list[Problem] = []
-        lines = list(read_own_records(self.file, self.file.parent, problems))
+        records = read_own_records(self.file, self.file.parent, problems)
+        lines = list(progress_bar(records, unit="record", desc="reading"))
         # The lines that were read, and of the others each once.
         others = len({problem.where for problem in problems})
         self.quality.examined["questions"] = len(lines) + others
@@ -297,7 +299,7 @@ class OwnRecordsBuilder(Builder[OwnRecordsOptions]):
         out = self.options.out
         checks = check_images(images, self.quality, out, self.options.processes)
         kept = []
-        for line in lines:
+        for line in progress_bar(lines, "records beside images", unit="record"):
             found = next(record_problems(line, checks[line.image], self.closed_classes), None)
             found = found or _earlier_problem(line, checks)
             if found:

@@ -208,7 +208,7 @@ class ShardsBuilder(Builder[ShardsOptions]):
                 names = [shard_name(split, number, shards) for number in range(shards)]
                 with contextlib.ExitStack() as opened:
                     writers = [opened.enter_context(RecordShard(out, name)) for name in names]
-                    for record in progress_bar(records, split, unit=" questions"):
+                    for record in progress_bar(records, split, unit="question"):
                         writers[_shard_of(record, shards)].add(record)
                 splits[split] = describe_split([describe_shard(out, writer) for writer in writers])
             manifest |= {"format": "array_record", "splits": splits}

@@ -18,7 +18,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_json_lines, writing
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.lock import file_lock
-from cxrjax.progress import progress_bar
+from cxrjax.progress import progress_bar, waiting
 from cxrjax.records import QARecord, strip_answers, write_records
 
 # One line of predictions, in the form that `cxrjax.scoring.predictions` reads.
@@ -50,35 +50,36 @@ def predict_in_turns(source: RecordSource, predict: Predict, joined: Path) -> It
 def _in_turns(source: RecordSource, predict: Predict, joined: Path, history: str) -> Iterator[Line]:
     """`predict_in_turns`; `history`: what closed histories of the source's questions are."""
     asked_as = ((i, strip_answers(r) if r.answers else r) for i, r in source.records())
-    waiting, later = {}, set()
-    for index, record in asked_as:
-        if _open_turns(record):
-            waiting[index] = record
-        elif record.history:
-            later.add(record.question_id)
+    open_turns, later = {}, set()
+    with waiting(f"looking for dialogues in {source.path}"):
+        for index, record in asked_as:
+            if _open_turns(record):
+                open_turns[index] = record
+            elif record.history:
+                later.add(record.question_id)
 
     def said(line: Line) -> Line:
         return {**line, "history": history} if line["question_id"] in later else line
 
-    if not waiting:
+    if not open_turns:
         yield from map(said, predict(source))
         return
     asked = {record.question_id for _, record in source.records()}
-    for index, record in waiting.items():
+    for index, record in open_turns.items():
         for question_id in _open_turns(record):
             if question_id not in asked or question_id == record.question_id:
                 raise UserError(
                     f"{source.where(index)}: continues {question_id}, which is not in the file; "
                     "ask both in one questions file, or join an answer to history"
                 )
-    if len(waiting) == source.num_questions:
+    if len(open_turns) == source.num_questions:
         raise UserError(f"{source.path}: every question continues another; expected a first turn")
     answers: dict[str, str] = {}
-    for line in predict(source.without(waiting)):
+    for line in predict(source.without(open_turns)):
         answers[line["question_id"]] = line["text"]
         yield said(line)
     if hosts.is_first():
-        write_records(joined, (join_answers(record, answers) for record in waiting.values()))
+        write_records(joined, (join_answers(record, answers) for record in open_turns.values()))
     hosts.wait_for_all(f"{joined.name} written")
     rest = RecordSource(joined, source.image_root, source.questions_per_image)
     yield from _in_turns(rest, predict, joined.with_suffix(".next.jsonl"), SELF)

@@ -154,9 +154,12 @@ def start_model(flags: argparse.Namespace) -> Answer:
 
     def answer(questions: RecordSource) -> Iterable[Line]:
         nonlocal stand_ins
-        unasked = {i for i, record in questions.records() if needs_finding and not record.finding}
+        unasked: set[int] = set()
+        with waiting(f"grouping {questions.path} by image"):
+            if needs_finding:
+                unasked = {i for i, record in questions.records() if not record.finding}
+            source: QuestionSource = questions.regrouped(config.data.questions_per_image, unasked)
         check_enough_images(len(questions), str(questions.path))
-        source: QuestionSource = questions.regrouped(config.data.questions_per_image, unasked)
         if flags.image != "shown":
             if stand_ins is None:
                 everything = RecordSource(questions.path, questions.image_root)

@@ -20,6 +20,7 @@ from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.models import VLM
+from cxrjax.progress import progress_bar
 from cxrjax.scoring.benchmark import Answers, Benchmark, References
 from cxrjax.scoring.overlays import overlay
 from cxrjax.scoring.predictions import parse_prediction
@@ -60,8 +61,15 @@ def make_evaluate(
         del step
         generator = Generator(model, strategy, grammar, mesh)
         lines = []
-        for line in predict_questions(
+        predicted = predict_questions(
             generator, source, tokenizer, config, images_per_batch=images_per_batch
+        )
+        for line in progress_bar(
+            predicted,
+            "validation",
+            source.num_questions,
+            unit="question",
+            disable=not hosts.is_first(),
         ):
             lines.append(line)
             if each_answer is not None:

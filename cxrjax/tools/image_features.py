@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     size, names = flags.images_per_batch, list(paths)
     starts = range(0, len(names), size)
     made = []
-    for start in progress_bar(starts, desc="features of images", unit=" batches"):
+    for start in progress_bar(starts, desc="features of images", unit="batch"):
         here = [records.image_root / paths[name] for name in names[start : start + size]]
         part = [load_image(path, opened.examples) for path in here]
         images = np.stack(part + part[:1] * (size - len(part)))  # one shape, one program

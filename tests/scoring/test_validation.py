@@ -46,6 +46,14 @@ RECORDS = {
 }
 
 
+bars: list[tuple[str, int]] = []
+
+
+def noted_bar(iterable, desc, total, **settings):
+    bars.append((desc, total))
+    return iterable
+
+
 @pytest.fixture(params=list(RECORDS))
 def evaluated(request, tmp_path, monkeypatch):
     """(benchmark, its figures) of a model that repeats the references but for one box."""
@@ -62,6 +70,8 @@ def evaluated(request, tmp_path, monkeypatch):
             yield {"question_id": record.question_id, "text": record.answer_text, "boxes": boxes}
 
     monkeypatch.setattr(validation, "predict_questions", repeat)
+    bars.clear()
+    monkeypatch.setattr(validation, "progress_bar", noted_bar)
     benchmark = BENCHMARKS[request.param]()
     evaluate = validation.make_evaluate(
         source,
@@ -78,6 +88,7 @@ def evaluated(request, tmp_path, monkeypatch):
 
 def test_figures_are_the_benchmarks_own(evaluated):
     name, figures = evaluated
+    assert bars == [("validation", 3)], "answering may take minutes, which is said"
     logged = {metric for metrics in BENCHMARKS[name]().layout.logged.values() for metric in metrics}
     assert set(figures) == logged | {"overlays"}
     assert figures["overlays"].shape[0] == 3

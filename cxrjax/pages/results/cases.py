@@ -23,7 +23,7 @@ from cxrjax.input_pipeline.wording import says_unknown
 from cxrjax.pages.results.errors import errors_of
 from cxrjax.pages.results.marks import Marker, Piece, in_words, mark_words
 from cxrjax.pages.results.pictures import CasePicture
-from cxrjax.progress import progress_bar
+from cxrjax.progress import progress_bar, waiting
 from cxrjax.records import QARecord, read_records
 from cxrjax.scoring.benchmark import Benchmark
 from cxrjax.scoring.overlays import TUNED
@@ -136,17 +136,18 @@ def collect_cases(
         UserError: a file cannot be read, a line is not what the contract says, boxes of an image
             whose `image_hw` is null, or a system that answers none of the questions.
     """
-    answers = {
-        system: {line.question_id: line for line in read_predictions(path)}
-        for system, path in predictions.items()
-    }
-    maker = _QuestionMaker(references, predictions, benchmark, codec)
-    overview, known = Overview(), Counter[str]()
-    images: dict[str, None] = {}
-    for record in read_records(references):
-        overview.add(record)
-        images[record.image_id] = None
-        known.update(system for system, lines in answers.items() if record.question_id in lines)
+    with waiting("reading questions and answers"):
+        answers = {
+            system: {line.question_id: line for line in read_predictions(path)}
+            for system, path in predictions.items()
+        }
+        maker = _QuestionMaker(references, predictions, benchmark, codec)
+        overview, known = Overview(), Counter[str]()
+        images: dict[str, None] = {}
+        for record in read_records(references):
+            overview.add(record)
+            images[record.image_id] = None
+            known.update(system for system, lines in answers.items() if record.question_id in lines)
     overview.images = len(images)
     for system, path in predictions.items():
         if not known[system]:
@@ -166,7 +167,7 @@ def collect_cases(
         read_records(references),
         desc="page",
         total=overview.questions,
-        unit=" questions",
+        unit="question",
     )
     for record in progress:
         name = record.image_id

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from cxrjax.images.decode import read_image
+from cxrjax.progress import progress_bar, waiting
 from cxrjax.scoring.overlays import data_uri, jpeg
 
 # With more images than this, pictures and texts stand in a folder beside the page.
@@ -136,7 +137,8 @@ def empty_folder(out_dir: Path, wanted: bool) -> Path:
     """The folder beside the page, without what an earlier page left in it; gone if not wanted."""
     folder = out_dir / FOLDER
     if folder.exists():
-        shutil.rmtree(folder)
+        with waiting(f"removing what an earlier page left in {folder}"):
+            shutil.rmtree(folder)
     if wanted:
         folder.mkdir(parents=True)
     return folder
@@ -144,6 +146,9 @@ def empty_folder(out_dir: Path, wanted: bool) -> Path:
 
 def _in_threads(make: Callable[[int], CasePicture], count: int) -> Iterator[CasePicture]:
     """In order. Decoding leaves Python's lock to others; few at a time are in memory."""
-    with ThreadPoolExecutor(_THREADS) as pool:
+    bar = progress_bar(desc="pictures", total=count, unit="picture")
+    with bar, ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, count, 4 * _THREADS):
-            yield from pool.map(make, range(start, min(start + 4 * _THREADS, count)))
+            for picture in pool.map(make, range(start, min(start + 4 * _THREADS, count))):
+                bar.update()
+                yield picture

@@ -45,6 +45,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.verify import (
 )
 from cxrjax.papers.vindr_cxr_vqa.native import read_native
 from cxrjax.papers.vindr_cxr_vqa.readers import Readers
+from cxrjax.progress import waiting
 from cxrjax.radiology_text.english import longitudinal_wording
 from cxrjax.records import QARecord, read_records, write_records
 from cxrjax.records_io.leakage import find_leakage, question_variety
@@ -58,12 +59,13 @@ def check(flags: Namespace) -> bool:
     """All checks of section 2.2 and of leakage; whether they hold."""
     log = QualityLog()
     files = list(record_files(flags.records))
-    by_file = {file: _read(file, log) for file in files}
-    for file, records in by_file.items():
-        # Its classes, types and lengths of reasons are this data set's alone.
-        own = [record for record in records if record.dataset not in _OF_ANOTHER_STRUCTURE]
-        if own or not records:
-            verify_structure(own, log, file.name)
+    with waiting("reading the questions"):
+        by_file = {file: _read(file, log) for file in files}
+        for file, records in by_file.items():
+            # Its classes, types and lengths of reasons are this data set's alone.
+            own = [record for record in records if record.dataset not in _OF_ANOTHER_STRUCTURE]
+            if own or not records:
+                verify_structure(own, log, file.name)
     everything = list(itertools.chain.from_iterable(by_file.values()))
     if not everything and not log.entries:
         raise UserError(f"{files[0]}: no question to check")
@@ -82,16 +84,16 @@ def check(flags: Namespace) -> bool:
         leakage = find_leakage(splits, root, flags.processes)
         leaks, result["leakage"] = len(leakage["leaks"]), leakage
     passed = not log.entries and (leaks == 0 or flags.allow_leakage)
-    result |= {
-        "passed": passed,
-        "faults": log.to_json(),
-        "reason_words": reason_words(everything),
-        "repeated_questions": question_variety(everything),
-        "contradictions": contradictions(everything),
-        "longitudinal_wording": {
-            split: longitudinal_wording(records) for split, records in splits.items()
-        },
-    }
+    result |= {"passed": passed, "faults": log.to_json()}
+    with waiting("looking for contradictions and repeated questions"):
+        result |= {
+            "reason_words": reason_words(everything),
+            "repeated_questions": question_variety(everything),
+            "contradictions": contradictions(everything),
+            "longitudinal_wording": {
+                split: longitudinal_wording(records) for split, records in splits.items()
+            },
+        }
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
         write_json(flags.out / "check.json", result)
@@ -166,7 +168,8 @@ def _sample(flags: Namespace) -> tuple[list[QARecord], Path]:
     log = QualityLog()
     files = list(record_files(flags.records))
     records = itertools.chain.from_iterable(_read(file, log) for file in files)
-    sample = stratified_sample(records, flags.sample, flags.seed)
+    with waiting("drawing a sample of the questions"):
+        sample = stratified_sample(records, flags.sample, flags.seed)
     if log.entries:
         print(
             f"{len(log.entries)} questions could not be read and were not drawn from: see --check"
@@ -304,8 +307,10 @@ def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
 
 def compare_readers(flags: Namespace) -> None:
     """Every reader scored against the others."""
+    with waiting("reading the readers' boxes"):
+        readers = _readers(flags.readers)
     ceiling = reader_ceiling.reader_ceiling(
-        _readers(flags.readers), Bootstrap(resamples=flags.resamples, seed=flags.seed)
+        readers, Bootstrap(resamples=flags.resamples, seed=flags.seed)
     )
     text = reader_ceiling.markdown(ceiling)
     with writing(flags.out):

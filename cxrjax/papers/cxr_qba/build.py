@@ -294,7 +294,7 @@ class QbaBuilder(Builder[QbaOptions]):
             (native / name).unlink(missing_ok=True)  # of an earlier build
         with writing(options.out), StudyArchive(native / _ARCHIVES[0]) as archive:
             graphs = construct_graphs(options.source, how, quality, counts)
-            for study, graph in progress_bar(graphs, "scene graphs", unit=" studies"):
+            for study, graph in progress_bar(graphs, "scene graphs", unit="study"):
                 archive.write(graph)
                 images = [dataclasses.replace(i, boxes={}, masks={}) for i in study.images]
                 key = (study.patient_id, study.study_id)
@@ -395,7 +395,7 @@ class QbaBuilder(Builder[QbaOptions]):
         """Both kinds of source, from here on alike."""
         for patient_id, count in collections.Counter(patient for patient, _ in keys).items():
             self.metadata.patient(patient_id, split, count)
-        for key in progress_bar(keys, f"questions, {split}", unit=" studies"):
+        for key in progress_bar(keys, f"questions, {split}", unit="study"):
             found = self._questions(key)
             if found is None:
                 continue

@@ -116,7 +116,7 @@ class LanguageModelExtractor:
             with contextlib.suppress(Unusable):  # `extract` says so again at the report's turn
                 self.extract(report)
 
-        for _ in progress_bar(self.client.map(one, reports), "language model", unit=" reports"):
+        for _ in progress_bar(self.client.map(one, reports), "language model", unit="report"):
             pass
 
     def require_permission(self, reports: Iterable[ReportSections]) -> None:
@@ -255,7 +255,7 @@ def _planned_ratings(rater: LanguageModelRater, source: Path, seed: int) -> Iter
 
     def graphs() -> Iterator[StudySceneGraph]:
         quality = QualityLog()
-        for study in progress_bar(read_studies(source, quality), "counting", unit=" studies"):
+        for study in progress_bar(read_studies(source, quality), "counting", unit="study"):
             with contextlib.suppress(Unusable):
                 yield construct_graph(study, how, quality)
 
