@@ -2,7 +2,7 @@
 
     python -m cxrjax.build --dataset=records --source=FOLDER --out=runs/own/data
     python -m cxrjax.train --config=configs/records_lora.py --workdir=runs/own/train
-    python -m cxrjax.evaluate --workdir=runs/own/train --benchmark=vindr_cxr_vqa
+    python -m cxrjax.evaluate --workdir=runs/own/train --benchmark=own
 
 FOLDER holds images and a records.jsonl (data/README.md). The base is data/real_base, which has seen
 real radiographs; for drawings, data/demo_base with model.preset "tiny". Copy this file and change
@@ -22,6 +22,7 @@ def get_config(variant: str = "") -> ConfigDict:
         raise ValueError(f"variant {variant!r} is unknown: this configuration has none")
     config = default_config()
     config.missing_data_help = HELP
+    config.benchmark = "own"  # the records' own classes, and no others
     config.model.preset = "tiny_192"
     config.model.init_from = "data/real_base"
     config.model.share = "image"

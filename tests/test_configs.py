@@ -70,7 +70,8 @@ def variants(file: Path) -> list[str]:
         if isinstance(node, ast.Compare) and getattr(node.left, "id", "") == "variant"
         for comparator in node.comparators
         for constant in ast.walk(comparator)
-        if isinstance(constant, ast.Constant) and constant.value
+        if isinstance(constant, ast.Constant) and isinstance(constant.value, str)
+        if constant.value
     }
     return [file.name, *(f"{file.name}:{name}" for name in sorted(found))]
 

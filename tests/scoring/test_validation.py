@@ -14,7 +14,7 @@ from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.scoring import validation
 from cxrjax.training.config import default_config
-from cxrjax.training.config_file import typed_config
+from cxrjax.training.config_file import load_config, typed_config
 
 
 def make(dataset, number, kind, text, **fields):
@@ -116,6 +116,17 @@ def test_benchmarks_that_log_nothing_in_particular_log_all_that_is_strict():
     vix_ray = BENCHMARKS["vix_ray"]()
     found = replace(vix_ray, layout=replace(vix_ray.layout, logged={})).logged_figures(figures)
     assert found == [("strict", "a", 2), ("strict", "b", None)]
+
+
+def test_own_records_are_scored_by_their_own_classes(tmp_path):
+    """Those of VinDr-CXR would be among them else, which nobody has marked here."""
+    config = load_config("configs/records_lora.py", [])
+    boxed = {"i0": [[10, 10, 60, 40]]}
+    answer = Answer(text="Ja.", polarity="pos", labels=["Erguss"], boxes_by_image=boxed)
+    record = make("custom", 0, "Is_there", "Ja.").model_copy(update={"answers": [answer]})
+    write_records(tmp_path / "own.jsonl", [record])
+    references = train.read_validation(config, RecordSource(tmp_path / "own.jsonl"))
+    assert config.benchmark == "own" and references.classes == ("Erguss",)
 
 
 def test_an_unknown_benchmark_is_refused():
