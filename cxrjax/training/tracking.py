@@ -6,6 +6,7 @@ variables. A run that goes on is the same run there: its name is in `tracked_as.
 workdir.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,22 +53,25 @@ class MlflowTracker:
     """A writer of CLU's kind whose figures go to MLflow."""
 
     def __init__(self, workdir: Path, known_as: str | None) -> None:
-        self._mlflow = optional("mlflow", extra="mlflow")
-        run = self._mlflow.start_run(run_id=known_as, run_name=None if known_as else workdir.name)
+        mlflow = optional("mlflow", extra="mlflow")
+        run = mlflow.start_run(run_id=known_as, run_name=None if known_as else workdir.name)
         self.known_as = str(run.info.run_id)
-        # Told by name which run is meant: the library's current run is a thread's, and CLU writes
-        # from another.
-        self._client = self._mlflow.MlflowClient()
+        # The library's current run is a thread's, and figures are written from another, which could
+        # not end it: it is told by name from here on, and this thread may start the next one.
+        mlflow.end_run("RUNNING")
+        self._client = mlflow.MlflowClient()
+        self._log_metrics = mlflow.log_metrics
 
     def write_scalars(self, step: int, scalars: Mapping[str, Any]) -> None:
-        values = {name: float(value) for name, value in scalars.items()}
-        self._mlflow.log_metrics(values, step=step, run_id=self.known_as)
+        values = {_mlflow_name(name): float(value) for name, value in scalars.items()}
+        self._log_metrics(values, step=step, run_id=self.known_as)
 
     def write_images(self, step: int, images: Mapping[str, "np.ndarray"]) -> None:
         """Writes uint8 [n, H, W, 3] of each name."""
         for name, of in images.items():
             for number, image in enumerate(of):
-                self._client.log_image(self.known_as, image, key=f"{name}_{number}", step=step)
+                key = f"{_mlflow_name(name)}_{number}"
+                self._client.log_image(self.known_as, image, key=key, step=step)
 
     def write_hparams(self, hparams: Mapping[str, Any]) -> None:
         from cxrjax.training.config import flatten  # brings JAX, which --help does without
@@ -81,7 +85,12 @@ class MlflowTracker:
         """Does nothing: every call is sent as it is made."""
 
     def close(self) -> None:
-        self._mlflow.end_run()
+        self._client.set_terminated(self.known_as)
+
+
+def _mlflow_name(name: str) -> str:
+    """A figure's name as MLflow takes it: `detection/f1@0.3` as `detection/f1_at_0.3`."""
+    return re.sub(r"[^\w\-. :/]", "_", name.replace("@", "_at_"))
 
 
 def check_installed(kind: str) -> None:

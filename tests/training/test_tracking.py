@@ -24,7 +24,8 @@ def _write_run(workdir, kind):
         time.sleep(1.1)  # W&B names folders by the second
         log = MetricLog(workdir, start, kind)
         for step in steps:
-            log.write(step, {"train/loss": 1 / step, "nothing": None}, {"overlay": IMAGE})
+            values = {"train/loss": 1 / step, "validation/detection/f1@0.3": 0.5, "nothing": None}
+            log.write(step, values, {"overlay": IMAGE})
         log.close()
 
 
@@ -53,6 +54,16 @@ def _logged(content):
             record = b""
 
 
+def _records(file, pb):
+    """What a run wrote; its last words may come a moment after it has ended."""
+    for _ in range(100):
+        records = [pb.Record.FromString(data) for data in _logged(file.read_bytes())]
+        if any(record.HasField("exit") for record in records):
+            break
+        time.sleep(0.1)
+    return records
+
+
 def test_mlflow_has_every_step_of_a_run_that_went_on(tmp_path, monkeypatch):
     mlflow = pytest.importorskip("mlflow", reason="extra mlflow")
     store = (tmp_path / "mlflow").as_uri()
@@ -66,6 +77,9 @@ def test_mlflow_has_every_step_of_a_run_that_went_on(tmp_path, monkeypatch):
     assert run.info.run_id == json.loads((workdir / FILE_NAME).read_text())["mlflow"]
     history = client.get_metric_history(run.info.run_id, "train/loss")
     assert [(m.step, m.value) for m in history] == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+    # MLflow takes no @ in a name.
+    assert len(client.get_metric_history(run.info.run_id, "validation/detection/f1_at_0.3")) == 3
+    assert run.info.status == "FINISHED" and mlflow.active_run() is None
 
 
 def test_wandb_has_every_step_of_a_run_that_went_on(tmp_path, monkeypatch):
@@ -79,9 +93,7 @@ def test_wandb_has_every_step_of_a_run_that_went_on(tmp_path, monkeypatch):
     told, names = [], set()
     for file in sorted(workdir.glob("wandb/offline-run-*/*.wandb")):
         names.add(file.stem.removeprefix("run-"))
-        for data in _logged(file.read_bytes()):
-            record = pb.Record()
-            record.ParseFromString(data)
+        for record in _records(file, pb):
             items = {
                 "/".join(item.nested_key) or item.key: json.loads(item.value_json)
                 for item in record.history.item
