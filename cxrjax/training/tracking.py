@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cxrjax.errors import optional
+from cxrjax.errors import UserError, first_line, optional
 from cxrjax.files import read_json_object, write_json
 
 if TYPE_CHECKING:
@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 
 TRACKERS = ("wandb", "mlflow")
 FILE_NAME = "tracked_as.json"
+_HOW_TO_BEGIN = {
+    "wandb": "log in with `wandb login`, or keep figures on this machine with WANDB_MODE=offline",
+    "mlflow": (
+        "name a server with MLFLOW_TRACKING_URI=http://..., or keep figures on this machine with "
+        "MLFLOW_TRACKING_URI=file:mlruns MLFLOW_ALLOW_FILE_STORE=true"
+    ),
+}
 _LONGEST_PARAMETER = 500  # characters that every MLflow store takes
 
 
@@ -109,10 +116,16 @@ def open_tracker(kind: str, workdir: Path) -> WandbTracker | MlflowTracker:
         kind: one of TRACKERS.
 
     Raises:
-        UserError: the library is not installed.
+        UserError: the library is not installed, or cannot begin a run.
     """
     file = workdir / FILE_NAME
     known = read_json_object(file) if file.is_file() else {}
-    tracker = (WandbTracker if kind == "wandb" else MlflowTracker)(workdir, known.get(kind))
+    try:
+        tracker = (WandbTracker if kind == "wandb" else MlflowTracker)(workdir, known.get(kind))
+    except UserError:
+        raise
+    except Exception as error:  # each library has its own for a login or a place that is missing
+        told = f"--track={kind}: {first_line(error)}"
+        raise UserError(f"{told}; {_HOW_TO_BEGIN[kind]}") from error
     write_json(file, {**known, kind: tracker.known_as})
     return tracker

@@ -4,6 +4,7 @@ import json
 import struct
 import sys
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -109,3 +110,18 @@ def test_what_is_not_installed_is_named(tmp_path, monkeypatch, kind):
     monkeypatch.setitem(sys.modules, kind, None)
     with pytest.raises(UserError, match=rf"pip install 'cxrjax\[{kind}\]'"):
         open_tracker(kind, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "begin", "remedy"),
+    [("wandb", "init", "WANDB_MODE=offline"), ("mlflow", "start_run", "MLFLOW_TRACKING_URI=")],
+)
+def test_a_library_that_cannot_begin_is_told_in_a_line(tmp_path, monkeypatch, kind, begin, remedy):
+    def refuse(**named):
+        raise RuntimeError("No API key configured.\nSee the manual.")
+
+    monkeypatch.setitem(sys.modules, kind, types.SimpleNamespace(**{begin: refuse}))
+    with pytest.raises(UserError) as told:
+        open_tracker(kind, tmp_path)
+    assert f"--track={kind}: No API key configured" in str(told.value)
+    assert remedy in str(told.value) and "\n" not in str(told.value)
