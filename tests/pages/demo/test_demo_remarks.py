@@ -6,6 +6,8 @@ import pytest
 from cxrjax.images.decode import audit_image
 from cxrjax.pages.demo import remarks
 from cxrjax.pages.demo.answers import AnswerBox, Answered
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.construct.templates import load_templates
 
 BOX = AnswerBox((16, 6, 31, 18), (0.2, 0.1, 0.4, 0.3), 0.25)
 
@@ -57,3 +59,36 @@ def test_empty_pictures():
     ramp = np.broadcast_to(np.arange(80, dtype=np.uint8)[None, :, None] * 3, (60, 80, 3))
     assert remarks.of_picture(audit_image(flat)) == remarks.EMPTY
     assert remarks.of_picture(audit_image(ramp)) == ""
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        ("is the effusion bigger than before?", remarks.COMPARES),
+        ("Has the nodule grown?", remarks.COMPARES),
+        ("Is there a new pneumothorax?", remarks.COMPARES),
+        ("Is the left lung larger than the right?", ""),
+        ("Is the heart enlarged?", ""),
+        ("how old is the patient?", remarks.NAMES_NOTHING),
+        ("how many nodules are there?", ""),
+        ("what do you see in this picture?", ""),
+        ("Is this normal?", ""),
+        ("detect ILD", ""),
+        ("left lung", ""),
+        ("where are the lungs", ""),
+        ("Are there any rib fractures", ""),
+        ("is there an endotracheal tube?", ""),
+    ],
+)
+def test_questions_that_no_model_here_can_answer(question, said):
+    assert remarks.of_question(question) == said
+
+
+def test_the_words_that_models_learn_from_are_known():
+    for version in ("1", "3"):
+        for wordings in load_templates(version).questions.values():
+            for wording in wordings:
+                for name in CLASSES:
+                    fields = ("finding", "the_finding", "a_finding", "findings")
+                    question = wording.format_map(dict.fromkeys(fields, name))
+                    assert remarks.of_question(question) == "", question
