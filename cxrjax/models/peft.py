@@ -38,6 +38,7 @@ from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.peft_patterns import (
     Patterns,
     check_all_match,
+    check_targets,
     read_patterns,
     value_by_pattern,
 )
@@ -46,6 +47,7 @@ from cxrjax.models.vlm import VLM
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
+_A = ".lora_A.weight"
 _TOKENS = "token_adapter.trainable_tokens_delta"
 _EMBEDDING = "text.embed_tokens"
 # In the weights' metadata: PEFT warns of a key it does not know in its own configuration.
@@ -84,11 +86,14 @@ _RULES = {
             *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
             *("inference_mode", "runtime_config", "megatron_core", "qalora_group_size"),
             *("loftq_config", "eva_config", "corda_config", "lora_ga_config"),
-            # The weights say which maps have an adapter, and all of ours share one table.
-            *("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
-            "ensure_weight_tying",
+            "ensure_weight_tying",  # all of ours share one table
         ),
         NO_MATTER,
+    ),
+    # The weights say which maps have an adapter; these must not say otherwise.
+    **dict.fromkeys(
+        ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
+        CHECKED_LATER,
     ),
 }
 
@@ -220,6 +225,8 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
         check_all_match(patterns, key, config, str(path))
     _check_shapes(files, stated, ranks, config, where)
     arrays, unused = _stacked(files, config, where, use_dora=bool(stated.get("use_dora")))
+    adapted = (key for key in sorted(files.tensors) if key.endswith(_A) and key not in unused)
+    check_targets(stated, (key.removesuffix(_A) for key in adapted), str(path))
     for rule in _saved_rules(stated.get("modules_to_save"), files, arrays, config, str(path)):
         arrays[rule.path] = to_ours(files.read(rule.name).astype(np.float32), rule.transform)
         unused.discard(rule.name)
@@ -232,7 +239,7 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
             "expected LoRA on linear maps of the base it was trained on"
         )
     if has_rows:
-        ids = _trained_ids(stated.get("trainable_token_indices"), config, where)
+        ids = _trained_ids(stated.get("trainable_token_indices"), config, str(path))
         if files.shapes[tokens] != (len(ids), config.decoder.width):
             raise UserError(
                 f"{where}: trained rows of shape {files.shapes[tokens]}, expected "
@@ -302,9 +309,10 @@ def _layers_without(lora: LoRA) -> frozenset[int]:
 
 
 def _lora_tensors(lora: LoRA, modules: list[str]) -> Iterator[LazyTensor]:
-    parts = {"lora_A.weight": lora.a[...], "lora_B.weight": lora.b[...]}
+    # Whole to the host: a slice of each layer would be a program of its own to compile.
+    parts = {"lora_A.weight": np.asarray(lora.a[...]), "lora_B.weight": np.asarray(lora.b[...])}
     if lora.magnitude is not None:
-        parts["lora_magnitude_vector"] = lora.magnitude[...]
+        parts["lora_magnitude_vector"] = np.asarray(lora.magnitude[...])
     stacked = lora.a.ndim == 3
     without = _layers_without(lora)
     for layer, module in enumerate(modules):
@@ -525,8 +533,16 @@ def _projector_tensors(model: VLM, loras: Mapping[str, LoRA]) -> Iterator[LazyTe
 
 
 def _trained_ids(indices: Any, config: VLMConfig, where: str) -> list[int]:
-    ids = next(iter(indices.values()), []) if isinstance(indices, Mapping) else indices
-    ids = ids if isinstance(ids, list) else []
+    if isinstance(indices, Mapping):
+        table = _EMBEDDING.rpartition(".")[2]
+        others = [name for name in indices if name.rpartition(".")[2] != table]
+        if others or len(indices) > 1:
+            raise UserError(
+                f"{where}: trainable_token_indices names {shown_value(list(indices))}, expected "
+                f"{table!r} alone"
+            )
+        indices = next(iter(indices.values()), [])
+    ids = indices if isinstance(indices, list) else []
     start = config.loc_token_start
     whole = all(type(each) is int for each in ids)
     if not whole or sorted(ids) != list(range(start, start + NUM_LOC_TOKENS)):

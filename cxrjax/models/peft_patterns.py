@@ -1,7 +1,7 @@
-"""PEFT's `rank_pattern` and `alpha_pattern`: values for modules that a pattern names."""
+"""What PEFT's settings name modules by: patterns with values, and the targets of an adapter."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cxrjax.border.closed_world import Rule
@@ -80,3 +80,60 @@ def value_by_pattern(patterns: Patterns, modules: list[str], default: Any, where
             "the same map of other layers; layers are stacked here and have one rank and alpha"
         )
     return found.pop()
+
+
+_EXCLUDED = "exclude_modules"
+_LAYER = re.compile(r"(.*?)\.(\d+)\.")
+
+
+def check_targets(stated: Mapping[str, Any], modules: Iterable[str], where: str) -> None:
+    """Refuses weights of a module that the settings leave out: PEFT would pass them over.
+
+    `target_modules` and `exclude_modules` are compared where they are lists of names. In their
+    place PEFT takes any regular expression, which a stranger could make run for hours: then the
+    weights alone say which modules are meant.
+
+    Args:
+        modules: that have weights, canonical names.
+
+    Raises:
+        UserError: names the first module, or a setting that PEFT does not write.
+    """
+    targets, excluded, stacks = (
+        _names(stated, key, where) for key in ("target_modules", _EXCLUDED, "layers_pattern")
+    )
+    stacks = [stacks] if isinstance(stacks, str) else stacks
+    numbers = stated.get("layers_to_transform")
+    numbers = [numbers] if type(numbers) is int else numbers or []
+    is_list = isinstance(numbers, list) and all(type(number) is int for number in numbers)
+    if not is_list or (numbers and isinstance(targets, str)):
+        raise UserError(
+            f"{where}: layers_to_transform is {shown_value(stated['layers_to_transform'])}, "
+            "expected numbers of layers, and with them a list of target_modules"
+        )
+    for module in modules:
+        names = names_of_all_versions(module)
+        left_out = not isinstance(excluded, str) and any(_ends_in(n, excluded) for n in names)
+        wanted = isinstance(targets, str) or any(_ends_in(name, targets) for name in names)
+        if numbers and not any(name in targets for name in names):
+            layers = [found for found in map(_LAYER.match, names) if found is not None]
+            layers = [found for found in layers if not stacks or _ends_in(found[1], stacks)]
+            wanted = wanted and any(int(found[2]) in numbers for found in layers)
+        if left_out or not wanted:
+            raise UserError(
+                f"{where}: target_modules, {_EXCLUDED} and layers_to_transform give no adapter to "
+                f"{names[0]}, and the weights beside it have one; the two files do not belong "
+                "together"
+            )
+
+
+def _names(stated: Mapping[str, Any], key: str, where: str) -> list[str] | str:
+    found = stated.get(key) or []
+    is_list = isinstance(found, list) and all(isinstance(name, str) for name in found)
+    if not isinstance(found, str) and not is_list:
+        raise UserError(f"{where}: {key} is {shown_value(found)}, expected names of modules")
+    return found
+
+
+def _ends_in(name: str, endings: Iterable[str]) -> bool:
+    return any(name == ending or name.endswith(f".{ending}") for ending in endings)

@@ -84,7 +84,17 @@ def test_whatever_transformers_writes_of_its_own_is_known(kind):
         ),
         (
             _whole("paligemma", {"rope_scaling": {"rope_type": "linear", "factor": 2.0}}),
-            "rope_type",
+            "rope_type is 'linear'; only 'default' is supported",
+        ),
+        (
+            _whole(
+                "paligemma",
+                {
+                    "model_type": "gemma2",
+                    "rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4},
+                },
+            ),
+            "rope_type is 'linear'; only 'default' is supported",
         ),
         (_whole("paligemma", vision={"num_channels": 1}), "vision_config.num_channels is 1"),
         (_whole("paligemma", vision={"layer_norm_eps": 1e-5}), "layer_norm_eps is 1e-05"),

@@ -233,6 +233,7 @@ def test_layers_without_an_adapter_stay_without(tmp_path, drawn):
     assert not np.any(gradient["lora"]["a"][...]) and not np.any(gradient["lora"]["b"][...])
 
 
+_TARGETS = ["q_proj", "v_proj", "fc1", "linear"]
 _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
 
 
@@ -298,6 +299,82 @@ _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
         ({"lora_bias": True}, None, "lora_bias is True"),
         ({"fan_in_fan_out": True}, None, "fan_in_fan_out is True"),
         ({"layer_replication": [[0, 2]]}, None, "layer_replication is"),
+        ({"bias": "lora_only"}, None, "bias is 'lora_only'"),
+        ({"init_lora_weights": "of_2027"}, None, "init_lora_weights is 'of_2027', expected"),
+        ({"init_lora_weights": "kasa"}, None, "init_lora_weights is 'kasa', expected"),
+        ({"use_qalora": True}, None, "use_qalora is True"),
+        ({"use_rslora": 1}, None, "use_rslora is 1, expected True or False or None"),
+        ({"alora_invocation_tokens": [1]}, None, r"alora_invocation_tokens is \[1\]"),
+        *(
+            ({f"{key}": {"num_groups": 2}}, None, f"{key} is ")
+            for key in (
+                *("use_bdlora", "arrow_config", "kasa_config", "monteclora_config"),
+                *("velora_config", "megatron_config"),
+            )
+        ),
+        ({"of_peft_1": None}, None, "the key 'of_peft_1' is not known here"),
+        (
+            {"modules_to_save": ["embed_tokens"]},
+            None,
+            r"modules_to_save is \['embed_tokens'\]; only",
+        ),
+        (
+            {"trainable_token_indices": {"lm_head": list(range(6, 1030))}},
+            None,
+            r"trainable_token_indices names \['lm_head'\], expected 'embed_tokens' alone",
+        ),
+        (
+            {"rank_pattern": {"fc1": 2, ".*": 3}},
+            None,
+            "pattern '\\.\\*' in rank_pattern cannot be used",
+        ),
+        # The first that matches counts.
+        ({"rank_pattern": {"fc1": 3, "v_proj": 2, "self_attn.v_proj": 4}}, None, None),
+        ({"rank_pattern": {"fc1": 3, "self_attn.v_proj": 4, "v_proj": 2}}, None, "for rank 4"),
+        ({"target_modules": _TARGETS}, None, None),
+        ({"target_modules": _TARGETS[1:]}, None, "give no adapter to .*self_attn.q_proj, and the"),
+        ({"target_modules": ["proj", *_TARGETS[1:]]}, None, "give no adapter to .*q_proj"),
+        ({"target_modules": None}, None, "give no adapter to"),
+        ({"target_modules": [1]}, None, r"target_modules is \[1\], expected names of modules"),
+        ({"exclude_modules": ["vision_tower"]}, None, None),  # which is no linear map
+        ({"exclude_modules": ["mlp.fc1"]}, None, "give no adapter to .*mlp.fc1, and the weights"),
+        (
+            {"exclude_modules": ["language_model.model.layers.1.self_attn.q_proj"]},
+            None,
+            r"give no adapter to .*layers\.1\.self_attn\.q_proj",
+        ),
+        (
+            {"target_modules": _TARGETS, "layers_to_transform": [0, 1, 2]},
+            None,
+            r"give no adapter to .*multi_modal_projector\.linear",  # in no layer
+        ),
+        (
+            {
+                "target_modules": [*_TARGETS, "model.multi_modal_projector.linear"],
+                "layers_to_transform": [0, 1, 2],
+            },
+            None,
+            None,
+        ),
+        (
+            {
+                "target_modules": [*_TARGETS, "model.multi_modal_projector.linear"],
+                "layers_to_transform": [0, 1],
+            },
+            None,
+            r"give no adapter to .*layers\.2\.self_attn\.q_proj",
+        ),
+        (
+            {
+                "target_modules": [*_TARGETS, "model.multi_modal_projector.linear"],
+                "layers_to_transform": [0, 1, 2],
+                "layers_pattern": "language_model.layers",
+            },
+            None,
+            r"give no adapter to model\.vision_tower\.encoder\.layers\.0\.mlp\.fc1",
+        ),
+        ({"layers_to_transform": 1}, None, "layers_to_transform is 1, expected numbers of layers"),
+        ({"layers_to_transform": ["1"]}, None, r"layers_to_transform is \['1'\], expected"),
         ({"target_parameters": ["mlp.weight"]}, None, "target_parameters is"),
         (
             {},
@@ -307,11 +384,19 @@ _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
         (
             {},
             lambda t: t.update({f"{_NAMES}.lm_head.lora_A.weight": np.zeros((2, 8), np.float32)}),
-            "1 tensors without a place",
+            # By the file's name.
+            rf"1 tensors without a place in this model \({_NAMES}\.lm_head\.lora_A\.weight\)",
         ),
     ],
 )
 def test_adapters_that_do_not_fit_are_refused(saved, tmp_path, stated, edit, said):
+    """Those that do, beside the ones that are nearly so, have nothing said of them."""
+    if said is None:
+        found, as_saved = (
+            read_peft(folder, SIZES).arrays for folder in (_copy(saved, tmp_path, stated), saved[0])
+        )
+        assert found.keys() == as_saved.keys()
+        return
     with pytest.raises(UserError, match=said) as caught:
         read_peft(_copy(saved, tmp_path, stated, edit), SIZES)
     assert "\n" not in str(caught.value)
