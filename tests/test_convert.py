@@ -240,6 +240,10 @@ def test_a_run_resumes_with_its_own_rank_and_alpha_alone(run):
 def test_what_cannot_be_converted(hf, base, tmp_path, write_hf):
     with pytest.raises(UserError, match="nothing to convert"):
         _convert(tmp_path, tmp_path / "x")
+    with pytest.raises(
+        UserError, match=r"medgemma: not there; .* or the name of a model on the Hu"
+    ):
+        _convert(tmp_path / "medgemma", tmp_path / "x")
     with pytest.raises(UserError, match="is not ours; convert it to a base first"):
         _convert(hf[0], tmp_path / "x", "--to=hf")
     with pytest.raises(UserError, match="expected a training workdir"):

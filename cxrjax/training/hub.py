@@ -6,10 +6,13 @@ import shlex
 from pathlib import Path
 
 from cxrjax.errors import UserError, first_line
+from cxrjax.models.hf_config import CONFIG_FILE, read_config
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 # What a conversion reads: no pickles, no pictures, no weights in other forms.
-FILES = ("*.json", "*.safetensors", "tokenizer.model", "*.jinja")
+_WEIGHTS = "*.safetensors"
+_SMALL = ("*.json", "tokenizer.model", "*.jinja")
+FILES = (*_SMALL, _WEIGHTS)
 # Of the families that we have, by name; a licence is accepted by a person, on the page.
 _LICENCES = {
     "google/medgemma*": "the Health AI Developer Foundations terms",
@@ -52,18 +55,35 @@ def how_to_get(name: str, out: Path) -> UserError:
 def download(name: str) -> Path:
     """Fetches a model's files into the hub's cache on this machine, or finds them there.
 
+    The weights come last, gigabytes that nobody could use of a model that we do not have.
+
     Returns:
         The folder of the files.
 
     Raises:
-        UserError: no such model, one whose licence is not accepted yet, or no way to the hub.
+        UserError: no such model, one whose licence is not accepted yet, or no way to the hub; not
+            a model in transformers' form, or one that we do not have (`read_config`).
     """
+    folder = _fetch(name, _SMALL)
+    if not (folder / CONFIG_FILE).is_file():
+        raise UserError(
+            f"{name}: has no {CONFIG_FILE}, so it is no model in transformers' form; expected one "
+            "with config.json and safetensors (of a GGUF file, fetch it and give its path)"
+        )
+    try:
+        read_config(folder)
+    except UserError as error:
+        raise UserError(f"{name}: its weights were not fetched: {error}") from None
+    return _fetch(name, FILES)
+
+
+def _fetch(name: str, files: tuple[str, ...]) -> Path:
     import huggingface_hub as hub
     from huggingface_hub import errors
 
     page = f"https://huggingface.co/{name}"
     try:
-        return Path(hub.snapshot_download(name, allow_patterns=list(FILES)))
+        return Path(hub.snapshot_download(name, allow_patterns=list(files)))
     except errors.GatedRepoError:
         raise UserError(
             f"{name}: gated. {_licence(name)} with your account at {page}, log in by "

@@ -107,6 +107,11 @@ def kind_of(source: str | Path) -> Kind:
         return "peft"
     if (source / CONFIG_FILE).is_file():
         return "hf" if "model_type" in read_json_object(source / CONFIG_FILE) else "run"
+    if not source.exists():
+        raise UserError(
+            f"{source}: not there; expected a folder, a GGUF file, or the name of a model on the "
+            "Hugging Face hub alone, such as google/medgemma-4b-it"
+        )
     raise UserError(
         f"{source}: nothing to convert; expected a Hugging Face directory (config.json), a GGUF "
         f"file, a PEFT adapter ({ADAPTER_CONFIG}), a base ({MODEL_FILE}) or a training workdir"

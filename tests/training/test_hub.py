@@ -59,20 +59,54 @@ def test_what_is_fetched_is_converted_and_keeps_its_name(tmp_path, monkeypatch, 
 
     from tests.test_convert import _write_hf
 
-    asked = {}
+    asked = []
 
     def snapshot_download(name, allow_patterns):
-        asked[name] = allow_patterns
+        asked.append((name, allow_patterns))
         _write_hf(write_hf, tmp_path / "cache/0a1b2c")
         return str(tmp_path / "cache/0a1b2c")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     name = "google/paligemma-3b-pt-224"
     convert.main([f"--checkpoint={name}", f"--out={tmp_path / 'base'}", "--download"])
-    assert list(asked) == [name]
-    assert not any(pattern.endswith(("bin", "pt", "*")) for pattern in asked[name])
+    (small_of, small), (all_of, everything) = asked
+    assert small_of == all_of == name and "*.safetensors" not in small
+    assert set(everything) == {*small, "*.safetensors"}
+    assert not any(pattern.endswith(("bin", "pt", "*")) for pattern in everything)
     assert json.loads((tmp_path / "base/hf.json").read_text())["source"] == name
     assert read_model_json(tmp_path / "base")["notes"] == {"source": name}
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        (None, "OpenGVLab/InternVL3-2B: has no config.json, so it is no model in transformers'"),
+        (
+            {"model_type": "internvl_chat", "auto_map": {"AutoModel": "modeling.py"}},
+            "its weights were not fetched: .*model_type is 'internvl_chat', expected one of pali",
+        ),
+        (
+            {"model_type": "gemma4", "text_config": {"enable_moe_block": True}},
+            "its weights were not fetched: .*text_config.enable_moe_block is True, expected",
+        ),
+    ],
+)
+def test_weights_of_a_model_that_we_do_not_have_are_not_fetched(
+    tmp_path, monkeypatch, config, said
+):
+    import huggingface_hub
+
+    def snapshot_download(name, allow_patterns):
+        assert "*.safetensors" not in allow_patterns
+        if config is not None:
+            (tmp_path / "config.json").write_text(json.dumps(config))
+        return str(tmp_path)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
+    flags = ["--checkpoint=OpenGVLab/InternVL3-2B", f"--out={tmp_path / 'out'}", "--download"]
+    with pytest.raises(UserError, match=said) as caught:
+        convert.main(flags)
+    assert "\n" not in str(caught.value) and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(
