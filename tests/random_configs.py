@@ -453,6 +453,21 @@ _OF_TOWERS = {
 _MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
+def _vary(settings: dict[str, Any], names: list[str], draw: Draw) -> None:
+    """Other ways to say which modules are meant: lists that leave out, patterns that overlap."""
+    if "layers_to_transform" in settings:
+        settings["layers_pattern"] = draw.of("layers", ["layers"], None, [])
+        layer = settings["layers_to_transform"][0]
+        settings["layers_to_transform"] = draw.of([layer], [layer, 99], layer)
+    if len(names) > 1 and draw.rng.random() < 0.3:
+        settings["exclude_modules"] = [names[-1], "lm_head"]
+    if names[0] in _MAPS[:4] and draw.rng.random() < 0.4:
+        # The first that matches counts, and PEFT sorts them when it writes.
+        one, two = rf"layers\.\d+\.self_attn\.{names[0]}", f"self_attn.{names[0]}"
+        both = settings["rank_pattern"] | {one: draw.of(1, 2), two: draw.of(3, 5), names[0]: 2}
+        settings["rank_pattern"] = dict(sorted(both.items()))
+
+
 def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
     """Arguments of PEFT's `LoraConfig` for a decoder of so many layers."""
     draw = Draw(100 + KINDS.index(kind), seed)
@@ -492,6 +507,7 @@ def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
         if not dora and layers > 1 and not kind.startswith("gemma4") and draw.rng.random() < 0.4:
             settings["layers_to_transform"] = [draw.of(*range(layers))]
             settings["layers_pattern"] = "layers"
+        _vary(settings, names, Draw(200 + KINDS.index(kind), seed))
     if kind.startswith("gemma4"):
         names = names if settings["target_modules"] == names else [*_MAPS, *seen]
         more = ["per_layer_input_gate", "per_layer_projection"] if kind == "gemma4_small" else []
