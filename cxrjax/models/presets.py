@@ -27,6 +27,10 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 # Of an image, without the whole one behind them: as InternVL was trained and its processor cuts.
 MOST_TILES = 12
 
+# Of an image that any size will do for: Qwen-VL's processors shrink to 12,845,056 and 16,777,216
+# pixels, Gemma 4's to 1,120 tokens.
+_MOST_TOKENS = {"qwen": 16_384, "qwen3": 16_384, "gemma4": 1_120, "patches": 1_120}
+
 # Of the rotary positions of Gemma 4's tower, which is published with no other.
 GEMMA4_ROPE_BASE = 100.0
 
@@ -390,6 +394,9 @@ class VLMConfig:
             raise ValueError(f"{height} and {width} are no multiples of {unit}, a token's side")
         across = None if width == height else width
         vision = dataclasses.replace(vision, image_size=height, image_width=across)
+        most = _MOST_TOKENS[vision.kind]
+        if vision.num_tokens > most:
+            raise ValueError(f"{vision.num_tokens:,} tokens an image, and it is made for {most:,}")
         return dataclasses.replace(self, vision=vision)
 
 

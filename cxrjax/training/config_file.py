@@ -224,7 +224,7 @@ def at_size(sizes: VLMConfig, size: str) -> VLMConfig:
         return sizes
     try:
         if not re.fullmatch(r"\d{1,5}x\d{1,5}", size):
-            raise ValueError("expected HEIGHTxWIDTH")
+            raise ValueError("expected one HEIGHTxWIDTH, since a run has one grid for all images")
         return sizes.for_images(*map(int, size.split("x")))
     except ValueError as error:
         raise UserError(
