@@ -12,9 +12,9 @@ where there is no accelerator, which shows that the benchmark runs and nothing e
 
 Each side has the device for itself, in a process of its own, one after the other, and a part of the
 time that is left: most of it goes into compiling, so ours, as 'auto' has it on Hopper, has twice
-the others'. A case is run once for compilation, then up to five times; `seconds` is the median, `first_seconds` the first. What no
-time was left for, or no memory, says so under `left_out`, a side that ended early under `stopped`.
-With `--traces` kept, compiled programs are too, and another call comes to measuring sooner. Ours
+the others'. A case is run once for compilation, then up to five times; `seconds` is the median,
+`first_seconds` the first. What no time was left for, or no memory, says so under `left_out`, a side
+that ended early under `stopped`. With `--traces` kept, compiled programs are too, and another call comes to measuring sooner. Ours
 shares the vision tower between the questions of an image (`tower`) or its tokens too (`image`; of
 Gemma 3 the same result); theirs takes a row a question. `mfu` counts what a model needs that does
 each side's work (theirs: that of separate examples), by the formulas of cxrjax/models/flops.py, in
