@@ -14,11 +14,11 @@ Each side has the device for itself, in a process of its own, one after the othe
 time that is left: most of it goes into compiling, so ours, as 'auto' has it on Hopper, has twice
 the others'. A case is run once for compilation, then up to five times; `seconds` is the median,
 `first_seconds` the first. What no time was left for, or no memory, says so under `left_out`, a side
-that ended early under `stopped`. With `--traces` kept, compiled programs are too, and another call comes to measuring sooner. Ours
-shares the vision tower between the questions of an image (`tower`) or its tokens too (`image`; of
-Gemma 3 the same result); theirs takes a row a question. `mfu` counts what a model needs that does
-each side's work (theirs: that of separate examples), by the formulas of cxrjax/models/flops.py, in
-the peak of the device's maker. `peak_gb`: the most held up to then.
+that ended early under `stopped`. With `--traces` kept, compiled programs are too, and another call
+comes to measuring sooner. Ours shares the vision tower between the questions of an image (`tower`)
+or its tokens too (`image`; of Gemma 3 the same result); theirs takes a row a question. `mfu` counts
+what a model needs that does each side's work (theirs: that of separate examples), by the formulas
+of cxrjax/models/flops.py, in the peak of the device's maker. `peak_gb`: the most held up to then.
 """
 
 import argparse
