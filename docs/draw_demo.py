@@ -2,8 +2,8 @@
 
     python docs/draw_demo.py [runs/demo]
 
-The first held-out radiographs with a question that asks where something is: no answer is picked for
-its looks. True boxes are green, the base's yellow, the tuned model's red.
+The first held-out radiograph of each of the first findings that a question asks the place of: no
+answer is picked for its looks. True boxes are green, the base's yellow, the tuned model's red.
 """
 
 import json
@@ -61,10 +61,12 @@ def main(demo: Path) -> None:
         {line["question_id"]: line for line in read_lines(demo / "predictions" / f"{name}.jsonl")}
         for name in (BASE, TUNED)
     )
-    asked: dict[str, dict[str, Any]] = {}
+    asked: dict[str, dict[str, Any]] = {}  # by finding
     for record in read_lines(demo / "data/records/validation.jsonl"):
-        if record["question_type"] == "Where" and record["answers"][0].get("boxes_by_image"):
-            asked.setdefault(record["image_id"], record)
+        shown = record["image_id"] in {other["image_id"] for other in asked.values()}
+        marked = record["answers"][0].get("boxes_by_image")
+        if record["question_type"] == "Where" and marked and not shown:
+            asked.setdefault(record["variables"]["finding"], record)
     panels = [
         panel(demo / "data" / record["image_path"], record, base[key], tuned[key])
         for record in islice(asked.values(), PANELS)
