@@ -499,6 +499,26 @@ def test_clicks_while_the_server_is_gone_are_saved_when_it_is_back(opened, serve
 
 
 @pytest.mark.slow
+def test_what_is_refused_takes_nothing_along_that_waits_behind_it(opened, served):
+    anna, held = opened("anna"), []
+
+    def hold_first(route):
+        if route.request.method == "POST" and not held:
+            held.append(route)
+        else:
+            route.continue_()
+
+    anna.route("**/ratings", hold_first)
+    for _ in range(3):
+        anna.keyboard.press("1")
+    anna.wait_for_timeout(100)
+    held[0].fulfill(status=409, body="not this one")
+    assert _saved(anna).endswith("saved")
+    assert "Not saved: not this one" in anna.inner_text("#problem")
+    assert sum(map(len, served.ratings("anna").values())) == 2
+
+
+@pytest.mark.slow
 def test_the_page_without_a_server_saves_the_same_sheet(browser, tmp_path):
     records = Served(tmp_path).flags[0]
     flags = [records, "--sample=4", f"--image_root={tmp_path}", f"--out={tmp_path / 'page'}"]

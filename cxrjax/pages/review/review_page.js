@@ -85,6 +85,7 @@ const browserKeeper = {
 // With a server: each rating is sent by itself, in order, and again until it is confirmed.
 const serverKeeper = {
   waiting: [],
+  refused: "",
   sending: false,
   progress() { return this.waiting.length ? `, ${this.waiting.length} not saved yet` : ", saved"; },
   async begin() {
@@ -121,10 +122,12 @@ const serverKeeper = {
       }).catch(() => null);
       if (answer && answer.ok) {
         this.waiting.shift();
-        tell("");
+        tell(this.refused);
       } else if (answer && answer.status < 500) {
-        tell(`Not saved: ${await answer.text()}. Reload the page to see what is saved.`);
-        this.waiting.length = 0;
+        // That one alone: what waits behind it may be a correction.
+        this.waiting.shift();
+        this.refused = `Not saved: ${await answer.text()}. Reload the page to see what is saved.`;
+        tell(this.refused);
       } else {
         tell("Not saved yet: the server does not answer. Leave this page open; it goes on trying.");
         await new Promise((resolve) => setTimeout(resolve, 1000));
