@@ -294,7 +294,7 @@ _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
         ({"rank_pattern": {"layers.7.mlp.up_proj": 9}}, None, "which matches no linear map of"),
         *(
             ({"init_lora_weights": kind}, None, f"init_lora_weights is '{kind}', expected")
-            for kind in ("pissa_niter_16", "olora", "corda", "loftq", "lora_ga")
+            for kind in ("pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "mica")
         ),
         ({"lora_bias": True}, None, "lora_bias is True"),
         ({"fan_in_fan_out": True}, None, "fan_in_fan_out is True"),
