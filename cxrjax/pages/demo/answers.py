@@ -267,10 +267,12 @@ class Models:
         return tuple({one.server.host for one in self._asked.values() if not one.server.is_local})
 
     def watch(self) -> None:
-        """Returns when all servers are ready; to be called in a thread of its own."""
+        """Returns when all servers are ready, or one is gone; for a thread of its own."""
         try:
             while not all(server.is_ready() for server, _ in self._asked.values()):
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
+        except UserError as error:
+            self._failure = error  # told to whoever asks: also where the servers end before this
         except BaseException as error:
             self._failure = error
             raise

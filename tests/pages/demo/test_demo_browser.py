@@ -165,7 +165,7 @@ def test_an_example_shows_answers_boxes_and_probabilities(opened, viewport):
         answer = tab.page.query_selector(f'#answers [data-system="{system}"]')
         assert re.search(r"as a whole:\s*[<>]?[\d.]+ %", answer.inner_text())
         tokens = answer.query_selector_all(".tokens li")
-        assert tokens and all(re.search(r"\d %$", token.inner_text()) for token in tokens)
+        assert tokens and all(re.search(r"\d %\s*$", token.text_content()) for token in tokens)
     tab.page.click('#answers [data-system="base"] summary')
     base = tab.page.inner_text('#answers [data-system="base"]')
     assert "<loc" in base and re.search(r"1\s+\d+ to \d+\s+\d+ to \d+\s+[\d.]+ %", base)

@@ -73,8 +73,8 @@ from cxrjax.pages import serving
 from cxrjax.pages.demo import page
 
 class NoModels:
-    progress = ""
-    def compile(self):
+    progress, elsewhere = "", ()
+    def watch(self):
         pass
     def wait(self, seconds):
         return True
