@@ -59,7 +59,7 @@ def check(flags: Namespace) -> bool:
     """All checks of section 2.2 and of leakage; whether they hold."""
     log = QualityLog()
     files = list(record_files(flags.records))
-    with waiting("reading the questions"):
+    with waiting("reading the questions and checking their structure"):
         by_file = {file: _read(file, log) for file in files}
         for file, records in by_file.items():
             # Its classes, types and lengths of reasons are this data set's alone.
