@@ -60,7 +60,7 @@ SIZES = {
         *(262_208, 2560, 34, 8, 4, 256, 10_240),
         *(32, 64),
     ),
-    # Its kernels in a tenth of its time: whether a device takes them at all.
+    # Its kernels in two layers: whether a device takes them at all.
     "thin": Sizes(
         *(896, 14, 4, 1152, 2, 16, 4304),
         *(8192, 2560, 2, 8, 4, 256, 10_240),

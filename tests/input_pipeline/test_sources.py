@@ -44,6 +44,19 @@ def test_excluded_records_are_gone_and_the_others_keep_their_positions(records_f
     assert source.without({5}).exclude == {0, 3, 5}
 
 
+def test_other_elements_are_made_without_reading_the_file_again(records_file, monkeypatch):
+    anew = RecordSource(records_file, questions_per_image=2, exclude={0, 3})
+    whole = RecordSource(records_file)
+
+    def read_again(line, where):
+        raise AssertionError(f"{where} was read again")
+
+    monkeypatch.setattr("cxrjax.input_pipeline.sources.parse_record", read_again)
+    derived = whole.regrouped(2, {0, 3})
+    assert (derived.fingerprint, derived.num_images) == (anew.fingerprint, anew.num_images)
+    assert len(whole) == whole.num_images and not whole.exclude
+
+
 def test_fingerprint_tells_sources_apart(records_file):
     source = RecordSource(records_file)
     assert RecordSource(records_file).fingerprint == source.fingerprint
