@@ -64,7 +64,8 @@ class CoordinateTargets(NamedTuple):
             log_total: logsumexp of the logits over the vocabulary.
         """
         of_bins = logits[..., self.start : self.start + NUM_BINS]
-        bins, at = jnp.arange(NUM_BINS), (target - self.start)[..., None]
+        # Words too have a bin here: without one, linear weights are 0/0, whoever asks for them.
+        bins, at = jnp.arange(NUM_BINS), jnp.clip(target - self.start, 0, NUM_BINS - 1)[..., None]
         if self.kind == "ranked":
             log_mass = jax.nn.logsumexp(of_bins, axis=-1)
             reached = jnp.cumsum(jnp.exp(of_bins - log_mass[..., None]), axis=-1)

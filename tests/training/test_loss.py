@@ -271,6 +271,22 @@ def test_soft_targets_without_width_are_hard_ones(random_batch, hidden_model):
         np.testing.assert_allclose(ours, theirs, atol=1e-7)
 
 
+@pytest.mark.parametrize("kind", ["gaussian", "linear", "ranked"])
+def test_words_beside_soft_targets_cost_what_they_do_alone(kind, random_batch, hidden_model):
+    batch = random_batch()
+    words = np.full(batch.answer_tokens.shape, LOC_START - 1, np.int32)
+    words[0, 0] = LOC_START + 1024  # no word is within the width of a bin
+    batch = dataclasses.replace(batch, answer_tokens=words)
+    model = hidden_model(batch)
+    hard, soft = (
+        _cross_entropy(model, batch, found)
+        for found in (None, CoordinateTargets(LOC_START, kind, 0.5))
+    )
+    assert float(hard[0]) == pytest.approx(float(soft[0]), rel=1e-6)
+    for ours, theirs in zip(jax.tree.leaves(soft[2]), jax.tree.leaves(hard[2]), strict=True):
+        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
 def test_the_width_is_in_pixels_of_the_model_s_input():
     assert coordinate_targets("gaussian", 0.0, 1.0, 7, 192) is None
     assert coordinate_targets("linear", 1.5, 0.5, 7, 192) == CoordinateTargets(
