@@ -225,8 +225,10 @@ def test_a_grid_that_is_not_square(hf, tmp_path):
     [
         ("qwen25_vl_3b@560x450", "560 and 450 are no multiples of 28"),
         ("qwen3_vl_2b@0x448", "0 and 448 are no multiples of 32"),
-        ("qwen3_vl_2b@448", "expected one HEIGHTxWIDTH"),
-        ("qwen3_vl_2b@448x576,576x448", "expected one HEIGHTxWIDTH, since a run has one grid"),
+        ("qwen3_vl_2b@448", "expected HEIGHTxWIDTH, or several with commas"),
+        ("qwen3_vl_2b@448x576,", "expected HEIGHTxWIDTH, or several with commas"),
+        ("qwen3_vl_2b@448x576,448x576", "expected different ones"),
+        ("qwen3_vl_2b@448x576,576x440", "576 and 440 are no multiples of 32"),
         ("qwen25_vl_3b@4480x4480", "25,600 tokens an image, and it is made for 16,384"),
         ("gemma4_31b@1632x1632", "1,156 tokens an image, and it is made for 1,120"),
         ("paligemma_3b_448@448x224", "only models of Qwen-VL, Gemma 4 and InternVL take images"),

@@ -6,6 +6,7 @@ codec can write, and back. Several conventions share one, and differ in their gr
 
 import abc
 import math
+from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -182,6 +183,21 @@ def internvl_tiles(height: int, width: int, most: int = 12, tile: int = 448) -> 
     return best[0] * tile, best[1] * tile
 
 
+def nearest_grid(height: int, width: int, grids: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """The (height, width) that an image fills best, padded to it; of those alike the largest.
+
+    Args:
+        height, width: of the image, pixels.
+        grids: sizes of the model's input, pixels.
+    """
+
+    def fills(grid: tuple[int, int]) -> tuple[float, int]:
+        down, across = grid[0] * width, grid[1] * height
+        return round(min(down, across) / max(down, across), 9), grid[0] * grid[1]
+
+    return max(grids, key=fills)
+
+
 class SmartResizedPixels(Frame):
     """Corners of the pixels of the input that `smart_resize` makes, its far edges included."""
 
@@ -229,13 +245,31 @@ class InputSteps(Frame):
         return placed if geometry is None else np.asarray(geometry.invert(placed), np.float64)
 
 
-class InputPixels(InputSteps):
-    """Corners of the pixels of an input of one size, its far edges included."""
+class InputPixels(Frame):
+    """Corners of the pixels of the model's input, its far edges included.
 
-    @property
-    def image_hw(self) -> tuple[int, int]:
-        """(height, width) of the input."""
-        return int(self.steps[1]), int(self.steps[0])
+    Args:
+        grids: (height, width) of inputs, of which each image has its `nearest_grid`.
+    """
+
+    def __init__(self, *grids: tuple[int, int]) -> None:
+        self.grids = grids
+
+    def _of(self, height: int, width: int) -> InputSteps:
+        return InputSteps(*nearest_grid(height, width, self.grids))
+
+    def largest(self, height: int, width: int) -> Int[np.ndarray, "2"]:
+        return self._of(height, width).steps
+
+    def to_grid(
+        self, boxes: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        return self._of(height, width).to_grid(boxes, height, width, geometry)
+
+    def from_grid(
+        self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None
+    ) -> Float[np.ndarray, "n 4"]:
+        return self._of(height, width).from_grid(grid, height, width, geometry)
 
 
 class InputBins(Frame):

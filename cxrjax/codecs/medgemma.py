@@ -216,17 +216,19 @@ class Qwen25Vl(MedGemmaJson):
 
 
 class Qwen25VlInput(Qwen25Vl):
-    """The codecs `qwen2.5_vl_448` and `qwen2.5_vl_HEIGHTxWIDTH`: the same, of an input of one size.
+    """The codecs `qwen2.5_vl_448` and `qwen2.5_vl_HEIGHTxWIDTH[,HEIGHTxWIDTH...]`: of given inputs.
 
-    As Qwen2.5-VL is shown images here, on one grid of tokens a run; `smart_resize` leaves such an
+    As Qwen2.5-VL is shown images here, each on its nearest grid; `smart_resize` leaves such an
     input as it is, so that its numbers are those that the model was taught.
     """
 
-    def __init__(self, height: int, width: int) -> None:
-        square = f"{height}" if height == width else f"{height}x{width}"
-        self.name = f"qwen2.5_vl_{square}"  # type: ignore[misc]  # of each, here
-        self.frame = InputPixels(height, width)  # type: ignore[misc]
-        self.max_digits = len(str(max(height, width)))  # type: ignore[misc]
+    def __init__(self, *grids: tuple[int, int]) -> None:
+        sizes = ",".join(f"{height}x{width}" for height, width in grids)
+        (height, width), is_one = grids[0], len(grids) == 1
+        name = f"{height}" if is_one and height == width else sizes
+        self.name = f"qwen2.5_vl_{name}"  # type: ignore[misc]  # of each, here
+        self.frame = InputPixels(*grids)  # type: ignore[misc]
+        self.max_digits = len(str(max(map(max, grids))))  # type: ignore[misc]
 
 
 class Qwen3Vl(Qwen25Vl):

@@ -25,6 +25,7 @@ from cxrjax.codecs.frames import (
     SmartResizedPixels,
     gemma4_resize,
     internvl_tiles,
+    nearest_grid,
     smart_resize,
 )
 from cxrjax.codecs.medgemma import Qwen25VlInput
@@ -85,19 +86,22 @@ def _snapped_qwen3(height: int, width: int) -> tuple[int, int]:
     return smart_resize(height, width, QWEN3_MOST, QWEN3_LEAST, QWEN3_FACTOR)
 
 
-def of_one_input(family: Literal["qwen2.5_vl", "qwen3_vl"], height: int, width: int) -> ResizeRule:
-    """Qwen-VL's rule on one grid a run, as it is trained and asked here.
+def on_grids(family: Literal["qwen2.5_vl", "qwen3_vl"], *grids: tuple[int, int]) -> ResizeRule:
+    """Qwen-VL's rule on a run's grids, as it is trained and asked here.
 
-    The image is padded to the input, so that nothing is stretched.
+    The image is padded to the nearest, so that nothing is stretched.
 
     Args:
-        height, width: of the input, pixels.
+        grids: (height, width) of inputs, pixels.
     """
-    size = (height, width)
+
+    def size_of(height: int, width: int) -> tuple[int, int]:
+        return nearest_grid(height, width, grids)
+
     if family == "qwen3_vl":
-        return ResizeRule("qwen3_vl", "letterbox", InputSteps(1000), lambda *_: size)
-    pixels = Qwen25VlInput(height, width)
-    return ResizeRule(pixels.name, "letterbox", pixels.frame, lambda *_: size)
+        return ResizeRule("qwen3_vl", "letterbox", InputSteps(1000), size_of)
+    pixels = Qwen25VlInput(*grids)
+    return ResizeRule(pixels.name, "letterbox", pixels.frame, size_of)
 
 
 # By family, at the size that it is published with. Sources: the preprocessor_config.json of each,
@@ -118,7 +122,7 @@ RESIZE_RULES: dict[str, ResizeRule] = {
     "internvl_tiles": ResizeRule("internvl", "resize", ImageSteps(1000), internvl_tiles),
     "qwen2_vl": ResizeRule("qwen2_vl", "resize", ImageSteps(1000), smart_resize),
     "qwen2.5_vl": ResizeRule("qwen2.5_vl", "resize", SmartResizedPixels(), smart_resize),
-    "qwen2.5_vl_448": of_one_input("qwen2.5_vl", 448, 448),
+    "qwen2.5_vl_448": on_grids("qwen2.5_vl", (448, 448)),
     "qwen3_vl": ResizeRule("qwen3_vl", "resize", InputSteps(1000), _snapped_qwen3),
-    "qwen3_vl_512": of_one_input("qwen3_vl", 512, 512),
+    "qwen3_vl_512": on_grids("qwen3_vl", (512, 512)),
 }

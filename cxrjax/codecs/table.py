@@ -43,7 +43,7 @@ CODECS: dict[str, Codec] = {
     "qwen_vl": QwenVl(),
     "qwen2_vl": Qwen2Vl(),
     "qwen2.5_vl": Qwen25Vl(),
-    "qwen2.5_vl_448": Qwen25VlInput(448, 448),
+    "qwen2.5_vl_448": Qwen25VlInput((448, 448)),
     "qwen3_vl": Qwen3Vl(),
     "deepseek_vl2": DeepSeekVl2(),
     "glm_v": GlmV(),
@@ -52,7 +52,7 @@ CODECS: dict[str, Codec] = {
 }
 
 
-_OF_INPUT = re.compile(r"qwen2\.5_vl_([1-9]\d{1,4})x([1-9]\d{1,4})")
+_OF_INPUT = re.compile(r"qwen2\.5_vl_([1-9]\d{1,4}x[1-9]\d{1,4}(?:,[1-9]\d{1,4}x[1-9]\d{1,4})*)")
 
 
 def is_codec(name: str) -> bool:
@@ -61,13 +61,14 @@ def is_codec(name: str) -> bool:
 
 
 def get_codec(name: str) -> Codec:
-    """The codec of that name, of `CODECS` or `qwen2.5_vl_HEIGHTxWIDTH`.
+    """The codec of that name, of `CODECS` or of `Qwen25VlInput`.
 
     Raises:
         UserError: there is none; suggests the nearest.
     """
     if found := _OF_INPUT.fullmatch(name):
-        return Qwen25VlInput(*map(int, found.groups()))
+        height_width = [size.split("x") for size in found[1].split(",")]
+        return Qwen25VlInput(*[(int(height), int(width)) for height, width in height_width])
     if name not in CODECS:
         nearest = difflib.get_close_matches(name, CODECS, n=1, cutoff=0.0)[0]
         raise UserError(

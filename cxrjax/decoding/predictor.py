@@ -125,7 +125,8 @@ def answer_questions(
         batch, problems, indices = loaded.batch, loaded.problems, loaded.batch.question_index
         contexts: tuple[Any, Any] = (None, None)
         if batch.has_earlier is not None:
-            contexts = context_of_two(generator.config, jnp.asarray(batch.has_earlier))
+            sizes = generator.config.of_batch(batch.images)
+            contexts = context_of_two(sizes, jnp.asarray(batch.has_earlier))
         # The first call compiles, if nobody has asked with these shapes before.
         said = waiting("compiling, and answering the first questions") if first else nullcontext()
         asked = (batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index)

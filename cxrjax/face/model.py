@@ -15,6 +15,9 @@ from cxrjax.images.files import AnyFile
 from cxrjax.records import QARecord, write_records
 
 if TYPE_CHECKING:
+    import numpy as np
+    from jaxtyping import Int32
+
     from cxrjax.input_pipeline.sources import ImageQuestions
     from cxrjax.runners.own_model import OwnModel
 
@@ -58,6 +61,12 @@ class _OneImage:
 
     def records(self) -> Iterator[tuple[int, QARecord]]:
         yield from enumerate(self.asked)
+
+    def image_sizes(self) -> "Int32[np.ndarray, 'elements 2']":
+        import numpy as np
+
+        of_image = self.asked[0].image_hw or (0, 0)
+        return np.full((len(self), 2), of_image, np.int32)
 
 
 class Model:

@@ -8,13 +8,14 @@ A conversation has its <bos> before the image and ends its answer otherwise: `Pr
 
 import dataclasses
 import functools
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float32, Int32, UInt8
 
 from cxrjax.codecs import CODECS, get_codec
+from cxrjax.codecs.frames import nearest_grid
 from cxrjax.codecs.table import is_codec
 from cxrjax.codecs.tokens import PaliGemma
 from cxrjax.errors import UserError
@@ -60,6 +61,7 @@ class ExampleConfig:
         features: where a frozen tower's features of the images are, to be read in their place.
         image_cache: where images that were prepared before are kept; of this size and geometry.
         image_width: of an input that is not square.
+        grids: (height, width) of several inputs, of which each image has the nearest.
         listed_above: how likely a box of a list must be real to count (listed_boxes.py).
     """
 
@@ -79,6 +81,26 @@ class ExampleConfig:
     image_cache: ImageCache | None = None
     image_width: int | None = None
     listed_above: float = 0.5
+    grids: tuple[tuple[int, int], ...] = ()
+
+    def on_grid_of(self, image_hw: tuple[int, int] | None) -> "ExampleConfig":
+        """The settings of one input: the one that an image of this (height, width) has.
+
+        Of an image whose size is not known it is `image_hw`, as where there is one alone.
+        """
+        if not self.grids:
+            return self
+        grid = self.image_hw if image_hw is None else nearest_grid(*image_hw, self.grids)
+        return self._by_grid[grid]
+
+    @functools.cached_property
+    def _by_grid(self) -> dict[tuple[int, int], "ExampleConfig"]:
+        found = {}
+        for height, width in self.grids:
+            size: dict[str, Any] = {"image_size": height, "image_width": width}
+            cache = self.image_cache and dataclasses.replace(self.image_cache, **size)
+            found[height, width] = dataclasses.replace(self, **size, image_cache=cache, grids=())
+        return found
 
     @property
     def image_hw(self) -> tuple[int, int]:
@@ -101,6 +123,13 @@ class ExampleConfig:
             raise UserError(
                 f"data.prompt={self.prompt!r} lists noise, whose places are told from boxes by "
                 "the box loss's route, and box_route is 'none'; set 'auto'"
+            )
+        if self.grids and self.image_hw not in self.grids:
+            raise UserError(f"grids are {self.grids}, and {self.image_hw} is none of them")
+        if self.grids and self.features is not None:
+            raise UserError(
+                "data.feature_cache has features of one size of images, and model.preset names "
+                "several; leave one of them out"
             )
         if self.earlier_images and self.features is not None:
             raise UserError(
@@ -163,7 +192,7 @@ def image_geometry(height: int, width: int, config: ExampleConfig) -> Geometry:
     """The placement of an image of this size in the model's input, told without its pixels."""
     if config.geometry == "resize":
         return IDENTITY
-    return letterbox_geometry(height, width, *config.image_hw)
+    return letterbox_geometry(height, width, *config.on_grid_of((height, width)).image_hw)
 
 
 def load_image(
@@ -176,12 +205,14 @@ def load_image(
 
     Args:
         change: of training; caches hold images without it.
-        image_hw: (height, width) of the original, for a change within a letterbox.
+        image_hw: (height, width) of the original, for a change within a letterbox, and for the
+            grid where there are several.
 
     Raises:
         ImageError: the file is missing or does not decode.
         UserError: the image cache cannot be written.
     """
+    config = config.on_grid_of(image_hw)
     transform = resize if config.geometry == "resize" else letterbox
     size = config.image_hw
 

@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import grain
@@ -109,7 +109,8 @@ class BatchBuilder:
 
     def __call__(self, step: int, elements: np.ndarray) -> LoadedBatch:
         mine = self.rows
-        config = self.config
+        # An empty row is never the first one.
+        config = self.mixture.config_of(int(elements[0]))
         one_shape = len(config.prefix_buckets) == len(config.answer_buckets) == 1
         one_shape = one_shape and not config.packed_buckets
         rows = mine if one_shape else range(len(elements))
@@ -133,7 +134,7 @@ class BatchBuilder:
             unvaried=sum((encoded[row].unvaried for row in mine), collections.Counter()),
         )
         for local_row, row in enumerate(mine):
-            self._fill(loaded, local_row, encoded[row])
+            self._fill(loaded, local_row, encoded[row], config)
         return loaded
 
     def _encode(self, element: int, position: int) -> _Element:
@@ -179,19 +180,21 @@ class BatchBuilder:
             self._cache[element] = encoded
         return encoded
 
-    def _fill(self, loaded: LoadedBatch, row: int, element: _Element) -> None:
-        """Writes one image with its questions into row `row`."""
+    def _fill(
+        self, loaded: LoadedBatch, row: int, element: _Element, config: ExampleConfig
+    ) -> None:
+        """Writes one image with its questions into row `row`; config: of the batch's grid."""
         loaded.problems.extend(element.problems)
         if element.image_path is None or not element.questions:
             return
         batch = loaded.batch
         try:
-            own = load_input(element.image_path, self.config, element.change, element.image_hw)
+            own = load_input(element.image_path, config, element.change, element.image_hw)
             if batch.has_earlier is None:
                 batch.images[row] = own
             else:
                 batch.images[row, 0] = own
-                self._fill_earlier(batch, row, element)
+                self._fill_earlier(batch, row, element, config)
         except ImageError as error:
             loaded.problems.extend(
                 BatchProblem(question.index, question.question_id, "unreadable_image", str(error))
@@ -203,13 +206,15 @@ class BatchBuilder:
             batch.question_index[row, question.slot] = question.index
             loaded.question_ids[row][question.slot] = question.question_id
 
-    def _fill_earlier(self, batch: Batch, row: int, element: _Element) -> None:
+    def _fill_earlier(
+        self, batch: Batch, row: int, element: _Element, config: ExampleConfig
+    ) -> None:
         """The earlier image, changed as the row's own one: what moves both is no change."""
         if element.earlier_path is None:
             return
         assert batch.has_earlier is not None
         batch.images[row, 1] = load_input(
-            element.earlier_path, self.config, element.change, element.earlier_hw
+            element.earlier_path, config, element.change, element.earlier_hw
         )
         batch.has_earlier[row] = True
 
@@ -411,8 +416,7 @@ def train_loader(
         "global_batch_size": global_batch_size,
         "source": mixture.fingerprint,
     }
-    elements = mixture.order(seed).batch(global_batch_size, drop_remainder=True)
-    return TrainLoader(elements, builder, identity, workers)
+    return TrainLoader(mixture.batches(seed, global_batch_size), builder, identity, workers)
 
 
 def single_source(source: QuestionSource, config: ExampleConfig) -> Mixture:
@@ -432,27 +436,23 @@ def eval_loader(
 ) -> EvalLoader:
     """Each question exactly once, in order; the last batch is filled up with empty slots.
 
+    Of images on several grids one grid after another, each to its last batch.
+
     Args:
         global_batch_size: images in a batch over all hosts.
         workers, rows: as in `train_loader`.
         with_answers: for teacher forcing. Else the records need none, and answer slots are all
             masked.
     """
-    batches = -(-len(source) // global_batch_size)
-    builder = BatchBuilder(
-        single_source(source, config), tokenizer, with_answers, _or_all(rows, global_batch_size)
-    )
-    dataset = (
-        grain.MapDataset.range(batches * global_batch_size)
-        .map(_none_after(len(source)))
-        .batch(global_batch_size)
-        .map_with_index(builder)
-    )
-    return EvalLoader(dataset, workers)
-
-
-def _none_after(count: int) -> Callable[[int], int]:
-    return lambda element: element if element < count else NO_ELEMENT
+    mixture = single_source(source, config)
+    mine = _or_all(rows, global_batch_size)
+    builder = BatchBuilder(mixture, tokenizer, with_answers, mine)
+    whole = [
+        np.pad(on_grid, (0, -len(on_grid) % global_batch_size), constant_values=NO_ELEMENT)
+        for on_grid in mixture.by_grid()
+    ]
+    elements = grain.MapDataset.source(np.concatenate(whole)).batch(global_batch_size)
+    return EvalLoader(elements.map_with_index(builder), workers)
 
 
 def _or_all(rows: Sequence[int] | None, global_batch_size: int) -> Sequence[int]:

@@ -12,6 +12,9 @@ Shares come from weights, p_i = w_i / sum of w, or from sizes and a temperature,
 (the multilingual BERT's exponent s = 1/T; mT5, arXiv 2010.11934, section 3.1, calls it alpha), n_i
 being the rows of source i. T = 1 is in proportion to size, T = infinity the same for all. Grain
 takes them as whole numbers of which the smallest is 100, so a share may be a hundredth off.
+
+Where images go onto several grids a batch is of one: grids take turns by the same interleaving,
+each as often as its rows ask for, and within each the sources have their shares.
 """
 
 import bisect
@@ -24,7 +27,7 @@ from collections.abc import Mapping, Sequence
 
 import grain
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.coordinates import BoxRoute, resolve_box_route
@@ -86,6 +89,18 @@ class Mixture:
         if len(records) > 1:
             parts = [self.names, [r.fingerprint for r in records], self.shares.tolist()]
             self.fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        self._grids: Int[np.ndarray, " rows"] | None = None
+        if self.config.grids:
+            self._grids = np.concatenate([self._grids_of(r) for r in records])
+            parts = [self.fingerprint, self.config.grids]
+            self.fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+    def _grids_of(self, records: QuestionSource) -> Int[np.ndarray, " rows"]:
+        """The number of each row's grid among the configuration's."""
+        sizes, which = np.unique(records.image_sizes(), axis=0, return_inverse=True)
+        config = self.config
+        inputs = [config.on_grid_of((h, w) if h else None).image_hw for h, w in sizes.tolist()]
+        return np.array([config.grids.index(each) for each in inputs], np.int8)[which.reshape(-1)]
 
     def __len__(self) -> int:
         """Rows of all sources."""
@@ -102,17 +117,57 @@ class Mixture:
         first = self._first_question[number]
         return questions._replace(indices=tuple(first + index for index in questions.indices))
 
-    def order(self, seed: int) -> grain.MapDataset:
-        """Row numbers without end, by random access: a pure function of the seed."""
-        orders = [
-            # Grain shuffles epoch e with seed + e: spread the seeds, or run 1 repeats run 0 an
-            # epoch late.
-            grain.MapDataset.range(start, stop).shuffle(seed=_spread(seed, source.name)).repeat()
-            for source, start, stop in zip(
-                self.sources, self._starts[:-1], self._starts[1:], strict=True
-            )
+    def config_of(self, row: int) -> ExampleConfig:
+        """What rows on this row's grid share."""
+        if self._grids is None:
+            return self.config
+        return self.config.on_grid_of(self.config.grids[self._grids[row]])
+
+    def by_grid(self) -> list[Int[np.ndarray, " rows"]]:
+        """The rows on each grid, ascending; of one grid, all."""
+        if self._grids is None:
+            return [np.arange(len(self))]
+        every = [np.flatnonzero(self._grids == number) for number in range(len(self.config.grids))]
+        return [rows for rows in every if len(rows)]
+
+    def batches(self, seed: int, size: int) -> grain.MapDataset:
+        """Row numbers of each batch, without end and by random access: a function of the seed."""
+        if self._grids is None:
+            starts = zip(self._starts[:-1], self._starts[1:], strict=True)
+            orders = [grain.MapDataset.range(*ends) for ends in starts]
+            return self._shuffled(orders, self.shares, seed).batch(size, drop_remainder=True)
+        of_grids, weights = [], []
+        for rows in self.by_grid():
+            parts = np.split(rows, np.searchsorted(rows, self._starts[1:-1]))
+            counts = np.array([len(part) for part in parts])
+            # Of each source as much as of its rows is here.
+            part_shares = self.shares * counts / np.diff(self._starts)
+            orders = [grain.MapDataset.source(part) for part in parts]
+            mixed = self._shuffled(orders, part_shares, seed, f"@{self._grids[rows[0]]}")
+            of_grids.append(mixed.batch(size, drop_remainder=True))
+            weights.append(float(part_shares.sum()))
+        return _mixed(of_grids, weights)
+
+    def _shuffled(
+        self,
+        orders: Sequence[grain.MapDataset],
+        weights: Float[np.ndarray, " sources"],
+        seed: int,
+        of_grid: str = "",
+    ) -> grain.MapDataset:
+        """The sources' rows (of some none), each permuted again and again, mixed."""
+        # Grain shuffles epoch e with seed + e: spread the seeds, or run 1 repeats run 0 an epoch
+        # late.
+        endless = [
+            order.shuffle(seed=_spread(seed, source.name + of_grid)).repeat()
+            for source, order in zip(self.sources, orders, strict=True)
+            if len(order)
         ]
-        return orders[0] if len(orders) == 1 else grain.MapDataset.mix(orders, self.shares.tolist())
+        return _mixed(endless, [float(weight) for weight in weights if weight])
+
+
+def _mixed(parts: Sequence[grain.MapDataset], weights: Sequence[float]) -> grain.MapDataset:
+    return parts[0] if len(parts) == 1 else grain.MapDataset.mix(parts, weights)
 
 
 def shares(

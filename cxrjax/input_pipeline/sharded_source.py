@@ -22,6 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from array_record.python.array_record_module import ArrayRecordReader
+from jaxtyping import Int32
 
 from cxrjax.errors import UserError, first_line
 from cxrjax.files import read_json_object, replace_text
@@ -258,6 +259,19 @@ class ShardedSource:
         for position in range(self._chosen):
             (index,) = _read(self._positions, position, position + 1)
             yield index, self.record(index)
+
+    def image_sizes(self) -> Int32[np.ndarray, "elements 2"]:
+        """(height, width) of each element's image."""
+        chosen = np.fromfile(self._folder / "positions", _INDEX)
+        firsts = chosen[np.fromfile(self._folder / "starts", _INDEX)[:-1]]
+        found = []
+        for shard, end in zip(self._shards, self._ends, strict=True):
+            path = self._file(shard, "parquet")
+            table = pq.read_table(path, columns=["height", "width"], use_threads=False)
+            here = firsts[(firsts >= end - shard["questions"]) & (firsts < end)]
+            rows = here - (end - shard["questions"])
+            found.append(np.stack([table[name].to_numpy()[rows] for name in table.column_names], 1))
+        return np.concatenate(found).astype(np.int32)
 
     def __getstate__(self) -> dict[str, Any]:
         opened = ("_positions", "_starts", "_readers")

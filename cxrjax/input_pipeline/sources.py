@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
+from jaxtyping import Int32
 
 from cxrjax.border.foreign_files import raw_lines
 from cxrjax.errors import UserError
@@ -70,6 +71,10 @@ class QuestionSource(Protocol):
         """(position, record) of all, in the order of the elements."""
         ...
 
+    def image_sizes(self) -> Int32[np.ndarray, "elements 2"]:
+        """(height, width) of each element's image, zeros where its record does not tell."""
+        ...
+
 
 class RecordSource:
     """Questions grouped by image, read from the file when they are asked for.
@@ -118,6 +123,7 @@ class RecordSource:
     def _scan(self) -> None:
         """Fills the index."""
         starts, lengths, lines, images = array("q"), array("q"), array("q"), array("q")
+        sizes = array("i")
         numbers: dict[tuple[str, ...], int] = {}
         digest = hashlib.sha256()
         start = 0
@@ -130,9 +136,11 @@ class RecordSource:
                     starts.append(start)
                     lengths.append(len(line))
                     lines.append(number)
+                    sizes.extend(record.image_hw or (0, 0))
                 start += len(line)
         self._starts, self._lengths, self._lines = map(np.asarray, (starts, lengths, lines))
         self._images = np.asarray(images)
+        self._sizes = np.asarray(sizes, np.int32).reshape(-1, 2)
         self.sha256 = digest.hexdigest()
 
     def _group(self) -> None:
@@ -219,6 +227,10 @@ class RecordSource:
         for indices in self._elements:
             for index in indices:
                 yield index, self.record(index)
+
+    def image_sizes(self) -> Int32[np.ndarray, "elements 2"]:
+        """(height, width) of each element's image, zeros where its record does not tell."""
+        return self._sizes[[indices[0] for indices in self._elements]]
 
     def __getstate__(self) -> dict:
         return {**self.__dict__, "_descriptor": None}

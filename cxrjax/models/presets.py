@@ -399,6 +399,20 @@ class VLMConfig:
             raise ValueError(f"{vision.num_tokens:,} tokens an image, and it is made for {most:,}")
         return dataclasses.replace(self, vision=vision)
 
+    def of_batch(self, images: Any) -> "VLMConfig":
+        """The same model for images of these images' size.
+
+        Args:
+            images: [..., H, W, 3]; features [B, N, V], and None, are of its own size.
+
+        Raises:
+            ValueError: as `for_images`.
+        """
+        if self.vision is None or images is None or images.ndim == 3:
+            return self
+        size = tuple(images.shape[-3:-1])
+        return self if size == self.vision.image_hw else self.for_images(*size)
+
 
 def _in_tiles(vision: VisionConfig, height: int, width: int) -> VisionConfig:
     """The tower for images of whole tiles; of one alone, as it is published."""

@@ -74,7 +74,6 @@ class VisionAttention(nnx.Module):
         self.attention = attention
         self.num_heads = config.num_heads
         self.turns = config.kind == "gemma4"
-        self.columns = config.patch_grid[1]
         width, head_dim = config.width, config.width // config.num_heads
         self.q_proj = _linear(config, width, width, rngs)
         self.k_proj = _linear(config, width, width, rngs)
@@ -85,8 +84,9 @@ class VisionAttention(nnx.Module):
         self.v_norm = nnx.data(RMSNorm(head_dim, scaled=False) if self.turns else None)
 
     def __call__(
-        self, x: Float[Array, "B N D"], dropout: TokenDropout | None
+        self, x: Float[Array, "B N D"], dropout: TokenDropout | None, columns: int
     ) -> Float[Array, "B N D"]:
+        """Args: columns: of the image's patches."""
         rows, length, width = x.shape
         drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
 
@@ -98,7 +98,7 @@ class VisionAttention(nnx.Module):
         v = heads(self.v_proj(x, drop("v_proj")))
         if self.q_norm is not None and self.k_norm is not None and self.v_norm is not None:
             q, k, v = self.q_norm(q), self.k_norm(k), self.v_norm(v)
-            q, k = (_by_row_and_column(y, self.columns) for y in (q, k))
+            q, k = (_by_row_and_column(y, columns) for y in (q, k))
         else:
             q = q * q.shape[-1] ** -0.5
         if self.attention == "dense":
@@ -246,7 +246,7 @@ class VisionBlock(nnx.Module):
     def __call__(
         self, x: Float[Array, "B N D"], dropout: TokenDropout | None, *parts: Any
     ) -> Float[Array, "B N D"]:
-        """Args: parts: `windows` and `is_local` of `WindowedAttention`; else none."""
+        """Args: parts: what the attention is given besides."""
         attended = self.attn(self.norm1(x), dropout, *parts)
         if self.attn_scale is not None and self.mlp_scale is not None:
             x = x + self.attn_scale[...].astype(x.dtype) * attended
@@ -376,9 +376,11 @@ class VisionTower(nnx.Module):
         if self.pre_norm is not None:
             x = self.pre_norm(x)
 
+        columns = self.config.patch_grid[1]
+
         def apply(layer: VisionBlock, x: Array, index: Int[Array, ""]) -> tuple[Array, None]:
             noise = dropout.fold_in(salt("vision")).fold_in(index) if dropout else None
-            return layer(x, noise), None
+            return layer(x, noise, columns), None
 
         layers = self.layers
         if self.config.skip_last and isinstance(layers, nnx.List):

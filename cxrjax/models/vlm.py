@@ -1,5 +1,6 @@
 """PaliGemma, MedGemma, Gemma 4, LLaVA and Qwen-VL: images and questions in, hidden states out."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -128,6 +129,18 @@ class VLM(nnx.Module):
         )
         self.box_head: Any = nnx.data(None)  # an auxiliary, see BoxHead in layers.py
 
+    def of_batch(self, images: Any) -> "VLM":
+        """The same parameters for images of these images' size (`VLMConfig.of_batch`)."""
+        sizes = self.config.of_batch(images)
+        if sizes is self.config:
+            return self
+        model = copy.copy(self)
+        model.config = sizes
+        if self.vision is not None and sizes.vision is not None:
+            model.vision = copy.copy(self.vision)
+            model.vision.config = sizes.vision
+        return model
+
     def encode_images(
         self, images: Array, dropout: TokenDropout | None = None
     ) -> Float[Array, "B N D"]:
@@ -182,6 +195,7 @@ class VLM(nnx.Module):
         Args:
             images: uint8, or floats in [-1, 1], [B, H, W, 3].
         """
+        self = self.of_batch(images)
         config = self.config.vision
         if config is None or self.vision is None:
             raise ValueError("this model has no vision tower: it takes no images")
@@ -231,6 +245,7 @@ class VLM(nnx.Module):
         Returns:
             Entry a predicts `answer_tokens[..., a]`: entry 0 stands on the last prompt token.
         """
+        self = self.of_batch(images)
         rows, questions, num_answer = answer_tokens.shape
         num_prefix = prefix_tokens.shape[2]
         num_slots = num_prefix + num_answer
@@ -309,6 +324,7 @@ class VLM(nnx.Module):
             The hidden state that predicts the first answer token, [B, Q, D], and the state for
             `decode_step` with room for `max_answer` tokens.
         """
+        self = self.of_batch(images)
         rows, questions, num_prefix = prefix_tokens.shape
         tokens, mask = prefix_tokens, prefix_mask
         embedded, context = self._context(rows, images, context_tokens, context_mask, None)

@@ -26,6 +26,7 @@ from collections.abc import Iterator
 from typing import Literal, get_args
 
 import numpy as np
+from jaxtyping import Int32
 from PIL import Image, ImageFilter
 
 from cxrjax.errors import UserError
@@ -154,6 +155,10 @@ class OtherImages:
     def records(self) -> Iterator[tuple[int, QARecord]]:
         """(position, record) of all, in the order of the elements."""
         return self._source.records()
+
+    def image_sizes(self) -> Int32[np.ndarray, "elements 2"]:
+        """(height, width) of each element's own image."""
+        return self._source.image_sizes()
 
 
 class StandInImages:

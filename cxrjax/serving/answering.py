@@ -139,7 +139,7 @@ class Answering:
         self._model, self._wish = model, wish
         self._record = question.record(pictures)
         tokens = _prompt(model, self._record)
-        self.prompt_tokens = len(tokens) + model.context_tokens
+        self.prompt_tokens = len(tokens) + model.image_tokens(images.pixels)
         self._heard: asyncio.Queue[TokenEvent | Ending] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
         self._events: list[TokenEvent] = []

@@ -28,6 +28,7 @@ from starlette.routing import Route
 
 from cxrjax.border.json_text import parse_object
 from cxrjax.errors import ForeignError
+from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.serving.answering import Answering, AskedQuestion, Wish
 from cxrjax.serving.chat import ChatRequest, ChatResponse, checked, read_request
 from cxrjax.serving.engine import Engine, SeenImages
@@ -215,13 +216,16 @@ class ModelServer:
                 "messages",
             )
 
-        def read(uri: str, number: int) -> UploadedImage:
-            return self.uploads.read(data_of(uri, f"image {number}"), model.examples, who)
+        def read(uri: str, number: int, examples: ExampleConfig) -> UploadedImage:
+            return self.uploads.read(data_of(uri, f"image {number}"), examples, who)
 
-        pictures = [
-            await anyio.to_thread.run_sync(read, uri, number, limiter=self._decoders)
-            for number, uri in enumerate(uris, 1)
-        ]
+        examples = model.examples
+        pictures: list[UploadedImage] = []
+        for number, uri in enumerate(uris, 1):
+            pictures.append(
+                await anyio.to_thread.run_sync(read, uri, number, examples, limiter=self._decoders)
+            )
+            examples = examples.on_grid_of(pictures[0].size)  # for both
         return pictures, seen_images(pictures, model.examples, who, model.adapter)
 
     def _submit(self, client: object, answers: Sequence[Answering]) -> None:

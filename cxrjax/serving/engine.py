@@ -290,4 +290,4 @@ class Engine:
 
 
 def _bytes_of(context: ReadImages) -> int:
-    return sum(leaf.nbytes for leaf in jax.tree.leaves(context))
+    return sum(leaf.nbytes for leaf in jax.tree.leaves(context._replace(image_hw=None)))

@@ -21,6 +21,7 @@ from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.models import VLM, apply_lora, partition
 from cxrjax.models.partition import path_of
 from cxrjax.models.peft import ADAPTER_CONFIG, LOC_DELTA, adapter_parameters, read_peft
+from cxrjax.models.presets import VLMConfig
 from cxrjax.runners.own_model import OwnModel, open_model
 from cxrjax.scoring.conformal import Margins
 from cxrjax.serving.mixed_lora import AdapterParts, adapter_parts, mix_adapters
@@ -49,7 +50,7 @@ class NamedModel:
         free: it has none.
         forms: where the grammars of `FORMS` begin, and the fewest tokens of their answers.
         adapter: its number; 0: none.
-        context_tokens: of an image.
+        sizes: of the model.
         margins: by which its boxes are made wider; None: as they are.
     """
 
@@ -62,13 +63,20 @@ class NamedModel:
     forms: Mapping[str, tuple[int, int]]
     shortest: int
     adapter: int
-    context_tokens: int
+    sizes: VLMConfig
     margins: Margins | None = None
 
     @property
     def needs_finding(self) -> bool:
         """Whether it can only be asked about one finding by name."""
         return PROMPTS[self.examples.prompt].needs_finding
+
+    def image_tokens(self, pixels: np.ndarray) -> int:
+        """Tokens of an image [H, W, 3], or of several [n, H, W, 3]."""
+        several = pixels.reshape(-1, *pixels.shape[-3:])
+        vision = self.sizes.of_batch(several).vision
+        assert vision is not None
+        return len(several) * vision.num_tokens
 
     def encoder(self) -> QuestionEncoder:
         """Records to prompts."""
@@ -161,8 +169,6 @@ def _serve(
         form: (start, int(joined.shortest[start]))
         for form, start in zip(FORMS, starts[-len(FORMS) :], strict=True)
     }
-    vision = model.config.vision
-    assert vision is not None
     images = 2 if first.examples.earlier_images else 1
     by_name = {}
     for number, ((name, opened), grammar_number) in enumerate(zip(models, numbers, strict=True)):
@@ -178,12 +184,12 @@ def _serve(
             forms=of_forms,
             shortest=0 if grammar_number is None else int(joined.shortest[start]),
             adapter=number,
-            context_tokens=images * vision.num_tokens,
+            sizes=model.config,
             margins=margins if number == 0 else None,
         )
     strategy, _ = _decoding_of(first)
     longest = max(one.strategy.max_answer_tokens for one in by_name.values())
-    shapes = Shapes(slots, buckets, longest, images)
+    shapes = Shapes(slots, buckets, longest, images, first.examples.grids)
     programs = Programs(
         model,
         shapes,
@@ -286,6 +292,7 @@ def _check_alike(folder: Path, base: OwnModel, other: OwnModel) -> None:
         base.generator.model.config,
         other.generator.model.config,
     )
+    pairs["the sizes of images (model.preset)"] = (base.examples.grids, other.examples.grids)
     pairs["decoding.boxes"] = (ours.decoding.boxes, theirs.decoding.boxes)
     pairs["data.earlier_images"] = (ours.data.earlier_images, theirs.data.earlier_images)
     stops = (_decoding_of(base)[0].stop_ids, _decoding_of(other)[0].stop_ids)

@@ -10,6 +10,7 @@ layer; else it is the tower's features, and the decoder reads them anew with eac
 """
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -46,12 +47,14 @@ class Shapes:
         buckets: lengths that questions are padded to, ascending.
         max_answer: tokens of the longest answer, the one that ends it included.
         images: that a question is asked of, 1 or 2.
+        grids: (height, width) that images come in, where there are several.
     """
 
     slots: int
     buckets: tuple[int, ...]
     max_answer: int
     images: int = 1
+    grids: tuple[tuple[int, int], ...] = ()
 
     @property
     def widths(self) -> tuple[int, ...]:
@@ -123,11 +126,13 @@ class ReadImages(NamedTuple):
         layers: keys and values of each layer; empty where the decoder reads it with the question.
         features: the tower's; None where there are layers.
         mask: which tokens are there, where two images have room.
+        image_hw: (height, width) that was read; None within a program.
     """
 
     layers: list[tuple[Array, Array]]
     features: Array | None
     mask: Array | None
+    image_hw: tuple[int, int] | None = None
 
 
 class Programs:
@@ -179,7 +184,9 @@ class Programs:
         slots, context = self._empty_slots(), self._empty_context()
         self._slots_at = self._places(slots)
         self._context = jax.jit(self._context_impl, out_shardings=self._places(context))
-        self._admit = jax.jit(self._admit_impl, donate_argnums=1, out_shardings=self._slots_at)
+        self._admit = jax.jit(
+            self._admit_impl, static_argnums=0, donate_argnums=2, out_shardings=self._slots_at
+        )
         self._step = jax.jit(
             self._step_impl, donate_argnums=1, out_shardings=(self._slots_at, self._whole)
         )
@@ -229,7 +236,9 @@ class Programs:
         slots = self.shapes.slots
         context = self._empty_context()
         asked = self._arguments(SlotRequest(np.zeros(1, np.int32)))
-        state = jax.eval_shape(self._read_impl, self._params, context, *asked[:2], asked[-1])
+        assert self.config.vision is not None
+        read = functools.partial(self._read_impl, self.config.vision.image_hw)
+        state = jax.eval_shape(read, self._params, context, *asked[:2], asked[-1])
 
         def room(of_one: Any, length: int | None = None) -> Any:
             shape = of_one.shape
@@ -250,8 +259,8 @@ class Programs:
             prefix_mask=np.zeros((slots, 1, self.shapes.buckets[-1]), bool),
             next_position=room(state.decode.next_position),
             context_mask=None
-            if state.decode.context_mask is None
-            else room(state.decode.context_mask),
+            if state.decode.context_mask is None and not self.shapes.grids
+            else np.zeros((slots, layers[0].context_k.shape[2]), bool),
         )
         writing = jax.tree.map(room, _without_cache(state))._replace(decode=decode)
 
@@ -279,7 +288,9 @@ class Programs:
         """
         second, which = np.array([has_second]), np.array([adapter], np.int32)
         with mesh_of_kernels(self._mesh):
-            return self._context(self._params, images[None], second, which)
+            read = self._context(self._params, images[None], second, which)
+        height, width = images.shape[-3:-1]
+        return read._replace(image_hw=(height, width))
 
     def admit(
         self, state: SlotState, slot: int, context: ReadImages, asked: SlotRequest
@@ -290,8 +301,9 @@ class Programs:
             ValueError: the prompt is longer than any bucket.
         """
         arguments = self._arguments(asked)
+        image_hw, context = context.image_hw, context._replace(image_hw=None)
         with mesh_of_kernels(self._mesh):
-            return self._admit(self._params, state, context, np.int32(slot), *arguments)
+            return self._admit(image_hw, self._params, state, context, np.int32(slot), *arguments)
 
     def step(
         self, state: SlotState, alive: Bool[np.ndarray, " n"], wants_top: bool
@@ -310,9 +322,11 @@ class Programs:
     def warm_up(self) -> SlotState:
         """Compiles everything; slots to begin with."""
         state = self.new_slots()
-        context = self.read_images(self._empty_images()[0][0])
-        for length in self.shapes.buckets:
-            state = self.admit(state, 0, context, SlotRequest(np.zeros(length, np.int32)))
+        largest = self._empty_images()[0][0]
+        for height, width in self.shapes.grids or (largest.shape[-3:-1],):
+            context = self.read_images(np.zeros((*largest.shape[:-3], height, width, 3), np.uint8))
+            for length in self.shapes.buckets:
+                state = self.admit(state, 0, context, SlotRequest(np.zeros(length, np.int32)))
         for width in self.shapes.widths:
             state, _ = self.step(state, np.zeros(width, bool), False)
         return state
@@ -348,16 +362,17 @@ class Programs:
             np.array([asked.adapter], np.int32),
         )
 
-    def _contexts_of(self, has_second: Array) -> tuple[Any, Any]:
+    def _contexts_of(self, model: VLM, has_second: Array) -> tuple[Any, Any]:
         if self.shapes.images == 1:
             return None, None
-        return context_of_two(self.config, has_second)
+        return context_of_two(model.config, has_second)
 
     def _context_impl(
         self, params: Any, images: Array, has_second: Array, adapter: Array
     ) -> ReadImages:
         model, blocks = self._model(params, adapter)
-        tokens, mask = self._contexts_of(has_second)
+        model = model.of_batch(images)
+        tokens, mask = self._contexts_of(model, has_second)
         if not self.keeps_layers:
             several = images.reshape(-1, *images.shape[-3:])
             features = model.image_features(several)
@@ -368,18 +383,25 @@ class Programs:
         return ReadImages(layers, None, mask)
 
     def _read_impl(
-        self, params: Any, context: ReadImages, tokens: Array, mask: Array, adapter: Array
+        self,
+        image_hw: tuple[int, int],
+        params: Any,
+        context: ReadImages,
+        tokens: Array,
+        mask: Array,
+        adapter: Array,
     ) -> Writing:
         """A question behind its context, as a row that is about to be written."""
         model, blocks = self._model(params, adapter)
+        model = model.of_batch(jax.ShapeDtypeStruct((1, *image_hw, 3), jnp.uint8))
         room = self.shapes.max_answer
         if self.keeps_layers:
-            of_two = self._contexts_of(jnp.ones(1, bool))[0]
+            of_two = self._contexts_of(model, jnp.ones(1, bool))[0]
             hidden, decode = model.read_questions(
                 blocks, context.layers, tokens, mask, room, context.mask, of_two
             )
         else:
-            of_two = self._contexts_of(jnp.ones(1, bool))[0]
+            of_two = self._contexts_of(model, jnp.ones(1, bool))[0]
             hidden, decode = model.prefill(
                 context.features, tokens, mask, room, of_two, context.mask, blocks
             )
@@ -388,6 +410,7 @@ class Programs:
 
     def _admit_impl(
         self,
+        image_hw: tuple[int, int],
         params: Any,
         state: SlotState,
         context: ReadImages,
@@ -402,7 +425,7 @@ class Programs:
         free: Array,
         adapter: Array,
     ) -> SlotState:
-        read = self._read_impl(params, context, tokens, mask, adapter)
+        read = self._read_impl(image_hw, params, context, tokens, mask, adapter)
         longest = self.shapes.buckets[-1]
         missing = longest - tokens.shape[-1]
 
@@ -422,11 +445,17 @@ class Programs:
             )
 
         old, new = state.writing.decode, read.decode
+        present = new.context_mask
+        if old.context_mask is not None:
+            # A context on a smaller grid ends before its room does.
+            length = new.layers[0].context_k.shape[2]
+            present = jnp.ones((1, length), bool) if present is None else present
+            present = jnp.pad(present, [(0, 0), (0, old.context_mask.shape[1] - length)])
         decode = old._replace(
             layers=[put_layer(*each) for each in zip(old.layers, new.layers, strict=True)],
             prefix_mask=put(old.prefix_mask, jnp.pad(mask, [(0, 0), (0, 0), (missing, 0)])),
             next_position=put(old.next_position, new.next_position),
-            context_mask=jax.tree.map(put, old.context_mask, new.context_mask),
+            context_mask=jax.tree.map(put, old.context_mask, present),
         )
         read = read._replace(grammar=read.grammar._replace(node=start))
         writing = jax.tree.map(put, _without_cache(state.writing), _without_cache(read))

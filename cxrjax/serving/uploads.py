@@ -96,12 +96,13 @@ class Uploads:
             RefusedError: it cannot be decoded, or is too large.
         """
         digest = hashlib.sha256(file.content).digest()
-        key = (who, digest, examples.geometry, examples.image_hw)
+        key = (who, digest, examples.geometry, examples.image_hw, examples.grids)
         known = self._kept.get(key)
         if known is not None:
             return known
         try:
-            picture = UploadedImage(digest, image_size(file), load_image(file, examples))
+            size = image_size(file)
+            picture = UploadedImage(digest, size, load_image(file, examples, image_hw=size))
         except ImageError as error:
             raise RefusedError(400, str(error), "invalid_image", _PARAM) from None
         self._kept.put(key, picture)

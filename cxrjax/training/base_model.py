@@ -28,7 +28,7 @@ from cxrjax.models.presets import (
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import store
 from cxrjax.training.config import FROM_BASE, ExperimentConfig, flatten
-from cxrjax.training.config_file import at_size, find_preset, is_from_base, typed_config
+from cxrjax.training.config_file import at_size, find_preset, grids_of, is_from_base, typed_config
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import CONFIG_FILE, write_json
 
@@ -126,7 +126,7 @@ def model_sizes(config: ExperimentConfig) -> VLMConfig:
     size = config.model.preset.partition("@")[2]
     directory = base_directory(config)
     described = read_model_json(directory)
-    if described["preset"] != FROM_BASE:
+    if not is_from_base(described["preset"]):
         return at_size(find_preset(described["preset"]), size)
     try:
         sizes = described["sizes"]
@@ -207,7 +207,8 @@ def save_base(
     values = flatten(config.to_json())
     described = {name: values[key] for name, key in _MODEL_KEYS.items()}
     if carries:
-        described |= {"preset": FROM_BASE, "sizes": dataclasses.asdict(sizes)}
+        several = "" if len(grids_of(config.model.preset)) < 2 else config.model.preset
+        described |= {"preset": several or FROM_BASE, "sizes": dataclasses.asdict(sizes)}
     # Last, since it is what makes the directory a base.
     write_json(
         directory / MODEL_FILE,

@@ -51,7 +51,8 @@ class ModelConfig:
     """The group `model`."""
 
     # The sizes of everything: a name in cxrjax.models.PRESETS, or 'from_base': the base's own. Of
-    # Qwen-VL '@HEIGHTxWIDTH' behind it has images of other pixels: 'qwen3_vl_4b@576x448'.
+    # Qwen-VL, Gemma 4 and InternVL '@HEIGHTxWIDTH' behind it has images of other pixels, and of
+    # several each image has the nearest: 'qwen3_vl_4b@512x512,576x448' (docs/weights.md).
     preset: str = "tiny"
     # 'checkpoint': from `init_from`; 'random': from training.seed.
     init: Literal["checkpoint", "random"] = "checkpoint"

@@ -200,8 +200,15 @@ def is_from_base(preset: str) -> bool:
     return preset.partition("@")[0] == FROM_BASE
 
 
+def grids_of(preset: str) -> tuple[tuple[int, int], ...]:
+    """(height, width) of each of the sizes of images that `model.preset` names, if any."""
+    sizes = preset.partition("@")[2]
+    height_width = [size.split("x") for size in sizes.split(",") if sizes]
+    return tuple((int(height), int(width)) for height, width in height_width)
+
+
 def find_preset(name: str) -> VLMConfig:
-    """`PRESETS[name]`, for images of the size behind an '@' where there is one.
+    """`PRESETS[name]`, for images of the sizes behind an '@' where there are any.
 
     Raises:
         UserError: no such preset; suggests the nearest. A size that it cannot have.
@@ -215,7 +222,8 @@ def find_preset(name: str) -> VLMConfig:
 
 
 def at_size(sizes: VLMConfig, size: str) -> VLMConfig:
-    """Sizes for images of "HEIGHTxWIDTH" pixels; for those of its own where that is empty.
+    """Sizes for images of "HEIGHTxWIDTH" pixels, of several ("...,...") for those with the most
+    tokens; for those of its own where that is empty.
 
     Raises:
         UserError: it is no size, or none that the model can have.
@@ -223,9 +231,12 @@ def at_size(sizes: VLMConfig, size: str) -> VLMConfig:
     if not size:
         return sizes
     try:
-        if not re.fullmatch(r"\d{1,5}x\d{1,5}", size):
-            raise ValueError("expected one HEIGHTxWIDTH, since a run has one grid for all images")
-        return sizes.for_images(*map(int, size.split("x")))
+        if not re.fullmatch(r"\d{1,5}x\d{1,5}(,\d{1,5}x\d{1,5})*", size):
+            raise ValueError("expected HEIGHTxWIDTH, or several with commas")
+        grids = grids_of(f"@{size}")
+        if len(set(grids)) < len(grids):
+            raise ValueError("expected different ones")
+        return max((sizes.for_images(*grid) for grid in grids), key=lambda each: each.num_context)
     except ValueError as error:
         raise UserError(
             f"model.preset: images of {size!r} pixels: {error}; such as 'qwen3_vl_4b@576x448'"

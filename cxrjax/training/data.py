@@ -7,7 +7,7 @@ pixels 2.4 MB).
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from jax.sharding import Mesh
 
 from cxrjax.codecs import get_codec
 from cxrjax.codecs.frames import InputPixels
+from cxrjax.codecs.medgemma import Qwen25VlInput
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import fetch_whole
 from cxrjax.errors import UserError
@@ -39,6 +40,7 @@ from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shards import is_sharded
 from cxrjax.training.base_model import model_sizes
 from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.config_file import grids_of
 from cxrjax.training.preference_pairs import read_pair_ids
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import storage_errors
@@ -268,14 +270,15 @@ def example_config(config: ExperimentConfig) -> ExampleConfig:
             "about images; use a model with a vision tower"
         )
     frame = get_codec(data.codec).frame
-    height, width = vision.image_hw
-    if isinstance(frame, InputPixels) and frame.image_hw != (height, width):
+    grids = grids_of(config.model.preset) or (vision.image_hw,)
+    if isinstance(frame, InputPixels) and set(frame.grids) != set(grids):
         raise UserError(
-            f"data.codec={data.codec!r} counts pixels of an input of "
-            f"{' x '.join(map(str, frame.image_hw))}, and the model's has {height} x {width}; set "
-            f"'qwen2.5_vl_{height}x{width}', or a codec that counts otherwise, such as 'qwen3_vl'"
+            f"data.codec={data.codec!r} counts pixels of an input of {_sizes_text(frame.grids)}, "
+            f"and the model's has {_sizes_text(grids)}; set "
+            f"{Qwen25VlInput(*grids).name!r}, or a codec that counts otherwise, such as 'qwen3_vl'"
         )
     return ExampleConfig(
+        grids=grids if len(grids) > 1 else (),
         image_size=vision.image_size,
         image_width=vision.image_width,
         codec=data.codec,
@@ -290,6 +293,10 @@ def example_config(config: ExperimentConfig) -> ExampleConfig:
         too_long=data.too_long,
         earlier_images=data.earlier_images,
     )
+
+
+def _sizes_text(grids: Sequence[tuple[int, int]]) -> str:
+    return " or ".join(f"{height} x {width}" for height, width in grids)
 
 
 def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:

@@ -592,7 +592,9 @@ def _say_nothing(line: str) -> None:
 def _shape_text(batch: Batch) -> str:
     images, questions, prefix = batch.prefix_tokens.shape
     answer = batch.answer_tokens.shape[-1]
-    return f"{images} images x {questions} questions of {prefix} + {answer} tokens"
+    height, width = batch.images.shape[-3:-1]
+    size = "" if height == width or batch.images.ndim == 3 else f" ({height} x {width})"
+    return f"{images} images{size} x {questions} questions of {prefix} + {answer} tokens"
 
 
 def _number(value: Any) -> float | None:

@@ -258,7 +258,8 @@ def _contexts(model: AnswerModel, batch: Batch) -> dict[str, Any]:
         return {}
     if not isinstance(model, VLM):
         raise TypeError(f"{type(model).__name__} takes one image a row, and the batch has two")
-    tokens, mask = context_of_two(model.config, jnp.asarray(batch.has_earlier))
+    sizes = model.config.of_batch(batch.images)
+    tokens, mask = context_of_two(sizes, jnp.asarray(batch.has_earlier))
     return {"context_tokens": tokens, "context_mask": mask}
 
 

@@ -155,8 +155,9 @@ class StepFlops:
         self._processes = processes
         route = config.box_route
         self._loc_loss = route == "loc"
-        # Shape of a batch -> (operations without any answer token, what each of those adds).
-        self._known: dict[BatchShape, tuple[float, float]] = {}
+        # Shapes of a batch, and of its images -> (operations without any answer token, what each
+        # of those adds).
+        self._known: dict[tuple[BatchShape, tuple[int, ...]], tuple[float, float]] = {}
 
     def of(self, batch: Batch, answer_tokens: int) -> float | None:
         """Operations of the step over all processes; None where the model is no VLM.
@@ -179,11 +180,13 @@ class StepFlops:
             from_features=batch.images.ndim == 3,
             two_images=batch.has_earlier is not None,
         )
-        if shape not in self._known:
+        known = (shape, batch.images.shape)
+        if known not in self._known:
+            model = self._model.of_batch(batch.images)
             without, with_one = (
                 total(
                     step_flops(
-                        self._model,
+                        model,
                         self._config.trainable,
                         dataclasses.replace(shape, answer_tokens=count),
                         remat=recomputes(self._config.model.remat),
@@ -192,8 +195,8 @@ class StepFlops:
                 ).model
                 for count in (0, 1)
             )
-            self._known[shape] = (without, with_one - without)
-        fixed, each = self._known[shape]
+            self._known[known] = (without, with_one - without)
+        fixed, each = self._known[known]
         return fixed + each * answer_tokens * self._processes
 
 

@@ -24,6 +24,7 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Float, Int
 
 from cxrjax.codecs import get_codec
+from cxrjax.codecs.frames import InputPixels
 from cxrjax.decoding.generate import answer_batch
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.distributed import hosts
@@ -383,6 +384,12 @@ def check_policy(config: ExperimentConfig) -> None:
         raise UserError(
             "data.prompt or a source's is a format '_listed', whose noise rewards would take for "
             "boxes; set the one without '_listed'"
+        )
+    frame = get_codec(config.data.codec).frame
+    if isinstance(frame, InputPixels) and len(frame.grids) > 1:
+        raise UserError(
+            f"data.codec={config.data.codec!r}: rewards read boxes without knowing which of these "
+            "inputs an image has; name one size in model.preset and here, or set 'qwen3_vl'"
         )
     if config.data.earlier_images:
         raise UserError(

@@ -7,12 +7,14 @@ from hypothesis import strategies as st
 
 from cxrjax.boxes import iou
 from cxrjax.codecs import get_codec
-from cxrjax.codecs.resize_rules import RESIZE_RULES, of_one_input
+from cxrjax.codecs.resize_rules import RESIZE_RULES, on_grids
 
-# Beside the published ones, inputs that are not square.
+# Beside the published ones, inputs that are not square, and several of them.
 RULES = RESIZE_RULES | {
-    "qwen2.5_vl_portrait": of_one_input("qwen2.5_vl", 560, 448),
-    "qwen3_vl_landscape": of_one_input("qwen3_vl", 448, 1024),
+    "qwen2.5_vl_portrait": on_grids("qwen2.5_vl", (560, 448)),
+    "qwen3_vl_landscape": on_grids("qwen3_vl", (448, 1024)),
+    "qwen2.5_vl_grids": on_grids("qwen2.5_vl", (448, 448), (560, 448), (448, 560)),
+    "qwen3_vl_grids": on_grids("qwen3_vl", (512, 512), (576, 448), (448, 576)),
 }
 each_family = pytest.mark.parametrize("family", RULES)
 sides = st.integers(1, 5000)

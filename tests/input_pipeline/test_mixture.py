@@ -92,8 +92,8 @@ def test_a_higher_temperature_never_takes_from_the_smallest(sizes, temperature):
 )
 def test_every_stretch_of_a_run_has_its_shares(mixture, weights, temperature, expected):
     mixed = mixture(weights, temperature)
-    order = mixed.order(0)
-    rows = [int(order[position]) for position in range(700)]
+    order = mixed.batches(0, 1)
+    rows = [int(order[position][0]) for position in range(700)]
     taken = collections.Counter()
     for count, row in enumerate(rows, start=1):
         taken[mixed.source_of(row)] += 1
@@ -104,8 +104,8 @@ def test_every_stretch_of_a_run_has_its_shares(mixture, weights, temperature, ex
 
 def test_a_source_gives_each_row_once_before_any_comes_again(mixture):
     mixed = mixture((1.0, 2.0))
-    order = mixed.order(3)
-    rows = [int(order[position]) for position in range(210)]
+    order = mixed.batches(3, 1)
+    rows = [int(order[position][0]) for position in range(210)]
     for source, span in enumerate((range(7), range(7, 10))):
         own = [row for row in rows if mixed.source_of(row) == source]
         passes = [own[i : i + len(span)] for i in range(0, len(own), len(span))]

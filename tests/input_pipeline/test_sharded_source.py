@@ -57,6 +57,13 @@ def sharded(built, tmp_path):
     return write
 
 
+@pytest.mark.parametrize("select", [(), ("view=AP",)])
+def test_sizes_of_images_are_those_of_the_records(sharded, select):
+    source = ShardedSource(sharded(3), "train", questions_per_image=3, select=select)
+    expected = [list(source[element].records[0].image_hw) for element in range(len(source))]
+    assert source.image_sizes().tolist() == expected and len(expected) > 2
+
+
 def elements(source):
     return [[record.question_id for record in source[n].records] for n in range(len(source))]
 

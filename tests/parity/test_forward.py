@@ -79,7 +79,6 @@ def test_vision_features(make_pair, close, kind):
 def test_gemma4_sees_images_that_are_not_square(make_pair, close, kind):
     pair = make_pair(kind)
     height, width, sizes = 16, 40, pair.model.config.for_images(16, 40)
-    model = make_model(sizes, read_parameters(open_checkpoint(pair.directory), sizes))
     shape = (2, height, width, 3)
     images = np.random.default_rng(0).uniform(-1, 1, shape).astype(np.float32)
     patch, (rows, columns) = sizes.vision.patch_size, sizes.vision.patch_grid
@@ -90,7 +89,7 @@ def test_gemma4_sees_images_that_are_not_square(make_pair, close, kind):
         theirs = pair.hf.get_image_features(
             pixel_values=torch.tensor(cut), image_position_ids=torch.tensor(np.stack([places] * 2))
         ).pooler_output
-    close(nnx.jit(lambda m, x: m.encode_images(x))(model, images), np.stack(theirs))
+    close(nnx.jit(lambda m, x: m.encode_images(x))(pair.model, images), np.stack(theirs))
 
 
 @pytest.mark.parametrize("side", ["right", "left"])

@@ -8,10 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from cxrjax.decoding.grammar import join_grammars
 from cxrjax.distributed.meshes import MeshConfig, make_mesh
 from cxrjax.errors import UserError
+from cxrjax.models import PRESETS, VLM
 from cxrjax.models.vlm import context_of_two
 from cxrjax.pages import serving
 from cxrjax.serving.byte_lru import ByteLRU
@@ -117,6 +119,28 @@ def test_a_model_that_is_split_over_devices_answers_alike(share, axes, running):
         engine.submit("a", [jobs[i, q].job])
     for (i, q), one in jobs.items():
         one.wait().check(*(part[q] for part in expected[i]))
+    assert engine.counts.compiled_after_warm_up == 0
+
+
+@pytest.mark.parametrize(
+    ("preset", "share"), [("tiny_qwen", "image"), ("tiny_qwen3", "tower"), ("tiny_gemma4", "image")]
+)
+def test_images_come_on_several_grids(preset, share, running):
+    model = VLM(PRESETS[preset].for_images(128, 64), rngs=nnx.Rngs(2), share=share)
+    prompts, grids = questions(2), ((64, 64), (128, 64), (64, 128))
+    rng = np.random.default_rng(3)
+    images = [rng.integers(0, 256, (*grid, 3)).astype(np.uint8) for grid in grids]
+    expected = [in_batches(model, image, prompts) for image in images]
+    engine = running(make_programs(model, slots=2, buckets=(8,), grids=grids))
+    jobs = {}
+    # A slot has a large context first, then a small one behind which the old one must not be seen.
+    for q, i in np.ndindex(2, 3):
+        i = (i + 1) % 3
+        jobs[i, q] = Heard(images[i], i, SlotRequest(prompts[q], limit=ANSWER))
+        engine.submit("a", [jobs[i, q].job])
+    for (i, q), one in jobs.items():
+        one.wait().check(*(part[q] for part in expected[i]))
+    assert any(len(set(e.token for e in one.events)) > 2 for one in jobs.values())
     assert engine.counts.compiled_after_warm_up == 0
 
 
