@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from cxrjax import predict, train
+from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.training import checkpoint
 from cxrjax.training.data import example_config
@@ -132,3 +133,19 @@ def test_an_image_is_asked_as_by_a_run_of_its_grid_alone(run):
                 assert found[name]["answer_logprob"] == pytest.approx(
                     several[name]["answer_logprob"], abs=1e-4
                 )
+
+
+def test_answers_are_drawn_and_learned_from_on_every_grid(run):
+    flags = [f"--config={run / 'experiment.py'}", f"--workdir={run / 'drawn'}"]
+    keys = {"rl.kind": "rloo", "rl.group_size": 2, "data.codec": "qwen3_vl"}
+    keys |= {"training.steps": 3, "data.validation": None}
+    train.main([*flags, *(f"--config.{key}={value}" for key, value in keys.items())])
+    lines = [json.loads(line) for line in (run / "drawn/metrics.jsonl").read_text().splitlines()]
+    rewards = [line["train/rl/reward"] for line in lines if "train/rl/reward" in line]
+    assert len(rewards) == 3 and np.isfinite(rewards).all()
+
+
+def test_rewards_cannot_tell_which_grid_pixels_are_of(run):
+    flags = [f"--config={run / 'experiment.py'}", f"--workdir={run / 'refused'}"]
+    with pytest.raises(UserError, match="without knowing which of these inputs an image has"):
+        train.main([*flags, "--config.rl.kind=rloo", "--config.rl.group_size=2"])
