@@ -1,5 +1,6 @@
 """`python -m cxrjax.check_records`: every problem by line and field, and a page of true samples."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -15,6 +16,7 @@ import pytest
 from cxrjax import check_records
 from cxrjax.boxes import iou
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline.examples import QuestionEncoder
 from cxrjax.pages import record_check
 from cxrjax.records_io.quality import REASONS
 from cxrjax.training.config_file import load_config
@@ -274,6 +276,8 @@ class _Page(HTMLParser):
         if tag == "rect":
             corners = [float(found[name]) for name in ("x", "y", "width", "height")]
             self.boxes.setdefault(found["class"], []).append(corners)
+        if tag == "svg" and "viewbox" in found:
+            self.size = [float(side) for side in found["viewbox"].split()[2:]] * 2
         if tag == "image":
             self.pictures.append(found["href"])
         self._inside = tag == "pre"
@@ -295,9 +299,9 @@ def test_the_page_shows_what_the_tokens_say(source):
     assert prompt.strip() == "Is there any ILD?"
     assert re.fullmatch(r"Yes, there is ILD at (<loc\d{4}>){4}\s?\.", target)
     assert len(page.pictures) == 1 and page.pictures[0].startswith("data:image/jpeg;base64,")
-    (read,), (true,) = page.boxes["tokens"], page.boxes["record"]
+    read, true = (np.divide(page.boxes[kind][0], page.size) for kind in ("tokens", "record"))
     # Pixels over the image's size; the tokens have 1024 bins of the whole pixels in the text.
-    np.testing.assert_allclose(true, [10.2 / 80, 19.7 / 60, 29.8 / 80, 30.3 / 60], atol=1e-6)
+    np.testing.assert_allclose(true, [10.2 / 80, 19.7 / 60, 29.8 / 80, 30.3 / 60], atol=1e-4)
     np.testing.assert_allclose(read, [10 / 80, 20 / 60, 30 / 80, 30 / 60], atol=2 / 1024)
 
 
@@ -305,12 +309,24 @@ def test_boxes_of_a_letterboxed_image_are_moved_with_it(source, tmp_path):
     (source / "records.jsonl").write_text(json.dumps(record(0)) + "\n")
     config = load_config(CONFIG, ["--config.data.geometry=letterbox"])
     checked = record_check.check_file(source, config, tmp_path / "out")
-    view = record_check.model_view(checked.usable[0], checked.encoder)
-    (box,) = view["boxes"]
-    # 60 x 80 in a square: a border of 10 / 80 above and below.
-    expected = (10 / 80, (20 + 10) / 80, 30 / 80, 30 / 80)
-    np.testing.assert_allclose(list(box.values()), expected, atol=2 / 1024)
-    assert view["lowest_iou"] > 0.95
+    encoder = checked.encoder
+    side = encoder.config.image_size
+    of_its_aspect = ((side, side), (3 * side // 4, side))
+    on_grids = dataclasses.replace(encoder.config, grids=of_its_aspect)
+    for config, size, expected in (
+        # 60 x 80 in a square: a border of 10 / 80 above and below.
+        (encoder.config, of_its_aspect[0], (10 / 80, (20 + 10) / 80, 30 / 80, 30 / 80)),
+        (on_grids, of_its_aspect[1], (10 / 80, 20 / 60, 30 / 80, 30 / 60)),
+    ):
+        encoder = QuestionEncoder(encoder.tokenizer, config)
+        encoded = encoder.encode(checked.usable[0].line.record)
+        asked = dataclasses.replace(checked.usable[0], encoded=encoded)
+        view = record_check.model_view(asked, encoder)
+        ((x, y, width, height),) = (box.values() for box in view["boxes"])
+        assert view["input_hw"] == size
+        found = (x / size[1], y / size[0], width / size[1], height / size[0])
+        np.testing.assert_allclose(found, expected, atol=2 / 1024)
+        assert view["lowest_iou"] > 0.95
 
 
 def test_samples_are_drawn_by_seed_and_number(source):

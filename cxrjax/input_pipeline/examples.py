@@ -126,11 +126,6 @@ class ExampleConfig:
             )
         if self.grids and self.image_hw not in self.grids:
             raise UserError(f"grids are {self.grids}, and {self.image_hw} is none of them")
-        if self.grids and self.features is not None:
-            raise UserError(
-                "data.feature_cache has features of one size of images, and model.preset names "
-                "several; leave one of them out"
-            )
         if self.earlier_images and self.features is not None:
             raise UserError(
                 "data.feature_cache has features of one image a question, and "

@@ -407,13 +407,14 @@ def write_page(check: RecordsCheck, out: Path, count: int, seed: int = 0) -> Pat
 def model_view(usable: Usable, encoder: QuestionEncoder) -> dict[str, Any]:
     """The template's view of a record: nothing of text and boxes that is not in the tokens.
 
-    `boxes` are read from the decoded target, `record_boxes` are where the record has them; both as
-    fractions of the model's input. `lowest_iou` compares them pairwise, None where they are not
-    the same number.
+    `boxes` are read from the decoded target, `record_boxes` are where the record has them; both in
+    pixels of the model's input, of `input_hw`. `lowest_iou` compares them pairwise, None where
+    they are not the same number.
     """
-    record, encoded, config = usable.line.record, usable.encoded, encoder.config
+    record, encoded = usable.line.record, usable.encoded
     assert record.image_hw is not None
     height, width = record.image_hw
+    config = encoder.config.on_grid_of(record.image_hw)
     geometry = image_geometry(height, width, config)
     target = encoder.tokenizer.decode(encoded.answer.tolist())
     codec = get_codec(config.codec)
@@ -430,14 +431,16 @@ def model_view(usable: Usable, encoder: QuestionEncoder) -> dict[str, Any]:
         "prompt": encoder.tokenizer.decode(encoded.prefix.tolist()),
         "target": target,
         "tokens": (len(encoded.prefix), len(encoded.answer)),
-        "boxes": _rectangles(decoded),
-        "record_boxes": _rectangles(true),
+        "input_hw": config.image_hw,
+        "boxes": _rectangles(decoded, config.image_hw),
+        "record_boxes": _rectangles(true, config.image_hw),
         "lowest_iou": lowest,
     }
 
 
-def _rectangles(boxes: np.ndarray) -> list[dict[str, float]]:
+def _rectangles(boxes: np.ndarray, image_hw: tuple[int, int]) -> list[dict[str, float]]:
+    height, width = image_hw
     return [
-        {"x": float(x0), "y": float(y0), "width": float(x1 - x0), "height": float(y1 - y0)}
-        for x0, y0, x1, y1 in boxes
+        {"x": x0, "y": y0, "width": x1 - x0, "height": y1 - y0}
+        for x0, y0, x1, y1 in (boxes * np.array([width, height] * 2)).round(2).tolist()
     ]

@@ -349,13 +349,18 @@ def make_features(
         mesh: that the model is on.
 
     Raises:
-        UserError: the tower trains, or the model has none.
+        UserError: the tower trains, or the model has none or images of several sizes.
     """
     if config.data.feature_cache is None:
         return lambda source: None
     vision = model.config.vision
     if vision is None:
         raise UserError("data.feature_cache: the model has no vision tower")
+    if len(grids_of(config.model.preset)) > 1:
+        raise UserError(
+            f"data.feature_cache keeps features of one size of images, and model.preset="
+            f"{config.model.preset!r} has several; name one, or leave data.feature_cache out"
+        )
     _, trainable, _ = partition(model, config.trainable)
     trained = [path_of(path) for path, _ in nnx.to_flat_state(trainable)]
     trained = [path for path in trained if path.startswith("vision/")]

@@ -149,3 +149,9 @@ def test_rewards_cannot_tell_which_grid_pixels_are_of(run):
     flags = [f"--config={run / 'experiment.py'}", f"--workdir={run / 'refused'}"]
     with pytest.raises(UserError, match="without knowing which of these inputs an image has"):
         train.main([*flags, "--config.rl.kind=rloo", "--config.rl.group_size=2"])
+
+
+def test_features_are_kept_of_one_size_alone(run):
+    flags = [f"--config={run / 'experiment.py'}", f"--workdir={run / 'kept'}"]
+    with pytest.raises(UserError, match="keeps features of one size of images"):
+        train.main([*flags, f"--config.data.feature_cache={run / 'features'}"])
