@@ -22,9 +22,17 @@ import math
 import re
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
+
+FIGURES = {
+    "F1@0.3": "detection/f1@0.3",
+    "recall@0.3": "detection/recall@0.3",
+    "mean IoU": "localization/mean_iou",
+    "balanced accuracy": "vqa/balanced_accuracy",
+    "boxes, normal image": "detection/boxes_per_normal_image",
+}
 
 
 class Ground(NamedTuple):
@@ -35,12 +43,16 @@ class Ground(NamedTuple):
         data: a build, whose held-out questions are asked.
         settings: of every row.
         asked: flags of `predict`.
+        benchmark: that scores the answers.
+        figures: column -> one of its metrics.
     """
 
     config: str
     data: Path
     settings: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
+    benchmark: str = "vindr_cxr_vqa"
+    figures: Mapping[str, str] = FIGURES
 
     def folder(self, steps: int) -> Path:
         """Where runs of so many steps are kept."""
@@ -91,13 +103,6 @@ VARIANTS: dict[str, tuple[str, ...]] = {
     "no_box_loss_absent_0.5": ("training.absent_weight=0.5",),
     "no_box_loss_absent_0.75": ("training.absent_weight=0.75",),
 }
-FIGURES = {
-    "F1@0.3": "detection/f1@0.3",
-    "recall@0.3": "detection/recall@0.3",
-    "mean IoU": "localization/mean_iou",
-    "balanced accuracy": "vqa/balanced_accuracy",
-    "boxes, normal image": "detection/boxes_per_normal_image",
-}
 _FIXED = ("data.validation=None", "data.workers=0")
 _SECONDS = re.compile(r"([0-9.]+) s a step")
 
@@ -130,12 +135,15 @@ def step_seconds(logs: Iterable[Path]) -> float:
     return min(told, default=float("nan"))
 
 
-def score(data: Path, out: Path, names: Sequence[str]) -> dict[str, dict[str, dict[str, float]]]:
+def score(
+    ground: Ground, out: Path, names: Sequence[str]
+) -> dict[str, dict[str, dict[str, float]]]:
     """{variant: {figure: its entry of spread.json}} of what was answered in `out` to the held-out
-    questions of `data`; differences are from the first of the names."""
+    questions of a ground; differences are from the first of the names."""
+    keys = ground.figures.values()
     files = [path for name in names for path in sorted(out.glob(f"{name}.seed*.jsonl"))]
-    command = [sys.executable, "-m", "cxrjax.score", "--benchmark=vindr_cxr_vqa"]
-    command += [f"--references={data}/records/validation.jsonl", "--floors=never"]
+    command = [sys.executable, "-m", "cxrjax.score", f"--benchmark={ground.benchmark}"]
+    command += [f"--references={ground.data}/records/validation.jsonl", "--floors=never"]
     command += [f"--predictions={path}" for path in files] + [f"--out={out}/score"]
     subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
     metrics = json.loads((out / "score/metrics.json").read_text())
@@ -146,12 +154,11 @@ def score(data: Path, out: Path, names: Sequence[str]) -> dict[str, dict[str, di
     found: dict[str, dict[str, dict[str, float]]] = {}
     for name in names:
         if name in spread:
-            found[name] = {key: spread[name]["strict"][key] for key in FIGURES.values()}
+            found[name] = {key: spread[name]["strict"][key] for key in keys}
             continue
         alone = next(path.stem for path in files if path.stem.startswith(f"{name}.seed"))
         found[name] = {
-            key: {"mean": metrics[alone]["strict"][key]["value"], "runs": 1}
-            for key in FIGURES.values()
+            key: {"mean": metrics[alone]["strict"][key]["value"], "runs": 1} for key in keys
         }
         for line in compared:
             key = line["metric"]
@@ -160,13 +167,13 @@ def score(data: Path, out: Path, names: Sequence[str]) -> dict[str, dict[str, di
     return found
 
 
-def table(out: Path, found: dict[str, dict[str, dict[str, float]]]) -> str:
+def table(ground: Ground, out: Path, found: dict[str, dict[str, dict[str, float]]]) -> str:
     """Markdown, a row a variant; behind each figure its difference from the first variant's."""
-    head = ["variant", "seeds", *FIGURES, "seconds a step"]
+    head = ["variant", "seeds", *ground.figures, "seconds a step"]
     lines = [head, ["---"] * len(head)]
     for name, figures in found.items():
-        row = [name, str(figures["detection/f1@0.3"]["runs"])]
-        for key in FIGURES.values():
+        row = [name, str(next(iter(figures.values()))["runs"])]
+        for key in ground.figures.values():
             entry = figures[key]
             told = f"{entry['mean']:.3f}"
             if entry.get("sd") is not None:
@@ -197,7 +204,7 @@ def main() -> None:
                 settings = (f"training.seed={seed}", f"training.steps={flags.steps}")
                 answer(ground, out / f"{name}.seed{seed}", (*settings, *VARIANTS[name]))
     there = [n for n in names if any(out.glob(f"{n}.seed*.jsonl"))]
-    print(table(out, score(ground.data, out, there)))
+    print(table(ground, out, score(ground, out, there)))
 
 
 if __name__ == "__main__":
