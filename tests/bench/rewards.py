@@ -6,12 +6,12 @@ On grafts, after `python -m tests.bench.objectives`, from whose runs without a b
 seed by seed, on the same questions. On lungs, after `make demo`, from data/real_base itself, which
 has learned where they are from the same radiographs for so long that truth teaches it no more.
 
-`rewards` is configs/vindr_rl.py:demo for `--steps` steps; `continued` is
-configs/vindr_lora.py:demo, its rate warmed up and let down anew, for as many of its cheaper steps as
-take the same time, by the least seconds a step that the logs tell. What was trained is kept in runs/rewards (of lungs in
-runs/rewards_lungs); `--set` changes `rewards`, `--out` keeps such a trial apart. Prints strict
-figures on held-out patients, means over seeds, and differences from `continued` with intervals
-over other patients and other seeds.
+`rewards` is configs/vindr_rl.py:demo for `--steps` steps; `continued` is configs/vindr_lora.py's
+`:demo`, its rate warmed up and let down anew, for as many of its cheaper steps as take the same
+time, by the least seconds a step that the logs tell. What was trained is kept in runs/rewards (of
+lungs in runs/rewards_lungs); `--set` changes `rewards`, `--out` keeps such a trial apart. Prints
+strict figures on held-out patients, means over seeds, and differences from `continued` with
+intervals over other patients and other seeds.
 """
 
 import argparse
