@@ -88,10 +88,7 @@ def read_image(path: AnyFile, target: tuple[int, int] | None = None) -> UInt8[np
 
     Args:
         path: the file.
-        target: (height, width) that the image is about to be resized to. A JPEG may then come
-            back at 1/2, 1/4 or 1/8 of its size, at least twice the target on each side, for half
-            the time. Only where that divides height and width without a remainder, so that
-            fractions of the image stay exactly what they are and boxes need no correction.
+        target: as of `read_grey_or_rgb`.
 
     Returns:
         uint8 [height, width, 3], RGB, writable; grey images with three equal channels.
@@ -105,28 +102,39 @@ def read_image(path: AnyFile, target: tuple[int, int] | None = None) -> UInt8[np
 
 
 def read_grey_or_rgb(
-    path: AnyFile, target: tuple[int, int] | None = None
+    path: AnyFile, target: tuple[int, int] | None = None, times: int = 2
 ) -> UInt8[np.ndarray, "h w *channels"]:
     """`read_image`, but [height, width] of a grey image: a third of the work to resize.
 
     A file with colour channels is grey if they are equal in every pixel.
+
+    Args:
+        target: (height, width) that the image is about to be resized to. A JPEG may then come
+            back at 1/2, 1/4 or 1/8 of its size, for half the time. Only where that divides height
+            and width without a remainder, so that fractions of the image stay exactly what they
+            are and boxes need no correction.
+        times: the target that is left at least, on each side. From twice on the resized picture
+            is that of the whole one (off by 2 of 256 levels at most, as measured); of once it
+            is off by 0.8 in the mean and by 21 at most.
     """
     with contextlib.suppress(OSError):  # `_kind` tells what is wrong with it
         path = read_once(path)
     if _kind(path) == "DICOM":
         return read_dicom(path)
-    found = _stored(path, target, as_luma=True) or _stored(path, target, as_luma=False)
+    least = None if target is None else (times * target[0], times * target[1])
+    found = _stored(path, least, as_luma=True) or _stored(path, least, as_luma=False)
     assert found is not None
     turn, stored = found
     return np.ascontiguousarray(_TURNS[turn](stored)) if turn in _TURNS else stored
 
 
 def _stored(
-    path: AnyFile, target: tuple[int, int] | None, *, as_luma: bool
+    path: AnyFile, least: tuple[int, int] | None, *, as_luma: bool
 ) -> tuple[int, UInt8[np.ndarray, "h w *channels"]] | None:
     """How a PNG or JPEG is turned, and its pixels as they are stored.
 
     Args:
+        least: (height, width) that a JPEG must leave as it is displayed; None: all it has.
         as_luma: take a colour JPEG as stored, a channel of brightness and two of colour. Where
             the two are neutral in every pixel, brightness is what red, green and blue all are; most
             radiographs in colour are such pictures, and are read in half the time.
@@ -138,8 +146,8 @@ def _stored(
         turn = _orientation(image)
         if image.format != "PNG":
             size = None
-            if target is not None:
-                size = _reduced(image, target if turn not in _SIDEWAYS else target[::-1])
+            if least is not None:
+                size = _reduced(image, least if turn not in _SIDEWAYS else least[::-1])
             # Files with this marker are of brightness and colours, by its definition.
             as_luma = as_luma and image.mode == "RGB" and "jfif" in image.info
             if size is not None or as_luma:
@@ -325,13 +333,12 @@ def _orientation(image: Image.Image) -> int:
     return Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1)
 
 
-def _reduced(image: ImageFile.ImageFile, target: tuple[int, int]) -> tuple[int, int] | None:
+def _reduced(image: ImageFile.ImageFile, least: tuple[int, int]) -> tuple[int, int] | None:
     """(width, height) of the smallest exact fraction of a JPEG's size that leaves enough."""
     height, width = image.height, image.width
     for factor in (8, 4, 2):
         exact = height % factor == 0 and width % factor == 0
-        # Twice the target, for the resize that follows to antialias from.
-        if exact and height >= 2 * factor * target[0] and width >= 2 * factor * target[1]:
+        if exact and height >= factor * least[0] and width >= factor * least[1]:
             return width // factor, height // factor
     return None
 

@@ -93,16 +93,18 @@ _PREPARATION = 1
 
 @dataclasses.dataclass(frozen=True)
 class ImageCache:
-    """Prepared images of one size and geometry. Can be pickled; threads and hosts may share it.
+    """Images prepared in one way. Can be pickled; threads and hosts may share it.
 
     Attributes:
         directory: of the configuration; others' images are beside ours.
+        image_size, geometry, image_width, jpeg_times: as of `ExampleConfig`.
     """
 
     directory: Path
     image_size: int
     geometry: str
     image_width: int | None = None
+    jpeg_times: int = 2
 
     @property
     def image_hw(self) -> tuple[int, int]:
@@ -153,6 +155,7 @@ class ImageCache:
                 identity = opened.read()
         size = self.image_size if self.image_width is None else self.image_hw
         how = f"{size} {self.geometry} {_PREPARATION} Pillow {PIL.__version__}"
+        how += "" if self.jpeg_times == 2 else f" JPEG {self.jpeg_times}"
         group = hashlib.sha256(how.encode()).hexdigest()[:16]
         name = hashlib.sha256(identity).hexdigest()
         return self.directory / group / name[:2] / f"{name}.npy"

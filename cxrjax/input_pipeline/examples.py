@@ -62,6 +62,7 @@ class ExampleConfig:
         image_cache: where images that were prepared before are kept; of this size and geometry.
         image_width: of an input that is not square.
         grids: (height, width) of several inputs, of which each image has the nearest.
+        jpeg_times: the input that a JPEG leaves at least (`read_grey_or_rgb`).
         listed_above: how likely a box of a list must be real to count (listed_boxes.py).
     """
 
@@ -82,6 +83,7 @@ class ExampleConfig:
     image_width: int | None = None
     listed_above: float = 0.5
     grids: tuple[tuple[int, int], ...] = ()
+    jpeg_times: int = 2
 
     def on_grid_of(self, image_hw: tuple[int, int] | None) -> "ExampleConfig":
         """The settings of one input: the one that an image of this (height, width) has.
@@ -213,7 +215,7 @@ def load_image(
 
     def prepare() -> UInt8[np.ndarray, "H W *channels"]:
         # Resized before its channel is repeated: the same pixels for a third of the work.
-        return transform(read_grey_or_rgb(path, target=size), *size)[0]
+        return transform(read_grey_or_rgb(path, size, config.jpeg_times), *size)[0]
 
     cache = config.image_cache
     image = prepare() if cache is None else cache.get(path, prepare)

@@ -117,6 +117,9 @@ class DataConfig:
     prompt: str = "vqa"  # a name in cxrjax.input_pipeline.prompts.PROMPTS
     # 'resize' (aspect ratio is lost) or 'letterbox'.
     geometry: Literal["resize", "letterbox"] = "resize"
+    # JPEGs are decoded at 1/2, 1/4 or 1/8 of their size where that leaves 'twice' the input on each
+    # side, or 'once', which is faster; pixels are then off by 0.8 of 256 levels in the mean.
+    jpeg_decoding: Literal["twice", "once"] = "twice"
     questions_per_image: Positive = 1  # question slots of an image in one sequence
     # Question lengths that batches are padded up to, in tokens.
     prefix_buckets: tuple[int, ...] = (64,)

@@ -252,8 +252,8 @@ def training_examples(
     directory = config.data.image_cache
     if directory is None:
         return examples
-    size = (examples.image_size, examples.geometry, examples.image_width)
-    cache = ImageCache(Path(directory), *size)
+    how = (examples.image_size, examples.geometry, examples.image_width, examples.jpeg_times)
+    cache = ImageCache(Path(directory), *how)
     return dataclasses.replace(examples, image_cache=cache)
 
 
@@ -286,6 +286,7 @@ def example_config(config: ExperimentConfig) -> ExampleConfig:
         prompt=data.prompt,
         box_route=config.training.box_route,
         geometry=data.geometry,
+        jpeg_times=2 if data.jpeg_decoding == "twice" else 1,
         max_boxes=data.max_boxes,
         prefix_buckets=tuple(data.prefix_buckets),
         answer_buckets=tuple(data.answer_buckets),
@@ -371,9 +372,9 @@ def make_features(
             "the tower out of `trainable` and lora.targets"
         )
     settings = config.model
-    key = made_by(
-        vision, base["sha256"], settings.frozen_dtype, settings.dtype, config.data.geometry
-    )
+    parts = [vision, base["sha256"], settings.frozen_dtype, settings.dtype, config.data.geometry]
+    parts += [] if config.data.jpeg_decoding == "twice" else [config.data.jpeg_decoding]
+    key = made_by(*parts)
     cache = FeatureCache(
         Path(config.data.feature_cache) / key,
         vision.num_tokens,

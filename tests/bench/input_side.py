@@ -1,12 +1,12 @@
 """A side of the benchmark of input pipelines: from files to normalised batches.
 
-    python tests/bench/input_side.py {ours,ours_kept,torchvision,pil} DATA
+    python tests/bench/input_side.py {ours,ours_once,ours_kept,torchvision,pil} DATA
 
 Ours is the loader of training, with its questions in tokens, and the normalisation of the model,
-which runs where the model does; `ours_kept` reads images that were prepared before
-(data.image_cache). The other is torch's DataLoader with the image processor of SigLIP
-(PaliGemma's too) in transformers, of one of its two backends, without any text. All of it in one
-process, torch with one thread.
+which runs where the model does; `ours_once` has `data.jpeg_decoding='once'`; `ours_kept` reads
+images that were prepared before (data.image_cache). The other is torch's DataLoader with the image
+processor of SigLIP (PaliGemma's too) in transformers, of one of its two backends, without any
+text. All of it in one process, torch with one thread.
 """
 
 import importlib.util
@@ -30,9 +30,10 @@ TOKENIZER = HERE.parents[1] / "data" / "demo_base" / "tokenizer.model"
 
 
 class Ours:
-    def __init__(self, data: Path, kept: bool) -> None:
+    def __init__(self, data: Path, kept: bool, jpeg_times: int) -> None:
         self.data = data
         self.kept = kept
+        self.jpeg_times = jpeg_times
 
     def batches(self, source: str, size: int) -> Iterator[np.ndarray]:
         import jax
@@ -52,7 +53,13 @@ class Ours:
         else:
             records = RecordSource(folder / "records" / "train.jsonl", folder, 1)
         cache = ImageCache(self.data / "kept", size, "resize") if self.kept else None
-        config = ExampleConfig(size, prefix_buckets=(32,), answer_buckets=(32,), image_cache=cache)
+        config = ExampleConfig(
+            size,
+            prefix_buckets=(32,),
+            answer_buckets=(32,),
+            image_cache=cache,
+            jpeg_times=self.jpeg_times,
+        )
         if self.kept:
             for element in range(0, len(records), QUESTIONS):
                 load_image(records[element].image_path, config)
@@ -66,7 +73,8 @@ class Ours:
     def picture(self, file: Path, size: int) -> np.ndarray:
         from cxrjax.input_pipeline.examples import ExampleConfig, load_image
 
-        return load_image(file, ExampleConfig(size))[..., 0] / 127.5 - 1
+        config = ExampleConfig(size, jpeg_times=self.jpeg_times)
+        return load_image(file, config)[..., 0] / 127.5 - 1
 
 
 class Theirs:
@@ -156,7 +164,11 @@ def import_torchvision() -> None:
 
 
 def main(name: str, data: Path) -> None:
-    side = Ours(data, name == "ours_kept") if name.startswith("ours") else Theirs(data, name)
+    side: Ours | Theirs
+    if name.startswith("ours"):
+        side = Ours(data, name == "ours_kept", 1 if name == "ours_once" else 2)
+    else:
+        side = Theirs(data, name)
     open_batches: dict[tuple[str, int], Iterator[Any]] = {}
     reply({})
     for line in sys.stdin:

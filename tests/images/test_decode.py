@@ -3,6 +3,7 @@ import struct
 import subprocess
 import sys
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from cxrjax.images.decode import (
 )
 from cxrjax.images.files import MAX_PIXELS, ImageError
 from cxrjax.images.geometry import letterbox, resize
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -351,6 +354,38 @@ def test_target_reduces_only_exactly_and_leaves_twice_the_target(tmp_path, size,
     path = rectangle_jpeg(tmp_path, *size, (10, 20, 150, 160))
     assert read_image(path, target).shape[:2] == expected
     assert read_image(path).shape[:2] == image_size(path) == size
+
+
+@pytest.mark.parametrize(
+    ("size", "target", "expected"),
+    [
+        ((1024, 1024), (224, 224), (256, 256)),
+        ((1024, 1024), (448, 448), (512, 512)),
+        ((1024, 1024), (513, 448), (1024, 1024)),
+        ((1792, 2402), (224, 224), (896, 1201)),
+    ],
+)
+def test_a_jpeg_may_leave_the_target_once(tmp_path, size, target, expected):
+    path = rectangle_jpeg(tmp_path, *size, (10, 20, 150, 160))
+    assert read_grey_or_rgb(path, target, 1).shape == expected
+
+
+@pytest.mark.parametrize(("times", "mean", "largest"), [(2, 0.2, 2), (1, 0.8, 21)])
+@pytest.mark.parametrize("side", [224, 448])
+def test_how_far_a_reduced_radiograph_is_from_the_whole_one(tmp_path, side, times, mean, largest):
+    """A radiograph that ships, enlarged, with the noise of a detector."""
+    shipped = sorted((ROOT / "data/radiographs/images").glob("*.jpeg"))[::250]
+    for number, file in enumerate(shipped):
+        large = Image.open(file).convert("L").resize((1024, 1024), Image.Resampling.BICUBIC)
+        noise = np.random.default_rng(number).normal(0, 4, (1024, 1024))
+        noisy = np.clip(np.asarray(large) + noise, 0, 255).astype(np.uint8)
+        path = write(tmp_path, encoded(Image.fromarray(noisy), "JPEG", quality=95), "r.jpg")
+        whole, reduced = (
+            resize(image, side, side)[0].astype(int)
+            for image in (read_grey_or_rgb(path), read_grey_or_rgb(path, (side, side), times))
+        )
+        apart = np.abs(whole - reduced)
+        assert apart.mean() <= mean and apart.max() <= largest, (file, apart.mean(), apart.max())
 
 
 @pytest.mark.parametrize("factor", [2, 4, 8])

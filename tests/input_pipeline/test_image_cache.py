@@ -17,9 +17,9 @@ from cxrjax.input_pipeline.caches import ImageCache
 from cxrjax.input_pipeline.examples import ExampleConfig, load_image
 
 
-def _config(folder, size=24, geometry="resize", cached=True):
-    cache = ImageCache(folder / "cache", size, geometry) if cached else None
-    return ExampleConfig(size, geometry=geometry, image_cache=cache)
+def _config(folder, size=24, geometry="resize", cached=True, times=2):
+    cache = ImageCache(folder / "cache", size, geometry, jpeg_times=times) if cached else None
+    return ExampleConfig(size, geometry=geometry, image_cache=cache, jpeg_times=times)
 
 
 @pytest.fixture
@@ -40,9 +40,9 @@ def decoded(monkeypatch):
     """The files that were decoded, in their order."""
     found, read = [], examples.read_grey_or_rgb
 
-    def note(path, target=None):
+    def note(path, *target):
         found.append(path)
-        return read(path, target)
+        return read(path, *target)
 
     monkeypatch.setattr(examples, "read_grey_or_rgb", note)
     return found
@@ -65,14 +65,17 @@ def test_the_second_visit_decodes_nothing_and_has_the_same_pixels(
     assert np.load(kept).shape == ((24, 24, 3) if channels else (24, 24))
 
 
-def test_each_size_and_geometry_has_its_own(tmp_path, picture, decoded):
-    path = picture()
-    for size, geometry in ((24, "resize"), (24, "letterbox"), (16, "resize")) * 2:
-        config = _config(tmp_path, size, geometry)
-        plain = _config(tmp_path, size, geometry, cached=False)
+def test_each_size_and_way_has_its_own(tmp_path, picture, decoded):
+    path = picture("a.jpg")
+    ways = ((24, "resize", 2), (24, "letterbox", 2), (16, "resize", 2), (16, "resize", 1))
+    found = set()
+    for size, geometry, times in ways * 2:
+        config = _config(tmp_path, size, geometry, times=times)
+        plain = _config(tmp_path, size, geometry, cached=False, times=times)
         np.testing.assert_array_equal(load_image(path, config), load_image(path, plain))
-    assert len(decoded) == 3 + 6
-    assert len(list((tmp_path / "cache").iterdir())) == 3
+        found.add(load_image(path, plain).tobytes())
+    assert len(found) == 4 and len(decoded) == 4 + 16
+    assert len(list((tmp_path / "cache").iterdir())) == 4
 
 
 def test_a_file_that_was_changed_is_decoded_again(tmp_path, picture, decoded):
