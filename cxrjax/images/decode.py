@@ -79,8 +79,8 @@ _JPEG_START = 2**17  # bytes in which most headers end
 
 # What JPEG decoders paint where a file's data end early but its end marker is there.
 _JPEG_FILL = 128
-# Least and largest value of a colour that a JPEG has none of.
-_NEUTRAL = (128, 128)
+# The value of a colour where a JPEG has none of it.
+_NEUTRAL = b"\x80"
 
 
 def read_image(path: AnyFile, target: tuple[int, int] | None = None) -> UInt8[np.ndarray, "h w 3"]:
@@ -157,7 +157,8 @@ def _stored(
             _refuse_filled(path, image)
         if image.mode == "YCbCr":
             luma, *colours = image.split()
-            if any(colour.getextrema() != _NEUTRAL for colour in colours):
+            neutral = _NEUTRAL * (image.width * image.height)
+            if any(colour.tobytes() != neutral for colour in colours):
                 return None
             return turn, np.asarray(luma)
         return turn, _to_grey_or_rgb(image)
