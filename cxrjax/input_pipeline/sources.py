@@ -86,6 +86,7 @@ class RecordSource:
 
     Attributes:
         sha256: of the file.
+        findings: that any of its records asks about, those left out included.
         fingerprint: of the file and of which records make which element.
 
     Args:
@@ -123,7 +124,7 @@ class RecordSource:
     def _scan(self) -> None:
         """Fills the index."""
         starts, lengths, lines, images = array("q"), array("q"), array("q"), array("q")
-        sizes = array("i")
+        sizes, findings = array("i"), set()
         numbers: dict[tuple[str, ...], int] = {}
         digest = hashlib.sha256()
         start = 0
@@ -137,11 +138,13 @@ class RecordSource:
                     lengths.append(len(line))
                     lines.append(number)
                     sizes.extend(record.image_hw or (0, 0))
+                    findings.add(record.finding)
                 start += len(line)
         self._starts, self._lengths, self._lines = map(np.asarray, (starts, lengths, lines))
         self._images = np.asarray(images)
         self._sizes = np.asarray(sizes, np.int32).reshape(-1, 2)
         self.sha256 = digest.hexdigest()
+        self.findings = frozenset(finding for finding in findings if finding is not None)
 
     def _group(self) -> None:
         """Makes the elements of what the index holds."""

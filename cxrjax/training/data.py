@@ -140,9 +140,11 @@ def wording_variation(
     """The configured variation of questions; no finding of the sources is an unknown thing."""
     data = config.data
     taught: set[str] = set()
-    if data.unknown_share:
-        records = (record for source in sources.values() for _, record in source.records())
-        taught = {record.finding for record in records if record.finding is not None}
+    for source in sources.values() if data.unknown_share else ():
+        if isinstance(source, RecordSource):
+            taught |= source.findings
+        else:
+            taught |= {record.finding for _, record in source.records() if record.finding}
     return WordingVariation(data.vary_wording, data.unknown_share, things_but(taught))
 
 

@@ -57,6 +57,13 @@ def test_other_elements_are_made_without_reading_the_file_again(records_file, mo
     assert len(whole) == whole.num_images and not whole.exclude
 
 
+def test_findings_are_known_without_reading_records_again(records_file):
+    source = RecordSource(records_file)
+    asked = {record.finding for _, record in source.records()}
+    assert source.findings == asked and len(asked) > 2
+    assert source.without(range(14)).findings == asked
+
+
 def test_fingerprint_tells_sources_apart(records_file):
     source = RecordSource(records_file)
     assert RecordSource(records_file).fingerprint == source.fingerprint
