@@ -209,7 +209,7 @@ def test_kept_images_change_nothing_and_serve_the_next_run(spec, tmp_path, monke
     monkeypatch.setattr(
         examples,
         "read_grey_or_rgb",
-        lambda path, target: decoded.append(path) or read(path, target),
+        lambda path, *target: decoded.append(path) or read(path, *target),
     )
 
     def losses(name, *more):
