@@ -236,9 +236,7 @@ def test_asyncio_does_not_show_what_a_writer_of_checkpoints_raises_as_well(file,
     """asyncio's own message of a full disk names no file: the trace alone says who wrote."""
     silence_writers()
     write = {}
-    exec(
-        compile("def write():\n    raise OSError(28, 'No room in this test')", file, "exec"), write
-    )
+    exec(compile("def write():\n    raise OSError(28, 'No room of ours')", file, "exec"), write)
     loop = asyncio.new_event_loop()
     failed = loop.create_future()
     try:
@@ -249,5 +247,5 @@ def test_asyncio_does_not_show_what_a_writer_of_checkpoints_raises_as_well(file,
     gc.collect()
     loop.close()
     # What other tests have left may be collected, and told, here too.
-    told = [record for record in caplog.records if "No room in this test" in str(record.exc_info)]
+    told = [record for record in caplog.records if "No room of ours" in str(record.exc_info)]
     assert len(told) == shown
