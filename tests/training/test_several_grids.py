@@ -12,9 +12,9 @@ from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.training import checkpoint
 from cxrjax.training.data import example_config
 
-_GRIDS = "128x128,192x128,128x192"
-# (height, width), whose nearest grids are these three in their order.
-_SIZES = ((70, 68), (90, 60), (60, 90))
+_GRIDS = "128x128,192x128"
+# (height, width), whose nearest grids are these in their order.
+_SIZES = ((70, 68), (90, 60))
 _CONFIG = '''
 """A test's experiment."""
 from cxrjax.training.config import default_config
@@ -38,16 +38,16 @@ def get_config(variant=""):
     config.decoding.grammar = "none"
     config.training.batch_images = 8
     config.optimizer.schedule = "constant"
-    config.training.steps = 6
+    config.training.steps = 4
     config.training.log_every = 1
-    config.training.checkpoint_every = 3
+    config.training.checkpoint_every = 2
     config.training.best_metric = "vqa/balanced_accuracy"
     return config
 '''
 
 
 def _record(image, number):
-    height, width = _SIZES[image % 3]
+    height, width = _SIZES[image % 2]
     box = [4.0, 8.0, 4.0 + width // 3, 8.0 + height // 2]
     text = "The Nodule/Mass is located at <loc_{:.0f}_{:.0f}_{:.0f}_{:.0f}>.".format(*box)
     return QARecord(
@@ -70,7 +70,7 @@ def run(tmp_path_factory, request):
     (folder / "data/images").mkdir(parents=True)
     rng = np.random.default_rng(0)
     for image in range(6):
-        pixels = rng.integers(0, 256, _SIZES[image % 3], np.uint8)
+        pixels = rng.integers(0, 256, _SIZES[image % 2], np.uint8)
         Image.fromarray(pixels).save(folder / f"data/images/i{image}.png")
     records = folder / "data/records/train.jsonl"
     write_records(records, [_record(image, number) for image in range(6) for number in range(2)])
@@ -92,16 +92,16 @@ def _answers(folder, name, *flags):
 def test_every_grid_is_learned_from_and_evaluated(run):
     lines = [json.loads(line) for line in (run / "run/metrics.jsonl").read_text().splitlines()]
     losses = [line["train/loss"] for line in lines if "train/loss" in line]
-    assert len(losses) == 6 and np.isfinite(losses).all()
+    assert len(losses) == 4 and np.isfinite(losses).all()
     assert any("validation/vqa/balanced_accuracy" in line for line in lines)
     model, config, _ = checkpoint.load_model(run / "run")
     assert model.config.vision.image_hw == (192, 128)
-    assert example_config(config).grids == ((128, 128), (192, 128), (128, 192))
+    assert example_config(config).grids == ((128, 128), (192, 128))
 
 
 def test_a_resumed_run_goes_on_as_if_nothing_had_happened(run):
     config = run / "experiment.py"
-    for flags in (["--config.training.steps=3"], []):
+    for flags in (["--config.training.steps=2"], []):
         train.main([f"--config={config}", f"--workdir={run / 'resumed'}", *flags])
     whole, resumed = (
         [line for line in (run / name / "metrics.jsonl").read_text().splitlines() if "loss" in line]
@@ -126,7 +126,7 @@ def test_an_image_is_asked_as_by_a_run_of_its_grid_alone(run):
         (alone / "config.json").unlink()
         (alone / "config.json").write_text(json.dumps(config))
         found = _answers(run, f"alone{number}", f"--workdir={alone}")
-        for image in range(number, 6, 3):
+        for image in range(number, 6, 2):
             for question in range(2):
                 name = f"q{image}.{question}"
                 assert found[name]["text"] == several[name]["text"]
@@ -135,14 +135,15 @@ def test_an_image_is_asked_as_by_a_run_of_its_grid_alone(run):
                 )
 
 
+@pytest.mark.heavy
 def test_answers_are_drawn_and_learned_from_on_every_grid(run):
     flags = [f"--config={run / 'experiment.py'}", f"--workdir={run / 'drawn'}"]
     keys = {"rl.kind": "rloo", "rl.group_size": 2, "data.codec": "qwen3_vl"}
-    keys |= {"training.steps": 3, "data.validation": None}
+    keys |= {"training.steps": 2, "data.validation": None}
     train.main([*flags, *(f"--config.{key}={value}" for key, value in keys.items())])
     lines = [json.loads(line) for line in (run / "drawn/metrics.jsonl").read_text().splitlines()]
     rewards = [line["train/rl/reward"] for line in lines if "train/rl/reward" in line]
-    assert len(rewards) == 3 and np.isfinite(rewards).all()
+    assert len(rewards) == 2 and np.isfinite(rewards).all()
 
 
 def test_rewards_cannot_tell_which_grid_pixels_are_of(run):
