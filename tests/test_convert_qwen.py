@@ -218,6 +218,17 @@ def test_a_grid_that_is_not_square(hf, tmp_path):
     assert model.encode_images(jnp.asarray(pixels[None])).shape == (1, 20, 16)
     save_base(tmp_path / "again", model, portrait, tmp_path / "base/tokenizer.json")
     assert model_sizes(base_config(tmp_path / "again")) == model.config
+    both = dataclasses.replace(
+        portrait,
+        model=dataclasses.replace(config.model, preset="from_base@448x448,560x448"),
+        data=dataclasses.replace(data, codec="qwen2.5_vl_448x448,560x448"),
+    )
+    model, _ = build_model(both)
+    assert model.config.vision.image_hw == (560, 448)
+    save_base(tmp_path / "both", model, both, tmp_path / "base/tokenizer.json")
+    kept = base_config(tmp_path / "both")
+    assert model_sizes(kept) == model.config
+    assert example_config(kept).grids == ((448, 448), (560, 448))
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ class Mixture:
         return questions._replace(indices=tuple(first + index for index in questions.indices))
 
     def config_of(self, row: int) -> ExampleConfig:
-        """What rows on this row's grid share."""
+        """The settings that rows on this row's grid share."""
         if self._grids is None:
             return self.config
         return self.config.on_grid_of(self.config.grids[self._grids[row]])
