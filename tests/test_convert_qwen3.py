@@ -13,7 +13,7 @@ from cxrjax import convert
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.resize_rules import RESIZE_RULES
 from cxrjax.errors import UserError
-from cxrjax.models.hf_config import complete_config
+from cxrjax.models.hf_config import complete_config, read_config
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training.checkpoint import load_model
@@ -209,6 +209,7 @@ def test_an_adapter_of_some_inner_mergers_there_and_back(hf, tmp_path):
         ),
         ("text_config", {"rope_scaling": {"mrope_section": [1, 2, 1]}}, "cannot take turns"),
         ("text_config", {"rope_scaling": {"mrope_section": [2, 2, 1]}}, "rope_sections"),
+        ("text_config", {"rope_scaling": {"mrope_section": [2.0, 1, 1]}}, "mrope_section is [2.0"),
         ("vision_config", {"hidden_act": "gelu"}, "vision_config.hidden_act is 'gelu'"),
         ("vision_config", {"num_position_embeddings": 8}, "8 is no square"),
         ("vision_config", {"deepstack_visual_indexes": [2, 0]}, "deepstack_visual_indexes [2, 0]"),
@@ -224,6 +225,15 @@ def test_what_we_do_not_have_is_named(part, change, said):
     with pytest.raises(UserError) as caught:
         vlm_config(complete_config(config, "config.json"), "config.json", -1)
     assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("colour", ["image_mean", "image_std"])
+def test_colours_are_stated(hf, colour):
+    """Without them the class of image processors takes CLIP's."""
+    picture = {key: value for key, value in _PICTURE.items() if key != colour}
+    (hf[0] / "preprocessor_config.json").write_text(json.dumps(picture))
+    with pytest.raises(UserError, match=rf"preprocessor_config\.json: {colour} is not there"):
+        read_config(hf[0])
 
 
 def test_the_published_configurations_are_the_presets():

@@ -31,7 +31,10 @@ class Rule(NamedTuple):
             whole = type(self.most) is int
             return (type(value) is int or not whole) and 0 < value <= self.most
         if self.items is not None and isinstance(value, list):
-            return len(value) <= _MOST_ITEMS and all(each in self.items for each in value)
+            same = {type(each) for each in self.items}
+            return len(value) <= _MOST_ITEMS and all(
+                type(each) in same and each in self.items for each in value
+            )
         return False
 
     def __str__(self) -> str:

@@ -508,14 +508,15 @@ _BY_KIND = {
     },
 }
 
-_HALF = Rule(([0.5, 0.5, 0.5], None))
+# No null here: transformers' classes read it as off, or stop, and not as their default.
+_HALF = Rule(([0.5, 0.5, 0.5],))
 _PICTURE = {
     "image_mean": _HALF,
     "image_std": _HALF,
-    "rescale_factor": Rule((1 / 255, None)),
-    "do_normalize": Rule((True, None)),
-    "do_rescale": Rule((True, None)),
-    "do_resize": Rule((True, None)),
+    "rescale_factor": Rule((1 / 255,)),
+    "do_normalize": Rule((True,)),
+    "do_rescale": Rule((True,)),
+    "do_resize": Rule((True,)),
     "do_center_crop": Rule((False, None)),
     "do_pad": Rule((False, None)),
     "do_pan_and_scan": Rule((False, None)),
@@ -537,8 +538,8 @@ _PICTURE = {
 # own code pads the picture, its processor for transformers cuts the middle out.
 _CLIP_PICTURE = {
     **_PICTURE,
-    "image_mean": Rule((list(CLIP_MEAN), None)),
-    "image_std": Rule((list(CLIP_STD), None)),
+    "image_mean": Rule((list(CLIP_MEAN),)),
+    "image_std": Rule((list(CLIP_STD),)),
     "do_center_crop": NO_MATTER,
     "do_pad": NO_MATTER,
 }
@@ -554,8 +555,8 @@ _QWEN3_PICTURE = {**_PICTURE, **_ANY_SIZE, "do_center_crop": NO_MATTER, "do_pad"
 # The same here; its colours are from 0 to 1, and its model brings them to ours.
 _GEMMA4_PICTURE = {
     **_PICTURE,
-    "image_mean": Rule(([0, 0, 0], None)),
-    "image_std": Rule(([1, 1, 1], None)),
+    "image_mean": Rule(([0, 0, 0],)),
+    "image_std": Rule(([1, 1, 1],)),
     "do_normalize": Rule((False, None)),
     **dict.fromkeys(("patch_size", "max_soft_tokens", "pooling_kernel_size"), NO_MATTER),
 }
@@ -579,8 +580,8 @@ _CLIP_PICTURES = {
 # InternVL's are cut into tiles there; here each is one, whatever these say.
 _INTERNVL_PICTURE = {
     **_PICTURE,
-    "image_mean": Rule((list(IMAGENET_MEAN), None)),
-    "image_std": Rule((list(IMAGENET_STD), None)),
+    "image_mean": Rule((list(IMAGENET_MEAN),)),
+    "image_std": Rule((list(IMAGENET_STD),)),
     **dict.fromkeys(("crop_to_patches", "min_patches", "max_patches"), NO_MATTER),
 }
 _GEMMA4_PICTURES = {
@@ -609,6 +610,10 @@ _PICTURES_OF = {
 }
 
 
+# Whose class of image processors has other colours by default than the models.
+_COLOURS_STATED = ("qwen3_vl", "internvl")
+
+
 def read_config(directory: str | Path) -> dict[str, Any]:
     """`config.json` with transformers' defaults filled in (published ones leave most out).
 
@@ -621,7 +626,14 @@ def read_config(directory: str | Path) -> dict[str, Any]:
     for name, rules in _PICTURES_OF.get(str(stated.get("model_type")), _PICTURES).items():
         path = directory / name
         if path.is_file():
-            checked(read_json_object(path, MOST_CONFIG_BYTES), rules, str(path))
+            found = checked(read_json_object(path, MOST_CONFIG_BYTES), rules, str(path))
+            picture = found.get("image_processor") if name == _PROCESSOR else found
+            lacking = [key for key in ("image_mean", "image_std") if key not in (picture or {})]
+            if picture and lacking and stated.get("model_type") in _COLOURS_STATED:
+                raise UserError(
+                    f"{path}: {lacking[0]} is not there, and the class would take CLIP's, which "
+                    "the model was not trained with; use the file that belongs to the weights"
+                )
     return complete_config(stated, str(directory / CONFIG_FILE))
 
 

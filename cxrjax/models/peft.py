@@ -232,6 +232,11 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
         unused.discard(rule.name)
     has_rows = tokens in unused
     unused.discard(tokens)
+    if stated.get("trainable_token_indices") and not has_rows:
+        raise UserError(
+            f"{path}: trainable_token_indices names trained rows, and {where} has none; save the "
+            "adapter again"
+        )
     if unused:
         names = sorted(files.tensors[key].name for key in unused)
         raise UserError(

@@ -159,6 +159,11 @@ def test_a_number_that_overflows_and_deep_json_are_refused(tmp_path):
         ("preprocessor_config.json", {"do_normalize": False}, "do_normalize is False"),
         ("preprocessor_config.json", {"do_pan_and_scan": True}, "do_pan_and_scan is True"),
         ("preprocessor_config.json", {"rescale_factor": 1.0}, "rescale_factor is 1.0"),
+        *(
+            ("preprocessor_config.json", {key: None}, f"{key} is None, expected")
+            # Off, for transformers.
+            for key in ("do_normalize", "do_rescale", "do_resize", "image_std", "rescale_factor")
+        ),
         ("preprocessor_config.json", {"gamma": 2}, "the key 'gamma' is not known here"),
         ("processor_config.json", {"image_processor": {"do_pad": True}}, "image_processor.do_pad"),
     ],

@@ -259,6 +259,11 @@ _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
         ({"alpha_pattern": 2}, None, "alpha_pattern is 2, expected an object"),
         ({"rank_pattern": {"x(": 1}}, None, r"pattern 'x\(' in rank_pattern cannot be used"),
         ({"trainable_token_indices": {}}, None, "trains 0 rows of the embedding"),
+        (
+            {},
+            lambda t: [t.pop(key) for key in list(t) if "trainable_tokens" in key],
+            "names trained rows, and .*adapter_model.safetensors has none",
+        ),
         ({"lora_alpha": "6"}, None, "lora_alpha is '6', expected a number"),
         ({"bias": "all"}, None, "bias is 'all'"),
         ({"modules_to_save": ["lm_head"]}, None, r"modules_to_save is \['lm_head'\]; only \["),
