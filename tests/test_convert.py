@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 from flax import nnx
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 
 from cxrjax import convert
 from cxrjax.errors import UserError
@@ -131,6 +131,22 @@ def test_a_base_of_any_size_carries_its_sizes(base, hf):
     table = hf[1]["language_model.model.embed_tokens.weight"]
     np.testing.assert_array_equal(_arrays(model)["decoder/embedder/table"], table)
     assert (base / "tokenizer_config.json").is_file()
+
+
+def test_an_output_layer_that_is_the_embedding_again_is_tied(tmp_path, write_hf):
+    """transformers would draw the one that is left out, where the file says that there is one."""
+    source = tmp_path / "untied"
+    tensors = _write_hf(write_hf, source)
+    (path,) = source.glob("*.safetensors")
+    stated = json.loads((source / "config.json").read_text()) | {"tie_word_embeddings": False}
+    (source / "config.json").write_text(json.dumps(stated))
+    with pytest.raises(UserError, match="is False, and the weights have no output layer"):
+        _convert(source, tmp_path / "x")
+    table = tensors["language_model.model.embed_tokens.weight"]
+    save_file(tensors | {"language_model.lm_head.weight": table.copy()}, path)
+    out = _convert(_convert(source, tmp_path / "base"), tmp_path / "back", "--to=hf")
+    assert not [name for name in load_file(out / "model.safetensors") if "lm_head" in name]
+    assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is True
 
 
 def test_hugging_face_there_and_back(base, hf, tmp_path):

@@ -143,11 +143,12 @@ def open_checkpoint(directory: str | Path) -> SafetensorsFiles:
             names a shard or a tensor that is not there.
     """
     directory = Path(directory)
+    # First, as in transformers, which leaves the index of older shards lying there.
+    if (directory / WEIGHTS_FILE).exists():
+        return SafetensorsFiles([directory / WEIGHTS_FILE])
     index_file = directory / INDEX_FILE
     if index_file.is_file():
         return _open_shards(index_file)
-    if (directory / WEIGHTS_FILE).exists():
-        return SafetensorsFiles([directory / WEIGHTS_FILE])
     pickles = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
     if pickles:
         config = directory / CONFIG_FILE

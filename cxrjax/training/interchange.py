@@ -150,6 +150,12 @@ def import_hf(
         files.leave_out(names)
     if config["model_type"] == "gemma4" and stated.get("audio_config"):
         stated = stated | {"audio_config": None}  # so that what goes out again is whole
+    says_untied = config.get("tie_word_embeddings") is False and sizes.decoder.tied
+    if says_untied and "lm_head.weight" not in files.tensors:
+        raise UserError(
+            f"{source / CONFIG_FILE}: tie_word_embeddings is False, and the weights have no output "
+            "layer: transformers would draw one at random; set it to true if the embedding is meant"
+        )
     arrays = read_parameters(files, sizes, dtype, where=str(source))
     prefixes = found_prefixes(tensor.name for tensor in files.tensors.values())
     _copy_files(source, out, (*_SIDE_FILES, *_TOKENIZERS))
@@ -290,6 +296,10 @@ def export_hf(
     kinds = {tensor.dtype for tensor in tensors}
     config = {key: value for key, value in notes["config"].items() if key != "torch_dtype"}
     config["dtype"] = kinds.pop() if len(kinds) == 1 else "float32"
+    for part in (config, config.get("text_config") or {}):
+        # Stated otherwise where the file had the embedding again as its output layer.
+        if model.config.decoder.tied and "tie_word_embeddings" in part:
+            part["tie_word_embeddings"] = True
     # Last, since it is what makes the directory a model.
     text = json.dumps(config, indent=2) + "\n"
     (out / CONFIG_FILE).write_text(text, encoding="utf-8")

@@ -223,6 +223,16 @@ def test_an_index_that_differs_from_its_shards(tmp_path, write_hf):
         open_checkpoint(tmp_path)
 
 
+def test_one_file_goes_before_an_index_as_in_transformers(tmp_path, write_hf):
+    """Which leaves the index there as it saves in one file what were shards."""
+    write_hf(tmp_path, SIZES, shards=2)
+    for shard in tmp_path.glob("model-*.safetensors"):
+        shard.unlink()
+    tensors = write_hf(tmp_path, SIZES)
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    assert len(open_checkpoint(tmp_path).tensors) == len(tensors)
+
+
 # As published: what equals transformers' defaults is left out.
 _TOWER = {
     "hidden_size": 1152,
