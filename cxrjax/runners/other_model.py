@@ -21,7 +21,7 @@ from cxrjax.runners.systems import (
 )
 
 MAX_ANSWER_TOKENS = 1000
-_STAND_IN_SIDE = 448  # pixels, of blind and noise images
+_STAND_IN_SIZE = (448, 448)  # (height, width) in pixels, of blind and noise images
 # Of a question without an answer, beside what the service calls its failures.
 UNREADABLE_IMAGE, NOT_ASKED = "unreadable_image", "not_asked"
 # Flags of models of ours that say nothing to others.
@@ -154,7 +154,7 @@ class ShownImages:
             return questions.image_of(record)
         if self._stand_ins is None:
             everything = RecordSource(questions.path, questions.image_root)
-            self._stand_ins = StandInImages(self.kind, everything, _STAND_IN_SIDE, self._seed)
+            self._stand_ins = StandInImages(self.kind, everything, [_STAND_IN_SIZE], self._seed)
         return self._stand_ins.of(record)
 
 

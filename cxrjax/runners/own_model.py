@@ -163,9 +163,8 @@ def start_model(flags: argparse.Namespace) -> Answer:
         if flags.image != "shown":
             if stand_ins is None:
                 everything = RecordSource(questions.path, questions.image_root)
-                stand_ins = StandInImages(
-                    flags.image, everything, examples.image_size, flags.seed or 0
-                )
+                grids = (examples.image_hw, *examples.grids)
+                stand_ins = StandInImages(flags.image, everything, grids, flags.seed or 0)
             source = OtherImages(source, stand_ins)
         return predict_questions(
             generator, source, opened.tokenizer, examples, images_per_batch=images_per_batch

@@ -22,13 +22,14 @@ the lesion would point at it. On 90 real radiographs (data/real_cxr) it hides 85
 import dataclasses
 import io
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal, get_args
 
 import numpy as np
 from jaxtyping import Int32
 from PIL import Image, ImageFilter
 
+from cxrjax.codecs.frames import nearest_grid
 from cxrjax.errors import UserError
 from cxrjax.images.decode import read_grey_or_rgb
 from cxrjax.images.files import AnyFile
@@ -52,13 +53,14 @@ class DrawnImage:
 
     Attributes:
         kind: `blind` or `noise`.
-        side: of the square, in pixels.
+        height, width: in pixels.
         seed: of the noise, with the image's id.
     """
 
     kind: str
     image_id: str
-    side: int
+    height: int
+    width: int
     seed: int
 
     def __str__(self) -> str:
@@ -66,10 +68,11 @@ class DrawnImage:
 
     def open(self) -> io.BytesIO:
         """A PNG file's bytes."""
-        shape = (self.side, self.side)
+        shape = (self.height, self.width)
         if self.kind == "noise":
             drawn = random.Random(f"{self.seed}/{self.image_id}/noise")
-            pixels = np.frombuffer(drawn.randbytes(self.side**2), np.uint8).reshape(shape)
+            noise = drawn.randbytes(self.height * self.width)
+            pixels = np.frombuffer(noise, np.uint8).reshape(shape)
         else:
             pixels = np.full(shape, _GREY, np.uint8)
         return _as_file(Image.fromarray(pixels))
@@ -167,17 +170,20 @@ class StandInImages:
     Args:
         questions: all questions, those of later turns too, so that an image is replaced by the
             same one in every turn.
-        side: of the model's input in pixels.
+        grids: (height, width) of the model's inputs in pixels; the first is that of an image whose
+            record does not tell its size.
         seed: of the noise and of the order.
 
     Raises:
         UserError: images of one alone are to be shuffled.
     """
 
-    def __init__(self, kind: str, questions: RecordSource, side: int, seed: int) -> None:
+    def __init__(
+        self, kind: str, questions: RecordSource, grids: Sequence[tuple[int, int]], seed: int
+    ) -> None:
         self.kind = kind
         self.seed = seed
-        self._side = side
+        self._grids = grids
         self._questions = questions
         self._shuffled: dict[_Key, AnyFile] = {}
         if kind != "shuffled":
@@ -199,7 +205,9 @@ class StandInImages:
             return self._shuffled[_key(record)]
         if self.kind in CHANGES:
             return ChangedImage(self.kind, self._questions.image_of(record))
-        return DrawnImage(self.kind, record.image_id, self._side, self.seed)
+        own = record.image_hw
+        size = self._grids[0] if own is None else nearest_grid(*own, self._grids)
+        return DrawnImage(self.kind, record.image_id, *size, self.seed)
 
 
 def derangement(n: int, drawn: random.Random) -> list[int]:

@@ -61,19 +61,30 @@ def main(argv: Sequence[str] | None = None) -> None:
         return model.image_features(images).astype("float32").mean(axis=1)
 
     records = RecordSource(flags.records, flags.image_root)
-    paths = {one.image_id: one.image_path for _, one in records.records()}
-    size, names = flags.images_per_batch, list(paths)
-    starts = range(0, len(names), size)
-    made = []
-    for start in progress_bar(starts, desc="features of images", unit="batch"):
-        here = [records.image_root / paths[name] for name in names[start : start + size]]
-        part = [load_image(path, opened.examples) for path in here]
-        images = np.stack(part + part[:1] * (size - len(part)))  # one shape, one program
-        made.append(np.asarray(features_of(model, images))[: len(part)])
-    found = embedding(dict(zip(names, np.concatenate(made), strict=True)))
+    images = {one.image_id: one for _, one in records.records()}
+    by_grid: dict[tuple[int, int], list[str]] = {}
+    for name, one in images.items():
+        by_grid.setdefault(opened.examples.on_grid_of(one.image_hw).image_hw, []).append(name)
+    size = flags.images_per_batch
+    batches = [
+        names[start : start + size]
+        for names in by_grid.values()
+        for start in range(0, len(names), size)
+    ]
+    made: dict[str, Float[np.ndarray, " n"]] = {}
+    for names in progress_bar(batches, desc="features of images", unit="batch"):
+        part = [
+            load_image(
+                records.image_of(images[name]), opened.examples, image_hw=images[name].image_hw
+            )
+            for name in names
+        ]
+        filled = np.stack(part + part[:1] * (size - len(part)))  # one shape a grid, one program
+        made |= dict(zip(names, np.asarray(features_of(model, filled)), strict=False))
+    found = embedding({name: made[name] for name in images})
     write_json(flags.out, found)
     shares = " and ".join(f"{100 * share:.0f} %" for share in found["explained"])
-    print(f"{flags.out}: {len(names):,} images; two components with {shares} of the variance")
+    print(f"{flags.out}: {len(images):,} images; two components with {shares} of the variance")
 
 
 def embedding(features: Mapping[str, Float[np.ndarray, " n"]]) -> dict[str, Any]:

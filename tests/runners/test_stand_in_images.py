@@ -17,6 +17,7 @@ from cxrjax.records import write_records
 from cxrjax.runners.stand_in_images import OtherImages, StandInImages, derangement
 
 _SIDE = 32
+_GRIDS = [(_SIDE, _SIDE)]
 
 
 @pytest.fixture
@@ -32,7 +33,7 @@ def questions(tmp_path, record):
 
 
 def _shown(questions, kind, seed=0):
-    source = OtherImages(questions, StandInImages(kind, questions, _SIDE, seed))
+    source = OtherImages(questions, StandInImages(kind, questions, _GRIDS, seed))
     source = pickle.loads(pickle.dumps(source))
     elements = [source[k] for k in range(len(source))]
     # The questions are the same ones, in their order.
@@ -65,6 +66,19 @@ def test_blind_is_grey_and_nearly_zero_to_the_model(questions):
         assert np.abs(image / 127.5 - 1).max() < 0.005
 
 
+@pytest.mark.parametrize("kind", ["blind", "noise"])
+def test_each_grid_is_filled(tmp_path, record, kind):
+    """Of an input that is not square nothing is left to padding."""
+    sizes = [(40, 20), (20, 40), (30, 30), None]
+    records = [record(n, image_id=f"i{n}", image_hw=size) for n, size in enumerate(sizes)]
+    write_records(tmp_path / "questions.jsonl", records)
+    questions = RecordSource(tmp_path / "questions.jsonl")
+    grids = [(24, 24), (48, 24), (24, 48)]
+    images = StandInImages(kind, questions, grids, 0)
+    shapes = [read_image(images.of(one)).shape[:2] for one in records]
+    assert shapes == [(48, 24), (24, 48), (24, 24), (24, 24)]
+
+
 def test_noise_is_of_the_seed_and_the_image(questions):
     images = _shown(questions, "noise")
     np.testing.assert_array_equal(images, _shown(questions, "noise"))
@@ -79,7 +93,7 @@ def test_noise_is_of_the_seed_and_the_image(questions):
 def test_one_image_alone_cannot_be_shuffled(tmp_path, record):
     write_records(tmp_path / "questions.jsonl", [record(1), record(2)])
     with pytest.raises(UserError, match="one image alone"):
-        StandInImages("shuffled", RecordSource(tmp_path / "questions.jsonl"), _SIDE, 0)
+        StandInImages("shuffled", RecordSource(tmp_path / "questions.jsonl"), _GRIDS, 0)
 
 
 def _pictures(tmp_path, record, pictures):

@@ -6,12 +6,14 @@ import types
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from PIL import Image
 from sklearn.decomposition import PCA
 
 from cxrjax.errors import UserError
 from cxrjax.images.decode import read_image
 from cxrjax.input_pipeline.examples import ExampleConfig
+from cxrjax.records import write_records
 from cxrjax.tools import image_features
 from cxrjax.tools.image_features import embedding
 from tests.pages.chromium import chromium
@@ -97,6 +99,34 @@ def test_the_command_maps_what_the_tower_gives(page, monkeypatch, capsys):
     assert list(found["images"]) == [one.image_id for one in page.records]
     for name, place in expected["images"].items():
         assert found["images"][name] == pytest.approx(place, abs=1e-4)
+
+
+class _Sees(nnx.Module):
+    """Whose features of an image are its height and width."""
+
+    vision = True
+
+    def image_features(self, images):
+        size = jnp.array(images.shape[1:3], jnp.float32)
+        return jnp.broadcast_to(size, (len(images), 1, 2))
+
+
+def test_the_command_shows_each_image_on_its_own_grid(page, monkeypatch):
+    sizes = {}
+    for n, record in enumerate(page.records):
+        sizes[record.image_id] = [(32, 16), (16, 32), (16, 16)][n % 3]
+        Image.new("L", sizes[record.image_id][::-1]).save(page.root / record.image_path)
+    records = [one.model_copy(update={"image_hw": sizes[one.image_id]}) for one in page.records]
+    write_records(page.root / "records.jsonl", records)
+    examples = ExampleConfig(16, grids=((32, 16), (16, 16), (16, 32)), geometry="letterbox")
+    generator = types.SimpleNamespace(model=_Sees())
+    opened = types.SimpleNamespace(generator=generator, examples=examples)
+    monkeypatch.setattr("cxrjax.runners.own_model.open_model", lambda *_: opened)
+    out = page.root / "embedding.json"
+    flags = ["--checkpoint=none", f"--records={page.root / 'records.jsonl'}", f"--out={out}"]
+    image_features.main([*flags, f"--image_root={page.root}", "--images_per_batch=2"])
+    expected = embedding({name: np.array(size, np.float32) for name, size in sizes.items()})
+    assert json.loads(out.read_text()) == expected
 
 
 @pytest.mark.slow
