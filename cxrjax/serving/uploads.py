@@ -96,7 +96,8 @@ class Uploads:
             RefusedError: it cannot be decoded, or is too large.
         """
         digest = hashlib.sha256(file.content).digest()
-        key = (who, digest, examples.geometry, examples.image_hw, examples.grids)
+        how = (examples.geometry, examples.image_hw, examples.grids, examples.jpeg_times)
+        key = (who, digest, *how)
         known = self._kept.get(key)
         if known is not None:
             return known
