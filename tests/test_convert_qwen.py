@@ -229,6 +229,16 @@ def test_a_grid_that_is_not_square(hf, tmp_path):
     kept = base_config(tmp_path / "both")
     assert model_sizes(kept) == model.config
     assert example_config(kept).grids == ((448, 448), (560, 448))
+    # What is trained from it has them too, and hands them on, unless it names its own.
+    base = dataclasses.replace(both.model, preset="from_base", init_from=str(tmp_path / "both"))
+    tuned = dataclasses.replace(both, model=base)
+    assert example_config(tuned).grids == ((448, 448), (560, 448))
+    model, _ = build_model(tuned)
+    save_base(tmp_path / "tuned", model, tuned, tmp_path / "base/tokenizer.json")
+    assert example_config(base_config(tmp_path / "tuned")).grids == ((448, 448), (560, 448))
+    one = dataclasses.replace(tuned.model, preset="from_base@448x448")
+    one = dataclasses.replace(tuned, model=one, data=dataclasses.replace(data, codec="qwen3_vl"))
+    assert example_config(one).grids == () and example_config(one).image_hw == (448, 448)
 
 
 @pytest.mark.parametrize(

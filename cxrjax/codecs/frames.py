@@ -186,14 +186,16 @@ def internvl_tiles(height: int, width: int, most: int = 12, tile: int = 448) -> 
 def nearest_grid(height: int, width: int, grids: Sequence[tuple[int, int]]) -> tuple[int, int]:
     """The (height, width) that an image fills best, padded to it; of those alike the largest.
 
+    Of one size, the highest: whatever their order, it is the same one.
+
     Args:
         height, width: of the image, pixels.
         grids: sizes of the model's input, pixels.
     """
 
-    def fills(grid: tuple[int, int]) -> tuple[float, int]:
+    def fills(grid: tuple[int, int]) -> tuple[float, int, int]:
         down, across = grid[0] * width, grid[1] * height
-        return round(min(down, across) / max(down, across), 9), grid[0] * grid[1]
+        return round(min(down, across) / max(down, across), 9), grid[0] * grid[1], grid[0]
 
     return max(grids, key=fills)
 

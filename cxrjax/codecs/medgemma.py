@@ -224,8 +224,8 @@ class Qwen25VlInput(Qwen25Vl):
 
     def __init__(self, *grids: tuple[int, int]) -> None:
         sizes = ",".join(f"{height}x{width}" for height, width in grids)
-        (height, width), is_one = grids[0], len(grids) == 1
-        name = f"{height}" if is_one and height == width else sizes
+        # The one size that has a name of its own.
+        name = "448" if sizes == "448x448" else sizes
         self.name = f"qwen2.5_vl_{name}"  # type: ignore[misc]  # of each, here
         self.frame = InputPixels(*grids)  # type: ignore[misc]
         self.max_digits = len(str(max(map(max, grids))))  # type: ignore[misc]

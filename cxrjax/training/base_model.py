@@ -144,6 +144,14 @@ def model_sizes(config: ExperimentConfig) -> VLMConfig:
     return at_size(found, size)
 
 
+def model_grids(config: ExperimentConfig) -> tuple[tuple[int, int], ...]:
+    """The (height, width) of each size of input that is named: by the preset, else by the base."""
+    preset = config.model.preset
+    if preset == FROM_BASE and config.model.init_from is not None:
+        preset = read_model_json(base_directory(config))["preset"]
+    return grids_of(preset)
+
+
 def preset_of(sizes: VLMConfig) -> str:
     """The name of the preset with these sizes; 'from_base' where there is none."""
     return next((name for name, preset in PRESETS.items() if preset == sizes), FROM_BASE)
@@ -207,8 +215,10 @@ def save_base(
     values = flatten(config.to_json())
     described = {name: values[key] for name, key in _MODEL_KEYS.items()}
     if carries:
-        several = "" if len(grids_of(config.model.preset)) < 2 else config.model.preset
-        described |= {"preset": several or FROM_BASE, "sizes": dataclasses.asdict(sizes)}
+        grids = model_grids(config)
+        several = ",".join(f"{height}x{width}" for height, width in grids if len(grids) > 1)
+        described["preset"] = f"{FROM_BASE}@{several}".removesuffix("@")
+        described["sizes"] = dataclasses.asdict(sizes)
     # Last, since it is what makes the directory a base.
     write_json(
         directory / MODEL_FILE,

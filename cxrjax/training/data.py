@@ -38,9 +38,8 @@ from cxrjax.progress import progress_bar, waiting
 from cxrjax.records import QARecord
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shards import is_sharded
-from cxrjax.training.base_model import model_sizes
+from cxrjax.training.base_model import model_grids, model_sizes
 from cxrjax.training.config import ExperimentConfig
-from cxrjax.training.config_file import grids_of
 from cxrjax.training.preference_pairs import read_pair_ids
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import storage_errors
@@ -272,7 +271,7 @@ def example_config(config: ExperimentConfig) -> ExampleConfig:
             "about images; use a model with a vision tower"
         )
     frame = get_codec(data.codec).frame
-    grids = grids_of(config.model.preset) or (vision.image_hw,)
+    grids = model_grids(config) or (vision.image_hw,)
     if isinstance(frame, InputPixels) and set(frame.grids) != set(grids):
         raise UserError(
             f"data.codec={data.codec!r} counts pixels of an input of {_sizes_text(frame.grids)}, "
@@ -359,7 +358,7 @@ def make_features(
     vision = model.config.vision
     if vision is None:
         raise UserError("data.feature_cache: the model has no vision tower")
-    if len(grids_of(config.model.preset)) > 1:
+    if len(model_grids(config)) > 1:
         raise UserError(
             f"data.feature_cache keeps features of one size of images, and model.preset="
             f"{config.model.preset!r} has several; name one, or leave data.feature_cache out"

@@ -12,6 +12,7 @@ from cxrjax.codecs.resize_rules import RESIZE_RULES, on_grids
 # Beside the published ones, inputs that are not square, and several of them.
 RULES = RESIZE_RULES | {
     "qwen2.5_vl_portrait": on_grids("qwen2.5_vl", (560, 448)),
+    "qwen2.5_vl_square": on_grids("qwen2.5_vl", (560, 560)),
     "qwen3_vl_landscape": on_grids("qwen3_vl", (448, 1024)),
     "qwen2.5_vl_grids": on_grids("qwen2.5_vl", (448, 448), (560, 448), (448, 560)),
     "qwen3_vl_grids": on_grids("qwen3_vl", (512, 512), (576, 448), (448, 576)),
@@ -30,6 +31,11 @@ def _box(fraction, height, width):
 def _shown(height, width):
     """Letterboxes of anything thinner show nothing."""
     return max(height, width) <= 100 * min(height, width)
+
+
+@each_family
+def test_its_codec_is_found_by_name(family):
+    assert get_codec(RULES[family].codec).name == RULES[family].codec
 
 
 @each_family

@@ -14,6 +14,7 @@ from PIL import Image
 from cxrjax.codecs import get_codec
 from cxrjax.codecs.frames import nearest_grid
 from cxrjax.errors import UserError
+from cxrjax.images.geometry import letterbox_geometry
 from cxrjax.input_pipeline.examples import image_geometry, load_image
 from cxrjax.input_pipeline.loader import eval_loader, single_source, train_loader
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
@@ -51,6 +52,17 @@ def test_an_image_goes_where_least_is_padding(image, grid):
 
 def test_of_grids_of_one_aspect_the_largest():
     assert nearest_grid(100, 100, [(28, 28), (56, 56), (42, 42)]) == (56, 56)
+
+
+def test_what_turns_on_no_order_of_grids_has_none():
+    """A square fills a grid as it does the one turned round."""
+    turned = [(84, 56), (56, 84)]
+    assert nearest_grid(100, 100, turned) == nearest_grid(100, 100, turned[::-1])
+    codecs = [get_codec(f"qwen2.5_vl_{sizes}") for sizes in ("84x56,56x84", "56x84,84x56")]
+    geometry = letterbox_geometry(100, 100, 84, 56)
+    box = np.array([[0.25, 0.25, 0.75, 0.75]])
+    places = [codec.frame.to_grid(box, 100, 100, geometry) for codec in codecs]
+    np.testing.assert_array_equal(*places)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
