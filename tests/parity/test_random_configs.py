@@ -1,6 +1,6 @@
 """Models and adapters of drawn configurations against transformers and PEFT.
 
-A few of each family, and with `-m heavy` fifty: logits, loss, gradients of LoRA, greedy answers,
+One of each family, and with `-m heavy` fifty: logits, loss, gradients of LoRA, greedy answers,
 and the files that go back out, as they are and merged.
 """
 
