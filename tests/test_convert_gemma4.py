@@ -182,7 +182,7 @@ def test_a_recipe_of_another_family_says_what_to_set(hf, tmp_path):
     with pytest.raises(UserError) as caught:
         open_tokenizer(path, recipe)
     assert str(caught.value).startswith("data.prompt='medgemma_reason' ends turns with <end_of_")
-    assert "set it to one of gemma4, gemma4_typed, gemma4_reason, and" in str(caught.value)
+    assert "set it to one of gemma4, gemma4_small, gemma4_typed, " in str(caught.value)
     data = dataclasses.replace(recipe.data, prompt="gemma4_reason")
     tokenizer = open_tokenizer(path, dataclasses.replace(recipe, data=data))
     assert tokenizer.loc_token_start == -1
@@ -310,7 +310,16 @@ def test_a_small_size_there_and_back(tmp_path, write_hf, capsys):
     published = config | {"audio_config": {"hidden_size": 4, "model_type": "gemma4_audio"}}
     (directory / "config.json").write_text(json.dumps(published))
     (directory / "tokenizer.json").write_text(make_gemma4(448).backend_tokenizer.to_str())
+    # The larger sizes' template begins an answer by a thought without words; these sizes' does not.
+    (directory / "chat_template.jinja").write_text(TEMPLATE)
+    with pytest.raises(UserError, match=r"Gemma 4 E2B and E4B's form is .*google/gemma-4-E4B-it"):
+        interchange.import_hf(directory, tmp_path / "base")
+    begun = "{{- '<|channel>thought\n<channel|>' -}}"
+    assert begun in TEMPLATE
+    (directory / "chat_template.jinja").write_text(TEMPLATE.replace(begun, ""))
     interchange.import_hf(directory, tmp_path / "base")
+    described = json.loads((tmp_path / "base/model.json").read_text())
+    assert described["prompt"] == "gemma4_small"
     said = capsys.readouterr().out
     assert "2 tensors are left out, of the tower for sounds" in said
     assert "1 tensors are left out, of keys that no layer reads" in said

@@ -141,6 +141,10 @@ GEMMA4 = ChatForm(
     source="google/gemma-4-31B-it",
     begun="<|channel>thought\n<channel|>",
 )
+# Of these sizes the model begins without a thought, an empty one neither.
+GEMMA4_SMALL = dataclasses.replace(
+    GEMMA4, begun="", named="Gemma 4 E2B and E4B", source="google/gemma-4-E4B-it"
+)
 QWEN = ChatForm(
     opening=f"{IM_START}system\nYou are a helpful assistant.{IM_END}\n",
     user=f"{IM_START}user\n",

@@ -369,8 +369,9 @@ PROMPTS: dict[str, PromptFormat] = {
     "medgemma": _conversation(_question, _answer_target),
     # The same in Qwen2.5-VL's conversation.
     "qwen": _conversation(_question, _answer_target, form=chat.QWEN),
-    # And in Gemma 4's.
+    # And in Gemma 4's; of E2B and E4B.
     "gemma4": _conversation(_question, _answer_target, form=chat.GEMMA4),
+    "gemma4_small": _conversation(_question, _answer_target, form=chat.GEMMA4_SMALL),
     # GEMeX's dialogue: instruction, question and options; the answer with its reason and boxes.
     "gemex": PromptFormat(prefix=_instructed_prefix, target=_answer_target),
     # The same between the marks of LLaVA-Med's turns, as the paper prints it.
@@ -389,7 +390,7 @@ PROMPTS: dict[str, PromptFormat] = {
     "medgemma_boxes": _conversation(_medgemma_request, _medgemma_boxes_target, needs_finding=True),
 }
 # For a model that answers one question in several ways, as the stages of ViX-Ray do.
-_IN_WORDS = ("vqa", "medgemma", "qwen", "gemma4")
+_IN_WORDS = ("vqa", "medgemma", "qwen", "gemma4", "gemma4_small")
 PROMPTS |= {f"{name}_typed": _typed(PROMPTS[name]) for name in _IN_WORDS}
 # Answer and reason in one, as the paper of VinDr-CXR-VQA prints them (figure 2).
 PROMPTS |= {f"{name}_reason": _reasoned(PROMPTS[name]) for name in _IN_WORDS}

@@ -318,7 +318,9 @@ _VISION = {
     # The weights have the width that counts.
     "projection_dim": NO_MATTER,
     "vocab_size": NO_MATTER,
-    "projector_hidden_act": NO_MATTER,  # published, and read by no version
+    # Published, and read by no version.
+    "projector_hidden_act": NO_MATTER,
+    "num_positions": NO_MATTER,
 }
 _SIDES = Rule(most=2**13, items=tuple(range(1, 2**13 + 1)))
 _INTERNVL_VISION = {
@@ -430,7 +432,13 @@ _GEMMA4 = {
 _BY_KIND = {
     "paligemma": {
         **_parts("gemma", "gemma2"),
-        **dict.fromkeys(("projection_dim", "hidden_size", "vocab_size", "_vocab_size"), NO_MATTER),
+        **dict.fromkeys(
+            (
+                *("projection_dim", "hidden_size", "vocab_size", "_vocab_size"),
+                "num_hidden_layers",  # PaliGemma 2's; the decoder's own counts
+            ),
+            NO_MATTER,
+        ),
     },
     "gemma3": {
         **_parts("gemma3_text"),
@@ -610,6 +618,7 @@ _PICTURES_OF = {
 }
 
 
+_ORIGINAL = ("internvl_chat", "llava_llama", "llava_mistral")
 # Whose class of image processors has other colours by default than the models.
 _COLOURS_STATED = ("qwen3_vl", "internvl")
 
@@ -644,6 +653,15 @@ def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
         UserError: an architecture, a key or a value that we do not have.
     """
     kind = config.get("model_type")
+    if kind in _ORIGINAL or "mm_vision_tower" in config:
+        raise UserError(
+            f"{where}: model_type is {shown_value(kind)} in the layout of its makers' own code; "
+            "take the form for transformers, of InternVL OpenGVLab/InternVL3-2B-hf, of LLaVA "
+            "llava-hf/llava-1.5-7b-hf, of LLaVA-Med what transformers' "
+            "convert_llava_weights_to_hf.py makes of it, with --text_model_id="
+            "mistralai/Mistral-7B-Instruct-v0.2 and --vision_model_id="
+            "openai/clip-vit-large-patch14-336"
+        )
     check_architecture(kind, where)
     stated = {key: value for key, value in config.items() if key != "model_type"}
     values = checked(stated, _BY_KIND[str(kind)], where)

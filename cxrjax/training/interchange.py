@@ -23,6 +23,7 @@ from cxrjax.files import read_json_object, reading
 from cxrjax.input_pipeline.chat import (
     GEMMA,
     GEMMA4,
+    GEMMA4_SMALL,
     INTERNVL,
     QWEN,
     QWEN3,
@@ -144,7 +145,8 @@ def import_hf(
     tokenizer = load_tokenizer(source)
     sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer)
     if sizes.decoder.prefix_attention == "causal" or config["model_type"] in _FORMS:
-        check_template(source, _FORMS.get(config["model_type"], GEMMA))
+        form = _FORMS.get(config["model_type"], GEMMA)
+        check_template(source, GEMMA4_SMALL if _is_small_gemma4(sizes) else form)
     for what, names in unasked(files.tensors, sizes).items():
         print(f"{source}: {len(names):,} tensors are left out, of {what}")
         files.leave_out(names)
@@ -403,7 +405,11 @@ def _settings(sizes: VLMConfig, turns: Turns) -> ExperimentConfig:
         rule = RESIZE_RULES["gemma4_768"]
         return ExperimentConfig(
             model=ModelConfig(preset=preset, share="image"),
-            data=DataConfig(prompt="gemma4", codec=rule.codec, geometry=rule.placing),
+            data=DataConfig(
+                prompt="gemma4_small" if _is_small_gemma4(sizes) else "gemma4",
+                codec=rule.codec,
+                geometry=rule.placing,
+            ),
             decoding=DecodingConfig(grammar="none"),
         )
     if sizes.decoder.prefix_attention == "past":
@@ -424,6 +430,11 @@ def _settings(sizes: VLMConfig, turns: Turns) -> ExperimentConfig:
             decoding=DecodingConfig(grammar="none"),
         )
     return ExperimentConfig(model=ModelConfig(preset=preset))
+
+
+def _is_small_gemma4(sizes: VLMConfig) -> bool:
+    """E2B and E4B alone have an embedding for every layer."""
+    return sizes.decoder.per_layer_width > 0
 
 
 def _write_base(

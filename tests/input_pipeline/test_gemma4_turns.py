@@ -3,7 +3,7 @@
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.chat import GEMMA4, check_template, gemma4_context
+from cxrjax.input_pipeline.chat import GEMMA4, GEMMA4_SMALL, check_template, gemma4_context
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 
@@ -69,4 +69,6 @@ def test_its_template_and_control_tokens(tmp_path):
     for control in (*SPECIAL, "<|think|>"):
         with pytest.raises(UserError, match="which only the chat format"):
             GEMMA4.answer(f"yes{control}")
-    assert PROMPTS["gemma4"].end == "<turn|>" and not PROMPTS["gemma4"].begins
+    assert GEMMA4_SMALL.question("Where?").endswith("<turn|>\n<|turn>model\n")
+    for name in ("gemma4", "gemma4_small"):
+        assert PROMPTS[name].end == "<turn|>" and not PROMPTS[name].begins

@@ -295,16 +295,32 @@ _GEMMA3 = {
 _PALIGEMMA2 = {
     **_PALIGEMMA,
     "projection_dim": 2304,
+    "num_hidden_layers": 26,
     "text_config": {
+        "architectures": ["Gemma2ForCausalLM"],
+        "attn_logit_softcapping": 50.0,
+        "cache_implementation": "hybrid",
+        "eos_token_id": [1, 107],
+        "final_logit_softcapping": 30.0,
+        "hidden_act": "gelu_pytorch_tanh",
+        "hidden_activation": "gelu_pytorch_tanh",
         "hidden_size": 2304,
         "intermediate_size": 9216,
         "model_type": "gemma2",
         "num_hidden_layers": 26,
         "num_image_tokens": 1024,
         "num_key_value_heads": 4,
+        "query_pre_attn_scalar": 256,
+        "sliding_window": 4096,
+        "torch_dtype": "bfloat16",
         "vocab_size": 257216,
     },
-    "vision_config": {**_PALIGEMMA["vision_config"], "image_size": 448, "projection_dim": 2304},
+    "vision_config": {
+        **_PALIGEMMA["vision_config"],
+        "image_size": 448,
+        "num_positions": 256,
+        "projection_dim": 2304,
+    },
 }
 
 
@@ -329,6 +345,12 @@ def test_published_configurations_are_the_presets(tmp_path, config, preset):
     ("content", "said"),
     [
         ('{"model_type": "llava_next"}', "model_type is 'llava_next', expected one of paligemma"),
+        (
+            '{"model_type": "llava_mistral"}',
+            "in the layout .*convert_llava_weights",
+        ),
+        ('{"model_type": "llava", "mm_vision_tower": "x"}', "own code; take .*llava-1.5-7b-hf"),
+        ('{"model_type": "internvl_chat"}', "own code; take .*InternVL3-2B-hf"),
         ("{", "not JSON"),
         ("[]", "expected a JSON object"),
         (None, "cannot be read"),

@@ -16,7 +16,8 @@ from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.step import init_state, make_optimizer, make_train_step
 
-# What the checkpoints' own metadata says (google/paligemma-3b-pt-*, google/paligemma2-*-pt-*,
+# What the checkpoints' own metadata says, of PaliGemma 2 10B and 28B and LLaVA-Med what the scripts
+# that bring them into transformers' form give (google/paligemma-3b-pt-*, google/paligemma2-*-pt-*,
 # google/medgemma-*-it, google/gemma-3-270m, google/gemma-3-1b-pt, Qwen/Qwen2.5-VL-*-Instruct,
 # Qwen/Qwen3-VL-*-Instruct; and what transformers counts of the same configurations). Between sizes
 # of the image only the position embeddings differ.
@@ -27,12 +28,12 @@ PUBLISHED = {
     "paligemma2_3b_224": 3_032_242_416,
     "paligemma2_3b_448": 3_033_127_152,
     "paligemma2_3b_896": 3_036_666_096,
-    "paligemma2_10b_224": 9_662_409_456,
-    "paligemma2_10b_448": 9_663_294_192,
-    "paligemma2_10b_896": 9_666_833_136,
-    "paligemma2_28b_224": 27_650_192_112,
-    "paligemma2_28b_448": 27_651_076_848,
-    "paligemma2_28b_896": 27_654_615_792,
+    "paligemma2_10b_224": 9_662_638_832,
+    "paligemma2_10b_448": 9_663_523_568,
+    "paligemma2_10b_896": 9_667_062_512,
+    "paligemma2_28b_224": 27_650_487_024,
+    "paligemma2_28b_448": 27_651_371_760,
+    "paligemma2_28b_896": 27_654_910_704,
     "medgemma_4b": 4_300_079_472,
     "medgemma_27b": 27_432_406_640,
     # Its layers' scales and the tower's shift and scale are buffers there, 2,364 of these numbers.
@@ -44,7 +45,7 @@ PUBLISHED = {
     "gemma4_e4b": 7_632_344_554,
     "llava15_7b": 7_063_427_072,
     "llava15_13b": 13_351_494_656,
-    "llava_med15_7b": 7_566_219_264,
+    "llava_med15_7b": 7_566_743_552,
     "qwen25_vl_3b": 3_754_622_976,
     "qwen25_vl_7b": 8_292_166_656,
     "qwen3_vl_2b": 2_127_532_032,
