@@ -8,8 +8,11 @@ iou      `mean_iou`: the IoUs of the best one-to-one matching, summed and divide
          counts 0. `f1`: F1 of such matchings, mean over `THRESHOLDS`. Where neither has a box both
          are 1, where one of them has none 0: of a finding that is absent, to say nothing is right.
          A box with swapped corners has no area.
-answer   1 where yes or no, as the reader of radiology language reads it, is the reference's; where
-         the reference decides nothing, where the words beside the boxes are the same.
+answer   1 where yes or no, as the reader of radiology language reads it, is the reference's, and
+         where the reference opens by neither ("2 areas", "Left.", "Cardiomegaly at ...") what is
+         found beside what was asked about, the number where one is asked for and the place that
+         the reference names are too; where the reference decides nothing, where the words beside
+         the boxes are the same.
 format   1 where the answer ends in its slots and every box in it is written exactly.
 
 The reward is the mean of the parts, weighted (group `rl`).
@@ -25,7 +28,8 @@ from scipy.optimize import linear_sum_assignment
 
 from cxrjax import boxes
 from cxrjax.codecs import Codec
-from cxrjax.radiology_text.answers import EnglishReader
+from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_said
+from cxrjax.radiology_text.answers import AskedFor, EnglishReader
 
 # Of the reward `f1`: the benchmark's, and two at which its boxes are good.
 THRESHOLDS = (0.3, 0.5, 0.75)
@@ -156,9 +160,23 @@ class Rewarder:
         if truth == said:
             return True
         outcome = self._outcome(question, truth, reference)
-        if outcome not in ("yes", "no"):
+        if outcome not in ("yes", "no") or self._outcome(question, said, answer) != outcome:
             return False
-        return self._outcome(question, said, answer) == outcome
+        asked = self._reader.asked(question)
+        if outcome == "no" or self._reader.opening(truth, asked) is not None:
+            return True
+        (found, place, number), (also, there, counted) = (
+            self._content(words, asked) for words in (truth, said)
+        )
+        is_placed = bool(place.sides or place.regions)
+        return found == also and number == counted and (place == there or not is_placed)
+
+    def _content(self, words: str, asked: AskedFor) -> tuple[set[str], SaidPlace, int | None]:
+        """Findings beside those asked about, the place, and the number where one is asked for."""
+        assertions = self._reader.read_about(words, asked).assertions
+        found = {one.finding for one in assertions if one.status == "present"}
+        place = place_said(words, np.zeros((0, 4)))
+        return found - set(asked.findings), place, count_said(words) if asked.counts else None
 
     def _outcome(self, question: str, words: str, text: str) -> str | None:
         return self._reader.read(words, question, len(self._read(text)[0]) > 0).outcome

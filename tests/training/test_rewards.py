@@ -102,6 +102,36 @@ def test_a_denial_in_other_words_is_the_same_answer(reward):
     assert reward("There is no nodule.", "Nodule.").answer == 0
 
 
+@pytest.mark.parametrize(
+    ("question", "truth", "said", "right"),
+    [
+        ("Is there a nodule?", f"Yes, nodule at {BOX}.", f"Yes at {BOX}.", True),
+        ("Is there a nodule?", f"Yes, nodule at {BOX}.", "No.", False),
+        ("Name the findings.", "Aortic enlargement and Cardiomegaly.", "Pneumothorax.", False),
+        ("Name the findings.", "Aortic enlargement and Cardiomegaly.", "Cardiomegaly.", False),
+        (
+            "Name the findings.",
+            "Aortic enlargement and Cardiomegaly.",
+            "Cardiomegaly and Aortic enlargement",
+            True,
+        ),
+        ("What findings are visible?", f"Nodule/Mass at {BOX}.", f"ILD at {BOX}.", False),
+        ("How many nodules are there?", f"2 at {BOX}{OTHER}.", f"9 at {BOX}{OTHER}.", False),
+        ("How many nodules are there?", f"2 at {BOX}{OTHER}.", f"Two: {BOX}{OTHER}", True),
+        ("On which side is the effusion?", "Left.", "Right.", False),
+        ("On which side is the effusion?", "Left.", "On the left.", True),
+        # What is asked about need not be said again, and where it is need not be in words.
+        ("Where is the Nodule/Mass?", f"Nodule/Mass at {BOX}.", BOX, True),
+        ("Where is the Pleural effusion?", f"Pleural effusion at {BOX}.", BOX, True),
+        ("Where is the Nodule/Mass?", f"Nodule/Mass at {BOX}.", f"ILD at {BOX}.", False),
+        ("Where is the nodule?", f"At {BOX}.", f"On the left, {BOX}.", True),
+    ],
+)
+def test_where_no_yes_decides_names_numbers_and_sides_do(question, truth, said, right):
+    rewarder = Rewarder(CODECS["paligemma"], RewardWeights(1.0, 1.0, 0.5, "mean_iou"))
+    assert rewarder(question, truth, said, ended=True).answer == right
+
+
 def test_swapped_corners_have_no_area_and_no_form(reward):
     swapped = reward(f"Nodule {BOX}", "Nodule <loc0300><loc0100><loc0100><loc0300>")
     assert (swapped.iou, swapped.format) == (0, 0)
