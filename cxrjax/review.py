@@ -16,7 +16,8 @@ OUT/review.sqlite; once both have handed in, their sheets and what --sheets writ
 Answers can be corrected there: boxes, words, findings that were missed. --export, given the same
 --records, --sample and --seed, writes what a review (finished or not) leaves for training:
 DIR/records.jsonl, as right as the readers have made it; DIR/pairs.jsonl, for `rl.pairs`, each
-corrected answer preferred to what stood there (--codec: how the model writes boxes).
+corrected answer preferred to what stood there (--codec: how the model writes boxes; --letterbox:
+its input, where images are padded to it).
 --sheets computes the agreement of two filled sheets: OUT/agreement.json, agreement.md,
 consensus.csv; with the filled consensus file consensus.json. --readers scores every radiologist of
 a box table, or of records, against the others: OUT/readers.json, readers.md.
@@ -29,6 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.cli import command_parser, run
+from cxrjax.codecs.resize_rules import input_sizes
 
 EXIT_CHECKS_FAILED = 1
 
@@ -54,6 +56,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--serve", action="store_true", help="serve the sample to two readers")
     add("--export", type=Path, metavar="DIR", help="write what the review in --out has corrected")
     add("--codec", default="paligemma", help="of the model that learns from --export's pairs")
+    add(
+        "--letterbox",
+        type=input_sizes,
+        default=(),
+        metavar="HxW[,HxW...]",
+        help="its inputs, where images are padded to them (default: they are stretched)",
+    )
     add("--reader", action="append", metavar="NAME", help="who reads, for --serve; give two")
     add("--host", default="127.0.0.1", help="of --serve (default 127.0.0.1: this machine alone)")
     add("--port", type=int, default=8765, help="of --serve (default 8765; 0: any free one)")

@@ -1,7 +1,8 @@
 """Makes pairs of answers for preference tuning: the better of two, by IoU or by who is right.
 
     python -m cxrjax.tools.preferences --records=FILE --predictions=FILE [--predictions=FILE2 ...] \
-        --out=PAIRS.jsonl [--better=record] [--codec=paligemma] [--least=0.1]
+        --out=PAIRS.jsonl [--better=record] [--codec=paligemma] [--letterbox=448x448] \
+        [--least=0.1]
     python -m cxrjax.tools.preferences --records=FILE --predictions=FILE --predictions=FILE2 \
         --best=RECORDS.jsonl
 
@@ -16,6 +17,8 @@ question with the prediction of the largest reward as its answer, the first of s
 whose boxes can be read. `predict --temperature=1 --seeds=0,1,2,3` gives the predictions.
 
 --codec is how the model that is to learn writes boxes: it must be that of the predictions.
+--letterbox is its input, or inputs, where images are padded to it (`data.geometry='letterbox'`);
+without it they are stretched.
 """
 
 import argparse
@@ -30,6 +33,7 @@ import numpy as np
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.codecs import CODECS, get_codec, transcode
+from cxrjax.codecs.resize_rules import input_sizes, padded_to
 from cxrjax.errors import UserError
 from cxrjax.files import replacing
 from cxrjax.records import (
@@ -56,12 +60,17 @@ def make_pairs(
     codec: str,
     least: float,
     prefers_record: bool,
+    grids: Sequence[tuple[int, int]] = (),
 ) -> tuple[list[dict[str, str | float]], collections.Counter[str]]:
-    """The lines of --out, and how many questions make none, by reason."""
+    """The lines of --out, and how many questions make none, by reason.
+
+    Args:
+        grids: (height, width) of the model's inputs, to which images are padded; empty: stretched.
+    """
     rewarder = Rewarder(get_codec(codec), WEIGHTS)
     lines: list[dict[str, str | float]] = []
     without: collections.Counter[str] = collections.Counter()
-    for record, truth, answers in _answered(records, predictions, codec, without):
+    for record, truth, answers in _answered(records, predictions, codec, grids, without):
         said = [*answers, *([truth] if prefers_record else [])]
         worth = [rewarder(record.question, truth, text, ended=True).total for text in said]
         best = len(said) - 1 if prefers_record else worth.index(max(worth))
@@ -82,14 +91,17 @@ def make_pairs(
 
 
 def best_records(
-    records: dict[str, QARecord], predictions: Sequence[Sequence[Prediction]], codec: str
+    records: dict[str, QARecord],
+    predictions: Sequence[Sequence[Prediction]],
+    codec: str,
+    grids: Sequence[tuple[int, int]] = (),
 ) -> tuple[list[QARecord], collections.Counter[str]]:
-    """The records of --best, and how many questions give none, by reason."""
+    """The records of --best, and how many questions give none, by reason; `grids` as above."""
     rewarder = Rewarder(get_codec(codec), WEIGHTS)
     found: list[QARecord] = []
     without: collections.Counter[str] = collections.Counter()
-    for record, truth, answers in _answered(records, predictions, codec, without):
-        readable = [(text, _with_answer(record, text, codec)) for text in answers]
+    for record, truth, answers in _answered(records, predictions, codec, grids, without):
+        readable = [(text, _with_answer(record, text, codec, grids)) for text in answers]
         worth = [
             (rewarder(record.question, truth, text, ended=True).total, answered)
             for text, answered in readable
@@ -106,6 +118,7 @@ def _answered(
     records: dict[str, QARecord],
     predictions: Sequence[Sequence[Prediction]],
     codec: str,
+    grids: Sequence[tuple[int, int]],
     without: collections.Counter[str],
 ) -> Iterator[tuple[QARecord, str, list[str]]]:
     """Records, their own answers in the codec, and what the files say, in the files' order.
@@ -127,24 +140,24 @@ def _answered(
         elif record.image_hw is None:
             without["the image's size is unknown"] += 1
         else:
-            own = RECORD_CODECS[record.dataset]
-            yield (
-                record,
-                transcode(record.answer_text, own, codec, *record.image_hw),
-                answers[name],
-            )
+            own, geometry = RECORD_CODECS[record.dataset], padded_to(grids, record.image_hw)
+            truth = transcode(record.answer_text, own, codec, *record.image_hw, geometry)
+            yield record, truth, answers[name]
 
 
-def _with_answer(record: QARecord, text: str, codec: str) -> QARecord | None:
+def _with_answer(
+    record: QARecord, text: str, codec: str, grids: Sequence[tuple[int, int]]
+) -> QARecord | None:
     """The question with this answer, boxes in the records' notation; None where one is no box."""
     assert record.image_hw is not None
     height, width = record.image_hw
     own, reader = RECORD_CODECS[record.dataset], get_codec(codec)
-    if any(any(span.swapped) for span in reader.read_as_written(text, height, width).spans):
+    placed = (height, width, padded_to(grids, record.image_hw))
+    if any(any(span.swapped) for span in reader.read_as_written(text, *placed).spans):
         return None
     try:
-        said = transcode(text, codec, own, height, width)
-        transcode(said, own, codec, height, width)  # as training reads it
+        said = transcode(text, codec, own, *placed)
+        transcode(said, own, codec, *placed)  # as training reads it
     except UserError:
         return None
     boxes = get_codec(own).decode(said, height, width, strict=True).boxes
@@ -169,6 +182,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     wanted.add_argument("--best", type=Path, metavar="FILE", help="records instead of pairs")
     parser.add_argument("--better", choices=("predictions", "record"), default="predictions")
     parser.add_argument("--codec", choices=sorted(CODECS), default="paligemma")
+    parser.add_argument("--letterbox", type=input_sizes, default=(), metavar="HxW[,HxW...]")
     parser.add_argument("--least", type=float, default=0.1, metavar="SHARE")
     flags = parser.parse_args(argv)
     if flags.better == "predictions" and len(flags.predictions) < 2:
@@ -183,14 +197,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     records = {record.question_id: record for record in read_records(flags.records)}
     predictions = [read_predictions(file) for file in flags.predictions]
     if flags.best is not None:
-        found, without = best_records(records, predictions, flags.codec)
+        found, without = best_records(records, predictions, flags.codec, flags.letterbox)
         if not found:
             raise UserError(f"{flags.records}: no answer ({dict(without)})")
         write_records(flags.best, found)
         print(f"{flags.best}: the best answers to {len(found):,} of {len(records):,} questions")
     else:
         lines, without = make_pairs(
-            records, predictions, flags.codec, flags.least, flags.better == "record"
+            records,
+            predictions,
+            flags.codec,
+            flags.least,
+            flags.better == "record",
+            flags.letterbox,
         )
         if not lines:
             raise UserError(f"{flags.records}: no pair ({dict(without)})")

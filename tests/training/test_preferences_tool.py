@@ -5,6 +5,8 @@ import json
 import pytest
 from PIL import Image
 
+from cxrjax.codecs import transcode
+from cxrjax.codecs.resize_rules import padded_to
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.usable_records import check_records
@@ -77,6 +79,29 @@ def test_a_record_is_preferred_to_what_a_model_said(files):
     assert pairs.keys() == {"a"}
     assert pairs["a"]["worse"] == f"Nodule {FAR}"
     assert pairs["a"]["better"].startswith("Nodule <loc01")
+
+
+def test_images_that_were_padded(files):
+    """A perfect answer of a model whose input is a square, the image on its left half."""
+    write_records(files / "records.jsonl", [_record("a", size=(100, 50))])
+    placed = padded_to([(64, 64)], (100, 50))
+    right = transcode(f"Nodule {TRUTH}", "vindr_px", "paligemma", 100, 50, placed)
+    stretched = transcode(f"Nodule {TRUTH}", "vindr_px", "paligemma", 100, 50)
+    assert right != stretched
+    for name, text in (("one", right), ("two", stretched)):
+        line = json.dumps({"question_id": "a", "text": text})
+        (files / f"{name}.jsonl").write_text(line + "\n")
+    predictions = _predictions(files, "one", "two")
+    pairs = _make(files, *predictions, "--letterbox=64x64")
+    assert (pairs["a"]["better"], pairs["a"]["worse"]) == (right, stretched)
+    assert _make(files, *predictions)["a"]["better"] == stretched
+    out = files / "best.jsonl"
+    arguments = ["--records", str(files / "records.jsonl"), "--best", str(out), *predictions]
+    preferences.main([*arguments, "--letterbox=64x64"])
+    (best,) = read_records(out)
+    assert best.boxes[0] == pytest.approx([10, 10, 30, 30], abs=0.2)
+    with pytest.raises(SystemExit):
+        _make(files, *predictions, "--letterbox=64")
 
 
 def test_one_file_makes_no_pairs_and_strangers_are_refused(files):

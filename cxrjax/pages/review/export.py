@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from cxrjax.codecs import get_codec, transcode
+from cxrjax.codecs.resize_rules import padded_to
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.images.decode import image_size
@@ -81,6 +82,7 @@ def export_reviews(
     out: Path,
     codec: str,
     closed_classes: Mapping[str, Sequence[str]],
+    grids: Sequence[tuple[int, int]] = (),
 ) -> Export:
     """Takes over what was reviewed.
 
@@ -91,6 +93,7 @@ def export_reviews(
         out: the folder that the records will lie in.
         codec: how the model that is to learn writes boxes, a key of `cxrjax.codecs.CODECS`.
         closed_classes: data set -> the only labels that its records may have.
+        grids: (height, width) of its inputs, to which images are padded; empty: stretched.
 
     Raises:
         UserError: there is no such codec.
@@ -123,7 +126,7 @@ def export_reviews(
                 missed.setdefault(key, (here, []))[1].append(one.box)
         if changed is not here:
             export.corrected += 1
-            export.pairs += _pair(here, changed, codec)
+            export.pairs += _pair(here, changed, codec, grids)
     for record in [one for one in export.records if _denies(one, missed)]:
         export.records.remove(record)
         export.left_out["denies a finding that a reader saw"].append(record.question_id)
@@ -298,16 +301,19 @@ def _missed_finding(record: QARecord, label: str, boxes: list[list[float]]) -> Q
     return asked.model_copy(update={"answers": [answer]})
 
 
-def _pair(before: QARecord, after: QARecord, codec: str) -> Iterator[dict[str, str]]:
+def _pair(
+    before: QARecord, after: QARecord, codec: str, grids: Sequence[tuple[int, int]]
+) -> Iterator[dict[str, str]]:
     """The line of a preference, where the model would say something else now.
 
     Raises:
         UserError: the answer that was has a box that is none.
     """
     assert before.image_hw is not None
-    own = RECORD_CODECS[before.dataset]
+    own, geometry = RECORD_CODECS[before.dataset], padded_to(grids, before.image_hw)
     better, worse = (
-        transcode(one.answer_text, own, codec, *before.image_hw) for one in (after, before)
+        transcode(one.answer_text, own, codec, *before.image_hw, geometry)
+        for one in (after, before)
     )
     if better != worse and worse:
         yield {"question_id": before.question_id, "better": better, "worse": worse}

@@ -214,7 +214,7 @@ def export_review(flags: Namespace) -> None:
     sample, root = _sample(flags)
     reviews = _reviews(flags, sample)
     out = flags.export
-    found = export_reviews(sample, reviews, root, out, flags.codec, CLOSED_CLASSES)
+    found = export_reviews(sample, reviews, root, out, flags.codec, CLOSED_CLASSES, flags.letterbox)
     for reason, left_out in found.left_out.items():
         print(f"  {len(left_out):,} left out: {reason}: {', '.join(left_out[:_SHOWN])}")
     if not found.records:
