@@ -16,7 +16,9 @@ without the reasons that VinDr's have: nothing rewards those, and they take up t
 
 `:demo` is the demo's model on the demo's radiographs, two CPU cores; what it brings is in
 docs/log/boxes.md. `:best_of_n` and `:demo_best_of_n` are the baseline that it must beat: supervised
-training on the best of the eight.
+training on the best of the eight. `:dpo` and `:demo_dpo` tune to preferences: of two answers the
+better one, or those of a file (`--config.rl.pairs=FILE`, python -m cxrjax.tools.preferences), for
+which images and questions stay as they are.
 """
 
 import runpy
@@ -28,9 +30,10 @@ SUPERVISED = Path(__file__).with_name("vindr_lora.py")
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    if variant not in ("", "best_of_n", "demo", "demo_best_of_n"):
+    if variant not in ("", "best_of_n", "dpo", "demo", "demo_best_of_n", "demo_dpo"):
         raise ValueError(
-            f"variant {variant!r} is unknown: expected best_of_n, demo, demo_best_of_n or none"
+            f"variant {variant!r} is unknown: expected best_of_n, dpo, demo, demo_best_of_n, "
+            "demo_dpo or none"
         )
     demo = variant.startswith("demo")
     supervised = runpy.run_path(str(SUPERVISED))["get_config"]
@@ -40,14 +43,21 @@ def get_config(variant: str = "") -> ConfigDict:
         "Run make demo first." if demo else "Train configs/vindr_lora.py:paligemma first."
     )
     config.data.prompt = "vqa"
-    config.data.answer_buckets = (48,)
-    config.decoding.max_answer_tokens = 48
+    slots = 48 if demo else 64  # of up to eight boxes, as many as an answer of the first run has
+    config.data.answer_buckets = (slots,)
+    config.decoding.max_answer_tokens = slots
     config.lora.dropout = 0.0  # what draws answers has none
     config.data.questions_per_image = 4
     config.data.vary_wording = 0.0
     config.rl.kind = "best_of_n" if variant.endswith("best_of_n") else "rloo"
     config.rl.group_size = 8
     config.rl.weight_absent = 0.35
+    if variant.endswith("dpo"):
+        config.rl.kind = "dpo"
+        config.rl.group_size = 2
+        config.data.unknown_share = 0.0
+        for name in ("zoom", "stretch", "shift", "rotate", "erase"):
+            config.data.augment[name] = 0.0
     config.optimizer.learning_rate = 3e-4 if demo else 5e-6
     config.optimizer.warmup_steps = 10
     config.optimizer.schedule = "constant"

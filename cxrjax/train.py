@@ -159,7 +159,8 @@ def train(
         if not store.has_checkpoints(workdir):  # else it goes on from another step
             batches.start()
         start = loop.Start(model, base, tokenizer_file)
-        files = [Path(p) for p in (*config.train_files, config.data.validation) if p]
+        named = (*config.train_files, config.data.validation, config.rl.pairs)
+        files = [Path(p) for p in named if p]
         data = loop.TrainingData(batches, config.total_steps(len(mixture)), files, quality)
         if compile_only is not None:
             loop.compile_only(config, workdir, start, data, compile_only)
@@ -241,11 +242,11 @@ def _write_card(
     data = [
         Data(
             kind.format(source.name),
-            file,
+            str(config.of_source(source.name).data.train if source.name else config.data.train),
             source.records.num_images,
             source.records.num_questions,
         )
-        for source, file in zip(mixture.sources, config.train_files, strict=True)
+        for source in mixture.sources
     ]
     if validation is not None:
         source = validation.source

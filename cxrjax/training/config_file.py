@@ -264,6 +264,11 @@ def _check_one_of(config: ExperimentConfig) -> None:
         raise UserError(
             f"model.preset={FROM_BASE!r} needs a base, and model.init is 'random'; name a preset"
         )
+    if config.rl.pairs is not None and config.rl.kind == "none":
+        raise UserError(
+            f"rl.pairs={config.rl.pairs} is of preferences, and rl.kind is 'none': set 'dpo', or "
+            "leave the pairs out"
+        )
     if config.lora.rank > 0 and config.lora.alpha == 0 and not config.lora.alpha_pattern:
         raise UserError(
             f"lora.rank={config.lora.rank} and lora.alpha=0: adapters are scaled by alpha / rank "

@@ -7,6 +7,8 @@ pixels 2.4 MB).
 """
 
 import dataclasses
+import hashlib
+import sys
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ from cxrjax.codecs.medgemma import Qwen25VlInput
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import fetch_whole
 from cxrjax.errors import UserError
+from cxrjax.files import file_sha256
 from cxrjax.images.files import ImageError
 from cxrjax.input_pipeline.caches import FeatureCache, ImageCache, made_by
 from cxrjax.input_pipeline.examples import ExampleConfig, load_image
@@ -43,6 +46,10 @@ from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.preference_pairs import read_pair_ids
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import storage_errors
+
+
+class NoneWantedError(UserError):
+    """All records of a file are left out as unwanted."""
 
 
 class OpenedRecords(NamedTuple):
@@ -70,11 +77,19 @@ def open_training(
     sources, quality = {}, QualityLog()
     for name in config.mixture.sources:
         where = f"mixture.sources.{name}.train"
-        opened = open_records(config.of_source(name), "train", classes, where)
+        try:
+            opened = open_records(config.of_source(name), "train", classes, where)
+        except NoneWantedError as error:
+            if config.rl.pairs is None:
+                raise
+            print(f"warning: mixture.sources.{name} is left out: {error}", file=sys.stderr)
+            continue
         sources[name] = opened.source
         quality.entries.extend(opened.quality.entries)
         quality.examined.update(opened.quality.examined)
         quality.warnings.update(opened.quality.warnings)
+    if not sources:
+        raise UserError(f"rl.pairs={config.rl.pairs}: no source's question has a pair")
     return sources, quality
 
 
@@ -192,6 +207,11 @@ def open_records(
             f"{config.missing_data_help}"
         )
     if is_sharded(Path(path)):
+        if key == "train" and config.rl.pairs is not None:
+            raise UserError(
+                f"rl.pairs={config.rl.pairs}: questions without a pair are left out of records "
+                f"files alone, and data.train={path} is a folder of shards"
+            )
         return _open_shards(config, path, key)
     if data.select:
         raise UserError(f"data.select is for folders of shards, and data.{key}={path} is none")
@@ -212,16 +232,24 @@ def open_records(
         check = check_records(source, data.record_codec, classes, wanted)
     left_out = check.indices | check.unwanted
     if len(left_out) == source.num_records:
-        pairs = f"; rl.pairs={config.rl.pairs} may be of others" if config.rl.pairs else ""
-        raise UserError(f"{path}: no record left to read: {_why_none(check, findings)}{pairs}")
-    return OpenedRecords(source.without(left_out) if left_out else source, check.quality)
+        asked = [f"asks about data.findings={tuple(findings)}"] if findings else []
+        asked += [] if pairs_file is None else [f"has a pair in rl.pairs={pairs_file}"]
+        kind = UserError if check.quality.entries else NoneWantedError
+        raise kind(f"{path}: no record left to read: {_why_none(check, asked)}")
+    source = source.without(left_out) if left_out else source
+    if pairs_file is not None:
+        # So that a run does not go on with other pairs.
+        both = f"{source.fingerprint}/{file_sha256(Path(pairs_file))}"
+        source.fingerprint = hashlib.sha256(both.encode()).hexdigest()
+    return OpenedRecords(source, check.quality)
 
 
-def _why_none(check: RecordCheck, findings: Collection[str]) -> str:
+def _why_none(check: RecordCheck, asked: Sequence[str]) -> str:
+    """In words; `asked` is what a question does that is wanted."""
     if not check.quality.entries:
-        return f"none asks about data.findings={tuple(findings)}"
+        return f"none {' and '.join(asked)}"
     first = check.quality.entries[0]
-    rest = f"; of the others none asks about data.findings={tuple(findings)}" if findings else ""
+    rest = f"; of the others none {' and '.join(asked)}" if asked else ""
     return (
         f"{len(check.quality.entries)} set aside, the first for {first.reason} ({first.where}: "
         f"{first.found}){rest}"

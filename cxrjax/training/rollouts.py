@@ -31,6 +31,7 @@ from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import BATCH_AXES, batch_shards, mesh_of_kernels, put_batch
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
+from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.policy_loss import Experience, answer_logprobs
@@ -131,6 +132,7 @@ class Rollouts:
         if rl.kind in PREFERENCES and old is not None:
             away = self._to_host(jnp.sum(old - reference, axis=-1))
             more, gained, weights = self._preferences(away, told["reward"], drawn)
+            gained *= self._importance(rewards)
             told |= more
         gained, weights, told = put_batch((gained, weights, told), self._mesh)
         return Experience(answers, gained, weights, reference, old, told)
@@ -293,8 +295,7 @@ class Rollouts:
         gained = np.zeros(shape)
         if rl.kind not in PREFERENCES:
             gained = advantages(np.nan_to_num(groups), rl.kind).reshape(shape)
-        has_box = np.nan_to_num(figure("true_boxes")) > 0
-        gained *= np.where(has_box, 1, rl.weight_absent)
+        gained *= self._importance(rewards)
         lengths = np.maximum(drawn.lengths, 1)
         weights = (1 / lengths if rl.loss_mean == "answer" else np.ones(shape)) * (
             np.nan_to_num(spread) > DEAD
@@ -315,6 +316,11 @@ class Rollouts:
         told = {name: values.astype(np.float32) for name, values in told.items()}
         return told, gained.astype(np.float32), weights.astype(np.float32)
 
+    def _importance(self, rewards: list[list[Reward | None]]) -> Float[np.ndarray, "B S"]:
+        """`rl.weight_absent` of answers to questions whose reference has no box, 1 of others."""
+        absent = [[one is None or not one.true_boxes for one in row] for row in rewards]
+        return np.where(absent, self._config.rl.weight_absent, 1).astype(np.float32)
+
     def _answers(self, batch: Batch, drawn: DrawnAnswers) -> Batch:
         """Each answer in a question slot of its own, on the host."""
         group = self._config.rl.group_size
@@ -325,7 +331,8 @@ class Rollouts:
         asked_tokens = repeated["prefix_mask"].sum(-1) + drawn.lengths
         sizes = hosts.gather([int(drawn.lengths.max()), int(asked_tokens.sum(-1).max())])
         longest, fullest = np.max(sizes, axis=0)
-        slots = min(_up(longest, _ANSWER_STEP), drawn.tokens.shape[-1])
+        # A batch of which all questions are set aside has none.
+        slots = min(_up(max(longest, 1), _ANSWER_STEP), drawn.tokens.shape[-1])
         packed = None
         if self._config.model.share == "image":
             packed = min(
@@ -380,15 +387,24 @@ def check_policy(config: ExperimentConfig) -> None:
             f"rl.pairs={rl.pairs}: pairs are for rl.kind {', '.join(PREFERENCES)} with "
             f"rl.group_size=2, and these are {rl.kind!r} and {rl.group_size}"
         )
+    if rl.pairs is not None:
+        _check_pairs(config)
+    codec = config.data.codec
+    for name in config.mixture.sources:
+        if (own := config.of_source(name).data.codec) != codec:
+            raise UserError(
+                f"mixture.sources.{name}.codec={own!r}: rewards read boxes in data.codec={codec!r} "
+                "alone; name one for all sources"
+            )
     if config.lists_noise:
         raise UserError(
             "data.prompt or a source's is a format '_listed', whose noise rewards would take for "
             "boxes; set the one without '_listed'"
         )
-    frame = get_codec(config.data.codec).frame
+    frame = get_codec(codec).frame
     if isinstance(frame, InputPixels) and len(frame.grids) > 1:
         raise UserError(
-            f"data.codec={config.data.codec!r}: rewards read boxes without knowing which of these "
+            f"data.codec={codec!r}: rewards read boxes without knowing which of these "
             "inputs an image has; name one size in model.preset and here, or set 'qwen3_vl'"
         )
     if config.data.earlier_images:
@@ -401,6 +417,29 @@ def check_policy(config: ExperimentConfig) -> None:
             f"lora.dropout={config.lora.dropout}: the model that draws answers has none, and its "
             "probabilities would not be those that are learned; set 0"
         )
+
+
+def _check_pairs(config: ExperimentConfig) -> None:
+    """Refuses what would show another image, or ask another question, than a pair is about."""
+    data = config.data
+    changes = ("zoom", "stretch", "shift", "rotate", "erase")
+    changed = [name for name in changes if getattr(data.augment, name)]
+    settings = [f"data.augment.{name}" for name in changed]
+    settings += ["data.unknown_share"] if data.unknown_share else []
+    if settings:
+        raise UserError(
+            f"{', '.join(settings)}: the answers of rl.pairs are about the image and the question "
+            f"as they are; set {'it' if len(settings) == 1 else 'them'} to 0, as "
+            "configs/vindr_rl.py:dpo does"
+        )
+    end = PROMPTS[data.prompt].end
+    for name in config.mixture.sources:
+        own = config.of_source(name).data.prompt
+        if PROMPTS[own].end != end:
+            raise UserError(
+                f"mixture.sources.{name}.prompt={own!r} ends answers otherwise than "
+                f"data.prompt={data.prompt!r}, and so do rl.pairs; name one for all sources"
+            )
 
 
 def _up(number: int, step: int) -> int:

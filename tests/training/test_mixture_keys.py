@@ -1,10 +1,13 @@
 """A mixture's keys: written, overridden, read back, refused."""
 
+import json
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from cxrjax.errors import UserError
+from cxrjax.records import Answer, QARecord, write_records
 from cxrjax.training.checkpoint import check_same_run
 from cxrjax.training.config import add_source, default_config
 from cxrjax.training.config_file import load_config, typed_config, validate
@@ -42,6 +45,53 @@ def test_it_is_read_back_from_json_as_it_was():
     validate(again)
     assert again.to_json() == config.to_json()
     assert not typed_config(typed_config(default_config()).to_json(), "x").mixture.sources
+
+
+def test_pairs_need_a_preference():
+    config = _mixed()
+    config.rl.pairs = "pairs.jsonl"
+    with pytest.raises(UserError, match=r"rl\.pairs=pairs\.jsonl is of preferences"):
+        validate(typed_config(config))
+    config.rl.kind = "dpo"
+    validate(typed_config(config))
+
+
+def _record(name):
+    return QARecord(
+        dataset="custom",
+        split="train",
+        image_id=name,
+        image_path=f"{name}.png",
+        image_hw=(10, 20),
+        question_id=name,
+        question="Is there a nodule?",
+        question_type="Is_there",
+        answers=[Answer(text="Yes.")],
+    )
+
+
+def test_a_source_without_a_pair_is_left_out(tmp_path, capsys):
+    """And a run knows its pairs: with others it would be another."""
+    for name in "ab":
+        write_records(tmp_path / f"{name}.jsonl", [_record(name)])
+        Image.new("L", (20, 10)).save(tmp_path / f"{name}.png")
+    config = default_config()
+    for name in "ab":
+        add_source(config, name, str(tmp_path / f"{name}.jsonl"))
+    pairs = tmp_path / "pairs.jsonl"
+    config.rl.kind, config.rl.pairs = "dpo", str(pairs)
+    found = []
+    for better in ("Yes.", "Surely."):
+        line = {"question_id": "b", "better": better, "worse": "No."}
+        pairs.write_text(json.dumps(line) + "\n")
+        sources, _ = open_training(typed_config(config))
+        assert list(sources) == ["b"]
+        found.append(sources["b"].fingerprint)
+    assert found[0] != found[1]
+    assert "mixture.sources.a is left out" in capsys.readouterr().err
+    pairs.write_text(json.dumps(line | {"question_id": "c"}) + "\n")
+    with pytest.raises(UserError, match="no source's question has a pair"):
+        open_training(typed_config(config))
 
 
 def test_command_lines_change_single_keys():

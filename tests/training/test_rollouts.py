@@ -1,5 +1,6 @@
 """Answers that are drawn and learned from: what is drawn, what it teaches, and that runs go on."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -19,6 +20,7 @@ from cxrjax.input_pipeline.batch import LoadedBatch
 from cxrjax.models import partition
 from cxrjax.planner import program
 from cxrjax.training import loop, step
+from cxrjax.training.config import add_source
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.policy_loss import answer_logprobs
 from cxrjax.training.rollouts import Rollouts, check_policy
@@ -193,6 +195,32 @@ def test_preferences_are_the_gradient_of_their_loss(policy, random_batch, small_
     assert np.nanmean(told) == pytest.approx(float(loss(moved)), rel=1e-4)
 
 
+def test_absent_findings_weigh_in_preferences_too(policy, random_batch, small_vlm):
+    """References of random tokens have a box by chance."""
+    found = []
+    for weight in (1.0, 0.25):
+        policy.rl.kind, policy.rl.weight_absent = "dpo", weight
+        rolls, state, *_ = _rollouts(policy, small_vlm())
+        found.append(_host(rolls(1, state, _loaded(random_batch()))).advantages)
+    learned = found[0] != 0
+    assert set((found[1] / np.where(learned, found[0], 1))[learned].round(4)) == {0.25, 1}
+
+
+def test_a_batch_without_a_question_teaches_nothing(policy, random_batch, small_vlm):
+    """All of its questions were set aside."""
+    rolls, state, *_ = _rollouts(policy, small_vlm())
+    batch = random_batch()
+    nothing = np.zeros_like(np.asarray(batch.prefix_mask))
+    batch = dataclasses.replace(
+        batch,
+        question_index=np.full_like(np.asarray(batch.question_index), -1),
+        prefix_mask=nothing,
+        answer_mask=np.zeros_like(np.asarray(batch.answer_mask)),
+    )
+    found = _host(rolls(1, state, _loaded(batch)))
+    assert not found.weights.any() and found.batch.answer_tokens.shape[-1] > 0
+
+
 def test_pairs_of_a_file_take_the_place_of_drawn_answers(policy, random_batch, small_vlm, tmp_path):
     file = tmp_path / "pairs.jsonl"
     file.write_text(
@@ -244,6 +272,33 @@ def test_what_cannot_be_learned_is_refused(policy, key, value, told):
     group, name = key.split(".")
     policy[group][name] = value
     with pytest.raises(UserError, match=told):
+        check_policy(typed_config(policy))
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "value", "told"),
+    [
+        ("augment", "zoom", 0.1, r"data\.augment\.zoom: .* set it to 0"),
+        ("data", "unknown_share", 0.1, r"data\.unknown_share: the answers of rl\.pairs"),
+        (None, None, None, r"mixture\.sources\.b\.prompt='medgemma' ends answers otherwise"),
+    ],
+)
+def test_pairs_are_about_images_and_questions_as_they_are(policy, group, name, value, told):
+    policy.rl.kind, policy.rl.group_size, policy.rl.pairs = "dpo", 2, "pairs.jsonl"
+    check_policy(typed_config(policy))
+    if group is None:
+        add_source(policy, "b", "b.jsonl", prompt="medgemma")
+    else:
+        (policy.data.augment if group == "augment" else policy.data)[name] = value
+    with pytest.raises(UserError, match=told):
+        check_policy(typed_config(policy))
+
+
+def test_rewards_read_one_convention_in_a_mixture(policy):
+    add_source(policy, "a", "a.jsonl")
+    check_policy(typed_config(policy))
+    add_source(policy, "b", "b.jsonl", codec="medgemma_json")
+    with pytest.raises(UserError, match=r"mixture\.sources\.b\.codec='medgemma_json'"):
         check_policy(typed_config(policy))
 
 
