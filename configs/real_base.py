@@ -13,24 +13,25 @@
         --contrast=1.5 --image_format=jpg --ask_lungs --out=runs/real_base/grafts
     python -m cxrjax.train --config=configs/real_base.py:third --workdir=runs/real_base/third
     python -m cxrjax.convert --checkpoint=runs/real_base/third --out=runs/real_base/third_base
+    (grafts anew, with --variants=24)
     python -m cxrjax.train --config=configs/real_base.py:fourth --workdir=runs/real_base/fourth
     python -m cxrjax.convert --checkpoint=runs/real_base/fourth --out=runs/real_base/fourth_base
+    (grafts anew, with --variants=8)
     python -m cxrjax.train --config=configs/real_base.py:fifth --workdir=runs/real_base/fifth
     python -m cxrjax.convert --checkpoint=runs/real_base/fifth --out=data/real_base
 
 FOLDER: 5,225 radiographs, 3,864 with lung masks, laid out as data/lungs/README.md says; of their
 patients 75 % are trained on, the splits that `--seed=0` draws. It starts from data/demo_base, whose
-images have 128 pixels: position embeddings are interpolated for 192. Hardware: two CPU cores,
-2.6 GB, 3 hours. The first run saw grafts as they were made at 3b029e8, was lengthened from 10,000
-to 13,000 steps at step 4,594, and took 1 hour 40 minutes, two thirds of them on one core. `:second`
-went on from it in 75 minutes, on grafts as they are made now, with more of them and images changed
-further. `:third` went on from that in 76 minutes on one core, without a loss on boxes, which costs
-lesions (docs/log/boxes.md), and without phantoms: 8,500 steps, lengthened to 17,500. `:fourth`, on
-grafts of `--variants=24`, had a GPU, which was given back at step 3,825 of `training.steps=8000`;
-`:fifth` went on from there with the learning rate as of a new run, on eight variants, and took 64
-minutes on one core.
-The result ships in data/real_base, so nobody needs to run this; what it reaches is in
-data/real_base/README.md and docs/log/real.md.
+images have 128 pixels: position embeddings are interpolated for 192. Hardware: two CPU cores, 2.6
+GB, over five hours in all, and a GPU for 15 minutes. The first run saw grafts as they were made at
+3b029e8, was lengthened from 10,000 to 13,000 steps at step 4,594, and took 1 hour 40 minutes, two
+thirds of them on one core. `:second` went on from it in 75 minutes, on grafts as they are made now,
+with more of them and images changed further. `:third` went on from that in 76 minutes on one core,
+without a loss on boxes, which costs lesions (docs/log/boxes.md), and without phantoms: 8,500 steps,
+lengthened to 17,500. `:fourth`, on grafts of `--variants=24`, had a GPU, which was given back at
+step 3,825 of `training.steps=8000`; `:fifth` went on from there with the learning rate as of a new
+run, on eight variants, and took 64 minutes on one core. The result ships in data/real_base, so
+nobody needs to run this; what it reaches is in data/real_base/README.md and docs/log/real.md.
 
 What it stands for: a published checkpoint that can localise, asked in another way than the
 benchmark. Lungs it is asked about in the words of cxrjax/papers/lungs/questions.toml and others

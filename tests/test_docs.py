@@ -5,6 +5,7 @@ import ast
 import importlib
 import importlib.util
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
@@ -231,6 +232,28 @@ def test_broken_links_are_noticed(tmp_path):
     page = tmp_path / "a.md"
     page.write_text("# One `two`, three\n[a](a.md#one-two-three) [b](b.md) [c](#no) [d](a.md)\n")
     assert broken_links(page) == ["b.md", "#no"]
+
+
+def test_the_log_lists_all_that_was_tried():
+    listed = re.split(r"(?m)^## .*\]\((log/\w+\.md)\)$", (ROOT / "docs/log.md").read_text())[1:]
+    for name, part in zip(listed[::2], listed[1::2], strict=True):
+        sections = re.findall(r"(?m)^## (.*)$", (ROOT / "docs" / name).read_text())
+        assert re.findall(r"(?m)^- (.*)$", part) == sections, name
+    assert set(listed[::2]) == {f"log/{path.name}" for path in (ROOT / "docs/log").iterdir()}
+
+
+def _variants() -> set[str]:
+    """Configurations that pages and recipes name, with their variants."""
+    texts = [text_of(path) for path in (*PAGES, *sorted((ROOT / "configs").glob("*.py")))]
+    return {found for text in texts for found in re.findall(r"\bconfigs/\w+\.py:\w+", text)}
+
+
+@pytest.mark.parametrize("named", sorted(_variants()))
+def test_variants_that_are_named_are_there(named):
+    path, variant = named.split(":")
+    if path == "configs/X.py":
+        return  # any
+    assert runpy.run_path(str(ROOT / path))["get_config"](variant)
 
 
 def _script(name: str):

@@ -47,10 +47,10 @@ class MeshConfig:
     """The group `mesh` of a configuration: devices along each axis, and how they work together."""
 
     # Devices along each axis; what the axes mean is told in cxrjax/distributed/meshes.py.
-    replica: Annotated[int, "> 0"] = 1  # slices of a pod: a multiple of their number
+    replica: Annotated[int, "> 0"] = 1  # on several slices: a multiple of the number of slices
     data: int = -1  # -1: all devices that the others leave
-    fsdp: Annotated[int, "> 0"] = 1
-    tensor: Annotated[int, "> 0"] = 1
+    fsdp: Annotated[int, "> 0"] = 1  # devices that share out parameters and optimiser state
+    tensor: Annotated[int, "> 0"] = 1  # devices that split each matrix product
     # 'jit': XLA spreads the step over the mesh. 'pmap': every device runs the step on its part of
     # the batch, with all parameters; the data axis alone.
     strategy: Literal["jit", "pmap"] = "jit"

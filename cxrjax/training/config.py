@@ -209,10 +209,11 @@ class TrainingConfig:
     # How it reaches boxes: 'loc', 'digits', 'head' or 'none' (input_pipeline/coordinates.py);
     # 'auto': by the codec, <loc> tokens or digits.
     box_route: Annotated[str, BOX_ROUTES] = "auto"
-    # What a box costs: 'giou_l1', 'giou', 'diou_l1' or 'sampled_giou_l1', the box at its place in
-    # the answer ('written') or matched to it ('hungarian'); of location tokens the last two of each
-    # (cxrjax/training/box_loss.py).
+    # What a box costs: 'giou_l1', 'giou', 'diou_l1', or with location tokens alone
+    # 'sampled_giou_l1' (cxrjax/training/box_loss.py).
     box_loss: Literal["giou_l1", "giou", "diou_l1", "sampled_giou_l1"] = "giou_l1"
+    # The true box that a written one is compared with: the one at its place in the answer
+    # ('written'), or with location tokens alone the best match ('hungarian').
     box_matching: Literal["written", "hungarian"] = "written"
     # Loss of each location token: cross-entropy with a 'gaussian' or 'linear' weights over the bins
     # about its own, or 'ranked' (cxrjax/training/coordinate_targets.py).
@@ -261,11 +262,13 @@ class PolicyConfig:
     beta: PositiveFloat = 0.1  # of preferences: how much a margin counts
     group_size: Positive = 8  # answers drawn to each question
     temperature: PositiveFloat = 1.0  # they are drawn at, from the model itself: without a grammar
-    updates: Positive = 1  # on each drawing; all but the first are off-policy
+    # Optimiser steps on each set of drawn answers; all but the first are off-policy.
+    updates: Positive = 1
     epsilon_low: Share = 0.2  # bounds of the ratio of probabilities: 1 - this
     epsilon_high: NotNegativeFloat = 0.28  # and 1 + this
     kl_weight: NotNegativeFloat = 0.02  # of the divergence from the start
-    loss_mean: Literal["answer", "token"] = "token"  # each answer alike, or each token
+    # 'token': every token counts alike; 'answer': every answer does, whatever its length.
+    loss_mean: Literal["answer", "token"] = "token"
     # Parts of the reward, and how boxes are rewarded (cxrjax/training/rewards.py).
     reward_boxes: Literal["mean_iou", "f1"] = "mean_iou"
     weight_boxes: NotNegativeFloat = 1.0
