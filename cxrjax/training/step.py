@@ -176,7 +176,7 @@ class MultitaskObjective:
     def loss(
         self, model: Any, batch: Batch, key: Any, denominators: Denominators, logit_chunk: int
     ) -> tuple[Array, LossParts]:
-        training, sizes = self._training, model.config.of_batch(batch.images)
+        training, sizes = self._training, model.config
         return multitask_loss(
             model,
             batch,
