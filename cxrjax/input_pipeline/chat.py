@@ -141,7 +141,7 @@ GEMMA4 = ChatForm(
     source="google/gemma-4-31B-it",
     begun="<|channel>thought\n<channel|>",
 )
-# Of these sizes the model begins without a thought, an empty one neither.
+# These sizes begin an answer without a thought, not even an empty one.
 GEMMA4_SMALL = dataclasses.replace(
     GEMMA4, begun="", named="Gemma 4 E2B and E4B", source="google/gemma-4-E4B-it"
 )
