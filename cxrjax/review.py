@@ -30,7 +30,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.cli import command_parser, run
-from cxrjax.codecs.resize_rules import input_sizes
+from cxrjax.codecs.frames import input_sizes
 
 EXIT_CHECKS_FAILED = 1
 

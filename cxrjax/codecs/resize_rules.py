@@ -7,7 +7,6 @@ back, at any size and aspect; nothing else need know which family resizes how.
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -103,18 +102,6 @@ def on_grids(family: Literal["qwen2.5_vl", "qwen3_vl"], *grids: tuple[int, int])
         return ResizeRule("qwen3_vl", "letterbox", InputSteps(1000), size_of)
     pixels = Qwen25VlInput(*grids)
     return ResizeRule(pixels.name, "letterbox", pixels.frame, size_of)
-
-
-def input_sizes(text: str) -> tuple[tuple[int, int], ...]:
-    """(height, width) of each input in "HEIGHTxWIDTH[,HEIGHTxWIDTH...]".
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not re.fullmatch(r"\d{1,5}x\d{1,5}(,\d{1,5}x\d{1,5})*", text):
-        raise ValueError(f"{text!r}: expected HEIGHTxWIDTH, or several with commas")
-    sizes = [size.split("x") for size in text.split(",")]
-    return tuple((int(height), int(width)) for height, width in sizes)
 
 
 def padded_to(grids: Sequence[tuple[int, int]], image_hw: tuple[int, int]) -> Geometry | None:

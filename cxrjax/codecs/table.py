@@ -10,7 +10,7 @@ from jaxtyping import Float, Num
 
 from cxrjax import boxes as box_arithmetic
 from cxrjax.codecs.base import NOT_BEGUN, Codec
-from cxrjax.codecs.frames import BoxGeometry
+from cxrjax.codecs.frames import BoxGeometry, input_sizes
 from cxrjax.codecs.medgemma import GeminiJson, MedGemmaJson, Qwen3Vl, Qwen25Vl, Qwen25VlInput
 from cxrjax.codecs.prose import (
     CheXagent,
@@ -67,8 +67,7 @@ def get_codec(name: str) -> Codec:
         UserError: there is none; suggests the nearest.
     """
     if found := _OF_INPUT.fullmatch(name):
-        height_width = [size.split("x") for size in found[1].split(",")]
-        return Qwen25VlInput(*[(int(height), int(width)) for height, width in height_width])
+        return Qwen25VlInput(*input_sizes(found[1]))
     if name not in CODECS:
         nearest = difflib.get_close_matches(name, CODECS, n=1, cutoff=0.0)[0]
         raise UserError(

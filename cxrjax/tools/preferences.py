@@ -33,7 +33,8 @@ import numpy as np
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.codecs import CODECS, get_codec, transcode
-from cxrjax.codecs.resize_rules import input_sizes, padded_to
+from cxrjax.codecs.frames import input_sizes
+from cxrjax.codecs.resize_rules import padded_to
 from cxrjax.errors import UserError
 from cxrjax.files import replacing
 from cxrjax.records import (

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from cxrjax.codecs import get_codec
+from cxrjax.codecs.frames import input_sizes
 from cxrjax.decoding.strategy import read_strategy
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged, shipped
@@ -203,8 +204,7 @@ def is_from_base(preset: str) -> bool:
 def grids_of(preset: str) -> tuple[tuple[int, int], ...]:
     """(height, width) of each of the sizes of images that `model.preset` names, if any."""
     sizes = preset.partition("@")[2]
-    height_width = [size.split("x") for size in sizes.split(",") if sizes]
-    return tuple((int(height), int(width)) for height, width in height_width)
+    return input_sizes(sizes) if sizes else ()
 
 
 def find_preset(name: str) -> VLMConfig:
@@ -231,9 +231,7 @@ def at_size(sizes: VLMConfig, size: str) -> VLMConfig:
     if not size:
         return sizes
     try:
-        if not re.fullmatch(r"\d{1,5}x\d{1,5}(,\d{1,5}x\d{1,5})*", size):
-            raise ValueError("expected HEIGHTxWIDTH, or several with commas")
-        grids = grids_of(f"@{size}")
+        grids = input_sizes(size)
         if len(set(grids)) < len(grids):
             raise ValueError("expected different ones")
         return max((sizes.for_images(*grid) for grid in grids), key=lambda each: each.num_context)

@@ -210,7 +210,7 @@ def open_records(
         if key == "train" and config.rl.pairs is not None:
             raise UserError(
                 f"rl.pairs={config.rl.pairs}: questions without a pair are left out of records "
-                f"files alone, and data.train={path} is a folder of shards"
+                f"files alone, and {where or 'data.train'}={path} is a folder of shards"
             )
         return _open_shards(config, path, key)
     if data.select:

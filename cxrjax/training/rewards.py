@@ -175,7 +175,10 @@ class Rewarder:
         """Findings beside those asked about, the place, and the number where one is asked for."""
         assertions = self._reader.read_about(words, asked).assertions
         found = {one.finding for one in assertions if one.status == "present"}
-        place = place_said(words, np.zeros((0, 4)))
+        others = words
+        for first, last in (one.span for one in assertions):  # "lung opacity" names no place
+            others = others[:first] + " " * (last - first) + others[last:]
+        place = place_said(others, np.zeros((0, 4)))
         return found - set(asked.findings), place, count_said(words) if asked.counts else None
 
     def _outcome(self, question: str, words: str, text: str) -> str | None:

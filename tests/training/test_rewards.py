@@ -123,6 +123,8 @@ def test_a_denial_in_other_words_is_the_same_answer(reward):
         # What is asked about need not be said again, and where it is need not be in words.
         ("Where is the Nodule/Mass?", f"Nodule/Mass at {BOX}.", BOX, True),
         ("Where is the Pleural effusion?", f"Pleural effusion at {BOX}.", BOX, True),
+        ("Where is the Lung Opacity?", f"Lung Opacity at {BOX}.", BOX, True),
+        ("Where is the Lung Opacity?", "Lung Opacity on the left.", "On the right.", False),
         ("Where is the Nodule/Mass?", f"Nodule/Mass at {BOX}.", f"ILD at {BOX}.", False),
         ("Where is the nodule?", f"At {BOX}.", f"On the left, {BOX}.", True),
     ],
