@@ -6,7 +6,7 @@
 # make chaos: kills, signals, full and vanished disks, another clock, against a run left alone (10
 #             minutes; full disks need root).
 # make fuzz: ten minutes of hostile files for every reader, the same ones each time; what breaks one
-#            is put into tests/fuzz/corpus/regressions.
+#            is put into bench/fuzz/corpus/regressions.
 # make coverage: the quick tests, and how much of the package they run.
 # make lock: hashes of what setup.py and constraints.txt name, into requirements/.
 # make sbom: what is installed, as CycloneDX (build/sbom.json).
@@ -101,10 +101,10 @@ heavy: $(VENV)/.installed
 	$(PY) -m pytest -m "heavy and not parity"
 
 chaos: $(VENV)/.installed
-	$(PY) -m tests.chaos.chaos --ledger=runs/chaos/ledger.jsonl
+	$(PY) -m bench.chaos.chaos --ledger=runs/chaos/ledger.jsonl
 
 fuzz: $(VENV)/.installed
-	$(PY) -m tests.fuzz --seconds=600 --keep
+	$(PY) -m bench.fuzz --seconds=600 --keep
 
 # What the tests cover of the package, per file that they do not cover whole.
 coverage: $(VENV)/.installed
@@ -127,27 +127,27 @@ try: $(VENV)-app/.installed
 	$(VENV)-app/bin/python -m cxrjax.demo_app
 
 bench: $(VENV)-parity/.installed
-	$(VENV)-parity/bin/python tests/bench/run.py
+	$(VENV)-parity/bin/python -m bench.run
 
 bench_scoring: $(VENV)/.installed
-	$(PY) -m tests.bench.scoring
+	$(PY) -m bench.scoring
 
 bench_input: $(VENV)-parity/.installed
-	$(VENV)-parity/bin/python tests/bench/input_pipeline.py
+	$(VENV)-parity/bin/python -m bench.input_pipeline
 
 bench_serving: $(VENV)-parity/.installed
-	$(VENV)-parity/bin/python -m tests.bench.serving --beside
+	$(VENV)-parity/bin/python -m bench.serving --beside
 
 bench_rl: $(VENV)-rl/.installed
-	$(VENV)-rl/bin/python -m tests.bench.rl
+	$(VENV)-rl/bin/python -m bench.rl
 
 grammar: $(VENV)/.installed $(VENV)-grammar/.installed
-	PYTHONPATH=.:$(VENV)-grammar/lib $(PY) -m tests.grammar
+	PYTHONPATH=.:$(VENV)-grammar/lib $(PY) -m bench.grammar
 
 readers: $(VENV)-readers/.installed
-	$(VENV)-readers/bin/python -m tests.readers --families
-	$(VENV)-readers/bin/python -m tests.readers --speed
-	$(VENV)-readers/bin/python -m tests.readers --radlabels
+	$(VENV)-readers/bin/python -m bench.readers --families
+	$(VENV)-readers/bin/python -m bench.readers --speed
+	$(VENV)-readers/bin/python -m bench.readers --radlabels
 
 # After a change of setup.py or constraints.txt: hashes of all files of each version, for every
 # platform.

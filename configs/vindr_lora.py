@@ -138,7 +138,7 @@ def paligemma(config: ConfigDict) -> None:
 
 
 def best(config: ConfigDict) -> None:
-    """What `python -m tests.bench.objectives` calls `no_box_loss_hard`."""
+    """What `python -m bench.objectives` calls `no_box_loss_hard`."""
     paligemma(config)
     config.training.lambda_box = 0.0  # section 3.1 has 0.5
 

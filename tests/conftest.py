@@ -13,6 +13,8 @@ import pytest
 
 import tests.shape_checks  # noqa: F401 - jaxtyping finds it by name
 
+pytest_plugins = ["tests.durations"]
+
 # The parts that compute with arrays. Set up before anything imports them. (Codecs, whose functions
 # are many and small, would take twice the time.)
 _CHECKED = "boxes decoding images input_pipeline metrics models training"

@@ -24,7 +24,7 @@ def run(*arguments, absent=(), folder=None):
             (folder / f"{name}.py").write_text(f"raise ImportError('{name} is not here')\n")
         paths.insert(0, str(folder))
     done = subprocess.run(
-        [sys.executable, "-m", "tests.bench.accelerator", "--minutes=20", *arguments],
+        [sys.executable, "-m", "bench.accelerator", "--minutes=20", *arguments],
         check=True,
         cwd=ROOT,
         capture_output=True,

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 
+from bench.objectives import VARIANTS
 from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import empty_batch
@@ -17,7 +18,6 @@ from cxrjax.training import checkpoint, step
 from cxrjax.training.config import flatten
 from cxrjax.training.config_file import load_config
 from cxrjax.training.step import learning_rate_schedule, make_optimizer
-from tests.bench.objectives import VARIANTS
 
 _CONFIGS = Path(__file__).parents[1] / "configs"
 

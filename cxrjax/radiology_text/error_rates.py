@@ -26,7 +26,7 @@ class ReadingErrors(NamedTuple):
 
 @functools.cache
 def load_error_rates() -> Mapping[str, ReadingErrors]:
-    """The figures in the package by file; `python -m tests.readers --write` keeps them."""
+    """The figures in the package by file; `python -m bench.readers --write` keeps them."""
     found = read_packaged(str(__package__), "reference/error_rates.toml").get("files", {})
     return {
         name: ReadingErrors(name, fields.pop("sentences"), {k: tuple(v) for k, v in fields.items()})

@@ -12,8 +12,8 @@ spread  An expectation can be right while no part of the distribution is. Probab
         distance from the target, which is linear in the probabilities: mass costs in proportion
         to how far away it lies, and the one distribution without cost is a point on the target.
 
-`python -m tests.bench.box_losses` compares the first with what else could be done, and
-`python -m tests.bench.objectives` what models learn from the costs of `BoxCost`. What is told of
+`python -m bench.box_losses` compares the first with what else could be done, and
+`python -m bench.objectives` what models learn from the costs of `BoxCost`. What is told of
 boxes is not sorted either: a report must not share a symmetry with what it reports on.
 """
 

@@ -12,7 +12,7 @@ ranked     the squared distance between the cumulative distribution and the targ
            over the bins: the ranked probability score, or squared earth mover's distance (arXiv
            1611.05916, equation 13). That the token is a location at all costs its cross-entropy.
 
-`python -m tests.bench.objectives` compares them.
+`python -m bench.objectives` compares them.
 """
 
 import math

@@ -8,6 +8,7 @@ import PIL.Image
 import pytest
 from scipy import ndimage
 
+from bench import graft_speed
 from cxrjax.grafts import compose
 from cxrjax.grafts.anatomy import read_chest
 from cxrjax.grafts.compose import Graft, render_graft
@@ -15,7 +16,6 @@ from cxrjax.grafts.signs import DRAW, SIGNS, Places
 from cxrjax.phantoms.anatomy import LEFT, RIGHT
 from cxrjax.phantoms.findings import CLASSES, Presence
 from cxrjax.records_io.quality import Unusable
-from tests.bench import graft_speed
 from tests.grafts.drawn_chest import SIDE, drawn_chest
 
 ORGANS = ("Cardiomegaly", "Aortic enlargement")

@@ -6,8 +6,8 @@ import sys
 import pytest
 from PIL import Image
 
+from bench import phantom_speed as benchmark
 from cxrjax.phantoms import sample_page
-from tests.bench import phantom_speed as benchmark
 
 
 def test_sample_page(tmp_path):

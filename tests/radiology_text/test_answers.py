@@ -2,9 +2,9 @@
 
 import pytest
 
+from bench.readers.__main__ import grade_file
+from bench.readers.sentences import FOLDER
 from cxrjax.radiology_text.answers import EnglishReader, without_reason
-from tests.readers.__main__ import grade_file
-from tests.readers.sentences import FOLDER
 
 READER = EnglishReader()
 # Of 300 answers that an independent annotator labelled.

@@ -5,10 +5,10 @@ import tomllib
 
 import pytest
 
-from tests.readers import metamorphic
+from bench.readers import metamorphic
 
 pytestmark = pytest.mark.slow  # 60,000 readings
-# Relation -> how often it does not hold yet; python -m tests.readers --metamorphic --write.
+# Relation -> how often it does not hold yet; python -m bench.readers --metamorphic --write.
 NOT_YET = tomllib.loads(metamorphic.NOT_YET.read_text(encoding="utf-8"))
 
 

@@ -6,14 +6,14 @@ import time
 
 import pytest
 
+from bench.readers.__main__ import grade_file, shown
+from bench.readers.sentences import FOLDER, HELD_OUT, files, read_file
 from cxrjax.cli import EXIT_USER_ERROR
 from cxrjax.radiology_text import __main__ as command
 from cxrjax.radiology_text.answers import EnglishReader
 from cxrjax.radiology_text.assertions import NOT_NOW
 from cxrjax.radiology_text.reader import ReportReader
 from cxrjax.radiology_text.reading import open_reader
-from tests.readers.__main__ import grade_file, shown
-from tests.readers.sentences import FOLDER, HELD_OUT, files, read_file
 
 READER = ReportReader()
 ANSWERS = EnglishReader()

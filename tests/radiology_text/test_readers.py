@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from bench.readers import __main__ as readers
+from bench.readers import sentences
+from bench.readers.grading import grade, level, rate
+from bench.readers.sentences import Label, Sentence
 from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.radiology_text import error_rates
 from cxrjax.radiology_text.assertions import Assertion
 from cxrjax.scoring.scores import Scores
-from tests.readers import __main__ as readers
-from tests.readers import sentences
-from tests.readers.grading import grade, level, rate
-from tests.readers.sentences import Label, Sentence
 
 
 def sentence(*labels: tuple[str, ...]) -> Sentence:
@@ -109,7 +109,7 @@ def test_intervals_of_clusters_are_as_wide_as_the_bootstraps():
 
 
 def test_the_errors_in_the_package_are_of_this_reader():
-    """After a change of the reader: python -m tests.readers --write."""
+    """After a change of the reader: python -m bench.readers --write."""
     assert {one.file: one for one in readers.measured()} == error_rates.load_error_rates()
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.special import log_expit
 
+from bench import rl_cases
 from cxrjax import boxes
 from cxrjax.codecs import CODECS
 from cxrjax.training.rewards import (
@@ -17,7 +18,6 @@ from cxrjax.training.rewards import (
     preference_losses,
     preference_slopes,
 )
-from tests.bench import rl_cases
 
 WHERE = "answer en Where is the nodule?\n"
 BOX, OTHER = "<loc0100><loc0100><loc0300><loc0300>", "<loc0600><loc0600><loc0900><loc0900>"

@@ -1,0 +1,290 @@
+"""Our side of the accelerator's benchmark.
+
+    accelerator_ours.py SHAPE ATTENTION DEADLINE TRACES
+
+Gives a JSON line when it is ready and one after each case; ends by itself before DEADLINE (of
+`time.time`). A trace of a training step goes into the folder TRACES.
+"""
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from bench import accelerator_cases as cases
+from bench.process import reply
+from cxrjax.decoding.generate import Generator
+from cxrjax.decoding.strategy import Strategy
+from cxrjax.distributed import meshes
+from cxrjax.input_pipeline.batch import Batch
+from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
+from cxrjax.models.flops import BatchShape, step_flops, total
+from cxrjax.models.hf_import import make_model
+from cxrjax.models.partition import path_of
+from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.training.config import (
+    ExperimentConfig,
+    OptimizerConfig,
+    PolicyConfig,
+    TrainingConfig,
+)
+from cxrjax.training.policy_loss import Experience, answer_logprobs
+from cxrjax.training.step import cast_params, compile_train_step, init_state, make_train_step
+from cxrjax.training.step import make_optimizer as optimizer_of
+
+STEPS = 1000
+TRAINS = ("/lora/",)
+
+
+def sizes_of(sizes: cases.Sizes) -> VLMConfig:
+    """The preset of MedGemma 4B in these sizes."""
+    preset = PRESETS["medgemma_4b"]
+    tower = VisionConfig(
+        sizes.image_size,
+        sizes.patch_size,
+        sizes.vision_width,
+        sizes.vision_depth,
+        sizes.vision_heads,
+        sizes.vision_mlp,
+        sizes.pool,
+    )
+    decoder: DecoderConfig = dataclasses.replace(
+        preset.decoder,
+        vocab_size=sizes.vocab_size,
+        width=sizes.width,
+        depth=sizes.depth,
+        num_heads=sizes.heads,
+        num_kv_heads=sizes.kv_heads,
+        head_dim=sizes.head_dim,
+        mlp_dim=sizes.mlp,
+        query_scale=float(sizes.head_dim),
+    )
+    context = (cases.BOS_ID, cases.BEGIN_IMAGE_ID, IMAGE, cases.END_IMAGE_ID)
+    return VLMConfig(tower, decoder, -1, context, projector="normed")
+
+
+class Ours:
+    """Random weights in bfloat16, and models that share the tower of an image, or the image."""
+
+    def __init__(self, shape: str, attention: str) -> None:
+        self.sizes = cases.SIZES[shape]
+        config = sizes_of(self.sizes)
+
+        def draw() -> Any:
+            return cast_params(nnx.state(VLM(config, rngs=nnx.Rngs(0))), "bfloat16")
+
+        state = jax.block_until_ready(jax.jit(draw)())
+        self.arrays = {path_of(path): leaf[...] for path, leaf in nnx.to_flat_state(state)}
+        self.parameters = sum(x.size for x in self.arrays.values())
+        self.config, self.attention = config, attention
+        optimizer = OptimizerConfig(
+            learning_rate=cases.LEARNING_RATE, schedule="constant", clip_norm=0.0, weight_decay=0.0
+        )
+        low, high = cases.EPSILONS
+        policy = PolicyConfig(
+            kind="grpo",
+            group_size=cases.GROUP,
+            kl_weight=cases.KL_WEIGHT,
+            epsilon_low=low,
+            epsilon_high=high,
+        )
+        self.settings = {
+            "train": ExperimentConfig(training=TrainingConfig(lambda_box=0.0), optimizer=optimizer),
+            "rollout": ExperimentConfig(
+                training=TrainingConfig(lambda_box=0.0), optimizer=optimizer, rl=policy
+            ),
+        }
+        self.mesh = meshes.make_mesh(self.settings["train"].mesh, jax.devices()[:1])
+
+    def model(self, share: str) -> VLM:
+        settings = {"share": share, "dtype": "bfloat16", "attention": self.attention}
+        model = make_model(self.config, self.arrays, **settings)
+        targets = (f"decoder/layers/attn/({'|'.join(cases.LORA_PARTS)})",)
+        apply_lora(
+            model, LoRAConfig(cases.LORA_RANK, cases.LORA_ALPHA, targets=targets), nnx.Rngs(1)
+        )
+        return model
+
+    def run(self, case: cases.Case, share: str, deadline: float, traces: Path) -> dict[str, Any]:
+        data = cases.make_questions(self.sizes, case)
+        if case.kind == "train":
+            return self.train(case, share, data, deadline, traces)
+        if case.kind == "generate":
+            return self.generate(share, data, deadline)
+        return self.rollout(case, share, data, deadline)
+
+    def stepper(self, kind: str, share: str) -> Any:
+        """What makes one step on a batch, its state kept; and the model that it trains."""
+        settings, model = self.settings[kind], self.model(share)
+        graphdef, trainable, frozen = partition(model, TRAINS)
+        # A copy: the step writes over its state, and the model is used again.
+        trainable = jax.tree.map(jnp.copy, trainable)
+        state = init_state(trainable, optimizer_of(settings.optimizer, STEPS))
+        state, frozen = (
+            jax.device_put(tree, meshes.tree_shardings(self.mesh, tree)) for tree in (state, frozen)
+        )
+        step = compile_train_step(
+            make_train_step(graphdef, settings, STEPS, self.mesh), self.mesh, state, frozen
+        )
+
+        def one(batch: Any) -> float:
+            nonlocal state
+            state, metrics = step(state, frozen, batch)
+            return float(jax.block_until_ready((state, metrics))[1].loss)
+
+        return one, model
+
+    def train(
+        self,
+        case: cases.Case,
+        share: str,
+        data: dict[str, np.ndarray],
+        deadline: float,
+        traces: Path,
+    ) -> dict[str, Any]:
+        one, model = self.stepper("train", share)
+        batch = make_batch(data["images"], data["prompts"], data["answers"])
+        found = cases.timed(lambda: one(meshes.put_batch(batch, self.mesh)), deadline)
+        shape = BatchShape(case.images, case.questions, self.sizes.prompt, self.sizes.answer)
+        apart = BatchShape(case.images * case.questions, 1, self.sizes.prompt, self.sizes.answer)
+        told = {
+            "loss": found.pop("result"),
+            "flops": total(step_flops(model, TRAINS, shape, remat=False)).model,
+            "flops_apart": total(step_flops(self.model("tower"), TRAINS, apart, remat=False)).model,
+        }
+
+        def profile() -> dict[str, float]:
+            with jax.profiler.trace(str(traces)):
+                one(meshes.put_batch(batch, self.mesh))
+            return longest_operations(traces)
+
+        return found | told | cases.with_profile(deadline, found["seconds"], profile)
+
+    def generate(self, share: str, data: dict[str, np.ndarray], deadline: float) -> dict[str, Any]:
+        generator = Generator(self.model(share), Strategy(max_answer_tokens=self.sizes.answer))
+        mask = np.ones(data["prompts"].shape, bool)
+        found = cases.timed(
+            lambda: generator(data["images"], data["prompts"], mask).tokens, deadline
+        )
+        return found | {"tokens": int(found.pop("result").size)}
+
+    def rollout(
+        self, case: cases.Case, share: str, data: dict[str, np.ndarray], deadline: float
+    ) -> dict[str, Any]:
+        """Answers drawn, told their probability under the base, and learned from once."""
+        one, model = self.stepper("rollout", share)
+        graphdef, trainable, frozen = partition(model, TRAINS)
+        drawer = Generator(
+            model,
+            Strategy(max_answer_tokens=self.sizes.answer, temperature=1.0, samples=cases.GROUP),
+        )
+        logprobs = jax.jit(
+            lambda trainable, frozen, batch: answer_logprobs(
+                nnx.merge(graphdef, trainable, frozen), batch, 1.0, 512
+            )
+        )
+        advantages = cases.drawn_advantages(case)
+        prompts = np.repeat(data["prompts"], cases.GROUP, axis=1)
+        parts: dict[str, list[float]] = {"draw": [], "reference": [], "update": []}
+
+        def step() -> int:
+            clock = [time.perf_counter()]
+            mask = np.ones(data["prompts"].shape, bool)
+            index = np.arange(mask[..., 0].size, dtype=np.int32).reshape(mask.shape[:2])
+            tokens = np.asarray(drawer(data["images"], data["prompts"], mask, index).tokens)
+            clock.append(time.perf_counter())
+            batch = meshes.put_batch(make_batch(data["images"], prompts, tokens), self.mesh)
+            reference = jax.block_until_ready(logprobs(trainable, frozen, batch))
+            clock.append(time.perf_counter())
+            weights = np.ones(advantages.shape, np.float32)
+            worth = meshes.put_batch((advantages, weights), self.mesh)
+            one(Experience(batch, *worth, reference, None, {}))
+            clock.append(time.perf_counter())
+            for name, seconds in zip(parts, np.diff(clock), strict=True):
+                parts[name].append(float(seconds))
+            return tokens.size
+
+        found = cases.timed(step, deadline)
+        tokens = int(found.pop("result"))
+        later = {f"{name}_seconds": float(np.median(s[1:])) for name, s in parts.items()}
+        return found | later | {"tokens": tokens}
+
+
+def make_batch(images: np.ndarray, prompts: np.ndarray, answers: np.ndarray) -> Batch:
+    """Questions without boxes, nothing padded."""
+    asked = prompts.shape[:2]
+    return Batch(
+        images=images,
+        prefix_tokens=prompts,
+        prefix_mask=np.ones(prompts.shape, bool),
+        answer_tokens=answers.astype(np.int32),
+        answer_mask=np.ones(answers.shape, bool),
+        question_index=np.arange(np.prod(asked), dtype=np.int32).reshape(asked),
+        coordinate_positions=np.zeros((*asked, 1, 4), np.int32),
+        target_boxes=np.zeros((*asked, 1, 4), np.float32),
+        box_mask=np.zeros((*asked, 1), bool),
+    )
+
+
+def longest_operations(traces: Path, count: int = 12) -> dict[str, float]:
+    """Milliseconds of the operations that took most of a trace: of the device, where it has one."""
+    files = sorted(traces.rglob("*.xplane.pb"), key=lambda file: file.stat().st_mtime)
+    planes = list(jax.profiler.ProfileData.from_file(str(files[-1])).planes)
+    devices = [plane for plane in planes if plane.name.startswith("/device:")]
+    spent: dict[str, float] = {}
+    for plane in devices or planes:
+        for line in plane.lines:
+            if devices and line.name in ("Steps", "XLA Modules"):  # the same time again
+                continue
+            for event in line.events:
+                spent[event.name] = spent.get(event.name, 0.0) + event.duration_ns / 1e6
+    longest = sorted(spent, key=lambda name: -spent[name])[:count]
+    return {name[:120]: round(spent[name], 3) for name in longest}
+
+
+def device_peak_gb() -> float:
+    """Most that the device has held so far; of a CPU the process."""
+    stats = jax.local_devices()[0].memory_stats()
+    return stats["peak_bytes_in_use"] / 1e9 if stats else cases.host_peak_gb()
+
+
+def main() -> None:
+    shape, attention, deadline, traces = sys.argv[1:]
+    if jax.default_backend() == "cpu" and attention == "cudnn":
+        attention = "cudnn_interpreted"
+    cases.refuse_cpu(shape, jax.default_backend())
+    started = time.perf_counter()
+    side = Ours(shape, attention)
+    device = jax.local_devices()[0].device_kind
+    reply(
+        {
+            "device": device,
+            "attention": attention,
+            "parameters": side.parameters,
+            "load_seconds": time.perf_counter() - started,
+            "versions": {"jax": jax.__version__, "backend": jax.default_backend()},
+        }
+    )
+    # With one question an image the two ways of sharing do the same work; what is ours comes first.
+    jobs = [(case, "image" if case.questions > 1 else "tower") for case in cases.CASES[shape]]
+    jobs += [(case, "tower") for case in cases.CASES[shape] if case.questions > 1]
+    for case, share in jobs:
+        name = {"case": case.name, "share": share}
+        if time.time() > float(deadline):
+            reply(name | {"left_out": "no time left"})
+            continue
+        try:
+            found = side.run(case, share, float(deadline), Path(traces))
+        except Exception as error:  # out of memory, a kernel that is not there
+            found = {"left_out": cases.shortened(error)}
+        reply(name | found | {"peak_gb": device_peak_gb()})
+
+
+if __name__ == "__main__":
+    main()
