@@ -129,7 +129,7 @@ setup(
             "playwright>=1.50,<2",
             "pydicom-data==1.0.0",
             "pylibjpeg-libjpeg>=2.3,<3",
-            "pytest>=8.4,<10",
+            "pytest>=9,<10",
             "pytest-cov>=7,<8",
             "pytest-xdist>=3.6,<4",
             "pyyaml>=6,<7",
