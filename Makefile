@@ -1,13 +1,16 @@
 # make demo: installs, then simulates lesions, trains, evaluates and shows (13 minutes of processor
 #            time after installation).
 # make demo_phantom: the same on drawn radiographs.
-# make test: installs, then runs lint, types and every test but the parity and the heavy ones.
-# make heavy: the tests that take many minutes each.
+# make test: installs, then runs the tests that are quick (12 minutes on two cores).
+# make slow: the other tests: several processes, browsers, notebooks, commands that train (half an hour).
+# make lint: ruff and mypy.
+# make affected BASE=COMMIT: of both, those that can reach a file changed since the commit.
+# make heavy: the tests that take many minutes each; no gate runs them.
 # make chaos: kills, signals, full and vanished disks, another clock, against a run left alone (10
 #             minutes; full disks need root).
 # make fuzz: ten minutes of hostile files for every reader, the same ones each time; what breaks one
 #            is put into bench/fuzz/corpus/regressions.
-# make coverage: the quick tests, and how much of the package they run.
+# make coverage: how much of the package the quick and the slow tests run.
 # make lock: hashes of what setup.py and constraints.txt name, into requirements/.
 # make sbom: what is installed, as CycloneDX (build/sbom.json).
 # make size: what `pip install .` takes on disk, without any extra.
@@ -41,7 +44,7 @@ export TF_CPP_MIN_LOG_LEVEL = 2
 # Processes that tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo_phantom test lint fast heavy chaos fuzz coverage parity beam app try bench bench_scoring
+.PHONY: demo demo_phantom test slow affected lint heavy chaos fuzz coverage parity beam app try bench bench_scoring
 .PHONY: bench_input bench_rl bench_serving readers grammar clean lock sbom audit docs size
 
 # Lesions are simulated into the radiographs that ship, of which some patients are held out.
@@ -93,8 +96,21 @@ define answer_and_score
 	    --predictions=$(DEMO)/predictions/tuned_blind.jsonl --out=$(DEMO)
 endef
 
-test: $(VENV)/.installed lint
-	$(PY) -m pytest -n $(TEST_PROCESSES) --dist=worksteal --durations=25 -m "not parity and not heavy"
+TEST = $(PY) -m pytest -n $(TEST_PROCESSES) --dist=worksteal
+QUICK = not slow and not parity
+SLOW = slow and not heavy and not parity
+
+test: $(VENV)/.installed
+	$(TEST) -m "$(QUICK)"
+
+slow: $(VENV)/.installed
+	$(TEST) -m "$(SLOW)"
+
+affected: $(VENV)/.installed
+	$(if $(BASE),,$(error make affected BASE=COMMIT: the commit that the change is against))
+	@files=$$($(PY) -m tests.import_graph $(BASE)) || exit; \
+	if [ -z "$$files" ]; then echo "No test can reach what changed."; \
+	else $(TEST) -m "not heavy and not parity" $$files; fi
 
 # Chaos, meshes and processes in every combination, kernels in interpret mode: an hour.
 heavy: $(VENV)/.installed
@@ -108,11 +124,7 @@ fuzz: $(VENV)/.installed
 
 # What the tests cover of the package, per file that they do not cover whole.
 coverage: $(VENV)/.installed
-	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not slow and not parity" \
-	    --cov=cxrjax --cov-report=term:skip-covered
-
-fast: $(VENV)/.installed
-	$(PY) -m pytest -n $(TEST_PROCESSES) -m "not slow and not parity"
+	$(TEST) -m "not heavy and not parity" --cov=cxrjax --cov-report=term:skip-covered
 
 parity: $(VENV)-parity/.installed
 	$(VENV)-parity/bin/python -m pytest -n $(TEST_PROCESSES) -m "parity and not heavy"

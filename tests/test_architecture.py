@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import import_graph
 from tests.border_watch import bare_parsers
 
 ROOT = Path(__file__).parents[1]
@@ -56,17 +57,8 @@ def floor_of(part: str) -> int:
 
 def imports(source: str) -> set[str]:
     """Parts of the package that a module's source imports, at the top or within functions."""
-    found = set()
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            names = [f"{node.module}.{alias.name}" for alias in node.names]
-        else:
-            continue
-        split = [name.split(".") for name in names]
-        found |= {name[1] for name in split if name[0] == "cxrjax" and len(name) > 1}
-    return found
+    split = [name.split(".") for name in import_graph.imported(source)]
+    return {name[1] for name in split if name[0] == "cxrjax" and len(name) > 1}
 
 
 def edges() -> dict[tuple[str, str], str]:
@@ -153,6 +145,25 @@ def test_a_floor_has_no_circle():
 )
 def test_imports_are_found_wherever_they_stand(source, found):
     assert imports(source) == found
+
+
+@pytest.mark.parametrize(
+    ("changed", "reached", "not_reached"),
+    [
+        ("cxrjax/planner/hlo.py", "planner/test_plan.py", "metrics/test_text.py"),
+        ("cxrjax/boxes.py", "training/test_loss.py", "test_lock.py"),
+        ("tests/pages/chromium.py", "pages/test_viewer.py", "pages/test_review_files.py"),
+        ("tests/decoding/conftest.py", "decoding/test_generate.py", "models/test_vlm.py"),
+        ("cxrjax/plan.py", "test_docs.py", "models/test_vlm.py"),  # within a function
+        ("docs/boxes.md", "test_docs.py", "metrics/test_text.py"),
+        ("configs/vindr_lora.py", "test_configs.py", "metrics/test_text.py"),
+        ("pyproject.toml", "metrics/test_text.py", "conftest.py"),
+    ],
+)
+def test_a_change_reaches_the_tests_that_can_see_it(changed, reached, not_reached):
+    found = import_graph.affected([changed])
+    assert f"tests/{reached}" in found
+    assert f"tests/{not_reached}" not in found
 
 
 def test_the_drawing_is_up_to_date():

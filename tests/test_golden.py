@@ -9,16 +9,16 @@ Knows the package by its commands alone (the table MODULES), and calls them in t
 folder where `data` and `configs` are links to the repository's, so that all paths are short and the
 same everywhere. A case is a few lines of golden_cases.txt as one would type them; it writes into
 the folder of its name, and may read the folders of other cases, which then run first. golden.json
-has for each file its hash, or, where metrics, plans or models say numbers, its values, which may
-differ by as much as `check` says. Files whose names differ by long numbers alone are one entry.
+has the values of files of metrics, plans and coordinates, and of each other file the hash of its
+text without decimals and two sums of the decimals (of a picture, of its pixels). Last digits are a
+processor's: numbers may differ by as much as `check` says. Files whose names differ by long numbers
+alone are one entry.
 
 Left out, because it is not the same twice: times, memory, versions, commits, command lines and
 files' stamps (LEFT_OUT, TIMES), absolute paths (`plain`); where models have a part (MODEL_CASES),
-hashes of other files, and in texts the digits of a decimal behind the third (behind the seventh in
-what other cases print); how often the reader
-errs; TFDS's shards (the order in an example is not fixed), event files, processes/, and
-checkpoints, which `convert` turns into tensors that are compared; pictures that matplotlib drew;
-the viewer that pages share (VIEWER);
+hashes of other files; how often the reader errs; TFDS's shards (the order in an example is not
+fixed), event files, processes/, and checkpoints, which `convert` turns into tensors that are
+compared; pictures that matplotlib drew; the viewer that pages share (VIEWER);
 standard error, but for its errors and warnings. Left out, because it takes a server, a browser,
 another environment or minutes:
 language models' answers (--dry_run is there), review --serve, demo_app, the runners openai and hf,
@@ -90,6 +90,7 @@ HEAVY = (
     "train_vix_ray",
 )
 CELL = ["value", "ci_low", "ci_high", "n"]
+DECIMAL = re.compile(r"(?<![\w.])(-?\d+(?:\.\d+(?:e-?\d+)?|e-\d\d?))(?![\w.])")
 PRINTED = "printed.txt"
 LEFT_OUT = {"command", "git_commit", "versions", "packages", "cxrjax_version", "stamp"}
 TIMES = re.compile(r"(_seconds|_per_second|/seconds_left|_memory_gb)$")
@@ -433,12 +434,7 @@ def plain(text: str, work: Path, of_model: bool) -> str:
     text = re.sub(rf"({made})</dt><dd>[^<]*", r"\1", text)  # of the pages that `report` writes
     if of_model:
         text = re.sub(r"  [\d.,]+ questions/s.*|(?<=steps) in \d+ s.*", "", text)
-        text = re.sub(r"(?<![\w.])-?\d+\.\d+(e-?\d+)?(?![\w.])", _three_digits, text)
     return text
-
-
-def _three_digits(match: re.Match[str]) -> str:
-    return f"{float(match[0]):.3g}"
 
 
 def pruned(value: Any, of_model: bool) -> Any:
@@ -453,17 +449,38 @@ def pruned(value: Any, of_model: bool) -> Any:
 
 
 def rounded(value: Any) -> Any:
-    """The value with short floats; metrics as lists, their breakdowns (by_...) as one hash."""
+    """The value with short floats; metrics as lists, their breakdowns (by_...) condensed."""
     if isinstance(value, float):
-        return float(f"{value:.7g}")
+        return float(f"{value:.9g}")
     if isinstance(value, dict):
-        short = {key: rounded(item) for key, item in value.items()}
-        if list(short) == CELL:
-            return list(short.values())
-        parts = {key: cell for key, cell in short.items() if key.startswith("by_")}
-        kept = {key: cell for key, cell in short.items() if key not in parts}
-        return kept | ({f"{len(parts)} x by_*": sha(repr(parts).encode())} if parts else {})
+        if list(value) == CELL:
+            return [rounded(item) for item in value.values()]
+        parts = {key: cell for key, cell in value.items() if key.startswith("by_")}
+        kept = {key: rounded(cell) for key, cell in value.items() if key not in parts}
+        return kept | ({f"{len(parts)} x by_*": condensed(parts)} if parts else {})
     return [rounded(item) for item in value] if isinstance(value, list) else value
+
+
+def condensed(value: Any) -> str | list[Any]:
+    """A hash of the value, and, where it has floats, of the rest of it, with two sums of them."""
+    floats: list[float] = []
+
+    def without(part: Any) -> Any:
+        if isinstance(part, float):
+            floats.append(part)
+            return "#"
+        if isinstance(part, dict):
+            return {key: without(item) for key, item in part.items()}
+        return [without(item) for item in part] if isinstance(part, list | tuple) else part
+
+    rest = sha(repr(without(value)).encode())
+    return [rest, *sums(np.array(floats))] if floats else rest
+
+
+def of_text(text: str) -> str | list[Any]:
+    """A text, condensed; its decimals are floats."""
+    parts = DECIMAL.split(text)  # of every two, one is a decimal
+    return condensed([float(part) if n % 2 else part for n, part in enumerate(parts)])
 
 
 def describe(path: Path, name: str, work: Path, of_model: bool) -> Any:
@@ -474,7 +491,7 @@ def describe(path: Path, name: str, work: Path, of_model: bool) -> Any:
         content, suffix = gzip.decompress(content), "csv"
     if suffix in PIXELS and not any(part in name for part in NO_PIXELS):
         with Image.open(path) as picture:
-            return sha(f"{picture.mode}{picture.size}".encode() + picture.tobytes())
+            return [f"{picture.mode}{picture.size}", *sums(np.asarray(picture))]
     if suffix == "parquet":
         content, suffix = repr(pyarrow.parquet.read_table(path).to_pylist()).encode(), "txt"
     if suffix == "safetensors":
@@ -493,17 +510,14 @@ def describe(path: Path, name: str, work: Path, of_model: bool) -> Any:
         if VALUES.search(name) or (of_model and MODEL_VALUES.search(name)):
             return rounded(values if suffix == "jsonl" else values[0])
         text = "\n".join(json.dumps(value, ensure_ascii=False, indent=1) for value in values)
-    text = plain(text, work, of_model)
-    # The last digits of a float are the processor's.
-    if name.endswith((PRINTED, "wbf/floors.json")):
-        text = re.sub(r"\d+\.\d{12,}", lambda match: f"{float(match[0]):.7g}", text)
-    return sha(text.encode())
+    return of_text(plain(text, work, of_model))
 
 
-def sums(tensor: np.ndarray) -> list[float]:
-    """Two sums that tell tensors apart, of which the second knows the order."""
-    values = tensor.astype(np.float64).ravel()
-    return rounded([float(np.abs(values).sum()), float(values @ np.cos(np.arange(values.size)))])
+def sums(array: np.ndarray) -> list[float]:
+    """Two sums that distinguish arrays, of which the second depends on order and signs."""
+    values = array.astype(np.float64).ravel()
+    weights = 1 + np.cos(np.arange(values.size)) / 2
+    return rounded([float(np.abs(values).sum()), float(np.maximum(values, 0) @ weights)])
 
 
 def sha(content: bytes) -> str:
@@ -525,7 +539,7 @@ def digest(folder: Path) -> dict[str, Any]:
     several = {key: each for key, each in groups.items() if "#" in key}
     return {
         **{key: each[0][1] for key, each in groups.items() if key not in several},
-        **{f"{len(each)} x {key}": sha(repr(each).encode()) for key, each in several.items()},
+        **{f"{len(each)} x {key}": condensed(each) for key, each in several.items()},
     }
 
 

@@ -295,7 +295,7 @@ def make_train_step(
         metrics = StepMetrics(
             loss=loss,
             parts=parts,
-            grad_norm=optax.global_norm(gradients),
+            grad_norm=optax.tree.norm(gradients),
             learning_rate=jnp.asarray(schedule(state.step), jnp.float32),
         )
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.trainable)
