@@ -9,12 +9,11 @@ another place for any of it:
     DIR/predictions/*.jsonl             --predictions   required; a system is called by the stem
     DIR/data/records/validation.jsonl   --references    required
     the folder above records/           --image_root    what image_path in the records starts from
-    tables.md, curves.json, comparisons.json, judgements.jsonl, score.json beside metrics.json
+    tables.md, curves.json, comparisons.json, score.json beside metrics.json
                                         --score         another score.json
     DIR/train/metrics.jsonl             --training_log  else DIR/metrics.jsonl
     DIR/train/run.json                  --run           else DIR/run.json
     DIR/notes.json                      --notes         keys: classes_seen_by_base, remarks
-    DIR/embedding.json                  --embedding     of tools.image_features: images as seen
 
 What of the lines from tables.md to notes.json is not there is said on the page. score.json says
 which benchmark it is.
@@ -73,7 +72,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--run", type=Path, metavar="FILE")
     add("--score", type=Path, metavar="FILE")
     add("--notes", type=Path, metavar="FILE")
-    add("--embedding", type=Path, metavar="FILE")
     add("--codec", choices=sorted(CODECS), help="reads boxes of predictions that are text alone")
     add("--benchmark", choices=sorted(BENCHMARKS), help="default: the one that score.json names")
     add("--max_images", type=int, default=5000, help="radiographs shown at most (5000)")
@@ -98,7 +96,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_arguments(argv)
     # After the flags: --help stays quick.
     from cxrjax.pages.results.page import Inputs, write_page
-    from cxrjax.pages.results.studies import read_judgements
     from cxrjax.scoring.scores import ScoreOptions
 
     workdir: Path = flags.workdir
@@ -133,8 +130,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     score = read_json_object(score_file) if score_file else {}
     notes |= {"run": read_json_object(run_file) if run_file else {}, "score": score}
     comparisons = scored_in / "comparisons.json"  # not there of a single system
-    judged = scored_in / "judgements.jsonl"  # not there without a judge
-    embedding = flags.embedding or workdir / "embedding.json"  # not there unless it was asked for
     name = str(flags.benchmark or score.get("benchmark"))
     benchmark = BENCHMARKS[name]() if name in BENCHMARKS else None
     codec = _codec(flags.codec, score)
@@ -160,8 +155,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         tables=tables,
         curves=curves,
         comparisons=compared,
-        judgements=read_judgements(judged) if judged.is_file() else None,
-        embedding=read_json_object(embedding) if flags.embedding or embedding.is_file() else None,
         training_log=log,
         notes={**notes, "missing": missing},
     )

@@ -49,12 +49,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]")
     parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
     parser.add_argument(
-        "--compile_only", type=Path, metavar="FILE", help="write the compiled step, train nothing"
-    )
-    parser.add_argument(
-        "--compiled", type=Path, metavar="FILE", help="a compiled step, from --compile_only"
-    )
-    parser.add_argument(
         "--track", choices=TRACKERS, help="send the figures there too, by its own library"
     )
     hosts.add_flags(parser)
@@ -71,8 +65,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             config,
             flags.workdir,
             preemption,
-            compiled=flags.compiled,
-            compile_only=flags.compile_only,
             track=flags.track,
             recipe=flags.config,
         )
@@ -83,8 +75,6 @@ def train(
     workdir: Path,
     preemption: "Preemption | None" = None,
     *,
-    compiled: Path | None = None,
-    compile_only: Path | None = None,
     track: str | None = None,
     recipe: str | None = None,
 ) -> None:
@@ -134,9 +124,8 @@ def train(
     make_writable(workdir)
     presets.check_heads_divide(mesh.shape["tensor"], model_sizes(config))
     with contextlib.ExitStack() as stack:
-        if compile_only is None:  # which writes its own file alone
-            lock = folder_lock(workdir, "choose another --workdir")
-            stack.enter_context(hosts.held_by_first(lock))
+        lock = folder_lock(workdir, "choose another --workdir")
+        stack.enter_context(hosts.held_by_first(lock))
         with waiting(f"loading the model ({config.model.init_from or config.model.preset})"):
             model, base = checkpoint.build_model(config, mesh)
         features = make_features(config, model, base, mesh)
@@ -162,9 +151,6 @@ def train(
         named = (*config.train_files, config.data.validation, config.rl.pairs)
         files = [Path(p) for p in named if p]
         data = loop.TrainingData(batches, config.total_steps(len(mixture)), files, quality)
-        if compile_only is not None:
-            loop.compile_only(config, workdir, start, data, compile_only)
-            return
         evaluate = None
         if validation is not None and references is not None:
             evaluate = make_evaluate(
@@ -178,7 +164,6 @@ def train(
             evaluate=evaluate,
             make_rollouts=rollouts_of(config, tokenizer),
             preemption=preemption,
-            compiled=compiled,
             track=track,
             log_line=log_line,
         )

@@ -188,7 +188,6 @@ ALLOWED = {
     "papers/cxr_qba/study_files.py": ({"zipfile.ZipFile"}, "an archive that is written, not read"),
     "papers/gemex/construct/language_model.py": ({"tomllib.loads"}, "one's own prompt, bounded"),
     "records.py": ({"model_validate_json"}, "what check_json has passed"),
-    "training/executable.py": ({"json.loads", "read_bytes"}, "what this process has just made"),
 }
 
 

@@ -16,7 +16,7 @@ from cxrjax.errors import UserError
 from cxrjax.lock import file_lock, folder_lock
 from cxrjax.models import PRESETS, VLM
 from cxrjax.records import read_records
-from cxrjax.tools import constant_scores, coordinates
+from cxrjax.tools import coordinates
 from cxrjax.training.base_model import save_base
 from cxrjax.training.checkpoint import load_model
 from cxrjax.training.config_file import load_config
@@ -185,20 +185,6 @@ def test_the_coordinates_of_a_run_and_of_a_base(demo, tmp_path, capsys):
     with pytest.raises(UserError, match=r"no answer|no record"):
         coordinates.main([*model, f"--records={questions}", f"--out={tmp_path / 'x.json'}"])
     capsys.readouterr()
-
-
-def test_predictions_with_scores_that_say_nothing(demo, tmp_path):
-    constant_scores.main([f"--predictions={demo / 'tuned.jsonl'}", f"--out={tmp_path / 'c.jsonl'}"])
-    before, after = (
-        [json.loads(line) for line in path.read_text().splitlines()]
-        for path in (demo / "tuned.jsonl", tmp_path / "c.jsonl")
-    )
-    for old, new in zip(before, after, strict=True):
-        assert new.pop("box_scores") == [0.5] * len(old["boxes"])
-        assert new == {name: value for name, value in old.items() if name != "box_scores"}
-    (tmp_path / "bad.jsonl").write_text('{"boxes": []}\n{"text": ""}\n')
-    with pytest.raises(UserError, match=r"bad.jsonl:2: expected a prediction with boxes"):
-        constant_scores.main([f"--predictions={tmp_path / 'bad.jsonl'}", f"--out={tmp_path / 'x'}"])
 
 
 def test_evaluate_equals_predict_then_score(demo, tmp_path):

@@ -34,7 +34,7 @@ from cxrjax.files import read_json_object
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.models import count_parameters, partition
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.training import checkpoint, executable, step
+from cxrjax.training import checkpoint, step
 from cxrjax.training.base_model import copy_tokenizer
 from cxrjax.training.config import ExperimentConfig, TrainingConfig
 from cxrjax.training.metric_log import MetricLog, NoLog, step_figures
@@ -156,41 +156,6 @@ def _prepare(
     return _Prepared(mesh, graphdef, put_tree(state, mesh), put_tree(frozen, mesh))
 
 
-def compile_only(
-    config: ExperimentConfig,
-    workdir: Path,
-    start: Start,
-    data: TrainingData,
-    path: Path,
-    log_line: Callable[[str], None] = print_at_once,
-) -> None:
-    """Compiles the step for the first batch into a file (executable.py), and does not train.
-
-    Args:
-        config, workdir, start, data, log_line: as in `train`.
-
-    Raises:
-        UserError: the mesh does not fit, or the file cannot be written.
-    """
-    _check_keepable(config)
-    mesh, graphdef, state, frozen = _prepare(config, workdir, start, data)
-    train_step = step.make_parallel_step(graphdef, config, data.steps, mesh, state, frozen)
-    batch = meshes.put_batch(next(data.batches).batch, mesh)
-    executable.save(path, train_step, config, data.steps, (state, frozen, batch))
-    if hosts.is_first():
-        log_line(f"the compiled step is in {path}")
-
-
-def _check_keepable(config: ExperimentConfig) -> None:
-    if config.mesh.strategy == "pmap":
-        raise UserError("a compiled step in a file needs mesh.strategy='jit', and it is 'pmap'")
-    if config.rl.kind != "none":
-        raise UserError(
-            f"a compiled step in a file is a supervised one, and rl.kind is {config.rl.kind!r}: "
-            "leave --compiled and --compile_only out"
-        )
-
-
 def train(
     config: ExperimentConfig,
     workdir: Path,
@@ -200,7 +165,6 @@ def train(
     evaluate: Evaluate | None = None,
     make_rollouts: MakeRollouts | None = None,
     preemption: Preemption | None = None,
-    compiled: Path | None = None,
     track: str | None = None,
     log_line: Callable[[str], None] = print_at_once,
 ) -> None:
@@ -217,7 +181,6 @@ def train(
         make_rollouts: for reinforcement learning; the start is what the run began with, resumed or
             not. None: steps are on batches as they are.
         preemption: asked after each step whether to save and stop. None: never.
-        compiled: a compiled step from a file (executable.py), for batches of its shape.
         track: what else gets the figures (`tracking.TRACKERS`).
         log_line: where progress goes, in the first process.
 
@@ -227,8 +190,6 @@ def train(
             left out.
         Preempted: told to stop; everything is saved.
     """
-    if compiled is not None:
-        _check_keepable(config)
     if not hosts.is_first():
         log_line = _say_nothing
     mesh, graphdef, state, frozen = _prepare(config, workdir, start, data)
@@ -293,8 +254,6 @@ def train(
     train_step = step.make_parallel_step(graphdef, config, updates, mesh, state, frozen)
     if rolls is not None:
         train_step = rolls.repeated(train_step)
-    if compiled is not None:
-        train_step = executable.CompiledStep(train_step, compiled, config, data.steps)
     log = MetricLog(workdir, first, track) if hosts.is_first() else NoLog()
     if not first:
         log.write_hparams(config)

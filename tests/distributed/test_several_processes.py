@@ -215,20 +215,6 @@ def test_processes_cache_features_of_a_tower_that_none_of_them_has_whole(
 
 
 @pytest.mark.heavy
-def test_a_step_that_several_processes_compiled_is_loaded_by_them(
-    alone, train, finish, read_lines, tmp_path
-):
-    file = tmp_path / "step"
-    process, _ = train(2, "compiling", f"--compile_only={file}")
-    assert finish(process).count("the compiled step is in") == 1
-    process, workdir = train(2, "compiled", f"--compiled={file}")
-    finish(process)
-    _assert_same_figures(read_lines(workdir / "metrics.jsonl"), read_lines(alone / "metrics.jsonl"))
-    process, _ = train(4, "refused", f"--compiled={file}")
-    assert f"error: --compiled={file}: made with devices 2, here is 4" in finish(process, 2)
-
-
-@pytest.mark.heavy
 def test_every_process_reads_its_part_of_a_base(
     alone, train, experiment, start_small, finish, read_lines, tmp_path
 ):

@@ -14,14 +14,12 @@ from PIL import Image
 from cxrjax import build, check_records
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.pages import study_page
 from cxrjax.pages.review.agreement import agreement, markdown
 from cxrjax.pages.review.review_pages import render_agreement
 from cxrjax.pages.review.sheet import DIMENSIONS, Ratings
 from tests.annotations.samples import draw_images
 from tests.pages.axe import accessibility_faults, faults_of
 from tests.pages.chromium import chromium
-from tests.pages.test_study_page import XML
 
 ROOT = Path(__file__).parents[2]
 
@@ -111,32 +109,6 @@ def test_boxes_as_they_were_read(browser, tmp_path):
         assert np.asarray(shot.convert("L")).max() > 200
 
     assert accessibility_faults(browser, page.as_uri(), look, widths=[1440]) == []
-
-
-@pytest.mark.slow
-def test_the_studies(browser, tmp_path):
-    (tmp_path / "reports").mkdir()
-    for n in range(2):
-        (tmp_path / "reports" / f"{n}.xml").write_text(XML.format(n=n))
-    source, page = f"--source={tmp_path / 'reports'}", tmp_path / "page.html"
-    for name in ("cxr_qba", "gemex"):
-        out = f"--out={tmp_path / name}"
-        build.main([f"--dataset={name}", source, out, "--processes=1"])
-    made = [f"--{name}={tmp_path / name}" for name in ("cxr_qba", "gemex")]
-    for n in range(2):
-        pixels = np.full((500, 400), 90, np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"CXR{n}_1.png")
-    study_page.main([source, *made, f"--out={page}", "--studies=2", f"--image_root={tmp_path}"])
-    assert _faults(browser, page) == []
-
-    def look(tab):
-        tab.locator("button.look").first.click()
-        tab.wait_for_selector("#closely[open] .rv-stage[data-shown=full]")
-        assert "400 x 500 pixels" in tab.inner_text("#closely header")
-        tab.keyboard.press("i")
-        assert tab.get_attribute(".rv-bar button:text('Invert')", "aria-pressed") == "true"
-
-    assert accessibility_faults(browser, page.as_uri(), look) == []
 
 
 @pytest.mark.slow

@@ -379,17 +379,6 @@ def test_the_schedule_is_of_all_updates_of_all_steps(policy, batch_stream, small
     assert min(rates[:3]) > 0
 
 
-def test_no_compiled_step_is_kept(policy, batch_stream, small_vlm, tmp_path):
-    with pytest.raises(UserError, match=r"a supervised one, and rl\.kind is 'rloo'"):
-        loop.compile_only(
-            typed_config(policy),
-            tmp_path / "run",
-            loop.Start(small_vlm(), BASE),
-            loop.TrainingData(batch_stream(), 2),
-            tmp_path / "step.bin",
-        )
-
-
 def test_the_drawing_of_answers_lowers_for_a_mesh(policy):
     """The planner's program; XLA for TPUs compiles it where libtpu is installed."""
     policy.data.prefix_buckets = (8,)

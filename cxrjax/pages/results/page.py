@@ -27,7 +27,6 @@ from cxrjax.pages.results.cases import (
     write_part,
 )
 from cxrjax.pages.results.curves import charts, system_charts
-from cxrjax.pages.results.embeddings import embedding_plots
 from cxrjax.pages.results.errors import KINDS, SAME_IOU
 from cxrjax.pages.results.marks import mark_facts, mark_words
 from cxrjax.pages.results.pictures import (
@@ -39,8 +38,7 @@ from cxrjax.pages.results.pictures import (
     no_pictures,
     picture_files,
 )
-from cxrjax.pages.results.plots import Look, Plot
-from cxrjax.pages.results.studies import Judgements, gemex_studies
+from cxrjax.pages.results.plots import Look
 from cxrjax.pages.viewer import viewer_parts
 from cxrjax.records import about_terms
 from cxrjax.scoring.benchmark import Benchmark
@@ -69,8 +67,6 @@ class Inputs:
         tables: content of tables.md, by what it is headed with ("" for none).
         curves: content of curves.json.
         comparisons: content of comparisons.json.
-        judgements: a judge's marks of single answers, or None.
-        embedding: content of embedding.json (cxrjax/tools/image_features.py), or None.
         training_log: metrics.jsonl of the training, or None (the page then says so).
         notes: what no file says: `classes_seen_by_base` (marked in tables by class), `remarks`
             (sentences printed under the title), `run` (content of run.json), `score` (of
@@ -85,8 +81,6 @@ class Inputs:
     tables: Mapping[str, str] = field(default_factory=dict)
     curves: Mapping[str, Any] = field(default_factory=dict)
     comparisons: Sequence[Mapping[str, Any]] = ()
-    judgements: Judgements | None = None
-    embedding: Any = None
     training_log: Path | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
 
@@ -146,15 +140,6 @@ def write_page(
         codec,
         mark_facts if by_facts else mark_words,
     )
-    studies = []
-    if benchmark is not None and benchmark.name == "gemex":
-        root = None if pictures == "none" else inputs.image_root
-        studies = gemex_studies(
-            inputs.references, inputs.predictions, root, codec, inputs.judgements
-        )
-    seen: list[Plot] = []
-    if inputs.embedding is not None:
-        seen = embedding_plots(inputs.embedding, cases, list(inputs.predictions))
     many = len(cases) > MOST_IN_ONE_FILE
     in_folder = pictures == "folder" or (many and pictures in ("auto", "none"))
     with writing(out_dir):
@@ -173,9 +158,6 @@ def write_page(
             terms=about_terms(overview.datasets),
             shown=len(cases),
             by_facts=by_facts,
-            studies=studies,
-            embeddings=seen,
-            score_name=inputs.judgements.name if inputs.judgements else "",
             pictures=pictures,
             policy=_FOLDER_POLICY
             if in_folder
@@ -208,7 +190,6 @@ def _figures(inputs: Inputs, benchmark: Benchmark[Any] | None) -> dict[str, Any]
     notes = inputs.notes
     return {
         "by_name": by_name,
-        "by_name_and_truth": {**by_name, TRUTH: _TRUTH},
         "truth": _TRUTH,
         "scored": [by_name[name] for name in scored],
         "answering": [by_name[name] for name in inputs.predictions],
