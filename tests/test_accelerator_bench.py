@@ -47,6 +47,7 @@ def check_side(side):
     assert all(case["mfu"] > 0 and case["profile"] for case in trained)
 
 
+@pytest.mark.slow
 def test_ours_runs_without_the_packages_of_data(tmp_path):
     out = tmp_path / "found.json"
     sides = ("--sides", "ours", "--peak_flops=1e11", f"--out={out}")
