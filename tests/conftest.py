@@ -99,7 +99,7 @@ def chat():
     return module
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def write_hf():
     """`write_hf(directory, sizes, config={}, shards=1, dtype="float32", edit=None, seed=0)`.
 
