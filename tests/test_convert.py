@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from pathlib import Path
 
 import jax
@@ -72,15 +73,16 @@ def _write_hf(write_hf, directory, **options):
     return tensors
 
 
-@pytest.fixture
-def hf(tmp_path, write_hf):
-    """(directory, tensors)."""
-    return tmp_path / "hf", _write_hf(write_hf, tmp_path / "hf", dtype="bfloat16", shards=2)
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory, write_hf):
+    """(directory, tensors), to be read alone, as `base` and `run` are."""
+    directory = tmp_path_factory.mktemp("convert") / "hf"
+    return directory, _write_hf(write_hf, directory, dtype="bfloat16", shards=2)
 
 
-@pytest.fixture
-def base(hf, tmp_path):
-    return _convert(hf[0], tmp_path / "base")
+@pytest.fixture(scope="module")
+def base(hf):
+    return _convert(hf[0], hf[0].parent / "base")
 
 
 def _arrays(model):
@@ -92,10 +94,21 @@ def _with_lora(config, **changes):
     return dataclasses.replace(config, lora=dataclasses.replace(config.lora, **changes))
 
 
-@pytest.fixture
-def run(base, tmp_path):
+@pytest.fixture(scope="module")
+def run(base):
     """A workdir whose adapters and <loc> rows have been trained on the base."""
-    return _trained(base, tmp_path / "run", "/lora/", "loc_delta")
+    return _trained(base, base.parent / "run", "/lora/", "loc_delta")
+
+
+@pytest.fixture(scope="module")
+def adapter(run):
+    return _convert(run, run.parent / "adapter", "--to=peft")
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """`copied(folder)`: one that may be written into."""
+    return lambda folder: Path(shutil.copytree(folder, tmp_path / "copied"))
 
 
 def _trained(base, workdir, *rules):
@@ -165,8 +178,7 @@ def test_hugging_face_there_and_back(base, hf, tmp_path):
     assert json.loads((again / "model.json").read_text())["dtype"] == "float32"
 
 
-def test_adapters_out_and_in_again(base, run, tmp_path):
-    adapter = _convert(run, tmp_path / "adapter", "--to=peft")
+def test_adapters_out_and_in_again(base, run, adapter, tmp_path):
     stated = json.loads((adapter / "adapter_config.json").read_text())
     assert stated["base_model_name_or_path"] == "hf" and stated["lora_dropout"] == 0.1
     back = _convert(adapter, tmp_path / "back", f"--base={base}")
@@ -194,8 +206,7 @@ def test_a_projector_trained_beside_adapters_goes_out_and_in_again(base, tmp_pat
         _convert(part, tmp_path / "x", "--to=peft")
 
 
-def test_a_run_starts_from_an_adapter(base, run, tmp_path):
-    adapter = _convert(run, tmp_path / "adapter", "--to=peft")
+def test_a_run_starts_from_an_adapter(run, adapter):
     config = _with_lora(checkpoint.read_config(run), init_from=str(adapter))
     ours = _arrays(checkpoint.load_model(run).model)
     started = _arrays(checkpoint.build_model(config)[0])
@@ -225,8 +236,7 @@ def test_adapters_folded_in(run, tmp_path):
         _convert(run, tmp_path / "x")
 
 
-def test_an_adapter_of_another_base_is_refused(hf, base, run, write_hf, tmp_path):
-    adapter = _convert(run, tmp_path / "adapter", "--to=peft")
+def test_an_adapter_of_another_base_is_refused(hf, base, adapter, write_hf, tmp_path):
     _write_hf(write_hf, tmp_path / "other_hf", seed=1)
     other = _convert(tmp_path / "other_hf", tmp_path / "other")
     with pytest.raises(UserError, match="use the base it was trained on"):
@@ -238,7 +248,8 @@ def test_an_adapter_of_another_base_is_refused(hf, base, run, write_hf, tmp_path
 
 
 @pytest.mark.parametrize(("key", "value"), [("alpha", 4.0), ("use_rslora", True)])
-def test_adapters_under_another_alpha_are_refused(run, tmp_path, key, value):
+def test_adapters_under_another_alpha_are_refused(run, copied, tmp_path, key, value):
+    run = copied(run)
     config = json.loads((run / "config.json").read_text())
     config["lora"][key] = value
     (run / "config.json").write_text(json.dumps(config))
@@ -253,7 +264,7 @@ def test_a_run_resumes_with_its_own_rank_and_alpha_alone(run):
         checkpoint.check_same_run(run, _with_lora(config, rank=4, alpha=6.0))
 
 
-def test_what_cannot_be_converted(hf, base, tmp_path, write_hf):
+def test_what_cannot_be_converted(hf, base, copied, tmp_path):
     with pytest.raises(UserError, match="nothing to convert"):
         _convert(tmp_path, tmp_path / "x")
     with pytest.raises(
@@ -276,15 +287,16 @@ def test_what_cannot_be_converted(hf, base, tmp_path, write_hf):
     with pytest.raises(UserError, match="not a GGUF file"):
         _convert(_TOKENIZER, tmp_path / "x")
     # An embedding of 4,096 rows is another tokenizer's.
-    config = json.loads((hf[0] / "config.json").read_text())
-    config["text_config"]["vocab_size"] = 4096
-    (hf[0] / "config.json").write_text(json.dumps(config))
+    wide = copied(hf[0])
+    text = _CONFIG["text_config"] | {"vocab_size": 4096}
+    (wide / "config.json").write_text(json.dumps(_CONFIG | {"text_config": text}))
     with pytest.raises(UserError, match="2048 pieces, but the model's embedding has 4096 rows"):
-        _convert(hf[0], tmp_path / "x")
+        _convert(wide, tmp_path / "x")
     assert not (tmp_path / "x").exists()
 
 
-def test_sizes_of_a_base_need_a_base(base):
+def test_sizes_of_a_base_need_a_base(base, copied):
+    base = copied(base)
     config = ExperimentConfig(
         model=ModelConfig(preset="from_base", init="random"),
         training=TrainingConfig(batch_images=1, steps=1),
@@ -316,16 +328,17 @@ def test_kinds_are_told_apart(hf, base, run):
         ({"prefixes": {"text.": "m."}, "config": {}}, "what projector., vision. is called"),
     ],
 )
-def test_notes_that_no_import_wrote_are_refused(base, tmp_path, notes, said):
+def test_notes_that_no_import_wrote_are_refused(base, copied, tmp_path, notes, said):
+    base = copied(base)
     (base / "hf.json").write_text(json.dumps(notes))
     with pytest.raises(UserError, match=said) as caught:
         _convert(base, tmp_path / "back", "--to=hf")
     assert str(base / "hf.json") in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_file_beside_the_model_is_copied_up_to_a_size(hf, tmp_path):
-    with open(hf[0] / "generation_config.json", "wb") as file:
+def test_a_file_beside_the_model_is_copied_up_to_a_size(hf, copied, tmp_path):
+    with open(copied(hf[0]) / "generation_config.json", "wb") as file:
         file.truncate(2**40)  # a hole
     with pytest.raises(UserError, match=r"generation_config\.json: more than the 67,108,864 bytes"):
-        _convert(hf[0], tmp_path / "out")
+        _convert(tmp_path / "copied", tmp_path / "out")
     assert not (tmp_path / "out/model.json").exists()

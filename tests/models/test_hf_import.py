@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -233,112 +234,16 @@ def test_one_file_goes_before_an_index_as_in_transformers(tmp_path, write_hf):
     assert len(open_checkpoint(tmp_path).tensors) == len(tensors)
 
 
-# As published: what equals transformers' defaults is left out.
-_TOWER = {
-    "hidden_size": 1152,
-    "intermediate_size": 4304,
-    "model_type": "siglip_vision_model",
-    "num_attention_heads": 16,
-    "num_hidden_layers": 27,
-    "patch_size": 14,
-    "vision_use_head": False,
-}
-_PALIGEMMA = {
-    "architectures": ["PaliGemmaForConditionalGeneration"],
-    "bos_token_id": 2,
-    "eos_token_id": 1,
-    "hidden_size": 2048,
-    "ignore_index": -100,
-    "image_token_index": 257152,
-    "model_type": "paligemma",
-    "pad_token_id": 0,
-    "projection_dim": 2048,
-    "text_config": {
-        "hidden_size": 2048,
-        "intermediate_size": 16384,
-        "model_type": "gemma",
-        "num_attention_heads": 8,
-        "num_hidden_layers": 18,
-        "num_image_tokens": 256,
-        "num_key_value_heads": 1,
-        "torch_dtype": "float32",
-        "vocab_size": 257216,
-    },
-    "torch_dtype": "float32",
-    "vision_config": {
-        **_TOWER,
-        "num_image_tokens": 256,
-        "projection_dim": 2048,
-        "projector_hidden_act": "gelu_fast",
-    },
-}
-_GEMMA3 = {
-    "architectures": ["Gemma3ForConditionalGeneration"],
-    "boi_token_index": 255999,
-    "eoi_token_index": 256000,
-    "eos_token_id": [1, 106],
-    "image_token_index": 262144,
-    "initializer_range": 0.02,
-    "mm_tokens_per_image": 256,
-    "model_type": "gemma3",
-    "text_config": {
-        "hidden_size": 2560,
-        "intermediate_size": 10240,
-        "model_type": "gemma3_text",
-        "num_hidden_layers": 34,
-        "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
-        "sliding_window": 1024,
-    },
-    "torch_dtype": "bfloat16",
-    "vision_config": {**_TOWER, "image_size": 896},
-}
-_PALIGEMMA2 = {
-    **_PALIGEMMA,
-    "projection_dim": 2304,
-    "num_hidden_layers": 26,
-    "text_config": {
-        "architectures": ["Gemma2ForCausalLM"],
-        "attn_logit_softcapping": 50.0,
-        "cache_implementation": "hybrid",
-        "eos_token_id": [1, 107],
-        "final_logit_softcapping": 30.0,
-        "hidden_act": "gelu_pytorch_tanh",
-        "hidden_activation": "gelu_pytorch_tanh",
-        "hidden_size": 2304,
-        "intermediate_size": 9216,
-        "model_type": "gemma2",
-        "num_hidden_layers": 26,
-        "num_image_tokens": 1024,
-        "num_key_value_heads": 4,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 4096,
-        "torch_dtype": "bfloat16",
-        "vocab_size": 257216,
-    },
-    "vision_config": {
-        **_PALIGEMMA["vision_config"],
-        "image_size": 448,
-        "num_positions": 256,
-        "projection_dim": 2304,
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("config", "preset"),
-    [
-        (_PALIGEMMA, "paligemma_3b_224"),
-        (_PALIGEMMA2, "paligemma2_3b_448"),
-        (_GEMMA3, "medgemma_4b"),
-    ],
-    ids=["paligemma", "paligemma2", "gemma3"],
-)
-def test_published_configurations_are_the_presets(tmp_path, config, preset):
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    expected = PRESETS[preset]
-    start, *contexts = expected.loc_token_start, expected.context, expected.second_image
-    found = vlm_config(read_config(tmp_path), "x", start, *contexts)
-    assert dataclasses.asdict(found) == dataclasses.asdict(expected)
+def test_published_configurations_are_the_presets(tmp_path, subtests):
+    """As published: what equals transformers' defaults is left out."""
+    published = json.loads(Path(__file__).with_name("published_configs.json").read_text())
+    for preset, config in published.items():
+        (tmp_path / "config.json").write_text(json.dumps(config))
+        expected = PRESETS[preset]
+        start, *contexts = expected.loc_token_start, expected.context, expected.second_image
+        with subtests.test(preset):
+            found = vlm_config(read_config(tmp_path), "x", start, *contexts)
+            assert dataclasses.asdict(found) == dataclasses.asdict(expected)
 
 
 @pytest.mark.parametrize(
