@@ -15,50 +15,17 @@ from cxrjax import convert
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.models import partition
-from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training import base_model, checkpoint, interchange
 from cxrjax.training.config import AdapterConfig, ExperimentConfig, ModelConfig, TrainingConfig
 from cxrjax.training.config_file import validate
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.step import init_state, make_optimizer
 from cxrjax.training.store import CheckpointStore
+from tests.models.sizes import PLAIN, changed
 
 _TOKENIZER = Path(__file__).parent.parent / "data/demo_base/tokenizer.model"
-SIZES = VLMConfig(
-    vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=1, num_heads=2, mlp_dim=16),
-    decoder=DecoderConfig(
-        vocab_size=2112, width=8, depth=2, num_heads=3, num_kv_heads=1, head_dim=4, mlp_dim=24
-    ),
-    loc_token_start=4,
-)
-_CONFIG = {
-    "architectures": ["PaliGemmaForConditionalGeneration"],
-    "model_type": "paligemma",
-    "image_token_index": 2100,
-    "projection_dim": 8,
-    "torch_dtype": "bfloat16",
-    "text_config": {
-        "model_type": "gemma",
-        "hidden_size": 8,
-        "intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "num_key_value_heads": 1,
-        "head_dim": 4,
-        "vocab_size": 2112,
-    },
-    "vision_config": {
-        "model_type": "siglip_vision_model",
-        "hidden_size": 8,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "image_size": 8,
-        "patch_size": 4,
-        "projection_dim": 8,
-        "vision_use_head": False,
-    },
-}
+SIZES = changed(PLAIN, vision={"depth": 1}, decoder={"vocab_size": 2112, "depth": 2})
+_CONFIG = json.loads(Path(__file__).with_name("paligemma_config.json").read_text())
 
 
 def _convert(source, out, *more):

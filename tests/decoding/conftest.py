@@ -1,6 +1,7 @@
 """A model small enough to be run anew for every token, and questions for it."""
 
 import dataclasses
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -8,8 +9,12 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.models import PRESETS, VLM
+from tests.models.sizes import changed
 
+BASE = Path(__file__).parents[2] / "data" / "demo_base"
+TOKENIZER = load_tokenizer(BASE / "tokenizer.model")
 SLOTS = 6
 
 
@@ -56,20 +61,16 @@ def tiny(drawn):
 
     def make(share, vocab_size):
         if (share, vocab_size) not in made:
-            preset = PRESETS["tiny"]
-            config = dataclasses.replace(
-                preset,
-                vision=dataclasses.replace(
-                    preset.vision, image_size=16, patch_size=8, width=24, depth=1, mlp_dim=32
-                ),
-                decoder=dataclasses.replace(
-                    preset.decoder,
-                    vocab_size=vocab_size,
-                    width=24,
-                    depth=2,
-                    head_dim=6,
-                    mlp_dim=32,
-                ),
+            config = changed(
+                PRESETS["tiny"],
+                vision={"image_size": 16, "patch_size": 8, "width": 24, "depth": 1, "mlp_dim": 32},
+                decoder={
+                    "vocab_size": vocab_size,
+                    "width": 24,
+                    "depth": 2,
+                    "head_dim": 6,
+                    "mlp_dim": 32,
+                },
                 loc_token_start=4 if vocab_size > 1028 else -1,
             )
             model = drawn(lambda: VLM(config, rngs=nnx.Rngs(2), share=share))

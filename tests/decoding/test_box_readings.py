@@ -1,7 +1,6 @@
 """Coordinates from whole distributions, against SciPy's and the model run anew for every token."""
 
 import dataclasses
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -25,10 +24,9 @@ from cxrjax.decoding.predictor import TokenAnswer, prediction
 from cxrjax.decoding.strategy import DecodingConfig, Strategy, read_decoding
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
-from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.records import QARecord
+from tests.decoding.conftest import TOKENIZER
 
-_TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "data" / "demo_base" / "tokenizer.model")
 _START, _BINS, _WORD, _STOP = 4, 1024, 1040, 1
 # Two boxes and a word between them.
 _GRAMMAR = compile_grammar(Concat((BoxTokens(), Tokens((_WORD,)), BoxTokens())))
@@ -156,7 +154,7 @@ def test_expected_iou_is_that_of_draws():
 
 def test_a_box_scores_the_iou_that_is_expected_of_it():
     """A sharp box beside a vague one, both as likely token by token."""
-    loc = _TOKENIZER.loc_ids
+    loc = TOKENIZER.loc_ids
     bins = [[300, 200, 520, 610], [300, 200, 520, 610]]
     tokens = np.array([loc[b] for b in bins[0]] + [1500] + [loc[b] for b in bins[1]] + [1])
     logprobs = np.log(np.array([0.5] * 4 + [0.8] + [0.5] * 4 + [1.0]))
@@ -175,7 +173,7 @@ def test_a_box_scores_the_iou_that_is_expected_of_it():
     )
     config = ExampleConfig(112, geometry="letterbox")
     answer = TokenAnswer(record, tokens, logprobs, None, quantiles)
-    line = prediction(answer, _TOKENIZER, config, (1,))
+    line = prediction(answer, TOKENIZER, config, (1,))
     expected = [expected_iou(np.array(bins[0]), quantiles[:4])]
     expected.append(0.8 * expected_iou(np.array(bins[1]), quantiles[5:9]))
     np.testing.assert_allclose(line["box_scores"], expected, atol=1e-6)
@@ -197,4 +195,4 @@ def test_a_box_scores_the_iou_that_is_expected_of_it():
 )
 def test_what_does_not_go_together_is_refused(keys, codec, message):
     with pytest.raises(UserError, match=message):
-        read_decoding(DecodingConfig(**keys), _TOKENIZER, codec)
+        read_decoding(DecodingConfig(**keys), TOKENIZER, codec)

@@ -1,7 +1,6 @@
 """What an answer decides, and how sure the model was of that alone."""
 
 import math
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -19,9 +18,7 @@ from cxrjax.decoding.confidence import (
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.grammar import OneOf, Tokens, compile_grammar
 from cxrjax.decoding.strategy import Strategy
-from cxrjax.input_pipeline.tokenizer import load_tokenizer
-
-_TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "data" / "demo_base" / "tokenizer.model")
+from tests.decoding.conftest import TOKENIZER
 
 
 def _sure(parts, codec="paligemma", words=None):
@@ -97,9 +94,9 @@ def test_a_word_that_is_the_answer_counts_in_all_its_spellings(parts, decision):
 
 
 def test_the_spellings_of_a_word_are_found_in_the_vocabulary():
-    table = answer_word_tokens(_TOKENIZER)
+    table = answer_word_tokens(TOKENIZER)
     named = {
-        word: {_TOKENIZER.piece_of(int(token)) for token in row if token >= 0}
+        word: {TOKENIZER.piece_of(int(token)) for token in row if token >= 0}
         for word, row in zip(ANSWER_WORDS, table, strict=True)
     }
     assert named["no"] == {"no", "\u2581no", "No"} and named["yes"] == {"Yes"}
@@ -107,9 +104,9 @@ def test_the_spellings_of_a_word_are_found_in_the_vocabulary():
 
 def test_texts_of_tokens_make_the_answer():
     for text in ("Yes, ILD at <loc0001><loc0002>", " <answer> No. <reason> x", "\u4e2d\n\u00e9"):
-        tokens = _TOKENIZER.encode(text)
-        spelled = spell(tokens, _TOKENIZER.decode, np.zeros(len(tokens) + 1))
-        assert spelled.text == _TOKENIZER.decode(tokens)
+        tokens = TOKENIZER.encode(text)
+        spelled = spell(tokens, TOKENIZER.decode, np.zeros(len(tokens) + 1))
+        assert spelled.text == TOKENIZER.decode(tokens)
         assert len(spelled.texts) == len(tokens) + 1 and spelled.texts[-1] == ""
         half = spelled.within(0, len(spelled.text) // 2)
         assert half.text == spelled.text[: len(spelled.text) // 2]

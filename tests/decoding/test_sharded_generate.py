@@ -1,6 +1,5 @@
 """Several devices write the answers of one, whatever they share and however many rows there are."""
 
-import dataclasses
 import re
 
 import jax
@@ -14,6 +13,7 @@ from cxrjax.decoding.generate import Generator, generate
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.distributed import meshes
 from cxrjax.models import PRESETS, VLM
+from tests.models.sizes import changed
 
 SLOTS, VOCAB, ROWS = 5, 40, 5
 MESHES = {
@@ -36,27 +36,19 @@ def model(drawn):
 
     def make(share):
         if share not in made:
-            preset = PRESETS["tiny"]
-            vision = dataclasses.replace(
-                preset.vision,
-                image_size=16,
-                patch_size=8,
-                width=32,
-                depth=1,
-                num_heads=4,
-                mlp_dim=32,
+            sizes = changed(
+                PRESETS["tiny"],
+                vision={"image_size": 16, "patch_size": 8, "width": 32, "depth": 1, "mlp_dim": 32},
+                decoder={
+                    "vocab_size": VOCAB,
+                    "width": 32,
+                    "depth": 2,
+                    "num_kv_heads": 2,
+                    "head_dim": 8,
+                    "mlp_dim": 32,
+                },
+                loc_token_start=-1,
             )
-            decoder = dataclasses.replace(
-                preset.decoder,
-                vocab_size=VOCAB,
-                width=32,
-                depth=2,
-                num_heads=4,
-                num_kv_heads=2,
-                head_dim=8,
-                mlp_dim=32,
-            )
-            sizes = dataclasses.replace(preset, vision=vision, decoder=decoder, loc_token_start=-1)
             made[share] = drawn(lambda: VLM(sizes, rngs=nnx.Rngs(2), share=share))
             # Without this an untrained model says one token for ever.
             made[share].decoder.layers.attn.o_proj.kernel[...] *= 4.0

@@ -13,25 +13,18 @@ from cxrjax.models import LoRAConfig, apply_lora
 from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes
-from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+from tests.models.sizes import PLAIN, changed
 
-SIZES = VLMConfig(
-    vision=VisionConfig(image_size=8, patch_size=2, width=8, depth=2, num_heads=2, mlp_dim=16),
-    decoder=DecoderConfig(
-        vocab_size=1100,
-        width=8,
-        depth=3,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=4,
-        mlp_dim=24,
-        window=8,
-        global_every=2,
-        post_norms=True,
-        qk_norm=True,
-        prefix_attention="causal",
-    ),
-    loc_token_start=4,
+SIZES = changed(
+    PLAIN,
+    vision={"patch_size": 2},
+    decoder={
+        "window": 8,
+        "global_every": 2,
+        "post_norms": True,
+        "qk_norm": True,
+        "prefix_attention": "causal",
+    },
     projector="normed",
 )
 

@@ -20,15 +20,9 @@ from cxrjax.models.hf_import import (
     read_parameters,
 )
 from cxrjax.models.hf_layout import vlm_config
-from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+from tests.models.sizes import PLAIN, changed
 
-SIZES = VLMConfig(
-    vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=2, num_heads=2, mlp_dim=16),
-    decoder=DecoderConfig(
-        vocab_size=1040, width=8, depth=3, num_heads=3, num_kv_heads=1, head_dim=4, mlp_dim=24
-    ),
-    loc_token_start=4,
-)
+SIZES = changed(PLAIN, decoder={"vocab_size": 1040})
 _TEXT, _VISION = "language_model.model.", "vision_tower.vision_model."
 
 
@@ -98,8 +92,8 @@ def test_a_file_that_changed_since_is_refused(tmp_path, write_hf):
     files = open_checkpoint(tmp_path)
     path = next(tmp_path.glob("*.safetensors"))
     content = path.read_bytes()
-    for changed in (content[:-4], content[:-4] + b"\x00\x00\x80\x3f"):
-        path.write_bytes(changed)
+    for damaged in (content[:-4], content[:-4] + b"\x00\x00\x80\x3f"):
+        path.write_bytes(damaged)
         with pytest.raises(UserError, match="has changed since it was opened"):
             read_parameters(files, SIZES)
 

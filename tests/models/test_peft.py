@@ -14,15 +14,9 @@ from safetensors.numpy import load_file, save_file
 from cxrjax.errors import UserError
 from cxrjax.models import VLM, LoRAConfig, apply_lora
 from cxrjax.models.peft import LOC_ROWS, adapter_parameters, read_peft, save_peft
-from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+from tests.models.sizes import PLAIN, changed
 
-SIZES = VLMConfig(
-    vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=2, num_heads=2, mlp_dim=16),
-    decoder=DecoderConfig(
-        vocab_size=1100, width=8, depth=3, num_heads=3, num_kv_heads=1, head_dim=4, mlp_dim=24
-    ),
-    loc_token_start=6,
-)
+SIZES = changed(PLAIN, loc_token_start=6)
 _LORA = LoRAConfig(
     rank=2,
     alpha=6.0,

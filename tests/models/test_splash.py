@@ -23,6 +23,7 @@ from cxrjax.models.splash import (
     make_splash_layout,
     resolve_attention,
 )
+from tests.models.sizes import changed
 
 TPU, GPU = "splash_interpreted", "cudnn_interpreted"
 PLAIN = DecoderConfig(
@@ -269,15 +270,11 @@ def test_the_tower_equals_dense_attention(by, length):
 
 @pytest.mark.parametrize("remat", ["none", "attention"])
 @pytest.mark.parametrize("by", [pytest.param(TPU, marks=pytest.mark.heavy), GPU])
-def test_a_model_by_kernels_equals_the_dense_one(by, remat):
-    config = dataclasses.replace(
+def test_a_model_by_kernels_equals_the_dense_one(by, remat, drawn):
+    config = changed(
         PRESETS["tiny"],
-        vision=dataclasses.replace(
-            PRESETS["tiny"].vision, image_size=24, patch_size=8, width=24, depth=1, mlp_dim=40
-        ),
-        decoder=dataclasses.replace(
-            PRESETS["tiny"].decoder, vocab_size=1100, width=20, depth=2, head_dim=6, mlp_dim=28
-        ),
+        vision={"image_size": 24, "patch_size": 8, "width": 24, "depth": 1, "mlp_dim": 40},
+        decoder={"vocab_size": 1100, "width": 20, "depth": 2, "head_dim": 6, "mlp_dim": 28},
     )
     rng = np.random.default_rng(0)
     mask = np.asarray(random_mask(rng, 2, 2, 7, 5))
@@ -287,7 +284,7 @@ def test_a_model_by_kernels_equals_the_dense_one(by, remat):
     inputs = tuple(map(jnp.asarray, parts))
 
     def value_and_grad(**kwargs):
-        graphdef, state = nnx.split(VLM(config, rngs=nnx.Rngs(0), **kwargs))
+        graphdef, state = nnx.split(drawn(lambda: VLM(config, rngs=nnx.Rngs(0), **kwargs)))
 
         def loss(state):
             hidden = nnx.merge(graphdef, state)(*inputs)
@@ -312,9 +309,7 @@ def test_cudnn_caps_no_scores():
 
 def test_auto_is_what_the_device_has():
     medgemma = PRESETS["medgemma_4b"]
-    wide = dataclasses.replace(
-        medgemma, decoder=dataclasses.replace(medgemma.decoder, head_dim=260)
-    )
+    wide = changed(medgemma, decoder={"head_dim": 260})
 
     def auto(platform, capability=None, dtype="bfloat16", sizes=medgemma):
         device = SimpleNamespace(platform=platform)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from cxrjax.models import VLM
 from cxrjax.models.hf_config import read_config
@@ -24,8 +25,8 @@ from tests.random_configs import KINDS, NO_LOC, SIZE, draw_config
 
 BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
 
-# Windows are smaller than any of the sequences below, Gemma 4's than an image's tokens; Qwen's are of
-# 3 x 3 tokens on an image of 4 x 4: one whole, three that reach over the edge.
+# Windows are smaller than any of the sequences below, Gemma 4's than an image's tokens; Qwen's are
+# of 3 x 3 tokens on an image of 4 x 4: one whole, three that reach over the edge.
 _MODELS = json.loads(Path(__file__).with_name("small_models.json").read_text())
 
 
@@ -204,6 +205,28 @@ def _pair(kind, hf, directory):
         config = dataclasses.replace(config, vision=vision)
     arrays = read_parameters(open_checkpoint(directory), config)
     return Pair(kind, hf, directory, make_model(config, arrays), front)
+
+
+def copied(model):
+    return nnx.merge(*nnx.split(model))
+
+
+def with_arrays(model, values):
+    """Puts arrays in the place of parameters, by path."""
+    graphdef, state = nnx.split(model)
+    flat = [
+        (path, leaf.replace(jnp.asarray(values.get("/".join(map(str, path)), leaf.get_value()))))
+        for path, leaf in nnx.to_flat_state(state)
+    ]
+    return nnx.merge(graphdef, nnx.from_flat_state(flat))
+
+
+def with_loc(questions):
+    """Questions that use some <loc> tokens on both sides."""
+    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
+        prefix[-1] = LOC + 7 * row
+        answer[0] = answer[-1] = 300 + row
+    return questions
 
 
 @pytest.fixture(scope="session")

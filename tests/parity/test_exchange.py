@@ -16,6 +16,7 @@ from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
+from tests.parity.conftest import copied, with_arrays, with_loc
 from tests.parity.their_masks import as_it_generates
 from tests.random_configs import NO_LOC
 
@@ -35,27 +36,13 @@ def _load_hf(directory, kind, **options):
     return as_it_generates(loaded) if kind == "gemma4_unified" and not options else loaded
 
 
-def _copy(model):
-    return nnx.merge(*nnx.split(model))
-
-
-def _set(model, values):
-    """Puts arrays in the place of parameters, by path."""
-    graphdef, state = nnx.split(model)
-    flat = [
-        (path, leaf.replace(jnp.asarray(values.get("/".join(map(str, path)), leaf.get_value()))))
-        for path, leaf in nnx.to_flat_state(state)
-    ]
-    return nnx.merge(graphdef, nnx.from_flat_state(flat))
-
-
 def _adapted(pair, **options):
     """The pair's model with random adapters in both towers, and moved <loc> rows."""
     targets = ["decoder/layers/attn/(q|v)_proj", "decoder/layers/mlp/down_proj"]
     vision = pair.model.config.vision
     if vision is not None and vision.kind != "patches":  # which has no layers
         targets.append("vision/layers/attn/(q|qkv)_proj")
-    model = _copy(pair.model)
+    model = copied(pair.model)
     config = LoRAConfig(
         rank=3, alpha=4.5, targets=targets, rank_pattern={"down_proj": 2}, **options
     )
@@ -68,19 +55,11 @@ def _adapted(pair, **options):
         for path, leaf in nnx.to_flat_state(nnx.state(model))
         if path[-1] in ("b", "loc_delta")
     }
-    return _set(model, values)
+    return with_arrays(model, values)
 
 
 def _has_loc(kind):
     return kind not in NO_LOC
-
-
-def _with_loc(questions):
-    """Questions that use some <loc> tokens on both sides."""
-    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
-        prefix[-1] = 100 + 7 * row
-        answer[0] = answer[-1] = 300 + row
-    return questions
 
 
 @nnx.jit
@@ -137,10 +116,10 @@ def test_peft_loads_our_adapters_and_merges_them_alike(make_pair, close, tmp_pat
     model = _adapted(pair, use_dora=kind == "gemma3")
     save_peft(tmp_path / "adapter", model)
     theirs = _peft(pair, tmp_path / "adapter")
-    questions = _with_loc(pair.questions(seed=3))
+    questions = with_loc(pair.questions(seed=3))
     _compare(close, model, theirs, questions, kind)
 
-    merged = _copy(model)
+    merged = copied(model)
     merge_lora(merged)
     sizes = merged.config
     write_shards(tmp_path, hf_tensors(merged, sizes, published_prefixes(sizes)))
@@ -158,7 +137,7 @@ def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
     model = _adapted(pair)
     save_peft(tmp_path / "adapter", model)
     theirs = _peft(pair, tmp_path / "adapter", is_trainable=True)
-    questions = _with_loc(pair.questions(seed=4))
+    questions = with_loc(pair.questions(seed=4))
     theirs(**questions.theirs(kind)).loss.backward()
     grads = {
         name.replace(".default", ""): parameter.grad.numpy()
@@ -255,13 +234,13 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
                 parameter.add_(0.1 * torch.randn_like(parameter))
     theirs.save_pretrained(tmp_path)
     adapter = read_peft(tmp_path, pair.model.config)
-    model = _copy(pair.model)
+    model = copied(pair.model)
     apply_lora(model, adapter.config, nnx.Rngs(0))
     if _has_loc(kind):
         model.decoder.embedder.add_loc_delta()
     trained = adapter_parameters(model, adapter)
-    model = _set(model, trained)
-    _compare(close, model, theirs, _with_loc(pair.questions(seed=5)), kind)
+    model = with_arrays(model, trained)
+    _compare(close, model, theirs, with_loc(pair.questions(seed=5)), kind)
 
     whole = "modules_to_save" in options
     assert ("projector/kernel" in trained) == whole

@@ -24,7 +24,7 @@ from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_layout import canonical_name, found_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
-from tests.parity.conftest import IMAGE_ID
+from tests.parity.conftest import IMAGE_ID, copied, with_arrays, with_loc
 from tests.random_configs import KINDS, draw_adapter
 
 torch = pytest.importorskip("torch")
@@ -84,17 +84,12 @@ def _adapted_by_peft(pair, seed, directory):
 
 def _ours(pair, directory):
     adapter = read_peft(directory, pair.model.config)
-    model = nnx.merge(*nnx.split(pair.model))
+    model = copied(pair.model)
     apply_lora(model, adapter.config, nnx.Rngs(0))
     trained = adapter_parameters(model, adapter)
     if LOC_DELTA in trained:
         model.decoder.embedder.add_loc_delta()
-    graphdef, state = nnx.split(model)
-    flat = [
-        (path, leaf.replace(jnp.asarray(trained.get("/".join(map(str, path)), leaf.get_value()))))
-        for path, leaf in nnx.to_flat_state(state)
-    ]
-    return nnx.merge(graphdef, nnx.from_flat_state(flat)), adapter
+    return with_arrays(model, trained), adapter
 
 
 def _gradients(theirs):
@@ -141,16 +136,13 @@ def _on_host(model):
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed):
     pair = make_random_pair(kind, seed)
-    sizes, questions = pair.model.config, pair.questions(seed=seed)
+    sizes, questions = pair.model.config, with_loc(pair.questions(seed=seed))
     tensors = load_file(pair.directory / "model.safetensors")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = _adapted_by_peft(pair, seed, tmp_path / "adapter")
     model, adapter = _ours(pair, tmp_path / "adapter")
 
-    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
-        prefix[-1] = 100 + 7 * row  # location tokens on both sides
-        answer[0] = answer[-1] = 300 + row
     given, context = jax.tree.map(jnp.asarray, questions.ours())
     rules = ("/lora/", *(("loc_delta$",) if model.decoder.embedder.loc_delta is not None else ()))
     parts = partition(model, rules)

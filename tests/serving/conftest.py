@@ -1,6 +1,6 @@
 """A tiny random model that is served, and asked in batches for comparison."""
 
-import dataclasses
+import functools
 import threading
 
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from cxrjax.decoding.strategy import Strategy
 from cxrjax.models import PRESETS, VLM
 from cxrjax.serving.engine import Engine
 from cxrjax.serving.programs import Programs, Shapes
+from tests.models.sizes import changed, drawn
 
 SLOTS, BUCKETS, ANSWER, VOCABULARY = 5, (4, 8), 9, 1100
 STOPS = (1, 3)
@@ -30,32 +31,32 @@ GRAMMARS = [
 ]
 
 
-def tiny_model(share="image", attention="full", window=None, seed=2):
-    """A random model whose answers differ and hold boxes."""
-    preset = PRESETS["tiny"]
-    config = dataclasses.replace(
-        preset,
-        vision=dataclasses.replace(
-            preset.vision, image_size=16, patch_size=8, width=24, depth=1, mlp_dim=32
-        ),
-        decoder=dataclasses.replace(
-            preset.decoder,
-            vocab_size=VOCABULARY,
-            width=24,
-            depth=2,
-            head_dim=6,
-            mlp_dim=32,
-            prefix_attention=attention,
-            window=window,
-        ),
+@functools.cache
+def _parts(share, attention, window):
+    config = changed(
+        PRESETS["tiny"],
+        vision={"image_size": 16, "patch_size": 8, "width": 24, "depth": 1, "mlp_dim": 32},
+        decoder={
+            "vocab_size": VOCABULARY,
+            "width": 24,
+            "depth": 2,
+            "head_dim": 6,
+            "mlp_dim": 32,
+            "prefix_attention": attention,
+            "window": window,
+        },
         loc_token_start=4,
     )
-    model = VLM(config, rngs=nnx.Rngs(seed), share=share)
+    model = drawn(lambda: VLM(config, rngs=nnx.Rngs(0), share=share))
     model.decoder.layers.attn.o_proj.kernel[...] *= 4.0
-    rng = np.random.default_rng(4)
-    table = 0.2 * rng.standard_normal((VOCABULARY, 24))
+    table = 0.2 * np.random.default_rng(4).standard_normal((VOCABULARY, 24))
     model.decoder.embedder.table[...] = jnp.asarray(table, jnp.float32)
-    return model
+    return nnx.split(model)
+
+
+def tiny_model(share="image", attention="full", window=None):
+    """A random model whose answers differ and hold boxes."""
+    return nnx.merge(*_parts(share, attention, window))
 
 
 def questions(count, seed=0):

@@ -69,6 +69,18 @@ class Heard:
             np.testing.assert_allclose(own, whole[: len(said)], atol=rounding)
 
 
+def ask_all(engine, asked, images, prompts, expected, clients=1):
+    """Asks (image, question) after (image, question), and compares."""
+    jobs = {}
+    for i, q in asked:
+        jobs[i, q] = Heard(images[i], i, SlotRequest(prompts[q], limit=ANSWER), client=q % clients)
+        engine.submit(q % clients, [jobs[i, q].job])
+    for (i, q), one in jobs.items():
+        one.wait().check(*(part[q] for part in expected[i]))
+    assert engine.counts.compiled_after_warm_up == 0
+    return jobs
+
+
 @pytest.mark.parametrize(
     ("share", "attention", "window", "reading"),
     [
@@ -85,18 +97,11 @@ def test_answers_are_those_of_a_batch_in_any_order(share, attention, window, rea
     compiled = compile_count()
     asked = [(i, q) for i in range(2) for q in range(6)]
     np.random.default_rng(5).shuffle(asked)
-    jobs = {}
-    for i, q in asked:
-        jobs[i, q] = Heard(images[i], i, SlotRequest(prompts[q], limit=ANSWER), client=q % 3)
-        engine.submit(q % 3, [jobs[i, q].job])
-    lengths = set()
-    for (i, q), one in jobs.items():
-        one.wait().check(*(part[q] for part in expected[i]))
+    jobs = ask_all(engine, asked, images, prompts, expected, clients=3)
+    for one in jobs.values():
         assert one.ending == ("stop" if one.events[-1].token in STOPS else "length")
-        lengths.add(len(one.events))
-    assert any(len(set(e.token for e in one.events)) > 2 for one in jobs.values())
+    assert any(len({e.token for e in one.events}) > 2 for one in jobs.values())
     assert engine.images.misses == 2 and engine.images.hits == 10
-    assert engine.counts.compiled_after_warm_up == 0
     assert compile_count() == compiled
 
 
@@ -113,13 +118,7 @@ def test_a_model_that_is_split_over_devices_answers_alike(share, axes, running):
     kernel = programs._params[1][0]["mlp"]["gate_proj"]["kernel"][...]
     assert len(kernel.sharding.device_set) == count and not kernel.sharding.is_fully_replicated
     engine = running(programs)
-    jobs = {}
-    for i, q in np.ndindex(2, 3):
-        jobs[i, q] = Heard(images[i], i, SlotRequest(prompts[q], limit=ANSWER))
-        engine.submit("a", [jobs[i, q].job])
-    for (i, q), one in jobs.items():
-        one.wait().check(*(part[q] for part in expected[i]))
-    assert engine.counts.compiled_after_warm_up == 0
+    ask_all(engine, np.ndindex(2, 3), images, prompts, expected)
 
 
 @pytest.mark.parametrize(
@@ -130,23 +129,18 @@ def test_a_model_that_is_split_over_devices_answers_alike(share, axes, running):
         ("tiny_gemma4", "image"),
     ],
 )
-def test_images_come_on_several_grids(preset, share, running):
-    model = VLM(PRESETS[preset].for_images(128, 64), rngs=nnx.Rngs(2), share=share)
+def test_images_come_on_several_grids(drawn, preset, share, running):
+    sizes = PRESETS[preset].for_images(128, 64)
+    model = drawn(lambda: VLM(sizes, rngs=nnx.Rngs(2), share=share))
     prompts, grids = questions(2), ((64, 64), (128, 64), (64, 128))
     rng = np.random.default_rng(3)
     images = [rng.integers(0, 256, (*grid, 3)).astype(np.uint8) for grid in grids]
     expected = [in_batches(model, image, prompts) for image in images]
     engine = running(make_programs(model, slots=2, buckets=(8,), grids=grids))
-    jobs = {}
     # A slot has a large context first, then a small one behind which the old one must not be seen.
-    for q, i in np.ndindex(2, 3):
-        i = (i + 1) % 3
-        jobs[i, q] = Heard(images[i], i, SlotRequest(prompts[q], limit=ANSWER))
-        engine.submit("a", [jobs[i, q].job])
-    for (i, q), one in jobs.items():
-        one.wait().check(*(part[q] for part in expected[i]))
-    assert any(len(set(e.token for e in one.events)) > 2 for one in jobs.values())
-    assert engine.counts.compiled_after_warm_up == 0
+    asked = [((i + 1) % 3, q) for q, i in np.ndindex(2, 3)]
+    jobs = ask_all(engine, asked, images, prompts, expected)
+    assert any(len({e.token for e in one.events}) > 2 for one in jobs.values())
 
 
 @pytest.mark.parametrize("share", ["image", "tower"])

@@ -104,24 +104,25 @@ def served(tmp_path_factory):
     assert not any(word in said for word in ("lung", TOKEN, "located", "/9j/"))
 
 
+def record(number: int, place: int) -> QARecord:
+    path = RADIOGRAPHS[number]
+    return QARecord(
+        dataset="custom",
+        split="validation",
+        image_id=path.stem,
+        image_path=path.name,
+        image_hw=Image.open(path).size[::-1],
+        question_id=f"{number} {place}",
+        question=WORDS[place],
+        question_type="free",
+    )
+
+
 @pytest.fixture(scope="module")
 def predicted_folder(tmp_path_factory):
     """Questions and what `predict` has answered, with records of true boxes beside them."""
     folder = tmp_path_factory.mktemp("predict")
-    records = [
-        QARecord(
-            dataset="custom",
-            split="validation",
-            image_id=path.stem,
-            image_path=path.name,
-            image_hw=Image.open(path).size[::-1],
-            question_id=f"{number} {place}",
-            question=words,
-            question_type="free",
-        )
-        for number, path in enumerate(RADIOGRAPHS)
-        for place, words in enumerate(WORDS)
-    ]
+    records = [record(number, place) for number in range(4) for place in range(3)]
     questions, out = folder / "questions.jsonl", folder / "predictions.jsonl"
     write_records(questions, records)
     boxed = [
@@ -436,20 +437,7 @@ def test_the_official_client_works(served, predicted):
 
 def test_the_runner_of_the_project_works(served, predicted, tmp_path, monkeypatch):
     monkeypatch.setenv("CXRJAX_LM_API_KEY", TOKEN)
-    asked = [
-        QARecord(
-            dataset="custom",
-            split="validation",
-            image_id="i",
-            image_path=RADIOGRAPHS[0].name,
-            image_hw=Image.open(RADIOGRAPHS[0]).size[::-1],
-            question_id=f"q{place}",
-            question=words,
-            question_type="free",
-        )
-        for place, words in enumerate(WORDS)
-    ]
-    write_records(tmp_path / "q.jsonl", asked)
+    write_records(tmp_path / "q.jsonl", [record(0, place) for place in range(3)])
     predict.main(
         ["--runner=openai", f"--base_url=http://127.0.0.1:{served.port}/v1", "--model=real_base"]
         + ["--system=paligemma", f"--questions={tmp_path / 'q.jsonl'}", "--wording=plain"]

@@ -1,0 +1,56 @@
+"""Small models: their sizes, written as changes of others, and their parameters.
+
+Sizes with names are small_sizes.json's.
+"""
+
+import dataclasses
+import functools
+import json
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+
+_ROWS = json.loads(Path(__file__).with_name("small_sizes.json").read_text())
+PLAIN = VLMConfig(
+    vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=2, num_heads=2, mlp_dim=16),
+    decoder=DecoderConfig(
+        vocab_size=1100, width=8, depth=3, num_heads=3, num_kv_heads=1, head_dim=4, mlp_dim=24
+    ),
+    loc_token_start=4,
+)
+
+
+def changed(sizes, vision=(), decoder=(), **rest):
+    """Sizes with other ones of the tower, of the decoder and of the whole."""
+    rest = {key: tuple(value) if isinstance(value, list) else value for key, value in rest.items()}
+    parts = {
+        "vision": dataclasses.replace(sizes.vision, **dict(vision)),
+        "decoder": dataclasses.replace(sizes.decoder, **dict(decoder)),
+    }
+    return dataclasses.replace(sizes, **parts, **rest)
+
+
+@functools.cache
+def named(name):
+    row = dict(_ROWS[name])
+    return changed(named(row.pop("of")) if "of" in row else PLAIN, **row)
+
+
+def drawn(build):
+    """What `build()` makes, with parameters drawn by NumPy.
+
+    JAX compiles a program for each shape that it draws: seconds a model.
+    """
+    graph, state = nnx.split(nnx.eval_shape(build))
+    draw = np.random.default_rng(7).normal
+
+    def of(leaf):
+        scale = leaf.shape[-2] ** -0.5 if leaf.ndim > 1 else 0.1
+        return jnp.asarray(draw(0, scale, leaf.shape), leaf.dtype)
+
+    return nnx.merge(graph, jax.tree.map(of, state))
