@@ -281,10 +281,7 @@ def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:
     share = draw.some({"partial_rotary_factor": draw.of(0.25, 0.5, 1.0), "factor": 4.0})
     far = {"rope_type": draw.of("proportional", "default"), "rope_theta": theta, **share}
     near = {"rope_type": "default", "rope_theta": draw.of(50.0, 1e4)}
-    of_global = {
-        "head_dim": draw.of(4, 8, 12),
-        "num_key_value_heads": draw.of(1, kv_heads),
-    }
+    of_global = {"head_dim": draw.of(4, 8, 12), "num_key_value_heads": draw.of(1, kv_heads)}
     by_layer = {str(i): dict(of_global) for i, kind in enumerate(kinds) if kind == "full_attention"}
     text = {
         "vocab_size": VOCAB,

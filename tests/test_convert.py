@@ -8,7 +8,6 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from cxrjax import convert
@@ -21,7 +20,7 @@ from cxrjax.training.config_file import validate
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.step import init_state, make_optimizer
 from cxrjax.training.store import CheckpointStore
-from tests.models.sizes import PLAIN, changed
+from tests.models.sizes import PLAIN, arrays, changed
 
 _TOKENIZER = Path(__file__).parent.parent / "data/demo_base/tokenizer.model"
 SIZES = changed(PLAIN, vision={"depth": 1}, decoder={"vocab_size": 2112, "depth": 2})
@@ -50,11 +49,6 @@ def hf(tmp_path_factory, write_hf):
 @pytest.fixture(scope="module")
 def base(hf):
     return _convert(hf[0], hf[0].parent / "base")
-
-
-def _arrays(model):
-    flat = nnx.to_flat_state(nnx.state(model))
-    return {"/".join(map(str, path)): np.asarray(leaf.get_value()) for path, leaf in flat}
 
 
 def _with_lora(config, **changes):
@@ -109,7 +103,7 @@ def test_a_base_of_any_size_carries_its_sizes(base, hf):
     assert example_config(config).image_size == 8
     assert open_tokenizer(tokenizer_path, config).loc_ids[0] == 4
     table = hf[1]["language_model.model.embed_tokens.weight"]
-    np.testing.assert_array_equal(_arrays(model)["decoder/embedder/table"], table)
+    np.testing.assert_array_equal(arrays(model)["decoder/embedder/table"], table)
     assert (base / "tokenizer_config.json").is_file()
 
 
@@ -149,7 +143,7 @@ def test_adapters_out_and_in_again(base, run, adapter, tmp_path):
     stated = json.loads((adapter / "adapter_config.json").read_text())
     assert stated["base_model_name_or_path"] == "hf" and stated["lora_dropout"] == 0.1
     back = _convert(adapter, tmp_path / "back", f"--base={base}")
-    ours, theirs = (_arrays(checkpoint.load_model(directory).model) for directory in (run, back))
+    ours, theirs = (arrays(checkpoint.load_model(directory).model) for directory in (run, back))
     assert ours.keys() == theirs.keys()
     for name in ours:
         np.testing.assert_allclose(theirs[name], ours[name], atol=1e-6)
@@ -162,8 +156,8 @@ def test_a_projector_trained_beside_adapters_goes_out_and_in_again(base, tmp_pat
     run = _trained(base, tmp_path / "whole", "/lora/", "loc_delta", "^projector/")
     adapter = _convert(run, tmp_path / "adapter", "--to=peft")
     back = _convert(adapter, tmp_path / "back", f"--base={base}")
-    ours, again = (_arrays(checkpoint.load_model(path)[0]) for path in (run, back))
-    frozen = _arrays(checkpoint.load_model(base)[0])["projector/kernel"]
+    ours, again = (arrays(checkpoint.load_model(path)[0]) for path in (run, back))
+    frozen = arrays(checkpoint.load_model(base)[0])["projector/kernel"]
     assert not np.array_equal(ours["projector/kernel"], frozen)
     assert ours.keys() == again.keys()
     for path in ours:
@@ -175,8 +169,8 @@ def test_a_projector_trained_beside_adapters_goes_out_and_in_again(base, tmp_pat
 
 def test_a_run_starts_from_an_adapter(run, adapter):
     config = _with_lora(checkpoint.read_config(run), init_from=str(adapter))
-    ours = _arrays(checkpoint.load_model(run).model)
-    started = _arrays(checkpoint.build_model(config)[0])
+    ours = arrays(checkpoint.load_model(run).model)
+    started = arrays(checkpoint.build_model(config)[0])
     for name in ours:
         np.testing.assert_allclose(started[name], ours[name], atol=1e-6)
     with pytest.raises(UserError, match=r"k_proj: 1\.5 there, 2\.5 configured; set lora\.rank"):
@@ -188,7 +182,7 @@ def test_a_run_starts_from_an_adapter(run, adapter):
 def test_adapters_folded_in(run, tmp_path):
     out = _convert(run, tmp_path / "merged", "--to=merged")
     found = load_file(out / "model.safetensors")
-    ours = _arrays(checkpoint.load_model(run).model)
+    ours = arrays(checkpoint.load_model(run).model)
     lora = {k: ours[f"decoder/layers/attn/v_proj/lora/{k}"][1] for k in ("a", "b")}
     kernel = ours["decoder/layers/attn/v_proj/kernel"][1] + 1.5 * lora["a"] @ lora["b"]
     name = "language_model.model.layers.1.self_attn.v_proj.weight"

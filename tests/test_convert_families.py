@@ -35,13 +35,14 @@ from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.lora import LoRAConfig, apply_lora, merge_lora
 from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
-from cxrjax.records import Answer, QARecord
+from cxrjax.records import Answer
 from cxrjax.training import interchange
 from cxrjax.training.base_model import base_config, model_sizes, save_base
 from cxrjax.training.checkpoint import build_model, load_model
 from cxrjax.training.config import ModelConfig
 from cxrjax.training.config_file import find_preset, load_config
 from cxrjax.training.data import example_config, open_tokenizer
+from tests.asked import asked
 from tests.input_pipeline import test_gemma4_turns, test_llava_turns, test_qwen_turns
 
 _ROWS = Path(__file__).with_name("convert_families")
@@ -350,17 +351,7 @@ def test_an_adapter_there_and_back(base, tmp_path, name):
 def test_questions_and_answers_in_its_ids(base):
     config = base_config(base("qwen"))
     tokenizer = open_tokenizer(base("qwen") / "tokenizer.json", config)
-    record = QARecord(
-        dataset="vix_ray",
-        split="train",
-        image_id="i",
-        image_path="i.png",
-        image_hw=(600, 400),
-        question_type="stage1",
-        question_id="q",
-        question="Where?",
-        answers=[Answer(text="Here.")],
-    )
+    record = asked(dataset="vix_ray", split="train", answers=[Answer(text="Here.")])
     encoded = QuestionEncoder(tokenizer, example_config(config)).encode(record)
     assert encoded.prefix.tolist() == tokenizer.encode(QWEN.question("Where?"))
     assert encoded.answer.tolist() == [*tokenizer.encode("Here."), tokenizer.eos_id]

@@ -90,11 +90,7 @@ def test_every_answer_is_in_the_language(form, seed, slots):
 
 
 def test_every_short_answer_can_be_given():
-    expected = {
-        "yes_no": {"yes", "no", "Yes", "No"},
-        "option": set("ABCD"),
-        "names": set(_NAMES),
-    }
+    expected = {"yes_no": {"yes", "no", "Yes", "No"}, "option": set("ABCD"), "names": set(_NAMES)}
     for form, answers in expected.items():
         for seed in range(20):
             for answer in np.asarray(_walk(_GRAMMARS[form], seed, _SLOTS)[0]).T:

@@ -24,7 +24,7 @@ from cxrjax.decoding.predictor import TokenAnswer, prediction
 from cxrjax.decoding.strategy import DecodingConfig, Strategy, read_decoding
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
-from cxrjax.records import QARecord
+from tests.asked import asked
 from tests.decoding.conftest import TOKENIZER
 
 _START, _BINS, _WORD, _STOP = 4, 1024, 1040, 1
@@ -161,16 +161,7 @@ def test_a_box_scores_the_iou_that_is_expected_of_it():
     quantiles = np.zeros((10, len(LEVELS)), np.int32)
     quantiles[:4] = np.array(bins[0])[:, None] + np.arange(-8, 8)
     quantiles[5:9] = np.array(bins[1])[:, None] + 8 * np.arange(-8, 8)
-    record = QARecord(
-        dataset="vindr_cxr_vqa",
-        split="test",
-        image_id="i",
-        image_path="i.png",
-        image_hw=(512, 256),
-        question_id="q",
-        question="Where?",
-        question_type="where",
-    )
+    record = asked(dataset="vindr_cxr_vqa", split="test", image_hw=(512, 256))
     config = ExampleConfig(112, geometry="letterbox")
     answer = TokenAnswer(record, tokens, logprobs, None, quantiles)
     line = prediction(answer, TOKENIZER, config, (1,))

@@ -10,20 +10,10 @@ from cxrjax.codecs import CODECS
 from cxrjax.decoding.confidence import ANSWER_WORDS, Spelled, box_confidences
 from cxrjax.decoding.predictor import TokenAnswer, prediction
 from cxrjax.input_pipeline.examples import ExampleConfig
-from cxrjax.records import QARecord
+from tests.asked import asked
 from tests.decoding.conftest import TOKENIZER
 
-_RECORD = QARecord(
-    dataset="synthetic",
-    split="validation",
-    image_id="i",
-    image_path="i.png",
-    image_hw=(300, 200),
-    question_id="q7",
-    question="Where is the ILD?",
-    question_type="Where",
-    variables={"finding": "ILD"},
-)
+_RECORD = asked(question_id="q7", question="Where is the ILD?", variables={"finding": "ILD"})
 _BOX = np.array([[0.1, 0.3, 0.5, 0.6]], np.float32)
 
 

@@ -54,3 +54,19 @@ def drawn(build):
         return jnp.asarray(draw(0, scale, leaf.shape), leaf.dtype)
 
     return nnx.merge(graph, jax.tree.map(of, state))
+
+
+def arrays(model):
+    """Parameters by their paths."""
+    flat = nnx.to_flat_state(nnx.state(model))
+    return {"/".join(map(str, path)): np.asarray(leaf.get_value()) for path, leaf in flat}
+
+
+def with_arrays(model, values):
+    """A copy with arrays in the place of parameters, by path."""
+    graphdef, state = nnx.split(model)
+    flat = [
+        (path, leaf.replace(jnp.asarray(values.get("/".join(map(str, path)), leaf.get_value()))))
+        for path, leaf in nnx.to_flat_state(state)
+    ]
+    return nnx.merge(graphdef, nnx.from_flat_state(flat))

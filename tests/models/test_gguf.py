@@ -179,10 +179,7 @@ def refusal(path) -> str:
     ("written", "said"),
     [
         ({"architecture": "llama"}, "architecture 'llama', expected 'gemma3'"),
-        (
-            {"changes": {"split.count": 3, "split.no": 1}},
-            "part 1 (from 0) of 3 of a split file",
-        ),
+        ({"changes": {"split.count": 3, "split.no": 1}}, "part 1 (from 0) of 3 of a split file"),
         (
             {"changes": {"attention.key_length": None}},
             "gemma3.attention.key_length is None, expected a number",

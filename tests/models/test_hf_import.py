@@ -14,11 +14,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS
 from cxrjax.models.hf_config import read_config
-from cxrjax.models.hf_import import (
-    open_checkpoint,
-    parameters_of_stream,
-    read_parameters,
-)
+from cxrjax.models.hf_import import open_checkpoint, parameters_of_stream, read_parameters
 from cxrjax.models.hf_layout import vlm_config
 from tests.models.sizes import PLAIN, changed
 
@@ -244,10 +240,7 @@ def test_published_configurations_are_the_presets(tmp_path, subtests):
     ("content", "said"),
     [
         ('{"model_type": "llava_next"}', "model_type is 'llava_next', expected one of paligemma"),
-        (
-            '{"model_type": "llava_mistral"}',
-            "in the layout .*convert_llava_weights",
-        ),
+        ('{"model_type": "llava_mistral"}', "in the layout .*convert_llava_weights"),
         ('{"model_type": "llava", "mm_vision_tower": "x"}', "own code; take .*llava-1.5-7b-hf"),
         ('{"model_type": "internvl_chat"}', "own code; take .*InternVL3-2B-hf"),
         ("{", "not JSON"),

@@ -121,11 +121,7 @@ def test_windows_that_hold_everything_cost_no_mask():
 
 @pytest.mark.parametrize(
     ("is_image", "expected"),
-    [
-        ([0, 1, 1, 0, 1], [-1, 0, 0, -1, 1]),
-        ([1, 1, 1], [0, 0, 0]),
-        ([0, 0], [-1, -1]),
-    ],
+    [([0, 1, 1, 0, 1], [-1, 0, 0, -1, 1]), ([1, 1, 1], [0, 0, 0]), ([0, 0], [-1, -1])],
 )
 def test_a_run_of_image_tokens_is_an_image(is_image, expected):
     found = image_of_token(jnp.asarray(is_image, bool)[None])

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
-from tests.models.sizes import changed, drawn
+from tests.models.sizes import arrays, changed, drawn
 
 _CONFIG = changed(
     PRESETS["tiny"],
@@ -64,11 +64,7 @@ def _inputs(seed=0):
 
 def _numpy_hidden(model, image, prefix, answer):
     """PaliGemma for one question without padding, in float64 NumPy, heads and mask written out."""
-    _, state = nnx.split(model)
-    w = {
-        "/".join(map(str, path)): np.asarray(leaf[...], np.float64)
-        for path, leaf in nnx.to_flat_state(state)
-    }
+    w = {path: array.astype(np.float64) for path, array in arrays(model).items()}
 
     def gelu(x):
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))

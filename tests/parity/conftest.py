@@ -27,7 +27,7 @@ BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
 
 # Windows are smaller than any of the sequences below, Gemma 4's than an image's tokens; Qwen's are
 # of 3 x 3 tokens on an image of 4 x 4: one whole, three that reach over the edge.
-_MODELS = json.loads(Path(__file__).with_name("small_models.json").read_text())
+MODELS = json.loads(Path(__file__).with_name("small_models.json").read_text())
 
 
 def _random_hf(kind):
@@ -35,7 +35,7 @@ def _random_hf(kind):
     import transformers as t
 
     torch.manual_seed(KINDS.index(kind))
-    made = _MODELS[kind]
+    made = MODELS[kind]
     return _moved(getattr(t, made["model"])(getattr(t, made["config"])(**made["settings"])))
 
 
@@ -209,16 +209,6 @@ def _pair(kind, hf, directory):
 
 def copied(model):
     return nnx.merge(*nnx.split(model))
-
-
-def with_arrays(model, values):
-    """Puts arrays in the place of parameters, by path."""
-    graphdef, state = nnx.split(model)
-    flat = [
-        (path, leaf.replace(jnp.asarray(values.get("/".join(map(str, path)), leaf.get_value()))))
-        for path, leaf in nnx.to_flat_state(state)
-    ]
-    return nnx.merge(graphdef, nnx.from_flat_state(flat))
 
 
 def with_loc(questions):

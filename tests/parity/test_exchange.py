@@ -16,7 +16,8 @@ from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
-from tests.parity.conftest import copied, with_arrays, with_loc
+from tests.models.sizes import arrays, with_arrays
+from tests.parity.conftest import copied, with_loc
 from tests.parity.their_masks import as_it_generates
 from tests.random_configs import NO_LOC
 
@@ -51,9 +52,9 @@ def _adapted(pair, **options):
         model.decoder.embedder.add_loc_delta()
     rng = np.random.default_rng(1)
     values = {
-        "/".join(map(str, path)): 0.2 * rng.normal(size=leaf.get_value().shape).astype(np.float32)
-        for path, leaf in nnx.to_flat_state(nnx.state(model))
-        if path[-1] in ("b", "loc_delta")
+        path: 0.2 * rng.normal(size=array.shape).astype(np.float32)
+        for path, array in arrays(model).items()
+        if path.endswith(("/b", "loc_delta"))
     }
     return with_arrays(model, values)
 

@@ -23,11 +23,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(_FILE is None, reason="CXRJAX_GEMMA3_GGUF names no file"),
 ]
-PROMPTS = (
-    "The capital of France is",
-    "A chest X-ray is used to",
-    "One, two, three, four,",
-)
+PROMPTS = ("The capital of France is", "A chest X-ray is used to", "One, two, three, four,")
 _TOKENS = 16
 
 

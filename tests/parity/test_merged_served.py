@@ -11,7 +11,6 @@ from PIL import Image
 
 from cxrjax import convert
 from cxrjax.models import partition
-from cxrjax.records import QARecord
 from cxrjax.serving.engine import SeenImages
 from cxrjax.serving.named_models import open_served
 from cxrjax.serving.programs import SlotRequest
@@ -20,7 +19,8 @@ from cxrjax.training import base_model, checkpoint
 from cxrjax.training.config import AdapterConfig, TrainingConfig
 from cxrjax.training.step import init_state, make_optimizer
 from cxrjax.training.store import CheckpointStore
-from tests.parity.conftest import _moved
+from tests.asked import asked
+from tests.parity.conftest import MODELS, _moved
 from tests.serving.conftest import running  # noqa: F401 - a fixture
 from tests.serving.test_engine import Heard
 
@@ -29,32 +29,13 @@ pytestmark = pytest.mark.parity
 
 TOKENIZER = Path(__file__).parents[2] / "data" / "real_base" / "tokenizer.model"
 SIDE, PATCH, TOKENS = 24, 6, 12
+_SIZES = MODELS["of test_merged_served"]
 QUESTIONS = (
     "Where is the right lung?",
     "detect ILD",
     "Is there a nodule in the left lung?",
     "Show me the heart.",
 )
-_TEXT = {
-    "model_type": "gemma",
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "vocab_size": 2112,
-}
-_VISION = {
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "image_size": SIDE,
-    "patch_size": PATCH,
-    "projection_dim": 24,
-    "vision_use_head": False,
-}
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +50,8 @@ def published(tmp_path_factory):
     image.image_seq_length = (SIDE // PATCH) ** 2
     processor = t.PaliGemmaProcessor(image, t.AutoTokenizer.from_pretrained(folder))
     config = t.PaliGemmaConfig(
-        text_config=_TEXT,
-        vision_config=_VISION,
+        text_config=_SIZES["text"],
+        vision_config=_SIZES["vision"],
         projection_dim=24,
         image_token_index=processor.image_token_id,
         eos_token_id=1,
@@ -121,20 +102,10 @@ def _ours(served, engine, pictures):
     jobs = []
     for path in pictures:
         read = Uploads(0).read(UploadedFile(path.name, path.read_bytes()), model.examples, "me")
-        for number, question in enumerate(QUESTIONS):
-            record = QARecord(
-                dataset="custom",
-                split="asked",
-                image_id="i",
-                image_path="i",
-                image_hw=read.size,
-                question_id=str(number),
-                question=question,
-                question_type="free",
-            )
+        for question in QUESTIONS:
+            record = asked(split="asked", image_hw=read.size, question=question)
             prompt = model.encoder().encode(record, with_answer=False).prefix
-            asked = SlotRequest(prompt, free=True, limit=TOKENS)
-            one = Heard(read.pixels, None, asked)
+            one = Heard(read.pixels, None, SlotRequest(prompt, free=True, limit=TOKENS))
             one.job.images = SeenImages(path, read.pixels)
             engine.submit("me", [one.job])
             jobs.append((prompt.tolist(), one))

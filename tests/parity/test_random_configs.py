@@ -24,7 +24,8 @@ from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_layout import canonical_name, found_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
-from tests.parity.conftest import IMAGE_ID, copied, with_arrays, with_loc
+from tests.models.sizes import with_arrays
+from tests.parity.conftest import IMAGE_ID, copied, with_loc
 from tests.random_configs import KINDS, draw_adapter
 
 torch = pytest.importorskip("torch")

@@ -9,13 +9,7 @@ import pytest
 from flax import nnx
 
 from cxrjax.decoding.generate import Generator
-from cxrjax.decoding.grammar import (
-    FREE_TEXT,
-    OneOf,
-    Tokens,
-    compile_grammar,
-    join_grammars,
-)
+from cxrjax.decoding.grammar import FREE_TEXT, OneOf, Tokens, compile_grammar, join_grammars
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.models import PRESETS, VLM
 from cxrjax.serving.engine import Engine

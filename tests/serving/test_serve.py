@@ -23,6 +23,7 @@ from PIL import Image
 from cxrjax import predict, serve
 from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord, write_records
+from tests.asked import asked
 from tests.pages.raw_http import ask_raw, random_requests, status_of
 
 ROOT = Path(__file__).parents[2]
@@ -106,15 +107,12 @@ def served(tmp_path_factory):
 
 def record(number: int, place: int) -> QARecord:
     path = RADIOGRAPHS[number]
-    return QARecord(
-        dataset="custom",
-        split="validation",
+    return asked(
         image_id=path.stem,
         image_path=path.name,
         image_hw=Image.open(path).size[::-1],
         question_id=f"{number} {place}",
         question=WORDS[place],
-        question_type="free",
     )
 
 
@@ -161,8 +159,8 @@ def check_same(told: dict, line: dict) -> None:
 
 def test_answers_are_those_of_predict_whoever_asks_beside(served, predicted):
     uris = [uri(path.read_bytes()) for path in RADIOGRAPHS]
-    asked = list(predicted) * 2
-    random.Random(3).shuffle(asked)
+    shuffled = list(predicted) * 2
+    random.Random(3).shuffle(shuffled)
     found, faults = {}, []
 
     def client(part):
@@ -173,7 +171,7 @@ def test_answers_are_those_of_predict_whoever_asks_beside(served, predicted):
         except Exception as error:
             faults.append(error)
 
-    clients = [threading.Thread(target=client, args=(asked[i::6],)) for i in range(6)]
+    clients = [threading.Thread(target=client, args=(shuffled[i::6],)) for i in range(6)]
     for one in clients:
         one.start()
     for one in clients:
@@ -423,16 +421,16 @@ def test_nonsense_on_the_wire_ends_nothing(served):
 
 def test_the_official_client_works(served, predicted):
     client = openai.OpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key=TOKEN)
-    asked = chat(GOOD, WORDS[0], seed=1)
-    told = client.chat.completions.create(**asked)
+    body = chat(GOOD, WORDS[0], seed=1)
+    told = client.chat.completions.create(**body)
     assert told.choices[0].message.content == predicted[0, 0]["text"]
     assert told.choices[0].grounding["boxes"] == predicted[0, 0]["boxes"]
-    pieces = client.chat.completions.create(**asked, stream=True)
+    pieces = client.chat.completions.create(**body, stream=True)
     text = "".join(one.choices[0].delta.content or "" for one in pieces)
     assert text == predicted[0, 0]["text"]
     assert [one.id for one in client.models.list()] == ["real_base"]
     with pytest.raises(openai.NotFoundError):
-        client.chat.completions.create(**{**asked, "model": "other"})
+        client.chat.completions.create(**{**body, "model": "other"})
 
 
 def test_the_runner_of_the_project_works(served, predicted, tmp_path, monkeypatch):
