@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
+from cxrjax.models import PRESETS, VLM
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 
 _ROWS = json.loads(Path(__file__).with_name("small_sizes.json").read_text())
@@ -54,6 +55,29 @@ def drawn(build):
         return jnp.asarray(draw(0, scale, leaf.shape), leaf.dtype)
 
     return nnx.merge(graph, jax.tree.map(of, state))
+
+
+@functools.cache
+def _talking_parts(share, vocab_size, width, decoder):
+    sizes = changed(
+        PRESETS["tiny"],
+        vision={"image_size": 16, "patch_size": 8, "width": width, "depth": 1, "mlp_dim": 32},
+        decoder={"vocab_size": vocab_size, "width": width, "depth": 2, "head_dim": width // 4}
+        | {"mlp_dim": 32, **dict(decoder)},
+        loc_token_start=4 if vocab_size > 1028 else -1,
+    )
+    model = drawn(lambda: VLM(sizes, rngs=nnx.Rngs(2), share=share))
+    # Without this an untrained model says one token for ever.
+    model.decoder.layers.attn.o_proj.kernel[...] *= 4.0
+    # Neighbouring bins start nearly alike: rounding would tell which is likelier.
+    table = 0.2 * np.random.default_rng(4).standard_normal((vocab_size, width))
+    model.decoder.embedder.table[...] = jnp.asarray(table, jnp.float32)
+    return nnx.split(model)
+
+
+def talking_model(share, vocab_size, width=24, **decoder):
+    """A random model whose answers differ, with location tokens from id 4 where there is room."""
+    return nnx.merge(*_talking_parts(share, vocab_size, width, tuple(decoder.items())))
 
 
 def arrays(model):

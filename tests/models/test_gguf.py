@@ -14,6 +14,7 @@ from cxrjax.input_pipeline.tokenizer import GEMMA3_LOC_START, Tokenizer, load_to
 from cxrjax.models.gguf import GGUFFile
 
 WIDTH, HEADS, HEAD_DIM, MLP, LAYERS = 64, 3, 32, 96, 7
+STATED = json.loads(Path(__file__).with_name("gguf_configs.json").read_text())
 SHIPPED = Path(__file__).parents[2] / "data/demo_base/tokenizer.model"
 # GGUF name -> (Hugging Face name, shape as PyTorch has it).
 LAYER = {
@@ -138,8 +139,7 @@ def test_weights_are_those_that_were_written_and_norms_lose_the_one(tiny):
 
 def test_configuration_has_the_keys_and_values_of_config_json(tiny):
     config = GGUFFile(tiny[0]).config()
-    stated = Path(__file__).with_name("gguf_config.json").read_text()
-    assert config == json.loads(stated)
+    assert config == STATED["tiny"]
     json.dumps(config)
 
 
@@ -250,22 +250,7 @@ def real() -> GGUFFile:
 def test_the_real_270m_has_the_published_sizes(real):
     config = real.config()
     # The published config.json of google/gemma-3-270m.
-    expected = {
-        "vocab_size": 262_144,
-        "hidden_size": 640,
-        "intermediate_size": 2048,
-        "num_hidden_layers": 18,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 1,
-        "head_dim": 256,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 512,
-        "max_position_embeddings": 32_768,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1e6,
-        "rope_local_base_freq": 1e4,
-        "tie_word_embeddings": True,
-    }
+    expected = STATED["gemma-3-270m"]
     assert {key: config[key] for key in expected} == expected
     full = [k for k, kind in enumerate(config["layer_types"]) if kind == "full_attention"]
     assert full == [5, 11, 17]

@@ -97,25 +97,8 @@ def test_a_number_that_overflows_and_deep_json_are_refused(tmp_path):
 )
 def test_pictures_must_be_prepared_as_ours(tmp_path, name, content, said):
     (tmp_path / "config.json").write_text(json.dumps(_TINY))
-    published = {
-        "do_convert_rgb": None,
-        "do_normalize": True,
-        "do_pan_and_scan": None,
-        "do_rescale": True,
-        "do_resize": True,
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_processor_type": "Gemma3ImageProcessor",
-        "image_seq_length": 256,
-        "image_std": [0.5, 0.5, 0.5],
-        "pan_and_scan_max_num_crops": None,
-        "pan_and_scan_min_crop_size": None,
-        "pan_and_scan_min_ratio_to_activate": None,
-        "processor_class": "Gemma3Processor",
-        "resample": 2,
-        "rescale_factor": 0.00392156862745098,
-        "size": {"height": 896, "width": 896},
-    }
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(published))
+    published = Path(__file__).with_name("published_preprocessor_config.json").read_text()
+    (tmp_path / "preprocessor_config.json").write_text(published)
     assert read_config(tmp_path)["hidden_size"] == 8
     (tmp_path / name).write_text(json.dumps(content))
     with pytest.raises(UserError) as caught:

@@ -10,18 +10,11 @@ import pytest
 from flax import nnx
 
 from cxrjax.errors import UserError
-from cxrjax.models import (
-    PRESETS,
-    VLM,
-    LoRAConfig,
-    apply_lora,
-    count_parameters,
-    parameter_shapes,
-    partition,
-)
+from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora
 from cxrjax.models.gemma import Embedder
 from cxrjax.models.layers import Linear, TokenDropout, scan_layers, stack_layers
 from cxrjax.models.lora import LoRA, folded_matmul, folding_pays, merge_lora, parse_pattern
+from cxrjax.models.partition import count_parameters, parameter_shapes, partition
 
 
 def test_a_branch_starts_at_zero_and_then_follows_the_formula():
@@ -153,12 +146,6 @@ def set_random(model, seed=5):
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     noise = [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
     nnx.update(model, jax.tree.unflatten(tree, noise))
-
-
-def test_scales_are_those_of_the_papers():
-    a, b = jnp.ones((6, 4)), jnp.ones((4, 6))
-    assert LoRA(a, b, alpha=8.0, dropout=0.0).scale == 2.0
-    assert LoRA(a, b, alpha=8.0, dropout=0.0, use_rslora=True).scale == 4.0
 
 
 # Enough tokens to fold the branch into the kernel, and few.

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -177,40 +178,10 @@ def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
         close(named[name], grads[name])
 
 
-_WHOLE = ["multi_modal_projector"]
+_ROWS = Path(__file__).with_name("adapters_of_peft.jsonl").read_text().splitlines()
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("paligemma", {"target_modules": "all-linear"}),
-        ("paligemma2", {"target_modules": ["q_proj", "up_proj"], "use_rslora": True}),
-        ("gemma3", {"target_modules": ["k_proj", "fc2"], "use_dora": True}),
-        (
-            "gemma3_text",
-            {"target_modules": ["o_proj", "gate_proj"], "rank_pattern": {"gate_proj": 5}},
-        ),
-        ("paligemma", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
-        ("gemma3", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
-        ("llava", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
-        ("llava", {"target_modules": ["q_proj", "linear_2"], "alpha_pattern": {"linear_2": 3}}),
-        ("llava_mistral", {"target_modules": "all-linear", "use_dora": True}),
-        ("qwen", {"target_modules": "all-linear"}),
-        ("qwen", {"target_modules": ["qkv", "q_proj", "v_proj"], "rank_pattern": {"attn.qkv": 2}}),
-        ("qwen", {"target_modules": ["v_proj"], "modules_to_save": ["merger"]}),
-        ("qwen3", {"target_modules": "all-linear"}),
-        ("internvl", {"target_modules": "all-linear"}),
-        ("internvl", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
-        ("qwen3", {"target_modules": ["v_proj"], "modules_to_save": ["merger"]}),
-        (
-            "qwen3",
-            {
-                "target_modules": ["deepstack_merger_list.0.linear_fc1", "k_proj", "q_proj"],
-                "alpha_pattern": {r"deepstack_merger_list\.\d+\.linear_fc1": 2},
-            },
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "options"), map(json.loads, _ROWS))
 def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
     import peft
 

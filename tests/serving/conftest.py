@@ -1,20 +1,16 @@
 """A tiny random model that is served, and asked in batches for comparison."""
 
-import functools
 import threading
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.grammar import FREE_TEXT, OneOf, Tokens, compile_grammar, join_grammars
 from cxrjax.decoding.strategy import Strategy
-from cxrjax.models import PRESETS, VLM
 from cxrjax.serving.engine import Engine
 from cxrjax.serving.programs import Programs, Shapes
-from tests.models.sizes import changed, drawn
+from tests.models.sizes import talking_model
 
 SLOTS, BUCKETS, ANSWER, VOCABULARY = 5, (4, 8), 9, 1100
 STOPS = (1, 3)
@@ -25,32 +21,8 @@ GRAMMARS = [
 ]
 
 
-@functools.cache
-def _parts(share, attention, window):
-    config = changed(
-        PRESETS["tiny"],
-        vision={"image_size": 16, "patch_size": 8, "width": 24, "depth": 1, "mlp_dim": 32},
-        decoder={
-            "vocab_size": VOCABULARY,
-            "width": 24,
-            "depth": 2,
-            "head_dim": 6,
-            "mlp_dim": 32,
-            "prefix_attention": attention,
-            "window": window,
-        },
-        loc_token_start=4,
-    )
-    model = drawn(lambda: VLM(config, rngs=nnx.Rngs(0), share=share))
-    model.decoder.layers.attn.o_proj.kernel[...] *= 4.0
-    table = 0.2 * np.random.default_rng(4).standard_normal((VOCABULARY, 24))
-    model.decoder.embedder.table[...] = jnp.asarray(table, jnp.float32)
-    return nnx.split(model)
-
-
 def tiny_model(share="image", attention="full", window=None):
-    """A random model whose answers differ and hold boxes."""
-    return nnx.merge(*_parts(share, attention, window))
+    return talking_model(share, VOCABULARY, prefix_attention=attention, window=window)
 
 
 def questions(count, seed=0):
