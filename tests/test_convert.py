@@ -72,21 +72,21 @@ def copied(tmp_path):
     return lambda folder: Path(shutil.copytree(folder, tmp_path / "copied"))
 
 
-def _trained(base, workdir, *rules):
-    config = base_model.base_config(base)
+def _trained(base, workdir, *rules, dropout=0.1, scale=1.0):
     config = dataclasses.replace(
-        config,
-        lora=AdapterConfig(rank=2, alpha=3.0, dropout=0.1, loc_rows=True),
+        base_model.base_config(base),
+        lora=AdapterConfig(rank=2, alpha=3.0, dropout=dropout, loc_rows=True),
         trainable=rules,
         training=TrainingConfig(batch_images=1, steps=1),
     )
     model, reference = checkpoint.build_model(config)
     _, trainable, _ = partition(model, config.trainable)
     rng = np.random.default_rng(0)
-    trained = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), trainable)
+    drawn = lambda x: (scale * rng.normal(size=x.shape)).astype(np.float32)  # noqa: E731
+    trained = jax.tree.map(drawn, trainable)
     workdir.mkdir()
     (workdir / "config.json").write_text(json.dumps(config.to_json()))
-    (workdir / "tokenizer.model").write_bytes(_TOKENIZER.read_bytes())
+    shutil.copy(base / "tokenizer.model", workdir)
     store = CheckpointStore(workdir, "vqa/f1")
     store.save(5, init_state(trained, make_optimizer(config.optimizer, 10)), {}, reference, {})
     store.close()

@@ -15,7 +15,6 @@ from jax.sharding import Mesh
 from cxrjax.distributed import meshes
 from cxrjax.models import PRESETS, VLM
 from cxrjax.models.layout import Context, image_of_token, make_layout
-from cxrjax.models.presets import DecoderConfig
 from cxrjax.models.splash import (
     attend_by_rule,
     attend_to_all,
@@ -24,11 +23,9 @@ from cxrjax.models.splash import (
     resolve_attention,
 )
 from tests.models.sizes import changed
+from tests.models.test_layout import PLAIN, masks_in_full
 
 TPU, GPU = "splash_interpreted", "cudnn_interpreted"
-PLAIN = DecoderConfig(
-    vocab_size=16, width=8, depth=2, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=8
-)
 
 
 def layouts(
@@ -51,27 +48,6 @@ def layouts(
         kind=kind,
     )
     return by_mask, by_rule
-
-
-def masks_in_full(layout, local, row):
-    """The masks of one row as one [S, S] array."""
-    seen = layout.seen_locally if local and layout.seen_locally is not None else layout.seen
-    c, (_, questions, slots, _) = layout.num_context, seen.text.shape
-
-    def of_row(mask):
-        return np.asarray(mask)[row if mask.shape[0] > 1 else 0]
-
-    full = np.zeros((c + questions * slots,) * 2, bool)
-    full[:c, :c] = True if seen.context is None else of_row(seen.context)[0]
-    for i in range(questions):
-        own = slice(c + i * slots, c + (i + 1) * slots)
-        full[own, own] = np.asarray(seen.text)[row, i]
-        to = seen.text_to_context
-        full[own, :c] = True if to is None else of_row(to)[min(i, to.shape[1] - 1)]
-    if seen.context_to_prefix is not None:
-        prefix = of_row(seen.context_to_prefix)[0]
-        full[:c, c : c + prefix.shape[-1]] = prefix
-    return full
 
 
 def random_mask(rng, rows, questions, num_prefix, num_answer):

@@ -13,11 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from safetensors.numpy import load_file
 
 from cxrjax.models import VLM
 from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
+from cxrjax.models.peft import LOC_DELTA, save_peft
 from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGE, IMAGENET_MEAN, IMAGENET_STD
 from cxrjax.models.siglip import cut_tiles
 from tests.parity.their_masks import as_it_generates
@@ -217,6 +219,32 @@ def with_loc(questions):
         prefix[-1] = LOC + 7 * row
         answer[0] = answer[-1] = 300 + row
     return questions
+
+
+@nnx.jit
+def _compute(graphdef, trainable, frozen, given, context):
+    """The mean loss of the answers' tokens, their logits, and gradients of the adapters."""
+
+    def loss(trainable):
+        model = nnx.merge(graphdef, trainable, frozen)
+        logits = model.logits(model(*given, context_tokens=context))
+        logprobs = jax.nn.log_softmax(logits)
+        chosen = jnp.take_along_axis(logprobs, given[3][..., None], axis=-1)[..., 0]
+        return -jnp.sum(chosen * given[4]) / jnp.sum(given[4]), logits
+
+    (loss, logits), gradients = jax.value_and_grad(loss, has_aux=True)(trainable)
+    return loss, logits, gradients
+
+
+def logits_and_gradients(parts, given, context, directory):
+    """`_compute`, with the gradients under PEFT's names, and of added rows under `LOC_DELTA`."""
+    loss, logits, gradients = _compute(*parts, given, context)
+    model = nnx.merge(parts[0], gradients, parts[2])
+    delta = model.decoder.embedder.loc_delta
+    model.decoder.embedder.loc_delta = None
+    save_peft(directory, model)
+    named = load_file(directory / "adapter_model.safetensors")
+    return loss, logits, named | ({} if delta is None else {LOC_DELTA: np.asarray(delta[...])})
 
 
 @pytest.fixture(scope="session")

@@ -16,9 +16,9 @@ from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes
 from cxrjax.models.lora import merge_lora
-from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
+from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
 from tests.models.sizes import arrays, with_arrays
-from tests.parity.conftest import copied, with_loc
+from tests.parity.conftest import copied, logits_and_gradients, with_loc
 from tests.parity.their_masks import as_it_generates
 from tests.random_configs import NO_LOC
 
@@ -148,31 +148,13 @@ def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
     }
 
     given, context = jax.tree.map(jnp.asarray, questions.ours())
-    graphdef, trainable, frozen = partition(
-        model, ("/lora/", *(("loc_delta",) if _has_loc(kind) else ()))
-    )
-
-    @jax.jit
-    def gradient(trainable):
-        def loss(trainable):
-            model = nnx.merge(graphdef, trainable, frozen)
-            logits = model.logits(model(*given, **context))
-            logprobs = jax.nn.log_softmax(logits)
-            chosen = jnp.take_along_axis(logprobs, given[3][..., None], axis=-1)[..., 0]
-            return -jnp.sum(chosen * given[4]) / jnp.sum(given[4])
-
-        return jax.grad(loss)(trainable)
-
-    ours = nnx.merge(graphdef, gradient(trainable), frozen)
-    table = ours.decoder.embedder
-    delta = table.loc_delta
-    table.loc_delta = None
-    save_peft(tmp_path / "gradients", ours)  # the gradients under PEFT's names
-    named = load_file(tmp_path / "gradients/adapter_model.safetensors")
+    rules = ("/lora/", *(("loc_delta",) if _has_loc(kind) else ()))
+    parts, context = partition(model, rules), context["context_tokens"]
+    *_, named = logits_and_gradients(parts, given, context, tmp_path / "gradients")
     rows = [name for name in grads if "trainable_tokens_delta" in name]
-    assert len(rows) == (delta is not None)
-    if delta is not None:
-        close(delta[...], grads.pop(rows[0]))
+    assert len(rows) == _has_loc(kind)
+    for name in rows:
+        grads[LOC_DELTA] = grads.pop(name)
     assert named.keys() == grads.keys() and all(np.abs(g).max() > 0 for g in grads.values())
     for name in named:
         close(named[name], grads[name])

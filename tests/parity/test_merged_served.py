@@ -1,28 +1,21 @@
 """A merged folder gives transformers the answers that our server gives of the run it came from."""
 
-import dataclasses
-import json
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
 
 from cxrjax import convert
-from cxrjax.models import partition
 from cxrjax.serving.engine import SeenImages
 from cxrjax.serving.named_models import open_served
 from cxrjax.serving.programs import SlotRequest
 from cxrjax.serving.uploads import UploadedFile, Uploads
-from cxrjax.training import base_model, checkpoint
-from cxrjax.training.config import AdapterConfig, TrainingConfig
-from cxrjax.training.step import init_state, make_optimizer
-from cxrjax.training.store import CheckpointStore
 from tests.asked import asked
 from tests.parity.conftest import MODELS, _moved
 from tests.serving.conftest import running  # noqa: F401 - a fixture
 from tests.serving.test_engine import Heard
+from tests.test_convert import _trained
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
@@ -68,23 +61,7 @@ def run(published, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     base, workdir = folder / "base", folder / "run"
     convert.main([f"--checkpoint={published}", f"--out={base}"])
-    config = dataclasses.replace(
-        base_model.base_config(base),
-        lora=AdapterConfig(rank=2, alpha=3.0, loc_rows=True),
-        trainable=("/lora/", "loc_delta"),
-        training=TrainingConfig(batch_images=1, steps=1),
-    )
-    model, reference = checkpoint.build_model(config)
-    _, trainable, _ = partition(model, config.trainable)
-    rng = np.random.default_rng(0)
-    drawn = jax.tree.map(lambda x: 0.3 * rng.normal(size=x.shape).astype(np.float32), trainable)
-    workdir.mkdir()
-    (workdir / "config.json").write_text(json.dumps(config.to_json()))
-    (workdir / "tokenizer.model").write_bytes(TOKENIZER.read_bytes())
-    store = CheckpointStore(workdir, config.training.best_metric)
-    store.save(1, init_state(drawn, make_optimizer(config.optimizer, 1)), {}, reference, {})
-    store.close()
-    return workdir
+    return _trained(base, workdir, "/lora/", "loc_delta", dropout=0.0, scale=0.3)
 
 
 def _pictures(folder):

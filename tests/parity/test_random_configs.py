@@ -25,7 +25,7 @@ from cxrjax.models.hf_layout import canonical_name, found_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
 from tests.models.sizes import with_arrays
-from tests.parity.conftest import IMAGE_ID, copied, with_loc
+from tests.parity.conftest import IMAGE_ID, copied, logits_and_gradients, with_loc
 from tests.random_configs import KINDS, draw_adapter
 
 torch = pytest.importorskip("torch")
@@ -33,32 +33,6 @@ pytestmark = pytest.mark.parity
 
 # 50 of each family; the first is quick enough for every day.
 _SEEDS = [pytest.param(seed, marks=[] if seed < 1 else pytest.mark.heavy) for seed in range(50)]
-
-
-@nnx.jit
-def _compute(graphdef, trainable, frozen, given, context):
-    """The mean loss of the answers' tokens, their logits, and gradients of the adapters."""
-
-    def loss(trainable):
-        model = nnx.merge(graphdef, trainable, frozen)
-        logits = model.logits(model(*given, context_tokens=context))
-        logprobs = jax.nn.log_softmax(logits)
-        chosen = jnp.take_along_axis(logprobs, given[3][..., None], axis=-1)[..., 0]
-        return -jnp.sum(chosen * given[4]) / jnp.sum(given[4]), logits
-
-    (loss, logits), gradients = jax.value_and_grad(loss, has_aux=True)(trainable)
-    return loss, logits, gradients
-
-
-def _logits_and_gradients(parts, given, context, directory):
-    """`_compute`, with the gradients under PEFT's names, and of added rows under `LOC_DELTA`."""
-    loss, logits, gradients = _compute(*parts, given, context)
-    model = nnx.merge(parts[0], gradients, parts[2])
-    delta = model.decoder.embedder.loc_delta
-    model.decoder.embedder.loc_delta = None
-    save_peft(directory, model)
-    named = load_file(directory / "adapter_model.safetensors")
-    return loss, logits, named | ({} if delta is None else {LOC_DELTA: np.asarray(delta[...])})
 
 
 def _adapted_by_peft(pair, seed, directory):
@@ -148,7 +122,7 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
     rules = ("/lora/", *(("loc_delta$",) if model.decoder.embedder.loc_delta is not None else ()))
     parts = partition(model, rules)
     computed = (parts, given, context["context_tokens"])
-    loss, logits, named = _logits_and_gradients(*computed, tmp_path / "gradients")
+    loss, logits, named = logits_and_gradients(*computed, tmp_path / "gradients")
     out = theirs(**questions.theirs(kind))
     out.loss.backward()
     nudged = functools.cache(lambda: _nudged(theirs, questions.theirs(kind)))
@@ -156,7 +130,7 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
     @functools.cache
     def unfused():
         with jax.disable_jit():
-            return _logits_and_gradients(*computed, tmp_path / "unfused")[1:]
+            return logits_and_gradients(*computed, tmp_path / "unfused")[1:]
 
     whole = out.logits.detach().numpy()
     close(loss, out.loss.detach().numpy())
