@@ -225,28 +225,22 @@ def test_a_run_resumes_with_its_own_rank_and_alpha_alone(run):
         checkpoint.check_same_run(run, _with_lora(config, rank=4, alpha=6.0))
 
 
-def test_what_cannot_be_converted(hf, base, copied, tmp_path):
-    with pytest.raises(UserError, match="nothing to convert"):
-        _convert(tmp_path, tmp_path / "x")
-    with pytest.raises(
-        UserError, match=r"medgemma: not there; .* or the name of a model on the Hu"
-    ):
-        _convert(tmp_path / "medgemma", tmp_path / "x")
-    with pytest.raises(UserError, match="is not ours; convert it to a base first"):
-        _convert(hf[0], tmp_path / "x", "--to=hf")
-    with pytest.raises(UserError, match="expected a training workdir"):
-        _convert(base, tmp_path / "x", "--to=peft")
-    with pytest.raises(UserError, match="holds a model already"):
-        _convert(hf[0], base)
+def test_what_cannot_be_converted(hf, base, copied, tmp_path, subtests):
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(UserError, match="taken: is a file, expected a folder"):
-        _convert(hf[0], tmp_path / "taken")
-    with pytest.raises(UserError, match="taken: cannot write: File exists; choose another --out"):
-        _convert(base, tmp_path / "taken" / "inside")
-    with pytest.raises(UserError, match="it was not imported from Hugging Face"):
-        _convert(_TOKENIZER.parent, tmp_path / "x", "--to=hf")
-    with pytest.raises(UserError, match="not a GGUF file"):
-        _convert(_TOKENIZER, tmp_path / "x")
+    absent = r"medgemma: not there; .* or the name of a model on the Hu"
+    for source, out, flags, said in (
+        (tmp_path, "x", [], "nothing to convert"),
+        (tmp_path / "medgemma", "x", [], absent),
+        (hf[0], "x", ["--to=hf"], "is not ours; convert it to a base first"),
+        (base, "x", ["--to=peft"], "expected a training workdir"),
+        (hf[0], base, [], "holds a model already"),
+        (hf[0], "taken", [], "taken: is a file, expected a folder"),
+        (base, "taken/inside", [], "taken: cannot write: File exists; choose another --out"),
+        (_TOKENIZER.parent, "x", ["--to=hf"], "it was not imported from Hugging Face"),
+        (_TOKENIZER, "x", [], "not a GGUF file"),
+    ):
+        with subtests.test(said), pytest.raises(UserError, match=said):
+            _convert(source, tmp_path / out, *flags)
     # An embedding of 4,096 rows is another tokenizer's.
     wide = copied(hf[0])
     text = _CONFIG["text_config"] | {"vocab_size": 4096}

@@ -13,20 +13,9 @@ from cxrjax.models import LoRAConfig, apply_lora
 from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes
-from tests.models.sizes import PLAIN, arrays, changed
+from tests.models.sizes import arrays, named
 
-SIZES = changed(
-    PLAIN,
-    vision={"patch_size": 2},
-    decoder={
-        "window": 8,
-        "global_every": 2,
-        "post_norms": True,
-        "qk_norm": True,
-        "prefix_attention": "causal",
-    },
-    projector="normed",
-)
+SIZES = named("normed")
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def model(drawn):
 
     def make(share: str, config: VLMConfig = GEMMA3) -> VLM:
         def build() -> VLM:
-            made = VLM(config, rngs=nnx.Rngs(0), share=share, unroll=True)
+            made = VLM(config, rngs=nnx.Rngs(0), share=share)
             apply_lora(made, LoRAConfig(rank=2, alpha=4.0, targets=(".*_proj",)), nnx.Rngs(1))
             return made
 

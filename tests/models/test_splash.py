@@ -22,7 +22,7 @@ from cxrjax.models.splash import (
     make_splash_layout,
     resolve_attention,
 )
-from tests.models.sizes import changed
+from tests.models.sizes import changed, named
 from tests.models.test_layout import PLAIN, masks_in_full
 
 TPU, GPU = "splash_interpreted", "cudnn_interpreted"
@@ -157,7 +157,13 @@ def test_kernels_equal_dense_attention(kind, is_local):
     check_kernels(TPU, kind, is_local)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, marks=() if kind == "shared_context" else pytest.mark.slow)
+        for kind in KINDS
+    ],
+)
 @pytest.mark.parametrize("is_local", [False, True])
 def test_masks_for_cudnn_equal_dense_attention(kind, is_local):
     """XLA in the place of cuDNN: what this machine can tell."""
@@ -231,7 +237,12 @@ def test_kernels_on_eight_devices_equal_dense_attention(kv_heads):
 
 
 @pytest.mark.parametrize(
-    ("by", "length"), [pytest.param(TPU, 150, marks=pytest.mark.heavy), (GPU, 150), (GPU, 151)]
+    ("by", "length"),
+    [
+        pytest.param(TPU, 150, marks=pytest.mark.heavy),
+        pytest.param(GPU, 150, marks=pytest.mark.slow),
+        (GPU, 151),
+    ],
 )
 def test_the_tower_equals_dense_attention(by, length):
     arrays = [normal(i, 2, length, 2, 9) for i in range(3)]
@@ -244,14 +255,10 @@ def test_the_tower_equals_dense_attention(by, length):
     )
 
 
-@pytest.mark.parametrize("remat", ["none", "attention"])
+@pytest.mark.parametrize("remat", [pytest.param("none", marks=pytest.mark.slow), "attention"])
 @pytest.mark.parametrize("by", [pytest.param(TPU, marks=pytest.mark.heavy), GPU])
 def test_a_model_by_kernels_equals_the_dense_one(by, remat, drawn):
-    config = changed(
-        PRESETS["tiny"],
-        vision={"image_size": 24, "patch_size": 8, "width": 24, "depth": 1, "mlp_dim": 40},
-        decoder={"vocab_size": 1100, "width": 20, "depth": 2, "head_dim": 6, "mlp_dim": 28},
-    )
+    config = named("tiny")
     rng = np.random.default_rng(0)
     mask = np.asarray(random_mask(rng, 2, 2, 7, 5))
     tokens = rng.integers(0, 1100, mask.shape)

@@ -8,21 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
-from tests.models.sizes import arrays, changed, drawn
+from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
+from tests.models.sizes import arrays, drawn, named
 
-_CONFIG = changed(
-    PRESETS["tiny"],
-    vision={"image_size": 24, "patch_size": 8, "width": 24, "depth": 2, "mlp_dim": 40},
-    decoder={
-        "vocab_size": 1100,
-        "width": 20,
-        "depth": 2,
-        "num_kv_heads": 2,
-        "head_dim": 6,
-        "mlp_dim": 28,
-    },
-)
+_CONFIG = named("tiny")
 _B, _Q, _P, _A = 2, 3, 7, 5
 
 

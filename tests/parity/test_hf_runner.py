@@ -288,10 +288,5 @@ def test_what_is_no_such_folder(folder, predict, tmp_path):
 def test_unreadable_images_are_lines(folder, predict):
     (predict.folder / "images" / "1.png").write_bytes(b"")
     found = predict(f"--folder={folder('llava')}")
-    assert [found[f"q{n}"]["parse"] == "unreadable_image" for n in range(5)] == [
-        False,
-        False,
-        True,
-        True,
-        False,
-    ]
+    unreadable = [n for n in range(5) if found[f"q{n}"]["parse"] == "unreadable_image"]
+    assert unreadable == [2, 3]

@@ -1,5 +1,6 @@
 """A tiny random model that is served, and asked in batches for comparison."""
 
+import functools
 import threading
 
 import numpy as np
@@ -54,6 +55,12 @@ def make_programs(model, reading="greedy", mesh=None, **shapes):
     assert starts[0] == 0
     settings = {"slots": SLOTS, "buckets": BUCKETS, "max_answer": ANSWER} | shapes
     return Programs(model, Shapes(**settings), grammar, STOPS, reading, WATCHED, mesh=mesh)
+
+
+@functools.cache
+def tiny_programs(**shapes):
+    """Of the tiny model, which engines may use one after another."""
+    return make_programs(tiny_model(), **shapes)
 
 
 @pytest.fixture

@@ -32,6 +32,7 @@ from tests.serving.conftest import (
     pictures,
     questions,
     tiny_model,
+    tiny_programs,
 )
 
 
@@ -172,7 +173,7 @@ def test_draws_grammars_limits_and_likeliest_tokens_of_each_slot(running):
     drawn = in_batches(model, image, prompts[:1], temperature=0.9, top_p=0.8, seed=7, samples=3)
     greedy = in_batches(model, image, prompts)
     held = in_batches(model, image, prompts, GRAMMARS[1])
-    engine = running(make_programs(model))
+    engine = running(tiny_programs())
     start = join_grammars(GRAMMARS)[1][1]
 
     def ask(q, **settings):
@@ -199,15 +200,18 @@ def test_draws_grammars_limits_and_likeliest_tokens_of_each_slot(running):
 
 
 def _first_logits(model, image, prompt):
-    mask = jnp.ones((1, 1, len(prompt)), bool)
-    hidden, _ = model.prefill(jnp.asarray(image[None]), jnp.asarray(prompt[None, None]), mask, 1)
-    return np.asarray(model.logits(hidden))[0, 0]
+    @nnx.jit
+    def logits(model, *asked):
+        return model.logits(model.prefill(*asked, 1)[0])
+
+    return np.asarray(
+        logits(model, image[None], prompt[None, None], np.ones((1, 1, len(prompt)), bool))
+    )[0, 0]
 
 
 def test_a_client_that_leaves_or_waits_too_long_gives_its_slot_up(running):
-    model = tiny_model()
     (image,), (prompt, *_) = pictures(1), questions(1)
-    engine = running(make_programs(model, slots=1))
+    engine = running(tiny_programs(slots=1))
     first = Heard(image, 0, SlotRequest(prompt, limit=ANSWER))
     late = Heard(image, 0, SlotRequest(prompt, limit=ANSWER), seconds=-1.0)
     left = Heard(image, 0, SlotRequest(prompt, limit=ANSWER))
@@ -222,7 +226,7 @@ def test_a_client_that_leaves_or_waits_too_long_gives_its_slot_up(running):
 
 
 def test_images_are_read_together_unless_somebody_watches(running):
-    engine = running(make_programs(tiny_model()))
+    engine = running(tiny_programs())
     (prompt,) = questions(1)
     steps = {}
     for watched in (True, False):
@@ -240,9 +244,8 @@ def test_images_are_read_together_unless_somebody_watches(running):
 
 
 def test_drained_it_answers_what_it_has_and_takes_no_more(running):
-    model = tiny_model()
     (image,), (prompt, *_) = pictures(1), questions(1)
-    engine = running(make_programs(model), most_waiting=7)
+    engine = running(tiny_programs(), most_waiting=7)
     jobs = [Heard(image, 0, SlotRequest(prompt, limit=ANSWER)) for _ in range(8)]
     with pytest.raises(QueueFullError):
         engine.submit("a", [one.job for one in jobs])
@@ -256,14 +259,14 @@ def test_drained_it_answers_what_it_has_and_takes_no_more(running):
     assert all(one.ending in ("stop", "length") for one in jobs[:7])
 
 
-def test_all_are_told_when_the_engine_fails(running):
-    programs = make_programs(tiny_model(), slots=1)
+def test_all_are_told_when_the_engine_fails(running, monkeypatch):
+    programs = tiny_programs(slots=1)
     engine = running(programs)
 
     def read_images(*_):
         raise RuntimeError("out of memory")
 
-    programs.read_images = read_images
+    monkeypatch.setattr(programs, "read_images", read_images)
     jobs = [Heard(pictures(1)[0], 0, SlotRequest(questions(1)[0], limit=ANSWER)) for _ in range(2)]
     engine.submit("a", [one.job for one in jobs])
     assert [one.wait().ending for one in jobs] == ["failed"] * 2
