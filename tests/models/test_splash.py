@@ -148,22 +148,18 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=() if kind == "prefix_lm" else pytest.mark.heavy) for kind in KINDS],
-)
+def each_kind(quick, mark):
+    kinds = [pytest.param(kind, marks=() if kind == quick else mark) for kind in KINDS]
+    return pytest.mark.parametrize("kind", kinds)
+
+
+@each_kind("prefix_lm", pytest.mark.heavy)
 @pytest.mark.parametrize("is_local", [False, True])
 def test_kernels_equal_dense_attention(kind, is_local):
     check_kernels(TPU, kind, is_local)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, marks=() if kind == "shared_context" else pytest.mark.slow)
-        for kind in KINDS
-    ],
-)
+@each_kind("shared_context", pytest.mark.slow)
 @pytest.mark.parametrize("is_local", [False, True])
 def test_masks_for_cudnn_equal_dense_attention(kind, is_local):
     """XLA in the place of cuDNN: what this machine can tell."""
