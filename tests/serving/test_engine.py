@@ -204,9 +204,8 @@ def _first_logits(model, image, prompt):
     def logits(model, *asked):
         return model.logits(model.prefill(*asked, 1)[0])
 
-    return np.asarray(
-        logits(model, image[None], prompt[None, None], np.ones((1, 1, len(prompt)), bool))
-    )[0, 0]
+    mask = np.ones((1, 1, len(prompt)), bool)
+    return np.asarray(logits(model, image[None], prompt[None, None], mask))[0, 0]
 
 
 def test_a_client_that_leaves_or_waits_too_long_gives_its_slot_up(running):
