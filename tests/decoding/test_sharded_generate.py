@@ -55,7 +55,13 @@ def _assert_same(ours, theirs):
     assert len(np.unique(ours.tokens)) > 5  # an answer that never changes would prove little
 
 
-@pytest.mark.parametrize("sizes", MESHES.values(), ids=MESHES)
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param(sizes, id=name, marks=() if name == "all" else pytest.mark.slow)
+        for name, sizes in MESHES.items()
+    ],
+)
 def test_eight_devices_write_the_tokens_of_one(inputs, sizes, monkeypatch):
     monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)
     alone = Generator(model("image"), GREEDY)(*inputs)
@@ -71,7 +77,7 @@ def test_beams_and_draws_too(inputs, share, strategy):
     _assert_same(Generator(model(share), strategy, mesh=mesh)(*inputs), alone)
 
 
-@pytest.mark.parametrize(("tensor", "heads"), [(2, 1), (4, 2)])
+@pytest.mark.parametrize(("tensor", "heads"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.slow)])
 def test_every_device_keeps_its_part_of_the_cache(inputs, tensor, heads):
     """Also in the loop: the compiled program holds no cache of the whole batch or of all heads."""
     mesh = _mesh(data=8 // tensor, tensor=tensor)

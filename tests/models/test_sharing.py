@@ -30,7 +30,7 @@ each_causal = pytest.mark.parametrize(
         pytest.param(GEMMA3, id="gemma3"),
         pytest.param(QWEN, id="qwen", marks=pytest.mark.heavy),  # Qwen3 has its positions
         pytest.param(QWEN3, id="qwen3"),
-        pytest.param(GEMMA4, id="gemma4"),
+        pytest.param(GEMMA4, id="gemma4", marks=pytest.mark.slow),  # and its small sizes all else
         pytest.param(GEMMA4_SMALL, id="gemma4_small"),
     ],
 )
@@ -145,7 +145,12 @@ def test_decoding_sees_what_training_saw(model, config):
 
 
 @pytest.mark.parametrize(
-    ("config", "two"), [(QWEN, False), (QWEN, True), (GEMMA4, False)], ids=["one", "two", "gemma4"]
+    ("config", "two"),
+    [
+        pytest.param(QWEN, False, id="one", marks=pytest.mark.slow),
+        pytest.param(QWEN, True, id="two"),
+        pytest.param(GEMMA4, False, id="gemma4", marks=pytest.mark.slow),
+    ],
 )
 def test_questions_behind_a_context_that_was_read_before(model, config, two):
     """As the server reads them; the places of Qwen's text follow from the context's images."""
@@ -170,7 +175,7 @@ def test_questions_behind_a_context_that_was_read_before(model, config, two):
 
 
 @each_causal
-@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("padding", [pytest.param(0, marks=pytest.mark.slow), 3])
 def test_a_context_given_token_by_token_is_the_presets(model, padding, config):
     inputs = batch(np.random.default_rng(3))
     made = model("image", config)
@@ -203,8 +208,21 @@ def test_two_images_stand_where_their_tokens_are(model):
 SMALL_PALIGEMMA = sizes.named("paligemma")
 
 
-@pytest.mark.parametrize("share", ["image", "tower"])
-@pytest.mark.parametrize("family", ["gemma3", "paligemma", "qwen", "qwen3"])
+@pytest.mark.parametrize(
+    ("family", "share"),
+    [
+        ("gemma3", "image"),
+        ("paligemma", "tower"),
+        ("qwen3", "image"),
+        *(
+            pytest.param(*pair, marks=pytest.mark.slow)
+            for pair in (
+                *(("gemma3", "tower"), ("paligemma", "image"), ("qwen3", "tower")),
+                *(("qwen", "image"), ("qwen", "tower")),
+            )
+        ),
+    ],
+)
 def test_a_row_without_a_second_image_is_as_of_one_image(model, share, family):
     gemma3 = dataclasses.replace(GEMMA3, second_image=(1051, 9, 1050, IMAGE))
     config = {"gemma3": gemma3, "paligemma": SMALL_PALIGEMMA, "qwen": QWEN, "qwen3": QWEN3}[family]

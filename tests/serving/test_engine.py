@@ -85,7 +85,7 @@ def ask_all(engine, asked, images, prompts, expected, clients=1):
 @pytest.mark.parametrize(
     ("share", "attention", "window", "reading"),
     [
-        ("image", "full", None, "median"),
+        pytest.param("image", "full", None, "median", marks=pytest.mark.slow),
         ("tower", "full", None, "greedy"),
         ("image", "causal", 7, "expected_iou"),
     ],
@@ -107,7 +107,11 @@ def test_answers_are_those_of_a_batch_in_any_order(share, attention, window, rea
 
 
 @pytest.mark.parametrize(
-    ("share", "axes"), [("image", {"tensor": 2}), ("tower", {"fsdp": 2, "tensor": 2})]
+    ("share", "axes"),
+    [
+        pytest.param("image", {"tensor": 2}, marks=pytest.mark.slow),
+        ("tower", {"fsdp": 2, "tensor": 2}),
+    ],
 )
 def test_a_model_that_is_split_over_devices_answers_alike(share, axes, running):
     model = tiny_model(share)
@@ -127,7 +131,7 @@ def test_a_model_that_is_split_over_devices_answers_alike(share, axes, running):
     [
         pytest.param("tiny_qwen", "image", marks=pytest.mark.heavy),  # Qwen3 has its positions
         ("tiny_qwen3", "tower"),
-        ("tiny_gemma4", "image"),
+        pytest.param("tiny_gemma4", "image", marks=pytest.mark.slow),
     ],
 )
 def test_images_come_on_several_grids(drawn, preset, share, running):
@@ -144,7 +148,7 @@ def test_images_come_on_several_grids(drawn, preset, share, running):
     assert any(len({e.token for e in one.events}) > 2 for one in jobs.values())
 
 
-@pytest.mark.parametrize("share", ["image", "tower"])
+@pytest.mark.parametrize("share", ["image", pytest.param("tower", marks=pytest.mark.slow)])
 def test_a_second_image_is_seen_where_there_is_one(share, running):
     model, prompts, images = tiny_model(share), questions(2), pictures(4)
     pairs = [np.stack([images[0], images[1]]), np.stack([images[0], np.zeros_like(images[1])])]
