@@ -45,19 +45,22 @@ def _padded(grammar):
 
 
 @jax.jit
-def _walk(grammar, seed, used):
-    """Sixteen answers: the best-scored allowed token at each step, until all slots are full."""
-
+def _walk_by(grammar, scores, used):
     def step(state, k):
-        scores = jax.random.uniform(jax.random.fold_in(jax.random.key(seed), k), (16, 2048))
-        # Most walks should get past the stop token, which is one of few.
-        scores = scores.at[:, TOKENIZER.eos_id].multiply(0.7)
         allowed = allowed_tokens(grammar, state, used - 1 - k, _VOCABULARY)
-        token = jnp.argmax(jnp.where(allowed, scores, -1), axis=-1)
+        token = jnp.argmax(jnp.where(allowed, scores[k], -1), axis=-1)
         state = advance(grammar, state, token, _VOCABULARY)
         return state, (token, jnp.any(allowed, axis=-1))
 
     return jax.lax.scan(step, initial_state((16,)), jnp.arange(_SLOTS))[1]
+
+
+def _walk(grammar, seed, used):
+    """Sixteen answers: the best-scored allowed token at each step, until all slots are full."""
+    scores = np.random.default_rng(seed).random((_SLOTS, 16, 2048), np.float32)
+    # Most walks should get past the stop token, which is one of few.
+    scores[..., TOKENIZER.eos_id] *= 0.7
+    return _walk_by(grammar, scores, used)
 
 
 @jax.jit

@@ -61,7 +61,8 @@ def _check(case, strategy, grammar=None, allowed=None):
 
 
 @pytest.mark.parametrize(
-    ("share", "length_penalty", "early_stopping"), [("tower", 2.0, False), ("image", 0.5, True)]
+    ("share", "length_penalty", "early_stopping"),
+    [pytest.param("tower", 2.0, False, marks=pytest.mark.slow), ("image", 0.5, True)],
 )
 def test_the_same_as_without_cache_and_tables(tiny, share, length_penalty, early_stopping):
     case = tiny(share, 12)

@@ -112,7 +112,14 @@ def test_texts_of_tokens_make_the_answer():
         assert half.text == spelled.text[: len(spelled.text) // 2]
 
 
-@pytest.mark.parametrize("strategy", [{}, {"beams": 2}, {"temperature": 1.0, "best_of": 2}])
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        {},
+        pytest.param({"beams": 2}, marks=pytest.mark.slow),
+        pytest.param({"temperature": 1.0, "best_of": 2}, marks=pytest.mark.slow),
+    ],
+)
 def test_watched_words_are_summed_over_their_tokens(tiny, strategy):
     """Against the model run anew, with a grammar too: then among what it allows."""
     case = tiny("image", 12)

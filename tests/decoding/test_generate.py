@@ -127,7 +127,7 @@ def test_a_grammar_must_fit_into_the_slots(tiny):
         Generator(tiny("image", 12).model, Strategy(2, (1,)), grammar)
 
 
-@pytest.mark.parametrize("share", ["tower", "image"])
+@pytest.mark.parametrize("share", [pytest.param("tower", marks=pytest.mark.slow), "image"])
 def test_several_images_a_row(tiny, share):
     case = tiny(share, 12)
     images, prefix_tokens, prefix_mask = case.inputs

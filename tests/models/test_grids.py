@@ -37,12 +37,9 @@ _LORA = LoRAConfig(rank=2, alpha=4.0, targets=(r"decoder/layers/.*attn/q_proj", 
     [
         ("tiny_qwen3", "tower"),
         ("tiny_gemma4", "image"),
-        *(
-            pytest.param(preset, share, marks=pytest.mark.slow)
-            for preset, share in (
-                *(("tiny_qwen", "image"), ("tiny_gemma4_12b", "tower"), ("tiny_internvl", "image")),
-            )
-        ),
+        pytest.param("tiny_qwen", "image", marks=pytest.mark.slow),
+        pytest.param("tiny_gemma4_12b", "tower", marks=pytest.mark.slow),
+        pytest.param("tiny_internvl", "image", marks=pytest.mark.slow),
     ],
 )
 def test_a_model_takes_each_batch_as_the_model_of_its_size_does(preset, share, drawn):

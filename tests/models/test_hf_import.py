@@ -25,11 +25,11 @@ _HEAD = "language_model.lm_head.weight"
 
 @pytest.fixture
 def read(tmp_path, write_hf):
-    """`read(dtype=None, sharding_of=None, **written) -> (tensors, arrays)`."""
+    """`read(sharding_of=None, **written) -> (tensors, arrays)`."""
 
-    def both(dtype=None, sharding_of=None, **written):
+    def both(sharding_of=None, **written):
         tensors = write_hf(tmp_path, SIZES, **written)
-        return tensors, read_parameters(open_checkpoint(tmp_path), SIZES, dtype, sharding_of)
+        return tensors, read_parameters(open_checkpoint(tmp_path), SIZES, None, sharding_of)
 
     return both
 
@@ -95,23 +95,20 @@ def test_a_file_that_changed_since_is_refused(tmp_path, write_hf):
             read_parameters(files, SIZES)
 
 
-def test_dtypes_are_kept_or_converted_on_the_way(read):
-    tensors, arrays = read(dtype="bfloat16")
-    assert {str(array.dtype) for array in arrays.values()} == {"bfloat16"}
-    name = f"{_TEXT}embed_tokens.weight"
-    np.testing.assert_array_equal(
-        arrays["decoder/embedder/table"], jnp.asarray(tensors[name], jnp.bfloat16)
-    )
-
-
-@pytest.mark.parametrize("stored", ["bfloat16", "float16"])
-def test_half_precision_files(tmp_path, write_hf, stored):
+@pytest.mark.parametrize(
+    ("stored", "asked", "kept"),
+    [
+        ("float32", "bfloat16", "bfloat16"),
+        ("bfloat16", None, "bfloat16"),
+        ("float16", None, "float32"),  # which holds float16; bfloat16 does not
+    ],
+)
+def test_dtypes_are_kept_or_converted_on_the_way(tmp_path, write_hf, stored, asked, kept):
     tensors = write_hf(tmp_path, SIZES, dtype=stored)
-    arrays = read_parameters(open_checkpoint(tmp_path), SIZES)
-    table = arrays["decoder/embedder/table"]
-    # float32 holds float16; bfloat16 does not.
-    assert str(table.dtype) == {"bfloat16": "bfloat16", "float16": "float32"}[stored]
-    np.testing.assert_array_equal(table, tensors[f"{_TEXT}embed_tokens.weight"])
+    arrays = read_parameters(open_checkpoint(tmp_path), SIZES, asked)
+    assert {str(array.dtype) for array in arrays.values()} == {kept}
+    expected = jnp.asarray(tensors[f"{_TEXT}embed_tokens.weight"], kept)
+    np.testing.assert_array_equal(arrays["decoder/embedder/table"], expected)
 
 
 def test_a_stream_of_tensors_gives_the_same(read):

@@ -1,6 +1,7 @@
 """Several questions of one image: what sharing the context leaves exactly as it is."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -24,13 +25,14 @@ QWEN3 = sizes.named("qwen3")
 GEMMA4 = sizes.named("gemma4")
 # Of its small sizes: layers that read others' keys, and have an input of their own.
 GEMMA4_SMALL = sizes.named("gemma4_small")
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 each_causal = pytest.mark.parametrize(
     "config",
     [
         pytest.param(GEMMA3, id="gemma3"),
         pytest.param(QWEN, id="qwen", marks=pytest.mark.heavy),  # Qwen3 has its positions
         pytest.param(QWEN3, id="qwen3"),
-        pytest.param(GEMMA4, id="gemma4", marks=pytest.mark.slow),  # and its small sizes all else
+        slow(GEMMA4, id="gemma4"),  # and its small sizes all else
         pytest.param(GEMMA4_SMALL, id="gemma4_small"),
     ],
 )
@@ -146,11 +148,7 @@ def test_decoding_sees_what_training_saw(model, config):
 
 @pytest.mark.parametrize(
     ("config", "two"),
-    [
-        pytest.param(QWEN, False, id="one", marks=pytest.mark.slow),
-        pytest.param(QWEN, True, id="two"),
-        pytest.param(GEMMA4, False, id="gemma4", marks=pytest.mark.slow),
-    ],
+    [slow(QWEN, False, id="one"), (QWEN, True), slow(GEMMA4, False, id="gemma4")],
 )
 def test_questions_behind_a_context_that_was_read_before(model, config, two):
     """As the server reads them; the places of Qwen's text follow from the context's images."""
@@ -175,7 +173,7 @@ def test_questions_behind_a_context_that_was_read_before(model, config, two):
 
 
 @each_causal
-@pytest.mark.parametrize("padding", [pytest.param(0, marks=pytest.mark.slow), 3])
+@pytest.mark.parametrize("padding", [slow(0), 3])
 def test_a_context_given_token_by_token_is_the_presets(model, padding, config):
     inputs = batch(np.random.default_rng(3))
     made = model("image", config)
@@ -212,15 +210,13 @@ SMALL_PALIGEMMA = sizes.named("paligemma")
     ("family", "share"),
     [
         ("gemma3", "image"),
+        slow("gemma3", "tower"),
+        slow("paligemma", "image"),
         ("paligemma", "tower"),
+        slow("qwen", "image"),
+        slow("qwen", "tower"),
         ("qwen3", "image"),
-        *(
-            pytest.param(*pair, marks=pytest.mark.slow)
-            for pair in (
-                *(("gemma3", "tower"), ("paligemma", "image"), ("qwen3", "tower")),
-                *(("qwen", "image"), ("qwen", "tower")),
-            )
-        ),
+        slow("qwen3", "tower"),
     ],
 )
 def test_a_row_without_a_second_image_is_as_of_one_image(model, share, family):

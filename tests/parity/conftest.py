@@ -247,6 +247,13 @@ def logits_and_gradients(parts, given, context, directory):
     return loss, logits, named | ({} if delta is None else {LOC_DELTA: np.asarray(delta[...])})
 
 
+def check_same_adapter(first, back):
+    first, back = (load_file(folder / "adapter_model.safetensors") for folder in (first, back))
+    assert back.keys() == first.keys()
+    for name in first:
+        np.testing.assert_allclose(back[name], first[name], atol=1e-6)
+
+
 @pytest.fixture(scope="session")
 def make_pair(tmp_path_factory):
     """`make_pair(kind) -> Pair`, each kind made once."""

@@ -18,7 +18,7 @@ from cxrjax.models.hf_layout import found_prefixes, published_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
 from tests.models.sizes import arrays, with_arrays
-from tests.parity.conftest import copied, logits_and_gradients, with_loc
+from tests.parity.conftest import check_same_adapter, copied, logits_and_gradients, with_loc
 from tests.parity.their_masks import as_it_generates
 from tests.random_configs import NO_LOC
 
@@ -49,7 +49,7 @@ def _adapted(pair, **options):
         rank=3, alpha=4.5, targets=targets, rank_pattern={"down_proj": 2}, **options
     )
     apply_lora(model, config, nnx.Rngs(0))
-    if _has_loc(pair.kind):
+    if pair.kind not in NO_LOC:
         model.decoder.embedder.add_loc_delta()
     rng = np.random.default_rng(1)
     values = {
@@ -58,10 +58,6 @@ def _adapted(pair, **options):
         if path.endswith(("/b", "loc_delta"))
     }
     return with_arrays(model, values)
-
-
-def _has_loc(kind):
-    return kind not in NO_LOC
 
 
 @nnx.jit
@@ -148,11 +144,11 @@ def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
     }
 
     given, context = jax.tree.map(jnp.asarray, questions.ours())
-    rules = ("/lora/", *(("loc_delta",) if _has_loc(kind) else ()))
+    rules = ("/lora/", *(("loc_delta",) if kind not in NO_LOC else ()))
     parts, context = partition(model, rules), context["context_tokens"]
     *_, named = logits_and_gradients(parts, given, context, tmp_path / "gradients")
     rows = [name for name in grads if "trainable_tokens_delta" in name]
-    assert len(rows) == _has_loc(kind)
+    assert len(rows) == (kind not in NO_LOC)
     for name in rows:
         grads[LOC_DELTA] = grads.pop(name)
     assert named.keys() == grads.keys() and all(np.abs(g).max() > 0 for g in grads.values())
@@ -175,7 +171,7 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
             r=3,
             lora_alpha=7,
             init_lora_weights=False,
-            trainable_token_indices=list(range(100, 1124)) if _has_loc(kind) else None,
+            trainable_token_indices=list(range(100, 1124)) if kind not in NO_LOC else None,
             task_type="CAUSAL_LM",
             **options,
         ),
@@ -190,7 +186,7 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
     adapter = read_peft(tmp_path, pair.model.config)
     model = copied(pair.model)
     apply_lora(model, adapter.config, nnx.Rngs(0))
-    if _has_loc(kind):
+    if kind not in NO_LOC:
         model.decoder.embedder.add_loc_delta()
     trained = adapter_parameters(model, adapter)
     model = with_arrays(model, trained)
@@ -199,11 +195,7 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
     whole = "modules_to_save" in options
     assert ("projector/kernel" in trained) == whole
     save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora, with_projector=whole)
-    back = load_file(tmp_path / "back/adapter_model.safetensors")
-    first = load_file(tmp_path / "adapter_model.safetensors")
-    assert back.keys() == first.keys()
-    for name in first:
-        np.testing.assert_allclose(back[name], first[name], atol=1e-6)
+    check_same_adapter(tmp_path, tmp_path / "back")
     stated, again = (
         json.loads((path / "adapter_config.json").read_text())
         for path in (tmp_path, tmp_path / "back")

@@ -25,7 +25,13 @@ from cxrjax.models.hf_layout import canonical_name, found_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
 from tests.models.sizes import with_arrays
-from tests.parity.conftest import IMAGE_ID, copied, logits_and_gradients, with_loc
+from tests.parity.conftest import (
+    IMAGE_ID,
+    check_same_adapter,
+    copied,
+    logits_and_gradients,
+    with_loc,
+)
 from tests.random_configs import KINDS, draw_adapter
 
 torch = pytest.importorskip("torch")
@@ -177,11 +183,7 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
     np.testing.assert_array_equal(ids[:, : generated.shape[1]][heard], generated[heard])
 
     save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora)
-    back = load_file(tmp_path / "back/adapter_model.safetensors")
-    first = load_file(tmp_path / "adapter/adapter_model.safetensors")
-    assert back.keys() == first.keys()
-    for name in first:
-        np.testing.assert_allclose(back[name], first[name], atol=1e-6)
+    check_same_adapter(tmp_path / "adapter", tmp_path / "back")
 
     prefixes = found_prefixes(tensors)
     write_shards(tmp_path / "adapter", hf_tensors(_on_host(pair.model), sizes, prefixes))
