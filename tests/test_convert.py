@@ -93,6 +93,12 @@ def _trained(base, workdir, *rules, dropout=0.1, scale=1.0):
     return workdir
 
 
+def _assert_close(found, expected):
+    assert found.keys() == expected.keys()
+    for path in expected:
+        np.testing.assert_allclose(found[path], expected[path], atol=1e-6)
+
+
 def test_a_base_of_any_size_carries_its_sizes(base, hf):
     described = json.loads((base / "model.json").read_text())
     assert described["preset"] == "from_base" and described["dtype"] == "bfloat16"
@@ -144,9 +150,7 @@ def test_adapters_out_and_in_again(base, run, adapter, tmp_path):
     assert stated["base_model_name_or_path"] == "hf" and stated["lora_dropout"] == 0.1
     back = _convert(adapter, tmp_path / "back", f"--base={base}")
     ours, theirs = (arrays(checkpoint.load_model(directory).model) for directory in (run, back))
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        np.testing.assert_allclose(theirs[name], ours[name], atol=1e-6)
+    _assert_close(theirs, ours)
     config = checkpoint.load_model(back).config
     assert (config.lora.rank, config.lora.alpha, config.lora.dropout) == (2, 3.0, 0.1)
     assert load_tokenizer(checkpoint.load_model(back).tokenizer_path).vocab_size == 2048
@@ -159,9 +163,7 @@ def test_a_projector_trained_beside_adapters_goes_out_and_in_again(base, tmp_pat
     ours, again = (arrays(checkpoint.load_model(path)[0]) for path in (run, back))
     frozen = arrays(checkpoint.load_model(base)[0])["projector/kernel"]
     assert not np.array_equal(ours["projector/kernel"], frozen)
-    assert ours.keys() == again.keys()
-    for path in ours:
-        np.testing.assert_allclose(again[path], ours[path], atol=1e-6)
+    _assert_close(again, ours)
     part = _trained(base, tmp_path / "part", "/lora/", "loc_delta", "^projector/bias")
     with pytest.raises(UserError, match="trained 1 parameters besides adapters, such as proj"):
         _convert(part, tmp_path / "x", "--to=peft")
@@ -171,8 +173,7 @@ def test_a_run_starts_from_an_adapter(run, adapter):
     config = _with_lora(checkpoint.read_config(run), init_from=str(adapter))
     ours = arrays(checkpoint.load_model(run).model)
     started = arrays(checkpoint.build_model(config)[0])
-    for name in ours:
-        np.testing.assert_allclose(started[name], ours[name], atol=1e-6)
+    _assert_close(started, ours)
     with pytest.raises(UserError, match=r"k_proj: 1\.5 there, 2\.5 configured; set lora\.rank"):
         checkpoint.build_model(_with_lora(config, alpha=5.0))
     with pytest.raises(UserError, match=r"loc_delta: \(1024, \d+\) there, None configured"):

@@ -47,16 +47,8 @@ def test_the_cache_changes_nothing(tiny, box_rule, share, boxes):
 @pytest.mark.parametrize(("share", "normalised"), [("tower", False), ("image", True)])
 def test_best_of_some_samples(tiny, share, normalised):
     case, stops = tiny(share, 12), (1, 5)
-    strategy = Strategy(
-        case.slots,
-        stops,
-        temperature=0.8,
-        top_k=9,
-        top_p=0.9,
-        best_of=3,
-        length_normalised=normalised,
-        seed=7,
-    )
+    drawn = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "best_of": 3, "seed": 7}
+    strategy = Strategy(case.slots, stops, length_normalised=normalised, **drawn)
     index = np.array([[40, 2, 9], [3, 31, 5]], np.int32)
     answer = Generator(case.model, strategy)(*case.inputs, index)
     lengths = set()

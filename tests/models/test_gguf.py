@@ -17,21 +17,7 @@ WIDTH, HEADS, HEAD_DIM, MLP, LAYERS = 64, 3, 32, 96, 7
 STATED = json.loads(Path(__file__).with_name("gguf_configs.json").read_text())
 SHIPPED = Path(__file__).parents[2] / "data/demo_base/tokenizer.model"
 # GGUF name -> (Hugging Face name, shape as PyTorch has it).
-LAYER = {
-    "attn_norm": ("input_layernorm", (WIDTH,)),
-    "attn_q": ("self_attn.q_proj", (HEADS * HEAD_DIM, WIDTH)),
-    "attn_k": ("self_attn.k_proj", (HEAD_DIM, WIDTH)),
-    "attn_v": ("self_attn.v_proj", (HEAD_DIM, WIDTH)),
-    "attn_output": ("self_attn.o_proj", (WIDTH, HEADS * HEAD_DIM)),
-    "attn_q_norm": ("self_attn.q_norm", (HEAD_DIM,)),
-    "attn_k_norm": ("self_attn.k_norm", (HEAD_DIM,)),
-    "post_attention_norm": ("post_attention_layernorm", (WIDTH,)),
-    "ffn_norm": ("pre_feedforward_layernorm", (WIDTH,)),
-    "ffn_gate": ("mlp.gate_proj", (MLP, WIDTH)),
-    "ffn_up": ("mlp.up_proj", (MLP, WIDTH)),
-    "ffn_down": ("mlp.down_proj", (WIDTH, MLP)),
-    "post_ffw_norm": ("post_feedforward_layernorm", (WIDTH,)),
-}
+LAYER = {name: (theirs, tuple(shape)) for name, (theirs, shape) in STATED["layers"].items()}
 TYPES = {
     "attn_q": GGMLQuantizationType.Q8_0,
     "attn_k": GGMLQuantizationType.F16,
@@ -53,19 +39,7 @@ def write(path, changes=None, extra=None, architecture="gemma3", tokenizer=True)
         extra: tensors besides, name -> array.
     """
     writer = GGUFWriter(path, architecture)
-    metadata = {
-        "context_length": 2048,
-        "embedding_length": WIDTH,
-        "block_count": LAYERS,
-        "feed_forward_length": MLP,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": 1,
-        "attention.key_length": HEAD_DIM,
-        "attention.value_length": HEAD_DIM,
-        "attention.sliding_window": 16,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.freq_base": 1e6,
-    } | (changes or {})
+    metadata = STATED["metadata"] | (changes or {})
     for key, value in metadata.items():
         key = key if "split" in key else f"{architecture}.{key}"
         if isinstance(value, str):

@@ -10,17 +10,7 @@ from cxrjax.errors import UserError
 from cxrjax.models.hf_config import complete_config, read_config
 from cxrjax.models.hf_layout import vlm_config
 
-_TINY = {
-    "model_type": "gemma3_text",
-    "vocab_size": 64,
-    "hidden_size": 8,
-    "intermediate_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 4,
-    "sliding_window": 4,
-}
+_TINY = json.loads(Path(__file__).with_name("tiny_config.json").read_text())
 
 
 def _whole(kind):

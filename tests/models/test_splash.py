@@ -13,15 +13,8 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 
 from cxrjax.distributed import meshes
-from cxrjax.models import PRESETS, VLM
+from cxrjax.models import PRESETS, VLM, splash
 from cxrjax.models.layout import Context, image_of_token, make_layout
-from cxrjax.models.splash import (
-    attend_by_rule,
-    attend_to_all,
-    image_spans,
-    make_splash_layout,
-    resolve_attention,
-)
 from tests.models.sizes import changed, named
 from tests.models.test_layout import PLAIN, masks_in_full
 
@@ -37,10 +30,10 @@ def layouts(
     by_mask = make_layout(
         config, context, mask, num_prefix, context_sees_prefix=context_sees_prefix
     )
-    by_rule = make_splash_layout(
+    by_rule = splash.make_splash_layout(
         config,
         context_mask,
-        image_spans(is_image),
+        splash.image_spans(is_image),
         num_context,
         mask,
         num_prefix,
@@ -184,7 +177,7 @@ def check_kernels(by, kind, is_local):
     arrays = [normal(i, 2, length, heads, 8) for i, heads in enumerate((4, 2, 2))]
 
     def attend(q, k, v):
-        return attend_by_rule(q, k, v, by_rule, jnp.asarray(is_local), softcap)
+        return splash.attend_by_rule(q, k, v, by_rule, jnp.asarray(is_local), softcap)
 
     def expected(q, k, v):
         return dense(q, k, v, seen, softcap)
@@ -202,7 +195,7 @@ def test_several_blocks_equal_dense_attention():
     seen = jnp.asarray(masks_in_full(by_mask, False, 0))[None]
     arrays = [normal(i, 1, 628, heads, 8) for i, heads in enumerate((2, 1, 1))]
     check_equal(
-        lambda q, k, v: attend_by_rule(q, k, v, by_rule, False),
+        lambda q, k, v: splash.attend_by_rule(q, k, v, by_rule, False),
         lambda q, k, v: dense(q, k, v, seen, None),
         arrays,
         by_rule.present,
@@ -222,7 +215,7 @@ def test_kernels_on_eight_devices_equal_dense_attention(kv_heads):
 
     def attend(q, k, v):
         with meshes.mesh_of_kernels(mesh):
-            return attend_by_rule(q, k, v, by_rule, False)
+            return splash.attend_by_rule(q, k, v, by_rule, False)
 
     check_equal(
         attend,
@@ -244,7 +237,7 @@ def test_the_tower_equals_dense_attention(by, length):
     arrays = [normal(i, 2, length, 2, 9) for i in range(3)]
     everything = jnp.ones((2, length), bool)
     check_equal(
-        lambda q, k, v: attend_to_all(q, k, v, kind=by),
+        lambda q, k, v: splash.attend_to_all(q, k, v, kind=by),
         lambda q, k, v: dense(q, k, v, jnp.ones((2, length, length), bool), None),
         arrays,
         everything,
@@ -294,7 +287,7 @@ def test_auto_is_what_the_device_has():
         device = SimpleNamespace(platform=platform)
         if capability:
             device.compute_capability = capability
-        return resolve_attention("auto", device, dtype, sizes)
+        return splash.resolve_attention("auto", device, dtype, sizes)
 
     assert auto("tpu") == auto("tpu", dtype="float32") == "splash"
     assert auto("cpu") == "dense"
@@ -303,6 +296,6 @@ def test_auto_is_what_the_device_has():
     assert {auto("gpu", "8.0"), auto("gpu", "gfx90a"), auto("gpu")} == {"dense"}
     assert auto("gpu", "9.0", "float32") == auto("gpu", "9.0", sizes=wide) == "dense"
     cpu = SimpleNamespace(platform="cpu")
-    assert resolve_attention("splash", cpu, "float32", medgemma) == "splash"
+    assert splash.resolve_attention("splash", cpu, "float32", medgemma) == "splash"
     with pytest.raises(ValueError, match="'flash' is unknown"):
-        resolve_attention("flash", cpu, "float32", medgemma)
+        splash.resolve_attention("flash", cpu, "float32", medgemma)

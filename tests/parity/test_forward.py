@@ -183,17 +183,9 @@ def test_beam_search(make_pair, kind):
     stop = int(greedy[0, 3])  # a token that ends some answers early
     ours = Generator(pair.model, Strategy(slots, (stop,), beams=3))(*given[:3]).tokens[:, 0]
     asked = questions.theirs(kind, "left", answers=False)
-    out = pair.hf.generate(
-        **asked,
-        max_new_tokens=slots,
-        do_sample=False,
-        num_beams=3,
-        num_return_sequences=2,
-        eos_token_id=stop,
-        pad_token_id=0,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
+    search = {"do_sample": False, "num_beams": 3, "num_return_sequences": 2, "pad_token_id": 0}
+    asked |= search | {"return_dict_in_generate": True, "output_scores": True}
+    out = pair.hf.generate(**asked, max_new_tokens=slots, eos_token_id=stop)
     scores = out.sequences_scores.reshape(-1, 2).numpy()
     sure = scores[:, 0] - scores[:, 1] > 1e-3
     theirs = out.sequences[::2, asked["input_ids"].shape[1] :].numpy()
