@@ -30,8 +30,7 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.chat import QWEN
 from cxrjax.input_pipeline.examples import QuestionEncoder, image_geometry, load_image
 from cxrjax.models import VLM
-from cxrjax.models.hf_config import complete_config, read_config
-from cxrjax.models.hf_layout import vlm_config
+from cxrjax.models.hf_config import read_config
 from cxrjax.models.lora import LoRAConfig, apply_lora, merge_lora
 from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
 from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
@@ -44,6 +43,7 @@ from cxrjax.training.config_file import find_preset, load_config
 from cxrjax.training.data import example_config, open_tokenizer
 from tests.asked import asked
 from tests.input_pipeline import test_gemma4_turns, test_llava_turns, test_qwen_turns
+from tests.models.sizes import sizes_of
 
 _ROWS = Path(__file__).with_name("convert_families")
 _GEMMA = Path(__file__).parents[1] / "data/demo_base/tokenizer.model"
@@ -59,10 +59,6 @@ def _merged(config, changes):
     return whole
 
 
-def _read(config, *contexts):
-    return vlm_config(complete_config(config, "config.json"), "config.json", -1, *contexts)
-
-
 def _stated_sizes(rows):
     vision, decoder = VisionConfig(**rows["vision"]), DecoderConfig(**rows["decoder"])
     return VLMConfig(**rows | {"vision": vision, "decoder": decoder})
@@ -75,7 +71,8 @@ def _family(name):
     nothing |= {"files": {}, "tensors": {}, "kernels": [], "refused": [], "published": {}}
     of = _family(rows["of"]) if "of" in rows else SimpleNamespace(config={}, files={})
     rows["config"] = _merged(of.config, rows["config"])
-    rows["sizes"] = _stated_sizes(rows["sizes"]) if "sizes" in rows else _read(rows["config"])
+    stated = rows.get("sizes")
+    rows["sizes"] = _stated_sizes(stated) if stated else sizes_of(rows["config"], -1)
     return SimpleNamespace(**nothing | {"files": of.files, "name": name} | rows)
 
 
@@ -227,7 +224,7 @@ def test_what_we_do_not_have_is_named(subtests):
             (config[part] if part else config).update(change)
             with subtests.test(name, part=part, change=change):
                 with pytest.raises(UserError) as caught:
-                    _read(config)
+                    sizes_of(config, -1)
                 assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -248,7 +245,7 @@ def test_the_published_configurations_are_the_presets(subtests):
             if kinds := text.get("layer_types"):
                 text["layer_types"] = kinds * (text["num_hidden_layers"] // len(kinds))
             with subtests.test(preset):
-                assert _read(config, expected.context, expected.second_image) == expected
+                assert sizes_of(config, -1, expected.context, expected.second_image) == expected
 
 
 def test_global_layers_may_be_described_one_by_one():
@@ -256,7 +253,7 @@ def test_global_layers_may_be_described_one_by_one():
     family, each = _family("gemma4"), {"head_dim": 12, "num_key_value_heads": 1}
     text = family.config["text_config"] | {"per_layer_config": {"02": each, "05": each}}
     del text["global_head_dim"], text["num_global_key_value_heads"]
-    assert _read(family.config | {"text_config": text}) == family.sizes
+    assert sizes_of(family.config | {"text_config": text}, -1) == family.sizes
 
 
 @pytest.mark.parametrize(
@@ -462,17 +459,10 @@ def test_tiles_are_read_one_by_one_and_then_the_whole(drawn):
     np.testing.assert_allclose(found[0], wanted.reshape(found[0].shape), atol=1e-3 * scale)
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "down", "across"),
-    [
-        (448, 448, 1, 1),
-        (700, 700, 2, 2),  # more than half of 2 x 2 tiles' pixels, less than of 3 x 3
-        (2500, 2500, 3, 3),
-        (2991, 2512, 4, 3),
-        (512, 1024, 1, 2),
-        (1024, 2048, 2, 4),
-        (4000, 200, 12, 1),
-    ],
-)
-def test_tiles_have_the_nearest_aspect(height, width, down, across):
-    assert internvl_tiles(height, width) == (448 * down, 448 * across)
+def test_tiles_have_the_nearest_aspect(subtests):
+    tiles = {(448, 448): (1, 1), (512, 1024): (1, 2), (1024, 2048): (2, 4), (4000, 200): (12, 1)}
+    # More than half of 2 x 2 tiles' pixels, less than of 3 x 3.
+    tiles |= {(700, 700): (2, 2), (2500, 2500): (3, 3), (2991, 2512): (4, 3)}
+    for size, (down, across) in tiles.items():
+        with subtests.test(size=size):
+            assert internvl_tiles(*size) == (448 * down, 448 * across)

@@ -102,18 +102,16 @@ def test_every_short_answer_can_be_given():
         assert _SEEN[form] == answers
 
 
+_SPELLED = {
+    "findings": ("none", "ILD * *", "Nodule *"),
+    "detections": ("* ILD", "* ILD ; * Nodule"),
+    "options": ("B, D", "A, B, C, D"),
+    "boxes": ("The ILD is at *.",),
+}
+
+
 @pytest.mark.parametrize(
-    ("form", "text"),
-    [
-        ("findings", "none"),
-        ("findings", "ILD * *"),
-        ("findings", "Nodule *"),
-        ("detections", "* ILD"),
-        ("detections", "* ILD ; * Nodule"),
-        ("options", "B, D"),
-        ("options", "A, B, C, D"),
-        ("boxes", "The ILD is at *."),
-    ],
+    ("form", "text"), [(form, text) for form, texts in _SPELLED.items() for text in texts]
 )
 def test_as_the_tokenizer_spells_it(form, text):
     text = text.replace("*", "<loc0001><loc0002><loc0003><loc0004>")

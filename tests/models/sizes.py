@@ -3,6 +3,7 @@
 Sizes with names are small_sizes.json's.
 """
 
+import copy
 import dataclasses
 import functools
 import json
@@ -14,6 +15,8 @@ import numpy as np
 from flax import nnx
 
 from cxrjax.models import PRESETS, VLM
+from cxrjax.models.hf_config import complete_config
+from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 
 _ROWS = json.loads(Path(__file__).with_name("small_sizes.json").read_text())
@@ -40,6 +43,12 @@ def changed(sizes, vision=(), decoder=(), **rest):
 def named(name):
     row = dict(_ROWS[name])
     return changed(named(row.pop("of")) if "of" in row else PLAIN, **row)
+
+
+def sizes_of(config, loc_token_start, *contexts):
+    """What a configuration of Hugging Face's says."""
+    stated = complete_config(copy.deepcopy(config), "config.json")
+    return vlm_config(stated, "config.json", loc_token_start, *contexts)
 
 
 def drawn(build):

@@ -44,13 +44,7 @@ def _loss(sizes, share, remat, rules, shape, rank=4):
     """Gradients of a loss of all answer logits in what trains, and what it takes."""
 
     def make():
-        model = VLM(
-            sizes,
-            rngs=nnx.Rngs(0),
-            share=share,
-            remat="full" if remat else "none",
-            dtype="bfloat16",
-        )
+        model = VLM(sizes, rngs=nnx.Rngs(0), share=share, remat=remat, dtype="bfloat16")
         if rank:
             targets = ("decoder/layers/attn/.*", "projector")
             apply_lora(model, LoRAConfig(rank=rank, targets=targets), nnx.Rngs(1))
@@ -91,7 +85,7 @@ CASES = {
 def test_formula_is_what_jax_traces(name):
     """But for what nobody needs: the gradient of the pixels, and of the first layer's input."""
     sizes, share, rules, shape = CASES[name]
-    model, loss, gradients, arguments = _loss(sizes, share, False, rules, shape)
+    model, loss, gradients, arguments = _loss(sizes, share, "none", rules, shape)
     found = total(step_flops(model, rules, shape, remat=False))
     assert _products(jax.make_jaxpr(loss)(*arguments).jaxpr) == pytest.approx(found.forward)
     traced = _products(jax.make_jaxpr(gradients)(*arguments).jaxpr)
@@ -100,7 +94,7 @@ def test_formula_is_what_jax_traces(name):
 
 def test_remat_computes_every_layer_again():
     rules = ("/lora/",)
-    model, _, gradients, arguments = _loss(FULL, "tower", True, rules, SHAPE)
+    model, _, gradients, arguments = _loss(FULL, "tower", "full", rules, SHAPE)
     parts = step_flops(model, rules, SHAPE, remat=True)
     assert parts["vision"].recompute == parts["vision"].backward == 0  # frozen: no backward
     again = total(parts).recompute
@@ -114,7 +108,7 @@ def test_formula_against_xla(rules):
     vision, decoder = ({"depth": 1, "width": n, "mlp_dim": 4 * n} for n in (256, 512))
     sizes = changed(FULL, vision, decoder)
     shape = BatchShape(4, 2, 32, 32)
-    model, _, gradients, arguments = _loss(sizes, "tower", False, rules, shape, rank=8)
+    model, _, gradients, arguments = _loss(sizes, "tower", "none", rules, shape, rank=8)
     compiled = jax.jit(gradients).lower(*arguments).compile()
     counted = compiled.cost_analysis()["flops"]
     found = total(step_flops(model, rules, shape, remat=False)).model

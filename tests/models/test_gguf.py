@@ -13,7 +13,7 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import GEMMA3_LOC_START, Tokenizer, load_tokenizer
 from cxrjax.models.gguf import GGUFFile
 
-WIDTH, HEADS, HEAD_DIM, MLP, LAYERS = 64, 3, 32, 96, 7
+WIDTH, LAYERS = 64, 7
 STATED = json.loads(Path(__file__).with_name("gguf_configs.json").read_text())
 SHIPPED = Path(__file__).parents[2] / "data/demo_base/tokenizer.model"
 # GGUF name -> (Hugging Face name, shape as PyTorch has it).

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.models.hf_config import complete_config, read_config
+from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_layout import vlm_config
+from tests.models.sizes import sizes_of
 
 _TINY = json.loads(Path(__file__).with_name("tiny_config.json").read_text())
 
@@ -26,7 +27,7 @@ def test_whatever_transformers_writes_of_its_own_is_known(kind):
 
     sees = {"vision_config": {"image_size": 896, "patch_size": 14}} if kind == "gemma3" else {}
     written = AutoConfig.for_model(kind, **sees).to_dict()
-    vlm_config(complete_config(json.loads(json.dumps(written)), "config.json"), "config.json", 4)
+    sizes_of(json.loads(json.dumps(written)), 4)
 
 
 def _rows():
@@ -89,8 +90,6 @@ def test_pictures_must_be_prepared_as_ours(tmp_path, subtests):
 
 def test_a_factor_counts_with_the_type_that_has_one():
     rope = {"rope_type": "default", "factor": 8.0}
-    found = vlm_config(complete_config({**_TINY, "rope_scaling": rope}, "c"), "c", 4)
-    assert found.decoder.rope_scale == 1
+    assert sizes_of({**_TINY, "rope_scaling": rope}, 4).decoder.rope_scale == 1
     rope["rope_type"] = "linear"
-    found = vlm_config(complete_config({**_TINY, "rope_scaling": rope}, "c"), "c", 4)
-    assert found.decoder.rope_scale == 8
+    assert sizes_of({**_TINY, "rope_scaling": rope}, 4).decoder.rope_scale == 8
