@@ -33,7 +33,7 @@ from cxrjax.models import VLM
 from cxrjax.models.hf_config import read_config
 from cxrjax.models.lora import LoRAConfig, apply_lora, merge_lora
 from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
-from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.models.presets import PRESETS
 from cxrjax.records import Answer
 from cxrjax.training import interchange
 from cxrjax.training.base_model import base_config, model_sizes, save_base
@@ -43,7 +43,7 @@ from cxrjax.training.config_file import find_preset, load_config
 from cxrjax.training.data import example_config, open_tokenizer
 from tests.asked import asked
 from tests.input_pipeline import test_gemma4_turns, test_llava_turns, test_qwen_turns
-from tests.models.sizes import sizes_of
+from tests.models.sizes import sizes_of, stated
 
 _ROWS = Path(__file__).with_name("convert_families")
 _GEMMA = Path(__file__).parents[1] / "data/demo_base/tokenizer.model"
@@ -59,11 +59,6 @@ def _merged(config, changes):
     return whole
 
 
-def _stated_sizes(rows):
-    vision, decoder = VisionConfig(**rows["vision"]), DecoderConfig(**rows["decoder"])
-    return VLMConfig(**rows | {"vision": vision, "decoder": decoder})
-
-
 @functools.cache
 def _family(name):
     rows = json.loads((_ROWS / f"{name}.json").read_text())
@@ -71,8 +66,8 @@ def _family(name):
     nothing |= {"files": {}, "tensors": {}, "kernels": [], "refused": [], "published": {}}
     of = _family(rows["of"]) if "of" in rows else SimpleNamespace(config={}, files={})
     rows["config"] = _merged(of.config, rows["config"])
-    stated = rows.get("sizes")
-    rows["sizes"] = _stated_sizes(stated) if stated else sizes_of(rows["config"], -1)
+    sizes = rows.get("sizes")
+    rows["sizes"] = stated(sizes) if sizes else sizes_of(rows["config"], -1)
     return SimpleNamespace(**nothing | {"files": of.files, "name": name} | rows)
 
 
@@ -157,9 +152,9 @@ def _check_exported(family, base, tensors, back):
     found = load_file(back / "model.safetensors")
     assert found.keys() == tensors.keys()
     assert all(np.array_equal(found[name], tensors[name]) for name in tensors)
-    stated = json.loads((back / "config.json").read_text())
+    config = json.loads((back / "config.json").read_text())
     expected = {key: value for key, value in family.config.items() if key != "torch_dtype"}
-    assert stated == expected | {"dtype": "float32"}
+    assert config == expected | {"dtype": "float32"}
 
 
 @pytest.mark.parametrize("name", [name for name in _FAMILIES if name != "gemma4_small"])
@@ -336,9 +331,9 @@ def test_an_adapter_there_and_back(base, tmp_path, name):
     found = load_file(tmp_path / "adapter_model.safetensors")
     found = {key.removeprefix("base_model.model.model."): found[key] for key in found}
     _check_tensors(expected["tensors"], found)
-    stated = json.loads((tmp_path / "adapter_config.json").read_text())
-    assert list(stated["rank_pattern"]) == expected["rank_pattern"]
-    assert expected["targets"] in stated["target_modules"]
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert list(config["rank_pattern"]) == expected["rank_pattern"]
+    assert expected["targets"] in config["target_modules"]
     trained = adapter_parameters(model, read_peft(tmp_path, model.config))
     for path, one in of_path.items():
         np.testing.assert_array_equal(trained[f"{path}/lora/b"], one.b[...])

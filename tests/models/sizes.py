@@ -20,13 +20,15 @@ from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 
 _ROWS = json.loads(Path(__file__).with_name("small_sizes.json").read_text())
-PLAIN = VLMConfig(
-    vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=2, num_heads=2, mlp_dim=16),
-    decoder=DecoderConfig(
-        vocab_size=1100, width=8, depth=3, num_heads=3, num_kv_heads=1, head_dim=4, mlp_dim=24
-    ),
-    loc_token_start=4,
-)
+
+
+def stated(rows):
+    """Sizes of which all that differ from the defaults are stated."""
+    vision, decoder = VisionConfig(**rows["vision"]), DecoderConfig(**rows["decoder"])
+    return VLMConfig(**rows | {"vision": vision, "decoder": decoder})
+
+
+PLAIN = stated(_ROWS["plain"])
 
 
 def changed(sizes, vision=(), decoder=(), **rest):

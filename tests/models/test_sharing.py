@@ -147,8 +147,7 @@ def test_decoding_sees_what_training_saw(model, config):
 
 
 @pytest.mark.parametrize(
-    ("config", "two"),
-    [slow(QWEN, False, id="one"), (QWEN, True), slow(GEMMA4, False, id="gemma4")],
+    ("config", "two"), [slow(QWEN, False, id="one"), (QWEN, True), slow(GEMMA4, False, id="gemma4")]
 )
 def test_questions_behind_a_context_that_was_read_before(model, config, two):
     """As the server reads them; the places of Qwen's text follow from the context's images."""

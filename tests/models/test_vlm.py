@@ -71,14 +71,8 @@ def _numpy_hidden(model, image, prefix, answer):
 
     vision, decoder = model.config.vision, model.config.decoder
     pixels = image.astype(np.float64) / 127.5 - 1
-    p = vision.patch_size
-    x = np.stack(
-        [
-            pixels[i : i + p, j : j + p].reshape(-1)
-            for i in range(0, vision.image_size, p)
-            for j in range(0, vision.image_size, p)
-        ]
-    )
+    p, n = vision.patch_size, vision.image_size // vision.patch_size
+    x = pixels.reshape(n, p, n, p, 3).swapaxes(1, 2).reshape(n * n, -1)
     x = x @ w["vision/patch_embed/kernel"] + w["vision/patch_embed/bias"]
     x = x + w["vision/position_embed"]
     for i in range(vision.depth):

@@ -42,13 +42,7 @@ def published(tmp_path_factory):
     image = t.SiglipImageProcessor(size={"height": SIDE, "width": SIDE})
     image.image_seq_length = (SIDE // PATCH) ** 2
     processor = t.PaliGemmaProcessor(image, t.AutoTokenizer.from_pretrained(folder))
-    config = t.PaliGemmaConfig(
-        text_config=_SIZES["text"],
-        vision_config=_SIZES["vision"],
-        projection_dim=24,
-        image_token_index=processor.image_token_id,
-        eos_token_id=1,
-    )
+    config = t.PaliGemmaConfig(**_SIZES, image_token_index=processor.image_token_id)
     torch.manual_seed(0)
     _moved(t.PaliGemmaForConditionalGeneration(config)).save_pretrained(folder)
     processor.save_pretrained(folder)

@@ -25,13 +25,7 @@ from cxrjax.models.hf_layout import canonical_name, found_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
 from tests.models.sizes import with_arrays
-from tests.parity.conftest import (
-    IMAGE_ID,
-    check_same_adapter,
-    copied,
-    logits_and_gradients,
-    with_loc,
-)
+from tests.parity import conftest as shared
 from tests.random_configs import KINDS, draw_adapter
 
 torch = pytest.importorskip("torch")
@@ -65,7 +59,7 @@ def _adapted_by_peft(pair, seed, directory):
 
 def _ours(pair, directory):
     adapter = read_peft(directory, pair.model.config)
-    model = copied(pair.model)
+    model = shared.copied(pair.model)
     apply_lora(model, adapter.config, nnx.Rngs(0))
     trained = adapter_parameters(model, adapter)
     if LOC_DELTA in trained:
@@ -117,7 +111,7 @@ def _on_host(model):
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed):
     pair = make_random_pair(kind, seed)
-    sizes, questions = pair.model.config, with_loc(pair.questions(seed=seed))
+    sizes, questions = pair.model.config, shared.with_loc(pair.questions(seed=seed))
     tensors = load_file(pair.directory / "model.safetensors")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -128,7 +122,7 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
     rules = ("/lora/", *(("loc_delta$",) if model.decoder.embedder.loc_delta is not None else ()))
     parts = partition(model, rules)
     computed = (parts, given, context["context_tokens"])
-    loss, logits, named = logits_and_gradients(*computed, tmp_path / "gradients")
+    loss, logits, named = shared.logits_and_gradients(*computed, tmp_path / "gradients")
     out = theirs(**questions.theirs(kind))
     out.loss.backward()
     nudged = functools.cache(lambda: _nudged(theirs, questions.theirs(kind)))
@@ -136,7 +130,7 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
     @functools.cache
     def unfused():
         with jax.disable_jit():
-            return logits_and_gradients(*computed, tmp_path / "unfused")[1:]
+            return shared.logits_and_gradients(*computed, tmp_path / "unfused")[1:]
 
     whole = out.logits.detach().numpy()
     close(loss, out.loss.detach().numpy())
@@ -178,12 +172,12 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
     generated = generated[:, asked["input_ids"].shape[1] :].numpy()
     # There an answer ends; where a random model says an image's token, which transformers embeds as
     # no word, so does what can be compared.
-    last = np.isin(generated, (1, IMAGE_ID))
+    last = np.isin(generated, (1, shared.IMAGE_ID))
     heard = np.cumsum(last, axis=1) - last == 0
     np.testing.assert_array_equal(ids[:, : generated.shape[1]][heard], generated[heard])
 
     save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora)
-    check_same_adapter(tmp_path / "adapter", tmp_path / "back")
+    shared.check_same_adapter(tmp_path / "adapter", tmp_path / "back")
 
     prefixes = found_prefixes(tensors)
     write_shards(tmp_path / "adapter", hf_tensors(_on_host(pair.model), sizes, prefixes))
