@@ -38,10 +38,7 @@ def test_scores_are_the_packages(model_folder, rescaled):
     pairs = [pair for row, pair in enumerate(PAIRS) if row != EMPTY]
     candidates, references = map(list, zip(*pairs, strict=True))
     model = {"model_type": str(model_folder), "num_layers": 2, "lang": "en", "device": "cpu"}
-    scale = {
-        "rescale_with_baseline": rescaled,
-        "baseline_path": (rescaled and str(baseline)) or None,
-    }
+    scale = {"rescale_with_baseline": rescaled, "baseline_path": baseline and str(baseline)}
     expected = bert_score.score(candidates, references, **model, **scale, use_fast_tokenizer=True)
     for row, score in enumerate(found):
         assert score == pytest.approx([float(part[row]) for part in expected], abs=1e-5), pairs[row]
