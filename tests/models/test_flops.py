@@ -102,7 +102,7 @@ def test_remat_computes_every_layer_again():
     assert traced - total(parts).model == pytest.approx(again, rel=0.05)
 
 
-@pytest.mark.parametrize("rules", [(".*",), ("/lora/",)])
+@pytest.mark.parametrize("rules", [pytest.param((".*",), marks=pytest.mark.slow), ("/lora/",)])
 def test_formula_against_xla(rules):
     """XLA counts what is not a product too, and no loop: one layer each, unscanned."""
     vision, decoder = ({"depth": 1, "width": n, "mlp_dim": 4 * n} for n in (256, 512))
