@@ -88,7 +88,13 @@ def _talking_parts(share, vocab_size, width, decoder):
 
 def talking_model(share, vocab_size, width=24, **decoder):
     """A random model whose answers differ, with location tokens from id 4 where there is room."""
-    return nnx.merge(*_talking_parts(share, vocab_size, width, tuple(decoder.items())))
+    return copy_of(_talking_parts(share, vocab_size, width, tuple(decoder.items())))
+
+
+def copy_of(parts):
+    """A model of its own: those that are merged from one state share its variables."""
+    graph, state = parts
+    return nnx.merge(graph, jax.tree.map(lambda leaf: leaf, state))
 
 
 def arrays(model):

@@ -9,7 +9,7 @@ import pytest
 from flax import nnx
 
 from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
-from tests.models.sizes import arrays, drawn, named
+from tests.models.sizes import arrays, copy_of, drawn, named
 
 _CONFIG = named("tiny")
 _B, _Q, _P, _A = 2, 3, 7, 5
@@ -22,7 +22,7 @@ def _parts(share, **kwargs):
 
 def _model(share="tower", **kwargs):
     """Always the same parameters."""
-    return nnx.merge(*_parts(share, **kwargs))
+    return copy_of(_parts(share, **kwargs))
 
 
 @functools.partial(nnx.jit, static_argnames="packed_length")
