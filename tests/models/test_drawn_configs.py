@@ -3,24 +3,22 @@
 tests/parity/test_random_configs.py holds what they compute to transformers and PEFT.
 """
 
-import copy
 import json
 
 import pytest
 
 from cxrjax.border.closed_world import NO_MATTER
 from cxrjax.errors import UserError
-from cxrjax.models.hf_config import _BY_KIND, complete_config
-from cxrjax.models.hf_layout import vlm_config
+from cxrjax.models.hf_config import _BY_KIND
+from tests.models.sizes import sizes_of
 from tests.random_configs import KINDS, Draw, draw_config
 
-_SEEDS = [pytest.param(seed, marks=[] if seed < 8 else pytest.mark.heavy) for seed in range(50)]
+each_kind = pytest.mark.parametrize("kind", KINDS)
+some_and_more = pytest.mark.parametrize(
+    "seeds", [range(8), pytest.param(range(8, 50), marks=pytest.mark.heavy)], ids=["8", "50"]
+)
 # What a value must not be, whatever the key: neither a size nor a setting of any.
 _WRONG = ("seven", [[]], -3, 1e300)
-
-
-def _read(config):
-    return vlm_config(complete_config(copy.deepcopy(config), "config.json"), "config.json", 100)
 
 
 def _objects(config, within=""):
@@ -42,70 +40,74 @@ def _counting(config, rules):
             yield config, key
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_stated_is_what_is_read(kind, seed):
-    config = draw_config(kind, seed)
-    assert config == draw_config(kind, seed)
-    sizes = _read(json.loads(json.dumps(config)))
-    text = config.get("text_config", config)
+@some_and_more
+@each_kind
+def test_what_is_stated_is_what_is_read(kind, seeds, subtests):
+    for seed in seeds:
+        config = draw_config(kind, seed)
+        assert config == draw_config(kind, seed)
+        with subtests.test(seed=seed):
+            _check_read(kind, config, sizes_of(json.loads(json.dumps(config)), 100))
+
+
+def _check_read(kind, config, sizes):
+    text, vision = config.get("text_config", config), config.get("vision_config")
     decoder = sizes.decoder
     assert (decoder.width, decoder.depth) == (text["hidden_size"], text["num_hidden_layers"])
     assert decoder.num_kv_heads == text["num_key_value_heads"]
     rope = text.get("rope_scaling") or text.get("rope_parameters", {}).get("full_attention") or {}
     is_stretched = "linear" in (rope.get("rope_type"), rope.get("type"))
-    if kind == "qwen3":
-        whole = text.get("rope_scaling") or text["rope_parameters"]
-        assert list(decoder.rope_sections) == whole["mrope_section"] and decoder.rope_interleaved
-        assert list(sizes.vision.deepstack) == config["vision_config"]["deepstack_visual_indexes"]
-        assert decoder.tied == config.get("tie_word_embeddings", False)
-        return
-    if kind == "qwen":
+    if kind in ("qwen", "qwen3"):
         whole = text.get("rope_scaling") or text["rope_parameters"]
         assert list(decoder.rope_sections) == whole["mrope_section"]
-        vision, unit = config["vision_config"], sizes.vision.patch_size * sizes.vision.pool
+        assert decoder.tied == config.get("tie_word_embeddings", False)
+    if kind == "qwen3":
+        assert decoder.rope_interleaved
+        assert list(sizes.vision.deepstack) == vision["deepstack_visual_indexes"]
+        return
+    if kind == "qwen":
+        unit = sizes.vision.patch_size * sizes.vision.pool
         assert sizes.vision.depth == vision["depth"] and sizes.vision.image_size % unit == 0
         full = {layer for layer in range(vision["depth"]) if not sizes.vision.is_local(layer)}
         assert full == {i for i in vision["fullatt_block_indexes"] if i < vision["depth"]}
-        assert decoder.tied == config.get("tie_word_embeddings", False)
         return
     if kind.startswith("gemma4"):
         is_stretched = rope.get("rope_type") == "proportional" and "factor" in rope
     assert decoder.rope_scale == (rope["factor"] if is_stretched else 1.0)
     if kind == "gemma4_unified":
-        vision = config["vision_config"]
         assert sizes.vision.patch_size == vision["patch_size"] * vision["pooling_kernel_size"]
         assert sizes.audio_width == (config.get("audio_config") or {}).get("audio_embed_dim", 0)
         return
     if kind == "internvl":
         assert sizes.vision.num_tokens == config["image_seq_length"]
-    if "vision_config" in config:
-        vision = config["vision_config"]
+    if vision is not None:
         assert sizes.vision.depth == vision["num_hidden_layers"]
-        if kind.startswith("llava"):
-            assert sizes.vision.skip_last == -config["vision_feature_layer"] - 1
+    if kind.startswith("llava"):
+        assert sizes.vision.skip_last == -config["vision_feature_layer"] - 1
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_strange_key_anywhere_is_named(kind, seed):
-    config = json.loads(json.dumps(draw_config(kind, seed)))  # no object in two places
-    objects = list(_objects(config))
-    within, place = objects[seed % len(objects)]
-    place["strange"] = True
-    with pytest.raises(UserError) as caught:
-        _read(config)
-    assert f"the key '{within}strange' is not known here" in str(caught.value)
+@some_and_more
+@each_kind
+def test_a_strange_key_anywhere_is_named(kind, seeds, subtests):
+    for seed in seeds:
+        config = json.loads(json.dumps(draw_config(kind, seed)))  # no object in two places
+        objects = list(_objects(config))
+        within, place = objects[seed % len(objects)]
+        place["strange"] = True
+        with subtests.test(seed=seed):
+            with pytest.raises(UserError) as caught:
+                sizes_of(config, 100)
+            assert f"the key '{within}strange' is not known here" in str(caught.value)
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_wrong_value_of_any_key_is_named(kind, seed):
-    draw = Draw(7, seed)
-    config = draw_config(kind, seed)
-    counting = list(_counting(config, _BY_KIND[config["model_type"]]))
-    place, key = draw.of(*counting)
-    place[key] = draw.of(*_WRONG)
-    with pytest.raises(UserError) as caught:
-        _read(config)
-    assert key in str(caught.value) and "\n" not in str(caught.value)
+@some_and_more
+@each_kind
+def test_a_wrong_value_of_any_key_is_named(kind, seeds, subtests):
+    for seed in seeds:
+        draw, config = Draw(7, seed), draw_config(kind, seed)
+        place, key = draw.of(*_counting(config, _BY_KIND[config["model_type"]]))
+        place[key] = draw.of(*_WRONG)
+        with subtests.test(seed=seed):
+            with pytest.raises(UserError) as caught:
+                sizes_of(config, 100)
+            assert key in str(caught.value) and "\n" not in str(caught.value)

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -13,15 +14,9 @@ from safetensors.numpy import load_file, save_file
 from cxrjax.errors import UserError
 from cxrjax.models import VLM, LoRAConfig, apply_lora
 from cxrjax.models.peft import LOC_ROWS, adapter_parameters, read_peft, save_peft
-from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+from tests.models.sizes import PLAIN, arrays, changed, with_arrays
 
-SIZES = VLMConfig(
-    vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=2, num_heads=2, mlp_dim=16),
-    decoder=DecoderConfig(
-        vocab_size=1100, width=8, depth=3, num_heads=3, num_kv_heads=1, head_dim=4, mlp_dim=24
-    ),
-    loc_token_start=6,
-)
+SIZES = changed(PLAIN, loc_token_start=6)
 _LORA = LoRAConfig(
     rank=2,
     alpha=6.0,
@@ -44,19 +39,12 @@ def _model(drawn, config=_LORA, loc_rows=True):
     if loc_rows:
         model.decoder.embedder.add_loc_delta()
     rng = np.random.default_rng(2)
-
-    def trained(path, leaf):
-        is_adapter = "lora" in path or "loc_delta" in path
-        return leaf.replace(rng.normal(size=leaf.shape).astype(np.float32)) if is_adapter else leaf
-
-    graphdef, state = nnx.split(model)
-    flat = [(path, trained(path, leaf)) for path, leaf in nnx.to_flat_state(state)]
-    return nnx.merge(graphdef, nnx.from_flat_state(flat))
-
-
-def _parameters(model):
-    flat = nnx.to_flat_state(nnx.state(model))
-    return {"/".join(map(str, path)): np.asarray(leaf.get_value()) for path, leaf in flat}
+    trained = {
+        path: rng.normal(size=array.shape).astype(np.float32)
+        for path, array in arrays(model).items()
+        if "/lora/" in path or "loc_delta" in path
+    }
+    return with_arrays(model, trained)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +67,7 @@ def _copy(saved, to, stated=(), edit=None):
 
 def test_files_are_as_peft_has_them(saved):
     directory, model = saved
-    tensors, ours = load_file(directory / "adapter_model.safetensors"), _parameters(model)
+    tensors, ours = load_file(directory / "adapter_model.safetensors"), arrays(model)
     name = f"{_NAMES}.language_model.layers.2.self_attn.v_proj"
     lora = "decoder/layers/attn/v_proj/lora"
     np.testing.assert_array_equal(tensors[f"{name}.lora_A.weight"], ours[f"{lora}/a"][2].T)
@@ -115,8 +103,8 @@ def test_what_is_read_is_what_was_written(tmp_path, use_rslora, drawn):
     other = drawn(_base)
     added = apply_lora(other, found.config, nnx.Rngs(5))
     assert added == ["decoder/layers/mlp/down_proj", "vision/layers/mlp/fc2"]
-    trained, ours = adapter_parameters(other, found), _parameters(model)
-    assert trained.keys() == ours.keys() - _parameters(drawn(_base)).keys()
+    trained, ours = adapter_parameters(other, found), arrays(model)
+    assert trained.keys() == ours.keys() - arrays(drawn(_base)).keys()
     for path, array in trained.items():
         # Rows are stored whole: the difference comes back to rounding.
         np.testing.assert_allclose(array, ours[path], atol=1e-6 if "loc" in path else 0)
@@ -158,7 +146,7 @@ def test_a_projector_that_was_trained_whole_goes_along(tmp_path, projector, draw
     save_peft(tmp_path / "with", model, with_projector=True)
     stated = json.loads((tmp_path / "with/adapter_config.json").read_text())
     assert stated["modules_to_save"] == ["multi_modal_projector"]
-    found, ours = read_peft(tmp_path / "with", sizes), _parameters(model)
+    found, ours = read_peft(tmp_path / "with", sizes), arrays(model)
     saved = [path for path in found.arrays if "/lora/" not in path]
     assert sorted(saved) == sorted(path for path in ours if path.startswith("projector"))
     trained = adapter_parameters(model, found)
@@ -205,17 +193,11 @@ def test_layers_without_an_adapter_stay_without(tmp_path, drawn):
     found = read_peft(part, SIZES)
     query = "decoder/layers/attn/q_proj/lora"
     for name in ("a", "b"):
-        ours = _parameters(model)[f"{query}/{name}"]
+        ours = arrays(model)[f"{query}/{name}"]
         np.testing.assert_array_equal(found.arrays[f"{query}/{name}"][[0, 2]], ours[[0, 2]])
         assert not found.arrays[f"{query}/{name}"][1].any()
 
-    graphdef, state = nnx.split(model)
-    flat = nnx.to_flat_state(state)
-    set_to = [
-        (path, leaf.replace(found.arrays.get("/".join(map(str, path)), leaf.get_value())))
-        for path, leaf in flat
-    ]
-    ours = nnx.merge(graphdef, nnx.from_flat_state(set_to))
+    ours = with_arrays(model, found.arrays)
     save_peft(tmp_path / "again", ours)
     kept, again = (load_file(d / "adapter_model.safetensors") for d in (part, tmp_path / "again"))
     assert kept.keys() == again.keys()
@@ -233,178 +215,64 @@ def test_layers_without_an_adapter_stay_without(tmp_path, drawn):
     assert not np.any(gradient["lora"]["a"][...]) and not np.any(gradient["lora"]["b"][...])
 
 
-_TARGETS = ["q_proj", "v_proj", "fc1", "linear"]
 _QUERY = f"{_NAMES}.language_model.layers.1.self_attn.q_proj"
 
 
-@pytest.mark.parametrize(
-    ("stated", "edit", "said"),
-    [
-        ({"peft_type": "IA3"}, None, "peft_type is 'IA3', expected 'LORA'"),
-        ({"r": None}, None, "r is None, expected a whole number"),
-        ({"r": True}, None, "r is True, expected a whole number"),
-        ({"r": 10**300}, None, "r is 1000.*, expected a whole number"),
-        ({"r": -1}, None, "r is -1, expected a whole number"),
-        ({"lora_alpha": float("nan")}, None, "lora_alpha is nan, expected a number"),
-        ({"lora_dropout": 1}, None, "lora_dropout is 1, expected"),
-        ({"use_dora": "yes"}, None, "use_dora is 'yes', expected True or False"),
-        ({"init_lora_weights": "pissa"}, None, "init_lora_weights is 'pissa', expected"),
-        ({"use_kron": True}, None, "the key 'use_kron' is not known here; .* remove it"),
-        ({"rank_pattern": {"(l|l)(a|a)(n|n)+x": 1}}, None, "pattern .* cannot be used"),
-        ({"rank_pattern": {"fc1": "3"}}, None, "rank_pattern of 'fc1' is '3'"),
-        ({"alpha_pattern": {"layers.1.self_attn.q_proj": 9}}, None, "than the same map of other"),
-        ({"alpha_pattern": {"layers.0.self_attn.q_proj": 9}}, None, "than the same map of other"),
-        ({"trainable_token_indices": ["a", 1]}, None, "trains 2 rows of the embedding"),
-        ({"lora_dropout": [0]}, None, r"lora_dropout is \[0\], expected 0 or None or a number"),
-        ({"alpha_pattern": 2}, None, "alpha_pattern is 2, expected an object"),
-        ({"rank_pattern": {"x(": 1}}, None, r"pattern 'x\(' in rank_pattern cannot be used"),
-        ({"trainable_token_indices": {}}, None, "trains 0 rows of the embedding"),
-        (
-            {},
-            lambda t: [t.pop(key) for key in list(t) if "trainable_tokens" in key],
-            "names trained rows, and .*adapter_model.safetensors has none",
-        ),
-        ({"lora_alpha": "6"}, None, "lora_alpha is '6', expected a number"),
-        ({"bias": "all"}, None, "bias is 'all'"),
-        ({"modules_to_save": ["lm_head"]}, None, r"modules_to_save is \['lm_head'\]; only \["),
-        ({"modules_to_save": "all"}, None, "modules_to_save is 'all'; only"),
-        (
-            {"modules_to_save": ["multi_modal_projector"]},
-            None,
-            r"base_model\.model\.model\.multi_modal_projector\.linear\.weight has shape None",
-        ),
-        (
-            {"rank_pattern": {}},
-            None,
-            r"fc1's lora_A\.weight has shape \(3, 8\), expected \(2, 8\) for rank 2",
-        ),
-        ({"trainable_token_indices": [1, 2]}, None, "trains 2 rows of the embedding"),
-        (
-            {},
-            lambda t: t.pop(f"{_QUERY}.lora_A.weight"),
-            rf"{_QUERY}\.lora_A\.weight is not there, and other parts of the same adapter are",
-        ),
-        ({}, lambda t: t.pop(f"{_QUERY}.lora_magnitude_vector"), r"lora_magnitude_vector is not"),
-        (
-            {},
-            lambda t: [t.pop(key) for key in list(t) if key.startswith(_QUERY)],
-            "2 of 3 layers have decoder/layers/attn/q_proj's magnitude",
-        ),
-        ({"use_dora": False}, None, rf"9 tensors without a place .*{_QUERY[:40]}.*magnitude"),
-        (
-            {"alpha_pattern": {"qkv_proj": 9}},
-            None,
-            "alpha_pattern has 'qkv_proj', which matches no",
-        ),
-        ({"rank_pattern": {"layers.7.mlp.up_proj": 9}}, None, "which matches no linear map of"),
-        *(
-            ({"init_lora_weights": kind}, None, f"init_lora_weights is '{kind}', expected")
-            for kind in ("pissa_niter_16", "olora", "corda", "loftq", "lora_ga", "mica")
-        ),
-        ({"lora_bias": True}, None, "lora_bias is True"),
-        ({"fan_in_fan_out": True}, None, "fan_in_fan_out is True"),
-        ({"layer_replication": [[0, 2]]}, None, "layer_replication is"),
-        ({"bias": "lora_only"}, None, "bias is 'lora_only'"),
-        ({"init_lora_weights": "of_2027"}, None, "init_lora_weights is 'of_2027', expected"),
-        ({"init_lora_weights": "kasa"}, None, "init_lora_weights is 'kasa', expected"),
-        ({"use_qalora": True}, None, "use_qalora is True"),
-        ({"use_rslora": 1}, None, "use_rslora is 1, expected True or False or None"),
-        ({"alora_invocation_tokens": [1]}, None, r"alora_invocation_tokens is \[1\]"),
-        *(
-            ({f"{key}": {"num_groups": 2}}, None, f"{key} is ")
-            for key in (
-                *("use_bdlora", "arrow_config", "kasa_config", "monteclora_config"),
-                *("velora_config", "megatron_config"),
-            )
-        ),
-        ({"of_peft_1": None}, None, "the key 'of_peft_1' is not known here"),
-        (
-            {"modules_to_save": ["embed_tokens"]},
-            None,
-            r"modules_to_save is \['embed_tokens'\]; only",
-        ),
-        (
-            {"trainable_token_indices": {"lm_head": list(range(6, 1030))}},
-            None,
-            r"trainable_token_indices names \['lm_head'\], expected 'embed_tokens' alone",
-        ),
-        (
-            {"rank_pattern": {"fc1": 2, ".*": 3}},
-            None,
-            "pattern '\\.\\*' in rank_pattern cannot be used",
-        ),
-        # The first that matches counts.
-        ({"rank_pattern": {"fc1": 3, "v_proj": 2, "self_attn.v_proj": 4}}, None, None),
-        ({"rank_pattern": {"fc1": 3, "self_attn.v_proj": 4, "v_proj": 2}}, None, "for rank 4"),
-        ({"target_modules": _TARGETS}, None, None),
-        ({"target_modules": _TARGETS[1:]}, None, "give no adapter to .*self_attn.q_proj, and the"),
-        ({"target_modules": ["proj", *_TARGETS[1:]]}, None, "give no adapter to .*q_proj"),
-        ({"target_modules": None}, None, "give no adapter to"),
-        ({"target_modules": [1]}, None, r"target_modules is \[1\], expected names of modules"),
-        ({"exclude_modules": ["vision_tower"]}, None, None),  # which is no linear map
-        ({"exclude_modules": ["mlp.fc1"]}, None, "give no adapter to .*mlp.fc1, and the weights"),
-        (
-            {"exclude_modules": ["language_model.model.layers.1.self_attn.q_proj"]},
-            None,
-            r"give no adapter to .*layers\.1\.self_attn\.q_proj",
-        ),
-        (
-            {"target_modules": _TARGETS, "layers_to_transform": [0, 1, 2]},
-            None,
-            r"give no adapter to .*multi_modal_projector\.linear",  # in no layer
-        ),
-        (
-            {
-                "target_modules": [*_TARGETS, "model.multi_modal_projector.linear"],
-                "layers_to_transform": [0, 1, 2],
-            },
-            None,
-            None,
-        ),
-        (
-            {
-                "target_modules": [*_TARGETS, "model.multi_modal_projector.linear"],
-                "layers_to_transform": [0, 1],
-            },
-            None,
-            r"give no adapter to .*layers\.2\.self_attn\.q_proj",
-        ),
-        (
-            {
-                "target_modules": [*_TARGETS, "model.multi_modal_projector.linear"],
-                "layers_to_transform": [0, 1, 2],
-                "layers_pattern": "language_model.layers",
-            },
-            None,
-            r"give no adapter to model\.vision_tower\.encoder\.layers\.0\.mlp\.fc1",
-        ),
-        ({"layers_to_transform": 1}, None, "layers_to_transform is 1, expected numbers of layers"),
-        ({"layers_to_transform": ["1"]}, None, r"layers_to_transform is \['1'\], expected"),
-        ({"target_parameters": ["mlp.weight"]}, None, "target_parameters is"),
-        (
-            {},
-            lambda t: t.update({f"{_QUERY}.lora_A.weight": np.zeros((4, 8), np.float32)}),
-            r"lora_A\.weight has shape \(4, 8\), expected \(2, 8\)",
-        ),
-        (
-            {},
-            lambda t: t.update({f"{_NAMES}.lm_head.lora_A.weight": np.zeros((2, 8), np.float32)}),
-            # By the file's name.
-            rf"1 tensors without a place in this model \({_NAMES}\.lm_head\.lora_A\.weight\)",
-        ),
-    ],
-)
-def test_adapters_that_do_not_fit_are_refused(saved, tmp_path, stated, edit, said):
+def _without(part):
+    return lambda tensors: [tensors.pop(key) for key in list(tensors) if part in key]
+
+
+def _with(name, *shape):
+    return lambda tensors: tensors.update({name: np.zeros(shape, np.float32)})
+
+
+_DAMAGED = [
+    ({"r": 10**300}, None, "r is 1000.*, expected a whole number"),
+    (
+        {"trainable_token_indices": {"lm_head": list(range(6, 1030))}},
+        None,
+        r"trainable_token_indices names \['lm_head'\], expected 'embed_tokens' alone",
+    ),
+    (
+        {},
+        _without("trainable_tokens"),
+        "names trained rows, and .*adapter_model.safetensors has none",
+    ),
+    (
+        {},
+        _without(f"{_QUERY}.lora_A.weight"),
+        rf"{_QUERY}\.lora_A\.weight is not there, and other parts of the same adapter are",
+    ),
+    ({}, _without(f"{_QUERY}.lora_magnitude_vector"), r"lora_magnitude_vector is not"),
+    ({}, _without(_QUERY), "2 of 3 layers have decoder/layers/attn/q_proj's magnitude"),
+    (
+        {},
+        _with(f"{_QUERY}.lora_A.weight", 4, 8),
+        r"lora_A\.weight has shape \(4, 8\), expected \(2, 8\)",
+    ),
+    # By the file's name.
+    (
+        {},
+        _with(f"{_NAMES}.lm_head.lora_A.weight", 2, 8),
+        rf"1 tensors without a place in this model \({_NAMES}\.lm_head\.lora_A\.weight\)",
+    ),
+]
+
+
+def test_adapters_that_do_not_fit_are_refused(saved, tmp_path, subtests):
     """Those that do, beside the ones that are nearly so, have nothing said of them."""
-    if said is None:
-        found, as_saved = (
-            read_peft(folder, SIZES).arrays for folder in (_copy(saved, tmp_path, stated), saved[0])
-        )
-        assert found.keys() == as_saved.keys()
-        return
-    with pytest.raises(UserError, match=said) as caught:
-        read_peft(_copy(saved, tmp_path, stated, edit), SIZES)
-    assert "\n" not in str(caught.value)
+    lines = Path(__file__).with_name("refused_adapters.jsonl").read_text().splitlines()
+    rows = [(stated, None, said) for stated, said in map(json.loads, lines)]
+    as_saved = read_peft(saved[0], SIZES).arrays.keys()
+    for stated, edit, said in [*rows, *_DAMAGED]:
+        folder = _copy(saved, tmp_path, stated, edit)
+        with subtests.test(said, stated=stated):
+            if said is None:
+                assert read_peft(folder, SIZES).arrays.keys() == as_saved
+                continue
+            with pytest.raises(UserError, match=said) as caught:
+                read_peft(folder, SIZES)
+            assert "\n" not in str(caught.value)
 
 
 def test_a_pickle_and_a_model_without_adapters_are_refused(saved, tmp_path, drawn):

@@ -9,8 +9,7 @@ from transformers import AutoConfig
 
 from cxrjax.errors import UserError
 from cxrjax.models import hf_config
-from cxrjax.models.hf_config import complete_config
-from cxrjax.models.hf_layout import vlm_config
+from tests.models.sizes import sizes_of
 from tests.random_configs import draw_config
 
 WHOLE = ("paligemma", "gemma3", "gemma3_text")
@@ -25,7 +24,7 @@ def written(kind, seed=0):
 
 
 def sizes(config):
-    return vlm_config(complete_config(copy.deepcopy(config), "config.json"), "config.json", 100)
+    return sizes_of(config, 100)
 
 
 def sizes_by_transformers(config):

@@ -5,115 +5,31 @@ Made once a session: importing torch and transformers takes longer than all else
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
+from safetensors.numpy import load_file
 
 from cxrjax.models import VLM
 from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
+from cxrjax.models.peft import LOC_DELTA, save_peft
 from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGE, IMAGENET_MEAN, IMAGENET_STD
 from cxrjax.models.siglip import cut_tiles
 from tests.parity.their_masks import as_it_generates
-from tests.random_configs import KINDS, NO_LOC, SIZE, VOCAB, draw_config
+from tests.random_configs import KINDS, NO_LOC, SIZE, draw_config
 
 BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
 
-_VISION = {
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "image_size": SIZE,
-    "patch_size": 6,
-    "projection_dim": 18,
-    "vision_use_head": False,
-}
-_TEXT = {
-    "hidden_size": 18,
-    "intermediate_size": 37,
-    "num_attention_heads": 3,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "vocab_size": VOCAB,
-}
-_GROUPED = {"num_attention_heads": 6, "num_key_value_heads": 3, "query_pre_attn_scalar": 5}
-# Windows smaller than any of the sequences below.
-_GEMMA2 = _TEXT | _GROUPED | {"num_hidden_layers": 3, "sliding_window": 9}
-_GEMMA3 = _TEXT | _GROUPED | {"num_hidden_layers": 7, "sliding_window": 6}
-_LLAMA = _TEXT | {"num_attention_heads": 6, "num_key_value_heads": 3, "num_hidden_layers": 3}
-_LLAMA |= {"hidden_size": 48, "rms_norm_eps": 1e-5}
-_QWEN = {key: value for key, value in _LLAMA.items() if key != "head_dim"} | {
-    "rope_parameters": {"rope_type": "default", "mrope_section": [1, 2, 1], "rope_theta": 1e4},
-}
-# Windows of 3 x 3 tokens on an image of 4 x 4: one whole, three that reach over the edge.
-_QWEN_VISION = {
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "depth": 4,
-    "num_heads": 3,
-    "patch_size": 3,
-    "window_size": 18,
-    "fullatt_block_indexes": [1, 3],
-    "out_hidden_size": _QWEN["hidden_size"],
-}
-_QWEN3 = _LLAMA | {
-    "hidden_size": 30,
-    "rope_parameters": {"rope_type": "default", "mrope_section": [2, 1, 1], "rope_theta": 1e4},
-}
-_QWEN3_VISION = {
-    key: value
-    for key, value in _QWEN_VISION.items()
-    if key not in ("window_size", "fullatt_block_indexes")
-} | {"out_hidden_size": 30, "num_position_embeddings": 49, "deepstack_visual_indexes": [0, 2]}
-# Two periods; windows smaller than an image's tokens, heads of two sizes.
-_GEMMA4 = {key: value for key, value in _GEMMA3.items() if key != "query_pre_attn_scalar"} | {
-    "num_hidden_layers": 6,
-    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
-    "global_head_dim": 12,
-    "num_global_key_value_heads": 2,
-    "attention_k_eq_v": True,
-    "use_bidirectional_attention": "vision",
-    "final_logit_softcapping": 5.0,
-    "hidden_size_per_layer_input": 0,
-}
-# Of the small sizes.
-_GEMMA4_SMALL = _GEMMA4 | {
-    "attention_k_eq_v": False,
-    "use_bidirectional_attention": None,
-    "hidden_size_per_layer_input": 5,
-    "vocab_size_per_layer_input": VOCAB,
-    "num_kv_shared_layers": 3,
-    "use_double_wide_mlp": True,
-}
-# Of the 12B, without layers.
-_GEMMA4_PATCHES = {
-    "patch_size": 4,
-    "pooling_kernel_size": 2,
-    "mm_embed_dim": 24,
-    "output_proj_dims": 24,
-    "mm_posemb_size": 20,
-}
-_GEMMA4_VISION = {
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "num_key_value_heads": 3,
-    "head_dim": 8,
-    "patch_size": 4,
-    "pooling_kernel_size": 2,
-    "position_embedding_size": 40,
-    "standardize": True,
-}
-_ROPE = {
-    "full_attention": {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e6},
-    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
-}
+# Windows are smaller than any of the sequences below, Gemma 4's than an image's tokens; Qwen's are
+# of 3 x 3 tokens on an image of 4 x 4: one whole, three that reach over the edge.
+MODELS = json.loads(Path(__file__).with_name("small_models.json").read_text())
 
 
 def _random_hf(kind):
@@ -121,79 +37,8 @@ def _random_hf(kind):
     import transformers as t
 
     torch.manual_seed(KINDS.index(kind))
-    if kind == "gemma3_text":
-        model = t.Gemma3ForCausalLM(t.Gemma3TextConfig(**_GEMMA3))
-    elif kind == "gemma3":
-        config = t.Gemma3Config(
-            text_config=_GEMMA3 | {"rope_parameters": _ROPE},
-            vision_config=_VISION,
-            mm_tokens_per_image=4,
-            boi_token_index=BEGIN,
-            eoi_token_index=END,
-            image_token_index=IMAGE_ID,
-        )
-        model = t.Gemma3ForConditionalGeneration(config)
-    elif kind in ("gemma4", "gemma4_small"):
-        is_small = kind == "gemma4_small"
-        config = t.Gemma4Config(
-            text_config=_GEMMA4_SMALL if is_small else _GEMMA4,
-            vision_config=_GEMMA4_VISION
-            | {"use_clipped_linears": is_small, "standardize": not is_small},
-            image_token_id=IMAGE_ID,
-        )
-        model = t.Gemma4ForConditionalGeneration(config)
-    elif kind == "gemma4_unified":
-        config = t.Gemma4UnifiedConfig(
-            text_config=_GEMMA4,
-            vision_config=_GEMMA4_PATCHES,
-            audio_config={"audio_embed_dim": 5},
-            image_token_id=IMAGE_ID,
-        )
-        model = t.Gemma4UnifiedForConditionalGeneration(config)
-    elif kind.startswith("llava"):
-        mistral = {"model_type": "mistral", "rope_theta": 1e6, "sliding_window": None}
-        text = _LLAMA | (mistral if kind == "llava_mistral" else {"model_type": "llama"})
-        vision = {key: value for key, value in _VISION.items() if key != "vision_use_head"}
-        config = t.LlavaConfig(
-            text_config=text,
-            vision_config=vision | {"model_type": "clip_vision_model"},
-            image_token_index=IMAGE_ID,
-        )
-        model = t.LlavaForConditionalGeneration(config)
-    elif kind == "qwen":
-        config = t.Qwen2_5_VLConfig(
-            text_config=_QWEN, vision_config=_QWEN_VISION, image_token_id=IMAGE_ID
-        )
-        model = t.Qwen2_5_VLForConditionalGeneration(config)
-    elif kind == "internvl":
-        text = {key: value for key, value in _LLAMA.items() if key != "head_dim"}
-        config = t.InternVLConfig(
-            text_config=text | {"model_type": "qwen2", "rope_theta": 1e6},
-            vision_config={
-                **{key: _VISION[key] for key in list(_VISION)[:6]},
-                "image_size": [SIZE, SIZE],
-                "patch_size": [6, 6],
-                "attention_bias": True,
-            },
-            image_token_id=IMAGE_ID,
-            image_seq_length=4,
-            tie_word_embeddings=False,
-        )
-        model = t.InternVLForConditionalGeneration(config)
-    elif kind == "qwen3":
-        config = t.Qwen3VLConfig(
-            text_config=_QWEN3, vision_config=_QWEN3_VISION, image_token_id=IMAGE_ID
-        )
-        model = t.Qwen3VLForConditionalGeneration(config)
-    else:
-        text = _GEMMA2 | {"model_type": "gemma2"}
-        if kind == "paligemma":
-            text = _TEXT | {"model_type": "gemma", "num_hidden_layers": 2}
-        config = t.PaliGemmaConfig(
-            text_config=text, vision_config=_VISION, projection_dim=18, image_token_index=IMAGE_ID
-        )
-        model = t.PaliGemmaForConditionalGeneration(config)
-    return _moved(model)
+    made = MODELS[kind]
+    return _moved(getattr(t, made["model"])(getattr(t, made["config"])(**made["settings"])))
 
 
 def _moved(model):
@@ -362,6 +207,51 @@ def _pair(kind, hf, directory):
         config = dataclasses.replace(config, vision=vision)
     arrays = read_parameters(open_checkpoint(directory), config)
     return Pair(kind, hf, directory, make_model(config, arrays), front)
+
+
+def copied(model):
+    return nnx.merge(*nnx.split(model))
+
+
+def with_loc(questions):
+    """Questions that use some <loc> tokens on both sides."""
+    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
+        prefix[-1] = LOC + 7 * row
+        answer[0] = answer[-1] = 300 + row
+    return questions
+
+
+@nnx.jit
+def _compute(graphdef, trainable, frozen, given, context):
+    """The mean loss of the answers' tokens, their logits, and gradients of the adapters."""
+
+    def loss(trainable):
+        model = nnx.merge(graphdef, trainable, frozen)
+        logits = model.logits(model(*given, context_tokens=context))
+        logprobs = jax.nn.log_softmax(logits)
+        chosen = jnp.take_along_axis(logprobs, given[3][..., None], axis=-1)[..., 0]
+        return -jnp.sum(chosen * given[4]) / jnp.sum(given[4]), logits
+
+    (loss, logits), gradients = jax.value_and_grad(loss, has_aux=True)(trainable)
+    return loss, logits, gradients
+
+
+def logits_and_gradients(parts, given, context, directory):
+    """`_compute`, with the gradients under PEFT's names, and of added rows under `LOC_DELTA`."""
+    loss, logits, gradients = _compute(*parts, given, context)
+    model = nnx.merge(parts[0], gradients, parts[2])
+    delta = model.decoder.embedder.loc_delta
+    model.decoder.embedder.loc_delta = None
+    save_peft(directory, model)
+    named = load_file(directory / "adapter_model.safetensors")
+    return loss, logits, named | ({} if delta is None else {LOC_DELTA: np.asarray(delta[...])})
+
+
+def check_same_adapter(first, back):
+    first, back = (load_file(folder / "adapter_model.safetensors") for folder in (first, back))
+    assert back.keys() == first.keys()
+    for name in first:
+        np.testing.assert_allclose(back[name], first[name], atol=1e-6)
 
 
 @pytest.fixture(scope="session")
