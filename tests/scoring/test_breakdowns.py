@@ -11,71 +11,38 @@ from sklearn.metrics import brier_score_loss
 
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
-from cxrjax.papers.vindr_cxr_vqa.truth import read_references
-from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import Answers
 from cxrjax.scoring.figures import age_band, boxes_band, break_down, joined_columns
-from cxrjax.scoring.predictions import parse_prediction
-from cxrjax.scoring.scores import ScoreOptions
 from cxrjax.scoring.text_tables import grid, split_rows
-
-OPTIONS = ScoreOptions("exact", bootstrap=Bootstrap(resamples=50))
+from tests.scoring import made
 
 
 def _records(images=24):
     """A class there on two images of three; seen from the front and the side, of old and young."""
-    records = []
-    for i in range(images):
-        there = i % 3 != 0
-        records.append(
-            QARecord.model_validate(
-                {
-                    "dataset": "synthetic",
-                    "split": "validation",
-                    "patient_id": f"p{i // 2}",
-                    "image_id": f"i{i}",
-                    "image_path": f"i{i}.png",
-                    "image_hw": (100, 200),
-                    "view": "LATERAL" if i % 4 == 1 else "PA",
-                    "sex": "FM"[i % 2] if i < 20 else None,
-                    "age": 5 * i,
-                    "difficulty": ("Easy", "Hard")[i % 2],
-                    "question_id": f"q{i}",
-                    "question": "Is there ILD?",
-                    "question_type": "Is_there",
-                    "variables": {"finding": "ILD"},
-                    "answers": [
-                        {
-                            "text": "Yes." if there else "No.",
-                            "labels": ["ILD"],
-                            "polarity": "pos" if there else "neg",
-                            "boxes_by_image": {f"i{i}": [[20, 10, 100, 50]]} if there else {},
-                        }
-                    ],
-                }
-            )
+    return [
+        made.record_of(
+            f"i{i}",
+            boxes=[made.BOX] if i % 3 else [],
+            patient_id=f"p{i // 2}",
+            view="LATERAL" if i % 4 == 1 else "PA",
+            sex="FM"[i % 2] if i < 20 else None,
+            age=5 * i,
+            difficulty=("Easy", "Hard")[i % 2],
         )
-    return records
+        for i in range(images)
+    ]
 
 
 def _lines(records):
     """Right on the frontal images; sure of it where it is."""
     for record in records:
         right = record.view == "PA"
-        there = bool(record.boxes)
-        yes = there if right else not there
-        yield {
-            "question_id": record.question_id,
-            "text": "Yes, ILD." if yes else "No ILD.",
-            "boxes": [[0.1, 0.1, 0.5, 0.5]] if yes else [],
-            "answer_logprob": math.log(0.9 if right else 0.3),
-        }
+        yes = bool(record.boxes) == right
+        boxes, sure = [made.FRACTIONS] if yes else [], math.log(0.9 if right else 0.3)
+        yield made.line_of(record, "Yes, ILD." if yes else "No ILD.", boxes, answer_logprob=sure)
 
 
 def _score(records, lines):
-    references = read_references(records, "exact", "r.jsonl")
-    predictions = [parse_prediction(line, "p:1") for line in lines]
-    return VINDR_CXR_VQA.score(references, {"s": Answers(predictions, "s")}, OPTIONS)
+    return made.scores_of(records, lines, bootstrap=Bootstrap(resamples=50))
 
 
 def test_every_cell_is_the_figure_of_its_images_alone():
@@ -177,20 +144,12 @@ def test_answers_without_a_probability_stay_out():
     assert _score(records, lines).figures["s"]["strict"]["calibration/ece"].n == 12
 
 
-@pytest.mark.parametrize(
-    ("age", "band"),
-    [
-        (None, None),
-        (0, "00-19"),
-        (19.9, "00-19"),
-        (20, "20-39"),
-        (79, "60-79"),
-        (80, "80 and more"),
-        (102, "80 and more"),
-    ],
-)
-def test_age_bands(age, band):
-    assert age_band(age) == band
+BANDS = {0: "00-19", 19.9: "00-19", 20: "20-39", 79: "60-79", 80: "80 and more", 102: "80 and more"}
+
+
+def test_age_bands():
+    assert age_band(None) is None
+    assert {age: age_band(age) for age in BANDS} == BANDS
 
 
 @given(st.integers(0, 40))
@@ -202,10 +161,8 @@ def test_boxes_bands_cover_every_number(boxes):
 
 def test_images_and_questions_are_one_list_of_units():
     joined = joined_columns({"boxes": np.array([1.0, 2])}, {"right": np.array([1.0, 0, 1])})
-    assert {name: column.tolist() for name, column in joined.items()} == {
-        "boxes": [1, 2, 0, 0, 0],
-        "right": [0, 0, 1, 0, 1],
-    }
+    columns = {name: column.tolist() for name, column in joined.items()}
+    assert columns == {"boxes": [1, 2, 0, 0, 0], "right": [0, 0, 1, 0, 1]}
     assert len(joined) == 2
 
 
@@ -219,10 +176,5 @@ def test_rows_that_are_asked_for_and_not_there_are_undefined():
 def test_a_name_that_ends_lines_or_cells_stays_within_its_cell():
     names = ["a\n| b |", "\u2028", "c|d", "e\r\nf", ""]
     table = grid([["name", "n"], *([name, "1"] for name in names)])
-    assert [row[0] for row in split_rows(table.splitlines())[1:]] == [
-        "a | b |",
-        "",
-        "c|d",
-        "e f",
-        "",
-    ]
+    cells = [row[0] for row in split_rows(table.splitlines())[1:]]
+    assert cells == ["a | b |", "", "c|d", "e f", ""]

@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 
 from cxrjax.codecs import CODECS
-from cxrjax.records import Answer, QARecord
+from cxrjax.records import Answer
 from cxrjax.scoring.free_text import read_sentences, reference_text
 from cxrjax.scoring.predictions import Prediction
+from tests.scoring import made
 
 A, B = "<loc_10_10_20_20>", "<loc_50_50_90_90>"
 FIRST, SECOND = [0.1, 0.1, 0.2, 0.2], [0.5, 0.5, 0.9, 0.9]
@@ -85,29 +86,19 @@ def test_a_text_of_a_million_characters_takes_seconds(piece):
 
 
 def test_references_are_their_main_answers():
-    record = QARecord(
-        dataset="cxr_qba",
-        split="test",
-        image_id="i",
-        image_path="i.png",
-        image_hw=(100, 100),
-        question_id="q",
-        question="?",
-        question_type="A00",
-        answers=[
-            Answer(text="No effusion."),
-            Answer(text="A nodule. It is round.", boxes_by_image={"i": [[10, 10, 20, 20]]}),
-            Answer(text="Elsewhere.", boxes_by_image={"j": [[10, 10, 20, 20]]}),
-            Answer(text="Further.", answer_type="details"),
-        ],
-    )
-    found = reference_text(record)
-    assert [sentence.text for sentence in found.sentences] == [
-        "No effusion.",
-        "A nodule.",
-        "It is round.",
-        "Elsewhere.",
+    answers = [
+        Answer(text="No effusion."),
+        Answer(text="A nodule. It is round.", boxes_by_image={"i": [[10, 10, 20, 20]]}),
+        Answer(text="Elsewhere.", boxes_by_image={"j": [[10, 10, 20, 20]]}),
+        Answer(text="Further.", answer_type="details"),
     ]
-    assert [len(sentence.boxes) for sentence in found.sentences] == [0, 1, 1, 0]
+    record = made.record_of("i", answers=answers, image_hw=(100, 100))
+    found = reference_text(record)
+    assert [(sentence.text, len(sentence.boxes)) for sentence in found.sentences] == [
+        ("No effusion.", 0),
+        ("A nodule.", 1),
+        ("It is round.", 1),
+        ("Elsewhere.", 0),
+    ]
     assert found.sentences[1].boxes.tolist() == [FIRST]
     assert found.text == "No effusion. A nodule. It is round. Elsewhere."

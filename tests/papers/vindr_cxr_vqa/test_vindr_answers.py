@@ -3,8 +3,6 @@
 import json
 
 import pytest
-
-from cxrjax.errors import UserError
 from tests.papers.vindr_cxr_vqa.scored import (
     BOX,
     FRACTIONS,
@@ -14,6 +12,8 @@ from tests.papers.vindr_cxr_vqa.scored import (
     score_lines,
     values_of,
 )
+
+from cxrjax.errors import UserError
 
 
 def test_class_of_a_box():

@@ -6,14 +6,6 @@ import random
 import numpy as np
 import pytest
 from sklearn import metrics as sklearn_metrics
-
-from cxrjax.errors import UserError
-from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
-from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
-from cxrjax.papers.vindr_cxr_vqa.truth import union
-from cxrjax.scoring.predictions import parse_prediction
-from cxrjax.scoring.scores import ScoreOptions
 from tests.papers.vindr_cxr_vqa.scored import (
     BOX,
     FEW,
@@ -28,6 +20,14 @@ from tests.papers.vindr_cxr_vqa.scored import (
     score_systems,
     values_of,
 )
+
+from cxrjax.errors import UserError
+from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
+from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
+from cxrjax.papers.vindr_cxr_vqa.truth import union
+from cxrjax.scoring.predictions import parse_prediction
+from cxrjax.scoring.scores import ScoreOptions
 
 
 def _perfect(records):
