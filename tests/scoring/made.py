@@ -1,6 +1,8 @@
 """Questions, answers, figures of both, and the command's flags and files; all made up."""
 
 import json
+import tomllib
+from pathlib import Path
 
 from cxrjax import score
 from cxrjax.metrics.bootstrap import Bootstrap
@@ -10,7 +12,7 @@ from cxrjax.scoring.benchmark import Answers
 from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.scores import ScoreOptions
 
-FEW = Bootstrap(resamples=20)
+NO, FEW = Bootstrap(resamples=0), Bootstrap(resamples=20)
 HEIGHT, WIDTH = 100, 200
 BOX, OTHER = [20.0, 10.0, 100.0, 50.0], [120.0, 60.0, 180.0, 90.0]
 FRACTIONS, OTHER_FRACTIONS = [0.1, 0.1, 0.5, 0.5], [0.6, 0.6, 0.9, 0.9]
@@ -63,8 +65,8 @@ def score_systems(records, systems, options, benchmark=VINDR_CXR_VQA):
     return benchmark.score(references, answers, options)
 
 
-def scores_of(records, lines, codec=None, gt_mode="exact", bootstrap=FEW, benchmark=VINDR_CXR_VQA):
-    """Scores of one system, "s"."""
+def scores_of(records, lines, codec=None, gt_mode="exact", bootstrap=NO, benchmark=VINDR_CXR_VQA):
+    """Scores of one system, "s", without intervals unless a bootstrap is given."""
     options = ScoreOptions(gt_mode, codec, bootstrap=bootstrap)
     return score_systems(records, {"s": predictions_of(lines)}, options, benchmark)
 
@@ -87,16 +89,25 @@ def read_lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+def cases_of(test_file):
+    """Tables of cases that stand in cases.toml beside a file of tests."""
+    return tomllib.loads(Path(test_file).with_name("cases.toml").read_text(encoding="utf-8"))
+
+
 def read_json(*path):
     return json.loads(path[0].joinpath(*path[1:]).read_text())
 
 
 def flags_of(folder, *systems, benchmark="vindr_cxr_vqa", out="out", **more):
-    """Flags of the command: `folder`'s records.jsonl against the lines of <system>.jsonl."""
+    """Flags of the command: `folder`'s records.jsonl against the lines of <system>.jsonl.
+
+    As quick as can be, without intervals and floors, unless `more` says otherwise.
+    """
     named = {"benchmark": benchmark, "references": folder / "records.jsonl", "out": folder / out}
-    named |= {"resamples": 20, "floors": "never"} | more
+    named |= {"resamples": 0, "floors": "never"} | more
     predictions = [f"--predictions={folder / system}.jsonl" for system in systems]
-    return [*(f"--{name}={value}" for name, value in named.items()), *predictions]
+    words = [f"--{name}" if value is True else f"--{name}={value}" for name, value in named.items()]
+    return [*words, *predictions]
 
 
 def run_score(folder, *systems, out="out", **more):

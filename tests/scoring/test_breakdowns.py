@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss
 
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure
+from cxrjax.metrics.bootstrap import Estimate, Figure
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.scoring.figures import age_band, boxes_band, break_down, joined_columns
 from cxrjax.scoring.text_tables import grid, split_rows
@@ -41,13 +41,9 @@ def _lines(records):
         yield made.line_of(record, "Yes, ILD." if yes else "No ILD.", boxes, answer_logprob=sure)
 
 
-def _score(records, lines):
-    return made.scores_of(records, lines, bootstrap=Bootstrap(resamples=50))
-
-
 def test_every_cell_is_the_figure_of_its_images_alone():
     records = _records()
-    strict = _score(records, _lines(records)).figures["s"]["strict"]
+    strict = made.scores_of(records, _lines(records)).figures["s"]["strict"]
     for attribute, of in (
         ("view", lambda r: r.view),
         ("sex", lambda r: r.sex),
@@ -59,7 +55,7 @@ def test_every_cell_is_the_figure_of_its_images_alone():
         assert named == values
         for value in values:
             group = [record for record in records if of(record) == value]
-            alone = _score(group, _lines(group)).figures["s"]["strict"]
+            alone = made.scores_of(group, _lines(group)).figures["s"]["strict"]
             cells = [key for key in strict if key.startswith(f"by_{attribute}/")]
             for key in (key for key in cells if key.endswith(f"/{value}")):
                 metric = key.removeprefix(f"by_{attribute}/").removesuffix(f"/{value}")
@@ -75,7 +71,7 @@ def test_every_cell_is_the_figure_of_its_images_alone():
 
 def test_small_cells_are_marked():
     records = _records()
-    scores = _score(records, _lines(records))
+    scores = made.scores_of(records, _lines(records))
     text = VINDR_CXR_VQA.markdown(scores)
     assert "## By view (strict" in text
     rows = [row for row in VINDR_CXR_VQA.rows(scores) if row["table"] == "by_view"]
@@ -89,7 +85,7 @@ def test_small_cells_are_marked():
 
 def test_attributes_that_nothing_has_give_no_table():
     records = [r.model_copy(update={"view": None, "sex": None, "age": None}) for r in _records(6)]
-    text = VINDR_CXR_VQA.markdown(_score(records, _lines(records)))
+    text = VINDR_CXR_VQA.markdown(made.scores_of(records, _lines(records)))
     assert "By sex" not in text
     assert "By number of true boxes" in text
 
@@ -97,7 +93,7 @@ def test_attributes_that_nothing_has_give_no_table():
 def test_how_sure_answers_are_is_held_against_whether_they_are_right():
     records = _records()
     lines = list(_lines(records))
-    scores = _score(records, lines)
+    scores = made.scores_of(records, lines)
     strict = scores.figures["s"]["strict"]
     right = [record.view == "PA" for record in records]
     sure = [math.exp(line["answer_logprob"]) for line in lines]
@@ -111,7 +107,7 @@ def test_how_sure_answers_are_is_held_against_whether_they_are_right():
     assert {"reliability", "risk_coverage"} <= scores.curves["s"].keys()
     for line in lines:
         del line["answer_logprob"]
-    silent = _score(records, lines)
+    silent = made.scores_of(records, lines)
     assert silent.figures["s"]["strict"]["calibration/ece"] == Estimate(None, None, None, 0)
     assert not {"reliability", "risk_coverage"} & silent.curves["s"].keys()
 
@@ -125,7 +121,7 @@ def test_how_sure_boxes_are_is_held_against_how_well_they_lie():
             line["boxes"] = [[0.1 + shift, 0.1, 0.5 + shift, 0.5]]
             line["box_scores"] = [1 / (1 + shift)]
         lines.append(line)
-    scores = _score(
+    scores = made.scores_of(
         [r for r in records if r.view == "PA"],
         [line for line, r in zip(lines, records, strict=True) if r.view == "PA"],
     )
@@ -141,7 +137,7 @@ def test_answers_without_a_probability_stay_out():
         line if i % 2 else {**line, "answer_logprob": None}
         for i, line in enumerate(_lines(records))
     ]
-    assert _score(records, lines).figures["s"]["strict"]["calibration/ece"].n == 12
+    assert made.scores_of(records, lines).figures["s"]["strict"]["calibration/ece"].n == 12
 
 
 BANDS = {0: "00-19", 19.9: "00-19", 20: "20-39", 79: "60-79", 80: "80 and more", 102: "80 and more"}

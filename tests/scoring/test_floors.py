@@ -100,7 +100,7 @@ def test_nobody_who_does_not_look_gets_above_the_floors(tmp_path):
             "labels": named,
             "box_scores": [1 - 0.1 * n for n in range(len(named))],
         }
-    metrics, floors, tables = _score(tmp_path, _phantoms(300), systems, resamples=0)
+    metrics, floors, tables = _score(tmp_path, _phantoms(300), systems)
     floors = {
         name: named["strict"] for name, named in floors["figures"].items() if name != "one reader"
     }
@@ -129,7 +129,8 @@ def test_who_looks_is_above_them_and_is_not_warned_of(tmp_path):
             "boxes": [[value / SIZE for value in box] for box in record.boxes],
         }
 
-    _, told, tables = _score(tmp_path, _phantoms(40), {"seeing": answer})
+    few = {"resamples": 20, "interval": "percentile"}
+    _, told, tables = _score(tmp_path, _phantoms(16), {"seeing": answer}, **few)
     assert "**Warning" not in tables
     assert "| floor: constant yes | strict |" in tables
     (row,) = (one for one in told["differences"] if one["metric"] == "vqa/balanced_accuracy")
@@ -145,17 +146,17 @@ def test_who_looks_is_above_them_and_is_not_warned_of(tmp_path):
 
 
 def test_the_floors_alone_need_no_predictions(tmp_path):
-    metrics, floors, tables = _score(tmp_path, _phantoms(20), {}, resamples=0)
+    metrics, floors, tables = _score(tmp_path, _phantoms(8), {})
     assert {"constant yes", "constant no", "majority", "prior box", "random"} <= metrics.keys()
     assert floors is None
     assert "| majority | strict |" in tables
     with pytest.raises(UserError, match="nothing to score"):
-        _score(tmp_path, _phantoms(20), {}, floors="never")
+        _score(tmp_path, _phantoms(8), {}, floors="never")
 
 
 def test_without_floors_there_are_none(tmp_path):
     say = {"s": lambda record: {"text": "Yes.", "boxes": []}}
-    _, floors, tables = _score(tmp_path, _phantoms(12), say, resamples=0, floors="never")
+    _, floors, tables = _score(tmp_path, _phantoms(12), say, floors="never")
     assert floors is None and "floor:" not in tables and "Warning" not in tables
 
 
@@ -165,7 +166,7 @@ def test_a_blind_system_is_a_floor_of_the_others(tmp_path):
         return {"text": seen, "boxes": []}
 
     systems = {"seeing": lambda record: {"text": "Yes.", "boxes": []}, "seeing_blind": blind}
-    lines = _score(tmp_path, _phantoms(40), systems)[1]["differences"]
+    lines = _score(tmp_path, _phantoms(16), systems, resamples=2)[1]["differences"]
     assert {line["system"] for line in lines} == {"seeing"}
     (row,) = (line for line in lines if line["metric"] == "vqa/balanced_accuracy")
     assert row["floor"] == "seeing_blind"
@@ -226,7 +227,7 @@ def test_the_easiest_classes_by_question_may_be_others():
 def test_many_questions_have_floors_only_where_they_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr("cxrjax.scoring.benchmark.MOST_FOR_FLOORS", 50)
     say = {"s": lambda record: {"text": "Yes.", "boxes": []}}
-    _, floors, tables = _score(tmp_path, _phantoms(12), say, resamples=0)
+    _, floors, tables = _score(tmp_path, _phantoms(12), say)
     assert floors is None and "--floors=always" in tables
-    _, floors, _ = _score(tmp_path, _phantoms(12), say, resamples=0, floors="always")
+    _, floors, _ = _score(tmp_path, _phantoms(12), say, floors="always")
     assert "constant yes" in floors["figures"]

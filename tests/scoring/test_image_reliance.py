@@ -15,7 +15,7 @@ def _score(folder, **systems):
     for name, texts in systems.items():
         lines = map(made.line_of, RECORDS, texts)
         made.write_lines(folder / f"{name}.jsonl", lines)
-    _, tables = made.run_score(folder, *systems, resamples=200)
+    _, tables = made.run_score(folder, *systems, resamples=50)
     told = folder / "out" / "image_reliance.json"
     rows = made.read_json(told) if told.exists() else []
     return {(row["system"], row["measure"]): row for row in rows}, tables

@@ -1,31 +1,22 @@
 """Counts computed from records, and their comparison with published figures."""
 
-from cxrjax.records import Answer, QARecord
 from cxrjax.records_io.statistics import Published, RecordStatistics, compare
+from tests.scoring import made
 
 
-def _record(number: int, split: str, polarity: str, boxes: int, **fields) -> QARecord:
-    image_id = f"i{number // 2}"
-    shown = {image_id: [[k, 0, k + 1, 1] for k in range(boxes)]} if boxes else {}
-    return QARecord(
-        dataset="synthetic",
-        split=split,
-        image_id=image_id,
-        image_path="x.png",
-        question_id=f"q{number}",
-        question="?",
-        question_type="Where" if number % 2 else "What",
-        answers=[Answer(text="a", labels=["ILD"], polarity=polarity, boxes_by_image=shown)],
-        **fields,
-    )
+def _record(number, boxes, kind, **fields):
+    fields = {"split": "train", "difficulty": "Easy", "gt_finding": "ILD"} | fields
+    shown = [[k, 0, k + 1, 1] for k in range(boxes)]
+    return made.record_of(f"i{number // 2}", number, boxes=shown, kind=kind, **fields)
 
 
 def test_values():
     statistics = RecordStatistics()
+    absent = {"split": "validation", "difficulty": "Medium", "gt_finding": None}
     for record in (
-        _record(0, "train", "pos", 2, difficulty="Easy", gt_finding="ILD", reason="one two three"),
-        _record(1, "train", "pos", 3, difficulty="Easy", gt_finding="ILD", reason="one"),
-        _record(2, "validation", "neg", 0, difficulty="Medium", negative_kind="absent_class"),
+        _record(0, 2, "What", reason="one two three"),
+        _record(1, 3, "Where", reason="one"),
+        _record(2, 0, "What", **absent),
     ):
         statistics.add(record)
     values = statistics.values()

@@ -4,34 +4,14 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
-from cxrjax.records import QARecord
+from tests.scoring import made
+from tests.scoring.made import BOX
 
-BOX = [20.0, 10.0, 100.0, 50.0]
 READERS = {"R1": [{"label": "ILD", "box": BOX}]}
 
 
 def _record(number=0, boxes=(), labels=("ILD",), **fields):
-    answer = {
-        "text": "Yes, ILD.",
-        "labels": list(labels),
-        "polarity": "pos",
-        "boxes_by_image": {"i0": [list(box) for box in boxes]} if boxes else {},
-    }
-    return QARecord.model_validate(
-        {
-            "dataset": "synthetic",
-            "split": "validation",
-            "image_id": "i0",
-            "image_path": "i0.png",
-            "image_hw": (100, 200),
-            "question_id": f"i0-{number}",
-            "question": "Is there ILD?",
-            "question_type": "Is_there",
-            "variables": {"finding": "ILD"},
-            "answers": [answer],
-            **fields,
-        }
-    )
+    return made.record_of("i0", number, boxes=boxes, labels=list(labels), **fields)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +46,7 @@ def test_more_bad_references():
     other = _record(1, [BOX], image_hw=(100, 300))
     with pytest.raises(UserError, match=r"\(100, 200\) and \(100, 300\)"):
         read_references([record, other], "exact", "r.jsonl")
-    several = _record(1, [BOX], ["ILD", "Atelectasis"], variables=None, question_type="What")
+    several = _record(1, [BOX], ["ILD", "Atelectasis"], variables=None, kind="What")
     with pytest.raises(UserError, match="several classes"):
         read_references([several], "exact", "r.jsonl")
 

@@ -14,12 +14,8 @@ from cxrjax import build
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.usable_records import check_records
-from cxrjax.papers.vindr_cxr_vqa.annotation import (
-    CLASSES,
-    NO_FINDING,
-    OTHER_LOCAL_CLASSES,
-    ImageAnnotation,
-)
+from cxrjax.papers.vindr_cxr_vqa import annotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import NO_FINDING
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
 from cxrjax.papers.vindr_cxr_vqa.source import find_source, read_official_test, sample_test300
 from cxrjax.records import read_records
@@ -49,7 +45,10 @@ def physionet(tmp_path) -> Path:
     """The sample in PhysioNet's layout: training and test annotations and image labels."""
     folder = tmp_path / "vindr-cxr"
     images = read_box_table(SAMPLE / "train.csv")
-    boxes, labels = ["x_min", "y_min", "x_max", "y_max"], [*CLASSES, *OTHER_LOCAL_CLASSES, *GLOBAL]
+    boxes, labels = (
+        ["x_min", "y_min", "x_max", "y_max"],
+        [*annotation.CLASSES, *annotation.OTHER_LOCAL_CLASSES, *GLOBAL],
+    )
     annotated: list[dict] = []
     labelled: list[dict] = []
     for image in images:
@@ -182,7 +181,7 @@ def test_official_test_is_a_consensus_of_its_own(physionet):
 
 
 def test_test300_is_a_seeded_sample_whatever_the_order():
-    images = [ImageAnnotation(f"{k:04d}", "", None, [], {}) for k in range(3000)]
+    images = [annotation.ImageAnnotation(f"{k:04d}", "", None, [], {}) for k in range(3000)]
     sample = sample_test300(images, seed=1)
     assert len({image.image_id for image in sample}) == 300
     assert sample_test300(images[::-1], seed=1) == sample

@@ -27,11 +27,9 @@ def read(path):
 
 def test_rows_are_read_in_order_with_ids_of_their_split(folder):
     studies, quality = read(folder)
-    assert [s.image_id for s in studies] == [
-        *(f"vixray-train-{n:05d}" for n in range(5)),
-        "vixray-validation-00000",
-        "vixray-test-00000",
-    ]
+    train = [f"vixray-train-{n:05d}" for n in range(5)]
+    ids = [*train, "vixray-validation-00000", "vixray-test-00000"]
+    assert [s.image_id for s in studies] == ids
     assert studies[3].where == "train-00001-of-00002.parquet row 0"
     assert (studies[0].sex, studies[0].age, studies[0].view) == ("M", 60, "PA")
     assert not quality.entries and quality.examined["rows"] == 7
@@ -191,9 +189,8 @@ def test_a_folder_without_files_and_files_that_are_no_parquet_are_refused(tmp_pa
     path = write(tmp_path / "train.parquet", [row(n) for n in range(4)])
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    with pytest.raises(
-        UserError, match=r"train.parquet: not a whole Parquet file .*fetch it again"
-    ):
+    told = r"train.parquet: not a whole Parquet file .*fetch it again"
+    with pytest.raises(UserError, match=told):
         read(tmp_path)
     # Damage within, the footer whole.
     path.write_bytes(whole[:4] + bytes(2000) + whole[2004:])
