@@ -90,8 +90,17 @@ def read_lines(path):
 
 
 def cases_of(test_file):
-    """Tables of cases that stand in cases.toml beside a file of tests."""
-    return tomllib.loads(Path(test_file).with_name("cases.toml").read_text(encoding="utf-8"))
+    """Tables of cases that stand in cases.toml beside a file of tests; "null" is None there."""
+    text = Path(test_file).with_name("cases.toml").read_text(encoding="utf-8")
+    return {name: _with_none(table) for name, table in tomllib.loads(text).items()}
+
+
+def _with_none(value):
+    if isinstance(value, dict):
+        return {key: _with_none(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_with_none(one) for one in value]
+    return None if value == "null" else value
 
 
 def read_json(*path):

@@ -10,6 +10,8 @@ from cxrjax.scoring import conformal
 from cxrjax.scoring.conformal import AnsweredBoxes, find_margins
 from tests.scoring import made
 
+CASES = made.cases_of(__file__)
+
 TRUTH = np.array([0.1, 0.2, 0.3, 0.8])
 
 
@@ -127,19 +129,7 @@ def test_wider_boxes_hold_the_true_ones(folder, scaled):
         np.testing.assert_allclose(moved, before["boxes"], atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"cover": 1.5}, "--cover=1.5: expected a share"),
-        ({"asked": ["p3", "new"]}, "1 of its patients are asked about too, such as p3"),
-        ({"drop": 1}, "no prediction for q0"),
-        ({"line": {"boxes": None}}, "no boxes of finite numbers"),
-        ({"line": {"margins": []}}, "have margins already"),
-        ({"line": {"box_spreads": [[0.1], "x"]}}, "not four numbers from 0, or null"),
-        ({"line": {"box_spreads": [[-0.1] * 4, None]}}, "not four numbers from 0, or null"),
-        ({"no boxes": 6}, r"6 have no predicted box at all; give --cover of at most 0.77"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), CASES["unusable_margins"])
 def test_what_cannot_be_used_is_refused(folder, change, message):
     folder.lines[0] |= change.get("line", {})
     del folder.lines[: change.get("drop", 0)]

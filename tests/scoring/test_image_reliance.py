@@ -6,6 +6,8 @@ from cxrjax.records import write_records
 from cxrjax.scoring.image_reliance import code, own_system
 from tests.scoring import made
 
+CASES = made.cases_of(__file__)
+
 RECORDS = [made.record_of(f"i{number}", boxes=[made.BOX] * (number < 12)) for number in range(20)]
 
 
@@ -55,17 +57,7 @@ def test_nothing_is_told_without_a_system_on_changed_pictures(tmp_path):
     assert not rows and "Image reliance" not in tables
 
 
-@pytest.mark.parametrize(
-    ("name", "own"),
-    [
-        ("tuned_blind", "tuned"),
-        ("tuned.masked", "tuned"),
-        ("base-blurred", "base"),
-        ("base_x_noise", None),  # beside no base_x
-        ("blind", None),  # of two it could be either's
-        ("tuned", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "own"), CASES["own_systems"])
 def test_a_system_on_changed_pictures_belongs_to_the_one_it_is_called_after(name, own):
     assert own_system(name, ["base", "tuned", name]) == own
 

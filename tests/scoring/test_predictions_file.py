@@ -10,6 +10,9 @@ from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.scoring import predictions
 from cxrjax.scoring.predictions import read_predictions
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 GOOD = {"question_id": "q1", "text": "Yes.", "boxes": [[0.1, 0.2, 0.3, 0.4]], "parse": "ok"}
 
@@ -40,38 +43,15 @@ def test_reads_a_line_and_ignores_what_it_does_not_need(tmp_path):
     np.testing.assert_array_equal(prediction.boxes, [[0.1, 0.2, 0.3, 0.4]])
 
 
-ONE = {"boxes": [[0, 0, 1, 1]]}
-REFUSED = [
-    ("{'question_id': 'q1'}", "not JSON"),
-    ('{"question_id": "q1", "text": "cut o', "not JSON"),
-    ("[1, 2]", "expected a JSON object"),
-    ("[" * 100_000, "not JSON"),
-    ("{}", "question_id is None"),
-    ({"question_id": 7}, "question_id is 7"),
-    ({"text": 3}, "text is 3"),
-    ({"boxes": {}}, "boxes is {}"),
-    ({"boxes": [[1, 2, 3]]}, "is not four numbers"),
-    ({"boxes": [1, 2, 3, 4]}, "is not four numbers"),
-    ({"boxes": [[0, 0, 1, None]]}, "is not four numbers"),
-    ({"boxes": [["0", "0", "1", "1"]]}, "is not four numbers"),
-    ({"boxes": [[0, 0, 1, True]]}, "is not four numbers"),
-    (ONE | {"labels": "ILD"}, "labels is 'ILD'"),
-    (ONE | {"labels": [3]}, "labels: 3"),
-    (ONE | {"box_scores": 1}, "box_scores is 1"),
-    (ONE | {"box_scores": [True]}, "box_scores: True"),
-    (ONE | {"box_scores": [1, 2]}, "2 box_scores for 1 boxes"),
-    ({"answer_logprob": "-1"}, "answer_logprob is '-1'"),
-    (ONE | {"labels": ["ILD", "ILD"]}, "2 labels for 1 boxes"),
-    ({"parse": "Oh no!"}, "parse is 'Oh no!'"),
-    (GOOD | {"boxes": [[0, 0, 1, 1]] * 1001}, "1,001 boxes"),
-    (GOOD | {"text": "a" * 1_000_001}, "a line of more than 1,000,000 bytes"),
+HUGE = [
+    ["[" * 100_000, "not JSON"],
+    [json.dumps(GOOD | {"boxes": [[0, 0, 1, 1]] * 1001}), "1,001 boxes"],
+    [json.dumps(GOOD | {"text": "a" * 1_000_001}), "a line of more than 1,000,000 bytes"],
 ]
 
 
-@pytest.mark.parametrize(("line", "says"), REFUSED)
+@pytest.mark.parametrize(("line", "says"), CASES["refused"] + HUGE)
 def test_refuses_what_is_no_prediction_with_its_line(tmp_path, line, says):
-    if isinstance(line, dict):
-        line = json.dumps({"question_id": "q1"} | line)
     path = _file(tmp_path, json.dumps({**GOOD, "question_id": "q0"}), line)
     with pytest.raises(UserError, match=f"p.jsonl:2: .*{says}".replace("{}", r"\{\}")) as caught:
         read_predictions(path)
@@ -209,20 +189,11 @@ TWO = "<loc_10_10_50_50> and <loc_60_60_90_90>"
 
 
 @pytest.mark.parametrize(
-    ("text", "fields", "labels", "scores", "problems"),
-    [
-        (TWO, {}, (), [None, None], ()),
-        (TWO, {"labels": ["ILD", None], "box_scores": SOME}, ("ILD", None), SOME, 1),
-        # One of three begun boxes cannot be read: values are of the two, or of the three.
-        (TWO + " <loc_1_2>", {"box_scores": [0.1, 0.2]}, (), [0.1, 0.2], ()),
-        ("<loc_1_2> " + TWO, {"box_scores": [0.5, 0.1, 0.2]}, (), [0.1, 0.2], ()),
-        (TWO, {"labels": ["ILD"], "box_scores": [0.1, 0.2, 0.3]}, (), [None, None], 2),
-        ("No.", {"labels": ["ILD"]}, (), [], 1),
-    ],
+    ("text", "fields", "labels", "scores", "problems"), CASES["values_of_boxes"]
 )
 def test_values_of_boxes_in_the_text_are_held_against_them(text, fields, labels, scores, problems):
     read = _read("vindr_px", text=text, **fields)
-    assert read.labels == labels
+    assert list(read.labels) == labels
     np.testing.assert_array_equal(read.scores, np.array(scores, float))
     counted = [name for name in read.problems if name in ("unmatched_values", "unusable_score")]
     assert len(counted) == (problems or 0)
@@ -230,7 +201,7 @@ def test_values_of_boxes_in_the_text_are_held_against_them(text, fields, labels,
 
 def test_what_a_notation_calls_a_box_is_kept():
     text = '```json[{"box_2d": [1, 2, 30, 40], "label": "ILD"}, {"box_2d": [1, 2, 30, 40]}]```'
-    assert _read("medgemma_json", text=text).named == ("ILD", None)
+    assert _read("medgemma_json", 100, 100, text=text).named == ("ILD", None)
 
 
 def test_keys_that_look_like_others_and_repeated_ones_are_noted(tmp_path):
@@ -246,15 +217,7 @@ def test_keys_that_look_like_others_and_repeated_ones_are_noted(tmp_path):
     assert fine.problems == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "counted"),
-    [
-        ('<point x="63.5" y="44.8" alt="effusion">effusion</point>', ["<point>"]),
-        ('<points x1="10" y1="2.5" x2="30" y2="40" alt="nodules">nodules</points>', ["<points>"]),
-        ('<points coords="1 1 635 448"> <POINT X="1" y="2">', ["<points>", "<point>"]),
-        ("The tip is at a point. <pointer>", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "counted"), CASES["points"])
 def test_points_are_counted_and_are_no_boxes(text, counted):
     assert _parsed(text=text).problems == tuple(("point", tag) for tag in counted)
     assert not len(_read("radvlm", text=text).boxes)

@@ -18,6 +18,8 @@ from cxrjax.scoring.radfact import TextPair, radfact_columns, radfact_figures
 from cxrjax.scoring.scores import Counted, ScoreOptions
 from tests.scoring import made
 
+CASES = made.cases_of(__file__)
+
 NO_BOX = np.zeros((0, 4))
 CAT, DOG, BIRD = (np.array([[x, x, x + 0.1, x + 0.1]]) for x in (0.1, 0.3, 0.5))
 
@@ -81,20 +83,7 @@ EXAMPLE = TextPair(
 def test_the_published_example(protocol):
     """github.com/microsoft/RadFact, tests/metric/test_radfact.py."""
     found, failures, judge = scored([EXAMPLE])
-    assert values(found[protocol]) == pytest.approx(
-        {
-            "logical_precision": 0.75,
-            "logical_recall": 0.75,
-            "logical_f1": 0.75,
-            "grounding_precision": 0.5,
-            "grounding_recall": 2 / 3,
-            "grounding_f1": 0.5714285714285715,
-            "spatial_precision": 0.5,
-            "spatial_recall": 2 / 3,
-            "spatial_f1": 0.5714285714285715,
-            "judge_failure_rate": 0.0,
-        }
-    )
+    assert values(found[protocol]) == pytest.approx(CASES["published_example"])
     assert failures == [None]
     (line,) = judge.judgements
     assert line["task"] == "entailment" and line["question_id"] == "q"

@@ -13,6 +13,8 @@ from cxrjax.score import main
 from cxrjax.scoring.run_record import side_file, write_prediction_record
 from tests.scoring import made
 
+CASES = made.cases_of(__file__)
+
 
 @pytest.fixture
 def files(tmp_path):
@@ -54,17 +56,7 @@ def test_the_right_split_passes(files):
     assert (files / "out" / "metrics.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("manifest", "flag", "says"),
-    [
-        (None, "--split_sha256=00", "expected 00 (--split_sha256)"),
-        ({"validation": {"split_sha256": "11"}}, "--manifest", "expected 11"),
-        ({"test": {"split_sha256": "11"}}, "--manifest", "knows no split 'validation'"),
-        ({}, "--manifest", "expected one of none"),
-        ({"validation": 3}, "--manifest", "knows no split 'validation'"),
-        (["validation"], "--manifest", "splits is no object"),
-    ],
-)
+@pytest.mark.parametrize(("manifest", "flag", "says"), CASES["other_splits"])
 def test_another_split_is_refused_before_anything_is_scored(files, capsys, manifest, flag, says):
     if manifest is not None:
         (files / "manifest.json").write_text(json.dumps({"splits": manifest}))

@@ -21,6 +21,8 @@ from cxrjax.scoring.scores import ScoreOptions
 from tests.scoring import made
 from tests.scoring.made import flags_of
 
+CASES = made.cases_of(__file__)
+
 PROTOCOLS = {"paper", "strict"}
 CELL = {"value", "ci_low", "ci_high", "n"}
 # Metric names that others rely on (the contract), under both protocols.
@@ -274,20 +276,7 @@ def test_what_a_spreadsheet_would_compute_is_text(files):
     assert all(cell == cell.strip() and float(cell) <= 0 for cell in cells)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (["--references=none.jsonl"], "none.jsonl: cannot read records"),
-        (["--predictions=none.jsonl"], "none.jsonl: cannot read predictions"),
-        (["--name=one"], "1 --name for 2 --predictions"),
-        (["--name=one", "--name=one"], "a system called 'one' is there already"),
-        (["--compare_to=none"], "--compare_to=none: expected one of base, tuned"),
-        (["--gt_mode=median"], "--gt_mode=median: expected 'by_protocol', 'exact', 'per_reader'"),
-        (["--gt_mode=wbf:2"], "'2' does not fit; expected an IoU between 0 and 1"),
-        (["--gt_mode=raw"], "image has no readers"),
-        (["--out=/proc/none"], "/proc/none: cannot write"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), CASES["unusable"])
 def test_user_errors_are_one_line_and_code_two(files, capsys, change, says):
     systems = ["base"] if "none.jsonl" in change[0] else ["base", "tuned"]
     code, error = _exit(capsys, [*flags_of(files, *systems), *change])

@@ -6,6 +6,7 @@ from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord, write_records
 from tests.scoring import made
 
+CASES = made.cases_of(__file__)
 RIGHT, LEFT = [20, 10, 80, 90], [110, 10, 170, 90]
 # As fractions: what a system says that is right.
 TRUE = {"right": [[0.1, 0.1, 0.4, 0.9]], "left": [[0.55, 0.1, 0.85, 0.9]]}
@@ -64,45 +65,8 @@ def test_the_true_boxes_in_either_order_are_right(folder):
     assert "| p | strict | 1.000" in tables
 
 
-SLIVER, INNER = [0.97, 0.1, 1, 0.9], [0.4, 0.1, 0.43, 0.9]
-# Planted: what a system says -> the figures of the strict protocol that it changes.
-FAULTS = {
-    "left for right and right for left": (
-        {"right": TRUE["left"], "left": TRUE["right"]},
-        {"mean_iou": 0, "mean_iou/lungs": 1, "other_side": 1, "same_box": 0},
-    ),
-    # Of both questions and of the answer about both: 1 of 2 pairs of an image.
-    "one box to both questions": (
-        {"left": TRUE["right"]},
-        {"mean_iou": 0.5, "mean_iou/left lung": 0, "other_side": 0.5, "same_box": 0.5},
-    ),
-    "one box twice in an answer": (
-        {"lungs": TRUE["right"] * 2},
-        {"mean_iou": 1, "mean_iou/lungs": 0.5, "same_box": 0.5, "other_side": 0},
-    ),
-    # 2 of 4 boxes of an image; in the middle of it a thin box is none that has collapsed.
-    "slivers at the right edge": (
-        {"left": [SLIVER], "lungs": [TRUE["right"][0], SLIVER]},
-        {"border_slivers": 0.5, "mean_iou": 0.5, "mean_iou/lungs": 0.5},
-    ),
-    "a thin box inside": ({"left": [INNER]}, {"border_slivers": 0, "mean_iou": 0.5}),
-    "a sliver at the top": ({"left": [[0.55, 0, 0.85, 0.04]]}, {"border_slivers": 0.25}),
-    # 3 x 8 of 6 x 8: half, and of it half as there are two boxes to one.
-    "half of the lung, and one box too many": (
-        {"right": [[0.1, 0.1, 0.25, 0.9], [0.5, 0.5, 0.6, 0.6]]},
-        {"mean_iou/right lung": 0.25, "mean_iou": 0.625, "iou_above@0.75": 0.5},
-    ),
-    "no line for one lung": ({"left": None}, {"mean_iou": 0.5, "mean_iou/lungs": 1}),
-    "a box that is no number": (
-        {"left": [[0.5, float("nan"), 1, 1]]},
-        {"mean_iou": 0.5, "mean_iou/left lung": 0, "other_side": 0},
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_seen(fault, folder):
-    changed, expected = FAULTS[fault]
+@pytest.mark.parametrize(("fault", "changed", "expected"), CASES["faults"])
+def test_a_planted_fault_is_seen(fault, changed, expected, folder):
     figures, _ = scored(folder, says(**changed))
     found = {name: figures["strict"][f"lungs/{name}"] for name in expected}
     assert found == pytest.approx(expected)

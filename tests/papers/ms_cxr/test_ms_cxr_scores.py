@@ -10,6 +10,7 @@ from cxrjax.metrics.localization import contrast_to_noise, region_mask
 from cxrjax.records import write_records
 from tests.scoring import made
 
+CASES = made.cases_of(__file__)
 # Question id -> finding, patient, true boxes in pixels of an image of height 100, width 200.
 TRUE = {
     "a": ("Edema", "p1", [[0, 0, 100, 50]]),
@@ -135,15 +136,7 @@ def test_a_cell_is_inside_where_its_centre_is():
     assert mask.tolist() == [[True, False], [False, False]]
 
 
-@pytest.mark.parametrize(
-    ("heat_map", "message"),
-    [
-        ("none.npy", r"p\.jsonl:1: heat map 'none\.npy': No such file"),
-        (7, r"p\.jsonl:1: heat_map is 7; expected the path"),
-        ("flat.npy", r"flat\.npy': \(4,\); expected \[h, w\]"),
-        ("records.jsonl", r"records\.jsonl': no \.npy file"),
-    ],
-)
+@pytest.mark.parametrize(("heat_map", "message"), CASES["refused_maps"])
 def test_heat_maps_that_are_refused(folder, heat_map, message):
     np.save(folder / "flat.npy", np.ones(4))
     with pytest.raises(UserError, match=message):

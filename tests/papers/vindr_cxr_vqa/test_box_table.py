@@ -12,6 +12,9 @@ from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox
 from cxrjax.papers.vindr_cxr_vqa.box_table import WHEEL_MEMBER, read_box_table, write_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import pick_normal
 from cxrjax.records_io.quality import QualityLog
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 SAMPLE = Path(__file__).parents[3] / "data" / "vindr_cxr_vqa" / "sample"
 TABLE = SAMPLE / "train.csv"
@@ -61,28 +64,7 @@ def test_compressed_and_in_a_wheel(tmp_path):
     assert read_box_table(wheel) == expected
 
 
-@pytest.mark.parametrize(
-    ("row", "reason", "found"),
-    [
-        ("a,Fracture,3,R1,1,1,2,2,10,10", "unknown_class", "'Fracture'"),
-        ("a,Cardiomegaly,4,R1,1,1,2,2,10,10", "class_id_mismatch", "class_id 4"),
-        ("a,Cardiomegaly,3,R1,1,1,11,2,10,10", "box_outside_image", "[1.0, 1.0, 11.0, 2.0]"),
-        ("a,Cardiomegaly,3,R1,-1,1,2,2,10,10", "box_outside_image", "begins outside"),
-        ("a,Cardiomegaly,3,R1,2,1,2,2,10,10", "bad_box", "has no area"),
-        ("a,Cardiomegaly,3,R1,1,1,,2,10,10", "bad_box", "x_max=''"),
-        ("a,Cardiomegaly,3,R1,1,1,nan,2,10,10", "bad_box", "not finite"),
-        ("a,Cardiomegaly,3,R1,1,1,2,2,10,0", "bad_size", "height='0'"),
-        ("a,Cardiomegaly,3,R1,1,1,2,2,10.5,10", "bad_size", "width='10.5'"),
-        ("a,Cardiomegaly,3,R1,1,1,2,2,20,10", "size_mismatch", "(10, 20), further up (10, 10)"),
-        ("a,No finding,14,R2,,,,,10,10", "contradictory_rows", "reader R2"),
-        ("a,Cardiomegaly,3,R1,1,1,2,2,10", "malformed_row", "9 cells, expected 10"),
-        ("a,Cardiomegaly,3,R1,1,1,2,2,10,10,", "malformed_row", "11 cells, expected 10"),
-        ("a", "malformed_row", "1 cells, expected 10"),
-        ("a,No finding,14,R1,1,1,2,2,10,10", "bad_box", "with a box"),
-        ("a,Cardiomegaly,3, ,1,1,2,2,10,10", "malformed_row", "rad_id is blank"),
-        ("a,Cardiomegaly,3.5,R1,1,1,2,2,10,10", "class_id_mismatch", "class_id 3.5"),
-    ],
-)
+@pytest.mark.parametrize(("row", "reason", "found"), CASES["bad_rows"])
 def test_bad_rows_set_their_image_aside(tmp_path, row, reason, found):
     good = "b,Cardiomegaly,3,R1,1,1,2,2,10,10"
     path = _table(tmp_path, "a,ILD,5,R2,1,1,2,2,10,10", row, good)

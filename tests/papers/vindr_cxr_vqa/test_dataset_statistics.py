@@ -3,6 +3,8 @@
 from cxrjax.records_io.statistics import Published, RecordStatistics, compare
 from tests.scoring import made
 
+CASES = made.cases_of(__file__)
+
 
 def _record(number, boxes, kind, **fields):
     fields = {"split": "train", "difficulty": "Easy", "gt_finding": "ILD"} | fields
@@ -20,31 +22,7 @@ def test_values():
     ):
         statistics.add(record)
     values = statistics.values()
-    assert values == {
-        "images": 2,
-        "boxes": 3,  # two of the five are shown twice
-        "questions": 3,
-        "questions_per_image": 1.5,
-        "classes": 1,
-        "question_types": 2,
-        "answer_boxes": 5,
-        "reason_words_mean": 2.0,
-        "reason_words_min": 1,
-        "reason_words_max": 3,
-        "train_images": 1,
-        "train_questions": 2,
-        "validation_images": 1,
-        "validation_questions": 1,
-        "difficulty_percent/Easy": 66.666667,
-        "difficulty_percent/Medium": 33.333333,
-        "question_type_percent/What": 66.666667,
-        "question_type_percent/Where": 33.333333,
-        "polarity_percent/neg": 33.333333,
-        "polarity_percent/pos": 66.666667,
-        "finding_questions/ILD": 2,
-        "negative_questions/absent_class": 1,
-        "finding_percent/ILD": 100.0,
-    }
+    assert values == CASES["statistics"]
 
 
 def test_nothing_counted_is_null_not_zero():

@@ -21,6 +21,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import Language
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion, Wording
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.records_io.quality import QualityLog
+from tests.scoring import made
 
 HEART, EFFUSION = (691.0, 1375.0, 1653.0, 1831.0), (200.4, 1500.0, 450.0, 1900.6)
 FINDINGS = [FindingBox("Cardiomegaly", HEART), FindingBox("Pleural effusion", EFFUSION)]
@@ -62,15 +63,7 @@ LIST_ALL = _plan(
 EVERY_KIND = [_plan(number, kind) for number, kind in enumerate(QUESTION_TYPES)]
 HEART_TEXT = "<loc_691_1375_1653_1831>"
 EFFUSION_TEXT = "<loc_200_1500_450_1901>"
-QUESTIONS = {
-    "Where": "Where is {}?",
-    "What": "What is abnormal on this image?",
-    "Is_there": "Is there any {}?",
-    "How_many": "How many areas show {}?",
-    "Which": "Which part of the chest shows {}?",
-    "Yes_No": "Does the image show {}?",
-    "list_all": "What is abnormal, and where?",
-}
+QUESTIONS = made.cases_of(__file__)["questions"]
 
 
 def _good(plan) -> dict:

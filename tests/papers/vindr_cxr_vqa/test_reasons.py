@@ -17,6 +17,9 @@ from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS
 from cxrjax.papers.vindr_cxr_vqa.construct.reasons import number
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.radiology_text.mentions import MentionReader
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 READER = MentionReader()
 LOC = re.compile(r"<loc_(\d+)_(\d+)_(\d+)_(\d+)>")
@@ -215,33 +218,7 @@ def test_size_and_shape_in_words():
     assert against_heart("Cardiomegaly", (0, 0, 50, 9), frame) is None
 
 
-PLACES = [
-    # The patient's right is on the image's left.
-    ("ILD", [(10, 50, 20, 56)], "in the right mid zone"),
-    ("ILD", [(80, 60, 90, 66)], "in the left lower zone"),
-    ("Pleural thickening", [(20, 10, 30, 14)], "at the right apex"),
-    ("Pleural effusion", [(10, 74, 18, 82)], "at the right costophrenic angle"),
-    ("Consolidation", [(10, 74, 18, 82)], "at the right lung base"),
-    ("Nodule/Mass", [(58, 48, 62, 52)], "in the left hilar region"),
-    ("Lung Opacity", [(58, 60, 66, 66)], "in the left retrocardiac region"),
-    ("ILD", [(10, 50, 20, 56), (80, 50, 90, 56)], "in the mid zone on both sides"),
-    ("ILD", [(10, 40, 20, 70)], "in the right mid zone and the right lower zone"),
-    ("ILD", [(10, 30, 90, 75)], "in the mid zone and the lower zone on both sides"),
-    (
-        "ILD",
-        [(10, 12, 40, 80)],
-        "in the right upper zone, the right mid zone and the right lower zone",
-    ),
-    (
-        "Cardiomegaly",
-        [(35, 50, 80, 80)],
-        "across the midline, farther to the left than to the right",
-    ),
-    ("Aortic enlargement", [(52, 20, 66, 34)], "in the left upper mediastinum"),
-]
-
-
-@pytest.mark.parametrize(("label", "boxes", "words"), PLACES)
+@pytest.mark.parametrize(("label", "boxes", "words"), CASES["places"])
 def test_places_of_the_patient_from_box_and_size(label, boxes, words):
     frame = ChestFrame((100, 100), None, None)
     assert describe(label, [tuple(map(float, box)) for box in boxes], frame) == words

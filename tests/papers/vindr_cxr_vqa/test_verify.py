@@ -7,6 +7,8 @@ from cxrjax.papers.vindr_cxr_vqa.construct import verify
 from cxrjax.records_io.quality import QualityLog
 from tests.scoring import made
 
+CASES = made.cases_of(__file__)
+
 BOX = (691.0, 1375.0, 1653.0, 1831.0)
 TEXT = "<loc_691_1375_1653_1831>"
 
@@ -14,10 +16,8 @@ TEXT = "<loc_691_1375_1653_1831>"
 def _record(answer=(), **fields):
     own = {"text": f"The heart is at {TEXT}."} | dict(answer)
     told = {"gt_finding": "Cardiomegaly", "gt_location": TEXT, "difficulty": "Easy"}
-    told |= {"reason": "A wide heart.", "image_hw": None}
-    return made.record_of(
-        asked="Cardiomegaly", boxes=[BOX], kind="Where", answer=own, **told | fields
-    )
+    told |= {"reason": "A wide heart.", "image_hw": None, "kind": "Where"}
+    return made.record_of(asked="Cardiomegaly", boxes=[BOX], answer=own, **told | fields)
 
 
 NEGATIVE = {
@@ -42,24 +42,7 @@ def test_sound_records_have_no_fault():
     assert _faults(_record(answer=several, gt_finding=None, gt_location=None)) == []
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason", "found"),
-    [
-        ({"question": " "}, "invalid_record", "question is ' '"),
-        ({"reason": None}, "invalid_record", "reason is None"),
-        ({"kind": "Why"}, "invalid_record", "type 'Why'"),
-        ({"difficulty": "Hard"}, "invalid_record", "difficulty 'Hard'"),
-        ({"gt_finding": "ILD"}, "invalid_record", "gt_finding 'ILD', but the answer is about"),
-        ({"gt_finding": None}, "invalid_record", "gt_finding is null"),
-        ({"gt_location": None}, "invalid_record", "without gt_location"),
-        ({"gt_location": "left"}, "box_text", "holds no box"),
-        ({"gt_location": "<loc_1_2_3>"}, "box_text", "<loc_1_2_3>"),
-        ({"gt_location": "<loc_1_2_3_4>"}, "box_mismatch", "not among the answer's boxes"),
-        ({"answer": {"text": "At <loc_1_2_3_4>."}}, "box_mismatch", "expected the same"),
-        ({"image_hw": (1000, 1000)}, "box_outside_image", "ends outside"),
-        ({"answer": {"labels": ["Fracture"]}}, "unknown_class", "'Fracture'"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "reason", "found"), CASES["faults"])
 def test_each_fault_is_listed_by_its_question(fields, reason, found):
     faults = _faults(_record(**fields))
     assert any(r == reason and item == "i0-0" and found in text for r, item, text in faults)
@@ -87,21 +70,7 @@ def test_what_the_table_has_agrees():
     assert _mismatches(_record(**NEGATIVE | {"answer": other})) == []
 
 
-@pytest.mark.parametrize(
-    ("fields", "found"),
-    [
-        ({"image_id": "i7"}, "image i7, which the table does not have"),
-        ({"answer": {"labels": ["ILD"]}, "gt_finding": "ILD"}, "finding ILD, which no reader"),
-        ({"gt_location": "<loc_692_1375_1653_1831>"}, "which is no reader's box of Cardiomegaly"),
-        (
-            {"answer": {"boxes_by_image": {"i0": [[691, 1375, 1653, 1832]]}}},
-            "box [691.0, 1375.0, 1653.0, 1832.0]",
-        ),
-        ({"gt_location": "<loc_5>"}, "<loc_5>"),
-        (NEGATIVE, "Cardiomegaly is denied, but a reader marked it"),
-        (NEGATIVE | {"negative_kind": "no_finding_image"}, "but readers marked Cardiomegaly"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "found"), CASES["mismatches"])
 def test_each_mismatch_with_the_table_is_listed(fields, found):
     (mismatch,) = _mismatches(_record(**fields))
     assert found in mismatch

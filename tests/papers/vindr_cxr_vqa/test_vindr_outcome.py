@@ -11,6 +11,8 @@ from cxrjax.records import write_records
 from cxrjax.scoring.scores import STRICT, ScoreOptions
 from tests.scoring import made
 
+CASES = made.cases_of(__file__)
+
 
 def _record(present=True, image="i", **fields):
     boxes, labels = ([made.BOX], ["ILD"]) if present else ([], [])
@@ -23,16 +25,7 @@ def _prediction(text, boxes=(), **fields):
 
 
 @pytest.mark.parametrize(
-    ("present", "text", "boxes", "right", "iou", "note"),
-    [
-        (True, "Yes, ILD.", [[0.1, 0.1, 0.5, 0.5]], True, 1.0, "there, as said"),
-        (True, "Yes, ILD.", [], True, 0.0, "there, as said"),
-        (True, "No ILD.", [], False, 0.0, "said absent; it is there"),
-        (False, "Yes, ILD.", [[0.1, 0.1, 0.5, 0.5]], False, 0.0, "said there; it is absent"),
-        (False, "No.", [], True, None, "absent, as said"),
-        (False, "", [], False, None, "no answer"),
-        (True, "ILD and pneumothorax.", [], False, 0.0, "not there: Pneumothorax"),
-    ],
+    ("present", "text", "boxes", "right", "iou", "note"), CASES["right_or_wrong"]
 )
 def test_right_or_wrong_and_why(present, text, boxes, right, iou, note):
     found = outcome(_record(present), _prediction(text, boxes), None)
@@ -74,7 +67,9 @@ def test_the_share_of_right_answers_is_the_benchmarks_exact_set(tmp_path):
     write_records(tmp_path / "r.jsonl", records)
     made.write_lines(tmp_path / "p.jsonl", lines)
     scores = BENCHMARKS["vindr_cxr_vqa"]().score_files(
-        tmp_path / "r.jsonl", {"p": tmp_path / "p.jsonl"}, ScoreOptions(gt_mode="exact")
+        tmp_path / "r.jsonl",
+        {"p": tmp_path / "p.jsonl"},
+        ScoreOptions(gt_mode="exact", bootstrap=made.NO),
     )
     predictions = made.predictions_of(lines)
     right = [outcome(r, p, None).right for r, p in zip(records, predictions, strict=True)]

@@ -6,6 +6,8 @@ from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.radiology_text.answer_details import count_said
 from tests.scoring import made
 
+CASES = made.cases_of(__file__)
+
 
 def _record(number, text, asked="ILD", there=True, kind="Is_there", boxes=(), **fields):
     labels = [asked] if asked else []
@@ -28,17 +30,7 @@ BOTH = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("text", "rate"),
-    [
-        ("The", "contentless_rate"),
-        ("banana", "contentless_rate"),
-        ("", "contentless_rate"),
-        ("It cannot be determined.", "undecided_rate"),
-        ("There is a pneumothorax.", "off_topic_rate"),
-        ("There is no pneumothorax.", "off_topic_rate"),
-    ],
-)
+@pytest.mark.parametrize(("text", "rate"), CASES["neither"])
 def test_neither_yes_nor_no_is_wrong_for_either_truth(text, rate):
     strict = _strict(BOTH, [text] * 2)
     assert strict[f"vqa/{rate}"] == strict["vqa/most_common_answer_share"] == 1
@@ -79,21 +71,7 @@ HOW_MANY = _record(
 )
 
 
-@pytest.mark.parametrize(
-    ("text", "boxes", "exact", "in_range"),
-    [
-        ("2", 0, 1, 1),
-        ("There are two areas.", 0, 1, 1),
-        ("There are 3 areas of ILD at <loc_2_2_5_5>", 0, 0, 1),
-        ("There are five.", 0, 0, 0),
-        ("Yes.", 0, 0, 0),
-        ("Yes.", 2, 1, 1),
-        ("There is no ILD.", 0, 0, 1),  # one of the readers says so
-        ("The", 0, 0, 0),
-        ("ILD measures 2 mm", 0, 0, 0),
-        ("Two. Reasoning: three readers marked it.", 0, 1, 1),
-    ],
-)
+@pytest.mark.parametrize(("text", "boxes", "exact", "in_range"), CASES["how_many"])
 def test_how_many_is_scored_by_its_number(text, boxes, exact, in_range):
     strict = _strict([HOW_MANY], [text], [[0.1, 0.1, 0.2, 0.2]] * boxes)
     assert strict["vqa/how_many_exact"] == exact
@@ -108,18 +86,7 @@ def test_a_number_of_a_measure_or_a_box_is_no_count():
 LEFT = [[60.0, 10.0, 90.0, 40.0]]  # as displayed: the patient's left is on the right
 
 
-@pytest.mark.parametrize(
-    ("truth", "text", "boxes", "side", "region"),
-    [
-        ("ILD in the left lower lobe.", "The left lower lobe.", [], 1, 1),
-        ("ILD in the left lower lobe.", "The right lower lobe.", [], 0, 0),
-        ("ILD in the left lower lobe.", "ILD in the left upper lobe.", [], 1, 0),
-        ("ILD is in these areas.", "Left lung.", [], 1, None),
-        ("ILD is in these areas.", "Yes.", [[0.7, 0.1, 0.9, 0.4]], 1, None),
-        ("ILD is in these areas.", "Yes.", [[0.1, 0.1, 0.3, 0.4]], 0, None),
-        ("ILD is in these areas.", "The", [], 0, None),
-    ],
-)
+@pytest.mark.parametrize(("truth", "text", "boxes", "side", "region"), CASES["which"])
 def test_which_is_scored_by_side_and_region(truth, text, boxes, side, region):
     record = _record(0, truth, kind="Which", boxes=LEFT)
     strict = _strict([record], [text], boxes)
@@ -131,18 +98,7 @@ READERS = _readers(["Cardiomegaly", "ILD"], ["Cardiomegaly"], ["Cardiomegaly"])
 WHAT = _record(0, "ILD.", "", kind="What", readers=READERS)
 
 
-@pytest.mark.parametrize(
-    ("text", "votes", "made_up"),
-    [
-        ("Cardiomegaly.", 1, 0),
-        ("ILD.", 1 / 3, 0),
-        ("ILD and cardiomegaly.", 2 / 3, 0),
-        ("Pneumothorax.", 0, 1),
-        ("Cardiomegaly and pneumothorax.", 1 / 2, 1),
-        ("No finding.", 0, 0),
-        ("The", 0, 0),
-    ],
-)
+@pytest.mark.parametrize(("text", "votes", "made_up"), CASES["what"])
 def test_what_is_scored_by_any_readers_votes(text, votes, made_up):
     strict = _strict([WHAT], [text])
     assert strict["vqa/what_by_votes"] == pytest.approx(votes)

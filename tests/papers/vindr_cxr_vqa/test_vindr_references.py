@@ -7,6 +7,7 @@ from cxrjax.papers.vindr_cxr_vqa.truth import read_references
 from tests.scoring import made
 from tests.scoring.made import BOX
 
+CASES = made.cases_of(__file__)
 READERS = {"R1": [{"label": "ILD", "box": BOX}]}
 
 
@@ -14,20 +15,7 @@ def _record(number=0, boxes=(), labels=("ILD",), **fields):
     return made.record_of("i0", number, boxes=boxes, labels=list(labels), **fields)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"image_hw": None}, "image_hw of i0 is null"),
-        ({"answers": []}, "has no answers: score needs the records"),
-        ({"variables": {"finding": "Fracture"}}, "has the class 'Fracture'"),
-        ({"readers": None}, "image has no readers"),
-        ({"box": [-5.0, 0.0, 10.0, 10.0]}, "has the box"),
-        ({"box": [0.0, 0.0, 10.0, 110.0]}, "within the image's 200 x 100 pixels"),
-        ({"box": [10.0, 0.0, 10.0, 10.0]}, "has the box"),
-        ({"box": [float("nan"), 0.0, 10.0, 10.0]}, "has the box"),
-        ({"labels": ["Fracture"]}, "has the class 'Fracture'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), CASES["bad_references"])
 def test_bad_references_are_refused_by_their_question(change, says):
     record = _record(boxes=[change.pop("box", BOX)], readers=READERS)
     if "labels" in change:

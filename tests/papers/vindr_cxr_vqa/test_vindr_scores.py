@@ -8,13 +8,14 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from cxrjax.errors import UserError
-from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import union
 from cxrjax.scoring.scores import ScoreOptions
 from tests.scoring import made
 from tests.scoring.made import BOX, FRACTIONS, line_of, record_of, score_lines, values_of
+
+CASES = made.cases_of(__file__)
 
 
 def _perfect(records):
@@ -324,19 +325,7 @@ def test_ground_truth_modes_and_the_recall_ceiling():
     assert raw["detection/truth_boxes_per_image"] == 3
 
 
-@pytest.mark.parametrize(
-    ("mode", "recall", "boxes"),
-    [
-        ("reader:R2", 1.0, 1),
-        ("reader:R3", 0.0, 1),
-        ("majority", 0.5, 2),
-        ("unanimous", None, 0),
-        ("lesion_majority", 1.0, 1),
-        ("wbf", 0.5, 2),
-        ("nms:0.9", 0.5, 2),
-        ("components", 0.5, 2),
-    ],
-)
+@pytest.mark.parametrize(("mode", "recall", "boxes"), CASES["merged_readers"])
 def test_merged_readers_as_truth(mode, recall, boxes):
     record = record_of("i0", 0, "ILD", [BOX], readers=READERS)
     strict = values_of([record], [line_of(record, "Yes.", [FRACTIONS])], gt_mode=mode)
@@ -378,21 +367,6 @@ def test_one_reader_is_truth_only_where_they_read():
     assert (figure.value, figure.n) == (0, 1)
     with pytest.raises(UserError, match=r"'reader:R7': expected one of R1, R2, R3, R9"):
         score_lines(records, lines, gt_mode="reader:R7")
-
-
-def test_images_of_a_patient_are_resampled_together():
-    records, lines = [], []
-    for i in range(40):
-        records.append(record_of(f"i{i}", 0, "ILD", [BOX], patient_id=f"p{i // 10}"))
-        lines.append(line_of(records[-1], "Yes.", [FRACTIONS if i < 20 else made.OTHER_FRACTIONS]))
-    loose = [r.model_copy(update={"patient_id": None}) for r in records]
-    name = "detection/f1@0.3"
-    width = {}
-    for key, group in (("patient", records), ("image", loose)):
-        figure = score_lines(group, lines, bootstrap=Bootstrap(resamples=400))[0]["strict"][name]
-        assert figure.value == 0.5
-        width[key] = figure.ci_high - figure.ci_low
-    assert width["patient"] > 1.5 * width["image"]
 
 
 def test_systems_share_their_resamples():

@@ -18,6 +18,8 @@ from tests.pages.axe import accessibility_faults
 from tests.pages.chromium import chromium
 from tests.scoring import made
 
+CASES = made.cases_of(__file__)
+
 TEXTS = [
     ("Bóng tim to. Góc sườn hoành hai bên nhọn.", "Bóng tim to."),
     ("Tràn dịch màng phổi phải. Bóng tim không to.", "Tràn dịch màng phổi phải."),
@@ -239,16 +241,7 @@ def test_footnotes_stand_at_the_papers_odd_cells():
     assert ("test. Stage 1, findings", "Precision", "Gemini") not in noted
 
 
-@pytest.mark.parametrize(
-    ("text", "right", "note"),
-    [
-        (TEXTS[0][0], True, "2 of 2 facts by rules"),
-        ("Bóng tim to. Gãy xương.", False, "1 of 2 facts by rules; 1 missing, 1 hallucinated"),
-        ("Bóng tim không to.", False, "0 of 2 facts by rules; 1 incorrect, 1 missing"),
-        (" ", False, "no answer"),
-        ("Xin lỗi, tôi không thể trả lời.", False, "declines to answer"),
-    ],
-)
+@pytest.mark.parametrize(("text", "right", "note"), CASES["outcomes"])
 def test_what_came_of_one_question(folder, text, right, note):
     record = next(read_records(folder / "records.jsonl"))
     found = VIX_RAY.outcome(record, Prediction("q", text, None, None, None), None)
