@@ -2,10 +2,11 @@
 
 import json
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 from cxrjax import score
-from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.metrics.bootstrap import Bootstrap, resample
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.records import QARecord
 from cxrjax.scoring.benchmark import Answers
@@ -65,19 +66,42 @@ def score_systems(records, systems, options, benchmark=VINDR_CXR_VQA):
     return benchmark.score(references, answers, options)
 
 
+class _Lazy(Mapping):
+    """Figures by name, each made where it is asked for: there are a thousand of them."""
+
+    def __init__(self, names, make):
+        self._names, self._make = names, make
+
+    def __getitem__(self, name):
+        return self._make(self._names[name])
+
+    def __iter__(self):
+        return iter(self._names)
+
+    def __len__(self):
+        return len(self._names)
+
+
 def scores_of(records, lines, codec=None, gt_mode="exact", bootstrap=NO, benchmark=VINDR_CXR_VQA):
     """Scores of one system, "s", without intervals unless a bootstrap is given."""
     options = ScoreOptions(gt_mode, codec, bootstrap=bootstrap)
     return score_systems(records, {"s": predictions_of(lines)}, options, benchmark)
 
 
-def score_lines(records, lines, **how):
-    scores = scores_of(records, lines, **how)
-    return scores.figures["s"], scores.problems["s"]
+def score_lines(records, lines, codec=None, gt_mode="exact"):
+    """Figures without intervals by protocol, and problems."""
+    options = ScoreOptions(gt_mode, codec, bootstrap=NO)
+    references = VINDR_CXR_VQA.read(records, "r.jsonl", gt_mode)
+    found = VINDR_CXR_VQA.count(references, {"s": Answers(predictions_of(lines), "s")}, options)
+    counted = found.systems["s"]
+    clusters = found.clusters or references.clusters
+    resampled = resample(counted.columns, clusters, NO, found.attributes)
+    figures = {p: _Lazy(named, resampled.observed) for p, named in counted.figures.items()}
+    return figures, counted.problems
 
 
 def values_of(records, lines, protocol="strict", **how):
-    return {name: f.value for name, f in score_lines(records, lines, **how)[0][protocol].items()}
+    return _Lazy(score_lines(records, lines, **how)[0][protocol], lambda figure: figure.value)
 
 
 def write_lines(path, lines):

@@ -43,7 +43,7 @@ def _lines(records):
 
 def test_every_cell_is_the_figure_of_its_images_alone():
     records = _records()
-    strict = made.scores_of(records, _lines(records)).figures["s"]["strict"]
+    strict = made.score_lines(records, _lines(records))[0]["strict"]
     for attribute, of in (
         ("view", lambda r: r.view),
         ("sex", lambda r: r.sex),
@@ -55,7 +55,7 @@ def test_every_cell_is_the_figure_of_its_images_alone():
         assert named == values
         for value in values:
             group = [record for record in records if of(record) == value]
-            alone = made.scores_of(group, _lines(group)).figures["s"]["strict"]
+            alone = made.score_lines(group, _lines(group))[0]["strict"]
             cells = [key for key in strict if key.startswith(f"by_{attribute}/")]
             for key in (key for key in cells if key.endswith(f"/{value}")):
                 metric = key.removeprefix(f"by_{attribute}/").removesuffix(f"/{value}")
@@ -137,7 +137,7 @@ def test_answers_without_a_probability_stay_out():
         line if i % 2 else {**line, "answer_logprob": None}
         for i, line in enumerate(_lines(records))
     ]
-    assert made.scores_of(records, lines).figures["s"]["strict"]["calibration/ece"].n == 12
+    assert made.score_lines(records, lines)[0]["strict"]["calibration/ece"].n == 12
 
 
 BANDS = {0: "00-19", 19.9: "00-19", 20: "20-39", 79: "60-79", 80: "80 and more", 102: "80 and more"}

@@ -130,7 +130,7 @@ def test_who_looks_is_above_them_and_is_not_warned_of(tmp_path):
         }
 
     few = {"resamples": 20, "interval": "percentile"}
-    _, told, tables = _score(tmp_path, _phantoms(16), {"seeing": answer}, **few)
+    _, told, tables = _score(tmp_path, _phantoms(40), {"seeing": answer}, **few)
     assert "**Warning" not in tables
     assert "| floor: constant yes | strict |" in tables
     (row,) = (one for one in told["differences"] if one["metric"] == "vqa/balanced_accuracy")

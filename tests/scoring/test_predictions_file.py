@@ -153,18 +153,7 @@ def test_text_alone_without_a_codec_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("logprob", "probability", "counted"),
-    [
-        (None, None, 0),
-        (-2.0, math.exp(-2), 0),
-        (0, 1, 0),
-        (1e-6, 1, 0),  # a sum of many roundings
-        (-math.inf, 0, 0),
-        (0.5, None, 1),
-        (math.nan, None, 1),
-        (math.inf, None, 1),
-        (10**300, None, 1),
-    ],
+    ("logprob", "probability", "counted"), CASES["confidence"] + [[10**300, None, 1]]
 )
 def test_confidence_in_an_answer(logprob, probability, counted):
     fields = {**GOOD, "answer_logprob": logprob}

@@ -348,7 +348,7 @@ def test_figures_go_to_event_files_where_asked(files):
 @pytest.mark.parametrize(
     "name", sorted({*BENCHMARKS, *DATA_VALIDATIONS} - {"vindr_cxr_vqa", "own"})
 )
-def test_only_vindrs_modes_haveflags_of(name):
+def test_only_vindrs_modes_have_arguments(name):
     benchmark = (BENCHMARKS.get(name) or DATA_VALIDATIONS[name])()
     options = ScoreOptions(gt_mode=f"{benchmark.gt_modes[0]}:x", bootstrap=Bootstrap(resamples=0))
     with pytest.raises(UserError, match=r"^--gt_mode=\w+:x: expected"):

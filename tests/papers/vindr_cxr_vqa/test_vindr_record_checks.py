@@ -56,6 +56,7 @@ def records():
     return list(made_by.records(plans["train"], "train"))
 
 
+@pytest.mark.slow
 def test_none_of_two_thousand_records_contradicts_itself(records):
     assert len(records) >= CHECKED
     assert sum(record.image_hw is not None for record in records) > CHECKED / 3

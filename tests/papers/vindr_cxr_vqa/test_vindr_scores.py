@@ -165,7 +165,7 @@ ALWAYS = (
 def test_identity_is_the_maximum():
     records, _ = _random_case(1)
     figures, problems = score_lines(records, _perfect(records))
-    for protocol in "paper":
+    for protocol in ("paper", "strict"):
         values = {name: figure.value for name, figure in figures[protocol].items()}
         for name in ALWAYS:
             assert values[name] == pytest.approx(1), (protocol, name)
@@ -185,7 +185,7 @@ def test_order_of_lines_and_boxes_does_not_matter():
     records, lines = _random_case(2)
     shuffled = [{**line, "boxes": line["boxes"][::-1]} for line in lines[::-1]]
     first, second = (
-        score_lines(records, some, bootstrap=made.FEW)[0] for some in (lines, shuffled)
+        made.scores_of(records, some, bootstrap=made.FEW).figures["s"] for some in (lines, shuffled)
     )
     for protocol, figures in first.items():
         for name, figure in figures.items():
@@ -203,7 +203,7 @@ def test_far_away_boxes_and_copies_raise_nothing():
     good = [line_of(r, "Yes.", [FRACTIONS]) for r in records]
     before = values_of(records, good)
     far = [line_of(records[0], "Yes.", [FRACTIONS, [0.95, 0.95, 1, 1]]), good[1]]
-    for protocol in "paper":
+    for protocol in ("paper", "strict"):
         name = "detection/precision@0.3"
         assert values_of(records, far, protocol)[name] < values_of(records, good, protocol)[name]
     copies = [line_of(records[0], "Yes.", [FRACTIONS] * 10), good[1]]
@@ -235,8 +235,8 @@ def test_a_box_that_two_answers_give_is_one_box():
 def test_undefined_is_null():
     absent = [record_of("i0", 0, "ILD"), record_of("i1", 0, "ILD")]
     silent = [line_of(r, "No.") for r in absent]
-    figures, _ = score_lines(absent, silent, bootstrap=made.FEW)
-    for protocol in "paper":
+    figures = made.scores_of(absent, silent, bootstrap=made.FEW).figures["s"]
+    for protocol in ("paper", "strict"):
         for name in ALWAYS:
             cell = figures[protocol][name].to_json()
             assert cell["value"] is cell["ci_low"] is cell["ci_high"] is None, (protocol, name)
@@ -340,9 +340,9 @@ def test_each_protocol_has_its_own_truth_by_default():
     def boxes(dataset, readers=READERS):
         one = record_of("i0", 0, "ILD", [BOX], readers=readers, dataset=dataset)
         figures = score_lines([one], lines, gt_mode="by_protocol")[0]
-        recalls = [figures[p]["detection/recall@0.3"].value for p in ("paper")]
+        recalls = [figures[p]["detection/recall@0.3"].value for p in ("paper", "strict")]
         name = "detection/truth_boxes_per_image"
-        return [figures[p][name].value for p in ("paper")], recalls
+        return [figures[p][name].value for p in ("paper", "strict")], recalls
 
     assert boxes("vindr_cxr_vqa") == ([3, 2], [pytest.approx(2 / 3), 0.5])
     assert boxes("synthetic") == ([1, 1], [1, 1])
@@ -390,7 +390,7 @@ def test_a_mean_over_true_positives_below_the_threshold_is_refused(monkeypatch):
 def test_every_figure_is_a_finite_number_or_null():
     for seed, drop in itertools.product(range(3), (0, 5)):
         records, lines = _random_case(seed, images=3)
-        figures, _ = score_lines(records, lines[drop:], bootstrap=made.FEW)
+        figures = made.scores_of(records, lines[drop:], bootstrap=made.FEW).figures["s"]
         for named in figures.values():
             for name, figure in named.items():
                 for value in figure.to_json().values():
