@@ -1,6 +1,5 @@
 """VinDr-CXR-VQA in small: its layout with phantom pixels, built, trained on, asked and scored."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import pytest
 
 from cxrjax import build, predict, score, train
 from cxrjax.records import read_records
+from tests.scoring import made
 
 _ROOT = Path(__file__).parents[1]
 
@@ -28,38 +28,26 @@ def test_what_is_built_can_be_trained_on(tmp_path, monkeypatch):
     assert {len(record.boxes) for record in records} <= {1, 2, 3, 4, 5, 6}
     assert all(record.image_hw and 150 <= len(record.reason.split()) <= 250 for record in records)
 
+    training = """--config.data.prompt=vqa_reason --config.data.questions_per_image=4
+        --config.data.prefix_buckets=(32,) --config.data.answer_buckets=(768,)
+        --config.data.packed_buckets=(2048,) --config.data.workers=0 --config.model.unroll=false
+        --config.training.batch_images=8 --config.training.epochs=2.0
+        --config.training.log_every=1 --config.decoding.max_answer_tokens=24"""
     train.main(
-        [
-            "--config=configs/vindr_lora.py:phantom",
-            f"--workdir={tmp_path / 'run'}",
-            f"--config.data.train={data / 'records' / 'train.jsonl'}",
-            f"--config.data.validation={data / 'records' / 'validation.jsonl'}",
-            "--config.data.prompt=vqa_reason",
-            "--config.data.questions_per_image=4",
-            "--config.data.prefix_buckets=(32,)",
-            "--config.data.answer_buckets=(768,)",
-            "--config.data.packed_buckets=(2048,)",
-            "--config.data.workers=0",
-            "--config.model.unroll=false",
-            "--config.training.batch_images=8",
-            "--config.training.epochs=2.0",
-            "--config.training.log_every=1",
-            "--config.decoding.max_answer_tokens=24",
-        ]
+        ["--config=configs/vindr_lora.py:phantom", f"--workdir={tmp_path / 'run'}"]
+        + [f"--config.data.{s}={data / 'records' / s}.jsonl" for s in ("train", "validation")]
+        + training.split()
     )
-    metrics = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    losses = [json.loads(line)["train/loss"] for line in metrics if "train/loss" in line]
+    metrics = made.read_lines(tmp_path / "run" / "metrics.jsonl")
+    losses = [line["train/loss"] for line in metrics if "train/loss" in line]
     assert losses[-1] < losses[0]
     out = tmp_path / "tuned.jsonl"
     questions = data / "questions" / "validation.jsonl"
     predict.main([f"--workdir={tmp_path / 'run'}", f"--questions={questions}", f"--out={out}"])
-    lines = [json.loads(line) for line in out.read_text().splitlines()]
-    assert all("reason" in line for line in lines)
+    assert all("reason" in line for line in made.read_lines(out))
     score.main(
         ["--benchmark=vindr_cxr_vqa", f"--references={data / 'records' / 'validation.jsonl'}"]
         + [f"--predictions={out}", f"--out={tmp_path / 'scores'}", "--gt_mode=wbf"]
     )
-    assert (
-        "detection/f1@0.3"
-        in json.loads((tmp_path / "scores" / "metrics.json").read_text())["tuned"]["strict"]
-    )
+    metrics = made.read_json(tmp_path, "scores", "metrics.json")
+    assert "detection/f1@0.3" in metrics["tuned"]["strict"]

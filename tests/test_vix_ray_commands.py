@@ -1,6 +1,5 @@
 """ViX-Ray's way in small: build, train each stage, predict with both histories, score."""
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +11,7 @@ from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.records import read_records
 from cxrjax.training.config_file import load_config
 from cxrjax.training.data import example_config
+from tests.scoring import made
 
 _ROOT = Path(__file__).parents[1]
 _TOKENIZER = _ROOT / "data" / "vix_ray" / "tokenizer.model"
@@ -61,20 +61,17 @@ def test_three_stages_are_trained_predicted_and_compared(data, tmp_path, monkeyp
     monkeypatch.chdir(_ROOT)  # the configuration names the shipped tower and tokenizer
     files = []
     for stage in (1, 2, 3):
+        training = """--config.training.epochs=3.0 --config.optimizer.warmup_steps=1
+            --config.training.log_every=1 --config.model.unroll=false
+            --config.decoding.max_answer_tokens=8"""
         train.main(
-            [
-                f"--config=configs/vix_ray_stage{stage}.py:tiny",
-                f"--workdir={tmp_path / f'stage{stage}'}",
-                f"--config.data.train={data / 'records' / f'train_stage{stage}.jsonl'}",
-                "--config.training.epochs=3.0",
-                "--config.optimizer.warmup_steps=1",
-                "--config.training.log_every=1",
-                "--config.model.unroll=false",
-                "--config.decoding.max_answer_tokens=8",
-            ]
+            [f"--config=configs/vix_ray_stage{stage}.py:tiny"]
+            + [f"--workdir={tmp_path / f'stage{stage}'}"]
+            + [f"--config.data.train={data / 'records' / f'train_stage{stage}.jsonl'}"]
+            + training.split()
         )
-        lines = (tmp_path / f"stage{stage}" / "metrics.jsonl").read_text().splitlines()
-        losses = [json.loads(line)["train/loss"] for line in lines if "train/loss" in line]
+        lines = made.read_lines(tmp_path / f"stage{stage}" / "metrics.jsonl")
+        losses = [line["train/loss"] for line in lines if "train/loss" in line]
         assert len(losses) == 3 and np.isfinite(losses).all() and losses[-1] < losses[0]
         for name, questions in _questions(stage).items():
             files.append(tmp_path / f"{name}.jsonl")
@@ -82,8 +79,8 @@ def test_three_stages_are_trained_predicted_and_compared(data, tmp_path, monkeyp
                 [f"--workdir={tmp_path / f'stage{stage}'}", f"--out={files[-1]}"]
                 + [f"--questions={data / 'questions' / questions}"]
             )
-    asked = [json.loads(line) for line in (tmp_path / "self.jsonl.turns.jsonl").open()]
-    said = {line["question_id"]: line["text"] for line in map(json.loads, files[2].open())}
+    asked = made.read_lines(tmp_path / "self.jsonl.turns.jsonl")
+    said = {line["question_id"]: line["text"] for line in made.read_lines(files[2])}
     assert len(asked) == 2 and len(said) == 4
     for record in asked:
         (turn,) = record["history"]
@@ -94,10 +91,9 @@ def test_three_stages_are_trained_predicted_and_compared(data, tmp_path, monkeyp
         ["--benchmark=vix_ray", f"--references={references}", *words, "--resamples=10"]
         + [f"--out={tmp_path / 'scores'}"]
     )
-    metrics = json.loads((tmp_path / "scores" / "metrics.json").read_text())
-    settings = json.loads((tmp_path / "scores" / "score.json").read_text())
+    metrics = made.read_json(tmp_path, "scores", "metrics.json")
     said = {"stage1": None, "stage2": None, "self": "self", "gold": "gold"}
-    assert settings["histories"] == said
+    assert made.read_json(tmp_path, "scores", "score.json")["histories"] == said
     assert metrics["self"]["paper"]["stage3/findings/minus_stage1/stage1/bleu_4"]["n"] == 2
     assert metrics["gold"]["paper"]["stage3/findings/bleu_4"]["n"] == 0
     evaluate.main(

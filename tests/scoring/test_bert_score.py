@@ -8,6 +8,9 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.scoring.bert_score import BertScore, BertScorer, BertScoreSettings, bert_score, rescale
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 ALL = np.ones(2, bool)
 
@@ -44,18 +47,7 @@ def test_without_pytorch_it_is_refused_in_one_line(tmp_path, monkeypatch):
         BertScorer(BertScoreSettings(tmp_path))
 
 
-@pytest.mark.parametrize(
-    ("config", "layer", "baseline", "message"),
-    [
-        (None, None, None, "no config.json"),
-        ({"hidden_size": 8}, None, None, "num_hidden_layers"),
-        ({"model_type": "other"}, None, None, "not known: give --bertscore_layer, 1 to 3"),
-        ({}, 4, None, "--bertscore_layer=4: expected one of its 1 to 3"),
-        ({}, 0, None, "--bertscore_layer=0: expected one of its 1 to 3"),
-        ({}, 2, "LAYER,P,R,F\n1,0,0,0\n", "no row for layer 2"),
-        ({}, 2, "A,B\n1,2\n", "no table of LAYER"),
-    ],
-)
+@pytest.mark.parametrize(("config", "layer", "baseline", "message"), CASES["unusable_settings"])
 def test_unusable_settings(tmp_path, monkeypatch, config, layer, baseline, message):
     monkeypatch.setitem(sys.modules, "torch", object())
     if config is not None:

@@ -9,78 +9,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import brier_score_loss
 
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure
+from cxrjax.metrics.bootstrap import Estimate, Figure
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
-from cxrjax.papers.vindr_cxr_vqa.truth import read_references
-from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import Answers
 from cxrjax.scoring.figures import age_band, boxes_band, break_down, joined_columns
-from cxrjax.scoring.predictions import parse_prediction
-from cxrjax.scoring.scores import ScoreOptions
 from cxrjax.scoring.text_tables import grid, split_rows
-
-OPTIONS = ScoreOptions("exact", bootstrap=Bootstrap(resamples=50))
+from tests.scoring import made
 
 
 def _records(images=24):
     """A class there on two images of three; seen from the front and the side, of old and young."""
-    records = []
-    for i in range(images):
-        there = i % 3 != 0
-        records.append(
-            QARecord.model_validate(
-                {
-                    "dataset": "synthetic",
-                    "split": "validation",
-                    "patient_id": f"p{i // 2}",
-                    "image_id": f"i{i}",
-                    "image_path": f"i{i}.png",
-                    "image_hw": (100, 200),
-                    "view": "LATERAL" if i % 4 == 1 else "PA",
-                    "sex": "FM"[i % 2] if i < 20 else None,
-                    "age": 5 * i,
-                    "difficulty": ("Easy", "Hard")[i % 2],
-                    "question_id": f"q{i}",
-                    "question": "Is there ILD?",
-                    "question_type": "Is_there",
-                    "variables": {"finding": "ILD"},
-                    "answers": [
-                        {
-                            "text": "Yes." if there else "No.",
-                            "labels": ["ILD"],
-                            "polarity": "pos" if there else "neg",
-                            "boxes_by_image": {f"i{i}": [[20, 10, 100, 50]]} if there else {},
-                        }
-                    ],
-                }
-            )
+    return [
+        made.record_of(
+            f"i{i}",
+            boxes=[made.BOX] if i % 3 else [],
+            patient_id=f"p{i // 2}",
+            view="LATERAL" if i % 4 == 1 else "PA",
+            sex="FM"[i % 2] if i < 20 else None,
+            age=5 * i,
+            difficulty=("Easy", "Hard")[i % 2],
         )
-    return records
+        for i in range(images)
+    ]
 
 
 def _lines(records):
     """Right on the frontal images; sure of it where it is."""
     for record in records:
         right = record.view == "PA"
-        there = bool(record.boxes)
-        yes = there if right else not there
-        yield {
-            "question_id": record.question_id,
-            "text": "Yes, ILD." if yes else "No ILD.",
-            "boxes": [[0.1, 0.1, 0.5, 0.5]] if yes else [],
-            "answer_logprob": math.log(0.9 if right else 0.3),
-        }
-
-
-def _score(records, lines):
-    references = read_references(records, "exact", "r.jsonl")
-    predictions = [parse_prediction(line, "p:1") for line in lines]
-    return VINDR_CXR_VQA.score(references, {"s": Answers(predictions, "s")}, OPTIONS)
+        yes = bool(record.boxes) == right
+        boxes, sure = [made.FRACTIONS] if yes else [], math.log(0.9 if right else 0.3)
+        yield made.line_of(record, "Yes, ILD." if yes else "No ILD.", boxes, answer_logprob=sure)
 
 
 def test_every_cell_is_the_figure_of_its_images_alone():
     records = _records()
-    strict = _score(records, _lines(records)).figures["s"]["strict"]
+    strict = made.score_lines(records, _lines(records))[0]["strict"]
     for attribute, of in (
         ("view", lambda r: r.view),
         ("sex", lambda r: r.sex),
@@ -92,7 +55,7 @@ def test_every_cell_is_the_figure_of_its_images_alone():
         assert named == values
         for value in values:
             group = [record for record in records if of(record) == value]
-            alone = _score(group, _lines(group)).figures["s"]["strict"]
+            alone = made.score_lines(group, _lines(group))[0]["strict"]
             cells = [key for key in strict if key.startswith(f"by_{attribute}/")]
             for key in (key for key in cells if key.endswith(f"/{value}")):
                 metric = key.removeprefix(f"by_{attribute}/").removesuffix(f"/{value}")
@@ -108,7 +71,7 @@ def test_every_cell_is_the_figure_of_its_images_alone():
 
 def test_small_cells_are_marked():
     records = _records()
-    scores = _score(records, _lines(records))
+    scores = made.scores_of(records, _lines(records))
     text = VINDR_CXR_VQA.markdown(scores)
     assert "## By view (strict" in text
     rows = [row for row in VINDR_CXR_VQA.rows(scores) if row["table"] == "by_view"]
@@ -122,7 +85,7 @@ def test_small_cells_are_marked():
 
 def test_attributes_that_nothing_has_give_no_table():
     records = [r.model_copy(update={"view": None, "sex": None, "age": None}) for r in _records(6)]
-    text = VINDR_CXR_VQA.markdown(_score(records, _lines(records)))
+    text = VINDR_CXR_VQA.markdown(made.scores_of(records, _lines(records)))
     assert "By sex" not in text
     assert "By number of true boxes" in text
 
@@ -130,7 +93,7 @@ def test_attributes_that_nothing_has_give_no_table():
 def test_how_sure_answers_are_is_held_against_whether_they_are_right():
     records = _records()
     lines = list(_lines(records))
-    scores = _score(records, lines)
+    scores = made.scores_of(records, lines)
     strict = scores.figures["s"]["strict"]
     right = [record.view == "PA" for record in records]
     sure = [math.exp(line["answer_logprob"]) for line in lines]
@@ -144,7 +107,7 @@ def test_how_sure_answers_are_is_held_against_whether_they_are_right():
     assert {"reliability", "risk_coverage"} <= scores.curves["s"].keys()
     for line in lines:
         del line["answer_logprob"]
-    silent = _score(records, lines)
+    silent = made.scores_of(records, lines)
     assert silent.figures["s"]["strict"]["calibration/ece"] == Estimate(None, None, None, 0)
     assert not {"reliability", "risk_coverage"} & silent.curves["s"].keys()
 
@@ -158,7 +121,7 @@ def test_how_sure_boxes_are_is_held_against_how_well_they_lie():
             line["boxes"] = [[0.1 + shift, 0.1, 0.5 + shift, 0.5]]
             line["box_scores"] = [1 / (1 + shift)]
         lines.append(line)
-    scores = _score(
+    scores = made.scores_of(
         [r for r in records if r.view == "PA"],
         [line for line, r in zip(lines, records, strict=True) if r.view == "PA"],
     )
@@ -174,23 +137,15 @@ def test_answers_without_a_probability_stay_out():
         line if i % 2 else {**line, "answer_logprob": None}
         for i, line in enumerate(_lines(records))
     ]
-    assert _score(records, lines).figures["s"]["strict"]["calibration/ece"].n == 12
+    assert made.score_lines(records, lines)[0]["strict"]["calibration/ece"].n == 12
 
 
-@pytest.mark.parametrize(
-    ("age", "band"),
-    [
-        (None, None),
-        (0, "00-19"),
-        (19.9, "00-19"),
-        (20, "20-39"),
-        (79, "60-79"),
-        (80, "80 and more"),
-        (102, "80 and more"),
-    ],
-)
-def test_age_bands(age, band):
-    assert age_band(age) == band
+BANDS = {0: "00-19", 19.9: "00-19", 20: "20-39", 79: "60-79", 80: "80 and more", 102: "80 and more"}
+
+
+def test_age_bands():
+    assert age_band(None) is None
+    assert {age: age_band(age) for age in BANDS} == BANDS
 
 
 @given(st.integers(0, 40))
@@ -202,10 +157,8 @@ def test_boxes_bands_cover_every_number(boxes):
 
 def test_images_and_questions_are_one_list_of_units():
     joined = joined_columns({"boxes": np.array([1.0, 2])}, {"right": np.array([1.0, 0, 1])})
-    assert {name: column.tolist() for name, column in joined.items()} == {
-        "boxes": [1, 2, 0, 0, 0],
-        "right": [0, 0, 1, 0, 1],
-    }
+    columns = {name: column.tolist() for name, column in joined.items()}
+    assert columns == {"boxes": [1, 2, 0, 0, 0], "right": [0, 0, 1, 0, 1]}
     assert len(joined) == 2
 
 
@@ -219,10 +172,5 @@ def test_rows_that_are_asked_for_and_not_there_are_undefined():
 def test_a_name_that_ends_lines_or_cells_stays_within_its_cell():
     names = ["a\n| b |", "\u2028", "c|d", "e\r\nf", ""]
     table = grid([["name", "n"], *([name, "1"] for name in names)])
-    assert [row[0] for row in split_rows(table.splitlines())[1:]] == [
-        "a | b |",
-        "",
-        "c|d",
-        "e f",
-        "",
-    ]
+    cells = [row[0] for row in split_rows(table.splitlines())[1:]]
+    assert cells == ["a | b |", "", "c|d", "e f", ""]

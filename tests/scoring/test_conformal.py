@@ -1,21 +1,18 @@
 """Margins of boxes: what they cover, of patients whose boxes are alike, and what is refused."""
 
-import json
-
 import numpy as np
 import pytest
 from scipy import stats
 
 from cxrjax.errors import UserError
-from cxrjax.records import Answer, QARecord, write_records
-from cxrjax.scoring.conformal import (
-    AnsweredBoxes,
-    calibrate,
-    check_coverage,
-    coverage_table,
-    find_margins,
-    read_answered,
-)
+from cxrjax.records import write_records
+from cxrjax.scoring import conformal
+from cxrjax.scoring.conformal import AnsweredBoxes, find_margins
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
+
+TRUTH = np.array([0.1, 0.2, 0.3, 0.8])
 
 
 def _patients(rng, count, first=0):
@@ -23,20 +20,26 @@ def _patients(rng, count, first=0):
     for patient in range(first, first + count):
         images = 1 + rng.geometric(0.5)
         hard = rng.lognormal(0, 0.6) * (1 + 0.3 * images)
-        for _ in range(images):
-            near, size = rng.uniform(0.1, 0.4, (2, 2)), rng.uniform(0.2, 0.4, (2, 2))
-            truth = np.concatenate([near, near + size], axis=1)
-            spread = 0.005 + 0.01 * rng.random((2, 4))
-            boxes = truth + hard * spread * rng.standard_t(4, (2, 4))
-            yield AnsweredBoxes(patient, truth, boxes, spread)
+        near, size = (rng.uniform(low, 0.4, (images, 2, 2)) for low in (0.1, 0.2))
+        truth = np.concatenate([near, near + size], axis=2)
+        spread = 0.005 + 0.01 * rng.random((images, 2, 4))
+        boxes = truth + hard * spread * rng.standard_t(4, (images, 2, 4))
+        yield from map(AnsweredBoxes, [patient] * images, truth, boxes, spread)
 
 
 def _covered(found, margin):
     return np.concatenate([one.needed() for one in found]) <= margin
 
 
-@pytest.mark.parametrize("calibration", [40, 200])
-@pytest.mark.parametrize("cover", [0.9, 0.8])
+@pytest.mark.parametrize(
+    ("calibration", "cover"),
+    [
+        (40, 0.9),
+        (200, 0.8),
+        pytest.param(40, 0.8, marks=pytest.mark.slow),
+        pytest.param(200, 0.9, marks=pytest.mark.slow),
+    ],
+)
 def test_many_draws_cover_what_is_asked(calibration, cover):
     shares = []
     for seed in range(150):
@@ -75,20 +78,7 @@ def test_patients_of_many_boxes_count_as_what_they_are():
 
 
 def _record(patient, question, boxes=((20, 20, 60, 80),)):
-    return QARecord(
-        dataset="vindr_cxr_vqa",
-        split="validation",
-        patient_id=patient,
-        image_id=f"image {patient}",
-        image_path="i.png",
-        image_hw=(100, 200),
-        question_id=question,
-        question="Where?",
-        question_type="where",
-        answers=[
-            Answer(text="there", boxes_by_image={f"image {patient}": [list(b) for b in boxes]})
-        ],
-    )
+    return made.record_of(f"image {patient}", boxes=boxes, patient_id=patient, question_id=question)
 
 
 @pytest.fixture
@@ -97,20 +87,21 @@ def folder(tmp_path):
     records = [_record(f"p{i}", f"q{i}") for i in range(30)]
     records.append(_record("p30", "no box", ()))
     write_records(tmp_path / "records.jsonl", records)
-    truth = np.array([0.1, 0.2, 0.3, 0.8])
+
+    def near():
+        return (TRUTH + 0.02 * rng.standard_normal(4)).tolist()
+
     lines = [
-        {
-            "question_id": f"q{i}",
-            "text": "there",
-            "boxes": [(truth + 0.02 * rng.standard_normal(4)).tolist(), [0.9, 0.9, 0.95, 0.95]],
-            "box_spreads": [[0.02, 0.02, 0.01, 0.01]] * 2,
-        }
-        for i in range(30)
+        made.line_of(
+            record,
+            boxes=[near(), [0.9, 0.9, 0.95, 0.95]],
+            box_spreads=[[0.02, 0.02, 0.01, 0.01]] * 2,
+        )
+        for record in records[:30]
     ]
 
     def write():
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (tmp_path / "predictions.jsonl").write_text(text)
+        made.write_lines(tmp_path / "predictions.jsonl", lines)
         return tmp_path
 
     write.lines, write.records = lines, records
@@ -122,14 +113,13 @@ def test_wider_boxes_hold_the_true_ones(folder, scaled):
     if not scaled:
         for line in folder.lines:
             del line["box_spreads"]
-    margins, found = calibrate(folder(), 0.9, [_record("other", "q")])
+    margins, found = conformal.calibrate(folder(), 0.9, [_record("other", "q")])
     assert margins.scaled == scaled and (margins.boxes, margins.patients) == (30, 30)
     assert len(found) == 30
     assert "covers 90% of true boxes, by 30 boxes of 30 other patients" in margins.describe()
     wide = list(margins.widen(folder.lines))
-    truth = np.array([0.1, 0.2, 0.3, 0.8])
     held = [
-        any((box[:2] <= truth[:2]).all() and (box[2:] >= truth[2:]).all() for box in boxes)
+        any((box[:2] <= TRUTH[:2]).all() and (box[2:] >= TRUTH[2:]).all() for box in boxes)
         for boxes in (np.array(line["boxes"]) + 1e-6 * np.array([-1, -1, 1, 1]) for line in wide)
     ]
     assert sum(held) == 28  # ceil(0.9 * 31)
@@ -139,19 +129,7 @@ def test_wider_boxes_hold_the_true_ones(folder, scaled):
         np.testing.assert_allclose(moved, before["boxes"], atol=2e-6)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"cover": 1.5}, "--cover=1.5: expected a share"),
-        ({"asked": ["p3", "new"]}, "1 of its patients are asked about too, such as p3"),
-        ({"drop": 1}, "no prediction for q0"),
-        ({"line": {"boxes": None}}, "no boxes of finite numbers"),
-        ({"line": {"margins": []}}, "have margins already"),
-        ({"line": {"box_spreads": [[0.1], "x"]}}, "not four numbers from 0, or null"),
-        ({"line": {"box_spreads": [[-0.1] * 4, None]}}, "not four numbers from 0, or null"),
-        ({"no boxes": 6}, r"6 have no predicted box at all; give --cover of at most 0.77"),
-    ],
-)
+@pytest.mark.parametrize(("change", "message"), CASES["unusable_margins"])
 def test_what_cannot_be_used_is_refused(folder, change, message):
     folder.lines[0] |= change.get("line", {})
     del folder.lines[: change.get("drop", 0)]
@@ -159,14 +137,14 @@ def test_what_cannot_be_used_is_refused(folder, change, message):
         line |= {"boxes": [], "box_spreads": []}
     asked = [_record(patient, "q") for patient in change.get("asked", ["new"])]
     with pytest.raises(UserError, match=message):
-        calibrate(folder(), change.get("cover", 0.9), asked)
+        conformal.calibrate(folder(), change.get("cover", 0.9), asked)
 
 
 def test_a_margin_below_zero_turns_no_box_inside_out(folder):
     for line in folder.lines:
         line["boxes"] = [[0.0, 0.0, 1.0, 1.0]]
         line["box_spreads"] = [[0.02] * 4]
-    margins, _ = calibrate(folder(), 0.9, [])
+    margins, _ = conformal.calibrate(folder(), 0.9, [])
     assert margins.margin < 0
     thin = {"question_id": "q", "boxes": [[0.5, 0.5, 0.52, 0.9]], "box_spreads": [[0.02] * 4]}
     ((x0, y0, x1, y1),) = next(margins.widen([thin]))["boxes"]
@@ -175,10 +153,10 @@ def test_a_margin_below_zero_turns_no_box_inside_out(folder):
 
 def test_what_is_read_is_in_fractions(folder):
     folder.lines[1]["box_spreads"] = [None, [0.02, 0.02, 0.01, 0.01]]
-    found, _ = read_answered(
+    found, _ = conformal.read_answered(
         folder() / "predictions.jsonl", {r.question_id: r for r in folder.records}
     )
-    np.testing.assert_allclose(found[0].truth, [[0.1, 0.2, 0.3, 0.8]])
+    np.testing.assert_allclose(found[0].truth, [TRUTH])
     # Of a box without a spread, that of a uniform distribution.
     uniform = stats.uniform.std() + 0.01
     np.testing.assert_allclose(found[1].scale, [[uniform] * 4, [0.03, 0.03, 0.02, 0.02]])
@@ -186,12 +164,12 @@ def test_what_is_read_is_in_fractions(folder):
 
 def test_coverage_is_looked_at_on_other_patients():
     found = list(_patients(np.random.default_rng(1), 200))
-    rows = check_coverage(found, find_margins(found, 0.9, True, "x"))
+    rows = conformal.check_coverage(found, find_margins(found, 0.9, True, "x"))
     assert [row.cover for row in rows] == [0.8, 0.9, 0.95]
     for row in rows:
         assert row.cover - 0.01 < row.covered < row.cover + 0.02
         assert row.low < row.covered < row.high
     assert rows[0].margin < rows[1].margin < rows[2].margin
-    assert "| 90.0% | 9" in coverage_table(rows)
+    assert "| 90.0% | 9" in conformal.coverage_table(rows)
     # Two patients' margins cover no 80 %.
-    assert check_coverage(found[:4], find_margins(found, 0.9, True, "x")) == []
+    assert conformal.check_coverage(found[:4], find_margins(found, 0.9, True, "x")) == []

@@ -1,44 +1,24 @@
 """Systems that do not look: what they say, and that nobody gets above them without looking."""
 
-import json
 import random
 
 import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
-from cxrjax.records import QARecord, write_records
-from cxrjax.score import main
+from cxrjax.records import write_records
 from cxrjax.scoring.floors import Floors
 from cxrjax.scoring.scores import is_blind
+from tests.scoring import made
 
 KINDS = ("Is_there", "Where", "How_many", "Which", "Yes_No")
 SIZE = 100
 PLACES = {name: random.Random(name).uniform(5, 55) for name in CLASSES}
 
 
-def _record(image, number, kind, asked, text, there, boxes=(), **fields):
-    return QARecord.model_validate(
-        {
-            "dataset": "synthetic",
-            "split": "validation",
-            "image_id": image,
-            "image_path": f"{image}.png",
-            "image_hw": (SIZE, SIZE),
-            "question_id": f"{image}-{number}",
-            "question": f"Is there {asked}?" if asked else "What is there?",
-            "question_type": kind,
-            "answers": [
-                {
-                    "text": text,
-                    "labels": [asked] if asked else fields.pop("labels"),
-                    "polarity": "pos" if there else "neg",
-                    "boxes_by_image": {image: [list(box) for box in boxes]} if boxes else {},
-                }
-            ],
-            "negative_kind": None if there else fields.pop("negative", "absent_class"),
-            **fields,
-        }
+def _record(image, number, kind, asked, boxes=(), labels=None, **fields):
+    return made.record_of(
+        image, number, asked, boxes, labels, kind, image_hw=(SIZE, SIZE), variables=None, **fields
     )
 
 
@@ -59,14 +39,13 @@ def _phantoms(images):
             for n in range(3)
         }
         for number, name in enumerate([*present, *absent]):
-            there = name in present
-            text = f"Yes, {name}." if there else f"There is no {name}."
-            here = [boxes[name]] if there else []
+            here = [boxes[name]] if name in present else []
             kind = KINDS[number % len(KINDS)]
-            records.append(_record(f"i{i}", number, kind, name, text, there, here, readers=readers))
+            records.append(_record(f"i{i}", number, kind, name, here, readers=readers))
         text = f"The findings are {' and '.join(present)}." if present else "There is no finding."
+        answer = {"text": text}
         records.append(
-            _record(f"i{i}", 99, "What", "", text, bool(present), labels=present, readers=readers)
+            _record(f"i{i}", 99, "What", "", labels=present, answer=answer, readers=readers)
         )
     return records
 
@@ -92,32 +71,21 @@ NOT_HIGHER_IS_BETTER = (
 )
 
 
-def _score(tmp_path, records, systems, *flags):
-    write_records(tmp_path / "r.jsonl", records)
-    arguments = ["--benchmark=vindr_cxr_vqa", f"--references={tmp_path / 'r.jsonl'}"]
+def _score(tmp_path, records, systems, **flags):
+    write_records(tmp_path / "records.jsonl", records)
     for name, say in systems.items():
-        lines = [json.dumps({"question_id": r.question_id, **say(r)}) for r in records]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
-        arguments.append(f"--predictions={tmp_path / name}.jsonl")
-    main([*arguments, f"--out={tmp_path / 'out'}", *flags])
-    read = {
-        name: json.loads((tmp_path / "out" / f"{name}.json").read_text())
-        for name in ("metrics", "floors")
-        if (tmp_path / "out" / f"{name}.json").exists()
-    }
-    return read, (tmp_path / "out" / "tables.md").read_text()
+        lines = [{"question_id": r.question_id, **say(r)} for r in records]
+        made.write_lines(tmp_path / f"{name}.jsonl", lines)
+    metrics, tables = made.run_score(tmp_path, *systems, **{"floors": "auto"} | flags)
+    floors = tmp_path / "out" / "floors.json"
+    return metrics, made.read_json(floors) if floors.exists() else None, tables
 
 
 @pytest.mark.slow
 def test_nobody_who_does_not_look_gets_above_the_floors(tmp_path):
-    systems = {
-        name: (lambda record, text=text: {"text": text, "boxes": []})
-        for name, text in CONSTANTS.items()
-    }
-    systems |= {
-        name: (lambda record, boxes=boxes: {"text": "Yes.", "boxes": boxes})
-        for name, boxes in BOXES.items()
-    }
+    constants = {name: {"text": text, "boxes": []} for name, text in CONSTANTS.items()}
+    constants |= {name: {"text": "Yes.", "boxes": boxes} for name, boxes in BOXES.items()}
+    systems = {name: lambda record, line=line: line for name, line in constants.items()}
     # The two most frequent classes, each at its place, in every image.
     places = {name: [PLACES[name], PLACES[name]] for name in CLASSES[:2]}
     boxes = {
@@ -132,11 +100,9 @@ def test_nobody_who_does_not_look_gets_above_the_floors(tmp_path):
             "labels": named,
             "box_scores": [1 - 0.1 * n for n in range(len(named))],
         }
-    read, tables = _score(tmp_path, _phantoms(300), systems, "--resamples=0")
+    metrics, floors, tables = _score(tmp_path, _phantoms(300), systems)
     floors = {
-        name: named["strict"]
-        for name, named in read["floors"]["figures"].items()
-        if name != "one reader"
+        name: named["strict"] for name, named in floors["figures"].items() if name != "one reader"
     }
     compared = 0
     for metric in next(iter(floors.values())):
@@ -144,7 +110,7 @@ def test_nobody_who_does_not_look_gets_above_the_floors(tmp_path):
             continue
         known = [named[metric]["value"] for named in floors.values()]
         best = max((value for value in known if value is not None), default=None)
-        for system, named in read["metrics"].items():
+        for system, named in metrics.items():
             value = named["strict"][metric]["value"]
             # Boxes of any class hit others' here: all are equally large.
             if system == "easiest_2" and metric.startswith("detection_agnostic"):
@@ -163,38 +129,35 @@ def test_who_looks_is_above_them_and_is_not_warned_of(tmp_path):
             "boxes": [[value / SIZE for value in box] for box in record.boxes],
         }
 
-    read, tables = _score(tmp_path, _phantoms(40), {"seeing": answer}, "--resamples=20")
+    few = {"resamples": 20, "interval": "percentile"}
+    _, told, tables = _score(tmp_path, _phantoms(40), {"seeing": answer}, **few)
     assert "**Warning" not in tables
     assert "| floor: constant yes | strict |" in tables
-    (row,) = (
-        line for line in read["floors"]["differences"] if line["metric"] == "vqa/balanced_accuracy"
-    )
+    (row,) = (one for one in told["differences"] if one["metric"] == "vqa/balanced_accuracy")
     assert row["ci_low"] > 0.1
-    floors = {name: f["strict"] for name, f in read["floors"]["figures"].items()}
+    floors = {name: f["strict"] for name, f in told["figures"].items()}
     assert floors["constant yes"]["vqa/sensitivity"]["value"] == 1
     assert floors["constant no"]["vqa/specificity"]["value"] == 1
     assert floors["constant yes"]["vqa/balanced_accuracy"]["value"] == 0.5
     assert floors["prior box"]["detection/f1@0.3"]["value"] > 0.1
     # A person is none of the floors, and better.
     assert floors["one reader"]["detection/f1@0.3"]["value"] > 0.7
-    assert "one reader" not in {line["floor"] for line in read["floors"]["differences"]}
+    assert "one reader" not in {line["floor"] for line in told["differences"]}
 
 
 def test_the_floors_alone_need_no_predictions(tmp_path):
-    read, tables = _score(tmp_path, _phantoms(20), {}, "--resamples=0")
-    assert {"constant yes", "constant no", "majority", "prior box", "random"} <= set(
-        read["metrics"]
-    )
-    assert "floors" not in read
+    metrics, floors, tables = _score(tmp_path, _phantoms(8), {})
+    assert {"constant yes", "constant no", "majority", "prior box", "random"} <= metrics.keys()
+    assert floors is None
     assert "| majority | strict |" in tables
     with pytest.raises(UserError, match="nothing to score"):
-        _score(tmp_path, _phantoms(20), {}, "--floors=never")
+        _score(tmp_path, _phantoms(8), {}, floors="never")
 
 
 def test_without_floors_there_are_none(tmp_path):
     say = {"s": lambda record: {"text": "Yes.", "boxes": []}}
-    read, tables = _score(tmp_path, _phantoms(12), say, "--resamples=0", "--floors=never")
-    assert "floors" not in read and "floor:" not in tables and "Warning" not in tables
+    _, floors, tables = _score(tmp_path, _phantoms(12), say, floors="never")
+    assert floors is None and "floor:" not in tables and "Warning" not in tables
 
 
 def test_a_blind_system_is_a_floor_of_the_others(tmp_path):
@@ -203,8 +166,7 @@ def test_a_blind_system_is_a_floor_of_the_others(tmp_path):
         return {"text": seen, "boxes": []}
 
     systems = {"seeing": lambda record: {"text": "Yes.", "boxes": []}, "seeing_blind": blind}
-    read, _ = _score(tmp_path, _phantoms(40), systems, "--resamples=20")
-    lines = read["floors"]["differences"]
+    lines = _score(tmp_path, _phantoms(16), systems, resamples=2)[1]["differences"]
     assert {line["system"] for line in lines} == {"seeing"}
     (row,) = (line for line in lines if line["metric"] == "vqa/balanced_accuracy")
     assert row["floor"] == "seeing_blind"
@@ -214,16 +176,18 @@ def test_a_blind_system_is_a_floor_of_the_others(tmp_path):
 def test_a_prior_box_is_of_another_image():
     """The only box of a class would be a perfect answer to its own question."""
     box = [10.0, 10.0, 50.0, 50.0]
-    records = [_record("i0", 0, "Where", "ILD", "ILD", True, [box])]
     floors = Floors()
-    for record in records:
-        floors.add(record)
+    floors.add(_record("i0", 0, "Where", "ILD", [box]))
     lines = dict(floors.systems(lambda name: "ILD", 0, ()))
     assert not len(lines["prior box"][0].boxes)
-    floors.add(_record("i1", 0, "Where", "ILD", "ILD", True, [[20.0, 10.0, 60.0, 50.0]]))
+    floors.add(_record("i1", 0, "Where", "ILD", [[20.0, 10.0, 60.0, 50.0]]))
     lines = dict(floors.systems(lambda name: "ILD", 0, ()))
     assert lines["prior box"][0].boxes.tolist() == [[0.2, 0.1, 0.6, 0.5]]
     assert lines["prior box"][1].boxes.tolist() == [[0.1, 0.1, 0.5, 0.5]]
+
+
+def _named(lines, *floors):
+    return {floor: {q.labels[0] for q in lines[floor] if q.labels} for floor in floors}
 
 
 def test_the_easiest_classes_are_those_that_a_constant_box_finds():
@@ -233,13 +197,10 @@ def test_the_easiest_classes_are_those_that_a_constant_box_finds():
         spots = {"ILD": 10.0, "Atelectasis": 10.0 + 25 * (n % 2), "Calcification": 8.0 * n}
         for k, (name, x) in enumerate(spots.items()):
             box = [[x, 10.0, x + 20, 30.0]]
-            floors.add(_record(f"i{n}", k, "Where", name, name, True, box))
+            floors.add(_record(f"i{n}", k, "Where", name, box))
     names = ("ILD", "Atelectasis", "Calcification")
     lines = dict(floors.systems(lambda question: names[int(question[-1])], 0, ()))
-    said = {
-        floor: {q.labels[0] for q in lines[floor] if q.labels}
-        for floor in ("one class", "easy classes")
-    }
+    said = _named(lines, "one class", "easy classes")
     assert said == {"one class": {"ILD"}, "easy classes": {"ILD", "Atelectasis"}}
     assert all(q.text.startswith("Yes") == bool(q.labels) for q in lines["one class"])
     first = [q.box_scores[0] for q in lines["prior box"][:3]]
@@ -250,17 +211,14 @@ def test_the_easiest_classes_by_question_may_be_others():
     """Asked six times where its box lies right, a class pays by question and not by image."""
     floors, names = Floors(), ("ILD", "Atelectasis", None)
     for n in range(8):
-        floors.add(_record(f"i{n}", 2, "What", "", "ILD.", True, labels=["ILD"]))
+        floors.add(_record(f"i{n}", 2, "What", "", labels=["ILD"]))
         for k, name in enumerate(names[:2]):
             there = k == 0 or n < 2
             box = [[10.0, 10.0, 30.0, 30.0] if there else [9.0 * n, 60.0, 9.0 * n + 8, 70.0]]
             for again in range(6 if k and there else 1):
-                floors.add(_record(f"i{n}", f"{again}{k}", "Where", name, name, True, box))
+                floors.add(_record(f"i{n}", f"{again}{k}", "Where", name, box))
     lines = dict(floors.systems(lambda question: names[int(question[-1])], 0, ()))
-    said = {
-        floor: {q.labels[0] for q in lines[floor] if q.labels}
-        for floor in ("easy classes", "easy questions")
-    }
+    said = _named(lines, "easy classes", "easy questions")
     assert said == {"easy classes": {"ILD"}, "easy questions": {"ILD", "Atelectasis"}}
     silent = {f: [not len(q.boxes) for q in lines[f] if q.question_id.endswith("2")] for f in said}
     assert not any(silent["easy classes"]) and all(silent["easy questions"])
@@ -269,7 +227,7 @@ def test_the_easiest_classes_by_question_may_be_others():
 def test_many_questions_have_floors_only_where_they_are_asked_for(tmp_path, monkeypatch):
     monkeypatch.setattr("cxrjax.scoring.benchmark.MOST_FOR_FLOORS", 50)
     say = {"s": lambda record: {"text": "Yes.", "boxes": []}}
-    read, tables = _score(tmp_path, _phantoms(12), say, "--resamples=0")
-    assert "floors" not in read and "--floors=always" in tables
-    read, _ = _score(tmp_path, _phantoms(12), say, "--resamples=0", "--floors=always")
-    assert "constant yes" in read["floors"]["figures"]
+    _, floors, tables = _score(tmp_path, _phantoms(12), say)
+    assert floors is None and "--floors=always" in tables
+    _, floors, _ = _score(tmp_path, _phantoms(12), say, floors="always")
+    assert "constant yes" in floors["figures"]

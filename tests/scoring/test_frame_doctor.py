@@ -1,18 +1,19 @@
 """Frame doctor: predictions made wrong in each way, right ones, and random ones."""
 
-import json
+import functools
 
 import numpy as np
 import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.frames import smart_resize
-from cxrjax.records import QARecord, write_records
+from cxrjax.records import write_records
 from cxrjax.score import main
 from cxrjax.scoring.frame_doctor import diagnose, gather
-from cxrjax.scoring.predictions import parse_prediction
+from tests.scoring import made
 
-QUESTIONS = 40
+QUESTIONS = 24
+MORE = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 def _records(seed=0, questions=QUESTIONS, sides=(1500, 3200)):
@@ -23,24 +24,13 @@ def _records(seed=0, questions=QUESTIONS, sides=(1500, 3200)):
         low = random.uniform(0.05, 0.6, (random.integers(1, 4), 2))
         high = np.minimum(low + random.uniform(0.08, 0.35, low.shape), 0.97)
         boxes = np.concatenate([low, high], axis=1) * [width, height, width, height]
-        records[f"q{number}"] = QARecord.model_validate(
-            {
-                "dataset": "synthetic",
-                "split": "validation",
-                "image_id": f"i{number}",
-                "image_path": f"i{number}.png",
-                "image_hw": (height, width),
-                "question_id": f"q{number}",
-                "question": "Where is the opacity?",
-                "question_type": "Where",
-                "answers": [
-                    {
-                        "text": "There.",
-                        "labels": ["Lung Opacity"],
-                        "boxes_by_image": {f"i{number}": boxes.tolist()},
-                    }
-                ],
-            }
+        records[f"q{number}"] = made.record_of(
+            f"i{number}",
+            asked="Lung Opacity",
+            boxes=boxes.tolist(),
+            kind="Where",
+            question_id=f"q{number}",
+            image_hw=(height, width),
         )
     return records
 
@@ -57,11 +47,10 @@ def _right(record, jitter, random):
 def _predictions(wrong, jitter=0.01, records=RECORDS, seed=1):
     random = np.random.default_rng(seed)
     lines = []
-    for name, record in records.items():
+    for record in records.values():
         boxes = wrong(_right(record, jitter, random), *record.image_hw)
-        fields = {"question_id": name, "text": "There.", "boxes": boxes.tolist()}
-        lines.append(parse_prediction(fields, "p:1"))
-    return lines
+        lines.append(made.line_of(record, "There.", boxes.tolist()))
+    return made.predictions_of(lines)
 
 
 def _pixels(boxes, height, width):
@@ -119,18 +108,18 @@ def test_a_wrong_frame_is_told(frame):
 
 
 @pytest.mark.parametrize("frame", ["of the padded square", "of the centre crop"])
-def test_a_frame_that_moves_boxes_by_little_is_told(frame):
-    """Of images that are nearly square, and boxes that are not quite right."""
-    records = _records(sides=(2200, 3100), questions=80)
-    found = diagnose(gather(records, _predictions(WRONG[frame], 0.003, records), None))
-    assert found is not None
-    assert found.frame == frame
-
-
-@pytest.mark.parametrize("frame", ["of the padded square", "of the centre crop"])
-def test_few_images_are_enough_where_nothing_else_is_wrong(frame):
-    records = _records(5, 20, sides=(1500, 1800))
-    found = diagnose(gather(records, _predictions(WRONG[frame], 0.0, records), None))
+@pytest.mark.parametrize(
+    ("records", "jitter"),
+    [
+        # Images that are nearly square, and boxes that are not quite right.
+        (_records(sides=(2200, 3100), questions=80), 0.003),
+        # Few are enough where nothing else is wrong.
+        (_records(5, 20, sides=(1500, 1800)), 0.0),
+    ],
+    ids=["nearly_square", "few"],
+)
+def test_a_frame_that_moves_boxes_by_little_is_told(frame, records, jitter):
+    found = diagnose(gather(records, _predictions(WRONG[frame], jitter, records), None))
     assert found is not None
     assert found.frame == frame
 
@@ -141,14 +130,14 @@ def test_right_boxes_are_left_alone(jitter, seed):
     assert diagnose(gather(RECORDS, lines, None)) is None
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, MORE(1)])
 @pytest.mark.parametrize("by", [[-0.08, -0.08, 0.08, 0.08], [0.05] * 4, [0.02, 0.02, -0.02, -0.02]])
 def test_boxes_a_little_off_are_in_no_other_frame(by, seed):
     lines = _predictions(lambda b, h, w: np.clip(b + np.array(by), 0, 1), seed=seed)
     assert diagnose(gather(RECORDS, lines, None)) is None
 
 
-@pytest.mark.parametrize(("scale", "seed"), [(1.0, 0), (1.0, 1), (1.0, 2), (1000.0, 3)])
+@pytest.mark.parametrize(("scale", "seed"), [(1.0, 0), MORE(1.0, 1), MORE(1.0, 2), (1000.0, 3)])
 def test_random_boxes_fit_nowhere(seed, scale):
     random = np.random.default_rng(seed)
 
@@ -159,7 +148,7 @@ def test_random_boxes_fit_nowhere(seed, scale):
     assert diagnose(gather(RECORDS, _predictions(drawn), None)) is None
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, MORE(1), MORE(2)])
 def test_boxes_of_other_images_fit_nowhere(seed):
     """They are as large as true ones and where these mostly are."""
     others = list(_records(seed + 10).values())
@@ -178,25 +167,23 @@ def test_few_images_say_nothing():
     assert diagnose(gather(RECORDS, [], None)) is None
 
 
-@pytest.mark.parametrize(
-    ("codec", "write", "frame"),
-    [
-        ("chexagent", lambda b: "<|box|>({:.2f},{:.2f}),({:.2f},{:.2f})<|/box|>".format(*b), ""),
-        ("internvl", lambda b: "<box>[[{}, {}, {}, {}]]</box>".format(*(b * 100).round()), "0-100"),
-        (
-            "gemini_json",
-            lambda b: "box_2d: [{}, {}, {}, {}]".format(*(b * 1000).round()),
-            "x-first",
-        ),
-        ("radvlm", lambda b: "[{:.0f}, {:.0f}, {:.0f}, {:.0f}]".format(*b * 100), "0-100"),
-    ],
-)
-def test_boxes_in_text_are_read_in_other_frames_too(codec, write, frame):
+WRITTEN = {
+    "chexagent": (lambda b: "<|box|>({:.2f},{:.2f}),({:.2f},{:.2f})<|/box|>".format(*b), ""),
+    "internvl": (lambda b: "<box>[[{}, {}, {}, {}]]</box>".format(*(b * 100).round()), "0-100"),
+    "gemini_json": (lambda b: "box_2d: [{}, {}, {}, {}]".format(*(b * 1000).round()), "x-first"),
+    "radvlm": (lambda b: "[{:.0f}, {:.0f}, {:.0f}, {:.0f}]".format(*b * 100), "0-100"),
+}
+
+
+@pytest.mark.parametrize("codec", WRITTEN)
+def test_boxes_in_text_are_read_in_other_frames_too(codec):
+    write, frame = WRITTEN[codec]
     random = np.random.default_rng(1)
-    lines = []
-    for name, record in RECORDS.items():
-        text = " ".join(write(box) for box in _right(record, 0, random))
-        lines.append(parse_prediction({"question_id": name, "text": text}, "p:1"))
+    texts = {
+        name: " ".join(write(box) for box in _right(record, 0, random))
+        for name, record in RECORDS.items()
+    }
+    lines = made.predictions_of({"question_id": n, "text": text} for n, text in texts.items())
     found = diagnose(gather(RECORDS, lines, CODECS[codec]))
     assert found is not None
     assert frame in found.frame
@@ -204,25 +191,17 @@ def test_boxes_in_text_are_read_in_other_frames_too(codec, write, frame):
 
 
 def test_the_command_tells_and_applies_nothing(tmp_path, capsys):
-    write_records(tmp_path / "r.jsonl", RECORDS.values())
+    write_records(tmp_path / "records.jsonl", RECORDS.values())
     random = np.random.default_rng(0)
-    for system in ("right", "turned"):
-        with open(tmp_path / f"{system}.jsonl", "w") as out:
-            for name, record in RECORDS.items():
-                boxes = _right(record, 0.003, random)
-                boxes = boxes[:, TURNED] if system == "turned" else boxes
-                line = {"question_id": name, "text": "Lung opacity.", "boxes": boxes.tolist()}
-                out.write(json.dumps(line) + "\n")
-    arguments = [
-        "--benchmark=vindr_cxr_vqa",
-        f"--references={tmp_path / 'r.jsonl'}",
-        *(f"--predictions={tmp_path / name}.jsonl" for name in ("right", "turned")),
-        "--resamples=0",
-        "--floors=never",
-    ]
-    main([*arguments, f"--out={tmp_path / 'plain'}"])
+    for system, order in (("right", [0, 1, 2, 3]), ("turned", TURNED)):
+        lines = [
+            made.line_of(record, "Lung opacity.", _right(record, 0.003, random)[:, order].tolist())
+            for record in RECORDS.values()
+        ]
+        made.write_lines(tmp_path / f"{system}.jsonl", lines)
+    main(made.flags_of(tmp_path, "right", "turned", out="plain", resamples=0))
     assert "boxes fit" not in capsys.readouterr().out
-    main([*arguments, f"--out={tmp_path / 'told'}", "--diagnose"])
+    main([*made.flags_of(tmp_path, "right", "turned", out="told", resamples=0), "--diagnose"])
     printed = capsys.readouterr().out
     assert "turned: boxes fit y-first: F1 0." in printed
     assert "right: boxes fit" not in printed

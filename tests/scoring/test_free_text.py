@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 
 from cxrjax.codecs import CODECS
-from cxrjax.records import Answer, QARecord
+from cxrjax.records import Answer
 from cxrjax.scoring.free_text import read_sentences, reference_text
 from cxrjax.scoring.predictions import Prediction
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 A, B = "<loc_10_10_20_20>", "<loc_50_50_90_90>"
 FIRST, SECOND = [0.1, 0.1, 0.2, 0.2], [0.5, 0.5, 0.9, 0.9]
@@ -18,53 +21,16 @@ def read(text, boxes=None, codec="vindr_px"):
     return [(sentence.text, sentence.boxes.round(3).tolist()) for sentence in found]
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (f"A nodule {A} is seen. The heart is large {B}.", [[FIRST], [SECOND]]),
-        (f"A nodule is seen. {A} The heart is large. {B}", [[FIRST], [SECOND]]),
-        (f"A nodule is seen. {A}{B} The heart is large.", [[FIRST, SECOND], []]),
-        (f"{A} nodule; {B} large heart", [[FIRST], [SECOND]]),
-        (f"{A}{B} nodule; large heart", [[FIRST, SECOND], []]),
-        (f"No effusion. A nodule is seen. {A}{B}", [[], [FIRST, SECOND]]),
-        (f"<obj>No effusion.</obj><obj>Nodule. {A}</obj>", [[], [FIRST]]),
-        (f"<answer> Yes <reason> A nodule is seen. <location> {A}", [[FIRST], [FIRST]]),
-        ("No effusion. The heart is normal.", [[], []]),
-    ],
-)
+@pytest.mark.parametrize(("text", "expected"), CASES["sentences"])
 def test_boxes_belong_to_the_sentence_that_they_stand_in_or_behind(text, expected):
     found = read(text)
     assert [boxes for _, boxes in found] == expected
     assert not any("<" in words or "loc" in words for words, _ in found)
 
 
-@pytest.mark.parametrize(
-    ("codec", "text", "expected"),
-    [
-        (
-            "maira2",
-            "<obj>Opacity.<box><x10><y10><x20><y20></box></obj><obj>No effusion.</obj>",
-            [("Opacity.", 1), ("No effusion.", 0)],
-        ),
-        (
-            "paligemma",
-            "<loc0100><loc0100><loc0200><loc0200> mass; <loc0300><loc0300><loc0400><loc0400> bulla",
-            [("mass;", 1), ("bulla", 1)],
-        ),
-        (
-            "medgemma_json",
-            'A mass. A nodule. Final Answer: ```json[{"box_2d": [9, 9, 99, 99], "label": "a"}]```',
-            [("A mass.", 1), ("A nodule.", 1)],
-        ),
-        (
-            "radvlm",
-            "A mass [0.1, 0.2, 0.3, 0.4]. No effusion.",
-            [("A mass .", 1), ("No effusion.", 0)],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("codec", "text", "expected"), CASES["notations"])
 def test_notations_that_models_write(codec, text, expected):
-    assert [(words, len(boxes)) for words, boxes in read(text, codec=codec)] == expected
+    assert [[words, len(boxes)] for words, boxes in read(text, codec=codec)] == expected
 
 
 def test_boxes_beside_the_text_belong_to_every_sentence():
@@ -85,29 +51,19 @@ def test_a_text_of_a_million_characters_takes_seconds(piece):
 
 
 def test_references_are_their_main_answers():
-    record = QARecord(
-        dataset="cxr_qba",
-        split="test",
-        image_id="i",
-        image_path="i.png",
-        image_hw=(100, 100),
-        question_id="q",
-        question="?",
-        question_type="A00",
-        answers=[
-            Answer(text="No effusion."),
-            Answer(text="A nodule. It is round.", boxes_by_image={"i": [[10, 10, 20, 20]]}),
-            Answer(text="Elsewhere.", boxes_by_image={"j": [[10, 10, 20, 20]]}),
-            Answer(text="Further.", answer_type="details"),
-        ],
-    )
-    found = reference_text(record)
-    assert [sentence.text for sentence in found.sentences] == [
-        "No effusion.",
-        "A nodule.",
-        "It is round.",
-        "Elsewhere.",
+    answers = [
+        Answer(text="No effusion."),
+        Answer(text="A nodule. It is round.", boxes_by_image={"i": [[10, 10, 20, 20]]}),
+        Answer(text="Elsewhere.", boxes_by_image={"j": [[10, 10, 20, 20]]}),
+        Answer(text="Further.", answer_type="details"),
     ]
-    assert [len(sentence.boxes) for sentence in found.sentences] == [0, 1, 1, 0]
+    record = made.record_of("i", answers=answers, image_hw=(100, 100))
+    found = reference_text(record)
+    assert [(sentence.text, len(sentence.boxes)) for sentence in found.sentences] == [
+        ("No effusion.", 0),
+        ("A nodule.", 1),
+        ("It is round.", 1),
+        ("Elsewhere.", 0),
+    ]
     assert found.sentences[1].boxes.tolist() == [FIRST]
     assert found.text == "No effusion. A nodule. It is round. Elsewhere."

@@ -1,57 +1,26 @@
 """What changes in a system's answers when it is shown other pictures."""
 
-import json
-
 import pytest
 
-from cxrjax.records import QARecord, write_records
-from cxrjax.score import main
+from cxrjax.records import write_records
 from cxrjax.scoring.image_reliance import code, own_system
+from tests.scoring import made
 
-TRUTHS = [number < 12 for number in range(20)]
+CASES = made.cases_of(__file__)
 
-
-def _record(number, there):
-    image = f"i{number}"
-    box = {image: [[10.0, 10.0, 50.0, 50.0]]} if there else {}
-    answer = {"text": "Yes." if there else "No.", "labels": ["ILD"], "boxes_by_image": box}
-    return QARecord.model_validate(
-        {
-            "dataset": "synthetic",
-            "split": "validation",
-            "image_id": image,
-            "image_path": f"{image}.png",
-            "image_hw": (100, 100),
-            "question_id": f"q{number}",
-            "question": "Is there ILD?",
-            "question_type": "Is_there",
-            "answers": [{**answer, "polarity": "pos" if there else "neg"}],
-            "negative_kind": None if there else "absent_class",
-        }
-    )
+RECORDS = [made.record_of(f"i{number}", boxes=[made.BOX] * (number < 12)) for number in range(20)]
 
 
 def _score(folder, **systems):
     """Lines of image_reliance.json by (system, measure), and tables.md."""
-    records = [_record(number, there) for number, there in enumerate(TRUTHS)]
-    write_records(folder / "r.jsonl", records)
+    write_records(folder / "records.jsonl", RECORDS)
     for name, texts in systems.items():
-        lines = [
-            json.dumps({"question_id": record.question_id, "text": text, "boxes": []})
-            for record, text in zip(records, texts, strict=True)
-        ]
-        (folder / f"{name}.jsonl").write_text("\n".join(lines))
-    main(
-        [
-            *("--benchmark=vindr_cxr_vqa", f"--references={folder / 'r.jsonl'}"),
-            *(f"--predictions={folder / name}.jsonl" for name in systems),
-            *(f"--out={folder / 'out'}", "--resamples=200", "--floors=never"),
-        ]
-    )
+        lines = map(made.line_of, RECORDS, texts)
+        made.write_lines(folder / f"{name}.jsonl", lines)
+    _, tables = made.run_score(folder, *systems, resamples=50)
     told = folder / "out" / "image_reliance.json"
-    rows = json.loads(told.read_text()) if told.exists() else []
-    named = {(row["system"], row["measure"]): row for row in rows}
-    return named, (folder / "out" / "tables.md").read_text()
+    rows = made.read_json(told) if told.exists() else []
+    return {(row["system"], row["measure"]): row for row in rows}, tables
 
 
 def test_answers_that_change_are_counted_by_what_was_said_before(tmp_path):
@@ -79,9 +48,7 @@ def test_answers_that_change_are_counted_by_what_was_said_before(tmp_path):
 def test_who_does_not_look_changes_nothing(tmp_path):
     rows, _ = _score(tmp_path, own=["Yes."] * 20, own_shuffled=["Yes."] * 20)
     shares = {m: row["value"] for (_, m), row in rows.items() if m.startswith("changed/")}
-    assert shares == dict.fromkeys(
-        ("changed/words", "changed/decision", "changed/decision_yes"), 0.0
-    )
+    assert shares == {"changed/words": 0, "changed/decision": 0, "changed/decision_yes": 0}
     assert rows["own_shuffled", "strict/vqa/balanced_accuracy"]["value"] == 0.0
 
 
@@ -90,17 +57,7 @@ def test_nothing_is_told_without_a_system_on_changed_pictures(tmp_path):
     assert not rows and "Image reliance" not in tables
 
 
-@pytest.mark.parametrize(
-    ("name", "own"),
-    [
-        ("tuned_blind", "tuned"),
-        ("tuned.masked", "tuned"),
-        ("base-blurred", "base"),
-        ("base_x_noise", None),  # beside no base_x
-        ("blind", None),  # of two it could be either's
-        ("tuned", None),
-    ],
-)
+@pytest.mark.parametrize(("name", "own"), CASES["own_systems"])
 def test_a_system_on_changed_pictures_belongs_to_the_one_it_is_called_after(name, own):
     assert own_system(name, ["base", "tuned", name]) == own
 

@@ -14,27 +14,18 @@ import scipy.stats
 
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS
-from cxrjax.records import Answer, QARecord
-from cxrjax.scoring.benchmark import Answers
+from cxrjax.records import Answer
 from cxrjax.scoring.predictions import Prediction
 from cxrjax.scoring.scores import ScoreOptions
+from tests.scoring import made
 
 PATIENTS, IMAGES, RESAMPLES, SEED, CONFIDENCE = 5, 3, 25, 3, 0.8
-BOXES = [[20.0, 10.0, 100.0, 50.0], [120.0, 60.0, 180.0, 90.0]]
+BOXES = [made.BOX, made.OTHER]
 SIZE = np.array([200.0, 100.0, 200.0, 100.0])
 
 
 def _record(number, image, name, **fields):
-    return QARecord(
-        split="test",
-        patient_id=f"p{number}",
-        image_id=image,
-        image_path=f"{image}.png",
-        image_hw=(100, 200),
-        question_id=f"{image}-{name}",
-        question="What is there?",
-        **fields,
-    )
+    return made.record_of(image, name, name, patient_id=f"p{number}", **fields)
 
 
 def _prediction(record, text, boxes, rng):
@@ -49,26 +40,14 @@ def _prediction(record, text, boxes, rng):
     )
 
 
+def _said(rng, most, moves, least=0):
+    return [np.add(box, rng.choice(moves)) for box in BOXES[: rng.randrange(least, most)]]
+
+
 def _vindr(number, image, rng):
     for name in ("ILD", "Consolidation"):
-        boxes = BOXES[: rng.randrange(3)]
-        answer = Answer(
-            text=f"Yes, {name}." if boxes else f"There is no {name}.",
-            labels=[name],
-            polarity="pos" if boxes else "neg",
-            boxes_by_image={image: boxes} if boxes else {},
-        )
-        record = _record(
-            number,
-            image,
-            name,
-            dataset="synthetic",
-            question_type="Is_there",
-            variables={"finding": name},
-            answers=[answer],
-            negative_kind=None if boxes else "absent_class",
-        )
-        said = [np.add(box, rng.choice([0, 0, 9, 30])) for box in BOXES[: rng.randrange(3)]]
+        record = _record(number, image, name, boxes=BOXES[: rng.randrange(3)])
+        said = _said(rng, 3, [0, 0, 9, 30])
         yield record, _prediction(record, rng.choice(["Yes.", "No."]), said, rng)
 
 
@@ -82,39 +61,26 @@ def _cxr_qba(number, image, rng):
         regions=["left pleural space"],
         boxes_by_image={image: boxes} if boxes else {},
     )
-    record = _record(
-        number,
-        image,
-        "q",
-        dataset="cxr_qba",
-        question_type="B01_describe_all",
-        question_strategy="abnormal",
-        answers=[answer],
-    )
+    kind = {"kind": "B01_describe_all", "question_strategy": "abnormal"}
+    record = _record(number, image, "q", dataset="cxr_qba", answers=[answer], **kind)
     side = rng.choice(["left", "right"])
     text = rng.choice([f"There is a {side} pleural effusion.", "There is no pleural effusion."])
-    said = [np.add(box, rng.choice([0, 9, 30])) for box in BOXES[: rng.randrange(3)]]
-    yield record, _prediction(record, text, said, rng)
+    yield record, _prediction(record, text, _said(rng, 3, [0, 9, 30]), rng)
 
 
 def _gemex(number, image, rng):
     for kind, keys in (("closed_ended", ["Yes.", "No."]), ("single_choice", ["A", "B"])):
         key, box = rng.choice(keys), rng.choice(BOXES)
+        text = f"<answer> {key} <reason> It is seen there. <location>[[1, 2, 3, 4]]"
         record = _record(
             number,
             image,
             kind,
             dataset="gemex",
-            question_type=kind,
+            kind=kind,
             choices=["A: Clear lungs", "B: Atelectasis"] if kind == "single_choice" else None,
             content_type="disease",
-            answers=[
-                Answer(
-                    text=f"<answer> {key} <reason> It is seen there. <location>[[1, 2, 3, 4]]",
-                    regions=["left lung"],
-                    boxes_by_image={image: [box]},
-                )
-            ],
+            answers=[Answer(text=text, regions=["left lung"], boxes_by_image={image: [box]})],
             answer_key=key,
             reason="It is seen there.",
         )
@@ -129,32 +95,16 @@ def _vix_ray(number, image, rng):
     words = text.split(" ")
     true = " ".join(rng.choices(words, k=12))
     said = " ".join(w if rng.random() < 0.7 else rng.choice(words) for w in true.split())
-    record = _record(
-        number,
-        image,
-        "q",
-        dataset="vix_ray",
-        question_strategy="stage1",
-        question_type="findings",
-        answers=[Answer(text=true)],
-    )
+    kind = {"kind": "findings", "question_strategy": "stage1", "dataset": "vix_ray"}
+    record = _record(number, image, "q", answers=[Answer(text=true)], **kind)
     yield record, _prediction(record, said, [], rng)
 
 
 def _ms_cxr(number, image, rng):
     for finding in ("Edema", "Pneumonia"):
-        answer = Answer(text="x", labels=[finding], boxes_by_image={image: [rng.choice(BOXES)]})
-        record = _record(
-            number,
-            image,
-            finding,
-            dataset="ms_cxr",
-            question_type="grounding",
-            answers=[answer],
-            gt_finding=finding,
-        )
-        said = [np.add(box, rng.choice([0, 9, 30])) for box in BOXES[: rng.randrange(1, 3)]]
-        yield record, _prediction(record, "x", said, rng)
+        kind = {"kind": "grounding", "gt_finding": finding, "dataset": "ms_cxr"}
+        record = _record(number, image, finding, boxes=[rng.choice(BOXES)], **kind)
+        yield record, _prediction(record, "x", _said(rng, 3, [0, 9, 30], 1), rng)
 
 
 CASES = {
@@ -162,10 +112,7 @@ CASES = {
         _vindr,
         {"detection/f1@0.3", "ap/voc@0.4", "froc/mean_sensitivity", "vqa/accuracy"},
     ),
-    "cxr_qba": (
-        _cxr_qba,
-        {"findings/f1", "boxes/iou", "text/rouge_l", "hallucination/rate"},
-    ),
+    "cxr_qba": (_cxr_qba, {"findings/f1", "boxes/iou", "text/rouge_l", "hallucination/rate"}),
     "gemex": (_gemex, {"a_score", "v_score", "rouge_l"}),
     "vix_ray": (_vix_ray, {"stage1/findings/bleu_4", "stage1/findings/rouge_1"}),
     "ms_cxr": (_ms_cxr, {"miou", "miou_phrases", "miou/Edema"}),
@@ -178,8 +125,7 @@ def _figures(name, pairs, resamples, method="percentile"):
         benchmark.gt_modes[0], bootstrap=Bootstrap(resamples, SEED, CONFIDENCE, method)
     )
     records, predictions = zip(*pairs, strict=True)
-    references = benchmark.read(list(records), "r", options.gt_mode)
-    found = benchmark.score(references, {"s": Answers(predictions, "s")}, options).figures["s"]
+    found = made.score_systems(records, {"s": predictions}, options, benchmark).figures["s"]
     return {(protocol, name): f for protocol, named in found.items() for name, f in named.items()}
 
 
@@ -200,7 +146,7 @@ def _by_hand(benchmark, patients):
     return {key: f.value for key, f in _figures(benchmark, _study(benchmark, patients), 0).items()}
 
 
-@pytest.mark.parametrize("method", ["percentile", "BCa"])
+@pytest.mark.parametrize("method", ["percentile", pytest.param("BCa", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("benchmark", CASES)
 def test_intervals_are_of_resampled_patients(benchmark, method):
     """SciPy draws patients from the same seed, and scores those drawn anew each time."""

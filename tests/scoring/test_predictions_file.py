@@ -8,12 +8,11 @@ import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.scoring.predictions import (
-    check_images,
-    parse_prediction,
-    read_boxes,
-    read_predictions,
-)
+from cxrjax.scoring import predictions
+from cxrjax.scoring.predictions import read_predictions
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 GOOD = {"question_id": "q1", "text": "Yes.", "boxes": [[0.1, 0.2, 0.3, 0.4]], "parse": "ok"}
 
@@ -24,9 +23,13 @@ def _file(tmp_path, *lines):
     return path
 
 
-def _boxes(value, **fields):
-    prediction = parse_prediction({**GOOD, "boxes": value, **fields}, "p:1")
-    return read_boxes(prediction, None, 100, 200, "p")
+def _parsed(**fields):
+    return predictions.parse_prediction({"question_id": "q1"} | fields, "p:1")
+
+
+def _read(codec=None, height=100, width=200, **fields):
+    codec = CODECS[codec] if codec else None
+    return predictions.read_boxes(_parsed(**fields), codec, height, width, "p")
 
 
 def test_reads_a_line_and_ignores_what_it_does_not_need(tmp_path):
@@ -40,43 +43,14 @@ def test_reads_a_line_and_ignores_what_it_does_not_need(tmp_path):
     np.testing.assert_array_equal(prediction.boxes, [[0.1, 0.2, 0.3, 0.4]])
 
 
-@pytest.mark.parametrize(
-    ("line", "says"),
-    [
-        ("{'question_id': 'q1'}", "not JSON"),
-        ('{"question_id": "q1", "text": "cut o', "not JSON"),
-        ("[1, 2]", "expected a JSON object"),
-        ("[" * 100_000, "not JSON"),
-        ("{}", "question_id is None"),
-        ('{"question_id": 7}', "question_id is 7"),
-        ('{"question_id": "q1", "text": 3}', "text is 3"),
-        ('{"question_id": "q1", "boxes": {}}', "boxes is {}"),
-        ('{"question_id": "q1", "boxes": [[1, 2, 3]]}', "is not four numbers"),
-        ('{"question_id": "q1", "boxes": [1, 2, 3, 4]}', "is not four numbers"),
-        ('{"question_id": "q1", "boxes": [[0, 0, 1, null]]}', "is not four numbers"),
-        ('{"question_id": "q1", "boxes": [["0", "0", "1", "1"]]}', "is not four numbers"),
-        ('{"question_id": "q1", "boxes": [[0, 0, 1, true]]}', "is not four numbers"),
-        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": "ILD"}', "labels is 'ILD'"),
-        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": [3]}', "labels: 3"),
-        ('{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": 1}', "box_scores is 1"),
-        (
-            '{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": [true]}',
-            "box_scores: True",
-        ),
-        (
-            '{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "box_scores": [1, 2]}',
-            "2 box_scores for 1 boxes",
-        ),
-        ('{"question_id": "q1", "answer_logprob": "-1"}', "answer_logprob is '-1'"),
-        (
-            '{"question_id": "q1", "boxes": [[0, 0, 1, 1]], "labels": ["ILD", "ILD"]}',
-            "2 labels for 1 boxes",
-        ),
-        ('{"question_id": "q1", "parse": "Oh no!"}', "parse is 'Oh no!'"),
-        (json.dumps({**GOOD, "boxes": [[0, 0, 1, 1]] * 1001}), "1,001 boxes"),
-        (json.dumps({**GOOD, "text": "a" * 1_000_001}), "a line of more than 1,000,000 bytes"),
-    ],
-)
+HUGE = [
+    ["[" * 100_000, "not JSON"],
+    [json.dumps(GOOD | {"boxes": [[0, 0, 1, 1]] * 1001}), "1,001 boxes"],
+    [json.dumps(GOOD | {"text": "a" * 1_000_001}), "a line of more than 1,000,000 bytes"],
+]
+
+
+@pytest.mark.parametrize(("line", "says"), CASES["refused"] + HUGE)
 def test_refuses_what_is_no_prediction_with_its_line(tmp_path, line, says):
     path = _file(tmp_path, json.dumps({**GOOD, "question_id": "q0"}), line)
     with pytest.raises(UserError, match=f"p.jsonl:2: .*{says}".replace("{}", r"\{\}")) as caught:
@@ -110,26 +84,26 @@ def test_refuses_a_file_that_is_not_there_or_empty(tmp_path):
 def test_a_box_that_is_no_place_stays_a_prediction_and_overlaps_nothing(tmp_path, number):
     line = '{"question_id": "q1", "boxes": [[0, 0, NUMBER, 1], [0, 0, 1, 1]]}'
     (prediction,) = read_predictions(_file(tmp_path, line.replace("NUMBER", number)))
-    read = read_boxes(prediction, None, 100, 200, "p")
+    read = predictions.read_boxes(prediction, None, 100, 200, "p")
     assert read.problems == ("non_finite_box",)
     np.testing.assert_array_equal(read.boxes, [[0, 0, 0, 0], [0, 0, 1, 1]])
 
 
 def test_other_doubtful_boxes_are_counted():
-    swapped = _boxes([[0.3, 0.2, 0.1, 0.4]])
+    swapped = _read(boxes=[[0.3, 0.2, 0.1, 0.4]])
     assert swapped.problems == ("swapped_box",)
     np.testing.assert_array_equal(swapped.boxes, [[0.1, 0.2, 0.3, 0.4]])
-    assert _boxes([[0.1, 0.2, 0.1, 0.4]] * 2).problems == ("degenerate_box",) * 2
-    pixels = _boxes([[691, 1375, 1653, 1831]])
+    assert _read(boxes=[[0.1, 0.2, 0.1, 0.4]] * 2).problems == ("degenerate_box",) * 2
+    pixels = _read(boxes=[[691, 1375, 1653, 1831]])
     assert pixels.problems == ("out_of_range_box",)
     np.testing.assert_array_equal(pixels.boxes, [[691, 1375, 1653, 1831]])
-    assert _boxes([[0, 0, 1.00001, 1]]).problems == ()
-    assert _boxes([]).problems == ()
+    assert _read(boxes=[[0, 0, 1.00001, 1]]).problems == ()
+    assert _read(boxes=[]).problems == ()
 
 
 def test_what_a_line_tells_of_its_question_is_no_misspelt_key():
-    line = {"question_id": "q1", "question": "Is there ILD?", "text": "No.", "box_score": []}
-    assert parse_prediction(line, "p:1").problems == (("misspelt_key", "box_score"),)
+    line = _parsed(question="Is there ILD?", text="No.", box_score=[])
+    assert line.problems == (("misspelt_key", "box_score"),)
 
 
 @pytest.mark.parametrize("name", sorted(CODECS))
@@ -139,16 +113,14 @@ def test_a_codec_reads_the_text_of_lines_without_boxes(name):
     geometry = codec.makers_geometry(1000, 2000)
     written = codec.encode(np.array([[0.25, 0.5, 0.75, 1.0]]), 1000, 2000, geometry)
     text = f"There is ILD at {written}."
-    line = {"question_id": "q1", "text": text}
-    read = read_boxes(parse_prediction(line, "p:1"), codec, 1000, 2000, "p")
+    read = _read(name, 1000, 2000, text=text)
     # Kosmos-2 names patches of a grid of 32, whose middles it stands for.
     near = 1 / 64 if name == "kosmos2" else 6e-3
     np.testing.assert_allclose(read.boxes, [[0.25, 0.5, 0.75, 1.0]], rtol=0, atol=near)
     assert read.parse == "ok"
     assert [start for start, _ in read.places or ()] == [text.index(written)]
     # The line's own boxes are kept, an empty list of them too.
-    own = parse_prediction({**line, "boxes": []}, "p:1")
-    assert not len(read_boxes(own, codec, 1000, 2000, "p").boxes)
+    assert not len(_read(name, 1000, 2000, text=text, boxes=[]).boxes)
 
 
 @pytest.mark.parametrize(
@@ -156,95 +128,61 @@ def test_a_codec_reads_the_text_of_lines_without_boxes(name):
     [("<loc_1_2_3>", "wrong_arity"), ("at <loc_1_2", "truncated"), ("No.", "no_box")],
 )
 def test_a_codec_says_what_it_could_not_read(text, category):
-    prediction = parse_prediction({"question_id": "q1", "text": text, "boxes": None}, "p:1")
-    read = read_boxes(prediction, CODECS["vindr_px"], 100, 100, "p")
+    read = _read("vindr_px", text=text, boxes=None)
     assert (read.parse, len(read.boxes)) == (category, 0)
 
 
 def test_boxes_that_only_lenient_reading_gives_are_counted():
-    line = {"question_id": "q1", "text": "<loc_1_2_30_40>, <loc_1, 2, 30, 40> or <LOC_1_2_30_40>"}
-    read = read_boxes(parse_prediction(line, "p:1"), CODECS["vindr_px"], 100, 100, "p")
+    read = _read("vindr_px", text="<loc_1_2_30_40>, <loc_1, 2, 30, 40> or <LOC_1_2_30_40>")
     assert (len(read.boxes), read.parse, read.problems) == (3, "ok", ("repaired_box",) * 2)
 
 
 def test_boxes_that_predict_has_mended_or_left_swapped_are_counted():
-    fields = {"question_id": "q", "text": "", "boxes": [[0.5, 0.1, 0.2, 0.3]]}
-    read = read_boxes(parse_prediction({**fields, "repaired_boxes": 1}, "f"), None, 10, 10, "f")
+    fields = {"text": "", "boxes": [[0.5, 0.1, 0.2, 0.3]]}
+    read = _read(**fields, repaired_boxes=1)
     assert sorted(read.problems) == ["repaired_box", "swapped_box"]
     with pytest.raises(UserError, match="repaired_boxes is -1: expected a count"):
-        parse_prediction({**fields, "repaired_boxes": -1}, "f")
+        _parsed(**fields, repaired_boxes=-1)
 
 
 def test_text_alone_without_a_codec_is_refused():
-    prediction = parse_prediction({"question_id": "q1", "text": "x"}, "p:1")
     with pytest.raises(UserError, match="p: question q1 has no boxes: give --codec=NAME"):
-        read_boxes(prediction, None, 100, 100, "p")
-    misspelt = parse_prediction({"question_id": "q1", "text": "x", "boxs": []}, "p:1")
+        _read(text="x")
     with pytest.raises(UserError, match="has no boxes \\(is 'boxs' a key misspelt"):
-        read_boxes(misspelt, None, 100, 100, "p")
+        _read(text="x", boxs=[])
 
 
 @pytest.mark.parametrize(
-    ("logprob", "probability", "counted"),
-    [
-        (None, None, 0),
-        (-2.0, math.exp(-2), 0),
-        (0, 1, 0),
-        (1e-6, 1, 0),  # a sum of many roundings
-        (-math.inf, 0, 0),
-        (0.5, None, 1),
-        (math.nan, None, 1),
-        (math.inf, None, 1),
-        (10**300, None, 1),
-    ],
+    ("logprob", "probability", "counted"), CASES["confidence"] + [[10**300, None, 1]]
 )
 def test_confidence_in_an_answer(logprob, probability, counted):
-    prediction = parse_prediction({**GOOD, "answer_logprob": logprob}, "p:1")
-    assert prediction.decision_probability == probability
-    problems = read_boxes(prediction, None, 100, 200, "p").problems
-    assert problems.count("unusable_logprob") == counted
+    fields = {**GOOD, "answer_logprob": logprob}
+    assert _parsed(**fields).decision_probability == probability
+    assert _read(**fields).problems.count("unusable_logprob") == counted
 
 
 def test_scores_that_are_no_confidence_are_counted():
     boxes = [[0.1, 0.2, 0.3, 0.4]] * 4
     read = {**GOOD, "boxes": boxes, "box_scores": [0.5, None, math.nan, math.inf]}
-    prediction = parse_prediction(read, "p:1")
-    assert np.isnan(prediction.box_scores).tolist() == [False, True, True, True]
-    given = read_boxes(prediction, None, 100, 200, "p")
+    assert np.isnan(_parsed(**read).box_scores).tolist() == [False, True, True, True]
+    given = _read(**read)
     assert given.problems == ("unusable_score",) * 3
     assert len(given.boxes) == 4
     # Without boxes there is nothing that the scores could belong to.
-    none = read_boxes(
-        parse_prediction({**GOOD, "boxes": [], "box_scores": [1]}, "p:1"), None, 9, 9, ""
-    )
+    none = _read(**{**GOOD, "boxes": [], "box_scores": [1]})
     assert (none.problems, len(none.scores)) == (("unmatched_values",), 0)
 
 
+SOME = [-3.5, None]
 TWO = "<loc_10_10_50_50> and <loc_60_60_90_90>"
 
 
 @pytest.mark.parametrize(
-    ("text", "fields", "labels", "scores", "problems"),
-    [
-        (TWO, {}, (), [None, None], ()),
-        (
-            TWO,
-            {"labels": ["ILD", None], "box_scores": [-3.5, None]},
-            ("ILD", None),
-            [-3.5, None],
-            1,
-        ),
-        # One of three begun boxes cannot be read: values are of the two, or of the three.
-        (TWO + " <loc_1_2>", {"box_scores": [0.1, 0.2]}, (), [0.1, 0.2], ()),
-        ("<loc_1_2> " + TWO, {"box_scores": [0.5, 0.1, 0.2]}, (), [0.1, 0.2], ()),
-        (TWO, {"labels": ["ILD"], "box_scores": [0.1, 0.2, 0.3]}, (), [None, None], 2),
-        ("No.", {"labels": ["ILD"]}, (), [], 1),
-    ],
+    ("text", "fields", "labels", "scores", "problems"), CASES["values_of_boxes"]
 )
 def test_values_of_boxes_in_the_text_are_held_against_them(text, fields, labels, scores, problems):
-    prediction = parse_prediction({"question_id": "q1", "text": text, **fields}, "p:1")
-    read = read_boxes(prediction, CODECS["vindr_px"], 100, 100, "p")
-    assert read.labels == labels
+    read = _read("vindr_px", text=text, **fields)
+    assert list(read.labels) == labels
     np.testing.assert_array_equal(read.scores, np.array(scores, float))
     counted = [name for name in read.problems if name in ("unmatched_values", "unusable_score")]
     assert len(counted) == (problems or 0)
@@ -252,8 +190,7 @@ def test_values_of_boxes_in_the_text_are_held_against_them(text, fields, labels,
 
 def test_what_a_notation_calls_a_box_is_kept():
     text = '```json[{"box_2d": [1, 2, 30, 40], "label": "ILD"}, {"box_2d": [1, 2, 30, 40]}]```'
-    prediction = parse_prediction({"question_id": "q1", "text": text}, "p:1")
-    assert read_boxes(prediction, CODECS["medgemma_json"], 100, 100, "p").named == ("ILD", None)
+    assert _read("medgemma_json", 100, 100, text=text).named == ("ILD", None)
 
 
 def test_keys_that_look_like_others_and_repeated_ones_are_noted(tmp_path):
@@ -269,21 +206,12 @@ def test_keys_that_look_like_others_and_repeated_ones_are_noted(tmp_path):
     assert fine.problems == ()
 
 
-@pytest.mark.parametrize(
-    ("text", "counted"),
-    [
-        ('<point x="63.5" y="44.8" alt="effusion">effusion</point>', ["<point>"]),
-        ('<points x1="10" y1="2.5" x2="30" y2="40" alt="nodules">nodules</points>', ["<points>"]),
-        ('<points coords="1 1 635 448"> <POINT X="1" y="2">', ["<points>", "<point>"]),
-        ("The tip is at a point. <pointer>", []),
-    ],
-)
+@pytest.mark.parametrize(("text", "counted"), CASES["points"])
 def test_points_are_counted_and_are_no_boxes(text, counted):
-    line = parse_prediction({"question_id": "q1", "text": text}, "p:1")
-    assert line.problems == tuple(("point", tag) for tag in counted)
-    assert not len(read_boxes(line, CODECS["radvlm"], 100, 100, "p").boxes)
+    assert _parsed(text=text).problems == tuple(("point", tag) for tag in counted)
+    assert not len(_read("radvlm", text=text).boxes)
     with pytest.raises(UserError) as error:
-        read_boxes(line, None, 100, 100, "p")
+        _read(text=text)
     assert ("points, which have no extent" in str(error.value)) == bool(counted)
 
 
@@ -292,8 +220,7 @@ def test_points_are_counted_and_are_no_boxes(text, counted):
     [("im1", False), ("im1.png", False), ("images/im1.dicom", False), ("im2", True), (7, False)],
 )
 def test_a_line_about_another_image_is_noted(named, contradicts):
-    line = parse_prediction({**GOOD, "image_id": named}, "p:1")
-    (checked,) = check_images([line], {"q1": {"im1"}})
+    (checked,) = predictions.check_images([_parsed(**GOOD, image_id=named)], {"q1": {"im1"}})
     assert checked.problems == ((("contradicted_image", named),) if contradicts else ())
 
 

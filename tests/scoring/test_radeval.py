@@ -1,15 +1,15 @@
 """RadEval's metrics through its interface (2.2.1), by a module with that interface: no weights."""
 
-import json
+import os
 import sys
 import types
 
 import numpy as np
 import pytest
 
-from cxrjax import score
 from cxrjax.errors import UserError
-from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.records import write_records
+from tests.scoring import made
 
 SAID = ["Pleural effusion.", "", "No effusion."]
 TRUE = ["Pleural effusion.", "Cardiomegaly.", "Pleural effusion."]
@@ -76,30 +76,17 @@ def files(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "RadEval", None)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
     records = [
-        QARecord(
-            dataset="custom",
-            split="test",
-            image_id=f"i{n}",
-            image_path=f"i{n}.png",
-            image_hw=(100, 100),
-            question_id=f"q{n}",
-            question="What is there?",
-            question_type="What",
-            answers=[Answer(text=text, labels=["Effusion"])],
-        )
+        made.record_of(f"i{n}", labels=["Effusion"], dataset="custom", answer={"text": text})
         for n, text in enumerate(TRUE)
     ]
     write_records(tmp_path / "records.jsonl", records)
-    lines = [{"question_id": f"q{n}", "text": text, "boxes": []} for n, text in enumerate(SAID)]
-    (tmp_path / "said.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made.write_lines(tmp_path / "said.jsonl", map(made.line_of, records, SAID))
 
-    def run(*more, benchmark="own"):
-        score.main(
-            [f"--benchmark={benchmark}", f"--references={tmp_path / 'records.jsonl'}"]
-            + [f"--predictions={tmp_path / 'said.jsonl'}", f"--out={tmp_path / 'out'}"]
-            + ["--resamples=20", "--floors=never", *more]
+    def run(radeval, benchmark="own"):
+        metrics, _ = made.run_score(
+            tmp_path, "said", benchmark=benchmark, radeval=radeval, resamples=9
         )
-        return json.loads((tmp_path / "out/metrics.json").read_text())["said"]["strict"]
+        return metrics["said"]["strict"]
 
     run.package = package.RadEval
     run.out = tmp_path / "out"
@@ -107,7 +94,7 @@ def files(tmp_path, monkeypatch):
 
 
 def test_its_figures_stand_in_the_tables(files, capsys):
-    found = files("--radeval=radgraph,f1chexbert,ratescore,green,srrbert")
+    found = files("radgraph,f1chexbert,ratescore,green,srrbert")
     names = {name for name in found if name.startswith("radeval/")}
     assert names == {
         *(f"radeval/{key}" for keys in EACH.values() for key in keys),
@@ -118,31 +105,25 @@ def test_its_figures_stand_in_the_tables(files, capsys):
     ratescore = found["radeval/ratescore"]
     assert ratescore["value"] == pytest.approx(1 / 3) and ratescore["n"] == 3
     assert ratescore["ci_low"] is not None
-    assert found["radeval/f1chexbert_5_micro_f1"] == {
-        "value": pytest.approx(1 / 3),
-        "ci_low": None,
-        "ci_high": None,
-        "n": 3,
-    }
+    once = found["radeval/f1chexbert_5_micro_f1"]
+    assert once == {"value": pytest.approx(1 / 3), "ci_low": None, "ci_high": None, "n": 3}
     asked = {name: hyps for name, _, hyps in RadEval.calls}
     assert asked["green"] == ["Pleural effusion.", "No effusion."]
     assert asked["f1chexbert"] == SAID
     printed = capsys.readouterr().out
     assert "## RadEval" in printed and "| RaTEScore | 0.333" in printed
-    settings = json.loads((files.out / "score.json").read_text())["radeval"]
+    settings = made.read_json(files.out / "score.json")["radeval"]
     assert settings["metrics"] == ["radgraph", "f1chexbert", "ratescore", "green", "srrbert"]
 
 
 def test_nothing_is_downloaded(files, monkeypatch):
-    import os
-
     constants = types.ModuleType("huggingface_hub.constants")
     constants.HF_HUB_OFFLINE = False
     hub = types.ModuleType("huggingface_hub")
     hub.constants = constants
     monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
     monkeypatch.setitem(sys.modules, "huggingface_hub.constants", constants)
-    files("--radeval=green")
+    files("green")
     assert os.environ["HF_HUB_OFFLINE"] == "1" and constants.HF_HUB_OFFLINE is True
 
 
@@ -157,24 +138,22 @@ def test_nothing_is_downloaded(files, monkeypatch):
 def test_what_is_not_here_is_one_line(files, fault, told):
     files.package.fault = fault
     with pytest.raises(UserError, match=told) as raised:
-        files("--radeval=green")
+        files("green")
     assert "\n" not in str(raised.value)
     assert not (files.out / "metrics.json").exists()
 
 
 def test_the_package_and_the_benchmark_must_fit(files, monkeypatch):
-    with pytest.raises(
-        UserError, match=r"--radeval=green,crimson: no 'crimson'; expected radgraph"
-    ):
-        files("--radeval=green,crimson")
+    with pytest.raises(UserError, match="--radeval=green,crimson: no 'crimson'; expected radgraph"):
+        files("green,crimson")
     with pytest.raises(UserError, match="--radeval: vindr_cxr_vqa has no use for one"):
-        files("--radeval=green", benchmark="vindr_cxr_vqa")
+        files("green", benchmark="vindr_cxr_vqa")
     monkeypatch.setitem(sys.modules, "radeval", None)
     with pytest.raises(UserError, match=r"radeval cannot be imported .*pip install radeval==2.2.1"):
-        files("--radeval=green")
+        files("green")
 
 
 def test_a_number_that_is_none_is_refused(files, monkeypatch):
     monkeypatch.setattr(files.package, "__call__", lambda self, refs, hyps: {"green": [np.nan] * 2})
     with pytest.raises(UserError, match="a number that is not finite"):
-        files("--radeval=green")
+        files("green")

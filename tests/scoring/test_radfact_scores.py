@@ -5,18 +5,20 @@ import json
 import numpy as np
 import pytest
 
-from cxrjax import score
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.language_model.judges import Entailment, Facts
 from cxrjax.language_model.judges.surrogate import SurrogateJudge
 from cxrjax.metrics.bootstrap import Bootstrap, resample
-from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.records import write_records
 from cxrjax.scoring.compared_texts import compare_texts
 from cxrjax.scoring.free_text import GroundedSentence, ReferenceText
 from cxrjax.scoring.predictions import Prediction
 from cxrjax.scoring.radfact import TextPair, radfact_columns, radfact_figures
 from cxrjax.scoring.scores import Counted, ScoreOptions
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 NO_BOX = np.zeros((0, 4))
 CAT, DOG, BIRD = (np.array([[x, x, x + 0.1, x + 0.1]]) for x in (0.1, 0.3, 0.5))
@@ -81,20 +83,7 @@ EXAMPLE = TextPair(
 def test_the_published_example(protocol):
     """github.com/microsoft/RadFact, tests/metric/test_radfact.py."""
     found, failures, judge = scored([EXAMPLE])
-    assert values(found[protocol]) == pytest.approx(
-        {
-            "logical_precision": 0.75,
-            "logical_recall": 0.75,
-            "logical_f1": 0.75,
-            "grounding_precision": 0.5,
-            "grounding_recall": 2 / 3,
-            "grounding_f1": 0.5714285714285715,
-            "spatial_precision": 0.5,
-            "spatial_recall": 2 / 3,
-            "spatial_f1": 0.5714285714285715,
-            "judge_failure_rate": 0.0,
-        }
-    )
+    assert values(found[protocol]) == pytest.approx(CASES["published_example"])
     assert failures == [None]
     (line,) = judge.judgements
     assert line["task"] == "entailment" and line["question_id"] == "q"
@@ -170,63 +159,32 @@ def test_questions_are_the_last_units():
     assert about == {"radfact": "judged"} and found["s"].problems["judge_failure/refusal"] == 0
 
 
-def _record(number, answers, **changes):
-    fields = {
-        "dataset": "custom",
-        "split": "test",
-        "image_id": f"i{number}",
-        "image_path": f"i{number}.png",
-        "image_hw": (100, 100),
-        "question_id": f"q{number}",
-        "question": "What is there?",
-        "question_type": "What",
-        "answers": [
-            Answer(text=text, labels=[label], boxes_by_image={f"i{number}": boxes})
-            for text, label, boxes in answers
-        ],
-    }
-    return QARecord(**(fields | changes))
-
-
 @pytest.fixture
 def own(tmp_path):
     """Records of our own, and predictions that repeat them but for one box on the wrong side."""
     left, right = [60, 40, 90, 80], [10, 40, 40, 80]
+    shared = {"kind": "What", "dataset": "custom", "image_hw": (100, 100)}
     records = [
-        _record(0, [("Left pleural effusion.", "Effusion", [left])]),
-        _record(1, [("Right lung opacity.", "Opacity", [right])]),
+        made.record_of(image, 0, "", [box], [label], answer={"text": text}, **shared)
+        for image, text, label, box in (
+            ("i0", "Left pleural effusion.", "Effusion", left),
+            ("i1", "Right lung opacity.", "Opacity", right),
+        )
     ]
     write_records(tmp_path / "records.jsonl", records)
-    lines = [
-        {
-            "question_id": r.question_id,
-            "text": r.answer_text,
-            "boxes": [np.array(b) / 100 for b in r.boxes],
-        }
-        for r in records
-    ]
-    lines[1]["boxes"] = [np.array(left) / 100]
-    (tmp_path / "said.jsonl").write_text(
-        "".join(json.dumps(line, default=np.ndarray.tolist) + "\n" for line in lines)
-    )
+    said = (np.array([left]) / 100).tolist()
+    lines = [made.line_of(record, record.answer_text, said) for record in records]
+    made.write_lines(tmp_path / "said.jsonl", lines)
     return tmp_path
 
 
-def _flags(folder, *more, benchmark="own"):
-    return [
-        f"--benchmark={benchmark}",
-        f"--references={folder / 'records.jsonl'}",
-        f"--predictions={folder / 'said.jsonl'}",
-        f"--out={folder / 'out'}",
-        "--resamples=20",
-        "--floors=never",
-        *more,
-    ]
+def _score(folder, **flags):
+    metrics, tables = made.run_score(folder, "said", benchmark="own", **flags)
+    return metrics["said"]["strict"], tables
 
 
 def test_score_prints_it_with_the_readers_errors(own, capsys):
-    score.main(_flags(own, "--judge=surrogate"))
-    metrics = json.loads((own / "out/metrics.json").read_text())["said"]["strict"]
+    metrics, _ = _score(own, judge="surrogate")
     assert metrics["surrogate/radfact/logical_f1"]["value"] == 1.0
     assert metrics["surrogate/radfact/logical_f1"]["n"] == 2
     # Units of this benchmark are images, then questions: the one box is the second question's.
@@ -236,9 +194,9 @@ def test_score_prints_it_with_the_readers_errors(own, capsys):
     printed = capsys.readouterr().out
     assert "| Surrogate of spatial F1 | 0.500" in printed
     assert "this is no RadFact: Report sentences are read by rules;" in printed
-    lines = [json.loads(line) for line in (own / "out/judgements.jsonl").read_text().splitlines()]
+    lines = made.read_lines(own / "out/judgements.jsonl")
     assert [line["task"] for line in lines] == ["entailment"] * 2
-    assert json.loads((own / "out/score.json").read_text())["radfact"] == "surrogate"
+    assert made.read_json(own / "out/score.json")["radfact"] == "surrogate"
 
 
 def _reply(body):
@@ -253,30 +211,28 @@ def _reply(body):
 
 def test_verdicts_are_kept_and_replayed(own, chat):
     with chat.Server(lambda body, _: chat.Text(_reply(body))) as there:
-        score.main(_flags(own, "--judge=language_model", f"--base_url={there.url}", "--model=m"))
+        found, _ = _score(own, judge="language_model", base_url=there.url, model="m")
         asked = len(there.bodies)
     written = (own / "out/metrics.json").read_bytes()
-    found = json.loads(written)["said"]["strict"]
     assert found["radfact/logical_f1"]["value"] == 1.0
     assert found["radfact/spatial_f1"]["value"] == 0.5
     # Two texts that are the reference's too, and each fact once: both sides say the same.
     assert asked == 4
     kept = own / "out/verdicts.jsonl"
-    score.main(_flags(own, "--judge=replay", f"--verdicts={kept}"))
+    _, tables = _score(own, judge="replay", verdicts=kept)
     assert (own / "out/metrics.json").read_bytes() == written
-    tables = (own / "out/tables.md").read_text()
     assert "| Spatial F1 | 0.500" in tables and "Surrogate of" not in tables
     # Verdicts of before there was RadFact.
     old = own / "old.jsonl"
     lines = kept.read_text().splitlines(keepends=True)
     old.write_text("".join(line for line in lines if '"entailment"' not in line))
-    score.main(_flags(own, "--judge=replay", f"--verdicts={old}"))
-    assert "RadFact is left out: the verdicts" in (own / "out/tables.md").read_text()
+    _, tables = _score(own, judge="replay", verdicts=old)
+    assert "RadFact is left out: the verdicts" in tables
     assert "radfact/logical_f1" not in (own / "out/metrics.json").read_text()
     # Some of them alone are none.
     old.write_text("".join(line for line in lines if line is not lines[-1]))
     with pytest.raises(UserError, match="1 of entailment are missing"):
-        score.main(_flags(own, "--judge=replay", f"--verdicts={old}"))
+        _score(own, judge="replay", verdicts=old)
 
 
 def test_evidence_beyond_the_list_is_asked_for_again(own, chat):
@@ -291,12 +247,6 @@ def test_evidence_beyond_the_list_is_asked_for_again(own, chat):
 
     seen = []
     with chat.Server(answer) as there:
-        flags = [
-            "--judge=language_model",
-            f"--base_url={there.url}",
-            "--model=m",
-            "--concurrency=1",
-        ]
-        score.main(_flags(own, *flags))
-    found = json.loads((own / "out/metrics.json").read_text())["said"]["strict"]
+        flags = {"judge": "language_model", "base_url": there.url, "model": "m"}
+        found, _ = _score(own, concurrency=1, **flags)
     assert seen and found["radfact/logical_f1"]["value"] == 1.0

@@ -3,29 +3,21 @@
 import numpy as np
 import pytest
 
-from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS
-from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import Answers
 from cxrjax.scoring.matched_boxes import ScoredAnswers
-from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.ranked_boxes import constant_within_answers
-from cxrjax.scoring.scores import ScoreOptions
+from tests.scoring import made
 
 HERE, THERE = [0.1, 0.1, 0.5, 0.5], [0.6, 0.6, 0.9, 0.9]
-BOOTSTRAP = Bootstrap(resamples=20)
 
 
 def _scored(*questions):
     scored = ScoredAnswers()
     for predicted, scores, truth in questions:
-        scored.add(
-            np.array(predicted, float).reshape(-1, 4),
-            np.array(scores, float),
-            np.array(truth, float).reshape(-1, 4),
-        )
+        boxes, true = (np.array(some, float).reshape(-1, 4) for some in (predicted, truth))
+        scored.add(boxes, np.array(scores, float), true)
     clusters = [("image", str(number)) for number in range(len(questions))]
-    found = scored.counted(clusters, BOOTSTRAP).figures
+    found = scored.counted(clusters, made.NO).figures
     return {name: e.value for name, e in found.items()}
 
 
@@ -57,57 +49,27 @@ def test_answers_that_give_all_their_boxes_one_score():
     assert constant_within_answers(answers[3:], 2).value is None
 
 
-def _record(name, dataset, boxes, **fields):
-    return QARecord.model_validate(
-        {
-            "dataset": dataset,
-            "split": "test",
-            "image_id": name,
-            "image_path": f"{name}.png",
-            "image_hw": (100, 100),
-            "question_id": name,
-            "question": "Where is the pneumonia?",
-            "question_type": "phrase_grounding",
-            "answers": [
-                {
-                    "text": "There is pneumonia.",
-                    "boxes_by_image": {name: (np.array(boxes) * 100).tolist()},
-                    "answer_id": "a",
-                    "level": 0,
-                }
-            ],
-            **fields,
-        }
-    )
-
-
 @pytest.mark.parametrize(
     ("benchmark", "fields"),
     [
         ("ms_cxr", {"gt_finding": "Pneumonia"}),
-        ("gemex", {"question_type": "open_ended", "reason": "It is seen."}),
+        ("gemex", {"kind": "open_ended", "reason": "It is seen."}),
         ("cxr_qba", {"study_id": "s1"}),
     ],
 )
 def test_every_benchmark_with_boxes_ranks_them(benchmark, fields):
     known = BENCHMARKS[benchmark]()
-    records = [
-        _record(
-            name,
-            benchmark,
-            [box],
-            **{k: dict(v) if k == "answer" else v for k, v in fields.items()},
-        )
+    answer = {"answer_id": "a", "level": 0}
+    fields = {"dataset": benchmark, "kind": "phrase_grounding", "image_hw": (100, 100)} | fields
+    one, two = (
+        made.record_of(name, boxes=[[100 * x for x in box]], answer=answer, **fields)
         for name, box in (("i1", HERE), ("i2", THERE))
-    ]
-    references = known.read(records, "r", known.gt_modes[0])
+    )
     lines = [
-        {"question_id": "i1", "text": "a", "boxes": [HERE, THERE], "box_scores": [0.9, 0.5]},
-        {"question_id": "i2", "text": "a", "boxes": [THERE], "box_scores": [0.2]},
+        made.line_of(one, "a", [HERE, THERE], box_scores=[0.9, 0.5]),
+        made.line_of(two, "a", [THERE], box_scores=[0.2]),
     ]
-    answers = Answers([parse_prediction(line, "p:1") for line in lines], "p")
-    options = ScoreOptions(gt_mode=known.gt_modes[0], bootstrap=BOOTSTRAP)
-    scores = known.score(references, {"s": answers}, options)
+    scores = made.scores_of([one, two], lines, gt_mode=known.gt_modes[0], benchmark=known)
     strict = {name: figure.value for name, figure in scores.figures["s"]["strict"].items()}
     assert strict["ap/voc@0.4"] == pytest.approx(0.5 + 0.5 * 2 / 3)
     assert strict["froc/sensitivity@0.5"] == 1

@@ -8,55 +8,27 @@ import pytest
 
 from cxrjax.cli import run
 from cxrjax.files import hash_lines
-from cxrjax.records import QARecord, read_records, strip_answers, write_records
+from cxrjax.records import read_records, strip_answers, write_records
 from cxrjax.score import main
 from cxrjax.scoring.run_record import side_file, write_prediction_record
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 
 @pytest.fixture
 def files(tmp_path):
-    records = [
-        QARecord.model_validate(
-            {
-                "dataset": "synthetic",
-                "split": "validation",
-                "image_id": f"i{i}",
-                "image_path": f"i{i}.png",
-                "image_hw": (100, 200),
-                "question_id": f"q{i}",
-                "question": "Is there ILD?",
-                "question_type": "Is_there",
-                "answers": [
-                    {
-                        "text": "Yes.",
-                        "labels": ["ILD"],
-                        "polarity": "pos",
-                        "boxes_by_image": {f"i{i}": [[10, 10, 40, 40]]},
-                    }
-                ],
-            }
-        )
-        for i in range(3)
-    ]
-    write_records(tmp_path / "validation.jsonl", records)
+    records = [made.record_of(f"i{i}", boxes=[[10, 10, 40, 40]]) for i in range(3)]
+    write_records(tmp_path / "records.jsonl", records)
     write_records(tmp_path / "questions.jsonl", map(strip_answers, records))
-    lines = [{"question_id": f"q{i}", "text": "Yes.", "boxes": []} for i in range(3)]
-    (tmp_path / "base.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    made.write_lines(tmp_path / "base.jsonl", [made.line_of(r, "Yes.") for r in records])
     split = {"split_sha256": hash_lines(["i0", "i1", "i2"])}
     (tmp_path / "manifest.json").write_text(json.dumps({"splits": {"validation": split}}))
     return tmp_path
 
 
 def _arguments(folder, *more):
-    return [
-        "--benchmark=vindr_cxr_vqa",
-        f"--references={folder / 'validation.jsonl'}",
-        f"--predictions={folder / 'base.jsonl'}",
-        f"--out={folder / 'out'}",
-        "--resamples=10",
-        "--floors=never",
-        *more,
-    ]
+    return [*made.flags_of(folder, "base"), *more]
 
 
 def _sha256(path):
@@ -64,13 +36,13 @@ def _sha256(path):
 
 
 def _run_json(files):
-    return json.loads((files / "out" / "run.json").read_text())
+    return made.read_json(files, "out", "run.json")
 
 
 def test_scoring_says_what_it_scored(files):
     main(_arguments(files, "--seed=4"))
     record = _run_json(files)
-    assert record["references"]["sha256"] == _sha256(files / "validation.jsonl")
+    assert record["references"]["sha256"] == _sha256(files / "records.jsonl")
     assert record["systems"]["base"]["predictions"]["sha256"] == _sha256(files / "base.jsonl")
     assert record["systems"]["base"]["made"] is None
     assert record["split_sha256"] == {"validation": hash_lines(["i2", "i1", "i0"])}
@@ -84,17 +56,7 @@ def test_the_right_split_passes(files):
     assert (files / "out" / "metrics.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("manifest", "flag", "says"),
-    [
-        (None, "--split_sha256=00", "expected 00 (--split_sha256)"),
-        ({"validation": {"split_sha256": "11"}}, "--manifest", "expected 11"),
-        ({"test": {"split_sha256": "11"}}, "--manifest", "knows no split 'validation'"),
-        ({}, "--manifest", "expected one of none"),
-        ({"validation": 3}, "--manifest", "knows no split 'validation'"),
-        (["validation"], "--manifest", "splits is no object"),
-    ],
-)
+@pytest.mark.parametrize(("manifest", "flag", "says"), CASES["other_splits"])
 def test_another_split_is_refused_before_anything_is_scored(files, capsys, manifest, flag, says):
     if manifest is not None:
         (files / "manifest.json").write_text(json.dumps({"splits": manifest}))
@@ -109,18 +71,18 @@ def test_another_split_is_refused_before_anything_is_scored(files, capsys, manif
 
 
 def test_records_that_were_changed_are_refused_though_their_images_are_the_same(files, capsys):
-    manifest = json.loads((files / "manifest.json").read_text())
+    manifest = made.read_json(files / "manifest.json")
     arguments = _arguments(files, f"--manifest={files / 'manifest.json'}")
     main(arguments)
     assert "image ids alone were compared" in capsys.readouterr().err
-    manifest["splits"]["validation"]["records_sha256"] = _sha256(files / "validation.jsonl")
+    manifest["splits"]["validation"]["records_sha256"] = _sha256(files / "records.jsonl")
     (files / "manifest.json").write_text(json.dumps(manifest))
     main(arguments)
     assert capsys.readouterr().err == ""
-    text = (files / "validation.jsonl").read_text()
-    for what, other in (('"Yes."', '"No."'), ("[[10.0, 10.0, 40.0, 40.0]]", "[]")):
+    text = (files / "records.jsonl").read_text()
+    for what, other in (('"Yes, ILD."', '"No."'), ("[[10.0, 10.0, 40.0, 40.0]]", "[]")):
         assert what in text
-        (files / "validation.jsonl").write_text(text.replace(what, other))
+        (files / "records.jsonl").write_text(text.replace(what, other))
         with pytest.raises(SystemExit) as caught:
             run(lambda: main(arguments))
         assert caught.value.code == 2
@@ -154,18 +116,18 @@ def test_how_predictions_were_made_goes_into_the_scores(files, capsys):
     assert made["model_sha256"] == {"tokenizer.model": hashlib.sha256(b"words").hexdigest()}
     assert made["settings"]["prompt"] == "vqa" and made["settings"]["beams"] == 1
     # Of another file under the same name it says nothing.
-    lines = (files / "base.jsonl").read_text().replace("Yes", "No")
-    (files / "base.jsonl").write_text(lines)
+    base = files / "base.jsonl"
+    base.write_text(base.read_text().replace("Yes", "No"))
     main(_arguments(files))
     assert _run_json(files)["systems"]["base"]["made"] is None
 
 
 def test_questions_that_carry_answers_are_told(files, capsys):
-    records = list(read_records(files / "validation.jsonl"))
+    records = list(read_records(files / "records.jsonl"))
     write_records(files / "mixed.jsonl", [strip_answers(records[0]), *records[1:]])
     write_prediction_record(files / "base.jsonl", files / "mixed.jsonl", _flags(files), {})
     warning = capsys.readouterr().err
     assert "mixed.jsonl: 2 questions carry answers" in warning
     assert warning.count("\n") == 1
-    record = json.loads(side_file(files / "base.jsonl").read_text())
+    record = made.read_json(side_file(files / "base.jsonl"))
     assert record["questions_with_answers"] == 2

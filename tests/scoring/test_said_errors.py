@@ -6,6 +6,9 @@ from cxrjax.radiology_text.assertions import Assertion
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.reading import said_now
 from cxrjax.scoring.said_errors import COLUMNS, clinical_weight, count_said, weighted_errors
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 REFERENCE = (
     "Large right pneumothorax. Small left pleural effusion, unchanged. Calcified aorta. "
@@ -18,24 +21,7 @@ def _errors(said, true, language="en"):
     return {name: weight for name, weight in found.items() if weight}
 
 
-@pytest.mark.parametrize(
-    ("said", "errors"),
-    [
-        (REFERENCE, {}),
-        # An urgent and an actionable finding; the aorta's calcification weighs nothing.
-        ("No acute findings.", {"missed": 1.5}),
-        ("", {"missed": 1.5}),
-        ("No pneumothorax. Small left pleural effusion.", {"missed": 1.0}),
-        ("Large left pneumothorax. Small left pleural effusion.", {"side": 0.5}),
-        ("Small right pneumothorax. Large left pleural effusion.", {"severity": 0.75}),
-        # A word of size for a word of degree is the same; none beside one is no error.
-        ("Severe right pneumothorax. Left pleural effusion.", {}),
-        ("Large right pneumothorax. Possible small left pleural effusion.", {"certainty": 0.25}),
-        (f"{REFERENCE} Hiatal hernia. Degenerative changes.", {"false": 0.25}),
-        # Denied by the reference, or not spoken of: as false.
-        (f"{REFERENCE} Rib fracture. Pneumonia.", {"false": 1.0}),
-    ],
-)
+@pytest.mark.parametrize(("said", "errors"), CASES["weighted_errors"])
 def test_errors_weigh_as_much_as_their_findings(said, errors):
     assert _errors(said, REFERENCE) == pytest.approx(errors)
 
@@ -56,32 +42,10 @@ def test_what_else_is_known_to_be_there_is_no_false_finding():
     assert count_said((), (), ["pneumothorax"])["weighted/missed"] == 0
 
 
-@pytest.mark.parametrize(
-    ("said", "true", "counts", "language"),
-    [
-        ("The effusion has worsened.", "Increased left pleural effusion.", (1, 0, 0), "en"),
-        ("The effusion is unchanged.", "Increased left pleural effusion.", (0, 1, 1), "en"),
-        ("New consolidation. Stable effusion.", "Stable pleural effusion.", (1, 1, 0), "en"),
-        (
-            "There is an effusion.",
-            "The edema has improved. Pneumothorax resolved.",
-            (0, 0, 2),
-            "en",
-        ),
-        ("There is an effusion.", "There is a pleural effusion.", (0, 0, 0), "en"),
-        # The same said twice is said once.
-        ("Stable effusion. Effusion is unchanged.", "Stable pleural effusion.", (1, 0, 0), "en"),
-        (
-            "Tràn dịch màng phổi phải tăng so với trước. Bóng tim to không thay đổi.",
-            "Bóng tim to không thay đổi. Tràn khí màng phổi trái mới xuất hiện.",
-            (1, 1, 1),
-            "vi",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("said", "true", "counts", "language"), CASES["comparisons"])
 def test_comparisons_are_pairs_of_finding_and_change(said, true, counts, language):
     found = count_said(said_now(said, language), said_now(true, language))
-    assert tuple(found[f"temporal/{name}"] for name in ("tp", "fp", "fn")) == counts
+    assert [found[f"temporal/{name}"] for name in ("tp", "fp", "fn")] == counts
     assert found["temporal/texts"] == any(counts)
     assert found.keys() == set(COLUMNS)
 

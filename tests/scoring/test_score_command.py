@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import json
 import re
 import subprocess
 import sys
@@ -16,9 +15,13 @@ from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
-from cxrjax.records import QARecord, write_records
+from cxrjax.records import write_records
 from cxrjax.score import main
 from cxrjax.scoring.scores import ScoreOptions
+from tests.scoring import made
+from tests.scoring.made import flags_of
+
+CASES = made.cases_of(__file__)
 
 PROTOCOLS = {"paper", "strict"}
 CELL = {"value", "ci_low", "ci_high", "n"}
@@ -37,60 +40,29 @@ def files(tmp_path):
     records, base, tuned = [], [], []
     for i in range(11):
         there = i % 3 != 0
-        box = [20.0, 10.0, 100.0, 50.0]
         text = "Yes, ILD at <loc_20_10_100_50>." if there else "No, there is no ILD."
-        records.append(
-            QARecord.model_validate(
-                {
-                    "dataset": "synthetic",
-                    "split": "validation",
-                    "image_id": f"i{i}",
-                    "image_path": f"i{i}.png",
-                    "image_hw": (100, 200),
-                    "question_id": f"q{i}",
-                    "question": "Is there ILD?",
-                    "question_type": "Is_there",
-                    "variables": {"finding": "ILD"},
-                    "answers": [
-                        {
-                            "text": text,
-                            "labels": ["ILD"],
-                            "polarity": "pos" if there else "neg",
-                            "boxes_by_image": {f"i{i}": [box]} if there else {},
-                        }
-                    ],
-                    "negative_kind": None if there else "absent_class",
-                }
-            )
-        )
-        fractions = [[0.1, 0.1, 0.5, 0.5]] if there else []
-        tuned.append({"question_id": f"q{i}", "text": text, "boxes": fractions})
-        base.append({"question_id": f"q{i}", "text": "Yes.", "boxes": [[0.1, 0.1, 0.5, 0.4]]})
-    write_records(tmp_path / "validation.jsonl", records)
-    for name, lines in (("base", base), ("tuned", tuned)):
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, lines)))
+        boxes = [made.BOX] if there else []
+        records.append(made.record_of(f"i{i}", boxes=boxes, answer={"text": text}))
+        tuned.append(made.line_of(records[-1], text, [made.FRACTIONS] if there else []))
+        base.append(made.line_of(records[-1], "Yes.", [[0.1, 0.1, 0.5, 0.4]]))
+    write_records(tmp_path / "records.jsonl", records)
+    made.write_lines(tmp_path / "base.jsonl", base)
+    made.write_lines(tmp_path / "tuned.jsonl", tuned)
     return tmp_path
 
 
-def _arguments(folder, *names, out="out", **flags):
-    return [
-        "--benchmark=vindr_cxr_vqa",
-        f"--references={folder / 'validation.jsonl'}",
-        *(f"--predictions={folder / name}.jsonl" for name in names),
-        f"--out={folder / out}",
-        "--resamples=50",
-        "--floors=never",
-        *(f"--{key}={value}" for key, value in flags.items()),
-    ]
+def _read(folder, name, out="out"):
+    return made.read_json(folder, out, f"{name}.json")
 
 
-def _metrics(folder, out="out"):
-    return json.loads((folder / out / "metrics.json").read_text())
+def _table(folder):
+    with open(folder / "out" / "tables.csv", newline="") as lines:
+        return list(csv.DictReader(lines))
 
 
 def test_metrics_have_the_contracts_shape(files, capsys):
-    main(_arguments(files, "base", "tuned"))
-    metrics = _metrics(files)
+    main(flags_of(files, "base", "tuned"))
+    metrics = _read(files, "metrics")
     assert list(metrics) == ["base", "tuned"]
     for protocols in metrics.values():
         assert set(protocols) == PROTOCOLS
@@ -110,14 +82,14 @@ def test_metrics_have_the_contracts_shape(files, capsys):
 
 def test_what_the_figures_stand_on_is_written_beside_them(files):
     (files / "base.jsonl").write_text((files / "base.jsonl").read_text().split("\n", 1)[1])
-    main(_arguments(files, "base", seed=3))
-    settings = json.loads((files / "out" / "score.json").read_text())
+    main(flags_of(files, "base", seed=3, resamples=5))
+    settings = _read(files, "score")
     assert settings["gt_mode"] == "exact"
     assert settings["bootstrap"]["seed"] == 3
-    assert settings["bootstrap"]["resamples"] == 50
+    assert settings["bootstrap"]["resamples"] == 5
     assert settings["bootstrap"]["clustered_by"] == ["image"]
-    digest = hashlib.sha256((files / "validation.jsonl").read_bytes()).hexdigest()
-    assert settings["references"] == {"name": "validation.jsonl", "sha256": digest}
+    digest = hashlib.sha256((files / "records.jsonl").read_bytes()).hexdigest()
+    assert settings["references"] == {"name": "records.jsonl", "sha256": digest}
     assert settings["problems"]["base"]["missing_prediction"] == 1
 
 
@@ -127,38 +99,28 @@ def test_keys_and_images_that_are_not_what_they_should_be_are_named(files, capsy
     lines[1] = lines[1].replace('"text"', '"text": "No.", "text"')
     lines[2] = lines[2].replace('"text"', '"image_id": "i2", "text"')
     (files / "base.jsonl").write_text("\n".join(lines))
-    main(_arguments(files, "base", "tuned"))
-    settings = json.loads((files / "out" / "score.json").read_text())
+    main(flags_of(files, "base", "tuned"))
+    settings = _read(files, "score")
     expected = {"contradicted_image": 1, "misspelt_key": 1, "repeated_key": 1}
     for system, factor in (("base", 1), ("tuned", 0)):
         found = settings["problems"][system]
         assert {name: found[name] for name in expected} == {n: factor for n in expected}
     printed = capsys.readouterr().out
-    for named in (
-        "base: contradicted_image: 'i7.png' (1)",
-        "base: misspelt_key: 'Text' (1)",
-        "base: repeated_key: 'text' (1)",
-    ):
-        assert named in printed
+    for name, value in zip(expected, ("i7.png", "Text", "text"), strict=True):
+        assert f"base: {name}: '{value}' (1)" in printed
     assert not any(f"tuned: {name}" in printed for name in expected)
 
 
 def test_the_same_files_give_the_same_bytes(files):
     for out in ("out", "again"):
-        main(_arguments(files, "base", "tuned", out=out))
-    for name in (
-        "metrics.json",
-        "tables.md",
-        "tables.tex",
-        "tables.csv",
-        "score.json",
-        "comparisons.json",
-    ):
+        main(flags_of(files, "base", "tuned", out=out, resamples=5))
+    tables = ("tables.md", "tables.tex", "tables.csv")
+    for name in ("metrics.json", "score.json", "comparisons.json", *tables):
         assert (files / "out" / name).read_bytes() == (files / "again" / name).read_bytes()
 
 
 def test_tables_have_the_papers_layout_and_values(files):
-    main(_arguments(files, "base", "tuned"))
+    main(flags_of(files, "base", "tuned"))
     text = (files / "out" / "tables.md").read_text()
     for line in (
         "| Model | Protocol | Acc. | Prec. | Recall | F1 | Parse failures |",
@@ -182,12 +144,10 @@ def test_tables_have_the_papers_layout_and_values(files):
 
 
 def test_csv_sets_the_papers_value_beside_ours(files):
-    records = files / "validation.jsonl"
+    records = files / "records.jsonl"
     records.write_text(records.read_text().replace('"synthetic"', '"vindr_cxr_vqa"'))
-    main(_arguments(files, "base", "tuned"))
-    with open(files / "out" / "tables.csv", newline="") as lines:
-        rows = list(csv.DictReader(lines))
-    key = {(r["table"], r["system"], r["protocol"], r["column"]): r for r in rows}
+    main(flags_of(files, "base", "tuned"))
+    key = {(r["table"], r["system"], r["protocol"], r["column"]): r for r in _table(files)}
     f1 = key["table_5", "base", "paper", "F1"]
     assert (f1["paper_row"], f1["paper"]) == ("Pretrained", "0.07")
     assert float(f1["difference"]) == pytest.approx(float(f1["ours"]) - 0.070)
@@ -209,12 +169,12 @@ def test_csv_sets_the_papers_value_beside_ours(files):
 
 
 def test_systems_are_compared_with_the_first_or_the_one_named(files, capsys):
-    main(_arguments(files, "base", "tuned"))
+    main(flags_of(files, "base", "tuned", resamples=50))
     assert "| tuned − base | strict | `detection/f1@0.3` | +" in capsys.readouterr().out
-    rows = json.loads((files / "out" / "comparisons.json").read_text())
+    rows = _read(files, "comparisons")
     key = {(row["protocol"], row["metric"]): row for row in rows}
     assert {(row["system"], row["compared_to"]) for row in rows} == {("tuned", "base")}
-    metrics = _metrics(files)
+    metrics = _read(files, "metrics")
     for (protocol, metric), row in key.items():
         one, two = (metrics[name][protocol][metric]["value"] for name in ("tuned", "base"))
         expected = None if one is None or two is None else one - two
@@ -232,30 +192,31 @@ def test_systems_are_compared_with_the_first_or_the_one_named(files, capsys):
     assert not any(metric.startswith("by_") or "as_printed" in metric for _, metric in key)
     assert all(key["strict", metric]["p_holm"] is not None for metric in ranked)
 
-    main(_arguments(files, "base", "tuned", compare_to="tuned"))
-    turned = json.loads((files / "out" / "comparisons.json").read_text())
+    main(flags_of(files, "base", "tuned", compare_to="tuned", resamples=50))
+    turned = _read(files, "comparisons")
     assert {(row["system"], row["compared_to"]) for row in turned} == {("base", "tuned")}
     assert [row["p"] for row in turned] == [row["p"] for row in rows]
 
-    main(_arguments(files, "tuned"))
+    main(flags_of(files, "tuned"))
     assert not (files / "out" / "comparisons.json").exists()  # nothing is left of another run
     assert "Systems compared" not in (files / "out" / "tables.md").read_text()
 
 
 def test_how_intervals_were_made_is_said(files):
-    main(_arguments(files, "base"))
-    bootstrap = json.loads((files / "out" / "score.json").read_text())["bootstrap"]
+    main(flags_of(files, "base", resamples=20))
+    bootstrap = _read(files, "score")["bootstrap"]
     assert bootstrap["method"] == "bca"
     assert "(bca bootstrap" in (files / "out" / "tables.md").read_text()
     fallbacks = bootstrap["percentile_instead"]["base"]["strict"]
-    assert set(fallbacks) <= _metrics(files)["base"]["strict"].keys()
-    main(_arguments(files, "base", interval="percentile"))
-    bootstrap = json.loads((files / "out" / "score.json").read_text())["bootstrap"]
+    assert set(fallbacks) <= _read(files, "metrics")["base"]["strict"].keys()
+    main(flags_of(files, "base", interval="percentile", resamples=20))
+    bootstrap = _read(files, "score")["bootstrap"]
     assert (bootstrap["method"], bootstrap["percentile_instead"]) == ("percentile", {})
 
 
 def test_latex_has_the_tables_of_the_markdown(files):
-    main([*_arguments(files, "base", "tuned"), "--name=a_b", "--name=c&d|e"])
+    names = ["--name=a_b", "--name=c&d|e"]
+    main([*flags_of(files, "base", "tuned", resamples=5), *names])
     markdown = (files / "out" / "tables.md").read_text()
     latex = (files / "out" / "tables.tex").read_text()
     assert r"\subsection*{Table 5. Bounding box detection (IoU \textgreater{} 0.3)}" in latex
@@ -278,12 +239,12 @@ def test_latex_has_the_tables_of_the_markdown(files):
 
 
 def test_names_and_text_alone(files):
-    lines = [json.loads(line) for line in (files / "tuned.jsonl").read_text().splitlines()]
+    lines = made.read_lines(files / "tuned.jsonl")
     for line in lines:
         del line["boxes"]
-    (files / "theirs.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    main([*_arguments(files, "tuned", "theirs", codec="vindr_px"), "--name=a", "--name=b|c"])
-    metrics = _metrics(files)
+    made.write_lines(files / "theirs.jsonl", lines)
+    main([*flags_of(files, "tuned", "theirs", codec="vindr_px"), "--name=a", "--name=b|c"])
+    metrics = _read(files, "metrics")
     assert list(metrics) == ["a", "b|c"]
     name = "detection/f1@0.3"
     assert metrics["b|c"]["strict"][name]["value"] == metrics["a"]["strict"][name]["value"] == 1
@@ -301,52 +262,35 @@ def _exit(capsys, arguments):
     ["</script><b>", "[x](javascript:alert)", "../up", "a/../../b", "/etc/x", "a\u202eb", "a\nb"],
 )
 def test_a_name_that_would_break_a_page_or_a_path_is_refused(files, capsys, name):
-    code, said = _exit(capsys, [*_arguments(files, "base"), f"--name={name}"])
+    code, said = _exit(capsys, [*flags_of(files, "base"), f"--name={name}"])
     assert code == 2 and said.count("\n") == 1 and "choose another --name" in said
     assert not (files / "out").exists()
 
 
-@pytest.mark.parametrize("name", ['=HYPERLINK("http://x")', "+1+1", "-a", "@a", "a/b"])
-def test_what_a_spreadsheet_would_compute_is_text(files, name):
-    main([*_arguments(files, "base"), f"--name={name}"])
-    with open(files / "out" / "tables.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
-    assert {row["system"] for row in rows} >= {name if name == "a/b" else f"'{name}"}
+def test_what_a_spreadsheet_would_compute_is_text(files):
+    names = ['=HYPERLINK("http://x")', "+1+1", "-a", "@a", "a/b"]
+    main([*flags_of(files, *["base"] * 5), *(f"--name={name}" for name in names)])
+    rows = _table(files)
+    assert {row["system"] for row in rows} >= {*(f"'{name}" for name in names[:4]), "a/b"}
     cells = [cell for row in rows for cell in row.values() if cell[:1] in tuple("=+-@")]
     assert all(cell == cell.strip() and float(cell) <= 0 for cell in cells)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (["--references=none.jsonl"], "none.jsonl: cannot read records"),
-        (["--predictions=none.jsonl"], "none.jsonl: cannot read predictions"),
-        (["--name=one"], "1 --name for 2 --predictions"),
-        (["--name=one", "--name=one"], "a system called 'one' is there already"),
-        (["--compare_to=none"], "--compare_to=none: expected one of base, tuned"),
-        (["--gt_mode=median"], "--gt_mode=median: expected 'by_protocol', 'exact', 'per_reader'"),
-        (["--gt_mode=wbf:2"], "'2' does not fit; expected an IoU between 0 and 1"),
-        (["--gt_mode=raw"], "image has no readers"),
-        (["--out=/proc/none"], "/proc/none: cannot write"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), CASES["unusable"])
 def test_user_errors_are_one_line_and_code_two(files, capsys, change, says):
-    arguments = (
-        _arguments(files, "base")
-        if "none.jsonl" in change[0]
-        else _arguments(files, "base", "tuned")
-    )
-    code, error = _exit(capsys, [*arguments, *change])
+    systems = ["base"] if "none.jsonl" in change[0] else ["base", "tuned"]
+    code, error = _exit(capsys, [*flags_of(files, *systems), *change])
     assert code == 2
     assert says in error
     assert error.count("\n") == 1
 
 
 def test_questions_given_as_references_are_refused(files, capsys):
-    lines = [json.loads(line) for line in (files / "validation.jsonl").read_text().splitlines()]
-    stripped = [{k: v for k, v in line.items() if k != "answers"} for line in lines]
-    (files / "validation.jsonl").write_text("\n".join(map(json.dumps, stripped)))
-    code, error = _exit(capsys, _arguments(files, "base"))
+    lines = made.read_lines(files / "records.jsonl")
+    for line in lines:
+        del line["answers"]
+    made.write_lines(files / "records.jsonl", lines)
+    code, error = _exit(capsys, flags_of(files, "base"))
     assert (code, "has no answers" in error) == (2, True)
 
 
@@ -354,7 +298,7 @@ def test_questions_given_as_references_are_refused(files, capsys):
     "change", [["--benchmark=none"], ["--codec=none"], ["--resamples=-1"], ["--unknown=1"]]
 )
 def test_unusable_flags_are_code_two(files, capsys, change):
-    assert _exit(capsys, [*_arguments(files, "base"), *change])[0] == 2
+    assert _exit(capsys, [*flags_of(files, "base"), *change])[0] == 2
 
 
 def test_help_explains(capsys):
@@ -367,11 +311,8 @@ def test_help_explains(capsys):
 
 
 def test_as_a_command(files):
-    done = subprocess.run(
-        [sys.executable, "-m", "cxrjax.score", *_arguments(files, "tuned")],
-        capture_output=True,
-        text=True,
-    )
+    command = [sys.executable, "-m", "cxrjax.score", *flags_of(files, "tuned")]
+    done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert (files / "out" / "tables.csv").exists()
 
@@ -379,9 +320,9 @@ def test_as_a_command(files):
 def test_runs_with_other_seeds_give_a_spread(files, capsys):
     for seed, source in enumerate(("base", "tuned", "tuned")):
         (files / f"m.seed{seed}.jsonl").write_text((files / f"{source}.jsonl").read_text())
-    main(_arguments(files, "m.seed0", "m.seed1", "m.seed2"))
-    found = json.loads((files / "out" / "spread.json").read_text())["m"]["strict"]["vqa/f1"]
-    figures = json.loads((files / "out" / "metrics.json").read_text())
+    main(flags_of(files, "m.seed0", "m.seed1", "m.seed2"))
+    found = _read(files, "spread")["m"]["strict"]["vqa/f1"]
+    figures = _read(files, "metrics")
     values = [figures[f"m.seed{seed}"]["strict"]["vqa/f1"]["value"] for seed in range(3)]
     assert found["low"] == min(values) < found["mean"] < found["high"] == max(values)
     assert "### m: spread over seeds" in capsys.readouterr().out
@@ -389,10 +330,10 @@ def test_runs_with_other_seeds_give_a_spread(files, capsys):
 
 def test_figures_go_to_event_files_where_asked(files):
     folder = files / "events"
-    main(_arguments(files, "base", "tuned", summaries=folder, step=7))
+    main(flags_of(files, "base", "tuned", summaries=folder, step=7))
     accumulator = EventAccumulator(str(folder), size_guidance={"tensors": 0})
     accumulator.Reload()
-    metrics = json.loads((files / "out" / "metrics.json").read_text())
+    metrics = _read(files, "metrics")
     for system, protocol, metric in (
         ("base", "strict", "vqa/balanced_accuracy"),
         ("tuned", "strict", "localization/mean_iou"),

@@ -9,18 +9,16 @@ from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, resample
 from cxrjax.scoring.scores import Counted
 from cxrjax.scoring.several_runs import run_differences, seed_spread, spread_markdown
 
+UNDEFINED = Estimate(None, None, None, 0)
+
 
 def _figures(**values):
     return {
         name.replace("_seed", ".seed"): {
-            "strict": {"vqa/f1": Estimate(value, None, None, 9), "by/type/x": _undefined()}
+            "strict": {"vqa/f1": Estimate(value, None, None, 9), "by/type/x": UNDEFINED}
         }
         for name, value in values.items()
     }
-
-
-def _undefined():
-    return Estimate(None, None, None, 0)
 
 
 def test_runs_of_one_system_are_summed_up():
@@ -78,19 +76,15 @@ def test_differences_are_of_the_means_over_runs_and_know_patients_and_seeds():
     # A resample's drawn runs are fewer than three different ones: patients weigh more than once.
     least, most = np.sqrt(of_patients), np.sqrt(3 * of_patients + of_seeds)
     assert 2 * 1.9 * least < found[2] - found[1] < 2 * 2.1 * most
-    assert run_differences(systems, drawn, "b.seed1", wanted)["a"]["strict"]["vqa/accuracy"][
-        0
-    ] == pytest.approx(-found[0])
-    assert (
-        run_differences({k: v for k, v in systems.items() if k != "a.seed1"}, drawn, "x", wanted)
-        == {}
-    )
-    spread = seed_spread(
-        {
-            n: {"strict": {"vqa/accuracy": Estimate(float(x.mean()), None, None, 400)}}
-            for n, x in right.items()
-        },
-        {"b": {"strict": {"vqa/accuracy": found}}},
-    )
+    turned = run_differences(systems, drawn, "b.seed1", wanted)["a"]["strict"]["vqa/accuracy"]
+    assert turned[0] == pytest.approx(-found[0])
+    fewer = {name: system for name, system in systems.items() if name != "a.seed1"}
+    assert run_differences(fewer, drawn, "x", wanted) == {}
+
+    def figures(value):
+        return {"strict": {"vqa/accuracy": value}}
+
+    of_runs = {n: figures(Estimate(float(x.mean()), None, None, 400)) for n, x in right.items()}
+    spread = seed_spread(of_runs, {"b": figures(found)})
     assert spread["b"]["strict"]["vqa/accuracy"]["difference"] == found[0]
     assert f"| {found[0]:+.4f} ({found[1]:+.4f} to {found[2]:+.4f}) |" in spread_markdown(spread)

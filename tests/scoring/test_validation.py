@@ -11,38 +11,23 @@ from cxrjax import train
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.papers.benchmarks import BENCHMARKS
-from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.records import Answer, write_records
 from cxrjax.scoring import validation
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import load_config, typed_config
+from tests.scoring import made
 
 
-def make(dataset, number, kind, text, **fields):
-    return QARecord(
-        dataset=dataset,
-        split="validation",
-        image_id=f"i{number}",
-        image_path=f"i{number}.png",
-        image_hw=(50, 100),
-        question_id=f"q{number}",
-        question="Is there ILD?",
-        question_type=kind,
-        answers=[
-            Answer(text=text, polarity="pos", boxes_by_image={f"i{number}": [[10, 10, 60, 40]]})
-        ],
-        **fields,
+def make(dataset, number, **fields):
+    return made.record_of(
+        f"i{number}", boxes=[[10, 10, 60, 40]], dataset=dataset, image_hw=(50, 100), **fields
     )
 
 
+SEEN = {"text": "<answer> Yes. <reason> Seen. <location>[]", "labels": []}
 RECORDS = {
-    "vindr_cxr_vqa": [
-        make("vindr_cxr_vqa", n, "Is_there", "Yes, ILD.", variables={"finding": "ILD"})
-        for n in range(3)
-    ],
-    "gemex": [
-        make("gemex", n, "closed_ended", "<answer> Yes. <reason> Seen. <location>[]")
-        for n in range(3)
-    ],
+    "vindr_cxr_vqa": [make("vindr_cxr_vqa", n) for n in range(3)],
+    "gemex": [make("gemex", n, kind="closed_ended", answer=SEEN, variables=None) for n in range(3)],
 }
 
 
@@ -67,7 +52,7 @@ def evaluated(request, tmp_path, monkeypatch):
     def repeat(*arguments, **options):
         for number, record in enumerate(records):
             boxes = [[0.1, 0.2, 0.6, 0.8]] if number else []
-            yield {"question_id": record.question_id, "text": record.answer_text, "boxes": boxes}
+            yield made.line_of(record, record.answer_text, boxes)
 
     monkeypatch.setattr(validation, "predict_questions", repeat)
     bars.clear()
@@ -123,7 +108,7 @@ def test_own_records_are_scored_by_their_own_classes(tmp_path):
     config = load_config("configs/records_lora.py", [])
     boxed = {"i0": [[10, 10, 60, 40]]}
     answer = Answer(text="Ja.", polarity="pos", labels=["Erguss"], boxes_by_image=boxed)
-    record = make("custom", 0, "Is_there", "Ja.").model_copy(update={"answers": [answer]})
+    record = make("custom", 0, answers=[answer], variables=None)
     write_records(tmp_path / "own.jsonl", [record])
     references = train.read_validation(config, RecordSource(tmp_path / "own.jsonl"))
     assert config.benchmark == "own" and references.classes == ("Erguss",)

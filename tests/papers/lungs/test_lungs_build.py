@@ -1,7 +1,6 @@
 """Radiographs with lung masks -> records; what is set aside on the way; on drawn folders."""
 
 import csv
-import json
 import os
 import time
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from cxrjax.images.decode import image_size
 from cxrjax.images.geometry import is_resize
 from cxrjax.papers.lungs.native import finding_of, patient_of
 from cxrjax.records import read_records
+from tests.scoring import made
 
 HEIGHT, WIDTH = 80, 100
 # x0 y0 x1 y1 of the two drawn lungs.
@@ -60,9 +60,13 @@ def built(source: Path, out: Path, *flags: str) -> dict[str, list]:
     return {file.stem: list(read_records(file)) for file in files}
 
 
+def flat(splits: dict[str, list]) -> list:
+    return [record for records in splits.values() for record in records]
+
+
 def set_aside(out: Path) -> dict[str, str]:
     """What was set aside -> its reason."""
-    entries = json.loads((out / "quality.json").read_text())["set_aside"]
+    entries = made.read_json(out / "quality.json")["set_aside"]
     return {entry["item"]: entry["reason"] for entry in entries}
 
 
@@ -79,14 +83,10 @@ def asked(records: list, image_id: str) -> dict[str, list]:
 
 
 def test_the_patients_right_lung_is_on_the_images_left(tmp_path):
-    splits = built(folder(tmp_path / "in", {"a": LUNGS, "b": LUNGS}), tmp_path / "out")
-    records = [record for of_split in splits.values() for record in of_split]
-    boxes = asked(records, "a")
-    assert boxes == {
-        "right lung": [[*RIGHT]],
-        "left lung": [[*LEFT]],
-        "lungs": [[*RIGHT], [*LEFT]],
-    }
+    records = flat(built(folder(tmp_path / "in", {"a": LUNGS, "b": LUNGS}), tmp_path / "out"))
+    right, left = [*RIGHT], [*LEFT]
+    boxes = {"right lung": [right], "left lung": [left], "lungs": [right, left]}
+    assert asked(records, "a") == boxes
     assert {r.dataset for r in records} == {"custom"}  # on whose terms is not known
     texts = {r.finding: r.answer_text for r in records if r.image_id == "a"}
     assert texts["right lung"] == "The right lung is located at <loc_10_15_42_60>."
@@ -109,13 +109,12 @@ USABLE = {
 
 
 def test_masks_of_other_kinds_say_the_same(tmp_path):
-    splits = built(folder(tmp_path / "in", USABLE), tmp_path / "out", "--strict")
-    records = [record for of_split in splits.values() for record in of_split]
+    records = flat(built(folder(tmp_path / "in", USABLE), tmp_path / "out", "--strict"))
     for name in USABLE:
         right, left = asked(records, name)["lungs"]
         widened = [10, 15, 48, 60], [48, 12, 90, 66]
         assert [right, left] == ([*widened] if "touch" in name else [[*RIGHT], [*LEFT]]), name
-    quality = json.loads((tmp_path / "out" / "quality.json").read_text())
+    quality = made.read_json(tmp_path / "out" / "quality.json")
     assert quality["warnings"] == {"specks of a mask left out": 1}
 
 
@@ -126,8 +125,7 @@ def test_two_files_of_a_lung_each(tmp_path):
     for side, box in (("right", RIGHT), ("left", LEFT)):
         save(source / "masks" / f"a_{side}.png", 255 * ellipse(box))
         save(source / "masks" / f"{side} lung" / "b.png", 255 * ellipse(box))
-    splits = built(source, tmp_path / "out", "--strict")
-    records = [record for of_split in splits.values() for record in of_split]
+    records = flat(built(source, tmp_path / "out", "--strict"))
     for name in ("a", "b"):
         assert asked(records, name)["lungs"] == [[*RIGHT], [*LEFT]]
 
@@ -137,17 +135,13 @@ def _colour_image(source: Path) -> None:
     save(source / "images" / "x.png", np.dstack([grey, grey // 2, grey // 3]))
 
 
-def _no_image(source: Path) -> None:
-    (source / "images" / "x.png").unlink()
-
-
 def _damaged(source: Path) -> None:
     file = source / "images" / "x.png"
     file.write_bytes(file.read_bytes()[:-40])
 
 
-def _no_mask(source: Path) -> None:
-    (source / "masks" / "x.png").unlink()
+def _without(kind: str) -> Callable[[Path], None]:
+    return lambda source: (source / kind / "x.png").unlink()
 
 
 def _of(mask: np.ndarray) -> Callable[[Path], None]:
@@ -155,7 +149,7 @@ def _of(mask: np.ndarray) -> Callable[[Path], None]:
 
 
 def _sides_swapped(source: Path) -> None:
-    _no_mask(source)
+    _without("masks")(source)
     for side, box in (("left", RIGHT), ("right", LEFT)):
         save(source / "masks" / f"x_{side}.png", 255 * ellipse(box))
 
@@ -173,8 +167,8 @@ def _third(source: Path) -> None:
 ABOVE = ellipse((20, 2, 60, 35)) + ellipse((22, 40, 62, 75))
 BAD = {
     "mask_size": _of(np.kron(LUNGS[:40], np.ones((3, 2), np.uint8))),
-    "unmatched_mask": _no_image,
-    "missing_mask": _no_mask,
+    "unmatched_mask": _without("images"),
+    "missing_mask": _without("masks"),
     "unreadable_image": _damaged,
     "three_lungs": _of(LUNGS | 255 * ellipse((44, 68, 54, 78))),
     "three_lungs (files)": _third,
@@ -196,14 +190,13 @@ BAD = {
 def test_bad_input_is_set_aside_with_its_reason(tmp_path, case):
     source = folder(tmp_path / "in", {"good": LUNGS, "other": LUNGS, "x": LUNGS})
     BAD[case](source)
-    splits = built(source, tmp_path / "out")
+    records = flat(built(source, tmp_path / "out"))
     reasons = set_aside(tmp_path / "out")
     assert [*reasons.values()] == [case.partition(" ")[0]]
-    assert {r.image_id for of in splits.values() for r in of} == {"good", "other"}
+    assert {r.image_id for r in records} == {"good", "other"}
     page = (tmp_path / "out" / "samples.html").read_text()
     assert page.count("<figure>") == 3
-    has_picture = case != "unmatched_mask"
-    assert page.count("data:image/jpeg") == 2 + has_picture
+    assert page.count("data:image/jpeg") == 2 + (case != "unmatched_mask")
     with pytest.raises(UserError, match=r"--strict, and 1 things were set aside"):
         built(source, tmp_path / "strict", "--strict")
 
@@ -214,8 +207,7 @@ def test_squeezed_copies_get_their_proportions_back(tmp_path):
     row |= {"width": "301", "height": "120", "v7_mask": "9", "right_lung": "0.101 0.19 0.42 0.75"}
     second = dict.fromkeys(row, "") | {"file": "IM-0007-0001.png", "finding": "normal"}
     write_table(source, [row | {"left_lung": "0.55 0.15 0.9 0.82"}, second | {"left_lung": ""}])
-    splits = built(source, tmp_path / "out", "--strict")
-    records = [record for of_split in splits.values() for record in of_split]
+    records = flat(built(source, tmp_path / "out", "--strict"))
     restored = [r for r in records if r.patient_id == "person1"]
     assert {r.image_hw for r in restored} == {(120, 301)} and len(restored) == 4
     size = image_size(tmp_path / "out" / restored[0].image_path)
@@ -227,9 +219,8 @@ def test_squeezed_copies_get_their_proportions_back(tmp_path):
     normal = {r.patient_id: r.answers[0] for r in records if r.finding == "normal"}
     assert normal["IM-0007"].polarity == "pos" and normal["person1"].polarity == "neg"
     assert {r.dataset for r in records} == {"lungs"}
-    assert (
-        "proves nothing" in next(r for r in records if r.finding == "normal").quality["shortcuts"]
-    )
+    of_normal = next(r for r in records if r.finding == "normal")
+    assert "proves nothing" in of_normal.quality["shortcuts"]
 
 
 def test_a_table_that_contradicts_its_masks_is_set_aside(tmp_path):
@@ -243,9 +234,8 @@ def test_a_table_that_contradicts_its_masks_is_set_aside(tmp_path):
         row | {"file": "gone.png", "left_lung": ""},
     ]
     write_table(source, rows)
-    splits = built(source, tmp_path / "out")
-    assert {r.image_id for of in splits.values() for r in of} == {"d"}
-    entries = json.loads((tmp_path / "out" / "quality.json").read_text())["set_aside"]
+    assert {r.image_id for r in flat(built(source, tmp_path / "out"))} == {"d"}
+    entries = made.read_json(tmp_path / "out" / "quality.json")["set_aside"]
     assert [(e["item"], e["reason"], e["where"]) for e in entries] == [
         ("gone.png", "duplicate_id", "lungs.csv:6"),
         ("b.png", "bad_box", "lungs.csv:3"),
@@ -284,16 +274,11 @@ def test_the_tables_splits_count_and_hold_whole_patients(tmp_path):
 
 def test_folders_as_published_say_patient_and_finding(tmp_path):
     source = tmp_path / "in"
-    for name in (
-        "train/NORMAL/IM-0115-0001",
-        "train/PNEUMONIA/person1_bacteria_2",
-        "test/PNEUMONIA/person1_virus_6",
-        "test/PNEUMONIA/other",
-    ):
+    train = ("train/NORMAL/IM-0115-0001", "train/PNEUMONIA/person1_bacteria_2")
+    for name in (*train, "test/PNEUMONIA/person1_virus_6", "test/PNEUMONIA/other"):
         save(source / f"{name}.jpeg", radiograph())
         save(source / "masks" / f"{name.rpartition('/')[2]}.png", LUNGS)
-    splits = built(source, tmp_path / "out", "--strict")
-    records = [record for of_split in splits.values() for record in of_split]
+    records = flat(built(source, tmp_path / "out", "--strict"))
     answers = {r.image_id: (r.patient_id, r.answers[0].polarity) for r in records}
     assert {r.finding for r in records} == {"right lung", "left lung", "lungs", "normal"}
     normal = {r.image_id: r.answers[0].polarity for r in records if r.finding == "normal"}
@@ -309,13 +294,9 @@ def test_a_name_that_two_images_share_belongs_to_neither(tmp_path):
         save(source / "images" / f"{name}.png", radiograph())
     for name in ("a", "b"):
         save(source / "masks" / f"{name}.png", LUNGS)
-    splits = built(source, tmp_path / "out")
-    assert {r.image_id for of in splits.values() for r in of} == {"two-b"}
-    assert set_aside(tmp_path / "out") == {
-        "one/a.png": "missing_mask",
-        "two/a.png": "missing_mask",
-        "a": "unmatched_mask",
-    }
+    assert {r.image_id for r in flat(built(source, tmp_path / "out"))} == {"two-b"}
+    reasons = {"one/a.png": "missing_mask", "two/a.png": "missing_mask", "a": "unmatched_mask"}
+    assert set_aside(tmp_path / "out") == reasons
 
 
 def test_nothing_to_use_is_one_line(tmp_path):
@@ -335,7 +316,7 @@ def test_the_real_radiographs(tmp_path):
     begun = time.process_time()
     splits = built(source, tmp_path, "--strict")
     assert time.process_time() - begun < 120
-    records = [record for of_split in splits.values() for record in of_split]
+    records = flat(splits)
     assert len({r.image_id for r in records}) == 5225
     assert len({r.image_id for r in records if r.boxes}) == 3864
     patients = [{r.patient_id for r in of} for of in splits.values()]

@@ -1,15 +1,12 @@
 """Scores of lung boxes against values by hand; answers with planted faults."""
 
-import json
-from pathlib import Path
-
 import pytest
 
-from cxrjax import score
 from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord, write_records
+from tests.scoring import made
 
-HEIGHT, WIDTH = 100, 200
+CASES = made.cases_of(__file__)
 RIGHT, LEFT = [20, 10, 80, 90], [110, 10, 170, 90]
 # As fractions: what a system says that is right.
 TRUE = {"right": [[0.1, 0.1, 0.4, 0.9]], "left": [[0.55, 0.1, 0.85, 0.9]]}
@@ -19,71 +16,44 @@ IMAGES = ("a", "b")
 
 def record(image: str, name: str, boxes: list[list[int]], **changes) -> QARecord:
     finding = name if name in ("lungs", "normal") else f"{name} lung"
-    normal = name == "normal"
-    fields = {
-        "dataset": "lungs",
-        "split": "test",
-        "patient_id": image,
-        "image_id": image,
-        "image_path": f"{image}.png",
-        "image_hw": (HEIGHT, WIDTH),
-        "question_id": f"{image}-{name}",
-        "question": "Is this chest X-ray normal?" if normal else f"Where? {finding}",
-        "question_type": "Yes_No" if normal else "Where",
-        "variables": {"finding": finding},
-        "answers": [
-            Answer(
-                text="x",
-                labels=[finding],
-                polarity="neg" if normal and image == "b" else "pos",
-                boxes_by_image={image: boxes} if boxes else {},
-            )
-        ],
-    }
-    return QARecord(**(fields | changes))
+    told = {"kind": "Where", "answer": {"polarity": "pos"}}
+    if name == "normal":
+        told = {"kind": "Yes_No", "answer": {"polarity": "neg" if image == "b" else "pos"}}
+    told |= {"dataset": "lungs", "negative_kind": None}
+    return made.record_of(image, name, finding, boxes, **told, **changes)
 
 
 @pytest.fixture
-def references(tmp_path: Path) -> Path:
+def folder(tmp_path):
+    """A folder with the references."""
     asked = {"right": [RIGHT], "left": [LEFT], "lungs": [RIGHT, LEFT], "normal": []}
-    path = tmp_path / "test.jsonl"
-    write_records(path, (record(i, name, boxes) for i in IMAGES for name, boxes in asked.items()))
-    return path
+    records = [record(image, name, boxes) for image in IMAGES for name, boxes in asked.items()]
+    write_records(tmp_path / "records.jsonl", records)
+    return tmp_path
 
 
 def says(**changed) -> list[dict]:
     """Lines of a system that is right but for these: question of both images -> its boxes."""
-    said = {**TRUE, **changed}
     lines = [
-        {
-            "question_id": f"{image}-{name}",
-            "text": "",
-            "boxes": boxes,
-            "labels": [None] * len(boxes),
-        }
-        for image in IMAGES
-        for name, boxes in said.items()
+        {"question_id": f"{i}-{name}", "text": "", "boxes": boxes, "labels": [None] * len(boxes)}
+        for i in IMAGES
+        for name, boxes in (TRUE | changed).items()
         if boxes is not None
     ]
-    normal = ("Yes.", "No, it shows pneumonia.")
-    return lines + [
-        {"question_id": f"{image}-normal", "text": text, "boxes": []}
-        for image, text in zip(IMAGES, normal, strict=True)
-    ]
+    normal = (("a", "Yes."), ("b", "No, it shows pneumonia."))
+    return lines + [{"question_id": f"{i}-normal", "text": t, "boxes": []} for i, t in normal]
 
 
-def scored(references: Path, lines: list[dict]) -> tuple[dict[str, dict[str, float | None]], Path]:
-    """Protocol -> metric -> value of one system, and the folder of the scores."""
-    path, out = references.parent / "p.jsonl", references.parent / "out"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    flags = [f"--references={references}", f"--predictions={path}", f"--out={out}"]
-    score.main(["--benchmark=lungs", "--resamples=20", *flags])
-    metrics = json.loads((out / "metrics.json").read_text())["p"]
-    return {p: {name: f["value"] for name, f in named.items()} for p, named in metrics.items()}, out
+def scored(folder, lines, **flags) -> tuple[dict[str, dict[str, float | None]], str]:
+    """Protocol -> metric -> value of one system, and the tables."""
+    made.write_lines(folder / "p.jsonl", lines)
+    metrics, tables = made.run_score(folder, "p", benchmark="lungs", **flags)
+    of = metrics["p"].items()
+    return {p: {name: f["value"] for name, f in named.items()} for p, named in of}, tables
 
 
-def test_the_true_boxes_in_either_order_are_right(references):
-    figures, out = scored(references, says(lungs=TRUE["left"] + TRUE["right"]))
+def test_the_true_boxes_in_either_order_are_right(folder):
+    figures, tables = scored(folder, says(lungs=TRUE["left"] + TRUE["right"]))
     for named in figures.values():
         for finding in ("", "/right lung", "/left lung", "/lungs"):
             assert named[f"lungs/mean_iou{finding}"] == pytest.approx(1)
@@ -92,84 +62,47 @@ def test_the_true_boxes_in_either_order_are_right(references):
             assert named[f"lungs/{fault}"] == 0
         assert named["normal/balanced_accuracy"] == 1
         assert named["parse_failure_rate"] == 0
-    assert "| p | strict | 1.000" in (out / "tables.md").read_text()
+    assert "| p | strict | 1.000" in tables
 
 
-SLIVER, INNER = [0.97, 0.1, 1, 0.9], [0.4, 0.1, 0.43, 0.9]
-# Planted: what a system says -> the figures of the strict protocol that it changes.
-FAULTS = {
-    "left for right and right for left": (
-        {"right": TRUE["left"], "left": TRUE["right"]},
-        {"mean_iou": 0, "mean_iou/lungs": 1, "other_side": 1, "same_box": 0},
-    ),
-    # Of both questions and of the answer about both: 1 of 2 pairs of an image.
-    "one box to both questions": (
-        {"left": TRUE["right"]},
-        {"mean_iou": 0.5, "mean_iou/left lung": 0, "other_side": 0.5, "same_box": 0.5},
-    ),
-    "one box twice in an answer": (
-        {"lungs": TRUE["right"] * 2},
-        {"mean_iou": 1, "mean_iou/lungs": 0.5, "same_box": 0.5, "other_side": 0},
-    ),
-    # 2 of 4 boxes of an image; in the middle of it a thin box is none that has collapsed.
-    "slivers at the right edge": (
-        {"left": [SLIVER], "lungs": [TRUE["right"][0], SLIVER]},
-        {"border_slivers": 0.5, "mean_iou": 0.5, "mean_iou/lungs": 0.5},
-    ),
-    "a thin box inside": ({"left": [INNER]}, {"border_slivers": 0, "mean_iou": 0.5}),
-    "a sliver at the top": ({"left": [[0.55, 0, 0.85, 0.04]]}, {"border_slivers": 0.25}),
-    # 3 x 8 of 6 x 8: half, and of it half as there are two boxes to one.
-    "half of the lung, and one box too many": (
-        {"right": [[0.1, 0.1, 0.25, 0.9], [0.5, 0.5, 0.6, 0.6]]},
-        {"mean_iou/right lung": 0.25, "mean_iou": 0.625, "iou_above@0.75": 0.5},
-    ),
-    "no line for one lung": ({"left": None}, {"mean_iou": 0.5, "mean_iou/lungs": 1}),
-    "a box that is no number": (
-        {"left": [[0.5, float("nan"), 1, 1]]},
-        {"mean_iou": 0.5, "mean_iou/left lung": 0, "other_side": 0},
-    ),
-}
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_is_seen(fault, references):
-    changed, expected = FAULTS[fault]
-    figures, _ = scored(references, says(**changed))
+@pytest.mark.parametrize(("fault", "changed", "expected"), CASES["faults"])
+def test_a_planted_fault_is_seen(fault, changed, expected, folder):
+    figures, _ = scored(folder, says(**changed))
     found = {name: figures["strict"][f"lungs/{name}"] for name in expected}
     assert found == pytest.approx(expected)
 
 
-def test_expected_ious_are_held_against_those_found(references):
+def test_expected_ious_are_held_against_those_found(folder):
     half = [[0.1, 0.1, 0.25, 0.9]]  # of the right lung
     lines = says(right=half, lungs=None)
     scores = {"right": 0.5, "left": 0.9}
     for line in lines:
         if line["boxes"]:
             line["box_scores"] = [scores[line["question_id"].partition("-")[2]]]
-    figures, out = scored(references, lines)
+    figures, tables = scored(folder, lines)
     named = {k.partition("/")[2]: v for k, v in figures["strict"].items() if "calibration" in k}
     # Right lungs are as good as they are said to be, left ones are found wholly.
     assert named["mean_box_score"] == pytest.approx(0.7)
     assert named["mean_box_iou"] == pytest.approx(0.75)
     assert named["box_ece"] == pytest.approx(0.05)
     assert named["score_iou_correlation"] == pytest.approx(1)
-    assert "| p | strict | 0.700" in (out / "tables.md").read_text()
-    curve = json.loads((out / "curves.json").read_text())["p"]["iou_by_score"]
+    assert "| p | strict | 0.700" in tables
+    curve = made.read_json(folder, "out", "curves.json")["p"]["iou_by_score"]
     assert curve["x"] == pytest.approx([0.5, 0.9]) and curve["y"] == pytest.approx([0.5, 1])
 
 
-def test_what_has_no_boxes_counts_in_strict_alone(references):
-    figures, out = scored(references, says(left=[], right=None))
+def test_what_has_no_boxes_counts_in_strict_alone(folder):
+    figures, _ = scored(folder, says(left=[], right=None))
     assert figures["paper"]["lungs/mean_iou"] is None
     assert figures["paper"]["lungs/mean_iou/lungs"] == pytest.approx(1)
     assert figures["strict"]["lungs/mean_iou"] == 0
-    problems = json.loads((out / "score.json").read_text())["problems"]["p"]
+    problems = made.read_json(folder, "out", "score.json")["problems"]["p"]
     assert problems["missing_prediction"] == problems["blank_answer"] == 2
 
 
-def test_floors_of_one_box_are_as_good_as_they_can_be(references):
-    _, out = scored(references, says())
-    floors = json.loads((out / "floors.json").read_text())["figures"]
+def test_floors_of_one_box_are_as_good_as_they_can_be(folder):
+    scored(folder, says(), floors="auto")
+    floors = made.read_json(folder, "out", "floors.json")["figures"]
     value = {
         name: {metric: figure["value"] for metric, figure in of["strict"].items()}
         for name, of in floors.items()
@@ -193,8 +126,6 @@ def test_floors_of_one_box_are_as_good_as_they_can_be(references):
     ],
 )
 def test_other_records_are_refused(tmp_path, changes):
-    path = tmp_path / "test.jsonl"
-    write_records(path, [record("a", "right", [RIGHT], **changes)])
-    flags = [f"--references={path}", "--predictions=p.jsonl", f"--out={tmp_path / 'out'}"]
+    write_records(tmp_path / "records.jsonl", [record("a", "right", [RIGHT], **changes)])
     with pytest.raises(UserError, match=r"a-right asks about .* expected one of .*dataset=lungs"):
-        score.main(["--benchmark=lungs", *flags])
+        scored(tmp_path, [])

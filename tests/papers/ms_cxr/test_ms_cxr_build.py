@@ -12,6 +12,9 @@ from cxrjax.papers.ms_cxr.build import PAPER
 from cxrjax.papers.ms_cxr.native import FINDINGS, read_native, write_native
 from cxrjax.records import read_records
 from cxrjax.records_io.quality import QualityLog
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 SAMPLE = Path(__file__).parents[3] / "data" / "ms_cxr" / "sample"
 CSV = SAMPLE / "MS_CXR_Local_Alignment_v1.1.0.csv"
@@ -79,21 +82,7 @@ def test_without_a_split_patients_are_divided(tmp_path):
     assert not patients["train"] & patients["validation"]
 
 
-@pytest.mark.parametrize(
-    ("cells", "reason", "found"),
-    [
-        ({"w": "0"}, "bad_box", "has no area"),
-        ({"h": "-3"}, "bad_box", "has no area"),
-        ({"x": "left"}, "bad_box", "not finite"),
-        ({"x": "330"}, "box_outside_image", "ends outside the image of 500x400"),
-        ({"y": "-1"}, "box_outside_image", "begins outside"),
-        ({"image_width": "640"}, "size_mismatch", "expected one size"),
-        ({"image_height": "tall"}, "bad_size", "whole numbers of pixels"),
-        ({"category_name": "Weather"}, "unknown_class", "'Weather'; expected one of Atelec"),
-        ({"label_text": " "}, "malformed_row", "label_text is empty"),
-        ({"split": "dev"}, "malformed_row", "'dev'; expected one of train"),
-    ],
-)
+@pytest.mark.parametrize(("cells", "reason", "found"), CASES["faults"])
 def test_faults_are_set_aside_with_file_and_line(cells, reason, found, tmp_path):
     quality = QualityLog()
     path = changed(tmp_path / "m.csv", **cells)

@@ -1,16 +1,16 @@
 """MS-CXR's figures against values by hand and against NumPy."""
 
 import csv
-import json
 
 import numpy as np
 import pytest
 
-from cxrjax import score
 from cxrjax.errors import UserError
 from cxrjax.metrics.localization import contrast_to_noise, region_mask
-from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.records import write_records
+from tests.scoring import made
 
+CASES = made.cases_of(__file__)
 # Question id -> finding, patient, true boxes in pixels of an image of height 100, width 200.
 TRUE = {
     "a": ("Edema", "p1", [[0, 0, 100, 50]]),
@@ -20,56 +20,51 @@ TRUE = {
 
 
 @pytest.fixture
-def references(tmp_path):
-    path = tmp_path / "test.jsonl"
-    write_records(
-        path,
-        (
-            QARecord(
-                dataset="ms_cxr",
-                split="test",
-                patient_id=patient,
-                image_id=f"image-{name}",
-                image_path="x.jpg",
-                image_hw=(100, 200),
-                question_id=name,
-                question="Where?",
-                question_type="grounding",
-                answers=[Answer(text="x", labels=[finding], boxes_by_image={f"image-{name}": box})],
-                gt_finding=finding,
-            )
-            for name, (finding, patient, box) in TRUE.items()
-        ),
-    )
-    return path
+def folder(tmp_path):
+    """A folder with the references."""
+    records = [
+        made.record_of(
+            f"image-{name}",
+            asked=finding,
+            boxes=boxes,
+            kind="grounding",
+            dataset="ms_cxr",
+            patient_id=patient,
+            question_id=name,
+            gt_finding=finding,
+        )
+        for name, (finding, patient, boxes) in TRUE.items()
+    ]
+    write_records(tmp_path / "records.jsonl", records)
+    return tmp_path
 
 
-def scored(references, lines):
-    """Protocol -> metric -> value of one system, and the folder of the scores."""
-    folder = references.parent
-    path = folder / "p.jsonl"
-    path.write_text("".join(json.dumps({"text": "", **line}) + "\n" for line in lines))
-    out = folder / "out"
-    flags = [f"--references={references}", f"--predictions={path}", f"--out={out}"]
-    score.main(["--benchmark=ms_cxr", "--resamples=20", *flags])
-    metrics = json.loads((out / "metrics.json").read_text())["p"]
-    return {p: {name: f["value"] for name, f in named.items()} for p, named in metrics.items()}, out
+def scored(folder, lines):
+    """Protocol -> metric -> value of one system."""
+    made.write_lines(folder / "p.jsonl", ({"text": "", **line} for line in lines))
+    metrics, _ = made.run_score(folder, "p", benchmark="ms_cxr")
+    of = metrics["p"].items()
+    return {p: {name: f["value"] for name, f in named.items()} for p, named in of}
 
 
-def test_regions_of_boxes_by_hand(references):
+def problems_of(folder):
+    return made.read_json(folder, "out", "score.json")["problems"]["p"]
+
+
+def maps(names):
+    return [{"question_id": name, "heat_map": f"{name}.npy"} for name in names]
+
+
+def test_regions_of_boxes_by_hand(folder):
     # a: the true 100 x 50 and twice as much, 1/2. b: the union is x 0 to 60 of which 0 to 30 twice,
     # 1/2 (by boxes counted apart it would be 60 * 100 / (80 * 100)). c: no line.
-    figures, out = scored(
-        references,
-        [
-            {"question_id": "a", "boxes": [[0, 0, 0.5, 1]]},
-            {"question_id": "b", "boxes": [[0, 0, 0.15, 1], [0, 0, 0.15, 0.5]]},
-        ],
-    )
-    for protocol, pneumonia, mean, phrases in (
-        ("paper", None, 0.5, 0.5),
-        ("strict", 0.0, 0.25, 1 / 3),
-    ):
+    lines = [
+        {"question_id": "a", "boxes": [[0, 0, 0.5, 1]]},
+        {"question_id": "b", "boxes": [[0, 0, 0.15, 1], [0, 0, 0.15, 0.5]]},
+    ]
+    figures = scored(folder, lines)
+    expected = (("paper", None, 0.5, 0.5), ("strict", 0.0, 0.25, 1 / 3))
+    for protocol, pneumonia, mean, phrases in expected:
         named = figures[protocol]
         assert named["miou/Edema"] == pytest.approx(0.5)
         assert named["miou/Pneumonia"] == pneumonia
@@ -77,22 +72,19 @@ def test_regions_of_boxes_by_hand(references):
         assert named["miou"] == pytest.approx(mean)
         assert named["miou_phrases"] == pytest.approx(phrases)
         assert named["cnr"] is None
-    problems = json.loads((out / "score.json").read_text())["problems"]["p"]
-    assert problems["missing_prediction"] == 1
-    assert "| p | strict |" in (out / "tables.md").read_text()
-    rows = list(csv.DictReader((out / "tables.csv").open()))
+    assert problems_of(folder)["missing_prediction"] == 1
+    assert "| p | strict |" in (folder / "out" / "tables.md").read_text()
+    rows = list(csv.DictReader((folder / "out" / "tables.csv").open()))
     assert {row["table"] for row in rows} == {"miou", "cnr", "cnr_signed"}
 
 
-def test_heat_maps_against_numpy(references):
+def test_heat_maps_against_numpy(folder):
     rng = np.random.default_rng(0)
     heat = rng.normal(size=(10, 20))
     heat[:, :6] -= 2  # darker within b's boxes
     for name in "ab":
-        np.save(references.parent / f"{name}.npy", heat)
-    figures, _ = scored(
-        references, [{"question_id": name, "heat_map": f"{name}.npy"} for name in "ab"]
-    )
+        np.save(folder / f"{name}.npy", heat)
+    figures = scored(folder, maps("ab"))
     a, b = np.zeros((2, 10, 20), bool)
     a[:5, :10] = True
     b[:, :6] = True
@@ -109,31 +101,26 @@ def test_heat_maps_against_numpy(references):
     assert figures["strict"]["cnr/Pneumonia"] == 0
 
 
-def test_maps_without_noise_and_unusable_ones_are_counted(references):
+def test_maps_without_noise_and_unusable_ones_are_counted(folder):
     heat = np.zeros((10, 20))
     heat[:, 10:] = 1
-    np.save(references.parent / "c.npy", heat)
-    np.save(references.parent / "a.npy", np.full((10, 20), np.nan))
-    np.save(references.parent / "b.npy", np.ones((10, 20)))
-    figures, out = scored(
-        references, [{"question_id": name, "heat_map": f"{name}.npy"} for name in "abc"]
-    )
-    problems = json.loads((out / "score.json").read_text())["problems"]["p"]
+    np.save(folder / "c.npy", heat)
+    np.save(folder / "a.npy", np.full((10, 20), np.nan))
+    np.save(folder / "b.npy", np.ones((10, 20)))
+    figures, problems = scored(folder, maps("abc")), problems_of(folder)
     assert (problems["noiseless_map"], problems["unusable_map"]) == (1, 1)
     assert figures["strict"]["cnr/Edema"] == 0
     assert figures["strict"]["cnr/Pneumonia"] is None
 
 
-def test_a_heat_map_leaves_no_boxes_out(references):
+def test_a_heat_map_leaves_no_boxes_out(folder):
     """Only a system of heat maps alone has no mIoU; one that gives no box where it could has 0."""
-    np.save(references.parent / "a.npy", np.random.default_rng(0).normal(size=(10, 20)))
-    mapped = {"question_id": "a", "heat_map": "a.npy"}
+    np.save(folder / "a.npy", np.random.default_rng(0).normal(size=(10, 20)))
     empty = [{"question_id": name, "boxes": []} for name in "bc"]
-    figures, _ = scored(references, [mapped, *empty])
+    figures = scored(folder, [*maps("a"), *empty])
     assert figures["strict"]["miou"] == figures["strict"]["miou/Edema"] == 0
     assert figures["strict"]["cnr/Edema"] > 0
-    figures, _ = scored(references, [mapped])
-    assert figures["strict"]["miou"] is None
+    assert scored(folder, maps("a"))["strict"]["miou"] is None
 
 
 def test_contrast_of_plain_maps():
@@ -149,23 +136,15 @@ def test_a_cell_is_inside_where_its_centre_is():
     assert mask.tolist() == [[True, False], [False, False]]
 
 
-@pytest.mark.parametrize(
-    ("heat_map", "message"),
-    [
-        ("none.npy", r"p\.jsonl:1: heat map 'none\.npy': No such file"),
-        (7, r"p\.jsonl:1: heat_map is 7; expected the path"),
-        ("flat.npy", r"flat\.npy': \(4,\); expected \[h, w\]"),
-        ("test.jsonl", r"test\.jsonl': no \.npy file"),
-    ],
-)
-def test_heat_maps_that_are_refused(references, heat_map, message):
-    np.save(references.parent / "flat.npy", np.ones(4))
+@pytest.mark.parametrize(("heat_map", "message"), CASES["refused_maps"])
+def test_heat_maps_that_are_refused(folder, heat_map, message):
+    np.save(folder / "flat.npy", np.ones(4))
     with pytest.raises(UserError, match=message):
-        scored(references, [{"question_id": "a", "heat_map": heat_map}])
+        scored(folder, [{"question_id": "a", "heat_map": heat_map}])
 
 
-def test_references_of_another_data_set_are_refused(references):
-    text = references.read_text().replace("Edema", "ILD")
-    references.write_text(text)
+def test_references_of_another_data_set_are_refused(folder):
+    references = folder / "records.jsonl"
+    references.write_text(references.read_text().replace("Edema", "ILD"))
     with pytest.raises(UserError, match="expected one of MS-CXR's findings"):
-        scored(references, [{"question_id": "a", "boxes": []}])
+        scored(folder, [{"question_id": "a", "boxes": []}])

@@ -9,15 +9,15 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox
-from cxrjax.papers.vindr_cxr_vqa.box_table import (
-    WHEEL_MEMBER,
-    read_box_table,
-    write_box_table,
-)
+from cxrjax.papers.vindr_cxr_vqa.box_table import WHEEL_MEMBER, read_box_table, write_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import pick_normal
 from cxrjax.records_io.quality import QualityLog
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 SAMPLE = Path(__file__).parents[3] / "data" / "vindr_cxr_vqa" / "sample"
+TABLE = SAMPLE / "train.csv"
 HEADER = "image_id,class_name,class_id,rad_id,x_min,y_min,x_max,y_max,width,height"
 
 
@@ -28,7 +28,7 @@ def _table(folder: Path, *rows: str, header: str = HEADER) -> Path:
 
 
 def test_sample():
-    images = {image.image_id: image for image in read_box_table(SAMPLE / "train.csv")}
+    images = {image.image_id: image for image in read_box_table(TABLE)}
     assert list(images) == ["sample_normal", "sample_heart", "sample_nodules"]
     assert images["sample_normal"].findings == []
     assert images["sample_normal"].readers == {"S1": [], "S2": [], "S3": []}
@@ -53,49 +53,27 @@ def test_physionet_spelling_sizes_and_other_classes():
 
 
 def test_compressed_and_in_a_wheel(tmp_path):
-    plain = (SAMPLE / "train.csv").read_bytes()
+    plain = (TABLE).read_bytes()
     packed = tmp_path / "train.csv.gz"
     packed.write_bytes(gzip.compress(plain))
     wheel = tmp_path / "torchxrayvision.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr(WHEEL_MEMBER, gzip.compress(plain))
-    expected = read_box_table(SAMPLE / "train.csv")
+    expected = read_box_table(TABLE)
     assert read_box_table(packed) == expected
     assert read_box_table(wheel) == expected
 
 
-@pytest.mark.parametrize(
-    ("row", "reason", "found"),
-    [
-        ("a,Fracture,3,R1,1,1,2,2,10,10", "unknown_class", "'Fracture'"),
-        ("a,Cardiomegaly,4,R1,1,1,2,2,10,10", "class_id_mismatch", "class_id 4"),
-        ("a,Cardiomegaly,3,R1,1,1,11,2,10,10", "box_outside_image", "[1.0, 1.0, 11.0, 2.0]"),
-        ("a,Cardiomegaly,3,R1,-1,1,2,2,10,10", "box_outside_image", "begins outside"),
-        ("a,Cardiomegaly,3,R1,2,1,2,2,10,10", "bad_box", "has no area"),
-        ("a,Cardiomegaly,3,R1,1,1,,2,10,10", "bad_box", "x_max=''"),
-        ("a,Cardiomegaly,3,R1,1,1,nan,2,10,10", "bad_box", "not finite"),
-        ("a,Cardiomegaly,3,R1,1,1,2,2,10,0", "bad_size", "height='0'"),
-        ("a,Cardiomegaly,3,R1,1,1,2,2,10.5,10", "bad_size", "width='10.5'"),
-        ("a,Cardiomegaly,3,R1,1,1,2,2,20,10", "size_mismatch", "(10, 20), further up (10, 10)"),
-        ("a,No finding,14,R2,,,,,10,10", "contradictory_rows", "reader R2"),
-        ("a,Cardiomegaly,3,R1,1,1,2,2,10", "malformed_row", "9 cells, expected 10"),
-        ("a,Cardiomegaly,3,R1,1,1,2,2,10,10,", "malformed_row", "11 cells, expected 10"),
-        ("a", "malformed_row", "1 cells, expected 10"),
-        ("a,No finding,14,R1,1,1,2,2,10,10", "bad_box", "with a box"),
-        ("a,Cardiomegaly,3, ,1,1,2,2,10,10", "malformed_row", "rad_id is blank"),
-        ("a,Cardiomegaly,3.5,R1,1,1,2,2,10,10", "class_id_mismatch", "class_id 3.5"),
-    ],
-)
+@pytest.mark.parametrize(("row", "reason", "found"), CASES["bad_rows"])
 def test_bad_rows_set_their_image_aside(tmp_path, row, reason, found):
     good = "b,Cardiomegaly,3,R1,1,1,2,2,10,10"
     path = _table(tmp_path, "a,ILD,5,R2,1,1,2,2,10,10", row, good)
     quality = QualityLog()
     images = read_box_table(path, quality)
     assert [image.image_id for image in images] == ["b"]
-    assert [(entry.reason, entry.item, entry.where) for entry in quality.entries] == [
-        (reason, "a", "train.csv:3")
-    ]
-    assert found in quality.entries[0].found
+    (entry,) = quality.entries
+    assert (entry.reason, entry.item, entry.where) == (reason, "a", "train.csv:3")
+    assert found in entry.found
     assert quality.examined["rows"] == 3
     with pytest.raises(UserError, match=f"train.csv:3: a: {reason}"):
         read_box_table(path)
@@ -120,11 +98,11 @@ def test_a_row_that_stands_twice_counts_once(tmp_path, row):
 @pytest.mark.parametrize("prefix", [b"", b"\xef\xbb\xbf"])
 @pytest.mark.parametrize("newline", [b"\n", b"\r\n"])
 def test_byte_order_mark_and_line_ends_change_nothing(tmp_path, prefix, newline):
-    plain = (SAMPLE / "train.csv").read_bytes()
+    plain = (TABLE).read_bytes()
     path = tmp_path / "train.csv"
     path.write_bytes(prefix + plain.replace(b"\n", newline))
     quality = QualityLog()
-    assert read_box_table(path, quality) == read_box_table(SAMPLE / "train.csv")
+    assert read_box_table(path, quality) == read_box_table(TABLE)
     assert quality.entries == []
 
 
@@ -187,7 +165,7 @@ def test_names_and_numbers_as_spreadsheets_write_them(tmp_path):
 )  # fmt: skip
 def test_a_table_separated_or_encoded_otherwise_is_named(tmp_path, separator, encoding, told):
     path = tmp_path / "train.csv"
-    text = (SAMPLE / "train.csv").read_text().replace(",", separator)
+    text = (TABLE).read_text().replace(",", separator)
     path.write_text(text, encoding=encoding)
     with pytest.raises(UserError, match=rf"train\.csv:1: .*{told}.*; save the table as UTF-8"):
         read_box_table(path)
@@ -210,15 +188,11 @@ def test_broken_files(tmp_path):
         read_box_table(_table(tmp_path, "a,b,c"))
     with pytest.raises(UserError, match="cannot read the table"):
         read_box_table(tmp_path / "missing.csv")
-    broken = tmp_path / "broken.csv.gz"
-    broken.write_bytes(gzip.compress((SAMPLE / "train.csv").read_bytes())[:-20])
-    with pytest.raises(UserError, match=r"broken\.csv\.gz: not a whole archive"):
-        read_box_table(broken)
-    damaged = bytearray(gzip.compress((SAMPLE / "train.csv").read_bytes()))
-    damaged[30:60] = b"\xff" * 30
-    broken.write_bytes(damaged)
-    with pytest.raises(UserError, match=r"broken\.csv\.gz: not a whole archive"):
-        read_box_table(broken)
+    broken, whole = tmp_path / "broken.csv.gz", gzip.compress(TABLE.read_bytes())
+    for content in (whole[:-20], whole[:30] + b"\xff" * 30 + whole[60:]):
+        broken.write_bytes(content)
+        with pytest.raises(UserError, match=r"broken\.csv\.gz: not a whole archive"):
+            read_box_table(broken)
     wheel = tmp_path / "other.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         archive.writestr("other.py", "")
@@ -230,7 +204,7 @@ def test_broken_files(tmp_path):
 
 
 def test_write_and_read_back(tmp_path):
-    original = read_box_table(SAMPLE / "train.csv")
+    original = read_box_table(TABLE)
     path = tmp_path / "train.csv"
     assert write_box_table(path, original) == 12
     again = read_box_table(path)

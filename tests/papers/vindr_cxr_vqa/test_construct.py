@@ -9,14 +9,8 @@ import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct.asking import (
-    CLASS_QUESTION_TYPES,
-    MAX_BOXES,
-    deal_negatives,
-    plan_dense,
-    plan_lesions,
-    plan_list_all,
-)
+from cxrjax.papers.vindr_cxr_vqa.construct import asking, templates
+from cxrjax.papers.vindr_cxr_vqa.construct.asking import MAX_BOXES, plan_dense, plan_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, find_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly, Wording, reader_boxes
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import (
@@ -24,11 +18,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import (
     DenseWriter,
     TemplateWriter,
 )
-from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
-    QUESTION_TYPES,
-    format_box,
-    load_templates,
-)
+from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES, format_box
 from cxrjax.papers.vindr_cxr_vqa.readers import merge_readers, parse_mode
 from cxrjax.radiology_text.english import join
 from cxrjax.records import format_record
@@ -45,13 +35,8 @@ def _image(number: int, labels: list[str], boxes_per_class: int = 1) -> ImageAnn
         for _ in range(boxes_per_class):
             x, y = rng.randrange(100), rng.randrange(80)
             findings.append(FindingBox(label, (x, y, x + 5 + rng.randrange(20), y + 9)))
-    return ImageAnnotation(
-        f"image-{number}",
-        f"images/{number}.png",
-        (120, 130),
-        findings,
-        {"P1": findings, "P2": findings[:1], "P3": []},
-    )
+    readers = {"P1": findings, "P2": findings[:1], "P3": []}
+    return ImageAnnotation(f"image-{number}", f"images/{number}.png", (120, 130), findings, readers)
 
 
 def _images(count: int) -> list[ImageAnnotation]:
@@ -67,9 +52,8 @@ def dense(images, split="train", seed=0):
 
 
 def lesions(images, split="train", seed=0):
-    return Assembly("vindr_cxr_vqa", TemplateWriter(seed)).records(
-        plan_lesions(images, seed), split
-    )
+    assembly = Assembly("vindr_cxr_vqa", TemplateWriter(seed))
+    return assembly.records(plan_lesions(images, seed), split)
 
 
 def test_dense_records_are_what_the_shipped_checkpoint_was_trained_on():
@@ -79,18 +63,18 @@ def test_dense_records_are_what_the_shipped_checkpoint_was_trained_on():
 
 @pytest.mark.parametrize("version", ["1", "3"])
 def test_templates_have_eight_distinct_phrasings_per_category(version):
-    templates = load_templates(version)
-    for category, phrasings in templates.questions.items():
+    loaded = templates.load_templates(version)
+    for category, phrasings in loaded.questions.items():
         assert len(set(phrasings)) == len(phrasings) >= 8, category
         for phrasing in phrasings:
             names = len(re.findall(r"{\w*finding}", phrasing))
             assert names == int(category not in ("What", "List_all"))
-    assert set(templates.questions) - {"List_all"} == set(QUESTION_TYPES)
+    assert set(loaded.questions) - {"List_all"} == set(QUESTION_TYPES)
     style = {"1": "dense", "3": "lesions"}[version]
     for kind in QUESTION_TYPES:
-        assert {"one", "none"} <= set(templates.answers[style][kind])
+        assert {"one", "none"} <= set(loaded.answers[style][kind])
     for kind in ("Is_there", "Yes_No"):
-        for form, texts in templates.answers[style][kind].items():
+        for form, texts in loaded.answers[style][kind].items():
             begin = "No," if form == "none" else "Yes,"
             assert all(text.startswith(begin) for text in texts)
 
@@ -151,7 +135,7 @@ def test_dense_spreads_questions_evenly_over_images():
 
 def test_negatives_stop_where_every_absent_class_is_taken():
     images = [_image(i, list(CLASSES[:13])) for i in range(3)]
-    assert deal_negatives(images, 0) == [1, 1, 1]
+    assert asking.deal_negatives(images, 0) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("polarity", ["pos", "neg"])
@@ -160,7 +144,7 @@ def test_dense_types_rotate_evenly(polarity):
     counts = collections.Counter(
         r.question_type for r in records if r.variables and r.answers[0].polarity == polarity
     )
-    assert set(counts) == set(CLASS_QUESTION_TYPES)
+    assert set(counts) == set(asking.CLASS_QUESTION_TYPES)
     mean = counts.total() / 5
     assert all(abs(count - mean) < 0.1 * mean for count in counts.values()), counts
 
@@ -270,7 +254,7 @@ def test_names_and_typing_errors_vary_at_the_stated_rates():
     images = _images(400)
     ids = [record.template_id for record in lesions(images)]
     asked = [i for i in ids if "/What/" not in i]
-    rates = load_templates("3").variation
+    rates = templates.load_templates("3").variation
     for how in ("lower", "synonym", "careless", "typo"):
         of = asked if how in ("lower", "synonym") else ids
         share = sum(how in i.split("/")[-1] for i in of) / len(of)
@@ -279,7 +263,7 @@ def test_names_and_typing_errors_vary_at_the_stated_rates():
 
 def test_list_all_has_an_answer_for_each_class_with_all_its_boxes():
     image = _image(5, ["ILD", "Cardiomegaly"], 2)
-    plan = plan_list_all(image, "q")
+    plan = asking.plan_list_all(image, "q")
     (record,) = Assembly("vindr_cxr_vqa", TemplateWriter(0)).records([plan], "train")
     assert [answer.labels for answer in record.answers] == [["Cardiomegaly"], ["ILD"]]
     for answer in record.answers:
@@ -291,7 +275,7 @@ def test_list_all_has_an_answer_for_each_class_with_all_its_boxes():
 
 
 def test_words_that_do_not_hold_the_plans_boxes_are_refused():
-    plan = plan_list_all(_image(5, ["ILD", "Cardiomegaly"]), "q")
+    plan = asking.plan_list_all(_image(5, ["ILD", "Cardiomegaly"]), "q")
     assembly = Assembly("vindr_cxr_vqa", TemplateWriter(0))
     for answer in ("There is ILD.", "Cardiomegaly at <loc_1_2_3_4>. ILD at <loc_1_2_3_4>."):
         with pytest.raises(ValueError, match=r"sentences with boxes|lacks a box"):

@@ -1,59 +1,28 @@
 """Counts computed from records, and their comparison with published figures."""
 
-from cxrjax.records import Answer, QARecord
 from cxrjax.records_io.statistics import Published, RecordStatistics, compare
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 
-def _record(number: int, split: str, polarity: str, boxes: int, **fields) -> QARecord:
-    image_id = f"i{number // 2}"
-    shown = {image_id: [[k, 0, k + 1, 1] for k in range(boxes)]} if boxes else {}
-    return QARecord(
-        dataset="synthetic",
-        split=split,
-        image_id=image_id,
-        image_path="x.png",
-        question_id=f"q{number}",
-        question="?",
-        question_type="Where" if number % 2 else "What",
-        answers=[Answer(text="a", labels=["ILD"], polarity=polarity, boxes_by_image=shown)],
-        **fields,
-    )
+def _record(number, boxes, kind, **fields):
+    fields = {"split": "train", "difficulty": "Easy", "gt_finding": "ILD"} | fields
+    shown = [[k, 0, k + 1, 1] for k in range(boxes)]
+    return made.record_of(f"i{number // 2}", number, boxes=shown, kind=kind, **fields)
 
 
 def test_values():
     statistics = RecordStatistics()
+    absent = {"split": "validation", "difficulty": "Medium", "gt_finding": None}
     for record in (
-        _record(0, "train", "pos", 2, difficulty="Easy", gt_finding="ILD", reason="one two three"),
-        _record(1, "train", "pos", 3, difficulty="Easy", gt_finding="ILD", reason="one"),
-        _record(2, "validation", "neg", 0, difficulty="Medium", negative_kind="absent_class"),
+        _record(0, 2, "What", reason="one two three"),
+        _record(1, 3, "Where", reason="one"),
+        _record(2, 0, "What", **absent),
     ):
         statistics.add(record)
     values = statistics.values()
-    assert values == {
-        "images": 2,
-        "boxes": 3,  # two of the five are shown twice
-        "questions": 3,
-        "questions_per_image": 1.5,
-        "classes": 1,
-        "question_types": 2,
-        "answer_boxes": 5,
-        "reason_words_mean": 2.0,
-        "reason_words_min": 1,
-        "reason_words_max": 3,
-        "train_images": 1,
-        "train_questions": 2,
-        "validation_images": 1,
-        "validation_questions": 1,
-        "difficulty_percent/Easy": 66.666667,
-        "difficulty_percent/Medium": 33.333333,
-        "question_type_percent/What": 66.666667,
-        "question_type_percent/Where": 33.333333,
-        "polarity_percent/neg": 33.333333,
-        "polarity_percent/pos": 66.666667,
-        "finding_questions/ILD": 2,
-        "negative_questions/absent_class": 1,
-        "finding_percent/ILD": 100.0,
-    }
+    assert values == CASES["statistics"]
 
 
 def test_nothing_counted_is_null_not_zero():

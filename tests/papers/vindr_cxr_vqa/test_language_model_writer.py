@@ -5,6 +5,7 @@ import dataclasses
 import io
 import json
 import os
+from pathlib import Path
 
 import numpy as np
 import PIL.Image
@@ -15,19 +16,12 @@ from cxrjax.images.encode import LONG_SIDE
 from cxrjax.language_model import AnswerCache, Client, Prices, Settings
 from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct import language_model_writer
-from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
-    NO_IMAGE,
-    REASON_LENGTH,
-    LanguageModelWriter,
-    faults,
-    load_prompt,
-    plan_text,
-    written_boxes,
-)
+from cxrjax.papers.vindr_cxr_vqa.construct import language_model_writer as writing
+from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import LanguageModelWriter
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion, Wording
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.records_io.quality import QualityLog
+from tests.scoring import made
 
 HEART, EFFUSION = (691.0, 1375.0, 1653.0, 1831.0), (200.4, 1500.0, 450.0, 1900.6)
 FINDINGS = [FindingBox("Cardiomegaly", HEART), FindingBox("Pleural effusion", EFFUSION)]
@@ -65,24 +59,16 @@ LIST_ALL = _plan(
     boxes={"Cardiomegaly": (HEART,), "Pleural effusion": (EFFUSION,)},
     count=2,
 )
+# Distinct requests: plans that differ in number alone ask for the same words.
+EVERY_KIND = [_plan(number, kind) for number, kind in enumerate(QUESTION_TYPES)]
 HEART_TEXT = "<loc_691_1375_1653_1831>"
 EFFUSION_TEXT = "<loc_200_1500_450_1901>"
-
-
-QUESTIONS = {
-    "Where": "Where is {}?",
-    "What": "What is abnormal on this image?",
-    "Is_there": "Is there any {}?",
-    "How_many": "How many areas show {}?",
-    "Which": "Which part of the chest shows {}?",
-    "Yes_No": "Does the image show {}?",
-    "list_all": "What is abnormal, and where?",
-}
+QUESTIONS = made.cases_of(__file__)["questions"]
 
 
 def _good(plan) -> dict:
     """Usable words for a plan."""
-    boxes = " ".join(written_boxes(plan))
+    boxes = " ".join(writing.written_boxes(plan))
     label = plan.labels[0] if plan.labels else "finding"
     question = QUESTIONS["list_all" if plan.style == "list_all" else plan.kind].format(label)
     if plan.negative_kind:
@@ -96,7 +82,7 @@ def _good(plan) -> dict:
 
 def _script(chat, plans, change=None):
     """Good words for whichever plan a request is about; `change(plan, words, attempt)` first."""
-    texts = {plan_text(plan, load_prompt()): plan for plan in plans}
+    texts = {writing.plan_text(plan, writing.load_prompt()): plan for plan in plans}
 
     def script(body, number):
         turns = body["messages"]
@@ -130,7 +116,7 @@ def write(chat, tmp_path):
 
 def test_every_kind_of_plan_is_worded_in_order(write):
     plans = [
-        *(_plan(number, kind) for number, kind in enumerate(QUESTION_TYPES)),
+        *EVERY_KIND,
         *(_absent(number, kind) for number, kind in enumerate(QUESTION_TYPES) if kind != "What"),
         _plan(0, "What", NORMAL, labels=(), boxes={}, count=0, negative_kind="no_finding_image"),
         _plan(7, "How_many", count=3),
@@ -141,7 +127,7 @@ def test_every_kind_of_plan_is_worded_in_order(write):
     for plan, wording in results:
         assert wording == Wording(**_good(plan))
     assert not quality.entries
-    assert quality.warnings == {NO_IMAGE: len(plans)}
+    assert quality.warnings == {writing.NO_IMAGE: len(plans)}
 
 
 def test_the_model_is_told_the_whole_annotation_and_the_schema(write):
@@ -159,11 +145,11 @@ def test_the_model_is_told_the_whole_annotation_and_the_schema(write):
 
 
 def test_prompt_words_every_kind():
-    prompt = load_prompt()
+    prompt = writing.load_prompt()
     assert prompt["version"] == "1"
     for part in ("question", "answer", "negative"):
         assert set(prompt[part]) == {*QUESTION_TYPES, "list_all"}
-    assert "None pixels" not in plan_text(_plan(image=NORMAL), prompt)
+    assert "None pixels" not in writing.plan_text(_plan(image=NORMAL), prompt)
 
 
 EFFUSION_PLAN = _plan(
@@ -171,86 +157,38 @@ EFFUSION_PLAN = _plan(
     boxes={"Pleural effusion": (EFFUSION,)},
     place="in the right lower zone",
 )
-WRONG = {
-    "other box": (_plan(), {"answer": f"The Cardiomegaly is at {EFFUSION_TEXT}."}, "no other"),
-    "no box": (_plan(), {"answer": "The Cardiomegaly is in the middle."}, "held none"),
-    "box twice": (_plan(), {"answer": f"Cardiomegaly {HEART_TEXT} {HEART_TEXT}"}, "no other"),
-    "broken box": (_plan(), {"answer": "Cardiomegaly <loc_1_2_3>"}, "expected <loc_x0"),
-    "moved box": (_plan(), {"answer": "Cardiomegaly <loc_692_1375_1653_1831>."}, "no other"),
-    "invented box": (_plan(), {"reason": f"{REASON} <loc_1_2_3_4>"}, "does not have"),
-    "unnamed": (_plan(), {"answer": f"It is at {HEART_TEXT}."}, 'written "Cardiomegaly"'),
-    "synonym": (_plan(), {"question": "Where is the big heart?"}, 'written "Cardiomegaly"'),
-    "given away": (_plan(0, "What"), {"question": "Is this Cardiomegaly?"}, "is the answer"),
-    "no question": (_plan(), {"question": "Find the Cardiomegaly."}, "question mark"),
-    "empty question": (_plan(), {"question": " "}, "question mark"),
-    "box in question": (_plan(), {"question": f"Is Cardiomegaly at {HEART_TEXT}?"}, "hold a box"),
-    "empty reason": (_plan(), {"reason": " "}, "reason is empty"),
-    "denied": (_plan(), {"answer": f"There is no Cardiomegaly at {HEART_TEXT}."}, "not deny"),
-    "denied by absence": (_plan(), {"answer": f"Cardiomegaly is absent {HEART_TEXT}."}, "not deny"),
-    "denied in the reason": (
-        _plan(),
-        {"reason": "The heart is drawn. Cardiomegaly is not seen on this film."},
-        "reason must not deny the finding (Cardiomegaly)",
+PLANS = {
+    "where": _plan(),
+    "what": _plan(kind="What"),
+    "yes_no": _plan(kind="Yes_No"),
+    "how_many": _plan(kind="How_many", count=3),
+    "absent": _absent(),
+    "absent_where": _absent(kind="Where"),
+    "effusion": EFFUSION_PLAN,
+    "effusion_without_a_size": dataclasses.replace(
+        EFFUSION_PLAN, image=dataclasses.replace(IMAGE, image_hw=None)
     ),
-    "affirmed behind a no": (
-        _absent(kind="Where"),
-        {"answer": "There is no doubt about the Nodule/Mass."},
-        "not there",
-    ),
-    "denied by no": (_plan(), {"answer": f"No. Cardiomegaly {HEART_TEXT}"}, "not deny"),
-    "no yes": (_plan(0, "Yes_No"), {"answer": f"Cardiomegaly at {HEART_TEXT}."}, 'with "Yes"'),
-    "no no": (_absent(), {"answer": "There is no Nodule/Mass."}, 'with "No"'),
-    "affirmed": (_absent(kind="Where"), {"answer": "Nodule/Mass at the hilum."}, "not there"),
-    "box of nothing": (_absent(), {"answer": f"No Nodule/Mass {HEART_TEXT}"}, "none at all"),
-    "count": (_plan(0, "How_many", count=3), {"answer": f"2 of Cardiomegaly {HEART_TEXT}"}, "3"),
-    "other number": (
-        _plan(0, "How_many", count=3),
-        {"answer": f"2 of the 3 areas of Cardiomegaly are at {HEART_TEXT}."},
-        "number 3",
-    ),
-    "other type": (_plan(), {"question": "How many Cardiomegaly areas?"}, "of another type"),
-    "other side": (
-        EFFUSION_PLAN,
-        {"answer": f"Pleural effusion is on the left side, at {EFFUSION_TEXT}."},
-        "names the left side",
-    ),
-    "other side without a size": (
-        dataclasses.replace(EFFUSION_PLAN, image=dataclasses.replace(IMAGE, image_hw=None)),
-        {"answer": f"Pleural effusion is on the left side, at {EFFUSION_TEXT}."},
-        "names the left side; it is seen in the right lower zone",
-    ),
-    "other level": (
-        EFFUSION_PLAN,
-        {"answer": f"Pleural effusion is at the right apex, at {EFFUSION_TEXT}."},
-        "no box is at that level",
-    ),
-    "other votes": (
-        _plan(),
-        {"reason": f"All three radiologists marked Cardiomegaly. {REASON}"},
-        "2 of 3 marked",
-    ),
-    "a reader's id": (_plan(), {"reason": f"R1 marked Cardiomegaly. {REASON}"}, "not name R1"),
-    "list in one": (
-        LIST_ALL,
-        {"answer": f"Cardiomegaly and Pleural effusion at {HEART_TEXT} {EFFUSION_TEXT}."},
-        "end with its boxes",
-    ),
-    "list cut": (LIST_ALL, {"answer": f"Cardiomegaly is at {HEART_TEXT}."}, "Pleural effusion"),
+    "list_all": LIST_ALL,
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
-def test_words_that_say_something_else_are_told_so(name):
-    plan, change, told = WRONG[name]
-    assert not faults(plan, Wording(**_good(plan)))
-    assert told in " ".join(faults(plan, Wording(**_good(plan) | change)))
+def test_words_that_say_something_else_are_told_so(subtests):
+    written = Path(__file__).with_name("wrong_words.jsonl").read_text()
+    for name, text in (("HEART", HEART_TEXT), ("EFFUSION", EFFUSION_TEXT), ("REASON", REASON)):
+        written = written.replace(name, text)
+    for line in written.splitlines():
+        change = json.loads(line)
+        with subtests.test(change.pop("name")):
+            plan, told = PLANS[change.pop("plan")], change.pop("told")
+            assert not writing.faults(plan, Wording(**_good(plan)))
+            assert told in " ".join(writing.faults(plan, Wording(**_good(plan) | change)))
 
 
 @pytest.mark.parametrize("answer", ["Three areas show it: Cardiomegaly, one at {}.", "3: {}"])
 def test_numbers_may_be_words(answer):
     plan = _plan(0, "How_many", count=3)
     words = _good(plan) | {"answer": answer.format(HEART_TEXT) + " Cardiomegaly."}
-    assert not faults(plan, Wording(**words))
+    assert not writing.faults(plan, Wording(**words))
 
 
 def test_wrong_boxes_are_asked_for_again_then_set_aside(write):
@@ -278,9 +216,7 @@ def test_each_failure_is_set_aside_by_its_category(write, chat):
         "img-3": chat.Status(400, "too many images"),
         "img-4": chat.Text(json.dumps(_good(_plan()) | {"difficulty": "Hard"})),
     }
-    # Distinct requests: plans that differ in number alone ask for the same words.
-    plans = [_plan(n, kind) for n, kind in enumerate(QUESTION_TYPES)]
-    _, quality, _ = write(plans, lambda plan, words, _: faulty.get(plan.question_id, words))
+    _, quality, _ = write(EVERY_KIND, lambda plan, words, _: faulty.get(plan.question_id, words))
     found = {entry.item: entry.found.split(":")[0] for entry in quality.entries}
     assert found == {
         "img-0": "refusal",
@@ -301,7 +237,7 @@ def test_a_short_reason_is_asked_for_once_more_and_kept(write):
 
     results, quality, there = write([never, mended, worse], change)
     assert [len(wording.reason.split()) for _, wording in results] == [90, 180, 140]
-    assert quality.warnings[REASON_LENGTH] == 2 and not quality.entries
+    assert quality.warnings[writing.REASON_LENGTH] == 2 and not quality.entries
     assert len(there.bodies) == 6
     assert any("20 words" in body["messages"][-1]["content"] for body in there.bodies)
 
@@ -317,7 +253,7 @@ def test_the_radiograph_is_sent_where_there_is_one(write, tmp_path):
     results, quality, there = write(plans, image_root=tmp_path)
     assert [plan.question_id for plan, _ in results] == ["img-0", "img-1", "missing-0"]
     assert [(e.reason, e.item) for e in quality.entries] == [("unreadable_image", "broken-0")]
-    assert quality.warnings == {NO_IMAGE: 1}
+    assert quality.warnings == {writing.NO_IMAGE: 1}
     shown = [body["messages"][1]["content"] for body in there.bodies]
     urls = {content[0]["image_url"]["url"] for content in shown if isinstance(content, list)}
     assert len(urls) == 1 and sum(isinstance(content, str) for content in shown) == 1
@@ -326,18 +262,16 @@ def test_the_radiograph_is_sent_where_there_is_one(write, tmp_path):
     picture = PIL.Image.open(io.BytesIO(base64.b64decode(data)))
     assert picture.size == (round(1200 * LONG_SIDE / 1500), LONG_SIDE) and picture.mode == "L"
     _, quality, there = write(plans[:2], image_root=tmp_path, text_only=True)
-    assert quality.warnings == {NO_IMAGE: 2}
+    assert quality.warnings == {writing.NO_IMAGE: 2}
 
 
 def test_a_second_run_sends_nothing(write):
-    plans = [_plan(number, kind) for number, kind in enumerate(QUESTION_TYPES)]
-
     def change(plan, words, attempt):
         return words | {"answer": "wrong"} if plan.question_id == "img-3" else words
 
-    first, quality, there = write(plans, change)
+    first, quality, there = write(EVERY_KIND, change)
     assert len(there.bodies) == 5 + 3
-    second, replayed, there = write(plans, change)
+    second, replayed, there = write(EVERY_KIND, change)
     assert there.bodies == []
     assert second == first and replayed.to_json() == quality.to_json()
 
@@ -347,16 +281,15 @@ def test_nothing_leaves_the_machine_unasked(tmp_path):
     client = Client(Settings("https://model.invalid/v1", "m"), cache)
     quality = QualityLog()
     writer = LanguageModelWriter(client, quality)
-    plans = [_plan(number, kind) for number, kind in enumerate(QUESTION_TYPES)]
     with pytest.raises(UserError) as error:
-        list(writer.write(iter(plans)))
+        list(writer.write(iter(EVERY_KIND)))
     for part in ("6 requests", "annotations of VinDr-CXR", "model.invalid", "--allow_sending"):
         assert part in str(error.value)
     assert "pixels" not in str(error.value)
     (tmp_path / "images").mkdir()
     PIL.Image.new("L", (9, 9)).save(tmp_path / "images" / "img.png")
     with pytest.raises(UserError, match=r"pixels of images \(6 in all\)"):
-        list(LanguageModelWriter(client, quality, tmp_path).write(iter(plans)))
+        list(LanguageModelWriter(client, quality, tmp_path).write(iter(EVERY_KIND)))
     assert client.account.to_json()["requests"] == 0
 
 
@@ -367,8 +300,7 @@ def test_the_dry_run(chat, tmp_path, monkeypatch):
         client = client_from_flags(flags, tmp_path / CACHE_NAME, ["vindr_cxr_vqa"])
         writer = LanguageModelWriter(client, QualityLog())
         assert (writer.name, writer.version) == ("gem", "prompt 1")
-        plans = [_plan(number, kind) for number, kind in enumerate(QUESTION_TYPES)]
-        estimate = writer.estimate(plans)
+        estimate = writer.estimate(EVERY_KIND)
         assert there.bodies == []
     assert estimate.requests == 6 and estimate.images == 0
     assert 6 * 500 < estimate.input_tokens < 6 * 1500
@@ -383,7 +315,7 @@ def test_a_real_local_model_words_a_plan(tmp_path, monkeypatch):
     if not url or not model:
         pytest.skip("no model: CXRJAX_LM_BASE_URL and CXRJAX_LM_MODEL are not set")
     # Small models ramble up to the limit, at a few tokens a second.
-    monkeypatch.setattr(language_model_writer, "MAX_OUTPUT_TOKENS", 400)
+    monkeypatch.setattr(writing, "MAX_OUTPUT_TOKENS", 400)
     key = os.environ.get("CXRJAX_LM_API_KEY", "")
     settings = Settings(url, model, key, text_only=True, timeout=600, answers=2)
     if not settings.is_local:

@@ -7,19 +7,13 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.construct import mix
 from cxrjax.papers.vindr_cxr_vqa.construct.asking import plan_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.balance import balance, lookup_score
-from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
-    MIXES,
-    Mix,
-    mix_held_out,
-    mix_training,
-    pick_normal,
-    plan_splits,
-)
+from cxrjax.papers.vindr_cxr_vqa.construct.mix import mix_training, plan_splits
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 
-PAPER = MIXES["paper"]
+PAPER = mix.MIXES["paper"]
 
 
 def images(abnormal: int, normal: int) -> tuple[list, list]:
@@ -99,7 +93,7 @@ def test_a_smaller_source_is_mixed_in_proportion():
 
 def test_held_out_images_stay_and_get_their_share_of_absent_classes():
     positives = list(plan_lesions(images(60, 0)[0], 0))
-    plans = mix_held_out(positives, PAPER, 0)
+    plans = mix.mix_held_out(positives, PAPER, 0)
     by_kind = counts(plans)
     assert sum(n for (_, why), n in by_kind.items() if why is None) == len(positives) == 240
     assert sum(n for (_, why), n in by_kind.items() if why == "absent_class") == 336
@@ -109,9 +103,8 @@ def test_held_out_images_stay_and_get_their_share_of_absent_classes():
 def test_splits_with_mix_and_questions_for_everything():
     ill, well = images(300, 500)
     splits = {"train": ill[:250], "validation": ill[250:]}
-    planned, notes = plan_splits(
-        splits, {"train": pick_normal(well, PAPER.normal_images, 0)}, PAPER, True, 0
-    )
+    normal = {"train": mix.pick_normal(well, PAPER.normal_images, 0)}
+    planned, notes = plan_splits(splits, normal, PAPER, True, 0)
     assert notes["list_all"] and 0 < notes["mix_scale"] < 1
     for split, plans in planned.items():
         everything = [plan for plan in plans if plan.style == "list_all"]
@@ -152,4 +145,4 @@ def test_the_balanced_mix_denies_each_class_as_often_as_it_affirms_it():
 )
 def test_numbers_that_do_not_fit_together(fields):
     with pytest.raises(ValueError, match=r"expected|do not make"):
-        Mix(**fields)
+        mix.Mix(**fields)

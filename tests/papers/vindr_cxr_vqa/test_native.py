@@ -12,6 +12,9 @@ from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes, read_native, to_nati
 from cxrjax.papers.vindr_cxr_vqa.source import find_source
 from cxrjax.records import format_record, parse_record, strip_answers
 from cxrjax.records_io.quality import QualityLog
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 SAMPLE = Path(__file__).parents[3] / "data" / "vindr_cxr_vqa" / "sample" / "data_v1.json"
 CONTENT = json.loads(SAMPLE.read_text())
@@ -97,28 +100,16 @@ def test_round_trip_keeps_nulls_unicode_and_unknown_fields(tmp_path):
 def _changed(**fields):
     content = copy.deepcopy(CONTENT)
     for name, value in fields.items():
-        if value is KeyError:
+        if value == "missing":
             del content[0]["vqa"][1][name]
         else:
             content[0]["vqa"][1][name] = value
     return content
 
 
-@pytest.mark.parametrize(
-    ("content", "reason", "found"),
-    [
-        (_changed(gt_finding="Cardiomegalia"), "unknown_class", "'Cardiomegalia'"),
-        (_changed(answer="It is at <loc_1_2_3>."), "box_text", "wrong_arity"),
-        (_changed(answer="It is at <loc_5_2_3_4>."), "box_text", "degenerate"),
-        (_changed(answer="It is at <loc_1_2_"), "box_text", "truncated"),
-        (_changed(gt_location="<loc_a_2_3_4>"), "box_text", "malformed"),
-        (_changed(reason=KeyError), "invalid_record", "without reason"),
-        (_changed(difficulty=None), "invalid_record", "difficulty is None"),
-        (_changed(answer=3), "invalid_record", "answer is 3"),
-    ],
-)
-def test_broken_questions_are_set_aside_alone(tmp_path, content, reason, found):
-    records, quality = _read(tmp_path, content)
+@pytest.mark.parametrize(("fields", "reason", "found"), CASES["broken_questions"])
+def test_broken_questions_are_set_aside_alone(tmp_path, fields, reason, found):
+    records, quality = _read(tmp_path, _changed(**fields))
     assert len(records) == 5
     (entry,) = quality.entries
     assert (entry.reason, entry.item) == (reason, "sample_heart-1")

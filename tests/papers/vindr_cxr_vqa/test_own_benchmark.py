@@ -1,78 +1,43 @@
 """--benchmark=own: the user's classes and title, nothing of the paper's."""
 
 import csv
-import json
 
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.records import QARecord, write_records
+from cxrjax.records import write_records
 from cxrjax.report import main as report
-from cxrjax.score import main as score
+from tests.scoring import made
 
 
 def _record(number, asked, there):
-    image = f"i{number}"
-    box = {image: [[10.0, 10.0, 60.0, 60.0]]}
-    return QARecord.model_validate(
-        {
-            "dataset": "custom",
-            "split": "test",
-            "image_id": image,
-            "image_path": f"{image}.png",
-            "image_hw": (100, 100),
-            "question_id": f"q{number}",
-            "question": f"Is there a {asked}?",
-            "question_type": "Is_there",
-            "variables": {"finding": asked},
-            "answers": [
-                {
-                    "text": f"Yes, a {asked}." if there else f"No {asked}.",
-                    "labels": [asked],
-                    "polarity": "pos" if there else "neg",
-                    "boxes_by_image": box if there else {},
-                }
-            ],
-        }
-    )
+    boxes = [[10.0, 10.0, 60.0, 60.0]] if there else []
+    return made.record_of(f"i{number}", 0, asked, boxes, dataset="custom", image_hw=(100, 100))
 
 
 @pytest.fixture
 def files(tmp_path):
-    records = [
-        _record(n, asked, n % 2 == 0)
-        for n, asked in enumerate(["Feeding tube", "Pacemaker"] * 6, start=0)
-    ]
+    classes = ["Feeding tube", "Pacemaker"] * 6
+    records = [_record(n, asked, n % 2 == 0) for n, asked in enumerate(classes)]
     records += [_record(20, "Pacemaker", True), _record(21, "Swallowed coin", False)]
-    write_records(tmp_path / "r.jsonl", records)
-    lines = [
-        {
-            "question_id": r.question_id,
-            "text": r.answer_text,
-            "boxes": [[0.1, 0.1, 0.6, 0.6]] if r.boxes else [],
-        }
-        for r in records
-    ]
-    (tmp_path / "mine.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    write_records(tmp_path / "records.jsonl", records)
+    right = [[0.1, 0.1, 0.6, 0.6]]
+    lines = [made.line_of(r, r.answer_text, right if r.boxes else []) for r in records]
+    made.write_lines(tmp_path / "mine.jsonl", lines)
     return tmp_path
 
 
-def _arguments(files, *flags):
-    return [
-        "--benchmark=own",
-        *(f"--references={files / 'r.jsonl'}", f"--predictions={files / 'mine.jsonl'}"),
-        *(f"--out={files / 'out'}", "--resamples=20", *flags),
-    ]
+def score(files, **flags):
+    return made.run_score(files, "mine", benchmark="own", **flags)
 
 
 def test_tables_have_the_users_classes_and_title_alone(files):
-    score(_arguments(files, "--title=Devices of our ward"))
-    text = (files / "out" / "tables.md").read_text()
+    metrics, text = score(files, title="Devices of our ward", floors="auto", resamples=5)
     assert text.startswith("# Devices of our ward\n")
     for of_paper in ("VinDr-CXR-VQA", "the paper", "Table 4", "Cardiomegaly", "as printed", "[1]"):
         assert of_paper not in text, of_paper
     assert "| mine | strict | 1.000" in text
-    strict = json.loads((files / "out" / "metrics.json").read_text())["mine"]["strict"]
+    strict = metrics["mine"]["strict"]
     named = {n.split("/")[-1] for n in strict if n.startswith("by_class/detection/f1")}
     assert named == {"Feeding tube", "Pacemaker", "Swallowed coin"}
     # Nothing has the coin: no row of boxes, but one of answers.
@@ -85,11 +50,11 @@ def test_tables_have_the_users_classes_and_title_alone(files):
 
 
 def test_the_page_has_the_title(files):
-    score(_arguments(files, "--title=Devices of our ward"))
+    score(files, title="Devices of our ward")
     out = files / "out"
     report(
         [
-            *(f"--workdir={out}", f"--out={out}", f"--references={files / 'r.jsonl'}"),
+            *(f"--workdir={out}", f"--out={out}", f"--references={files / 'records.jsonl'}"),
             *(f"--predictions={files / 'mine.jsonl'}", "--name=mine", "--pictures=none"),
         ]
     )
@@ -100,6 +65,6 @@ def test_the_page_has_the_title(files):
 def test_records_without_classes_are_refused(files):
     bare = _record(0, "x", True).model_copy(update={"variables": None})
     bare.answers[0].labels.clear()
-    write_records(files / "r.jsonl", [bare])
+    write_records(files / "records.jsonl", [bare])
     with pytest.raises(UserError, match="name no class"):
-        score(_arguments(files))
+        score(files)

@@ -10,6 +10,9 @@ from cxrjax.boxes import pairwise_iou
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.readers import merge_readers, parse_mode
 from cxrjax.records import ReaderBox
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 HEART = "Cardiomegaly"
 FLUID = "Pleural effusion"
@@ -72,16 +75,7 @@ def test_no_marks_give_no_boxes():
         assert _merged(mode, {"R1": [], "R2": [], "R3": []}) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("median", "no mode 'median'"),
-        ("reader", "needs a reader's id"),
-        ("wbf:much", "expected an IoU between 0 and 1"),
-        ("wbf:1", "expected an IoU between 0 and 1"),
-        ("majority:0.5", "expected 'majority' alone"),
-    ],
-)
+@pytest.mark.parametrize(("text", "says"), CASES["bad_modes"])
 def test_bad_modes_are_refused(text, says):
     with pytest.raises(UserError, match=says):
         parse_mode(text)

@@ -9,24 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct.asking import (
-    CLASS_QUESTION_TYPES,
-    plan_denied,
-    plan_lesions,
-    plan_list_all,
-)
+from cxrjax.papers.vindr_cxr_vqa.construct import asking, templates
 from cxrjax.papers.vindr_cxr_vqa.construct.image_facts import against_heart, extent, shape
 from cxrjax.papers.vindr_cxr_vqa.construct.lesions import find_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.places import ChestFrame, describe
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS
 from cxrjax.papers.vindr_cxr_vqa.construct.reasons import number
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
-from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
-    class_words,
-    load_templates,
-    reading_remarks,
-)
 from cxrjax.radiology_text.mentions import MentionReader
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 READER = MentionReader()
 LOC = re.compile(r"<loc_(\d+)_(\d+)_(\d+)_(\d+)>")
@@ -51,20 +44,20 @@ def annotations(draw):
 
 def plans_of(image: ImageAnnotation, seed: int):
     """Every sort of question that there is about an image."""
-    plans = list(plan_lesions([image], seed)) if image.findings else []
+    plans = list(asking.plan_lesions([image], seed)) if image.findings else []
     # All six kinds about one and the same box.
     plans += [
         dataclasses.replace(plan, kind=kind, question_id=f"{plan.question_id}/{kind}")
         for plan in plans[:1]
-        for kind in ("What", *CLASS_QUESTION_TYPES)
+        for kind in ("What", *asking.CLASS_QUESTION_TYPES)
     ]
-    for kind, label in zip(CLASS_QUESTION_TYPES, CLASSES[seed % 10 :], strict=False):
+    for kind, label in zip(asking.CLASS_QUESTION_TYPES, CLASSES[seed % 10 :], strict=False):
         if label not in image.present:
-            plans.append(plan_denied(image, f"no/{kind}", kind, label))
+            plans.append(asking.plan_denied(image, f"no/{kind}", kind, label))
     if image.findings:
-        plans.append(plan_list_all(image, "all"))
+        plans.append(asking.plan_list_all(image, "all"))
     else:
-        plans.append(plan_denied(image, "nothing", "What", None))
+        plans.append(asking.plan_denied(image, "nothing", "What", None))
     return plans
 
 
@@ -75,9 +68,7 @@ def test_text_follows_from_the_annotation(image, seed):
         reason = wording.reason
         assert REASON_WORDS[0] <= len(reason.split()) <= REASON_WORDS[1], (plan.kind, reason)
         as_typed = re.search("careless|typo", wording.template_id or "")
-        for text in (
-            (wording.answer, reason) if as_typed else (wording.question, wording.answer, reason)
-        ):
+        for text in (wording.answer, reason, *(() if as_typed else (wording.question,))):
             _check_language(text)
         _check_boxes(plan, wording)
         _check_numbers(plan, reason)
@@ -141,10 +132,8 @@ def _check_classes(plan, wording) -> None:
 
 
 def test_wordings_vary_and_the_same_seed_repeats_them():
-    findings = [
-        FindingBox("ILD", (1.0, 2.0, 30.0, 40.0)),
-        FindingBox("Cardiomegaly", (5.0, 6.0, 70, 80)),
-    ]
+    other = FindingBox("Cardiomegaly", (5.0, 6.0, 70, 80))
+    findings = [FindingBox("ILD", (1.0, 2.0, 30.0, 40.0)), other]
     image = ImageAnnotation("i", "i.png", None, findings, {"A": findings, "B": [], "C": findings})
     plans = plans_of(image, 0)
     first = [wording for _, wording in TemplateWriter(0).write(plans)]
@@ -157,22 +146,18 @@ def test_wordings_vary_and_the_same_seed_repeats_them():
 
 def test_readers_agreement_is_told_as_it_is():
     box = FindingBox("ILD", (1.0, 2.0, 30.0, 40.0))
-    for votes, words in (
-        (1, ("only one of the three radiologists",)),
-        (2, ("two of the three radiologists",)),
-        (3, ("all three radiologists",)),
-    ):
+    for votes, words in enumerate(("only one of the", "two of the", "all"), 1):
         readers = {name: [box] if k < votes else [] for k, name in enumerate("ABC")}
         image = ImageAnnotation("i", "i.png", None, [box] * votes, readers)
         for seed in range(10):
-            for _, wording in TemplateWriter(seed).write(plan_lesions([image], seed)):
+            for _, wording in TemplateWriter(seed).write(asking.plan_lesions([image], seed)):
                 text = wording.reason.lower()
-                assert any(word in text for word in words), text
+                assert f"{words} three radiologists" in text, text
 
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_vocabulary_is_complete_general_and_names_no_other_class(name):
-    words = class_words()[name]
+    words = templates.class_words()[name]
     assert words.article in ("", "a", "an") and set(words.looks_like) <= set(CLASSES) - {name}
     assert set(words.fits) <= {"upper", "mid", "lower", "both"}
     sentences = [*words.definition, *words.sign, *words.care, *words.fits.values()]
@@ -185,30 +170,27 @@ def test_vocabulary_is_complete_general_and_names_no_other_class(name):
 
 
 def test_no_general_sentence_holds_a_number():
-    classes = class_words().values()
+    classes = templates.class_words().values()
     groups = itertools.chain.from_iterable((c.definition, c.sign, c.care) for c in classes)
-    sentences = [*itertools.chain.from_iterable(groups), *reading_remarks()]
+    sentences = [*itertools.chain.from_iterable(groups), *templates.reading_remarks()]
     assert len(sentences) == len(set(sentences)) >= 14 * 6 + 8
     for text in sentences:
         _check_language(text)
         assert not re.search(r"\d", text) and not set(text.lower().split()) & set(NUMBERS), text
-    for text in reading_remarks():
+    for text in templates.reading_remarks():
         assert not READER.mentions(text)
-    assert set(class_words()) == set(CLASSES)
+    assert set(templates.class_words()) == set(CLASSES)
 
 
 def test_each_reason_has_several_wordings():
-    for name, wordings in load_templates("3").reasons.items():
+    for name, wordings in templates.load_templates("3").reasons.items():
         rare = name.endswith(("_single", "_consensus"))
         assert len(set(wordings)) == len(wordings) >= (1 if rare else 2), name
 
 
 def test_a_box_within_another_readers_is_no_second_area():
-    around, within, apart = (
-        (0.0, 0.0, 100.0, 100.0),
-        (10.0, 10.0, 30.0, 30.0),
-        (200.0, 0.0, 240.0, 40.0),
-    )
+    around, within = (0.0, 0.0, 100.0, 100.0), (10.0, 10.0, 30.0, 30.0)
+    apart = (200.0, 0.0, 240.0, 40.0)
 
     def areas(**marked):
         readers = {
@@ -236,33 +218,7 @@ def test_size_and_shape_in_words():
     assert against_heart("Cardiomegaly", (0, 0, 50, 9), frame) is None
 
 
-@pytest.mark.parametrize(
-    ("label", "boxes", "words"),
-    [
-        # The patient's right is on the image's left.
-        ("ILD", [(10, 50, 20, 56)], "in the right mid zone"),
-        ("ILD", [(80, 60, 90, 66)], "in the left lower zone"),
-        ("Pleural thickening", [(20, 10, 30, 14)], "at the right apex"),
-        ("Pleural effusion", [(10, 74, 18, 82)], "at the right costophrenic angle"),
-        ("Consolidation", [(10, 74, 18, 82)], "at the right lung base"),
-        ("Nodule/Mass", [(58, 48, 62, 52)], "in the left hilar region"),
-        ("Lung Opacity", [(58, 60, 66, 66)], "in the left retrocardiac region"),
-        ("ILD", [(10, 50, 20, 56), (80, 50, 90, 56)], "in the mid zone on both sides"),
-        ("ILD", [(10, 40, 20, 70)], "in the right mid zone and the right lower zone"),
-        ("ILD", [(10, 30, 90, 75)], "in the mid zone and the lower zone on both sides"),
-        (
-            "ILD",
-            [(10, 12, 40, 80)],
-            "in the right upper zone, the right mid zone and the right lower zone",
-        ),
-        (
-            "Cardiomegaly",
-            [(35, 50, 80, 80)],
-            "across the midline, farther to the left than to the right",
-        ),
-        ("Aortic enlargement", [(52, 20, 66, 34)], "in the left upper mediastinum"),
-    ],
-)
+@pytest.mark.parametrize(("label", "boxes", "words"), CASES["places"])
 def test_places_of_the_patient_from_box_and_size(label, boxes, words):
     frame = ChestFrame((100, 100), None, None)
     assert describe(label, [tuple(map(float, box)) for box in boxes], frame) == words

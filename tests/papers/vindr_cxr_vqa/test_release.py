@@ -15,13 +15,19 @@ from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
 from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuilder, VinDrOptions
 from cxrjax.records import read_records
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 ROOT = Path(__file__).parents[3]
 SAMPLE = ROOT / "data" / "vindr_cxr_vqa" / "sample"
+TABLE = SAMPLE / "train.csv"
 
 
-def _json(path: Path):
-    return json.loads(path.read_text())
+def _build(source: Path, out: Path, **options) -> list:
+    """Records of all splits."""
+    VinDrBuilder(VinDrOptions(source, out, **options)).build()
+    return _records(out)
 
 
 def _records(out: Path) -> list:
@@ -33,24 +39,23 @@ def _split(out: Path, split: str) -> Path:
 
 
 def test_table_alone(tmp_path):
-    VinDrBuilder(VinDrOptions(SAMPLE / "train.csv", tmp_path)).build()
-    records = _records(tmp_path)
+    records = _build(TABLE, tmp_path)
     assert len(records) == 8  # four on each of two abnormal images
     assert all(record.image_hw is None for record in records)
-    statistics = _json(tmp_path / "statistics.json")
+    statistics = made.read_json(tmp_path / "statistics.json")
     expected = {"images": 2, "questions": 8, "boxes": 9, "source/rows": 12, "source/images": 3}
     assert {name: statistics[name]["value"] for name in expected} == expected
     assert statistics["images"]["difference"] == 2 - 4394
     for entry in statistics.values():
         assert set(entry) == {"value", "paper", "difference", "note"}
-    native = _json(tmp_path / "data_v1.json")
+    native = made.read_json(tmp_path / "data_v1.json")
     assert [entry["num_questions"] for entry in native] == [4, 4]
 
 
 def test_splits_of_a_build_can_be_given_back_as_its_manifest(tmp_path):
     source = SAMPLE / "train.csv"
     VinDrBuilder(VinDrOptions(source, tmp_path / "a")).build()
-    splits = _json(tmp_path / "a" / "splits.json")
+    splits = made.read_json(tmp_path / "a" / "splits.json")
     assert sorted(map(len, splits.values())) == [1, 1]
     manifest = tmp_path / "splits.json"
     manifest.write_text(json.dumps({"train": splits["validation"], "validation": splits["train"]}))
@@ -58,41 +63,41 @@ def test_splits_of_a_build_can_be_given_back_as_its_manifest(tmp_path):
     hashes = [
         {
             name: split["split_sha256"]
-            for name, split in _json(out / "manifest.json")["splits"].items()
+            for name, split in made.read_json(out / "manifest.json")["splits"].items()
         }
         for out in (tmp_path / "a", tmp_path / "b")
     ]
     assert hashes[0] == {"train": hashes[1]["validation"], "validation": hashes[1]["train"]}
-    assert "split_manifest" in _json(tmp_path / "b" / "manifest.json")["source"]
+    assert "split_manifest" in made.read_json(tmp_path / "b" / "manifest.json")["source"]
     manifest.write_text(json.dumps({"train": ["sample_heart", "sample_normal", "elsewhere"]}))
     VinDrBuilder(VinDrOptions(source, tmp_path / "b", split_manifest=manifest)).build()
-    counts = _json(tmp_path / "b" / "quality.json")["counts"]
+    counts = made.read_json(tmp_path / "b" / "quality.json")["counts"]
     assert (counts["not_in_split"], counts["not_in_source"]) == (1, 1)
     assert {record.image_id for record in _records(tmp_path / "b")} == {"sample_heart"}
 
 
 def test_a_mix_needs_more_than_the_sample_and_no_questions_of_the_release(tmp_path):
     with pytest.raises(UserError, match="use --mix=released"):
-        VinDrBuilder(VinDrOptions(SAMPLE / "train.csv", tmp_path, mix="paper")).build()
+        _build(TABLE, tmp_path, mix="paper")
     with pytest.raises(UserError, match="brings its own"):
-        VinDrBuilder(VinDrOptions(SAMPLE, tmp_path, questions="dense")).build()
+        _build(SAMPLE, tmp_path, questions="dense")
 
 
 def test_questions_for_everything_lift_the_recall_ceiling(tmp_path):
     ceilings = []
     for questions in ("one_box", "dense"):
         out = tmp_path / questions
-        VinDrBuilder(VinDrOptions(SAMPLE / "train.csv", out, questions=questions)).build()
-        statistics = _json(out / "statistics.json")
+        records = _build(TABLE, out, questions=questions)
+        statistics = made.read_json(out / "statistics.json")
         ceilings.append(statistics["validation_recall_ceiling"]["value"])
         # The release's form has one finding a question.
-        assert sum(entry["num_questions"] for entry in _json(out / "data_v1.json")) == 8
-        assert len(_records(out)) == 8 + 2 * (questions == "dense")
+        assert sum(entry["num_questions"] for entry in made.read_json(out / "data_v1.json")) == 8
+        assert len(records) == 8 + 2 * (questions == "dense")
     assert 0 < ceilings[0] < ceilings[1] == 1
 
 
 def test_tables(tmp_path, capsys):
-    VinDrBuilder(VinDrOptions(SAMPLE / "train.csv", tmp_path)).build()
+    _build(TABLE, tmp_path)
     text = capsys.readouterr().out.strip()
     page = (tmp_path / "tables.md").read_text()
     assert "| Source images | 2 | 4,394 | -4,392 |" in text and text.split("\n\n")[1] in page
@@ -107,7 +112,7 @@ def test_tables(tmp_path, capsys):
 
 
 def test_questions_hold_no_answers_and_match_the_records(tmp_path):
-    VinDrBuilder(VinDrOptions(SAMPLE / "train.csv", tmp_path)).build()
+    _build(TABLE, tmp_path)
     for split in ("train", "validation"):
         lines = (tmp_path / "questions" / f"{split}.jsonl").read_text()
         for word in ("<loc_", "answers", "gt_", "reason", "readers", "polarity"):
@@ -117,18 +122,17 @@ def test_questions_hold_no_answers_and_match_the_records(tmp_path):
 
 
 def test_release_with_its_table(tmp_path):
-    VinDrBuilder(VinDrOptions(SAMPLE, tmp_path)).build()
-    assert _json(tmp_path / "data_v1.json") == _json(SAMPLE / "data_v1.json")
-    assert _json(tmp_path / "quality.json")["total"] == 0
-    records = _records(tmp_path)
+    records = _build(SAMPLE, tmp_path)
+    assert made.read_json(tmp_path / "data_v1.json") == made.read_json(SAMPLE / "data_v1.json")
+    assert made.read_json(tmp_path / "quality.json")["total"] == 0
     assert len(records) == 6 and set(records[0].readers) == {"S1", "S2", "S3"}
-    manifest = _json(tmp_path / "manifest.json")
+    manifest = made.read_json(tmp_path / "manifest.json")
     assert set(manifest["source"]) == {"table", "release"}
     assert len(manifest["source"]["table"]["sha256"]) == 64
 
 
 def test_what_the_table_contradicts_is_set_aside(tmp_path):
-    content = _json(SAMPLE / "data_v1.json")
+    content = made.read_json(SAMPLE / "data_v1.json")
     content[0]["vqa"][0]["gt_location"] = "<loc_691_1375_1653_1832>"
     content[0]["vqa"][1]["gt_finding"] = "ILD"
     content.append(copy.deepcopy(content[1]) | {"image_id": "elsewhere"})
@@ -136,10 +140,10 @@ def test_what_the_table_contradicts_is_set_aside(tmp_path):
     source.mkdir()
     (source / "train.csv").write_bytes((SAMPLE / "train.csv").read_bytes())
     (source / "data_v1.json").write_text(json.dumps(content))
-    VinDrBuilder(VinDrOptions(source, tmp_path / "out")).build()
-    quality = _json(tmp_path / "out" / "quality.json")
+    records = _build(source, tmp_path / "out")
+    quality = made.read_json(tmp_path / "out" / "quality.json")
     assert quality["counts"]["source_mismatch"] == quality["total"] == 5
-    assert len(_records(tmp_path / "out")) == 4
+    assert len(records) == 4
 
 
 @pytest.mark.parametrize("files", [("train.csv",), ("train.csv", "data_v1.json")])
@@ -151,12 +155,11 @@ def test_with_images(tmp_path, files):
     # The second image is smaller than its boxes reach.
     for name, size in {"sample_heart": (2336, 2080), "sample_nodules": (1400, 2000)}.items():
         PIL.Image.fromarray(np.zeros(size[::-1], np.uint8)).save(source / "images" / f"{name}.png")
-    VinDrBuilder(VinDrOptions(source, out)).build()
-    records = _records(out)
+    records = _build(source, out)
     assert {r.image_id for r in records} == {"sample_heart"}
     assert records[0].image_hw == (2080, 2336)
     assert (out / records[0].image_path).resolve() == source / "images" / "sample_heart.png"
-    quality = _json(out / "quality.json")
+    quality = made.read_json(out / "quality.json")
     assert quality["counts"]["box_outside_image"] == quality["total"] == 1
 
 
@@ -169,7 +172,7 @@ def test_missing_and_truncated_images(tmp_path):
     PIL.Image.fromarray(noise).save(path)
     path.write_bytes(path.read_bytes()[:5000])
     with pytest.raises(UserError, match="no question left") as error:
-        VinDrBuilder(VinDrOptions(source, tmp_path / "out")).build()
+        _build(source, tmp_path / "out")
     assert "'missing_image': 1" in str(error.value)
     assert "'unreadable_image': 1" in str(error.value)
 
@@ -177,10 +180,10 @@ def test_missing_and_truncated_images(tmp_path):
 def test_unusable_sources(tmp_path):
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(UserError, match=r"found none of train\.csv"):
-            VinDrBuilder(VinDrOptions(path, tmp_path / "out")).build()
+            _build(path, tmp_path / "out")
     (tmp_path / "table.xls").write_text("")
     with pytest.raises(UserError, match="expected a box table"):
-        VinDrBuilder(VinDrOptions(tmp_path / "table.xls", tmp_path / "out")).build()
+        _build(tmp_path / "table.xls", tmp_path / "out")
 
 
 def _real_table() -> Path:
@@ -200,22 +203,9 @@ def test_real_table_has_the_published_counts(tmp_path):
     build.main(
         ["--dataset=vindr_cxr_vqa", f"--source={_real_table()}", f"--out={tmp_path}", "--seed=3"]
     )
-    statistics = _json(tmp_path / "statistics.json")
+    statistics = made.read_json(tmp_path / "statistics.json")
     values = {name: entry["value"] for name, entry in statistics.items()}
-    expected = {
-        "source/rows": 67914,
-        "source/images": 15000,
-        "source/readers": 17,
-        "source/readers_per_image": 3,
-        "images": 4394,
-        "boxes": 36096,
-        "classes": 14,
-        "train_images": 3735,
-        "validation_images": 659,
-        "questions": 4 * 4394,
-        "source/boxes/Aortic enlargement": 7162,
-        "source/images_2_votes/Pneumothorax": 13,
-    }
+    expected = CASES["real_table"]
     assert {name: values[name] for name in expected} == expected
     for name, entry in statistics.items():
         if name.startswith("source/") and name != "source/boxes_per_abnormal_image":
@@ -227,7 +217,7 @@ def test_real_table_has_the_published_counts(tmp_path):
     assert statistics["reason_words_min"]["value"] >= 150
     assert statistics["reason_words_max"]["value"] <= 250
     assert statistics["validation_boxes_per_image"]["value"] == pytest.approx(8.3, abs=0.3)
-    assert _json(tmp_path / "quality.json")["total"] == 0
+    assert made.read_json(tmp_path / "quality.json")["total"] == 0
     held_out = collections.Counter(
         label
         for record in {r.image_id: r for r in read_records(_split(tmp_path, "validation"))}.values()
@@ -240,7 +230,7 @@ def test_real_table_has_the_published_counts(tmp_path):
 @pytest.mark.slow
 def test_real_table_has_the_papers_mix(tmp_path):
     VinDrBuilder(VinDrOptions(_real_table(), tmp_path, mix="paper")).build()
-    manifest = _json(tmp_path / "manifest.json")
+    manifest = made.read_json(tmp_path / "manifest.json")
     assert manifest["mix_scale"] == 1 and manifest["splits"]["train"]["questions"] == 20_880
     polarity = collections.Counter(
         record.answers[0].polarity for record in read_records(_split(tmp_path, "train"))

@@ -3,43 +3,21 @@
 import pytest
 
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct.verify import (
-    coverage,
-    reason_words,
-    verify_source,
-    verify_structure,
-)
-from cxrjax.records import Answer, QARecord
+from cxrjax.papers.vindr_cxr_vqa.construct import verify
 from cxrjax.records_io.quality import QualityLog
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 BOX = (691.0, 1375.0, 1653.0, 1831.0)
 TEXT = "<loc_691_1375_1653_1831>"
 
 
-def _record(**fields):
-    answer = {
-        "text": f"The heart is at {TEXT}.",
-        "labels": ["Cardiomegaly"],
-        "polarity": "pos",
-        "boxes_by_image": {"i0": [list(BOX)]},
-    } | fields.pop("answer", {})
-    return QARecord.model_validate(
-        {
-            "dataset": "vindr_cxr_vqa",
-            "split": "train",
-            "image_id": "i0",
-            "image_path": "i0.png",
-            "question_id": "i0-0",
-            "question": "Where is the Cardiomegaly?",
-            "question_type": "Where",
-            "difficulty": "Easy",
-            "answers": [Answer.model_validate(answer)],
-            "reason": "A wide heart.",
-            "gt_finding": "Cardiomegaly",
-            "gt_location": TEXT,
-        }
-        | fields
-    )
+def _record(answer=(), **fields):
+    own = {"text": f"The heart is at {TEXT}."} | dict(answer)
+    told = {"gt_finding": "Cardiomegaly", "gt_location": TEXT, "difficulty": "Easy"}
+    told |= {"reason": "A wide heart.", "image_hw": None, "kind": "Where"}
+    return made.record_of(asked="Cardiomegaly", boxes=[BOX], answer=own, **told | fields)
 
 
 NEGATIVE = {
@@ -52,7 +30,7 @@ NEGATIVE = {
 
 def _faults(*records):
     log = QualityLog()
-    verify_structure(records, log, "r.jsonl")
+    verify.verify_structure(records, log, "r.jsonl")
     assert log.examined["questions"] == len(records)
     return [(entry.reason, entry.item, entry.found) for entry in log.entries]
 
@@ -64,24 +42,7 @@ def test_sound_records_have_no_fault():
     assert _faults(_record(answer=several, gt_finding=None, gt_location=None)) == []
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason", "found"),
-    [
-        ({"question": " "}, "invalid_record", "question is ' '"),
-        ({"reason": None}, "invalid_record", "reason is None"),
-        ({"question_type": "Why"}, "invalid_record", "type 'Why'"),
-        ({"difficulty": "Hard"}, "invalid_record", "difficulty 'Hard'"),
-        ({"gt_finding": "ILD"}, "invalid_record", "gt_finding 'ILD', but the answer is about"),
-        ({"gt_finding": None}, "invalid_record", "gt_finding is null"),
-        ({"gt_location": None}, "invalid_record", "without gt_location"),
-        ({"gt_location": "left"}, "box_text", "holds no box"),
-        ({"gt_location": "<loc_1_2_3>"}, "box_text", "<loc_1_2_3>"),
-        ({"gt_location": "<loc_1_2_3_4>"}, "box_mismatch", "not among the answer's boxes"),
-        ({"answer": {"text": "At <loc_1_2_3_4>."}}, "box_mismatch", "expected the same"),
-        ({"image_hw": (1000, 1000)}, "box_outside_image", "ends outside"),
-        ({"answer": {"labels": ["Fracture"]}}, "unknown_class", "'Fracture'"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "reason", "found"), CASES["faults"])
 def test_each_fault_is_listed_by_its_question(fields, reason, found):
     faults = _faults(_record(**fields))
     assert any(r == reason and item == "i0-0" and found in text for r, item, text in faults)
@@ -91,19 +52,14 @@ def test_a_repeated_id_is_a_fault():
     assert [fault[0] for fault in _faults(_record(), _record())] == ["duplicate_id"]
 
 
-IMAGE = ImageAnnotation(
-    "i0",
-    "",
-    None,
-    [FindingBox("Cardiomegaly", BOX)],
-    {"R1": [FindingBox("Cardiomegaly", BOX)], "R2": []},
-)
+HEART = [FindingBox("Cardiomegaly", BOX)]
+IMAGE = ImageAnnotation("i0", "", None, HEART, {"R1": HEART, "R2": []})
 NORMAL = ImageAnnotation("i1", "", None, [], {"R1": [], "R2": []})
 
 
 def _mismatches(record, images=(IMAGE, NORMAL)):
     log = QualityLog()
-    verify_source([record], {image.image_id: image for image in images}, log, "r.jsonl")
+    verify.verify_source([record], {image.image_id: image for image in images}, log, "r.jsonl")
     assert {entry.reason for entry in log.entries} <= {"source_mismatch"}
     return [entry.found for entry in log.entries]
 
@@ -114,21 +70,7 @@ def test_what_the_table_has_agrees():
     assert _mismatches(_record(**NEGATIVE | {"answer": other})) == []
 
 
-@pytest.mark.parametrize(
-    ("fields", "found"),
-    [
-        ({"image_id": "i7"}, "image i7, which the table does not have"),
-        ({"answer": {"labels": ["ILD"]}, "gt_finding": "ILD"}, "finding ILD, which no reader"),
-        ({"gt_location": "<loc_692_1375_1653_1831>"}, "which is no reader's box of Cardiomegaly"),
-        (
-            {"answer": {"boxes_by_image": {"i0": [[691, 1375, 1653, 1832]]}}},
-            "box [691.0, 1375.0, 1653.0, 1832.0]",
-        ),
-        ({"gt_location": "<loc_5>"}, "<loc_5>"),
-        (NEGATIVE, "Cardiomegaly is denied, but a reader marked it"),
-        (NEGATIVE | {"negative_kind": "no_finding_image"}, "but readers marked Cardiomegaly"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "found"), CASES["mismatches"])
 def test_each_mismatch_with_the_table_is_listed(fields, found):
     (mismatch,) = _mismatches(_record(**fields))
     assert found in mismatch
@@ -136,24 +78,15 @@ def test_each_mismatch_with_the_table_is_listed(fields, found):
 
 def test_words_of_reasons_are_counted_and_none_is_dropped():
     records = [_record(reason="word " * n) for n in (0, 5, 149, 150, 250, 251)]
-    counted = reason_words(records)
+    counted = verify.reason_words(records)
     assert counted["reasons"] == 6
     assert counted["share_within_150_to_250"] == pytest.approx(2 / 6)
-    assert counted["distribution"] == {
-        "none": 1,
-        "1-49": 1,
-        "50-99": 0,
-        "100-149": 1,
-        "150-250": 2,
-        "over 250": 1,
-    }
+    shares = {"none": 1, "1-49": 1, "50-99": 0, "100-149": 1, "150-250": 2, "over 250": 1}
+    assert counted["distribution"] == shares
     assert counted["quantiles"]["max"] == 251
-    assert reason_words([]) == {"reasons": 0}
+    assert verify.reason_words([]) == {"reasons": 0}
 
 
 def test_images_that_nobody_asks_about_are_counted():
-    assert coverage([], [IMAGE, NORMAL]) == {
-        "images_with_findings": 1,
-        "asked_about": 0,
-        "not_asked_about": 1,
-    }
+    counted = {"images_with_findings": 1, "asked_about": 0, "not_asked_about": 1}
+    assert verify.coverage([], [IMAGE, NORMAL]) == counted

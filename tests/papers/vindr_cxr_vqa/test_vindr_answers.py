@@ -1,44 +1,28 @@
 """Single answers: the class of a box, silence, refusals, what cannot be read, what is no box."""
 
-import json
-
 import pytest
 
 from cxrjax.errors import UserError
-from tests.papers.vindr_cxr_vqa.scored import (
-    BOX,
-    FRACTIONS,
-    OTHER,
-    line_of,
-    record_of,
-    score_lines,
-    values_of,
-)
+from tests.scoring.made import BOX, FRACTIONS, OTHER, line_of, record_of, score_lines, values_of
 
 
 def test_class_of_a_box():
     """Its label, else the class asked about, else the class that the answer names with it."""
-    ild, open_ = (
-        record_of("i0", 0, "ILD", [BOX]),
-        record_of("i0", 1, "", labels=["ILD"], kind="What"),
-    )
+    ild, open_ = record_of("i0", boxes=[BOX]), record_of("i0", 1, "", labels=["ILD"], kind="What")
 
-    def f1(line):
-        return values_of([ild, open_], [line], "strict")["detection/f1@0.3"]
+    def f1(record, text="", problem=None, **fields):
+        figures, problems = score_lines(
+            [ild, open_], [line_of(record, text, [FRACTIONS], **fields)]
+        )
+        assert problem is None or problems[problem] == 1
+        return figures["strict"]["detection/f1@0.3"].value
 
-    assert f1(line_of(ild, "", [FRACTIONS])) == 1
-    assert f1(line_of(ild, "", [FRACTIONS], labels=["interstitial lung disease"])) == 1
-    assert f1(line_of(ild, "", [FRACTIONS], labels=[None])) == 1
-    assert f1(line_of(ild, "", [FRACTIONS], labels=["Pneumothorax"])) == 0
-    assert f1(line_of(ild, "", [FRACTIONS], labels=["banana"])) == 0
-    assert f1(line_of(open_, "There is ILD.", [FRACTIONS])) == 1
-    assert f1(line_of(open_, "ILD without effusion.", [FRACTIONS])) == 1
-    assert f1(line_of(open_, "Something.", [FRACTIONS])) == 0
-    assert f1(line_of(open_, "ILD or effusion.", [FRACTIONS])) == 0
-    _, problems = score_lines([ild, open_], [line_of(open_, "ILD or effusion.", [FRACTIONS])])
-    assert problems["unclassed_box"] == 1
-    _, problems = score_lines([ild, open_], [line_of(ild, "", [FRACTIONS], labels=["banana"])])
-    assert problems["unknown_label"] == 1
+    assert f1(ild) == f1(ild, labels=["interstitial lung disease"]) == f1(ild, labels=[None]) == 1
+    assert f1(ild, labels=["Pneumothorax"]) == 0
+    assert f1(ild, problem="unknown_label", labels=["banana"]) == 0
+    assert f1(open_, "There is ILD.") == f1(open_, "ILD without effusion.") == 1
+    assert f1(open_, "Something.") == 0
+    assert f1(open_, "ILD or effusion.", "unclassed_box") == 0
 
 
 @pytest.mark.parametrize(
@@ -55,24 +39,18 @@ def test_class_named_next_to_a_box_in_text_alone(text):
         record_of("i0", 1, "Pleural effusion", [OTHER]),
         record_of("i0", 2, "", labels=["ILD", "Pleural effusion"], kind="What"),
     ]
-    line = {"question_id": "i0-2", "text": text}
-    strict = values_of(records, [line], "strict", codec="vindr_px")
+    strict = values_of(records, [{"question_id": "i0-2", "text": text}], codec="vindr_px")
     assert strict["detection/f1@0.3"] == 1
     assert strict["by_question_type/vqa/exact_set/What"] == 1
 
 
 def test_an_open_question_does_not_tell_its_answer():
     """The reference's finding must not become the class of a box to an open question."""
-    record = record_of("i0", 0, "", labels=["ILD"], boxes=[BOX], kind="What", gt_finding="ILD")
-    assert (
-        values_of([record], [line_of(record, "Here.", [FRACTIONS])], "strict")["detection/f1@0.3"]
-        == 0
-    )
+    open_ = record_of("i0", 0, "", labels=["ILD"], boxes=[BOX], kind="What", gt_finding="ILD")
     asking = record_of("i0", 0, "ILD", [BOX], variables=None, gt_finding="ILD")
-    assert (
-        values_of([asking], [line_of(asking, "Here.", [FRACTIONS])], "strict")["detection/f1@0.3"]
-        == 1
-    )
+    for record, f1 in ((open_, 0), (asking, 1)):
+        strict = values_of([record], [line_of(record, "Here.", [FRACTIONS])])
+        assert strict["detection/f1@0.3"] == f1
 
 
 def test_who_does_not_answer_is_wrong_about_the_absent_too():
@@ -84,10 +62,8 @@ def test_who_does_not_answer_is_wrong_about_the_absent_too():
     ):
         figures, problems = score_lines(records, lines)
         strict = {name: figure.value for name, figure in figures["strict"].items()}
-        assert strict["vqa/accuracy"] == 0
-        assert strict["vqa/exact_set"] == 0
+        assert strict["vqa/accuracy"] == strict["vqa/exact_set"] == strict["vqa/recall"] == 0
         assert strict["vqa/mcc"] == -1
-        assert strict["vqa/recall"] == 0
         assert problems["missing_prediction"] == 2 * (not lines)
     assert figures["strict"]["parse_failure_rate"].value == 1
     assert figures["strict"]["parse_failure_rate/refusal"].value == 1
@@ -102,7 +78,7 @@ def test_parse_failures_by_category():
         lines = [
             {"question_id": r.question_id, "text": t} for r, t in zip(records, texts, strict=True)
         ]
-        values = values_of(records, lines, "strict", codec="vindr_px")
+        values = values_of(records, lines, codec="vindr_px")
         name = "parse_failure_rate"
         return values[name], {k.removeprefix(name + "/"): v for k, v in values.items() if name in k}
 
@@ -120,7 +96,7 @@ def test_parse_failures_by_category():
 def test_a_broken_box_is_missed_and_never_replaced():
     records = [record_of("i0", 0, "ILD", [BOX, OTHER])]
     line = {"question_id": "i0-0", "text": "ILD at <loc_20_10_100_50> and <loc_120_60_180>."}
-    strict = values_of(records, [line], "strict", codec="vindr_px")
+    strict = values_of(records, [line], codec="vindr_px")
     assert strict["detection/precision@0.3"] == 1
     assert strict["detection/recall@0.3"] == 0.5
     assert strict["parse_failure_rate/wrong_arity"] == 1
@@ -128,7 +104,7 @@ def test_a_broken_box_is_missed_and_never_replaced():
 
 def test_nan_boxes_are_wrong_and_counted():
     records = [record_of("i0", 0, "ILD", [BOX])]
-    line = json.loads('{"question_id": "i0-0", "text": "Yes.", "boxes": [[0.1, NaN, 0.5, 0.5]]}')
+    line = line_of(records[0], "Yes.", [[0.1, float("nan"), 0.5, 0.5]])
     figures, problems = score_lines(records, [line])
     assert problems["non_finite_box"] == 1
     for protocol in ("paper", "strict"):
@@ -156,6 +132,6 @@ def test_predictions_for_unknown_questions_are_refused():
 
 def test_records_of_ones_own_bring_their_classes():
     record = record_of("i0", 0, "Right lung", [BOX], dataset="custom")
-    strict = values_of([record], [line_of(record, "The right lung.", [FRACTIONS])], "strict")
+    strict = values_of([record], [line_of(record, "The right lung.", [FRACTIONS])])
     assert strict["by_class/detection/f1@0.3/Right lung"] == 1
     assert strict["vqa/f1"] == 1

@@ -3,64 +3,25 @@
 import numpy as np
 import pytest
 
-from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.metrics.detection import SWEEP
 from cxrjax.papers.vindr_cxr_vqa.boxes import BOX_PLACES, BOX_SIZES
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
-from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import Answers
-from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.ranked_boxes import rank_last_where_missing
-from cxrjax.scoring.scores import ScoreOptions
+from tests.scoring import made
 
+CASES = made.cases_of(__file__)
 SIDE = 100
-BOX = [10.0, 10.0, 50.0, 50.0]
+BOX, FAR = [10.0, 10.0, 50.0, 50.0], [60, 60, 90, 90]
 
 
 def _record(image, number=0, asked="ILD", boxes=(), **fields):
-    there = bool(boxes)
-    return QARecord.model_validate(
-        {
-            "dataset": "synthetic",
-            "split": "validation",
-            "image_id": image,
-            "image_path": f"{image}.png",
-            "image_hw": (SIDE, SIDE),
-            "question_id": f"{image}-{number}",
-            "question": f"Is there {asked}?",
-            "question_type": "Is_there",
-            "variables": {"finding": asked},
-            "answers": [
-                {
-                    "text": f"Yes, {asked}." if there else f"There is no {asked}.",
-                    "labels": [asked],
-                    "polarity": "pos" if there else "neg",
-                    "boxes_by_image": {image: [list(b) for b in boxes]} if boxes else {},
-                }
-            ],
-            "negative_kind": None if there else "absent_class",
-            **fields,
-        }
-    )
+    return made.record_of(image, number, asked, boxes, image_hw=(SIDE, SIDE), **fields)
 
 
 def _said(record, text="Yes.", boxes=(), **fields):
     """An answer with boxes in pixels."""
-    fractions = [[value / SIDE for value in box] for box in boxes]
-    return {"question_id": record.question_id, "text": text, "boxes": fractions, **fields}
-
-
-def _scores(records, lines, gt_mode="exact"):
-    references = read_references(records, gt_mode, "r.jsonl")
-    predictions = [parse_prediction(line, "p:1") for line in lines]
-    options = ScoreOptions(gt_mode=gt_mode, bootstrap=Bootstrap(resamples=20))
-    return VINDR_CXR_VQA.score(references, {"s": Answers(predictions, "s")}, options)
-
-
-def _strict(records, lines):
-    named = _scores(records, lines).figures["s"]["strict"]
-    return {name: figure.value for name, figure in named.items()}
+    return made.line_of(record, text, [[value / SIDE for value in b] for b in boxes], **fields)
 
 
 def _shrunk(share):
@@ -73,7 +34,7 @@ def test_sweep_by_hand():
     records = [_record(f"i{n}", boxes=[BOX]) for n in range(3)]
     ious = (0.9, 0.52, 0.33)
     lines = [_said(r, boxes=[_shrunk(iou)]) for r, iou in zip(records, ious, strict=True)]
-    scores = _scores(records, lines)
+    scores = made.scores_of(records, lines)
     curves = scores.curves["s"]
     f1 = [sum(iou > threshold for iou in ious) / 3 for threshold in SWEEP]
     for protocol in ("strict", "strict_agnostic", "paper"):
@@ -83,11 +44,8 @@ def test_sweep_by_hand():
             assert curve["y"] == pytest.approx(f1)
         means = [np.mean([iou for iou in ious if iou > threshold]) for threshold in SWEEP]
         assert curves[f"sweep/{protocol}/miou_tp"]["y"] == pytest.approx(means)
-    for protocol, prefix in (
-        ("strict", "detection"),
-        ("strict", "detection_agnostic"),
-        ("paper", "detection"),
-    ):
+    prefixes = (("strict", "detection"), ("strict", "detection_agnostic"), ("paper", "detection"))
+    for protocol, prefix in prefixes:
         named = scores.figures["s"][protocol]
         assert named[f"{prefix}/f1@0.3"].value == pytest.approx(1)
         assert named[f"{prefix}/f1@0.4"].value == pytest.approx(2 / 3)
@@ -104,24 +62,24 @@ def test_two_right_answers_that_differ_by_a_pixel_are_no_error():
     absent = _record("i0", number=2, asked="Consolidation")
     jittered = [11.0, 10.0, 50.0, 50.0]
     lines = [_said(record, boxes=[BOX]), _said(again, boxes=[jittered])]
-    found = _strict([record, again, absent], [*lines, _said(absent, "No.")])
+    found = made.values_of([record, again, absent], [*lines, _said(absent, "No.")])
     assert found["detection/precision@0.3"] == 0.5
     assert found["grounding/precision@0.3"] == found["grounding/recall@0.3"] == 1
     assert found["grounding/f1@0.5"] == 1
     assert found["grounding/miou_tp@0.3"] == pytest.approx((1 + 39 / 40) / 2)
     # A box where there is nothing is an error, and so is one of another class.
-    found = _strict([record, again, absent], [*lines, _said(absent, "No.", boxes=[BOX])])
+    found = made.values_of([record, again, absent], [*lines, _said(absent, "No.", boxes=[BOX])])
     assert found["grounding/precision@0.3"] == pytest.approx(2 / 3)
-    found = _strict([record], [_said(record, boxes=[BOX], labels=["Consolidation"])])
+    found = made.values_of([record], [_said(record, boxes=[BOX], labels=["Consolidation"])])
     assert found["grounding/f1@0.3"] == 0
 
 
 def test_sweep_without_hits_is_undefined_where_its_mean_is():
     records = [_record("i0", boxes=[BOX])]
-    curves = _scores(records, [_said(records[0], boxes=[[60, 60, 90, 90]])]).curves["s"]
+    curves = made.scores_of(records, [_said(records[0], boxes=[FAR])]).curves["s"]
     assert curves["sweep/strict/f1"]["y"] == [0] * len(SWEEP)
     assert curves["sweep/strict/miou_tp"]["y"] == [None] * len(SWEEP)
-    silent = _scores(records, [_said(records[0])]).curves["s"]
+    silent = made.scores_of(records, [_said(records[0])]).curves["s"]
     assert silent["sweep/strict/precision"]["y"] == [None] * len(SWEEP)
     assert silent["sweep/strict/recall"]["y"] == [0] * len(SWEEP)
 
@@ -129,11 +87,10 @@ def test_sweep_without_hits_is_undefined_where_its_mean_is():
 def test_ranking_by_hand():
     """A surer box beside the lesion halves AP; a less sure one costs nothing."""
     records = [_record("i0", boxes=[BOX]), _record("i1", boxes=[BOX])]
-    far = [60, 60, 90, 90]
 
     def figures(beside):
-        lines = [_said(records[0], boxes=[BOX, far], box_scores=[0.6, beside])]
-        return _strict(records, [*lines, _said(records[1], boxes=[BOX], box_scores=[0.5])])
+        lines = [_said(records[0], boxes=[BOX, FAR], box_scores=[0.6, beside])]
+        return made.values_of(records, [*lines, _said(records[1], boxes=[BOX], box_scores=[0.5])])
 
     surer, unsure = figures(0.9), figures(0.1)
     for name in ("ap/voc@0.4", "ap/coco", "ap/coco@0.5", "by_class/ap/voc@0.4/ILD"):
@@ -147,29 +104,28 @@ def test_ranking_by_hand():
 
 def test_a_box_that_several_answers_give_has_its_highest_score():
     records = [_record("i0", 0, boxes=[BOX]), _record("i0", 1), _record("i1", boxes=[BOX])]
-    far = [60, 60, 90, 90]
     lines = [
-        _said(records[0], boxes=[BOX, far], box_scores=[0.2, 0.5]),
+        _said(records[0], boxes=[BOX, FAR], box_scores=[0.2, 0.5]),
         _said(records[1], boxes=[BOX], box_scores=[0.9]),
         _said(records[2], boxes=[BOX], box_scores=[0.8]),
     ]
-    assert _strict(records, lines)["ap/voc@0.4"] == 1
+    assert made.values_of(records, lines)["ap/voc@0.4"] == 1
     lines[1] = _said(records[1])
-    assert _strict(records, lines)["ap/voc@0.4"] < 1
+    assert made.values_of(records, lines)["ap/voc@0.4"] < 1
 
 
 @pytest.mark.parametrize("fields", [{}, {"box_scores": [0.4]}, {"box_scores": [None]}])
 def test_equal_and_missing_scores_are_flagged(fields):
     records = [_record("i0", boxes=[BOX]), _record("i1", boxes=[BOX])]
     lines = [_said(record, boxes=[BOX], **fields) for record in records]
-    scores = _scores(records, lines)
+    scores = made.scores_of(records, lines)
     assert scores.figures["s"]["strict"]["ap/constant_scores"].value == 1
     assert "s: all box scores are equal or there are none." in VINDR_CXR_VQA.markdown(scores)
 
 
 def test_without_boxes_nothing_is_ranked_and_nothing_flagged():
     records = [_record("i0", boxes=[BOX])]
-    scores = _scores(records, [_said(records[0], "No.")])
+    scores = made.scores_of(records, [_said(records[0], "No.")])
     strict = scores.figures["s"]["strict"]
     assert strict["ap/constant_scores"].value is None
     assert strict["ap/voc@0.4"].value == strict["froc/mean_sensitivity"].value == 0
@@ -186,8 +142,8 @@ def test_a_box_without_a_score_ranks_last():
     assert rank_last_where_missing(np.array([np.nan, np.nan])).tolist() == [0, 0]
     records = [_record("i0", boxes=[BOX])]
     for score_, expected in ((None, 1), (0.9, 0.5)):
-        line = _said(records[0], boxes=[BOX, [60, 60, 90, 90]], box_scores=[0.3, score_])
-        assert _strict(records, [line])["ap/voc@0.4"] == expected
+        line = _said(records[0], boxes=[BOX, FAR], box_scores=[0.3, score_])
+        assert made.values_of(records, [line])["ap/voc@0.4"] == expected
 
 
 def test_negatives_by_hand():
@@ -203,31 +159,20 @@ def test_negatives_by_hand():
         _said(records[0], "Yes.", [BOX]),
         _said(records[1], "Yes, Cardiomegaly.", [BOX]),
         _said(records[2], "No."),
-        _said(records[3], "Yes, ILD.", [BOX, [60, 60, 90, 90]]),
+        _said(records[3], "Yes, ILD.", [BOX, FAR]),
         _said(records[4], ""),  # wrong, but names nothing
     ]
-    scores = _scores(records, lines)
-    strict = {name: f.value for name, f in scores.figures["s"]["strict"].items()}
-    assert strict["negative/false_yes_rate/absent_class"] == 0.5
-    assert strict["negative/boxes_per_question/absent_class"] == 0.5
-    assert strict["negative/false_yes_rate/no_finding_image"] == 0.5
-    assert strict["negative/boxes_per_question/no_finding_image"] == 1
-    assert strict["vqa/hallucination_rate"] == pytest.approx(2 / 5)
-    assert strict["by_question_type/vqa/hallucination_rate/Is_there"] == pytest.approx(2 / 5)
-    assert strict["vqa/yes_rate"] == pytest.approx(3 / 5)
-    assert strict["vqa/prevalence"] == pytest.approx(1 / 5)
-    assert strict["vqa/yes_bias"] == pytest.approx(2 / 5)
-    assert strict["vqa/specificity"] == pytest.approx(1 / 4)  # the blank answer is wrong too
-    assert strict["detection/boxes_per_normal_image"] == 2
-    assert strict["detection/normal_images_without_boxes"] == 0
-    figure = scores.figures["s"]["strict"]["negative/false_yes_rate/no_finding_image"]
-    assert figure.n == 2
+    scores = made.scores_of(records, lines)
+    figures = scores.figures["s"]["strict"]
+    expected = CASES["negatives"]
+    assert {name: figures[name].value for name in expected} == pytest.approx(expected)
+    assert figures["negative/false_yes_rate/no_finding_image"].n == 2
 
 
 def test_saying_always_what_is_true_has_no_bias():
     records = [_record(f"i{n}", boxes=[BOX] if n % 2 else []) for n in range(6)]
     lines = [_said(r, r.answer_text, r.boxes) for r in records]
-    strict = _strict(records, lines)
+    strict = made.values_of(records, lines)
     assert strict["vqa/yes_bias"] == strict["vqa/hallucination_rate"] == 0
     assert strict["negative/false_yes_rate/absent_class"] == 0
     assert strict["negative/false_yes_rate/no_finding_image"] is None
@@ -242,7 +187,7 @@ def test_true_boxes_by_size_and_place():
         records.append(_record(f"i{number}", boxes=[[x, x, x + side, x + side]]))
         # What is larger than the fourth tenth is found, exactly.
         lines.append(_said(records[-1], boxes=records[-1].boxes if number >= 8 else ()))
-    scores = _scores(records, lines)
+    scores = made.scores_of(records, lines)
     strict = scores.figures["s"]["strict"]
     for number, name in enumerate(BOX_SIZES):
         figure = strict[f"by_box_size/detection/recall@0.3/{name}"]
@@ -266,7 +211,7 @@ def test_groups_of_true_boxes_hold_every_hit():
         moved = [[x + 4, y, right, bottom] for x, y, right, bottom in boxes[:2]]
         lines.append(_said(records[-1], boxes=moved))
     references = read_references(records, "exact", "r.jsonl")
-    strict = _scores(records, lines).figures["s"]["strict"]
+    strict = made.score_lines(records, lines)[0]["strict"]
     truths = sum(len(truth.boxes) for image in references.images for truth in image.truths)
     hits = strict["detection/recall@0.3"].value * truths
     for grouping, names in (("box_place", BOX_PLACES), ("box_size", BOX_SIZES)):
@@ -292,30 +237,27 @@ def _true_boxes(references, grouping, name):
 
 def test_every_metric_of_the_tables_exists():
     records = [_record("i0", boxes=[BOX], difficulty="Easy", view="PA", sex="F", age=50.0)]
-    scores = _scores(records, [_said(records[0], boxes=[BOX], box_scores=[0.5])])
+    scores = made.scores_of(records, [_said(records[0], boxes=[BOX], box_scores=[0.5])])
     text = VINDR_CXR_VQA.markdown(scores)
     for heading in ("By difficulty", "By size of the true box", "By view", "By age"):
         assert f"## {heading}" in text
-    assert {row["table"] for row in VINDR_CXR_VQA.rows(scores)} >= {
-        "by_box_size",
-        "by_box_place",
-        "by_view",
-    }
+    tables = {row["table"] for row in VINDR_CXR_VQA.rows(scores)}
+    assert tables >= {"by_box_size", "by_box_place", "by_view"}
 
 
 def test_ranked_figures_have_intervals_unless_that_takes_too_long(monkeypatch):
     records = [_record(f"i{number}", boxes=[BOX]) for number in range(8)]
-    found = [BOX, BOX, [60, 60, 90, 90], BOX, BOX, [60, 60, 90, 90], BOX, BOX]
+    found = [BOX, BOX, FAR, BOX, BOX, FAR, BOX, BOX]
     lines = [
         _said(record, boxes=[box], box_scores=[0.9 - 0.1 * rank])
         for rank, (record, box) in enumerate(zip(records, found, strict=True))
     ]
     named = ("ap/voc@0.4", "ap/coco", "froc/mean_sensitivity", "by_class/ap/coco/ILD")
-    strict = _scores(records, lines).figures["s"]["strict"]
+    strict = made.scores_of(records, lines, bootstrap=made.FEW).figures["s"]["strict"]
     for name in named:
         assert strict[name].ci_low < strict[name].value < strict[name].ci_high <= 1
     monkeypatch.setattr("cxrjax.scoring.ranked_boxes.MOST_WORK", 8 * (20 + 8) - 1)
-    scores = _scores(records, lines)
+    scores = made.scores_of(records, lines, bootstrap=made.FEW)
     without = scores.figures["s"]["strict"]
     for name in named:
         assert without[name].value == strict[name].value

@@ -1,7 +1,5 @@
 """What the page says came of a question of VinDr-CXR-VQA."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -9,51 +7,25 @@ from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.papers.vindr_cxr_vqa.counts import mean_best_iou, outcome
-from cxrjax.records import QARecord, write_records
-from cxrjax.scoring.predictions import parse_prediction
+from cxrjax.records import write_records
 from cxrjax.scoring.scores import STRICT, ScoreOptions
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 
-def _record(present=True, question_id="q", image_id="i", **fields):
-    boxes = {"boxes_by_image": {image_id: [[20, 10, 100, 50]]}} if present else {}
-    answer = {
-        "text": "ILD." if present else "There is no ILD.",
-        "labels": ["ILD"] if present else [],
-        "polarity": "pos" if present else "neg",
-    }
-    return QARecord.model_validate(
-        {
-            "dataset": "synthetic",
-            "split": "validation",
-            "image_id": image_id,
-            "image_path": "i.png",
-            "image_hw": (100, 200),
-            "question_id": question_id,
-            "question": "Is there ILD?",
-            "question_type": "Is_there",
-            "variables": {"finding": "ILD"},
-            "negative_kind": None if present else "absent_class",
-            "answers": [answer | boxes],
-            **fields,
-        }
-    )
+def _record(present=True, image="i", **fields):
+    boxes, labels = ([made.BOX], ["ILD"]) if present else ([], [])
+    return made.record_of(image, boxes=boxes, labels=labels, **fields)
 
 
 def _prediction(text, boxes=(), **fields):
-    return parse_prediction({"question_id": "q", "text": text, "boxes": list(boxes), **fields}, "x")
+    (line,) = made.predictions_of([made.line_of(_record(), text, boxes, **fields)])
+    return line
 
 
 @pytest.mark.parametrize(
-    ("present", "text", "boxes", "right", "iou", "note"),
-    [
-        (True, "Yes, ILD.", [[0.1, 0.1, 0.5, 0.5]], True, 1.0, "there, as said"),
-        (True, "Yes, ILD.", [], True, 0.0, "there, as said"),
-        (True, "No ILD.", [], False, 0.0, "said absent; it is there"),
-        (False, "Yes, ILD.", [[0.1, 0.1, 0.5, 0.5]], False, 0.0, "said there; it is absent"),
-        (False, "No.", [], True, None, "absent, as said"),
-        (False, "", [], False, None, "no answer"),
-        (True, "ILD and pneumothorax.", [], False, 0.0, "not there: Pneumothorax"),
-    ],
+    ("present", "text", "boxes", "right", "iou", "note"), CASES["right_or_wrong"]
 )
 def test_right_or_wrong_and_why(present, text, boxes, right, iou, note):
     found = outcome(_record(present), _prediction(text, boxes), None)
@@ -62,7 +34,7 @@ def test_right_or_wrong_and_why(present, text, boxes, right, iou, note):
 
 
 def test_open_questions_name_what_was_missed():
-    record = _record(question_type="What", question="What is seen?", variables=None)
+    record = _record(kind="What", question="What is seen?", variables=None)
     found = outcome(record, _prediction("Cardiomegaly."), None)
     assert found.right is False and found.note == "missed: ILD; not there: Cardiomegaly"
     assert outcome(record, _prediction("ILD."), None).note == "all classes right"
@@ -70,7 +42,7 @@ def test_open_questions_name_what_was_missed():
 
 def test_boxes_are_read_by_the_codec():
     text = "ILD at " + CODECS["paligemma"].encode(np.array([[0.1, 0.1, 0.5, 0.5]]), 100, 200)
-    line = parse_prediction({"question_id": "q", "text": text}, "x")
+    (line,) = made.predictions_of([{"question_id": "q", "text": text}])
     with pytest.raises(UserError, match="--codec"):
         outcome(_record(), line, None)
     assert outcome(_record(), line, CODECS["paligemma"]).iou > 0.95
@@ -79,7 +51,7 @@ def test_boxes_are_read_by_the_codec():
 def test_a_refusal_is_no_answer_whether_the_file_or_the_codec_tells_it():
     absent, text = _record(present=False), "I cannot answer this question."
     told = _prediction(text, parse="refusal")
-    found = parse_prediction({"question_id": "q", "text": text}, "x")
+    (found,) = made.predictions_of([{"question_id": "q", "text": text}])
     for line, codec in ((told, None), (found, CODECS["vindr_px"])):
         assert outcome(absent, line, codec).note == "no answer"
 
@@ -89,18 +61,18 @@ def test_without_a_reference_nothing_is_decided():
 
 
 def test_the_share_of_right_answers_is_the_benchmarks_exact_set(tmp_path):
-    records = [_record(n % 3 > 0, f"q{n}", f"i{n}") for n in range(30)]
-    texts = ["Yes.", "No.", "", "ILD, cardiomegaly.", "no ILD"]
-    lines = [{"question_id": f"q{n}", "text": texts[n % 5], "boxes": []} for n in range(30)]
+    records = [_record(n % 3 > 0, f"i{n}") for n in range(30)]
+    texts = ["Yes.", "No.", "", "ILD, cardiomegaly.", "no ILD"] * 6
+    lines = list(map(made.line_of, records, texts))
     write_records(tmp_path / "r.jsonl", records)
-    (tmp_path / "p.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    made.write_lines(tmp_path / "p.jsonl", lines)
     scores = BENCHMARKS["vindr_cxr_vqa"]().score_files(
-        tmp_path / "r.jsonl", {"p": tmp_path / "p.jsonl"}, ScoreOptions(gt_mode="exact")
+        tmp_path / "r.jsonl",
+        {"p": tmp_path / "p.jsonl"},
+        ScoreOptions(gt_mode="exact", bootstrap=made.NO),
     )
-    right = [
-        outcome(r, parse_prediction(line, "x"), None).right
-        for r, line in zip(records, lines, strict=True)
-    ]
+    predictions = made.predictions_of(lines)
+    right = [outcome(r, p, None).right for r, p in zip(records, predictions, strict=True)]
     assert sum(right) / 30 == pytest.approx(scores.figures["p"][STRICT]["vqa/exact_set"].value)
 
 

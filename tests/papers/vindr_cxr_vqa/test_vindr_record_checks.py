@@ -10,6 +10,9 @@ from cxrjax.papers.vindr_cxr_vqa.construct.mix import BALANCED, plan_splits
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.papers.vindr_cxr_vqa.record_checks import check_record, grammar_faults
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 CHECKED = 2_000
 HEIGHT, WIDTH = 2400, 2000
@@ -53,6 +56,7 @@ def records():
     return list(made_by.records(plans["train"], "train"))
 
 
+@pytest.mark.slow
 def test_none_of_two_thousand_records_contradicts_itself(records):
     assert len(records) >= CHECKED
     assert sum(record.image_hw is not None for record in records) > CHECKED / 3
@@ -75,26 +79,7 @@ def changed(records, **text):
             yield copy
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "told"),
-    [
-        ("Which", {"answer": (" right ", " left ")}, "names the left side, where no box is"),
-        ("Which", {"answer": ("lower zone", "upper zone")}, "no box is at that level"),
-        ("How_many", {"answer": ("Two areas", "Three areas")}, "says 3, and shows 2 boxes"),
-        ("How_many", {"answer": ("counted one to two", "counted two to four")}, "they have"),
-        ("Is_there", {"reason": ("swer is yes", "swer is no")}, "the answer is yes"),
-        ("Yes_No", {"reason": ("answer a no", "answer a yes")}, "the answer is no"),
-        ("Is_there", {"reason": ("All three rad", "Two of the three rad")}, "3 of 3 marked"),
-        ("What", {"reason": ("two of the three rad", "one of the three rad")}, "2 of 3 marked"),
-        ("Where", {"reason": ("two readers out", "one reader out")}, "2 of 3 marked it"),
-        ("Which", {"reason": ("The film shows", "R1 saw a sign. The film shows")}, "reader R1"),
-        ("Which", {"reason": (" right ", " left ")}, "its place is"),
-        ("Where", {"reason": ("The film shows a ", "The film shows an ")}, "an "),
-        ("How_many", {"reason": ("areas show ", "areas shows ")}, "areas shows"),
-        ("What", {"reason": ("Besides, ", "The film shows a pneumothorax. Besides, ")}, "affirms"),
-        ("What", {"reason": ("Besides, ", "No cardiomegaly was marked. Besides, ")}, "denies"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("kind", "text", "told"), CASES["planted"])
 def test_planted_faults_are_found(records, kind, text, told):
     own = [record for record in records if record.question_type == kind]
     found = [check_record(record) for record in changed(own, **text)]

@@ -4,50 +4,18 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
-from cxrjax.records import QARecord
+from tests.scoring import made
+from tests.scoring.made import BOX
 
-BOX = [20.0, 10.0, 100.0, 50.0]
+CASES = made.cases_of(__file__)
 READERS = {"R1": [{"label": "ILD", "box": BOX}]}
 
 
 def _record(number=0, boxes=(), labels=("ILD",), **fields):
-    answer = {
-        "text": "Yes, ILD.",
-        "labels": list(labels),
-        "polarity": "pos",
-        "boxes_by_image": {"i0": [list(box) for box in boxes]} if boxes else {},
-    }
-    return QARecord.model_validate(
-        {
-            "dataset": "synthetic",
-            "split": "validation",
-            "image_id": "i0",
-            "image_path": "i0.png",
-            "image_hw": (100, 200),
-            "question_id": f"i0-{number}",
-            "question": "Is there ILD?",
-            "question_type": "Is_there",
-            "variables": {"finding": "ILD"},
-            "answers": [answer],
-            **fields,
-        }
-    )
+    return made.record_of("i0", number, boxes=boxes, labels=list(labels), **fields)
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        ({"image_hw": None}, "image_hw of i0 is null"),
-        ({"answers": []}, "has no answers: score needs the records"),
-        ({"variables": {"finding": "Fracture"}}, "has the class 'Fracture'"),
-        ({"readers": None}, "image has no readers"),
-        ({"box": [-5.0, 0.0, 10.0, 10.0]}, "has the box"),
-        ({"box": [0.0, 0.0, 10.0, 110.0]}, "within the image's 200 x 100 pixels"),
-        ({"box": [10.0, 0.0, 10.0, 10.0]}, "has the box"),
-        ({"box": [float("nan"), 0.0, 10.0, 10.0]}, "has the box"),
-        ({"labels": ["Fracture"]}, "has the class 'Fracture'"),
-    ],
-)
+@pytest.mark.parametrize(("change", "says"), CASES["bad_references"])
 def test_bad_references_are_refused_by_their_question(change, says):
     record = _record(boxes=[change.pop("box", BOX)], readers=READERS)
     if "labels" in change:
@@ -66,7 +34,7 @@ def test_more_bad_references():
     other = _record(1, [BOX], image_hw=(100, 300))
     with pytest.raises(UserError, match=r"\(100, 200\) and \(100, 300\)"):
         read_references([record, other], "exact", "r.jsonl")
-    several = _record(1, [BOX], ["ILD", "Atelectasis"], variables=None, question_type="What")
+    several = _record(1, [BOX], ["ILD", "Atelectasis"], variables=None, kind="What")
     with pytest.raises(UserError, match="several classes"):
         read_references([several], "exact", "r.jsonl")
 

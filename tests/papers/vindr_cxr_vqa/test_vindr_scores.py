@@ -8,36 +8,19 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from cxrjax.errors import UserError
-from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import union
-from cxrjax.scoring.predictions import parse_prediction
 from cxrjax.scoring.scores import ScoreOptions
-from tests.papers.vindr_cxr_vqa.scored import (
-    BOX,
-    FEW,
-    FRACTIONS,
-    HEIGHT,
-    OTHER,
-    OTHER_FRACTIONS,
-    WIDTH,
-    line_of,
-    record_of,
-    score_lines,
-    score_systems,
-    values_of,
-)
+from tests.scoring import made
+from tests.scoring.made import BOX, FRACTIONS, line_of, record_of, score_lines, values_of
+
+CASES = made.cases_of(__file__)
 
 
 def _perfect(records):
     return [
-        line_of(
-            r,
-            (" and ".join(r.answers[0].labels) if r.question_type == "What" else r.answer_text)
-            or "There is no finding.",
-            [[b[0] / WIDTH, b[1] / HEIGHT, b[2] / WIDTH, b[3] / HEIGHT] for b in r.boxes],
-        )
+        line_of(r, r.answer_text, [[a / 200, b / 100, c / 200, d / 100] for a, b, c, d in r.boxes])
         for r in records
     ]
 
@@ -70,12 +53,7 @@ def _random_case(seed, images=7):
 
 def _random_box(rng):
     x, y = rng.randrange(0, 140, 10), rng.randrange(0, 60, 10)
-    return [
-        float(x),
-        float(y),
-        float(x + rng.choice([20, 40, 60])),
-        float(y + rng.choice([20, 40])),
-    ]
+    return list(map(float, (x, y, x + rng.choice([20, 40, 60]), y + rng.choice([20, 40]))))
 
 
 def _overlap(a, b):
@@ -122,13 +100,13 @@ def _slow(records, lines):
         boxes += len(strict[image])
         total += len(true)
         for name in CLASSES:
-            tp += _most_pairs(
-                [b for c, b in strict[image] if c == name], [b for c, b in true if c == name]
-            )
+            said, there = ([b for c, b in some if c == name] for some in (strict[image], true))
+            tp += _most_pairs(said, there)
         agnostic += _most_pairs([b for _, b in strict[image]], [b for _, b in true])
         hits += sum(any(_overlap(p, t) > 0.3 for _, t in true) for p in every[image])
         found += sum(any(_overlap(p, t) > 0.3 for p in every[image]) for _, t in true)
         good += any(_overlap(p, t) > 0.5 for p in every[image] for _, t in true)
+    precision, recall = hits / boxes, found / total
     return {
         "strict": {
             "detection/precision@0.3": tp / boxes,
@@ -138,12 +116,9 @@ def _slow(records, lines):
             "localization/good@0.5": good / len(truth),
         },
         "paper": {
-            "detection/precision@0.3": hits / boxes,
-            "detection/recall@0.3": found / total,
-            "detection/f1@0.3": 2
-            * (hits / boxes)
-            * (found / total)
-            / (hits / boxes + found / total),
+            "detection/precision@0.3": precision,
+            "detection/recall@0.3": recall,
+            "detection/f1@0.3": 2 * precision * recall / (precision + recall),
             "localization/good@0.5": good / len(truth),
         },
     }
@@ -168,16 +143,23 @@ def test_decisions_against_scikit_learn(seed):
         truth.append(there)
         said.append(rng.random() < (0.7 if there else 0.2))
         lines.append(line_of(records[-1], "Yes." if said[-1] else "No."))
-    strict = values_of(records, lines, "strict")
-    assert strict["vqa/accuracy"] == pytest.approx(sklearn_metrics.accuracy_score(truth, said))
-    assert strict["vqa/balanced_accuracy"] == pytest.approx(
-        sklearn_metrics.balanced_accuracy_score(truth, said)
-    )
-    assert strict["vqa/mcc"] == pytest.approx(sklearn_metrics.matthews_corrcoef(truth, said))
-    paper = values_of(records, lines, "paper")
-    assert paper["vqa/f1"] == pytest.approx(sklearn_metrics.f1_score(truth, said))
-    assert paper["vqa/precision"] == pytest.approx(sklearn_metrics.precision_score(truth, said))
-    assert paper["vqa/recall"] == pytest.approx(sklearn_metrics.recall_score(truth, said))
+    figures, _ = score_lines(records, lines)
+    for protocol, name, theirs in (
+        ("strict", "accuracy", sklearn_metrics.accuracy_score),
+        ("strict", "balanced_accuracy", sklearn_metrics.balanced_accuracy_score),
+        ("strict", "mcc", sklearn_metrics.matthews_corrcoef),
+        ("paper", "f1", sklearn_metrics.f1_score),
+        ("paper", "precision", sklearn_metrics.precision_score),
+        ("paper", "recall", sklearn_metrics.recall_score),
+    ):
+        assert figures[protocol][f"vqa/{name}"].value == pytest.approx(theirs(truth, said)), name
+
+
+# Of both protocols.
+ALWAYS = (
+    *("vqa/precision", "vqa/recall", "vqa/f1", "localization/mean_iou"),
+    *(f"detection/{name}@0.3" for name in ("precision", "recall", "f1", "miou_tp")),
+)
 
 
 def test_identity_is_the_maximum():
@@ -185,10 +167,7 @@ def test_identity_is_the_maximum():
     figures, problems = score_lines(records, _perfect(records))
     for protocol in ("paper", "strict"):
         values = {name: figure.value for name, figure in figures[protocol].items()}
-        for name in (
-            *("vqa/precision", "vqa/recall", "vqa/f1", "localization/mean_iou"),
-            *(f"detection/{m}@0.3" for m in ("precision", "recall", "f1", "miou_tp")),
-        ):
+        for name in ALWAYS:
             assert values[name] == pytest.approx(1), (protocol, name)
         assert values["parse_failure_rate"] == 0
     strict = {name: figure.value for name, figure in figures["strict"].items()}
@@ -205,7 +184,9 @@ def test_identity_is_the_maximum():
 def test_order_of_lines_and_boxes_does_not_matter():
     records, lines = _random_case(2)
     shuffled = [{**line, "boxes": line["boxes"][::-1]} for line in lines[::-1]]
-    first, second = score_lines(records, lines)[0], score_lines(records, shuffled)[0]
+    first, second = (
+        made.scores_of(records, some, bootstrap=made.FEW).figures["s"] for some in (lines, shuffled)
+    )
     for protocol, figures in first.items():
         for name, figure in figures.items():
             other = second[protocol][name]
@@ -220,13 +201,13 @@ def test_order_of_lines_and_boxes_does_not_matter():
 def test_far_away_boxes_and_copies_raise_nothing():
     records = [record_of("i0", 0, "ILD", [BOX]), record_of("i1", 0, "ILD", [BOX])]
     good = [line_of(r, "Yes.", [FRACTIONS]) for r in records]
-    before = values_of(records, good, "strict")
+    before = values_of(records, good)
     far = [line_of(records[0], "Yes.", [FRACTIONS, [0.95, 0.95, 1, 1]]), good[1]]
     for protocol in ("paper", "strict"):
         name = "detection/precision@0.3"
         assert values_of(records, far, protocol)[name] < values_of(records, good, protocol)[name]
     copies = [line_of(records[0], "Yes.", [FRACTIONS] * 10), good[1]]
-    after = values_of(records, copies, "strict")
+    after = values_of(records, copies)
     assert after["detection/f1@0.3"] < before["detection/f1@0.3"]
     assert after["detection/precision@0.3"] == pytest.approx(2 / 11)
     assert after["detection/duplicate_share"] == pytest.approx(9 / 11)
@@ -237,7 +218,7 @@ def test_far_away_boxes_and_copies_raise_nothing():
 def test_a_box_that_two_answers_give_is_one_box():
     asks = [record_of("i0", n, "ILD", [BOX], kind=k) for n, k in enumerate(["Where", "Yes_No"])]
     both = [line_of(r, "Yes.", [FRACTIONS]) for r in asks]
-    strict = values_of(asks, both, "strict")
+    strict = values_of(asks, both)
     assert strict["detection/precision@0.3"] == strict["detection/recall@0.3"] == 1
     assert strict["detection/truth_boxes_per_image"] == 1
     # The paper's wording counts boxes, not what they are about.
@@ -254,12 +235,9 @@ def test_a_box_that_two_answers_give_is_one_box():
 def test_undefined_is_null():
     absent = [record_of("i0", 0, "ILD"), record_of("i1", 0, "ILD")]
     silent = [line_of(r, "No.") for r in absent]
-    figures, _ = score_lines(absent, silent)
+    figures = made.scores_of(absent, silent, bootstrap=made.FEW).figures["s"]
     for protocol in ("paper", "strict"):
-        for name in (
-            *("vqa/precision", "vqa/recall", "vqa/f1", "localization/mean_iou"),
-            *(f"detection/{m}@0.3" for m in ("precision", "recall", "f1", "miou_tp")),
-        ):
+        for name in ALWAYS:
             cell = figures[protocol][name].to_json()
             assert cell["value"] is cell["ci_low"] is cell["ci_high"] is None, (protocol, name)
             assert cell["n"] == 2
@@ -269,7 +247,7 @@ def test_undefined_is_null():
 
     # Boxes that hit nothing: precision is 0 and known, the mean over no hits is not.
     records = [record_of("i0", 0, "ILD", [BOX])]
-    strict = values_of(records, [line_of(records[0], "Yes.", [OTHER_FRACTIONS])], "strict")
+    strict = values_of(records, [line_of(records[0], "Yes.", [made.OTHER_FRACTIONS])])
     assert strict["detection/precision@0.3"] == strict["detection/f1@0.3"] == 0
     assert strict["detection/miou_tp@0.3"] is None
 
@@ -279,7 +257,7 @@ def test_accuracy_of_the_paper_is_null_with_f1_beside_it():
     paper = values_of(records, lines, "paper")
     assert paper["vqa/accuracy"] is None
     assert paper["vqa/accuracy_as_printed"] == paper["vqa/f1"]
-    strict = values_of(records, lines, "strict")
+    strict = values_of(records, lines)
     assert strict["vqa/accuracy"] != strict["vqa/f1"]
 
 
@@ -298,7 +276,7 @@ def test_n_is_images_or_questions():
 def test_breakdown_by_class_and_type():
     records = [
         record_of("i0", 0, "ILD", [BOX]),
-        record_of("i0", 1, "Nodule/Mass", [OTHER], kind="Where"),
+        record_of("i0", 1, "Nodule/Mass", [made.OTHER], kind="Where"),
         record_of("i1", 0, "ILD"),
     ]
     lines = [
@@ -307,17 +285,17 @@ def test_breakdown_by_class_and_type():
         line_of(records[2], "Yes.", [FRACTIONS]),
     ]
     figures = score_lines(records, lines)[0]["strict"]
-    assert figures["by_class/detection/precision@0.3/ILD"].value == 0.5
-    assert figures["by_class/detection/recall@0.3/ILD"].value == 1
+    expected = {
+        "by_class/detection/precision@0.3/ILD": (0.5, 1),
+        "by_class/detection/recall@0.3/ILD": (1, 1),
+        "by_class/detection/f1@0.3/Nodule/Mass": (0, 1),
+        "by_class/detection/f1@0.3/Pneumothorax": (None, 0),
+        "by_class/vqa/accuracy/ILD": (0.5, 2),
+        "by_question_type/vqa/f1/Is_there": (pytest.approx(2 / 3), 2),
+        "by_question_type/vqa/f1/Where": (0, 1),
+    }
+    assert {name: (figures[name].value, figures[name].n) for name in expected} == expected
     assert figures["by_class/detection/f1@0.3/ILD"].n == 1
-    assert figures["by_class/detection/f1@0.3/Nodule/Mass"].value == 0
-    assert figures["by_class/detection/f1@0.3/Pneumothorax"].value is None
-    assert figures["by_class/detection/f1@0.3/Pneumothorax"].n == 0
-    assert figures["by_class/vqa/accuracy/ILD"].value == 0.5
-    assert figures["by_class/vqa/accuracy/ILD"].n == 2
-    assert figures["by_question_type/vqa/f1/Is_there"].value == pytest.approx(2 / 3)
-    assert figures["by_question_type/vqa/f1/Where"].value == 0
-    assert figures["by_question_type/vqa/f1/Where"].n == 1
     by_class = [figures[f"by_class/detection/f1@0.3/{name}"] for name in CLASSES]
     assert len(by_class) == 14
 
@@ -325,7 +303,7 @@ def test_breakdown_by_class_and_type():
 READERS = {
     "R1": [{"label": "ILD", "box": BOX}],
     "R2": [{"label": "ILD", "box": [22.0, 12.0, 100.0, 50.0]}],
-    "R3": [{"label": "Pleural effusion", "box": OTHER}],
+    "R3": [{"label": "Pleural effusion", "box": made.OTHER}],
 }
 
 
@@ -335,34 +313,22 @@ def test_ground_truth_modes_and_the_recall_ceiling():
     lines = [line_of(record, "Yes.", [FRACTIONS])]
     recalls, ceilings, paper = {}, {}, {}
     for mode in ("exact", "raw", "per_reader"):
-        strict = values_of([record], lines, "strict", gt_mode=mode)
+        strict = values_of([record], lines, gt_mode=mode)
         recalls[mode] = strict["detection/recall@0.3"]
         ceilings[mode] = strict["detection/recall_ceiling@0.3"]
         paper[mode] = values_of([record], lines, "paper", gt_mode=mode)["detection/recall@0.3"]
         assert strict["detection/recall_ceiling_one_box"] >= recalls[mode]
     assert recalls == ceilings == {"exact": 1, "raw": pytest.approx(1 / 3), "per_reader": 2 / 3}
     assert paper == {"exact": 1, "raw": 2 / 3, "per_reader": 2 / 3}
-    raw = values_of([record], lines, "strict", gt_mode="raw")
+    raw = values_of([record], lines, gt_mode="raw")
     assert raw["detection/recall_ceiling_one_box"] == pytest.approx(1 / 3)
     assert raw["detection/truth_boxes_per_image"] == 3
 
 
-@pytest.mark.parametrize(
-    ("mode", "recall", "boxes"),
-    [
-        ("reader:R2", 1.0, 1),
-        ("reader:R3", 0.0, 1),
-        ("majority", 0.5, 2),
-        ("unanimous", None, 0),
-        ("lesion_majority", 1.0, 1),
-        ("wbf", 0.5, 2),
-        ("nms:0.9", 0.5, 2),
-        ("components", 0.5, 2),
-    ],
-)
+@pytest.mark.parametrize(("mode", "recall", "boxes"), CASES["merged_readers"])
 def test_merged_readers_as_truth(mode, recall, boxes):
     record = record_of("i0", 0, "ILD", [BOX], readers=READERS)
-    strict = values_of([record], [line_of(record, "Yes.", [FRACTIONS])], "strict", gt_mode=mode)
+    strict = values_of([record], [line_of(record, "Yes.", [FRACTIONS])], gt_mode=mode)
     assert strict["detection/recall@0.3"] == recall
     assert strict["detection/truth_boxes_per_image"] == boxes
 
@@ -396,35 +362,17 @@ def test_one_reader_is_truth_only_where_they_read():
     assert (figure.value, figure.n) == (1, 1)
     assert figures["vqa/accuracy"].n == 2
     # Whoever reads "No finding" is a truth without boxes.
-    figure = score_lines(records, lines, gt_mode="reader:R9")[0]["strict"][
-        "detection/precision@0.3"
-    ]
+    figures = score_lines(records, lines, gt_mode="reader:R9")[0]["strict"]
+    figure = figures["detection/precision@0.3"]
     assert (figure.value, figure.n) == (0, 1)
     with pytest.raises(UserError, match=r"'reader:R7': expected one of R1, R2, R3, R9"):
         score_lines(records, lines, gt_mode="reader:R7")
 
 
-def test_images_of_a_patient_are_resampled_together():
-    records, lines = [], []
-    for i in range(40):
-        records.append(record_of(f"i{i}", 0, "ILD", [BOX], patient_id=f"p{i // 10}"))
-        lines.append(line_of(records[-1], "Yes.", [FRACTIONS if i < 20 else OTHER_FRACTIONS]))
-    loose = [r.model_copy(update={"patient_id": None}) for r in records]
-    name = "detection/f1@0.3"
-    width = {}
-    for key, group in (("patient", records), ("image", loose)):
-        figure = score_lines(group, lines, bootstrap=Bootstrap(resamples=400))[0]["strict"][name]
-        assert figure.value == 0.5
-        width[key] = figure.ci_high - figure.ci_low
-    assert width["patient"] > 1.5 * width["image"]
-
-
 def test_systems_share_their_resamples():
     records, lines = _random_case(5)
-    predictions = [parse_prediction(line, "p:1") for line in lines]
-    scores = score_systems(
-        records, {"a": predictions, "b": predictions}, ScoreOptions("exact", bootstrap=FEW)
-    )
+    systems = dict.fromkeys("ab", made.predictions_of(lines))
+    scores = made.score_systems(records, systems, ScoreOptions("exact", bootstrap=made.FEW))
     assert scores.figures["a"] == scores.figures["b"]
 
 
@@ -442,7 +390,7 @@ def test_a_mean_over_true_positives_below_the_threshold_is_refused(monkeypatch):
 def test_every_figure_is_a_finite_number_or_null():
     for seed, drop in itertools.product(range(3), (0, 5)):
         records, lines = _random_case(seed, images=3)
-        figures, _ = score_lines(records, lines[drop:])
+        figures = made.scores_of(records, lines[drop:], bootstrap=made.FEW).figures["s"]
         for named in figures.values():
             for name, figure in named.items():
                 for value in figure.to_json().values():

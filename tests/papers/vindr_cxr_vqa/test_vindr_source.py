@@ -1,7 +1,6 @@
 """Layouts of VinDr-CXR's annotations and images, size tables, and what is wrong with them."""
 
-import csv
-import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,69 +13,25 @@ from cxrjax import build
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.usable_records import check_records
-from cxrjax.papers.vindr_cxr_vqa.annotation import (
-    CLASSES,
-    NO_FINDING,
-    OTHER_LOCAL_CLASSES,
-    ImageAnnotation,
-)
+from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
 from cxrjax.papers.vindr_cxr_vqa.source import find_source, read_official_test, sample_test300
 from cxrjax.records import read_records
 from cxrjax.records_io.csv_table import read_size_table
 from cxrjax.records_io.quality import QualityLog
+from tests.scoring import made
 
 SAMPLE = Path(__file__).parents[3] / "data" / "vindr_cxr_vqa" / "sample"
-GLOBAL = ("COPD", "Lung tumor", "Pneumonia", "Tuberculosis", "Other diseases")
+TABLE = SAMPLE / "train.csv"
 # Heights and widths under which the sample's boxes lie within their images.
-SIZES = {
-    "sample_normal": (2500, 2048),
-    "sample_heart": (2080, 2336),
-    "sample_nodules": (2400, 2000),
-}
-
-
-def _write(path: Path, header: list[str], rows: list[dict]) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, header, restval="")
-        writer.writeheader()
-        writer.writerows(rows)
+HEART, NODULES = (2080, 2336), (2400, 2000)
+SIZES = {"sample_normal": (2500, 2048), "sample_heart": HEART, "sample_nodules": NODULES}
 
 
 @pytest.fixture
 def physionet(tmp_path) -> Path:
     """The sample in PhysioNet's layout: training and test annotations and image labels."""
-    folder = tmp_path / "vindr-cxr"
-    images = read_box_table(SAMPLE / "train.csv")
-    boxes, labels = ["x_min", "y_min", "x_max", "y_max"], [*CLASSES, *OTHER_LOCAL_CLASSES, *GLOBAL]
-    annotated: list[dict] = []
-    labelled: list[dict] = []
-    for image in images:
-        for rad_id, marked in image.readers.items():
-            key = {"image_id": image.image_id, "rad_ID": rad_id}
-            for finding in marked:
-                cells = dict(zip(boxes, finding.box, strict=True))
-                annotated.append(key | {"class_name": finding.label} | cells)
-            if not marked:
-                annotated.append(key | {"class_name": NO_FINDING})
-            found = {finding.label for finding in marked}
-            row = {name: int(name in found) for name in labels}
-            labelled.append(key | row | {NO_FINDING: int(not marked)})
-    header = ["image_id", "rad_ID", "class_name", *boxes]
-    _write(folder / "annotations/annotations_train.csv", header, annotated)
-    label_header = ["image_id", "rad_ID", *labels, NO_FINDING]
-    _write(folder / "annotations/image_labels_train.csv", label_header, labelled)
-    test = [
-        {"image_id": "t1", "class_name": "ILD", "x_min": 1, "y_min": 2, "x_max": 30, "y_max": 40},
-        {"image_id": "t2", "class_name": NO_FINDING},
-    ]
-    _write(folder / "annotations/annotations_test.csv", ["image_id", "class_name", *boxes], test)
-    test_labels = ["Other disease" if name == "Other diseases" else name for name in labels]
-    rows = [{"image_id": "t1", "ILD": 1}, {"image_id": "t2", NO_FINDING: "1.0"}]
-    header = ["image_id", *test_labels, NO_FINDING]
-    _write(folder / "annotations/image_labels_test.csv", header, rows)
-    return folder
+    return shutil.copytree(Path(__file__).with_name("physionet"), tmp_path / "vindr-cxr")
 
 
 def _replace(path: Path, old: str, new: str) -> None:
@@ -115,16 +70,16 @@ def _split(out: Path, name: str) -> Path:
 
 
 def _quality(out: Path) -> dict:
-    return json.loads((out / "quality.json").read_text())
+    return made.read_json(out / "quality.json")
 
 
 def test_physionet_layout_gives_what_the_kaggle_table_gives(physionet, tmp_path):
     source = find_source(physionet)
     assert source.table == physionet / "annotations/annotations_train.csv"
     ours = {i.image_id: i.readers for i in read_box_table(source.table, QualityLog())}
-    assert ours == {i.image_id: i.readers for i in read_box_table(SAMPLE / "train.csv")}
+    assert ours == {i.image_id: i.readers for i in read_box_table(TABLE)}
     records = _build(physionet, tmp_path / "out", "--strict")
-    kaggle = _build(SAMPLE / "train.csv", tmp_path / "kaggle")
+    kaggle = _build(TABLE, tmp_path / "kaggle")
     # Questions are dealt over all images, and this layout brings the official test's too.
     assert {(r.image_id, r.split) for r in records} == {(r.image_id, r.split) for r in kaggle}
     assert all(ours[r.image_id].keys() == r.readers.keys() for r in records)
@@ -157,13 +112,9 @@ def test_labels_that_contradict_boxes_are_counted(physionet):
         "image labels of an image and reader without rows of boxes": 1,
         "rows of boxes of an image and reader without image labels": 1,
     }
+    reasons = ("duplicate_row", 12), ("malformed_row", 13), ("malformed_row", 14)
     found = [(entry.reason, entry.where) for entry in quality.entries]
-    file = "image_labels_train.csv"
-    assert found == [
-        ("duplicate_row", f"{file}:12"),
-        ("malformed_row", f"{file}:13"),
-        ("malformed_row", f"{file}:14"),
-    ]
+    assert found == [(reason, f"image_labels_train.csv:{line}") for reason, line in reasons]
 
 
 def test_official_test_is_a_consensus_of_its_own(physionet):
@@ -197,7 +148,7 @@ def test_dicom_png_and_resized_folders_build_the_same_records(tmp_path):
     for kind in ("dicom", "png", "resized", "table"):
         source = tmp_path / kind
         source.mkdir(exist_ok=True)
-        (source / "train.csv").write_bytes((SAMPLE / "train.csv").read_bytes())
+        (source / "train.csv").write_bytes((TABLE).read_bytes())
         for name, size in SIZES.items():
             if kind == "dicom":
                 _dicom(source / "train" / f"{name}.dicom", size)
@@ -213,9 +164,8 @@ def test_dicom_png_and_resized_folders_build_the_same_records(tmp_path):
         if kind == "table":
             flags = [f"--sizes={_size_table(tmp_path / 'sizes.csv', SIZES)}"]
         records = _build(source, tmp_path / "out" / kind, "--strict", *flags)
-        assert {r.image_id: r.image_hw for r in records} == {
-            name: SIZES[name] for name in ("sample_heart", "sample_nodules")
-        }
+        sizes = {r.image_id: r.image_hw for r in records}
+        assert sizes == {"sample_heart": HEART, "sample_nodules": NODULES}
         built.append([r.model_copy(update={"image_path": "", "provenance": None}) for r in records])
         if kind != "table":
             check = check_records(RecordSource(_split(tmp_path / "out" / kind, "train")))
@@ -226,7 +176,7 @@ def test_dicom_png_and_resized_folders_build_the_same_records(tmp_path):
 def _source_with(tmp_path: Path, sizes: dict) -> Path:
     source = tmp_path / "source"
     source.mkdir()
-    (source / "train.csv").write_bytes((SAMPLE / "train.csv").read_bytes())
+    (source / "train.csv").write_bytes((TABLE).read_bytes())
     for name, size in sizes.items():
         _png(source / "images" / f"{name}.png", size)
     return source
@@ -258,7 +208,7 @@ def test_an_image_in_two_folders_or_formats_is_set_aside(tmp_path):
 
 def test_an_image_without_a_size_in_the_table_is_set_aside(tmp_path):
     source = _source_with(tmp_path, SIZES)
-    _size_table(source / "train_meta.csv", {"sample_heart": SIZES["sample_heart"]})
+    _size_table(source / "train_meta.csv", {"sample_heart": HEART})
     assert {r.image_id for r in _build(source, tmp_path / "out")} == {"sample_heart"}
     assert _quality(tmp_path / "out")["counts"]["unknown_size"] == 1
 
@@ -277,16 +227,17 @@ def test_size_tables_and_their_bad_rows(tmp_path):
     ]
     path.write_text("image_id,dim1,dim0\na,20,10\n")
     assert read_size_table(path, QualityLog()) == {"a": (10, 20)}
-    with pytest.raises(UserError, match="column height is missing"):
-        path.write_text("image_id,width\na,20\n")
-        read_size_table(path, QualityLog())
-    with pytest.raises(UserError, match="no usable size"):
-        path.write_text("image_id,width,height\n")
-        read_size_table(path, QualityLog())
+    for text, told in (
+        ("width\na,20", "column height is missing"),
+        ("width,height", "no usable size"),
+    ):
+        path.write_text(f"image_id,{text}\n")
+        with pytest.raises(UserError, match=told):
+            read_size_table(path, QualityLog())
 
 
 def test_sizes_join_a_finished_build_by_a_table_alone(tmp_path):
-    without = _build(SAMPLE / "train.csv", tmp_path / "built")
+    without = _build(TABLE, tmp_path / "built")
     assert all(record.image_hw is None for record in without)
     check = check_records(RecordSource(_split(tmp_path / "built", "train")))
     assert len(check.indices) == check.quality.examined["questions"]  # refused until joined
@@ -305,7 +256,7 @@ def test_sizes_join_a_finished_build_by_a_table_alone(tmp_path):
         questions = list(read_records(tmp_path / "joined" / "questions" / f"{name}.jsonl"))
         assert [q.image_hw for q in questions] == [r.image_hw for r in joined]
     # Known, and another; too small for the boxes; not in the table.
-    _size_table(sizes, {"sample_heart": (2080, 2337), "sample_nodules": SIZES["sample_nodules"]})
+    _size_table(sizes, {"sample_heart": (2080, 2337), "sample_nodules": NODULES})
     common[1] = f"--source={tmp_path / 'joined'}"
     with pytest.raises(UserError, match="--strict, and 4 things were set aside"):
         build.main([*common, f"--out={tmp_path / 'again'}", "--strict"])
@@ -324,7 +275,7 @@ def test_sizes_join_a_finished_build_by_a_table_alone(tmp_path):
 
 def test_strict_ends_with_an_error_after_the_build(tmp_path):
     table = tmp_path / "train.csv"
-    table.write_text((SAMPLE / "train.csv").read_text() + "sample_heart,ILD\n")
+    table.write_text((TABLE).read_text() + "sample_heart,ILD\n")
     with pytest.raises(UserError, match=r"quality\.json: --strict, and 1 thing.*malformed_row"):
         _build(table, tmp_path / "out", "--strict")
     assert (tmp_path / "out" / "manifest.json").is_file()

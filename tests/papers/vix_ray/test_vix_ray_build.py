@@ -10,6 +10,7 @@ from cxrjax import build
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.build import VixRayBuilder, VixRayOptions, write_native
 from cxrjax.records import read_records
+from tests.scoring import made
 
 from .conftest import FINDINGS, IMPRESSION, png, row, write
 
@@ -22,6 +23,14 @@ _PROMPT = (
 def built(source, out, **options):
     VixRayBuilder(VixRayOptions(source, out, segmenter="syllables", **options)).build()
     return out
+
+
+def records_of(out, name):
+    return list(read_records(out / "records" / f"{name}.jsonl"))
+
+
+def warnings_of(out):
+    return made.read_json(out, "quality.json")["warnings"]
 
 
 def rows_of(folder):
@@ -39,7 +48,7 @@ def test_native_to_records_to_native_loses_nothing(folder, tmp_path):
     )
     out = built(folder, tmp_path / "out")
     for split in ("train", "validation", "test"):
-        write_native(tmp_path / "back", read_records(out / f"records/{split}_stage1.jsonl"), out)
+        write_native(tmp_path / "back", records_of(out, f"{split}_stage1"), out)
     assert rows_of(tmp_path / "back") == rows_of(folder)
 
 
@@ -50,36 +59,35 @@ def test_the_layout_that_the_hub_converts_to(folder, tmp_path, place):
         write(source / place.format(split), [row(number)])
     out = built(source, tmp_path / "out")
     for split in ("train", "validation", "test"):
-        stage1 = list(read_records(out / f"records/{split}_stage1.jsonl"))
+        stage1 = records_of(out, f"{split}_stage1")
         assert [r.image_id for r in stage1] == [f"vixray-{split}-00000"]
         write_native(tmp_path / "back", stage1, out)
-        back = tmp_path / "back" / split / "0000.parquet"
-        assert pyarrow.parquet.read_table(back).to_pylist() == [
-            *pyarrow.parquet.read_table(source / place.format(split)).to_pylist()
-        ]
+        files = tmp_path / "back" / split / "0000.parquet", source / place.format(split)
+        back, given = (pyarrow.parquet.read_table(file).to_pylist() for file in files)
+        assert back == given
 
 
 def test_a_single_file_is_divided_by_its_images(tmp_path):
     file = write(tmp_path / "all.parquet", [row(number % 60) for number in range(120)])
     out = built(file, tmp_path / "out")
     found = {
-        split: [r.image_id for r in read_records(out / f"records/{split}_stage1.jsonl")]
+        split: [r.image_id for r in records_of(out, f"{split}_stage1")]
         for split in ("train", "validation", "test")
     }
     ids = sorted(image_id.split("-")[-1] for of in found.values() for image_id in of)
     assert ids == [f"{number:05d}" for number in range(120)]
     assert 80 < len(found["train"]) < 112 and found["validation"] and found["test"]
-    warnings = json.loads((out / "quality.json").read_text())["warnings"]
+    warnings = warnings_of(out)
     assert warnings["in no named split: divided 8:1:1 by the image"] == 120
     assert "the same image in two splits" not in warnings
     # A split's own file is that split's, by itself or in a folder.
     named = write(tmp_path / "val.parquet", [row(0)])
-    assert list(read_records(built(named, tmp_path / "val") / "records/validation.jsonl"))
+    assert records_of(built(named, tmp_path / "val"), "validation")
 
 
 def test_four_questions_a_radiograph_by_stage(folder, tmp_path):
     out = built(folder, tmp_path / "out")
-    first = list(read_records(out / "records" / "train.jsonl"))[:4]
+    first = records_of(out, "train")[:4]
     asked = [(r.question_strategy, r.question_type, r.question) for r in first]
     assert asked == [
         ("stage1", "findings", _PROMPT),
@@ -89,15 +97,12 @@ def test_four_questions_a_radiograph_by_stage(folder, tmp_path):
     ]
     assert [r.answer_text for r in first] == [FINDINGS, IMPRESSION] * 2
     (turn,) = first[3].history
-    assert (turn.question_id, turn.question, turn.answer) == (
-        first[2].question_id,
-        _PROMPT,
-        FINDINGS,
-    )
+    expected = (first[2].question_id, _PROMPT, FINDINGS)
+    assert (turn.question_id, turn.question, turn.answer) == expected
     assert first[0].image_hw == (40, 40) and not any(r.boxes for r in first)
     assert (out / first[0].image_path).read_bytes() == png(0)
     for stage, count in (("stage1", 5), ("stage2", 5), ("stage3", 10)):
-        records = list(read_records(out / "records" / f"train_{stage}.jsonl"))
+        records = records_of(out, f"train_{stage}")
         assert len(records) == count and {r.question_strategy for r in records} == {stage}
 
 
@@ -118,7 +123,7 @@ def test_what_is_unknown_of_a_patient_is_left_out_of_the_question(tmp_path):
     changes = {"view": None, "sex": "?", "Ages": None}
     write(source / "train.parquet", [row(0, **changes), row(1, sex="Nữ", view="lateral", Ages=7)])
     out = built(source, tmp_path / "out")
-    records = list(read_records(out / "records" / "train_stage1.jsonl"))
+    records = records_of(out, "train_stage1")
     assert records[0].question == "Ảnh chụp X-ray bệnh nhân. Cho biết bệnh nhân bị gì?"
     assert "LATERAL (Chụp Xquang tim phổi nghiêng) bệnh nhân nữ, 7 tuổi." in records[1].question
 
@@ -129,21 +134,17 @@ def test_a_broken_image_is_set_aside_with_its_row(tmp_path):
     broken.append(row(2, image={"bytes": png(2)[:200], "path": ""}))
     write(source / "train.parquet", broken)
     out = built(source, tmp_path / "out")
-    quality = json.loads((out / "quality.json").read_text())
+    quality = made.read_json(out, "quality.json")
     assert quality["counts"]["unreadable_image"] == 2
-    assert [entry["where"] for entry in quality["set_aside"]] == [
-        "train.parquet row 1",
-        "train.parquet row 2",
-    ]
+    where = [entry["where"] for entry in quality["set_aside"]]
+    assert where == ["train.parquet row 1", "train.parquet row 2"]
 
 
 def test_the_same_image_twice_is_noticed(tmp_path):
     source = tmp_path / "source"
     write(source / "train.parquet", [row(0), row(0)])
     write(source / "test.parquet", [row(0)])
-    warnings = json.loads((built(source, tmp_path / "out") / "quality.json").read_text())[
-        "warnings"
-    ]
+    warnings = warnings_of(built(source, tmp_path / "out"))
     assert warnings["the same image twice in a split"] == 1
     assert warnings["the same image in two splits"] == 1
     assert "the same image in two splits: vixray-train-00000, vixray-test-00000" in warnings
@@ -171,7 +172,7 @@ def test_redacted_texts_are_nowhere_in_what_is_built(tmp_path):
     for name, text in texts.items():
         for secret in ("Nguyễn", "1950", "0912", "Trần", "12/03", "20210312"):
             assert secret not in text, name
-    (record,) = read_records(out / "records/train_stage1.jsonl")
+    (record,) = records_of(out, "train_stage1")
     assert record.answer_text == "Bệnh nhân ___ ___. Bóng tim to. Gọi ___."
     warnings = json.loads(texts["quality.json"])["warnings"]
     assert warnings["redacted, possible name of a person"] == 2
@@ -184,27 +185,25 @@ def test_splits_by_manifest(folder, tmp_path):
     ids = {"train": ["vixray-train-00000"], "test": ["vixray-train-00001", "vixray-test-00009"]}
     manifest.write_text(json.dumps(ids))
     out = built(folder, tmp_path / "out", split_manifest=manifest)
-    assert [r.image_id for r in read_records(out / "records/test_stage1.jsonl")] == ids["test"][:1]
-    quality = json.loads((out / "quality.json").read_text())
+    assert [r.image_id for r in records_of(out, "test_stage1")] == ids["test"][:1]
+    quality = made.read_json(out, "quality.json")
     assert quality["counts"]["not_in_split"] == 5
     assert quality["counts"]["not_in_source"] == 1
-    assert json.loads((out / "manifest.json").read_text())["split_manifest"]["sha256"]
-    manifest.write_text('{"train": ["a"], "test": ["a"]}')
-    with pytest.raises(UserError, match="'a' stands in train and again in test"):
-        built(folder, tmp_path / "out2", split_manifest=manifest)
-    manifest.write_text('{"extra": ["b"]}')
-    with pytest.raises(UserError, match="split 'extra': expected one of"):
-        built(folder, tmp_path / "out3", split_manifest=manifest)
-    manifest.write_text('{"train": [["a"]]}')
-    with pytest.raises(UserError, match="train: expected a list of image ids"):
-        built(folder, tmp_path / "out4", split_manifest=manifest)
+    assert made.read_json(out, "manifest.json")["split_manifest"]["sha256"]
+    for text, told in (
+        ('{"train": ["a"], "test": ["a"]}', "'a' stands in train and again in test"),
+        ('{"extra": ["b"]}', "split 'extra': expected one of"),
+        ('{"train": [["a"]]}', "train: expected a list of image ids"),
+    ):
+        manifest.write_text(text)
+        with pytest.raises(UserError, match=told):
+            built(folder, tmp_path / "out2", split_manifest=manifest)
 
 
 def test_nothing_usable_is_an_error_of_one_line(tmp_path):
     write(tmp_path / "source" / "train.parquet", [row(findings="")])
-    with pytest.raises(
-        UserError, match=r"no row left .*; the first: train.parquet row 0: missing_"
-    ):
+    told = r"no row left .*; the first: train.parquet row 0: missing_"
+    with pytest.raises(UserError, match=told):
         built(tmp_path / "source", tmp_path / "out")
 
 
@@ -223,7 +222,7 @@ def test_a_build_taken_up_again_gives_the_same(folder, tmp_path):
 def test_the_command_and_its_statistics(folder, tmp_path):
     words = ["--dataset=vix_ray", f"--source={folder}", "--processes=1", "--segmenter=pyvi"]
     build.main([*words, f"--out={tmp_path / 'out'}"])
-    statistics = json.loads((tmp_path / "out" / "statistics.json").read_text())
+    statistics = made.read_json(tmp_path, "out", "statistics.json")
     assert statistics["train_images"]["value"] == 5
     assert statistics["train_images"]["paper"] == 4320
     assert statistics["train_images"]["difference"] == -4315
@@ -236,7 +235,7 @@ def test_the_command_and_its_statistics(folder, tmp_path):
     assert "| Samples | 5 | 4320 | -4315 |" in tables and "Synthetic" not in tables
     for name in ("body_parts.png", "diagnoses.png"):
         assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
-    phrases = json.loads((tmp_path / "out" / "phrases.json").read_text())
+    phrases = made.read_json(tmp_path, "out", "phrases.json")
     assert phrases["diagnoses"] == {"bóng tim to": 7}
     assert phrases["body_parts"] == {"bóng tim": 7, "góc sườn hoành": 7}
     with pytest.raises(UserError, match="--source"):
@@ -246,8 +245,8 @@ def test_the_command_and_its_statistics(folder, tmp_path):
 def test_the_shipped_sample_builds_and_goes_back(tmp_path):
     sample = Path(__file__).parents[3] / "data" / "vix_ray" / "sample"
     out = built(sample, tmp_path / "out")
-    quality = json.loads((out / "quality.json").read_text())
+    quality = made.read_json(out, "quality.json")
     assert quality["examined"]["rows"] == 8 and quality["total"] == 0
     for split in ("train", "validation", "test"):
-        write_native(tmp_path / "back", read_records(out / f"records/{split}_stage1.jsonl"), out)
+        write_native(tmp_path / "back", records_of(out, f"{split}_stage1"), out)
     assert rows_of(tmp_path / "back") == rows_of(sample)

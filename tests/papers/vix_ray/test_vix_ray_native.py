@@ -13,8 +13,11 @@ from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.native import find_shards, read_rows
 from cxrjax.papers.vix_ray.records import understand
 from cxrjax.records_io.quality import QualityLog
+from tests.scoring import made
 
 from .conftest import FINDINGS, png, row, write
+
+CASES = made.cases_of(__file__)
 
 
 def read(path):
@@ -27,25 +30,15 @@ def read(path):
 
 def test_rows_are_read_in_order_with_ids_of_their_split(folder):
     studies, quality = read(folder)
-    assert [s.image_id for s in studies] == [
-        *(f"vixray-train-{n:05d}" for n in range(5)),
-        "vixray-validation-00000",
-        "vixray-test-00000",
-    ]
+    train = [f"vixray-train-{n:05d}" for n in range(5)]
+    ids = [*train, "vixray-validation-00000", "vixray-test-00000"]
+    assert [s.image_id for s in studies] == ids
     assert studies[3].where == "train-00001-of-00002.parquet row 0"
     assert (studies[0].sex, studies[0].age, studies[0].view) == ("M", 60, "PA")
     assert not quality.entries and quality.examined["rows"] == 7
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        {},
-        {"findings": "Findings", "impressions": "Impressions", "Ages": "Age", "view": "View"},
-        {"impressions": "impression", "image": "Image", "sex": "Sex"},
-        {"Ghi chú": unicodedata.normalize("NFD", "Ghi chú"), "Kỹ thuật": "Kĩ thuật"},
-    ],
-)
+@pytest.mark.parametrize("names", CASES["column_names"])
 def test_column_names_are_known_in_all_their_spellings(tmp_path, names):
     cells = {names.get(name, name): value for name, value in row(**{"Ghi chú": "Ho"}).items()}
     write(tmp_path / "train.parquet", [cells])
@@ -62,13 +55,7 @@ def test_images_are_bytes_or_a_struct(tmp_path):
     assert read_row.image == png(3) and read_row.native["image"] is None
 
 
-@pytest.mark.parametrize(
-    ("value", "sex"),
-    [("nữ", "F"), ("NAM", "M"), ("Female", "F"), ("m", "M"), ("khác", None), ("1", None)]
-    + [("Nam giới", "M"), ("nữ giới", "F"), ("Giới tính: Nữ", "F"), ("BN nam", "M"), ("Nu", "F")]
-    + [("bé gái", "F"), ("con trai", "M"), ("Nam/Nữ", None), ("Việt Nữa", None)]
-    + [(None, None), (unicodedata.normalize("NFD", "Nữ"), "F")],
-)
+@pytest.mark.parametrize(("value", "sex"), CASES["sexes"])
 def test_sexes(tmp_path, value, sex):
     write(tmp_path / "train.parquet", [row(sex=value)])
     (study,), quality = read(tmp_path)
@@ -77,11 +64,7 @@ def test_sexes(tmp_path, value, sex):
     assert study.native["columns"]["sex"] == value  # as it stood, for writing back
 
 
-@pytest.mark.parametrize(
-    ("value", "age"),
-    [(60, 60), ("60", 60), ("060Y", 60), ("60 tuổi", 60), (60.5, 60.5), (-1, None), (200, None)]
-    + [("sáu mươi", None), (None, None), (float("nan"), None)],
-)
+@pytest.mark.parametrize(("value", "age"), CASES["ages"])
 def test_ages(tmp_path, value, age):
     write(tmp_path / "train.parquet", [row(Ages=value)])
     (study,), quality = read(tmp_path)
@@ -89,16 +72,7 @@ def test_ages(tmp_path, value, age):
     assert any("age" in warning for warning in quality.warnings) == (age is None)
 
 
-@pytest.mark.parametrize(
-    ("value", "view"),
-    [("PA", "PA"), ("ap", "AP"), ("Lateral", "LATERAL"), ("nghiêng", "LATERAL"), ("???", None)]
-    + [("AP tại giường", "AP"), ("Chụp tại giường", "AP"), ("thẳng, tư thế nằm", "AP")]
-    + [("nghiêng trái", "LATERAL"), ("Phim nghiêng (T)", "LATERAL"), ("Nghieng phai", "LATERAL")]
-    # The release calls PA "tim phổi thẳng".
-    + [("Thẳng", "PA"), ("Tim phổi thẳng", "PA"), ("thang", "PA"), ("Sau - trước", "PA")]
-    + [("PA và nghiêng", None), ("thẳng nghiêng", None), ("PA/AP", None), ("đỉnh ưỡn", None)]
-    + [("chếch trái", None), ("", None), (3, None)],
-)
+@pytest.mark.parametrize(("value", "view"), CASES["views"])
 def test_views(tmp_path, value, view):
     write(tmp_path / "train.parquet", [row(view=value)])
     (study,), _ = read(tmp_path)
@@ -191,9 +165,8 @@ def test_a_folder_without_files_and_files_that_are_no_parquet_are_refused(tmp_pa
     path = write(tmp_path / "train.parquet", [row(n) for n in range(4)])
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    with pytest.raises(
-        UserError, match=r"train.parquet: not a whole Parquet file .*fetch it again"
-    ):
+    told = r"train.parquet: not a whole Parquet file .*fetch it again"
+    with pytest.raises(UserError, match=told):
         read(tmp_path)
     # Damage within, the footer whole.
     path.write_bytes(whole[:4] + bytes(2000) + whole[2004:])
@@ -216,6 +189,7 @@ print(count, peak() - before)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_row_group_is_in_memory_and_never_the_file(tmp_path):
     """160 images of a megabyte in row groups of 8; a process of its own, to measure it."""

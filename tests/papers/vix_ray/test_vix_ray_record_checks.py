@@ -5,8 +5,11 @@ import random
 import pytest
 
 from cxrjax.papers.vix_ray.record_checks import check_record, check_study
-from cxrjax.papers.vix_ray.records import CONCLUDE, VixRayStudy, records
+from cxrjax.papers.vix_ray.records import VixRayStudy, records
 from cxrjax.phantoms.vix_ray import LesionCentre, load_grammar
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 STUDIES = 500  # of four records each
 LABELS = (
@@ -54,17 +57,7 @@ def changed(studies, old, new, kind=None):
             yield copies
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "kind", "told"),
-    [
-        ("phải", "trái", "impression", "on the left"),
-        ("trái", "phải", "impression", "on the right"),
-        ("tràn khí màng phổi", "tràn dịch màng phổi", "findings", "there is none"),
-        (". ", ".  ", "findings", "stray marks"),
-        (".", " .", "impression", "stray marks"),
-        (". ", ". ngoài ra ", "findings", "begins without a capital"),
-    ],
-)
+@pytest.mark.parametrize(("old", "new", "kind", "told"), CASES["planted"])
 def test_planted_contradictions_are_found(studies, old, new, kind, told):
     own = [check_study(one) for one in changed(studies, old, new, kind)]
     found = [any(told in fault for fault in faults) for faults in own]
@@ -73,16 +66,7 @@ def test_planted_contradictions_are_found(studies, old, new, kind, told):
     assert sum(found) >= (10 if few else 0.8 * len(own)), (sum(found), len(own))
 
 
-@pytest.mark.parametrize(
-    ("fields", "told"),
-    [
-        ({"view": "LATERAL"}, "names the view"),
-        ({"view": None}, "names the view"),
-        ({"sex": "F"}, "names the sex"),
-        ({"age": 12.0}, "another age"),
-        ({"question": CONCLUDE}, "from nothing"),
-    ],
-)
+@pytest.mark.parametrize(("fields", "told"), CASES["other_patients"])
 def test_a_question_of_another_patient_is_found(studies, fields, told):
     record = next(r for one in studies for r in one if (r.view, r.sex, r.age) == ("PA", "M", 70.0))
     assert check_record(record) == []

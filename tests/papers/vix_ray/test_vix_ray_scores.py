@@ -7,7 +7,6 @@ import pytest
 import sacrebleu
 from pyvi import ViTokenizer
 
-from cxrjax import score
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray import errors as vix_ray_errors
 from cxrjax.papers.vix_ray.figures import VIX_RAY
@@ -17,63 +16,61 @@ from cxrjax.records import read_records, strip_answers, write_records
 from cxrjax.scoring.predictions import Prediction
 from tests.pages.axe import accessibility_faults
 from tests.pages.chromium import chromium
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 TEXTS = [
     ("Bóng tim to. Góc sườn hoành hai bên nhọn.", "Bóng tim to."),
     ("Tràn dịch màng phổi phải. Bóng tim không to.", "Tràn dịch màng phổi phải."),
     ("Nhu mô phổi hai bên sáng đều.", "Hình ảnh tim phổi bình thường."),
 ]
+FINDINGS, IMPRESSIONS = zip(*TEXTS, strict=True)
 
 
 @pytest.fixture
-def references(tmp_path):
+def folder(tmp_path):
+    """A folder with the references, to which `predict` adds answers."""
+    shared = {"split": "test", "where": "", "view": "PA", "sex": "M", "age": 60, "note": ""}
+    shared |= {"image_path": "x.png", "image_sha256": "", "image_hw": (10, 10)}
     studies = [
         VixRayStudy(
             image_id=f"vixray-test-{n:05d}",
-            split="test",
-            where="",
             findings=findings,
             impression=impression,
-            view="PA",
-            sex="M",
-            age=60,
-            note="",
-            image_path="x.png",
-            image_sha256="",
             native={"file": "test.parquet", "row": n, "columns": {}},
-            image_hw=(10, 10),
+            **shared,
         )
         for n, (findings, impression) in enumerate(TEXTS)
     ]
-    path = tmp_path / "records" / "test.jsonl"
-    write_records(path, [record for study in studies for record in records(study)])
-    return path
+    references = tmp_path / "records.jsonl"
+    write_records(references, [record for study in studies for record in records(study)])
+    return tmp_path
 
 
-def predict(path, answers, **fields):
-    """A predictions file of (image number, stage-kind, text)."""
+def predict(folder, name, kind, texts, **fields):
+    """Writes a system's answers to the questions of a kind about the first images."""
     lines = [
         {"question_id": f"vixray-test-{n:05d}-{kind}", "text": text, "boxes": [], **fields}
-        for n, kind, text in answers
+        for n, text in enumerate(texts)
     ]
-    path.write_text("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-    return path
+    with open(folder / f"{name}.jsonl", "a", encoding="utf-8") as file:
+        file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    return name
 
 
-def run(references, tmp_path, *files, flags=()):
-    words = [f"--predictions={file}" for file in files]
-    out = tmp_path / "scores"
-    score.main(
-        ["--benchmark=vix_ray", f"--references={references}", *words, f"--out={out}"]
-        + ["--resamples=20", *flags]
-    )
-    return json.loads((out / "metrics.json").read_text()), (out / "tables.md").read_text()
+def run(folder, *systems, **flags):
+    return made.run_score(folder, *systems, benchmark="vix_ray", **flags)
 
 
-def test_figures_of_each_stage_by_hand_and_by_sacrebleu(references, tmp_path):
+def tables_of(folder):
+    with open(folder / "out" / "tables.csv", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def test_figures_of_each_stage_by_hand_and_by_sacrebleu(folder):
     said = ["Bóng tim to. Góc sườn hoành hai bên tù.", TEXTS[1][0], ""]
-    answers = [(n, "stage1-findings", text) for n, text in enumerate(said)]
-    metrics, tables = run(references, tmp_path, predict(tmp_path / "tuned.jsonl", answers))
+    metrics, tables = run(folder, predict(folder, "tuned", "stage1-findings", said))
     named = metrics["tuned"]["paper"]
     # 8 of 9 words, all of them, none.
     assert named["stage1/findings/rouge_1"]["value"] == pytest.approx((8 / 9 + 1 + 0) / 3)
@@ -82,22 +79,17 @@ def test_figures_of_each_stage_by_hand_and_by_sacrebleu(references, tmp_path):
     expected = sacrebleu.corpus_bleu(strip, [true], tokenize="none").score / 100
     assert named["stage1/findings/bleu_4"]["value"] == pytest.approx(expected)
     assert named["stage1/findings/bleu_4"]["n"] == 3
-    assert named["stage2/impression/bleu_4"] == {
-        "value": None,
-        "ci_low": None,
-        "ci_high": None,
-        "n": 0,
-    }
+    undefined = {"value": None, "ci_low": None, "ci_high": None, "n": 0}
+    assert named["stage2/impression/bleu_4"] == undefined
     assert named["parse_failure_rate"]["value"] == pytest.approx(1 / 3)
     assert "Qwen2.5VL-7B (the paper) | as printed | 84.30 | 76.10 | 81.21 | 71.22 |" in tables
     assert "Table 6, test. Stage 2" not in tables
 
 
-def test_texts_are_held_against_each_other_by_what_they_assert(references, tmp_path):
+def test_texts_are_held_against_each_other_by_what_they_assert(folder):
     """An effusion on the other side; an enlarged heart left out, another one made up."""
     said = ["Tim không to.", "Tràn dịch màng phổi trái. Bóng tim to.", TEXTS[2][0]]
-    answers = [(n, "stage1-findings", text) for n, text in enumerate(said)]
-    metrics, tables = run(references, tmp_path, predict(tmp_path / "tuned.jsonl", answers))
+    metrics, tables = run(folder, predict(folder, "tuned", "stage1-findings", said))
     named = metrics["tuned"]["strict"]
     errors = "stage1/findings/surrogate/weighted_errors"
     for part, weight in (("missed", 0.5), ("false", 0.5), ("side", 0.25), ("severity", 0)):
@@ -107,29 +99,22 @@ def test_texts_are_held_against_each_other_by_what_they_assert(references, tmp_p
     assert "Weighted errors in 100 texts" in tables and "41.67" in tables
 
 
-def test_images_of_one_patient_are_resampled_together(references, tmp_path):
-    true = list(read_records(references))
-    last = true[-1].image_id
-    write_records(
-        references,
-        [r if r.image_id == last else r.model_copy(update={"patient_id": "p"}) for r in true],
-    )
-    run(references, tmp_path, predict(tmp_path / "m.jsonl", [(0, "stage1-findings", "Tim to.")]))
-    bootstrap = json.loads((tmp_path / "scores" / "score.json").read_text())["bootstrap"]
+def test_images_of_one_patient_are_resampled_together(folder):
+    true = list(read_records(folder / "records.jsonl"))
+    others = [r for r in true if r.image_id != true[-1].image_id]
+    same = [r.model_copy(update={"patient_id": "p"}) for r in others]
+    write_records(folder / "records.jsonl", [*same, *true[len(others) :]])
+    run(folder, predict(folder, "m", "stage1-findings", ["Tim to."]))
+    bootstrap = made.read_json(folder, "out", "score.json")["bootstrap"]
     assert bootstrap["clustered_by"] == ["image", "patient"] and bootstrap["clusters"] == 2
 
 
-def test_stage_three_beside_one_and_two_and_after_beside_before(references, tmp_path):
-    before = predict(
-        tmp_path / "before.jsonl", [(n, "stage1-findings", "Bóng tim to.") for n in range(3)]
-    )
-    one = predict(tmp_path / "stage1.jsonl", [(n, "stage1-findings", TEXTS[n][0]) for n in (0, 1)])
-    gold = predict(
-        tmp_path / "gold.jsonl",
-        [(n, "stage3-findings", "Bóng tim to.") for n in range(3)]
-        + [(n, "stage3-impression", TEXTS[n][1]) for n in range(3)],
-    )
-    metrics, tables = run(references, tmp_path, before, one, gold)
+def test_stage_three_beside_one_and_two_and_after_beside_before(folder):
+    predict(folder, "before", "stage1-findings", ["Bóng tim to."] * 3)
+    predict(folder, "stage1", "stage1-findings", FINDINGS[:2])
+    predict(folder, "gold", "stage3-findings", ["Bóng tim to."] * 3)
+    predict(folder, "gold", "stage3-impression", IMPRESSIONS)
+    metrics, tables = run(folder, "before", "stage1", "gold", resamples=20)
 
     def value(system, name):
         return metrics[system]["paper"][name]["value"]
@@ -154,23 +139,22 @@ def test_stage_three_beside_one_and_two_and_after_beside_before(references, tmp_
     table_11 = tables.split("## Table 11.")[1].split("##")[0]
     assert "| Stage 1, findings: before |" in table_11 and "| difference | ↑ " in table_11
     assert "## Table 12." not in tables
-    with open(tmp_path / "scores" / "tables.csv", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert {row["table"] for row in rows} >= {"table_6/stage1/findings", "differences"}
+    tables = {row["table"] for row in tables_of(folder)}
+    assert tables >= {"table_6/stage1/findings", "differences"}
 
 
-def test_bleu_orders_and_words_are_those_of_sacrebleu(references, tmp_path):
+def test_bleu_orders_and_words_are_those_of_sacrebleu(folder):
     said = ["Bóng tim to vừa.", "Tràn dịch màng phổi trái.", "Tim phổi bình thường."]
-    file = predict(tmp_path / "m.jsonl", [(n, "stage2-impression", t) for n, t in enumerate(said)])
-    syllables = [[words.lower().replace(".", "") for words in said]]
-    syllables.append([impression.lower().replace(".", "") for _, impression in TEXTS])
-    metrics, tables = run(references, tmp_path, file)
+    predict(folder, "m", "stage2-impression", said)
+    pair = (said, IMPRESSIONS)
+    syllables = [[text.lower().replace(".", "") for text in texts] for texts in pair]
+    metrics, tables = run(folder, "m")
     segmented = [
         [
             " ".join(word for word in ViTokenizer.tokenize(t).lower().split() if word != ".")
             for t in s
         ]
-        for s in (said, [impression for _, impression in TEXTS])
+        for s in pair
     ]
     assert any("_" in text for text in segmented[1])
     for prefix, (hypotheses, true) in (("", syllables), ("words/", segmented)):
@@ -180,19 +164,19 @@ def test_bleu_orders_and_words_are_those_of_sacrebleu(references, tmp_path):
             found = metrics["m"]["paper"][f"stage2/impression/{prefix}bleu_{order}"]["value"]
             assert found == pytest.approx(expected), (prefix, order)
     assert "words cut by pyvi" in tables
-    again, _ = run(references, tmp_path, file, flags=["--segmenter=syllables"])
+    again, _ = run(folder, "m", segmenter="syllables")
     for order in range(1, 5):
         name = f"stage2/impression/{{}}bleu_{order}"
         named = again["m"]["paper"]
         assert named[name.format("words/")]["value"] == named[name.format("")]["value"]
 
 
-def test_facts_of_a_surrogate_by_hand(references, tmp_path):
+def test_facts_of_a_surrogate_by_hand(folder):
     # 1 of 2 facts for 2 true ones; none for 2; 2 for the 1 true one, the true one among them.
     said = ["Bóng tim to. Gãy xương đòn.", "Xin lỗi, tôi không thể trả lời.", ""]
     said[2] = TEXTS[2][0] + " Xơ phổi trái."
-    file = predict(tmp_path / "m.jsonl", [(n, "stage1-findings", t) for n, t in enumerate(said)])
-    metrics, tables = run(references, tmp_path, file, flags=["--judge=surrogate"])
+    predict(folder, "m", "stage1-findings", said)
+    metrics, tables = run(folder, "m", judge="surrogate")
     named = {
         name.removeprefix("stage1/findings/"): figure["value"]
         for name, figure in metrics["m"]["strict"].items()
@@ -203,49 +187,40 @@ def test_facts_of_a_surrogate_by_hand(references, tmp_path):
     assert named["surrogate/fact_precision_micro"] == pytest.approx(2 / 4)
     assert named["surrogate/fact_recall_micro"] == pytest.approx(2 / 5)
     assert named["surrogate/judge_failure_rate"] == 0
-    assert named["refusal_rate"] == pytest.approx(1 / 3)
-    assert named["surrogate/correct_rate"] == pytest.approx(2 / 4)
-    assert named["surrogate/hallucinated_rate"] == pytest.approx(2 / 4)
+    assert named["surrogate/correct_rate"] == named["surrogate/hallucinated_rate"] == 2 / 4
     assert named["surrogate/missing_rate"] == pytest.approx(3 / 5)
+    assert named["refusal_rate"] == pytest.approx(1 / 3)
     # Never in the paper's own columns.
     assert named["fact_precision"] is None and named["fact_recall"] is None
     assert "they are not the paper's precision and recall" in tables
-    judged = [json.loads(line) for line in (tmp_path / "scores" / "judgements.jsonl").open()]
-    assert [line["question_id"][:17] for line in judged] == [
-        f"vixray-test-{n:05d}" for n in range(3)
-    ]
+    judged = made.read_lines(folder / "out" / "judgements.jsonl")
+    ids = [f"vixray-test-{n:05d}" for n in range(3)]
+    assert [line["question_id"][:17] for line in judged] == ids
     assert all(line["surrogate"] for line in judged)
-    with open(tmp_path / "scores" / "tables.csv", encoding="utf-8") as file:
-        facts = [row for row in csv.DictReader(file) if row["table"] == "facts"]
+    facts = [row for row in tables_of(folder) if row["table"] == "facts"]
     assert facts and all("surrogate/" in row["metric"] for row in facts)
 
 
-def test_identity_has_all_facts(references, tmp_path):
-    file = predict(tmp_path / "m.jsonl", [(n, "stage1-findings", TEXTS[n][0]) for n in range(3)])
-    metrics, _ = run(references, tmp_path, file, flags=["--judge=surrogate"])
+def test_identity_has_all_facts(folder):
+    metrics, _ = run(folder, predict(folder, "m", "stage1-findings", FINDINGS), judge="surrogate")
     for metric in ("fact_precision", "fact_recall", "fact_precision_micro", "fact_recall_micro"):
         assert metrics["m"]["paper"][f"stage1/findings/surrogate/{metric}"]["value"] == 1
     assert metrics["m"]["paper"]["stage1/findings/rouge_l"]["value"] == 1
 
 
-def test_second_turns_say_which_history_they_had(references, tmp_path):
-    turns = [(n, "stage3-impression", TEXTS[n][1]) for n in range(3)]
-    gold = predict(tmp_path / "a.jsonl", turns, history="gold")
-    own = predict(tmp_path / "b.jsonl", turns, history="self")
-    _, tables = run(references, tmp_path, gold, own)
+def test_second_turns_say_which_history_they_had(folder):
+    # Something else that somebody keeps under this name is nothing said.
+    for name, history in (("a", "gold"), ("b", "self"), ("c", [{"question": "x"}])):
+        predict(folder, name, "stage3-impression", IMPRESSIONS, history=history)
+    _, tables = run(folder, "a", "b")
     assert "| a, history=gold | paper |" in tables and "| b, history=self | paper |" in tables
     assert "No system with history" not in tables
-    _, tables = run(references, tmp_path, gold)
-    assert "No system with history=self is here" in tables
-    # Something else that somebody keeps under this name is nothing said.
-    other = predict(tmp_path / "c.jsonl", turns, history=[{"question": "x"}])
-    _, tables = run(references, tmp_path, other)
-    assert "| c, history=not stated | paper |" in tables
-    mixed = tmp_path / "d.jsonl"
-    first, *_ = gold.read_text().splitlines()
-    mixed.write_text("\n".join([first, *own.read_text().splitlines()[1:]]) + "\n")
+    assert "No system with history=self is here" in run(folder, "a")[1]
+    assert "| c, history=not stated | paper |" in run(folder, "c")[1]
+    gold, own = (made.read_lines(folder / f"{name}.jsonl") for name in "ab")
+    made.write_lines(folder / "d.jsonl", [gold[0], *own[1:]])
     with pytest.raises(UserError, match="second turns of stage 3 on several histories"):
-        run(references, tmp_path, mixed)
+        run(folder, "d")
 
 
 def test_footnotes_stand_at_the_papers_odd_cells():
@@ -266,51 +241,38 @@ def test_footnotes_stand_at_the_papers_odd_cells():
     assert ("test. Stage 1, findings", "Precision", "Gemini") not in noted
 
 
-@pytest.mark.parametrize(
-    ("text", "right", "note"),
-    [
-        (TEXTS[0][0], True, "2 of 2 facts by rules"),
-        ("Bóng tim to. Gãy xương.", False, "1 of 2 facts by rules; 1 missing, 1 hallucinated"),
-        ("Bóng tim không to.", False, "0 of 2 facts by rules; 1 incorrect, 1 missing"),
-        (" ", False, "no answer"),
-        ("Xin lỗi, tôi không thể trả lời.", False, "declines to answer"),
-    ],
-)
-def test_what_came_of_one_question(references, text, right, note):
-    record = next(read_records(references))
+@pytest.mark.parametrize(("text", "right", "note"), CASES["outcomes"])
+def test_what_came_of_one_question(folder, text, right, note):
+    record = next(read_records(folder / "records.jsonl"))
     found = VIX_RAY.outcome(record, Prediction("q", text, None, None, None), None)
     assert (found.right, found.iou, found.note) == (right, None, note)
 
 
-def test_flags_that_do_not_go_together(references, tmp_path):
-    file = predict(tmp_path / "a.jsonl", [(0, "stage1-findings", "x")])
-    with pytest.raises(UserError, match="--verdicts is for a judge that keeps them"):
-        run(references, tmp_path, file, flags=["--verdicts=v.jsonl"])
-    with pytest.raises(UserError, match=r"v.jsonl: no such file; --judge=replay needs"):
-        run(references, tmp_path, file, flags=["--judge=replay", f"--verdicts={tmp_path}/v.jsonl"])
-    with pytest.raises(UserError, match="--dry_run counts what --judge=language_model would ask"):
-        run(references, tmp_path, file, flags=["--judge=surrogate", "--dry_run"])
-    with pytest.raises(UserError, match="no server named"):
-        run(references, tmp_path, file, flags=["--judge=language_model"])
+def test_flags_that_do_not_go_together(folder):
+    predict(folder, "a", "stage1-findings", ["x"])
+    for flags, told in (
+        ({"verdicts": "v.jsonl"}, "--verdicts is for a judge that keeps them"),
+        ({"judge": "replay", "verdicts": "none/v.jsonl"}, "v.jsonl: no such file; --judge=replay"),
+        ({"judge": "surrogate", "dry_run": True}, "--dry_run counts what --judge=language_model"),
+        ({"judge": "language_model"}, "no server named"),
+        ({"codec": "paligemma"}, "--codec: vix_ray has no use for one"),
+    ):
+        with pytest.raises(UserError, match=told):
+            run(folder, "a", **flags)
 
 
-def test_unusable_input_is_refused(references, tmp_path):
-    known = predict(tmp_path / "a.jsonl", [(0, "stage1-findings", "x")])
+def test_unusable_input_is_refused(folder):
+    predict(folder, "a", "stage1-findings", ["x"])
+    predict(folder, "b", "stage1-findings", ["x"] * 4)
     with pytest.raises(UserError, match="not in the references"):
-        run(references, tmp_path, predict(tmp_path / "b.jsonl", [(9, "stage1-findings", "x")]))
-    with pytest.raises(UserError, match="--codec: vix_ray has no use for one"):
-        score.main(
-            ["--benchmark=vix_ray", f"--references={references}", f"--predictions={known}"]
-            + ["--codec=paligemma", f"--out={tmp_path / 'o'}"]
-        )
-    questions = tmp_path / "questions.jsonl"
-    write_records(questions, map(strip_answers, read_records(references)))
+        run(folder, "b")
+    true, references = list(read_records(folder / "records.jsonl")), folder / "other.jsonl"
+    write_records(references, map(strip_answers, true))
     with pytest.raises(UserError, match="has no answer; give a file of records/"):
-        run(questions, tmp_path, known)
-    other = [r.model_copy(update={"question_strategy": "x"}) for r in read_records(references)]
-    write_records(questions, other)
+        run(folder, "a", references=references)
+    write_records(references, [r.model_copy(update={"question_strategy": "x"}) for r in true])
     with pytest.raises(UserError, match="is of x/findings"):
-        run(questions, tmp_path, known)
+        run(folder, "a", references=references)
 
 
 def test_the_papers_values_are_those_of_table_6():
@@ -322,13 +284,19 @@ def test_the_papers_values_are_those_of_table_6():
     assert tuned == (95.2, 93.8, 94.68, 89.75, 89.95, 90.88)
 
 
-def test_errors_in_colour_and_a_sheet(references, tmp_path):
+def write_errors(folder, said):
+    """Runs the command over answers to stage 1; returns its flags and folder."""
+    predict(folder, "m", "stage1-findings", said)
+    references, out = folder / "records.jsonl", folder / "errors"
+    flags = [f"--references={references}", f"--predictions={folder / 'm.jsonl'}", f"--out={out}"]
+    vix_ray_errors.main(flags)
+    return flags, out
+
+
+def test_errors_in_colour_and_a_sheet(folder):
     said = ["Bóng tim to. <b>Gãy xương</b> đòn.", "Xin lỗi, tôi không thể trả lời."]
-    file = predict(tmp_path / "m.jsonl", [(n, "stage1-findings", t) for n, t in enumerate(said)])
-    out = tmp_path / "errors"
-    words = [f"--references={references}", f"--predictions={file}", f"--out={out}"]
-    vix_ray_errors.main(words)
-    counts = json.loads((out / "errors.json").read_text())
+    flags, out = write_errors(folder, said)
+    counts = made.read_json(out / "errors.json")
     assert counts["refusal"] == 1 and counts["answers"] == 2
     assert (counts["correct"], counts["hallucinated"], counts["missing"]) == (1, 1, 3)
     page = (out / "errors.html").read_text()
@@ -339,23 +307,20 @@ def test_errors_in_colour_and_a_sheet(references, tmp_path):
         rows = list(csv.DictReader(sheet))
     assert len(rows) == 6 and all(row["judged"] == "" for row in rows)
     assert [row["guess"] for row in rows].count("refusal") == 1
-    one, two = (json.loads(line) for line in (out / "spans.jsonl").open())
+    one, two = made.read_lines(out / "spans.jsonl")
     cut = [(one["predicted_text"][a:b], label) for a, b, label in one["predicted"]]
     assert cut == [("Bóng tim to", "correct"), ("<b>Gãy xương</b> đòn", "hallucinated")]
     cut = [(one["reference_text"][a:b], label) for a, b, label in one["reference"]]
     assert cut == [("Bóng tim to", "correct"), ("Góc sườn hoành hai bên nhọn", "missing")]
     assert two["refused"] and two["predicted"] == [] and len(two["reference"]) == 2
     first = (out / "errors.html").read_bytes()
-    vix_ray_errors.main(words)
+    vix_ray_errors.main(flags)
     assert (out / "errors.html").read_bytes() == first
 
 
 @pytest.mark.slow
-def test_colours_of_errors_can_be_read(references, tmp_path):
-    said = [(0, "stage1-findings", "Bóng tim to. Gãy xương đòn.")]
-    file = predict(tmp_path / "m.jsonl", said)
-    words = [f"--references={references}", f"--predictions={file}", f"--out={tmp_path / 'out'}"]
-    vix_ray_errors.main(words)
+def test_colours_of_errors_can_be_read(folder):
+    _, out = write_errors(folder, ["Bóng tim to. Gãy xương đòn."])
     with chromium() as browser:
-        page = (tmp_path / "out" / "errors.html").as_uri()
+        page = (out / "errors.html").as_uri()
         assert accessibility_faults(browser, page, widths=[390]) == []

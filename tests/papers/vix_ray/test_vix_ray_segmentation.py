@@ -7,6 +7,9 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.noun_phrases import body_parts, diagnoses, load_segmenter, words
+from tests.scoring import made
+
+CASES = made.cases_of(__file__)
 
 
 def test_pyvi_joins_syllables_of_a_word():
@@ -38,19 +41,7 @@ def test_vncorenlp_where_it_is_installed():
     assert "Tổn_thương" in found
 
 
-@pytest.mark.parametrize(
-    ("text", "phrases"),
-    [
-        ("Tổn thương phổi kẽ", ["tổn thương phổi kẽ"]),
-        ("Bóng tim to.", ["bóng tim to"]),
-        ("Bóng mờ tim to nhẹ", ["bóng mờ tim to nhẹ"]),
-        ("Gãy cung sau xương sườn III", ["gãy cung sau xương sườn"]),
-        (
-            "Tràn dịch màng phổi phải. Xơ phổi trái",
-            ["tràn dịch màng phổi phải", "xơ phổi trái"],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("text", "phrases"), CASES["diagnoses"])
 def test_diagnoses(text, phrases):
     found = diagnoses([unicodedata.normalize("NFD", text)])
     assert all(any(key.startswith(phrase) for key in found) for phrase in phrases), found
