@@ -8,37 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from PIL import Image
 
-from cxrjax.records import Answer, QARecord, strip_answers, write_records
+from cxrjax.records import strip_answers, write_records
+from tests.training.small_data import make_record, write_experiment_file, write_noise
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SMALL_RUN = Path(__file__).with_name("small_run.py")
 
-_CONFIG = '''
-"""A test's experiment."""
-from cxrjax.training.config import default_config
-
-def get_config(variant=""):
-    config = default_config()
-    config.model.init = "random"
-    config.model.tokenizer = {tokenizer!r}
-    config.data.train = {train!r}
-    config.data.validation = {validation!r}
-    config.data.questions_per_image = 2
-    config.data.prefix_buckets = (64,)
-    config.data.answer_buckets = (64,)
-    config.trainable = (".*",)
-    config.optimizer.learning_rate = 1e-3
-    config.training.batch_images = 8
-    config.training.steps = 6
-    config.training.log_every = 1
-    config.training.log_examples = True
-    config.training.checkpoint_every = 2
-    config.decoding.max_answer_tokens = 16
-    config.missing_data_help = "None."
-    return config
-'''
+_KEYS = {
+    **{"model.init": "random", "model.tokenizer": str(_ROOT / "data/demo_base/tokenizer.model")},
+    **{"data.questions_per_image": 2, "data.prefix_buckets": (64,), "data.answer_buckets": (64,)},
+    **{"trainable": (".*",), "optimizer.learning_rate": 1e-3, "decoding.max_answer_tokens": 16},
+    **{"training.batch_images": 8, "training.steps": 6, "training.log_every": 1},
+    **{"training.log_examples": True, "training.checkpoint_every": 2},
+}
 
 
 def _records(folder, split, images):
@@ -48,29 +31,15 @@ def _records(folder, split, images):
     for index in range(images):
         name = f"{split}{index}"
         path = folder / "images" / f"{name}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (60, 80), np.uint8)).save(path)
+        write_noise(path, rng)
         if index == images - 1:
             path.write_bytes(path.read_bytes()[:500])  # its header still reads well
         for number, question in enumerate(
             ("Where is the Nodule/Mass?", "Where is the Nodule, " * 5)
         ):
-            x = 2.0 * index + number
-            box = [x, 10.0, x + 20.0, 50.0]
-            text = "The Nodule/Mass is located at <loc_{:.0f}_{:.0f}_{:.0f}_{:.0f}>.".format(*box)
-            records.append(
-                QARecord(
-                    dataset="custom",
-                    split=split,
-                    image_id=name,
-                    image_path=f"images/{name}.png",
-                    image_hw=(60, 80),
-                    question_id=f"{name}_{number}",
-                    question=question,
-                    question_type="Where",
-                    answers=[Answer(text=text, boxes_by_image={name: [box]})],
-                )
-            )
+            x = 2 * index + number
+            asked = {"box": (x, 10, x + 20, 50), "split": split, "question": question}
+            records.append(make_record(f"{name}_{number}", name, **asked))
     path = folder / "records" / f"{split}.jsonl"
     write_records(path, records)
     write_records(folder / "questions" / f"{split}.jsonl", map(strip_answers, records))
@@ -82,14 +51,12 @@ def write_experiment(folder):
 
     There are 13 images to train on, and 11 held out.
     """
-    (folder / "experiment.py").write_text(
-        _CONFIG.format(
-            tokenizer=str(_ROOT / "data/demo_base/tokenizer.model"),
-            train=_records(folder, "train", 13),
-            validation=_records(folder, "validation", 11),
-        )
-    )
+    data = {f"data.{split}": _records(folder, split, n) for split, n in _IMAGES.items()}
+    write_experiment_file(folder / "experiment.py", _KEYS | data)
     return folder
+
+
+_IMAGES = {"train": 13, "validation": 11}
 
 
 @pytest.fixture(scope="module")

@@ -1,15 +1,20 @@
-"""How a process finds out that it is one of several: flags, environment, launchers."""
+"""How a process finds the others: flags, environment, launchers, and the roll call."""
 
 import argparse
+import contextlib
+import csv
 import os
 import socket
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from cxrjax.distributed import hosts
+from cxrjax.distributed.hosts import roll_call
 from cxrjax.errors import UserError
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -30,31 +35,14 @@ def test_alone_nothing_is_asked_of_anybody():
     assert hosts.gather({"a": 1}) == [{"a": 1}] and hosts.from_first(2) == 2
 
 
-@pytest.mark.parametrize(
-    ("words", "environment", "message"),
-    [
-        ((), {"SLURM_STEP_NUM_TASKS": "4"}, "one of 4 processes; add --distributed=auto"),
-        ((), {"OMPI_COMM_WORLD_SIZE": "2"}, "one of 2 processes; add"),
-        ((), {"TPU_WORKER_HOSTNAMES": "a,b,c"}, "one of 3 processes; add"),
-        (("--num_processes=2",), {}, "coordinator is None, num_processes 2, process_id None"),
-        ((), {"JAX_COORDINATOR_ADDRESS": "h:1"}, "coordinator is h:1, num_processes None"),
-        ((), {"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES='two': expected a number"),
-        (
-            ("--coordinator=h:1", "--num_processes=2", "--process_id=2"),
-            {},
-            "process_id 2 of 2 processes: expected 0 to 1",
-        ),
-        (
-            ("--coordinator=h:99999", "--num_processes=2", "--process_id=1"),
-            {},
-            "'h:99999': expected HOST:PORT, the port from 1 to 65535",
-        ),
-        (("--distributed=auto",), {}, "neither Cloud TPU nor GKE, Slurm or MPI"),
-    ],
-)
-def test_half_told_is_refused(words, environment, message):
-    with pytest.raises(UserError, match=message):
-        hosts.initialize(_flags(*words), environment)
+_HALF_TOLD = Path(__file__).with_name("half_told.tsv").read_text().splitlines()
+
+
+@pytest.mark.parametrize("row", csv.DictReader(_HALF_TOLD, delimiter="\t"))
+def test_half_told_is_refused(row):
+    environment = dict(pair.split("=") for pair in row["environment"].split())
+    with pytest.raises(UserError, match=row["told"]):
+        hosts.initialize(_flags(*row["flags"].split()), environment)
 
 
 @pytest.mark.parametrize(
@@ -75,27 +63,7 @@ def test_a_task_alone_on_its_node_has_all_of_its_devices(tasks_per_node, devices
     assert found[0].startswith("tpu3:") and found[1:] == (16, 11, devices)
 
 
-def _finish(processes):
-    outputs = [process.communicate(timeout=200)[0] for process in processes]
-    assert all(process.returncode == 0 for process in processes), outputs
-    return outputs
-
-
-def _start(folder, environment):
-    return subprocess.Popen(
-        [sys.executable, str(_CHECKS), str(folder), *environment.pop("WORDS", ())],
-        env={
-            **os.environ,
-            "PYTHONPATH": str(_ROOT),
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
-            **environment,
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
+@pytest.mark.slow
 def test_two_processes_agree_on_what_each_has(tmp_path):
     (tmp_path / "shared").mkdir()
     local = [sys.executable, str(_ROOT / "launch/local.py"), "--processes=2"]
@@ -116,18 +84,116 @@ def test_two_processes_agree_on_what_each_has(tmp_path):
 def test_tasks_of_slurm_find_each_other_by_what_it_tells_them(tmp_path):
     (tmp_path / "shared").mkdir()
     job = str(int.from_bytes(os.urandom(2), "big"))  # JAX makes the coordinator's port of it
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(_ROOT),
+        "XLA_FLAGS": "--xla_force_host_platform_device_count=2",
+        "SLURM_JOB_ID": job,
+        "SLURM_STEP_NODELIST": socket.gethostname(),
+        "SLURM_NTASKS": "2",
+    }
+    command = [sys.executable, str(_CHECKS), str(tmp_path / "shared"), "--distributed=auto"]
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     tasks = [
-        _start(
-            tmp_path / "shared",
-            {
-                "SLURM_JOB_ID": job,
-                "SLURM_STEP_NODELIST": socket.gethostname(),
-                "SLURM_NTASKS": "2",
-                "SLURM_PROCID": str(task),
-                "SLURM_LOCALID": str(task),
-                "WORDS": ("--distributed=auto",),
-            },
+        subprocess.Popen(
+            command, env=environment | {"SLURM_PROCID": n, "SLURM_LOCALID": n}, **streams
         )
-        for task in range(2)
+        for n in "01"
     ]
-    assert all("has seen it all" in output for output in _finish(tasks))
+    for output in [task.communicate(timeout=200)[0] for task in tasks]:
+        assert "has seen it all" in output
+    assert [task.returncode for task in tasks] == [0, 0]
+
+
+@pytest.fixture
+def port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _call_all(port, calls, timeout=10.0):
+    """Errors of roll_call(process, count) for each of the calls, all at once."""
+    found = [None] * len(calls)
+
+    def one(place, process, count):
+        try:
+            roll_call(f"127.0.0.1:{port}", process, count, timeout)
+        except UserError as error:
+            found[place] = str(error)
+
+    threads = [
+        threading.Thread(target=one, args=(place, *call)) for place, call in enumerate(calls)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+    return found
+
+
+def test_all_come_in_any_order_and_the_port_is_free_again(port):
+    assert _call_all(port, [(3, 4), (1, 4), (0, 4), (2, 4)]) == [None] * 4
+    assert _call_all(port, [(0, 2), (1, 2)]) == [None] * 2
+    with socket.create_server(("127.0.0.1", port)):
+        pass
+
+
+def test_one_process_waits_for_nobody():
+    roll_call("localhost:1", 0, 1, 0.0)
+
+
+def test_the_missing_are_named_to_all_who_came(port):
+    start = time.monotonic()
+    errors = _call_all(port, [(0, 4), (2, 4)], timeout=1.0)
+    assert errors[0] == errors[1]
+    assert errors[0].startswith("processes 1, 3 of 4 did not start within 1 s")
+    assert time.monotonic() - start < 10
+    (error, other) = _call_all(port, [(0, 3), (1, 3)], timeout=1.0)
+    assert error == other and error.startswith("process 2 of 3 did not start")
+    assert "8 and 91 more of 100" in _call_all(port, [(0, 100)], timeout=0.1)[0]
+
+
+def test_without_process_0_its_address_is_told(port):
+    (error,) = _call_all(port, [(1, 2)], timeout=0.5)
+    assert error.startswith(f"process 0 of 2 did not answer at 127.0.0.1:{port} within 0.5 s")
+
+
+@pytest.mark.parametrize(
+    ("calls", "message"),
+    [
+        ([(0, 3), (1, 3), (1, 3)], "process 1 came twice"),
+        ([(0, 2), (1, 3)], "a process came as 1 of 3 to a run of 2"),
+        ([(0, 2), (5, 2)], "a process came as 5 of 2 to a run of 2"),
+    ],
+)
+def test_processes_that_do_not_belong_together_are_refused(port, calls, message):
+    errors = _call_all(port, calls, timeout=1.0)
+    assert message in errors[0]
+
+
+def test_strangers_on_the_port_are_passed_over(port):
+    def stranger():
+        for word in (b"GET / HTTP/1.1\r\n\r\n", b"[]\n", b""):
+            for _ in range(100):
+                with contextlib.suppress(OSError):
+                    with socket.create_connection(("127.0.0.1", port), 1.0) as call:
+                        call.sendall(word)
+                    break
+                time.sleep(0.02)
+
+    knocking = threading.Thread(target=stranger)
+    knocking.start()
+    late = threading.Timer(0.5, roll_call, (f"127.0.0.1:{port}", 1, 2, 10.0))
+    late.start()
+    assert _call_all(port, [(0, 2)]) == [None]
+    knocking.join()
+    late.join()
+
+
+def test_unusable_addresses_are_refused(port):
+    with pytest.raises(UserError, match="'localhost': expected HOST:PORT"):
+        roll_call("localhost", 0, 2, 1.0)
+    with socket.create_server(("", port)), pytest.raises(UserError, match="choose another"):
+        roll_call(f"localhost:{port}", 0, 2, 1.0)

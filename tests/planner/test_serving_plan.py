@@ -54,6 +54,7 @@ def test_it_is_planned_by_itself():
         plan.main([*flags, "--formula"])
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
     reason="libtpu, the TPU's compiler, is not installed (pip install cxrjax[plan])",

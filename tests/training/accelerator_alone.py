@@ -23,9 +23,6 @@ MODULES = (
     "cxrjax.training.box_loss",
     "cxrjax.training.loss",
     "cxrjax.training.step",
-    "cxrjax.training.step",
-    "cxrjax.training.step",
-    "cxrjax.decoding.beam",
     "cxrjax.decoding.beam",
     "cxrjax.decoding.generate",
     "cxrjax.decoding.grammar",
@@ -95,19 +92,10 @@ def main():
         return generate(model, batch.images, *asked, Strategy(max_answer_tokens=4)).tokens
 
     values = {name: total / count for name, (total, count) in metrics.sums().items()}
-    tokens = answer(state.trainable, frozen)
+    figures = {name: float(values[name]) for name in ("loss", "box_loss", "grad_norm")}
+    tokens = answer(state.trainable, frozen).tolist()
     loaded = sorted(ABSENT & set(sys.modules))
-    print(
-        json.dumps(
-            {
-                "loss": float(values["loss"]),
-                "box_loss": float(values["box_loss"]),
-                "grad_norm": float(values["grad_norm"]),
-                "tokens": tokens.tolist(),
-                "loaded": loaded,
-            }
-        )
-    )
+    print(json.dumps({**figures, "tokens": tokens, "loaded": loaded}))
 
 
 if __name__ == "__main__":

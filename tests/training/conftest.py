@@ -1,5 +1,8 @@
-"""Small models and batches that every test of training uses."""
+"""Small models, batches and runs that every test of training uses."""
 
+import functools
+import json
+import shutil
 import time
 
 import jax
@@ -9,30 +12,29 @@ import orbax.checkpoint as ocp
 import pytest
 from flax import nnx
 
+from cxrjax.distributed import meshes
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
-from cxrjax.models import VLM
+from cxrjax.models import VLM, partition
 from cxrjax.models.layers import Linear
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.training import loop, step
 from cxrjax.training.config import default_config
+from cxrjax.training.config_file import typed_config
+from cxrjax.training.store import CheckpointStore
 
-LOC_START, VOCAB, WIDTH = 4, 1024 + 16, 16
+LOC_START, VOCAB, WIDTH, END = 4, 1024 + 16, 16, 1
+BASE = {"kind": "random", "seed": 0, "sha256": "abc"}
 
 SMALL = VLMConfig(
     vision=VisionConfig(image_size=16, patch_size=8, width=WIDTH, depth=2, num_heads=2, mlp_dim=32),
     decoder=DecoderConfig(
-        vocab_size=VOCAB,
-        width=WIDTH,
-        depth=2,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=8,
-        mlp_dim=32,
+        vocab_size=VOCAB, width=WIDTH, depth=2, num_heads=2, num_kv_heads=1, head_dim=8, mlp_dim=32
     ),
     loc_token_start=LOC_START,
 )
 
 
-def _random_batch(seed=0, images=8, questions=3, prefix=4, answer=12, boxes=3) -> Batch:
+def random_batch(seed=0, images=8, questions=3, prefix=4, answer=12, boxes=3) -> Batch:
     """Answers of every length, with no box, one or several, and empty question slots."""
     rng = np.random.default_rng(seed)
     shape = (images, questions)
@@ -60,7 +62,20 @@ def _random_batch(seed=0, images=8, questions=3, prefix=4, answer=12, boxes=3) -
     )
 
 
-class HiddenModel(nnx.Module):
+class _Readable(nnx.Module):
+    """How a model that has `output_table()` reads hidden states."""
+
+    def logits(self, hidden):
+        return hidden @ self.output_table().T.astype(hidden.dtype)
+
+    def loc_logits(self, hidden):
+        return self.logits(hidden)[..., LOC_START : LOC_START + 1024]
+
+    def token_logits(self, hidden, tokens):
+        return self.logits(hidden)[..., list(tokens)]
+
+
+class HiddenModel(_Readable):
     """Hidden states and output table are free parameters: gradients can be written by hand."""
 
     def __init__(self, batch: Batch, seed: int = 0, dtype=np.float32):
@@ -72,34 +87,19 @@ class HiddenModel(nnx.Module):
     def __call__(self, *_, **__):
         return self.hidden[...]
 
-    def logits(self, hidden):
-        return hidden @ self.table[...].T
-
-    def loc_logits(self, hidden):
-        return hidden @ self.table[LOC_START : LOC_START + 1024].T
-
-    def token_logits(self, hidden, tokens):
-        return self.logits(hidden)[..., list(tokens)]
+    def output_table(self):
+        return self.table[...]
 
 
-class Embedder(nnx.Module):
-    def __init__(self, rngs):
-        self.table = nnx.Param(0.3 * jax.random.normal(rngs.params(), (VOCAB, WIDTH)))
-
-
-class Decoder(nnx.Module):
-    def __init__(self, rngs):
-        self.embedder = Embedder(rngs)
-
-
-class TinyModel(nnx.Module):
+class TinyModel(_Readable):
     """Called as the VLM is and compiled in a blink: sees the image's mean and the last token."""
 
     def __init__(self, seed=0):
         rngs = nnx.Rngs(seed)
         self.config = SMALL
         self.projector = Linear(3, WIDTH, rngs=rngs, use_bias=True)
-        self.decoder = Decoder(rngs)
+        table = nnx.Param(0.3 * jax.random.normal(rngs.params(), (VOCAB, WIDTH)))
+        self.decoder = nnx.Dict(embedder=nnx.Dict(table=table))
 
     def __call__(
         self,
@@ -122,25 +122,22 @@ class TinyModel(nnx.Module):
             x = x * keep
         return x
 
-    def logits(self, hidden):
-        return hidden @ self.decoder.embedder.table[...].T.astype(hidden.dtype)
-
-    def loc_logits(self, hidden):
-        return self.logits(hidden)[..., LOC_START : LOC_START + 1024]
-
-    def token_logits(self, hidden, tokens):
-        return self.logits(hidden)[..., list(tokens)]
+    def output_table(self):
+        return self.decoder.embedder.table[...]
 
 
 class BatchStream:
     """Batch n is a function of n, as the loader's is.
 
-    `poison` puts NaN into one of them, or several; `without` passes one over.
+    `poison` puts NaN into one of them, or several; `without` passes one over; `before` has
+    functions that are called before a batch of a number is made.
     """
 
-    def __init__(self, stop_before=None, poison=(), pause=0.0, without=None):
+    def __init__(self, stop_before=None, poison=(), pause=0.0, without=None, before=()):
         self.step = 0
-        self.stop_before = stop_before
+        self.before = dict(before)
+        if stop_before is not None:
+            self.before[stop_before] = _interrupt
         self.poison = poison if isinstance(poison, tuple) else (poison,)
         self.pause = pause
         self.without = without
@@ -151,15 +148,13 @@ class BatchStream:
     def __next__(self):
         time.sleep(self.pause)
         self.step += 1
-        if self.step == self.stop_before:
-            raise KeyboardInterrupt
+        self.before.get(self.step, lambda: None)()
         late = self.without is not None and self.step >= self.without
-        batch = _random_batch(seed=self.step + late)
+        batch = random_batch(seed=self.step + late)
         images = batch.images.astype(np.float32)
         if self.step in self.poison:
             images[3] = np.nan
-        ids = [[None if i < 0 else f"q{i}" for i in row] for row in batch.question_index]
-        return LoadedBatch(batch.replace(images=images), ids, [])
+        return LoadedBatch(batch.replace(images=images), question_ids(batch), [])
 
     def get_state(self):
         return {"step": self.step}
@@ -168,53 +163,165 @@ class BatchStream:
         self.step = state["step"]
 
 
+def _interrupt():
+    raise KeyboardInterrupt
+
+
+def question_ids(batch):
+    """Names of a batch's questions, None where there is none."""
+    return [[None if i < 0 else f"q{i}" for i in row] for row in np.asarray(batch.question_index)]
+
+
+def read_metrics(workdir, timed=True):
+    """The lines of a run's metrics.jsonl; what no two runs share may be left out."""
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if timed or not k.endswith(_CLOCK)} for line in lines]
+
+
+_CLOCK = ("_per_second", "_seconds", "_gb", "seconds_left", "mfu")
+
+
+def read_arrays(workdir, number, item="parameters"):
+    """Arrays of a checkpoint by name."""
+    with ocp.StandardCheckpointer() as checkpointer:
+        path = workdir.absolute() / "checkpoints" / str(number) / item
+        return {k: np.asarray(v) for k, v in checkpointer.restore(path).items()}
+
+
+def assert_same_arrays(ours, theirs, number=6, item="parameters", their_number=None):
+    """Two runs' checkpoints are the same bit for bit."""
+    ours = read_arrays(ours, number, item)
+    theirs = read_arrays(theirs, their_number or number, item)
+    assert ours.keys() == theirs.keys()
+    for name in theirs:
+        np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+
+
+def assert_close(ours, theirs, **tolerances):
+    """Two trees of arrays, leaf by leaf."""
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+        np.testing.assert_allclose(a, b, **tolerances)
+
+
+def open_store(workdir, best="vqa/f1"):
+    """A run's checkpoints, to read."""
+    return CheckpointStore(workdir, best, writing=False)
+
+
+def trainer(folder, config):
+    """`train(batches=BatchStream(), workdir="run", ...)` of a model that compiles in a blink.
+
+    It takes six steps, with a checkpoint at every second one, and returns the lines told.
+    `train.config` may be changed.
+    """
+    config.mesh.data = 8
+    config.training.log_every = 1
+    config.training.checkpoint_every = 2
+    config.optimizer.learning_rate = 0.01
+
+    def train(
+        batches=None,
+        workdir="run",
+        *,
+        steps=6,
+        base=BASE,
+        seed=0,
+        model=None,
+        data_files=(),
+        function=loop.train,
+        **options,
+    ):
+        lines = []
+        function(
+            typed_config(config),
+            folder / workdir,
+            loop.Start(model or TinyModel(seed), base),
+            loop.TrainingData(batches or BatchStream(), steps, data_files),
+            **{"log_line": lines.append, **options},
+        )
+        return lines
+
+    train.config = config
+    return train
+
+
 @pytest.fixture
-def saved_arrays():
-    """`saved_arrays(workdir, step, item="parameters")`: arrays of a checkpoint by name."""
-
-    def read(workdir, step, item="parameters"):
-        with ocp.StandardCheckpointer() as checkpointer:
-            path = workdir.absolute() / "checkpoints" / str(step) / item
-            return {k: np.asarray(v) for k, v in checkpointer.restore(path).items()}
-
-    return read
+def run(run_config, tmp_path):
+    """See `trainer`."""
+    return trainer(tmp_path, run_config)
 
 
-@pytest.fixture
-def batch_stream():
-    """`batch_stream(stop_before=None, poison=None)`: endless LoadedBatches."""
-    return BatchStream
+@pytest.fixture(scope="session")
+def _ended(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ended")
+    trainer(folder, settings())()
+    return folder / "run"
 
 
 @pytest.fixture
-def tiny_model():
-    """`tiny_model(seed=0)`."""
-    return TinyModel
+def ended(_ended, tmp_path):
+    """The workdir of a `run()` that has come to its end."""
+    return shutil.copytree(_ended, tmp_path / "run")
 
 
-@pytest.fixture
-def random_batch():
-    """`random_batch(seed=0, images=8, ...) -> Batch` of NumPy arrays."""
-    return _random_batch
+@pytest.fixture(scope="session")
+def small_vlm(drawn):
+    """`small_vlm(**options) -> VLM` of some thousand parameters, always the same ones."""
 
+    @functools.cache
+    def made(**options):
+        return nnx.split(drawn(lambda: VLM(SMALL, rngs=nnx.Rngs(0), **options)))
 
-@pytest.fixture
-def hidden_model():
-    """`hidden_model(batch, seed=0, dtype=np.float32)`."""
-    return HiddenModel
+    def copied(**options):
+        graph, state = made(**options)
+        return nnx.merge(graph, jax.tree.map(jnp.array, state))  # steps may be given its arrays
 
-
-@pytest.fixture
-def small_vlm():
-    """`small_vlm(seed=0, **options) -> VLM` of some thousand parameters."""
-    return lambda seed=0, **options: VLM(SMALL, rngs=nnx.Rngs(seed), **options)
+    return copied
 
 
 @pytest.fixture
 def run_config():
+    """See `settings`."""
+    return settings()
+
+
+def settings():
     """A valid configuration for a few steps."""
     config = default_config()
     config.training.batch_images = 8
     config.training.steps = 10
     config.trainable = (".*",)
     return config
+
+
+def take_steps(config, model, mesh, batches, steps=10):
+    """[(state, metrics) after each batch], on the host, and the last state and frozen part."""
+    graphdef, trainable, frozen = partition(model, config.trainable)
+    frozen = meshes.put_tree(step.cast_params(frozen, config.model.frozen_dtype), mesh)
+    trainable = jax.tree.map(jnp.array, trainable)  # the step is given its arrays
+    state = step.init_state(trainable, step.make_optimizer(config.optimizer, steps))
+    state = meshes.put_tree(state, mesh)
+    function = step.make_parallel_step(graphdef, config, steps, mesh, state, frozen)
+    taken = []
+    for batch in batches:
+        placed = meshes.put_batch(batch, mesh)
+        with jax.transfer_guard("disallow"):
+            state, metrics = function(state, frozen, placed)
+        taken.append((jax.device_get(state), jax.device_get(metrics)))
+    return taken, (state, frozen)
+
+
+class Letters:
+    """A tokenizer of location tokens and 16 letters; what ends an answer is id 1."""
+
+    stop_ids = (END,)
+    eos_id = END
+
+    def decode(self, ids):
+        return "".join(
+            f"<loc{i - LOC_START:04d}>" if LOC_START <= i < LOC_START + 1024 else chr(97 + i % 16)
+            for i in ids
+        )
+
+    def encode(self, text):
+        return [2 + (ord(letter) - 97) % 2 for letter in text]

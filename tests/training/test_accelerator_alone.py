@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
 
@@ -14,6 +16,7 @@ SCRIPT = Path(__file__).parent / "accelerator_alone.py"
 ROOT = SCRIPT.parents[2]
 
 
+@pytest.mark.slow
 def test_a_step_and_an_answer_without_most_packages():
     run = subprocess.run(
         [sys.executable, str(SCRIPT)],

@@ -16,13 +16,13 @@ from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
 from cxrjax.training.base_model import base_sha256, save_base
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.step import make_optimizer
 from cxrjax.training.store import CheckpointStore, flat_arrays
+from tests.training.conftest import SMALL
 
 
 @pytest.fixture
-def config(run_config, small_vlm, monkeypatch):
-    monkeypatch.setitem(PRESETS, "small", small_vlm().config)
+def config(run_config, monkeypatch):
+    monkeypatch.setitem(PRESETS, "small", SMALL)
     run_config.model.preset = "small"
     run_config.model.init = "random"
     run_config.data.prompt = "detect"
@@ -30,20 +30,32 @@ def config(run_config, small_vlm, monkeypatch):
     return run_config
 
 
-@pytest.fixture
-def tokenizer_file(tmp_path):
-    path = tmp_path / "some.model"
-    path.write_bytes(b"pieces")
-    return path
+_made = []
 
 
 @pytest.fixture
-def base(config, tokenizer_file, tmp_path):
+def save(config, tmp_path):
+    """`save(name, model, **options)`: the base directory of a model."""
+    tokenizer = tmp_path / "some.model"
+    tokenizer.write_bytes(b"pieces")
+
+    def write(name, model, **options):
+        save_base(tmp_path / name, model, typed_config(config), tokenizer, **options)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.fixture
+def base(config, save):
     """A base directory, and the model in it."""
-    model, _ = checkpoint.build_model(typed_config(config))
-    directory = tmp_path / "base"
-    save_base(directory, model, typed_config(config), tokenizer_file, notes={"seeds": [1]})
-    return directory, model
+    if not _made:
+        _made.append(_build(config)[0])
+    return save("base", _made[0], notes={"seeds": [1]}), _made[0]
+
+
+def _build(config, mesh=None):
+    return checkpoint.build_model(typed_config(config), mesh)
 
 
 def _arrays(model):
@@ -66,9 +78,10 @@ def _save_run(workdir, config, model, reference, scores):
     (workdir / "tokenizer.model").write_bytes(b"pieces")
     _, trainable, _ = partition(model, config.trainable)
     store = CheckpointStore(workdir, "vqa/f1")
+    optimizer = step.make_optimizer(typed_config(config).optimizer, 10)
     for number, score in enumerate(scores, start=1):
         trained = jax.tree.map(lambda x, n=number: jnp.full_like(x, n), trainable)
-        state = step.init_state(trained, make_optimizer(typed_config(config).optimizer, 10))
+        state = step.init_state(trained, optimizer)
         store.save(number, state, {"step": number}, reference, {"vqa/f1": score})
     store.close()
 
@@ -87,82 +100,68 @@ def test_base_round_trip(base):
     assert described["parameters"] == sum(x.size for x in ours.values())
 
 
-def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(
-    base, config, tmp_path, monkeypatch
-):
+@pytest.fixture
+def mesh(config, monkeypatch):
+    """Eight devices, every axis of which cuts something."""
     monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)
     config.mesh.update(data=2, fsdp=2, tensor=2)
-    mesh = meshes.make_mesh(typed_config(config).mesh)
+    return meshes.make_mesh(typed_config(config).mesh)
+
+
+def _assert_spread(model, whole, mesh):
+    """Every device has its own part of the arrays of a whole model."""
+    there = flat_arrays(nnx.state(model))
+    wanted = flat_arrays(meshes.tree_shardings(mesh, nnx.state(whole)))
+    for name, array in _arrays(whole).items():
+        assert there[name].sharding.is_equivalent_to(wanted[name], array.ndim), name
+        np.testing.assert_array_equal(np.asarray(there[name]), array, err_msg=name)
+    for name in ("decoder.embedder.table", "decoder.layers.attn.q_proj.kernel"):
+        assert there[name].addressable_shards[0].data.size * 4 == there[name].size
+
+
+def test_every_device_reads_its_own_part_of_a_base_and_of_a_run(base, config, mesh, tmp_path):
     directory, model = base
-    run, reference = checkpoint.build_model(typed_config(_with_lora(config, directory)), mesh)
+    run, reference = _build(_with_lora(config, directory), mesh)
     _save_run(tmp_path / "run", config, run, reference, [0.5])
     for found in (directory, tmp_path / "run"):
-        loaded = checkpoint.load_model(found, mesh=mesh).model
-        there = flat_arrays(nnx.state(loaded))
-        wanted = flat_arrays(meshes.tree_shardings(mesh, nnx.state(model)))
-        for name, array in _arrays(model).items():
-            assert there[name].sharding.is_equivalent_to(wanted[name], array.ndim), name
-            np.testing.assert_array_equal(np.asarray(there[name]), array, err_msg=name)
-        parts = {name: leaf.addressable_shards[0].data.size for name, leaf in there.items()}
-        assert parts["decoder.embedder.table"] * 4 == there["decoder.embedder.table"].size
-        assert (
-            parts["decoder.layers.attn.q_proj.kernel"] * 4
-            == there["decoder.layers.attn.q_proj.kernel"].size
-        )
+        _assert_spread(checkpoint.load_model(found, mesh=mesh).model, model, mesh)
 
 
-def test_every_device_draws_its_own_part_of_random_parameters(config, monkeypatch):
-    monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)
-    alone, alone_reference = checkpoint.build_model(typed_config(config))
-    config.mesh.update(data=2, fsdp=2, tensor=2)
-    mesh = meshes.make_mesh(typed_config(config).mesh)
-    model, reference = checkpoint.build_model(typed_config(config), mesh)
+def test_every_device_draws_its_own_part_of_random_parameters(config, mesh):
+    alone, alone_reference = _build(config)
+    model, reference = _build(config, mesh)
     assert reference == alone_reference
-    there, wanted = (flat_arrays(nnx.state(x)) for x in (model, alone))
-    for name, sharding_of_it in flat_arrays(meshes.tree_shardings(mesh, nnx.state(model))).items():
-        assert there[name].sharding.is_equivalent_to(sharding_of_it, there[name].ndim), name
-        np.testing.assert_array_equal(np.asarray(there[name]), np.asarray(wanted[name]))
-    table = there["decoder.embedder.table"]
-    assert table.addressable_shards[0].data.size * 4 == table.size
+    _assert_spread(model, alone, mesh)
 
 
-def test_base_in_bfloat16_takes_half_the_room_and_is_read_as_configured(
-    base, config, tokenizer_file, tmp_path
-):
+def test_base_in_bfloat16_takes_half_the_room_and_is_read_as_configured(base, save):
     _, model = base
-    save_base(tmp_path / "half", model, typed_config(config), tokenizer_file, dtype="bfloat16")
-    loaded = _arrays(checkpoint.load_model(tmp_path / "half").model)
-    rounded = _arrays(
-        nnx.merge(nnx.graphdef(model), step.cast_params(nnx.state(model), "bfloat16"))
-    )
+    loaded = _arrays(checkpoint.load_model(save("half", model, dtype="bfloat16")).model)
+    rounded = flat_arrays(step.cast_params(nnx.state(model), "bfloat16"))
     for name in loaded:
         assert loaded[name].dtype == np.float32
-        np.testing.assert_array_equal(loaded[name], rounded[name].astype(np.float32))
+        np.testing.assert_array_equal(loaded[name], np.asarray(rounded[name], np.float32))
 
 
-def test_a_new_decoder_on_the_tower_of_another_model(base, config):
+def test_a_new_decoder_on_the_tower_of_another_model(base, config, monkeypatch):
     directory, model = base
     config.training.seed += 1
     config.model.tower_from = str(directory)
-    ours, theirs = _arrays(checkpoint.build_model(typed_config(config))[0]), _arrays(model)
-    for name in ours:
-        same = np.array_equal(ours[name], theirs[name])
-        assert same or not name.startswith("vision.")
-    table = "decoder.embedder.table"
-    assert not np.array_equal(ours[table], theirs[table])
-    wider = dataclasses.replace(model.config.vision, width=32)
-    other = dataclasses.replace(model.config, vision=wider)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PRESETS, "small", other)
-        theirs = checkpoint.LoadedModel(model, typed_config(config), "")
-        patch.setattr(checkpoint, "load_model", lambda _, mesh: theirs)
-        with pytest.raises(UserError, match=r"tower_from=.*the configured preset's is"):
-            checkpoint.build_model(typed_config(config))
+    ours, theirs = _arrays(_build(config)[0]), _arrays(model)
+    same = {name for name in ours if np.array_equal(ours[name], theirs[name])}
+    assert {name for name in ours if name.startswith("vision.")} <= same
+    assert "decoder.embedder.table" not in same
+    wider = dataclasses.replace(SMALL.vision, width=32)
+    monkeypatch.setitem(PRESETS, "small", dataclasses.replace(SMALL, vision=wider))
+    theirs = checkpoint.LoadedModel(model, typed_config(config), "")
+    monkeypatch.setattr(checkpoint, "load_model", lambda _, mesh: theirs)
+    with pytest.raises(UserError, match=r"tower_from=.*the configured preset's is"):
+        _build(config)
 
 
 def test_a_run_starts_from_its_base_with_adapters_that_change_nothing(base, config):
     directory, base_model = base
-    model, reference = checkpoint.build_model(typed_config(_with_lora(config, directory)))
+    model, reference = _build(_with_lora(config, directory))
     assert reference["kind"] == "checkpoint"
     assert reference["sha256"] == base_sha256(directory)
     ours, theirs = _arrays(model), _arrays(base_model)
@@ -174,7 +173,7 @@ def test_a_run_starts_from_its_base_with_adapters_that_change_nothing(base, conf
 
 def test_workdir_gives_the_best_checkpoint_on_its_base(base, config, tmp_path):
     directory, base_model = base
-    model, reference = checkpoint.build_model(typed_config(_with_lora(config, directory)))
+    model, reference = _build(_with_lora(config, directory))
     _save_run(tmp_path / "run", config, model, reference, scores=(0.2, 0.6, None, 0.4))
     loaded = checkpoint.load_model(tmp_path / "run")
     found, frozen = _arrays(loaded.model), _arrays(base_model)
@@ -190,7 +189,7 @@ def test_workdir_gives_the_best_checkpoint_on_its_base(base, config, tmp_path):
 
 def test_workdir_of_a_run_from_random_parameters(config, tmp_path):
     config.trainable = ("decoder/embedder/table",)
-    model, reference = checkpoint.build_model(typed_config(config))
+    model, reference = _build(config)
     _save_run(tmp_path / "run", config, model, reference, scores=(None,))
     found = _arrays(checkpoint.load_model(tmp_path / "run").model)
     assert (found["decoder.embedder.table"] == 1).all()
@@ -199,7 +198,7 @@ def test_workdir_of_a_run_from_random_parameters(config, tmp_path):
 
 def test_a_changed_base_is_refused(base, config, tmp_path):
     directory, _ = base
-    model, reference = checkpoint.build_model(typed_config(_with_lora(config, directory)))
+    model, reference = _build(_with_lora(config, directory))
     _save_run(tmp_path / "run", config, model, reference, scores=(0.2,))
     described = json.loads((directory / "model.json").read_text())
     (directory / "model.json").write_text(json.dumps({**described, "prompt": "vqa"}))
@@ -207,15 +206,13 @@ def test_a_changed_base_is_refused(base, config, tmp_path):
         checkpoint.load_model(tmp_path / "run")
 
 
-def test_a_base_goes_on_with_larger_images(base, config):
+def test_a_base_goes_on_with_larger_images(base, config, monkeypatch):
     directory, model = base
     config = _with_lora(config, directory)
-    small = model.config
-    vision = dataclasses.replace(small.vision, image_size=2 * small.vision.image_size)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(PRESETS, "larger", dataclasses.replace(small, vision=vision))
-        config.model.preset = "larger"
-        found = checkpoint.build_model(typed_config(config))[0]
+    vision = dataclasses.replace(SMALL.vision, image_size=2 * SMALL.vision.image_size)
+    monkeypatch.setitem(PRESETS, "larger", dataclasses.replace(SMALL, vision=vision))
+    config.model.preset = "larger"
+    found = _build(config)[0]
     assert found.config.vision == vision
     ours, theirs = _arrays(found), _arrays(model)
     name = "vision.position_embed"
@@ -227,31 +224,27 @@ def test_a_base_goes_on_with_larger_images(base, config):
     np.testing.assert_allclose(ours[name], wanted.reshape(4 * side**2, -1), atol=1e-6)
 
 
-def test_a_base_says_how_its_boxes_are_read(base, config, tokenizer_file, tmp_path):
-    _, model = base
+def test_a_base_says_how_its_boxes_are_read(base, config, save):
     config.decoding.boxes = "median"
-    save_base(tmp_path / "median", model, typed_config(config), tokenizer_file)
-    assert checkpoint.load_model(tmp_path / "median").config.decoding.boxes == "median"
+    median = save("median", base[1])
+    assert checkpoint.load_model(median).config.decoding.boxes == "median"
     # Bases of before the key were read greedily.
-    described = json.loads((tmp_path / "median/model.json").read_text())
+    described = json.loads((median / "model.json").read_text())
     del described["boxes"]
-    (tmp_path / "median/model.json").write_text(json.dumps(described))
-    assert checkpoint.load_model(tmp_path / "median").config.decoding.boxes == "greedy"
+    (median / "model.json").write_text(json.dumps(described))
+    assert checkpoint.load_model(median).config.decoding.boxes == "greedy"
 
 
 def test_a_base_of_another_preset_is_refused(base, config):
     config = _with_lora(config, base[0])
     config.model.preset = "tiny"
     with pytest.raises(UserError, match=r"is of preset 'small', model\.preset is 'tiny'"):
-        checkpoint.build_model(typed_config(config))
+        _build(config)
 
 
-def test_parameters_of_other_shapes_are_refused(base, config, small_vlm, monkeypatch):
-    wider = small_vlm().config
-    changed = wider.__class__(
-        wider.vision, wider.decoder.__class__(**{**vars(wider.decoder), "mlp_dim": 48}), 4
-    )
-    monkeypatch.setitem(PRESETS, "small", changed)
+def test_parameters_of_other_shapes_are_refused(base, config, monkeypatch):
+    wider = dataclasses.replace(SMALL.decoder, mlp_dim=48)
+    monkeypatch.setitem(PRESETS, "small", dataclasses.replace(SMALL, decoder=wider))
     with pytest.raises(UserError, match=r"down_proj\.kernel is \(2, 32, 16\) there and"):
         checkpoint.load_model(base[0])
 
@@ -268,18 +261,18 @@ def test_absent_weights_are_told_in_a_line_with_the_config_s_hint(config, change
     config.missing_data_help = "Put the weights there, or use :demo"
     config.model.update(change)
     with pytest.raises(UserError) as caught:
-        checkpoint.build_model(typed_config(config))
+        _build(config)
     assert said in str(caught.value)
     assert "preset" in change or str(caught.value).endswith("or use :demo")
 
 
-def test_a_base_is_not_overwritten_and_holds_no_adapters(base, config, tokenizer_file, tmp_path):
+def test_a_base_is_not_overwritten_and_holds_no_adapters(base, config, save, tmp_path):
     directory, model = base
     with pytest.raises(UserError, match="already"):
-        save_base(directory, model, typed_config(config), tokenizer_file)
-    adapted, _ = checkpoint.build_model(typed_config(_with_lora(config, directory)))
+        save("base", model)
+    adapted, _ = _build(_with_lora(config, directory))
     with pytest.raises(UserError, match="absent in the configured model"):
-        save_base(tmp_path / "new", adapted, typed_config(config), tokenizer_file)
+        save("new", adapted)
     assert not (tmp_path / "new").exists()
 
 

@@ -1,17 +1,26 @@
-"""Unknown keys, wrong types and contradictions are told in one line that helps."""
+"""Keys, also of a mixture: written, overridden, read back, and refused in one line that helps."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from cxrjax.errors import UserError
-from cxrjax.training.config import ExperimentConfig, default_config, flatten
+from cxrjax.records import write_records
+from cxrjax.training.checkpoint import check_same_run
+from cxrjax.training.config import ExperimentConfig, add_source, default_config, flatten
 from cxrjax.training.config_file import load_config, other_names, typed_config, validate
+from cxrjax.training.data import example_config, open_training
+from cxrjax.training.workdir import write_json
+from tests.training.conftest import settings
+from tests.training.small_data import make_record
 
 _ROOT = Path(__file__).parents[2]
+_MIXTURE = f"{_ROOT / 'configs/mixture.py'}:tiny"
 _FILE = '''
 """A test's experiment."""
 from cxrjax.training.config import default_config
@@ -39,17 +48,6 @@ def spec(tmp_path):
     return str(path)
 
 
-def _valid():
-    config = default_config()
-    config.training.batch_images = 4
-    config.training.steps = 10
-    return config
-
-
-def test_defaults_are_valid_once_batch_and_length_are_given():
-    validate(typed_config(_valid()))
-
-
 def test_variant_and_overrides(spec):
     config = load_config(
         f"{spec}:fast",
@@ -71,69 +69,33 @@ def test_variant_and_overrides(spec):
     assert config.decoding.grammar == "none"
 
 
-@pytest.mark.parametrize(
-    ("variant", "override", "said"),
-    [
-        ("", "--config.optimiser.learning_rate=1", "did you mean 'optimizer.learning_rate'"),
-        ("", "--config.optimizer.warmup_step=1", "did you mean 'optimizer.warmup_steps'"),
-        (":wrong_key", "", "did you mean 'optimizer.learning_rate'"),
-        ("", "--config.optimizer.lr=1", "did you mean 'optimizer.learning_rate'"),
-        ("", "--config.training.best_metric=coordinates/all/swapped_x", "lower is better"),
-        ("", "--config.batch_size=1", "did you mean 'training.batch_images'"),
-        (":wrong_type", "", "warmup_steps"),
-        (":nonsense", "", "no variant 'nonsense'"),
-        ("", "--config.optimizer.warmup_steps=2.5", "2.5"),
-        ("", "--config.optimizer.schedule=linear", "cosine, constant"),
-        ("", "--config.data.answer_buckets=('a',)", "a tuple of int"),
-        ("", "--config.training.log_every=0", "above 0"),
-        ("", "--config.optimizer.weight_decay=-1", "0 or more"),
-        ("", "--config.training.epochs=2", "epochs=2.0: set one, and the other to None"),
-        ("", "--config.training.batch_questions=2", "batch_questions=2: set one"),
-        ("", "--config.training.accumulation_steps=3", "does not divide"),
-        ("", "--config.training.profile_steps=(15,10)", "the first and the last step"),
-        ("", "--config.training.profile_steps=(5,)", "the first and the last step"),
-        ("", "--config.training.peak_flops=0", "above 0"),
-        ("", "--learning_rate=1", "--config.key=value"),
-        ("", f"--config.lora.targets={'(1,' * 300}", "too many brackets"),
-    ],
-)
-def test_mistakes_are_one_line_errors(spec, variant, override, said):
+def _rows():
+    lines = Path(__file__).with_name("wrong_keys.txt").read_text().splitlines()
+    rows = [line.split(" => ") for line in lines if line and line[0] != "#"]
+    # ast.literal_eval knows a limit of brackets.
+    return [*rows, [f"FILE lora.targets={'(1,' * 300}", "too many brackets"]]
+
+
+@pytest.mark.parametrize(("words", "said"), _rows())
+def test_mistakes_are_one_line_errors(spec, words, said):
+    file, *changes = words.replace("FILE", spec).replace("MIXTURE", _MIXTURE).split()
     with pytest.raises(UserError) as caught:
-        load_config(spec + variant, [override] if override else [])
-    assert said in str(caught.value)
+        load_config(file, [word if word[0] == "-" else f"--config.{word}" for word in changes])
+    assert re.search(".*".join(map(re.escape, said.split(" ... "))), str(caught.value))
     assert "\n" not in str(caught.value)
 
 
-def test_missing_file():
-    with pytest.raises(UserError, match="no file nowhere"):
-        load_config("nowhere.py:demo")
-
-
-def test_random_initialisation_excludes_a_base():
-    config = _valid()
-    config.model.init = "random"
-    config.model.init_from = "some/base"
-    with pytest.raises(UserError, match="exclude each other"):
-        validate(typed_config(config))
-
-
-def test_a_base_brings_its_own_tower():
-    config = _valid()
-    config.model.init_from = "some/base"
-    config.model.tower_from = "another"
-    with pytest.raises(UserError, match="a base brings its own tower"):
-        validate(typed_config(config))
-
-
-def test_adapters_without_effect_are_refused():
-    config = _valid()
-    config.lora.rank = 8
-    with pytest.raises(UserError, match=r"lora\.alpha=0.*would change nothing"):
-        validate(typed_config(config))
-    config.lora.alpha_pattern = ("q_proj=16",)
-    validate(typed_config(config))
-    config.lora.alpha, config.lora.alpha_pattern = 16.0, ()
-    validate(typed_config(config))
+@pytest.mark.parametrize(
+    "changes",
+    [
+        (),
+        ("lora.rank=8", "lora.alpha_pattern=('q_proj=16',)"),
+        ("lora.rank=8", "lora.alpha=16"),
+        ("model.share=image", "data.packed_buckets=(64,)"),
+    ],
+)
+def test_what_goes_together_is_taken(spec, changes):
+    validate(load_config(spec, [f"--config.{change}" for change in changes]))
 
 
 def test_batch_in_questions_and_length_in_epochs():
@@ -144,13 +106,10 @@ def test_batch_in_questions_and_length_in_epochs():
     validate(typed_config(config))
     assert typed_config(config).batch_images == 4
     assert typed_config(config).total_steps(images_per_epoch=100) == 50
-    config.training.batch_questions = 33
-    with pytest.raises(UserError, match="multiple"):
-        validate(typed_config(config))
 
 
 def test_json_round_trip_keeps_tuples_and_nulls():
-    config = _valid()
+    config = settings()
     config.data.answer_buckets = (8, 16)
     config.model.init_from = "some/base"
     text = json.dumps(typed_config(config).to_json())
@@ -163,16 +122,6 @@ def test_json_round_trip_keeps_tuples_and_nulls():
 def test_json_from_when_remat_was_a_switch():
     for switch, name in ((True, "full"), (False, "none")):
         assert typed_config({"model": {"remat": switch}}, "x").model.remat == name
-
-
-def test_kernels_do_not_take_packed_questions():
-    config = default_config()
-    config.training.batch_images, config.training.steps = 1, 1
-    config.model.share, config.data.packed_buckets = "image", (64,)
-    validate(typed_config(config))
-    config.model.attention = "splash"
-    with pytest.raises(UserError, match="packed_buckets"):
-        validate(typed_config(config))
 
 
 def test_json_of_another_version_is_refused():
@@ -189,8 +138,6 @@ def test_an_override_can_empty_a_key(spec):
     config = load_config(spec, [*overrides, "--config.data.validation=None"])
     assert config.training.steps is None and config.training.epochs == 2.0
     assert config.data.validation is None
-    with pytest.raises(UserError, match=r"lora\.rank"):
-        load_config(spec, ["--config.lora.rank=None"])
 
 
 def test_what_other_trainers_call_keys_leads_to_keys_that_exist():
@@ -231,3 +178,141 @@ def test_a_path_longer_than_any_file_s_is_none_that_ships(spec):
     assert load_config(spec, [f"--config.model.init_from={name}"]).model.init_from == name
     with pytest.raises(UserError, match="no file x"):
         load_config("x" * 5_000)
+
+
+_CONFIG = str(Path(__file__).parents[2] / "configs" / "mixture.py")
+
+
+def _mixed(**keys):
+    config = default_config()
+    config.training.batch_images = 4
+    config.training.steps = 10
+    add_source(config, "a", "a.jsonl", prompt="detect", questions_per_image=3)
+    add_source(config, "b", "b.jsonl", **keys)
+    return config
+
+
+def test_a_source_says_what_it_has_of_its_own_and_takes_the_rest_from_data():
+    config = _mixed(record_codec="gemex")
+    validate(typed_config(config))
+    config.data.answer_buckets = (99,)
+    a, b = (example_config(typed_config(config).of_source(name)) for name in "ab")
+    assert (a.prompt, a.record_codec) == ("detect", "vindr_px")
+    assert (b.prompt, b.record_codec) == ("vqa", "gemex")
+    assert a.answer_buckets == b.answer_buckets == (99,)
+    assert typed_config(config).of_source("a").data.questions_per_image == 3
+    assert config.data.prompt == "vqa" and config.data.train is None
+    assert typed_config(config).train_files == ["a.jsonl", "b.jsonl"]
+
+
+def test_it_is_read_back_from_json_as_it_was():
+    config = load_config(f"{_CONFIG}:tiny")
+    again = typed_config(config.to_json(), "config.json")
+    validate(again)
+    assert again.to_json() == config.to_json()
+    assert not typed_config(typed_config(default_config()).to_json(), "x").mixture.sources
+
+
+def test_pairs_need_a_preference():
+    config = _mixed()
+    config.rl.pairs = "pairs.jsonl"
+    with pytest.raises(UserError, match=r"rl\.pairs=pairs\.jsonl is of preferences"):
+        validate(typed_config(config))
+    config.rl.kind = "dpo"
+    validate(typed_config(config))
+
+
+def test_a_source_without_a_pair_is_left_out(tmp_path, capsys):
+    """And a run knows its pairs: with others it would be another."""
+    for name in "ab":
+        record = make_record(name, name, "Yes.", (10, 20), image_path=f"{name}.png")
+        write_records(tmp_path / f"{name}.jsonl", [record])
+        Image.new("L", (20, 10)).save(tmp_path / f"{name}.png")
+    config = default_config()
+    for name in "ab":
+        add_source(config, name, str(tmp_path / f"{name}.jsonl"))
+    pairs = tmp_path / "pairs.jsonl"
+    config.rl.kind, config.rl.pairs = "dpo", str(pairs)
+    found = []
+    for better in ("Yes.", "Surely."):
+        line = {"question_id": "b", "better": better, "worse": "No."}
+        pairs.write_text(json.dumps(line) + "\n")
+        sources, _ = open_training(typed_config(config))
+        assert list(sources) == ["b"]
+        found.append(sources["b"].fingerprint)
+    assert found[0] != found[1]
+    assert "mixture.sources.a is left out" in capsys.readouterr().err
+    pairs.write_text(json.dumps(line | {"question_id": "c"}) + "\n")
+    with pytest.raises(UserError, match="no source's question has a pair"):
+        open_training(typed_config(config))
+
+
+def test_command_lines_change_single_keys():
+    words = [
+        "--config.mixture.sources.vindr.weight=2.5",
+        "--config.mixture.sources.gemex.train=x.jsonl",
+    ]
+    config = load_config(f"{_CONFIG}:tiny", words)
+    assert config.mixture.sources["vindr"].weight == 2.5
+    assert config.of_source("gemex").data.train == "x.jsonl"
+
+
+def test_a_temperature_goes_with_sizes_and_the_default_with_weights():
+    config = _mixed(weight=1.0)
+    config.mixture.sources.a.weight = 3.0
+    validate(typed_config(config))
+    config.mixture.temperature = 0.5
+    with pytest.raises(UserError, match=r"mixture\.temperature=0\.5 would change nothing"):
+        validate(typed_config(config))
+    config.mixture.sources.a.weight = config.mixture.sources.b.weight = None
+    validate(typed_config(config))
+
+
+def test_what_a_source_says_can_be_emptied():
+    words = [f"--config.mixture.sources.vindr.{word}" for word in ("prompt=detect", "codec=None")]
+    vindr = load_config(f"{_CONFIG}:tiny", words).mixture.sources["vindr"]
+    assert (vindr.prompt, vindr.codec) == ("detect", None)
+    words = [*words, "--config.mixture.sources.vindr.prompt=None"]
+    assert load_config(f"{_CONFIG}:tiny", words).mixture.sources["vindr"].prompt is None
+
+
+def test_contradictions_are_refused():
+    with pytest.raises(UserError, match="no weight for a"):
+        validate(typed_config(_mixed(weight=1.0)))
+    config = _mixed(codec="paligemma")
+    config.mixture.sources.a.codec, config.data.codec = "paligemma", "vindr_px"
+    with pytest.raises(UserError, match=r"data \(vindr_px\) by digits, a \(paligemma\) by loc"):
+        validate(typed_config(config))
+    config = _mixed()
+    config.training.batch_images, config.training.batch_questions = None, 4
+    with pytest.raises(UserError, match="batch_images"):
+        validate(typed_config(config))
+    with pytest.raises(UserError, match=r"'c' is no source of the run's mixture: .* a, b"):
+        typed_config(_mixed()).of_source("c")
+    with pytest.raises(UserError, match=r"mixture\.sources\.d"):
+        typed_config({"mixture": {"sources": {"d": 3}}}, "config.json")
+
+
+def test_a_missing_file_is_told_by_its_own_key(tmp_path):
+    with pytest.raises(UserError, match=r"mixture\.sources\.a\.train names a\.jsonl"):
+        open_training(typed_config(_mixed()))
+
+
+def test_a_run_is_resumed_with_moved_files_and_with_no_other_shares(tmp_path):
+    write_json(tmp_path / "config.json", typed_config(_mixed()).to_json())
+    moved = _mixed()
+    moved.mixture.sources.a.train = "elsewhere/a.jsonl"
+    check_same_run(tmp_path, typed_config(moved))
+    moved.mixture.temperature = 2.0
+    with pytest.raises(UserError, match=r"mixture\.temperature is 1\.0 there and 2\.0 now"):
+        check_same_run(tmp_path, typed_config(moved))
+    more = _mixed()
+    add_source(more, "c", "c.jsonl")
+    with pytest.raises(UserError, match=r"mixture\.sources\.c\.train is 'absent' there"):
+        check_same_run(tmp_path, typed_config(more))
+
+
+@pytest.mark.parametrize("sources", [[], [1], 3, "a", {"": {}}, {"a": []}, {"a": 3}])
+def test_sources_of_another_form_in_a_run_s_configuration_are_refused(sources):
+    with pytest.raises(UserError, match=r"config.json: mixture\.sources.*expected"):
+        typed_config({"mixture": {"sources": sources}}, "config.json")

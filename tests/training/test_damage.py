@@ -11,34 +11,13 @@ import numpy as np
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.training import loop
 from cxrjax.training.checkpoint import check_same_base
-from cxrjax.training.config_file import typed_config
 from cxrjax.training.step import TrainState
 from cxrjax.training.store import CHECKSUMS, DAMAGED, CheckpointStore, find_damage, write_checksums
+from tests.training.conftest import assert_same_arrays
 
 # Whatever a pickle, or another format that can run code, would begin with.
 _CODE = (b"\x80\x04", b"\x80\x05", b"PK\x03\x04", b"cposix", b"#!")
-
-
-@pytest.fixture
-def run(run_config, tiny_model, batch_stream):
-    """`run(workdir)`: six steps with a checkpoint at every second one, the last two kept."""
-    run_config.training.checkpoint_every = 2
-    run_config.optimizer.learning_rate = 0.01
-
-    def train(workdir):
-        lines = []
-        loop.train(
-            typed_config(run_config),
-            workdir,
-            loop.Start(tiny_model(), {"kind": "random", "seed": 0, "sha256": "abc"}),
-            loop.TrainingData(batch_stream(), 6),
-            log_line=lines.append,
-        )
-        return lines
-
-    return train
 
 
 def _files(checkpoint):
@@ -64,27 +43,21 @@ def _open(workdir, **options):
     return CheckpointStore(workdir, "vqa/f1", keep_last=2, **options)
 
 
-def test_any_damage_to_any_file_is_refused_and_the_one_before_taken(run, tmp_path, saved_arrays):
-    whole = tmp_path / "whole"
-    run(whole)
-    files = [path.relative_to(whole) for path in _files(whole / "checkpoints/6")]
+def test_any_damage_to_any_file_is_refused_and_the_one_before_taken(run, ended, tmp_path):
+    files = [path.relative_to(ended) for path in _files(ended / "checkpoints/6")]
     # Times, and the mark that it counts, which Orbax writes last.
-    names = ("_CHECKPOINT_METADATA", "commit_success.txt")
-    later = [Path("checkpoints/6") / name for name in names]
-    assert all(path in files for path in later)
-    files = [path for path in files if path not in later]
+    for name in ("_CHECKPOINT_METADATA", "commit_success.txt"):
+        files.remove(Path("checkpoints/6") / name)
     assert len(files) > 15 and any(path.name == CHECKSUMS for path in files)
     rng = np.random.default_rng(0)
     for number, file in enumerate(files):
         damage = (_flip, _truncate, _remove)[number % 3] if number % 4 else _flip
         if damage is _flip and file.name == CHECKSUMS:
             damage = _remove  # a flip in its white space would change nothing
-        cut = tmp_path / f"cut{number}"
-        shutil.copytree(whole, cut)
+        cut = shutil.copytree(ended, tmp_path / f"cut{number}")
         damage(cut / file, int(rng.integers(1, 1_000_000)))
-        with pytest.raises(
-            UserError, match=r"step 6 is damaged: .*; move it away to use another \(4\)"
-        ):
+        told = r"step 6 is damaged: .*; move it away to use another \(4\)"
+        with pytest.raises(UserError, match=told):
             _open(cut, writing=False).restore_json(6, "base")
         lines = []
         store = _open(cut, log_line=lines.append)
@@ -96,51 +69,44 @@ def test_any_damage_to_any_file_is_refused_and_the_one_before_taken(run, tmp_pat
         assert len(lines) == 1 and lines[0].startswith("the checkpoint of step 6 is damaged")
         assert file.name in lines[0]
     # The last of them goes on, to the same end.
-    assert "resumed from the checkpoint of step 4" in run(cut)
-    ours, theirs = saved_arrays(cut, 6), saved_arrays(whole, 6)
-    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    assert "resumed from the checkpoint of step 4" in run(workdir=cut)
+    assert_same_arrays(cut, ended)
 
 
-def test_damage_that_leaves_no_checkpoint_stops_the_run(run, tmp_path):
-    run(tmp_path)
+def test_damage_that_leaves_no_checkpoint_stops_the_run(run, ended):
     for step in (4, 6):
-        (tmp_path / f"checkpoints/{step}" / CHECKSUMS).unlink()
+        (ended / f"checkpoints/{step}" / CHECKSUMS).unlink()
     with pytest.raises(UserError, match=r"no checkpoint is whole: .*6/checksums\.json is missing"):
-        run(tmp_path)
-    assert (tmp_path / "checkpoints/4").is_dir() and not (tmp_path / DAMAGED).exists()
+        run(workdir=ended)
+    assert (ended / "checkpoints/4").is_dir() and not (ended / DAMAGED).exists()
 
 
-def test_an_older_damaged_checkpoint_is_found_when_it_is_asked_for(run, tmp_path):
-    run(tmp_path)
-    _flip(max(_files(tmp_path / "checkpoints/4/parameters"), key=lambda p: p.stat().st_size), 100)
-    store = _open(tmp_path)
+def test_an_older_damaged_checkpoint_is_found_when_it_is_asked_for(ended):
+    _flip(max(_files(ended / "checkpoints/4/parameters"), key=lambda p: p.stat().st_size), 100)
+    store = _open(ended)
     assert store.all_steps() == [4, 6]
     with pytest.raises(UserError, match="step 4 is damaged"):
         store.restore_parameters(4, None)
     store.close()
 
 
-def test_a_checkpoint_is_tensors_and_json(run, tmp_path):
+def test_a_checkpoint_is_tensors_and_json(ended):
     """Nothing in it is a pickle or a program: reading one from elsewhere runs none of its code."""
-    run(tmp_path)
-    for path in _files(tmp_path / "checkpoints/6"):
+    for path in _files(ended / "checkpoints/6"):
         content = path.read_bytes()
         assert not content.startswith(_CODE), path
-        inside = path.relative_to(tmp_path / "checkpoints/6").parts
+        inside = path.relative_to(ended / "checkpoints/6").parts
         if "d" in inside or path.name == "manifest.ocdbt":  # TensorStore's database
             assert "parameters" in inside or "optimizer" in inside
         elif path.name != "commit_success.txt":
             json.loads(content)
 
 
-def test_a_pickle_in_a_checkpoint_is_not_opened(run, tiny_model, tmp_path):
+def test_a_pickle_in_a_checkpoint_is_not_opened(ended, tmp_path):
     """Also where whoever sends it has made fitting checksums."""
     trap = b"cposix\nsystem\n(S'touch %s'\ntR." % str(tmp_path / "sprung").encode()
-    run(tmp_path / "run")
-    checkpoint = tmp_path / "run/checkpoints/6"
     for item in ("data/metadata", "metrics/metrics", "parameters/_METADATA"):
-        target = tmp_path / item.split("/")[0]
-        shutil.copytree(tmp_path / "run", target)
+        target = shutil.copytree(ended, tmp_path / item.split("/")[0])
         path = target / "checkpoints/6" / item
         path.write_bytes(trap)
         write_checksums(target / "checkpoints/6")
@@ -149,32 +115,30 @@ def test_a_pickle_in_a_checkpoint_is_not_opened(run, tiny_model, tmp_path):
             store.restore_json(6, "data")
             store.restore_parameters(6, jax.tree.map(lambda x: x, {"a": np.zeros(1)}))
     assert not (tmp_path / "sprung").exists()
-    assert find_damage(checkpoint) is None
+    assert find_damage(ended / "checkpoints/6") is None
 
 
-def test_checksums_of_a_directory(tmp_path):
+def test_checksums_of_a_directory(tmp_path, monkeypatch):
     (tmp_path / "a").mkdir()
     (tmp_path / "a/x").write_text("1")
-    (tmp_path / "b").write_text("2")
+    b = tmp_path / "b"
+    b.write_text("2")
     assert find_damage(tmp_path) == f"{tmp_path / CHECKSUMS} is missing"
     write_checksums(tmp_path)
     assert find_damage(tmp_path) is None
-    (tmp_path / "b").write_text("3")
-    assert find_damage(tmp_path) == f"{tmp_path / 'b'} is not what was written"
+    b.write_text("3")
+    assert find_damage(tmp_path) == f"{b} is not what was written"
     assert find_damage(tmp_path, ["a"]) is None
     (tmp_path / CHECKSUMS).write_text('{"sha256": []}')
     assert find_damage(tmp_path) == f"{tmp_path / CHECKSUMS} cannot be read"
-
-
-def test_a_file_that_cannot_be_looked_at_is_damage(tmp_path, monkeypatch):
-    (tmp_path / "a").write_text("1")
+    (tmp_path / CHECKSUMS).unlink()
     write_checksums(tmp_path)
 
     def refuse(path):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "exists", refuse)
-    assert find_damage(tmp_path) == f"{tmp_path / 'a'}: cannot be read: Permission denied"
+    assert find_damage(tmp_path) == f"{tmp_path / 'a/x'}: cannot be read: Permission denied"
 
 
 @pytest.mark.parametrize(
@@ -248,51 +212,36 @@ def read_all(workdir, state):
 
 
 @pytest.mark.parametrize(
-    ("item", "content"),
+    ("item", "contents"),
     [
-        ("parameters/_METADATA", "{"),
-        ("parameters/_METADATA", "[]"),
-        ("parameters/_METADATA", "[" * 100_000),
-        ("parameters/_METADATA", '{"tree_metadata": 7}'),
-        ("parameters/_METADATA", None),
-        ("parameters/manifest.ocdbt", "garbage"),
-        ("parameters/manifest.ocdbt", ""),
-        ("optimizer/_METADATA", None),
-        ("base/metadata", "[]"),
-        ("base/metadata", "{}"),
-        ("base/metadata", '{"sha256": 7}'),
-        ("base/metadata", '{"sha256": "abc", "lora": 3}'),
-        ("base/metadata", "[" * 100_000),
-        ("data/metadata", "7"),
-        ("metrics/metrics", "[]"),
-        ("metrics/metrics", "{"),
-        ("_CHECKPOINT_METADATA", "["),
+        ("parameters/_METADATA", ["{", "[]", "[" * 100_000, '{"tree_metadata": 7}', None]),
+        ("parameters/manifest.ocdbt", ["garbage", ""]),
+        ("optimizer/_METADATA", [None]),
+        (
+            "base/metadata",
+            ["[]", "{}", '{"sha256": 7}', '{"sha256": "abc", "lora": 3}', "[" * 100_000],
+        ),
+        ("data/metadata", ["7"]),
+        ("metrics/metrics", ["[]", "{", '{"vqa/f1": "high"}']),  # the last is no best one
+        ("_CHECKPOINT_METADATA", ["["]),
     ],
 )
-def test_files_that_make_no_checkpoint_are_one_line(small, tmp_path, item, content):
+def test_files_that_make_no_checkpoint_are_one_line(small, tmp_path, subtests, item, contents):
     """Also where whoever made them has made fitting checksums."""
-    workdir = tmp_path / "run"
-    shutil.copytree(small[0], workdir)
-    path = workdir / "checkpoints/3" / item
-    if content is None:
-        path.unlink()
-    else:
-        path.write_text(content)
-    write_checksums(workdir / "checkpoints/3")
-    try:
-        found = read_all(workdir, small[1])
-    except UserError as error:
-        assert "\n" not in str(error) and len(str(error)) < 1000
-        assert str(workdir) in str(error)
-    else:
-        assert item in ("_CHECKPOINT_METADATA", "metrics/metrics")  # times, and no figures
-        np.testing.assert_array_equal(found.trainable["a"], small[1].trainable["a"])
-
-
-def test_a_figure_that_is_no_number_is_no_best_one(small, tmp_path):
-    workdir = tmp_path / "run"
-    shutil.copytree(small[0], workdir)
-    (workdir / "checkpoints/3/metrics/metrics").write_text('{"vqa/f1": "high"}')
-    write_checksums(workdir / "checkpoints/3")
-    found = read_all(workdir, small[1])
-    np.testing.assert_array_equal(found.trainable["a"], small[1].trainable["a"])
+    for number, content in enumerate(contents):
+        with subtests.test(str(content)[:40]):
+            workdir = shutil.copytree(small[0], tmp_path / str(number))
+            path = workdir / "checkpoints/3" / item
+            if content is None:
+                path.unlink()
+            else:
+                path.write_text(content)
+            write_checksums(workdir / "checkpoints/3")
+            try:
+                found = read_all(workdir, small[1])
+            except UserError as error:
+                assert "\n" not in str(error) and len(str(error)) < 1000
+                assert str(workdir) in str(error) and content != '{"vqa/f1": "high"}'
+            else:
+                assert item in ("_CHECKPOINT_METADATA", "metrics/metrics")  # times, and no figures
+                np.testing.assert_array_equal(found.trainable["a"], small[1].trainable["a"])

@@ -49,12 +49,8 @@ def test_the_same_events_as_clu_writes(tmp_path):
     clu, ours = tmp_path / "clu", tmp_path / "ours"
     theirs = _written(metric_writers.SummaryWriter(str(clu)), clu)
     assert _written(EventWriter(str(ours)), ours) == theirs
-    assert [tag for _, tag, *_ in theirs] == [
-        "_hparams_/session_start_info",
-        "loss",
-        "acc",
-        "overlay",
-    ]
+    tags = ["_hparams_/session_start_info", "loss", "acc", "overlay"]
+    assert [tag for _, tag, *_ in theirs] == tags
 
 
 _WITHOUT = """

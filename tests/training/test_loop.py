@@ -2,6 +2,7 @@
 
 import functools
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -9,83 +10,28 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from cxrjax.errors import UserError
-from cxrjax.records_io.quality import QualityLog
 from cxrjax.training import loop
-from cxrjax.training.config_file import typed_config
 from cxrjax.training.observers import InputLimit, StepProfiler
 from cxrjax.training.store import CheckpointStore
-
-BASE = {"kind": "random", "seed": 0, "sha256": "abc"}
-TIMING = (
-    "_per_second",
-    "_seconds",
-    "seconds_left",
-    "memory_gb",
-)
-
-
-@pytest.fixture
-def run(run_config, tiny_model, tmp_path):
-    """`run(batches, workdir="run", **options)` on a model that compiles in a blink."""
-    run_config.mesh.data = 8
-    run_config.training.log_every = 1
-    run_config.training.checkpoint_every = 2
-    run_config.optimizer.learning_rate = 0.01
-
-    def train(
-        batches,
-        workdir="run",
-        *,
-        steps=6,
-        base=BASE,
-        seed=0,
-        tokenizer_file=None,
-        data_files=(),
-        quality=None,
-        **options,
-    ):
-        lines = []
-        loop.train(
-            typed_config(run_config),
-            tmp_path / workdir,
-            loop.Start(tiny_model(seed), base, tokenizer_file),
-            loop.TrainingData(batches, steps, data_files, quality or QualityLog()),
-            log_line=lines.append,
-            **options,
-        )
-        return lines
-
-    train.config = run_config
-    return train
-
-
-def _metrics(workdir):
-    return [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+from tests.training import conftest as small
+from tests.training.conftest import BASE, BatchStream, open_store, read_arrays, read_metrics
 
 
 def _losses(workdir):
-    """All logged values but the clock's."""
-    return [
-        {name: value for name, value in line.items() if not name.endswith(TIMING)}
-        for line in _metrics(workdir)
-    ]
+    return read_metrics(workdir, timed=False)
 
 
-def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
-    run, batch_stream, saved_arrays, tmp_path
-):
-    run(batch_stream(), "whole")
+def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(run, tmp_path):
+    run(workdir="whole")
     with pytest.raises(KeyboardInterrupt):
-        run(batch_stream(stop_before=6), "cut")
+        run(BatchStream(stop_before=6), "cut")
     # Another start value, to see that the parameters come from the checkpoint.
-    lines = run(batch_stream(), "cut", seed=1)
+    lines = run(workdir="cut", seed=1)
     assert "resumed from the checkpoint of step 4" in lines
     assert json.loads((tmp_path / "cut/run.json").read_text())["resumed_from"] == 4
-    assert [line["step"] for line in _metrics(tmp_path / "cut")] == [1, 2, 3, 4, 5, 6]
+    assert [line["step"] for line in read_metrics(tmp_path / "cut")] == [1, 2, 3, 4, 5, 6]
     assert _losses(tmp_path / "cut") == _losses(tmp_path / "whole")
-    ours, theirs = saved_arrays(tmp_path / "cut", 6), saved_arrays(tmp_path / "whole", 6)
-    assert ours.keys() == theirs.keys()
-    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
+    small.assert_same_arrays(tmp_path / "cut", tmp_path / "whole")
     assert "loss" in lines[-2] and "questions/s" in lines[-2] and "left" in lines[-2]
     assert "peak memory" in lines[-1]
 
@@ -95,39 +41,28 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(
     [{"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "strategy": "pmap"}],
     ids=["all axes", "pmap"],
 )
-def test_a_checkpoint_of_one_mesh_goes_on_under_another_and_back(
-    run, batch_stream, saved_arrays, tmp_path, monkeypatch, sizes
-):
+def test_a_checkpoint_of_one_mesh_goes_on_under_another_and_back(run, tmp_path, monkeypatch, sizes):
     """The same batches and, to rounding, the same figures and parameters."""
     monkeypatch.setattr("cxrjax.distributed.meshes._FSDP_MIN_SIZE", 16)
     run.config.optimizer.schedule = "constant"  # whatever the number of steps
-    run(batch_stream(), "whole")
+    run(workdir="whole")
     before = dict(run.config.mesh)
-    run(batch_stream(), "moved", steps=2)
+    run(workdir="moved", steps=2)
     run.config.mesh.update(sizes)
-    lines = run(batch_stream(), "moved", steps=4, seed=1)
+    lines = run(workdir="moved", steps=4, seed=1)
     assert "resumed from the checkpoint of step 2" in lines
     run.config.mesh.update(before)
-    run(batch_stream(), "moved", seed=1)
+    run(workdir="moved", seed=1)
     for ours, theirs in zip(_losses(tmp_path / "moved"), _losses(tmp_path / "whole"), strict=True):
         assert ours == pytest.approx(theirs, rel=1e-3, abs=1e-5)
-    ours, theirs = saved_arrays(tmp_path / "moved", 6), saved_arrays(tmp_path / "whole", 6)
+    ours, theirs = (read_arrays(tmp_path / name, 6) for name in ("moved", "whole"))
     assert ours.keys() == theirs.keys()
     for name, array in theirs.items():
         off = np.linalg.norm(ours[name] - array)
         assert off <= 1e-4 * np.linalg.norm(array), name
 
 
-def test_a_checkpoint_of_another_model_is_refused(run, batch_stream, tmp_path):
-    run(batch_stream(), steps=2)
-    run.config.mesh.update(data=2, fsdp=2, tensor=2)
-    with pytest.raises(UserError, match=r"belong to base random with hash abc.* has hash other"):
-        run(batch_stream(), base={**BASE, "sha256": "other"})
-
-
-def test_best_and_last_checkpoints_are_kept_and_everything_is_written(
-    run, batch_stream, saved_arrays, tmp_path
-):
+def test_best_and_last_checkpoints_are_kept_and_everything_is_written(run, tmp_path):
     run.config.training.eval_every = 2
     run.config.training.checkpoint_every = 3
     run.config.training.log_every = 4
@@ -143,18 +78,18 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(
     records.write_text("{}\n")
     manifest = tmp_path / "data/manifest.json"
     manifest.write_text('{"splits": {"train": {"split_sha256": "abc"}}}')
-    lines = run(batch_stream(), steps=8, evaluate=evaluate, data_files=[records])
+    lines = run(steps=8, evaluate=evaluate, data_files=[records])
     workdir = tmp_path / "run"
-    store = CheckpointStore(workdir, "vqa/f1", writing=False)
+    store = open_store(workdir)
     assert store.all_steps() == [4, 6, 8]
     assert store.best_step() == 4
     data = {"step": 4, "set_aside": [], "skipped_steps": 0, "unvaried": {}}
     assert store.restore_json(4, "data") == data
     assert store.restore_json(4, "base") == BASE
-    kernel = saved_arrays(workdir, 4)["projector.kernel"]
+    kernel = read_arrays(workdir, 4)["projector.kernel"]
     np.testing.assert_allclose(np.abs(kernel).sum(), seen[4])
-    assert [line["step"] for line in _metrics(workdir)] == [2, 4, 6, 8]
-    at_4, at_6 = _metrics(workdir)[1:3]
+    assert [line["step"] for line in read_metrics(workdir)] == [2, 4, 6, 8]
+    at_4, at_6 = read_metrics(workdir)[1:3]
     assert at_4["validation/vqa/f1"] == 0.5 and at_4["validation/n"] == 10
     assert "train/loss" in at_4 and "validation/overlay" not in at_4
     assert at_6 == {"step": 6, "validation/vqa/f1": None, "validation/n": 10.0}
@@ -169,10 +104,9 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(
     assert any("compiling for 8 images x 3 questions" in line for line in lines)
 
 
-def test_stops_on_nan_naming_step_and_questions(run, batch_stream, saved_arrays, tmp_path):
-    batches = batch_stream(poison=5)
+def test_stops_on_nan_naming_step_and_questions(run, tmp_path):
     with pytest.raises(UserError) as caught:
-        run(batches)
+        run(BatchStream(poison=5))
     message = str(caught.value)
     assert message.startswith("step 5: loss nan")
     assert "the last good one is step 4" in message
@@ -182,117 +116,103 @@ def test_stops_on_nan_naming_step_and_questions(run, batch_stream, saved_arrays,
     assert report["question_ids"][0] in message
     assert report["values"]["loss"] is None
     assert {int(name[1:]) // 100 for name in report["question_ids"]} == {5}
-    assert CheckpointStore(tmp_path / "run", "vqa/f1", writing=False).latest_step() == 4
-    assert [line["step"] for line in _metrics(tmp_path / "run")] == [1, 2, 3, 4]
-    assert all(np.isfinite(x).all() for x in saved_arrays(tmp_path / "run", 4).values())
+    assert open_store(tmp_path / "run").latest_step() == 4
+    assert [line["step"] for line in read_metrics(tmp_path / "run")] == [1, 2, 3, 4]
+    assert all(np.isfinite(x).all() for x in read_arrays(tmp_path / "run", 4).values())
 
 
-def test_a_stopped_run_may_go_on_without_the_step_that_is_not_finite(
-    run, batch_stream, saved_arrays, tmp_path
-):
+def test_a_stopped_run_may_go_on_without_the_step_that_is_not_finite(run, tmp_path):
     """Its batch changes nothing: the run ends as one that never met it."""
     run.config.optimizer.schedule = "constant"  # else the learning rate is one update behind
     with pytest.raises(UserError, match=r"stopped .* set training\.skip_nonfinite"):
-        run(batch_stream(poison=5), "poisoned")
+        run(BatchStream(poison=5), "poisoned")
     run.config.training.skip_nonfinite = 1
-    lines = run(batch_stream(poison=5), "poisoned", steps=7)
+    lines = run(BatchStream(poison=5), "poisoned", steps=7)
     assert any(line.startswith("step 5: loss nan, gradient norm nan; left out") for line in lines)
-    at_5, *after = _metrics(tmp_path / "poisoned")[4:]
+    at_5, *after = read_metrics(tmp_path / "poisoned")[4:]
     assert at_5["train/loss"] is None and at_5["train/skipped_steps"] == 1
     assert [line["train/skipped_steps"] for line in after] == [1, 1]
-    store = CheckpointStore(tmp_path / "poisoned", "vqa/f1", writing=False)
-    assert store.restore_json(7, "data")["skipped_steps"] == 1
-    run(batch_stream(without=5), "without", steps=6)
+    assert open_store(tmp_path / "poisoned").restore_json(7, "data")["skipped_steps"] == 1
+    run(BatchStream(without=5), "without", steps=6)
     assert [line["train/loss"] for line in after] == [
-        line["train/loss"] for line in _metrics(tmp_path / "without")[4:]
+        line["train/loss"] for line in read_metrics(tmp_path / "without")[4:]
     ]
     for item in ("parameters", "optimizer"):
-        ours = saved_arrays(tmp_path / "poisoned", 7, item)
-        theirs = saved_arrays(tmp_path / "without", 6, item)
-        assert ours.keys() == theirs.keys()
-        for name in theirs:
-            np.testing.assert_array_equal(ours[name], theirs[name], err_msg=name)
+        paths = tmp_path / "poisoned", tmp_path / "without"
+        small.assert_same_arrays(*paths, 7, item, their_number=6)
 
 
-def test_more_steps_in_a_row_than_may_be_left_out_stop_the_run(run, batch_stream, tmp_path):
+def test_more_steps_in_a_row_than_may_be_left_out_stop_the_run(run, tmp_path):
     run.config.training.skip_nonfinite = 2
-    run(batch_stream(poison=(2, 3, 5, 6)), "apart")
-    assert _metrics(tmp_path / "apart")[-1]["train/skipped_steps"] == 4
+    run(BatchStream(poison=(2, 3, 5, 6)), "apart")
+    assert read_metrics(tmp_path / "apart")[-1]["train/skipped_steps"] == 4
     with pytest.raises(UserError, match=r"^step 5: .* after 2 in a row .* good one is step 4"):
-        run(batch_stream(poison=(3, 4, 5)), "in_a_row")
+        run(BatchStream(poison=(3, 4, 5)), "in_a_row")
     file = tmp_path / "in_a_row/nonfinite.jsonl"
     assert [json.loads(line)["step"] for line in file.read_text().splitlines()] == [3, 4, 5]
 
 
-def test_a_workdir_of_another_run_is_refused(run, batch_stream, tmp_path):
-    run(batch_stream(), steps=2)
+def test_a_workdir_of_another_run_is_refused(run, ended):
     run.config.training.log_every = 2  # may change
-    with pytest.raises(UserError, match="has hash def"):
-        run(batch_stream(), base={**BASE, "sha256": "def"})
+    before = dict(run.config.mesh)
+    run.config.mesh.update(data=2, fsdp=2, tensor=2)  # whatever the mesh
+    with pytest.raises(UserError, match=r"belong to base random with hash abc.* has hash def"):
+        run(base={**BASE, "sha256": "def"})
+    run.config.mesh.update(before)
     run.config.optimizer.learning_rate = 0.5
     run.config.training.lambda_box = 0.0
     with pytest.raises(UserError) as caught:
-        run(batch_stream())
+        run()
     assert "optimizer.learning_rate is 0.01 there and 0.5 now" in str(caught.value)
     assert "training.lambda_box is 0.5 there and 0.0 now" in str(caught.value)
     assert "log_every" not in str(caught.value)
-    saved = json.loads((tmp_path / "run/config.json").read_text())
+    saved = json.loads((ended / "config.json").read_text())
     assert saved["optimizer"]["learning_rate"] == 0.01
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
-def test_a_finished_run_is_lengthened_and_killed_in_between(
-    run, batch_stream, saved_arrays, tmp_path, schedule
-):
+def test_a_finished_run_is_lengthened_and_killed_in_between(run, tmp_path, schedule):
     run.config.optimizer.schedule = schedule
     run.config.training.steps = 4
-    run(batch_stream(), "cut", steps=4)
-    run(batch_stream(), "left alone", steps=4)
+    run(workdir="cut", steps=4)
+    shutil.copytree(tmp_path / "cut", tmp_path / "left alone")
     run.config.training.steps = 8
-    lines = run(batch_stream(), "left alone", steps=8)
+    lines = run(workdir="left alone", steps=8)
     with pytest.raises(KeyboardInterrupt):
-        run(batch_stream(stop_before=8), "cut", steps=8, seed=1)
-    again = run(batch_stream(), "cut", steps=8, seed=1)
-    ours, theirs = saved_arrays(tmp_path / "cut", 8), saved_arrays(tmp_path / "left alone", 8)
-    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+        run(BatchStream(stop_before=8), "cut", steps=8, seed=1)
+    again = run(workdir="cut", steps=8, seed=1)
+    small.assert_same_arrays(tmp_path / "cut", tmp_path / "left alone", 8)
     assert _losses(tmp_path / "cut") == _losses(tmp_path / "left alone")
     (told,) = (line for line in lines if line.startswith("lengthened from 4 to 8 steps"))
     assert not any(line.startswith("lengthened") for line in again)
-    run(batch_stream(), "whole", steps=8)
+    run(workdir="whole", steps=8)
     rates, whole = (
-        [line["train/learning_rate"] for line in _metrics(tmp_path / name)]
+        [line["train/learning_rate"] for line in read_metrics(tmp_path / name)]
         for name in ("left alone", "whole")
     )
     assert rates[4:] == whole[4:] and (rates[:4] == whole[:4]) == (schedule == "constant")
     assert f"with {rates[4]:.3g} (step 4 had {rates[3]:.3g})" in told
     if schedule == "constant":  # as if it had been so long from the start
-        whole = saved_arrays(tmp_path / "whole", 8)
-        assert all(np.array_equal(ours[name], whole[name]) for name in whole)
+        small.assert_same_arrays(tmp_path / "cut", tmp_path / "whole", 8)
     run.config.training.steps = 4
     with pytest.raises(UserError, match=r"a run of 8 steps .* lengthened, not shortened"):
-        run(batch_stream(), "cut", steps=4)
+        run(workdir="cut", steps=4)
 
 
-def test_a_missing_best_metric_is_told_and_costs_no_training(run, batch_stream, tmp_path):
+def test_a_missing_best_metric_is_told_and_costs_no_training(run, tmp_path):
     run.config.training.best_metric = "vqa/f2"
     with pytest.raises(UserError, match=r"best_metric='vqa/f2' is not among .*: vqa/f1"):
-        run(batch_stream(), steps=1, evaluate=lambda step, model: {"vqa/f1": 0.5})
-    assert CheckpointStore(tmp_path / "run", "vqa/f2", writing=False).latest_step() == 1
+        run(steps=1, evaluate=lambda step, model: {"vqa/f1": 0.5})
+    assert open_store(tmp_path / "run", "vqa/f2").latest_step() == 1
 
 
-def test_unwritable_workdir(run, batch_stream, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written: Not a directory"):
-        run(batch_stream(), "file/run")
-
-
-def test_batch_that_does_not_divide_over_the_mesh(run, batch_stream):
+def test_batch_that_does_not_divide_over_the_mesh(run):
     run.config.training.accumulation_steps = 2
     with pytest.raises(UserError, match="8 images does not divide"):
-        run(batch_stream())
+        run()
 
 
-def test_steps_in_flight_are_bounded(run, batch_stream, monkeypatch):
+def test_steps_in_flight_are_bounded(run, monkeypatch):
     """Metrics are read late, but never more than `max_in_flight` steps late."""
     run.config.training.max_in_flight = 3
     run.config.training.checkpoint_every = 0
@@ -304,19 +224,19 @@ def test_steps_in_flight_are_bounded(run, batch_stream, monkeypatch):
         read(self, leave, **options)
 
     monkeypatch.setattr(loop._Loop, "_read_metrics", watched)
-    run(batch_stream(), steps=8)
+    run(steps=8)
     assert max(most) == 4  # three, and the one just dispatched
 
 
-def test_figures_of_a_slow_loader(run, batch_stream, monkeypatch, tmp_path):
+def test_figures_of_a_slow_loader(run, monkeypatch, tmp_path):
     """In metrics.jsonl and the event files, on the step line, and in one warning."""
     monkeypatch.setattr(loop, "InputLimit", functools.partial(InputLimit, steps=5))
     run.config.training.checkpoint_every = 0
-    lines = run(batch_stream(pause=0.2), steps=8)
+    lines = run(BatchStream(pause=0.2), steps=8)
     warnings = [line for line in lines if line.startswith("warning: step 6: the input pipeline")]
     assert len(warnings) == 1 == sum("input pipeline" in line for line in lines)
     assert any("data wait" in line and "s a step" in line for line in lines)
-    found = [line for line in _metrics(tmp_path / "run") if "train/step_seconds" in line]
+    found = [line for line in read_metrics(tmp_path / "run") if "train/step_seconds" in line]
     assert [line["step"] for line in found] == [2, 3, 4, 5, 6, 7, 8]  # 1 was compiled
     for line in found:
         parts = [line[f"train/{name}_seconds"] for name in ("device", "data_wait", "host")]
@@ -329,7 +249,7 @@ def test_figures_of_a_slow_loader(run, batch_stream, monkeypatch, tmp_path):
     assert {"train/step_seconds", "train/data_wait_seconds"} <= set(accumulator.Tags()["tensors"])
 
 
-def test_a_profile_begins_after_what_is_due_before_its_first_step(run, batch_stream, monkeypatch):
+def test_a_profile_begins_after_what_is_due_before_its_first_step(run, monkeypatch):
     run.config.training.profile_steps = (3, 4)
     seen = []
     save = CheckpointStore.save
@@ -343,13 +263,13 @@ def test_a_profile_begins_after_what_is_due_before_its_first_step(run, batch_str
 
     monkeypatch.setattr(CheckpointStore, "save", note_save)
     monkeypatch.setattr(StepProfiler, "on_rest", note_rest)
-    run(batch_stream(), steps=5)
+    run(steps=5)
     assert seen == [("save", 2), ("begins", 3), ("ends", 4), ("save", 4), ("save", 5)]
 
 
-def test_a_profile_of_some_steps(run, batch_stream, tmp_path):
+def test_a_profile_of_some_steps(run, tmp_path):
     run.config.training.profile_steps = (3, 4)
-    lines = run(batch_stream(), steps=5)
+    lines = run(steps=5)
     assert sum("step 4: profile written to" in line for line in lines) == 1
     (trace,) = (tmp_path / "run/profile").rglob("*.xplane.pb")
     planes = jax.profiler.ProfileData.from_file(str(trace)).planes
@@ -357,4 +277,4 @@ def test_a_profile_of_some_steps(run, batch_stream, tmp_path):
     steps = [dict(event.stats)["step_num"] for event in events if event.name == "train"]
     assert sorted(steps) == [3, 4]
     # A finished range is not traced again.
-    assert not any("profile" in line for line in run(batch_stream(), steps=6))
+    assert not any("profile" in line for line in run(steps=6))

@@ -11,28 +11,17 @@ import numpy as np
 import pytest
 from flax import nnx
 from scipy import stats
+from scipy.special import softmax
 
 from cxrjax.models.presets import PRESETS
 from cxrjax.training import step
 from cxrjax.training.box_loss import DISTANCE_WEIGHT, ORDER_WEIGHT
 from cxrjax.training.config_file import load_config
-from cxrjax.training.coordinate_targets import (
-    RANKED_WEIGHT,
-    CoordinateTargets,
-    coordinate_targets,
-)
-from cxrjax.training.loss import (
-    batch_denominators,
-    multitask_loss,
-)
+from cxrjax.training.coordinate_targets import RANKED_WEIGHT, CoordinateTargets, coordinate_targets
+from cxrjax.training.loss import batch_denominators, multitask_loss
+from tests.training.conftest import LOC_START, HiddenModel, assert_close, random_batch
 
-LOC_START = 4
 CENTERS = (np.arange(1024) + 0.5) / 1024
-
-
-def _softmax(x):
-    e = np.exp(x - x.max())
-    return e / e.sum()
 
 
 def _giou_and_gradient(p, t):
@@ -74,7 +63,7 @@ def _reference(hidden, table, batch, lambda_box):
     gradient = np.zeros_like(hidden)
     ce = correct = loss = giou = iou = swapped = beyond = 0.0
     for b, q, a in np.argwhere(batch.answer_mask):
-        probability = _softmax(table @ hidden[b, q, a])
+        probability = softmax(table @ hidden[b, q, a])
         target = batch.answer_tokens[b, q, a]
         ce -= np.log(probability[target])
         correct += probability.argmax() == target
@@ -84,7 +73,7 @@ def _reference(hidden, table, batch, lambda_box):
     for b, q, k in np.argwhere(batch.box_mask):
         weight = 1 / batch.box_mask[b, q].sum()
         at, target = batch.coordinate_positions[b, q, k], batch.target_boxes[b, q, k]
-        probabilities = [_softmax(rows @ hidden[b, q, p]) for p in at]
+        probabilities = [softmax(rows @ hidden[b, q, p]) for p in at]
         box = np.array([p @ CENTERS for p in probabilities])
         value, overlap, giou_slope = _giou_and_gradient(box, target)
         spread = [np.sqrt(p @ (CENTERS - x) ** 2) for p, x in zip(probabilities, box, strict=True)]
@@ -105,32 +94,38 @@ def _reference(hidden, table, batch, lambda_box):
     return dict(ce=ce, correct=correct, loss=loss, giou=giou, iou=iou, swapped=swapped), gradient
 
 
-@functools.partial(jax.jit, static_argnames=("graphdef", "logit_chunk"))
-def _compiled(graphdef, state, batch, lambda_box, denominators, logit_chunk):
+@functools.partial(jax.jit, static_argnames=("graphdef", "options"))
+def _compiled(graphdef, state, batch, lambda_box, denominators, options):
     def loss(state):
         model = nnx.merge(graphdef, state)
-        return multitask_loss(
-            model, batch, lambda_box, denominators=denominators, logit_chunk=logit_chunk
-        )
+        return multitask_loss(model, batch, lambda_box, denominators=denominators, **dict(options))
 
     return jax.value_and_grad(loss, has_aux=True)(state)
 
 
-def _evaluate(model, batch, lambda_box, denominators=None, logit_chunk=1024):
+def _evaluate(model, batch, lambda_box=0.5, denominators=None, logit_chunk=16, **options):
     """Loss, parts and gradient; compiled once for all batches of a shape."""
     graphdef, state = nnx.split(model)
     batch = jax.tree.map(jnp.asarray, batch)
-    (total, parts), gradient = _compiled(
-        graphdef, state, batch, lambda_box, denominators, logit_chunk
-    )
+    options = tuple({"logit_chunk": logit_chunk, **options}.items())
+    (total, parts), gradient = _compiled(graphdef, state, batch, lambda_box, denominators, options)
     return total, parts, gradient
 
 
+def _assert_along_differences(loss, state, gradient, direction, step, rtol):
+    """The slope along a direction is the quotient of differences."""
+    ahead, behind = (
+        loss(jax.tree.map(lambda x, d, by=by: x + by * d, state, direction)) for by in (step, -step)
+    )
+    along = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, gradient, direction)))
+    np.testing.assert_allclose((ahead - behind) / (2 * step), along, rtol=rtol)
+
+
 @pytest.mark.parametrize("logit_chunk", [1, 40, 10_000])
-def test_parts_and_gradient_equal_a_numpy_implementation(random_batch, hidden_model, logit_chunk):
+def test_parts_and_gradient_equal_a_numpy_implementation(logit_chunk):
     batch = random_batch(seed=1)
     with jax.enable_x64(True):
-        model = hidden_model(batch, seed=2, dtype=np.float64)
+        model = HiddenModel(batch, seed=2, dtype=np.float64)
         model.table[...] = 8 * model.table[...]  # sure of what they say, right or wrong
         total, parts, gradient = _evaluate(model, batch, 0.5, logit_chunk=logit_chunk)
     expected, by_hidden = _reference(
@@ -142,21 +137,17 @@ def test_parts_and_gradient_equal_a_numpy_implementation(random_batch, hidden_mo
     np.testing.assert_allclose(parts.ce_sum, expected["ce"], rtol=1e-9)
     np.testing.assert_allclose(parts.correct_sum, expected["correct"])
     np.testing.assert_allclose(parts.box_sum, expected["loss"], rtol=1e-6)
-    np.testing.assert_allclose(parts.boxes.giou, expected["giou"], rtol=1e-6)
-    np.testing.assert_allclose(parts.boxes.iou, expected["iou"], rtol=1e-6)
-    np.testing.assert_allclose(parts.boxes.swapped, expected["swapped"], rtol=1e-6)
-    np.testing.assert_allclose(
-        total,
-        expected["ce"] / parts.ce_count + 0.5 * expected["loss"] / parts.box_count,
-        rtol=1e-6,
-    )
+    for name in ("giou", "iou", "swapped"):
+        np.testing.assert_allclose(getattr(parts.boxes, name), expected[name], rtol=1e-6)
+    whole = expected["ce"] / parts.ce_count + 0.5 * expected["loss"] / parts.box_count
+    np.testing.assert_allclose(total, whole, rtol=1e-6)
     np.testing.assert_allclose(gradient["hidden"][...], by_hidden, rtol=1e-6, atol=1e-9)
 
 
-def test_gradient_equals_finite_differences(random_batch, hidden_model):
+def test_gradient_equals_finite_differences():
     batch = random_batch(seed=3, images=2)
     with jax.enable_x64(True):
-        model = hidden_model(batch, seed=4, dtype=np.float64)
+        model = HiddenModel(batch, seed=4, dtype=np.float64)
         graphdef, state = nnx.split(model)
         batch = jax.tree.map(jnp.asarray, batch)
 
@@ -164,21 +155,14 @@ def test_gradient_equals_finite_differences(random_batch, hidden_model):
         def loss(state):
             return multitask_loss(nnx.merge(graphdef, state), batch, 0.5, logit_chunk=16)[0]
 
-        gradient = jax.grad(loss)(state)
+        gradient = jax.jit(jax.grad(loss))(state)
         rng = np.random.default_rng(0)
-        step = 1e-6
         for _ in range(5):
             direction = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), state)
-            ahead = loss(jax.tree.map(lambda x, d: x + step * d, state, direction))
-            behind = loss(jax.tree.map(lambda x, d: x - step * d, state, direction))
-            along = sum(
-                jnp.vdot(g, d)
-                for g, d in zip(jax.tree.leaves(gradient), jax.tree.leaves(direction), strict=True)
-            )
-            np.testing.assert_allclose((ahead - behind) / (2 * step), along, rtol=1e-6)
+            _assert_along_differences(loss, state, gradient, direction, 1e-6, rtol=1e-6)
 
 
-def test_gradient_of_the_whole_model_equals_finite_differences(random_batch, small_vlm):
+def test_gradient_of_the_whole_model_equals_finite_differences(small_vlm):
     batch = jax.tree.map(jnp.asarray, random_batch(seed=5, images=2))
     model = small_vlm(share="image")
     # Away from boxes without extent, where the loss has an edge.
@@ -189,32 +173,27 @@ def test_gradient_of_the_whole_model_equals_finite_differences(random_batch, sma
     def loss(state):
         return multitask_loss(nnx.merge(graphdef, state), batch, 0.5)[0]
 
-    gradient = jax.grad(loss)(state)
+    gradient = jax.jit(jax.grad(loss))(state)
     rng = np.random.default_rng(0)
     # Along the gradient, where float32 sees the difference, tilted by a random direction.
     direction = jax.tree.map(
-        lambda g: g + 0.5 * jnp.linalg.norm(g) * rng.normal(size=g.shape) / g.size**0.5, gradient
+        lambda g: g + np.float32(np.linalg.norm(g) * rng.normal(size=g.shape) / (2 * g.size**0.5)),
+        gradient,
     )
-    direction = jax.tree.map(lambda d: d.astype(jnp.float32), direction)
-    along = sum(jax.tree.leaves(jax.tree.map(jnp.vdot, gradient, direction)))
-    step = 3e-4
-    ahead = loss(jax.tree.map(lambda x, d: x + step * d, state, direction))
-    behind = loss(jax.tree.map(lambda x, d: x - step * d, state, direction))
-    np.testing.assert_allclose((ahead - behind) / (2 * step), along, rtol=1e-2)
+    _assert_along_differences(loss, state, gradient, direction, 3e-4, rtol=1e-2)
 
 
 @pytest.mark.parametrize("logit_chunk", [5, 10_000])
-def test_answers_without_a_box_weigh_as_asked(random_batch, hidden_model, logit_chunk):
+def test_answers_without_a_box_weigh_as_asked(logit_chunk):
     batch = random_batch()
     has_box = batch.box_mask.any(-1)
     assert has_box.any() and not has_box.all()
-    model = hidden_model(batch)
+    model = HiddenModel(batch)
 
     def cross_entropy(answer_mask, absent_weight=1.0):
         masked = dataclasses.replace(batch, answer_mask=answer_mask)
-        return multitask_loss(
-            model, masked, 0.0, logit_chunk=logit_chunk, absent_weight=absent_weight
-        )[1].ce_sum
+        options = {"logit_chunk": logit_chunk, "absent_weight": absent_weight}
+        return _evaluate(model, masked, **options)[1].ce_sum
 
     present = cross_entropy(batch.answer_mask & has_box[..., None])
     absent = cross_entropy(batch.answer_mask & ~has_box[..., None])
@@ -222,18 +201,7 @@ def test_answers_without_a_box_weigh_as_asked(random_batch, hidden_model, logit_
     np.testing.assert_allclose(weighted, present + 0.25 * absent, rtol=1e-5)
 
 
-def _cross_entropy(model, batch, soft):
-    def loss(state):
-        return multitask_loss(
-            nnx.merge(graphdef, state), batch, 0.5, logit_chunk=16, coordinates=soft
-        )
-
-    graphdef, state = nnx.split(model)
-    (total, parts), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(state)
-    return total, parts, gradient
-
-
-def test_soft_targets_are_scipy_s_cross_entropy_with_a_gaussian(random_batch, hidden_model):
+def test_soft_targets_are_scipy_s_cross_entropy_with_a_gaussian():
     batch = random_batch()
     rng = np.random.default_rng(3)
     tokens = LOC_START + rng.integers(0, 1024, batch.answer_tokens.shape).astype(np.int32)
@@ -242,7 +210,7 @@ def test_soft_targets_are_scipy_s_cross_entropy_with_a_gaussian(random_batch, hi
     tokens[words] = LOC_START + 1024 + 3
     tokens[0, 0, :2] = LOC_START, LOC_START + 1023  # on the image's edges
     batch = dataclasses.replace(batch, answer_tokens=tokens)
-    model = hidden_model(batch)
+    model = HiddenModel(batch)
     hidden, table = (np.asarray(x[...], np.float64) for x in (model.hidden, model.table))
     expected = 0.0
     for b, q, a in np.argwhere(batch.answer_mask):
@@ -252,61 +220,55 @@ def test_soft_targets_are_scipy_s_cross_entropy_with_a_gaussian(random_batch, hi
         if words[b, q, a]:
             target = np.arange(len(table)) == tokens[b, q, a]
         # H(p, q) = H(p) + KL(p, q)
-        probability = _softmax(table @ hidden[b, q, a])
+        probability = softmax(table @ hidden[b, q, a])
         target = target / target.sum()
         expected += stats.entropy(target) + stats.entropy(target, probability)
-    _, parts, _ = _cross_entropy(model, batch, CoordinateTargets(LOC_START, "gaussian", 6.5))
+    coordinates = CoordinateTargets(LOC_START, "gaussian", 6.5)
+    _, parts, _ = _evaluate(model, batch, coordinates=coordinates)
     assert float(parts.ce_sum) == pytest.approx(expected, rel=1e-5)
 
 
-def test_soft_targets_without_width_are_hard_ones(random_batch, hidden_model):
+def test_soft_targets_without_width_are_hard_ones():
     batch = random_batch()
-    model = hidden_model(batch)
+    model = HiddenModel(batch)
     hard, soft, wide = (
-        _cross_entropy(model, batch, soft and CoordinateTargets(LOC_START, "gaussian", soft))
+        _evaluate(model, batch, coordinates=soft and CoordinateTargets(LOC_START, "gaussian", soft))
         for soft in (None, 1e-3, 2.0)
     )
     assert hard[0] == soft[0] and hard[0] != wide[0]
-    for ours, theirs in zip(jax.tree.leaves(soft[2]), jax.tree.leaves(hard[2]), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-7)
+    assert_close(soft[2], hard[2], atol=1e-7)
 
 
 @pytest.mark.parametrize("kind", ["gaussian", "linear", "ranked"])
-def test_words_beside_soft_targets_cost_what_they_do_alone(kind, random_batch, hidden_model):
+def test_words_beside_soft_targets_cost_what_they_do_alone(kind):
     batch = random_batch()
     words = np.full(batch.answer_tokens.shape, LOC_START - 1, np.int32)
     words[0, 0] = LOC_START + 1024  # no word is within the width of a bin
     batch = dataclasses.replace(batch, answer_tokens=words)
-    model = hidden_model(batch)
+    model = HiddenModel(batch)
     hard, soft = (
-        _cross_entropy(model, batch, found)
+        _evaluate(model, batch, coordinates=found)
         for found in (None, CoordinateTargets(LOC_START, kind, 0.5))
     )
     assert float(hard[0]) == pytest.approx(float(soft[0]), rel=1e-6)
-    for ours, theirs in zip(jax.tree.leaves(soft[2]), jax.tree.leaves(hard[2]), strict=True):
-        np.testing.assert_allclose(ours, theirs, atol=1e-6)
+    assert_close(soft[2], hard[2], atol=1e-6)
 
 
 def test_the_width_is_in_pixels_of_the_model_s_input():
     assert coordinate_targets("gaussian", 0.0, 1.0, 7, 192) is None
-    assert coordinate_targets("linear", 1.5, 0.5, 7, 192) == CoordinateTargets(
-        7, "linear", 8.0, 0.5
-    )
+    found = coordinate_targets("linear", 1.5, 0.5, 7, 192)
+    assert found == CoordinateTargets(7, "linear", 8.0, 0.5)
 
 
-def test_location_tokens_weigh_as_much_as_asked_for(random_batch, hidden_model):
+def test_location_tokens_weigh_as_much_as_asked_for():
     batch = random_batch()
     tokens = np.array(batch.answer_tokens)
     tokens[0, 0, 0] = LOC_START + 500
     batch = dataclasses.replace(batch, answer_tokens=tokens)
-    model = hidden_model(batch)
+    model = HiddenModel(batch)
+    targets = (coordinate_targets("gaussian", 0, w, LOC_START, 8) for w in (1.0, 0.5, 0.0))
     whole, half, none = (
-        float(
-            _cross_entropy(model, batch, coordinate_targets("gaussian", 0, w, LOC_START, 8))[
-                1
-            ].ce_sum
-        )
-        for w in (1.0, 0.5, 0.0)
+        float(_evaluate(model, batch, coordinates=target)[1].ce_sum) for target in targets
     )
     assert whole > half > none
     assert half == pytest.approx((whole + none) / 2, rel=1e-6)
@@ -325,7 +287,7 @@ def test_linear_targets_are_distribution_focal_loss_on_a_coarse_grid():
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(size=(1, 1029)), jnp.float32)
     # Between the grid points 96 and 128, a quarter of the way.
-    log_p = jax.nn.log_softmax(logits[0])
+    log_p = jax.nn.logsoftmax(logits[0])
     on_grid = np.zeros(1024)
     for at in range(0, 1024, 32):
         on_grid[at] = max(0.0, 1 - abs(at - 104) / 32)
@@ -364,67 +326,59 @@ def test_the_ranked_score_of_an_even_distribution_costs_what_cross_entropy_does(
     assert costs == sorted(costs), "what is farther away costs more"
 
 
-def test_parts_of_a_batch_add_up_to_the_batch(random_batch, hidden_model):
+def test_parts_of_a_batch_add_up_to_the_batch():
     batch = random_batch(seed=6)
-    model = hidden_model(batch, seed=7)
-    whole, parts, gradient = _evaluate(model, batch, 0.5)
+    model = HiddenModel(batch, seed=7)
+    whole, parts, gradient = _evaluate(model, batch)
     denominators = batch_denominators(jax.tree.map(jnp.asarray, batch))
     total, summed = 0.0, None
     # Uneven cuts, so that a mean of means would differ.
     for start, stop in ((0, 2), (2, 8)):
         piece = jax.tree.map(lambda x, a=start, b=stop: x[a:b], batch)
-        part_model = hidden_model(piece)
+        part_model = HiddenModel(piece)
         part_model.hidden[...] = model.hidden[start:stop]
         part_model.table[...] = model.table[...]
-        loss, part, part_gradient = _evaluate(part_model, piece, 0.5, denominators=denominators)
+        loss, part, part_gradient = _evaluate(part_model, piece, denominators=denominators)
         total += loss
         summed = part if summed is None else summed + part
         np.testing.assert_allclose(
             part_gradient["hidden"][...], gradient["hidden"][start:stop], rtol=1e-4, atol=1e-7
         )
     np.testing.assert_allclose(total, whole, rtol=1e-6)
-    for ours, theirs in zip(jax.tree.leaves(summed), jax.tree.leaves(parts), strict=True):
-        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+    assert_close(summed, parts, rtol=1e-5)
 
 
-def test_padding_counts_for_nothing(random_batch, hidden_model):
+def test_padding_counts_for_nothing():
     batch = random_batch(seed=8)
-    model = hidden_model(batch, seed=9)
-    loss, _, gradient = _evaluate(model, batch, 0.5)
+    model = HiddenModel(batch, seed=9)
+    loss, _, gradient = _evaluate(model, batch)
     changed = batch.replace(
         answer_tokens=np.where(batch.answer_mask, batch.answer_tokens, 7).astype(np.int32),
         coordinate_positions=np.where(batch.box_mask[..., None], batch.coordinate_positions, 3),
         target_boxes=np.where(batch.box_mask[..., None], batch.target_boxes, 0.5),
     )
-    assert _evaluate(model, changed, 0.5)[0] == loss
+    assert _evaluate(model, changed)[0] == loss
     assert not np.any(np.asarray(gradient["hidden"][...])[~batch.answer_mask])
 
 
-def test_without_boxes_the_loss_is_the_cross_entropy_and_finite(random_batch, hidden_model):
+def test_without_boxes_or_weight_of_them_the_loss_is_the_cross_entropy():
+    """At lambda 0 the box part is reported and not trained on."""
     batch = random_batch(seed=10)
-    batch = batch.replace(box_mask=np.zeros_like(batch.box_mask))
-    loss, parts, gradient = _evaluate(hidden_model(batch), batch, 0.5)
-    np.testing.assert_allclose(loss, parts.ce_sum / parts.ce_count, rtol=1e-6)
-    assert parts.box_count == 0
-    assert parts.box_sum == 0
-    assert all(bool(jnp.all(jnp.isfinite(g))) for g in jax.tree.leaves(gradient))
-
-
-def test_lambda_zero_reports_the_box_part_and_does_not_train_on_it(random_batch, hidden_model):
-    batch = random_batch(seed=11)
-    model = hidden_model(batch)
-    loss, parts, gradient = _evaluate(model, batch, 0.0)
+    model = HiddenModel(batch)
     without = batch.replace(box_mask=np.zeros_like(batch.box_mask))
-    _, _, ce_gradient = _evaluate(model, without, 0.5)
-    assert parts.box_sum > 0
-    np.testing.assert_allclose(loss, parts.ce_sum / parts.ce_count, rtol=1e-6)
-    np.testing.assert_allclose(gradient["hidden"][...], ce_gradient["hidden"][...], atol=1e-8)
+    none, unweighted = _evaluate(model, without), _evaluate(model, batch, 0.0)
+    for loss, parts, gradient in (none, unweighted):
+        np.testing.assert_allclose(loss, parts.ce_sum / parts.ce_count, rtol=1e-6)
+        assert all(bool(jnp.all(jnp.isfinite(g))) for g in jax.tree.leaves(gradient))
+    assert none[1].box_count == none[1].box_sum == 0 < unweighted[1].box_sum
+    gradients = (gradient["hidden"][...] for _, _, gradient in (none, unweighted))
+    np.testing.assert_allclose(*gradients, atol=1e-8)
 
 
-def test_logits_over_all_tokens_never_exist_at_once(random_batch, hidden_model):
+def test_logits_over_all_tokens_never_exist_at_once():
     """The compiled loss and gradient need far less room than the logits of all tokens."""
     batch = random_batch(seed=12, images=16, questions=4, answer=32)
-    graphdef, state = nnx.split(hidden_model(batch))
+    graphdef, state = nnx.split(HiddenModel(batch))
     batch = jax.tree.map(jnp.asarray, batch)
 
     def compiled(logit_chunk):
@@ -439,18 +393,16 @@ def test_logits_over_all_tokens_never_exist_at_once(random_batch, hidden_model):
     assert compiled(32) < everything / 2
 
 
-def test_logits_that_are_all_alike_are_not_always_right(random_batch, hidden_model):
+def test_logits_that_are_all_alike_are_not_always_right():
     batch = random_batch(seed=13)
-    model = hidden_model(batch)
+    model = HiddenModel(batch)
     model.hidden[...] = jnp.zeros_like(model.hidden[...])
-    _, parts, _ = _evaluate(model, batch, 0.5)
+    _, parts, _ = _evaluate(model, batch)
     assert parts.correct_sum == np.sum(batch.answer_tokens[batch.answer_mask] == 0)
 
 
 @pytest.mark.parametrize(("prompt", "start"), [("vqa", None), ("vqa_listed", LOC_START)])
-def test_the_configuration_says_what_absent_answers_and_noise_cost(
-    random_batch, monkeypatch, prompt, start
-):
+def test_the_configuration_says_what_absent_answers_and_noise_cost(monkeypatch, prompt, start):
     told = []
     monkeypatch.setattr(step, "multitask_loss", lambda *given: told.append(given[-2:]))
     recipe = Path(__file__).parents[2] / "configs" / "vindr_lora.py"
@@ -461,7 +413,7 @@ def test_the_configuration_says_what_absent_answers_and_noise_cost(
     assert told == [(0.25, start)]
 
 
-def test_of_noise_boxes_only_that_they_are_locations_is_learned(random_batch, hidden_model):
+def test_of_noise_boxes_only_that_they_are_locations_is_learned():
     batch = random_batch()
     own = np.zeros(batch.answer_mask.shape, bool)
     for b, q, k in np.argwhere(batch.box_mask):
@@ -473,15 +425,14 @@ def test_of_noise_boxes_only_that_they_are_locations_is_learned(random_batch, hi
     word = LOC_START + 1024
     tokens = np.where(noise, LOC_START + 9, np.where(own, LOC_START + 5, word)).astype(np.int32)
     batch = dataclasses.replace(batch, answer_tokens=tokens)
-    model = hidden_model(batch)
+    model = HiddenModel(batch)
     hidden, table = (np.asarray(x[...], np.float64) for x in (model.hidden, model.table))
     has_box, expected = batch.box_mask.any(-1), 0.0
     for b, q, a in np.argwhere(batch.answer_mask):
-        probability = _softmax(table @ hidden[b, q, a])
+        probability = softmax(table @ hidden[b, q, a])
         right = (
             probability[LOC_START:word].sum() if noise[b, q, a] else probability[tokens[b, q, a]]
         )
         expected -= np.log(right) * (1 if has_box[b, q] else 0.5)
-    settings = {"logit_chunk": 16, "absent_weight": 0.5, "noise_start": LOC_START}
-    found = multitask_loss(model, batch, 0.0, **settings)[1].ce_sum
+    found = _evaluate(model, batch, absent_weight=0.5, noise_start=LOC_START)[1].ce_sum
     assert float(found) == pytest.approx(expected, rel=1e-5)

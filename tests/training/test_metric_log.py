@@ -1,14 +1,20 @@
-"""Every step is in metrics.jsonl once, also after a kill and a resume."""
+"""Every step is in metrics.jsonl once, and reaches W&B and MLflow without a network."""
 
 import json
+import struct
 import subprocess
 import sys
+import time
+import types
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from cxrjax import train
 from cxrjax.errors import UserError
 from cxrjax.training.metric_log import MetricLog
+from cxrjax.training.tracking import FILE_NAME, open_tracker
 
 
 def _lines(workdir):
@@ -28,19 +34,20 @@ def test_values_of_a_step_share_a_line_and_undefined_ones_are_null(tmp_path):
     assert list(tmp_path.glob("events.out.tfevents*"))
 
 
-def test_resume_cuts_later_and_torn_lines(tmp_path):
-    path = tmp_path / "metrics.jsonl"
-    path.write_text('{"step": 1, "a": 1}\n{"step": 2, "a": 2}\n{"step": 3, "a": 3}\n{"step": 4, ')
+@pytest.mark.parametrize(
+    ("later", "steps"),
+    [
+        ('{"step": 2}\n{"step": 3}\n{"step": 4, ', [1, 2, 3]),
+        ('{"step": 2', [1, 3]),  # torn at the resumed step
+    ],
+)
+def test_resume_cuts_later_and_torn_lines(tmp_path, later, steps):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n' + later)
     log = MetricLog(tmp_path, start_step=2)
     log.write(3, {"a": 30.0})
     log.close()
-    assert _lines(tmp_path) == [{"step": 1, "a": 1}, {"step": 2, "a": 2}, {"step": 3, "a": 30.0}]
-
-
-def test_a_torn_line_at_the_resumed_step_is_cut(tmp_path):
-    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "a": 1}\n{"step": 2')
-    MetricLog(tmp_path, start_step=2).close()
-    assert _lines(tmp_path) == [{"step": 1, "a": 1}]
+    assert [line["step"] for line in _lines(tmp_path)] == steps
+    assert _lines(tmp_path)[-1] == {"step": 3, "a": 30.0}
 
 
 def test_a_step_cannot_be_written_again_after_a_flush(tmp_path):
@@ -75,6 +82,7 @@ assert "tensorflow" in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_tensorflow_is_imported_with_the_first_figures(tmp_path):
     """It takes seconds, which the first step is not to wait for."""
     subprocess.run([sys.executable, "-c", _LATE, str(tmp_path)], check=True)
@@ -96,3 +104,109 @@ def test_what_goes_wrong_with_event_files_is_told(tmp_path, monkeypatch):
     with pytest.raises(UserError, match="No space left"):
         log.flush()
     assert _lines(tmp_path) == [{"step": 1, "loss": 2.0}]
+
+
+ROOT = Path(__file__).parents[2]
+IMAGE = np.full((4, 4, 3), 200, np.uint8)
+
+
+def _write_run(workdir, kind):
+    """Two processes of one run, the second of which goes on after step 2."""
+    for start, steps in ((0, (1, 2)), (2, (3,))):
+        time.sleep(1.1 * (kind == "wandb"))  # which names folders by the second
+        log = MetricLog(workdir, start, kind)
+        for step in steps:
+            values = {"train/loss": 1 / step, "validation/detection/f1@0.3": 0.5, "nothing": None}
+            log.write(step, values, {"overlay": IMAGE})
+        log.close()
+
+
+@pytest.mark.parametrize("kind", ["wandb", "mlflow"])
+def test_an_absent_library_is_told_before_anything_is_read(tmp_path, monkeypatch, kind):
+    monkeypatch.setitem(sys.modules, kind, None)
+    config = f"--config={ROOT / 'configs' / 'records_lora.py'}"
+    nowhere = f"--config.data.train={tmp_path / 'nowhere.jsonl'}"
+    with pytest.raises(UserError, match=rf"pip install 'cxrjax\[{kind}\]'"):
+        train.main([config, f"--workdir={tmp_path / 'run'}", f"--track={kind}", nowhere])
+    assert not (tmp_path / "run").exists()
+
+
+def _logged(content):
+    """The records of a .wandb file: 7 bytes, then blocks of 32 KiB in LevelDB's form of a log."""
+    record, at = b"", 7
+    while at + 7 <= len(content):
+        if 2**15 - at % 2**15 < 7:  # too little for a header: padding up to the next block
+            at += 2**15 - at % 2**15
+            continue
+        length, kind = struct.unpack_from("<HB", content, at + 4)
+        record += content[at + 7 : at + 7 + length]
+        at += 7 + length
+        if kind in (1, 4):  # whole, or the last part of one
+            yield record
+            record = b""
+
+
+def _records(file, pb):
+    """What a run wrote; its last words may come a moment after it has ended."""
+    for _ in range(100):
+        records = [pb.Record.FromString(data) for data in _logged(file.read_bytes())]
+        if any(record.HasField("exit") for record in records):
+            break
+        time.sleep(0.1)
+    return records
+
+
+def test_mlflow_has_every_step_of_a_run_that_went_on(tmp_path, monkeypatch):
+    mlflow = pytest.importorskip("mlflow", reason="extra mlflow")
+    store = (tmp_path / "mlflow").as_uri()
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", store)
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    _write_run(workdir, "mlflow")
+    client = mlflow.MlflowClient(store)
+    (run,) = client.search_runs(["0"])
+    assert run.info.run_id == json.loads((workdir / FILE_NAME).read_text())["mlflow"]
+    history = client.get_metric_history(run.info.run_id, "train/loss")
+    assert [(m.step, m.value) for m in history] == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+    # MLflow takes no @ in a name.
+    assert len(client.get_metric_history(run.info.run_id, "validation/detection/f1_at_0.3")) == 3
+    assert run.info.status == "FINISHED" and mlflow.active_run() is None
+
+
+@pytest.mark.slow
+def test_wandb_has_every_step_of_a_run_that_went_on(tmp_path, monkeypatch):
+    pytest.importorskip("wandb", reason="extra wandb")
+    pb = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    workdir = tmp_path / "run"
+    workdir.mkdir()
+    _write_run(workdir, "wandb")
+    told, names = [], set()
+    for file in sorted(workdir.glob("wandb/offline-run-*/*.wandb")):
+        names.add(file.stem.removeprefix("run-"))
+        for record in _records(file, pb):
+            items = {
+                "/".join(item.nested_key) or item.key: json.loads(item.value_json)
+                for item in record.history.item
+            }
+            if "train/loss" in items:
+                told.append((items["_step"], items["train/loss"]))
+    assert told == [(1, 1.0), (2, 0.5), (3, pytest.approx(1 / 3))]
+    assert names == {json.loads((workdir / FILE_NAME).read_text())["wandb"]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "begin", "remedy"),
+    [("wandb", "init", "WANDB_MODE=offline"), ("mlflow", "start_run", "MLFLOW_TRACKING_URI=")],
+)
+def test_a_library_that_cannot_begin_is_told_in_a_line(tmp_path, monkeypatch, kind, begin, remedy):
+    def refuse(**named):
+        raise RuntimeError("No API key configured.\nSee the manual.")
+
+    monkeypatch.setitem(sys.modules, kind, types.SimpleNamespace(**{begin: refuse}))
+    with pytest.raises(UserError) as told:
+        open_tracker(kind, tmp_path)
+    assert f"--track={kind}: No API key configured" in str(told.value)
+    assert remedy in str(told.value) and "\n" not in str(told.value)

@@ -1,10 +1,23 @@
-"""Questions left out of batches: counted once, whatever a run is made of."""
+"""What observers tell: questions left out, warnings of rewards, and of swapped corners."""
 
+import dataclasses
 import json
+import math
+
+import numpy as np
+import pytest
 
 from cxrjax.input_pipeline.batch import BatchProblem, LoadedBatch
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.training.observers import SetAsideQuestions
+from cxrjax.training.box_loss import Coordinates
+from cxrjax.training.coordinate_report import named_figures, summarize, swapped_share
+from cxrjax.training.observers import (
+    FinishedStep,
+    PolicyHealth,
+    SetAsideQuestions,
+    StepTimes,
+    SwappedCorners,
+)
 
 
 def _problem(index, question_id=None):
@@ -63,3 +76,115 @@ def test_questions_moved_out_of_the_picture_are_counted_over_a_resume(tmp_path):
     resumed.on_batch(4, loaded(1))
     assert logged(resumed)["out_of_picture"] == 6
     assert not told and not file.exists()
+
+
+HEALTHY = {
+    "rl/dead_groups": 0.4,
+    "rl/truncated": 0.0,
+    "rl/kl": 0.05,
+    "rl/coordinate_entropy": 2.0,
+    "rl/spurious_boxes": 0.3,
+}
+
+
+def _told(*parts, saved=None, steps=4):
+    """Lines after so many steps of each of the values."""
+    lines = []
+    health = PolicyHealth(lines.append, steps=steps)
+    health.on_start(saved or {})
+    for number, values in enumerate(v for v in parts for _ in range(2 * steps)):
+        health.on_step(FinishedStep(number + 1, HEALTHY | values, StepTimes()))
+    return lines, health
+
+
+def test_a_healthy_run_is_told_nothing():
+    # A step in which nobody wrote a box has no entropy of coordinates.
+    lines, _ = _told({}, {"rl/coordinate_entropy": math.nan}, {})
+    assert lines == []
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"rl/dead_groups": 0.95}, "% of groups are worth the same throughout"),
+        ({"rl/truncated": 0.5}, "% of answers do not end in their slots"),
+        ({"rl/kl": 2.5}, " nats a token away from the start: raise rl.kl_weight"),
+        ({"rl/coordinate_entropy": 0.01}, " nats of entropy in coordinates"),
+        ({"rl/spurious_boxes": 0.6}, " spurious boxes an answer, 0.30 at first"),
+    ],
+)
+def test_each_sickness_is_told_once(values, told):
+    lines, _ = _told({}, values)
+    (line,) = lines
+    assert told in line and line.startswith("step ") and "warning" in line
+
+
+def test_the_first_boxes_are_remembered_over_a_resume():
+    saved = _told({})[1].state()
+    assert saved == {"spurious_at_first": pytest.approx(0.3)}
+    lines, _ = _told({"rl/spurious_boxes": 0.6}, saved=saved)
+    assert "0.30 at first" in lines[0]
+
+
+def _coordinates(expected, likeliest=None, near=1.0):
+    expected = np.asarray(expected, np.float32)
+    likeliest = expected if likeliest is None else np.asarray(likeliest, np.float32)
+    full = np.full_like(expected, near)
+    return Coordinates(expected, 0 * full, full, 0.1 * full, likeliest, expected)
+
+
+def test_swapped_corners_are_told_for_each_half_and_have_no_overlap():
+    targets = np.array([[0.16, 0.2, 0.33, 0.6], [0.1, 0.2, 0.3, 0.6], [0.56, 0.2, 0.8, 0.6]])
+    expected = targets.copy()
+    expected[0, [0, 2]] = expected[0, [2, 0]]
+    told = summarize(_coordinates(expected), targets)
+    assert told["all"]["n"] == 3 and told["left_half"]["n"] == 2 and told["right_half"]["n"] == 1
+    assert told["left_half"]["swapped_x"] == 0.5 and told["left_half"]["swapped_y"] == 0
+    assert told["right_half"]["swapped_x"] == 0
+    assert told["left_half"]["argmax_swapped_x"] == 0.5
+    np.testing.assert_allclose(told["left_half"]["expected_iou"], 0.5, atol=1e-6)
+    np.testing.assert_allclose(told["all"]["expected_error"][0], 0.17 / 3, atol=1e-6)
+    figures = named_figures(told)
+    assert figures["coordinates/left_half/swapped_x"] == 0.5
+    np.testing.assert_allclose(figures["coordinates/all/spread/y_max"], 0.1, atol=1e-6)
+    assert swapped_share(figures) == pytest.approx(1 / 3)
+
+
+def test_mass_is_told_apart_where_the_likeliest_value_is_right():
+    targets = np.array([[0.2, 0.2, 0.4, 0.4], [0.2, 0.2, 0.4, 0.4]])
+    likeliest = targets + np.array([[0, 0, 0, 0], [0.3, 0, 0, 0]])
+    found = _coordinates(targets, likeliest)
+    found.near[:, 0] = [0.9, 0.1]
+    told = summarize(found, targets)["all"]
+    np.testing.assert_allclose(told["mass_within_0.05"][0], 0.5, atol=1e-6)
+    np.testing.assert_allclose(told["mass_within_0.05_where_right"][0], 0.9, atol=1e-6)
+    np.testing.assert_allclose(told["argmax_error"][0], 0.15, atol=1e-6)
+
+
+def test_without_boxes_nothing_is_told_as_a_number():
+    told = summarize(_coordinates(np.zeros((0, 4))), np.zeros((0, 4)))
+    assert told["all"]["n"] == 0 and told["all"]["swapped_x"] is None
+    assert told["left_half"]["mass_within_0.05"] == [None] * 4
+    assert swapped_share(named_figures(told)) is None
+
+
+@dataclasses.dataclass
+class _Run:
+    shares: dict[int, float]
+
+    def warnings(self, total=1000):
+        told = []
+        watch = SwappedCorners(total, told.append, steps=10)
+        for step in range(1, total + 1):
+            values = {"coordinates/swapped": self.shares.get(step, 0.0)}
+            watch.on_step(FinishedStep(step, values, StepTimes()))
+        return told
+
+
+def test_a_run_warns_once_of_corners_that_stay_swapped():
+    early = dict.fromkeys(range(1, 100), 0.5)
+    assert _Run(early).warnings() == []
+    assert _Run(early | {500: 0.09}).warnings() == []  # 0.9 % over ten steps
+    (found,) = _Run(early | dict.fromkeys(range(500, 1000), 0.2)).warnings()
+    assert found.startswith("step 500: warning: 2.0% of expected boxes have swapped corners")
+    SwappedCorners(10, pytest.fail, steps=1).on_step(FinishedStep(5, {}, StepTimes()))

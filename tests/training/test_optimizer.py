@@ -15,19 +15,42 @@ from cxrjax.training.config import OptimizerConfig
 from cxrjax.training.step import decay_mask, learning_rate_schedule, make_optimizer
 
 
-def test_warmup_then_cosine_to_the_last_step():
-    config = OptimizerConfig(learning_rate=0.1, warmup_steps=4, end_value=0.01)
-    schedule = learning_rate_schedule(config, steps=11)
-    rates = [float(schedule(step)) for step in range(11)]
-    np.testing.assert_allclose(rates[:5], [0.025, 0.05, 0.075, 0.1, 0.1], rtol=1e-6)
-    np.testing.assert_allclose(rates[7], (0.1 + 0.01) / 2, rtol=1e-6)
-    np.testing.assert_allclose(rates[10], 0.01, rtol=1e-6)
+@pytest.mark.parametrize(
+    ("keys", "steps", "expected"),
+    [
+        (
+            {"learning_rate": 0.1, "warmup_steps": 4, "end_value": 0.01},
+            11,
+            {0: 0.025, 1: 0.05, 2: 0.075, 3: 0.1, 4: 0.1, 7: (0.1 + 0.01) / 2, 10: 0.01},
+        ),
+        ({"schedule": "constant", "learning_rate": 0.3}, 5, dict.fromkeys(range(5), 0.3)),
+        (  # GEMeX's: linear from 3e-7 to 2e-5
+            {"learning_rate": 2e-5, "warmup_steps": 5, "warmup_from": 3e-7},
+            20,
+            {n: 3e-7 + n * (2e-5 - 3e-7) / 4 for n in range(5)},
+        ),
+        (  # a share of the run: 3.03 steps, so 4
+            {"learning_rate": 0.1, "warmup_steps": 0, "warmup_ratio": 0.03},
+            101,
+            {0: 0.025, 1: 0.05, 2: 0.075, 3: 0.1},
+        ),
+    ],
+)
+def test_warmup_and_what_follows(keys, steps, expected):
+    schedule = learning_rate_schedule(OptimizerConfig(**keys), steps=steps)
+    rates = {step: float(schedule(step)) for step in expected}
+    assert rates == pytest.approx(expected, rel=1e-5)
+    if "warmup_ratio" in keys:
+        assert float(schedule(5)) < 0.1
 
 
-def test_constant_without_warmup():
-    config = OptimizerConfig(schedule="constant", learning_rate=0.3)
-    schedule = learning_rate_schedule(config, steps=5)
-    np.testing.assert_allclose([float(schedule(step)) for step in range(5)], 0.3, rtol=1e-6)
+def test_a_warmup_is_told_once_and_is_a_share():
+    config = OptimizerConfig(warmup_steps=4, warmup_ratio=0.03)
+    with pytest.raises(UserError, match=r"warmup_steps and optimizer\.warmup_ratio"):
+        learning_rate_schedule(config, steps=100)
+    config = dataclasses.replace(config, warmup_steps=0, warmup_ratio=3.0)
+    with pytest.raises(UserError, match="expected 0 to 1"):
+        learning_rate_schedule(config, steps=100)
 
 
 def test_decay_spares_norms_biases_and_positions_of_stacked_layers(small_vlm):
@@ -73,27 +96,3 @@ def test_clipping_scales_all_gradients_together():
     moments = {k: v for k, v in named_leaves(state).items() if "/mu/" in k}
     total = jnp.concatenate(jax.tree.leaves(moments))
     np.testing.assert_allclose(total, 0.1 * np.array([0.6, 0.0, 0.8]), rtol=1e-5)
-
-
-def test_warmup_from_a_given_rate():
-    """GEMeX's: linear from 3e-7 to 2e-5."""
-    config = OptimizerConfig(learning_rate=2e-5, warmup_steps=5, warmup_from=3e-7)
-    schedule = learning_rate_schedule(config, steps=20)
-    rates = [float(schedule(step)) for step in range(6)]
-    np.testing.assert_allclose(rates[0], 3e-7, rtol=1e-5)
-    np.testing.assert_allclose(np.diff(rates[:5]), (2e-5 - 3e-7) / 4, rtol=1e-4)
-    np.testing.assert_allclose(rates[4], 2e-5, rtol=1e-5)
-
-
-def test_warmup_as_a_share_of_the_run():
-    config = OptimizerConfig(learning_rate=0.1, warmup_steps=0, warmup_ratio=0.03)
-    schedule = learning_rate_schedule(config, steps=101)  # 3.03, so 4
-    rates = [float(schedule(step)) for step in range(6)]
-    np.testing.assert_allclose(rates[:4], [0.025, 0.05, 0.075, 0.1], rtol=1e-5)
-    assert rates[5] < 0.1
-    config = dataclasses.replace(config, warmup_steps=4)
-    with pytest.raises(UserError, match=r"warmup_steps and optimizer\.warmup_ratio"):
-        learning_rate_schedule(config, steps=100)
-    config = dataclasses.replace(config, warmup_steps=0, warmup_ratio=3.0)
-    with pytest.raises(UserError, match="expected 0 to 1"):
-        learning_rate_schedule(config, steps=100)

@@ -11,18 +11,14 @@ from flax import nnx
 from scipy.special import log_softmax
 
 from cxrjax.distributed import meshes
-from cxrjax.distributed.meshes import MeshConfig, put_batch, put_tree
-from cxrjax.models import partition
-from cxrjax.training import step
 from cxrjax.training.config import ExperimentConfig, PolicyConfig
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.loss import answer_states
 from cxrjax.training.policy_loss import Experience, PolicyObjective, answer_logprobs
+from tests.training.conftest import TinyModel, assert_close, random_batch, take_steps
 
-LOC_START = 4
 
-
-def _experience(random_batch, seed=0, off_policy=False):
+def _experience(seed=0, off_policy=False):
     """Random answers with random worth; those of empty slots weigh nothing."""
     rng = np.random.default_rng(seed)
     batch = random_batch(seed)
@@ -69,8 +65,8 @@ def _logits(model, batch):
 
 
 @pytest.mark.parametrize("off_policy", [False, True])
-def test_loss_and_figures_are_the_sums_of_the_papers(random_batch, tiny_model, off_policy):
-    model, given = tiny_model(), _experience(random_batch, off_policy=off_policy)
+def test_loss_and_figures_are_the_sums_of_the_papers(off_policy):
+    model, given = TinyModel(), _experience(random_batch, off_policy=off_policy)
     config = _config(temperature=0.7, epsilon_low=0.1, epsilon_high=0.2, kl_weight=0.3)
     experience = jax.tree.map(np.asarray, given)
     batch, rl = experience.batch, config.rl
@@ -101,9 +97,9 @@ def test_loss_and_figures_are_the_sums_of_the_papers(random_batch, tiny_model, o
         assert 0 < clipped < tokens
 
 
-def test_the_first_gradient_is_reinforce_s(random_batch, tiny_model):
+def test_the_first_gradient_is_reinforce_s():
     """That of advantage times log-probability, by JAX from the formula itself."""
-    model, experience = tiny_model(), _experience(random_batch)
+    model, experience = TinyModel(), _experience(random_batch)
     graphdef, state = nnx.split(model)
     batch = experience.batch
 
@@ -116,12 +112,11 @@ def test_the_first_gradient_is_reinforce_s(random_batch, tiny_model):
     loss = _loss_of(_config(kl_weight=0.0), 16)
     expected = jax.jit(jax.grad(surrogate))(state)
     found = jax.grad(lambda s: loss(s, graphdef, experience)[0])(state)
-    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(found), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-6)
+    assert_close(expected, found, rtol=1e-3, atol=1e-6)
 
 
-def test_a_clipped_ratio_has_no_gradient(random_batch, tiny_model):
-    model, experience = tiny_model(), _experience(random_batch)
+def test_a_clipped_ratio_has_no_gradient():
+    model, experience = TinyModel(), _experience(random_batch)
     graphdef, state = nnx.split(model)
     now = answer_logprobs(model, experience.batch, 1.0, 10_000)
     loss = _loss_of(_config(kl_weight=0.0))
@@ -142,8 +137,8 @@ def test_a_clipped_ratio_has_no_gradient(random_batch, tiny_model):
 
 
 @pytest.mark.parametrize("chunk", [7, 10_000])
-def test_logprobs_are_those_of_the_logits(random_batch, tiny_model, chunk):
-    model, batch = tiny_model(), jax.tree.map(jnp.asarray, random_batch())
+def test_logprobs_are_those_of_the_logits(chunk):
+    model, batch = TinyModel(), jax.tree.map(jnp.asarray, random_batch())
     expected = log_softmax(_logits(model, batch) / 0.5, axis=-1)
     expected = np.take_along_axis(expected, batch.answer_tokens[..., None], -1)[..., 0]
     found = answer_logprobs(model, batch, 0.5, chunk)
@@ -153,9 +148,7 @@ def test_logprobs_are_those_of_the_logits(random_batch, tiny_model, chunk):
 @pytest.mark.parametrize(
     ("sizes", "micro_batches"), [({"data": 8}, 1), ({"data": 2, "fsdp": 2, "tensor": 2}, 2)]
 )
-def test_a_step_is_the_same_cut_and_spread(
-    random_batch, tiny_model, run_config, monkeypatch, sizes, micro_batches
-):
+def test_a_step_is_the_same_cut_and_spread(run_config, monkeypatch, sizes, micro_batches):
     monkeypatch.setattr("cxrjax.distributed.meshes._FSDP_MIN_SIZE", 16)
     run_config.rl.kind = "rloo"
     run_config.optimizer.learning_rate = 0.01
@@ -163,18 +156,13 @@ def test_a_step_is_the_same_cut_and_spread(
 
     def updated(mesh_sizes, accumulation):
         run_config.training.accumulation_steps = accumulation
+        run_config.mesh.update(mesh_sizes)
         config = typed_config(run_config)
-        graphdef, trainable, frozen = partition(tiny_model(), config.trainable)
-        state = step.init_state(trainable, step.make_optimizer(config.optimizer, 10))
         devices = jax.devices()[: int(np.prod(list(mesh_sizes.values())))]
-        mesh = meshes.make_mesh(MeshConfig(**mesh_sizes), devices)
-        state, frozen = put_tree(state, mesh), put_tree(frozen, mesh)
-        function = step.make_parallel_step(graphdef, config, 10, mesh, state, frozen)
-        state, metrics = function(state, frozen, put_batch(experience, mesh))
-        return float(metrics.loss), jax.device_get(state.trainable)
+        mesh = meshes.make_mesh(config.mesh, devices)
+        return take_steps(config, TinyModel(), mesh, [experience])[0][0]
 
-    loss, parameters = updated({"data": 1}, 1)
-    other_loss, others = updated(sizes, micro_batches)
-    assert other_loss == pytest.approx(loss, rel=1e-4)
-    for a, b in zip(jax.tree.leaves(parameters), jax.tree.leaves(others), strict=True):
-        np.testing.assert_allclose(a, b, rtol=0.02, atol=2e-3)
+    state, metrics = updated({"data": 1}, 1)
+    other_state, other_metrics = updated(sizes, micro_batches)
+    assert other_metrics.loss == pytest.approx(metrics.loss, rel=1e-4)
+    assert_close(state.trainable, other_state.trainable, rtol=0.02, atol=2e-3)

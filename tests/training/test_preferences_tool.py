@@ -10,8 +10,9 @@ from cxrjax.codecs.resize_rules import padded_to
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.usable_records import check_records
-from cxrjax.records import Answer, QARecord, read_records, write_records
+from cxrjax.records import read_records, write_records
 from cxrjax.tools import preferences
+from tests.training.small_data import make_record
 
 # The box of every record, in pixels of 100 x 100 and in location tokens.
 TRUTH = "<loc_10_10_30_30>"
@@ -19,17 +20,8 @@ NEAR, FAR = "<loc0102><loc0102><loc0307><loc0307>", "<loc0600><loc0600><loc0900>
 
 
 def _record(name, text=f"Nodule {TRUTH}", size=(100, 100)):
-    return QARecord(
-        dataset="custom",
-        split="train",
-        image_id=name,
-        image_path=f"{name}.png",
-        image_hw=size,
-        question_id=name,
-        question="Where is the nodule?",
-        question_type="Where",
-        answers=[Answer(text=text)],
-    )
+    asked = {"question": "Where is the nodule?", "image_path": f"{name}.png"}
+    return make_record(name, name, text, size, **asked)
 
 
 @pytest.fixture
@@ -42,9 +34,13 @@ def files(tmp_path):
         "two": {"a": f"Nodule {FAR}", "b": f"Nodule {NEAR}", "c": f"Nodule {NEAR}", "d": "y"},
     }
     for name, answers in said.items():
-        lines = [json.dumps({"question_id": q, "text": text}) for q, text in answers.items()]
-        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
+        _answer(tmp_path, name, answers)
     return tmp_path
+
+
+def _answer(folder, name, answers):
+    lines = [json.dumps({"question_id": q, "text": text}) for q, text in answers.items()]
+    (folder / f"{name}.jsonl").write_text("\n".join(lines) + "\n")
 
 
 def _make(files, *flags):
@@ -52,7 +48,13 @@ def _make(files, *flags):
     arguments = ["--records", str(files / "records.jsonl"), "--out", str(out), *flags]
     preferences.main(arguments)
     pairs = [json.loads(line) for line in out.read_text().splitlines()]
-    return {pair["question_id"]: pair for pair in pairs}
+    return {pair["question_id"]: (pair["better"], pair["worse"]) for pair in pairs}
+
+
+def _best(files, *flags):
+    out = files / "best.jsonl"
+    preferences.main(["--records", str(files / "records.jsonl"), "--best", str(out), *flags])
+    return out
 
 
 def _predictions(files, *names):
@@ -62,12 +64,8 @@ def _predictions(files, *names):
 def test_the_nearer_box_is_preferred_in_whatever_order(files, capsys):
     for names in (("one", "two"), ("two", "one")):
         pairs = _make(files, *_predictions(files, *names))
-        assert pairs.keys() == {"a", "b"}
-        assert (pairs["a"]["better"], pairs["a"]["worse"]) == (f"Nodule {NEAR}", f"Nodule {FAR}")
-        assert (pairs["b"]["better"], pairs["b"]["worse"]) == (
-            f"Nodule {NEAR}",
-            "There is no nodule.",
-        )
+        near = f"Nodule {NEAR}"
+        assert pairs == {"a": (near, f"Nodule {FAR}"), "b": (near, "There is no nodule.")}
         told = capsys.readouterr().out
         assert "2 pairs of 5 questions" in told
         for line in ("1 without: no prediction", "1 without: the image's size", "1 without: they"):
@@ -76,9 +74,8 @@ def test_the_nearer_box_is_preferred_in_whatever_order(files, capsys):
 
 def test_a_record_is_preferred_to_what_a_model_said(files):
     pairs = _make(files, *_predictions(files, "two"), "--better=record")
-    assert pairs.keys() == {"a"}
-    assert pairs["a"]["worse"] == f"Nodule {FAR}"
-    assert pairs["a"]["better"].startswith("Nodule <loc01")
+    (better, worse) = pairs.pop("a")
+    assert worse == f"Nodule {FAR}" and better.startswith("Nodule <loc01") and not pairs
 
 
 def test_images_that_were_padded(files):
@@ -89,16 +86,11 @@ def test_images_that_were_padded(files):
     stretched = transcode(f"Nodule {TRUTH}", "vindr_px", "paligemma", 100, 50)
     assert right != stretched
     for name, text in (("one", right), ("two", stretched)):
-        line = json.dumps({"question_id": "a", "text": text})
-        (files / f"{name}.jsonl").write_text(line + "\n")
+        _answer(files, name, {"a": text})
     predictions = _predictions(files, "one", "two")
-    pairs = _make(files, *predictions, "--letterbox=64x64")
-    assert (pairs["a"]["better"], pairs["a"]["worse"]) == (right, stretched)
-    assert _make(files, *predictions)["a"]["better"] == stretched
-    out = files / "best.jsonl"
-    arguments = ["--records", str(files / "records.jsonl"), "--best", str(out), *predictions]
-    preferences.main([*arguments, "--letterbox=64x64"])
-    (best,) = read_records(out)
+    assert _make(files, *predictions, "--letterbox=64x64")["a"] == (right, stretched)
+    assert _make(files, *predictions)["a"][0] == stretched
+    (best,) = read_records(_best(files, *predictions, "--letterbox=64x64"))
     assert best.boxes[0] == pytest.approx([10, 10, 30, 30], abs=0.2)
     with pytest.raises(SystemExit):
         _make(files, *predictions, "--letterbox=64")
@@ -117,12 +109,9 @@ def test_the_best_of_n_is_what_training_reads(files, capsys):
     for name in "abcde":
         Image.new("L", (100, 100)).save(files / f"{name}.png")
     swapped = "<loc0307><loc0307><loc0102><loc0102>"
-    lines = {"a": "<loc0102>", "b": f"Nodule {swapped}", "c": "Nodule", "e": f"Nodule {swapped}"}
-    text = "".join(json.dumps({"question_id": q, "text": t}) + "\n" for q, t in lines.items())
-    (files / "three.jsonl").write_text(text)
-    out = files / "best.jsonl"
-    flags = ["--records", str(files / "records.jsonl"), "--best", str(out)]
-    preferences.main([*flags, *_predictions(files, "one", "two", "three")])
+    said = {"a": "<loc0102>", "b": f"Nodule {swapped}", "c": "Nodule", "e": f"Nodule {swapped}"}
+    _answer(files, "three", said)
+    out = _best(files, *_predictions(files, "one", "two", "three"))
     best = {record.question_id: record for record in read_records(out)}
     assert {name: record.answer_text for name, record in best.items()} == {
         name: f"Nodule {TRUTH}" for name in "abc"
@@ -135,7 +124,6 @@ def test_the_best_of_n_is_what_training_reads(files, capsys):
 
 
 def test_a_record_is_not_the_best_of_n(files):
-    flags = ["--records", "r", "--best", "b", *_predictions(files, "one"), "--better=record"]
     with pytest.raises(SystemExit) as stopped:
-        preferences.main(flags)
+        _best(files, *_predictions(files, "one"), "--better=record")
     assert stopped.value.code == 2

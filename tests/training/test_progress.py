@@ -1,10 +1,15 @@
-"""MFU, memory, the warning of a slow input pipeline, and the step line that tells of them."""
+"""MFU, memory, warnings of a slow input pipeline, the step line, and the parts of a step's time."""
 
+import time
+from concurrent.futures import Future
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cxrjax.distributed import meshes
 from cxrjax.models.flops import BatchShape, step_flops, total
@@ -14,17 +19,18 @@ from cxrjax.training.observers import InputLimit
 from cxrjax.training.progress import (
     Load,
     Progress,
+    RunningStep,
+    StepClock,
     StepFlops,
     StepTimes,
     load_of,
-    memory_figures,
-    peak_flops,
 )
+from tests.training.conftest import TinyModel, random_batch
 
 TIMES = StepTimes(device=1.5, data_wait=0.4, host=0.1)
 
 
-def test_operations_of_a_batch_are_those_of_the_formula(run_config, small_vlm, random_batch):
+def test_operations_of_a_batch_are_those_of_the_formula(run_config, small_vlm):
     model, batch = small_vlm(), random_batch(images=4)
     known = StepFlops(model, typed_config(run_config), processes=2)
     for tokens in (0, 17, 40):
@@ -35,42 +41,41 @@ def test_operations_of_a_batch_are_those_of_the_formula(run_config, small_vlm, r
         np.testing.assert_allclose(known.of(batch, tokens), total(parts).model, rtol=1e-12)
 
 
-def test_nothing_is_known_of_other_models(run_config, tiny_model, random_batch):
-    assert StepFlops(tiny_model(), typed_config(run_config)).of(random_batch(), 10) is None
+def test_nothing_is_known_of_other_models(run_config):
+    assert StepFlops(TinyModel(), typed_config(run_config)).of(random_batch(), 10) is None
 
 
 def test_the_peak_is_the_chips_or_what_the_configuration_says(run_config, monkeypatch):
     mesh = meshes.make_mesh(typed_config(run_config).mesh)
-    assert peak_flops(typed_config(run_config), mesh) is None  # a CPU
+    assert progress.peak_flops(typed_config(run_config), mesh) is None  # a CPU
     run_config.training.peak_flops = 2e12
-    assert peak_flops(typed_config(run_config), mesh) == 2e12 * len(jax.devices())
+    assert progress.peak_flops(typed_config(run_config), mesh) == 2e12 * len(jax.devices())
     run_config.training.peak_flops = None
     tpus = np.array([SimpleNamespace(device_kind="TPU v5 lite")] * 4)
-    assert peak_flops(typed_config(run_config), SimpleNamespace(devices=tpus, size=4)) == 4 * 197e12
+    assert (
+        progress.peak_flops(typed_config(run_config), SimpleNamespace(devices=tpus, size=4))
+        == 4 * 197e12
+    )
 
 
 def test_memory_of_devices_that_tell(monkeypatch):
-    def device(used, peak):
-        return SimpleNamespace(
-            memory_stats=lambda: {"bytes_in_use": used, "peak_bytes_in_use": peak}
-        )
-
-    devices = [device(2e9, 3e9), device(1e9, 4e9)]
+    told = ({"bytes_in_use": used, "peak_bytes_in_use": 5e9 - used} for used in (2e9, 1e9))
+    devices = [SimpleNamespace(memory_stats=lambda stats=stats: stats) for stats in told]
     monkeypatch.setattr(progress.jax, "local_devices", lambda: devices)
-    assert memory_figures() == {"hbm_gb": 2.0, "hbm_peak_gb": 4.0}
+    assert progress.memory_figures() == {"hbm_gb": 2.0, "hbm_peak_gb": 4.0}
 
 
 def test_memory_of_a_cpu_is_the_process(monkeypatch):
-    figures = memory_figures()
+    figures = progress.memory_figures()
     assert set(figures) == {"host_peak_memory_gb"}
     assert 0.05 < figures["host_peak_memory_gb"] < 100
 
 
 def test_rates():
-    progress = Progress(total_steps=10, peak_flops=100.0)
+    run = Progress(total_steps=10, peak_flops=100.0)
     for _ in range(2):
-        progress.count(Load(images=8, questions=20, tokens=300, answer_tokens=90), TIMES, 50.0)
-    rates = progress.rates(4)
+        run.count(Load(images=8, questions=20, tokens=300, answer_tokens=90), TIMES, 50.0)
+    rates = run.rates(4)
     assert rates == {
         "images_per_second": 4.0,
         "questions_per_second": 10.0,
@@ -82,20 +87,20 @@ def test_rates():
         "seconds_left": 12.0,
         "mfu": 0.25,
     }
-    assert progress.rates(4) == {}
+    assert run.rates(4) == {}
     values = dict.fromkeys(("loss", "ce", "box_loss", "token_accuracy"), 0.5)
-    line = progress.line(4, values, rates | {"hbm_peak_gb": 12.34})
+    line = run.line(4, values, rates | {"hbm_peak_gb": 12.34})
     assert "2 s a step  data wait 20%  host 5%  MFU 25.0%  HBM 12.3 GB  0:12 left" in line
 
 
 def test_no_mfu_without_a_peak_or_operations():
     for peak, flops in ((None, 50.0), (100.0, None)):
-        progress = Progress(10, peak)
-        progress.count(Load(questions=1), TIMES, flops)
-        assert "mfu" not in progress.rates(1)
+        run = Progress(10, peak)
+        run.count(Load(questions=1), TIMES, flops)
+        assert "mfu" not in run.rates(1)
 
 
-def test_load_counts_what_is_there(random_batch):
+def test_load_counts_what_is_there():
     batch = random_batch()
     batch.question_index[3] = -1
     load = load_of(batch)
@@ -121,3 +126,112 @@ def test_nothing_is_told_before_enough_steps(run_config):
     limit = InputLimit(typed_config(run_config), print, steps=5)
     assert [limit.check(TIMES) for _ in range(4)] == [None] * 4
     assert limit.check(TIMES).startswith("the input pipeline is the limit: devices waited for data")
+
+
+def _finished(at):
+    future = Future()
+    future.set_result(at)
+    return future
+
+
+@pytest.fixture
+def clock_at_zero():
+    clock = StepClock(now=lambda: 0.0)
+    yield clock
+    clock.close()
+
+
+@pytest.mark.parametrize(
+    ("wait", "dispatched", "end", "expected"),
+    [
+        ((0.0, 3.0), 4.0, 9.0, StepTimes(device=5.0, data_wait=3.0, host=1.0)),
+        ((1.0, 3.0), 4.0, 9.0, StepTimes(device=5.0, data_wait=2.0, host=2.0)),
+        # Waited and dispatched while the step before was computed.
+        ((-5.0, -1.0), -0.5, 2.0, StepTimes(device=2.0, data_wait=0.0, host=0.0)),
+        # Computed up to the middle of the wait.
+        ((-5.0, 1.0), 1.25, 2.0, StepTimes(device=0.75, data_wait=1.0, host=0.25)),
+    ],
+)
+def test_parts(clock_at_zero, wait, dispatched, end, expected):
+    step = RunningStep(wait, dispatched, _finished(end))
+    assert clock_at_zero.times(step) == expected
+
+
+durations = st.floats(0, 10, allow_nan=False)
+
+
+@given(st.lists(st.tuples(durations, durations, durations), min_size=1), st.integers(0, 3))
+def test_the_parts_of_all_steps_add_up_to_the_time(steps, in_flight):
+    """Against a simulated device: busy and idle time are known exactly."""
+    now = end = busy = 0.0
+    clock = StepClock(now=lambda: 0.0)
+    running, found = [], StepTimes()
+    for wait, host, device in steps:
+        begun = now
+        now += wait + host
+        begin_device = max(now, end)
+        end, busy = begin_device + device, busy + device
+        running.append(RunningStep((begun, begun + wait), now, _finished(end)))
+        if len(running) > in_flight:  # the loop reads the metrics of a step before
+            step = running.pop(0)
+            now = max(now, step.finished.result())
+            found = StepTimes(*map(sum, zip(found, clock.times(step), strict=True)))
+    for step in running:
+        found = StepTimes(*map(sum, zip(found, clock.times(step), strict=True)))
+    clock.close()
+    assert min(found) >= 0
+    np.testing.assert_allclose(found.total, end, atol=1e-6)
+    np.testing.assert_allclose(found.device, busy, atol=1e-6)
+    assert found.data_wait <= sum(wait for wait, _, _ in steps) + 1e-6
+
+
+def _computing(seconds):
+    """A jitted function that takes about so long. (One with a callback would not be dispatched
+    ahead on a CPU.)"""
+    call = jax.jit(lambda x, n: jax.lax.fori_loop(0, n, lambda _, x: jnp.tanh(x @ x), x))
+    x = jnp.eye(128)
+    call(x, 10).block_until_ready()
+    begun = time.monotonic()
+    call(x, 300).block_until_ready()
+    count = max(1, round(300 * seconds / (time.monotonic() - begun)))
+    return lambda: call(x, count)
+
+
+def _run(step_seconds, data_seconds, steps=6, in_flight=2):
+    call = _computing(step_seconds)
+    clock, running, found = StepClock(), [], []
+    begun = time.monotonic()
+    clock.restart()
+    for _ in range(steps):
+        with clock.waiting_for_data():
+            time.sleep(data_seconds)
+        clock.dispatching()
+        running.append(clock.watch(call()))
+        if len(running) > in_flight:
+            found.append(clock.times(running.pop(0)))
+    found += [clock.times(step) for step in running]
+    seconds = time.monotonic() - begun
+    clock.close()
+    np.testing.assert_allclose(sum(times.total for times in found), seconds, rtol=0.05)
+    return StepTimes(*np.median(found, axis=0))
+
+
+def test_a_slow_loader_is_a_wait_for_data():
+    times = _run(step_seconds=0.02, data_seconds=0.1)
+    assert 0.06 < times.data_wait < 0.11
+    assert times.data_wait > 0.5 * times.total
+
+
+def test_data_that_come_during_a_slow_step_are_not_waited_for():
+    times = _run(step_seconds=0.2, data_seconds=0.05)
+    assert times.data_wait < 0.02
+    assert times.device > 0.9 * times.total
+
+
+def test_what_happens_between_steps_is_left_out_by_restart():
+    clock, call = StepClock(), _computing(0.01)
+    time.sleep(0.2)
+    clock.restart()
+    clock.dispatching()
+    assert clock.times(clock.watch(call())).total < 0.15
+    clock.close()

@@ -16,6 +16,7 @@ from cxrjax.training.checkpoint import arrays_sha256
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config, validate
 from cxrjax.training.step import cast_params, init_state, make_optimizer, make_train_step
+from tests.training.conftest import random_batch
 
 
 @pytest.mark.parametrize("dtype", ["int8", "nf4"])
@@ -70,8 +71,8 @@ def test_a_magnitude_is_whole_on_every_device():
         assert set(tower["magnitude"].spec) <= {None} and tower["b"].spec[2] == "tensor"
 
 
-@pytest.mark.parametrize("dtype", ["int8", "nf4"])
-def test_a_whole_model_trains_and_answers_on_a_quantised_base(small_vlm, random_batch, dtype):
+@pytest.mark.parametrize("dtype", ["int8", pytest.param("nf4", marks=pytest.mark.slow)])
+def test_a_whole_model_trains_and_answers_on_a_quantised_base(small_vlm, dtype):
     config = default_config()
     model, batch = small_vlm(), jax.tree.map(jnp.asarray, random_batch())
     targets = ("decoder/.*", "vision/.*", "projector")

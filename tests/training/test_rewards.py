@@ -1,6 +1,8 @@
 """Rewards, against matchings by trying all of them, and the answers that try to cheat."""
 
+import csv
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -56,33 +58,20 @@ def test_box_rewards_are_those_of_the_best_of_all_matchings(seed):
     count = len(predicted), len(truth)
     best = max(found.sum() for found in _all_matchings(overlap))
     assert box_reward(predicted, truth, "mean_iou") == pytest.approx(best / max(count), abs=1e-6)
-    f1 = np.mean(
-        [
-            2 * max((found >= threshold).sum() for found in _all_matchings(overlap)) / sum(count)
-            for threshold in THRESHOLDS
-        ]
-    )
-    assert box_reward(predicted, truth, "f1") == pytest.approx(f1)
+    hits = [max((x >= bound).sum() for x in _all_matchings(overlap)) for bound in THRESHOLDS]
+    assert box_reward(predicted, truth, "f1") == pytest.approx(2 * np.mean(hits) / sum(count))
 
 
 @pytest.mark.parametrize("kind", ["mean_iou", "f1"])
-def test_nothing_is_right_where_nothing_is_and_wrong_elsewhere(kind):
-    none, one = np.zeros((0, 4)), np.array([[0.1, 0.1, 0.4, 0.4]])
-    assert box_reward(none, none, kind) == 1
-    assert box_reward(none, one, kind) == box_reward(one, none, kind) == 0
-    assert box_reward(one, one, kind) == 1
+def test_rewards_of_none_of_all_and_of_too_many_boxes(kind):
+    def reward(*predicted, truth=((0.1, 0.1, 0.4, 0.4),)):
+        return box_reward(*(np.reshape(found, (-1, 4)) for found in (predicted, truth)), kind)
 
-
-@pytest.mark.parametrize("kind", ["mean_iou", "f1"])
-def test_repeated_and_further_boxes_lower_the_reward(kind):
-    one = np.array([[0.1, 0.1, 0.4, 0.4]])
-    far = np.array([[0.6, 0.6, 0.9, 0.9]])
-    rewards = [
-        box_reward(boxes_, one, kind)
-        for boxes_ in (one, np.repeat(one, 2, 0), np.repeat(one, 5, 0), np.concatenate([one, far]))
-    ]
-    assert rewards[0] > rewards[1] > rewards[2]
-    assert rewards[3] == rewards[1]
+    one, far = (0.1, 0.1, 0.4, 0.4), (0.6, 0.6, 0.9, 0.9)
+    assert reward(truth=()) == reward(one) == 1
+    assert reward() == reward(one, truth=()) == 0
+    assert reward(one) > reward(one, one) > reward(*5 * [one])
+    assert reward(one, far) == reward(one, one)
 
 
 def test_parts_of_a_right_and_of_wrong_answers(reward):
@@ -102,44 +91,21 @@ def test_a_denial_in_other_words_is_the_same_answer(reward):
     assert reward("There is no nodule.", "Nodule.").answer == 0
 
 
-@pytest.mark.parametrize(
-    ("question", "truth", "said", "right"),
-    [
-        ("Is there a nodule?", f"Yes, nodule at {BOX}.", f"Yes at {BOX}.", True),
-        ("Is there a nodule?", f"Yes, nodule at {BOX}.", "No.", False),
-        ("Name the findings.", "Aortic enlargement and Cardiomegaly.", "Pneumothorax.", False),
-        ("Name the findings.", "Aortic enlargement and Cardiomegaly.", "Cardiomegaly.", False),
-        (
-            "Name the findings.",
-            "Aortic enlargement and Cardiomegaly.",
-            "Cardiomegaly and Aortic enlargement",
-            True,
-        ),
-        ("What findings are visible?", f"Nodule/Mass at {BOX}.", f"ILD at {BOX}.", False),
-        ("How many nodules are there?", f"2 at {BOX}{OTHER}.", f"9 at {BOX}{OTHER}.", False),
-        ("How many nodules are there?", f"2 at {BOX}{OTHER}.", f"Two: {BOX}{OTHER}", True),
-        ("On which side is the effusion?", "Left.", "Right.", False),
-        ("On which side is the effusion?", "Left.", "On the left.", True),
-        # What is asked about need not be said again, and where it is need not be in words.
-        ("Where is the Nodule/Mass?", f"Nodule/Mass at {BOX}.", BOX, True),
-        ("Where is the Pleural effusion?", f"Pleural effusion at {BOX}.", BOX, True),
-        ("Where is the Lung Opacity?", f"Lung Opacity at {BOX}.", BOX, True),
-        ("Where is the Lung Opacity?", "Lung Opacity on the left.", "On the right.", False),
-        ("Where is the Nodule/Mass?", f"Nodule/Mass at {BOX}.", f"ILD at {BOX}.", False),
-        ("Where is the nodule?", f"At {BOX}.", f"On the left, {BOX}.", True),
-    ],
-)
-def test_where_no_yes_decides_names_numbers_and_sides_do(question, truth, said, right):
+def test_where_no_yes_decides_names_numbers_and_sides_do(subtests):
+    """What is asked about need not be said again, and where it is need not be in words."""
     rewarder = Rewarder(CODECS["paligemma"], RewardWeights(1.0, 1.0, 0.5, "mean_iou"))
-    assert rewarder(question, truth, said, ended=True).answer == right
+    table = Path(__file__).with_name("rewarded_answers.tsv").read_text()
+    lines = table.replace("BOX", BOX).replace("OTHER", OTHER).splitlines()
+    for row in csv.DictReader(lines, delimiter="\t"):
+        with subtests.test(row["said"], question=row["question"]):
+            found = rewarder(row["question"], row["truth"], row["said"], ended=True)
+            assert found.answer == (row["right"] == "yes")
 
 
-def test_swapped_corners_have_no_area_and_no_form(reward):
+def test_what_has_no_form(reward):
+    """A box of swapped corners, which has no area either; no end; a torn box."""
     swapped = reward(f"Nodule {BOX}", "Nodule <loc0300><loc0100><loc0100><loc0300>")
     assert (swapped.iou, swapped.format) == (0, 0)
-
-
-def test_an_answer_without_end_or_with_a_torn_box_has_no_form(reward):
     assert reward(f"Nodule {BOX}", f"Nodule {BOX}", ended=False).format == 0
     assert reward(f"Nodule {BOX}", f"Nodule {BOX}<loc0100>").format == 0
 
@@ -172,24 +138,17 @@ def test_advantages_are_what_their_papers_say():
     np.testing.assert_allclose(advantages(rewards, "grpo_no_std"), away)
     best = advantages(rewards, "best_of_n")
     assert np.array_equal(best.argmax(1), rewards.argmax(1)) and np.all(best.sum(1) == 1)
-
-
-@pytest.mark.parametrize("kind", ["grpo", "grpo_no_std", "rloo", "best_of_n"])
-def test_a_group_worth_the_same_teaches_nothing(kind):
-    rewards = np.array([[0.3] * 5, [0.1, 0.2, 0.3, 0.4, 0.5]])
-    found = advantages(rewards, kind)
-    assert not found[0].any() and found[1].any()
+    for kind in ("grpo", "grpo_no_std", "rloo", "best_of_n"):  # of a group worth the same: nothing
+        found = advantages(np.array([[0.3] * 5, [0.1, 0.2, 0.3, 0.4, 0.5]]), kind)
+        assert not found[0].any() and found[1].any(), kind
 
 
 @pytest.mark.parametrize("kind", ["dpo", "ipo", "hinge"])
 def test_slopes_are_those_of_the_losses(kind):
     margins, step = np.array([-30.0, -3.0, -0.1, 0.2, 4.0, 60.0]), 1e-5
-    change = preference_losses(margins + step, kind, 0.1) - preference_losses(
-        margins - step, kind, 0.1
-    )
-    np.testing.assert_allclose(preference_slopes(margins, kind, 0.1), -change / (2 * step), 1e-4)
-
-
-def test_the_loss_of_dpo_is_scipy_s():
+    ahead, behind = (preference_losses(margins + by, kind, 0.1) for by in (step, -step))
+    slopes = preference_slopes(margins, kind, 0.1)
+    np.testing.assert_allclose(slopes, (behind - ahead) / (2 * step), 1e-4)
+    # The loss of DPO is SciPy's.
     margins = np.linspace(-200, 200, 9)
     np.testing.assert_allclose(preference_losses(margins, "dpo", 0.1), -log_expit(0.1 * margins))

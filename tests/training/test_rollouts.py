@@ -1,93 +1,100 @@
 """Answers that are drawn and learned from: what is drawn, what it teaches, and that runs go on."""
 
-import dataclasses
 import functools
 import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.distributed.meshes import MeshConfig, make_mesh
+from cxrjax.distributed.meshes import make_mesh
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import LoadedBatch
-from cxrjax.models import partition
+from cxrjax.models import VLM, partition
 from cxrjax.planner import program
-from cxrjax.training import loop, step
+from cxrjax.training import step
 from cxrjax.training.config import add_source
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.policy_loss import answer_logprobs
 from cxrjax.training.rollouts import Rollouts, check_policy
+from tests.training.conftest import (
+    END,
+    LOC_START,
+    SMALL,
+    BatchStream,
+    Letters,
+    assert_close,
+    assert_same_arrays,
+    question_ids,
+    random_batch,
+    read_metrics,
+)
 
-LOC_START, END, GROUP = 4, 1, 4
-BASE = {"kind": "random", "seed": 0, "sha256": "abc"}
-
-
-class Letters:
-    """A tokenizer of location tokens and 16 letters; what ends an answer is id 1."""
-
-    stop_ids = (END,)
-    eos_id = END
-
-    def decode(self, ids):
-        return "".join(
-            f"<loc{i - LOC_START:04d}>" if LOC_START <= i < LOC_START + 1024 else chr(97 + i % 16)
-            for i in ids
-        )
-
-    def encode(self, text):
-        return [2 + (ord(letter) - 97) % 2 for letter in text]
+GROUP = 4
 
 
 @pytest.fixture
-def policy(run_config, tmp_path):
+def policy(run_config):
     """A configuration of short answers, in which a location token is likely at first."""
     run_config.rl.kind = "rloo"
     run_config.rl.group_size = GROUP
     run_config.decoding.max_answer_tokens = 6
     run_config.optimizer.learning_rate = 0.03
-    run_config.mesh.data = 8
-    run_config.training.log_every = 1
-    run_config.training.checkpoint_every = 2
     return run_config
 
 
 def _loaded(batch):
-    ids = [[None if i < 0 else f"q{i}" for i in row] for row in np.asarray(batch.question_index)]
-    return LoadedBatch(batch, ids, [])
+    return LoadedBatch(batch, question_ids(batch), [])
 
 
-def _rollouts(config, model, devices=1):
-    config.mesh.data = devices
-    typed = typed_config(config)
-    graphdef, trainable, frozen = partition(model, typed.trainable)
-    state = step.init_state(trainable, step.make_optimizer(typed.optimizer, 10))
-    mesh = make_mesh(MeshConfig(data=devices), jax.devices()[:devices])
-    rolls = Rollouts(typed, graphdef, state.trainable, frozen, mesh, Letters())
+def _make(config, model):
+    graphdef, trainable, frozen = partition(model, config.trainable)
+    state = step.init_state(trainable, step.make_optimizer(config.optimizer, 10))
+    mesh = make_mesh(config.mesh, jax.devices()[: config.mesh.data])
+    rolls = Rollouts(config, graphdef, state.trainable, frozen, mesh, Letters())
     return rolls, state, graphdef, frozen
 
 
-def _host(experience):
-    return jax.tree.map(np.asarray, experience)
+@pytest.fixture(scope="module")
+def made():
+    """By configuration and devices: what was compiled for one test serves the next."""
+    return {}
 
 
-def test_what_is_drawn_hangs_on_seed_step_and_question_alone(policy, random_batch, small_vlm):
+@pytest.fixture
+def rollouts(policy, small_vlm, made):
+    """`rollouts(devices=1)`: (rollouts, state, graphdef, frozen) of the policy as it is."""
+
+    def make(devices=1):
+        policy.mesh.data = devices
+        key = json.dumps(typed_config(policy).to_json())
+        if key not in made:
+            made[key] = _make(typed_config(policy), small_vlm())
+        return made[key]
+
+    return make
+
+
+@pytest.fixture
+def draw(rollouts):
+    """`draw(batch=random_batch(), step=1, devices=1)`: what is drawn by the policy as it is."""
+
+    def found(batch=None, step=1, devices=1):
+        rolls, state, *_ = rollouts(devices)
+        return jax.tree.map(np.asarray, rolls(step, state, _loaded(batch or random_batch())))
+
+    return found
+
+
+def test_what_is_drawn_hangs_on_seed_step_and_question_alone(draw):
     batch = random_batch(questions=2)
-    draw = {}
-    for devices in (1, 8):
-        rolls, state, *_ = _rollouts(policy, small_vlm(), devices)
-        draw[devices] = [_host(rolls(number, state, _loaded(batch))) for number in (1, 1, 2)]
-    first, again, later = draw[1]
+    first, again, later = (draw(batch, number) for number in (1, 1, 2))
+    spread = draw(batch, devices=8)
     assert np.array_equal(first.batch.answer_tokens, again.batch.answer_tokens)
     assert not np.array_equal(first.batch.answer_tokens, later.batch.answer_tokens)
-    assert np.array_equal(first.batch.answer_tokens, draw[8][0].batch.answer_tokens)
-    np.testing.assert_allclose(first.told["reward"], draw[8][0].told["reward"])
+    assert np.array_equal(first.batch.answer_tokens, spread.batch.answer_tokens)
+    np.testing.assert_allclose(first.told["reward"], spread.told["reward"])
     shape = (8, 2 * GROUP)
     assert first.advantages.shape == first.weights.shape == shape
     # Those to one question stand side by side, each in the question's own words.
@@ -96,9 +103,8 @@ def test_what_is_drawn_hangs_on_seed_step_and_question_alone(policy, random_batc
     assert len({tuple(answer) for answer in answers}) > 1
 
 
-def test_an_answer_ends_with_its_end_or_its_slots(policy, random_batch, small_vlm):
-    rolls, state, *_ = _rollouts(policy, small_vlm())
-    found = _host(rolls(1, state, _loaded(random_batch())))
+def test_an_answer_ends_with_its_end_or_its_slots(draw):
+    found = draw()
     tokens, mask = found.batch.answer_tokens, found.batch.answer_mask
     there = found.batch.question_index >= 0
     assert np.array_equal(mask.any(-1), there)
@@ -110,8 +116,8 @@ def test_an_answer_ends_with_its_end_or_its_slots(policy, random_batch, small_vl
         assert length == (ended[0] + 1 if len(ended) else 6)
 
 
-def test_the_start_is_kept_while_parameters_move(policy, random_batch, small_vlm):
-    rolls, state, graphdef, frozen = _rollouts(policy, small_vlm())
+def test_the_start_is_kept_while_parameters_move(rollouts):
+    rolls, state, graphdef, frozen = rollouts()
     moved = jax.tree.map(lambda x: x + 0.05, state.trainable)
     found = rolls(1, step.TrainState(state.step, moved, None), _loaded(random_batch()))
     start = answer_logprobs(nnx.merge(graphdef, state.trainable, frozen), found.batch, 1.0, 512)
@@ -121,27 +127,28 @@ def test_the_start_is_kept_while_parameters_move(policy, random_batch, small_vlm
     assert found.old_logprobs is None
 
 
-def test_groups_worth_the_same_weigh_nothing(policy, random_batch, small_vlm):
+def test_groups_worth_the_same_weigh_nothing(policy, draw):
     policy.rl.weight_boxes = policy.rl.weight_format = 0.0  # the words, which hardly any hits
-    rolls, state, *_ = _rollouts(policy, small_vlm())
-    found = _host(rolls(1, state, _loaded(random_batch())))
+    found = draw()
     alive = found.told["dead_groups"] == 0
     assert 0 < alive.sum() < alive.size / 4
     assert np.array_equal(found.weights > 0, alive)
     assert not found.advantages[~alive].any() and found.advantages[alive].all()
 
 
-def test_absent_findings_weigh_as_much_as_they_are_told_to(policy, random_batch, small_vlm):
-    found = {}
+@pytest.mark.parametrize("kind", ["rloo", "dpo"])
+def test_absent_findings_weigh_as_much_as_they_are_told_to(policy, draw, kind):
+    """Also in preferences: references of random tokens have a box by chance."""
+    policy.rl.kind = kind
+    found = []
     for weight in (1.0, 0.25):
         policy.rl.weight_absent = weight
-        rolls, state, *_ = _rollouts(policy, small_vlm())
-        found[weight] = _host(rolls(1, state, _loaded(random_batch())))
-    ratio = found[0.25].advantages / np.where(found[1.0].advantages, found[1.0].advantages, np.nan)
-    assert set(np.unique(ratio[~np.isnan(ratio)]).tolist()) == {0.25, 1.0}
+        found.append(draw().advantages)
+    learned = found[0] != 0
+    assert set((found[1][learned] / found[0][learned]).round(4).tolist()) == {0.25, 1}
 
 
-def test_rewards_rise(policy, random_batch, small_vlm):
+def test_rewards_rise(policy):
     """One box is right for every question: its coordinates come to be likelier."""
     policy.rl.group_size = 8
     policy.rl.kl_weight = policy.rl.weight_answer = policy.rl.weight_format = 0.0
@@ -150,7 +157,10 @@ def test_rewards_rise(policy, random_batch, small_vlm):
     box = LOC_START + np.array([200, 200, 800, 800, END - LOC_START], np.int32)
     batch.answer_tokens[..., :5] = box
     batch.answer_mask[...] = (np.arange(12) < 5) & batch.prefix_mask.any(-1, keepdims=True)
-    rolls, state, graphdef, frozen = _rollouts(policy, small_vlm())
+    policy.mesh.data = 1
+    # Parameters as training draws them: others may learn more slowly.
+    model = VLM(SMALL, rngs=nnx.Rngs(0))
+    rolls, state, graphdef, frozen = _make(typed_config(policy), model)
     train_step = jax.jit(step.make_train_step(graphdef, typed_config(policy), 100))
     told = []
     for number in range(1, 17):
@@ -161,10 +171,10 @@ def test_rewards_rise(policy, random_batch, small_vlm):
     assert np.mean(told[-3:]) > 2 * np.mean(told[:3]), told
 
 
-def test_preferences_are_the_gradient_of_their_loss(policy, random_batch, small_vlm):
+def test_preferences_are_the_gradient_of_their_loss(policy, rollouts):
     """The policy gradient with these advantages is that of -log sigmoid(beta margin), by JAX."""
     policy.rl.kind, policy.rl.beta, policy.rl.kl_weight = "dpo", 0.3, 0.0
-    rolls, state, graphdef, frozen = _rollouts(policy, small_vlm())
+    rolls, state, graphdef, frozen = rollouts()
     moved = jax.tree.map(lambda x: x + 0.02, state.trainable)
     found = rolls(1, step.TrainState(state.step, moved, None), _loaded(random_batch()))
     worth = np.nan_to_num(np.asarray(found.told["reward"])).reshape(-1, GROUP)
@@ -189,49 +199,29 @@ def test_preferences_are_the_gradient_of_their_loss(policy, random_batch, small_
 
     expected = jax.jit(jax.grad(loss))(moved)
     gradient = jax.jit(jax.grad(ours))(moved)
-    for a, b in zip(jax.tree.leaves(expected), jax.tree.leaves(gradient), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-2, atol=1e-5)
+    assert_close(expected, gradient, rtol=1e-2, atol=1e-5)
     told = np.asarray(found.told["preference_loss"])
     assert np.nanmean(told) == pytest.approx(float(loss(moved)), rel=1e-4)
 
 
-def test_absent_findings_weigh_in_preferences_too(policy, random_batch, small_vlm):
-    """References of random tokens have a box by chance."""
-    found = []
-    for weight in (1.0, 0.25):
-        policy.rl.kind, policy.rl.weight_absent = "dpo", weight
-        rolls, state, *_ = _rollouts(policy, small_vlm())
-        found.append(_host(rolls(1, state, _loaded(random_batch()))).advantages)
-    learned = found[0] != 0
-    assert set((found[1] / np.where(learned, found[0], 1))[learned].round(4)) == {0.25, 1}
-
-
-def test_a_batch_without_a_question_teaches_nothing(policy, random_batch, small_vlm):
+def test_a_batch_without_a_question_teaches_nothing(draw):
     """All of its questions were set aside."""
-    rolls, state, *_ = _rollouts(policy, small_vlm())
     batch = random_batch()
-    nothing = np.zeros_like(np.asarray(batch.prefix_mask))
-    batch = dataclasses.replace(
-        batch,
-        question_index=np.full_like(np.asarray(batch.question_index), -1),
-        prefix_mask=nothing,
-        answer_mask=np.zeros_like(np.asarray(batch.answer_mask)),
-    )
-    found = _host(rolls(1, state, _loaded(batch)))
+    batch.question_index[...] = -1
+    batch.prefix_mask[...] = batch.answer_mask[...] = False
+    found = draw(batch)
     assert not found.weights.any() and found.batch.answer_tokens.shape[-1] > 0
 
 
-def test_pairs_of_a_file_take_the_place_of_drawn_answers(policy, random_batch, small_vlm, tmp_path):
-    file = tmp_path / "pairs.jsonl"
-    file.write_text(
-        "".join(
-            json.dumps({"question_id": f"q{i}", "better": "ab", "worse": "aaaa"}) + "\n"
-            for i in range(3)
-        )
-    )
+def _prefer(policy, file, *lines):
+    file.write_text("\n".join(lines) + "\n")
     policy.rl.kind, policy.rl.group_size, policy.rl.pairs = "dpo", 2, str(file)
-    rolls, state, *_ = _rollouts(policy, small_vlm())
-    found = _host(rolls(1, state, _loaded(random_batch())))
+
+
+def test_pairs_of_a_file_take_the_place_of_drawn_answers(policy, draw, tmp_path):
+    pairs = ({"question_id": f"q{i}", "better": "ab", "worse": "aaaa"} for i in range(3))
+    _prefer(policy, tmp_path / "pairs.jsonl", *map(json.dumps, pairs))
+    found = draw()
     asked = np.repeat(random_batch().question_index, 2, axis=1)
     has_pair = (asked >= 0) & (asked < 3)
     assert np.array_equal(found.weights > 0, has_pair)
@@ -250,12 +240,10 @@ def test_pairs_of_a_file_take_the_place_of_drawn_answers(policy, random_batch, s
         ("", "no pair in it"),
     ],
 )
-def test_a_bad_pair_is_told_with_its_line(policy, small_vlm, tmp_path, line, told):
-    file = tmp_path / "pairs.jsonl"
-    file.write_text(line + "\n")
-    policy.rl.kind, policy.rl.group_size, policy.rl.pairs = "dpo", 2, str(file)
+def test_a_bad_pair_is_told_with_its_line(policy, rollouts, tmp_path, line, told):
+    _prefer(policy, tmp_path / "pairs.jsonl", line)
     with pytest.raises(UserError, match=told):
-        _rollouts(policy, small_vlm())
+        rollouts()
 
 
 @pytest.mark.parametrize(
@@ -269,27 +257,26 @@ def test_a_bad_pair_is_told_with_its_line(policy, small_vlm, tmp_path, line, tol
     ],
 )
 def test_what_cannot_be_learned_is_refused(policy, key, value, told):
-    group, name = key.split(".")
-    policy[group][name] = value
+    policy.update_from_flattened_dict({key: value})
     with pytest.raises(UserError, match=told):
         check_policy(typed_config(policy))
 
 
 @pytest.mark.parametrize(
-    ("group", "name", "value", "told"),
+    ("change", "told"),
     [
-        ("augment", "zoom", 0.1, r"data\.augment\.zoom: .* set it to 0"),
-        ("data", "unknown_share", 0.1, r"data\.unknown_share: the answers of rl\.pairs"),
-        (None, None, None, r"mixture\.sources\.b\.prompt='medgemma' ends answers otherwise"),
+        ({"data.augment.zoom": 0.1}, r"data\.augment\.zoom: .* set it to 0"),
+        ({"data.unknown_share": 0.1}, r"data\.unknown_share: the answers of rl\.pairs"),
+        (None, r"mixture\.sources\.b\.prompt='medgemma' ends answers otherwise"),
     ],
 )
-def test_pairs_are_about_images_and_questions_as_they_are(policy, group, name, value, told):
+def test_pairs_are_about_images_and_questions_as_they_are(policy, change, told):
     policy.rl.kind, policy.rl.group_size, policy.rl.pairs = "dpo", 2, "pairs.jsonl"
     check_policy(typed_config(policy))
-    if group is None:
+    if change is None:
         add_source(policy, "b", "b.jsonl", prompt="medgemma")
     else:
-        (policy.data.augment if group == "augment" else policy.data)[name] = value
+        policy.update_from_flattened_dict(change)
     with pytest.raises(UserError, match=told):
         check_policy(typed_config(policy))
 
@@ -302,78 +289,39 @@ def test_rewards_read_one_convention_in_a_mixture(policy):
         check_policy(typed_config(policy))
 
 
-def _run(policy, batches, workdir, model, steps=4):
-    lines = []
-    loop.train(
-        typed_config(policy),
-        workdir,
-        loop.Start(model, BASE),
-        loop.TrainingData(batches, steps),
-        make_rollouts=functools.partial(Rollouts, tokenizer=Letters()),
-        log_line=lines.append,
-    )
-    return lines
+@pytest.fixture
+def learn(run, policy, small_vlm):
+    """`learn(workdir, batches=BatchStream(), ...)`: four steps of the policy."""
+    policy.optimizer.learning_rate = 0.03
+    make = functools.partial(Rollouts, tokenizer=Letters())
+
+    def train(workdir, batches=None, **options):
+        options = {"steps": 4, "make_rollouts": make, **options}
+        return run(batches, workdir, model=small_vlm(), **options)
+
+    return train
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("updates", "strategy"), [(1, "pmap"), (2, "jit")])
 def test_a_run_that_was_cut_ends_bit_for_bit_as_one_that_was_not(
-    policy, batch_stream, small_vlm, saved_arrays, tmp_path, updates, strategy
+    policy, learn, tmp_path, updates, strategy
 ):
     policy.rl.updates, policy.mesh.strategy = updates, strategy
-    _run(policy, batch_stream(), tmp_path / "whole", small_vlm())
+    learn("whole")
     with pytest.raises(KeyboardInterrupt):
-        _run(policy, batch_stream(stop_before=4), tmp_path / "cut", small_vlm())
-    lines = _run(policy, batch_stream(), tmp_path / "cut", small_vlm())
-    assert "resumed from the checkpoint of step 2" in lines
-    ours, theirs = (saved_arrays(tmp_path / name, 4) for name in ("cut", "whole"))
-    assert ours.keys() == theirs.keys()
-    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
-    line = json.loads((tmp_path / "cut/metrics.jsonl").read_text().splitlines()[-1])
+        learn("cut", BatchStream(stop_before=4))
+    assert "resumed from the checkpoint of step 2" in learn("cut")
+    assert_same_arrays(tmp_path / "cut", tmp_path / "whole", 4)
+    line = read_metrics(tmp_path / "cut")[-1]
     for name in ("reward", "kl", "coordinate_entropy", "dead_groups", "length", "spread"):
         assert line[f"train/rl/{name}"] is not None
 
 
-@pytest.mark.slow
-def test_a_run_that_was_killed_outright_ends_bit_for_bit_as_one_that_was_not(
-    saved_arrays, tmp_path
-):
-    script = Path(__file__).with_name("killed_run.py")
-
-    def start(name):
-        command = [sys.executable, "-u", str(script), str(tmp_path / name), "6", "0.3"]
-        return subprocess.Popen(
-            [*command, "--rewards"],
-            env=os.environ
-            | {"PYTHONPATH": str(script.parents[2]), "XLA_FLAGS": ""}  # one device: soon compiled
-            | {"JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled")}
-            | {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"},
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    start("whole").communicate()
-    cut = start("cut")
-    assert cut.stdout is not None
-    assert any(line.startswith("step 3/") for line in cut.stdout)
-    cut.send_signal(signal.SIGKILL)
-    assert cut.wait() == -signal.SIGKILL
-    again = start("cut").communicate()[0]
-    assert "resumed from the checkpoint of step" in again
-    ours, theirs = (saved_arrays(tmp_path / name, 6) for name in ("cut", "whole"))
-    assert ours.keys() == theirs.keys()
-    assert all(np.array_equal(ours[name], theirs[name]) for name in ours)
-    rewards = [
-        [json.loads(line)["train/rl/reward"] for line in path.read_text().splitlines()]
-        for path in (tmp_path / name / "metrics.jsonl" for name in ("cut", "whole"))
-    ]
-    assert len(rewards[0]) == 6 and rewards[0] == rewards[1]
-
-
-def test_the_schedule_is_of_all_updates_of_all_steps(policy, batch_stream, small_vlm, tmp_path):
+def test_the_schedule_is_of_all_updates_of_all_steps(policy, learn, tmp_path):
     policy.rl.updates, policy.optimizer.schedule = 2, "cosine"
-    _run(policy, batch_stream(), tmp_path / "run", small_vlm())
-    lines = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    rates = [line["train/learning_rate"] for line in lines]
+    learn("run")
+    rates = [line["train/learning_rate"] for line in read_metrics(tmp_path / "run")]
     whole = step.learning_rate_schedule(typed_config(policy).optimizer, 8)
     assert rates == pytest.approx([float(whole(n)) for n in (1, 3, 5, 7)], abs=1e-8)
     assert min(rates[:3]) > 0

@@ -1,6 +1,7 @@
 """Rules cover every parameter, split what they say, and refuse what does not divide."""
 
 import dataclasses
+import functools
 import re
 
 import jax
@@ -60,32 +61,31 @@ def test_rules_cover_every_parameter_and_moment(run_config, preset):
 
 def test_fsdp_takes_the_largest_dimension_that_divides_and_leaves_small_ones(run_config):
     mesh = _mesh(run_config, data=2, fsdp=4, tensor=1)
-    tree = {
-        "big": jnp.zeros((3, 512, 256)),
-        "odd": jnp.zeros((3, 513, 256)),
-        "none": jnp.zeros((301, 303)),
-        "layers_first": jnp.zeros((4096, 7, 9)),
-        "small": jnp.zeros((8, 8)),
+    expected = {
+        (3, 512, 256): P(None, "fsdp", None),
+        (3, 513, 256): P(None, None, "fsdp"),
+        (301, 303): P(None, None),
+        (4096, 7, 9): P(None, None, None),  # layers first
+        (8, 8): P(None, None),
     }
+    tree = {str(shape): jax.ShapeDtypeStruct(shape, jnp.float32) for shape in expected}
     found = meshes.tree_shardings(mesh, tree, rules=((".*", None),))
-    assert {name: s.spec for name, s in found.items()} == {
-        "big": P(None, "fsdp", None),
-        "odd": P(None, None, "fsdp"),
-        "none": P(None, None),
-        "layers_first": P(None, None, None),
-        "small": P(None, None),
-    }
+    assert {s: found[str(s)].spec for s in expected} == expected
 
 
-def test_a_parameter_without_a_rule_is_an_error(run_config):
-    with pytest.raises(UserError, match="covers the parameter head/extra"):
-        meshes.tree_shardings(_mesh(run_config), {"head": {"extra": jnp.zeros((2, 2))}})
-
-
-def test_a_dimension_that_tensor_does_not_divide_is_an_error(run_config):
-    mesh = _mesh(run_config, tensor=8)
-    with pytest.raises(UserError, match=r"mesh\.tensor=8 does not divide dimension -1"):
-        meshes.tree_shardings(mesh, {"attn": {"q_proj": {"kernel": jnp.zeros((8, 12))}}})
+@pytest.mark.parametrize(
+    ("tree", "told"),
+    [
+        ({"head": {"extra": jnp.zeros((2, 2))}}, "covers the parameter head/extra"),
+        (
+            {"attn": {"q_proj": {"kernel": jnp.zeros((8, 12))}}},
+            r"mesh\.tensor=8 does not divide dimension -1",
+        ),
+    ],
+)
+def test_a_parameter_without_a_rule_or_that_tensor_does_not_divide(run_config, tree, told):
+    with pytest.raises(UserError, match=told):
+        meshes.tree_shardings(_mesh(run_config, tensor=8), tree)
 
 
 def test_scales_of_row_blocks_that_tensor_does_not_divide_stay_whole(run_config):
@@ -101,33 +101,35 @@ def test_scales_of_row_blocks_that_tensor_does_not_divide_stay_whole(run_config)
 
 def test_every_rule_is_for_some_parameter():
     """A rule that no published model needs, or that one before it hides, is a mistake."""
-    used = set()
-    for sizes in PRESETS.values():
 
-        def make(sizes=sizes):
-            model = VLM(sizes, rngs=nnx.Rngs(0))
-            targets = ["decoder/.*_proj"]
-            if sizes.vision:
-                targets += ["projector", *["vision/layers/.*"][: sizes.vision.depth]]
-            lora = LoRAConfig(rank=4, targets=targets, use_dora=True)
-            apply_lora(model, lora, nnx.Rngs(1))
-            if sizes.loc_token_start >= 0:
-                model.decoder.embedder.add_loc_delta()
-                model.box_head = BoxHead(sizes.decoder.width, nnx.Rngs(2))
-            return model
+    def make(sizes):
+        model = VLM(sizes, rngs=nnx.Rngs(0))
+        targets = ["decoder/.*_proj"]
+        if sizes.vision:
+            targets += ["projector", *["vision/layers/.*"][: sizes.vision.depth]]
+        apply_lora(model, LoRAConfig(rank=4, targets=targets, use_dora=True), nnx.Rngs(1))
+        if sizes.loc_token_start >= 0:
+            model.decoder.embedder.add_loc_delta()
+            model.box_head = BoxHead(sizes.decoder.width, nnx.Rngs(2))
+        return model
 
-        for path in parameter_shapes(nnx.eval_shape(make)):
-            used.add(next(r for r, _ in meshes.TENSOR_RULES if re.search(r, path)))
+    models = (nnx.eval_shape(functools.partial(make, sizes)) for sizes in PRESETS.values())
+    paths = {path for model in models for path in parameter_shapes(model)}
+    used = {next(r for r, _ in meshes.TENSOR_RULES if re.search(r, path)) for path in paths}
     assert used == {rule for rule, _ in meshes.TENSOR_RULES}
 
 
-def test_mesh_must_fill_the_devices(run_config):
+def test_mesh_must_fill_the_devices_and_divide_the_batch(run_config):
     shape = dict(_mesh(run_config, data=-1, fsdp=4).shape)
     assert shape == {"replica": 1, "data": 2, "fsdp": 4, "tensor": 1}
     with pytest.raises(UserError, match="replica=1 data=3 fsdp=1 tensor=1 does not fill the 8 dev"):
         _mesh(run_config, data=3, fsdp=1)
     with pytest.raises(UserError, match=r"replica=16 .* does not fill the 8 devices"):
         _mesh(run_config, data=-1, replica=16)
+    mesh = _mesh(run_config, replica=2, data=2, fsdp=2)
+    meshes.check_batch_divides(mesh, 16, 2)
+    with pytest.raises(UserError, match="12 images"):
+        meshes.check_batch_divides(mesh, 12, 1)
 
 
 def test_pmap_has_the_data_axis_alone(run_config):
@@ -137,13 +139,6 @@ def test_pmap_has_the_data_axis_alone(run_config):
     run_config.mesh.strategy = "pjit"
     with pytest.raises(UserError, match=r"mesh\.strategy='pjit': expected one of jit, pmap"):
         validate(typed_config(run_config))
-
-
-def test_batch_must_divide(run_config):
-    mesh = _mesh(run_config, replica=2, data=2, fsdp=2)
-    meshes.check_batch_divides(mesh, 16, 2)
-    with pytest.raises(UserError, match="12 images"):
-        meshes.check_batch_divides(mesh, 12, 1)
 
 
 def test_heads_must_divide(run_config):
@@ -182,9 +177,7 @@ def test_a_copy_of_the_model_lies_on_one_slice(run_config, monkeypatch):
     # The four chips of a ring, in its order.
     run_config.mesh.update(data=1, fsdp=4, tensor=1)
     one = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
-    ring = [
-        device.coords[:2]
-        for device in meshes.make_mesh(typed_config(run_config).mesh, one).devices.flat
-    ]
+    mesh = meshes.make_mesh(typed_config(run_config).mesh, one)
+    ring = [device.coords[:2] for device in mesh.devices.flat]
     for here, there in zip(ring, ring[1:] + ring[:1], strict=True):
         assert abs(here[0] - there[0]) + abs(here[1] - there[1]) == 1

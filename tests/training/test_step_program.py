@@ -1,6 +1,6 @@
 """What the step's program holds and does not, read off its jaxpr: nothing is compiled."""
 
-import collections
+import functools
 from typing import Any
 
 import jax
@@ -13,22 +13,18 @@ from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
 
 
-def _config(**lora):
+@functools.cache
+def _jaxpr(mesh=None, **keys):
+    """The step's inputs and program of a small configuration with other values for some keys."""
     config = default_config()
-    config.model.preset, config.model.init = "tiny", "random"
-    config.model.share = "image"
-    config.model.remat = "full"
-    config.lora.rank, config.lora.alpha = 2, 4.0
-    config.lora.update(lora)
-    config.data.prefix_buckets, config.data.answer_buckets = (8,), (64,)
-    config.training.batch_images, config.training.steps = 2, 10
-    config.training.logit_chunk = 16
-    return config
-
-
-def _jaxpr(config, mesh=None):
-    inputs = program.step_inputs(typed_config(config))
-    function = step.make_train_step(inputs.graphdef, typed_config(config), 10, mesh)
+    sizes = {"model.preset": "tiny", "model.init": "random", "data.prefix_buckets": (8,)}
+    sizes |= {"data.answer_buckets": (64,), "training.batch_images": 2, "training.steps": 10}
+    lora = {"lora.rank": 2, "lora.alpha": 4.0}
+    rest = {"model.share": "image", "model.remat": "full", "training.logit_chunk": 16}
+    config.update_from_flattened_dict({**sizes, **lora, **rest, **keys})
+    config = typed_config(config)
+    inputs = program.step_inputs(config)
+    function = step.make_train_step(inputs.graphdef, config, 10, mesh)
     return inputs, jax.make_jaxpr(function)(inputs.state, inputs.frozen, inputs.batch)
 
 
@@ -52,28 +48,31 @@ def _products_with(jaxpr: Any, shapes: set[tuple[int, ...]]) -> int:
 
 
 def test_a_frozen_tower_has_no_backward_pass():
-    inputs, jaxpr = _jaxpr(_config())
+    inputs, jaxpr = _jaxpr()
     mlp = inputs.frozen["vision"]["layers"]["mlp"]
     kernels = {tuple(mlp[name]["kernel"].shape[1:]) for name in ("fc1", "fc2")}
     # One equation a map, for the layers are scanned: forward alone, once.
     assert _products_with(jaxpr, kernels) == 2
     # The count sees a backward pass where there is one.
-    both = _config(targets=("vision/layers/attn/(q|v)_proj",))
+    both = {"lora.targets": ("vision/layers/attn/(q|v)_proj",)}
     # Forward, fc1 again for the activation behind it, and the gradients of both inputs.
-    assert _products_with(_jaxpr(both)[1], kernels) == 2 + 1 + 2
+    assert _products_with(_jaxpr(**both)[1], kernels) == 2 + 1 + 2
 
 
-def test_a_chunk_of_logits_is_all_that_there_is_of_the_vocabulary():
-    config = _config()
-    inputs, jaxpr = _jaxpr(config)
-    vocabulary, width = inputs.frozen["decoder"]["embedder"]["table"].shape
-    sizes = collections.Counter(
+def _largest(jaxpr, vocabulary, width):
+    """Size of the largest array over the vocabulary that is not the table."""
+    return max(
         v.aval.size
         for e in _equations(jaxpr.jaxpr)
         for v in e.outvars
         if vocabulary in getattr(v.aval, "shape", ()) and width not in v.aval.shape
     )
-    assert max(sizes) == 16 * vocabulary
+
+
+def test_a_chunk_of_logits_is_all_that_there_is_of_the_vocabulary():
+    inputs, jaxpr = _jaxpr()
+    vocabulary, width = inputs.frozen["decoder"]["embedder"]["table"].shape
+    assert _largest(jaxpr, vocabulary, width) == 16 * vocabulary
     # Logits once and their gradient once: not again in the backward pass. The table is frozen
     # and has no gradient.
     assert _products_with(jaxpr, {(vocabulary, width)}) == 2
@@ -86,31 +85,20 @@ def test_a_chunk_of_logits_is_all_that_there_is_of_the_vocabulary():
 
 
 def _mesh(**sizes):
-    config = default_config()
-    config.mesh.update(sizes)
-    return meshes.make_mesh(typed_config(config).mesh, jax.devices()[:4])
+    return meshes.make_mesh(meshes.MeshConfig(**sizes), jax.devices()[:4])
 
 
 @pytest.mark.parametrize(("sizes", "devices_seen"), [({"data": 4}, 1), ({"fsdp": 4}, 4)])
 def test_a_chunk_is_as_large_on_each_of_several_devices(sizes, devices_seen):
     """With `fsdp` the program is about all devices' rows, with `data` about one's own."""
-    config = _config()
-    config.training.batch_images = 8
-    inputs, jaxpr = _jaxpr(config, _mesh(**sizes))
+    inputs, jaxpr = _jaxpr(_mesh(**sizes), **{"training.batch_images": 8})
     vocabulary, width = inputs.frozen["decoder"]["embedder"]["table"].shape
-    largest = max(
-        v.aval.size
-        for e in _equations(jaxpr.jaxpr)
-        for v in e.outvars
-        if vocabulary in getattr(v.aval, "shape", ()) and width not in v.aval.shape
-    )
-    assert largest == devices_seen * 16 * vocabulary
+    assert _largest(jaxpr, vocabulary, width) == devices_seen * 16 * vocabulary
 
 
 def test_gradients_are_summed_once_a_step_where_copies_are_whole():
-    config = _config()
-    config.training.batch_images, config.training.accumulation_steps = 8, 2
-    inputs, jaxpr = _jaxpr(config, _mesh(data=2, replica=2))
+    keys = {"training.batch_images": 8, "training.accumulation_steps": 2}
+    inputs, jaxpr = _jaxpr(_mesh(data=2, replica=2), **keys)
     gradients = sum(x.size for x in jax.tree.leaves(inputs.state.trainable))
 
     def summed(equations):
@@ -126,9 +114,7 @@ def test_gradients_are_summed_once_a_step_where_copies_are_whole():
 
 @pytest.mark.parametrize(("remat", "times"), [("products", 1), ("full", 2)])
 def test_remat_names_what_is_computed_again(remat, times):
-    config = _config()
-    config.model.remat = remat
-    inputs, jaxpr = _jaxpr(config)
+    inputs, jaxpr = _jaxpr(**{"model.remat": remat})
     mlp = inputs.frozen["decoder"]["layers"]["mlp"]
     kernel = tuple(mlp["gate_proj"]["kernel"].shape[1:])
     forward = sum(

@@ -9,50 +9,15 @@ import os
 import resource
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.training import loop
-from cxrjax.training.config_file import typed_config
 from cxrjax.training.observers import ExampleLog
-from cxrjax.training.store import CheckpointStore
-from cxrjax.training.workdir import (
-    drop_torn_line,
-    make_writable,
-    silence_writers,
-    storage_errors,
-)
-
-
-@pytest.fixture
-def run(run_config, tiny_model, batch_stream):
-    """`run(workdir, before_batch={step: function})`: six steps, a checkpoint at every second."""
-    run_config.training.log_every = 1
-    run_config.training.checkpoint_every = 2
-
-    def train(workdir, before_batch=None):
-        loop.train(
-            typed_config(run_config),
-            workdir,
-            loop.Start(tiny_model(), {"kind": "random", "seed": 0, "sha256": "abc"}),
-            loop.TrainingData(_Stream(batch_stream(), before_batch or {}), 6),
-        )
-
-    return train
-
-
-class _Stream:
-    def __init__(self, stream, before_batch):
-        self._stream, self._before = stream, before_batch
-
-    def __next__(self):
-        self._before.get(self._stream.step + 1, lambda: None)()
-        return next(self._stream)
-
-    def __getattr__(self, name):
-        return getattr(self._stream, name)
+from cxrjax.training.workdir import drop_torn_line, make_writable, silence_writers, storage_errors
+from tests.training.conftest import BatchStream, open_store
 
 
 @pytest.fixture
@@ -79,7 +44,7 @@ def _fill(disk, but=0):
 
 
 def _latest(workdir):
-    return CheckpointStore(workdir, "vqa/f1", writing=False).latest_step()
+    return open_store(workdir).latest_step()
 
 
 def _wait_for_checkpoint(workdir, step):
@@ -87,7 +52,7 @@ def _wait_for_checkpoint(workdir, step):
     for _ in range(600):
         if (workdir / "checkpoints" / str(step)).is_dir():
             return
-        subprocess.run(["sleep", "0.05"], check=True)
+        time.sleep(0.05)
     raise AssertionError(f"no checkpoint {step}")
 
 
@@ -103,14 +68,14 @@ def test_a_full_disk_stops_in_one_line_and_the_run_goes_on_when_there_is_room(
         _fill(disk, left)
 
     with pytest.raises(UserError, match="No space left on device") as caught:
-        run(workdir, {4: fill})
+        run(BatchStream(before={4: fill}), workdir)
     assert str(caught.value).startswith(str(workdir)) and "\n" not in str(caught.value)
     gc.collect()  # asyncio tells of errors that nobody has asked for when it forgets them
     assert not [record for record in caplog.records if record.exc_info]
     assert "Traceback" not in capfd.readouterr().err
     (disk / "ballast").unlink()
     assert _latest(workdir) == 2
-    run(workdir)
+    run(workdir=workdir)
     assert _latest(workdir) == 6
 
 
@@ -125,13 +90,13 @@ def test_a_disk_that_becomes_read_only(run, disk):
 
     try:
         with pytest.raises(UserError, match=r"checkpoint of step 4 .*Read-only file system"):
-            run(workdir, {4: remount})
+            run(BatchStream(before={4: remount}), workdir)
         with pytest.raises(UserError, match="cannot be written: Read-only file system"):
-            run(workdir)
+            run(workdir=workdir)
         assert _latest(workdir) == 2
     finally:
         subprocess.run(["umount", "--lazy", str(disk)], check=True)
-    run(workdir)
+    run(workdir=workdir)
     assert _latest(workdir) == 6
 
 
@@ -139,34 +104,37 @@ def test_a_limit_on_file_sizes_is_told_as_what_it_is(run, tmp_path):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     try:
         with pytest.raises(UserError, match=r"the checkpoint of step 2 .*File too large"):
-            run(tmp_path, {2: lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1))})
+            run(
+                BatchStream(
+                    before={2: lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, -1))}
+                ),
+                tmp_path,
+            )
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert _latest(tmp_path) is None
 
 
-def test_a_log_of_examples_that_cannot_be_written(tmp_path, batch_stream):
+def test_a_log_of_examples_that_cannot_be_written(tmp_path):
     log = ExampleLog(tmp_path, range(8))
     (tmp_path / "examples/0_of_1.jsonl").mkdir()
     with pytest.raises(UserError, match=r"0_of_1\.jsonl cannot be written: Is a directory"):
-        log.on_batch(1, next(batch_stream()))
+        log.on_batch(1, next(BatchStream()))
 
 
-@pytest.mark.parametrize("name", ["examples", "processes", "metrics.jsonl", "checkpoints"])
-def test_what_stands_in_the_way_of_a_runs_files_is_told_in_one_line(
-    run, run_config, tmp_path, name
-):
-    run_config.training.log_examples = True
+@pytest.mark.parametrize("name", ["examples", "processes", "metrics.jsonl", "checkpoints", "taken"])
+def test_what_stands_in_the_way_of_a_runs_files_is_told_in_one_line(run, tmp_path, name):
+    run.config.training.log_examples = True
     if name.endswith("jsonl"):
         (tmp_path / name).mkdir()
     else:
         (tmp_path / name).write_text("")
     told = rf"{name}.*( cannot be written: (File exists|Not a)|a folder, expected a file)"
     with pytest.raises(UserError, match=told):
-        run(tmp_path)
+        run(workdir="taken/run" if name == "taken" else tmp_path)
 
 
-def test_a_line_that_a_killed_run_left_half_written_is_dropped(tmp_path, batch_stream):
+def test_a_line_that_a_killed_run_left_half_written_is_dropped(tmp_path):
     path = tmp_path / "lines.jsonl"
     for before, after in (
         (b"", b""),
@@ -178,10 +146,10 @@ def test_a_line_that_a_killed_run_left_half_written_is_dropped(tmp_path, batch_s
         drop_torn_line(path)
         assert path.read_bytes() == after
     drop_torn_line(tmp_path / "absent")
-    ExampleLog(tmp_path, range(8)).on_batch(1, next(batch_stream()))
+    ExampleLog(tmp_path, range(8)).on_batch(1, next(BatchStream()))
     examples = tmp_path / "examples/0_of_1.jsonl"
     examples.write_bytes(examples.read_bytes()[:-10])
-    ExampleLog(tmp_path, range(8)).on_batch(2, next(batch_stream()))
+    ExampleLog(tmp_path, range(8)).on_batch(2, next(BatchStream()))
     steps = [json.loads(line)["step"] for line in examples.read_text().splitlines()]
     assert steps == [1] * 7 + [2] * 8
 
@@ -195,7 +163,7 @@ def test_a_workdir_that_goes_away(run, tmp_path, how):
         how(workdir)
 
     with pytest.raises(UserError, match=r"config\.json is no longer there"):
-        run(workdir, {4: leave})
+        run(BatchStream(before={4: leave}), workdir)
     assert not (workdir / "checkpoints").exists()
 
 
@@ -207,29 +175,21 @@ def test_an_address_is_no_workdir(address, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
-def test_what_libraries_make_of_a_full_disk():
+def test_what_libraries_make_of_storage_that_fails():
     """TensorFlow's event writer knows no OSError, and CLU's thread hides what it raised."""
-    with (
-        pytest.raises(UserError, match=r"^events cannot be written: No space left on device;"),
-        storage_errors("events"),
-    ):
+    full = r"^events cannot be written: No space left on device;"
+    with pytest.raises(UserError, match=full), storage_errors("events"):
         try:
             raise RuntimeError("{{node}} /x/events.out; No space left on device")
         except RuntimeError as error:
             raise KeyError("thread") from error
-
-
-def test_what_tensorstore_makes_of_a_folder_that_is_gone():
-    told = r"^x cannot be written: No such file or directory;"
-    with pytest.raises(UserError, match=told), storage_errors("x"):
+    gone = r"^x cannot be written: No such file or directory;"
+    with pytest.raises(UserError, match=gone), storage_errors("x"):  # TensorStore's
         raise ValueError('NOT_FOUND: Error opening "zarr" driver: Error writing "x" in OCDBT')
-
-
-def test_errors_that_are_not_the_storage_s_stay_what_they_are():
-    with pytest.raises(ValueError, match="of ours"), storage_errors("x"):
-        raise ValueError("of ours")
     with pytest.raises(UserError, match="x cannot be written: Is a directory"), storage_errors("x"):
         open("/", "w")  # noqa: SIM115
+    with pytest.raises(ValueError, match="of ours"), storage_errors("x"):
+        raise ValueError("of ours")
 
 
 @pytest.mark.parametrize(("file", "shown"), [("/lib/orbax/async_path.py", 0), ("/lib/mine.py", 1)])

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
@@ -12,84 +10,51 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from cxrjax import train
+from cxrjax import cli, train
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline import examples
 from cxrjax.models import PRESETS
-from cxrjax.records import Answer, QARecord, write_records
+from cxrjax.records import write_records
 from cxrjax.records_io.tfds_builders import write_tfds
 from cxrjax.training import checkpoint
 from cxrjax.training.config_file import load_config
 from cxrjax.training.data import open_records
 from cxrjax.training.workdir import describe_run
+from tests.training.conftest import read_metrics
+from tests.training.small_data import make_record, write_experiment_file, write_noise
 
 _ROOT = Path(__file__).resolve().parents[2]
 _TOKENIZER = _ROOT / "data/demo_base/tokenizer.model"
 
-_CONFIG = '''
-"""A test's experiment."""
-from cxrjax.training.config import default_config
 
-def get_config(variant=""):
-    config = default_config()
-    config.model.init = "random"
-    config.model.tokenizer = {tokenizer!r}
-    config.data.train = {records!r}
-    config.data.questions_per_image = 2
-    config.data.prefix_buckets = (64,)
-    config.trainable = (".*",)
-    config.training.batch_images = 8
-    config.training.steps = 3
-    config.training.log_every = 1
-    config.missing_data_help = "Put the table into data/vindr, or try :demo"
-    return config
-'''
-
-
-def _record(index, x, path=None):
-    box = [x, 10.0, x + 20.0, 50.0]
-    text = "The Nodule/Mass is located at <loc_{:.0f}_{:.0f}_{:.0f}_{:.0f}>.".format(*box)
-    return QARecord(
-        dataset="custom",
-        split="train",
-        image_id=f"i{index // 2}",
-        image_path=path or f"images/i{index // 2}.png",
-        image_hw=(60, 80),
-        question_id=f"q{index}",
-        question="Where is the Nodule/Mass?",
-        question_type="Where",
-        answers=[Answer(text=text, boxes_by_image={f"i{index // 2}": [box]})],
-    )
+def _record(index, x, image=None, **fields):
+    return make_record(f"q{index}", image or f"i{index // 2}", box=(x, 10, x + 20, 50), **fields)
 
 
 @pytest.fixture
 def spec(tmp_path):
     """A config file whose data are eight images with two questions each, and one without."""
-    (tmp_path / "data/images").mkdir(parents=True)
     rng = np.random.default_rng(0)
     for index in range(8):
-        pixels = rng.integers(0, 256, (60, 80), np.uint8)
-        Image.fromarray(pixels).save(tmp_path / f"data/images/i{index}.png")
+        write_noise(tmp_path / f"data/images/i{index}.png", rng)
     records = tmp_path / "data/records/train.jsonl"
-    lost = _record(100, 5.0, "images/lost.png")
+    lost = _record(100, 5.0, image_path="images/lost.png")
     write_records(records, [*(_record(i, 2.0 * i) for i in range(16)), lost])
     path = tmp_path / "experiment.py"
-    path.write_text(_CONFIG.format(tokenizer=str(_TOKENIZER), records=str(records)))
+    keys = {"model.init": "random", "model.tokenizer": str(_TOKENIZER), "trainable": (".*",)}
+    keys |= {"data.train": str(records), "data.questions_per_image": 2}
+    keys |= {"data.prefix_buckets": (64,), "training.batch_images": 8}
+    write_experiment_file(path, keys | {"training.steps": 3, "training.log_every": 1})
     return str(path)
 
 
 @pytest.fixture
 def smaller_tiny(monkeypatch):
     """The preset `tiny` with fewer and narrower layers."""
-    tiny = PRESETS["tiny"]
-    small = dataclasses.replace(
-        tiny,
-        vision=dataclasses.replace(tiny.vision, width=16, depth=1, num_heads=2, mlp_dim=16),
-        decoder=dataclasses.replace(
-            tiny.decoder, width=16, depth=1, num_heads=2, head_dim=8, mlp_dim=16
-        ),
-    )
-    monkeypatch.setitem(PRESETS, "tiny", small)
+    tiny, sizes = PRESETS["tiny"], {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 16}
+    vision = dataclasses.replace(tiny.vision, **sizes)
+    decoder = dataclasses.replace(tiny.decoder, **sizes, head_dim=8)
+    monkeypatch.setitem(PRESETS, "tiny", dataclasses.replace(tiny, vision=vision, decoder=decoder))
 
 
 @pytest.mark.usefixtures("smaller_tiny")
@@ -97,9 +62,9 @@ def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, capsys):
     workdir = tmp_path / "run"
     train.train(load_config(spec), workdir)
     assert "8 images of 16 questions" in capsys.readouterr().out
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
-    assert all(json.loads(line)["train/giou_loss"] > 0 for line in lines)
+    lines = read_metrics(workdir)
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert all(line["train/giou_loss"] > 0 for line in lines)
     quality = json.loads((workdir / "quality.json").read_text())
     assert quality["total"] == quality["counts"]["missing_image"] == 1
     records_hash = json.loads((workdir / "run.json").read_text())["data_sha256"]
@@ -110,32 +75,27 @@ def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, capsys):
     assert f"card of the run: {workdir}/README.md, {workdir}/card.html" in printed
     card = (workdir / "README.md").read_text()
     assert "| 8 | 16 |" in card and "1 records were set aside" in card and "3 steps of 8" in card
-    assert (workdir / "metrics.jsonl").read_text().splitlines() == lines
+    assert read_metrics(workdir) == lines
     loaded = checkpoint.load_model(workdir)
     assert loaded.tokenizer_path.read_bytes() == _TOKENIZER.read_bytes()
     fresh, _ = checkpoint.build_model(loaded.config)
-    changed = jax.tree.map(
-        lambda a, b: bool((a != b).any()), *map(nnx.state, (loaded.model, fresh))
-    )
-    assert any(jax.tree.leaves(changed))
+    leaves = (jax.tree.leaves(nnx.state(model)) for model in (loaded.model, fresh))
+    assert any((a != b).any() for a, b in zip(*leaves, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("smaller_tiny")
 def test_rewards_are_learned_from_where_another_run_has_come_to(spec, tmp_path, capsys):
     first, second = tmp_path / "run", tmp_path / "policy"
     train.train(load_config(spec), first)
-    overrides = [
-        f"--config.model.start_from={first}",
-        "--config.rl.kind=rloo",
-        "--config.rl.group_size=2",
-        "--config.decoding.max_answer_tokens=8",
-        "--config.training.steps=2",
-    ]
+    keys = {"model.start_from": first, "rl.kind": "rloo", "rl.group_size": 2}
+    keys |= {"decoding.max_answer_tokens": 8, "training.steps": 2}
+    overrides = [f"--config.{key}={value}" for key, value in keys.items()]
     train.train(load_config(spec, overrides), second)
-    lines = [json.loads(line) for line in (second / "metrics.jsonl").read_text().splitlines()]
+    line = read_metrics(second)[0]
     assert "reward" in capsys.readouterr().out
-    assert lines[0]["train/rl/kl"] == pytest.approx(0, abs=1e-5)
-    assert 0 <= lines[0]["train/rl/reward"] <= 1
+    assert line["train/rl/kl"] == pytest.approx(0, abs=1e-5)
+    assert 0 <= line["train/rl/reward"] <= 1
     # Its answers and its own start: the run that it started from is needed no more.
     started = checkpoint.build_model(load_config(spec, overrides))[0]
     trained = nnx.state(checkpoint.load_model(first).model)
@@ -187,9 +147,8 @@ def test_what_is_trained_on_is_not_validated_on(spec, tmp_path, capsys, update, 
 @pytest.mark.usefixtures("smaller_tiny")
 def test_validation_that_the_benchmark_cannot_score_is_refused_before_training(spec, tmp_path):
     Image.new("L", (80, 60)).save(tmp_path / "data/images/new.png")
-    lung = _record(40, 3.0, "images/new.png").model_copy(
-        update={"dataset": "lungs", "variables": {"finding": "right lung"}}
-    )
+    lung = _record(40, 3.0, image_path="images/new.png", variables={"finding": "right lung"})
+    lung = lung.model_copy(update={"dataset": "lungs"})
     held = tmp_path / "data/records/validation.jsonl"
     write_records(held, [lung])
     config = load_config(spec, [f"--config.data.validation={held}"])
@@ -201,56 +160,57 @@ def test_validation_that_the_benchmark_cannot_score_is_refused_before_training(s
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.usefixtures("smaller_tiny")
-def test_kept_images_change_nothing_and_serve_the_next_run(spec, tmp_path, monkeypatch):
-    cache, damaged = tmp_path / "cache", tmp_path / "data/images/i3.png"
+_FROZEN_TOWER = "--config.trainable=('decoder/', 'projector/')"
+
+
+@pytest.fixture
+def learned(spec, smaller_tiny, tmp_path):
+    """`learned(name, *settings)`: losses and quality where an image does not decode."""
+    damaged = tmp_path / "data/images/i3.png"
     damaged.write_bytes(damaged.read_bytes()[:500])  # its header still reads well
+
+    def run(name, *settings):
+        train.train(load_config(spec, settings), tmp_path / name)
+        losses = [line["train/loss"] for line in read_metrics(tmp_path / name)]
+        return losses, json.loads((tmp_path / name / "quality.json").read_text())
+
+    return run
+
+
+def test_kept_images_change_nothing_and_serve_the_next_run(learned, tmp_path, monkeypatch):
+    cache = f"--config.data.image_cache={tmp_path / 'cache'}"
     decoded, read = [], examples.read_grey_or_rgb
-    monkeypatch.setattr(
-        examples,
-        "read_grey_or_rgb",
-        lambda path, *target: decoded.append(path) or read(path, *target),
-    )
 
-    def losses(name, *more):
-        train.train(load_config(spec, more), tmp_path / name)
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line)["train/loss"] for line in lines]
+    def watched(path, *target):
+        decoded.append(Path(path).name)
+        return read(path, *target)
 
-    pixels = losses("pixels")
+    monkeypatch.setattr(examples, "read_grey_or_rgb", watched)
+    pixels = learned("pixels")
     assert len(decoded) > 8
     decoded.clear()
-    assert losses("first", f"--config.data.image_cache={cache}") == pixels
-    assert {Path(path).name for path in decoded} > {"i3.png"}
+    assert learned("first", cache) == pixels
+    assert set(decoded) > {"i3.png"}
     decoded.clear()
-    assert losses("second", f"--config.data.image_cache={cache}") == pixels
-    assert {Path(path).name for path in decoded} == {"i3.png"}
-    quality = json.loads((tmp_path / "second/quality.json").read_text())
-    assert quality == json.loads((tmp_path / "pixels/quality.json").read_text())
+    assert learned("second", cache) == pixels
+    assert set(decoded) == {"i3.png"}
 
 
-@pytest.mark.usefixtures("smaller_tiny")
-def test_cached_features_change_no_loss_and_are_made_once(spec, tmp_path):
-    cache, damaged = tmp_path / "cache", tmp_path / "data/images/i3.png"
-    damaged.write_bytes(damaged.read_bytes()[:500])  # its header still reads well
-    settings = ("--config.trainable=('decoder/', 'projector/')",)
-
-    def losses(name, *more):
-        train.train(load_config(spec, (*settings, *more)), tmp_path / name)
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        return [json.loads(line)["train/loss"] for line in lines]
-
-    pixels = losses("pixels")
-    assert losses("features", f"--config.data.feature_cache={cache}") == pytest.approx(pixels)
+@pytest.mark.slow
+def test_cached_features_change_no_loss_and_are_made_once(learned, tmp_path):
+    cache = tmp_path / "cache"
+    settings = (_FROZEN_TOWER, f"--config.data.feature_cache={cache}")
+    pixels, quality = learned("pixels", _FROZEN_TOWER)
+    assert learned("features", *settings) == (pytest.approx(pixels), quality)
     files = {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")}
     assert len(files) == 7, "one of the eight images does not decode"
-    quality = json.loads((tmp_path / "features/quality.json").read_text())
-    assert quality == json.loads((tmp_path / "pixels/quality.json").read_text())
-
-    assert losses("again", f"--config.data.feature_cache={cache}") == pytest.approx(pixels)
+    assert learned("again", *settings)[0] == pytest.approx(pixels)
     assert {path: path.stat().st_mtime_ns for path in cache.rglob("*.npy")} == files
-    losses("other", f"--config.data.feature_cache={cache}", "--config.training.seed=1")
+    learned("other", *settings, "--config.training.seed=1")
     assert len(list(cache.iterdir())) == 2, "another tower has a folder of its own"
+
+
+_RUN = {"seed": 0, "steps": 1, "resumed_from": 0, "parameters": {}, "base": {}}
 
 
 def test_a_tfds_data_set_is_opened_and_hashed_as_its_records_are(spec, tmp_path):
@@ -262,8 +222,7 @@ def test_a_tfds_data_set_is_opened_and_hashed_as_its_records_are(spec, tmp_path)
     opened, expected = open_records(config, "train"), open_records(load_config(spec), "train")
     assert opened.source.fingerprint == expected.source.fingerprint
     assert opened.quality == expected.quality and not opened.quality.entries
-    run = {"seed": 0, "steps": 1, "resumed_from": 0, "parameters": {}, "base": {}}
-    hashes = [describe_run(**run, data_files=[path])["data_sha256"] for path in (stored, records)]
+    hashes = [describe_run(**_RUN, data_files=[path])["data_sha256"] for path in (stored, records)]
     assert list(hashes[0]) == [str(stored / "records/train.jsonl"), str(stored / "manifest.json")]
     assert list(hashes[0].values()) == list(hashes[1].values())
 
@@ -281,8 +240,7 @@ def test_a_manifest_of_the_users_own_stops_no_run(tmp_path, content, hashes):
     (tmp_path / "records").mkdir()
     (tmp_path / "records/train.jsonl").write_text("{}\n")
     (tmp_path / "manifest.json").write_text(content)
-    run = {"seed": 0, "steps": 1, "resumed_from": 0, "parameters": {}, "base": {}}
-    told = describe_run(**run, data_files=[tmp_path / "records/train.jsonl"])
+    told = describe_run(**_RUN, data_files=[tmp_path / "records/train.jsonl"])
     assert told["split_sha256"] == {str(tmp_path / "manifest.json"): hashes}
 
 
@@ -301,18 +259,14 @@ def test_no_record_left_is_told_with_the_reason(spec, tmp_path):
 
 
 @pytest.mark.usefixtures("smaller_tiny")
-def test_features_that_cannot_be_written_are_told_in_one_line(spec, tmp_path):
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [((_FROZEN_TOWER,), r"\.npy cannot be written: "), ((), "of the vision tower are trained")],
+)
+def test_features_that_cannot_be_kept_are_told_in_one_line(spec, tmp_path, settings, told):
     (tmp_path / "taken").write_text("a file")
-    settings = ("--config.trainable=('decoder/', 'projector/')",)
     config = load_config(spec, (*settings, f"--config.data.feature_cache={tmp_path / 'taken'}"))
-    with pytest.raises(UserError, match=r"\.npy cannot be written: "):
-        train.train(config, tmp_path / "run")
-
-
-@pytest.mark.usefixtures("smaller_tiny")
-def test_features_of_a_tower_that_trains_are_refused(spec, tmp_path):
-    config = load_config(spec, (f"--config.data.feature_cache={tmp_path / 'features'}",))
-    with pytest.raises(UserError, match="of the vision tower are trained"):
+    with pytest.raises(UserError, match=told):
         train.train(config, tmp_path / "run")
 
 
@@ -340,10 +294,9 @@ def test_mistakes_end_in_one_line(spec, tmp_path, word, said):
     assert not (tmp_path / "run/checkpoints").exists()
 
 
-def test_absent_data_exit_code_and_the_hint(spec, tmp_path):
-    command = [sys.executable, "-m", "cxrjax.train", f"--config={spec}"]
-    command += [f"--workdir={tmp_path / 'run'}", "--config.data.train=nowhere.jsonl"]
-    done = subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert done.stderr.strip().endswith("or try :demo")
+def test_absent_data_exit_code_and_the_hint(spec, tmp_path, capsys):
+    words = [f"--workdir={tmp_path / 'run'}", "--config.data.train=nowhere.jsonl"]
+    with pytest.raises(SystemExit) as caught:
+        cli.run(lambda: train.main([f"--config={spec}", *words]))
+    said = capsys.readouterr().err.strip()
+    assert caught.value.code == 2 and "\n" not in said and said.endswith("or try :demo")

@@ -63,24 +63,26 @@ def test_words_that_nobody_would_write_are_told_in_one_line(tmp_path, word):
     assert dog._last().startswith("process 0") and "\n" not in dog._last()
 
 
-def _start_two(workdir, *options):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
-    environment = {**os.environ, "PYTHONPATH": str(_SCRIPT.parents[2]), "XLA_FLAGS": ""}
-    processes = []
-    for index in range(2):
-        command = [sys.executable, "-u", str(_SCRIPT), address, str(index), str(workdir), *options]
-        processes.append(
-            subprocess.Popen(
-                command,
-                env=environment,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-            )
-        )
-    return processes
+@pytest.fixture
+def start_two(tmp_path):
+    """`start_two(*options)`: two processes of watched_run.py, which end with the test."""
+    started = []
+
+    def start(*options):
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            address = f"127.0.0.1:{probe.getsockname()[1]}"
+        environment = {**os.environ, "PYTHONPATH": str(_SCRIPT.parents[2]), "XLA_FLAGS": ""}
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        for index in "01":
+            command = [sys.executable, "-u", str(_SCRIPT), address, index, str(tmp_path), *options]
+            started.append(subprocess.Popen(command, env=environment, **streams))
+        return started
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def _wait_until_running(process):
@@ -94,49 +96,36 @@ def _wait_until_running(process):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_process_that_is_stopped_or_killed_is_named_by_the_other(tmp_path, number):
-    first, second = _start_two(tmp_path)
-    try:
-        _wait_until_running(first)
-        second.send_signal(number)
-        begun = time.monotonic()
-        output, _ = first.communicate(timeout=60)
-        assert first.returncode == cli.EXIT_RESUME, output
-        assert f"process 1 (host {os.uname().nodename}, pid {second.pid}, at step" in output
-        assert "is not heard of any more" in output
-        assert time.monotonic() - begun < 40
-    finally:
-        for process in (first, second):
-            process.kill()
-            process.communicate()
+def test_a_process_that_is_stopped_or_killed_is_named_by_the_other(start_two, number):
+    first, second = start_two()
+    _wait_until_running(first)
+    second.send_signal(number)
+    begun = time.monotonic()
+    output, _ = first.communicate(timeout=60)
+    assert first.returncode == cli.EXIT_RESUME, output
+    assert f"process 1 (host {os.uname().nodename}, pid {second.pid}, at step" in output
+    assert "is not heard of any more" in output
+    assert time.monotonic() - begun < 40
 
 
 @pytest.mark.slow
-def test_a_process_that_hangs_with_its_threads_alive_is_named_with_what_it_does(tmp_path):
-    first, second = _start_two(tmp_path, "30")
-    try:
-        output, _ = first.communicate(timeout=120)
-        assert first.returncode == cli.EXIT_RESUME, output
-        told = output + second.communicate(timeout=60)[0]
-        assert second.returncode == cli.EXIT_RESUME
-        assert f"pid {second.pid}, at step 30, reading data" in told
-    finally:
-        for process in (first, second):
-            process.kill()
+def test_a_process_that_hangs_with_its_threads_alive_is_named_with_what_it_does(start_two):
+    first, second = start_two("30")
+    output, _ = first.communicate(timeout=120)
+    assert first.returncode == cli.EXIT_RESUME, output
+    told = output + second.communicate(timeout=60)[0]
+    assert second.returncode == cli.EXIT_RESUME
+    assert f"pid {second.pid}, at step 30, reading data" in told
 
 
 @pytest.mark.slow
-def test_a_signal_to_one_process_stops_both_at_the_same_step(tmp_path):
-    first, second = _start_two(tmp_path, "heed")
-    try:
-        _wait_until_running(first)
-        second.send_signal(signal.SIGTERM)
-        outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
-        assert [first.returncode, second.returncode] == [cli.EXIT_RESUME] * 2, outputs
-        assert "another process was told to stop at step" in outputs[0]
-        assert "SIGTERM at step" in outputs[1]
-        steps = [re.search(r"at step (\d+);", output)[1] for output in outputs]
-        assert steps[0] == steps[1]
-    finally:
-        for process in (first, second):
-            process.kill()
+def test_a_signal_to_one_process_stops_both_at_the_same_step(start_two):
+    first, second = start_two("heed")
+    _wait_until_running(first)
+    second.send_signal(signal.SIGTERM)
+    outputs = [process.communicate(timeout=60)[0] for process in (first, second)]
+    assert [first.returncode, second.returncode] == [cli.EXIT_RESUME] * 2, outputs
+    assert "another process was told to stop at step" in outputs[0]
+    assert "SIGTERM at step" in outputs[1]
+    steps = [re.search(r"at step (\d+);", output)[1] for output in outputs]
+    assert steps[0] == steps[1]
