@@ -8,7 +8,7 @@ import pytest
 from cxrjax.border.arrays import read_array
 from cxrjax.border.json_stream import read_items
 from cxrjax.errors import ForeignError
-from tests.border.cases import CASES
+from tests.border.conftest import CASES
 
 
 def npy(shape, kind="<f8", content=b""):

@@ -20,7 +20,7 @@ from cxrjax.scoring.predictions import read_predictions
 from cxrjax.scoring.run_record import split_hashes
 from cxrjax.training.metric_log import _cut_after
 from cxrjax.training.store import find_damage
-from tests.border.cases import CASES
+from tests.border.conftest import CASES
 
 RECORD = {
     "dataset": "custom",

@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from cxrjax.border.weights import read_gguf_header, read_safetensors_header
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.models.hf_import import SafetensorsFiles
-from tests.border.cases import CASES
+from tests.border.conftest import CASES
 
 _PAIR = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
 
@@ -30,10 +30,8 @@ def test_tensors_lie_where_the_library_writes_them(tmp_path):
     save_file(arrays, path, {"format": "pt"})
     tensors, metadata = read_safetensors_header(path)
     assert metadata == {"format": "pt"}
-    assert {name: (t.dtype, t.shape) for name, t in tensors.items()} == {
-        "a": ("F16", (0, 4)),
-        "b": ("F32", (2, 3)),
-    }
+    found = {name: (t.dtype, t.shape) for name, t in tensors.items()}
+    assert found == {"a": ("F16", (0, 4)), "b": ("F32", (2, 3))}
     content = path.read_bytes()[tensors["b"].start :][:24]
     np.testing.assert_array_equal(np.frombuffer(content, np.float32).reshape(2, 3), arrays["b"])
 
@@ -95,10 +93,8 @@ def test_what_a_gguf_says_and_where_its_tensors_lie(tmp_path):
     metadata, found = read_gguf_header(path, _BLOCKS)
     assert metadata["n"] == 7 and metadata["t"] == ["a", "ü"]
     np.testing.assert_array_equal(metadata["x"], [1, 2, 3])
-    assert [(t.name, t.dtype, t.shape) for t in found.values()] == [
-        ("second", 8, (1, 32)),
-        ("first", 0, (3, 2)),
-    ]
+    read = [(t.name, t.dtype, t.shape) for t in found.values()]
+    assert read == [("second", 8, (1, 32)), ("first", 0, (3, 2))]
     content = path.read_bytes()
     assert content[found["first"].start] == 0 and content[found["second"].start] == 32
 

@@ -4,7 +4,7 @@ import pytest
 
 from cxrjax.border.xml_text import decode_xml, parse_xml
 from cxrjax.errors import ForeignError
-from tests.border.cases import CASES
+from tests.border.conftest import CASES
 
 
 def document(encoding, text="é"):
