@@ -73,25 +73,17 @@ def test_what_is_sound_comes_out_as_it_went_in(tmp_path, method):
         assert all(member.fault is None for member in members)
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("../x", "leads out"),
-        ("/x", "leads out"),
-        ("..\\x", "leads out"),
-        ("C:/x", "drive"),
-        ("a/" * 2_000 + "x", "leads out"),
-        ("b" * 300, "leads out"),
-        ("a\nb", "control character"),
-    ],
-)
-def test_names_that_lead_elsewhere(tmp_path, name, words):
-    (tmp_path / "a.zip").write_bytes(zipped({name: b"", "good": b"x"}))
-    read, refused = read_zip(tmp_path / "a.zip")
-    assert read == {"good": b"x"}
-    assert words in refused[name]
-    (member,) = read_all(tar([(name + ".xml", b"x")]))
-    assert words in member.fault and not member.content
+def test_names_that_lead_elsewhere(tmp_path, subtests):
+    out = ("../x", "/x", "..\\x", "a/" * 2_000 + "x", "b" * 300)
+    names = dict.fromkeys(out, "leads out") | {"C:/x": "drive", "a\nb": "control character"}
+    for name, words in names.items():
+        with subtests.test(name[:99]):
+            (tmp_path / "a.zip").write_bytes(zipped({name: b"", "good": b"x"}))
+            read, refused = read_zip(tmp_path / "a.zip")
+            assert read == {"good": b"x"}
+            assert words in refused[name]
+            (member,) = read_all(tar([(name + ".xml", b"x")]))
+            assert words in member.fault and not member.content
 
 
 def test_a_zip_of_names_that_are_cut_at_a_zero_byte(tmp_path):
@@ -196,13 +188,11 @@ def test_a_gzip_bomb_ends_early(monkeypatch):
     assert open_gzip(gzip.compress(table)).read() == table
 
 
-@pytest.mark.parametrize(
-    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE]
-)
-def test_links_and_devices_of_a_tar_are_not_read(kind):
-    bad, good = read_all(tar([link("bad.xml", kind), ("good.xml", b"x")]))
-    assert "link or device" in bad.fault
-    assert good == ("good.xml", b"x", None)
+def test_links_and_devices_of_a_tar_are_not_read():
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE):
+        bad, good = read_all(tar([link("bad.xml", kind), ("good.xml", b"x")]))
+        assert "link or device" in bad.fault
+        assert good == ("good.xml", b"x", None)
 
 
 def test_a_member_that_is_too_large_is_passed_over():
@@ -220,19 +210,12 @@ def test_headers_without_end(kind):
         read_all(header(0, kind) * 10_000)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        header(5, tarfile.GNUTYPE_SPARSE, "a.xml") + bytes(10_240),
-        header(30, tarfile.XHDTYPE)
-        + b"22 GNU.sparse.major=1\n".ljust(512, b"\0")
-        + header(0, tarfile.REGTYPE, "a.xml")
-        + bytes(10_240),
-    ],
-)
-def test_sparse_files_are_refused(content):
-    with pytest.raises(ForeignError, match="sparse"):
-        read_all(content)
+def test_sparse_files_are_refused():
+    old = header(5, tarfile.GNUTYPE_SPARSE, "a.xml")
+    new = header(30, tarfile.XHDTYPE) + b"22 GNU.sparse.major=1\n".ljust(512, b"\0")
+    for start in (old, new + header(0, tarfile.REGTYPE, "a.xml")):
+        with pytest.raises(ForeignError, match="sparse"):
+            read_all(start + bytes(10_240))
 
 
 def test_a_tar_that_is_damaged_is_not_taken_for_one_that_ends():

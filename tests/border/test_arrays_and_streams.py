@@ -8,6 +8,7 @@ import pytest
 from cxrjax.border.arrays import read_array
 from cxrjax.border.json_stream import read_items
 from cxrjax.errors import ForeignError
+from tests.border.conftest import CASES
 
 
 def npy(shape, kind="<f8", content=b""):
@@ -22,30 +23,18 @@ def test_an_array_comes_back(tmp_path):
             np.testing.assert_array_equal(read_array(tmp_path / "a.npy", 6), array)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (npy((1 << 40, 1 << 20)), "no .npy file"),
-        (npy((1 << 62, 8)), "no .npy file"),
-        (npy((-5,)), "no .npy file"),
-        (npy((10**400,)), "no .npy file"),
-        (npy((3, 3), content=bytes(71)), "no .npy file"),
-        (npy((3, 3), content=bytes(72)), "at most 8 numbers"),
-        (npy((2,), "|O", bytes(16)), "no .npy file"),
-        (npy((2,), "<c16", bytes(32)), "expected real numbers"),
-        (npy("(" * 60 + ")" * 60), "no .npy file"),
-        (npy("()"), "no .npy file"),
-        (b"PK\3\4", "no .npy file"),
-        (b"\x93NUMPY\1\0\xff\xff", "no .npy file"),
-        (b"\x93NUMPY\2\0\xff\xff\xff\xff", "no .npy file"),
-        (b"\x93NUMPY\x09\0", "no .npy file"),
-        (b"", "no .npy file"),
-    ],
-)
-def test_arrays_that_are_refused(tmp_path, content, words):
-    (tmp_path / "a.npy").write_bytes(content)
-    with pytest.raises(ForeignError, match=words):
-        read_array(tmp_path / "a.npy", 8)
+def test_arrays_that_are_refused(tmp_path, subtests):
+    shapes = ((1 << 40, 1 << 20), (1 << 62, 8), (-5,), (10**400,), "(" * 60 + ")" * 60, "()")
+    no_arrays = [npy(shape) for shape in shapes]
+    no_arrays += [npy((3, 3), content=bytes(71)), npy((2,), "|O", bytes(16)), b"PK\3\4", b""]
+    heads = (b"\1\0\xff\xff", b"\2\0\xff\xff\xff\xff", b"\x09\0")
+    no_arrays += [b"\x93NUMPY" + head for head in heads]
+    others = [(npy((3, 3), content=bytes(72)), "at most 8 numbers")]
+    others += [(npy((2,), "<c16", bytes(32)), "expected real numbers")]
+    for content, words in [*((one, "no .npy file") for one in no_arrays), *others]:
+        (tmp_path / "a.npy").write_bytes(content)
+        with subtests.test(content[:99]), pytest.raises(ForeignError, match=words):
+            read_array(tmp_path / "a.npy", 8)
 
 
 def test_items_come_one_by_one(tmp_path):
@@ -59,30 +48,15 @@ def test_items_come_one_by_one(tmp_path):
     assert list(read_items(path)) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (b"", "not a whole JSON array"),
-        (b"[{", "not a whole JSON array"),
-        (b"[1", "not a whole JSON array"),
-        (b"[1 2]", "after item 0"),
-        (b"[1,]", "item 1"),
-        (b"[1] [2]", "more comes after its end"),
-        (b'["\xff"]', "no UTF-8"),
-        (b"{}", "expected a JSON list"),
-        (b"7", "expected a JSON list"),
-        (b"[" + b"[" * 300 + b"]" * 300 + b"]", "recursion limit"),
-        (b"[" * 1_000_000, "too deep"),
-        (b'[{"a":' * 1_000_000, "too deep"),
-        (b"[" + b"1" * 5_000 + b"]", "digits"),
-        (b"[" + b"1" * 400 + b"]", "digits"),
-        (b'["\\ud800"]', "item 0"),
-        (b'["' + b"a" * 3_000_000 + b'"]', "more than 1,048,576 characters"),
-        (b'["' + b"a" * 1_500_000 + b'"]', "more than 1,048,576 characters"),
-        (b"[" + b" " * 3_000_000 + b"1]", "more than 1,048,576 characters"),
-    ],
-)
-def test_arrays_of_json_that_are_refused(tmp_path, text, words):
-    (tmp_path / "a.json").write_bytes(text)
-    with pytest.raises(ForeignError, match=words):
-        list(read_items(tmp_path / "a.json"))
+def test_arrays_of_json_that_are_refused(tmp_path, subtests):
+    rows = [(text.encode(), words) for text, words in CASES["arrays_of_json_that_are_refused"]]
+    rows += [(b'["\xff"]', "no UTF-8"), (b"[" + b"[" * 300 + b"]" * 300 + b"]", "recursion limit")]
+    rows += [(start * 1_000_000, "too deep") for start in (b"[", b'[{"a":')]
+    rows += [(b"[" + b"1" * count + b"]", "digits") for count in (5_000, 400)]
+    long = [b'["' + b"a" * count + b'"]' for count in (3_000_000, 1_500_000)]
+    long += [b"[" + b" " * 3_000_000 + b"1]"]
+    rows += [(text, "more than 1,048,576 characters") for text in long]
+    for text, words in rows:
+        (tmp_path / "a.json").write_bytes(text)
+        with subtests.test(text[:99]), pytest.raises(ForeignError, match=words):
+            list(read_items(tmp_path / "a.json"))

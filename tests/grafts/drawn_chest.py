@@ -1,5 +1,6 @@
 """A drawn chest with its lung mask, for tests that need no real radiograph."""
 
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,8 @@ from scipy import ndimage
 SIDE = 224
 
 
-def drawn_chest(
-    seed: int = 0, side: int = SIDE, softness: float = 0.012
-) -> tuple[np.ndarray, np.ndarray]:
+@functools.cache
+def drawn_chest(seed=0, side=SIDE, softness=0.012) -> tuple[np.ndarray, np.ndarray]:
     """(radiograph uint8, mask of the lungs): dark lungs with ribs and markings, a heart, grain.
 
     `softness` of the organs' borders: a Gaussian's width as a share of the side.
@@ -27,8 +27,9 @@ def drawn_chest(
     vessels = ndimage.gaussian_filter(rng.standard_normal((side, side)), 1.5)
     grey = ndimage.gaussian_filter(grey, softness * side) + 0.12 * vessels * lungs
     grain = ndimage.gaussian_filter(rng.standard_normal((side, side)), 0.8)
-    grey = grey + 0.03 * grain
-    return np.clip(grey * 255, 0, 255).astype(np.uint8), lungs
+    image = np.clip((grey + 0.03 * grain) * 255, 0, 255).astype(np.uint8)
+    image.flags.writeable = lungs.flags.writeable = False
+    return image, lungs
 
 
 def write_folder(source: Path, count: int, one_lung: bool = False) -> Path:

@@ -1,16 +1,33 @@
 """A client of the scripted server, which does not wait long between attempts."""
 
+import os
+import tomllib
+from pathlib import Path
+
+import pydantic
 import pytest
 import tenacity
 
-from cxrjax.language_model import AnswerCache, Client, Settings
+from cxrjax.language_model import AnswerCache, Client, Message, Request, Settings
 from cxrjax.language_model import completion as server
 
 KEY = "sk-very-secret-0123456789"
+HUE = '{"city": "Hue"}'
+CASES = tomllib.loads(Path(__file__).with_name("cases.toml").read_text())
+
+
+class City(pydantic.BaseModel):
+    city: str
+
+
+def request(text="Which city?", room=100) -> Request[City]:
+    return Request((Message("user", (text,)),), City, room)
 
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch):
+    """Nor does a cache wait for the disk: what is killed here is a process, not a machine."""
+    monkeypatch.setattr(os, "fsync", lambda file: None)
     monkeypatch.setattr(server, "_backoff", tenacity.wait_exponential_jitter(0.01, 0.05, jitter=0))
 
 
@@ -30,3 +47,14 @@ def client(tmp_path):
     yield make
     for cache in caches:
         cache.close()
+
+
+@pytest.fixture
+def alone(client, tmp_path):
+    """`alone(server, **settings)`: a client whose cache starts empty."""
+
+    def make(where, **settings):
+        (tmp_path / "answers.jsonl").unlink(missing_ok=True)
+        return client(where, **settings)
+
+    return make

@@ -11,7 +11,16 @@ import socket
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Flood(NamedTuple):
+    """A script: a head, and then a piece again and again, until the client or the test ends."""
+
+    head: bytes
+    piece: bytes
+    times: int = 10**6
+    every: float = 0.0
 
 
 class HostileServer:
@@ -19,11 +28,11 @@ class HostileServer:
 
     Attributes:
         requests: head and body of every request, in the order they came.
-        sent: bytes that left through `pour`.
+        sent: bytes of floods.
     """
 
-    def __init__(self, script: Callable[[socket.socket, int], Any] | bytes) -> None:
-        self._script = script if callable(script) else lambda to, _: to.sendall(script)
+    def __init__(self, script: Callable[[socket.socket, int], Any] | Flood | bytes) -> None:
+        self.script = script
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self._ended = threading.Event()
         self.requests: list[tuple[bytes, bytes]] = []
@@ -38,13 +47,19 @@ class HostileServer:
         self._ended.set()
         self._listener.close()
 
-    def pour(self, to: socket.socket, piece: bytes, times: int, every: float = 0.0) -> None:
-        """Sends a piece again and again, until the client or the test ends."""
-        for _ in range(times):
-            if self._ended.wait(every) if every else self._ended.is_set():
-                return
-            to.sendall(piece)
-            self.sent += len(piece)
+    def _answer(self, to: socket.socket, number: int) -> None:
+        if isinstance(self.script, bytes):
+            to.sendall(self.script)
+        elif not isinstance(self.script, Flood):
+            self.script(to, number)
+        else:
+            head, piece, times, every = self.script
+            to.sendall(head)
+            for _ in range(times):
+                if self._ended.wait(every) if every else self._ended.is_set():
+                    return
+                to.sendall(piece)
+                self.sent += len(piece)
 
     def _accept(self) -> None:
         while True:
@@ -68,7 +83,7 @@ class HostileServer:
                 while len(body) < length:
                     body += connection.recv(2**16)
                 self.requests.append((head, body))
-                self._script(connection, len(self.requests) - 1)
+                self._answer(connection, len(self.requests) - 1)
             except OSError:  # the client went
                 pass
 

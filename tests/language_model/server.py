@@ -1,9 +1,10 @@
 """A server on loopback that speaks the chat completion protocol and fails as it is told to.
 
-    with Server(lambda body, number: Text('{"city": "Hue"}')) as server:
+    with Server(Status(500), Text('{"city": "Hue"}')) as server:
         ... server.url ... server.bodies
 
-The script gets a request's body and how many came before it, and returns what to do.
+It does what it is told in turn, the last for ever. In place of that one function may stand, which
+gets a request's body and how many came before it, and returns what to do.
 """
 
 import dataclasses
@@ -11,7 +12,7 @@ import http.server
 import json
 import threading
 import time
-from collections.abc import Callable
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +63,8 @@ class Server:
         busiest: most requests under way at once.
     """
 
-    def __init__(self, script: Callable, delay: float = 0.0) -> None:
+    def __init__(self, *told: Any, delay: float = 0.0) -> None:
+        script = told[0] if callable(told[0]) else lambda _, n: told[min(n, len(told) - 1)]
         self.bodies: list[dict] = []
         self.headers: list = []
         self.times: list[float] = []

@@ -11,8 +11,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.language_model import EncodedImage, Message, NoAnswer, Prices, Request, Settings
-
-KEY = "sk-very-secret-0123456789"
+from tests.language_model.conftest import CASES, KEY
 
 
 class City(pydantic.BaseModel):
@@ -28,13 +27,8 @@ def _request(text="Which city?", room=100) -> Request[City]:
     return Request((Message("system", ("Answer.",)), Message("user", (text,))), City, room)
 
 
-def _script(*actions):
-    """These actions in turn, the last one for ever."""
-    return lambda body, number: actions[min(number, len(actions) - 1)]
-
-
 def test_answer_is_checked_counted_and_asked_for_once(chat, client, tmp_path):
-    with chat.Server(_script(chat.Text(HUE, usage=(100, 20, 120)))) as there:
+    with chat.Server(chat.Text(HUE, usage=(100, 20, 120))) as there:
         asked = client(there, prices=Prices(2.0, 10.0))
         assert asked.ask(_request()) == City(city="Hue", size="small")
         assert asked.ask(_request()).city == "Hue"
@@ -61,7 +55,7 @@ def test_answer_is_checked_counted_and_asked_for_once(chat, client, tmp_path):
 
 
 def test_thinking_that_only_the_total_counts_is_billed_as_output(chat, client):
-    with chat.Server(_script(chat.Text(HUE, usage=(20, 198, 623)))) as there:
+    with chat.Server(chat.Text(HUE, usage=(20, 198, 623))) as there:
         asked = client(there)
         asked.ask(_request())
         assert asked.account.to_json()["output_tokens"] == 603
@@ -99,7 +93,7 @@ def test_images_are_sent_as_data_urls_and_loaded_once(chat, client):
         return b"\x89PNG bytes"
 
     request = Request((Message("user", (EncodedImage(load, "image/png"), "look")),), City)
-    with chat.Server(_script(chat.Text(HUE))) as there:
+    with chat.Server(chat.Text(HUE)) as there:
         client(there).ask(request)
     content = there.bodies[0]["messages"][0]["content"]
     assert content[0]["image_url"]["url"] == "data:image/png;base64,iVBORyBieXRlcw=="
@@ -110,7 +104,7 @@ def test_images_are_sent_as_data_urls_and_loaded_once(chat, client):
 @pytest.mark.parametrize("mode", ["json_object", "prompt"])
 def test_without_schema_support_the_prompt_holds_the_schema(chat, client, mode):
     text = f"Sure!\n```json\n{HUE}\n```"
-    with chat.Server(_script(chat.Text(text))) as there:
+    with chat.Server(chat.Text(text)) as there:
         asked = client(there, structured_output=mode, token_limit_field="max_tokens")
         assert asked.ask(_request()).city == "Hue"
     body = there.bodies[0]
@@ -120,27 +114,20 @@ def test_without_schema_support_the_prompt_holds_the_schema(chat, client, mode):
 
 
 @pytest.mark.parametrize(
-    ("bad", "category", "told"),
-    [
-        ('{"city": "Hue", "si', "invalid_json", "expected a JSON object"),
-        ("", "invalid_json", "got: nothing"),
-        ('{"city": "Hue", "size": "huge"}', "invalid_content", "size: Input should be"),
-        ('{"city": "Hue", "size": "small", "x": 1}', "invalid_content", "x: Extra inputs"),
-        ('{"city": "Rome", "size": "small"}', "invalid_content", "not in Vietnam"),
-    ],
+    ("bad", "category", "told"), CASES["wrong_answers"]
 )
 def test_wrong_answers_are_asked_for_again_with_what_was_wrong(chat, client, bad, category, told):
     def check(answer):
         if answer.city == "Rome":
             raise ValueError("Rome is not in Vietnam")
 
-    with chat.Server(_script(chat.Text(bad), chat.Text(HUE))) as there:
+    with chat.Server(chat.Text(bad), chat.Text(HUE)) as there:
         assert client(there).ask(_request(), check).city == "Hue"
         again = there.bodies[1]["messages"]
         assert [turn["role"] for turn in again] == ["system", "user", "assistant", "user"]
         assert told in again[-1]["content"]
     with (
-        chat.Server(_script(chat.Text(bad))) as there,
+        chat.Server(chat.Text(bad)) as there,
         pytest.raises(NoAnswer) as failure,
     ):
         client(there).ask(_request("another"), check)
@@ -150,16 +137,16 @@ def test_wrong_answers_are_asked_for_again_with_what_was_wrong(chat, client, bad
 
 def test_a_truncated_answer_gets_twice_the_room(chat, client):
     cut = chat.Text('{"city": "H', finish_reason="length")
-    with chat.Server(_script(cut, chat.Text(HUE))) as there:
+    with chat.Server(cut, chat.Text(HUE)) as there:
         assert client(there).ask(_request(room=50)).city == "Hue"
         assert [body["max_completion_tokens"] for body in there.bodies] == [50, 100]
-    with chat.Server(_script(cut)) as there, pytest.raises(NoAnswer) as failure:
+    with chat.Server(cut) as there, pytest.raises(NoAnswer) as failure:
         client(there).ask(_request("another"))
     assert failure.value.category == "truncated"
 
 
 def test_a_failure_is_replayed_from_the_cache_too(chat, client):
-    with chat.Server(_script(chat.Text("nonsense"))) as there:
+    with chat.Server(chat.Text("nonsense")) as there:
         for _ in range(2):
             with pytest.raises(NoAnswer, match="invalid_json"):
                 client(there).ask(_request())
@@ -172,7 +159,7 @@ def test_a_refusal_is_final(chat, client, how):
         "field": chat.Text(None, refusal="I can't help with that."),
         "filter": chat.Text("", finish_reason="content_filter"),
     }
-    with chat.Server(_script(answers[how])) as there, pytest.raises(NoAnswer) as failure:
+    with chat.Server(answers[how]) as there, pytest.raises(NoAnswer) as failure:
         client(there).ask(_request())
     assert failure.value.category == "refusal"
     assert len(there.bodies) == 1
@@ -201,7 +188,7 @@ def test_map_keeps_the_order_and_the_concurrency(chat, client):
 
 
 def test_the_same_request_at_once_is_sent_once(chat, client):
-    with chat.Server(_script(chat.Text(HUE)), delay=0.1) as there:
+    with chat.Server(chat.Text(HUE), delay=0.1) as there:
         asked = client(there, concurrency=4)
         told = [city for _, city in asked.map(lambda _: asked.ask(_request()), range(4))]
     assert told == [City(city="Hue", size="small")] * 4
@@ -210,7 +197,7 @@ def test_the_same_request_at_once_is_sent_once(chat, client):
 
 
 def test_dropping_the_iterator_stops_sending(chat, client):
-    with chat.Server(_script(chat.Text(HUE)), delay=0.02) as there:
+    with chat.Server(chat.Text(HUE), delay=0.02) as there:
         asked = client(there, concurrency=2)
         results = asked.map(lambda n: asked.ask(_request(str(n))), range(1000))
         next(results)
@@ -225,7 +212,7 @@ def test_dropping_the_iterator_stops_sending(chat, client):
 
 def test_max_cost_is_never_passed_and_what_was_paid_for_stays(chat, client):
     # Each answer costs (100 + 20) / 1e6 = 0.00012; at most, a request costs its bytes + 100.
-    with chat.Server(_script(chat.Text(HUE)), delay=0.005) as there:
+    with chat.Server(chat.Text(HUE), delay=0.005) as there:
         asked = client(there, prices=Prices(1, 1), max_cost=0.003, concurrency=4)
         done = []
         with pytest.raises(UserError, match=r"stopped before --max_cost=0\.003"):
@@ -242,7 +229,7 @@ def test_max_cost_is_never_passed_and_what_was_paid_for_stays(chat, client):
 
 
 def test_an_answer_without_usage_counts_at_its_most(chat, client):
-    with chat.Server(_script(chat.Text(HUE, usage=None))) as there:
+    with chat.Server(chat.Text(HUE, usage=None)) as there:
         asked = client(there, prices=Prices(1, 1))
         asked.ask(_request())
     account = asked.account.to_json()
@@ -251,7 +238,7 @@ def test_an_answer_without_usage_counts_at_its_most(chat, client):
 
 
 def test_estimate_sends_nothing_and_knows_the_cache(chat, client):
-    with chat.Server(_script(chat.Text(HUE))) as there:
+    with chat.Server(chat.Text(HUE)) as there:
         asked = client(there, prices=Prices(1, 2))
         asked.ask(_request("0"))
         estimate = asked.estimate(_request(str(n)) for n in range(5))
@@ -264,7 +251,7 @@ def test_estimate_sends_nothing_and_knows_the_cache(chat, client):
 
 
 def test_ctrl_c_keeps_what_is_under_way(chat, client):
-    with chat.Server(_script(chat.Text(HUE)), delay=0.05) as there:
+    with chat.Server(chat.Text(HUE), delay=0.05) as there:
         asked = client(there, concurrency=2)
 
         def items():

@@ -8,6 +8,7 @@ import pytest
 from cxrjax.errors import UserError
 from cxrjax.language_model import Prices
 from cxrjax.language_model.flags import add_client_flags, client_from_flags
+from tests.language_model.conftest import CASES
 
 LOCAL = "--base_url=http://127.0.0.1:9/v1"
 
@@ -45,18 +46,10 @@ def test_environment_and_flags_that_override_it(tmp_path, monkeypatch):
     assert (tmp_path / "mine.jsonl").exists()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model=m"], "CXRJAX_LM_BASE_URL"),
-        ([LOCAL], "CXRJAX_LM_MODEL"),
-        ([LOCAL, "--model=m", "--price_in=1"], "one price alone"),
-        ([LOCAL, "--model=m", "--max_cost=1"], "needs --price_in"),
-    ],
-)
-def test_what_is_missing_is_named(tmp_path, arguments, message):
-    with pytest.raises(UserError, match=message):
-        _client(tmp_path, *arguments)
+def test_what_is_missing_is_named(tmp_path, subtests):
+    for arguments, message in CASES["what_is_missing_is_named"]:
+        with subtests.test(message), pytest.raises(UserError, match=message):
+            _client(tmp_path, *arguments)
 
 
 def test_a_price_that_is_no_number(tmp_path, monkeypatch):
@@ -65,35 +58,17 @@ def test_a_price_that_is_no_number(tmp_path, monkeypatch):
         _client(tmp_path, LOCAL, "--model=m")
 
 
-@pytest.mark.parametrize(
-    ("flag", "told"),
-    [
-        ("--image_tokens=1.5", "invalid int value: '1.5'"),
-        ("--timeout=long", "invalid float value: 'long'"),
-        ("--structured_output=xml", "invalid choice: 'xml'"),
-        ("--api_key=x", ""),
-    ],
-)
-def test_values_of_another_type_end_with_code_2(tmp_path, flag, told, capsys):
-    with pytest.raises(SystemExit) as end:
-        _client(tmp_path, LOCAL, "--model=m", flag)
-    assert end.value.code == 2
-    message = capsys.readouterr().err
-    assert flag.split("=")[0] in message and told in message
+def test_values_of_another_type_end_with_code_2(tmp_path, capsys, subtests):
+    for flag, told in CASES["values_of_another_type_end_with_code_2"]:
+        with subtests.test(flag):
+            with pytest.raises(SystemExit) as end:
+                _client(tmp_path, LOCAL, "--model=m", flag)
+            assert end.value.code == 2
+            message = capsys.readouterr().err
+            assert flag.split("=")[0] in message and told in message
 
 
-@pytest.mark.parametrize(
-    ("flag", "told"),
-    [
-        ("--concurrency=0", "--concurrency=0: expected a whole number from 1 on"),
-        ("--image_tokens=0", "--image_tokens=0: expected a whole number from 1 on"),
-        ("--requests_per_minute=0", "--requests_per_minute=0.0: expected a number above 0"),
-        ("--price_in=-1", "--price_in=-1.0: expected a number, 0 or more"),
-        ("--max_cost=nan", "--max_cost=nan: expected a number, 0 or more"),
-        ("--temperature=-1", "--temperature=-1.0: expected a number, 0 or more"),
-        ("--timeout=inf", "--timeout=inf: expected a number above 0"),
-    ],
-)
-def test_values_out_of_range_are_named(tmp_path, flag, told):
-    with pytest.raises(UserError, match=re.escape(told)):
-        _client(tmp_path, LOCAL, "--model=m", flag)
+def test_values_out_of_range_are_named(tmp_path, subtests):
+    for flag, told in CASES["values_out_of_range_are_named"]:
+        with subtests.test(flag), pytest.raises(UserError, match=re.escape(told)):
+            _client(tmp_path, LOCAL, "--model=m", flag)

@@ -5,38 +5,20 @@ import email.utils
 import itertools
 import time
 
-import pydantic
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import Message, NoAnswer, Prices, Request
+from cxrjax.language_model import NoAnswer, Prices
 from cxrjax.language_model.client import MAX_SERVICE_FAILURES
-
-KEY = "sk-very-secret-0123456789"
-
-
-class City(pydantic.BaseModel):
-    city: str
-
-
-HUE = '{"city": "Hue"}'
-
-
-def _request(text="Which city?") -> Request[City]:
-    return Request((Message("user", (text,)),), City)
-
-
-def _script(*actions):
-    """These actions in turn, the last one for ever."""
-    return lambda body, number: actions[min(number, len(actions) - 1)]
+from tests.language_model.conftest import HUE, KEY, request
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])
 def test_busy_and_failing_servers_are_tried_again(chat, client, status):
     faults = [chat.Status(status)] * 2
-    with chat.Server(_script(*faults, chat.Text(HUE))) as there:
+    with chat.Server(*faults, chat.Text(HUE)) as there:
         asked = client(there, prices=Prices(1, 1))
-        assert asked.ask(_request()).city == "Hue"
+        assert asked.ask(request()).city == "Hue"
     account = asked.account.to_json()
     assert (account["requests"], account["answers"]) == (3, 1)
     assert account["unmetered_requests"] == 0
@@ -49,7 +31,7 @@ def test_retry_after_is_obeyed_by_every_thread(chat, client):
 
     with chat.Server(script) as there:
         asked = client(there, concurrency=3)
-        answers = asked.map(lambda n: asked.ask(_request(str(n))).city, range(6))
+        answers = asked.map(lambda n: asked.ask(request(str(n))).city, range(6))
         assert [city for _, city in answers] == ["Hue"] * 6
     assert len(there.times) == 7
     assert min(there.times[3:]) - there.times[0] >= 1.0
@@ -58,22 +40,22 @@ def test_retry_after_is_obeyed_by_every_thread(chat, client):
 def test_retry_after_may_be_a_date(chat, client):
     until = int(time.time()) + 2
     busy = chat.Status(503, headers=(("Retry-After", email.utils.formatdate(until, usegmt=True)),))
-    with chat.Server(_script(busy, chat.Text(HUE))) as there:
-        client(there).ask(_request())
+    with chat.Server(busy, chat.Text(HUE)) as there:
+        client(there).ask(request())
     assert len(there.bodies) == 2 and time.time() >= until
 
 
 def test_a_day_of_rest_ends_the_run(chat, client):
     busy = chat.Status(429, headers=(("Retry-After", "86400"),))
-    with chat.Server(_script(busy)) as there, pytest.raises(UserError, match="86400 s of rest"):
-        client(there).ask(_request())
+    with chat.Server(busy) as there, pytest.raises(UserError, match="86400 s of rest"):
+        client(there).ask(request())
     assert len(there.bodies) == 1
 
 
 def test_silence_is_a_timeout_and_perhaps_charged(chat, client):
-    with chat.Server(_script(chat.Silence(1.0))) as there, pytest.raises(NoAnswer) as failure:
+    with chat.Server(chat.Silence(1.0)) as there, pytest.raises(NoAnswer) as failure:
         asked = client(there, timeout=0.2, attempts=2, prices=Prices(1, 1))
-        asked.ask(_request())
+        asked.ask(request())
     assert failure.value.category == "timeout"
     account = asked.account.to_json()
     assert (account["requests"], account["answers"], account["unmetered_requests"]) == (2, 0, 2)
@@ -91,20 +73,20 @@ def test_silence_is_a_timeout_and_perhaps_charged(chat, client):
     ],
 )
 def test_bodies_that_are_no_completion(chat, client, body, cut, category):
-    with chat.Server(_script(chat.Raw(body, cut))) as there, pytest.raises(NoAnswer) as failure:
-        client(there, attempts=2).ask(_request())
+    with chat.Server(chat.Raw(body, cut)) as there, pytest.raises(NoAnswer) as failure:
+        client(there, attempts=2).ask(request())
     assert failure.value.category == category
     assert len(there.bodies) == 2
-    with chat.Server(_script(chat.Raw(body, cut), chat.Text(HUE))) as there:
-        assert client(there).ask(_request()).city == "Hue"
+    with chat.Server(chat.Raw(body, cut), chat.Text(HUE)) as there:
+        assert client(there).ask(request()).city == "Hue"
 
 
 def test_no_server_at_all(client, chat):
-    with chat.Server(_script(chat.Text(HUE))) as gone:
+    with chat.Server(chat.Text(HUE)) as gone:
         pass
     asked = client(gone, attempts=2, prices=Prices(1, 1))
     with pytest.raises(NoAnswer) as failure:
-        asked.ask(_request())
+        asked.ask(request())
     assert failure.value.category == "connection"
     assert asked.account.to_json()["unmetered_requests"] == 0  # nothing was sent
 
@@ -112,8 +94,8 @@ def test_no_server_at_all(client, chat):
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_wrong_key_address_or_model_end_the_run_and_hide_the_key(chat, client, status):
     fault = chat.Status(status, message=f"bad key {KEY}")
-    with chat.Server(_script(fault)) as there, pytest.raises(UserError) as error:
-        client(there).ask(_request())
+    with chat.Server(fault) as there, pytest.raises(UserError) as error:
+        client(there).ask(request())
     assert len(there.bodies) == 1
     assert f"HTTP {status}" in str(error.value) and "CXRJAX_LM_API_KEY" in str(error.value)
     assert KEY not in str(error.value)
@@ -121,27 +103,27 @@ def test_wrong_key_address_or_model_end_the_run_and_hide_the_key(chat, client, s
 
 def test_an_empty_account_ends_the_run(chat, client):
     fault = chat.Status(429, code="insufficient_quota")
-    with chat.Server(_script(fault)) as there, pytest.raises(UserError, match="with credit"):
-        client(there).ask(_request())
+    with chat.Server(fault) as there, pytest.raises(UserError, match="with credit"):
+        client(there).ask(request())
     assert len(there.bodies) == 1
 
 
 def test_a_refused_request_is_a_failure_of_this_request_alone(chat, client):
-    with chat.Server(_script(chat.Status(400, "too long"), chat.Text(HUE))) as there:
+    with chat.Server(chat.Status(400, "too long"), chat.Text(HUE)) as there:
         asked = client(there)
         with pytest.raises(NoAnswer) as failure:
-            asked.ask(_request())
-        assert asked.ask(_request("another")).city == "Hue"
-        assert asked.ask(_request()).city == "Hue"  # not cached: nothing had been paid for
+            asked.ask(request())
+        assert asked.ask(request("another")).city == "Hue"
+        assert asked.ask(request()).city == "Hue"  # not cached: nothing had been paid for
     assert failure.value.category == "http_error" and "too long" in failure.value.detail
 
 
 def test_a_service_that_stays_down_ends_the_run(chat, client):
     def ask(asked, number):
         with contextlib.suppress(NoAnswer):
-            asked.ask(_request(str(number)))
+            asked.ask(request(str(number)))
 
-    with chat.Server(_script(chat.Status(500))) as there:
+    with chat.Server(chat.Status(500)) as there:
         asked = client(there, attempts=1)
         with pytest.raises(UserError, match="requests in a row failed"):
             for _ in asked.map(lambda number: ask(asked, number), itertools.count()):
@@ -150,9 +132,9 @@ def test_a_service_that_stays_down_ends_the_run(chat, client):
 
 
 def test_requests_a_minute(chat, client):
-    with chat.Server(_script(chat.Text(HUE))) as there:
+    with chat.Server(chat.Text(HUE)) as there:
         asked = client(there, concurrency=4, requests_per_minute=1200)
         start = time.monotonic()
-        list(asked.map(lambda n: asked.ask(_request(str(n))), range(21)))
+        list(asked.map(lambda n: asked.ask(request(str(n))), range(21)))
     # Arrivals may bunch on a busy machine, but none can be early: 50 ms for each one before it.
     assert all(when - start >= 0.05 * number for number, when in enumerate(there.times))

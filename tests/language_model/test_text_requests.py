@@ -11,13 +11,8 @@ ASKED = Request(
 )
 
 
-def _script(*actions):
-    """These actions in turn, the last one for ever."""
-    return lambda body, number: actions[min(number, len(actions) - 1)]
-
-
 def test_text_is_asked_for_without_a_form_and_kept(chat, client):
-    with chat.Server(_script(chat.Text("Pleural effusion."))) as server:
+    with chat.Server(chat.Text("Pleural effusion.")) as server:
         there = client(server, temperature=0.0)
         assert there.complete(ASKED).text == "Pleural effusion."
         assert there.complete(ASKED).text == "Pleural effusion."
@@ -41,7 +36,7 @@ def test_seeds_are_other_requests(chat, client):
 
 def test_log_probabilities_are_summed_and_kept(chat, client):
     answer = chat.Text("no", logprobs=(-0.5, -0.25))
-    with chat.Server(_script(answer)) as server:
+    with chat.Server(answer) as server:
         asked = dataclasses.replace(ASKED, logprobs=True)
         assert client(server).complete(asked).logprob == pytest.approx(-0.75)
         assert client(server).complete(asked).logprob == pytest.approx(-0.75)
@@ -51,7 +46,7 @@ def test_log_probabilities_are_summed_and_kept(chat, client):
 def test_a_cut_answer_and_a_refusal_come_back_as_they_are(chat, client):
     cut = chat.Text("The heart is", finish_reason="length")
     declined = chat.Text(None, refusal="I can't.")
-    with chat.Server(_script(cut, declined, chat.Status(400))) as server:
+    with chat.Server(cut, declined, chat.Status(400)) as server:
         there = client(server)
         assert there.complete(ASKED).finish_reason == "length"
         assert there.complete(dataclasses.replace(ASKED, seed=1)).refusal == "I can't."

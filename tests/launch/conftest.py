@@ -1,27 +1,13 @@
-"""A stand-in for Google's `gcloud`: notes what it is asked, runs a worker's commands here."""
+"""launch/tpu_vm.sh with a stand-in for Google's `gcloud`."""
 
 import os
+import shutil
 import subprocess
-import textwrap
 from pathlib import Path
 
 import pytest
 
 LAUNCH = Path(__file__).parents[2] / "launch"
-
-_GCLOUD = """\
-    #!/usr/bin/env bash
-    printf '%s\\n' "$*" >> "$FAKE/calls"
-    case "$*" in
-      *"queued-resources describe"*) [ -e "$FAKE/there" ] ;;
-      *"queued-resources create"*) touch "$FAKE/there" ;;
-      *"queued-resources delete"*) rm "$FAKE/there" ;;
-      *"tpu-vm ssh"*)
-        for word in "$@"; do
-          case $word in --command=*) cd "$FAKE/worker" && bash -c "${word#*=}" ;; esac
-        done ;;
-    esac
-    """
 
 
 class Pod:
@@ -31,9 +17,8 @@ class Pod:
         self.folder = folder
         self.worker = folder / "worker"
         self.worker.mkdir()
-        binary = folder / "bin" / "gcloud"
-        binary.parent.mkdir()
-        binary.write_text(textwrap.dedent(_GCLOUD))
+        (folder / "bin").mkdir()
+        binary = shutil.copy(Path(__file__).with_name("gcloud.sh"), folder / "bin" / "gcloud")
         binary.chmod(0o755)
         path = f"{binary.parent}:{os.environ['PATH']}"
         self.environment = {**os.environ, "FAKE": str(folder), "PATH": path}

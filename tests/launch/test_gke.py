@@ -1,6 +1,8 @@
 """launch/gke.py: manifests that Kubernetes and JobSet take."""
 
 import importlib.util
+import json
+from pathlib import Path
 
 import jsonschema
 import kubernetes_validate
@@ -17,79 +19,41 @@ FLAGS = ["--name=vindr", "--image=r/cxrjax:1", "--claim=shared"]
 COMMAND = ["--", "python", "-m", "cxrjax.train", "--config=configs/vindr_lora.py"]
 
 
-def closed(required, **properties):
-    return {
-        "type": "object",
-        "properties": properties,
-        "required": required,
-        "additionalProperties": False,
-    }
-
-
 # Of JobSet's v1alpha2 what the manifest uses; Kubernetes' own Job is checked apart.
-JOBSET = closed(
-    ["apiVersion", "kind", "metadata", "spec"],
-    apiVersion={"const": "jobset.x-k8s.io/v1alpha2"},
-    kind={"const": "JobSet"},
-    metadata={"type": "object", "required": ["name"]},
-    spec=closed(
-        ["replicatedJobs"],
-        failurePolicy=closed(
-            [],
-            maxRestarts={"type": "integer"},
-            rules={
-                "type": "array",
-                "items": closed(
-                    ["action", "name"],
-                    name={"type": "string"},
-                    action={"enum": ["FailJobSet", "RestartJobSet"]},
-                    onJobFailureReasons={
-                        "type": "array",
-                        "items": {
-                            "enum": [
-                                "BackoffLimitExceeded",
-                                "DeadlineExceeded",
-                                "FailedIndexes",
-                                "MaxFailedIndexesExceeded",
-                                "PodFailurePolicy",
-                            ]
-                        },
-                    },
-                ),
-            },
-        ),
-        replicatedJobs={
-            "type": "array",
-            "items": closed(
-                ["name", "template"],
-                name={"type": "string"},
-                replicas={"type": "integer"},
-                template=closed(["spec"], spec={"type": "object"}),
-            ),
-        },
-    ),
-)
+JOBSET = json.loads(Path(__file__).with_name("jobset_schema.json").read_text())
+# Topology, nodes, and chips of each.
+TYPES = {
+    "v5e-1": ("1x1", 1, 1),
+    "v5e-8": ("2x4", 1, 8),
+    "v5e-16": ("4x4", 4, 4),
+    "v5e-256": ("16x16", 64, 4),
+    "v5p-8": ("2x2x1", 1, 4),
+    "v5p-16": ("2x2x2", 2, 4),
+    "v6e-256": ("16x16", 64, 4),
+}
 
 
-@pytest.mark.parametrize(
-    ("tpu_type", "topology", "nodes", "chips"),
-    [
-        ("v5e-1", "1x1", 1, 1),
-        ("v5e-8", "2x4", 1, 8),
-        ("v5e-16", "4x4", 4, 4),
-        ("v5e-256", "16x16", 64, 4),
-        ("v5p-8", "2x2x1", 1, 4),
-        ("v5p-16", "2x2x2", 2, 4),
-        ("v6e-256", "16x16", 64, 4),
-    ],
-)
-def test_manifests_are_valid_and_have_a_pod_for_each_node(capsys, tpu_type, topology, nodes, chips):
-    assert gke.main([*FLAGS, f"--type={tpu_type}", "--dry_run", "--spot", *COMMAND]) == 0
-    manifest = yaml.safe_load(capsys.readouterr().out)
+def _validate(manifest):
+    """Checks a manifest by both schemas and returns the job's specification."""
     jsonschema.validate(manifest, JOBSET)
     spec = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": spec}
     kubernetes_validate.validate(job, "1.31", strict=True)
+    return spec
+
+
+def _refusal(capsys, *flags):
+    with pytest.raises(SystemExit) as stopped:
+        gke.main([*FLAGS, "--type=v5e-16", *flags, *COMMAND])
+    assert stopped.value.code == 2
+    return capsys.readouterr().err
+
+
+@pytest.mark.parametrize("tpu_type", TYPES)
+def test_manifests_are_valid_and_have_a_pod_for_each_node(capsys, tpu_type):
+    topology, nodes, chips = TYPES[tpu_type]
+    assert gke.main([*FLAGS, f"--type={tpu_type}", "--dry_run", "--spot", *COMMAND]) == 0
+    spec = _validate(yaml.safe_load(capsys.readouterr().out))
     assert spec["parallelism"] == spec["completions"] == nodes
     pod = spec["template"]["spec"]
     assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
@@ -97,16 +61,15 @@ def test_manifests_are_valid_and_have_a_pod_for_each_node(capsys, tpu_type, topo
     assert pod["containers"][0]["command"] == COMMAND[1:]
 
 
-def test_the_checks_of_manifests_find_what_is_wrong(capsys):
+def test_the_checks_of_manifests_find_what_is_wrong():
     manifest = gke.manifest("a", "v5e-16", "i", "c", ["true"])
+    spec = _validate(manifest)
+    spec["completionsMode"] = "Indexed"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        _validate(manifest)
     manifest["spec"]["failurePolicy"]["rules"][0]["action"] = "GiveUp"
     with pytest.raises(jsonschema.ValidationError):
-        jsonschema.validate(manifest, JOBSET)
-    spec = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
-    spec["completionsMode"] = "Indexed"
-    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "x"}, "spec": spec}
-    with pytest.raises(kubernetes_validate.ValidationError):
-        kubernetes_validate.validate(job, "1.31", strict=True)
+        _validate(manifest)
 
 
 def test_xpk_is_told_the_same(capsys):
@@ -119,31 +82,19 @@ def test_xpk_is_told_the_same(capsys):
 
 def test_without_kubectl(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(SystemExit) as stopped:
-        gke.main([*FLAGS, "--type=v5e-16", *COMMAND])
-    assert stopped.value.code == 2
-    assert "kubectl is not installed" in capsys.readouterr().err
+    assert "kubectl is not installed" in _refusal(capsys)
 
 
-@pytest.mark.parametrize(
-    ("flag", "told"),
-    [
-        ("--name=Bad_Name", "--name=Bad_Name: expected lower-case letters"),
-        ("--name=", "--name=: expected lower-case letters"),
-        ("--claim=a b", "--claim=a b: expected lower-case letters"),
-        ("--xpk=big", "--spot: xpk takes it where the cluster is made"),
-    ],
-)
-def test_what_a_cluster_would_refuse_or_xpk_would_drop(capsys, flag, told):
-    with pytest.raises(SystemExit) as stopped:
-        gke.main([*FLAGS, "--type=v5e-16", "--dry_run", "--spot", flag, *COMMAND])
-    assert stopped.value.code == 2
-    assert told in capsys.readouterr().err
+def test_what_a_cluster_would_refuse_or_xpk_would_drop(capsys):
+    for flag, told in {
+        "--name=Bad_Name": "--name=Bad_Name: expected lower-case letters",
+        "--name=": "--name=: expected lower-case letters",
+        "--claim=a b": "--claim=a b: expected lower-case letters",
+        "--xpk=big": "--spot: xpk takes it where the cluster is made",
+    }.items():
+        assert told in _refusal(capsys, "--dry_run", "--spot", flag)
 
 
-@pytest.mark.parametrize("tpu_type", ["v5e-3", "v5p-7", "h100-8", "v5e", "v5e-²"])
-def test_unknown_types_name_the_known_ones(capsys, tpu_type):
-    with pytest.raises(SystemExit) as stopped:
-        gke.main([*FLAGS, f"--type={tpu_type}", *COMMAND])
-    assert stopped.value.code == 2
-    assert "expected" in capsys.readouterr().err
+def test_unknown_types_name_the_known_ones(capsys):
+    for tpu_type in ("v5e-3", "v5p-7", "h100-8", "v5e", "v5e-²"):
+        assert "expected" in _refusal(capsys, f"--type={tpu_type}")

@@ -13,12 +13,9 @@ _LOCAL = Path(__file__).resolve().parents[2] / "launch/local.py"
 
 
 def _start(code, *flags):
-    return subprocess.Popen(
-        [sys.executable, str(_LOCAL), *flags, "--", sys.executable, "-c", code],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    command = [sys.executable, _LOCAL, *flags, "--", sys.executable, "-c", code]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    return subprocess.Popen(command, **pipes, text=True)
 
 
 def _run(code, *flags):
@@ -122,17 +119,13 @@ def test_processes_go_on_where_nobody_reads_their_lines(tmp_path):
     process.stderr.close()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--processes=2"], "no command"),
-        (["--processes=0", "--", "true"], "expected 1 or more"),
-        (["--", "true"], "--processes"),
-        (["--processes=2", "--", "no_such_program"], "no_such_program: no such program"),
-    ],
-)
-def test_unusable_arguments_are_refused(arguments, message):
-    process = subprocess.run(
-        [sys.executable, str(_LOCAL), *arguments], capture_output=True, text=True
-    )
-    assert process.returncode == 2 and message in process.stderr
+def test_unusable_arguments_are_refused():
+    for arguments, message in {
+        "--processes=2": "no command",
+        "--processes=0 -- true": "expected 1 or more",
+        "-- true": "--processes",
+        "--processes=2 -- no_such_program": "no_such_program: no such program",
+    }.items():
+        command = [sys.executable, _LOCAL, *arguments.split()]
+        process = subprocess.run(command, capture_output=True, text=True)
+        assert process.returncode == 2 and message in process.stderr

@@ -70,7 +70,6 @@ time.sleep(60)
 
 
 def wait_for_text(log, text, count=1, seconds=60):
-    """Until a job's log says it often enough."""
     end = time.monotonic() + seconds
     while not (log.exists() and log.read_text().count(text) >= count):
         assert time.monotonic() < end, log.read_text() if log.exists() else "no log"

@@ -75,23 +75,16 @@ def test_a_run_is_started_once_and_saves_when_it_is_stopped(ready):
     assert "not running" in ready("stop", "--run=r").stdout
 
 
-@pytest.mark.parametrize(
-    ("verb", "flags", "words"),
-    [
-        ("fly", [], "expected create, install, run"),
-        ("create", [], "needs --type"),
-        ("create", ["--type=v9-16"], "expected v5e-N, v5p-N or v6e-N"),
-        ("create", ["--type=v5e-"], "expected v5e-N, v5p-N or v6e-N"),
-        ("create", ["--type=v5e-16x"], "expected v5e-N, v5p-N or v6e-N"),
-        ("create", ["--typo=1"], "unknown flag '--typo=1'"),
-        ("install", [], "needs --share"),
-        ("install", ["--share=10.0.0.2:/a;reboot"], "expected SERVER:/FOLDER"),
-        ("run", ["--run=a/b", "--", "true"], "needs --run=NAME"),
-        ("run", ["--run=r"], "needs a command"),
-    ],
-)
-def test_unusable_flags_end_in_one_line(pod, verb, flags, words):
-    done = pod(verb, *flags)
-    assert done.returncode == 2
-    assert words in done.stderr and done.stderr.count("\n") == 1
-    assert not pod.calls("create")
+def test_unusable_flags_end_in_one_line(pod, subtests):
+    unknown = ("create --type=v9-16", "create --type=v5e-", "create --type=v5e-16x")
+    refused = dict.fromkeys(unknown, "expected v5e-N, v5p-N or v6e-N")
+    refused |= {"fly": "expected create, install, run", "create": "needs --type"}
+    refused |= {"create --typo=1": "unknown flag '--typo=1'", "install": "needs --share"}
+    refused |= {"install --share=10.0.0.2:/a;reboot": "expected SERVER:/FOLDER"}
+    refused |= {"run --run=a/b -- true": "needs --run=NAME", "run --run=r": "needs a command"}
+    for words, told in refused.items():
+        with subtests.test(words):
+            done = pod(*words.split())
+            assert done.returncode == 2
+            assert told in done.stderr and done.stderr.count("\n") == 1
+            assert not pod.calls("create")

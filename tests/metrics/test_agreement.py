@@ -1,6 +1,8 @@
 """Agreement beyond chance, against scikit-learn, krippendorff, statsmodels' values and papers'."""
 
 import math
+import tomllib
+from pathlib import Path
 
 import krippendorff
 import numpy as np
@@ -9,21 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
-from cxrjax.metrics.agreement import (
-    MEASUREMENT_LEVELS,
-    WEIGHTS,
-    bootstrap_alpha,
-    bootstrap_kappa,
-    cohen_kappa,
-    contingency,
-    fleiss_kappa,
-    intraclass_correlation,
-    kappa_sanity,
-    krippendorff_alpha,
-    rater_agreement,
-)
+from cxrjax.metrics import agreement
+from cxrjax.metrics.agreement import WEIGHTS, bootstrap_kappa, cohen_kappa, contingency
 from cxrjax.metrics.bootstrap import Bootstrap
 
+PUBLISHED = tomllib.loads(Path(__file__).with_name("published.toml").read_text())
 VALUE_ONLY = Bootstrap(resamples=0)
 ratings = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=60)
 
@@ -49,9 +41,9 @@ def test_kappa_is_that_of_scikit_learn(pairs):
 @settings(deadline=None, max_examples=60)
 def test_alpha_of_two_readers_is_that_of_krippendorff(pairs):
     first, second = map(list, zip(*pairs, strict=True))
-    for level in MEASUREMENT_LEVELS:
-        ours = bootstrap_alpha(first, second, 4, first, level, VALUE_ONLY).value
-        by_package = krippendorff_alpha(np.array([first, second], float), level)
+    for level in agreement.MEASUREMENT_LEVELS:
+        ours = agreement.bootstrap_alpha(first, second, 4, first, level, VALUE_ONLY).value
+        by_package = agreement.krippendorff_alpha(np.array([first, second], float), level)
         if len({*first, *second}) == 1:
             assert ours is None and math.isnan(by_package)
             continue
@@ -61,39 +53,22 @@ def test_alpha_of_two_readers_is_that_of_krippendorff(pairs):
 
 
 def test_missing_ratings_are_left_out_of_alpha():
-    # Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), section C: 0.743.
-    gap = math.nan
-    reliability = np.array(
-        [
-            [1, 2, 3, 3, 2, 1, 4, 1, 2, gap, gap, gap],
-            [1, 2, 3, 3, 2, 2, 4, 1, 2, 5, gap, 3],
-            [gap, 3, 3, 3, 2, 3, 4, 2, 2, 5, 1, gap],
-            [1, 2, 3, 3, 2, 4, 4, 1, 2, 5, 1, gap],
-        ]
-    )
-    assert krippendorff_alpha(reliability, "nominal") == pytest.approx(0.743, abs=5e-4)
-    assert krippendorff_alpha(reliability, "ordinal") == pytest.approx(0.815, abs=5e-4)
+    reliability = np.array(PUBLISHED["krippendorff_2011"])
+    assert agreement.krippendorff_alpha(reliability, "nominal") == pytest.approx(0.743, abs=5e-4)
+    assert agreement.krippendorff_alpha(reliability, "ordinal") == pytest.approx(0.815, abs=5e-4)
     # A unit that only one reader rated adds no second level.
-    assert math.isnan(krippendorff_alpha(np.array([[1, 1, 2], [1, 1, gap]]), "nominal"))
-
-
-# kappa and its standard error as statsmodels 0.15's cohens_kappa gives them.
-STATSMODELS = {
-    "unweighted": (0.4285714285714285, 0.0759588315346638),
-    "linear": (0.4923076923076922, 0.07172694274347052),
-    "quadratic": (0.5666666666666667, 0.07872409321944325),
-}
+    alone = np.array([[1, 1, 2], [1, 1, math.nan]])
+    assert math.isnan(agreement.krippendorff_alpha(alone, "nominal"))
 
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_standard_error_is_that_of_statsmodels(weights):
     table = np.array([[53, 5, 2], [11, 14, 5], [1, 6, 3]], float)
     kappa = cohen_kappa(table, weights)
-    assert (kappa.value, kappa.standard_error) == pytest.approx(STATSMODELS[weights], abs=1e-12)
-    assert kappa.interval == pytest.approx(
-        (kappa.value - 1.96 * kappa.standard_error, kappa.value + 1.96 * kappa.standard_error),
-        abs=1e-4,
-    )
+    published = PUBLISHED["statsmodels"][weights]
+    assert [kappa.value, kappa.standard_error] == pytest.approx(published, abs=1e-12)
+    margin = 1.96 * kappa.standard_error
+    assert kappa.interval == pytest.approx((kappa.value - margin, kappa.value + margin), abs=1e-4)
 
 
 def _noisy(items: int, copies: int = 1) -> tuple[list[int], list[int], list[int]]:
@@ -123,39 +98,27 @@ def test_ratings_of_one_question_count_as_one():
 
 def test_sanity_of_the_papers_kappa():
     # Section 2.2 prints kappa 0.89 [0.84, 0.93] and 7 disagreements in 100.
-    of_100, of_300 = kappa_sanity(0.93, 0.89, 100), kappa_sanity(0.93, 0.89, 300)
+    of_100, of_300 = (agreement.kappa_sanity(0.93, 0.89, count) for count in (100, 300))
     assert of_100.expected == pytest.approx(0.364, abs=5e-4)
     assert of_100.half_width == pytest.approx(0.079, abs=5e-4)
     assert of_300.half_width == pytest.approx(0.045, abs=5e-4)
     assert of_100.least_levels == 3
-    seven_of_300 = kappa_sanity(293 / 300, 0.89, 300)
+    seven_of_300 = agreement.kappa_sanity(293 / 300, 0.89, 300)
     assert seven_of_300.expected == pytest.approx(0.788, abs=5e-4)
     assert seven_of_300.half_width == pytest.approx(0.081, abs=5e-4)
-    assert kappa_sanity(0.75, 0.5, 10).least_levels == 2
+    assert agreement.kappa_sanity(0.75, 0.5, 10).least_levels == 2
     with pytest.raises(ValueError, match="needs chance"):
-        kappa_sanity(0.5, 0.6, 10)
+        agreement.kappa_sanity(0.5, 0.6, 10)
     with pytest.raises(ValueError, match="expected"):
-        kappa_sanity(0.9, 1.0, 10)
+        agreement.kappa_sanity(0.9, 1.0, 10)
 
 
 def test_fleiss_kappa_of_his_example():
-    # Fleiss (1971) as reworked in many textbooks: ten subjects, fourteen raters, five categories.
-    counts = [
-        [0, 0, 0, 0, 14],
-        [0, 2, 6, 4, 2],
-        [0, 0, 3, 5, 6],
-        [0, 3, 9, 2, 0],
-        [2, 2, 8, 1, 1],
-        [7, 7, 0, 0, 0],
-        [3, 2, 6, 3, 0],
-        [2, 5, 3, 2, 2],
-        [6, 5, 2, 1, 0],
-        [0, 2, 2, 3, 7],
-    ]
-    assert fleiss_kappa(np.array(counts)) == pytest.approx(0.209930704, abs=1e-8)
-    assert math.isnan(fleiss_kappa(np.array([[3, 0], [3, 0]])))
+    counts = PUBLISHED["fleiss_1971"]
+    assert agreement.fleiss_kappa(np.array(counts)) == pytest.approx(0.209930704, abs=1e-8)
+    assert math.isnan(agreement.fleiss_kappa(np.array([[3, 0], [3, 0]])))
     with pytest.raises(ValueError, match="same number"):
-        fleiss_kappa(np.array([[3, 0], [2, 0]]))
+        agreement.fleiss_kappa(np.array([[3, 0], [2, 0]]))
 
 
 def test_bad_ratings_are_refused():
@@ -168,15 +131,14 @@ def test_bad_ratings_are_refused():
 
 def test_icc_of_shrout_and_fleiss():
     """Four judges of six targets (Psychological Bulletin 86, 1979, Table 2): ICC(2,1) is .29."""
+    icc = agreement.intraclass_correlation
     judges = [[9, 6, 8, 7, 10, 6], [2, 1, 4, 1, 5, 2], [5, 3, 6, 2, 6, 4], [8, 2, 8, 6, 9, 7]]
-    assert intraclass_correlation(np.array(judges, float)) == pytest.approx(0.290, abs=5e-4)
+    assert icc(np.array(judges, float)) == pytest.approx(0.290, abs=5e-4)
     same = np.array([[1.0, 2, 3], [1, 2, 3]])
-    assert intraclass_correlation(same) == pytest.approx(1)
+    assert icc(same) == pytest.approx(1)
     # A reader who always gives two more agrees less, however well the two correlate.
-    assert intraclass_correlation(same + [[0], [2]]) == pytest.approx(1 / 3)
-    assert np.isnan(intraclass_correlation(np.ones((2, 3))))
-    assert np.isnan(intraclass_correlation(np.ones((2, 1))))
-    found = rater_agreement([5, 6, 7, 9], [5, 7, 7, 8])
-    assert found.icc == pytest.approx(
-        intraclass_correlation(np.array([[5.0, 6, 7, 9], [5, 7, 7, 8]]))
-    )
+    assert icc(same + [[0], [2]]) == pytest.approx(1 / 3)
+    assert np.isnan(icc(np.ones((2, 3))))
+    assert np.isnan(icc(np.ones((2, 1))))
+    found = agreement.rater_agreement([5, 6, 7, 9], [5, 7, 7, 8])
+    assert found.icc == pytest.approx(icc(np.array([[5.0, 6, 7, 9], [5, 7, 7, 8]])))

@@ -11,9 +11,8 @@ INDICES = range(12)
 
 
 def crop(phantom, box):
-    x0, y0, x1, y1 = np.round(
-        np.array(box) * [phantom.width, phantom.height, phantom.width, phantom.height]
-    ).astype(int)
+    size = phantom.width, phantom.height
+    x0, y0, x1, y1 = np.round(np.array(box) * (size * 2)).astype(int)
     return phantom.image[y0:y1, x0:x1].astype(float)
 
 

@@ -10,7 +10,11 @@ from cxrjax.phantoms.canvas import Window
 from cxrjax.phantoms.render import _generator, develop, paint, picture_size
 from cxrjax.phantoms.signs import lesion_box
 
-ORGANS = ("Cardiomegaly", "Aortic enlargement")
+# Field of a patient, and two sizes of the organ.
+ORGANS = {
+    "Cardiomegaly": ("heart_ratio", 0.02, 0.6),
+    "Aortic enlargement": ("arch_radius", 0.005, 0.18),
+}
 SIDE = 224
 
 
@@ -23,13 +27,14 @@ def painted(label: str, index: int):
     return paint(patient, presences, 3, index, *size), size
 
 
-def change(painting, size, without: int, index: int) -> np.ndarray:
-    """How much each grey value changes when one sign is left out, 0 to 255."""
-    pictures = [
-        develop(painting, density, *size, 3, index).astype(np.float32)
-        for density in (painting.density(), painting.density(without=without))
-    ]
-    return np.abs(pictures[0] - pictures[1])
+def difference(one, other, size, index: int) -> np.ndarray:
+    """How much each grey value changes between two (painting, density), 0 to 255."""
+    pictures = (develop(*pair, *size, 3, index).astype(np.float32) for pair in (one, other))
+    return np.abs(np.subtract(*pictures))
+
+
+def bounds(sign, size):
+    return lesion_box(sign.stamp.weight, sign.stamp.window, *size)
 
 
 @pytest.mark.parametrize("label", [name for name in findings.STATISTICS if name not in ORGANS])
@@ -39,9 +44,10 @@ def test_box_bounds_the_change(label):
         assert painting.signs
         for k, sign in enumerate(painting.signs):
             assert sign.label == label
-            box = lesion_box(sign.stamp.weight, sign.stamp.window, *size)
+            box = bounds(sign, size)
             assert box is not None
-            changed = change(painting, size, k, index)
+            without = painting, painting.density(without=k)
+            changed = difference((painting, painting.density()), without, size, index)
             assert changed.max() > 20, "a sign nobody can see"
             x0, y0, x1, y1 = np.round(box * [size[1], size[0], size[1], size[0]]).astype(int)
             inside = changed[max(y0 - 2, 0) : y1 + 2, max(x0 - 2, 0) : x1 + 2]
@@ -54,27 +60,19 @@ def test_box_bounds_the_change(label):
             assert all(rim.any() for rim in rims), (index, k, [bool(rim.any()) for rim in rims])
 
 
-@pytest.mark.parametrize(
-    ("label", "field", "small", "large"),
-    [
-        ("Cardiomegaly", "heart_ratio", 0.02, 0.6),
-        ("Aortic enlargement", "arch_radius", 0.005, 0.18),
-    ],
-)
-def test_box_of_an_enlarged_organ_bounds_the_organ(label, field, small, large):
+@pytest.mark.parametrize("label", ORGANS)
+def test_box_of_an_enlarged_organ_bounds_the_organ(label):
+    field, *ends = ORGANS[label]
     for index in range(5):
         patient = anatomy.draw_patient(_generator(3, index, "patient"))
         size = picture_size(patient, SIDE)
         presence = findings.Presence(label, 3, (1.0,))
-        painting = paint(
-            dataclasses.replace(patient, **{field: large}), [presence], 3, index, *size
-        )
-        box = lesion_box(painting.signs[0].stamp.weight, painting.signs[0].stamp.window, *size)
-        bare = paint(dataclasses.replace(patient, **{field: small}), [], 3, index, *size)
-        pictures = [
-            develop(p, p.density(), *size, 3, index).astype(np.float32) for p in (painting, bare)
-        ]
-        changed = np.abs(pictures[0] - pictures[1])
+        small, large = (dataclasses.replace(patient, **{field: end}) for end in ends)
+        painting = paint(large, [presence], 3, index, *size)
+        box = bounds(painting.signs[0], size)
+        bare = paint(small, [], 3, index, *size)
+        pairs = ((p, p.density()) for p in (painting, bare))
+        changed = difference(*pairs, size, index)
         clear = changed > 0.3 * np.percentile(changed, 99.5)
         columns, rows = np.flatnonzero(clear.any(axis=0)), np.flatnonzero(clear.any(axis=1))
         x0, y0, x1, y1 = box * [size[1], size[0], size[1], size[0]]

@@ -1,12 +1,10 @@
 """The two commands: a page of samples, and the rate."""
 
-import subprocess
-import sys
-
 import pytest
 from PIL import Image
 
 from bench import phantom_speed as benchmark
+from cxrjax.cli import run
 from cxrjax.phantoms import sample_page
 
 
@@ -20,15 +18,14 @@ def test_sample_page(tmp_path):
         assert first.tobytes() != second.tobytes()
 
 
-def test_unwritable_page_is_one_line(tmp_path):
+def test_unwritable_page_is_one_line(tmp_path, capsys):
     missing = tmp_path / "no" / "page.png"
-    command = [sys.executable, "-m", "cxrjax.phantoms.sample_page", f"--out={missing}"]
-    done = subprocess.run(
-        [*command, "--rows=1", "--columns=1", "--long_side=64"], capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert str(missing) in done.stderr
+    flags = [f"--out={missing}", "--rows=1", "--columns=1", "--long_side=64"]
+    with pytest.raises(SystemExit) as ended:
+        run(lambda: sample_page.main(flags))
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and str(missing) in said
+    assert len(said.strip().splitlines()) == 1
 
 
 @pytest.mark.parametrize("main", [sample_page.main, benchmark.main])

@@ -1,5 +1,7 @@
 """The 29 regions lie where the picture shows them."""
 
+import functools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,23 +13,19 @@ from cxrjax.phantoms.regions import REGIONS, ZONES
 SIDE = 320
 
 
+@functools.cache
 def drawn(index: int):
     patient, presences = render.plan(11, index, normal=True)
     size = render.picture_size(patient, SIDE)
-    return patient, render.paint(patient, presences, 11, index, *size), size
-
-
-def masks_of(patient, canvas):
-    """Region -> [height, width] bool."""
+    painting = render.paint(patient, presences, 11, index, *size)
     shapes = regions.region_shapes(patient)
-    return {name: regions.hard_mask(canvas, shapes[name]) for name in shapes}
+    masks = {name: regions.hard_mask(painting.canvas, shapes[name]) for name in shapes}
+    return painting, size, regions.region_boxes(patient, painting.canvas), masks
 
 
 @pytest.mark.parametrize("index", range(4))
 def test_boxes_bound_the_masks(index):
-    patient, painting, (height, width) = drawn(index)
-    boxes = regions.region_boxes(patient, painting.canvas)
-    masks = masks_of(patient, painting.canvas)
+    _, (height, width), boxes, masks = drawn(index)
     assert tuple(masks) == REGIONS and len(set(REGIONS)) == 29
     assert len(boxes) >= 27
     for name, box in boxes.items():
@@ -41,8 +39,7 @@ def test_boxes_bound_the_masks(index):
 
 @pytest.mark.parametrize("index", range(4))
 def test_sides_and_order(index):
-    patient, painting, _ = drawn(index)
-    boxes = regions.region_boxes(patient, painting.canvas)
+    _, _, boxes, _ = drawn(index)
     for name in REGIONS:
         if name.startswith("right ") and name != "right atrium":
             other = name.replace("right", "left", 1)
@@ -58,8 +55,7 @@ def test_sides_and_order(index):
 
 @pytest.mark.parametrize("index", range(4))
 def test_zones_divide_the_lung(index):
-    patient, painting, _ = drawn(index)
-    masks = masks_of(patient, painting.canvas)
+    *_, masks = drawn(index)
     for side in ("right", "left"):
         together = sum(masks[f"{side} {zone}"].astype(int) for zone in ZONES)
         # Pixels on a cut may be in both parts or in neither.
@@ -68,9 +64,8 @@ def test_zones_divide_the_lung(index):
 
 def test_regions_show_in_the_picture():
     for index in range(4):
-        patient, painting, size = drawn(index)
+        painting, size, _, masks = drawn(index)
         image = render.develop(painting, painting.density(), *size, 11, index)
-        masks = masks_of(patient, painting.canvas)
         free = (masks["right lung"] | masks["left lung"]) & ~masks["mediastinum"]
         dark = image[free].mean()
         for name in ("cardiac silhouette", "abdomen", "aortic arch", "spine"):

@@ -24,6 +24,7 @@ def digest(seed: int, index: int, long_side: int = 128, normal: bool | None = Fa
     return hashlib.sha256(b"|".join(parts)).hexdigest()
 
 
+@pytest.mark.slow  # a process
 def test_the_same_in_another_process_and_order():
     here = [digest(5, index) for index in (0, 1, 2, 3)]
     code = (
@@ -31,13 +32,9 @@ def test_the_same_in_another_process_and_order():
         "print(*[t.digest(5, i) for i in (3, 1, 2, 0)])"
     )
     # Another hash seed: nothing may hang on the order of a set or dict.
-    out = subprocess.run(
-        [sys.executable, "-c", code, os.path.dirname(__file__)],
-        env={**os.environ, "PYTHONHASHSEED": "123"},
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.split()
+    other = {**os.environ, "PYTHONHASHSEED": "123"}
+    command = [sys.executable, "-c", code, os.path.dirname(__file__)]
+    out = subprocess.check_output(command, env=other, text=True).split()
     assert out == [here[3], here[1], here[2], here[0]]
 
 
@@ -81,9 +78,7 @@ def test_fields():
 
 
 def test_normal_and_abnormal():
-    kinds = []
-    for index in range(300):
-        kinds.append(not plan(9, index)[1])
+    kinds = [not plan(9, index)[1] for index in range(300)]
     assert abs(np.mean(kinds) - NORMAL_PROBABILITY) < 0.08
     for index in range(3):
         normal = render_phantom(9, index, 96, True)
@@ -96,15 +91,13 @@ def test_normal_and_abnormal():
         assert any(np.array_equal(either, p.image) for p in (normal, abnormal))
 
 
+@pytest.mark.slow  # pictures as large as the real ones
 def test_own_size_is_drawn_from_the_range():
-    sizes = []
-    for index in range(2):
-        phantom = render_phantom(4, index, None, True)
-        sizes.append(max(phantom.height, phantom.width))
-        assert SIZES[0] <= sizes[-1] <= SIZES[1]
-    assert len(set(sizes)) > 1
+    sizes = {max(render_phantom(4, index, None, True).image.shape) for index in range(2)}
+    assert len(sizes) == 2 and SIZES[0] <= min(sizes) < max(sizes) <= SIZES[1]
 
 
+@pytest.mark.slow
 def test_large_and_small():
     large = render_phantom(0, 0, 3000, False)
     assert max(large.image.shape) == 3000

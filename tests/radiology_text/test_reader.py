@@ -14,22 +14,19 @@ from cxrjax.radiology_text.answers import EnglishReader
 from cxrjax.radiology_text.assertions import NOT_NOW
 from cxrjax.radiology_text.reader import ReportReader
 from cxrjax.radiology_text.reading import open_reader
+from tests.radiology_text.conftest import CASES
 
 READER = ReportReader()
 ANSWERS = EnglishReader()
-AUTHORS = [
-    graded
-    for name in ("hard_en_author", "answers_en_author")
-    for graded in grade_file(FOLDER / f"{name}.tsv")
-]
 
 
-@pytest.mark.parametrize(
-    "graded", AUTHORS, ids=lambda one: f"{one.sentence.family}-{one.sentence.id}"
-)
-def test_the_authors_sentences_are_read_as_labelled(graded):
-    assert graded.is_right, shown(graded)
-    assert all(pair.label.certainty == pair.read.certainty for pair in graded.pairs), shown(graded)
+def test_the_authors_sentences_are_read_as_labelled(subtests):
+    for name in ("hard_en_author", "answers_en_author"):
+        for one in grade_file(FOLDER / f"{name}.tsv"):
+            with subtests.test(one.sentence.family, id=one.sentence.id):
+                assert one.is_right, shown(one)
+                sure = [pair.label.certainty == pair.read.certainty for pair in one.pairs]
+                assert all(sure), shown(one)
 
 
 def test_no_sentence_of_the_rounds_is_turned_round():
@@ -62,34 +59,19 @@ def test_places_sizes_distances_and_counts():
     [one] = READER.read("ET tube 4 cm above the carina.")
     assert (one.regions, one.distances) == ((), ("4 cm above the carina",))
     [one] = READER.read("Two nodules in the left upper lobe measuring 4 mm and 1.2 x 0.8 cm.")
-    assert (one.count, one.sizes, one.regions) == (
-        2,
-        ("4 mm", "1.2 x 0.8 cm"),
-        ("left upper lobe",),
-    )
+    assert (one.count, one.sizes) == (2, ("4 mm", "1.2 x 0.8 cm"))
+    assert one.regions == ("left upper lobe",)
     [one] = READER.read("Slightly increased left effusion.")
     assert (one.severity, one.time) == (None, "worse")
     text = "No effusion. Small left pneumothorax."
     assert [text[slice(*one.span)] for one in READER.read(text)] == ["effusion", "pneumothorax"]
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("Witout consolidation.", [("consolidation", "absent", None)]),
-        ("Pneumonia cannnot be excluded.", [("pneumonia", "uncertain", None)]),
-        ("Left effusion has resolvd.", [("pleural effusion", "absent", "left")]),
-        ("No displaced fractures.", [("fracture", "absent", None)]),
-        ("Small right (not left) apical pneumothorax.", [("pneumothorax", "present", "right")]),
-        ("Không thấy tràn dịch màng phổi.", []),
-        ("Kein Pneumothorax.", [("pneumothorax", "absent", None)]),
-        ("Cardiac silhouette is within normal limits of size.", [("cardiomegaly", "absent", None)]),
-        ("The heart size has not increased.", []),
-        ("Nodule, not definitively calcified.", [("lung nodule", "present", None)]),
-    ],
-)
-def test_small_words_turn_nothing_round(text, said):
-    assert [(one.finding, one.status, one.side) for one in READER.read(text)] == said
+def test_small_words_turn_nothing_round(subtests):
+    for text, said in CASES["small_words_turn_nothing_round"]:
+        with subtests.test(text):
+            read = READER.read(text)
+            assert [[one.finding, one.status, one.side or "-"] for one in read] == said
 
 
 def test_what_a_sentence_says_again_is_one_assertion():
@@ -99,28 +81,24 @@ def test_what_a_sentence_says_again_is_one_assertion():
 
 
 def test_what_stands_for_something_before_changes_it_and_keeps_places():
-    text = (
-        "Free air? A: none. Left effusion. It has resolved, likely pneumonia. "
-        "Left opacity, likely edema."
-    )
+    text = "Free air? A: none. Left effusion. It has resolved, likely pneumonia. "
+    text += "Left opacity, likely edema."
     found = READER.read(text)
-    assert [(one.finding, one.status, one.time) for one in found] == [
-        ("free air", "absent", "current"),
-        ("pleural effusion", "absent", "resolved"),
-        ("pneumonia", "present", "current"),
-        ("lung opacity", "present", "current"),
-        ("pulmonary edema", "present", "current"),
-    ]
-    assert [text[slice(*one.span)] for one in found] == [
-        *("Free air", "effusion", "pneumonia", "opacity", "edema"),
+    assert [
+        f"{text[slice(*one.span)]}: {one.finding} {one.status} {one.time}" for one in found
+    ] == [
+        "Free air: free air absent current",
+        "effusion: pleural effusion absent resolved",
+        "pneumonia: pneumonia present current",
+        "opacity: lung opacity present current",
+        "edema: pulmonary edema present current",
     ]
     assert found[4].source == 3
 
 
 def test_an_explanation_names_what_it_explains():
-    opacity, atelectasis, pneumonia = READER.read(
-        "Left base opacity, likely atelectasis, less likely pneumonia."
-    )
+    text = "Left base opacity, likely atelectasis, less likely pneumonia."
+    opacity, atelectasis, pneumonia = READER.read(text)
     assert (opacity.source, atelectasis.source) == (None, 0)
     assert pneumonia.source is not None
 
@@ -129,11 +107,11 @@ def test_an_explanation_names_what_it_explains():
     "text",
     [
         "", " ", "\n\n", "\0\x01", "????", "<p>No <b>effusion</b></p>", "肺部没有积液", "😀" * 50,
-        "no " * 60_000, "effusion, " * 20_000, "a" * 200_000, "(" * 200_000, "effusion" * 25_000,
-        "1 cm " * 40_000, "left " * 40_000, ". " * 100_000, "\ud800 effusion",
-        "no effusion\n" * 15_000, "\n" * 200_000, "\n " * 100_000,
-        "it is unlikely that there is " * 6_000,
-        "<b>No</b> <script>alert('pneumothorax')</script> " * 4_000,
+        "no " * 30_000, "effusion, " * 10_000, "a" * 100_000, "(" * 100_000, "effusion" * 12_500,
+        "1 cm " * 20_000, "left " * 20_000, ". " * 50_000, "\ud800 effusion",
+        "no effusion\n" * 7_500, "\n" * 100_000, "\n " * 50_000,
+        "it is unlikely that there is " * 3_000,
+        "<b>No</b> <script>alert('pneumothorax')</script> " * 2_000,
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("language", ["en", "vi"])
@@ -141,31 +119,37 @@ def test_any_text_is_read_in_time(text, language):
     start = time.process_time()
     open_reader(language).read(text, "Is there an effusion?")
     open_reader(language).read("Yes.", f"Is there an effusion? {text}")
-    assert time.process_time() - start < 3
+    assert time.process_time() - start < 1.5
 
 
 def test_random_words_raise_nothing():
-    english = ["no", "not", "left", "right", "and", ",", "or", ":", "none", "likely", "than", "one"]
-    english += ["effusion", "opacity", "heart", "enlarged", "clear", "lungs", "4", "cm", "above"]
-    english += ["both", "except", "resolved", "(", ")", "which", "is", "in", "the", "base", "?"]
-    english += ["neither", "absent", "but", "longer", "amount", "that", "other", "it"]
+    words = "no not left right and , or : none likely than one effusion opacity heart enlarged"
+    words += " clear lungs 4 cm above both except resolved ( ) which is in the base ? neither"
+    words += " absent but longer amount that other it"
     random_words = random.Random(7)
-    for _ in range(3_000):
-        text = " ".join(random_words.choices(english, k=random_words.randint(1, 14)))
+    for _ in range(1_500):
+        text = " ".join(random_words.choices(words.split(), k=random_words.randint(1, 14)))
         for one in READER.read(text):
             assert 0 <= one.span[0] < one.span[1] <= len(text)
         assert ANSWERS.read(text, "Is there an effusion?").outcome is not None
 
 
-def test_the_command_reads_lines_of_json(tmp_path, monkeypatch, capsys):
-    rows = [
-        {"id": "a", "text": "No effusion.", "question": "Is there an effusion?"},
-        {"id": 2, "text": "Left pneumothorax."},
-    ]
-    (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    arguments = ["x", f"--sentences={tmp_path / 'in.jsonl'}", f"--out={tmp_path / 'out.jsonl'}"]
-    monkeypatch.setattr("sys.argv", arguments)
-    command.main()
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """Runs the command on what stands in in.jsonl."""
+
+    def _run(text):
+        (tmp_path / "in.jsonl").write_text(text)
+        arguments = [f"--sentences={tmp_path / 'in.jsonl'}", f"--out={tmp_path / 'out.jsonl'}"]
+        monkeypatch.setattr("sys.argv", ["x", *arguments])
+        command.main()
+
+    return _run
+
+
+def test_the_command_reads_lines_of_json(run, tmp_path, monkeypatch, capsys):
+    asked = {"id": "a", "text": "No effusion.", "question": "Is there an effusion?"}
+    run(json.dumps(asked) + '\n{"id": 2, "text": "Left pneumothorax."}')
     first, second = map(json.loads, (tmp_path / "out.jsonl").read_text().splitlines())
     assert (first["id"], first["answer"]) == ("a", "no")
     assert (second["id"], second["answer"]) == (2, None)
@@ -176,11 +160,8 @@ def test_the_command_reads_lines_of_json(tmp_path, monkeypatch, capsys):
     assert any(line.startswith("pneumothorax; ") for line in capsys.readouterr().out.splitlines())
 
 
-def test_the_command_names_a_line_that_is_none(tmp_path, monkeypatch):
-    (tmp_path / "in.jsonl").write_text('{"id": 1, "text": "x"}\n{"id": 1}\n')
-    arguments = ["x", f"--sentences={tmp_path / 'in.jsonl'}", f"--out={tmp_path / 'out.jsonl'}"]
-    monkeypatch.setattr("sys.argv", arguments)
+def test_the_command_names_a_line_that_is_none(run, tmp_path):
     with pytest.raises(command.UserError, match=r"in\.jsonl:2: expected"):
-        command.main()
+        run('{"id": 1, "text": "x"}\n{"id": 1}\n')
     assert EXIT_USER_ERROR == 2
     assert not (tmp_path / "out.jsonl").exists()

@@ -19,66 +19,58 @@ from cxrjax.radiology_text.assertions import Assertion
 from cxrjax.scoring.scores import Scores
 
 
-def sentence(*labels: tuple[str, ...]) -> Sentence:
-    named = [
-        Label(*one, *("present", "certain", "current", None)[len(one) - 1 :]) for one in labels
-    ]
-    return Sentence("a", "f", "text", tuple(named))
+def sentence(*labels: str) -> Sentence:
+    """Each label as in the files; what it leaves out is present, certain and current."""
+    usual = ["", "present", "certain", "current", None]
+    parts = (label.split("|") for label in labels)
+    return Sentence("a", "f", "text", tuple(Label(*one, *usual[len(one) :]) for one in parts))
+
+
+def said(*assertions: str) -> list[Assertion]:
+    """finding|status|side of each."""
+    parts = (one.split("|") for one in assertions)
+    return [Assertion(finding, status, side=side or None) for finding, status, side in parts]
 
 
 def test_a_finding_stands_before_its_kin():
-    graded = grade(
-        sentence(("pneumonia",), ("lung opacity",)),
-        [Assertion("lung opacity", "absent"), Assertion("consolidation", "present")],
-    )
-    assert [(p.label.finding, p.read.finding) for p in graded.pairs] == [
-        ("lung opacity", "lung opacity")
-    ]
+    read = said("lung opacity|absent|", "consolidation|present|")
+    graded = grade(sentence("pneumonia", "lung opacity"), read)
+    [pair] = graded.pairs
+    assert pair.label.finding == pair.read.finding == "lung opacity"
     assert [one.finding for one in graded.missed] == ["pneumonia"]  # consolidation is a sibling
     assert [one.finding for one in graded.extra] == ["consolidation"]
     assert graded.inversions == ["lung opacity: present read as absent"]
-    graded = grade(sentence(("pneumonia",)), [Assertion("lung opacity", "present")])
+    graded = grade(sentence("pneumonia"), said("lung opacity|present|"))
     assert graded.counts("found") == graded.counts("kin") == (1, 1)
     assert not graded.is_right
 
 
 def test_labels_of_one_finding_are_told_apart_by_side_then_status():
-    two = sentence(
-        ("pneumothorax", "present", "certain", "current", "left"),
-        ("pneumothorax", "absent", "certain", "current", "right"),
-    )
-    read = [
-        Assertion("pneumothorax", "absent", side="right"),
-        Assertion("pneumothorax", "present", side="left"),
-    ]
-    assert grade(two, read).is_right
-    unsided = sentence(("pneumothorax", "absent"), ("pneumothorax", "present"))
-    turned = [Assertion("pneumothorax", "present"), Assertion("pneumothorax", "absent")]
-    assert grade(unsided, turned).is_right
+    labels = ("present|certain|current|left", "absent|certain|current|right")
+    read = said("pneumothorax|absent|right", "pneumothorax|present|left")
+    assert grade(sentence(*(f"pneumothorax|{label}" for label in labels)), read).is_right
+    unsided = sentence("pneumothorax|absent", "pneumothorax|present")
+    assert grade(unsided, said("pneumothorax|present|", "pneumothorax|absent|")).is_right
 
 
 def test_what_is_said_again_is_not_extra():
-    graded = grade(sentence(("pneumonia",)), [Assertion("pneumonia", "present")] * 2)
-    assert graded.is_right
-    read = [Assertion("pneumonia", "present"), Assertion("pneumonia", "absent")]
-    assert len(grade(sentence(("pneumonia",)), read).extra) == 1
+    assert grade(sentence("pneumonia"), said("pneumonia|present|") * 2).is_right
+    read = said("pneumonia|present|", "pneumonia|absent|")
+    assert len(grade(sentence("pneumonia"), read).extra) == 1
 
 
-@pytest.mark.parametrize(
-    ("label", "read", "turned"),
-    [
-        (("present", "certain"), ("absent", "likely"), "present read as absent"),
-        (("absent", "likely"), ("present", "likely"), "absent read as present"),
-        (("uncertain", "unlikely"), ("absent", "certain"), ""),
-        (("present", "likely"), ("uncertain", "possible"), ""),
-    ],
-)
-def test_what_is_turned_round(label, read, turned):
-    [pair] = grade(sentence(("fracture", *label)), [Assertion("fracture", *read)]).pairs
-    assert pair.inversion == turned
-    left = sentence(("fracture", "present", "certain", "current", "left"))
-    for side, found in (("right", "left read as right"), ("bilateral", ""), (None, "")):
-        [pair] = grade(left, [Assertion("fracture", "present", side=side)]).pairs
+def test_what_is_turned_round():
+    for label, read, turned in (
+        ("present|certain", ("absent", "likely"), "present read as absent"),
+        ("absent|likely", ("present", "likely"), "absent read as present"),
+        ("uncertain|unlikely", ("absent", "certain"), ""),
+        ("present|likely", ("uncertain", "possible"), ""),
+    ):
+        [pair] = grade(sentence(f"fracture|{label}"), [Assertion("fracture", *read)]).pairs
+        assert pair.inversion == turned
+    left = sentence("fracture|present|certain|current|left")
+    for side, found in (("right", "left read as right"), ("bilateral", ""), ("", "")):
+        [pair] = grade(left, said(f"fracture|present|{side}")).pairs
         assert pair.inversion == found
 
 
@@ -116,10 +108,8 @@ def test_the_errors_in_the_package_are_of_this_reader():
 def test_tables_that_rest_on_a_reader_say_how_often_it_errs():
     told = {name: load().layout.read_as for name, load in BENCHMARKS.items()}
     of_answers = dict.fromkeys(("vindr_cxr_vqa", "gemex", "cxr_qba", "own"), "answers_en")
-    assert {name: file for name, file in told.items() if file} == {
-        **of_answers,
-        "vix_ray": "sentences_vi",
-    }
+    read = {name: file for name, file in told.items() if file}
+    assert read == of_answers | {"vix_ray": "sentences_vi"}
     layout = dataclasses.replace(BENCHMARKS["ms_cxr"]().layout, heading="Title", read_as="hard_en")
     bootstrap = dict.fromkeys(("confidence", "method", "resamples", "clusters", "seed"), 1)
     settings = {"bootstrap": bootstrap | {"clustered_by": ["patient"]}, "datasets": []}
@@ -157,19 +147,15 @@ def test_the_command(two_files, tmp_path, capsys, monkeypatch):
     assert "read as yes" in capsys.readouterr().out
     monkeypatch.setattr(readers, "DATA", tmp_path / "rates.toml")
     readers.main(["--write"])
-    monkeypatch.setattr(
-        error_rates,
-        "read_packaged",
-        lambda *_: tomllib.loads((tmp_path / "rates.toml").read_text()),
-    )
+    rates = tomllib.loads((tmp_path / "rates.toml").read_text())
+    monkeypatch.setattr(error_rates, "read_packaged", lambda *_: rates)
     error_rates.load_error_rates.cache_clear()
     assert error_rates.about_reading("answers_en") == (
         "Answers are read by rules; on 2 that nobody tuned them on, 50.0 % (9.5 to 90.5) are "
         "read wrongly, 1 turned round."
     )
-    assert error_rates.about_reading("openi_en").endswith(
-        "how often wrongly has not been measured."
-    )
+    unknown = error_rates.about_reading("openi_en")
+    assert unknown.endswith("how often wrongly has not been measured.")
     error_rates.load_error_rates.cache_clear()
 
 
@@ -179,6 +165,7 @@ def test_a_row_that_is_not_by_the_rules_is_named(tmp_path):
         sentences.read_file(tmp_path / "hard_en.tsv")
 
 
+@pytest.mark.slow  # Chromium
 def test_the_page_in_a_browser(two_files, tmp_path):
     sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
     chromium = shutil.which("chromium") or shutil.which("google-chrome")

@@ -14,6 +14,7 @@ from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.mentions import VINDR_CLASSES
 from cxrjax.radiology_text.vietnamese import VietnameseReader
 from cxrjax.radiology_text.vietnamese_words import load_words
+from tests.radiology_text.conftest import CASES
 
 READER = VietnameseReader()
 SENTENCES = pathlib.Path(__file__).parent / "sentences"
@@ -32,15 +33,17 @@ def _rows(name):
     return [(line + "\t").split("\t") for line in lines if line and not line.startswith("#")]
 
 
-@pytest.mark.parametrize("row", _rows("sentences_vi.tsv"), ids=lambda row: row[0])
-def test_a_sentence_is_read_as_labelled(row):
-    labels = [tuple(label.split("|")[:5]) for label in filter(None, row[3].split(" ; "))]
-    assert sorted({*_read(row[2])}) == sorted({*labels})
+def test_a_sentence_is_read_as_labelled(subtests):
+    for name, _, text, labels, *_ in _rows("sentences_vi.tsv"):
+        with subtests.test(name):
+            said = {tuple(label.split("|")[:5]) for label in filter(None, labels.split(" ; "))}
+            assert {*_read(text)} == said
 
 
-@pytest.mark.parametrize("row", _rows("answers_vi.tsv"), ids=lambda row: row[0])
-def test_an_answer_is_read_as_labelled(row):
-    assert READER.read(row[3].replace("\\n", "\n"), row[2]).outcome == row[4]
+def test_an_answer_is_read_as_labelled(subtests):
+    for name, _, question, answer, outcome, *_ in _rows("answers_vi.tsv"):
+        with subtests.test(name):
+            assert READER.read(answer.replace("\\n", "\n"), question).outcome == outcome
 
 
 def test_yes_to_a_question_of_normality_means_normal():
@@ -71,112 +74,28 @@ def test_names_are_those_of_the_definitions():
     assert {finding for findings in VINDR_CLASSES.values() for finding in findings} <= names
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        (f"Có {EFFUSION}", ("present", "certain", None, None)),
-        (f"Không thấy {EFFUSION} hai bên", ("absent", "certain", "bilateral", None)),
-        (f"Không {EFFUSION}", ("absent", "certain", None, None)),
-        (f"Chưa ghi nhận {EFFUSION}", ("absent", "certain", None, None)),
-        (f"{EFFUSION}: không", ("absent", "certain", None, None)),
-        (f"{EFFUSION} (-)", ("absent", "certain", None, None)),
-        (f"{EFFUSION} không thấy", ("absent", "certain", None, None)),
-        (f"Không thấy {EFFUSION} lượng nhiều", ("absent", "likely", None, "large")),
-        (f"{EFFUSION} bên phải", ("present", "certain", "right", None)),
-        (f"{EFFUSION} phải lượng ít", ("present", "certain", "right", "small")),
-        ("TDMP (T) mức độ vừa", ("present", "certain", "left", "moderate")),
-        (f"Theo dõi {EFFUSION} phải", ("present", "likely", "right", None)),
-        (f"Nghi ngờ {EFFUSION}", ("present", "likely", None, None)),
-        (f"Có thể {EFFUSION}", ("uncertain", "possible", None, None)),
-        (f"Chưa loại trừ {EFFUSION} trái", ("uncertain", "possible", "left", None)),
-        (f"Ít nghĩ đến {EFFUSION}", ("uncertain", "unlikely", None, None)),
-        (f"Khả năng {EFFUSION} thấp", ("uncertain", "unlikely", None, None)),
-        (f"{EFFUSION} trái?", ("uncertain", "possible", "left", None)),
-        ("Góc sườn hoành trái tù.", ("present", "certain", "left", None)),
-        ("Góc sườn hoành hai bên nhọn.", ("absent", "certain", "bilateral", None)),
-        (f"Cần phải chụp lại, {EFFUSION} trái", ("present", "certain", "left", None)),
-        (f"{EFFUSION} trái, à nhầm, phải", ("present", "certain", "right", None)),
-        ("Khong thay tran dich mang phoi trai", ("absent", "certain", "left", None)),
-        ("ko thấy tràn dich màng phỗi", ("absent", "certain", None, None)),
-        (f"Chưa hết {EFFUSION}", ("present", "certain", None, None)),
-        (f"Chưa thể khẳng định có {EFFUSION}", ("uncertain", "possible", None, None)),
-        (f"Không thấy rõ {EFFUSION} nhưng không loại trừ", ("uncertain", "possible", None, None)),
-        (f"{EFFUSION} phải nhiều hơn trái", ("present", "certain", "bilateral", None)),
-    ],
-)
-def test_one_finding(text, expected):
-    (one,) = READER.read(text).assertions
-    assert one.finding == "pleural effusion"
-    assert (one.status, one.certainty, one.side, one.severity) == expected
+def test_one_finding(subtests):
+    for text, expected in CASES["one_finding"]:
+        with subtests.test(text):
+            (one,) = READER.read(text).assertions
+            assert one.finding == "pleural effusion"
+            found = (one.status, one.certainty, one.side or "-", one.severity or "-")
+            assert " ".join(found) == expected
 
 
-@pytest.mark.parametrize(
-    ("text", "present", "absent"),
-    [
-        ("Không tràn dịch, tràn khí màng phổi", [], ["pleural effusion", "pneumothorax"]),
-        ("Không thấy bóng tim to.", [], ["cardiomegaly"]),
-        ("Bóng tim không bình thường.", [], []),
-        ("Không có tràn dịch, bóng tim to", ["cardiomegaly"], ["pleural effusion"]),
-        ("Không thấy nốt nhưng có đám mờ", ["lung opacity"], ["lung nodule"]),
-        (
-            "Không tràn dịch, đáy phổi phải có dải xẹp",
-            ["atelectasis"],
-            ["pleural effusion"],
-        ),
-        (
-            "Ngoài bóng tim to ra không thấy bất thường khác.",
-            ["cardiomegaly"],
-            ["cardiopulmonary abnormality"],
-        ),
-        (
-            "Không thấy bất thường nào khác ngoài xơ phổi.",
-            ["pulmonary fibrosis"],
-            ["cardiopulmonary abnormality"],
-        ),
-        (
-            "Đám mờ không đồng nhất, bờ không rõ, kèm xẹp phổi",
-            ["lung opacity", "atelectasis"],
-            [],
-        ),
-        (
-            "Tràn khí dưới da. Tràn dịch màng tim.",
-            ["subcutaneous emphysema", "pericardial effusion"],
-            [],
-        ),
-        ("Màng phổi hai bên không dày.", [], ["pleural thickening"]),
-        ("So với phim cũ, tìm thấy khối u phổi", ["lung mass"], []),
-        ("Chẩn đoán nghĩ đến viêm phổi hơn là lao", ["pneumonia"], ["tuberculosis"]),
-    ],
-)
-def test_reach_of_a_denial(text, present, absent):
-    found = READER.read(text).assertions
-    assert [one.finding for one in found if one.status == "present"] == present
-    assert [one.finding for one in found if one.status == "absent"] == absent
+def test_reach_of_a_denial(subtests):
+    for text, present, absent in CASES["reach_of_a_denial"]:
+        with subtests.test(text):
+            found = READER.read(text).assertions
+            assert [one.finding for one in found if one.status == "present"] == present
+            assert [one.finding for one in found if one.status == "absent"] == absent
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("Đám mờ và nốt phổi trái.", [("left", ("left lung",))] * 2),
-        ("Phổi phải có đám mờ và nốt", [("right", ("right lung",))] * 2),
-        (
-            "Nốt phổi phải, đám mờ phổi trái",
-            [("right", ("right lung",)), ("left", ("left lung",))],
-        ),
-        (
-            "Đông đặc thùy trên, giữa và dưới phổi phải.",
-            [("right", ("right upper lobe", "right middle lobe", "right lower lobe"))],
-        ),
-        (
-            "Bóng tim to, nốt đỉnh phổi trái",
-            [(None, ("cardiac silhouette",)), ("left", ("left lung apex",))],
-        ),
-        ("Gãy cung sau xương sườn 5 bên trái", [("left", ("left fifth rib",))]),
-        ("Khối u phổi phải, xâm lấn trung thất", [("right", ("right lung",))]),
-    ],
-)
-def test_places(text, expected):
-    assert [(one.side, one.regions) for one in READER.read(text).assertions] == expected
+def test_places(subtests):
+    for text, expected in CASES["places"]:
+        with subtests.test(text):
+            found = READER.read(text).assertions
+            assert [[one.side or "-", [*one.regions]] for one in found] == expected
 
 
 def test_sizes_distances_and_counts():

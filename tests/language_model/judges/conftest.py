@@ -4,17 +4,10 @@ import json
 import re
 
 import pytest
-import tenacity
 
 from cxrjax.language_model import AnswerCache, Client, Settings
-from cxrjax.language_model import completion as server
 from cxrjax.language_model.judges import Sample
 from cxrjax.language_model.judges.asked import LanguageModelJudge, VerdictStore, judge_name
-
-
-@pytest.fixture(autouse=True)
-def _short_pauses(monkeypatch):
-    monkeypatch.setattr(server, "_backoff", tenacity.wait_exponential_jitter(0.01, 0.05, jitter=0))
 
 
 @pytest.fixture
@@ -64,13 +57,13 @@ def marks():
 
 
 @pytest.fixture
-def reply():
+def reply(chat):
     """`reply(body)`: what a judge of simple rules answers to a request of any of the three tasks.
 
     Marks are 8 for the answer that comes first and 6 for the other, and 1 for an empty one: it
     favours what it reads first. Facts are sentences; facts of the same words are the same.
     """
-    return _reply
+    return lambda body, number=0: chat.Text(_reply(body))
 
 
 def _reply(body):

@@ -11,6 +11,7 @@ from sklearn.metrics import cohen_kappa_score
 from cxrjax.errors import UserError
 from cxrjax.metrics.agreement import rater_agreement
 from cxrjax.tools import judge_agreement as agreement
+from tests.language_model.conftest import CASES
 
 
 def judgements(path, marks, system="s"):
@@ -76,23 +77,14 @@ def test_undefined_is_null(tmp_path, capsys):
     assert np.isnan(rater_agreement([], []).kappa)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("question,mark\nq0,5\n", "column question_id is missing"),
-        ("question_id,mark\nq0,good\n", "p.csv:2: mark 'good' is no number"),
-        ("question_id,mark\nq0,11\n", "p.csv:2: mark 11, expected 1 to 10"),
-        ("question_id,mark\nq0,nan\n", "p.csv:2: mark 'nan'"),
-        ("question_id,mark\nq0,5\nq0,6\n", "p.csv:3: question q0 is rated twice"),
-        ("question_id,mark\nq7,5\n", "no answer in common"),
-    ],
-)
-def test_bad_marks(tmp_path, content, message):
-    one = judgements(tmp_path / "j.jsonl", [5])
-    two = tmp_path / "p.csv"
-    two.write_text(content)
-    with pytest.raises(UserError, match=message):
-        agreement.main([f"--marks={one}", f"--marks={two}"])
+def test_bad_marks(tmp_path, subtests):
+    for content, message in CASES["bad_marks"]:
+        with subtests.test(message):
+            one = judgements(tmp_path / "j.jsonl", [5])
+            two = tmp_path / "p.csv"
+            two.write_text(content)
+            with pytest.raises(UserError, match=message):
+                agreement.main([f"--marks={one}", f"--marks={two}"])
 
 
 def test_bad_files(tmp_path):

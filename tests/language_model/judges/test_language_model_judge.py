@@ -14,7 +14,7 @@ def asked(body):
 
 
 def test_both_orders_are_asked_and_take_the_favour_out(chat, judge, sample, reply):
-    with chat.Server(lambda body, _: chat.Text(reply(body))) as there:
+    with chat.Server(reply) as there:
         (score,) = judge(there).relative_scores([sample(1, "Yes.")])
     first, second = sorted(map(asked, there.bodies), key=lambda text: -text.index("Yes."))
     assert first.index("There is an effusion") < first.index("Yes.")
@@ -27,7 +27,7 @@ def test_both_orders_are_asked_and_take_the_favour_out(chat, judge, sample, repl
 
 def test_verdicts_are_kept_by_what_decides_them(chat, judge, sample, reply, tmp_path):
     samples = [sample(1, "Yes."), sample(1, "Yes.", system="other"), sample(2, "No.")]
-    with chat.Server(lambda body, _: chat.Text(reply(body))) as there:
+    with chat.Server(reply) as there:
         first = judge(there).relative_scores(samples)
         assert len(there.bodies) == 4  # equal samples of two systems are one
         again = judge(there).relative_scores(samples)
@@ -43,7 +43,7 @@ def test_verdicts_are_kept_by_what_decides_them(chat, judge, sample, reply, tmp_
 
 
 def test_a_replay_says_what_is_missing(chat, judge, sample, reply):
-    with chat.Server(lambda body, _: chat.Text(reply(body))) as there:
+    with chat.Server(reply) as there:
         judge(there).relative_scores([sample(1, "Yes.")])
     with pytest.raises(UserError, match=r"of m's verdicts 2 of relative_score are missing"):
         judge(None).relative_scores([sample(1, "Yes."), sample(2, "Yes.")])
@@ -70,7 +70,7 @@ _RATING = {"accuracy": 5, "relevance": 5, "helpfulness": 5, "overall": 5}
 def test_a_poisoned_verdict_counts_as_not_there(
     chat, judge, sample, reply, tmp_path, capsys, verdict
 ):
-    with chat.Server(lambda body, _: chat.Text(reply(body))) as there:
+    with chat.Server(reply) as there:
         judge(there).relative_scores([sample(1, "Yes.")])
     path = tmp_path / "verdicts.jsonl"
     first, second = map(json.loads, path.read_text().splitlines())
@@ -82,7 +82,7 @@ def test_a_poisoned_verdict_counts_as_not_there(
 
 def test_a_verdict_about_facts_that_are_not_there(chat, judge, reply, tmp_path):
     one = Facts(("no effusion",), "en")
-    with chat.Server(lambda body, _: chat.Text(reply(body))) as there:
+    with chat.Server(reply) as there:
         judge(there).match([(one, one)])
     path = tmp_path / "verdicts.jsonl"
     line = json.loads(path.read_text())
@@ -100,7 +100,7 @@ def test_unusable_marks_are_a_failure_of_the_sample(chat, judge, sample, marks, 
         "below 1": json.dumps({"first": marks(5), "second": marks(0)}),
         "no JSON": "8 6",
     }[bad]
-    with chat.Server(lambda *_: chat.Text(text)) as there:
+    with chat.Server(chat.Text(text)) as there:
         (score,) = judge(there).relative_scores([sample(1, "Yes.")])
         assert len(there.bodies) == 6  # three answers for each order
     assert score.failure == ("invalid_json" if bad == "no JSON" else "invalid_content")
@@ -119,7 +119,7 @@ def test_refusals_cut_answers_and_faults_are_told_apart(chat, judge, sample, rep
             return chat.Text("{", finish_reason="length")
         if "Question 3?" in text:
             return chat.Status(500)
-        return chat.Text(reply(body))
+        return reply(body)
 
     samples = [sample(n, "Yes.") for n in range(1, 5)] + [sample(5, "x" * 20_001)]
     with chat.Server(script) as there:
@@ -141,7 +141,7 @@ def test_refusals_cut_answers_and_faults_are_told_apart(chat, judge, sample, rep
 def test_one_order_that_fails_leaves_the_papers_ratio(chat, judge, sample, reply):
     def script(body, _):
         answer_first = asked(body).index("Yes.") < asked(body).index("effusion, number")
-        return chat.Text(None, refusal="no") if answer_first else chat.Text(reply(body))
+        return chat.Text(None, refusal="no") if answer_first else reply(body)
 
     with chat.Server(script) as there:
         (score,) = judge(there).relative_scores([sample(1, "Yes.")])
@@ -155,7 +155,7 @@ def test_facts_are_taken_apart_once_and_matched_one_to_one(chat, judge, reply):
         FactPair("s", "q2", "", "Tim to.", "vi"),
         FactPair("s", "q3", "Tim to.", "Tim to.", "vi"),
     ]
-    with chat.Server(lambda body, _: chat.Text(reply(body))) as there:
+    with chat.Server(reply) as there:
         model = judge(there)
         matches = compare_facts(model, pairs)
         assert len(there.bodies) == 3 + 2  # three texts that differ; nothing to match in q2
@@ -180,7 +180,7 @@ def test_many_to_many_becomes_one_to_one_and_numbers_out_of_range_do_not_pass(ch
 
 def test_facts_that_fail_fail_the_comparison(chat, judge, reply):
     def script(body, _):
-        return chat.Text(None, refusal="no") if "Xơ" in asked(body) else chat.Text(reply(body))
+        return chat.Text(None, refusal="no") if "Xơ" in asked(body) else reply(body)
 
     with chat.Server(script) as there:
         (match,) = compare_facts(judge(there), [FactPair("s", "q", "Tim to.", "Xơ phổi.", "vi")])
@@ -188,7 +188,7 @@ def test_facts_that_fail_fail_the_comparison(chat, judge, reply):
 
 
 def test_a_dry_run_sends_nothing_and_counts(chat, judge, sample):
-    with chat.Server(lambda *_: chat.Text("{}")) as there:
+    with chat.Server(chat.Text("{}")) as there:
         model = judge(there, dry_run=True)
         (score,) = model.relative_scores([sample(1, "Yes.")])
         assert not there.bodies
@@ -197,7 +197,7 @@ def test_a_dry_run_sends_nothing_and_counts(chat, judge, sample):
 
 
 def test_nothing_leaves_the_machine_unasked(chat, judge, sample, tmp_path):
-    with chat.Server(lambda *_: chat.Text("{}")) as there:
+    with chat.Server(chat.Text("{}")) as there:
         model = judge(there, base_url="https://example.invalid/v1")
         with pytest.raises(UserError, match="this would send 2 requests with questions, reports"):
             model.relative_scores([sample(1, "Yes.")])

@@ -76,7 +76,7 @@ def metrics(out):
 def test_kill_9_between_verdicts_costs_nothing_twice(chat, files, reply, tmp_path):
     verdicts = tmp_path / "verdicts.jsonl"
     kept = [f"--verdicts={verdicts}", f"--cache={tmp_path / 'answers.jsonl'}", "--concurrency=2"]
-    with chat.Server(lambda body, _: chat.Text(reply(body)), delay=0.02) as there:
+    with chat.Server(reply, delay=0.02) as there:
         command = [sys.executable, "-m", "cxrjax.score"]
         run = command + flags(files, tmp_path / "one", *ask(there), *kept)
         first = subprocess.Popen(run, stdout=subprocess.DEVNULL)
@@ -113,7 +113,7 @@ def test_what_the_judge_fails_at_is_counted_and_wrong_under_strict(chat, files, 
     def script(body, _):
         if "độ 3." in body["messages"][-1]["content"]:
             return chat.Text(None, refusal="no")
-        return chat.Text(reply(body))
+        return reply(body)
 
     with chat.Server(script) as there:
         score.main(flags(files, tmp_path / "out", *ask(there)))
@@ -131,7 +131,7 @@ def test_what_the_judge_fails_at_is_counted_and_wrong_under_strict(chat, files, 
 
 
 def test_a_replay_without_every_verdict_is_refused(chat, files, reply, tmp_path):
-    with chat.Server(lambda body, _: chat.Text(reply(body))) as there:
+    with chat.Server(reply) as there:
         score.main(flags(files, tmp_path / "out", *ask(there)))
     verdicts = tmp_path / "out" / "verdicts.jsonl"
     lines = verdicts.read_text().splitlines(keepends=True)
@@ -153,7 +153,7 @@ def test_a_replay_without_every_verdict_is_refused(chat, files, reply, tmp_path)
 
 
 def test_a_dry_run_writes_no_scores(chat, files, tmp_path, capsys):
-    with chat.Server(lambda *_: chat.Text("{}")) as there:
+    with chat.Server(chat.Text("{}")) as there:
         score.main(flags(files, tmp_path / "out", *ask(there, "--dry_run")))
         assert not there.bodies
     assert "facts: 36 requests to send with 0 images" in capsys.readouterr().out

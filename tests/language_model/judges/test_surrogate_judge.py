@@ -1,11 +1,11 @@
 """Rules in place of a judge: contrasts, order, and its name on everything."""
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.language_model.judges import FactPair, Sample, compare_facts, metric_name
 from cxrjax.language_model.judges.surrogate import SurrogateJudge, mark
+from tests.language_model.conftest import CASES
 
 TEXTS = st.lists(
     st.sampled_from(
@@ -23,27 +23,12 @@ def test_marks_lie_between_one_and_ten_and_the_reference_has_ten(answer, referen
     assert 1 <= mark(Sample("s", "q", "What is seen?", reference, answer)) <= 10
 
 
-@pytest.mark.parametrize(
-    ("reference", "better", "worse", "lang"),
-    [
-        ("There is an effusion.", "Effusion is seen.", "No effusion is seen.", "en"),
-        ("Left effusion.", "There is a left effusion.", "There is a right effusion.", "en"),
-        ("Small left effusion.", "A small effusion.", "A large effusion.", "en"),
-        ("Left effusion.", "Left effusion.", "Left effusion. Pneumothorax. Nodule.", "en"),
-        ("Bilateral effusions.", "Left effusion.", "No left effusion.", "en"),
-        ("Tràn dịch màng phổi trái.", "Tràn dịch màng phổi.", "Không có tràn dịch.", "vi"),
-        ("Xơ phổi phải.", "Xơ phổi phải.", "Xơ phổi trái.", "vi"),
-        ("Rốn phổi đậm.", "Rốn phổi đậm.", "Rốn phổi không đậm.", "vi"),
-        ("Yes, there is an effusion.", "Yes.", "No.", "en"),
-    ],
-)
-def test_contrasts(sample, reference, better, worse, lang):
-    question = "Is there an effusion?"
-    marks = [
-        mark(sample(1, answer, reference=reference, question=question, lang=lang))
-        for answer in (better, worse, " ")
-    ]
-    assert marks[0] > marks[1] >= marks[2] == 1
+def test_contrasts(sample, subtests):
+    for reference, better, worse, lang in CASES["contrasts"]:
+        asked = {"reference": reference, "question": "Is there an effusion?", "lang": lang}
+        with subtests.test(better):
+            marks = [mark(sample(1, answer, **asked)) for answer in (better, worse, " ")]
+            assert marks[0] > marks[1] >= marks[2] == 1
 
 
 def test_order_plays_no_part_and_everything_says_surrogate(sample):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import PIL.Image
-import pytest
 from pycocotools import mask as coco
 
 from cxrjax.phantoms.regions import REGIONS
@@ -134,21 +133,19 @@ def test_lesions_lie_in_their_regions(built, truth):
             assert 0 <= x0 < x1 <= image["width"] and 0 <= y0 < y1 <= image["height"]
             spots = [boxes[name] for name in lesion["regions"] if name in boxes]
             assert spots, lesion
-            left = min(one["original_x1"] for one in spots)
-            right = max(one["original_x2"] for one in spots)
-            top = min(one["original_y1"] for one in spots)
-            bottom = max(one["original_y2"] for one in spots)
-            assert left - 4 <= (x0 + x1) / 2 <= right + 4, (study["study_id"], lesion)
-            assert top - 4 <= (y0 + y1) / 2 <= bottom + 4, (study["study_id"], lesion)
+            for axis, middle in (("x", (x0 + x1) / 2), ("y", (y0 + y1) / 2)):
+                first = min(one[f"original_{axis}1"] for one in spots)
+                last = max(one[f"original_{axis}2"] for one in spots)
+                assert first - 4 <= middle <= last + 4, (study["study_id"], lesion)
             checked += 1
     assert checked > 10
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "statistics.json", "quality.json"])
-def test_summaries(built, truth, name):
-    content = json.loads((built / name).read_text())
-    if name == "manifest.json":
-        assert content["synthetic"] is True and content["studies"] == 20
-    if name == "statistics.json":
-        assert content["images"]["value"] == sum(len(study["images"]) for study in truth)
-        assert content["studies"]["value"] == 20
+def test_summaries(built, truth):
+    manifest, statistics, _ = (
+        json.loads((built / f"{name}.json").read_text())
+        for name in ("manifest", "statistics", "quality")
+    )
+    assert manifest["synthetic"] is True and manifest["studies"] == 20
+    assert statistics["images"]["value"] == sum(len(study["images"]) for study in truth)
+    assert statistics["studies"]["value"] == 20
