@@ -43,57 +43,6 @@ def test_geometry_plays_no_part():
     np.testing.assert_allclose(boxes[0], BOX, rtol=1e-6)
 
 
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(
-    ("text", "categories"),
-    [
-        ("<loc_691_1375_1653>", ["wrong_arity"]),
-        ("<loc_691_1375_1653_1831_12>", ["wrong_arity"]),
-        ("<loc0123>", ["wrong_arity"]),
-        ("<loc_691_1375_1653_1831", ["truncated"]),
-        ("at <loc_691_13", ["truncated"]),
-        ("<loc_691_1375_1653_1831 is where", ["malformed"]),
-        ("<loc_691_13x5_1653_1831>", ["malformed"]),
-        ("<loc_691_1-375_1653_1831>", ["malformed"]),
-        ("<loc_1.2.3_4_5_6>", ["malformed"]),
-        ("<loc_1234567890_4_5_6>", ["malformed"]),
-        ("<loc_691_1375_691_1831>", ["degenerate"]),
-        ("<loc_0_0_0_0>", ["degenerate"]),
-        ("<loc_2100_10_2300_90>", ["out_of_range"]),
-        ("<loc_10_10_9000_9000>", ["out_of_range"]),
-        ("<loc_-900_10_90_90>", ["out_of_range"]),
-        ("<loc_1_2_3> and <loc_5_5_5_5> or <loc_7", ["wrong_arity", "degenerate", "truncated"]),
-        ("<loc_1_2_<loc_3_4", ["malformed", "truncated"]),
-    ],
-)
-def test_failures_of_both_modes(text, categories, strict):
-    boxes, failed = read(text, strict)
-    assert not len(boxes)
-    assert failed == categories
-
-
-@pytest.mark.parametrize(
-    ("text", "category"),
-    [
-        ("<loc_1653_1831_691_1375>", "degenerate"),
-        ("<loc_1653_1375_691_1831>", "degenerate"),
-        ("<LOC_691_1375_1653_1831>", "malformed"),
-        ("<loc 691, 1375, 1653, 1831>", "malformed"),
-        ("< loc_ 691_1375_1653_1831 >", "malformed"),
-        ("<loc_691.0_1375.2_1652.9_1831>", "malformed"),
-        ("<loc_0691_1375_1653_1831>", "malformed"),
-        ("<loc_+691_1375_1653_1831>", "malformed"),
-    ],
-)
-def test_repaired_when_lenient(text, category):
-    boxes, failed = read(text, strict=False)
-    np.testing.assert_allclose(boxes, BOX[None], atol=2e-4)
-    assert failed == []
-    boxes, failed = read(text, strict=True)
-    assert not len(boxes)
-    assert failed == [category]
-
-
 @pytest.mark.parametrize(
     ("text", "clipped"),
     [
