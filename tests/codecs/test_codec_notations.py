@@ -2,15 +2,20 @@
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from cxrjax.codecs import CODECS, transcode
 from cxrjax.codecs.frames import smart_resize
-from cxrjax.images.geometry import letterbox_geometry
+from cxrjax.errors import UserError
+from cxrjax.images.geometry import center_crop_geometry, letterbox_geometry
 from tests.codecs.test_codec_readings import TABLES
 
 HEIGHT, WIDTH = 3000, 2000
 BOX = np.array([[0.55, 0.45, 0.70, 0.56]])
 GEMEX_BOX = np.array([[26, 119, 217, 183]]) / 224
+PIXELS = np.array([[691 / WIDTH, 1375 / HEIGHT, 1653 / WIDTH, 1831 / HEIGHT]])
+MEDGEMMA = '```json[{"box_2d":[%d,%d,%d,%d]}]```'
 LEFT_HALF = np.array([[0.0, 0.0, 0.5, 1.0]])
 
 
@@ -49,6 +54,13 @@ def test_the_input_of_qwen_vl(size, most, expected):
         ("radvlm", BOX, "[0.55, 0.45, 0.70, 0.56]", (HEIGHT, WIDTH)),
         ("radvlm", [[0.0, 0.02, 0.1, 1]], "[0.00, 0.02, 0.10, 1.00]", (HEIGHT, WIDTH)),
         ("gemex", GEMEX_BOX, "<location>[[26, 119, 217, 183]]", (HEIGHT, WIDTH)),
+        ("vindr_px", PIXELS, "<loc_691_1375_1653_1831>", (HEIGHT, WIDTH)),
+        ("vindr_px", [[0, 0, 1, 1]], "<loc_0_0_2000_3000>", (HEIGHT, WIDTH)),
+        # Of an odd number of missing rows the smaller half comes first.
+        ("medgemma_json", [[0.1, 0.1, 0.4, 0.5]], MEDGEMMA % (300, 100, 500, 400), (1000, 2000)),
+        ("medgemma_json", [[0, 0, 1, 1]], MEDGEMMA % (250, 0, 750, 1000), (1000, 2000)),
+        ("medgemma_json", [[0, 0, 1, 1]], MEDGEMMA % (0, 250, 1000, 750), (2000, 1000)),
+        ("medgemma_json", [[0, 0, 1, 1]], MEDGEMMA % (100, 0, 800, 1000), (7, 10)),
         # The square around 200 x 100 pixels has 50 rows of padding above and below.
         ("llava", LEFT_HALF, "[0.00, 0.25, 0.50, 0.75]", (100, 200)),
         ("gemini_json", LEFT_HALF, '```json[{"box_2d":[0,0,1000,500]}]```', (100, 200)),
@@ -64,6 +76,30 @@ def test_a_known_box_in_the_convention_s_own_frame(name, boxes, written, size):
         read = codec.decode(f"It is here: {written}{written}.", *size, strict=strict)
         np.testing.assert_allclose(read.boxes, np.tile(boxes, (2, 1)), atol=1e-6)
         assert read.failures == []
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 4000), st.integers(1, 4000))
+def test_pixels_survive_float32_exactly(data, height, width):
+    x = sorted(data.draw(st.lists(st.integers(0, width), min_size=2, max_size=2, unique=True)))
+    y = sorted(data.draw(st.lists(st.integers(0, height), min_size=2, max_size=2, unique=True)))
+    text = f"<loc_{x[0]}_{y[0]}_{x[1]}_{y[1]}>"
+    boxes = CODECS["vindr_px"].decode(text, height, width, strict=True).boxes
+    assert CODECS["vindr_px"].encode(boxes, height, width) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("vindr_px", "<loc_1_2_3>", "<loc_5_5_5_5>"),
+        ("medgemma_json", '{"box_2d":[1,2,3]}', '{"box_2d":[300,5,300,5]}'),
+    ],
+)
+def test_failures_say_what_and_where(name, first, second):
+    text = f"Left {first}, right {second}."
+    failures = CODECS[name].decode(text, HEIGHT, WIDTH).failures
+    places = [(first, 5), (second, text.index(second))]
+    assert [(f.text, f.start) for f in failures] == places
 
 
 def test_the_gemex_papers_examples():
@@ -131,3 +167,53 @@ def test_options_and_prose_are_no_boxes(name):
 def test_from_one_convention_to_another():
     text = "Seen at <loc_0_0_100_100>."
     assert transcode(text, "vindr_px", "minigpt", 100, 200) == "Seen at {<0><0><50><100>}."
+
+
+MAIRA = CODECS["maira2"]
+MAIRA_TEXT = "<box><x55><y45><x70><y56></box>"
+# What the model's own processor makes of it: (bin + 0.5) / 100.
+MAIRA_BOX = np.array([0.555, 0.455, 0.705, 0.565])
+
+
+def test_bins_are_read_at_their_middles():
+    for strict in (True, False):
+        boxes, failures = MAIRA.decode(MAIRA_TEXT, HEIGHT, WIDTH, strict=strict)
+        np.testing.assert_allclose(boxes, MAIRA_BOX[None], rtol=1e-6)
+        assert failures == []
+    assert MAIRA.encode(MAIRA_BOX[None], HEIGHT, WIDTH) == MAIRA_TEXT
+    # The far edge belongs to the last bin, of which there is no <x100>.
+    assert MAIRA.encode(np.array([[0, 0, 1, 1]]), HEIGHT, WIDTH) == (
+        "<box><x0><y0><x99><y99></box>"
+    )
+
+
+def test_the_phrase_of_a_grounded_report_is_each_of_its_boxes_label():
+    text = (
+        "<obj>Both bases are dense. <box><x1><y2><x3><y4></box><box><x5><y6><x7><y8></box></obj>"
+        "<obj>No pneumothorax.</obj><box><x9><y9><x20><y20></box>"
+    )
+    spans = MAIRA.find(text, HEIGHT, WIDTH, strict=True)
+    assert [span.label for span in spans] == ["Both bases are dense."] * 2 + [None]
+    assert transcode(text, "maira2", "maira2", HEIGHT, WIDTH) == text
+
+
+def test_the_frame_is_what_the_model_sees():
+    """The processor's own way back: offsets of the square, then pixels of the image."""
+    geometry = center_crop_geometry(HEIGHT, WIDTH)
+    boxes, _ = MAIRA.decode(MAIRA_TEXT, HEIGHT, WIDTH, geometry)
+    x, y = MAIRA_BOX[[0, 2]] * WIDTH, MAIRA_BOX[[1, 3]] * WIDTH + 500
+    np.testing.assert_allclose(
+        boxes[0], [x[0] / WIDTH, y[0] / HEIGHT, x[1] / WIDTH, y[1] / HEIGHT], rtol=1e-5
+    )
+    assert MAIRA.encode(boxes, HEIGHT, WIDTH, geometry) == MAIRA_TEXT
+    with pytest.raises(UserError, match="outside the model's input"):
+        MAIRA.encode(np.array([[0.1, 0.01, 0.9, 0.1]]), HEIGHT, WIDTH, geometry)
+    letterboxed = MAIRA.encode(
+        MAIRA_BOX[None], HEIGHT, WIDTH, letterbox_geometry(HEIGHT, WIDTH, 90, 90)
+    )
+    assert letterboxed == "<box><x53><y45><x63><y56></box>"
+
+
+def test_the_crop_is_centred_and_leaves_the_smaller_half_first():
+    geometry = center_crop_geometry(7, 10)
+    np.testing.assert_allclose(geometry.apply(np.array([0.1, 0, 0.8, 1])), [0, 0, 1, 1], atol=1e-6)

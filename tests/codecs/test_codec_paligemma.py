@@ -89,14 +89,6 @@ def test_a_box_within_a_bin_gets_the_one_it_leans_to(low, high, expected):
     assert tuple(bins[[0, 2]]) == expected
 
 
-def test_1024_is_the_far_edge_when_lenient():
-    text = "<loc0000><loc0000><loc1024><loc1024>"
-    assert read(text, strict=True)[1] == ["out_of_range"]
-    boxes, failed = read(text, strict=False)
-    assert boxes[0, 2:].tolist() == [1, 1]
-    assert failed == []
-
-
 def test_geometry_places_the_bins():
     """A portrait image in a square: the sides are margin."""
     geometry = letterbox_geometry(200, 100, 64, 64)
