@@ -2,8 +2,9 @@
 
 import itertools
 import random
-import re
 import time
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,10 +17,9 @@ from cxrjax.codecs.frames import smart_resize
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import Geometry, letterbox_geometry
 
+FRAGMENTS = tomllib.loads(Path(__file__).with_name("fragments.toml").read_text("utf-8"))
 unhurried = settings(deadline=None)
 each_codec = pytest.mark.parametrize("name", CODECS)
-each_loc_codec = pytest.mark.parametrize("name", ["paligemma", "vindr_px"])
-each_mode = pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
 
 sizes = st.integers(1, 4000)
 geometries = st.sampled_from(["none", "resize", "letterbox"])
@@ -118,43 +118,7 @@ def test_find_is_decode_with_places(name, boxes, strict):
 @unhurried
 @given(
     st.sampled_from(list(CODECS)),
-    st.lists(
-        st.sampled_from(
-            ["<loc", "<LOC_", "<", ">", "0", "0123", "1023", "1024", "99999", "_", " ", ",", "-"]
-        )
-        | st.sampled_from(
-            ["<loc0100><loc0200>", "<loc_1_2_3_4>", "5.5", "\n", "heart", "I cannot help", "é"]
-        )
-        | st.sampled_from(
-            ["```json[", "]```", '{"box_2d":[1,2,3,4]}', '{"box_2d":', "[", "]", "}", '"label":"a"']
-        )
-        | st.sampled_from(["<unused94>", "<unused95>", "Final Answer:", "[1, 2, 3, 4]", "box_2d"])
-        | st.sampled_from(
-            ["<box>", "</box>", "<x1>", "<y2>", "<x30><y40>", "<obj>", "</obj>", "<box><x1"]
-        )
-        | st.sampled_from(
-            ["<|box|>", "<|/box|>", "(1,2)", "(30,40)", "(", ")", "<|ref|>a<|/ref|>", "<|"]
-        )
-        | st.sampled_from(["[0.10, 0.20, 0.30, 0.40]", "[0.1,", "0.25", "1.00", "[1]", "-0.5"])
-        | st.sampled_from(
-            ["<box>", "<box>[[1, 2, 3, 4]", "]</box>", "<ref>a</ref>", "{<1><2>", "<30>", "}", "{"]
-        )
-        | st.sampled_from(
-            ["<loc_1>", "<loc_30>", "<patch_index_0005>", "<object>", "</object>", "bbox_2d", "[[1"]
-        )
-        | st.sampled_from(
-            [
-                "<|det|>",
-                "<|/det|>",
-                "<|box_start|>",
-                "<|begin_of_box|>",
-                "loc_1_2_3_4",
-                "30%",
-                "(0.1",
-            ]
-        ),
-        max_size=14,
-    ).map("".join),
+    st.lists(st.one_of(*map(st.sampled_from, FRAGMENTS["pieces"])), max_size=14).map("".join),
     st.booleans(),
     geometries,
 )
@@ -180,44 +144,38 @@ def test_any_text_is_read_or_counted(name, text, strict, kind):
         assert all(box.tolist() in lenient for box in decoded.boxes)
 
 
-@each_codec
-@each_mode
-@pytest.mark.parametrize(
-    ("text", "category"),
-    [
-        ("", "no_box"),
-        ("No pleural effusion is seen.", "no_box"),
-        ("I cannot see an effusion; pneumonia cannot be excluded.", "no_box"),
-        ("We are unable to exclude a nodule. Local airspace disease, SpO2 < 90.", "no_box"),
-        ("I'm sorry, but I can't help with that.", "refusal"),
-        ("I can’t  interpret medical images.", "refusal"),
-        ("I am unable to view the image.", "refusal"),
-        ("As an AI, I do not provide diagnoses.", "refusal"),
-    ],
-)
-def test_texts_without_a_box(name, strict, text, category):
-    boxes, failures = CODECS[name].decode(text, 100, 100, strict=strict)
-    assert boxes.shape == (0, 4)
-    assert [failure.category for failure in failures] == [category]
+NO_BOX = {
+    "no_box": (
+        "",
+        "No pleural effusion is seen.",
+        "I cannot see an effusion; pneumonia cannot be excluded.",
+        "We are unable to exclude a nodule. Local airspace disease, SpO2 < 90.",
+    ),
+    "refusal": (
+        "I'm sorry, but I can't help with that.",
+        "I can’t  interpret medical images.",
+        "I am unable to view the image.",
+        "As an AI, I do not provide diagnoses.",
+    ),
+}
+BROKEN = {
+    "truncated": ("The opacity is at <loc", "The opacity is at <lo"),
+    "malformed": ("<loca", "the <local> lesion", "<loc> here", "<loc_abc_def> here"),
+}
 
 
-@each_loc_codec
-@each_mode
 @pytest.mark.parametrize(
-    ("text", "category"),
-    [
-        ("The opacity is at <loc", "truncated"),
-        ("The opacity is at <lo", "truncated"),
-        ("<loca", "malformed"),
-        ("the <local> lesion", "malformed"),
-        ("<loc> here", "malformed"),
-        ("<loc_abc_def> here", "malformed"),
-    ],
+    ("name", "texts"),
+    [(name, NO_BOX) for name in CODECS] + [(name, BROKEN) for name in ("paligemma", "vindr_px")],
+    ids=lambda value: value if isinstance(value, str) else next(iter(value)),
 )
-def test_texts_with_a_broken_box(name, strict, text, category):
-    boxes, failures = CODECS[name].decode(text, 100, 100, strict=strict)
-    assert boxes.shape == (0, 4)
-    assert [failure.category for failure in failures] == [category]
+def test_texts_without_a_whole_box(subtests, name, texts):
+    rows = [(text, category) for category in texts for text in texts[category]]
+    for (text, category), strict in itertools.product(rows, (True, False)):
+        with subtests.test(text=text, strict=strict):
+            boxes, failures = CODECS[name].decode(text, 100, 100, strict=strict)
+            assert boxes.shape == (0, 4)
+            assert [failure.category for failure in failures] == [category]
 
 
 @each_codec
@@ -230,21 +188,18 @@ def test_a_refusal_that_points_all_the_same_is_read(name):
 
 
 @each_codec
-@pytest.mark.parametrize(
-    ("box", "message"),
-    [
+def test_encode_refuses_what_is_no_box(subtests, name):
+    good = [0.1, 0.1, 0.2, 0.2]
+    for box, message in (
         ([0.1, 0.1, 1.2, 0.5], "outside its image"),
         ([-0.1, 0.1, 0.2, 0.5], "outside its image"),
         ([100, 200, 300, 400], "pixels have to be divided"),
         ([np.nan, 0.1, 0.2, 0.5], "outside its image"),
         ([0.5, 0.1, 0.5, 0.5], "no extent"),
         ([0.1, 0.6, 0.5, 0.5], "no extent"),
-    ],
-)
-def test_encode_refuses_what_is_no_box(name, box, message):
-    good = [0.1, 0.1, 0.2, 0.2]
-    with pytest.raises(UserError, match=message):
-        CODECS[name].encode(np.array([good, box]), 100, 100)
+    ):
+        with subtests.test(box=box), pytest.raises(UserError, match=message):
+            CODECS[name].encode(np.array([good, box]), 100, 100)
 
 
 @each_codec
@@ -255,16 +210,20 @@ def test_encode_forgives_rounding(name):
 
 
 @each_codec
-@pytest.mark.parametrize(("height", "width"), [(None, None), (0, 100), (100, -1)])
-def test_a_size_is_never_assumed(name, height, width):
-    for call in (
-        lambda: CODECS[name].encode(np.zeros((0, 4)), height, width),
-        lambda: CODECS[name].decode("", height, width),
-        lambda: CODECS[name].find("", height, width),
-    ):
-        # TypeError: from the run-time type check, where that is on.
-        with pytest.raises((UserError, TypeError), match=r"image_hw|height"):
-            call()
+def test_a_size_is_never_assumed(subtests, name):
+    codec = CODECS[name]
+    for size in ((None, None), (0, 100), (100, -1)):
+        for call, given_ in (
+            (codec.encode, np.zeros((0, 4))),
+            (codec.decode, ""),
+            (codec.find, ""),
+        ):
+            # TypeError: from the run-time type check, where that is on.
+            with (
+                subtests.test(size=size, call=call),
+                pytest.raises((UserError, TypeError), match=r"image_hw|height"),
+            ):
+                call(given_, *size)
 
 
 @each_codec
@@ -274,74 +233,7 @@ def test_wrong_shape_is_refused(name):
         CODECS[name].encode(np.zeros(4), 100, 100)
 
 
-HOSTILE = [
-    "<loc",
-    "<loc_",
-    "<loc0001>",
-    "<loc0001><loc0002><loc0003><loc0004> ",
-    "<loc 1",
-    "<loc1,",
-    "<loc_1_2_3_4>",
-    "<loc_1 2, 3;4.5>",
-    "<loc" + 10**5 * "9",
-    "<loc_" + 10**5 * "1_",
-    "<loc" + 10**5 * " ",
-    "<   ",
-    "<",
-    "<loc_" + 10**5 * "1.",
-    '```json[{"box_2d":[1,2,3,4]}]```',
-    '{"box_2d":[1,2,3,4],',
-    '{"label":"' + 10**5 * "\\n",
-    '{"box_2d":[1,2,3,4],"label":"' + 10**5 * "a",
-    "```json[" + 10**5 * " ",
-    "```json[",
-    "box_2d",
-    "box_2d:",
-    '{"box_2d":[',
-    '{"box_2d":[' + 10**5 * "1,",
-    '{"' + 10**5 * " ",
-    "{ box",
-    "<unused94>",
-    "<unused94><unused95>",
-    "Final Answer:",
-    "final answer" + 10**5 * " ",
-    "<box>",
-    "<x1>",
-    "<box><x1><y2><x3><y4></box>",
-    "<obj>a ",
-    "<obj>" + 10**5 * "a",
-    "<box>" + 10**5 * " ",
-    "<|box|>",
-    "<|box|>(1,2),(3,4)<|/box|>",
-    "<|ref|>",
-    "<|ref|>a<|/ref|>",
-    "(1,2),",
-    "(1",
-    "(",
-    "(" + 10**5 * "1,",
-    "[0.10, 0.20, 0.30, 0.40]",
-    "[0.1,",
-    "[" + 10**5 * "0.1,",
-    "<patch_index_0044>",
-    "<object><patch_index_0044><patch_index_0863></object>",
-    "<phrase>a</phrase>",
-    "<loc_12>",
-    "loc_1_2_3_",
-    "a" + 10**4 * "<loc_12>",
-    "<|det|>[[1, 2, 3, 4], ",
-    "<|box_start|>(1,2),(3,4)",
-    "<box>" + 10**4 * "(1,2),(3,4),",
-    '"bbox_2d": [1, 2, 3, 4], ',
-    "box_2d[[1,2],",
-    "box_2d" + 10**4 * "[",
-    "box_2d[" + 10**4 * "[1,2],",
-    "(0.1, 0.2, ",
-    "final answer: [",
-    "i can ",
-    "as an ",
-    " ",
-    "9",
-]
+HOSTILE = [row[0] + (row[1] * row[2] if row[1:] else "") for row in FRAGMENTS["hostile"]]
 
 
 def _mixed(seed):
@@ -370,33 +262,25 @@ def _read_with(name):
     return lambda text: codec.read_as_written(text, 3000, 3000)
 
 
-MIXED = [_mixed(seed) for seed in range(12)]
+UNITS = [*HOSTILE, *(_mixed(seed) for seed in range(12))]
 
 
-# Of a grammar that several share one meets all texts, and the others some.
-_GRAMMARS = (
-    *("qwen_vl", "qwen2_vl", "qwen2.5_vl", "qwen3_vl", "deepseek_vl2", "glm_v"),
-    *("gemini_json", "llava"),
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "number"),
-    [
-        (name, number)
-        for name in CODECS
-        for number in range(0, len(HOSTILE + MIXED), 7 if name in _GRAMMARS else 1)
-    ],
-)
-def test_an_answer_of_200_kilobytes_is_read_at_once(name, number):
-    assert _seconds(_read_with(name), (HOSTILE + MIXED)[number], 200_000) < 0.2
+@each_codec
+@pytest.mark.parametrize("step", [16, pytest.param(1, marks=pytest.mark.slow)])
+def test_an_answer_of_200_kilobytes_is_read_at_once(subtests, name, step):
+    """With a step, the units between are read in a tenth, and each by other codecs as a whole."""
+    for number, unit in enumerate(UNITS, start=-list(CODECS).index(name)):
+        characters, seconds = (20_000, 0.1) if number % step else (200_000, 0.2)
+        with subtests.test(unit=unit[:80]):
+            assert _seconds(_read_with(name), unit, characters) < seconds
 
 
 @pytest.mark.slow
 @each_codec
-@pytest.mark.parametrize("number", range(0, len(HOSTILE + MIXED), 6))
-def test_time_is_linear_in_the_text(name, number):
-    assert _seconds(_read_with(name), (HOSTILE + MIXED)[number], 2_000_000) < 2
+def test_time_is_linear_in_the_text(subtests, name):
+    for unit in UNITS[list(CODECS).index(name) % 12 :: 12]:
+        with subtests.test(unit=unit[:80]):
+            assert _seconds(_read_with(name), unit, 2_000_000) < 2
 
 
 @each_codec
@@ -426,27 +310,6 @@ def test_boxes_survive_prose_and_case_in_lenient_reading_alone(name):
         strict = codec.decode(f"See {written}.", 800, 600, strict=True)
         assert not len(strict.boxes)
         assert [failure.category for failure in strict.failures] == ["malformed"]
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("vindr_px", "<loc_0.1_0.2_0.5_0.7>"),
-        ("gemex", "<location> [[0.1, 0.2, 0.5, 0.7]]"),
-        ("chexagent", "<|box|>(0.1,0.2),(0.5,0.7)<|/box|>"),
-        ("minigpt", "{<0.1><0.2><0.5><0.7>}"),
-        ("internvl", "<box>[[0.1, 0.2, 0.5, 1.01]]</box>"),
-        ("gemini_json", '```json[{"box_2d": [0.2, 0.1, 0.7, 0.5]}]```'),
-    ],
-)
-def test_fractions_in_a_notation_that_counts_to_more_are_nobody_knows_what(name, text):
-    for strict, category in ((False, "ambiguous_scale"), (True, "malformed")):
-        read = CODECS[name].decode(f"It is at {text}.", 800, 600, strict=strict)
-        assert not len(read.boxes)
-        assert [failure.category for failure in read.failures] == [category]
-    # Numbers of the right size may have decimals all the same.
-    written = re.sub(r"[01]\.[0-9]+", lambda number: f"{float(number[0]) * 90 + 0.5:.2f}", text)
-    assert len(CODECS[name].decode(written, 800, 600).boxes) == 1
 
 
 @each_codec

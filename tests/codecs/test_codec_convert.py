@@ -1,3 +1,5 @@
+"""From one notation to another, and what rounding costs."""
+
 import re
 
 import numpy as np
@@ -7,6 +9,9 @@ from cxrjax.boxes import iou
 from cxrjax.codecs import CODECS, codec_iou_ceiling, transcode
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import letterbox_geometry
+from cxrjax.records import write_records
+from cxrjax.tools import codec_ceiling as ceiling
+from tests.input_pipeline.conftest import make_record
 
 HEIGHT, WIDTH = 1024, 2048
 ANSWER = "Right: <loc_200_100_400_300>; left: <loc_1000_100_2048_1024>, so two."
@@ -77,3 +82,59 @@ def test_ceiling():
     assert (np.diff(ceiling) < 0).all()
     whole = np.array([[600, 300, 900, 1200]]) / 3000
     assert codec_iou_ceiling("vindr_px", whole, 3000, 3000) == pytest.approx(1)
+
+
+def _record(number, boxes, image_hw=(1000, 1000), image_id="i"):
+    names = {"question_id": f"q{number}", "image_id": image_id}
+    return make_record("", boxes, image_hw=image_hw, **names)
+
+
+def test_rounding_by_hand():
+    """A thousand pixels: 250 is on the grid of hundredths, 254 is rounded down by 4 pixels."""
+    records = [
+        _record(1, [[250, 250, 750, 750]]),
+        _record(2, [[254, 250, 754, 750], [250, 250, 750, 750]]),
+        _record(3, [[500, 500, 504, 504]], image_id="j"),
+    ]
+    images, outside = ceiling.distinct_boxes(records)
+    assert outside == 0 and [len(image.boxes) for image in images] == [2, 1]
+    table = ceiling.ceilings(images)
+    assert set(table) == set(CODECS)
+    found = table["radvlm"]
+    shifted = 496 / 504
+    assert found["0.4 to 1"].mean == pytest.approx((1 + shifted) / 2, rel=1e-5)
+    # A box of 4 pixels is widened to one step of 10.
+    assert found["0 to 0.02"].mean == pytest.approx(16 / 100, rel=1e-5)
+    assert found["all"].below_half == pytest.approx(1 / 3)
+    assert found["all"].percentile_5 == pytest.approx(
+        np.percentile([1, shifted, 16 / 100], 5), rel=1e-5
+    )
+    assert table["vindr_px"]["all"].mean == pytest.approx(1, rel=1e-5)
+    assert found["0.1 to 0.2"].mean is None
+    assert "| none |" in ceiling.markdown(table)
+
+
+def test_the_command_says_what_it_left_out(tmp_path, capsys):
+    path = tmp_path / "records.jsonl"
+    write_records(path, [_record(1, [[10, 10, 90, 90], [10, 10, 900, 90]], None)])
+    ceiling.main([f"--references={path}", "--size=100x200"])
+    out = capsys.readouterr().out
+    assert "| `maira2` |" in out
+    assert "1 boxes do not fit 100x200 and were left out" in out
+
+
+@pytest.mark.parametrize(
+    ("record", "size", "message"),
+    [
+        (_record(1, [[1, 1, 5, 5]], None), None, "q1: image_hw is null"),
+        (_record(1, [[1, 1, 5000, 5]]), None, "image i: box .* is not inside 1000 x 1000"),
+        (_record(1, [[-1, 1, 5, 5]]), None, "image i: box .* is not inside 1000 x 1000"),
+        (_record(1, []), None, "no boxes"),
+        (_record(1, [[1, 1, 5, 5]]), "12", "expected HEIGHTxWIDTH"),
+    ],
+)
+def test_unusable_input_is_refused_in_one_line(tmp_path, record, size, message):
+    path = tmp_path / "records.jsonl"
+    write_records(path, [record])
+    with pytest.raises(UserError, match=message):
+        ceiling.main([f"--references={path}", *([f"--size={size}"] if size else [])])

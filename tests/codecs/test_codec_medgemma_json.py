@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.codecs import CODECS, transcode
-from cxrjax.images.geometry import letterbox_geometry
 
 CODEC = CODECS["medgemma_json"]
 # Wider than high: 500 rows of zeros above, 500 below.
@@ -20,32 +19,6 @@ unhurried = settings(deadline=None)
 def read(text, strict=False, height=HEIGHT, width=WIDTH):
     boxes, failures = CODEC.decode(text, height, width, strict=strict)
     return boxes, [failure.category for failure in failures]
-
-
-def test_y_comes_first_in_thousandths_of_the_padded_square():
-    assert CODEC.encode(BOX_A[None], HEIGHT, WIDTH) == A
-    assert CODEC.encode(np.array([[0, 0, 1, 1]]), HEIGHT, WIDTH) == (
-        '```json[{"box_2d":[250,0,750,1000]}]```'
-    )
-    assert CODEC.encode(np.array([[0, 0, 1, 1]]), WIDTH, HEIGHT) == (
-        '```json[{"box_2d":[0,250,1000,750]}]```'
-    )
-    boxes, failed = read(A, strict=True)
-    np.testing.assert_allclose(boxes, BOX_A[None], atol=1e-6)
-    assert failed == []
-
-
-def test_of_an_odd_number_of_missing_rows_the_smaller_half_comes_first():
-    # 7 x 10 pixels: one row of zeros above, two below.
-    whole = np.array([[0, 0, 1, 1]])
-    assert CODEC.encode(whole, 7, 10) == '```json[{"box_2d":[100,0,800,1000]}]```'
-
-
-def test_geometry_plays_no_part():
-    geometry = letterbox_geometry(HEIGHT, WIDTH, 224, 224)
-    assert CODEC.encode(BOX_A[None], HEIGHT, WIDTH, geometry) == A
-    boxes = CODEC.decode(A, HEIGHT, WIDTH, geometry).boxes
-    np.testing.assert_allclose(boxes, BOX_A[None], atol=1e-6)
 
 
 labels = st.text(max_size=20)
@@ -86,109 +59,6 @@ def test_prose_with_lists_moves_into_other_codecs_and_back():
     assert transcode(labelled, "medgemma_json", "medgemma_json", HEIGHT, WIDTH) == labelled
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        # As the notebooks' prompt shows it.
-        '```json[{"box_2d": [300, 100, 500, 400], "label": "car"}]```',
-        '```json\n[\n  {\n    "box_2d": [\n      300,\n      100,\n      500,\n      400\n    ]\n'
-        "  }\n]\n```",
-        '```json[{"label":"Nodule/Mass {1} [2]","box_2d":[300,100,500,400]}]```',
-        '```json[{"box_2d":[300,100,500,400],"label":"say \\"heart\\""}]```',
-        "Final Answer: " + A,
-        "<unused94>thought\nIt is big.<unused95>The heart. Final Answer: " + A + ".",
-        # Thoughts, and what was said before the final answer, are none.
-        '<unused94>Perhaps ```json[{"box_2d":[1,2,3,4]}]```<unused95>' + A,
-        'First {"box_2d":[1,2,3]} then. Final Answer: ' + A,
-        "Final Answer: none. Final answer: " + A,
-    ],
-)
-def test_the_exact_grammar_in_both_modes(text):
-    for strict in (True, False):
-        boxes, failed = read(text, strict)
-        np.testing.assert_allclose(boxes, BOX_A[None], atol=1e-6)
-        assert failed == []
-
-
-@pytest.mark.parametrize(
-    ("text", "categories"),
-    [
-        ("```json[]```", ["no_box"]),
-        ("Final Answer: []", ["no_box"]),
-        (A + " Final Answer: none", ["no_box"]),
-        ("<unused94>" + A + "<unused95> No box.", ["no_box"]),
-        ("<unused94>" + A, ["truncated"]),
-        ("```json", ["truncated"]),
-        ("```json\n[", ["truncated"]),
-        ("```json[{", ["truncated"]),
-        ('```json[{"', ["truncated"]),
-        ('```json[{"box', ["truncated"]),
-        ('```json[{"box_2d', ["truncated"]),
-        ('```json[{"box_2d":', ["truncated"]),
-        ('```json[{"box_2d":[300,10', ["truncated"]),
-        ('```json[{"box_2d":[300,100,500,400', ["truncated"]),
-        ('```json[{"box_2d":[300,100,500]}]```', ["wrong_arity"]),
-        ('```json[{"box_2d":[300,100,500,400,2]}]```', ["wrong_arity"]),
-        ('```json[{"box_2d":[]}]```', ["malformed"]),
-        ('```json[{"box_2d":null}]``` and so on', ["malformed"]),
-        ('```json[{"box_2d":[a,b,c,d]}]```', ["malformed"]),
-        ('```json[{"box_2d":[300,100,1234567890,400]}]```', ["malformed"]),
-        ('```json[{"box_2d":[300,100,300,400]}]```', ["degenerate"]),
-        # In the padding above the image, and off the square.
-        ('```json[{"box_2d":[0,100,200,400]}]```', ["out_of_range"]),
-        ('```json[{"box_2d":[300,1100,500,1400]}]```', ["out_of_range"]),
-        ('```json[{"box_2d":[300,-900,500,100]}]```', ["out_of_range"]),
-        (
-            '```json[{"box_2d":[1,2,3]}, {"box_2d":[300,7,300,8]}]``` or {"box_2d":[5',
-            ["wrong_arity", "degenerate", "truncated"],
-        ),
-    ],
-)
-@pytest.mark.parametrize("strict", [True, False], ids=["strict", "lenient"])
-def test_failures_of_both_modes(text, categories, strict):
-    boxes, failed = read(text, strict)
-    assert not len(boxes)
-    if strict:  # what is not written exactly is malformed first of all
-        assert [c == "malformed" or c == d for c, d in zip(failed, categories, strict=True)]
-    else:
-        assert failed == categories
-
-
-@pytest.mark.parametrize(
-    ("text", "category"),
-    [
-        ('[{"box_2d":[300,100,500,400]}]', "malformed"),
-        ('{"box_2d":[300,100,500,400]}', "malformed"),
-        ('"box_2d": [300, 100, 500, 400]', "malformed"),
-        ("{'box_2d': [300 100 500 400], 'label': 'heart'}", "malformed"),
-        ('```json[{"box_2d":[[300,100,500,400]]}]```', "malformed"),
-        ('```JSON[{"BOX_2D":[300,100,500,400]}]```', "malformed"),
-        ('```json[{"box_2d":[300.0,1e2,500,400]}]```'.replace("1e2", "100.00"), "malformed"),
-        ('```json[{"box_2d":[0300,100,500,400]}]```', "malformed"),
-        ('```json[{"box_2d":[300,100,500,400],"score":0.7}]```', "malformed"),
-        ('```json[{"box_2d":[300,100,500,400],"label":"he', "malformed"),
-        ('```json[{"box_2d":[300,100,500,400]},', "malformed"),
-        ('```json[{"box_2d":[500,400,300,100]}]```', "degenerate"),
-        # Of the square's sides, as the model's paper has them.
-        ('```json[{"box_2d":[0.3,0.1,0.5,0.4]}]```', "malformed"),
-        ('{"box_2d":[.3,.1,.5,.4]}', "malformed"),
-    ],
-)
-def test_repaired_when_lenient(text, category):
-    boxes, failed = read(text)
-    np.testing.assert_allclose(boxes, BOX_A[None], atol=1e-6)
-    assert failed == []
-    boxes, failed = read(text, strict=True)
-    assert not len(boxes)
-    assert failed == [category]
-
-
-def test_mostly_on_the_image_is_clipped_when_lenient():
-    text = '```json[{"box_2d":[200,100,500,400]}]```'
-    np.testing.assert_allclose(read(text)[0], [[0.1, 0.0, 0.4, 0.5]], atol=1e-6)
-    assert read(text, strict=True)[1] == ["out_of_range"]
-
-
 def test_whole_numbers_stay_thousandths_however_small():
     boxes, _ = read('```json[{"box_2d":[0,0,1,1]}]```', height=10, width=10)
     np.testing.assert_allclose(boxes, [[0, 0, 0.001, 0.001]], atol=1e-9)
@@ -199,15 +69,6 @@ def test_lenient_labels():
     assert span.label == "heart"
     (span,) = CODEC.find('```json[{"box_2d":[300,100,500,400],"label":"\\ud800"}]```', 9, 9)
     assert span.label == "?"
-
-
-def test_failures_say_what_and_where():
-    text = 'Left {"box_2d":[1,2,3]}, right {"box_2d":[300,5,300,5]}.'
-    failures = CODEC.decode(text, HEIGHT, WIDTH).failures
-    assert [(f.text, f.start) for f in failures] == [
-        ('{"box_2d":[1,2,3]}', 5),
-        ('{"box_2d":[300,5,300,5]}', 31),
-    ]
 
 
 @unhurried

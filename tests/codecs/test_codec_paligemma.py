@@ -89,64 +89,6 @@ def test_a_box_within_a_bin_gets_the_one_it_leans_to(low, high, expected):
     assert tuple(bins[[0, 2]]) == expected
 
 
-@pytest.mark.parametrize("strict", [True, False])
-@pytest.mark.parametrize(
-    ("text", "boxes", "categories"),
-    [
-        (A, [BOX_A], []),
-        (f"{A} effusion ; {B} nodule", [BOX_A, BOX_B], []),
-        (f"{A}{B}", [BOX_A, BOX_B], []),
-        (f"{A}, {B}", [BOX_A, BOX_B], []),
-        (f"{A}\n", [BOX_A], []),
-        ("<loc0100><loc0200><loc0300> effusion", [], ["wrong_arity"]),
-        (f"{A}<loc0500> effusion", [], ["wrong_arity"]),
-        (f"<loc0100> x {A}", [BOX_A], ["wrong_arity"]),
-        ("<loc0100><loc0200><loc0300>", [], ["truncated"]),
-        ("<loc0100><loc0200><loc0300><loc04", [], ["truncated"]),
-        (f"{A}<loc0500><loc", [BOX_A], ["truncated"]),
-        (f"{A} and <", [BOX_A], ["truncated"]),
-        ("<loc0100><loc02x0><loc0300><loc0400> x", [], ["malformed"]),
-        ("<loc0100><loc-200><loc0300><loc0400>", [], ["malformed"]),
-        ("<loc_100_200_300_400>", [], ["malformed"]),
-        ("<loc0100><loc0200><loc0100><loc0400>", [], ["degenerate"]),
-        (f"<loc0100><loc0200><loc0100><loc0400> or {A}", [BOX_A], ["degenerate"]),
-        ("<loc0100><loc0200><loc9999><loc0400>", [], ["out_of_range"]),
-        ("<loc0100><loc0200><loc0300><loc0400", [], ["truncated"]),
-    ],
-)
-def test_both_modes(text, boxes, categories, strict):
-    found, failed = read(text, strict)
-    np.testing.assert_allclose(found, np.array(boxes).reshape(-1, 4), atol=1e-7)
-    assert failed == categories
-
-
-@pytest.mark.parametrize(
-    ("text", "category"),
-    [
-        ("<loc0300><loc0200><loc0100><loc0400>", "degenerate"),
-        ("<loc0300><loc0400><loc0100><loc0200>", "degenerate"),
-        ("<loc100><loc200><loc300><loc400>", "malformed"),
-        ("<loc0100> <loc0200>,<loc0300>, <loc0400>", "malformed"),
-        ("<LOC0100><Loc0200><loc 0300>< loc0400 >", "malformed"),
-    ],
-)
-def test_repaired_when_lenient(text, category):
-    found, failed = read(text, strict=False)
-    np.testing.assert_allclose(found, [BOX_A], atol=1e-7)
-    assert failed == []
-    found, failed = read(text, strict=True)
-    assert not len(found)
-    assert failed == [category]
-
-
-def test_1024_is_the_far_edge_when_lenient():
-    text = "<loc0000><loc0000><loc1024><loc1024>"
-    assert read(text, strict=True)[1] == ["out_of_range"]
-    boxes, failed = read(text, strict=False)
-    assert boxes[0, 2:].tolist() == [1, 1]
-    assert failed == []
-
-
 def test_geometry_places_the_bins():
     """A portrait image in a square: the sides are margin."""
     geometry = letterbox_geometry(200, 100, 64, 64)

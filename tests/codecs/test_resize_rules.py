@@ -17,6 +17,8 @@ RULES = RESIZE_RULES | {
     "qwen2.5_vl_grids": on_grids("qwen2.5_vl", (448, 448), (560, 448), (448, 560)),
     "qwen3_vl_grids": on_grids("qwen3_vl", (512, 512), (576, 448), (448, 576)),
 }
+# Seventeen families share the code that is tried.
+unhurried = settings(deadline=None, max_examples=40)
 each_family = pytest.mark.parametrize("family", RULES)
 sides = st.integers(1, 5000)
 fractions = st.tuples(*[st.floats(0, 1)] * 4)
@@ -39,7 +41,7 @@ def test_its_codec_is_found_by_name(family):
 
 
 @each_family
-@settings(deadline=None)
+@unhurried
 @given(height=sides, width=sides, fraction=fractions)
 def test_a_box_round_trips_at_any_size_and_aspect(family, height, width, fraction):
     rule = RULES[family]
@@ -55,7 +57,7 @@ def test_a_box_round_trips_at_any_size_and_aspect(family, height, width, fractio
 
 
 @each_family
-@settings(deadline=None)
+@unhurried
 @given(height=sides, width=sides, fraction=fractions)
 def test_numbers_name_the_place_that_the_model_sees(family, height, width, fraction):
     """The image's way into the input and the numbers' way agree within a pixel of the input."""
@@ -95,7 +97,7 @@ def test_the_family_s_codec_writes_these_numbers(family, size):
 
 
 @each_family
-@settings(deadline=None)
+@unhurried
 @given(height=st.integers(28, 5000), width=st.integers(28, 5000))
 def test_inputs_are_what_the_towers_take(family, height, width):
     input_height, input_width = RULES[family].input_size(height, width)

@@ -87,10 +87,11 @@ def collection():
         return [json.loads(line) for line in lines]
 
 
-def test_real_radiographs_have_the_size_that_their_records_say(collection):
+@pytest.mark.parametrize("every", [6, pytest.param(1, marks=pytest.mark.slow)])
+def test_real_radiographs_have_the_size_that_their_records_say(collection, every):
     assert len(collection) == 90
     inverted = 0
-    for record in collection:
+    for record in collection[::every]:
         path = COLLECTION / record["image"]
         expected = record["height"], record["width"]
         assert image_size(path) == expected, path
@@ -99,4 +100,4 @@ def test_real_radiographs_have_the_size_that_their_records_say(collection):
         # None of them is inverted or flat; nearly all are called inverted once they are.
         assert audit_image(image) == [], path
         inverted += bool(audit_image(255 - image))
-    assert inverted >= 80
+    assert inverted >= 80 / every

@@ -5,21 +5,15 @@ import json
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.records import Answer, QARecord, read_records
+from cxrjax.records import Answer, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.statistics import Published
+from tests.input_pipeline.conftest import make_record
 
 
-def _record(number: int, split: str) -> QARecord:
-    return QARecord(
-        dataset="synthetic",
-        split=split,
-        image_id=f"i{number}",
-        image_path=f"i{number}.png",
-        question_id=f"q{number}",
-        question="Is there anything?",
-        question_type="Yes_No",
-    )
+def _record(number: int, split: str):
+    names = {"image_id": f"i{number}", "question_id": f"q{number}"}
+    return make_record(split=split, variables=None, answers=[], **names)
 
 
 class Toy(Builder[SourceOptions]):
@@ -82,29 +76,19 @@ def test_everything_is_written_once_in_order_and_the_manifest_last(toy, capsys):
     assert manifest["dataset"] == "toy" and manifest["splits"]["train"]["questions"] == 2
     assert manifest["source"]["path"] == "source.txt" and len(manifest["source"]["sha256"]) == 64
     assert _json(builder, "quality.json")["counts"]["bad_box"] == 1
-    assert _json(builder, "statistics.json")["questions"] == {
-        "value": 2,
-        "paper": 5,
-        "difference": -3,
-        "note": "Table 1",
-    }
+    expected = {"value": 2, "paper": 5, "difference": -3, "note": "Table 1"}
+    assert _json(builder, "statistics.json")["questions"] == expected
 
 
-def test_strict_refuses_defects_when_all_is_written(toy):
-    builder = toy("a bad", strict=True)
-    with pytest.raises(UserError, match=r"--strict, and 1 things were set aside: \{'bad_box': 1\}"):
-        builder.build()
-    assert _json(builder, "manifest.json")["splits"]["train"]["questions"] == 1
-    toy("a b", strict=True).build()
-
-
-def test_what_a_build_needed_is_removed_before_strict_refuses(toy, monkeypatch):
+def test_strict_refuses_defects_when_all_is_written_and_tidied(toy, monkeypatch):
     left = []
     monkeypatch.setattr(Toy, "tidy", lambda builder: left.append(builder.options.out))
     builder = toy("a bad", strict=True)
-    with pytest.raises(UserError, match="--strict"):
+    with pytest.raises(UserError, match=r"--strict, and 1 things were set aside: \{'bad_box': 1\}"):
         builder.build()
     assert left == [builder.options.out]
+    assert _json(builder, "manifest.json")["splits"]["train"]["questions"] == 1
+    toy("a b", strict=True).build()
 
 
 def test_nothing_left_says_why_and_leaves_no_manifest(toy):

@@ -86,6 +86,14 @@ def test_a_packed_table_of_next_to_nothing(tmp_path, monkeypatch):
         rows(tmp_path, gzip.compress(b"a,b\n" + b"1,2\n" * 100_000), "t.csv.gz")
 
 
+def test_a_wheel_s_member_that_is_packed_a_thousand_times(tmp_path):
+    with zipfile.ZipFile(tmp_path / "w.whl", "w", zipfile.ZIP_DEFLATED) as wheel:
+        wheel.writestr("t.csv.gz", bytes(3_000_000))
+    # At most 200 times is read; what is more counts as not there.
+    with pytest.raises(UserError, match=r"no t\.csv\.gz in it"):
+        list(read_table(tmp_path / "w.whl", ("a",), wheel_member="t.csv.gz"))
+
+
 def test_no_table_is_read_from_a_device():
     with pytest.raises(UserError, match="device or pipe"):
         list(read_table(Path("/dev/zero"), ("a",)))

@@ -37,8 +37,15 @@ def _line(number: int, **fields) -> dict:
     } | fields
 
 
-def _answer(text: str, boxes: list, number: int = 0) -> list:
-    return [{"text": text, "labels": ["ILD"], "boxes_by_image": {f"image-{number}": boxes}}]
+def _answer(text: str, boxes=(), number: int = 0) -> list:
+    return [{"text": text, "labels": ["ILD"], "boxes_by_image": {f"image-{number}": list(boxes)}}]
+
+
+def _answered(text: str, *boxes, number: int = 0, **fields) -> dict:
+    return _line(number, answers=_answer(text, boxes, number), **fields)
+
+
+_OF_TWO = _answer("No.") + _line(0)["answers"]
 
 
 @pytest.fixture
@@ -76,18 +83,16 @@ def test_size_path_and_split_are_filled_in(source):
     for name, records in splits.items():
         for record in records:
             assert record.split == name and record.image_hw == (60, 80)
-            assert (out / record.image_path).resolve() == (
-                source / "images" / f"{record.image_id[-1]}.png"
-            )
+            image = source / "images" / f"{record.image_id[-1]}.png"
+            assert (out / record.image_path).resolve() == image
     assert _json(out / "quality.json")["total"] == 0
     statistics = _json(out / "statistics.json")
     expected = {"images": 10, "questions": 10, "boxes": 10, "classes": 1, "train_images": 8}
     assert {name: statistics[name]["value"] for name in expected} == expected
     # The same seed divides alike, another one differently.
     again = _splits(_build(source, [_line(n) for n in reversed(range(10))]))
-    assert {r.question_id for r in again["validation"]} == {
-        r.question_id for r in splits["validation"]
-    }
+    first, second = ({r.question_id for r in each["validation"]} for each in (splits, again))
+    assert first == second
 
 
 def test_absolute_paths_and_a_named_file(source, tmp_path):
@@ -125,21 +130,13 @@ def test_splits_must_be_whole_and_patients_on_one_side(source):
         (_line(0, image_path="images/cut.jpg"), "unreadable_image", "cut.jpg"),
         (_line(0, image_path="images/text.png"), "unreadable_image", "text.png"),
         (_line(0, image_hw=[80, 60]), "size_mismatch", "[60, 80]"),
-        (
-            _line(0, dataset="vindr_cxr_vqa", answers=_answer("No.", []) + _line(0)["answers"]),
-            "unknown_class",
-            "'heart'",
-        ),
-        (_line(0, answers=_answer("Yes.", [[1, 2, 81, 4]])), "box_outside_image", "81"),
-        (_line(0, answers=_answer("Yes.", [[5, 2, 5, 4]])), "bad_box", "no area"),
-        (_line(0, answers=_answer("At <loc_1_2_3>.", [])), "box_text", "wrong_arity"),
-        (_line(0, answers=_answer("At <loc_1_2_99_4>.", [])), "box_text", "out_of_range"),
-        (_line(0, answers=_answer("At <loc_1_2_3_4>.", [])), "box_mismatch", "1 boxes"),
-        (
-            _line(0, answers=_answer("At <loc_1_2_3_4>.", [[1, 2, 3, 5]])),
-            "box_mismatch",
-            "expected the same",
-        ),
+        (_line(0, dataset="vindr_cxr_vqa", answers=_OF_TWO), "unknown_class", "'heart'"),
+        (_answered("Yes.", [1, 2, 81, 4]), "box_outside_image", "81"),
+        (_answered("Yes.", [5, 2, 5, 4]), "bad_box", "no area"),
+        (_answered("At <loc_1_2_3>."), "box_text", "wrong_arity"),
+        (_answered("At <loc_1_2_99_4>."), "box_text", "out_of_range"),
+        (_answered("At <loc_1_2_3_4>."), "box_mismatch", "1 boxes"),
+        (_answered("At <loc_1_2_3_4>.", [1, 2, 3, 5]), "box_mismatch", "expected the same"),
     ],
 )
 def test_bad_records_are_set_aside_and_counted(source, bad, reason, found):
@@ -171,9 +168,8 @@ def test_nothing_usable_or_unreadable(source):
 
 
 def test_text_without_boxes_and_prose_with_them_are_both_fine(source):
-    plain = _line(0, answers=_answer("In the middle.", [[1, 2, 3, 4]]))
-    negative = _line(2, answers=_answer("No, there is no ILD.", [], 2))
-    out = _build(source, [plain, negative])
+    plain = _answered("In the middle.", [1, 2, 3, 4])
+    out = _build(source, [plain, _answered("No, there is no ILD.", number=2)])
     assert _json(out / "quality.json")["total"] == 0
 
 
