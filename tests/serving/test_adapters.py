@@ -13,7 +13,7 @@ from cxrjax.errors import UserError
 from cxrjax.models import LoRAConfig, apply_lora
 from cxrjax.models.peft import save_peft
 from cxrjax.runners.own_model import open_model
-from cxrjax.serving.mixed_lora import adapter_parts, mix_adapters
+from cxrjax.serving.mixed_lora import adapter_parts, choose_adapters, mix_adapters
 from cxrjax.serving.named_models import _check_alike, open_served
 from cxrjax.serving.programs import SlotRequest
 from cxrjax.training.base_model import base_sha256
@@ -128,3 +128,18 @@ def test_a_run_on_images_of_another_size_is_refused():
     other = dataclasses.replace(base, generator=SimpleNamespace(model=model))
     with pytest.raises(UserError, match=r"model\.preset"):
         _check_alike(BASE, base, other)
+
+
+def test_location_rows_are_added_before_logits_are_capped():
+    """As the adapter alone has it (Gemma 2, Gemma 4)."""
+    base = tiny_model()
+    base.decoder.embedder.softcap = 2.0
+    adapter = adapted(base, 3, rows=True, rank=1, alpha=0.5, targets=("projector",))
+    mixed = nnx.merge(*nnx.split(base))
+    mix_adapters(mixed, [adapter_parts(adapter)])
+    choose_adapters([mixed], jnp.array([1, 0]))
+    hidden = jnp.asarray(9 * np.random.default_rng(0).normal(size=(2, 3, 24)), jnp.float32)
+    found = mixed.decoder.embedder.decode(hidden)
+    for row, model in enumerate((adapter, base)):
+        expected = model.decoder.embedder.decode(hidden[row])
+        np.testing.assert_allclose(found[row], expected, atol=1e-5)

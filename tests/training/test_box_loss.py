@@ -369,3 +369,15 @@ def test_matching_gives_each_predicted_box_its_nearest_true_one():
     cost = 1 - boxes.giou(a, b, swapped="empty") + 2.5 * np.abs(a - b).sum(-1)
     _, column = linear_sum_assignment(cost)
     np.testing.assert_allclose(found[0, 0], truth[0, 0][column], rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_doubts_of_both_corners_add_up_as_deviations_do(axis):
+    """0.2 and 0.15 make 0.25: corners that are swapped by less may be, and by more cost."""
+    target = jnp.array([0.1, 0.1, 0.3, 0.3])
+    for first, second in ((0.2, 0.15), (0.15, 0.2)):
+        spread = jnp.zeros(4).at[jnp.array([axis, axis + 2])].set(jnp.array([first, second]))
+        for swapped, costs in ((0.23, False), (0.27, True)):
+            box = target.at[axis].set(target[axis + 2] + swapped)
+            cost = ordered_giou_loss(box, target, spread) - (1 - boxes.giou(box, target, "empty"))
+            assert (cost > 1e-3) == costs

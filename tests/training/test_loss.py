@@ -467,9 +467,9 @@ def test_of_noise_boxes_only_that_they_are_locations_is_learned(random_batch, hi
     for b, q, k in np.argwhere(batch.box_mask):
         own[b, q, batch.coordinate_positions[b, q, k]] = True
     noise = np.zeros_like(own)
-    noise[..., -3] = True
+    noise[..., [0, -3]] = True  # a padded box, which is none, has its positions at the first slot
     noise &= ~own & batch.answer_mask
-    assert noise.any() and own.any()
+    assert noise[..., 0].any() and noise[..., -3].any() and own.any()
     word = LOC_START + 1024
     tokens = np.where(noise, LOC_START + 9, np.where(own, LOC_START + 5, word)).astype(np.int32)
     batch = dataclasses.replace(batch, answer_tokens=tokens)

@@ -23,6 +23,7 @@ from cxrjax.training import loop, step
 from cxrjax.training.config import add_source
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.policy_loss import answer_logprobs
+from cxrjax.training.rewards import advantages
 from cxrjax.training.rollouts import Rollouts, check_policy
 
 LOC_START, END, GROUP = 4, 1, 4
@@ -395,3 +396,36 @@ def test_the_drawing_of_answers_lowers_for_a_mesh(policy):
     policy.data.prefix_buckets = (8,)
     text = program.lower_rollouts(typed_config(policy), jax.devices()).as_text()
     assert f"tensor<8x{GROUP}x6xi32>" in text
+
+
+def test_of_each_group_the_best_answer_alone_is_learned_from(policy, random_batch, small_vlm):
+    policy.rl.kind = "best_of_n"
+    rolls, state, *_ = _rollouts(policy, small_vlm())
+    found = _host(rolls(1, state, _loaded(random_batch())))
+    rewards, weights, gained = (
+        np.nan_to_num(x).reshape(-1, GROUP)
+        for x in (found.told["reward"], found.weights, found.advantages)
+    )
+    alive = rewards.std(-1) > 1e-6
+    assert alive.any()
+    best = np.eye(GROUP)[rewards.argmax(-1)] * alive[:, None]
+    assert np.array_equal(weights > 0, best) and np.array_equal(gained, best)
+
+
+def test_answers_weigh_less_where_the_reference_has_no_box_and_nowhere_else(
+    policy, random_batch, small_vlm
+):
+    batch = random_batch()
+    batch.answer_tokens[...] = LOC_START + 1024 + 5  # a word
+    there = batch.prefix_mask.any(-1)
+    boxed = there & (np.arange(there.size).reshape(there.shape) % 3 == 0)
+    batch.answer_tokens[boxed, :4] = LOC_START + np.array([200, 200, 800, 800])
+    batch.answer_mask[...] = (np.arange(12) < 5) & there[..., None]
+    policy.rl.weight_absent = 0.25
+    rolls, state, *_ = _rollouts(policy, small_vlm())
+    found = _host(rolls(1, state, _loaded(batch)))
+    rewards = np.nan_to_num(found.told["reward"]).reshape(-1, GROUP)
+    whole = advantages(rewards, "rloo").reshape(found.advantages.shape)
+    weight = np.where(np.repeat(boxed, GROUP, axis=1), 1, 0.25)
+    assert {1, 0.25} == set(weight[whole != 0])
+    np.testing.assert_allclose(found.advantages, whole * weight, atol=1e-6)
