@@ -89,18 +89,17 @@ def _copy_project(to: Path) -> Path:
 def _outcome(fault: Fault, copies: "queue.Queue[Path]") -> str:
     """What becomes of a fault in one of the copies, which afterwards is as it was."""
     root = copies.get()
-    try:
-        if (why := apply(fault, root)) is not None:
-            return f"does not apply: {why}"
-        try:
-            code, _ = _pytest(root, "-x", fault.test, limit=_LIMIT)
-        except subprocess.TimeoutExpired:
-            return f"no end within {_LIMIT} s"
-        finally:
-            apply(fault, root, "--reverse")
-    finally:
+    if (why := apply(fault, root)) is not None:
         copies.put(root)
-    return _TOLD.get(code, f"pytest ended with {code}")
+        return f"does not apply: {why}"
+    try:
+        code, _ = _pytest(root, "-x", fault.test, limit=_LIMIT)
+        return _TOLD.get(code, f"pytest ended with {code}")
+    except subprocess.TimeoutExpired:
+        return f"no end within {_LIMIT} s"
+    finally:
+        apply(fault, root, "--reverse")
+        copies.put(root)
 
 
 def _without_faults(tests: set[str], root: Path, *flags: str) -> list[str]:
@@ -117,7 +116,9 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="only whether faults and tests fit")
     asked = parser.parse_args()
     began = time.monotonic()
-    faults = [read_fault(path) for path in sorted(FOLDER.glob(f"*{asked.only}*.patch"))]
+    faults = [
+        read_fault(path) for path in sorted(FOLDER.glob("*.patch")) if asked.only in path.stem
+    ]
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(asked.jobs) as pool:
         roots = [_copy_project(Path(folder) / str(job)) for job in range(asked.jobs)]
         if asked.check:
@@ -128,7 +129,7 @@ def main() -> int:
             return bool(bad or not faults)
         shares = [{fault.test for fault in faults[job :: asked.jobs]} for job in range(asked.jobs)]
         failing = [told for share in pool.map(_without_faults, shares, roots) for told in share]
-        print(*failing, sep="\n", flush=True)
+        print(*failing, sep="\n", end="", flush=True)
         missed = []
         copies: queue.Queue[Path] = queue.Queue()
         for root in roots:
@@ -139,9 +140,8 @@ def main() -> int:
             print(f"{outcome:9} {fault.patch.stem}", flush=True)
             if outcome != "caught":
                 missed.append(f"{outcome} {fault.patch.stem}\n  {fault.breaks}\n  {fault.test}")
-    caught = len(faults) - len(missed)
-    seconds = time.monotonic() - began
-    print(*missed, f"{caught} of {len(faults)} caught in {seconds:.0f} s", sep="\n")
+    told = f"{len(faults) - len(missed)} of {len(faults)} caught"
+    print(*missed, f"{told} in {time.monotonic() - began:.0f} s", sep="\n")
     return bool(failing or missed or not faults)
 
 

@@ -1,10 +1,13 @@
 """What answers say of what is asked, by the kinds of wording that were read wrongly once."""
 
+import numpy as np
 import pytest
 
 from bench.readers.__main__ import grade_file
 from bench.readers.sentences import FOLDER
+from cxrjax.radiology_text.answer_details import place_said
 from cxrjax.radiology_text.answers import EnglishReader, without_reason
+from cxrjax.radiology_text.assertions import joined_side
 
 READER = EnglishReader()
 # Of 300 answers that an independent annotator labelled.
@@ -156,3 +159,13 @@ def test_courtesy_noise_and_other_languages():
 )
 def test_a_reason_is_cut_off(text, kept):
     assert without_reason(text) == kept
+
+
+def test_sides_of_boxes_are_the_patient_s():
+    """His right is on the picture's left."""
+    left, right, middle = [0.6, 0.2, 0.8, 0.4], [0.1, 0.2, 0.3, 0.4], [0.45, 0.1, 0.56, 0.9]
+    for boxes, sides in (([left], {"left"}), ([right, middle], {"right"}), ([middle], set())):
+        assert place_said("There.", np.array(boxes)).sides == sides
+    assert place_said("On the right.", np.array([left])).sides == {"right"}
+    assert joined_side(["left", None, "right"]) == joined_side(["bilateral", "left"]) == "bilateral"
+    assert joined_side(["left", None, "left"]) == "left" and joined_side([None]) is None

@@ -16,6 +16,7 @@ from cxrjax.training.box_loss import (
     NEAR,
     BoxCost,
     Coordinates,
+    SampledBoxes,
     box_loss,
     box_sums,
     coordinates_of_bins,
@@ -381,3 +382,20 @@ def test_the_doubts_of_both_corners_add_up_as_deviations_do(axis):
             box = target.at[axis].set(target[axis + 2] + swapped)
             cost = ordered_giou_loss(box, target, spread) - (1 - boxes.giou(box, target, "empty"))
             assert (cost > 1e-3) == costs
+
+
+def test_each_drawn_box_is_worth_what_it_is_beside_the_others():
+    rng = np.random.default_rng(2)
+    target = jnp.array([0.2, 0.3, 0.7, 0.8])
+    drawn = jnp.sort(jnp.asarray(rng.random((3, 2, 2)), jnp.float32), axis=1).reshape(3, 4)
+    found = coordinates_of_points(target, target)
+
+    def loss(log_probability):
+        sampled = SampledBoxes(drawn, log_probability)
+        return box_loss(found._replace(sampled=sampled), target, "sampled_giou_l1")
+
+    cost = 1 - np.asarray(boxes.giou(drawn, target))
+    value, slope = jax.value_and_grad(loss)(jnp.zeros(3))
+    assert value == pytest.approx(cost.mean())
+    beside = [cost[i] - np.delete(cost, i).mean() for i in range(3)]
+    np.testing.assert_allclose(slope, np.array(beside) / 3, rtol=1e-5)

@@ -294,18 +294,15 @@ def test_the_width_is_in_pixels_of_the_model_s_input():
     )
 
 
-def test_location_tokens_weigh_as_much_as_asked_for(random_batch, hidden_model):
+@pytest.mark.parametrize("kind", ["gaussian", "ranked"])
+def test_location_tokens_weigh_as_much_as_asked_for(kind, random_batch, hidden_model):
     batch = random_batch()
     tokens = np.array(batch.answer_tokens)
     tokens[0, 0, 0] = LOC_START + 500
     batch = dataclasses.replace(batch, answer_tokens=tokens)
     model = hidden_model(batch)
     whole, half, none = (
-        float(
-            _cross_entropy(model, batch, coordinate_targets("gaussian", 0, w, LOC_START, 8))[
-                1
-            ].ce_sum
-        )
+        float(_cross_entropy(model, batch, coordinate_targets(kind, 0, w, LOC_START, 8))[1].ce_sum)
         for w in (1.0, 0.5, 0.0)
     )
     assert whole > half > none

@@ -429,3 +429,40 @@ def test_answers_weigh_less_where_the_reference_has_no_box_and_nowhere_else(
     weight = np.where(np.repeat(boxed, GROUP, axis=1), 1, 0.25)
     assert {1, 0.25} == set(weight[whole != 0])
     np.testing.assert_allclose(found.advantages, whole * weight, atol=1e-6)
+
+
+def test_further_updates_remember_the_probabilities_of_the_drawing(policy, random_batch, small_vlm):
+    policy.rl.updates = 2
+    rolls, state, graphdef, frozen = _rollouts(policy, small_vlm())
+    moved = jax.tree.map(lambda x: x + 0.05, state.trainable)
+    found = rolls(1, step.TrainState(state.step, moved, None), _loaded(random_batch()))
+    now = answer_logprobs(nnx.merge(graphdef, moved, frozen), found.batch, 1.0, 512)
+    np.testing.assert_allclose(found.old_logprobs, now, rtol=1e-4, atol=1e-4)
+    assert not np.allclose(found.reference_logprobs, now, atol=1e-2)
+
+
+@pytest.mark.parametrize("loss_mean", ["answer", "token"])
+def test_each_answer_or_each_token_counts_alike(policy, random_batch, small_vlm, loss_mean):
+    policy.rl.loss_mean = loss_mean
+    rolls, state, *_ = _rollouts(policy, small_vlm())
+    found = _host(rolls(1, state, _loaded(random_batch())))
+    lengths = found.batch.answer_mask.sum(-1)
+    learned = found.weights > 0
+    assert len(set(lengths[learned].tolist())) > 1
+    of_answer = found.weights * (lengths if loss_mean == "answer" else 1)
+    np.testing.assert_allclose(of_answer[learned], 1, rtol=1e-6)
+
+
+def test_the_token_that_ends_an_answer_is_learned_with_it(
+    policy, random_batch, small_vlm, monkeypatch
+):
+    stops = (END, *range(LOC_START + 1024, LOC_START + 1034))  # so many that some are drawn
+    monkeypatch.setattr(Letters, "stop_ids", stops)
+    rolls, state, *_ = _rollouts(policy, small_vlm())
+    found = _host(rolls(1, state, _loaded(random_batch())))
+    is_stop = np.isin(found.batch.answer_tokens, stops) & found.batch.answer_mask
+    lengths = found.batch.answer_mask.sum(-1)
+    ended = is_stop.any(-1)
+    assert ended.sum() > 3 and np.array_equal(found.told["truncated"] == 0, ended)
+    assert np.array_equal(is_stop[ended].argmax(-1) + 1, lengths[ended])
+    assert set(lengths[(lengths > 0) & ~ended]) == {6}
