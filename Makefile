@@ -10,6 +10,7 @@
 #             minutes; full disks need root).
 # make fuzz: ten minutes of hostile files for every reader, the same ones each time; what breaks one
 #            is put into bench/fuzz/corpus/regressions.
+# make faults: plants each fault of tests/faults/ in a copy and sees its test fail.
 # make coverage: how much of the package the quick and the slow tests run.
 # make lock: hashes of what setup.py and constraints.txt name, into requirements/.
 # make sbom: what is installed, as CycloneDX (build/sbom.json).
@@ -44,7 +45,7 @@ export TF_CPP_MIN_LOG_LEVEL = 2
 # Processes that tests start would compile every module anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo demo_phantom test slow affected lint heavy chaos fuzz coverage parity beam app try bench bench_scoring
+.PHONY: demo demo_phantom test slow affected lint heavy chaos fuzz faults coverage parity beam app try bench bench_scoring
 .PHONY: bench_input bench_rl bench_serving readers grammar clean lock sbom audit docs size
 
 # Lesions are simulated into the radiographs that ship, of which some patients are held out.
@@ -121,6 +122,9 @@ chaos: $(VENV)/.installed
 
 fuzz: $(VENV)/.installed
 	$(PY) -m bench.fuzz --seconds=600 --keep
+
+faults: $(VENV)/.installed
+	$(PY) -m tests.faults --jobs=$(TEST_PROCESSES)
 
 # What the tests cover of the package, per file that they do not cover whole.
 coverage: $(VENV)/.installed

@@ -8,6 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from cxrjax.annotations.coordinates import Four, settle
 from cxrjax.annotations.folder import Folder
 from cxrjax.annotations.formats import read_annotations
 from cxrjax.annotations.table import Stated
@@ -673,3 +674,47 @@ def test_regions_of_ohif_and_of_ellipses(tmp_path):
     box = (40 - side, 30 - side, 40 + side, 30 + side)
     assert found.boxes[0].box == pytest.approx(box)
     assert [entry.reason for entry in quality.entries] == ["unknown_class"]
+
+
+def test_the_soft_edges_of_a_scaled_mask_are_no_part_of_its_box(tmp_path):
+    def soft(pixels):
+        pixels[9:21, 9:21] = 60
+        pixels[10:20, 10:20] = 255
+
+    samples.draw_images(tmp_path / "images")
+    mask("Effusion/a.png", soft)(tmp_path)
+    _, found = read_annotations(Folder(tmp_path), Stated(), QualityLog())
+    assert [one.box for one in found.boxes] == [(10, 10, 20, 20)]
+
+
+@pytest.mark.parametrize("beyond", [0.02, 0.2])
+@pytest.mark.parametrize("image_hw", [None, (1000, 1000)])
+def test_a_form_in_which_boxes_leave_their_image_is_not_guessed(image_hw, beyond):
+    """Corners, which as corner and size would end beyond the edge by so much of the image."""
+    side = image_hw[0] if image_hw else 1
+    numbers = (0.4 * side, 0.1 * side, (0.6 + beyond) * side, 0.4 * side)
+    settled = settle([Four(numbers, image_hw, "b.csv:2")] * 3, "b.csv")
+    assert settled.form == "xyxy" and settled.units == ("pixels" if image_hw else "fractions")
+
+
+def test_parts_of_a_mask_that_touch_at_a_corner_are_one(tmp_path):
+    def steps(pixels):
+        pixels[10:20, 10:20] = pixels[20:30, 20:30] = pixels[40:50, 60:70] = 255
+
+    samples.draw_images(tmp_path / "images")
+    mask("Effusion/a.png", steps)(tmp_path)
+    _, found = read_annotations(Folder(tmp_path), Stated(), QualityLog())
+    assert [one.box for one in found.boxes] == [(10, 10, 30, 30), (60, 40, 70, 50)]
+
+
+def test_the_newest_annotation_of_a_task_counts(tmp_path):
+    older, newer = (samples.label_studio_task("a.png", BOXES[name]) for name in ("b.png", "a.png"))
+    older["annotations"][0]["updated_at"] = "2024-05-01T10:00:00Z"
+    newer["annotations"][0]["updated_at"] = "2024-05-02T10:00:00Z"
+    both = [newer["annotations"][0], older["annotations"][0]]
+    samples.draw_images(tmp_path / "images")
+    studio(newer | {"annotations": both}, older | {"annotations": both[::-1]})(tmp_path)
+    _, found = read_annotations(Folder(tmp_path), Stated(), QualityLog())
+    assert [one.box for one in found.boxes] == [
+        pytest.approx(box, abs=0.02) for _, box in BOXES["a.png"] * 2
+    ]

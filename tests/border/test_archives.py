@@ -267,3 +267,15 @@ def test_archives_that_are_damaged_anywhere(tmp_path):
             except ForeignError:
                 pass
             assert time.perf_counter() - start < 2
+
+
+@pytest.mark.parametrize(("noise", "is_read"), [(0, False), (10_000, False), (20_000, True)])
+def test_a_member_of_a_zip_may_shrink_to_a_two_hundredth(tmp_path, noise, is_read):
+    """Zeros shrink to a thousandth; random bytes among them do not shrink."""
+    content = random.Random(0).randbytes(noise).ljust(3_000_000, b"\0")
+    (tmp_path / "a.zip").write_bytes(zipped({"a": content}))
+    with ZipArchive(tmp_path / "a.zip", most=4_000_000) as archive:
+        assert archive.names == (["a"] if is_read else [])
+        assert [("at most 200 times" in why) for _, why in archive.refused] == [True] * (
+            not is_read
+        )

@@ -111,3 +111,10 @@ def test_what_breaks_the_border_becomes_a_line_that_names_the_file(tmp_path):
         read_json_object(path)
     with pytest.raises(UserError, match="here: odd; mend it"), reading("here", hint="mend it"):
         raise ForeignError("odd")
+
+
+def test_infinities_are_numbers_unless_they_must_not_be():
+    assert parse_json("[Infinity, -Infinity]") == [float("inf"), float("-inf")]
+    for text in ("[NaN]", "[Infinity]"):
+        with pytest.raises(ForeignError, match="not JSON"):
+            parse_json(text, finite=True)

@@ -50,3 +50,8 @@ def test_documents_that_are_refused(subtests):
 def test_a_floor_that_is_left_does_not_count():
     assert len(parse_xml("<a>" + "<b><c/></b>" * 1_000 + "</a>")) == 1_000
     assert parse_xml("<a>" * 200 + "</a>" * 200).tag == "a"
+
+
+def test_a_floor_that_is_entered_again_counts():
+    with pytest.raises(ForeignError, match="deeper than 200"):
+        parse_xml("<a>" * 150 + "<b/>" + "<a>" * 60 + "</a>" * 210)

@@ -183,3 +183,16 @@ def test_a_box_scores_the_iou_that_is_expected_of_it():
 def test_what_does_not_go_together_is_refused(keys, codec, message):
     with pytest.raises(UserError, match=message):
         read_decoding(DecodingConfig(**keys), TOKENIZER, codec)
+
+
+def test_a_level_that_is_reached_exactly_is_reached():
+    """Half of the probability on each of two bins: the median is the first."""
+    probability = jnp.zeros((2, _BINS)).at[:, jnp.array([100, 300])].set(0.5)
+    found = readings.quantile_bins(probability, jnp.asarray([0.25, 0.5, 0.75]))
+    assert found.tolist() == [[100, 100, 300]] * 2
+
+
+def test_the_box_nearest_to_the_others_is_chosen():
+    """Of three beside each other the one in the middle; all overlap themselves alike."""
+    row = jnp.asarray([[[100, 100, 200, 200], [150, 100, 250, 200], [200, 100, 300, 200]]])
+    assert readings.central_boxes(row).tolist() == [1]

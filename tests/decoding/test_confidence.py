@@ -135,3 +135,14 @@ def test_watched_words_are_summed_over_their_tokens(tiny, strategy):
             np.testing.assert_allclose(answer.words[b, q, 0], expected, atol=1e-4)
             mass = np.exp(first) / np.exp(first).sum()
             assert np.exp(expected) == pytest.approx([mass[3] + mass[7], mass[9]], rel=1e-4)
+
+
+def test_a_box_is_there_as_surely_as_the_least_likely_word_before_it():
+    """In location tokens, and behind the second of two boxes another word that is sure."""
+    parts = [("No", 0.9), (" or", 0.3), (" ILD ", 0.8), *_BOX, (" and ", 0.6), *_BOX, (" ", 0.1)]
+    texts, probabilities = zip(*parts, strict=True)
+    spelled = confidence.Spelled(texts, np.log(np.array(probabilities)))
+    places = [(start, start + 36) for start in (10, 51)]
+    assert all(spelled.text[start:end] == "".join(t for t, _ in _BOX) for start, end in places)
+    scores = [one.score for one in confidence.box_confidences(spelled, places)]
+    assert scores == pytest.approx([0.3 * 0.0004**0.25] * 2)

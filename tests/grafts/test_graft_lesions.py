@@ -245,3 +245,12 @@ def test_black_that_rounding_made_less_than_nothing_is_full():
     through = np.full((40, 40), -1e-8, np.float32)
     lack = compose._lack(through, np.ones_like(through), np.zeros_like(through), 0.3, 2.0)
     assert (lack == 0).all()
+
+
+def test_boxes_hold_all_that_is_different():
+    for label in ("Nodule/Mass", "ILD", "Pleural effusion"):
+        one = graft(label)
+        x0, y0, x1, y1 = one.lesions[0].box
+        outside = np.ones((SIDE, SIDE), bool)
+        outside[y0:y1, x0:x1] = False
+        assert not difference(one)[outside].any()

@@ -266,3 +266,12 @@ def test_weights_and_temperatures_that_say_nothing_are_refused(mixture):
         mixture(temperature=0.0)
     with pytest.raises(UserError, match=r"the share of few is .*; leave it out"):
         mixture((1.0, 1e-12))
+
+
+def test_sources_of_a_size_come_in_orders_of_their_own(mixture):
+    source = mixture().sources[0]
+    mixed = Mixture([dataclasses.replace(source, name=name, weight=1.0) for name in "ab"])
+    order = mixed.batches(0, 1)
+    rows = [int(order[position][0]) for position in range(14)]
+    own = [[row - 7 * which for row in rows if mixed.source_of(row) == which] for which in (0, 1)]
+    assert sorted(own[0]) == sorted(own[1]) == list(range(7)) and own[0] != own[1]

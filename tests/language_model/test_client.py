@@ -113,9 +113,7 @@ def test_without_schema_support_the_prompt_holds_the_schema(chat, client, mode):
     assert body["max_tokens"] == 100
 
 
-@pytest.mark.parametrize(
-    ("bad", "category", "told"), CASES["wrong_answers"]
-)
+@pytest.mark.parametrize(("bad", "category", "told"), CASES["wrong_answers"])
 def test_wrong_answers_are_asked_for_again_with_what_was_wrong(chat, client, bad, category, told):
     def check(answer):
         if answer.city == "Rome":

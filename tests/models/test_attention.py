@@ -45,8 +45,9 @@ def test_turns_change_neither_result_nor_gradients(monkeypatch, softcap):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), run(), whole)
 
 
+@pytest.mark.parametrize("softcap", [None, 2.0])
 @pytest.mark.parametrize("slots", [2, 12])  # fewer queries than keys, and more
-def test_equals_a_softmax_over_all_keys_with_gradients(slots):
+def test_equals_a_softmax_over_all_keys_with_gradients(slots, softcap):
     rng = np.random.default_rng(1)
     q, k, v, weights = (
         jnp.asarray(3 * rng.normal(size=(B, K, length, H)), jnp.float32)
@@ -60,11 +61,13 @@ def test_equals_a_softmax_over_all_keys_with_gradients(slots):
             (k[:, :, 4:], v[:, :, 4:], mask[..., 4:]),
         ]
         sections = [KeySection(keys, values, seen[:, None]) for keys, values, seen in halves]
-        return attend(q[:, :, None, None], sections)[:, :, 0, 0]
+        return attend(q[:, :, None, None], sections, softcap)[:, :, 0, 0]
 
     def theirs(q, k, v):
         seen = jnp.broadcast_to(mask[:, None], (B, K, slots, M))
         scores = jnp.einsum("bkrh,bkmh->bkrm", q, k)
+        if softcap is not None:
+            scores = softcap * jnp.tanh(scores / softcap)
         return jax.nn.softmax(scores, axis=-1, where=seen) @ v
 
     def run(function):
@@ -73,3 +76,15 @@ def test_equals_a_softmax_over_all_keys_with_gradients(slots):
 
     for a, b in zip(run(ours), run(theirs), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-4)
+
+
+def test_rotary_embedding_turns_each_pair_by_its_angle():
+    """The two halves of a head are complex numbers, times e^(i position frequency)."""
+    rng = np.random.default_rng(2)
+    x, frequencies = rng.normal(size=(2, 3, 1, 8)), attention.rope_frequencies(8, 100.0)
+    positions = np.array([[0, 1, 2], [5, 7, 7]])
+    turned = (x[..., :4] + 1j * x[..., 4:]) * np.exp(
+        1j * positions[..., None, None] * frequencies.astype(float)
+    )
+    found = attention.apply_rope(jnp.asarray(x, jnp.float32), positions, frequencies)
+    np.testing.assert_allclose(found, np.concatenate([turned.real, turned.imag], -1), atol=1e-5)

@@ -281,7 +281,8 @@ def test_cudnn_caps_no_scores():
 
 def test_auto_is_what_the_device_has():
     medgemma = PRESETS["medgemma_4b"]
-    wide = changed(medgemma, decoder={"head_dim": 260})
+    of_size = [changed(medgemma, decoder={"head_dim": size}) for size in (64, 264, 252, 100)]
+    uneven = changed(medgemma, vision={"num_heads": 32})  # heads of 36 in the tower, 1152 / 32
 
     def auto(platform, capability=None, dtype="bfloat16", sizes=medgemma):
         device = SimpleNamespace(platform=platform)
@@ -294,7 +295,10 @@ def test_auto_is_what_the_device_has():
     assert auto("gpu", "9.0") == "cudnn"
     # Ampere's kernels take no heads of 256, those of float32 none at all; AMD has others.
     assert {auto("gpu", "8.0"), auto("gpu", "gfx90a"), auto("gpu")} == {"dense"}
-    assert auto("gpu", "9.0", "float32") == auto("gpu", "9.0", sizes=wide) == "dense"
+    assert auto("gpu", "9.0", "float32") == auto("gpu", "9.0", sizes=uneven) == "dense"
+    # At most 256, and a multiple of 8.
+    found = [auto("gpu", "9.0", sizes=sizes) for sizes in of_size]
+    assert found == ["cudnn", "dense", "dense", "dense"]
     cpu = SimpleNamespace(platform="cpu")
     assert splash.resolve_attention("splash", cpu, "float32", medgemma) == "splash"
     with pytest.raises(ValueError, match="'flash' is unknown"):

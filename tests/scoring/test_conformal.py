@@ -75,6 +75,8 @@ def test_patients_of_many_boxes_count_as_what_they_are():
         for i, x in enumerate(np.linspace(0.01, 0.19, 19))
     ]
     assert find_margins(found, 0.9, False, "x").margin == pytest.approx(0.18)
+    # Of eleven: 0.9 * (220 + 20) boxes are 198 + 18, and 199 with one box to come.
+    assert find_margins(found[:11], 0.9, False, "x").margin == pytest.approx(0.11)
 
 
 def _record(patient, question, boxes=((20, 20, 60, 80),)):

@@ -231,3 +231,26 @@ def test_many_questions_have_floors_only_where_they_are_asked_for(tmp_path, monk
     assert floors is None and "--floors=always" in tables
     _, floors, _ = _score(tmp_path, _phantoms(12), say, floors="always")
     assert "constant yes" in floors["figures"]
+
+
+def test_boxes_of_one_image_do_not_make_themselves_typical():
+    """Five that are alike on one image count less than three alike on three."""
+    floors = Floors()
+    alone = [[10.0, 10.0, 40.0, 40.0 + n] for n in range(5)]
+    floors.add(_record("i0", 0, "Where", "ILD", alone))
+    for n in range(1, 4):
+        floors.add(_record(f"i{n}", 0, "Where", "ILD", [[60.0, 60.0, 90.0, 90.0 + n]]))
+    floors.add(_record("i9", 0, "Where", "ILD"))
+    lines = dict(floors.systems(lambda name: "ILD", 0, ()))
+    assert lines["prior box"][-1].boxes[0, 0] == 0.6
+
+
+def test_the_majority_is_that_of_questions_of_the_same_type():
+    floors = Floors()
+    answers = [("Where", True)] * 3 + [("Is_there", False)] * 2 + [("Is_there", True)]
+    for n, (kind, there) in enumerate(answers):
+        answer = {"text": "Yes." if there else "No."}
+        boxes = [[10.0, 10.0, 40.0, 40.0]] if there else []
+        floors.add(_record(f"i{n}", 0, kind, "ILD", boxes, answer=answer))
+    lines = dict(floors.systems(lambda name: "ILD", 0, ()))["majority"]
+    assert [one.text for one in lines] == ["Yes."] * 3 + ["No."] * 3

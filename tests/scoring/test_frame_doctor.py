@@ -9,7 +9,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.codecs.frames import smart_resize
 from cxrjax.records import write_records
 from cxrjax.score import main
-from cxrjax.scoring.frame_doctor import diagnose, gather
+from cxrjax.scoring.frame_doctor import Numbers, diagnose, gather
 from tests.scoring import made
 
 QUESTIONS = 24
@@ -207,3 +207,25 @@ def test_the_command_tells_and_applies_nothing(tmp_path, capsys):
     assert "right: boxes fit" not in printed
     plain, told = ((tmp_path / out / "metrics.json").read_text() for out in ("plain", "told"))
     assert plain == told
+
+
+def test_many_questions_of_few_images_say_nothing():
+    few = {}
+    for copy in range(10):
+        for name, record in list(RECORDS.items())[:4]:
+            few[f"{name}.{copy}"] = record.model_copy(update={"question_id": f"{name}.{copy}"})
+    assert diagnose(gather(few, _predictions(WRONG["y-first"], records=few), None)) is None
+
+
+def test_what_fits_the_truth_of_any_image_better_is_no_frame():
+    """All true boxes are large and in the middle, the predicted ones there and small."""
+    random = np.random.default_rng(0)
+
+    def in_the_middle(half, deviation):
+        middle = 0.5 + random.normal(0, 0.05, (QUESTIONS, 2))
+        half = half + random.normal(0, deviation, (QUESTIONS, 2))
+        return np.clip(np.concatenate([middle - half, middle + half], axis=1), 0, 1)
+
+    truth, small, each = in_the_middle(0.3, 0.03), in_the_middle(0.15, 0.05), np.arange(QUESTIONS)
+    sizes = np.full((QUESTIONS, 2), 1000.0)
+    assert diagnose(Numbers(small, small, each, list(truth[:, None]), sizes, each)) is None

@@ -11,9 +11,15 @@ from flax import nnx
 
 from cxrjax.errors import UserError
 from cxrjax.models import LoRAConfig, apply_lora
+from cxrjax.models.layers import Linear
 from cxrjax.models.peft import save_peft
 from cxrjax.runners.own_model import open_model
-from cxrjax.serving.mixed_lora import adapter_parts, mix_adapters
+from cxrjax.serving.mixed_lora import (
+    AdapterParts,
+    adapter_parts,
+    choose_adapters,
+    mix_adapters,
+)
 from cxrjax.serving.named_models import _check_alike, open_served
 from cxrjax.serving.programs import SlotRequest
 from cxrjax.training.base_model import base_sha256
@@ -128,3 +134,37 @@ def test_a_run_on_images_of_another_size_is_refused():
     other = dataclasses.replace(base, generator=SimpleNamespace(model=model))
     with pytest.raises(UserError, match=r"model\.preset"):
         _check_alike(BASE, base, other)
+
+
+def test_location_rows_are_added_before_logits_are_capped():
+    """As the adapter alone has it (Gemma 2, Gemma 4)."""
+    base = tiny_model()
+    base.decoder.embedder.softcap = 2.0
+    adapter = adapted(base, 3, rows=True, rank=1, alpha=0.5, targets=("projector",))
+    mixed = nnx.merge(*nnx.split(base))
+    mix_adapters(mixed, [adapter_parts(adapter)])
+    choose_adapters([mixed], jnp.array([1, 0]))
+    hidden = jnp.asarray(9 * np.random.default_rng(0).normal(size=(2, 3, 24)), jnp.float32)
+    found = mixed.decoder.embedder.decode(hidden)
+    for row, model in enumerate((adapter, base)):
+        expected = model.decoder.embedder.decode(hidden[row])
+        np.testing.assert_allclose(found[row], expected, atol=1e-5)
+
+
+class _Map(nnx.Module):
+    def __init__(self):
+        self.map = Linear(6, 5, rngs=nnx.Rngs(0))
+
+
+def test_adapters_of_different_ranks_lie_beside_one_map():
+    base, adapters = _Map(), []
+    for rank, alpha in ((1, 2.0), (3, 1.0)):
+        own = nnx.merge(*nnx.split(base))
+        apply_lora(own, LoRAConfig(rank=rank, alpha=alpha, targets=("map",)), nnx.Rngs(rank))
+        own.map.lora.b[...] = jnp.arange(5.0 * rank).reshape(rank, 5) - 2
+        adapters.append(own)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 4, 6)), jnp.float32)
+    expected = [one.map(row) for one, row in zip((*adapters, base), x, strict=True)]
+    mix_adapters(base, [AdapterParts({"map": one.map.lora}, None) for one in adapters])
+    choose_adapters([base], jnp.array([1, 2, 0]))
+    np.testing.assert_allclose(base.map(x), jnp.stack(expected), atol=1e-5)

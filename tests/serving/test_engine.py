@@ -22,7 +22,7 @@ from cxrjax.serving.compile_count import compile_count
 from cxrjax.serving.engine import Job, SeenImages
 from cxrjax.serving.fair_queue import FairQueue, QueueFullError
 from cxrjax.serving.named_models import ServedModels
-from cxrjax.serving.programs import Shapes, SlotRequest
+from cxrjax.serving.programs import ReadImages, Shapes, SlotRequest, StepTokens
 from cxrjax.serving.start import Bounds, answer_until_told
 from tests.models.sizes import changed, named
 from tests.serving.conftest import (
@@ -317,6 +317,9 @@ def test_clients_take_turns():
     assert len(waiting) == 0
     with pytest.raises(QueueFullError):
         waiting.put("a", list(range(11)))
+    waiting.put("a", list(range(10)))
+    with pytest.raises(QueueFullError):
+        waiting.put("b", [0])
 
 
 def test_what_was_used_last_is_kept_by_bytes():
@@ -330,3 +333,39 @@ def test_what_was_used_last_is_kept_by_bytes():
     assert kept.get("huge") is None and kept.get("a")
     kept.put("a", "y")
     assert kept.bytes == 5
+
+
+class _Noted:
+    """Programs that note which slots write, and say 9."""
+
+    shapes = Shapes(slots=8, buckets=(4,), max_answer=9)
+
+    def __init__(self):
+        self.alive = []
+
+    def warm_up(self):
+        return ()
+
+    def read_images(self, *_):
+        return ReadImages([], np.zeros(1), None)
+
+    def admit(self, state, *_):
+        return state
+
+    def step(self, state, alive, _):
+        self.alive.append(np.flatnonzero(alive).tolist())
+        if len(self.alive) > 20:
+            raise RuntimeError("no answer comes to its end")
+        nothing = np.zeros((len(alive), 1))
+        return state, StepTokens(nothing[:, 0] + 9, nothing[:, 0], *[nothing] * 4)
+
+
+def test_a_slot_behind_a_free_one_goes_on(running):
+    programs = _Noted()
+    engine = running(programs)
+    jobs = [Heard(None, 0, SlotRequest(np.ones(2, np.int32), limit=n)) for n in (1, 3, 1, 1, 1, 4)]
+    engine.submit("a", [one.job for one in jobs])
+    assert [one.wait().ending for one in jobs] == ["length"] * 6
+    assert [len(one.events) for one in jobs] == [1, 3, 1, 1, 1, 4]
+    # Four come in before the first step, the others when there is time.
+    assert programs.alive == [[0, 1, 2, 3], [0, 1, 2], [1, 2], [2], [2]]

@@ -7,7 +7,7 @@ import numpy as np
 from PIL import Image
 
 from cxrjax.input_pipeline.examples import ExampleConfig
-from cxrjax.serving.uploads import UploadedFile, Uploads
+from cxrjax.serving.uploads import UploadedFile, UploadedImage, Uploads, seen_images
 
 
 def test_each_way_of_decoding_has_its_own_pixels():
@@ -23,3 +23,21 @@ def test_each_way_of_decoding_has_its_own_pixels():
     np.testing.assert_array_equal(second, Uploads(2**24).read(file, once, "a").pixels)
     assert (first != second).any()
     assert uploads.read(file, twice, "a").pixels is first
+
+
+def test_what_is_kept_hangs_on_client_adapter_and_pictures():
+    one, other = (
+        UploadedImage(name, (8, 8), np.zeros((8, 8, 3), np.uint8)) for name in (b"a", b"b")
+    )
+    examples = ExampleConfig(8)
+    pair = dataclasses.replace(examples, earlier_images=True)
+    keys = [
+        seen_images([one], examples, "client", 0).key,
+        seen_images([other], examples, "client", 0).key,
+        seen_images([one], examples, "client", 1).key,
+        seen_images([one], examples, "another", 0).key,
+        seen_images([one, other], pair, "client", 0).key,
+        seen_images([other, one], pair, "client", 0).key,
+    ]
+    assert len(set(keys)) == 6
+    assert seen_images([one], examples, "client", 0).key == keys[0]

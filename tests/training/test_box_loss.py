@@ -375,3 +375,34 @@ def test_matching_gives_each_predicted_box_its_nearest_true_one():
     cost = 1 - boxes.giou(a, b, swapped="empty") + 2.5 * np.abs(a - b).sum(-1)
     _, column = linear_sum_assignment(cost)
     np.testing.assert_allclose(found[0, 0], truth[0, 0][column], rtol=1e-6)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_the_doubts_of_both_corners_add_up_as_deviations_do(axis):
+    """0.2 and 0.15 make 0.25: corners that are swapped by less may be, and by more cost."""
+    target = jnp.array([0.1, 0.1, 0.3, 0.3])
+    for first, second in ((0.2, 0.15), (0.15, 0.2)):
+        spread = jnp.zeros(4).at[jnp.array([axis, axis + 2])].set(jnp.array([first, second]))
+        for swapped, costs in ((0.23, False), (0.27, True)):
+            box = target.at[axis].set(target[axis + 2] + swapped)
+            cost = loss.ordered_giou_loss(box, target, spread) - (
+                1 - boxes.giou(box, target, "empty")
+            )
+            assert (cost > 1e-3) == costs
+
+
+def test_each_drawn_box_is_worth_what_it_is_beside_the_others():
+    rng = np.random.default_rng(2)
+    target = jnp.array([0.2, 0.3, 0.7, 0.8])
+    drawn = jnp.sort(jnp.asarray(rng.random((3, 2, 2)), jnp.float32), axis=1).reshape(3, 4)
+    found = coordinates_of_points(target, target)
+
+    def cost_of(log_probability):
+        sampled = loss.SampledBoxes(drawn, log_probability)
+        return box_loss(found._replace(sampled=sampled), target, "sampled_giou_l1")
+
+    cost = 1 - np.asarray(boxes.giou(drawn, target))
+    value, slope = jax.value_and_grad(cost_of)(jnp.zeros(3))
+    assert value == pytest.approx(cost.mean())
+    beside = [cost[i] - np.delete(cost, i).mean() for i in range(3)]
+    np.testing.assert_allclose(slope, np.array(beside) / 3, rtol=1e-5)

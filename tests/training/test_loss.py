@@ -260,13 +260,14 @@ def test_the_width_is_in_pixels_of_the_model_s_input():
     assert found == CoordinateTargets(7, "linear", 8.0, 0.5)
 
 
-def test_location_tokens_weigh_as_much_as_asked_for():
+@pytest.mark.parametrize("kind", ["gaussian", "ranked"])
+def test_location_tokens_weigh_as_much_as_asked_for(kind):
     batch = random_batch()
     tokens = np.array(batch.answer_tokens)
     tokens[0, 0, 0] = LOC_START + 500
     batch = dataclasses.replace(batch, answer_tokens=tokens)
     model = HiddenModel(batch)
-    targets = (coordinate_targets("gaussian", 0, w, LOC_START, 8) for w in (1.0, 0.5, 0.0))
+    targets = (coordinate_targets(kind, 0, w, LOC_START, 8) for w in (1.0, 0.5, 0.0))
     whole, half, none = (
         float(_evaluate(model, batch, coordinates=target)[1].ce_sum) for target in targets
     )
@@ -419,9 +420,9 @@ def test_of_noise_boxes_only_that_they_are_locations_is_learned():
     for b, q, k in np.argwhere(batch.box_mask):
         own[b, q, batch.coordinate_positions[b, q, k]] = True
     noise = np.zeros_like(own)
-    noise[..., -3] = True
+    noise[..., [0, -3]] = True  # a padded box, which is none, has its positions at the first slot
     noise &= ~own & batch.answer_mask
-    assert noise.any() and own.any()
+    assert noise[..., 0].any() and noise[..., -3].any() and own.any()
     word = LOC_START + 1024
     tokens = np.where(noise, LOC_START + 9, np.where(own, LOC_START + 5, word)).astype(np.int32)
     batch = dataclasses.replace(batch, answer_tokens=tokens)

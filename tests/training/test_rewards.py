@@ -152,3 +152,11 @@ def test_slopes_are_those_of_the_losses(kind):
     # The loss of DPO is SciPy's.
     margins = np.linspace(-200, 200, 9)
     np.testing.assert_allclose(preference_losses(margins, "dpo", 0.1), -log_expit(0.1 * margins))
+
+
+def test_an_overlap_of_exactly_the_threshold_is_a_hit(reward):
+    whole, half = np.array([[0.0, 0.0, 1.0, 1.0]]), np.array([[0.0, 0.0, 1.0, 0.5]])
+    assert box_reward(half, whole, "f1") == pytest.approx(2 / 3)  # of IoU 0.3, 0.5 and 0.75
+    # What is told of missed and spurious boxes is at 0.3: here IoU is 0.4.
+    found = reward(f"Nodule {BOX}", "Nodule <loc0100><loc0100><loc0300><loc0180>")
+    assert found.iou == pytest.approx(0.4) and (found.missed, found.spurious) == (0, 0)

@@ -17,6 +17,7 @@ from cxrjax.training import step
 from cxrjax.training.config import add_source
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.policy_loss import answer_logprobs
+from cxrjax.training.rewards import advantages
 from cxrjax.training.rollouts import Rollouts, check_policy
 from tests.training.conftest import (
     END,
@@ -332,3 +333,67 @@ def test_the_drawing_of_answers_lowers_for_a_mesh(policy):
     policy.data.prefix_buckets = (8,)
     text = program.lower_rollouts(typed_config(policy), jax.devices()).as_text()
     assert f"tensor<8x{GROUP}x6xi32>" in text
+
+
+def test_of_each_group_the_best_answer_alone_is_learned_from(policy, draw):
+    policy.rl.kind = "best_of_n"
+    found = draw()
+    rewards, weights, gained = (
+        np.nan_to_num(x).reshape(-1, GROUP)
+        for x in (found.told["reward"], found.weights, found.advantages)
+    )
+    alive = rewards.std(-1) > 1e-6
+    assert alive.any()
+    best = np.eye(GROUP)[rewards.argmax(-1)] * alive[:, None]
+    assert np.array_equal(weights > 0, best) and np.array_equal(gained, best)
+
+
+def test_answers_weigh_less_where_the_reference_has_no_box_and_nowhere_else(policy, draw):
+    batch = random_batch()
+    batch.answer_tokens[...] = LOC_START + 1024 + 5  # a word
+    there = batch.prefix_mask.any(-1)
+    boxed = there & (np.arange(there.size).reshape(there.shape) % 3 == 0)
+    batch.answer_tokens[boxed, :4] = LOC_START + np.array([200, 200, 800, 800])
+    batch.answer_mask[...] = (np.arange(12) < 5) & there[..., None]
+    policy.rl.weight_absent = 0.25
+    found = draw(batch)
+    rewards = np.nan_to_num(found.told["reward"]).reshape(-1, GROUP)
+    whole = advantages(rewards, "rloo").reshape(found.advantages.shape)
+    weight = np.where(np.repeat(boxed, GROUP, axis=1), 1, 0.25)
+    assert {1, 0.25} == set(weight[whole != 0])
+    np.testing.assert_allclose(found.advantages, whole * weight, atol=1e-6)
+
+
+def test_further_updates_remember_the_probabilities_of_the_drawing(policy, rollouts):
+    policy.rl.updates = 2
+    rolls, state, graphdef, frozen = rollouts()
+    moved = jax.tree.map(lambda x: x + 0.05, state.trainable)
+    found = rolls(1, step.TrainState(state.step, moved, None), _loaded(random_batch()))
+    now = answer_logprobs(nnx.merge(graphdef, moved, frozen), found.batch, 1.0, 512)
+    np.testing.assert_allclose(found.old_logprobs, now, rtol=1e-4, atol=1e-4)
+    assert not np.allclose(found.reference_logprobs, now, atol=1e-2)
+
+
+@pytest.mark.parametrize("loss_mean", ["answer", "token"])
+def test_each_answer_or_each_token_counts_alike(policy, draw, loss_mean):
+    policy.rl.loss_mean = loss_mean
+    found = draw()
+    lengths = found.batch.answer_mask.sum(-1)
+    learned = found.weights > 0
+    assert len(set(lengths[learned].tolist())) > 1
+    of_answer = found.weights * (lengths if loss_mean == "answer" else 1)
+    np.testing.assert_allclose(of_answer[learned], 1, rtol=1e-6)
+
+
+def test_the_token_that_ends_an_answer_is_learned_with_it(policy, small_vlm, monkeypatch):
+    stops = (END, *range(LOC_START + 1024, LOC_START + 1034))  # so many that some are drawn
+    monkeypatch.setattr(Letters, "stop_ids", stops)
+    policy.mesh.data = 1
+    rolls, state, *_ = _make(typed_config(policy), small_vlm())
+    found = jax.tree.map(np.asarray, rolls(1, state, _loaded(random_batch())))
+    is_stop = np.isin(found.batch.answer_tokens, stops) & found.batch.answer_mask
+    lengths = found.batch.answer_mask.sum(-1)
+    ended = is_stop.any(-1)
+    assert ended.sum() > 3 and np.array_equal(found.told["truncated"] == 0, ended)
+    assert np.array_equal(is_stop[ended].argmax(-1) + 1, lengths[ended])
+    assert set(lengths[(lengths > 0) & ~ended]) == {6}

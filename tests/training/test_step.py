@@ -257,3 +257,27 @@ def test_micro_batches_hold_every_image_once():
     assert cut.images.shape[:2] == (3, 2)
     together = np.sort(np.asarray(cut.question_index).reshape(-1))
     np.testing.assert_array_equal(together, np.sort(np.asarray(batch.question_index).reshape(-1)))
+
+
+@pytest.mark.parametrize("skips", [False, True])
+def test_a_gradient_that_is_not_finite_is_skipped_where_the_loss_is(
+    run_config, tiny_model, random_batch, monkeypatch, skips
+):
+    """The square root of 0 is 0, and its slope infinite."""
+
+    class Rooted(step.MultitaskObjective):
+        def loss(self, model, *given):
+            found, parts = super().loss(model, *given)
+            return found + jnp.sqrt(0 * jnp.sum(model.projector.bias[...])), parts
+
+    monkeypatch.setattr(step, "MultitaskObjective", Rooted)
+    run_config.training.skip_nonfinite = int(skips)
+    graphdef, trainable, frozen = partition(tiny_model(), run_config.trainable)
+    state = step.init_state(trainable, make_optimizer(typed_config(run_config).optimizer, 10))
+    function = jax.jit(step.make_train_step(graphdef, typed_config(run_config), steps=10))
+    after, metrics = function(state, frozen, jax.tree.map(jnp.asarray, random_batch()))
+    assert np.isfinite(metrics.loss) and not np.isfinite(metrics.grad_norm)
+    same = [
+        np.array_equal(a, b) for a, b in zip(*map(jax.tree.leaves, (after, state)), strict=True)
+    ]
+    assert all(same) == skips
