@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import PIL.Image
+from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
+from pydicom.uid import ExplicitVRLittleEndian
 
 SIZE = (60, 80)  # (height, width)
 # Image -> (class, box); the last one shows nothing.
@@ -20,11 +22,15 @@ BOXES = {
 CLASSES = ("Effusion", "Nodule")
 
 
+def ramp(number: int = 0, size=SIZE) -> np.ndarray:
+    rows = (np.arange(size[0])[:, None] * 3 + np.arange(size[1]) + number * 7) % 251
+    return rows.astype(np.uint8)
+
+
 def draw_images(folder: Path, names=tuple(BOXES), size=SIZE) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     for number, name in enumerate(names):
-        rows = (np.arange(size[0])[:, None] * 3 + np.arange(size[1]) + number * 7) % 251
-        PIL.Image.fromarray(rows.astype(np.uint8)).save(folder / name)
+        PIL.Image.fromarray(ramp(number, size)).save(folder / name)
     return folder
 
 
@@ -133,39 +139,35 @@ def write_csv(folder: Path) -> None:
     (folder / "boxes.csv").write_text(csv_text())
 
 
-def dicom_image(path: Path, uid: str, number: int = 0) -> None:
-    from pydicom.dataset import FileDataset, FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian
-
+def _dataset(path: Path, kind: str, uid: str) -> FileDataset:
     meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
+    meta.MediaStorageSOPClassUID = f"1.2.840.10008.5.1.4.1.1.{kind}"
     meta.MediaStorageSOPInstanceUID = uid
     meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    image = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
-    image.SOPClassUID, image.SOPInstanceUID = meta.MediaStorageSOPClassUID, uid
+    dataset = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
+    dataset.SOPClassUID, dataset.SOPInstanceUID = meta.MediaStorageSOPClassUID, uid
+    return dataset
+
+
+def dicom_image(path: Path, uid: str, number: int = 0, pixels=None, **elements) -> Path:
+    """A grey image of those stored values, of a patient by number; elements are set in the end."""
+    stored = ramp(number) if pixels is None else pixels
+    image = _dataset(path, "1.1", uid)
     image.PatientID = f"patient {number}"
-    image.Rows, image.Columns = SIZE
+    image.Rows, image.Columns = stored.shape
     image.SamplesPerPixel, image.PhotometricInterpretation = 1, "MONOCHROME2"
-    image.BitsAllocated = image.BitsStored = 8
-    image.HighBit, image.PixelRepresentation = 7, 0
-    pixels = (np.arange(SIZE[0])[:, None] * 3 + np.arange(SIZE[1]) + number * 7) % 251
-    image.PixelData = pixels.astype(np.uint8).tobytes()
+    image.BitsAllocated = image.BitsStored = 8 * stored.itemsize
+    image.HighBit, image.PixelRepresentation = image.BitsStored - 1, 0
+    image.PixelData = stored.tobytes()
+    for name, value in elements.items():
+        setattr(image, name, value)
     image.save_as(path, enforce_file_format=True)
-
-
-def code(value: str, meaning: str, scheme: str = "DCM"):
-    from pydicom.dataset import Dataset
-
-    item = Dataset()
-    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, scheme, meaning
-    return [item]
+    return path
 
 
 def content(kind: str, concept: tuple[str, str], items=(), **fields):
-    from pydicom.dataset import Dataset
-
     item = Dataset()
-    item.ValueType, item.ConceptNameCodeSequence = kind, code(*concept)
+    item.ValueType, item.ConceptNameCodeSequence = kind, _code(*concept)
     for name, value in fields.items():
         setattr(item, name, value)
     if items:
@@ -173,42 +175,32 @@ def content(kind: str, concept: tuple[str, str], items=(), **fields):
     return item
 
 
+def _code(value: str, meaning: str) -> list[Dataset]:
+    item = Dataset()
+    item.CodeValue, item.CodingSchemeDesignator, item.CodeMeaning = value, "DCM", meaning
+    return [item]
+
+
 def report(path: Path, groups, patient: str = "7", kind: str = "SCOORD") -> None:
     """A report of TID 1500's form; `groups` are (uid, label, corners or None)."""
-    from pydicom.dataset import Dataset, FileDataset, FileMetaDataset
-    from pydicom.uid import ExplicitVRLittleEndian
-
-    def image(uid: str):
+    measured = []
+    for uid, label, box in groups:
         reference = Dataset()
         reference.ReferencedSOPClassUID = "1.2.840.10008.5.1.4.1.1.1.1"
         reference.ReferencedSOPInstanceUID = uid
-        return content("IMAGE", ("260753009", "Source"), ReferencedSOPSequence=[reference])
-
-    measured = []
-    for uid, label, box in groups:
+        image = content("IMAGE", ("260753009", "Source"), ReferencedSOPSequence=[reference])
         if box is None:
-            measured.append(image(uid))
+            measured.append(image)
             continue
         x0, y0, x1, y1 = box
-        finding = content("CODE", ("121071", "Finding"), ConceptCodeSequence=code("1", label))
-        region = content(
-            kind,
-            ("111030", "Image Region"),
-            [image(uid)],
-            GraphicType="POLYLINE",
-            GraphicData=[x0, y0, x1, y0, x1, y1, x0, y1, x0, y0],
-        )
+        shape = {"GraphicType": "POLYLINE", "GraphicData": [x0, y0, x1, y0, x1, y1, x0, y1, x0, y0]}
+        region = content(kind, ("111030", "Image Region"), [image], **shape)
+        finding = content("CODE", ("121071", "Finding"), ConceptCodeSequence=_code("1", label))
         measured.append(content("CONTAINER", ("125007", "Measurement Group"), [finding, region]))
-    meta = FileMetaDataset()
-    meta.MediaStorageSOPClassUID = "1.2.840.10008.5.1.4.1.1.88.33"
-    meta.MediaStorageSOPInstanceUID = "1.2.3.99"
-    meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    root = FileDataset(str(path), {}, file_meta=meta, preamble=b"\0" * 128)
-    root.SOPClassUID, root.SOPInstanceUID = meta.MediaStorageSOPClassUID, "1.2.3.99"
+    root = _dataset(path, "88.33", "1.2.3.99")
     root.PatientID, root.Modality, root.ValueType = patient, "SR", "CONTAINER"
-    root.ConceptNameCodeSequence = code("126000", "Imaging Measurement Report")
-    inner = content("CONTAINER", ("126010", "Imaging Measurements"), measured)
-    root.ContentSequence = [inner]
+    root.ConceptNameCodeSequence = _code("126000", "Imaging Measurement Report")
+    root.ContentSequence = [content("CONTAINER", ("126010", "Imaging Measurements"), measured)]
     root.save_as(path, enforce_file_format=True)
 
 
