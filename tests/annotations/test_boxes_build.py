@@ -16,7 +16,7 @@ from cxrjax.errors import UserError
 from cxrjax.records import class_in_words, read_records
 from cxrjax.records_io.own_records import read_own_records
 from cxrjax.records_io.quality import QualityLog
-from tests.annotations.samples import BOXES, SIZE, WRITERS, csv_text, draw_images
+from tests.annotations.samples import BOXES, SIZE, csv_text, draw_images, write_format
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def built(data: Path, *flags: str, table: str | None = None, kind: str = "", out
     if table is not None:
         (data / "boxes.csv").write_text(table)
     if kind:
-        WRITERS[kind](data)
+        write_format(kind, data)
     place = data.parent / out
     build.main(["--dataset=boxes", f"--input={data}", f"--out={place}", "--processes=1", *flags])
     return [one for split in ("train", "validation") for one in read(place, split)]
@@ -46,7 +46,7 @@ def read(out: Path, split: str) -> list:
 
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_format_gives_the_same_boxes(data, kind):
-    WRITERS[kind](data)
+    write_format(kind, data)
     found_kind, found = read_annotations(Folder(data), Stated(), QualityLog())
     assert found_kind == kind and not found.quality.entries and not found.doubts
     boxes = collections.defaultdict(list)
@@ -154,7 +154,7 @@ def test_images_that_nobody_annotated_are_left_out_unless_said(data):
 
 
 def test_import_is_the_same_command(data, tmp_path, capsys):
-    WRITERS["coco"](data)
+    write_format("coco", data)
     command = importlib.import_module("cxrjax.import")
     command.main([str(data), f"--out={tmp_path / 'out'}", "--processes=1"])
     assert f"check_records {tmp_path / 'out'}" in capsys.readouterr().out

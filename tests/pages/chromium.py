@@ -4,12 +4,15 @@ import asyncio
 import atexit
 import contextlib
 import functools
+import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1400, "height": 1000}
 _FLAGS = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
 _FLAGS += "disable-component-update disable-sync"
 
@@ -56,3 +59,36 @@ def chromium() -> Iterator[Any]:
 def browser():
     with chromium() as lent:
         yield lent
+
+
+class Watched:
+    """A tab; notes the addresses that it asks for, errors of its scripts, and its console."""
+
+    def __init__(self, browser: Any, address: str, viewport: dict[str, int] = DESKTOP, **options):
+        self.tab = browser.new_context(viewport=viewport, **options).new_page()
+        self.asked: list[str] = []
+        self.wrong: list[str] = []
+        self.told: list[str] = []
+        self.tab.on("request", lambda request: self.asked.append(request.url))
+        self.tab.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.tab.on("console", lambda message: self.told.append(message.text))
+        self.tab.goto(address)
+
+    def asked_only(self, *beginnings: str) -> bool:
+        return all(url.startswith(beginnings) for url in self.asked)
+
+    def fits(self) -> bool:
+        """Whether nothing is wider than the screen."""
+        wide = self.tab.evaluate("document.documentElement.scrollWidth")
+        return wide <= self.tab.viewport_size["width"]
+
+
+def look(tab: Any, name: str) -> None:
+    """A screenshot to look at, where a folder for them is named."""
+    if folder := os.environ.get("CXRJAX_SCREENSHOTS"):
+        tab.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def script(name: str) -> str:
+    """What a tab is to evaluate or to show, of the folder `scripts`."""
+    return (Path(__file__).parent / "scripts" / name).read_text(encoding="utf-8")

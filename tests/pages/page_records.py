@@ -3,6 +3,7 @@
 from typing import Any
 
 from cxrjax.records import Answer, QARecord
+from tests.pages.rows import ROWS
 
 
 def make_record(question_id: str, text: str, boxes: Any = (), /, answer=(), **fields) -> QARecord:
@@ -13,3 +14,9 @@ def make_record(question_id: str, text: str, boxes: Any = (), /, answer=(), **fi
     given |= {"question": "Where is it?", "question_type": "Where", "image_id": image_id}
     answers = [Answer(text=text, boxes_by_image=on_it, **dict(answer))]
     return QARecord(**given | {"question_id": question_id, "answers": answers} | fields)
+
+
+def records_of(name: str) -> list[QARecord]:
+    """Those of rows.toml."""
+    rows = ROWS["records"][name]
+    return [make_record(*told, answer=answer, **fields) for *told, answer, fields in rows]

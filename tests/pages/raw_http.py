@@ -9,20 +9,22 @@ import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from tests.pages.rows import ROWS
+
 BROKEN = Path(__file__).with_name("broken_requests.toml")
 
 
 def ask_raw(port: int, *parts: bytes, seconds: float = 10) -> bytes:
     """All that the server answers until it closes or says nothing for so long."""
-    answer = b""
+    answer = []
     with socket.create_connection(("127.0.0.1", port), timeout=seconds) as connection:
         with contextlib.suppress(OSError):  # refused before all was sent
             for part in parts:
                 connection.sendall(part)
         with contextlib.suppress(OSError):
             while more := connection.recv(65536):
-                answer += more
-    return answer
+                answer.append(more)
+    return b"".join(answer)
 
 
 def status_of(answer: bytes) -> int:
@@ -70,23 +72,7 @@ def _told(words, method="GET", path="{path}", headers=(), body="", host="127.0.0
 def random_requests(seed: int, count: int, token: str):
     """So many requests: the words of requests in any order, and bytes changed in them."""
     draw = random.Random(seed)
-    words = [b"GET ", b"POST ", b" HTTP/1.1\r\n", b"Host: 127.0.0.1\r\n", b"\r\n", b"\r\n\r\n"]
-    words += [f"/{token}/".encode(), b"ratings", b"hand_in", b"upload", b"gradio_api/queue/join"]
-    words += [b"Content-Length: 7\r\n", b"Transfer-Encoding: chunked\r\n", b"5\r\nabcde\r\n", b"0"]
-    words += [
-        b'{"a": ',
-        b"[" * 300,
-        b"Expect: 100-continue\r\n",
-        b"Origin: null\r\n",
-        b"\0",
-        b"%00",
-    ]
-    words += [
-        b"Connection: keep-alive\r\n",
-        b"Range: bytes=0-,5-2\r\n",
-        b"\xed\xa0\x80",
-        b"?x=" * 9,
-    ]
+    words = [word.format(token=token).encode("latin-1") for word in ROWS["words_of_requests"]]
     good = request("POST", f"/{token}/ratings", body=b'{"question_id": "q0"}')
     for _ in range(count):
         if draw.random() < 0.5:

@@ -22,15 +22,8 @@ def _record(number, kind="Where", label="Cardiomegaly", image=None, boxed=True):
     image = image or f"i{number}"
     text = "Here,\nat <loc_1_2_3_4>." if boxed else "No."
     named = {"question": 'Where is "it", exactly?', "question_type": kind, "gt_finding": label}
-    return make_record(
-        f"{image}-{number}",
-        text,
-        [[1, 2, 3, 4]] if boxed else (),
-        answer={"labels": [label]},
-        dataset="vindr_cxr_vqa",
-        image_id=image,
-        **named,
-    )
+    named |= {"dataset": "vindr_cxr_vqa", "image_id": image, "answer": {"labels": [label]}}
+    return make_record(f"{image}-{number}", text, [[1, 2, 3, 4]] if boxed else (), **named)
 
 
 def _population():
@@ -187,24 +180,17 @@ def test_outcomes_are_counted(tmp_path, readers):
     assert summary["not_accepted"] == ["i0-0"]
 
 
-@pytest.mark.parametrize(
-    ("edit", "says"),
-    [
-        (lambda rows: rows[1].update(outcome=""), ":3: .* outcome is not filled in"),
-        (lambda rows: rows[1].update(outcome="good"), ":3: .* outcome is 'good'"),
-        (lambda rows: rows[1].update(accepted="maybe"), ":3: .* accepted is 'maybe'"),
-        (
-            lambda rows: rows[1].update(first_rating="major"),
-            ":3: .* 'major', but Anna .*'minor'",
-        ),
-        (lambda rows: rows.append(dict(rows[0])), ":7: .* stands there twice"),
-        (lambda rows: rows[1].update(question_id="i9-9"), ":3: .* is not in both sheets"),
-        (lambda rows: rows.pop(), r"no row for i1-1 / answer_appropriateness \(1 missing\)"),
-    ],
-)
+BAD = [(lambda rows, n=n, of=of: rows[n].update(of), says) for n, of, says in ROWS["bad_consensus"]]
+BAD += [
+    (lambda rows: rows.append(dict(rows[0])), ":7: .* stands there twice"),
+    (lambda rows: rows.pop(), r": no row for i1-1 / answer_appropriateness \(1 missing\)"),
+]
+
+
+@pytest.mark.parametrize(("edit", "says"), BAD)
 def test_bad_consensus_files_are_refused(tmp_path, readers, edit, says):
     path = _consensus(tmp_path, readers, edit)
-    with pytest.raises(UserError, match=f"consensus.csv{says}|consensus.csv: {says}"):
+    with pytest.raises(UserError, match=f"consensus.csv{says}"):
         read_consensus(path, *readers)
 
 

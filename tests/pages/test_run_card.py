@@ -18,22 +18,15 @@ DATA = [
     Data("training", "own/records/train.jsonl", 1200, 5400),
     Data("validation", "own/records/validation.jsonl", 60, 270),
 ]
-LINES = (
-    {"step": 1, "train/loss": 4.0, "train/step_seconds": 2.0, "train/host_peak_memory_gb": 3.5},
-    {"step": 2, "train/loss": 2.5, "vqa/f1": 0.25, "train/host_peak_memory_gb": 3.75},
-    {"step": 3, "train/loss": 2.0, "vqa/f1": 0.5, "detection/f1@0.3": None, "seconds_left": 0.0}
-    | {"coordinates/all/spread/x_max": 0.5},
-)
+LINES = ROWS["log_of_a_run"]
+LINES[-1]["detection/f1@0.3"] = None
 
 
 @pytest.fixture
 def workdir(tmp_path):
     folder = tmp_path / "my run"
     folder.mkdir()
-    run = {"seed": 7, "base": {"sha256": "abc"}, "parameters": {"total": 1000, "trainable": 10}}
-    run |= {"git_commit": "f00", "versions": {"jax": "0.10"}}
-    run |= {"devices": {"kind": "NVIDIA H200", "count": 4, "processes": 2}}
-    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "run.json").write_text(json.dumps(ROWS["run_of_a_card"]))
     (folder / "quality.json").write_text('{"total": 3}')
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
     return folder

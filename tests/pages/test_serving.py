@@ -9,17 +9,8 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.pages import serving
-from tests.pages import servers
-from tests.pages.raw_http import (
-    ask_raw,
-    attack,
-    broken_requests,
-    comes,
-    half_open,
-    request,
-    state_of,
-    status_of,
-)
+from tests.pages import raw_http, servers
+from tests.pages.raw_http import ask_raw, comes, half_open, request, state_of, status_of
 
 TOKEN, OTHER = "t0ken-of-anna", "t0ken-of-bao"
 APP = f"""
@@ -109,7 +100,7 @@ def test_who_has_a_token_is_answered_with_headers_that_keep_browsers_to_it(serve
 
 
 def test_requests_that_break_rules_are_refused(server, subtests):
-    for name, (sent, right) in broken_requests(TOKEN, "plain").items():
+    for name, (sent, right) in raw_http.broken_requests(TOKEN, "plain").items():
         with subtests.test(name):
             before = server.said
             assert status_of(ask_raw(server.port, sent, seconds=3)) in right
@@ -207,7 +198,7 @@ def test_too_many_requests_at_a_time_are_told_to_come_again(server):
 def test_who_does_not_read_the_answer_is_left(tmp_path):
     # Half a minute in life; the same code with less patience.
     patience = "from cxrjax.pages import serving\nserving._STALL_SECONDS = 2.0\n"
-    server = Server(tmp_path, patience, stream_seconds=60)
+    server = Server(tmp_path, patience, answer_seconds=60)
     assert server.plain().endswith(b"anna")
 
     def files():
@@ -227,9 +218,9 @@ def test_who_does_not_read_the_answer_is_left(tmp_path):
 
 
 def test_random_requests_leave_memory_threads_and_files_flat(server):
-    attack(server.port, 0, 200, TOKEN)  # warm
+    raw_http.attack(server.port, 0, 200, TOKEN)  # warm
     before = state_of(server.process.pid)
-    attack(server.port, 1, 3000, TOKEN)
+    raw_http.attack(server.port, 1, 3000, TOKEN)
     memory, threads, files = state_of(server.process.pid)
     assert memory <= before[0] + 10 and threads <= before[1] + 2 and files <= before[2] + 2
     assert server.plain().endswith(b"anna")

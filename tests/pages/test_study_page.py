@@ -1,9 +1,9 @@
 """The page of studies: from both constructions, escaped, self-contained, the same every time."""
 
-import html.parser
 import json
 import types
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,30 +13,11 @@ from cxrjax import build
 from cxrjax.errors import UserError
 from cxrjax.pages.study_page import _layers, main, write_page
 from cxrjax.papers.cxr_qba.native import NativeObservation
-from cxrjax.records import Answer, QARecord
+from cxrjax.records import Answer
+from tests.pages.html_tree import Tree
+from tests.pages.page_records import make_record
 
-XML = """<eCitation><uId id="CXR{n}"/><Abstract>
-<AbstractText Label="INDICATION">Cough &lt;b&gt; {n}</AbstractText>
-<AbstractText Label="FINDINGS">There is a small left pleural effusion. The heart is enlarged.
-The right lung is clear.</AbstractText>
-<AbstractText Label="IMPRESSION">Small left pleural effusion &lt;script&gt;alert(1)&lt;/script&gt;
-with mild atelectasis.</AbstractText></Abstract><parentImage id="CXR{n}_1"/></eCitation>"""
-
-
-class Tags(html.parser.HTMLParser):
-    """Names of the tags, addresses that they load, and the text."""
-
-    def __init__(self, page):
-        super().__init__()
-        self.tags, self.loaded, self.text = [], [], ""
-        self.feed(page)
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        self.loaded += [v for k, v in attrs if k in ("src", "href") and not v.startswith("#")]
-
-    def handle_data(self, data):
-        self.text += data
+XML = Path(__file__).with_name("report.xml").read_text()
 
 
 @pytest.fixture(scope="module")
@@ -56,15 +37,15 @@ def builds(tmp_path_factory):
 def test_report_graph_questions_and_answers_of_both(builds, tmp_path):
     source, cxr_qba, gemex = builds
     out = tmp_path / "page.html"
-    main(
-        [f"--source={source}", f"--cxr_qba={cxr_qba}", f"--gemex={gemex}", f"--out={out}"]
-        + ["--studies=3"]
-    )
+    words = [f"--source={source}", f"--cxr_qba={cxr_qba}", f"--gemex={gemex}", f"--out={out}"]
+    main([*words, "--studies=3"])
     page = out.read_text()
-    found = Tags(page)
-    assert found.tags.count("section") == 3
-    assert "script" not in found.tags and "img" not in found.tags and not found.loaded
-    assert found.text.count("<script>alert(1)</script>") >= 3  # as text
+    found = Tree(page).root
+    text, tags = found.text, [node.tag for node in found.all()]
+    assert tags.count("section") == 3 and "script" not in tags and "img" not in tags
+    links = [v for n in found.all() for k, v in n.attributes.items() if k in ("src", "href")]
+    assert all(link.startswith("#") for link in links)
+    assert text.count("<script>alert(1)</script>") >= 3  # as text
     drawn = {n for n in range(8) if f"<h2>CXR{n}" in page}
     assert len(drawn) == 3
     written = {}
@@ -74,13 +55,13 @@ def test_report_graph_questions_and_answers_of_both(builds, tmp_path):
     for n in drawn:
         qa = json.loads(written[f"CXR{n}.qa.json"])
         for question in qa["questions"]:
-            assert question["question"] in found.text
-            assert all(answer["text"] in found.text for answer in question["answers"])
+            assert question["question"] in text
+            assert all(answer["text"] in text for answer in question["answers"])
         graph = json.loads(written[f"CXR{n}.scene_graph.json"])
-        assert all(one["name"] in found.text for one in graph["observations"].values())
+        assert all(one["name"] in text for one in graph["observations"].values())
     records = [json.loads(line) for f in gemex.glob("records/*.jsonl") for line in f.open()]
     shown = [r for r in records if r["study_id"] in {f"CXR{n}" for n in drawn}]
-    assert shown and all(r["question"] in found.text and r["reason"] in found.text for r in shown)
+    assert shown and all(r["question"] in text and r["reason"] in text for r in shown)
 
 
 def test_radiographs_are_shown_with_all_pixels_beside_the_page(builds, tmp_path):
@@ -92,7 +73,7 @@ def test_radiographs_are_shown_with_all_pixels_beside_the_page(builds, tmp_path)
     out = tmp_path / "page.html"
     write_page(source, out, cxr_qba, gemex, 8, 0, image_root=images)
     page = out.read_text()
-    assert Tags(page).tags.count("img") == 7 and "found of CXR7_1" in page
+    assert len(list(Tree(page).root.all("img"))) == 7 and "found of CXR7_1" in page
     full = sorted((tmp_path / "page_files").iterdir())
     assert [one.name for one in full] == [f"full-{n}.jpg" for n in range(7)]
     assert all(Image.open(one).size == (400, 500) for one in full)
@@ -102,33 +83,17 @@ def test_radiographs_are_shown_with_all_pixels_beside_the_page(builds, tmp_path)
 
 
 def test_boxes_are_of_observations_and_of_regions_that_answers_name():
-    seen = {
-        "localization": {"a": {"image_id": "a", "bboxes": [[1, 2, 30, 40]]}},
-        "positiveness": "pos",
-    }
-    graph = types.SimpleNamespace(
-        observations={
-            str(n): NativeObservation.model_validate({"obs_id": str(n), "name": "n", **seen, **one})
-            for n, one in enumerate(
-                ({"obs_entities": ["lung nodule"]}, {"positiveness": "neg"}, {"from_report": False})
-            )
-        }
-    )
+    seen = {"obs_id": "0", "name": "n", "positiveness": "pos"}
+    seen |= {"localization": {"a": {"image_id": "a", "bboxes": [[1, 2, 30, 40]]}}}
+    changes = {"obs_entities": ["lung nodule"]}, {"positiveness": "neg"}, {"from_report": False}
+    observations = [NativeObservation.model_validate(seen | one) for one in changes]
+    graph = types.SimpleNamespace(observations=dict(zip("012", observations, strict=True)))
     boxes = {"a": [[5, 6, 7, 8]], "b": [[1, 1, 2, 2]]}
     answers = [
         Answer(text="x", regions=regions, boxes_by_image=boxes)
         for regions in (["heart", "mediastinum"], ["heart"])
     ]
-    record = QARecord(
-        dataset="gemex",
-        split="test",
-        image_id="a",
-        image_path="a.png",
-        question_id="q",
-        question="?",
-        question_type="open_ended",
-        answers=answers,
-    )
+    record = make_record("q", "", dataset="gemex", image_id="a", answers=answers)
     found = {one["name"]: one["boxes"] for one in _layers("a", graph, [record])}
     assert found == {
         "CXR-QBA": [{"label": "lung nodule", "box": [1, 2, 30, 40]}],
@@ -155,12 +120,13 @@ def test_what_cannot_be_shown(builds, tmp_path):
     other = tmp_path / "reports"
     other.mkdir()
     (other / "9.xml").write_text(XML.format(n=9))
-    with pytest.raises(UserError, match="were they made from it"):
-        write_page(other, tmp_path / "page", cxr_qba, gemex, 3, 0)
-    with pytest.raises(UserError, match="expected the folder of a build"):
-        write_page(source, tmp_path / "page", None, tmp_path / "none", 3, 0)
-    with pytest.raises(UserError, match="none/native"):
-        write_page(source, tmp_path / "page", tmp_path / "none", None, 3, 0)
+    for reports, first, second, says in (
+        (other, cxr_qba, gemex, "were they made from it"),
+        (source, None, tmp_path / "none", "expected the folder of a build"),
+        (source, tmp_path / "none", None, "none/native"),
+    ):
+        with pytest.raises(UserError, match=says):
+            write_page(reports, tmp_path / "page", first, second, 3, 0)
     with pytest.raises(SystemExit) as left:
         main([f"--source={source}", f"--out={tmp_path / 'page'}"])
     assert left.value.code == 2

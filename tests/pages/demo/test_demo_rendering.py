@@ -25,14 +25,9 @@ def _parse(text):
 
 def _answered(text="ILD <loc0100><loc0200><loc0300><loc0400>", **fields):
     tokens = [("▁ILD", 0.9, "word"), ("<loc0100>", 0.00001, "location"), ("<eos>", 0.999, "end")]
-    given = {
-        "reason": "",
-        "boxes": (AnswerBox((16, 6, 31, 18), (0.2, 0.1, 0.4, 0.3), 0.25),),
-        "tokens": tuple(Token(*one) for one in tokens),
-        "probability": 0.031,
-        "token_probability": 0.5,
-        "parse": "ok",
-    }
+    given = {"reason": "", "probability": 0.031, "token_probability": 0.5, "parse": "ok"}
+    given["boxes"] = (AnswerBox((16, 6, 31, 18), (0.2, 0.1, 0.4, 0.3), 0.25),)
+    given["tokens"] = tuple(Token(*one) for one in tokens)
     return Answered(text=text, **given | fields)
 
 

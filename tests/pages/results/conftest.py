@@ -47,15 +47,9 @@ def make_record(index: int, **changes) -> QARecord:
 
 
 def make_prediction(index: int, boxes: list, **changes) -> dict:
-    fields = {
-        "question_id": f"image-{index}-0",
-        "text": f"Seen at <loc0123><loc0456><loc0789><loc0999>, answer {index}",
-        "boxes": boxes,
-        "labels": [],
-        "box_scores": [0.5] * len(boxes),
-        "answer_logprob": -1.0,
-        "parse": "ok",
-    }
+    text = f"Seen at <loc0123><loc0456><loc0789><loc0999>, answer {index}"
+    fields = {"question_id": f"image-{index}-0", "text": text, "boxes": boxes, "labels": []}
+    fields |= {"box_scores": [0.5] * len(boxes), "answer_logprob": -1.0, "parse": "ok"}
     return fields | changes
 
 
@@ -116,6 +110,11 @@ class Page:
     def read(self, **changes) -> Node:
         self.write(**changes)
         return Tree(self.html).root
+
+    @staticmethod
+    def texts(text: str) -> list[dict]:
+        """Answers of text alone to every question."""
+        return [{"question_id": f"image-{i}-0", "text": text} for i in range(IMAGES)]
 
     @staticmethod
     def cases(root: Node) -> dict:

@@ -231,11 +231,10 @@ def test_all_text_is_escaped(page):
     page.inputs["metrics"][evil] = {evil: {evil: page.entry(0.5)}}
     curve = {"x": [0, 1], "y": [0, 1], "x_label": evil, "y_label": evil}
     notes = {"remarks": [evil], "missing": [evil], "run": {evil: {evil: evil}}}
+    row = f"| {evil} | {evil} |"
     root = page.read(
         title=evil,
-        tables={
-            "": f"## {evil}\n\n| {evil} | {evil} |\n|---|---|\n| {evil} | {evil} |\n\n{evil}\n"
-        },
+        tables={"": f"## {evil}\n\n{row}\n|---|---|\n{row}\n\n{evil}\n"},
         curves={evil: {evil: curve}},
         comparisons=[COMPARISONS[0] | {"metric": evil, "system": evil}],
         notes=notes | {"classes_seen_by_base": [evil]},

@@ -16,7 +16,6 @@ from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.records import write_records
 from cxrjax.tools import image_features
 from cxrjax.tools.image_features import embedding
-from tests.pages.chromium import chromium
 from tests.serving.conftest import tiny_model
 
 
@@ -77,25 +76,35 @@ def test_components_are_those_of_scikit_learn():
         embedding({"a": drawn[0]})
 
 
-def test_the_command_maps_what_the_tower_gives(page, monkeypatch, capsys):
+@pytest.fixture
+def mapped(page, monkeypatch):
+    """`mapped(model, examples, batch)`: what the command makes of the page's images."""
+
+    def run(model, examples, batch):
+        generator = types.SimpleNamespace(model=model)
+        opened = types.SimpleNamespace(generator=generator, examples=examples)
+        monkeypatch.setattr("cxrjax.runners.own_model.open_model", lambda *_: opened)
+        out = page.root / "embedding.json"
+        flags = ["--checkpoint=none", f"--records={page.root / 'records.jsonl'}", f"--out={out}"]
+        flags += [f"--image_root={page.root}", f"--images_per_batch={batch}"]
+        image_features.main(flags)
+        return json.loads(out.read_text())
+
+    return run
+
+
+def test_the_command_maps_what_the_tower_gives(page, mapped, drawn, capsys):
     """Whatever the size of a batch, the last of which is not full."""
     for n in range(page.images):
-        drawn = np.random.default_rng(n).integers(0, 255, (16, 16), np.uint8)
-        Image.fromarray(drawn).save(page.root / "images" / f"image-{n}.png")
-    page.write()
-    model = tiny_model()
-    opened = types.SimpleNamespace(
-        generator=types.SimpleNamespace(model=model), examples=ExampleConfig(16)
-    )
-    monkeypatch.setattr("cxrjax.runners.own_model.open_model", lambda *_: opened)
-    out = page.root / "embedding.json"
-    flags = ["--checkpoint=none", f"--records={page.root / 'records.jsonl'}", f"--out={out}"]
-    image_features.main([*flags, f"--image_root={page.root}", "--images_per_batch=4"])
+        noise = np.random.default_rng(n).integers(0, 255, (16, 16), np.uint8)
+        Image.fromarray(noise).save(page.root / "images" / f"image-{n}.png")
+    write_records(page.root / "records.jsonl", page.records)
+    model = drawn(tiny_model)
+    found = mapped(model, ExampleConfig(16), 4)
     assert "10 images; two components with" in capsys.readouterr().out
     images = [read_image(page.root / one.image_path) for one in page.records]
     features = np.asarray(model.image_features(jnp.stack(images)), np.float32).mean(axis=1)
     expected = embedding({one.image_id: f for one, f in zip(page.records, features, strict=True)})
-    found = json.loads(out.read_text())
     assert list(found["images"]) == [one.image_id for one in page.records]
     for name, place in expected["images"].items():
         assert found["images"][name] == pytest.approx(place, abs=1e-4)
@@ -111,32 +120,24 @@ class _Sees(nnx.Module):
         return jnp.broadcast_to(size, (len(images), 1, 2))
 
 
-def test_the_command_shows_each_image_on_its_own_grid(page, monkeypatch):
-    sizes = {}
-    for n, record in enumerate(page.records):
-        sizes[record.image_id] = [(32, 16), (16, 32), (16, 16)][n % 3]
+def test_the_command_shows_each_image_on_its_own_grid(page, mapped):
+    grids = (32, 16), (16, 32), (16, 16)
+    sizes = {record.image_id: grids[n % 3] for n, record in enumerate(page.records)}
+    for record in page.records:
         Image.new("L", sizes[record.image_id][::-1]).save(page.root / record.image_path)
     records = [one.model_copy(update={"image_hw": sizes[one.image_id]}) for one in page.records]
     write_records(page.root / "records.jsonl", records)
     examples = ExampleConfig(16, grids=((32, 16), (16, 16), (16, 32)), geometry="letterbox")
-    generator = types.SimpleNamespace(model=_Sees())
-    opened = types.SimpleNamespace(generator=generator, examples=examples)
-    monkeypatch.setattr("cxrjax.runners.own_model.open_model", lambda *_: opened)
-    out = page.root / "embedding.json"
-    flags = ["--checkpoint=none", f"--records={page.root / 'records.jsonl'}", f"--out={out}"]
-    image_features.main([*flags, f"--image_root={page.root}", "--images_per_batch=2"])
     expected = embedding({name: np.array(size, np.float32) for name, size in sizes.items()})
-    assert json.loads(out.read_text()) == expected
+    assert mapped(_Sees(), examples, 2) == expected
 
 
 @pytest.mark.slow
-def test_a_point_opens_its_case(page):
-    path = page.write(embedding=_map(page))
-    with chromium() as browser:
-        tab = browser.new_page()
-        tab.goto(path.as_uri())
-        tab.wait_for_selector("body[data-drawn]")
-        tab.locator("figure[data-name='embedding/tuned'] a[href='#q=image-7-0']").click()
-        tab.wait_for_selector("tr.wanted")
-        assert tab.get_attribute("tr.wanted .ask", "aria-pressed") == "true"
-        assert "image-7" in tab.inner_text(".card:has(tr.wanted) header")
+def test_a_point_opens_its_case(page, browser):
+    tab = browser.new_page()
+    tab.goto(page.write(embedding=_map(page)).as_uri())
+    tab.wait_for_selector("body[data-drawn]")
+    tab.locator("figure[data-name='embedding/tuned'] a[href='#q=image-7-0']").click()
+    tab.wait_for_selector("tr.wanted")
+    assert tab.get_attribute("tr.wanted .ask", "aria-pressed") == "true"
+    assert "image-7" in tab.inner_text(".card:has(tr.wanted) header")

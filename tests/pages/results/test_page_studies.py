@@ -2,47 +2,33 @@
 
 import json
 
+import numpy as np
 import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.pages.results.studies import read_judgements
+from cxrjax.pages.results.studies import choose_cases, read_judgements, study_answers
 from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.records import Answer
+from cxrjax.scoring.predictions import parse_prediction
+from tests.pages.page_records import make_record
+
+REASON = "The angle is blunt."
 
 
 @pytest.fixture
 def gemex(page):
     """Ten single-choice questions: base gives no answer to one of them, tuned all."""
-    page.records = [
-        page.record(
-            i,
-            dataset="gemex",
-            question="Which shadow is <b>seen</b>?",
-            question_type="single_choice",
-            choices=["A: Air", "B: Fluid"],
-            variables=None,
-            answer_key="B",
-            reason="The angle is blunt.",
-            answers=[
-                Answer(
-                    text="<answer> B: Fluid <reason> The angle is blunt. "
-                    "<location>[[0, 0, 112, 224]]",
-                    boxes_by_image={f"image-{i}": [[0, 0, 40, 100]]},
-                )
-            ],
-        )
-        for i in range(page.images)
-    ]
-    texts = {"base": "<answer> A: Air <reason> It is dark.", "tuned": page.records[0].answer_text}
-    page.predictions = {
-        name: [{"question_id": f"image-{i}-0", "text": text} for i in range(page.images)]
-        for name, text in texts.items()
-    }
-    page.arguments |= {
-        "benchmark": BENCHMARKS["gemex"](),
-        "codec": CODECS["gemex"],
-    }
+    text = f"<answer> B: Fluid <reason> {REASON} <location>[[0, 0, 112, 224]]"
+    given = {"dataset": "gemex", "question": "Which shadow is <b>seen</b>?", "variables": None}
+    given |= {"question_type": "single_choice", "choices": ["A: Air", "B: Fluid"]}
+    given |= {"answer_key": "B", "reason": REASON}
+    boxes = ({f"image-{i}": [[0, 0, 40, 100]]} for i in range(page.images))
+    answers = (Answer(text=text, boxes_by_image=one) for one in boxes)
+    page.records = [page.record(i, answers=[one], **given) for i, one in enumerate(answers)]
+    base = page.texts("<answer> A: Air <reason> It is dark.")
+    page.predictions = {"base": base, "tuned": page.texts(text)}
+    page.arguments |= {"benchmark": BENCHMARKS["gemex"](), "codec": CODECS["gemex"]}
     return page
 
 
@@ -88,9 +74,8 @@ def test_a_surrogates_marks_are_called_so(tmp_path, page):
     file = tmp_path / "judgements.jsonl"
     page.write_lines(file, [_judgement("a", "q", surrogate=True, judge="surrogate: rules")])
     found = read_judgements(file)
-    assert found.name == "Score by surrogate: rules" and found.marks["a", "q"] == pytest.approx(
-        44.44, abs=0.01
-    )
+    assert found.name == "Score by surrogate: rules"
+    assert found.marks["a", "q"] == pytest.approx(44.44, abs=0.01)
     page.write_lines(file, [_judgement("a", "q", failure="refusal"), {"task": "facts"}])
     assert read_judgements(file) is None
 
@@ -101,3 +86,54 @@ def test_lines_that_are_no_judgements_are_named(tmp_path, line):
     file.write_text(line + "\n")
     with pytest.raises(UserError, match=r"judgements\.jsonl:1: .*expected a judgement"):
         read_judgements(file)
+
+
+TYPES = ("open_ended", "closed_ended", "single_choice", "multi_choice")
+
+
+def make(number, kind):
+    key = {"open_ended": "Fluid.", "closed_ended": "Yes.", "single_choice": "B"}.get(kind, ["B"])
+    boxes = [[0, 0, 112, 224]]
+    place = {"dataset": "gemex", "image_id": f"i{number}", "image_hw": (224, 224)}
+    asked = {"question_type": kind, "answer_key": key, "reason": REASON}
+    asked["choices"] = ["A: Air", "B: Fluid"] if kind.endswith("choice") else None
+    text = f"<answer> {key} <reason> {REASON} <location>{boxes}"
+    return make_record(f"q{number}", text, boxes if number != 3 else (), **place, **asked)
+
+
+RECORDS = [make(number, TYPES[number % 4]) for number in range(12)]
+
+
+def predictions(*texts):
+    return {
+        f"q{n}": parse_prediction({"question_id": f"q{n}", "text": text}, "test")
+        for n, text in enumerate(texts)
+    }
+
+
+def test_cases_hold_what_the_paper_prints():
+    systems = {
+        "first": predictions("x", "<answer> No. <reason> None. <location>[[0, 0, 112, 224]]"),
+        "second": predictions("x", "Yes, at [0, 0, 56, 224]."),
+        "third": predictions("x"),
+    }
+    truth, first, second, third = study_answers(RECORDS[1], systems, marks={("first", "q1"): 50.0})
+    assert (truth.system, truth.outcome) == ("truth", None)
+    assert (truth.said.answer, truth.said.reason) == ("Yes.", "The angle is blunt.")
+    np.testing.assert_allclose(truth.said.boxes, [[0, 0, 0.5, 1]])
+    assert (first.said.answer, first.said.reason) == ("No.", "None.")
+    assert (first.outcome.right, first.outcome.note) == (False, "said No; it is Yes")
+    assert first.outcome.iou == pytest.approx(1)
+    assert (first.score, second.score) == (50.0, None)
+    assert second.said.answer == "Yes, at ." and second.outcome.right
+    assert second.outcome.iou == pytest.approx(0.5)
+    assert (third.said, third.outcome.right) == (None, False)
+
+
+def test_cases_are_drawn_by_seed_of_each_type_and_with_boxes():
+    chosen = choose_cases(RECORDS, 2, seed=1)
+    assert [record.question_type for record in chosen] == [t for t in TYPES for _ in range(2)]
+    assert choose_cases(RECORDS[::-1], 2, seed=1) == chosen
+    assert choose_cases(RECORDS, 2, seed=2) != chosen
+    assert "q3" not in {record.question_id for record in choose_cases(RECORDS, 3)}
+    assert choose_cases([], 3) == []
