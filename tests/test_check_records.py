@@ -4,45 +4,34 @@ import dataclasses
 import json
 import re
 import shlex
-import subprocess
-import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
-import PIL.Image
 import pytest
 
-from cxrjax import check_records
+from cxrjax import build, check_records
 from cxrjax.boxes import iou
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import QuestionEncoder
 from cxrjax.pages import record_check
 from cxrjax.records_io.quality import REASONS
 from cxrjax.training.config_file import load_config
+from tests.annotations.samples import draw_images
+from tests.pages.html_tree import Tree
+from tests.pages.rows import ROWS
+from tests.pages.servers import ROOT, run_as_command
 
-ROOT = Path(__file__).parents[1]
 CONFIG = str(ROOT / "configs" / "records_lora.py")
-SIZE = (60, 80)
 
 
 def record(number: int, **fields) -> dict:
     """A record about image <number>.png, 60 high and 80 wide."""
     image_id = f"image-{number}"
-    answer = {
-        "text": "Yes, there is ILD at <loc_10_20_40_50>.",
-        "labels": ["ILD"],
-        "boxes_by_image": {image_id: [[10.2, 19.7, 40.0, 50.0]]},
-    }
-    return {
-        "dataset": "custom",
-        "image_id": image_id,
-        "image_path": f"images/{number}.png",
-        "question_id": f"q{number}",
-        "question": "Is there any ILD?",
-        "question_type": "Is_there",
-        "answers": [answer],
-    } | fields
+    answer = {"text": "Yes, there is ILD at <loc_10_20_40_50>.", "labels": ["ILD"]}
+    answer["boxes_by_image"] = {image_id: [[10.2, 19.7, 40.0, 50.0]]}
+    told = {"dataset": "custom", "image_id": image_id, "image_path": f"images/{number}.png"}
+    told |= {"question_id": f"q{number}", "question": "Is there any ILD?"}
+    return told | {"question_type": "Is_there", "answers": [answer]} | fields
 
 
 def answered(text: str, boxes: list, **fields) -> list:
@@ -52,22 +41,21 @@ def answered(text: str, boxes: list, **fields) -> list:
 @pytest.fixture
 def source(tmp_path, monkeypatch) -> Path:
     monkeypatch.chdir(ROOT)  # the configuration's base is named from there
-    folder = tmp_path / "source"
-    (folder / "images").mkdir(parents=True)
-    rows = np.arange(SIZE[0], dtype=np.uint8)[:, None] * 4
-    for number in range(6):
-        pixels = np.broadcast_to(rows, SIZE)
-        PIL.Image.fromarray(np.ascontiguousarray(pixels)).save(folder / "images" / f"{number}.png")
-    return folder
+    names = [f"{number}.png" for number in range(6)]
+    return draw_images(tmp_path / "source" / "images", names).parent
 
 
-def check(source: Path, lines: list, *flags: str) -> tuple[int, dict]:
+def check(source: Path, lines: list, *flags: str, config=True) -> tuple[int, dict]:
     """Exit code and content of check.json."""
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (source / "records.jsonl").write_text(text + "\n", encoding="utf-8")
     out = source.parent / "out"
-    words = [str(source), f"--config={CONFIG}", f"--out={out}", "--processes=1", *flags]
-    return check_records.main(words), json.loads((out / "check.json").read_text())
+    words = [str(source), *[f"--config={CONFIG}"][:config], f"--out={out}", "--processes=1"]
+    return check_records.main([*words, *flags]), json.loads((out / "check.json").read_text())
+
+
+def page_of(source: Path) -> str:
+    return (source.parent / "out" / "index.html").read_text()
 
 
 def test_sound_records_end_with_0_and_nothing_needs_to_be_built(source, capsys):
@@ -78,71 +66,16 @@ def test_sound_records_end_with_0_and_nothing_needs_to_be_built(source, capsys):
     assert "6 of 6 questions usable, on 6 images" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason", "field", "found"),
-    [
-        ("{", "invalid_record", "line", "Invalid JSON"),
-        (record(0, colour="red"), "invalid_record", "colour", "Extra inputs"),
-        (record(0, question_id="q4"), "duplicate_id", "question_id", "records.jsonl:2"),
-        (record(0, image_path="images/none.png"), "missing_image", "image_path", "not there"),
-        (record(0, image_path="records.jsonl"), "unreadable_image", "image_path", "records.jsonl"),
-        (record(0, image_hw=[80, 60]), "size_mismatch", "image_hw", "no resize"),
-        (
-            record(0, answers=answered("Yes.", [[1, 2, 81, 4]])),
-            "box_outside_image",
-            "answers.0.boxes_by_image.image-0.0",
-            "81",
-        ),
-        (
-            record(0, answers=answered("Yes.", [[1, 2, 9, 9], [5, 2, 5, 4]])),
-            "bad_box",
-            "answers.0.boxes_by_image.image-0.1",
-            "no area",
-        ),
-        (
-            record(0, answers=answered("Yes.", [[0.1, 0.2, 0.5, 0.9]])),
-            "wrong_frame",
-            "answers.0.boxes_by_image.image-0.0",
-            "looks like fractions; in pixels of this image it is [8.0, 12.0, 40.0, 54.0]",
-        ),
-        (
-            record(0, answers=answered("At <loc_1_2_3>.", [])),
-            "box_text",
-            "answers.text",
-            "wrong_arity",
-        ),
-        (
-            record(0, answers=answered("At <loc_1_2_3_4>.", [])),
-            "box_mismatch",
-            "answers",
-            "1 boxes in the text, 0",
-        ),
-        (
-            record(0, dataset="vindr_cxr_vqa", answers=answered("Yes.", [], labels=["heart"])),
-            "unknown_class",
-            "answers.0.labels",
-            "'heart'",
-        ),
-        (
-            record(0, question="Is there any ILD? " * 20),
-            "prefix_too_long",
-            "question",
-            "expected at most 24",
-        ),
-        (
-            record(0, answers=answered("Yes, there is ILD. " * 20, [])),
-            "answer_too_long",
-            "answers",
-            "expected at most 48",
-        ),
-        (
-            record(0, history=[{"question_id": "q9", "question": "Is there any ILD?"}]),
-            "not_encodable",
-            "question",
-            "whose answer is null",
-        ),
-    ],
-)
+LONG = "Is there any ILD? " * 20
+PROBLEMS = [
+    *((record(0, **fields), *told) for fields, *told in ROWS["problems_of_records"]),
+    ("{", "invalid_record", "line", "Invalid JSON"),
+    (record(0, question=LONG), "prefix_too_long", "question", "expected at most 24"),
+    (record(0, answers=answered(LONG, [])), "answer_too_long", "answers", "expected at most 48"),
+]
+
+
+@pytest.mark.parametrize(("bad", "reason", "field", "found"), PROBLEMS)
 def test_each_problem_has_line_field_and_remedy(source, capsys, bad, reason, field, found):
     code, result = check(source, [record(2), record(4), bad])
     assert code == 2 and result["usable"] == 2 and result["counts"] == {reason: 1}
@@ -202,8 +135,6 @@ def test_the_last_line_is_the_train_command_with_all_that_the_data_need(source, 
 
 
 def test_a_build_is_checked_with_its_other_splits(source, capsys):
-    from cxrjax import build
-
     long = record(5, question="Is there any ILD? " * 12, split="validation")
     lines = [record(n, split="train") for n in range(4)] + [long]
     (source / "records.jsonl").write_text("\n".join(map(json.dumps, lines)))
@@ -222,23 +153,16 @@ def test_all_problems_of_a_record_are_told_at_once(source):
     del fields["question"]
     boxes = [[1, 2, 81, 4], [5, 2, 5, 4]]
     _, result = check(source, [fields, record(1), record(0, answers=answered("Yes.", boxes))])
-    found = [(problem["where"], problem["field"]) for problem in result["problems"]]
-    assert sorted(found) == [
-        ("records.jsonl:1", "colour"),
-        ("records.jsonl:1", "image_hw"),
-        ("records.jsonl:1", "question"),
-        ("records.jsonl:3", "answers.0.boxes_by_image.image-0.0"),
-        ("records.jsonl:3", "answers.0.boxes_by_image.image-0.1"),
-    ]
+    found = [(problem["where"][-1], problem["field"]) for problem in result["problems"]]
+    boxes_of = "answers.0.boxes_by_image.image-0."
+    first = [("1", field) for field in ("colour", "image_hw", "question")]
+    assert sorted(found) == [*first, ("3", f"{boxes_of}0"), ("3", f"{boxes_of}1")]
     assert (result["questions"], result["usable"]) == (3, 1)
 
 
 def test_splits_that_cannot_be(source):
-    lines = [
-        record(0, split="train", patient_id="p"),
-        record(1, split="test", patient_id="p"),
-        record(2),
-    ]
+    of_p = {"patient_id": "p"}
+    lines = [record(0, split="train", **of_p), record(1, split="test", **of_p), record(2)]
     code, result = check(source, lines)
     assert code == 2 and result["counts"] == {"split_conflict": 2}
     assert [problem["where"][-1] for problem in result["problems"]] == ["2", "3"]
@@ -263,43 +187,23 @@ def test_every_reason_is_one_of_quality_json_and_has_a_remedy():
     assert named and named <= set(record_check.REMEDIES)
 
 
-class _Page(HTMLParser):
-    """Rectangles by class, pictures, texts of <pre>."""
-
-    def __init__(self, html):
-        super().__init__()
-        self.boxes, self.pictures, self.texts, self._inside = {}, [], [], False
-        self.feed(html)
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        if tag == "rect":
-            corners = [float(found[name]) for name in ("x", "y", "width", "height")]
-            self.boxes.setdefault(found["class"], []).append(corners)
-        if tag == "svg" and "viewbox" in found:
-            self.size = [float(side) for side in found["viewbox"].split()[2:]] * 2
-        if tag == "image":
-            self.pictures.append(found["href"])
-        self._inside = tag == "pre"
-        if self._inside:
-            self.texts.append("")
-
-    def handle_endtag(self, tag):
-        self._inside = False
-
-    def handle_data(self, data):
-        if self._inside:
-            self.texts[-1] += data
+def _sides(rect) -> list[float]:
+    return [float(rect[name]) for name in ("x", "y", "width", "height")]
 
 
 def test_the_page_shows_what_the_tokens_say(source):
     check(source, [record(0)])
-    page = _Page((source.parent / "out" / "index.html").read_text())
-    prompt, target = page.texts
+    root = Tree(page_of(source)).root
+    prompt, target = (one.text for one in root.all("pre"))
     assert prompt.strip() == "Is there any ILD?"
     assert re.fullmatch(r"Yes, there is ILD at (<loc\d{4}>){4}\s?\.", target)
-    assert len(page.pictures) == 1 and page.pictures[0].startswith("data:image/jpeg;base64,")
-    read, true = (np.divide(page.boxes[kind][0], page.size) for kind in ("tokens", "record"))
+    (picture,) = root.all("image")
+    assert picture["href"].startswith("data:image/jpeg;base64,")
+    (svg,) = (one for one in root.all("svg") if "viewbox" in one.attributes)
+    size = [float(side) for side in svg["viewbox"].split()[2:]] * 2
+    read, true = (
+        np.divide(_sides(next(svg.all("rect", kind))), size) for kind in ("tokens", "record")
+    )
     # Pixels over the image's size; the tokens have 1024 bins of the whole pixels in the text.
     np.testing.assert_allclose(true, [10.2 / 80, 19.7 / 60, 29.8 / 80, 30.3 / 60], atol=1e-4)
     np.testing.assert_allclose(read, [10 / 80, 20 / 60, 30 / 80, 30 / 60], atol=2 / 1024)
@@ -332,8 +236,7 @@ def test_boxes_of_a_letterboxed_image_are_moved_with_it(source, tmp_path):
 def test_samples_are_drawn_by_seed_and_number(source):
     def ids(*flags):
         check(source, [record(n) for n in range(6)], *flags)
-        html = (source.parent / "out" / "index.html").read_text()
-        return re.findall(r"<h3>(q\d)", html)
+        return re.findall(r"<h3>(q\d)", page_of(source))
 
     assert len(set(ids())) == 6
     assert ids("--samples=3") == ids("--samples=3") and len(ids("--samples=3")) == 3
@@ -343,7 +246,7 @@ def test_samples_are_drawn_by_seed_and_number(source):
 def test_texts_cannot_break_the_page(source):
     bad = record(0, question="<script>alert(1)</script>")
     check(source, [bad, record(1, image_path="<script>")])
-    html = (source.parent / "out" / "index.html").read_text()
+    html = page_of(source)
     assert "<script>alert" not in html and 'image_path "<script>' not in html
 
 
@@ -363,58 +266,48 @@ def test_a_mixture_needs_a_source_and_takes_its_prompt(source):
 GEMEX = {"dataset": "gemex", "answers": answered("At <location>[[28, 75, 112, 187]]", [])}
 
 
-def look(source: Path, lines: list, *flags: str) -> tuple[int, dict]:
-    """As `check`, without --config."""
-    text = "\n".join(map(json.dumps, lines))
-    (source / "records.jsonl").write_text(text + "\n", encoding="utf-8")
-    out = source.parent / "out"
-    code = check_records.main([str(source), f"--out={out}", "--processes=1", *flags])
-    return code, json.loads((out / "check.json").read_text())
-
-
 def test_without_a_configuration_answers_are_read_as_their_data_set_writes_boxes(source, capsys):
     boxes = [[28 / 224 * 80, 75 / 224 * 60, 40.0, 187 / 224 * 60]]
     text = GEMEX["answers"][0]["text"]
     lines = [record(n, dataset="gemex", answers=answered(text, [])) for n in (0, 1)]
     lines[0]["answers"] = answered(text, boxes)
-    code, result = look(source, lines)
+    code, result = check(source, lines, config=False)
     # The second has boxes in its text alone: gemex's notation was understood.
     assert code == 2 and [p["reason"] for p in result["problems"]] == ["box_mismatch"]
     assert "data.record_codec='gemex'" in capsys.readouterr().out
-    assert look(source, lines[:1])[0] == 0
+    assert check(source, lines[:1], config=False)[0] == 0
     capsys.readouterr()
-    assert look(source, [record(0)])[0] == 0
+    assert check(source, [record(0)], config=False)[0] == 0
     assert "record_codec" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("flag", [f"--config={CONFIG}", "--config.data.record_codec=vindr_px"])
 def test_what_is_given_decides_and_the_remedy_names_the_flag(source, flag):
-    code, result = look(source, [record(0) | GEMEX], flag)
+    code, result = check(source, [record(0) | GEMEX], flag, config=False)
     (problem,) = result["problems"]
     assert code == 2 and problem["reason"] == "box_text"
     assert "--config.data.record_codec=NAME" in problem["remedy"]
 
 
 def test_a_file_of_several_notations_is_read_as_configured(source):
-    code, result = look(source, [record(0) | GEMEX, record(1)])
+    code, result = check(source, [record(0) | GEMEX, record(1)], config=False)
     assert code == 2 and [p["reason"] for p in result["problems"]] == ["box_text"]
     assert result["usable"] == 1
 
 
-@pytest.mark.parametrize(("text", "says"), [("", "no records in it"), ("\n\n", "no records in it")])
-def test_a_file_without_records(source, text, says):
+@pytest.mark.parametrize("text", ["", "\n\n"])
+def test_a_file_without_records(source, text):
     (source / "records.jsonl").write_text(text)
-    with pytest.raises(UserError, match=says):
+    with pytest.raises(UserError, match="no records in it"):
         check_records.main([str(source), f"--config={CONFIG}", f"--out={source.parent / 'out'}"])
 
 
-def test_the_process_ends_with_2_and_one_line_for_what_is_not_there(tmp_path):
-    command = [sys.executable, "-m", "cxrjax.check_records", str(tmp_path / "none.jsonl")]
-    done = subprocess.run(
-        [*command, f"--out={tmp_path}"], capture_output=True, text=True, cwd=ROOT, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("error: ") and "none.jsonl" in done.stderr
+def test_the_process_ends_with_2_and_one_line_for_what_is_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(ROOT)
+    words = [str(tmp_path / "none.jsonl"), f"--out={tmp_path}"]
+    assert run_as_command("check_records", *words) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("error: ") and "none.jsonl" in last
 
 
 def test_unusable_flags_end_with_2(capsys):

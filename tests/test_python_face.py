@@ -15,8 +15,10 @@ import cxrjax
 from cxrjax.errors import Preempted, UserError
 from cxrjax.face import training
 from cxrjax.face.pictures import as_file
+from cxrjax.images.decode import image_size, read_image
 from cxrjax.records import QARecord, write_records
 from tests.annotations import samples
+from tests.pages.page_records import make_record
 
 ROOT = Path(__file__).parents[1]
 
@@ -48,16 +50,12 @@ def test_commands_of_the_same_names_stay_commands():
     ],
 )
 def test_what_is_no_image_is_told(image, found):
-    from cxrjax.images.decode import image_size
-
     with pytest.raises(UserError, match=found):
         image_size(as_file(image))
 
 
 @pytest.mark.parametrize("kind", ["array", "rgb", "bytes", "pillow", "path"])
 def test_images_of_every_kind_are_the_same(tmp_path, kind):
-    from cxrjax.images.decode import read_image
-
     pixels = (np.arange(12 * 8).reshape(12, 8) * 2).astype(np.uint8)
     PIL.Image.fromarray(pixels).save(tmp_path / "a.png")
     image = {
@@ -71,26 +69,11 @@ def test_images_of_every_kind_are_the_same(tmp_path, kind):
 
 
 def record(number: int) -> QARecord:
-    box = [10.0, 20.0, 40.0, 50.0]
-    return QARecord(
-        dataset="custom",
-        split="validation",
-        image_id=f"i{number}",
-        image_path=f"i{number}.png",
-        image_hw=(60, 80),
-        question_id=f"q{number}",
-        question="Where is the effusion?",
-        question_type="Where",
-        variables={"finding": "effusion"},
-        answers=[
-            {
-                "text": "The effusion is at <loc_10_20_40_50>.",
-                "labels": ["effusion"],
-                "polarity": "pos",
-                "boxes_by_image": {f"i{number}": [box]},
-            }
-        ],
-    )
+    answer = {"labels": ["effusion"], "polarity": "pos"}
+    place = {"image_id": f"i{number}", "image_hw": (60, 80), "split": "validation"}
+    place["variables"] = {"finding": "effusion"}
+    text, box = "The effusion is at <loc_10_20_40_50>.", [10, 20, 40, 50]
+    return make_record(f"q{number}", text, [box], answer=answer, **place)
 
 
 def line(number: int, box: list[float]) -> dict:
@@ -209,7 +192,7 @@ def test_the_examples_of_the_page_run(tmp_path):
     from cxrjax import build
 
     samples.draw_images(tmp_path / "data" / "images")
-    samples.write_coco(tmp_path / "data")
+    samples.write_format("coco", tmp_path / "data")
     runs = tmp_path / "runs"
     out = runs / "own" / "data"
     build.main(["--dataset=boxes", f"--input={tmp_path / 'data'}", f"--out={out}", "--processes=1"])
@@ -225,13 +208,8 @@ def test_the_examples_of_the_page_run(tmp_path):
     (tmp_path / "examples.py").write_text(f"{code}\nchest = {chest!r}\n{AFTER}")
     environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
     environment["PYTHONPATH"] = str(ROOT)
-    done = subprocess.run(
-        [sys.executable, str(tmp_path / "examples.py")],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        env=environment,
-    )
+    command = [sys.executable, str(tmp_path / "examples.py")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "The right lung is located at (1)." in done.stdout
     assert "no question: give at least one" in done.stdout

@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,46 +10,16 @@ from PIL import Image
 
 from cxrjax import report
 from cxrjax.errors import UserError
-from cxrjax.records import Answer, QARecord, write_records
-
-
-def _entry(value: float) -> dict:
-    return {"value": value, "ci_low": value - 0.1, "ci_high": value + 0.1, "n": 300}
-
-
-def _scores(value: float) -> dict:
-    return {"strict": {"detection/f1@0.3": _entry(value)}}
+from tests.pages.servers import run_as_command
 
 
 @pytest.fixture
 def workdir(tmp_path: Path) -> Path:
     """A finished run of one image, laid out as the demo's."""
     root = tmp_path / "runs" / "demo"
-    for folder in ("predictions", "train", "data/images"):
-        (root / folder).mkdir(parents=True)
+    shutil.copytree(Path(__file__).parent / "pages" / "finished_run", root)
+    (root / "data/images").mkdir()
     Image.fromarray(np.full((40, 30), 99, np.uint8)).save(root / "data/images/a.png")
-    record = QARecord(
-        dataset="synthetic",
-        split="validation",
-        image_id="a",
-        image_path="images/a.png",
-        image_hw=(40, 30),
-        question_id="a-0",
-        question="Where is the Cardiomegaly?",
-        question_type="Where",
-        variables={"finding": "Cardiomegaly"},
-        answers=[Answer(text="Here.", boxes_by_image={"a": [[3, 4, 15, 20]]})],
-    )
-    write_records(root / "data/records/validation.jsonl", [record])
-    for system in ("base", "tuned"):
-        line = {"question_id": "a-0", "text": f"{system} says", "boxes": [], "parse": "ok"}
-        (root / f"predictions/{system}.jsonl").write_text(json.dumps(line))
-    (root / "metrics.json").write_text(json.dumps({"base": _scores(0.3), "tuned": _scores(0.7)}))
-    (root / "score.json").write_text('{"benchmark": "vindr_cxr_vqa", "gt_mode": "exact"}')
-    (root / "tables.md").write_text("# A\n\n## Table 5\n\n| a | b |\n|---|---|\n| c | 0.5 |\n")
-    (root / "train/metrics.jsonl").write_text('{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 1.5}')
-    (root / "train/run.json").write_text('{"seed": 1234}')
-    (root / "notes.json").write_text('{"remarks": ["A remark."]}')
     return root
 
 
@@ -64,18 +32,9 @@ def _page(workdir: Path, *flags: str) -> str:
 def test_the_demos_layout_is_found_without_options(workdir, capsys):
     html = _page(workdir)
     assert capsys.readouterr().out.strip() == str(workdir / "page" / "index.html")
-    for text in (
-        "VinDr-CXR-VQA results: demo",
-        "0.700",
-        "base says",
-        "tuned says",
-        "1234",
-        "A remark.",
-        "Ground truth: exact.",
-        "Table 5",
-        "data:image/jpeg",
-        "first 2.5, last 1.5",
-    ):
+    said = ("VinDr-CXR-VQA results: demo", "0.700", "base says", "tuned says", "1234", "A remark.")
+    said += ("Ground truth: exact.", "Table 5", "data:image/jpeg", "first 2.5, last 1.5")
+    for text in said:
         assert text in html
     assert "Not found" not in html
 
@@ -89,35 +48,34 @@ def test_a_plain_training_workdir_has_its_log_at_the_top(workdir):
 
 def test_what_is_optional_and_missing_is_said_on_the_page(workdir):
     shutil.rmtree(workdir / "train")
-    (workdir / "notes.json").unlink()
-    (workdir / "score.json").unlink()
-    (workdir / "tables.md").unlink()
+    for name in ("notes.json", "score.json", "tables.md"):
+        (workdir / name).unlink()
     html = _page(workdir)
     assert "<h1>Results: demo</h1>" in html
-    assert "Not found, so not shown: training log" in html
-    assert "Not found, so not shown: what was run" in html
-    assert "Not found, so not shown: how score worked" in html
-    assert "Not found, so not shown: the benchmark&#39;s tables" in html
+    missing = ("training log", "what was run", "how score worked", "the benchmark&#39;s tables")
+    for text in missing:
+        assert f"Not found, so not shown: {text}" in html
     assert "No training log was given" in html and "No run.json was given" in html
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("metrics.json", "metrics.json: no such file: run `python -m cxrjax.score`"),
-        ("predictions/base.jsonl", None),  # one system is enough
-        ("data/records/validation.jsonl", "validation.jsonl: no such file"),
-        ("data/images/a.png", "a.png"),
-    ],
-)
-def test_what_is_required_and_missing_is_a_user_error(workdir, name, message):
+REQUIRED = {
+    "metrics.json": "metrics.json: no such file: run `python -m cxrjax.score`",
+    "data/records/validation.jsonl": "validation.jsonl: no such file",
+    "data/images/a.png": "a.png",
+}
+
+
+@pytest.mark.parametrize("name", REQUIRED)
+def test_what_is_required_and_missing_is_a_user_error(workdir, name):
     (workdir / name).unlink()
-    if message is None:
-        assert "base says" not in _page(workdir)
-        return
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=REQUIRED[name]):
         _page(workdir)
     assert not (workdir / "page" / "index.html").exists()
+
+
+def test_one_system_is_enough(workdir):
+    (workdir / "predictions/base.jsonl").unlink()
+    assert "base says" not in _page(workdir)
 
 
 def test_no_predictions_at_all_is_a_user_error(workdir):
@@ -131,17 +89,11 @@ def test_files_can_be_named(workdir, tmp_path):
     other.mkdir()
     for name in ("metrics.json", "predictions", "train", "data", "notes.json"):
         shutil.move(workdir / name, other / name)
-    html = _page(
-        workdir,
-        "--title=Named",
-        f"--metrics={other}/metrics.json",
-        f"--predictions={other}/predictions/tuned.jsonl",
-        f"--references={other}/data/records/validation.jsonl",
-        f"--image_root={other}/data",
-        f"--training_log={other}/train/metrics.jsonl",
-        f"--run={other}/train/run.json",
-        f"--notes={other}/notes.json",
-    )
+    places = "metrics=metrics.json predictions=predictions/tuned.jsonl image_root=data "
+    places += "references=data/records/validation.jsonl training_log=train/metrics.jsonl "
+    places += "run=train/run.json notes=notes.json"
+    named = (one.replace("=", f"={other}/", 1) for one in places.split())
+    html = _page(workdir, "--title=Named", *(f"--{one}" for one in named))
     assert "Named" in html and "tuned says" in html and "base says" not in html
     assert "1234" in html and "A remark." in html
 
@@ -163,7 +115,9 @@ def test_the_image_root_of_records_outside_a_records_folder_is_their_own(workdir
 def test_a_second_workdir_stands_beside_the_first(workdir):
     second = workdir.parent / "other-run"
     shutil.copytree(workdir, second)
-    (second / "metrics.json").write_text(json.dumps({"tuned": _scores(0.123)}))
+    scores = json.loads((second / "metrics.json").read_text())
+    scores["tuned"]["strict"]["detection/f1@0.3"]["value"] = 0.123
+    (second / "metrics.json").write_text(json.dumps({"tuned": scores["tuned"]}))
     (second / "predictions/base.jsonl").unlink()
     html = _page(workdir, f"--compare={second}")
     assert "other-run/tuned" in html and "other-run/base" not in html
@@ -229,27 +183,19 @@ def test_files_that_are_no_objects_are_named(workdir, content, message):
 
 
 def test_unusable_flags_leave_with_two(workdir):
-    for flags in (
-        [],
-        ["--max_images=0"],
-        ["--no-such-flag"],
-        ["--codec=none"],
-        ["--benchmark=none"],
-    ):
+    of_it = [f"--workdir={workdir}", "--out=x"]
+    for flag in ("--max_images=0", "--no-such-flag", "--codec=none", "--benchmark=none", None):
         with pytest.raises(SystemExit) as caught:
-            report.main([f"--workdir={workdir}", "--out=x", *flags] if flags else [])
+            report.main([*of_it, flag] if flag else [])
         assert caught.value.code == 2
 
 
-def test_from_the_shell(tmp_path):
-    command = [sys.executable, "-m", "cxrjax.report"]
-    wrong = subprocess.run(
-        [*command, f"--workdir={tmp_path}", f"--out={tmp_path}"], capture_output=True, text=True
-    )
-    assert wrong.returncode == 2
-    assert wrong.stderr.startswith("error: ") and wrong.stderr.count("\n") == 1
-    told = subprocess.run([*command, "--help"], capture_output=True, text=True)
-    assert told.returncode == 0 and "data/records/validation.jsonl" in told.stdout
+def test_from_the_shell(tmp_path, capsys):
+    assert run_as_command("report", f"--workdir={tmp_path}", f"--out={tmp_path}") == 2
+    wrong = capsys.readouterr().err
+    assert wrong.startswith("error: ") and wrong.count("\n") == 1
+    assert run_as_command("report", "--help") == 0
+    assert "data/records/validation.jsonl" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("field", ["confidence", "resamples", "clustered_by"])
@@ -264,9 +210,9 @@ def test_a_score_that_score_did_not_write_is_refused(workdir, field):
 
 @pytest.mark.parametrize("n", [{}, "many", 1e999])
 def test_a_comparison_that_score_did_not_write_is_refused(workdir, n):
-    keys = ("system", "compared_to", "protocol", "metric")
-    row = dict.fromkeys(keys, "a") | dict.fromkeys(("difference", "ci_low", "ci_high"), 0.1)
-    (workdir / "comparisons.json").write_text(json.dumps([{**row, "p": 1, "p_holm": 1, "n": n}]))
+    row = dict.fromkeys(("system", "compared_to", "protocol", "metric"), "a") | {"n": n}
+    row |= dict.fromkeys(("difference", "ci_low", "ci_high", "p", "p_holm"), 0.1)
+    (workdir / "comparisons.json").write_text(json.dumps([row]))
     with pytest.raises(UserError, match="comparisons: entry 1"):
         _page(workdir)
 
@@ -275,8 +221,7 @@ def test_half_of_a_surrogate_pair_in_a_prediction_is_shown_as_no_character(workd
     line = '{"question_id": "a-0", "text": "seen \\ud800", "boxes": []}'
     path = workdir / "predictions/base.jsonl"
     path.write_text("\n".join([line, *path.read_text().splitlines()[1:]]))
-    _page(workdir)
-    page = (workdir / "page" / "index.html").read_text(encoding="utf-8")
+    page = _page(workdir)
     assert "seen" in page and "\\ud800" not in page
 
 

@@ -2,10 +2,6 @@
 
 import csv
 import json
-import re
-import subprocess
-import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +10,11 @@ from PIL import Image
 
 from cxrjax import build, review
 from cxrjax.errors import UserError
+from cxrjax.pages.review.sheet import DIMENSIONS
 from cxrjax.records import Turn, read_records, write_records
+from tests.pages.html_tree import Tree
+from tests.pages.rows import ROWS
+from tests.pages.servers import run_as_command
 
 SAMPLE = Path(__file__).parents[1] / "data" / "vindr_cxr_vqa" / "sample"
 TABLE = SAMPLE / "train.csv"
@@ -26,6 +26,11 @@ def built(tmp_path_factory):
     out = tmp_path_factory.mktemp("built")
     build.main(["--dataset=vindr_cxr_vqa", f"--source={SAMPLE}", f"--out={out}", "--processes=1"])
     return out
+
+
+@pytest.fixture
+def first(built):
+    return next(iter(read_records(next((built / "records").glob("*.jsonl")))))
 
 
 def _check(tmp_path, *flags):
@@ -79,23 +84,18 @@ def test_leakage_fails_unless_it_is_allowed(built, tmp_path):
     assert code == 0 and result["leakage"]["counts"] == {"image_id": 1}
 
 
-class _Page(HTMLParser):
+class _Page:
     """Names of radio groups, what the viewer is given, addresses that lead elsewhere."""
 
     def __init__(self, html):
-        super().__init__()
+        root = Tree(html).root
         self.groups, self.outside = {}, []
-        self.feed(html)
-        found = re.search(r'<script id="data" type="application/json">(.*?)</script>', html, re.S)
-        self.data = json.loads(found[1])
-
-    def handle_starttag(self, tag, attrs):
-        found = dict(attrs)
-        if tag == "input" and found.get("type") == "radio":
-            self.groups.setdefault(found["name"], []).append(found["value"])
-        for name in ("src", "href"):
-            if name in found and not found[name].startswith("data:"):
-                self.outside.append(found[name])
+        for one in root.all("input", type="radio"):
+            self.groups.setdefault(one["name"], []).append(one["value"])
+        for node in root.all():
+            links = [node[name] for name in ("src", "href") if name in node.attributes]
+            self.outside += [link for link in links if not link.startswith("data:")]
+        self.data = json.loads(next(root.all("script", id="data")).text)
 
 
 def test_the_sheet_and_the_page_hold_the_same_questions(built, tmp_path):
@@ -104,8 +104,7 @@ def test_the_sheet_and_the_page_hold_the_same_questions(built, tmp_path):
     Image.fromarray(pixels).save(tmp_path / "images" / "sample_heart.dicom", "PNG")
     flags = [f"--records={built}", f"--image_root={tmp_path}", "--sample=6"]
     review.main([*flags, f"--out={tmp_path / 'a'}"])
-    with open(tmp_path / "a" / "sheet.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = _read_csv(tmp_path / "a" / "sheet.csv")
     assert len(rows) == len({row["question_id"] for row in rows}) == 6
     assert all(row["has_box"] == "yes" and row["reasoning_accuracy"] == "" for row in rows)
     html = (tmp_path / "a" / "index.html").read_text()
@@ -124,8 +123,7 @@ def test_the_sheet_and_the_page_hold_the_same_questions(built, tmp_path):
         assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "a" / name).read_bytes()
 
 
-def test_texts_cannot_break_the_page(built, tmp_path):
-    first = next(iter(read_records(next((built / "records").glob("*.jsonl")))))
+def test_texts_cannot_break_the_page(first, tmp_path):
     hostile = first.model_copy(update={"reason": "</script><script>alert(1)</script>"})
     write_records(tmp_path / "r.jsonl", [hostile])
     flags = [f"--records={tmp_path / 'r.jsonl'}", "--sample=1", f"--out={tmp_path}"]
@@ -133,20 +131,27 @@ def test_texts_cannot_break_the_page(built, tmp_path):
     assert "alert(1)</script>" not in (tmp_path / "index.html").read_text()
 
 
-def _filled(path, rows, ratings):
+def _read_csv(path):
+    with open(path, newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _write_csv(path, rows):
     with open(path, "w", newline="") as file:
         writer = csv.DictWriter(file, fieldnames=rows[0])
         writer.writeheader()
-        for row, levels in zip(rows, ratings, strict=True):
-            names = ("reasoning_accuracy", "answer_appropriateness", "spatial_reference")
-            writer.writerow(row | dict(zip(names, levels, strict=True)))
+        writer.writerows(rows)
+
+
+def _filled(path, rows, ratings):
+    levels = (dict(zip(DIMENSIONS, one, strict=True)) for one in ratings)
+    _write_csv(path, [row | of for row, of in zip(rows, levels, strict=True)])
     return path
 
 
 def test_from_sheet_to_consensus(built, tmp_path, capsys):
     review.main([f"--records={built}", "--sample=6", f"--out={tmp_path}"])
-    with open(tmp_path / "sheet.csv", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = _read_csv(tmp_path / "sheet.csv")
     fine, poor = ("acceptable",) * 3, ("minor", "major", "acceptable")
     anna = _filled(tmp_path / "anna.csv", rows, [fine, poor, poor, fine, fine, fine])
     bao = _filled(tmp_path / "bao.csv", rows, [fine, poor, fine, fine, fine, fine])
@@ -169,16 +174,12 @@ def test_from_sheet_to_consensus(built, tmp_path, capsys):
     assert "0.364" in (tmp_path / "agreement.md").read_text()
 
     settled = tmp_path / "consensus.csv"
-    with open(settled, newline="") as file:
-        items = list(csv.DictReader(file))
+    items = _read_csv(settled)
     with pytest.raises(UserError, match=r"consensus.csv:5: .* accepted is ''"):
         review.main([*flags, f"--consensus={settled}"])
     for item in items:
         item["outcome"], item["accepted"] = item["outcome"] or "acceptable", "yes"
-    with open(settled, "w", newline="") as file:
-        writer = csv.DictWriter(file, fieldnames=items[0])
-        writer.writeheader()
-        writer.writerows(items)
+    _write_csv(settled, items)
     kept = settled.read_bytes()
     assert review.main(flags) == 0
     assert settled.read_bytes() == kept, "a file that somebody fills in is not written over"
@@ -207,16 +208,7 @@ def test_readers_of_a_table_and_of_records_are_the_same(built, tmp_path):
     assert (table["images_read"], records["images_read"]) == (3, 2)
 
 
-@pytest.mark.parametrize(
-    ("flags", "says"),
-    [
-        (["--sheets=a.csv"], "1 --sheets: expected two"),
-        (["--records=x", "--sample=0"], "--sample and --processes must be at least 1"),
-        (["--readers=x", "--check"], "--check needs --records"),
-        (["--records=x", "--source=y"], "--source needs --check"),
-        ([], "one of the arguments"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "says"), ROWS["unusable_flags_of_review"])
 def test_unusable_flags_end_with_code_2(flags, says, capsys):
     with pytest.raises(SystemExit) as end:
         review.main([*flags, "--out=o"])
@@ -236,16 +228,14 @@ def test_unusable_input_is_told_in_one_line(tmp_path):
         review.main(["--check", f"--records={tmp_path / 'empty.jsonl'}", f"--out={tmp_path}"])
 
 
-def test_a_failed_check_is_exit_code_1_of_the_process(tmp_path):
+def test_a_failed_check_is_exit_code_1_of_the_process(tmp_path, capsys):
     broken = json.loads((SAMPLE / "data_v1.json").read_text())
     broken[0]["vqa"][0]["difficulty"] = "Hard"
     (tmp_path / "data_v1.json").write_text(json.dumps(broken))
-    command = [sys.executable, "-m", "cxrjax.review", "--check", f"--out={tmp_path}"]
-    done = subprocess.run(
-        [*command, f"--records={tmp_path / 'data_v1.json'}"], capture_output=True, text=True
-    )
-    assert done.returncode == 1
-    assert "FAULT invalid_record: 1" in done.stdout and "FAILED" in done.stdout
+    words = ["--check", f"--out={tmp_path}", f"--records={tmp_path / 'data_v1.json'}"]
+    assert run_as_command("review", *words) == 1
+    told = capsys.readouterr().out
+    assert "FAULT invalid_record: 1" in told and "FAILED" in told
 
 
 def test_wording_of_change_and_shared_questions_are_counted_per_split(built, tmp_path, capsys):
@@ -281,23 +271,17 @@ def _shown(tmp_path, record):
     write_records(tmp_path / "r.jsonl", [record.model_copy(update={"image_path": "r/small.png"})])
     root = f"--image_root={tmp_path}"
     review.main([f"--records={tmp_path / 'r.jsonl'}", root, "--sample=1", f"--out={tmp_path}"])
-    with open(tmp_path / "sheet.csv", newline="") as file:
-        (row,) = csv.DictReader(file)
+    (row,) = _read_csv(tmp_path / "sheet.csv")
     return (tmp_path / "index.html").read_text(), row
 
 
-def test_boxes_lie_right_on_a_picture_that_is_stored_smaller(built, tmp_path):
-    first = next(iter(read_records(next((built / "records").glob("*.jsonl")))))
+def test_boxes_lie_right_on_a_picture_that_is_stored_smaller(first, tmp_path):
     boxes = [[100.0, 80.0, 300.0, 240.0], [400.0, 320.0, 480.0, 400.0]]
-    answer = first.answers[0].model_copy(
-        update={
-            "text": "Here <loc_100_80_300_240> and <loc_400_320_480_400>.",
-            "boxes_by_image": {first.image_id: boxes},
-        }
-    )
-    html, row = _shown(
-        tmp_path, first.model_copy(update={"image_hw": (400, 500), "answers": [answer]})
-    )
+    text = "Here <loc_100_80_300_240> and <loc_400_320_480_400>."
+    of_image = {first.image_id: boxes}
+    answer = first.answers[0].model_copy(update={"text": text, "boxes_by_image": of_image})
+    changes = {"image_hw": (400, 500), "answers": [answer]}
+    html, row = _shown(tmp_path, first.model_copy(update=changes))
     data = _Page(html).data
     (item,) = data["items"]
     # The viewer is told what boxes are counted in, whatever the picture's size.
@@ -309,26 +293,15 @@ def test_boxes_lie_right_on_a_picture_that_is_stored_smaller(built, tmp_path):
     assert "<loc" not in html.partition('<script id="data"')[0] and "<loc_" not in json.dumps(data)
 
 
-def test_options_earlier_turns_and_parts_are_shown(built, tmp_path):
-    first = next(iter(read_records(next((built / "records").glob("*.jsonl")))))
+def test_options_earlier_turns_and_parts_are_shown(first, tmp_path):
     part = first.answers[0].model_copy(update={"text": "A part.", "answer_type": "details"})
     answer = first.answers[0].model_copy(update={"sub_answers": [part], "regions": ["left lung"]})
-    html, row = _shown(
-        tmp_path,
-        first.model_copy(
-            update={
-                "choices": ["A: Normal", "B: Nodule", "C: Mass"],
-                "answer_key": ["A", "C"],
-                "history": [Turn(question_id="q", question="What was it?", answer="A scar.")],
-                "answers": [answer],
-                "view": "PA",
-                "age": 70.0,
-            }
-        ),
-    )
-    assert row["question"].split("\n") == [
-        "Before: What was it? A scar.", first.question, "A: Normal", "B: Nodule", "C: Mass"
-    ]  # fmt: skip
+    changes = {"choices": ["A: Normal", "B: Nodule", "C: Mass"], "answer_key": ["A", "C"]}
+    changes["history"] = [Turn(question_id="q", question="What was it?", answer="A scar.")]
+    changes |= {"answers": [answer], "view": "PA", "age": 70.0}
+    html, row = _shown(tmp_path, first.model_copy(update=changes))
+    before = "Before: What was it? A scar."
+    assert row["question"].split("\n") == [before, first.question, *changes["choices"]]
     assert row["answer"] == "A: Normal\nC: Mass"
     for shown in ("B: Nodule", "A part.", "left lung", "(PA, 70 years)"):
         assert shown in html

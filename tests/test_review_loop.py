@@ -1,117 +1,54 @@
 """From clicks to a trained step: a review with corrections, its export, the check, training."""
 
 import dataclasses
-import http.client
 import io
 import json
-import os
-import re
 import signal
-import socket
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from cxrjax import check_records, review, train
-from cxrjax.errors import UserError
 from cxrjax.models.presets import PRESETS
 from cxrjax.pages.review.review_pages import full_picture
-from cxrjax.records import Answer, QARecord, read_records, write_records
+from cxrjax.records import read_records
 from cxrjax.training.config_file import load_config
-from tests.images.test_dicom import dataset_of, save
+from tests.annotations.samples import dicom_image
+from tests.pages import chromium
 from tests.pages.axe import accessibility_faults
-from tests.pages.chromium import chromium
+from tests.pages.page_records import records_of
+from tests.pages.rows import ROWS
+from tests.pages.servers import ROOT, Review
 
-ROOT = Path(__file__).parents[1]
+browser = chromium.browser
 CONFIG = str(ROOT / "configs" / "records_lora.py")
 HEIGHT, WIDTH = 240, 200
 # Whole pixels of the screen are some pixels of the picture.
 NEAR = 3
 
 
-def _record(name, label, text, boxes, kind="Where", **changes):
-    return QARecord(
-        dataset="custom",
-        split="train",
-        image_id=f"i-{name}",
-        image_path=f"i-{name}.png",
-        question_id=name,
-        question=f"Where is the {label}?" if kind == "Where" else f"Is there {label}?",
-        question_type=kind,
-        variables={"finding": label},
-        answers=[
-            Answer(
-                text=text,
-                labels=[label],
-                polarity="pos" if boxes else "neg",
-                boxes_by_image={f"i-{name}": boxes} if boxes else {},
-            )
-        ],
-        **changes,
-    )
-
-
-RECORDS = [
-    _record(
-        "moved", "effusion", "The effusion is at <loc_20_30_90_120>.", [[20, 30, 90, 120]],
-        reason="Blunted angle, see <loc_20_30_90_120>.",
-    ),
-    _record("fine", "mass", "The mass is at <loc_40_40_80_80>.", [[40, 40, 80, 80]], reason="A."),
-    _record("gone", "ILD", "Yes, there is ILD at <loc_10_10_60_60> and <loc_99_10_150_60>.",
-            [[10, 10, 60, 60], [99, 10, 150, 60]], "Is_there", reason="None"),
-    _record("seen", "nodule", "No, there is no nodule.", [], "Is_there"),
-    _record("bad", "edema", "The edema is at <loc_1_1_9_9>.", [[1, 1, 9, 9]]),
-]  # fmt: skip
-
-
-class Running:
-    """`review --serve` as a process, and what reads it."""
-
-    def __init__(self, root: Path):
-        self.root, self.out = root, root / "review"
-        ramp = np.linspace(0, 255, WIDTH).astype(np.uint8)
-        for number, record in enumerate(RECORDS):
-            pixels = np.roll(np.tile(ramp, (HEIGHT, 1)), 7 * number, axis=1)
-            Image.fromarray(pixels).save(root / record.image_path)
-        write_records(root / "records.jsonl", RECORDS)
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
-        self.flags = [f"--records={root / 'records.jsonl'}", "--sample=5", f"--out={self.out}"]
-        self.start()
-
-    def start(self) -> None:
-        command = [sys.executable, "-m", "cxrjax.review", "--serve", *self.flags]
-        command += ["--reader=anna", "--reader=bao", f"--port={self.port}"]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        printed = ""
-        for line in self.process.stdout:
-            printed += line
-            if "Ctrl-C stops" in line:
-                break
-        self.link = re.search(r"^anna: (\S+)$", printed, re.MULTILINE)[1]
-
-    def stop(self, how: int) -> None:
-        self.process.send_signal(how)
-        self.process.communicate(timeout=60)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as launched:
-        yield launched
+RECORDS = records_of("loop")
 
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    one = Running(tmp_path_factory.mktemp("loop"))
+    root = tmp_path_factory.mktemp("loop")
+    ramp = np.linspace(0, 255, WIDTH).astype(np.uint8)
+    for number, record in enumerate(RECORDS):
+        pixels = np.roll(np.tile(ramp, (HEIGHT, 1)), 7 * number, axis=1)
+        Image.fromarray(pixels).save(root / record.image_path)
+    one = Review(root, RECORDS)
     yield one
-    if one.process.poll() is None:
-        one.stop(signal.SIGKILL)
+    one.stop(signal.SIGKILL)
+
+
+@pytest.fixture
+def link(running):
+    """Anna's, of a server that runs."""
+    if not running.runs:
+        running.start()
+    return running.links["anna"]
 
 
 class Reader:
@@ -177,11 +114,11 @@ def smaller_tiny(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("smaller_tiny")
 def test_clicks_become_records_and_pairs_that_train(
-    browser, running, tmp_path, monkeypatch, capsys
+    browser, running, link, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(ROOT)  # the configuration's base is named from there
     context = browser.new_context(viewport={"width": 1440, "height": 900})
-    anna = Reader(context.new_page()).open(running.link)
+    anna = Reader(context.new_page()).open(link)
     assert "<loc" not in anna.tab.inner_text("body")
 
     # An agreeable case: as many keys as there is to rate, and one is at the next.
@@ -220,7 +157,7 @@ def test_clicks_become_records_and_pairs_that_train(
     # Killed: what was saved is there, the box too.
     running.stop(signal.SIGKILL)
     running.start()
-    anna.open(running.link)
+    anna.open(link)
     anna.go("moved")
     assert "moved" in anna.tab.inner_text("#boxes")
 
@@ -268,19 +205,12 @@ def test_clicks_become_records_and_pairs_that_train(
     # The check finds nothing to mend, and both trainings take a step.
     words = [str(out / "records.jsonl"), f"--out={tmp_path / 'check'}", "--processes=1"]
     assert check_records.main(words) == 0, capsys.readouterr().out
-    overrides = [
-        f"--config.data.train={out / 'records.jsonl'}",
-        "--config.model.init=random",
-        "--config.model.init_from=None",
-        f"--config.model.tokenizer={ROOT / 'data' / 'demo_base' / 'tokenizer.model'}",
-        "--config.data.validation=None",
-        "--config.data.workers=0",
-        "--config.model.unroll=False",
-        "--config.training.steps=1",
-        "--config.training.batch_images=8",
-        "--config.training.best_metric=None",
-        "--config.training.eval_every=0",
-    ]
+    tokenizer = ROOT / "data" / "demo_base" / "tokenizer.model"
+    settings = f"data.train={out / 'records.jsonl'} model.tokenizer={tokenizer} model.init=random "
+    settings += "model.init_from=None data.validation=None data.workers=0 model.unroll=False "
+    settings += "training.steps=1 training.batch_images=8 training.best_metric=None "
+    settings += "training.eval_every=0"
+    overrides = [f"--config.{one}" for one in settings.split()]
     preferred = ["--config.rl.kind=dpo", "--config.rl.group_size=2", "--config.data.prompt=vqa"]
     preferred += [f"--config.rl.pairs={out / 'pairs.jsonl'}"]
     for name, more in (("supervised", []), ("preferred", preferred)):
@@ -292,10 +222,7 @@ def test_clicks_become_records_and_pairs_that_train(
 
 
 @pytest.mark.slow
-def test_the_page_has_no_grave_fault_for_anybody(browser, running):
-    if running.process.poll() is not None:
-        running.start()
-
+def test_the_page_has_no_grave_fault_for_anybody(browser, link):
     def prepare(tab):
         tab.wait_for_selector("body[data-ready]")
         tab.wait_for_selector(".rv-stage[data-shown]")
@@ -303,102 +230,34 @@ def test_the_page_has_no_grave_fault_for_anybody(browser, running):
         tab.evaluate("document.querySelector('details').open = true; openMissed()")
         tab.evaluate("viewer.select(0)")
 
-    assert accessibility_faults(browser, running.link, prepare) == []
-
-
-AT, TWO = "The mass is at [box 1].", "Masses: [box 1], [box 2] and [box 3] are seen."
+    assert accessibility_faults(browser, link, prepare) == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("item", "kept", "added", "said"),
-    [
-        ({}, [0], 0, AT),
-        ({}, [0], 1, "The mass is at [box 1] and [box 2]."),
-        ({}, [], 1, "The mass is at [box 1]."),
-        ({}, [], 0, "There is no mass."),
-        ({"polar": True}, [], 0, "No, there is no mass."),
-        ({"words": ""}, [], 0, "The mass is at."),
-        ({"english": False}, [], 1, "The mass is at [box 1]."),
-        ({"text": TWO, "boxes": 3}, [0, 2], 0, "Masses: [box 1], [box 2] are seen."),
-        ({"text": TWO, "boxes": 3}, [1, 2], 0, "Masses: [box 1] and [box 2] are seen."),
-        ({"text": TWO, "boxes": 3}, [0, 1], 0, "Masses: [box 1], [box 2] are seen."),
-        ({"text": TWO, "boxes": 3}, [2], 1, "Masses: [box 1] and [box 2] are seen."),
-        ({"text": "There are 2, at [box 1] and [box 2].", "boxes": 2, "counts": True}, [1], 0,
-         "There is 1 region of mass, at [box 1]."),
-        ({"counts": True}, [0], 1, "There are 2 regions of mass, at [box 1] and [box 2]."),
-        ({"text": "No.", "boxes": 0}, [], 1, "The mass is at [box 1]."),
-        ({"text": "A mass.", "writes": False}, [0], 1, "A mass."),
-        ({"text": "No.", "boxes": 0, "writes": False}, [], 1, "No."),
-    ],
-)  # fmt: skip
-def test_words_that_are_proposed(page, item, kept, added, said):
-    plain = {"text": AT, "boxes": 1, "writes": True, "words": "mass", "english": True,
-             "polar": False, "counts": False} | item  # fmt: skip
-    boxes = [{"kind": "answer", "origin": place} for place in kept]
-    boxes += [{"kind": "answer", "origin": None}] * added
-    found = page.evaluate(
-        """([item, boxes]) => {
-          data.items[current] = {...item, boxes: Array(item.boxes).fill([0, 0, 1, 1])};
-          return proposal([...boxes, {kind: "missed", origin: null}]);
-        }""",
-        [plain, boxes],
-    )
-    assert found == said
-
-
-@pytest.fixture(scope="module")
-def page(browser, running):
-    """The review, open in a tab; what it holds is the test's to change."""
-    if running.process.poll() is not None:
-        running.start()
-    context = browser.new_context()
-    tab = context.new_page()
-    tab.goto(running.link)
+def test_words_that_are_proposed(browser, link, subtests):
+    tab = browser.new_page()
+    tab.goto(link)
     tab.wait_for_selector("body[data-ready]")
-    yield tab
-    context.close()
-
-
-def test_pictures_are_served_at_full_resolution_to_who_has_the_link(running):
-    if running.process.poll() is not None:
-        running.start()
-    host, token = running.link.split("/")[2:4]
-
-    def ask(path):
-        connection = http.client.HTTPConnection(host, timeout=60)
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        content = answer.read()
-        connection.close()
-        return answer.status, answer.getheader("Content-Type"), content
-
-    status, kind, content = ask(f"/{token}/picture/0")
-    assert (status, kind) == (200, "image/png")
-    with Image.open(io.BytesIO(content)) as shown:
-        assert shown.size == (WIDTH, HEIGHT) and shown.mode == "L"
-    for path, right in ((f"/{token}/picture/99", 404), (f"/{token}/picture/-1", 404)):
-        assert ask(path)[0] == right
-    assert ask("/other/picture/0")[0] == 404
+    plain = {"text": "The mass is at [box 1].", "boxes": 1, "writes": True, "words": "mass"}
+    plain |= {"english": True, "polar": False, "counts": False}
+    for item, kept, added, said in ROWS["proposals"]:
+        boxes = [{"kind": "answer", "origin": place} for place in [*kept, *[None] * added]]
+        with subtests.test(item=item, kept=kept, added=added):
+            found = tab.evaluate(
+                """([item, boxes]) => {
+                  data.items[current] = {...item, boxes: Array(item.boxes).fill([0, 0, 1, 1])};
+                  return proposal([...boxes, {kind: "missed", origin: null}]);
+                }""",
+                [plain | item, boxes],
+            )
+            assert found == said
 
 
 def test_a_dicom_image_is_a_picture_of_all_its_pixels_in_its_window(tmp_path):
     levels = np.arange(60 * 80, dtype=np.uint16).reshape(60, 80)
-    file = save(tmp_path, dataset_of(levels, 16, WindowCenter=2400, WindowWidth=2400))
+    window = {"WindowCenter": 2400, "WindowWidth": 2400}
+    file = dicom_image(tmp_path / "image.dcm", "1.2.3", pixels=levels, **window)
     with Image.open(io.BytesIO(full_picture(file))) as shown:
         grey = np.asarray(shown)
     assert grey.shape == (60, 80)
     assert grey[0, 0] == 0 and grey[-1, -1] == 255 and 100 < grey[30, 0] < 160
-
-
-def test_an_export_that_cannot_be_is_told_in_one_line(running, tmp_path):
-    out = [f"--export={tmp_path / 'x'}"]
-    with pytest.raises(UserError, match="no review there"):
-        review.main([running.flags[0], "--sample=5", f"--out={tmp_path}", *out])
-    with pytest.raises(UserError, match="a review of other questions"):
-        review.main([running.flags[0], "--sample=4", running.flags[2], *out])
-    with pytest.raises(UserError, match="--reader=eve: reviewed by anna, bao"):
-        review.main([*running.flags, *out, "--reader=eve"])
-    with pytest.raises(UserError, match="no box codec"):
-        review.main([*running.flags, *out, "--codec=none"])
-    assert not (tmp_path / "x").exists() and os.path.exists(running.out / "review.sqlite")

@@ -2,54 +2,23 @@
 
 import functools
 import re
+import shutil
+from pathlib import Path
 
-import numpy as np
-import PIL.Image
 import pytest
 import tqdm
 
 from cxrjax import build, check_records, predict, progress, report, review, score, train
 from cxrjax.errors import UserError
-from cxrjax.records import Answer, QARecord, write_records
-
-PATIENTS = 8
-SIZE = (60, 80)  # (height, width)
+from tests.annotations.samples import draw_images
 
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
     """A folder of one's own records, and a table of the same boxes beside them."""
     folder = tmp_path_factory.mktemp("source")
-    (folder / "images").mkdir()
-    pixels = np.arange(SIZE[0] * SIZE[1], dtype=np.uint32).reshape(SIZE)
-    records, rows = [], ["image,label,x_min,y_min,x_max,y_max"]
-    for number in range(PATIENTS):
-        name = f"p{number}"
-        picture = (pixels * (number + 3) % 251).astype(np.uint8)
-        PIL.Image.fromarray(picture).save(folder / "images" / f"{name}.png")
-        answer = Answer(
-            text="Yes, there is ILD at <loc_10_20_40_50>.",
-            polarity="pos",
-            labels=["ILD"],
-            boxes_by_image={name: [[10, 20, 40, 50]]},
-        )
-        records.append(
-            QARecord(
-                dataset="custom",
-                split="",
-                patient_id=name,
-                image_id=name,
-                image_path=f"images/{name}.png",
-                image_hw=SIZE,
-                question_id=f"{name}-0",
-                question="Is there any ILD?",
-                question_type="Is_there",
-                answers=[answer],
-            )
-        )
-        rows.append(f"{name},ILD,10,20,40,50")
-    write_records(folder / "records.jsonl", records)
-    (folder / "boxes.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    shutil.copytree(Path(__file__).parent / "pages" / "own_source", folder, dirs_exist_ok=True)
+    draw_images(folder / "images", [f"p{number}.png" for number in range(8)])
     return folder
 
 
@@ -88,11 +57,8 @@ def test_build_predict_score_report_review(source, tmp_path, said):
     questions = out / "questions" / "validation.jsonl"
     train_file = out / "records" / "train.jsonl"
     predictions = out / "prior.jsonl"
-    err = said(
-        predict.main,
-        *("--runner=prior_box", f"--train={train_file}"),
-        *(f"--questions={questions}", f"--out={predictions}"),
-    )
+    files = (f"--train={train_file}", f"--questions={questions}", f"--out={predictions}")
+    err = said(predict.main, "--runner=prior_box", *files)
     assert_told(err, f"reading {questions}", f"looking for dialogues in {questions}", "prior")
     said_of = (f"--references={records}", f"--predictions={predictions}", f"--out={out}")
     err = said(score.main, "--benchmark=own", *said_of, "--resamples=0", "--floors=never")
@@ -113,12 +79,8 @@ def test_check_records(source, tmp_path, said):
 
 def test_train(source, tmp_path, said, capsys):
     file = source / "records.jsonl"
+    words = ("--config=configs/records_lora.py", f"--workdir={tmp_path}")
+    data = (f"--config.data.train={file}", f"--config.data.validation={file}")
     with pytest.raises(UserError, match="are in training too"):
-        said(
-            train.main,
-            "--config=configs/records_lora.py",
-            f"--workdir={tmp_path}",
-            f"--config.data.train={file}",
-            f"--config.data.validation={file}",
-        )
+        said(train.main, *words, *data)
     assert_told(capsys.readouterr().err, "reading and checking the records")

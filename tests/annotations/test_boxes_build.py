@@ -14,13 +14,30 @@ from cxrjax.annotations.questions import BoxedImage, choose_balanced
 from cxrjax.annotations.table import Stated
 from cxrjax.errors import UserError
 from cxrjax.records import class_in_words, read_records
+from cxrjax.records_io.own_records import read_own_records
 from cxrjax.records_io.quality import QualityLog
-from tests.annotations.samples import BOXES, SIZE, WRITERS, csv_text, draw_images
+from tests.annotations.samples import BOXES, SIZE, csv_text, draw_images, write_format
 
 
-def built(folder: Path, out: Path, *flags: str) -> list:
-    build.main(["--dataset=boxes", f"--input={folder}", f"--out={out}", "--processes=1", *flags])
-    return [one for split in ("train", "validation") for one in read(out, split)]
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """A folder of the images alone."""
+    return draw_images(tmp_path / "data" / "images").parent
+
+
+def built(data: Path, *flags: str, table: str | None = None, kind: str = "", out="out") -> list:
+    """Records of the folder, into which a table or a format's files are written before."""
+    if table is not None:
+        (data / "boxes.csv").write_text(table)
+    if kind:
+        write_format(kind, data)
+    place = data.parent / out
+    build.main(["--dataset=boxes", f"--input={data}", f"--out={place}", "--processes=1", *flags])
+    return [one for split in ("train", "validation") for one in read(place, split)]
+
+
+def quality_of(data: Path, out: str = "out") -> dict:
+    return json.loads((data.parent / out / "quality.json").read_text())
 
 
 def read(out: Path, split: str) -> list:
@@ -28,10 +45,9 @@ def read(out: Path, split: str) -> list:
 
 
 @pytest.mark.parametrize("kind", FORMATS)
-def test_every_format_gives_the_same_boxes(tmp_path, kind):
-    draw_images(tmp_path / "images")
-    WRITERS[kind](tmp_path)
-    found_kind, found = read_annotations(Folder(tmp_path), Stated(), QualityLog())
+def test_every_format_gives_the_same_boxes(data, kind):
+    write_format(kind, data)
+    found_kind, found = read_annotations(Folder(data), Stated(), QualityLog())
     assert found_kind == kind and not found.quality.entries and not found.doubts
     boxes = collections.defaultdict(list)
     for one in found.boxes:
@@ -44,17 +60,15 @@ def test_every_format_gives_the_same_boxes(tmp_path, kind):
     assert {Path(name).stem for name in found.images} == {Path(name).stem for name in BOXES}
 
 
-def test_records_ask_in_the_words_of_classes_and_are_balanced(tmp_path, capsys):
-    draw_images(tmp_path / "data" / "images")
-    WRITERS["coco"](tmp_path / "data")
-    records = built(tmp_path / "data", tmp_path / "out")
+def test_records_ask_in_the_words_of_classes_and_are_balanced(data, tmp_path, capsys):
+    records = built(data, kind="coco")
     printed = capsys.readouterr().out
     assert "COCO: 1 files" in printed and "xywh as the file says" in printed
     assert "questions about" in printed and "is never asked" not in printed
     by_kind = collections.Counter(one.question_type for one in records)
     assert by_kind["Where"] == 6 - 1  # c.png shows two nodules: one question
     assert by_kind["Is_there"]
-    quality = json.loads((tmp_path / "out" / "quality.json").read_text())
+    quality = quality_of(data)
     assert quality["total"] == 0 and "as many images" in quality["balance"]["rule"]
     for split in ("train", "validation"):
         for counts in quality["balance"][split].values():
@@ -76,95 +90,73 @@ def test_records_ask_in_the_words_of_classes_and_are_balanced(tmp_path, capsys):
     assert not patients["train"] & patients["validation"]
 
 
-def test_what_every_image_shows_is_said_to_be_never_asked_for(tmp_path, capsys):
-    draw_images(tmp_path / "images")
+def test_what_every_image_shows_is_said_to_be_never_asked_for(data, capsys):
     rows = [f"{Path(name).stem},Left lung,5,5,30,30" for name in BOXES]
-    header = csv_text().splitlines()[0]
-    (tmp_path / "boxes.csv").write_text("\n".join([header, *rows]))
-    records = built(tmp_path, tmp_path / "out")
+    records = built(data, table="\n".join([csv_text().splitlines()[0], *rows]))
     assert {one.question_type for one in records} == {"Where"}
     assert "if there is left lung is never asked: every image shows it" in capsys.readouterr().out
 
 
-def test_check_records_takes_what_was_built(tmp_path):
-    from cxrjax.records_io.own_records import read_own_records
-
-    draw_images(tmp_path / "data" / "images")
-    WRITERS["csv"](tmp_path / "data")
-    built(tmp_path / "data", tmp_path / "out")
+def test_check_records_takes_what_was_built(data, tmp_path):
+    built(data, kind="csv")
     problems: list = []
     lines = list(read_own_records(tmp_path / "out/records/train.jsonl", tmp_path / "out", problems))
     assert lines and not problems
     assert all(line.image.is_file() for line in lines)
 
 
-def test_what_is_doubtful_is_shown_before_anything_is_written(tmp_path):
-    draw_images(tmp_path / "data" / "images")
+def test_what_is_doubtful_is_shown_before_anything_is_written(data, tmp_path):
     text = csv_text().replace("10,20,40,50", "-30,20,40,50").replace("8,22,36,58", "8,22,36,95")
-    (tmp_path / "data" / "boxes.csv").write_text(text)
     out = tmp_path / "out"
-    with pytest.raises(
-        UserError, match=r"2 of 6 boxes reach beyond.*nothing was written.*--accept"
-    ):
-        built(tmp_path / "data", out)
+    says = r"2 of 6 boxes reach beyond.*nothing was written.*--accept"
+    with pytest.raises(UserError, match=says):
+        built(data, table=text)
     assert not (out / "records").exists() and not (out / "quality.json").exists()
     page = (out / "look" / "index.html").read_text()
     assert page.count('<figure class="odd">') == 2 and "--accept" in page
-    assert built(tmp_path / "data", out, "--accept")
+    assert built(data, "--accept")
 
 
-def test_patients_are_not_divided(tmp_path):
-    draw_images(tmp_path / "data" / "images")
+def test_patients_are_not_divided(data):
     rows = csv_text().splitlines()
     lines = [f"{rows[0]},patient_id"] + [f"{row},p{ord(row[0]) % 2}" for row in rows[1:]]
-    (tmp_path / "data" / "boxes.csv").write_text("\n".join(lines))
-    records = built(tmp_path / "data", tmp_path / "out")
+    records = built(data, table="\n".join(lines))
     split_of = {(one.patient_id, one.split) for one in records}
     assert len({patient for patient, _ in split_of}) == len(split_of) == 2
 
 
-def test_one_patient_cannot_be_divided(tmp_path):
-    draw_images(tmp_path / "images")
-    WRITERS["coco"](tmp_path)
+def test_one_patient_cannot_be_divided(data):
     with pytest.raises(UserError, match="all images are of one patient"):
-        built(tmp_path, tmp_path / "out", "--patient=(image)s/")
+        built(data, "--patient=(image)s/", kind="coco")
 
 
-def test_spellings_of_a_class_are_one(tmp_path):
-    draw_images(tmp_path / "images")
-    text = csv_text().replace("b,Effusion", "b,effusion ")
-    (tmp_path / "boxes.csv").write_text(text)
-    records = built(tmp_path, tmp_path / "out")
+def test_spellings_of_a_class_are_one(data):
+    records = built(data, table=csv_text().replace("b,Effusion", "b,effusion "))
     assert {one.finding for one in records} == {"Effusion", "Nodule"}
-    quality = json.loads((tmp_path / "out" / "quality.json").read_text())
-    assert quality["warnings"]["boxes of class effusion counted as Effusion"] == 1
+    assert quality_of(data)["warnings"]["boxes of class effusion counted as Effusion"] == 1
 
 
-def test_a_smaller_copy_keeps_the_boxes_of_its_original(tmp_path):
-    draw_images(tmp_path / "images", size=(SIZE[0] // 2, SIZE[1] // 2))
-    WRITERS["cvat"](tmp_path)
-    records = built(tmp_path, tmp_path / "out")
+def test_a_smaller_copy_keeps_the_boxes_of_its_original(data):
+    draw_images(data / "images", size=(SIZE[0] // 2, SIZE[1] // 2))
+    records = built(data, kind="cvat")
     assert {one.image_hw for one in records} == {SIZE}
     assert [10.0, 20.0, 40.0, 50.0] in [box for one in records for box in one.boxes]
 
 
-def test_images_that_nobody_annotated_are_left_out_unless_said(tmp_path):
-    draw_images(tmp_path / "images", names=(*BOXES, "g.png"))
-    WRITERS["csv"](tmp_path)
-    records = built(tmp_path, tmp_path / "out")
+def test_images_that_nobody_annotated_are_left_out_unless_said(data):
+    draw_images(data / "images", names=("g.png",))
+    records = built(data, kind="csv")
     assert "g" not in {one.image_id for one in records}
-    quality = json.loads((tmp_path / "out" / "quality.json").read_text())
-    assert quality["warnings"]["images that no annotation names, left out"] == 1
-    built(tmp_path, tmp_path / "other", "--unlisted=negative")
-    quality = json.loads((tmp_path / "other" / "quality.json").read_text())
-    assert quality["warnings"]["images that no annotation names, taken as normal"] == 1
+    assert quality_of(data)["warnings"]["images that no annotation names, left out"] == 1
+    built(data, "--unlisted=negative", out="other")
+    warnings = quality_of(data, "other")["warnings"]
+    assert warnings["images that no annotation names, taken as normal"] == 1
 
 
-def test_import_is_the_same_command(tmp_path, capsys):
-    draw_images(tmp_path / "data" / "images")
-    WRITERS["coco"](tmp_path / "data")
+def test_import_is_the_same_command(data, tmp_path, capsys):
+    write_format("coco", data)
     command = importlib.import_module("cxrjax.import")
-    command.main([str(tmp_path / "data"), f"--out={tmp_path / 'out'}", "--processes=1"])
+    command.main([str(data), f"--out={tmp_path / 'out'}", "--processes=1"])
     assert f"check_records {tmp_path / 'out'}" in capsys.readouterr().out
     assert read(tmp_path / "out", "train")
 

@@ -20,30 +20,24 @@ _GRAVE = {"serious", "critical"}
 def accessibility_faults(
     browser: Any,
     address: str,
-    prepare: Callable[[Any], None] = lambda tab: None,
+    *states: Callable[[Any], None],
     widths: Sequence[int] = WIDTHS,
     schemes: Sequence[str] = SCHEMES,
 ) -> list[str]:
     """The serious and critical findings on a page, at each width in light and in dark.
 
-    Args:
-        browser: Playwright's.
-        address: of the page.
-        prepare: called with the tab when it is loaded: waits, or opens what is closed.
-
-    Returns:
-        A line each: width, scheme, rule, and the first elements.
+    A line each: width, scheme, rule, and the first elements. Each of the states is brought about in
+    the tab, one after the other: it waits, or opens what is closed.
     """
     faults = []
     for scheme in schemes:
-        context = browser.new_context(color_scheme=scheme, bypass_csp=True)
-        tab = context.new_page()
+        tab = browser.new_context(color_scheme=scheme, bypass_csp=True).new_page()
         for width in widths:
             tab.set_viewport_size({"width": width, "height": 900})
             tab.goto(address)
-            prepare(tab)
-            faults += [f"{width} {scheme}: {one}" for one in faults_of(tab)]
-        context.close()
+            for reach in states or [lambda tab: None]:
+                reach(tab)
+                faults += [f"{width} {scheme}: {one}" for one in faults_of(tab)]
     return faults
 
 

@@ -19,24 +19,14 @@ from cxrjax.pages.review.review_pages import render_agreement
 from cxrjax.pages.review.sheet import DIMENSIONS, Ratings
 from tests.annotations.samples import draw_images
 from tests.pages.axe import accessibility_faults, faults_of
-from tests.pages.chromium import chromium
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as launched:
-        yield launched
-
-
-def _faults(browser, page: Path) -> list[str]:
-    def whole(tab):
-        tab.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
-        width = tab.viewport_size["width"]
-        assert tab.evaluate("document.documentElement.scrollWidth") <= width
-
-    return accessibility_faults(browser, page.as_uri(), whole)
+def _whole(tab) -> None:
+    tab.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
+    width = tab.viewport_size["width"]
+    assert tab.evaluate("document.documentElement.scrollWidth") <= width
 
 
 @pytest.mark.slow
@@ -49,7 +39,7 @@ def test_the_agreement(browser, tmp_path):
     html = render_agreement(result, markdown(result), ["anna.csv", "bao.csv", "agreement.json"])
     assert result["disagreements"]
     (tmp_path / "page.html").write_text(html)
-    assert _faults(browser, tmp_path / "page.html") == []
+    assert accessibility_faults(browser, (tmp_path / "page.html").as_uri(), _whole) == []
 
 
 @pytest.mark.slow
@@ -57,23 +47,13 @@ def test_the_check_of_records(browser, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)  # the configuration's base is named from there
     Image.fromarray(np.full((60, 80), 90, np.uint8)).save(tmp_path / "a.png")
     answer = {"text": "At <loc_10_20_40_50>.", "boxes_by_image": {"a": [[10, 20, 40, 50]]}}
-    lines = [
-        {
-            "dataset": "custom",
-            "image_id": "a",
-            "image_path": path,
-            "question_id": path,
-            "question": "Where is it?",
-            "question_type": "Where",
-            "answers": [answer],
-        }
-        for path in ("a.png", "none.png")
-    ]
+    line = {"dataset": "custom", "image_id": "a", "question": "Where is it?"}
+    line |= {"question_type": "Where", "answers": [answer]}
+    lines = [line | {"image_path": path, "question_id": path} for path in ("a.png", "none.png")]
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     flags = [str(tmp_path), f"--out={tmp_path / 'out'}", "--processes=1"]
     assert check_records.main(flags) == 2
     page = tmp_path / "out" / "index.html"
-    assert _faults(browser, page) == []
 
     def look(tab):
         tab.click("button.look")
@@ -82,7 +62,7 @@ def test_the_check_of_records(browser, tmp_path, monkeypatch):
         tab.uncheck(".rv-layers label:has-text('tokens') input")
         assert tab.locator(".rv-base").count() == 0
 
-    assert accessibility_faults(browser, page.as_uri(), look) == []
+    assert accessibility_faults(browser, page.as_uri(), _whole, look) == []
 
 
 @pytest.mark.slow
@@ -95,7 +75,6 @@ def test_boxes_as_they_were_read(browser, tmp_path):
     with pytest.raises(UserError, match="look at it, then say --accept"):
         build.main([*command, "--processes=1"])
     page = tmp_path / "out" / "look" / "index.html"
-    assert _faults(browser, page) == []
 
     def look(tab):
         tab.locator("button.look").last.click()
@@ -108,17 +87,12 @@ def test_boxes_as_they_were_read(browser, tmp_path):
         shot = Image.open(io.BytesIO(tab.locator(".rv-stage").screenshot()))
         assert np.asarray(shot.convert("L")).max() > 200
 
-    assert accessibility_faults(browser, page.as_uri(), look, widths=[1440]) == []
+    assert accessibility_faults(browser, page.as_uri(), _whole, look) == []
 
 
 @pytest.mark.slow
 def test_faults_are_found(browser):
-    context = browser.new_context(bypass_csp=True)
-    tab = context.new_page()
-    tab.set_content(
-        "<html lang='en'><title>t</title><main><textarea></textarea>"
-        "<p style='color:#999;background:#aaa'>faint</p></main></html>"
-    )
-    found = faults_of(tab)
-    context.close()
-    assert [one.partition(" ")[0] for one in found] == ["color-contrast", "label"]
+    tab = browser.new_context(bypass_csp=True).new_page()
+    faint = "<p style='color:#999;background:#aaa'>faint</p>"
+    tab.set_content(f"<html lang='en'><title>t</title><main><textarea></textarea>{faint}</main>")
+    assert [one.partition(" ")[0] for one in faults_of(tab)] == ["color-contrast", "label"]

@@ -9,7 +9,9 @@ from PIL import Image
 from cxrjax.pages.review.correction import Correctable, CorrectionRefusedError
 from cxrjax.pages.review.export import export_reviews
 from cxrjax.pages.review.wording import has_reason, in_words
-from cxrjax.records import Answer, QARecord
+from cxrjax.records import Answer
+from tests.pages.page_records import make_record
+from tests.pages.rows import ROWS
 
 BOXES = [[10.0, 20.0, 60.0, 90.0], [100.0, 20.0, 160.0, 90.0]]
 TEXT = "The effusion is at <loc_10_20_60_90> and <loc_100_20_160_90>."
@@ -17,24 +19,9 @@ FINE = {"answer_appropriateness": "acceptable", "spatial_reference": "acceptable
 
 
 def _record(name="a", text=TEXT, boxes=BOXES, **changes):
-    answer = Answer(
-        text=text,
-        labels=["effusion"],
-        polarity="pos" if boxes else "neg",
-        boxes_by_image={"i": boxes} if boxes else {},
-    )
-    fields = dict(
-        dataset="custom",
-        split="train",
-        image_id="i",
-        image_path="i.png",
-        image_hw=(100, 200),
-        question_id=name,
-        question="Where is the effusion?",
-        question_type="Where",
-        answers=[answer],
-    )
-    return QARecord(**(fields | changes))
+    answer = {"labels": ["effusion"], "polarity": "pos" if boxes else "neg"}
+    given = {"image_hw": (100, 200), "question": "Where is the effusion?"} | changes
+    return make_record(name, text, boxes, answer=answer, **given)
 
 
 def _correction(*boxes, answer=""):
@@ -168,30 +155,14 @@ def test_boxes_of_gemex_are_one_list_behind_the_words(export):
         answer="There is fluid. [box 1] and [box 2]",
     )
     (corrected,) = _one(export, record, told).records
-    assert corrected.answer_text == (
-        "There is fluid. <location>[[22, 45, 67, 202], [112, 45, 179, 202]]"
-    )
+    boxes = "[[22, 45, 67, 202], [112, 45, 179, 202]]"
+    assert corrected.answer_text == f"There is fluid. <location>{boxes}"
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("[]", "expected a JSON object"),
-        ('{"boxes": [{"box": [1, 2, 3]}]}', "boxes.0.box"),
-        ('{"boxes": [{"box": [1, 2, 3, NaN]}]}', "corners in order"),
-        ('{"boxes": [{"box": [1, 2, 300, 4]}]}', "within 200 x 100"),
-        ('{"boxes": [{"box": [9, 2, 3, 4]}]}', "corners in order"),
-        ('{"boxes": [{"box": [1, 2, 3, 4], "origin": 2}]}', "was box 2 of 2"),
-        ('{"boxes": [{"box": [1, 2, 3, 4], "kind": "missed"}]}', "without a name"),
-        ('{"boxes": [{"box": [1, 2, 3, 4], "kind": "missed", "label": "x"}]}', "one of nodule"),
-        ('{"boxes": [], "note": 1}', "note"),
-        ('{"boxes": [' + '{"box": [1, 2, 3, 4]},' * 100 + '{"box": [1, 2, 3, 4]}]}', "boxes"),
-        (
-            '{"boxes": [{"box": [1, 2, 3, 4], "origin": 0}, {"box": [1, 2, 3, 4], "origin": 0}]}',
-            "the same one before",
-        ),
-    ],
-)
+MANY = json.dumps({"boxes": [{"box": [1, 2, 3, 4]}] * 101})
+
+
+@pytest.mark.parametrize(("text", "says"), [*ROWS["refused_corrections"], (MANY, "boxes")])
 def test_a_correction_that_cannot_be_is_refused(text, says):
     with pytest.raises(CorrectionRefusedError, match=says):
         Correctable((100, 200), 2, ("nodule",)).read(text)
@@ -202,16 +173,7 @@ def test_a_correction_takes_a_picture():
         Correctable(None, 2).read('{"boxes": []}')
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("At <loc_10_20_60_90>.", "At [box 1]."),
-        ("At <loc_100_20_160_90>, not <loc_10_20_60_90>.", "At [box 2], not [box 1]."),
-        ("At <loc_1_2_3_4>.", "At [another place]."),
-        ("At <loc0123><loc0456><loc0789><loc0999>.", "At [another place]."),
-        ("At <loc_709_298_763_341> and <loc_1_2", "At [another place] and [another place]"),
-    ],
-)
+@pytest.mark.parametrize(("text", "said"), ROWS["notation_in_words"])
 def test_no_notation_is_left(text, said):
     assert in_words(text, _record()) == said
     assert "<loc" not in in_words(text, _record(image_hw=None))

@@ -11,8 +11,9 @@ from cxrjax.pages.review.correction import Correctable, CorrectionRefusedError
 from cxrjax.pages.review.export import export_reviews
 from cxrjax.pages.review.options import chosen_options
 from cxrjax.papers.gemex.dialogue import parse_answer
-from cxrjax.records import Answer, QARecord, read_records, write_records
-from tests.pages.chromium import chromium
+from cxrjax.records import read_records, write_records
+from tests.pages.page_records import make_record
+from tests.pages.rows import ROWS
 
 CHOICES = ["A: Air", "B: Pleural fluid", "C: Scar"]
 BOX = [30.0, 40.0, 90.0, 120.0]
@@ -20,33 +21,15 @@ REASON = "It blunts the angle."
 
 
 def _record(name, text, key, kind="single_choice", boxes=(BOX,), **changes):
-    fields = dict(
-        dataset="gemex",
-        split="train",
-        image_id="i",
-        image_path="i.png",
-        image_hw=(224, 224),
-        question_id=name,
-        question="What is seen?",
-        question_type=kind,
-        choices=CHOICES,
-        answers=[Answer(text=text, boxes_by_image={"i": [list(one) for one in boxes]})],
-        answer_key=key,
-        reason=REASON,
-    )
-    return QARecord(**(fields | changes))
+    given = {"dataset": "gemex", "question": "What is seen?", "question_type": kind}
+    given |= {"choices": CHOICES, "answer_key": key, "image_hw": (224, 224), "reason": REASON}
+    return make_record(name, text, boxes, **given | changes)
 
 
-SINGLE = _record(
-    "single", f"<answer> B <reason> {REASON} <location>[[30, 40, 90, 120]]", "B", age=70
-)
-SEVERAL = _record(
-    "several",
-    f"<answer> ['A', 'C'] <reason> {REASON} <location>[]",
-    ["A", "C"],
-    "multi_choice",
-    [],
-)
+AT = "<location>[[30, 40, 90, 120]]"
+SINGLE = _record("single", f"<answer> B <reason> {REASON} {AT}", "B", age=70)
+SEVERAL_TEXT = f"<answer> ['A', 'C'] <reason> {REASON} <location>[]"
+SEVERAL = _record("several", SEVERAL_TEXT, ["A", "C"], "multi_choice", [])
 
 
 def _exported(tmp_path, record, **correction):
@@ -60,7 +43,7 @@ def _exported(tmp_path, record, **correction):
 @pytest.mark.parametrize(
     ("record", "choice", "text", "key"),
     [
-        (SINGLE, ["C"], f"<answer> C <reason> {REASON} <location>[[30, 40, 90, 120]]", "C"),
+        (SINGLE, ["C"], f"<answer> C <reason> {REASON} {AT}", "C"),
         (SEVERAL, ["B"], f"<answer> ['B'] <reason> {REASON} <location>[]", ["B"]),
         (SEVERAL, ["A", "B"], f"<answer> ['A', 'B'] <reason> {REASON} <location>[]", ["A", "B"]),
     ],
@@ -77,8 +60,7 @@ def test_a_corrected_option_is_in_text_key_and_preference(tmp_path, record, choi
 
 def test_the_reason_is_corrected_beside_the_option(tmp_path):
     found = _exported(tmp_path, SINGLE, choice=["A"], answer="It is black. [box 1]")
-    text = "<answer> A <reason> It is black. <location>[[30, 40, 90, 120]]"
-    assert found.records[0].answer_text == text
+    assert found.records[0].answer_text == f"<answer> A <reason> It is black. {AT}"
 
 
 def test_the_same_option_is_no_correction(tmp_path):
@@ -87,17 +69,7 @@ def test_the_same_option_is_no_correction(tmp_path):
     assert (found.corrected, found.pairs) == (0, [])
 
 
-@pytest.mark.parametrize(
-    ("text", "key", "new", "expected"),
-    [
-        ("B", "B", ["A"], "A"),
-        ("B.", "B", ["A"], "A."),
-        ("B: Pleural fluid", "B", ["C"], "C: Scar"),
-        ("Pleural fluid", "B", ["C"], "Scar"),
-        ("A, C", ["A", "C"], ["B", "C"], "B, C"),
-        ("A: Air, C: Scar", ["A", "C"], ["B"], "B: Pleural fluid"),
-    ],
-)
+@pytest.mark.parametrize(("text", "key", "new", "expected"), ROWS["named_options"])
 def test_options_are_named_as_the_record_names_them(text, key, new, expected):
     chosen = chosen_options(_record("x", text, key, dataset="custom", boxes=[]))
     assert chosen.text(new, chosen.words) == expected
@@ -127,19 +99,14 @@ def test_a_choice_that_cannot_be_is_refused(record, choice, says):
         Correctable((224, 224), 1).read(told)
 
 
-@pytest.fixture
-def browser():
-    with chromium() as launched:
-        yield launched
-
-
 @pytest.mark.slow
 def test_options_are_corrected_by_keyboard(browser, tmp_path):
     ramp = np.tile(np.arange(224, dtype=np.uint8), (224, 1))
     Image.fromarray(ramp).save(tmp_path / "i.png")
     write_records(tmp_path / "records.jsonl", [SINGLE, SEVERAL])
     flags = [f"--records={tmp_path / 'records.jsonl'}", "--sample=2", f"--out={tmp_path / 'out'}"]
-    review.main([*flags, f"--image_root={tmp_path}"])
+    flags += [f"--image_root={tmp_path}"]
+    review.main(flags)
     tab = browser.new_page()
     tab.goto((tmp_path / "out" / "index.html").as_uri())
     tab.fill("#reader", "anna")
@@ -158,7 +125,7 @@ def test_options_are_corrected_by_keyboard(browser, tmp_path):
     with tab.expect_download() as download:
         tab.click("#save")
     download.value.save_as(tmp_path / "out" / "anna.csv")
-    review.main([*flags, f"--image_root={tmp_path}", f"--export={tmp_path / 'next'}"])
+    review.main([*flags, f"--export={tmp_path / 'next'}"])
     after = {one.question_id: one for one in read_records(tmp_path / "next" / "records.jsonl")}
     assert after["single"].answer_key == "C" and after["several"].answer_key == ["A", "B"]
     assert after["several"].answer_text.startswith("<answer> ['A', 'B'] <reason>")

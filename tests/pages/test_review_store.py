@@ -1,34 +1,31 @@
 """Ratings in SQLite: what is kept, what is refused, what threads do to it."""
 
+import concurrent.futures
+import itertools
 import json
 import sqlite3
-import threading
 
 import pytest
 
 from cxrjax.errors import UserError
+from cxrjax.pages.review import store as stores
 from cxrjax.pages.review.correction import Correctable
 from cxrjax.pages.review.sheet import COLUMNS, DIMENSIONS, format_csv, read_sheet
-from cxrjax.pages.review.store import (
-    HandedInError,
-    RatingRefusedError,
-    ReviewStore,
-    kept_reviews,
-)
+from cxrjax.pages.review.store import HandedInError, RatingRefusedError, ReviewStore
+from tests.pages.rows import ROWS
 
 READERS = ("anna", "bao")
 BOXED, BARE = "q0", "q1"
 
 
 def _rows(ids=(BOXED, BARE)):
-    rows = []
-    for number, question_id in enumerate(ids, start=1):
-        row = dict.fromkeys(COLUMNS, "") | {"item": str(number), "question_id": question_id}
-        row["has_box"] = "no" if question_id == BARE else "yes"
-        if question_id == BARE:
-            row["spatial_reference"] = "not applicable"
-        rows.append(row)
-    return rows
+    bare = {"has_box": "no", "spatial_reference": "not applicable"}
+    return [
+        dict.fromkeys(COLUMNS, "")
+        | {"item": str(number), "question_id": question_id}
+        | (bare if question_id == BARE else {"has_box": "yes"})
+        for number, question_id in enumerate(ids, start=1)
+    ]
 
 
 @pytest.fixture
@@ -101,20 +98,13 @@ def test_what_is_handed_in_stays_as_it_is(store):
     assert store.ratings("anna")[BOXED]["reasoning_accuracy"] == "acceptable"
 
 
-@pytest.mark.parametrize(
-    ("rating", "says"),
-    [
-        (("q9", "reasoning_accuracy", "minor"), "no question 'q9'"),
-        ((BOXED, "reasoning_accuracy", "fine"), "expected acceptable, minor, major"),
-        ((BOXED, "reasoning_accuracy", ""), "expected acceptable, minor, major"),
-        ((BARE, "spatial_reference", "minor"), "expected not applicable"),
-        ((BOXED, "question", "mine"), "no field 'question'"),
-        ((BOXED, "comment", "x" * 10_001), "a comment of 10001 characters"),
-    ],
-)
-def test_what_has_no_place_in_the_sheet_is_refused(store, rating, says):
+LONG = [BOXED, "comment", "x" * 10_001, "a comment of 10001 characters"]
+
+
+@pytest.mark.parametrize(("name", "field", "value", "says"), [*ROWS["refused_ratings"], LONG])
+def test_what_has_no_place_in_the_sheet_is_refused(store, name, field, value, says):
     with pytest.raises(RatingRefusedError, match=says):
-        store.rate("anna", *rating)
+        store.rate("anna", name, field, value)
     assert store.ratings("anna") == {}
 
 
@@ -131,14 +121,14 @@ def test_corrections_are_kept_where_they_can_be(path):
     ):
         with pytest.raises(RatingRefusedError, match=says):
             store.rate("anna", question, "correction", value)
-    assert kept_reviews(path, _rows()) == {"anna": {BOXED: {"correction": told}}, "bao": {}}
+    assert stores.kept_reviews(path, _rows()) == {"anna": {BOXED: {"correction": told}}, "bao": {}}
     (row, _) = store.filled_rows("anna")
     assert row["correction"] == told
     store.rate("anna", BOXED, "correction", "")
-    assert kept_reviews(path, _rows())["anna"] == {BOXED: {"correction": ""}}
+    assert stores.kept_reviews(path, _rows())["anna"] == {BOXED: {"correction": ""}}
     store.close()
     with pytest.raises(UserError, match="a review of other questions"):
-        kept_reviews(path, _rows(("q7",)))
+        stores.kept_reviews(path, _rows(("q7",)))
 
 
 def test_threads_lose_nothing(path):
@@ -149,29 +139,21 @@ def test_threads_lose_nothing(path):
         for question_id in ids:
             store.rate(reader, question_id, dimension, "minor")
 
-    threads = [
-        threading.Thread(target=work, args=(reader, dimension))
-        for reader in READERS
-        for dimension in DIMENSIONS
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with concurrent.futures.ThreadPoolExecutor(len(READERS) * len(DIMENSIONS)) as pool:
+        list(pool.map(work, *zip(*itertools.product(READERS, DIMENSIONS), strict=True)))
     for reader in READERS:
         assert store.ratings(reader) == {q: dict.fromkeys(DIMENSIONS, "minor") for q in ids}
     store.close()
 
 
 def test_another_review_in_the_file_is_refused(store, path, tmp_path):
-    with pytest.raises(UserError, match="holds a review of other questions"):
-        ReviewStore(path, _rows([BOXED]), READERS)
-    with pytest.raises(UserError, match="holds a review by anna and bao, found anna and chi"):
-        ReviewStore(path, _rows(), ("anna", "chi"))
-    with pytest.raises(UserError, match="has a question_id twice"):
-        ReviewStore(tmp_path / "twice.sqlite", _rows([BOXED, BOXED]), READERS)
     (tmp_path / "text.sqlite").write_text("no database, but long enough to be looked at" * 30)
-    with pytest.raises(UserError, match=r"text.sqlite: cannot keep ratings there"):
-        ReviewStore(tmp_path / "text.sqlite", _rows(), READERS)
-    with pytest.raises(UserError, match=r"review.sqlite: cannot keep ratings there"):
-        ReviewStore(tmp_path / "none" / "review.sqlite", _rows(), READERS)
+    for file, rows, readers, says in (
+        (path, _rows([BOXED]), READERS, "holds a review of other questions"),
+        (path, _rows(), ("anna", "chi"), "holds a review by anna and bao, found anna and chi"),
+        (tmp_path / "twice.sqlite", _rows([BOXED, BOXED]), READERS, "has a question_id twice"),
+        (tmp_path / "text.sqlite", _rows(), READERS, r"text.sqlite: cannot keep ratings there"),
+        (tmp_path / "none" / "r.sqlite", _rows(), READERS, r"r.sqlite: cannot keep ratings there"),
+    ):
+        with pytest.raises(UserError, match=says):
+            ReviewStore(file, rows, readers)

@@ -1,6 +1,5 @@
 """The card of a run: what it says, that Hugging Face reads it, and that an edited one stays."""
 
-import dataclasses
 import html
 import json
 import re
@@ -11,7 +10,7 @@ import pytest
 from cxrjax.pages.run_card import Data, write_card
 from cxrjax.training.config_file import load_config
 from tests.pages.axe import accessibility_faults
-from tests.pages.chromium import chromium
+from tests.pages.rows import ROWS
 
 ROOT = Path(__file__).parents[2]
 RECIPE = str(ROOT / "configs" / "vindr_lora.py")
@@ -19,27 +18,15 @@ DATA = [
     Data("training", "own/records/train.jsonl", 1200, 5400),
     Data("validation", "own/records/validation.jsonl", 60, 270),
 ]
-LINES = (
-    {"step": 1, "train/loss": 4.0, "train/step_seconds": 2.0, "train/host_peak_memory_gb": 3.5},
-    {"step": 2, "train/loss": 2.5, "vqa/f1": 0.25, "train/host_peak_memory_gb": 3.75},
-    {"step": 3, "train/loss": 2.0, "vqa/f1": 0.5, "detection/f1@0.3": None, "seconds_left": 0.0}
-    | {"coordinates/all/spread/x_max": 0.5},
-)
+LINES = ROWS["log_of_a_run"]
+LINES[-1]["detection/f1@0.3"] = None
 
 
 @pytest.fixture
 def workdir(tmp_path):
     folder = tmp_path / "my run"
     folder.mkdir()
-    run = {
-        "seed": 7,
-        "base": {"sha256": "abc"},
-        "parameters": {"total": 1000, "trainable": 10},
-        "git_commit": "f00",
-        "versions": {"jax": "0.10"},
-        "devices": {"kind": "NVIDIA H200", "count": 4, "processes": 2},
-    }
-    (folder / "run.json").write_text(json.dumps(run))
+    (folder / "run.json").write_text(json.dumps(ROWS["run_of_a_card"]))
     (folder / "quality.json").write_text('{"total": 3}')
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in LINES))
     return folder
@@ -47,32 +34,9 @@ def workdir(tmp_path):
 
 def _write(workdir, *overrides, recipe=RECIPE, datasets=("vindr_cxr_vqa",), data=DATA):
     words = [f"--config.{one}" for one in overrides]
-    config = load_config(RECIPE, words)
-    config = dataclasses.replace(
-        config, training=dataclasses.replace(config.training, best_metric="vqa/f1")
-    )
-    return write_card(
-        workdir, config, recipe=recipe, data=data, datasets=datasets, languages=["en"]
-    )
-
-
-SAID = (
-    "not a medical device",
-    "1,200",
-    "5,400",
-    "validation",
-    "10 trained of 1,000",
-    "3 records were set aside",
-    "training.steps",
-    "4 of NVIDIA H200",
-    "3.75 GB",
-    "Training loss: 4 at first, 2 at last.",
-    "step 2: 0.25; step 3: 0.5",
-    "PhysioNet Credentialed",
-    "Not to be passed on",
-    "health-ai-developer-foundations",
-    "Seed 7, commit f00",
-)
+    config = load_config(RECIPE, [*words, "--config.training.best_metric=vqa/f1"])
+    more = {"recipe": recipe, "data": data, "datasets": datasets, "languages": ["en"]}
+    return write_card(workdir, config, **more)
 
 
 def test_both_cards_say_what_was_done(workdir):
@@ -80,7 +44,7 @@ def test_both_cards_say_what_was_done(workdir):
     assert [path.name for path in written] == ["README.md", "card.html"]
     card = (workdir / "README.md").read_text()
     page = html.unescape((workdir / "card.html").read_text())
-    for text in SAID:
+    for text in ROWS["said_on_the_card"]:
         assert text in card and text in page, text
     assert "`python -m cxrjax.predict" in card and "`" not in page.partition("</style>")[2]
     settings = card.partition("## Settings")[2].partition("## Figures")[0]
@@ -118,8 +82,6 @@ def test_an_edited_card_stays(workdir):
 
 
 @pytest.mark.slow
-def test_the_page_has_no_grave_fault_for_anybody(workdir):
+def test_the_page_has_no_grave_fault_for_anybody(workdir, browser):
     _write(workdir)
-    with chromium() as browser:
-        page = (workdir / "card.html").as_uri()
-        assert accessibility_faults(browser, page, widths=[390]) == []
+    assert accessibility_faults(browser, (workdir / "card.html").as_uri(), widths=[390]) == []

@@ -12,36 +12,26 @@ from PIL import Image
 
 from cxrjax.pages import viewer
 from tests.pages.axe import AXE, AXE_SHA256, faults_of
-from tests.pages.chromium import chromium
+from tests.pages.chromium import Watched, script
 
 HEIGHT, WIDTH = 300, 200
-LOCKED = viewer.OPENSEADRAGON.parent / "package-lock.json"
 
 
-@pytest.mark.parametrize(
-    ("file", "sha256", "licence", "says"),
-    [
-        (
-            viewer.OPENSEADRAGON,
-            viewer.OPENSEADRAGON_SHA256,
-            viewer.OPENSEADRAGON.parent / "openseadragon.LICENSE.txt",
-            "OpenSeadragon contributors",
-        ),
-        (AXE, AXE_SHA256, AXE.parent / "axe.LICENSE.txt", "Mozilla Public License, version 2.0"),
-    ],
+VENDOR = viewer.OPENSEADRAGON.parent
+LIBRARIES = (
+    (viewer.OPENSEADRAGON, viewer.OPENSEADRAGON_SHA256, VENDOR, "OpenSeadragon contributors"),
+    (AXE, AXE_SHA256, AXE.parent, "Mozilla Public License, version 2.0"),
 )
-def test_libraries_are_as_npm_has_them_with_their_licences(file, sha256, licence, says):
+
+
+@pytest.mark.parametrize(("file", "sha256", "folder", "says"), LIBRARIES)
+def test_libraries_are_as_npm_has_them_with_their_licences(file, sha256, folder, says):
     assert hashlib.sha256(file.read_bytes()).hexdigest() == sha256
-    assert says in licence.read_text()
-    name = {"axe": "axe-core"}.get(file.name.partition(".")[0], "openseadragon")
-    version = json.loads(LOCKED.read_text())["packages"][f"node_modules/{name}"]["version"]
+    name = file.name.partition(".")[0]
+    assert says in (folder / f"{name}.LICENSE.txt").read_text()
+    locked = json.loads((VENDOR / "package-lock.json").read_text())["packages"]
+    version = locked[f"node_modules/{name.replace('axe', 'axe-core')}"]["version"]
     assert re.search(rf"(axe v|openseadragon ){re.escape(version)}\b", file.read_text()[:400])
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture
@@ -53,50 +43,38 @@ def tab(browser, tmp_path):
     uri = "data:image/png;base64," + base64.b64encode(out.getvalue()).decode()
     parts = viewer.viewer_parts()
     picture = {"url": uri, "preview": "", "width": 2 * WIDTH, "height": 2 * HEIGHT, "name": "A"}
-    layers = [
-        {
-            "name": name,
-            "title": name,
-            "colour": colour,
-            "editable": name == "truth",
-            "boxes": [{"box": box, "label": "Lung_nodule", "confidence": sure}],
-        }
-        for name, colour, box, sure in (
-            ("truth", "#2ecc71", [40, 60, 140, 200], None),
-            ("base", "#ffd60a", [50, 60, 150, 210], 0.4),
-            ("tuned", "#ff4d4f", [40, 66, 140, 200], 0.834),
-        )
-    ]
-    (tmp_path / "page.html").write_text(
-        f"""<!doctype html><html lang="en"><head><title>v</title><style>body{{margin:0}}
-#v{{height:100vh}}{parts.style}</style></head><body><main id="v"></main><script>{parts.script}
-const edits = [];
-const v = new RadiographViewer(document.getElementById("v"), {{onEdit: (b) => edits.push(
-  b.map((one) => one.box))}});
-v.show({json.dumps(picture)}, {json.dumps(layers)});
-document.addEventListener("keydown", (event) => {{ if (v.key(event)) event.preventDefault(); }});
-</script></body></html>"""
+    boxes = (
+        ("truth", "#2ecc71", {"box": [40, 60, 140, 200]}),
+        ("base", "#ffd60a", {"box": [50, 60, 150, 210], "confidence": 0.4}),
+        ("tuned", "#ff4d4f", {"box": [40, 66, 140, 200], "confidence": 0.834}),
     )
-    context = browser.new_context(viewport={"width": 800, "height": 700})
-    opened = context.new_page()
-    faults = []
-    opened.on("pageerror", lambda error: faults.append(str(error)))
-    opened.on("console", lambda message: faults.append(message.text))
-    asked = []
-    opened.on("request", lambda request: asked.append(request.url))
-    opened.goto((tmp_path / "page.html").as_uri())
-    opened.wait_for_selector(".rv-stage[data-shown=full]")
-    yield opened
-    context.close()
-    assert faults == [] and all(url.startswith(("file:", "data:")) for url in asked)
+    layers = [
+        {"name": name, "title": name, "colour": colour, "editable": name == "truth"}
+        | {"boxes": [{"label": "Lung_nodule", **box}]}
+        for name, colour, box in boxes
+    ]
+    html = script("viewer.html").replace("STYLE", parts.style).replace("SCRIPT", parts.script)
+    shown = f"{json.dumps(picture)}, {json.dumps(layers)}"
+    (tmp_path / "page.html").write_text(html.replace("v.show(SHOWN)", f"v.show({shown})"))
+    address = (tmp_path / "page.html").as_uri()
+    one = Watched(browser, address, {"width": 800, "height": 700})
+    one.tab.wait_for_selector(".rv-stage[data-shown=full]")
+    yield one.tab
+    assert one.wrong == one.told == [] and one.asked_only("file:", "data:")
 
 
 def _frame(tab, layer="truth"):
     """left, top, width, height of a box on the screen."""
-    return tab.evaluate(
-        f"(() => {{ const r = document.querySelector('.rv-{layer} .rv-line')"
-        ".getBoundingClientRect(); return [r.x, r.y, r.width, r.height]; })()"
-    )
+    frame = f"document.querySelector('.rv-{layer} .rv-line').getBoundingClientRect()"
+    return tab.evaluate(f"(({{x, y, width, height}}) => [x, y, width, height])({frame})")
+
+
+def _drag(tab, start, end, button="left"):
+    """From a place of the screen to another."""
+    tab.mouse.move(*start)
+    tab.mouse.down(button=button)
+    tab.mouse.move(*end, steps=4)
+    tab.mouse.up(button=button)
 
 
 def _still(tab):
@@ -113,11 +91,8 @@ def _grey(tab, x, y):
 
 @pytest.mark.slow
 def test_layers_labels_and_confidences(tab):
-    assert tab.locator(".rv-box text").all_text_contents() == [
-        "1 Lung nodule",
-        "1 Lung nodule 0.40",
-        "1 Lung nodule 0.83",
-    ]
+    names = ["1 Lung nodule", "1 Lung nodule 0.40", "1 Lung nodule 0.83"]
+    assert tab.locator(".rv-box text").all_text_contents() == names
     told = tab.get_attribute(".rv-boxes", "aria-label")
     assert told.startswith("A. truth: 1 Lung nodule") and "tuned: 1 Lung nodule 0.83" in told
     for name in ("truth", "base", "tuned"):
@@ -157,24 +132,7 @@ def test_a_box_lies_where_its_pixels_are_at_every_zoom_and_size(tab):
 @pytest.mark.slow
 def test_the_last_picture_that_was_asked_for_stays(tab):
     """However late others arrive, and the preview of the same."""
-    shown = tab.evaluate(
-        """async () => {
-          const {url} = v.picture, pause = (ms) => new Promise((done) => setTimeout(done, ms));
-          const square = document.createElement("canvas");
-          square.width = square.height = 64;
-          const other = square.toDataURL();
-          const wide = {url: other, preview: url, width: 64, height: 64, name: "B"};
-          const tall = {url, preview: other, width: 400, height: 600, name: "A"};
-          for (let k = 0; k < 8; k++) {
-            v.show(k % 2 ? wide : tall, []);
-            await pause(k);
-          }
-          v.show(tall, []);
-          await pause(1500);
-          const size = v.osd.world.getItemAt(0).getContentSize();
-          return [v.osd.world.getItemCount(), size.x, size.y, v.stage.dataset.shown];
-        }"""
-    )
+    shown = tab.evaluate(script("last_picture.js"))
     assert shown == [1, WIDTH, HEIGHT, "full"]
 
 
@@ -193,10 +151,7 @@ def test_window_level_and_inversion(tab):
     assert _grey(tab, *quarter) == pytest.approx(128, abs=12)
     # By the right button: to the right is wider, downward is higher.
     tab.keyboard.press("w")
-    tab.mouse.move(400, 300)
-    tab.mouse.down(button="right")
-    tab.mouse.move(460, 330, steps=3)
-    tab.mouse.up(button="right")
+    _drag(tab, (400, 300), (460, 330), "right")
     assert tab.evaluate("[v.span, v.level]") == pytest.approx([1.2, 0.6])
     tab.click("text=Reset")
     assert _grey(tab, *quarter) == pytest.approx(64, abs=4)
@@ -209,17 +164,12 @@ def test_boxes_by_mouse(tab):
     x, y, width, height = _frame(tab)
     tab.mouse.click(x, y + height * 0.8)  # its left edge, where no other box is
     assert tab.evaluate("v.selected") == 0 and tab.locator(".rv-handle").count() == 8
-    tab.mouse.move(x + width / 2, y + height / 2)
-    tab.mouse.down()
-    tab.mouse.move(x + width / 2 + 20 * zoom, y + height / 2 + 10 * zoom, steps=4)
-    tab.mouse.up()
+    across, down = x + width / 2, y + height / 2
+    _drag(tab, (across, down), (across + 20 * zoom, down + 10 * zoom))
     (moved,) = tab.evaluate("edits.at(-1)")
     assert moved == pytest.approx([60, 70, 160, 210], abs=1)
     x, y, width, height = _frame(tab)
-    tab.mouse.move(x + width, y + height)
-    tab.mouse.down()
-    tab.mouse.move(2000, y + height - 40 * zoom, steps=4)
-    tab.mouse.up()
+    _drag(tab, (x + width, y + height), (2000, y + height - 40 * zoom))
     (stretched,) = tab.evaluate("edits.at(-1)")
     assert stretched == pytest.approx([60, 70, 400, 170], abs=1), "no box leaves the picture"
     # To draw, then: dragging beside it draws and does not move the picture.
@@ -227,17 +177,11 @@ def test_boxes_by_mouse(tab):
     at = tab.evaluate("[v.toScreen(300, 300), v.toScreen(350, 400)].map((p) => [p.x, p.y])")
     stage = tab.locator(".rv-stage").bounding_box()
     (x0, y0), (x1, y1) = ((x + stage["x"], y + stage["y"]) for x, y in at)
-    tab.mouse.move(x1, y1)
-    tab.mouse.down()
-    tab.mouse.move(x0, y0, steps=4)
-    tab.mouse.up()
+    _drag(tab, (x1, y1), (x0, y0))
     assert tab.evaluate("edits.at(-1)[1]") == pytest.approx([300, 300, 350, 400], abs=1)
     assert tab.evaluate("v.selected") == 1
     count = len(tab.evaluate("edits"))
-    tab.mouse.move(*(round(side) for side in (x1 + 20, y1 + 20)))
-    tab.mouse.down()
-    tab.mouse.move(x1 + 60, y1 + 50, steps=3)
-    tab.mouse.up()
+    _drag(tab, (round(x1 + 20), round(y1 + 20)), (x1 + 60, y1 + 50))
     assert len(tab.evaluate("edits")) == count, "beside boxes the picture is moved"
     for _ in range(3):
         tab.keyboard.press("z")

@@ -1,8 +1,5 @@
 """Models for the page: the shipped base, and a run on it that has learnt nothing of use."""
 
-import dataclasses
-from pathlib import Path
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +7,8 @@ import PIL.Image
 import pytest
 from flax import nnx
 
-ROOT = Path(__file__).parents[3]
+from tests.pages.servers import ROOT
+
 BASE = ROOT / "data" / "real_base"
 
 
@@ -33,12 +31,8 @@ def tuned(tmp_path_factory):
 
     workdir = tmp_path_factory.mktemp("demo") / "train"
     workdir.mkdir()
-    config = load_config(f"{ROOT / 'configs' / 'vindr_lora.py'}:demo")
-    config = dataclasses.replace(
-        config,
-        model=dataclasses.replace(config.model, init_from=str(BASE)),
-        training=dataclasses.replace(config.training, steps=1),
-    )
+    words = [f"--config.model.init_from={BASE}", "--config.training.steps=1"]
+    config = load_config(f"{ROOT / 'configs' / 'vindr_lora.py'}:demo", words)
     model, reference = build_model(config)
     _, trainable, _ = partition(model, config.trainable)
     for number, (path, value) in enumerate(nnx.to_flat_state(trainable)):

@@ -1,10 +1,8 @@
 """What the page shows is what `predict` writes, and bad input ends in one line."""
 
-import http.server
+import contextlib
 import json
 import math
-import threading
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,15 +18,17 @@ from cxrjax.models import LoRAConfig, apply_lora
 from cxrjax.models.peft import save_peft
 from cxrjax.pages.demo.answers import AskedModel, Models, NamedFile, ServerAddress, models_of
 from cxrjax.pages.demo.rendering import render_examples
-from cxrjax.records import QARecord, write_records
+from cxrjax.records import write_records
 from cxrjax.serving.pair import open_pair
 from cxrjax.training.base_model import base_sha256
 from cxrjax.training.checkpoint import load_model
+from tests.pages.page_records import make_record
+from tests.pages.servers import ROOT, replies
 
 pytestmark = pytest.mark.slow
 QUESTION = "Where is the Lung Opacity?"
 # Asked for findings by name alone.
-PHANTOM_BASE = Path(__file__).parents[3] / "data/demo_base"
+PHANTOM_BASE = ROOT / "data/demo_base"
 
 
 def opened(*words):
@@ -54,16 +54,8 @@ def example(tmp_path_factory):
 
 def _predicted(words, example, question, tmp_path):
     height, width = read_image(example.path).shape[:2]
-    record = QARecord(
-        dataset="custom",
-        split="validation",
-        image_id="i",
-        image_path=example.path.name,
-        image_hw=(height, width),
-        question_id="q",
-        question=question,
-        question_type="Where",
-    )
+    place = {"image_path": example.path.name, "image_hw": (height, width), "split": "validation"}
+    record = make_record("q", "", question=question, answers=[], **place)
     questions, out = tmp_path / "questions.jsonl", tmp_path / "out.jsonl"
     write_records(questions, [record])
     predict.main(
@@ -112,12 +104,13 @@ def test_tokens_and_boxes_say_the_same_as_the_text(models, base, example):
 
 def test_what_cannot_be_asked_is_said_in_one_line(models, picture):
     file = NamedFile(picture(), "mine.png")
-    with pytest.raises(UserError, match="no question"):
-        models.ask(file, " \n ")
-    with pytest.raises(UserError, match="501 characters: expected at most 500"):
-        models.ask(file, "x" * 501)
-    with pytest.raises(UserError, match="at most 128"):
-        models.ask(file, "€" * 400)  # three bytes each, a token for every one
+    for question, says in (
+        (" \n ", "no question"),
+        ("x" * 501, "501 characters: expected at most 500"),
+        ("€" * 400, "at most 128"),  # three bytes each, a token for every one
+    ):
+        with pytest.raises(UserError, match=says):
+            models.ask(file, question)
     bad = picture("bad.png")
     bad.write_bytes(bad.read_bytes()[:200])
     with pytest.raises(UserError, match=r"^theirs\.png: damaged or truncated PNG"):
@@ -127,42 +120,20 @@ def test_what_cannot_be_asked_is_said_in_one_line(models, picture):
         models.ask(NamedFile(bad, "theirs.gif"), QUESTION)
 
 
-class Fake(http.server.BaseHTTPRequestHandler):
-    """A server that answers what a test says."""
-
-    def do_GET(self):
-        self.asked.append((self.path, self.headers["Authorization"]))
-        status, body = self.answers[self.path]
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def do_POST(self):
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self.do_GET()
-
-    def log_message(self, *_):
-        pass
-
-
 @pytest.fixture
 def fake():
     """`fake(answers by path)` -> the address; `fake.asked` has what was asked."""
-    started = []
+    with contextlib.ExitStack() as stack:
 
-    def start(answers):
-        handler = type("Handler", (Fake,), {"answers": answers, "asked": start.asked})
-        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        started.append(server)
-        return f"http://127.0.0.1:{server.server_port}/v1"
+        def start(answers):
+            def answer(asked):
+                start.asked.append((asked.path, asked.headers["Authorization"]))
+                return answers[asked.path]
 
-    start.asked = []
-    yield start
-    for server in started:
-        server.shutdown()
-        server.server_close()
+            return f"http://127.0.0.1:{stack.enter_context(replies(answer))}/v1"
+
+        start.asked = []
+        yield start
 
 
 def _cards(*names, **more):
@@ -171,22 +142,14 @@ def _cards(*names, **more):
 
 
 def test_a_server_elsewhere_is_asked_by_its_models_names(fake, picture, monkeypatch):
+    read = {"boxes": [[0.5, 0.1, 0.25, 0.5]], "box_scores": [0.5], "parse": "ok"}
     said = {
         "logprobs": {"content": [{"token": "Yes", "logprob": -0.1, "bytes": []}]},
-        "grounding": {
-            "text": "Yes",
-            "boxes": [[0.5, 0.1, 0.25, 0.5]],
-            "box_scores": [0.5],
-            "parse": "ok",
-            "end_logprob": None,
-        },
+        "grounding": {"text": "Yes", "end_logprob": None, **read},
     }
     body = json.dumps({"choices": [said]}).encode()
-    pages = {
-        "/v1/models": _cards("a", "b", "c"),
-        "/ready": (200, b""),
-        "/v1/chat/completions": (200, body),
-    }
+    pages = {"/v1/models": _cards("a", "b", "c"), "/ready": (200, b"")}
+    pages["/v1/chat/completions"] = 200, body
     address = fake(pages)
     monkeypatch.setenv("CXRJAX_LM_API_KEY", "secret")
     with opened(f"--server={address}") as models:

@@ -1,25 +1,21 @@
 """The command: flags, what is missing, and the address."""
 
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 
-from cxrjax import demo_app
+from cxrjax import cli, demo_app
+from cxrjax.pages.demo.gate import Gate
 
 
-def test_without_gradio_one_line_says_what_to_do(tmp_path):
-    code = (
-        "import sys; sys.modules['gradio'] = None\n"
-        "from cxrjax import cli, demo_app\n"
-        "cli.run(demo_app.main)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code, "--port=0"], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 2 and done.stdout == ""
-    (line,) = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+def test_without_gradio_one_line_says_what_to_do(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(SystemExit) as end:
+        cli.run(lambda: demo_app.main(["--port=0"]))
+    told = capsys.readouterr()
+    assert end.value.code == 2 and told.out == ""
+    (line,) = [line for line in told.err.splitlines() if line.startswith("error: ")]
     assert "gradio cannot be imported" in line and "`make try` installs it" in line
 
 
@@ -39,8 +35,6 @@ def test_this_machine_alone_unless_told_otherwise():
 
 
 def test_gradio_keeps_the_latest_sessions_and_outlives_those_that_have_gone(tmp_path):
-    from cxrjax.pages.demo.gate import Gate
-
     holder = SimpleNamespace(capacity=10_000)
     queue = SimpleNamespace(pending_messages_per_session={}, pending_event_ids_session={})
     Gate(None, SimpleNamespace(_queue=queue, state_holder=holder), tmp_path, 1)

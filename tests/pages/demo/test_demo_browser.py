@@ -1,98 +1,64 @@
 """The page in a real browser, of a real server: upload, question, boxes, and what goes wrong."""
 
-import http.client
 import importlib.util
-import os
 import re
-import signal
 import struct
-import subprocess
-import sys
 import zlib
-from pathlib import Path
 
 import numpy as np
 import PIL.Image
-import pydicom
 import pytest
-from pydicom.dataset import Dataset, FileMetaDataset
-from pydicom.uid import DigitalXRayImageStorageForPresentation, ExplicitVRLittleEndian, generate_uid
 
+from tests.annotations.samples import dicom_image
+from tests.pages import servers
 from tests.pages.axe import accessibility_faults
-from tests.pages.chromium import chromium
+from tests.pages.chromium import DESKTOP, PHONE, Watched, look, script
 
 WITHOUT = importlib.util.find_spec("gradio") is None
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(WITHOUT, reason="needs Gradio, which `make app` has"),
 ]
-PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
-ROOT = Path(__file__).parents[3]
 MEGABYTES = 4
 EVIL = "<img src=x onerror='window.hit=1'>"
+QUESTION = "#question textarea, #question input"
 
 
-class Served:
+class Served(servers.Server):
     """The command as a process; `temporary` is where it may leave files."""
 
     def __init__(self, base, tuned, temporary, *words, **environment):
-        self.temporary = temporary
-        command = [sys.executable, "-m", "cxrjax.demo_app", f"--base={base}", f"--tuned={tuned}"]
-        self.process = subprocess.Popen(
-            [*command, "--port=0", *words],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, "TMPDIR": str(temporary), **environment},
-        )
-        line = self.process.stdout.readline()
-        self.address, port, self.token = re.match(
-            r"(http://127\.0\.0\.1:(\d+)/([\w-]+)/) \(Ctrl-C stops\)$", line
-        ).groups()
-        self.port = int(port)
+        command = ["-m", "cxrjax.demo_app", f"--base={base}", f"--tuned={tuned}", "--port=0"]
+        super().__init__(temporary.parent, *command, *words, TMPDIR=str(temporary), **environment)
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+/[\w-]+/ \(Ctrl-C stops\)\n", self.printed)
+        self.token = self.address.split("/")[3]
 
-    def stop(self, how=signal.SIGTERM):
-        if self.process.poll() is None:
-            self.process.send_signal(how)
-        self.process.communicate(timeout=60)  # its last words need a reader
-        return self.process.returncode
-
-    def ask(self, path, body=None, **headers):
+    def below(self, path, body=None, **headers):
         """(status, headers, body) of a GET, or of a POST with the body, below the token."""
-        path = f"/{self.token}{path}"
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
-        try:
-            connection.request("GET" if body is None else "POST", path, body, headers)
-            answer = connection.getresponse()
-            return answer.status, answer.headers, answer.read()
-        finally:
-            connection.close()
+        return self.ask("GET" if body is None else "POST", f"/{self.token}{path}", body, **headers)
 
 
 @pytest.fixture(scope="module")
 def served(base, tuned, tmp_path_factory):
-    one = Served(base, tuned, tmp_path_factory.mktemp("tmp"), f"--max_megabytes={MEGABYTES}")
+    temporary = tmp_path_factory.mktemp("served") / "tmp"
+    temporary.mkdir()
+    one = Served(base, tuned, temporary, f"--max_megabytes={MEGABYTES}")
     yield one
     one.stop()
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as launched:
-        yield launched
-
-
-class Tab:
+class Tab(Watched):
     """An open page, with what a person does there."""
 
     def __init__(self, browser, served, viewport=DESKTOP):
-        self.page = browser.new_context(viewport=viewport).new_page()
+        super().__init__(browser, served.address, viewport)
+        self.page = self.tab
         self.page.set_default_timeout(120_000)
-        self.asked, self.wrong = [], []
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.goto(served.address)
         self.page.wait_for_selector("#examples button img")
+
+    def asks(self, question):
+        self.page.fill(QUESTION, question)
+        self.page.click("#ask")
 
     def upload(self, path):
         self.page.set_input_files("#xray input[type=file]", path)
@@ -117,12 +83,6 @@ class Tab:
         told = self.page.query_selector("#picture .to-show, #answers .answer")
         return told is None and not self.page.is_visible("#viewer .rv-stage")
 
-    def look(self, name):
-        """A screenshot to look at, where a folder for them is named."""
-        if folder := os.environ.get("CXRJAX_SCREENSHOTS"):
-            self.page.wait_for_timeout(300)
-            self.page.screenshot(path=Path(folder) / f"demo_{name}.png", full_page=True)
-
 
 @pytest.fixture
 def opened(browser, served):
@@ -137,18 +97,17 @@ def opened(browser, served):
     yield open_tab
     for tab in tabs:
         assert tab.page.evaluate("window.hit") is None, "text is no code"
-        tab.page.context.close()
-        assert all(url.startswith((served.address, "data:", "blob:")) for url in tab.asked)
+        assert tab.asked_only(served.address, "data:", "blob:")
         assert tab.wrong == []
 
 
 @pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
 def test_an_example_shows_answers_boxes_and_probabilities(opened, viewport):
     tab = opened(viewport=viewport)
-    tab.look(f"start_{viewport['width']}")
+    look(tab.page, f"demo_start_{viewport['width']}")
     tab.page.click("#examples button:has-text('lungs')")
     assert tab.says("Asked") == "Asked: Where are the lungs?"
-    tab.look(f"answer_{viewport['width']}")
+    look(tab.page, f"demo_answer_{viewport['width']}")
     shown = tab.page.query_selector("#viewer .rv-stage").bounding_box()
     assert shown["width"] > 250
     for system in ("base", "truth"):
@@ -169,15 +128,14 @@ def test_an_example_shows_answers_boxes_and_probabilities(opened, viewport):
     tab.page.click('#answers [data-system="base"] summary')
     base = tab.page.inner_text('#answers [data-system="base"]')
     assert "<loc" in base and re.search(r"1\s+\d+ to \d+\s+\d+ to \d+\s+[\d.]+ %", base)
-    assert tab.page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    assert tab.fits()
 
 
 def test_what_was_asked_before_is_shown_again_and_saved(opened, tmp_path):
     tab = opened()
     for question in ("Where are the lungs?", "where is the cardiomegly?"):
         if question.islower():
-            tab.page.fill("#question textarea, #question input", question)
-            tab.page.click("#ask")
+            tab.asks(question)
         else:
             tab.page.click("#examples button:has-text('lungs')")
         tab.says(f"Asked: {question}")
@@ -207,8 +165,7 @@ def test_a_picture_with_nothing_on_it_is_called_empty(opened, tmp_path):
     PIL.Image.fromarray(np.full((60, 80), 90, np.uint8)).save(tmp_path / "grey.png")
     tab.upload(tmp_path / "grey.png")
     tab.says("nearly empty")
-    tab.page.fill("#question textarea, #question input", "detect ILD")
-    tab.page.click("#ask")
+    tab.asks("detect ILD")
     tab.says("Asked")
     assert "nearly empty" in tab.page.inner_text("#answers .remark >> nth=0")
 
@@ -229,9 +186,7 @@ def test_an_upload_and_a_question_by_keyboard(opened, picture):
     tab.says("Ask a question about it")
     assert "80 x 60 pixels" in tab.page.inner_text("#picture")
     assert tab.page.inner_text("#answers").strip() == ""
-    tab.page.fill(
-        "#question textarea, #question input", f"Where is it? {EVIL} ${{1+1}} {{{{7*7}}}}"
-    )
+    tab.page.fill(QUESTION, f"Where is it? {EVIL} ${{1+1}} {{{{7*7}}}}")
     tab.page.keyboard.press("Enter")
     assert f"{EVIL} ${{1+1}} {{{{7*7}}}}" in tab.says("Asked")
     assert len(tab.page.query_selector_all("#answers .answer")) == 2
@@ -265,32 +220,18 @@ def test_a_bad_file_is_named_and_nothing_of_the_last_one_stays(opened, picture, 
         tab.upload(tmp_path / name)
         said = tab.says(says)
         assert str(tmp_path) not in said and "uploads" not in said
-        tab.look(f"bad_{name}")
+        look(tab.page, f"demo_bad_{name}")
         assert tab.shows_nothing()
         tab.clear()
-
-
-def _png_of(height, width):
-    """A PNG file whose header claims so many pixels."""
-
-    def chunk(kind, content):
-        return (
-            struct.pack(">I", len(content))
-            + kind
-            + content
-            + struct.pack(">I", zlib.crc32(kind + content))
-        )
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    rows = zlib.compress(b"\0" * 1000)
-    parts = chunk(b"IHDR", header) + chunk(b"IDAT", rows) + chunk(b"IEND", b"")
-    return b"\x89PNG\r\n\x1a\n" + parts
 
 
 def test_very_large_files_are_refused_and_the_page_goes_on(opened, picture, tmp_path):
     tab = opened()
     many = tmp_path / "pixels.png"
-    many.write_bytes(_png_of(9_000, 9_000))
+    told = bytearray(picture().read_bytes())
+    told[16:24] = struct.pack(">II", 9_000, 9_000)  # its header: so many pixels
+    told[29:33] = struct.pack(">I", zlib.crc32(told[12:29]))
+    many.write_bytes(told)
     tab.upload(many)
     assert "9000 x 9000 pixels, more than the" in tab.says("pixels.png")
     tab.clear()
@@ -298,7 +239,7 @@ def test_very_large_files_are_refused_and_the_page_goes_on(opened, picture, tmp_
     heavy.write_bytes(picture().read_bytes() + b"\0" * (MEGABYTES * 1024 * 1024))
     tab.upload(heavy)
     tab.page.wait_for_selector("text=/exceed|too large|maximum/i")
-    tab.look("heavy")
+    look(tab.page, "demo_heavy")
     assert not tab.page.query_selector("#picture .to-show")
     tab.page.reload()
     tab.page.wait_for_selector("#examples button img")
@@ -312,7 +253,7 @@ def test_the_server_refuses_what_the_browser_should_have(served):
         head = b'--x\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
         body = head + b"\0" * int(megabytes * 1024 * 1024) + b"\r\n--x--\r\n"
         kind = {"Content-Type": "multipart/form-data; boundary=x"}
-        return served.ask("/gradio_api/upload", body, **kind)[0]
+        return served.below("/gradio_api/upload", body, **kind)[0]
 
     assert upload(1) == 200
     assert upload(MEGABYTES + 1) == 413
@@ -320,55 +261,32 @@ def test_the_server_refuses_what_the_browser_should_have(served):
 
 def test_a_dicom_file_is_shown_as_a_viewer_shows_it(opened, tmp_path):
     stored = np.tile(np.linspace(0, 4095, 90), (70, 1)).astype("<u2")
-    dataset = Dataset()
-    dataset.file_meta = FileMetaDataset()
-    dataset.file_meta.TransferSyntaxUID = ExplicitVRLittleEndian
-    dataset.SOPClassUID = DigitalXRayImageStorageForPresentation
-    dataset.SOPInstanceUID = generate_uid()
-    dataset.Rows, dataset.Columns = stored.shape
-    dataset.SamplesPerPixel = 1
-    dataset.PhotometricInterpretation = "MONOCHROME1"
-    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = 16, 12, 11
-    dataset.PixelRepresentation = 0
-    dataset.PixelData = stored.tobytes()
     path = tmp_path / "IM0001"  # as scanners call them
-    pydicom.dcmwrite(path, dataset, enforce_file_format=True)
+    bits = {"BitsStored": 12, "HighBit": 11, "PhotometricInterpretation": "MONOCHROME1"}
+    dicom_image(path, "1.2.3", pixels=stored, **bits)
     tab = opened()
     tab.upload(path)
     tab.says("Ask a question about it")
     assert "90 x 70 pixels" in tab.page.inner_text("#picture")
-    left, right = tab.page.evaluate(
-        """async () => {
-          const image = new Image();
-          const told = document.querySelector('#picture .to-show').dataset.shown;
-          image.src = JSON.parse(told).picture.url;
-          await image.decode();
-          const c = document.createElement('canvas');
-          [c.width, c.height] = [image.naturalWidth, image.naturalHeight];
-          const context = c.getContext('2d');
-          context.drawImage(image, 0, 0);
-          return [2, c.width - 3].map(x => context.getImageData(x, 30, 1, 1).data[0]);
-        }"""
-    )
+    left, right = tab.page.evaluate(script("outer_greys.js"))
     assert left > 200 and right < 50, "what is stored as 0 is white"
-    tab.page.fill("#question textarea, #question input", "Where is the Lung Opacity?")
-    tab.page.click("#ask")
+    tab.asks("Where is the Lung Opacity?")
     tab.says("Asked")
     assert len(tab.page.query_selector_all("#answers .answer")) == 2
 
 
 def test_nothing_but_the_page_is_served_and_only_to_this_machine(served):
-    status, headers, body = served.ask("/")
+    status, headers, body = served.below("/")
     assert status == 200
     assert "connect-src 'self'" in headers["Content-Security-Policy"]
     assert not re.search(rb"(src|href)=.https?://", body)
-    assert served.ask("/", Host=f"attacker.example:{served.port}")[0] == 400
-    assert served.ask("/", Host=f"localhost:{served.port}")[0] == 200
-    assert served.ask("/../")[0] == 404
-    for path in ("/etc/passwd", str(ROOT / "setup.py")):
-        assert served.ask(f"/gradio_api/file={path}")[0] in (403, 404)
+    assert served.below("/", Host=f"attacker.example:{served.port}")[0] == 400
+    assert served.below("/", Host=f"localhost:{served.port}")[0] == 200
+    assert served.below("/../")[0] == 404
+    for path in ("/etc/passwd", str(servers.ROOT / "setup.py")):
+        assert served.below(f"/gradio_api/file={path}")[0] in (403, 404)
     for path in ("/docs", "/redoc", "/openapi.json", "/monitoring", "/gradio_api/runs"):
-        assert served.ask(path)[0] in (403, 404)
+        assert served.below(path)[0] in (403, 404)
 
 
 def test_a_question_waits_while_models_compile_and_nothing_stays(base, tuned, browser, tmp_path):
@@ -378,7 +296,7 @@ def test_a_question_waits_while_models_compile_and_nothing_stays(base, tuned, br
     try:
         tab = Tab(browser, one)
         assert "base and tuned" in tab.says("being compiled")
-        tab.look("compiling")
+        look(tab.page, "demo_compiling")
         tab.page.click("#examples button:has-text('lungs')")
         tab.says("then comes your answer")
         tab.says("Asked")

@@ -1,67 +1,26 @@
 """What can be asked of the page that is none of its own business, over sockets and in Chromium."""
 
-import contextlib
 import importlib.util
 import io
 import json
 import os
 import re
-import shutil
 import signal
-import socket
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import PIL.Image
 import pytest
 
-from tests.pages.raw_http import (
-    ask_raw,
-    broken_requests,
-    random_requests,
-    request,
-    state_of,
-    status_of,
-)
+from tests.pages import raw_http
+from tests.pages.chromium import Watched, script
+from tests.pages.raw_http import comes, half_open, status_of
+from tests.pages.rows import ROWS
+from tests.pages.servers import Server, page_of_others
 
 WITHOUT = importlib.util.find_spec("gradio") is None
 pytestmark = pytest.mark.skipif(WITHOUT, reason="needs Gradio, which `make app` has")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-FLAGS = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
-FLAGS += "disable-component-update disable-sync"
 MEGABYTES = 2
-NO_PAGES = (
-    "docs",
-    "redoc",
-    "openapi.json",
-    "mcp",
-    "gradio_api/mcp/sse",
-    "gradio_api/file=http://127.0.0.1:1/x",
-    "gradio_api/file=/etc/passwd",
-    "gradio_api/file=../../../../etc/passwd",
-    "gradio_api/file=",
-    "gradio_api/file=%2e%2e/%2e%2e/etc/passwd",
-    "gradio_api/file=/dev/zero",
-    "gradio_api/file=x%00",
-    "gradio_api/proxy=http://127.0.0.1/",
-    "gradio_api/file/etc/passwd",
-    "assets/../../../../etc/passwd",
-    "assets/%2e%2e/index.html",
-    "assets/..%2f..%2froutes.py",
-    "assets//",
-    "assets/",
-    "static/../routes.py",
-    "static/js/../../x.js",
-    "static/js/%2e%2e%5cx.js",
-    "theme.css/x",
-    "gradio_api/queue/data/",
-    "/assets/x.js",
-    "assets/x%00.js",
-)
-ROOT = Path(__file__).parents[3]
 # The page without models: they have tests of their own and take a minute.
 APP = f"""
 import contextlib, sys
@@ -95,51 +54,31 @@ def _png(side=40) -> bytes:
     return out.getvalue()
 
 
-class Page:
+class Page(Server):
     """The page as a process, and what its own script sends."""
 
     def __init__(self, folder):
         self.folder = folder / "served"
         self.folder.mkdir()
-        self._errors = folder / "stderr"
-        with open(self._errors, "w") as errors:
-            self.process = subprocess.Popen(
-                [sys.executable, "-c", APP, str(self.folder)],
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                text=True,
-                cwd=ROOT,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
-            )
-        line = self.process.stdout.readline()
-        self.address, port, self.token = re.match(
-            r"(http://127\.0\.0\.1:(\d+)/([\w-]{22})/) \(Ctrl-C stops\)$", line
+        super().__init__(folder, "-c", APP, str(self.folder))
+        (self.token,) = re.fullmatch(
+            r"http://127\.0\.0\.1:\d+/([\w-]{22})/ \(Ctrl-C stops\)\n", self.printed
         ).groups()
-        self.port = int(port)
         _, _, html = self.get("").partition(b"\r\n\r\n")
         config = json.loads(re.search(rb"window\.gradio_config = (\{.*?\});</script>", html)[1])
         # The first function of each sort: File; File and Textbox.
         by_inputs = {len(one["inputs"]): one["id"] for one in reversed(config["dependencies"])}
         self.look, self.ask_about = by_inputs[1], by_inputs[2]
 
-    @property
-    def said(self) -> str:
-        return self._errors.read_text()
-
     def send(self, method, path, *headers, body=b"", seconds=10.0) -> bytes:
-        return ask_raw(
-            self.port,
-            request(method, f"/{self.token}/{path}", *headers, body=body),
-            seconds=seconds,
-        )
+        sent = raw_http.request(method, f"/{self.token}/{path}", *headers, body=body)
+        return raw_http.ask_raw(self.port, sent, seconds=seconds)
 
     def get(self, path) -> bytes:
         return self.send("GET", path)
 
     def upload(self, content, name=b"x.png", *headers) -> bytes:
-        body = (
-            b'--b\r\nContent-Disposition: form-data; name="files"; filename="' + name + b'"\r\n\r\n'
-        )
+        body = b'--b\r\nContent-Disposition: form-data; name="files"; filename="%b"\r\n\r\n' % name
         kind = headers or ("Content-Type: multipart/form-data; boundary=b",)
         return self.send("POST", "gradio_api/upload", *kind, body=body + content + b"\r\n--b--\r\n")
 
@@ -159,11 +98,6 @@ class Page:
         stream = self.get(f"gradio_api/queue/data?session_hash={session}")
         return stream.decode()
 
-    def stop(self, how=signal.SIGINT) -> None:
-        if self.process.poll() is None:
-            self.process.send_signal(how)
-        self.process.communicate(timeout=60)
-
 
 def _file(path) -> dict:
     return {"path": str(path), "meta": {"_type": "gradio.FileData"}, "orig_name": "x.png"}
@@ -173,7 +107,7 @@ def _file(path) -> dict:
 def page(tmp_path_factory):
     one = Page(tmp_path_factory.mktemp("page"))
     yield one
-    one.stop()
+    one.stop(signal.SIGINT)
     assert "Traceback" not in one.said and one.token not in one.said, one.said[-3000:]
 
 
@@ -197,33 +131,14 @@ def test_no_other_file_is_opened_and_none_is_told_from_a_missing_one(page, tmp_p
     large = mine.parent / "large.png"
     large.write_bytes(_png() + b"\0" * MEGABYTES * 2**20)
     example = min(page.folder.glob("examples/*.png"))
+    words = {"secret": picture, "mine": mine, "uploads": page.folder / "uploads"}
+    words |= {"parent": mine.parent, "climb": os.path.relpath(picture, mine.parent)}
+    paths = [path.format(**words, folder=tmp_path) for path in ROWS["no_files_of_the_demo"]]
+    # An example is shown by its copy among the uploads alone.
+    paths += [link, circle, pipe, large, example, "a" * 5000, "/" + "a/" * 3000]
     told = {
         page.event(function, _file(path), *rest)
-        for path in (
-            picture,
-            tmp_path / "missing.png",
-            "/dev/zero",
-            "/etc/passwd",
-            "/proc/self/environ",
-            "/proc/self/fd/0",
-            page.folder / "uploads",
-            f"{mine.parent}/../../../{picture.name}",
-            f"{mine}/../../../../{tmp_path.name}/secret.png",
-            link,
-            circle,
-            pipe,
-            large,
-            example,  # shown by its copy among the uploads alone
-            "",
-            "x.png",
-            "\0",
-            f"{mine}\0",
-            "a" * 5000,
-            "/" + "a/" * 3000,
-            "http://127.0.0.1:1/x.png",
-            f"file://{mine}",
-            "~root",
-        )
+        for path in paths
         for function, rest in ((page.look, ()), (page.ask_about, ("Where?",)))
     }
     told = {re.sub(rb"date: [^\r]*\r\n", b"", answer) for answer in told}
@@ -233,43 +148,15 @@ def test_no_other_file_is_opened_and_none_is_told_from_a_missing_one(page, tmp_p
     assert "41 x 41 pixels" in page.outcome(page.look, _file(mine))
 
 
-@pytest.mark.parametrize(
-    "told",
-    [
-        {"data": []},
-        {"data": [None, None, None]},
-        {"data": ["/etc/passwd"]},
-        {"data": [["/etc/passwd"]]},
-        {"data": [{"path": ["x"], "meta": {"_type": "gradio.FileData"}}]},
-        {"data": [{"root": [_file("/etc/passwd")]}]},
-        {"data": [[_file("/etc/passwd")]]},
-        {"data": [7]},
-        {"data": [True]},
-        {"data": {"0": None}},
-        {"data": None},
-        {"fn_index": 99},
-        {"fn_index": -1},
-        {"fn_index": True},
-        {"fn_index": "1"},
-        {"fn_index": None, "api_name": "look"},
-        {"fn_index": 1e400},
-        {"session_hash": "../x"},
-        {"session_hash": "\ud800"},
-        {"session_hash": "a" * 41},
-        {"session_hash": None},
-        {"trigger_id": "x"},
-        {"trigger_id": {}},
-        [],
-        "x",
-    ],
-    ids=repr,
-)
-def test_an_event_is_one_of_the_page_or_nothing(page, told):
+def test_an_event_is_one_of_the_page_or_nothing(page, subtests):
     good = {"data": [None], "fn_index": page.look, "session_hash": "s2"}
-    body = json.dumps({**good, **told} if isinstance(told, dict) else told).encode()
-    answer = page.send("POST", "gradio_api/queue/join", body=body)
-    assert status_of(answer) in (400, 404)
-    assert b"Traceback" not in answer and b"root:" not in answer
+    for text in ROWS["no_events_of_the_demo"]:
+        told = json.loads(text)
+        body = json.dumps({**good, **told} if isinstance(told, dict) else told).encode()
+        with subtests.test(text):
+            answer = page.send("POST", "gradio_api/queue/join", body=body)
+            assert status_of(answer) in (400, 404)
+            assert b"Traceback" not in answer and b"root:" not in answer
 
 
 def test_what_else_stands_in_an_event_does_not_reach_gradio(page):
@@ -304,7 +191,7 @@ def test_only_routes_of_the_page_are_there(page):
             for method in ("GET", "POST"):
                 answer = page.send(method, path, "Content-Type: application/json", body=b"{}")
                 assert status_of(answer) == 404, path
-    for path in NO_PAGES:
+    for path in ROWS["no_pages_of_the_demo"]:
         assert status_of(page.get(path)) == 404, path
     assert status_of(page.get("assets/none.js")) in (403, 404)
     for query in ("session_hash=../x", "session_hash=" + "a" * 99, "&".join(["a=b"] * 50)):
@@ -319,31 +206,18 @@ def test_uploads_have_limits_and_names_that_stay_inside(page):
     uploads = page.folder / "uploads"
     assert status_of(page.upload(b"\0" * (MEGABYTES * 2**20 + 1))) == 413
     assert status_of(page.upload(b"\0" * ((MEGABYTES + 2) * 2**20))) == 413
-    for name in (
-        b"../../../x.png",
-        b"/etc/x.png",
-        b"..",
-        b"a\0b.png",
-        b"a" * 5000,
-        b"\xed\xa0\x80.png",
-        b"%2e%2e%2fx",
-        b".bashrc",
-        b"con\\x\\..\\y",
-    ):
+    names = [b"../../../x.png", b"/etc/x.png", b"..", b"a\0b.png", b"a" * 5000, b"%2e%2e%2fx"]
+    for name in (*names, b"\xed\xa0\x80.png", b".bashrc", b"con\\x\\..\\y"):
         assert status_of(page.upload(_png(), name)) in (200, 400, 413, 500), name
     for charset in ("utf-7", "unicode_escape", "rot13", "undefined", "idna", "x" * 999):
         kind = f"Content-Type: multipart/form-data; boundary=b; charset={charset}"
         assert status_of(page.upload(_png(), rb"\ud800+2AA-.png", kind)) in (200, 400, 413, 500)
     for kind in ("", "text/plain", "multipart/form-data", "multipart/form-data; boundary="):
         assert status_of(page.upload(_png(), b"x", f"Content-Type: {kind}")) == 400
-    chunked = page.send(
-        "POST", "gradio_api/upload", "Transfer-Encoding: chunked", body=b"0\r\n\r\n"
-    )
-    assert status_of(chunked) == 411
+    chunked = ("Transfer-Encoding: chunked",)
+    assert status_of(page.send("POST", "gradio_api/upload", *chunked, body=b"0\r\n\r\n")) == 411
     everything = {path for path in page.folder.rglob("*") if path.is_file()}
-    assert all(
-        path.is_relative_to(uploads) or path.parent.name == "examples" for path in everything
-    )
+    assert all(one.is_relative_to(uploads) or one.parent.name == "examples" for one in everything)
     assert not list(page.folder.parent.glob("x*"))
     assert "Traceback" not in page.said.removeprefix(before)
 
@@ -351,31 +225,21 @@ def test_uploads_have_limits_and_names_that_stay_inside(page):
 def test_uploads_together_have_a_limit_and_what_broke_off_is_removed(page):
     uploads = page.folder / "uploads"
     head = f"POST /{page.token}/gradio_api/upload HTTP/1.1\r\nHost: localhost\r\n"
-    head += (
-        "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 2000000\r\n\r\n--b\r\n"
-    )
-    head += 'Content-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
-    with contextlib.ExitStack() as stack:
-        for _ in range(9):
-            half = stack.enter_context(socket.create_connection(("127.0.0.1", page.port)))
-            half.sendall(head.encode() + b"\0" * 100_000)
-        time.sleep(1)
-        assert status_of(page.upload(b"\0" * 2_000_000)) == 507
-    time.sleep(1)
-    page.uploaded(_png())
-    assert not [path for path in uploads.glob("tmp*") if path.stat().st_size]
+    head += "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 2000000\r\n\r\n"
+    head += '--b\r\nContent-Disposition: form-data; name="files"; filename="a.png"\r\n\r\n'
+    with half_open(page.port, 9, head.encode() + b"\0" * 100_000):
+        assert comes(lambda: status_of(page.upload(b"\0" * 2_000_000)) == 507)
+    assert comes(lambda: status_of(page.upload(_png())) == 200)
+    assert comes(lambda: not [one for one in uploads.glob("tmp*") if one.stat().st_size])
 
 
 def test_sessions_do_not_add_up(page):
     before = page.said
     statuses = {status_of(page.event(page.look, None, session=f"many{n}")) for n in range(150)}
     assert 200 in statuses <= {200, 503}
-    again = [status_of(page.event(page.look, None, session="one")) for _ in range(40)]
-    deadline = time.monotonic() + 20
-    while again[-1] == 200 and time.monotonic() < deadline:
-        again.append(status_of(page.event(page.look, None, session="one")))
-        time.sleep(0.02)
-    assert again[-1] == 429
+    for _ in range(40):
+        page.event(page.look, None, session="one")
+    assert comes(lambda: status_of(page.event(page.look, None, session="one")) == 429)
     assert "Traceback" not in page.said.removeprefix(before)
     assert "no picture" in page.outcome(page.ask_about, None, "Where?", session="s9")
 
@@ -390,90 +254,46 @@ def test_a_bug_is_a_line_on_the_page_and_one_in_the_log(page):
 
 
 def test_raw_sockets_get_nothing_and_shut_nobody_out(page):
-    for name, (sent, right) in broken_requests(page.token, "theme.css").items():
-        assert status_of(ask_raw(page.port, sent, seconds=3)) in right, name
-    with contextlib.ExitStack() as stack:
-        for _ in range(400):
-            half = stack.enter_context(socket.create_connection(("127.0.0.1", page.port)))
-            with contextlib.suppress(ConnectionError):
-                half.sendall(f"POST /{page.token}/gradio_api/upload HTTP/1.1\r\nHost: ".encode())
+    for name, (sent, right) in raw_http.broken_requests(page.token, "theme.css").items():
+        assert status_of(raw_http.ask_raw(page.port, sent, seconds=3)) in right, name
+    half = f"POST /{page.token}/gradio_api/upload HTTP/1.1\r\nHost: ".encode()
+    with half_open(page.port, 400, half):
         assert status_of(page.get("theme.css")) == 200
-
-    def attack(seed, count):
-        for sent in random_requests(seed, count, page.token):
-            with (
-                contextlib.suppress(OSError),
-                socket.create_connection(("127.0.0.1", page.port), timeout=5) as connection,
-            ):
-                connection.sendall(sent)
-                connection.shutdown(socket.SHUT_WR)
-                while connection.recv(65536):
-                    pass
-
-    attack(0, 100)
-    before = state_of(page.process.pid)
-    attack(1, 500)
-    memory, threads, files = state_of(page.process.pid)
+    raw_http.attack(page.port, 0, 100, page.token)
+    before = raw_http.state_of(page.process.pid)
+    raw_http.attack(page.port, 1, 500, page.token)
+    memory, threads, files = raw_http.state_of(page.process.pid)
     assert memory <= before[0] + 20 and threads <= before[1] + 5 and files <= before[2] + 3
     assert status_of(page.get("theme.css")) == 200
 
 
 @pytest.mark.slow
-def test_a_page_of_another_origin_gets_nothing_and_ours_has_no_complaint(page, tmp_path):
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    if CHROMIUM is None:
-        pytest.skip("needs Chromium (Debian's package chromium)")
-    (tmp_path / "index.html").write_text("<title>evil</title>")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-m", "http.server", str(port), f"--directory={tmp_path}"]
-    other = subprocess.Popen([*command, "--bind=127.0.0.1"], stderr=subprocess.DEVNULL)
+def test_a_page_of_another_origin_gets_nothing_and_ours_has_no_complaint(page, tmp_path, browser):
     (tmp_path / "own.png").write_bytes(_png())
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=[f"--{flag}" for flag in FLAGS.split()]
-        )
-        try:
-            tab = browser.new_context().new_page()
-            said, failed = [], []
-            tab.on("console", lambda m: said.append(m.text) if m.type == "error" else None)
-            tab.on("pageerror", lambda error: said.append(str(error)))
-            tab.on("response", lambda a: failed.append(a.url) if a.status >= 400 else None)
-            tab.goto(page.address)
-            tab.wait_for_selector("#examples button img")
-            tab.click("#examples button:has-text('detect ILD')")
-            tab.wait_for_selector("#status p:has-text('Asked: detect ILD')")
-            tab.click("#xray button[aria-label='Clear']")
-            tab.set_input_files("#xray input[type=file]", tmp_path / "own.png")
-            tab.wait_for_selector("#status p:has-text('Ask a question about it')")
-            tab.fill("#question textarea, #question input", "Where?")
-            tab.keyboard.press("Enter")
-            tab.wait_for_selector("#status p:has-text('Asked: Where?')")
-            assert failed == [] and said == []
-            evil = browser.new_context().new_page()
-            body = json.dumps({"data": [None], "fn_index": page.look, "session_hash": "evil"})
-            for origin in (f"http://127.0.0.1:{port}/", f"http://localhost:{port}/"):
-                evil.goto(origin)
-                outcome = evil.evaluate(
-                    """async ([link, body]) => {
-                      const tried = [];
-                      for (const mode of ["cors", "no-cors"])
-                        for (const [place, options] of [
-                            ["", {}], ["theme.css", {}],
-                            ["gradio_api/queue/join", {method: "POST", body}]])
-                          tried.push(await fetch(link + place, {mode, ...options}).then(
-                            async (answer) => answer.type + (await answer.text()),
-                            () => "refused"));
-                      return tried;
-                    }""",
-                    [page.address, body],
-                )
-                assert set(outcome) <= {"refused", "opaque"}
-            # Nothing of it has become an event.
-            stream = page.get("gradio_api/queue/data?session_hash=evil")
-            assert b"process_completed" not in stream
-        finally:
-            browser.close()
-            other.kill()
-            other.wait()
+    one = Watched(browser, "about:blank")
+    tab, failed = one.tab, []
+    tab.on("response", lambda a: failed.append(a.url) if a.status >= 400 else None)
+    tab.on("console", lambda m: failed.append(m.text) if m.type == "error" else None)
+    tab.goto(page.address)
+    tab.wait_for_selector("#examples button img")
+    tab.click("#examples button:has-text('detect ILD')")
+    tab.wait_for_selector("#status p:has-text('Asked: detect ILD')")
+    tab.click("#xray button[aria-label='Clear']")
+    tab.set_input_files("#xray input[type=file]", tmp_path / "own.png")
+    tab.wait_for_selector("#status p:has-text('Ask a question about it')")
+    tab.fill("#question textarea, #question input", "Where?")
+    tab.keyboard.press("Enter")
+    tab.wait_for_selector("#status p:has-text('Asked: Where?')")
+    assert failed == one.wrong == []
+    evil = browser.new_context().new_page()
+    body = json.dumps({"data": [None], "fn_index": page.look, "session_hash": "evil"})
+    places = [["", {}], ["theme.css", {}]]
+    places.append(["gradio_api/queue/join", {"method": "POST", "body": body}])
+    with page_of_others() as origins:
+        for origin in origins:
+            evil.goto(origin)
+            outcome = evil.evaluate(script("other_origin.js"), [page.address, places])
+            assert set(outcome) <= {"refused", "opaque"}
+    # Nothing of it has become an event.
+    stream = page.get("gradio_api/queue/data?session_hash=evil")
+    assert b"process_completed" not in stream

@@ -9,15 +9,10 @@ import PIL.Image
 import pytest
 
 from cxrjax.images.files import ImageError
+from cxrjax.pages.demo import rendering
 from cxrjax.pages.demo.answers import AnswerBox, Answered, NamedFile, Token
-from cxrjax.pages.demo.rendering import (
-    TrueBox,
-    open_picture,
-    percent,
-    render_answers,
-    render_picture,
-    render_status,
-)
+from cxrjax.pages.demo.rendering import TrueBox, open_picture, render_answers
+from tests.pages.rows import ROWS
 
 EVIL = "<script>window.hit=1</script>{{ 7 * 7 }}"
 
@@ -29,18 +24,10 @@ def _parse(text):
 
 
 def _answered(text="ILD <loc0100><loc0200><loc0300><loc0400>", **fields):
-    given = {
-        "reason": "",
-        "boxes": (AnswerBox((16, 6, 31, 18), (0.2, 0.1, 0.4, 0.3), 0.25),),
-        "tokens": (
-            Token("▁ILD", 0.9, "word"),
-            Token("<loc0100>", 0.00001, "location"),
-            Token("<eos>", 0.999, "end"),
-        ),
-        "probability": 0.031,
-        "token_probability": 0.5,
-        "parse": "ok",
-    }
+    tokens = [("▁ILD", 0.9, "word"), ("<loc0100>", 0.00001, "location"), ("<eos>", 0.999, "end")]
+    given = {"reason": "", "probability": 0.031, "token_probability": 0.5, "parse": "ok"}
+    given["boxes"] = (AnswerBox((16, 6, 31, 18), (0.2, 0.1, 0.4, 0.3), 0.25),)
+    given["tokens"] = tuple(Token(*one) for one in tokens)
     return Answered(text=text, **given | fields)
 
 
@@ -48,7 +35,8 @@ def test_boxes_stand_where_they_belong(picture):
     opened = open_picture(NamedFile(picture(height=60, width=80), "x.png"))
     assert (opened.height, opened.width) == (60, 80)
     truth = (TrueBox("ILD", (0.6, 0.5, 0.9, 1.0)),)
-    html = render_picture(opened, {"base": _answered(boxes=()), "tuned": _answered()}, truth, 7)
+    answers = {"base": _answered(boxes=()), "tuned": _answered()}
+    html = rendering.render_picture(opened, answers, truth, 7)
     (node,) = (one for one in _parse(html).iter("div"))
     assert node.get("data-number") == "7"
     shown = json.loads(node.get("data-shown"))
@@ -69,11 +57,15 @@ def test_all_pixels_are_shown(picture):
     assert PIL.Image.open(io.BytesIO(content)).size == (1500, 1200)
 
 
+def _by_system(tree):
+    texts = {one.get("data-system"): " ".join(one.itertext()) for one in tree.iter("section")}
+    return {name: " ".join(text.split()) for name, text in texts.items()}
+
+
 def test_answers_show_everything_as_text():
     said = render_answers({"base": _answered("none", boxes=()), "tuned": _answered()})
     tree = _parse(said)
-    sections = {s.get("data-system"): " ".join(s.itertext()).split() for s in tree.iter("section")}
-    text = {name: " ".join(words) for name, words in sections.items()}
+    text = _by_system(tree)
     assert "No box." in text["base"] and "none" in text["base"]
     assert "1 16 to 31 6 to 18 25 %" in text["tuned"]
     assert "in the words: 90 % (with coordinates, as a whole: 3.1 %, 50 % a token" in text["tuned"]
@@ -93,26 +85,16 @@ def test_what_went_wrong_is_said():
 def test_text_of_models_files_and_people_is_no_html(picture):
     for said in (
         render_answers({"tuned": _answered(EVIL, tokens=(Token(EVIL, 1.0, "word"),))}),
-        render_status(EVIL, problem=True),
+        rendering.render_status(EVIL, problem=True),
     ):
         tree = _parse(said)
         assert not list(tree.iter("script"))
         assert EVIL in "".join(tree.itertext())
 
 
-@pytest.mark.parametrize(
-    ("probability", "said"),
-    [
-        (0.0, "<0.01 %"),
-        (0.0002, "0.02 %"),
-        (0.031, "3.1 %"),
-        (0.254, "25 %"),
-        (0.99, "99 %"),
-        (0.9999, ">99 %"),
-    ],
-)
+@pytest.mark.parametrize(("probability", "said"), ROWS["percents"])
 def test_percent(probability, said):
-    assert percent(probability) == said
+    assert rendering.percent(probability) == said
 
 
 def test_a_picture_that_cannot_be_read(picture):
@@ -124,11 +106,7 @@ def test_a_picture_that_cannot_be_read(picture):
 
 def test_what_was_not_taught_is_said_in_place_of_boxes_and_confidence():
     known, unknown = _answered(), _answered("Unknown.", boxes=())
-    tree = _parse(render_answers({"base": known, "tuned": unknown}))
-    texts = {
-        section.get("data-system"): " ".join("".join(section.itertext()).split())
-        for section in tree.iter("section")
-    }
+    texts = _by_system(_parse(render_answers({"base": known, "tuned": unknown})))
     assert "The model does not know this" in texts["tuned"]
     for word in ("Confidence", "No box", "Unknown.", "3.1 %"):
         assert word not in texts["tuned"]

@@ -1,43 +1,18 @@
 """The page in a real browser: filters, order, pages of cards, links, and no request."""
 
-import shutil
-from pathlib import Path
-
 import pytest
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium (Debian's package chromium)"),
-]
-FLAGS = "no-sandbox disable-gpu disable-quic no-first-run disable-background-networking "
-FLAGS += "disable-component-update disable-sync"
+from tests.pages.chromium import DESKTOP, PHONE, Watched
+
+pytestmark = pytest.mark.slow
 EVIL = "<script>window.hit=1</script><img src=x onerror='window.hit=1'>"
-PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1400, "height": 1000}
 
 
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=[f"--{flag}" for flag in FLAGS.split()]
-        )
-        yield launched
-        launched.close()
+class Opened(Watched):
+    """A page in the browser, from a disk."""
 
-
-class Opened:
-    """A page in the browser, from a disk; notes what it asks for and what goes wrong."""
-
-    def __init__(self, browser, path: Path, viewport=None, hash_: str = ""):
-        self.tab = browser.new_page(viewport=viewport or DESKTOP)
-        self.asked: list[str] = []
-        self.wrong: list[str] = []
-        self.tab.on("request", lambda request: self.asked.append(request.url))
-        self.tab.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.tab.on("console", lambda message: self.wrong.append(message.text))
-        self.tab.goto(path.as_uri() + hash_)
+    def __init__(self, *told):
+        super().__init__(*told)
         self.settle()
 
     def settle(self):
@@ -72,15 +47,13 @@ def opened(page, browser):
     page.predictions["tuned"][8]["text"] = EVIL
     tabs = []
 
-    def open_page(viewport=None, hash_="", **changes) -> Opened:
-        tabs.append(Opened(browser, page.write(**changes), viewport, hash_))
+    def open_page(viewport=DESKTOP, hash_="", **changes) -> Opened:
+        tabs.append(Opened(browser, page.write(**changes).as_uri() + hash_, viewport))
         return tabs[-1]
 
     yield open_page
     for one in tabs:
-        assert one.wrong == []
-        assert all(url.startswith(("file://", "data:")) for url in one.asked)
-        one.tab.close()
+        assert one.wrong == one.told == [] and one.asked_only("file://", "data:")
 
 
 @pytest.mark.parametrize("pictures", ["file", "folder"])
@@ -89,8 +62,7 @@ def test_it_opens_from_a_disk_and_fits_the_screen(opened, pictures, viewport):
     one = opened(viewport, pictures=pictures)
     assert one.count == "10 images, 13 of 13 questions"
     assert one.rectangles("truth") == 13 and one.rectangles("base") == 9
-    wide = one.tab.evaluate("document.documentElement.scrollWidth")
-    assert wide <= viewport["width"]
+    assert one.fits()
     image = one.tab.query_selector("#cards img")
     image.scroll_into_view_if_needed()
     one.tab.wait_for_timeout(200)
@@ -213,4 +185,3 @@ def test_a_missing_part_is_said(page, browser):
     tab.goto(path.as_uri())
     tab.wait_for_selector("#problem:not([hidden])")
     assert "part-0.js cannot be read: it belongs beside this page" in tab.inner_text("#problem")
-    tab.close()

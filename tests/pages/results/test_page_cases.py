@@ -7,7 +7,6 @@ import json
 from dataclasses import replace
 
 import numpy as np
-import pydicom
 import pytest
 from PIL import Image
 
@@ -15,6 +14,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.pages.results.cases import IMAGES_PER_PART
 from cxrjax.papers.benchmarks import BENCHMARKS
+from tests.annotations.samples import dicom_image
 
 
 def _question(cases, question_id):
@@ -25,11 +25,8 @@ def _question(cases, question_id):
 
 
 def test_every_question_has_its_boxes_answers_and_outcomes(page):
-    page.predictions["base"] = [
-        line | ({"parse": "wrong_arity"} if line["question_id"] == "image-3-0" else {})
-        for line in page.predictions["base"]
-        if line["question_id"] != "image-4-0"
-    ]
+    page.predictions["base"][3]["parse"] = "wrong_arity"
+    del page.predictions["base"][4]
     cases = page.cases(page.read())
     assert [system["name"] for system in cases["systems"]] == ["base", "tuned"]
     assert len(cases["questions"]["id"]) == len(cases["cases"]) == page.images
@@ -52,10 +49,7 @@ def test_every_question_has_its_boxes_answers_and_outcomes(page):
 
 @pytest.mark.parametrize("judged", [True, False])
 def test_an_answer_that_it_is_unknown_says_so(page, judged):
-    page.predictions["tuned"] = [
-        line | ({"text": "Unknown.", "boxes": []} if line["question_id"] == "image-4-0" else {})
-        for line in page.predictions["tuned"]
-    ]
+    page.predictions["tuned"][4] |= {"text": "Unknown.", "boxes": []}
     cases = page.cases(page.read() if judged else page.read(benchmark=None))
     said, unknown = (
         _question(cases, name)[1]["answers"][1].get("note") for name in ("image-3-0", "image-4-0")
@@ -92,10 +86,7 @@ def test_a_folder_holds_pictures_and_parts(page):
     text = (stale / "part-1.js").read_text(encoding="utf-8")
     assert text.startswith("cxrjaxPart(1, [") and text.endswith("]);\n")
     part = json.loads(text.removeprefix("cxrjaxPart(1, ").removesuffix(");\n"))
-    assert [image["src"] for image in part] == [
-        "index_files/image-25.jpg",
-        "index_files/image-26.jpg",
-    ]
+    assert [one["src"] for one in part] == [f"index_files/image-{n}.jpg" for n in (25, 26)]
     assert Image.open(stale / "image-26.jpg").size == (page.width, page.height)
     assert "data:image" not in page.html and 'part-0"' not in page.html
 
@@ -110,17 +101,8 @@ def test_many_images_go_into_a_folder_by_themselves(page, monkeypatch):
 
 def test_all_pixels_lie_beside_the_page_where_it_has_fewer(page):
     large = np.tile(np.linspace(0, 255, 900).astype(np.uint8), (1000, 1))
-    ds = pydicom.dataset.Dataset()
-    ds.file_meta = pydicom.dataset.FileMetaDataset()
-    ds.file_meta.TransferSyntaxUID = pydicom.uid.ExplicitVRLittleEndian
-    ds.SOPClassUID = pydicom.uid.DigitalXRayImageStorageForPresentation
-    ds.SOPInstanceUID = pydicom.uid.generate_uid()
-    ds.Rows, ds.Columns, ds.SamplesPerPixel = 1000, 900, 1
-    ds.PhotometricInterpretation, ds.PixelRepresentation = "MONOCHROME1", 0
-    ds.BitsAllocated, ds.BitsStored, ds.HighBit = 8, 8, 7
-    ds.PixelData = large.tobytes()
     path = page.root / "images" / "image-0.png"
-    pydicom.dcmwrite(path, ds, enforce_file_format=True)
+    dicom_image(path, "1.2.3", pixels=large, PhotometricInterpretation="MONOCHROME1")
     Image.fromarray(large).save(page.root / "images" / "image-1.png")
     folder = page.root / "out" / "index_files"
     for pictures in ("auto", "folder"):
@@ -147,10 +129,8 @@ def test_pictures_can_be_left_out(page):
         page.read()
     cases = page.cases(page.read(pictures="none"))
     assert {image["src"] for image in cases["cases"]} == {None}
-    assert (
-        cases["cases"][0]["size"] == [page.width, page.height]
-        and cases["cases"][0]["q"][0]["boxes"]
-    )
+    first = cases["cases"][0]
+    assert first["size"] == [page.width, page.height] and first["q"][0]["boxes"]
 
 
 def test_filters_offer_what_is_there(page):
@@ -195,9 +175,7 @@ def test_as_many_images_are_shown_where_nobody_decides(page):
 def test_boxes_are_read_from_text_by_a_codec(page):
     box = np.array([[0.1, 0.2, 0.5, 0.6]], np.float32)
     text = "At " + CODECS["paligemma"].encode(box, page.height, page.width)
-    page.predictions["tuned"] = [
-        {"question_id": f"image-{i}-0", "text": text} for i in range(page.images)
-    ]
+    page.predictions["tuned"] = page.texts(text)
     with pytest.raises(UserError, match="--codec"):
         page.read()
     cases = page.cases(page.read(codec=CODECS["paligemma"]))
@@ -205,13 +183,9 @@ def test_boxes_are_read_from_text_by_a_codec(page):
 
 
 def test_texts_alone_need_neither_boxes_nor_sizes(page):
-    page.records = [
-        page.record(i, image_hw=None, answers=[{"text": "Bóng tim không to."}], lang="vi")
-        for i in range(page.images)
-    ]
-    page.predictions = {
-        "tuned": [{"question_id": f"image-{i}-0", "text": "Tim to"} for i in range(page.images)]
-    }
+    said = {"image_hw": None, "answers": [{"text": "Bóng tim không to."}], "lang": "vi"}
+    page.records = [page.record(i, **said) for i in range(page.images)]
+    page.predictions = {"tuned": page.texts("Tim to")}
     benchmark = replace(BENCHMARKS["vix_ray"](), outcome=None)
     root = page.read(benchmark=benchmark, pictures="none")
     assert "names" not in [i.attributes.get("value") for i in root.all("input")]

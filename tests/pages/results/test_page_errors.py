@@ -1,50 +1,26 @@
 """The kinds of errors of an answer, and how the page filters by them, saves figures and is read."""
 
-import shutil
-
 import pytest
 
 from cxrjax.pages.results.errors import MISPLACED, MISSED, RIGHT, SPURIOUS, WRONG, errors_of
+from tests.pages.axe import accessibility_faults
+from tests.pages.chromium import Watched
+from tests.pages.rows import ROWS
 
-A, NEAR_A, B, C = (
-    (0.1, 0.1, 0.4, 0.4),
-    (0.12, 0.1, 0.42, 0.4),
-    (0.6, 0.6, 0.9, 0.9),
-    (0.1, 0.6, 0.3, 0.9),
-)
-CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")
+A, NEAR_A = (0.1, 0.1, 0.4, 0.4), (0.12, 0.1, 0.42, 0.4)
+B, C = (0.6, 0.6, 0.9, 0.9), (0.1, 0.6, 0.3, 0.9)
 
 
-@pytest.mark.parametrize(
-    ("truth", "said", "right", "kinds"),
-    [
-        ([A], [NEAR_A], None, RIGHT),
-        ([A], [NEAR_A], True, RIGHT),
-        ([A], [NEAR_A], False, WRONG),
-        ([A], [], True, MISSED),
-        ([A], [], False, MISSED | WRONG),
-        ([], [A], True, SPURIOUS),
-        ([A], [B], True, MISPLACED),
-        ([A, B], [NEAR_A], True, MISSED),
-        ([A], [NEAR_A, A, B], True, SPURIOUS),
-        ([A, B], [C], True, MISPLACED | MISSED),
-        ([A], [B, C], True, MISPLACED | SPURIOUS),
-        ([], [], True, RIGHT),
-        ([], [], None, 0),
-    ],
-)
+PLACES = {"A": A, "near A": NEAR_A, "B": B, "C": C}
+KINDS = {"missed": MISSED, "misplaced": MISPLACED, "spurious": SPURIOUS}
+KINDS |= {"wrong": WRONG, "right": RIGHT}
+
+
+@pytest.mark.parametrize(("truth", "said", "right", "kinds"), ROWS["kinds_of_errors"])
 def test_kinds_of_errors(truth, said, right, kinds):
-    assert errors_of(truth, said, right) == kinds
-
-
-@pytest.fixture(scope="module")
-def browser():
-    sync_api = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield launched
-        launched.close()
+    boxes = ([PLACES[name] for name in names] for names in (truth, said))
+    found = errors_of(*boxes, {"right": True, "wrong": False, "undecided": None}[right])
+    assert found == sum(KINDS[kind] for kind in kinds)
 
 
 CURVE = {"x": [0.1, 0.5], "y": [0.2, 0.75], "x_label": "false, per image", "y_label": "recall"}
@@ -56,17 +32,13 @@ def tab(page, browser):
     extra = page.prediction(0, [[0.1, 0.1, 0.3, 0.3]], question_id="no-box")
     page.predictions["tuned"].append(extra)
     table = "## T\n\n| a | b |\n|---|---|\n| c, d | 0.500 (0.4 to 0.6) |\n"
-    path = page.write(
-        curves={"tuned": {"froc": CURVE}}, training_log=page.log(), tables={"": table}
-    )
-    opened = browser.new_page(viewport={"width": 1440, "height": 900}, accept_downloads=True)
-    opened.goto(path.as_uri())
+    curves = {"tuned": {"froc": CURVE}}
+    path = page.write(curves=curves, training_log=page.log(), tables={"": table})
+    opened = Watched(browser, path.as_uri(), accept_downloads=True).tab
     opened.wait_for_selector("body[data-drawn]")
-    yield opened
-    opened.close()
+    return opened
 
 
-@in_browser
 @pytest.mark.slow
 def test_answers_are_filtered_by_kind_of_error(tab):
     def shown(label):
@@ -85,14 +57,12 @@ def test_answers_are_filtered_by_kind_of_error(tab):
     assert len(tab.query_selector_all("#cards article")) == 9
 
 
-@in_browser
 @pytest.mark.slow
 def test_pictures_come_before_tables(tab):
     heads = [node.inner_text() for node in tab.query_selector_all("main h2")]
     assert heads.index("Single answers") == 0 < heads.index("Tables")
 
 
-@in_browser
 @pytest.mark.slow
 def test_figures_are_saved_as_they_look_and_as_values(tab):
     def taken(selector, text):
@@ -113,10 +83,8 @@ def test_figures_are_saved_as_they_look_and_as_values(tab):
     assert text.splitlines() == ["a,b", '"c, d",0.500 0.4 to 0.6']
 
 
-@in_browser
 @pytest.mark.slow
 def test_nothing_serious_is_in_the_way_of_anybody(page, browser):
-    axe = pytest.importorskip("tests.pages.axe")
     page.inputs["metrics"]["tuned"]["strict"]["few"] = page.entry(0.5, 4)
     path = page.write(curves={"tuned": {"froc": CURVE}}, training_log=page.log())
 
@@ -124,4 +92,4 @@ def test_nothing_serious_is_in_the_way_of_anybody(page, browser):
         tab.wait_for_selector("#cards article")
         tab.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true })")
 
-    assert axe.accessibility_faults(browser, path.as_uri(), prepare) == []
+    assert accessibility_faults(browser, path.as_uri(), prepare) == []

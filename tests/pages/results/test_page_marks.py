@@ -7,48 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cxrjax.pages.results.marks import MarkedSpan, in_words, mark_facts, mark_words, pieces
+from tests.pages.rows import ROWS
 
 
 def _text(cut) -> str:
     return "".join(piece if isinstance(piece, str) else piece[0] for piece in cut)
 
 
-def test_words_that_differ_are_set_apart_in_both_texts():
-    said, true = mark_words("There is a small effusion.", "There is no effusion on the left.")
-    assert said == ["There is ", ("a small", "incorrect"), " effusion."]
-    assert true == [
-        "There is ",
-        ("no", "incorrect"),
-        " effusion ",
-        ("on the left", "missing"),
-        ".",
-    ]
-    said, true = mark_words("Large effusion, left", "effusion LEFT")
-    assert said == [("Large", "added"), " effusion, left"] and true == ["effusion LEFT"]
-
-
-def test_box_notation_is_set_apart_and_not_compared():
-    said, true = mark_words(
-        "Mass <loc0001><loc0002> here [[1, 2, 3, 4], [5, 6, 7, 8]]", "Mass <loc_9_9_9_9> here"
-    )
-    assert said == [
-        "Mass ",
-        ("<loc0001><loc0002>", "box"),
-        " here ",
-        ("[[1, 2, 3, 4], [5, 6, 7, 8]]", "box"),
-    ]
-    assert true == ["Mass ", ("<loc_9_9_9_9>", "box"), " here"]
-    assert mark_words("[see note]", "[see note]")[0] == ["[see note]"]
-
-
-def test_boxes_part_runs_of_words():
-    said, _ = mark_words("one <loc0001> two", "three")
-    assert said == [("one", "incorrect"), " ", ("<loc0001>", "box"), " ", ("two", "incorrect")]
-
-
-def test_an_empty_side_has_nothing_to_be_compared_with():
-    assert mark_words("", "no effusion") == ([], ["no effusion"])
-    assert mark_words("effusion <loc1>", "") == (["effusion ", ("<loc1>", "box")], [])
+@pytest.mark.parametrize(("one", "two", "said", "true"), ROWS["marked_words"])
+def test_words_that_differ_are_set_apart_in_both_texts(one, two, said, true):
+    found = [[list(p) if isinstance(p, tuple) else p for p in cut] for cut in mark_words(one, two)]
+    assert found == [said, true]
 
 
 _TEXTS = st.text(alphabet="ab .,<>loc0123[]()é\n", max_size=60)
@@ -78,26 +47,13 @@ def test_facts_are_compared_by_what_they_say():
     true = "Tràn dịch màng phổi phải. Bóng tim không to."
     said, reference = mark_facts("Bóng tim không to. Gãy xương sườn trái.", true, "vi")
     assert ("Gãy xương sườn trái", "added") in said
-    assert ("Bóng tim không to", "correct") in said and (
-        "Bóng tim không to",
-        "correct",
-    ) in reference
+    assert ("Bóng tim không to", "correct") in said
+    assert ("Bóng tim không to", "correct") in reference
     assert ("Tràn dịch màng phổi phải", "missing") in reference
     assert _text(reference) == true
     assert mark_facts("", true, "vi") == ([], [true])
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("Here <loc_1_2_3_4> and <loc_5_6_7_8>.", "Here (1) and (2)."),
-        ("Here <loc0001><loc0002><loc0003><loc0004>.", "Here (1)."),
-        ("<loc0001><loc0002><loc0003><loc0004><loc0001><loc0002><loc0003><loc0004>", "(1) (2)"),
-        ("At [[0.1, 0.2, 0.3, 0.4], [1, 2, 3, 4]]", "At (1) (2)"),
-        ("Cut off at <loc_12_3", "Cut off at (1)"),
-        ("Nothing is there.", "Nothing is there."),
-    ],
-)
+@pytest.mark.parametrize(("text", "words"), ROWS["numbered_boxes"])
 def test_box_notation_becomes_numbers(text, words):
-    found = in_words(mark_words(text, "")[0])
-    assert "".join(piece if isinstance(piece, str) else piece[0] for piece in found) == words
+    assert _text(in_words(mark_words(text, "")[0])) == words

@@ -5,17 +5,11 @@ import pytest
 from PIL import Image
 
 from tests.pages.axe import accessibility_faults
-from tests.pages.chromium import chromium
+from tests.pages.chromium import Watched
 
 pytestmark = pytest.mark.slow
 SHOWN = "#closely[open] .rv-stage[data-shown=full]"
 SIZES = [(390, 844), (1400, 1000), (2560, 1440)]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with chromium() as launched:
-        yield launched
 
 
 @pytest.fixture
@@ -27,19 +21,11 @@ def tab(page, browser):
     page.predictions["tuned"].append(
         page.prediction(1, [[0.2, 0.7, 0.4, 0.9]], question_id="again", box_scores=[0.834])
     )
-    path = page.write()
-    opened = browser.new_page()
-    asked, wrong = [], []
-    opened.on("request", lambda request: asked.append(request.url))
-    opened.on("pageerror", lambda error: wrong.append(str(error)))
-    opened.on("console", lambda message: wrong.append(message.text))
-    opened.goto(path.as_uri())
-    opened.select_option("#toolbar [name=order]", label="as in the file")
-    opened.wait_for_timeout(250)
-    yield opened
-    opened.close()
-    assert wrong == []
-    assert all(url.startswith(("file://", "data:", "blob:")) for url in asked)
+    one = Watched(browser, page.write().as_uri())
+    one.tab.select_option("#toolbar [name=order]", label="as in the file")
+    one.tab.wait_for_timeout(250)
+    yield one.tab
+    assert one.wrong == one.told == [] and one.asked_only("file://", "data:", "blob:")
 
 
 def _texts(tab):
@@ -112,16 +98,14 @@ def test_all_pixels_are_shown_closely_and_the_small_picture_without_them(page, b
     Image.fromarray(large).save(page.root / "images" / "image-1.png")
     path = page.write()
     full = path.parent / "index_files" / "full-1.jpg"
-    tab = browser.new_page()
+    one = Watched(browser, path.as_uri())
+    tab, asked = one.tab, one.asked
 
     def look():
         tab.goto(path.as_uri())
         asked.clear()
         tab.locator("[aria-label='Radiograph image-1'] button.frame").click()
 
-    asked: list[str] = []
-    tab.on("request", lambda request: asked.append(request.url))
-    tab.goto(path.as_uri())
     tab.wait_for_selector("#cards img")
     assert not [url for url in asked if "full-" in url], "only when somebody looks closely"
     look()
@@ -135,4 +119,3 @@ def test_all_pixels_are_shown_closely_and_the_small_picture_without_them(page, b
     tab.wait_for_selector("#closely .rv-stage[data-shown=preview]", timeout=3000)
     tab.wait_for_selector(".rv-note:has-text('Shown smaller')", timeout=3000)
     assert tab.locator(".rv-box").count()
-    tab.close()
