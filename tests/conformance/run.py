@@ -21,6 +21,7 @@ from typing import Any
 
 HERE = Path(__file__).parent
 _TOLERANCE = 1e-6
+_Case = Mapping[str, Any]
 # (benchmark, references, predictions, out, codec) -> exit code
 Harness = Callable[[str, Path, Path, Path, str | None], int]
 
@@ -30,7 +31,7 @@ def load_suite() -> dict[str, Any]:
     return json.loads((HERE / "cases.json").read_text(encoding="utf-8"))
 
 
-def written(case: Mapping[str, Any], perfect: Mapping[str, Mapping[str, Any]]) -> bytes:
+def written(case: _Case, perfect: Mapping[str, Mapping[str, Any]]) -> bytes:
     """The bytes of a case's predictions file."""
     lines = list(case.get("lines", ()))
     if not lines:
@@ -55,15 +56,13 @@ def _expanded(value: Any) -> Any:
     return value
 
 
-def due_figures(case: Mapping[str, Any]) -> dict[str, float]:
+def due_figures(case: _Case) -> dict[str, float]:
     """The figures that were agreed for a case, counted problems among them."""
     problems = case["expect"].get("problems", {})
     return case["expect"].get("strict", {}) | {f"problems/{k}": n for k, n in problems.items()}
 
 
-def disagreements(
-    case: Mapping[str, Any], code: int, out: Path, only: Collection[str] = ()
-) -> list[str]:
+def disagreements(case: _Case, code: int, out: Path, only: Collection[str] = ()) -> list[str]:
     """What a harness made of a case that is not as agreed, a line each; of `only` where given."""
     agreed = case["expect"]
     if code != agreed["exit"]:
@@ -84,19 +83,14 @@ def disagreements(
 
 
 def run_case(
-    case: Mapping[str, Any],
-    perfect: Mapping[str, Any],
-    harness: Harness,
-    only: Collection[str] = (),
+    case: _Case, perfect: Mapping[str, Any], harness: Harness, only: Collection[str] = ()
 ) -> list[str]:
     """Scores one case; returns what is not as agreed."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        predictions = folder / "system.jsonl"
+    references = HERE / "references" / f"{case.get('references', 'findings')}.jsonl"
+    benchmark = case.get("benchmark", "vindr_cxr_vqa")
+    with tempfile.TemporaryDirectory() as folder:
+        predictions, out = Path(folder, "system.jsonl"), Path(folder, "out")
         predictions.write_bytes(written(case, perfect))
-        references = HERE / "references" / f"{case.get('references', 'findings')}.jsonl"
-        benchmark = case.get("benchmark", "vindr_cxr_vqa")
-        out = folder / "out"
         code = harness(benchmark, references, predictions, out, case.get("codec"))
         return disagreements(case, code, out, only)
 
@@ -108,20 +102,12 @@ def ours(
     from cxrjax.errors import UserError
     from cxrjax.score import main
 
+    flags = [f"--benchmark={benchmark}", f"--references={references}", f"--out={out}"]
+    flags += [f"--predictions={predictions}", "--resamples=0", "--floors=never"]
     said = io.StringIO()
     with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
         try:
-            main(
-                [
-                    f"--benchmark={benchmark}",
-                    f"--references={references}",
-                    f"--predictions={predictions}",
-                    "--resamples=0",
-                    "--floors=never",
-                    f"--out={out}",
-                    *([f"--codec={codec}"] if codec else []),
-                ]
-            )
+            main([*flags, *([f"--codec={codec}"] if codec else [])])
         except UserError:
             return 2
     return 0
@@ -133,19 +119,11 @@ def command(template: str) -> Harness:
     def harness(
         benchmark: str, references: Path, predictions: Path, out: Path, codec: str | None = None
     ) -> int:
-        places = {
-            "benchmark": benchmark,
-            "references": references,
-            "predictions": predictions,
-            "out": out,
-            "codec": codec,
-        }
-        words = [
-            word.format(**places)
-            for word in shlex.split(template)
-            if codec or "{codec}" not in word
-        ]
-        return subprocess.run(words, capture_output=True, check=False).returncode
+        places = {"benchmark": benchmark, "references": references, "predictions": predictions}
+        places |= {"out": out, "codec": codec}
+        words = [word for word in shlex.split(template) if codec or "{codec}" not in word]
+        command = [word.format(**places) for word in words]
+        return subprocess.run(command, capture_output=True, check=False).returncode
 
     return harness
 
@@ -175,10 +153,8 @@ def main() -> None:
         for line in found:
             print(f"{case['name']}: {line} ({case['why']})")
     left = len(suite["cases"]) - len(cases)
-    print(
-        f"version {suite['version']}: {len(cases) - failed} of {len(cases)} cases as agreed, "
-        f"{left} not run"
-    )
+    agreed = f"{len(cases) - failed} of {len(cases)} cases as agreed"
+    print(f"version {suite['version']}: {agreed}, {left} not run")
     sys.exit(1 if failed else 0)
 
 

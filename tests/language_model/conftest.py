@@ -40,7 +40,7 @@ def client(tmp_path):
         for cache in caches:
             cache.close()
         caches.append(AnswerCache(tmp_path / "answers.jsonl"))
-        terms = {"model": "m", "api_key": KEY, "timeout": 5.0} | settings
+        terms = {"model": "m", "api_key": KEY, "timeout": 30.0} | settings
         terms.setdefault("base_url", getattr(where, "url", None))
         return Client(Settings(**terms), caches[-1])
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -16,29 +17,14 @@ from cxrjax.language_model import AnswerCache, Completion
 
 QUESTIONS = 60
 CONCURRENCY = 4
-RUN = f"""
-import sys
-from pathlib import Path
-import pydantic
-from cxrjax.language_model import AnswerCache, Client, Message, Prices, Request, Settings
-
-class City(pydantic.BaseModel):
-    city: str
-
-settings = Settings(sys.argv[1], "m", concurrency={CONCURRENCY}, prices=Prices(1, 1))
-client = Client(settings, AnswerCache(Path(sys.argv[2])))
-asked = [Request((Message("user", (f"city {{n}}",)),), City) for n in range({QUESTIONS})]
-print([answer.city for _, answer in client.map(client.ask, asked)])
-print(client.account.to_json()["requests"])
-"""
 
 
 def _start(url, path):
-    return subprocess.Popen(
-        [sys.executable, "-c", RUN, url, str(path)], stdout=subprocess.PIPE, text=True
-    )
+    command = [sys.executable, Path(__file__).with_name("asker.py"), url, path, "map"]
+    return subprocess.Popen([*command, str(QUESTIONS)], stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow  # two processes
 def test_kill_9_loses_and_repays_nothing(chat, tmp_path):
     def script(body, number):
         return chat.Text(json.dumps({"city": body["messages"][0]["content"]}))
@@ -64,15 +50,9 @@ def test_kill_9_loses_and_repays_nothing(chat, tmp_path):
     assert int(requests) == QUESTIONS - kept == len(there.bodies) - sent
 
 
-completions = st.builds(
-    Completion,
-    st.text(),
-    st.sampled_from(["stop", "length"]),
-    st.none() | st.text(),
-    st.text(),
-    st.none() | st.integers(0, 10**6),
-    st.none() | st.integers(0, 10**6),
-)
+reasons, tokens = st.sampled_from(["stop", "length"]), st.none() | st.integers(0, 10**6)
+texts = st.text()
+completions = st.builds(Completion, texts, reasons, st.none() | texts, texts, tokens, tokens)
 
 
 @settings(deadline=None, max_examples=50)  # the disk syncs when it likes
@@ -108,24 +88,16 @@ def test_one_process_at_a_time(tmp_path):
     AnswerCache(tmp_path / "a.jsonl").close()
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"image_id,class_name\n1,2\n",
-        b'{"key": "a", "text": "b"}\n',
-        b'{"key": 5, "text": "", "finish_reason": "", "refusal": null, "model": "", '
-        b'"input_tokens": 1, "output_tokens": 1}\n',
-        b"[1]\n",
-        b"notes without an end of line",
-        b"\xff\xfe\n",
-    ],
-)
-def test_a_file_that_is_no_cache_is_refused_and_unharmed(tmp_path, content):
+def test_a_file_that_is_no_cache_is_refused_and_unharmed(tmp_path):
     path = tmp_path / "other"
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"other:1: no cached answer"):
-        AnswerCache(path)
-    assert path.read_bytes() == content
+    fields = {"key": 5, "text": "", "finish_reason": "", "refusal": None, "model": ""}
+    number = json.dumps(fields | {"input_tokens": 1, "output_tokens": 1}).encode() + b"\n"
+    others = [number, b"image_id,class_name\n1,2\n", b'{"key": "a", "text": "b"}\n', b"[1]\n"]
+    for content in (*others, b"notes without an end of line", b"\xff\xfe\n"):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match=r"other:1: no cached answer"):
+            AnswerCache(path)
+        assert path.read_bytes() == content
 
 
 def test_a_damaged_line_is_named(tmp_path):

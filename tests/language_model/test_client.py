@@ -4,6 +4,7 @@ import dataclasses
 import json
 import threading
 import time
+import unittest.mock
 from typing import Literal
 
 import pydantic
@@ -45,10 +46,8 @@ def test_answer_is_checked_counted_and_asked_for_once(chat, client, tmp_path):
         assert again.account.to_json()["cost"] is None
     assert len(there.bodies) == 1
     assert there.headers[0]["Authorization"] == f"Bearer {KEY}"
-    assert there.bodies[0]["response_format"]["json_schema"]["schema"]["required"] == [
-        "city",
-        "size",
-    ]
+    schema = there.bodies[0]["response_format"]["json_schema"]["schema"]
+    assert schema["required"] == ["city", "size"]
     assert there.bodies[0]["max_completion_tokens"] == 100
     assert KEY not in (tmp_path / "answers.jsonl").read_text()
     assert KEY not in repr(again.settings) + json.dumps(again.settings.to_json())
@@ -66,39 +65,30 @@ def test_every_part_of_a_request_changes_its_key():
     picture = EncodedImage(lambda: b"one", "image/png")
     base = Request((Message("user", ("look", picture)),), City)
     other = EncodedImage(lambda: b"two", "image/png")
-    keys = [
-        base.key(settings),
-        dataclasses.replace(base, messages=(Message("user", ("look", other)),)).key(settings),
-        dataclasses.replace(base, messages=(Message("user", ("see", picture)),)).key(settings),
-        dataclasses.replace(base, max_output_tokens=5).key(settings),
-        dataclasses.replace(base, answer=pydantic.create_model("City", city=(str, ...))).key(
-            settings
-        ),
-        base.key(dataclasses.replace(settings, model="n")),
-        base.key(dataclasses.replace(settings, temperature=0.0)),
-        base.key(dataclasses.replace(settings, structured_output="prompt")),
+    changed = [
+        {"messages": (Message("user", ("look", other)),)},
+        {"messages": (Message("user", ("see", picture)),)},
+        {"max_output_tokens": 5},
+        {"answer": pydantic.create_model("City", city=(str, ...))},
     ]
-    assert len(set(keys)) == len(keys)
-    same = dataclasses.replace(
-        settings, base_url="https://elsewhere/v1", api_key=KEY, concurrency=9, timeout=1.0
-    )
-    assert base.key(same) == keys[0]
+    keys = [dataclasses.replace(base, **change).key(settings) for change in changed]
+    for change in ({"model": "n"}, {"temperature": 0.0}, {"structured_output": "prompt"}):
+        keys.append(base.key(dataclasses.replace(settings, **change)))
+    assert len({*keys, base.key(settings)}) == len(keys) + 1
+    elsewhere = {"base_url": "https://elsewhere/v1", "api_key": KEY}
+    same = dataclasses.replace(settings, **elsewhere, concurrency=9, timeout=1.0)
+    assert base.key(same) == base.key(settings)
 
 
 def test_images_are_sent_as_data_urls_and_loaded_once(chat, client):
-    loads = []
-
-    def load():
-        loads.append(1)
-        return b"\x89PNG bytes"
-
+    load = unittest.mock.Mock(return_value=b"\x89PNG bytes")
     request = Request((Message("user", (EncodedImage(load, "image/png"), "look")),), City)
     with chat.Server(chat.Text(HUE)) as there:
         client(there).ask(request)
     content = there.bodies[0]["messages"][0]["content"]
     assert content[0]["image_url"]["url"] == "data:image/png;base64,iVBORyBieXRlcw=="
     assert content[1] == {"type": "text", "text": "look"}
-    assert loads == [1]
+    load.assert_called_once_with()
 
 
 @pytest.mark.parametrize("mode", ["json_object", "prompt"])
@@ -124,10 +114,7 @@ def test_wrong_answers_are_asked_for_again_with_what_was_wrong(chat, client, bad
         again = there.bodies[1]["messages"]
         assert [turn["role"] for turn in again] == ["system", "user", "assistant", "user"]
         assert told in again[-1]["content"]
-    with (
-        chat.Server(chat.Text(bad)) as there,
-        pytest.raises(NoAnswer) as failure,
-    ):
+    with chat.Server(chat.Text(bad)) as there, pytest.raises(NoAnswer) as failure:
         client(there).ask(_request("another"), check)
     assert failure.value.category == category
     assert len(there.bodies) == 3
@@ -151,16 +138,13 @@ def test_a_failure_is_replayed_from_the_cache_too(chat, client):
     assert len(there.bodies) == 3
 
 
-@pytest.mark.parametrize("how", ["field", "filter"])
-def test_a_refusal_is_final(chat, client, how):
-    answers = {
-        "field": chat.Text(None, refusal="I can't help with that."),
-        "filter": chat.Text("", finish_reason="content_filter"),
-    }
-    with chat.Server(answers[how]) as there, pytest.raises(NoAnswer) as failure:
-        client(there).ask(_request())
-    assert failure.value.category == "refusal"
-    assert len(there.bodies) == 1
+def test_a_refusal_is_final(chat, alone):
+    declined = chat.Text(None, refusal="I can't help with that.")
+    for answer in (declined, chat.Text("", finish_reason="content_filter")):
+        with chat.Server(answer) as there, pytest.raises(NoAnswer) as failure:
+            alone(there).ask(_request())
+        assert failure.value.category == "refusal"
+        assert len(there.bodies) == 1
 
 
 def test_map_keeps_the_order_and_the_concurrency(chat, client):
@@ -260,3 +244,53 @@ def test_ctrl_c_keeps_what_is_under_way(chat, client):
             list(asked.map(lambda n: asked.ask(_request(str(n))), items()))
         assert asked.account.to_json()["answers"] == len(there.bodies) <= 3
     assert not [t for t in threading.enumerate() if t.name.startswith("language_model")]
+
+
+# Answers that are text of any form.
+
+
+PICTURE = EncodedImage(lambda: b"pixels", "image/png")
+TEXT = Request((Message("user", (PICTURE, "What is it?")),), None)
+
+
+def test_text_is_asked_for_without_a_form_and_kept(chat, client):
+    with chat.Server(chat.Text("Pleural effusion.")) as server:
+        there = client(server, temperature=0.0)
+        assert there.complete(TEXT).text == "Pleural effusion."
+        assert there.complete(TEXT).text == "Pleural effusion."
+    (body,) = server.bodies
+    assert "response_format" not in body and "seed" not in body and "logprobs" not in body
+    assert body["temperature"] == 0.0
+    assert [message["role"] for message in body["messages"]] == ["user"]
+    image, text = body["messages"][0]["content"]
+    assert image["image_url"]["url"] == "data:image/png;base64,cGl4ZWxz"
+    assert text["text"] == "What is it?"
+
+
+def test_seeds_are_other_requests(chat, client):
+    with chat.Server(lambda body, number: chat.Text(f"sample {body['seed']}")) as server:
+        there = client(server, temperature=1.0)
+        asked = [dataclasses.replace(TEXT, seed=seed) for seed in (0, 1, 0)]
+        texts = [there.complete(request).text for request in asked]
+    assert texts == ["sample 0", "sample 1", "sample 0"]
+    assert len(server.bodies) == 2
+
+
+def test_log_probabilities_are_summed_and_kept(chat, client):
+    answer = chat.Text("no", logprobs=(-0.5, -0.25))
+    with chat.Server(answer) as server:
+        asked = dataclasses.replace(TEXT, logprobs=True)
+        assert client(server).complete(asked).logprob == pytest.approx(-0.75)
+        assert client(server).complete(asked).logprob == pytest.approx(-0.75)
+    assert len(server.bodies) == 1 and server.bodies[0]["logprobs"] is True
+
+
+def test_a_cut_answer_and_a_refusal_come_back_as_they_are(chat, client):
+    cut = chat.Text("The heart is", finish_reason="length")
+    declined = chat.Text(None, refusal="I can't.")
+    with chat.Server(cut, declined, chat.Status(400)) as server:
+        there = client(server)
+        assert there.complete(TEXT).finish_reason == "length"
+        assert there.complete(dataclasses.replace(TEXT, seed=1)).refusal == "I can't."
+        with pytest.raises(NoAnswer, match="http_error"):
+            there.complete(dataclasses.replace(TEXT, seed=2))

@@ -13,15 +13,14 @@ from cxrjax.language_model.client import MAX_SERVICE_FAILURES
 from tests.language_model.conftest import HUE, KEY, request
 
 
-@pytest.mark.parametrize("status", [408, 429, 500, 502, 503, 529])
-def test_busy_and_failing_servers_are_tried_again(chat, client, status):
-    faults = [chat.Status(status)] * 2
-    with chat.Server(*faults, chat.Text(HUE)) as there:
-        asked = client(there, prices=Prices(1, 1))
-        assert asked.ask(request()).city == "Hue"
-    account = asked.account.to_json()
-    assert (account["requests"], account["answers"]) == (3, 1)
-    assert account["unmetered_requests"] == 0
+def test_busy_and_failing_servers_are_tried_again(chat, alone):
+    for fault in map(chat.Status, (408, 429, 500, 502, 503, 529)):
+        with chat.Server(fault, fault, chat.Text(HUE)) as there:
+            asked = alone(there, prices=Prices(1, 1))
+            assert asked.ask(request()).city == "Hue"
+        account = asked.account.to_json()
+        assert (account["requests"], account["answers"]) == (3, 1), fault
+        assert account["unmetered_requests"] == 0
 
 
 def test_retry_after_is_obeyed_by_every_thread(chat, client):
@@ -62,23 +61,16 @@ def test_silence_is_a_timeout_and_perhaps_charged(chat, client):
     assert account["unmetered_cost_at_most"] > 0
 
 
-@pytest.mark.parametrize(
-    ("body", "cut", "category"),
-    [
-        (b'{"id": "1", "choices": [', True, "connection"),
-        (b'{"id": "1", "choices": [', False, "http_error"),
-        (b"<html>proxy</html>", False, "http_error"),
-        (b'{"object": "list", "data": []}', False, "http_error"),
-        (b'{"choices": []}', False, "http_error"),
-    ],
-)
-def test_bodies_that_are_no_completion(chat, client, body, cut, category):
-    with chat.Server(chat.Raw(body, cut)) as there, pytest.raises(NoAnswer) as failure:
-        client(there, attempts=2).ask(request())
-    assert failure.value.category == category
-    assert len(there.bodies) == 2
-    with chat.Server(chat.Raw(body, cut), chat.Text(HUE)) as there:
-        assert client(there).ask(request()).city == "Hue"
+def test_bodies_that_are_no_completion(chat, alone):
+    bodies = [b'{"id": "1", "choices": [', b"<html>proxy</html>", b'{"choices": []}']
+    bodies = [chat.Raw(body) for body in (*bodies, b'{"object": "list", "data": []}')]
+    for body in (*bodies, cut := chat.Raw(bodies[0].body, cut=True)):
+        with chat.Server(body) as there, pytest.raises(NoAnswer) as failure:
+            alone(there, attempts=2).ask(request())
+        assert failure.value.category == ("connection" if body is cut else "http_error")
+        assert len(there.bodies) == 2
+        with chat.Server(body, chat.Text(HUE)) as there:
+            assert alone(there).ask(request()).city == "Hue"
 
 
 def test_no_server_at_all(client, chat):
@@ -91,14 +83,14 @@ def test_no_server_at_all(client, chat):
     assert asked.account.to_json()["unmetered_requests"] == 0  # nothing was sent
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_wrong_key_address_or_model_end_the_run_and_hide_the_key(chat, client, status):
-    fault = chat.Status(status, message=f"bad key {KEY}")
-    with chat.Server(fault) as there, pytest.raises(UserError) as error:
-        client(there).ask(request())
-    assert len(there.bodies) == 1
-    assert f"HTTP {status}" in str(error.value) and "CXRJAX_LM_API_KEY" in str(error.value)
-    assert KEY not in str(error.value)
+def test_wrong_key_address_or_model_end_the_run_and_hide_the_key(chat, client):
+    for status in (401, 403, 404):
+        fault = chat.Status(status, message=f"bad key {KEY}")
+        with chat.Server(fault) as there, pytest.raises(UserError) as error:
+            client(there).ask(request())
+        assert len(there.bodies) == 1
+        assert f"HTTP {status}" in str(error.value) and "CXRJAX_LM_API_KEY" in str(error.value)
+        assert KEY not in str(error.value)
 
 
 def test_an_empty_account_ends_the_run(chat, client):

@@ -40,13 +40,9 @@ class Cities(Stage[str, City]):
 def _answers(chat, *cities):
     """These cities in turn; None is a refusal."""
 
-    def script(body, number):
-        city = cities[number]
-        if city is None:
-            return chat.Text(None, refusal="no")
-        return chat.Text(json.dumps({"city": city}))
-
-    return script
+    said = [json.dumps({"city": city}) for city in cities]
+    refused = chat.Text(None, refusal="no")
+    return lambda _, n: refused if cities[n] is None else chat.Text(said[n])
 
 
 def test_a_prompt_becomes_instruction_demonstrations_and_the_item(chat, client):
@@ -54,12 +50,9 @@ def test_a_prompt_becomes_instruction_demonstrations_and_the_item(chat, client):
         stage = Cities(client(there))
         assert stage.ask("Vietnam?").city == "Hue"
     assert (stage.name, stage.version) == ("m", "prompt 7")
-    assert [(turn["role"], turn["content"]) for turn in there.bodies[0]["messages"]] == [
-        ("system", "Name a city."),
-        ("user", "Japan?"),
-        ("assistant", '{"city": "Kobe"}'),
-        ("user", "Vietnam?"),
-    ]
+    turns = [f"{turn['role']}: {turn['content']}" for turn in there.bodies[0]["messages"]]
+    example = ["user: Japan?", 'assistant: {"city": "Kobe"}']
+    assert turns == ["system: Name a city.", *example, "user: Vietnam?"]
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,8 @@ from tests.launch.conftest import LAUNCH
 ROOT = LAUNCH.parent
 # Beside the interpreter, which need not be on PATH.
 SHELLCHECK = Path(sys.executable).with_name("shellcheck")
-SCRIPTS = [
-    *LAUNCH.glob("*.sh"),
-    *LAUNCH.glob("*.sbatch"),
-    *Path(__file__).parent.glob("*.sh"),
-    ROOT / ".ci" / "run",
-]
+SCRIPTS = [*LAUNCH.glob("*.sh"), *LAUNCH.glob("*.sbatch"), *Path(__file__).parent.glob("*.sh")]
+SCRIPTS.append(ROOT / ".ci" / "run")
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
@@ -66,12 +62,9 @@ def test_heads_of_scripts_for_several_hosts_make_one_run_of_them(script):
 
 
 def test_slurm_prints_what_it_would_run():
-    done = subprocess.run(
-        ["bash", LAUNCH / "slurm.sbatch", "python", "-m", "cxrjax.train", "--config=a b"],
-        env={"DRY_RUN": "1", "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-    )
+    command = ["bash", LAUNCH / "slurm.sbatch", "python", "-m", "cxrjax.train", "--config=a b"]
+    environment = {"DRY_RUN": "1", "PATH": "/usr/bin:/bin"}
+    told = subprocess.run(command, env=environment, capture_output=True, text=True).stdout
     step = "srun --kill-on-bad-exit=0 --wait=60"
-    assert done.stdout == f"{step} python -m cxrjax.train --config=a\\ b \n"
+    assert told == f"{step} python -m cxrjax.train --config=a\\ b \n"
     assert subprocess.run(["bash", LAUNCH / "slurm.sbatch"], capture_output=True).returncode == 2

@@ -8,27 +8,11 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss
 
-from cxrjax.metrics.bootstrap import (
-    Bootstrap,
-    estimate_all,
-    needed_columns,
-    resample,
-)
-from cxrjax.metrics.calibration import (
-    area_under_risk_coverage,
-    expected_calibration_error,
-    rank_correlation,
-    reliability,
-    reweighted_area,
-    risk_coverage,
-)
+from cxrjax.metrics import calibration
+from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.metrics.calibration import area_under_risk_coverage, reliability, risk_coverage
 from cxrjax.scoring.figures import BOX_NAMES, answer_calibration, box_calibration
-
-
-def estimate(columns, clusters, figures, bootstrap, attributes=None):
-    needed = needed_columns(figures, list(columns))
-    return estimate_all(resample(columns, clusters, bootstrap, attributes, needed), figures)
-
+from tests.metrics.sums import estimate
 
 SURE = st.lists(st.floats(0, 1), min_size=1, max_size=60)
 
@@ -45,7 +29,7 @@ def _ece(confidence, right):
     sums = (table.n * np.nan_to_num(values) for values in (table.confidence, table.outcome))
     assert table.n.sum() == len(confidence)
     assert np.isnan(table.confidence[~filled]).all()
-    return float(expected_calibration_error(table.n, *sums))
+    return float(calibration.expected_calibration_error(table.n, *sums))
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -84,9 +68,8 @@ def test_the_risk_of_ties_is_that_of_their_mean_order():
     right = (rng.random(40) < 0.5).astype(float)
     _, ours = risk_coverage(confidence, right)
     drawn = []
-    for _ in range(3000):
-        jitter = confidence + rng.uniform(0, 0.1, size=40)
-        drawn.append(risk_coverage(jitter, right)[1])
+    for jitter in rng.uniform(0, 0.1, size=(3000, 40)):
+        drawn.append(risk_coverage(confidence + jitter, right)[1])
     np.testing.assert_allclose(ours, np.mean(drawn, axis=0), atol=0.03)
 
 
@@ -106,7 +89,7 @@ def test_no_order_is_better_than_the_truths_own(confidence, seed):
 def test_the_rank_correlation_is_scipys(first, second):
     count = min(len(first), len(second))
     one, two = np.array(first[:count]), np.array(second[:count])
-    ours = rank_correlation(one, two)
+    ours = calibration.rank_correlation(one, two)
     if count < 2 or np.ptp(one) == 0 or np.ptp(two) == 0:
         assert np.isnan(ours)
     else:
@@ -118,7 +101,7 @@ def test_an_answer_that_counts_several_times_is_as_several_answers(answers):
     confidence, right, times = (np.array(column, float) for column in zip(*answers, strict=True))
     copies = times.astype(int)
     expected = area_under_risk_coverage(np.repeat(confidence, copies), np.repeat(right, copies))
-    found = reweighted_area(confidence, right, np.stack([times, np.ones(len(times))]))
+    found = calibration.reweighted_area(confidence, right, np.stack([times, np.ones(len(times))]))
     np.testing.assert_allclose(found[0], expected)
     np.testing.assert_allclose(found[1], area_under_risk_coverage(confidence, right))
 

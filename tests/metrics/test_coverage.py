@@ -78,8 +78,8 @@ def _covered(samples, patients, resamples, method):
         other = resample({**columns, "right": columns["other"]}, clusters, settings)
         accuracy = found["accuracy"]
         intervals = {
-            name: resampled.estimate(figure) if isinstance(figure, Figure) else figure
-            for name, figure in found.items()
+            name: resampled.estimate(one) if isinstance(one, Figure) else one
+            for name, one in found.items()
         }
         intervals["difference"] = compare(resampled, other, {"d": (accuracy, accuracy)})["d"]
         for name, one in intervals.items():
@@ -98,6 +98,7 @@ def _check(held, samples):
         assert low <= 0.97 and high >= 0.93, f"{name}: {count} of {samples}"
 
 
+@pytest.mark.slow
 def test_intervals_cover():
     held = _covered(80, 100, 300, "bca")
     assert "ece" not in held

@@ -25,13 +25,8 @@ def shares(counted):
 def test_counts_one_way():
     """Of five statements three are entailed; three have boxes, of which one lies right."""
     a, b = box(0.1, 0.1, 0.2, 0.2), box(0.3, 0.3, 0.4, 0.4)
-    statements = [
-        Statement(NO_BOX, (0,)),
-        Statement(a, (1,)),
-        Statement(b, (1,)),
-        Statement(NO_BOX, ()),
-        Statement(a, ()),
-    ]
+    told = [(NO_BOX, (0,)), (a, (1,)), (b, (1,)), (NO_BOX, ()), (a, ())]
+    statements = [Statement(*one) for one in told]
     others = [Statement(NO_BOX, ()), Statement(a, ())]
     assert shares(count_entailed(statements, others)) == pytest.approx([3 / 5, 1 / 2, 1 / 3])
 
@@ -39,18 +34,10 @@ def test_counts_one_way():
 def test_counts_both_ways():
     """The repository's grounded example: four statements on each side, some with boxes."""
     first, second, third = (box(x, x, x + 0.1, x + 0.1) for x in (0.1, 0.3, 0.5))
-    predicted = [
-        Statement(first, (0,)),
-        Statement(np.concatenate([second, third]), (1,)),
-        Statement(NO_BOX, (2,)),
-        Statement(NO_BOX, ()),
-    ]
-    true = [
-        Statement(first, (0,)),
-        Statement(second, (1,)),
-        Statement(third, (2,)),
-        Statement(NO_BOX, ()),
-    ]
+    told = [(first, (0,)), (np.concatenate([second, third]), (1,)), (NO_BOX, (2,)), (NO_BOX, ())]
+    predicted = [Statement(*one) for one in told]
+    told = [(first, (0,)), (second, (1,)), (third, (2,)), (NO_BOX, ())]
+    true = [Statement(*one) for one in told]
     assert shares(count_entailed(predicted, true)) == pytest.approx([0.75, 0.5, 0.5])
     assert shares(count_entailed(true, predicted)) == pytest.approx([0.75, 2 / 3, 2 / 3])
 
@@ -88,17 +75,17 @@ _PUBLISHED = [
 
 def test_published_labels_give_the_published_range():
     """The labels of its 34 examples; a language model's range is printed for the same."""
-    found = []
-    for entailed, every in _PUBLISHED:
-        counted = [
-            count_entailed(
-                [Statement(NO_BOX, (0,) if n < int(e) else ()) for n in range(int(a))], [_OTHER]
-            )
-            for e, a in zip(entailed, every, strict=True)
-        ]
-        found.append(
-            np.mean([part / whole for part, whole in (c.share("logical") for c in counted)])
-        )
+
+    def share(entailed, every):
+        """Of one text, so many of whose statements are entailed."""
+        statements = [Statement(NO_BOX, (0,) if n < entailed else ()) for n in range(every)]
+        part, whole = count_entailed(statements, [_OTHER]).share("logical")
+        return part / whole
+
+    found = [
+        np.mean([share(int(e), int(a)) for e, a in zip(*digits, strict=True)])
+        for digits in _PUBLISHED
+    ]
     assert found == pytest.approx([0.29902, 0.29363], abs=1e-5)
     for value, (low, high) in zip(found, [(0.2745, 0.4327), (0.2328, 0.4093)], strict=True):
         assert low < value < high

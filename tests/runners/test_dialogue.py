@@ -31,27 +31,19 @@ def test_a_prefix_has_the_earlier_turns_before_the_question():
     asked = record("q2", [("q1", "first")])
     assert PROMPTS["vqa"].prefix(asked) == "q1?\nfirst\nq2?\n"
     assert PROMPTS["vqa"].prefix(record("q1")) == "q1?\n"
+    # google/gemma-3-4b-it's template, image apart.
     assert PROMPTS["medgemma"].prefix(asked) == (
         "q1?<end_of_turn>\n<start_of_turn>model\nfirst<end_of_turn>\n"
         "<start_of_turn>user\nq2?<end_of_turn>\n<start_of_turn>model\n"
     )
 
 
-def test_a_conversation_is_the_published_templates():
-    """The same turns by the template's own words (google/gemma-3-4b-it), image apart."""
-    template = "".join(
-        f"<start_of_turn>{role}\n{text}<end_of_turn>\n"
-        for role, text in (("user", "q1?"), ("model", "first"), ("user", "q2?"))
-    )
-    expected = template.removeprefix("<start_of_turn>user\n") + "<start_of_turn>model\n"
-    assert PROMPTS["medgemma"].prefix(record("q2", [("q1", "first")])) == expected
-
-
-@pytest.mark.parametrize("name", ["vqa", "medgemma"])
-def test_a_tag_tells_the_stages_apart(name):
-    assert PROMPTS[f"{name}_typed"].prefix(record("q1")).startswith("[tag] q1?")
-    with pytest.raises(UserError, match="q1: type_prompt is null"):
-        PROMPTS[f"{name}_typed"].prefix(record("q1").model_copy(update={"type_prompt": None}))
+def test_a_tag_tells_the_stages_apart():
+    untold = record("q1").model_copy(update={"type_prompt": None})
+    for prompt in (PROMPTS["vqa_typed"], PROMPTS["medgemma_typed"]):
+        assert prompt.prefix(record("q1")).startswith("[tag] q1?")
+        with pytest.raises(UserError, match="q1: type_prompt is null"):
+            prompt.prefix(untold)
 
 
 def test_a_question_whose_history_is_open_is_refused():
@@ -120,9 +112,13 @@ def test_a_gold_history_is_asked_at_once(tmp_path):
 
 
 def test_a_turn_that_is_not_there_or_is_itself_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"test.jsonl:1: continues gone, which is not in the file"):
-        run(tmp_path, [record("b", [("gone", "x")]), record("a")])
-    with pytest.raises(UserError, match="continues b"):
-        run(tmp_path, [record("b", [("b", "x")]), record("a")])
-    with pytest.raises(UserError, match="every question continues another"):
-        run(tmp_path, [record("a", [("b", "x")]), record("b", [("a", "x")])])
+    def asks(**earlier):
+        return [record(name, [(other, "x")] if other else ()) for name, other in earlier.items()]
+
+    for records, told in (
+        (asks(b="gone", a=None), r"test.jsonl:1: continues gone, which is not in the file"),
+        (asks(b="b", a=None), "continues b"),
+        (asks(a="b", b="a"), "every question continues another"),
+    ):
+        with pytest.raises(UserError, match=told):
+            run(tmp_path, records)

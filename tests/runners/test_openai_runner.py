@@ -19,6 +19,7 @@ from cxrjax.predict import main
 from cxrjax.records import EarlierImage, QARecord, Turn, read_records, write_records
 from cxrjax.runners.stand_in_images import CHANGES
 from cxrjax.scoring.run_record import side_file
+from tests.runners.conftest import CASES
 
 
 @pytest.fixture
@@ -27,12 +28,11 @@ def predict(chat, tmp_path, questions):
 
     def run(script, *flags, file=None, out="p.jsonl", delay=0.0):
         out = tmp_path / out
-        gc.collect()  # an earlier run of this process may still hold its cache
+        if out.with_suffix(".answers.jsonl").exists():
+            gc.collect()  # an earlier run of this process may still hold it
         with chat.Server(script, delay=delay) as server:
-            main(
-                ["--runner=openai", f"--base_url={server.url}", "--model=m", f"--out={out}"]
-                + [f"--questions={file or questions()}", *flags]
-            )
+            where = [f"--questions={file or questions()}", f"--out={out}"]
+            main(["--runner=openai", f"--base_url={server.url}", "--model=m", *where, *flags])
         return server, out
 
     return run
@@ -42,6 +42,11 @@ def _question(body):
     """The text of the last turn."""
     content = body["messages"][-1]["content"]
     return content if isinstance(content, str) else content[-1]["text"]
+
+
+def _picture(image):
+    """The picture in a part of a message."""
+    return PIL.Image.open(io.BytesIO(base64.b64decode(image["image_url"]["url"].split(",", 1)[1])))
 
 
 def _say(chat, *answers):
@@ -60,10 +65,8 @@ def test_images_go_along_and_boxes_come_back(chat, predict, lines):
     server, out = predict(_say(chat, answer), "--system=gpt_4o_mini", "--logprobs")
     for body in server.bodies:
         image, text = body["messages"][0]["content"]
-        url = image["image_url"]["url"]
-        assert url.startswith("data:image/jpeg;base64,")
-        picture = PIL.Image.open(io.BytesIO(base64.b64decode(url.split(",", 1)[1])))
-        assert picture.size == (60, 40)
+        assert image["image_url"]["url"].startswith("data:image/jpeg;base64,")
+        assert _picture(image).size == (60, 40)
         assert "[x_min, y_min, x_max, y_max]" in text["text"]
         assert body["temperature"] == 0.0 and body["max_completion_tokens"] == 1000
         assert "response_format" not in body and "seed" not in body
@@ -92,12 +95,9 @@ def test_both_images_of_a_question_on_change_go_along(chat, predict, questions):
 
 
 @pytest.mark.parametrize(
-    ("last", "decision", "coordinates"),
-    [(".", -0.25, -3.0), (None, -0.25, -3.0), ("else", None, None)],
+    ("last", "told"), [(".", (-0.25, -3.0)), (None, (-0.25, -3.0)), ("else", (None, None))]
 )
-def test_the_decision_is_told_from_the_coordinates(
-    chat, predict, lines, last, decision, coordinates
-):
+def test_the_decision_is_told_from_the_coordinates(chat, predict, lines, last, told):
     """Where the tokens make the text, with the one that ends it or without."""
     texts = ["The", " opacity", " is at ", "[0.10, 0.20", ", 0.50, 0.60]", "."]
     tokens = (*texts[:-1], last) if last else (*texts, "<end>")
@@ -109,8 +109,7 @@ def test_the_decision_is_told_from_the_coordinates(
     _, out = predict(_say(chat, answer), "--system=gpt_4o_mini", "--logprobs")
     for _ in range(2):  # the second time of the cache
         for line in lines(out).values():
-            assert line["decision_logprob"] == decision
-            assert line["coordinate_logprob"] == coordinates
+            assert (line["decision_logprob"], line["coordinate_logprob"]) == told
             assert line["answer_logprob"] == pytest.approx(sum(answer.logprobs))
 
 
@@ -122,14 +121,8 @@ def test_failures_are_lines_with_a_category(chat, predict, lines, questions, mon
     said = _say(chat, declined, cut, chat.Status(400, "too large"), "at [0.1, 0.2]", "-")
     _, out = predict(said, "--codec=radvlm", file=file)
     found = lines(out)
-    assert {name: line["parse"] for name, line in found.items()} == {
-        "q0": "refusal",
-        "q1": "truncated",
-        "q2": "http_error",
-        "q3": "wrong_arity",
-        "q4": "unreadable_image",
-        "q5": "unreadable_image",
-    }
+    faults = ["refusal", "truncated", "http_error", "wrong_arity", *["unreadable_image"] * 2]
+    assert [found[f"q{number}"]["parse"] for number in range(len(found))] == faults
     assert found["q1"]["text"] == "The opacity is at [0.1"
     assert all(line["boxes"] == [] for line in found.values())
     note = json.loads(out.with_suffix(".asked.json").read_text())
@@ -150,11 +143,9 @@ def test_boxes_of_a_padded_square(chat, predict, lines):
         "<unused94>it is bright<unused95>Final Answer: "
         '```json[{"box_2d": [250, 0, 750, 500], "label": "opacity"}]```'
     )
-    said = lambda body, number: chat.Text(answer)  # noqa: E731
-    server, out = predict(said, "--system=medgemma_1.5", "--wording=locate")
+    server, out = predict(chat.Text(answer), "--system=medgemma_1.5", "--wording=locate")
     image, text = server.bodies[0]["messages"][0]["content"]
-    url = image["image_url"]["url"]
-    picture = PIL.Image.open(io.BytesIO(base64.b64decode(url.split(",", 1)[1])))
+    picture = _picture(image)
     assert picture.size == (60, 60)
     assert picture.getpixel((30, 2)) < 10 and picture.getpixel((30, 57)) < 10
     assert "Where is the opacity?" in text["text"] and "{finding}" not in text["text"]
@@ -210,34 +201,17 @@ def test_sampling_takes_three_seeds_and_prints_the_spread(chat, predict, lines, 
     assert len(server.bodies) == 4
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--temperature=0.7"], "at least three seeds"),
-        (["--no_temperature"], "at least three seeds"),
-        (["--seeds=0,1,2"], "temperature is 0"),
-        (["--no_temperature", "--temperature=1", "--seeds=0,1,2"], "exclude each other"),
-        (["--system=gpt4o_mini"], "did you mean gpt_4o_mini"),
-        (["--system=radfm", "--wording=locate"], "use one of plain, typed"),
-        (["--codec=nothing"], "no box codec 'nothing'"),
-        (["--prompt=vqa"], "--prompt is about models of ours"),
-        (["--long_side=0"], "at least 1 pixel"),
-        (["--max_answer_tokens=-1"], "1 or more"),
-        (["--temperature=-1"], "0 or more"),
-        (["--temperature=1", "--seeds=0,1,2", "--top_k=-1"], "top_k=-1: expected 0 or more"),
-        (["--temperature=1", "--seeds=0,1,2", "--top_p=1.5"], "top_p=1.5: expected above 0"),
-    ],
-)
-def test_flags_that_do_not_go_together(predict, flags, message):
-    with pytest.raises(UserError, match=message):
-        predict(lambda body, number: pytest.fail("asked"), *flags)
+def test_flags_that_do_not_go_together(predict, subtests):
+    for flags, message in CASES["flags_that_do_not_go_together"]:
+        with subtests.test(message), pytest.raises(UserError, match=message):
+            predict(lambda body, number: pytest.fail("asked"), *flags)
 
 
-@pytest.mark.parametrize("seeds", ["0,1", "0,0,1", "a,b,c", "-1,0,1"])
-def test_too_few_seeds(predict, seeds, capsys):
-    with pytest.raises(SystemExit) as end:
-        predict(None, "--temperature=1", f"--seeds={seeds}")
-    assert end.value.code == 2 and "--seeds" in capsys.readouterr().err
+def test_too_few_seeds(predict, capsys):
+    for seeds in ("0,1", "0,0,1", "a,b,c", "-1,0,1"):
+        with pytest.raises(SystemExit) as end:
+            predict(None, "--temperature=1", f"--seeds={seeds}")
+        assert end.value.code == 2 and "--seeds" in capsys.readouterr().err
 
 
 def test_a_dry_run_sends_nothing(chat, predict, capsys):
@@ -247,11 +221,9 @@ def test_a_dry_run_sends_nothing(chat, predict, capsys):
 
 
 def test_images_leave_the_machine_only_when_told(tmp_path, questions):
+    where = [f"--questions={questions()}", f"--out={tmp_path / 'p.jsonl'}"]
     with pytest.raises(UserError, match=r"pixels of images .4 in all.*--allow_sending"):
-        main(
-            ["--runner=openai", "--base_url=http://model.invalid/v1", "--model=m"]
-            + [f"--questions={questions()}", f"--out={tmp_path / 'p.jsonl'}"]
-        )
+        main(["--runner=openai", "--base_url=http://model.invalid/v1", "--model=m", *where])
 
 
 def test_the_table_of_systems(capsys):
@@ -261,6 +233,7 @@ def test_the_table_of_systems(capsys):
     assert "MiniGPT-Med" in capsys.readouterr().out
 
 
+@pytest.mark.slow  # two processes
 def test_killed_and_started_again_it_asks_nothing_twice(chat, tmp_path, questions, lines):
     file = questions(count=30, per_image=3)
     answered = []
@@ -290,36 +263,35 @@ def test_killed_and_started_again_it_asks_nothing_twice(chat, tmp_path, question
         assert line["text"].startswith("answer to Where is the opacity")
 
 
-@pytest.mark.parametrize("kind", ["blind", "shuffled", "noise", "blurred", "masked"])
-def test_other_images_than_the_questions_own(chat, predict, kind):
-    shown, _ = predict(_say(chat, "-"), "--concurrency=1", out="shown.jsonl")
-    other, out = predict(_say(chat, "-"), "--concurrency=1", f"--image={kind}", out="other.jsonl")
-    urls = [
-        [body["messages"][0]["content"][0]["image_url"]["url"] for body in server.bodies]
-        for server in (shown, other)
-    ]
-    assert all(a != b for a, b in zip(*urls, strict=True))
-    assert (set(urls[0]) == set(urls[1])) == (kind == "shuffled")
-    assert json.loads(out.with_suffix(".asked.json").read_text())["image"] == kind
-    settings = json.loads(side_file(out).read_text())["settings"]
-    assert settings.items() >= {"image": kind, **CHANGES.get(kind, {})}.items()
+def test_other_images_than_the_questions_own(chat, predict, subtests):
+    def shown(name, *flags):
+        server, out = predict(_say(chat, "-"), "--concurrency=1", *flags, out=f"{name}.jsonl")
+        bodies = (body["messages"][0]["content"] for body in server.bodies)
+        return [content[0]["image_url"]["url"] for content in bodies], out
+
+    own, _ = shown("own")
+    for kind in ("blind", "shuffled", "noise", "blurred", "masked"):
+        with subtests.test(kind):
+            urls, out = shown(kind, f"--image={kind}")
+            assert all(a != b for a, b in zip(own, urls, strict=True))
+            assert (set(own) == set(urls)) == (kind == "shuffled")
+            assert json.loads(out.with_suffix(".asked.json").read_text())["image"] == kind
+            settings = json.loads(side_file(out).read_text())["settings"]
+            assert settings.items() >= {"image": kind, **CHANGES.get(kind, {})}.items()
 
 
-@pytest.mark.parametrize("flag", ["--system=gemini", "--codec=gemex", "--base_url=http://h/v1"])
-def test_flags_of_other_models_where_none_is_run(tmp_path, questions, flag):
-    with pytest.raises(UserError, match="is about other people's models"):
-        main(
-            ["--runner=random", f"--questions={questions()}", f"--out={tmp_path / 'p.jsonl'}", flag]
-        )
+def test_flags_of_other_models_where_none_is_run(tmp_path, questions):
+    where = [f"--questions={questions()}", f"--out={tmp_path / 'p.jsonl'}"]
+    for flag in ("--system=gemini", "--codec=gemex", "--base_url=http://h/v1"):
+        with pytest.raises(UserError, match="is about other people's models"):
+            main(["--runner=random", *where, flag])
 
 
 def test_the_random_row_takes_seeds_too(tmp_path, questions, capsys, lines):
     file = questions(count=40, question="Is there an opacity?", question_type="Is_there")
     out = tmp_path / "p.jsonl"
     main(["--runner=random", f"--questions={file}", f"--out={out}", "--seeds=0,1,2"])
-    texts = [
-        [line["text"] for line in lines(out.with_suffix(f".seed{seed}.jsonl")).values()]
-        for seed in (0, 1, 2)
-    ]
+    files = (lines(out.with_suffix(f".seed{seed}.jsonl")) for seed in (0, 1, 2))
+    texts = [[line["text"] for line in found.values()] for found in files]
     assert texts[0] != texts[1] != texts[2]
     assert "3 runs of 40 questions" in capsys.readouterr().out

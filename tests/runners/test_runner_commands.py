@@ -13,36 +13,45 @@ from cxrjax.runners import resolved_settings
 from cxrjax.runners.own_model import start_model
 from cxrjax.scoring.predictions import read_predictions
 from cxrjax.tools import coverage
+from tests.runners.conftest import CASES
 
 
 @pytest.fixture
 def files(tmp_path, record):
     """Training records, and the same as references and questions."""
+    edges = {"R8": 20, "R9": 24}
+    readers = {
+        name: [ReaderBox(label="Cardiomegaly", box=[x, 10, x + 40, 50])]
+        for name, x in edges.items()
+    }
     records = []
     for number in range(24):
-        there = number % 3 != 0
-        box = [20 + number, 10, 60 + number, 50]
-        records.append(
-            record(
-                number,
-                dataset="vindr_cxr_vqa",
-                image_id=f"image{number // 2}",
-                question="Is there Cardiomegaly?",
-                question_type="Is_there",
-                finding="Cardiomegaly",
-                said="Yes." if there else "No.",
-                labels=["Cardiomegaly"] if there else [],
-                polarity="pos" if there else "neg",
-                boxes=[box] if there else [],
-                readers={
-                    "R8": [ReaderBox(label="Cardiomegaly", box=[20, 10, 60, 50])],
-                    "R9": [ReaderBox(label="Cardiomegaly", box=[24, 10, 64, 50])],
-                },
-            )
-        )
-    write_records(tmp_path / "records.jsonl", records)
-    write_records(tmp_path / "questions.jsonl", map(strip_answers, records))
+        box = [20 + number, 10, 60 + number, 50] if number % 3 else None
+        about = _about_the_heart(record, number, f"image{number // 2}", box)
+        records.append(about.model_copy(update={"readers": readers}))
+    _write(tmp_path, records)
     return tmp_path
+
+
+def _about_the_heart(record, number, image_id, box):
+    """A question whether it is enlarged, and the answer: yes with a box, no without."""
+    return record(
+        number,
+        dataset="vindr_cxr_vqa",
+        image_id=image_id,
+        question="Is there Cardiomegaly?",
+        question_type="Is_there",
+        finding="Cardiomegaly",
+        said="Yes." if box else "No.",
+        labels=["Cardiomegaly"] if box else [],
+        polarity="pos" if box else "neg",
+        boxes=[box] if box else [],
+    )
+
+
+def _write(folder, records):
+    write_records(folder / "records.jsonl", records)
+    write_records(folder / "questions.jsonl", map(strip_answers, records))
 
 
 @pytest.mark.parametrize(
@@ -63,10 +72,9 @@ def test_each_baseline_is_one_command_whose_lines_can_be_scored(files, flags, ca
     assert len(read_predictions(files / "system.jsonl")) == 24
     predict.main([*words, *where])
     assert (files / "system.jsonl").read_bytes() == first
-    score.main(
-        ["--benchmark=vindr_cxr_vqa", f"--references={files / 'records.jsonl'}", "--resamples=0"]
-        + [f"--predictions={files / 'system.jsonl'}", f"--out={files}", "--gt_mode=reader:R9"]
-    )
+    how = ["--benchmark=vindr_cxr_vqa", "--resamples=0", "--floors=never", "--gt_mode=reader:R9"]
+    how += [f"--references={files / 'records.jsonl'}", f"--predictions={files / 'system.jsonl'}"]
+    score.main([*how, f"--out={files}"])
     figures = json.loads((files / "metrics.json").read_text())["system"]["strict"]
     assert figures["vqa/accuracy"]["value"] > 0.2
     if "--runner=reader" in flags:
@@ -77,39 +85,29 @@ def test_each_baseline_is_one_command_whose_lines_can_be_scored(files, flags, ca
         assert figures["vqa/accuracy"]["value"] == pytest.approx(16 / 24)
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--runner=majority"], "error: --runner=majority needs --train"),
-        (["--runner=reader", "--reader=R8"], "error: --runner=reader needs --readers"),
-        (["--runner=oracle"], "invalid choice: 'oracle'"),
-        ([], "one of the arguments --workdir --checkpoint --runner is required"),
-    ],
-)
-def test_unusable_flags_end_with_code_2(files, flags, message, capsys):
-    where = [f"--questions={files / 'questions.jsonl'}", f"--out={files / 'system.jsonl'}"]
+def _refusal(files, out, capsys, flags=("--runner=random",)):
+    """What the command says of flags, or of an output, that cannot be used."""
+    where = [f"--questions={files / 'questions.jsonl'}", f"--out={files / out}"]
     with pytest.raises(SystemExit) as ended:
         run(lambda: predict.main([*flags, *where]))
     assert ended.value.code == 2
-    assert message in capsys.readouterr().err
+    return capsys.readouterr().err
+
+
+def test_unusable_flags_end_with_code_2(files, capsys):
+    for flags, message in CASES["unusable_flags"]:
+        assert message in _refusal(files, "system.jsonl", capsys, flags)
 
 
 def test_an_out_that_cannot_be_written_is_told_in_one_line(files, capsys):
     (files / "taken").write_text("a file")
-    where = [f"--questions={files / 'questions.jsonl'}", f"--out={files / 'taken/p.jsonl'}"]
-    with pytest.raises(SystemExit) as ended:
-        run(lambda: predict.main(["--runner=random", *where]))
-    assert ended.value.code == 2
-    assert "taken: cannot write: " in capsys.readouterr().err
+    assert "taken: cannot write: " in _refusal(files, "taken/p.jsonl", capsys)
 
 
 def test_a_full_disk_is_told_in_one_line_and_leaves_no_predictions(files, capsys):
     (files / "p.jsonl.partial").symlink_to("/dev/full")
-    where = [f"--questions={files / 'questions.jsonl'}", f"--out={files / 'p.jsonl'}"]
-    with pytest.raises(SystemExit) as ended:
-        run(lambda: predict.main(["--runner=random", *where]))
-    assert ended.value.code == 2
-    assert "p.jsonl: cannot write: No space left on device" in capsys.readouterr().err
+    said = _refusal(files, "p.jsonl", capsys)
+    assert "p.jsonl: cannot write: No space left on device" in said
     assert not (files / "p.jsonl").exists()
 
 
@@ -135,11 +133,8 @@ def test_settings_are_told_as_they_came_out(files):
     own = predict.parse_arguments([f"--checkpoint={_BASE}", "--max_answer_tokens=9", *parse])
     settings = resolved_settings(own)
     assert settings["max_answer_tokens"] == 9 and settings["temperature"] == 0.0
-    assert (settings["prompt"], settings["codec"], settings["beams"]) == (
-        "grounding",
-        "paligemma",
-        1,
-    )
+    form = (settings["prompt"], settings["codec"], settings["beams"])
+    assert form == ("grounding", "paligemma", 1)
     assert None not in settings.values()
     other = predict.parse_arguments(
         ["--runner=openai", "--system=gpt_4o_mini", "--base_url=http://127.0.0.1/v1", *parse]
@@ -157,23 +152,10 @@ def test_conformal_boxes_cover_those_of_other_patients(tmp_path, record, capsys)
         records = []
         for number in numbers:
             x, y = (30 + 8 * rng.standard_normal(2)).clip(0, 60).round().tolist()
-            records.append(
-                record(
-                    number,
-                    dataset="vindr_cxr_vqa",
-                    image_id=f"image{number}",
-                    question="Is there Cardiomegaly?",
-                    question_type="Is_there",
-                    finding="Cardiomegaly",
-                    said="Yes.",
-                    labels=["Cardiomegaly"],
-                    polarity="pos",
-                    boxes=[[x, y, x + 30, y + 30]],
-                )
-            )
+            box = [x, y, x + 30, y + 30]
+            records.append(_about_the_heart(record, number, f"image{number}", box))
         (tmp_path / name).mkdir()
-        write_records(tmp_path / name / "records.jsonl", records)
-        write_records(tmp_path / name / "questions.jsonl", map(strip_answers, records))
+        _write(tmp_path / name, records)
         return records
 
     def ask(name, *flags):
@@ -200,13 +182,9 @@ def test_conformal_boxes_cover_those_of_other_patients(tmp_path, record, capsys)
         return np.all((true - boxes) * [1, 1, -1, -1] >= -1e-6, axis=1).mean()
 
     capsys.readouterr()
-    coverage.main(
-        [
-            f"--predictions={tmp_path / 'asked' / 'predictions.jsonl'}",
-            f"--references={tmp_path / 'asked' / 'records.jsonl'}",
-            f"--out={tmp_path / 'coverage.json'}",
-        ]
-    )
+    files = {"predictions": "asked/predictions.jsonl", "references": "asked/records.jsonl"}
+    files |= {"out": "coverage.json"}
+    coverage.main([f"--{flag}={tmp_path / name}" for flag, name in files.items()])
     told = json.loads((tmp_path / "coverage.json").read_text())
     assert told == json.loads(capsys.readouterr().out)
     assert told["covered"]["value"] == pytest.approx(covered(wide)) and told["asked"] == 0.9

@@ -1,28 +1,19 @@
 """The presets hold together, and answers are found in what such systems write."""
 
+import itertools
 import time
 
 import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.runners.systems import (
-    READINGS,
-    SYSTEMS,
-    WORDINGS,
-    check_wording,
-    default_wording,
-    describe_systems,
-    get_system,
-    no_answer,
-    question_text,
-    read_answer,
-)
+from cxrjax.runners import systems
+from cxrjax.runners.systems import READINGS, SYSTEMS, read_answer
+from tests.runners.conftest import CASES
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_a_system_can_be_asked_and_read(name, record):
-    system = SYSTEMS[name]
+@pytest.mark.parametrize("system", SYSTEMS.values(), ids=SYSTEMS)
+def test_a_system_can_be_asked_and_read(system, record):
     assert system.runners and set(system.runners) <= {"openai", "hf"}
     assert system.reading in READINGS
     assert system.codec is None or system.codec in CODECS
@@ -32,13 +23,14 @@ def test_a_system_can_be_asked_and_read(name, record):
     assert system.unknown or system.source
     # Boxes are asked for only where they can be read, and the other way round.
     assert not (system.box_request or system.locate) or system.codec
-    check_wording(default_wording(system), system)
-    asked = question_text(record(1, finding="mass"), default_wording(system), system)
+    wording = systems.default_wording(system)
+    systems.check_wording(wording, system)
+    asked = systems.question_text(record(1, finding="mass"), wording, system)
     assert asked.startswith("What is seen?")
     if system.locate:
-        located = question_text(record(1, finding="mass"), "locate", system)
+        located = systems.question_text(record(1, finding="mass"), "locate", system)
         assert "mass" in located and "{finding}" not in located
-        assert question_text(record(1), "locate", system) is None
+        assert systems.question_text(record(1), "locate", system) is None
 
 
 def test_the_papers_lists_are_whole():
@@ -47,33 +39,21 @@ def test_the_papers_lists_are_whole():
     assert listed.count("GEMeX") == 10
     assert listed.count("ViX-Ray") == 7
     for system in SYSTEMS.values():
-        assert system.title in describe_systems()
+        assert system.title in systems.describe_systems()
 
 
 def test_unknown_names_and_wordings():
     with pytest.raises(UserError, match="did you mean radvlm"):
-        get_system("radvml")
-    for wording in WORDINGS[2:]:
+        systems.get_system("radvml")
+    for wording in systems.WORDINGS[2:]:
         with pytest.raises(UserError, match=r"use one of plain, typed$"):
-            check_wording(wording, SYSTEMS["xraygpt"])
+            systems.check_wording(wording, SYSTEMS["xraygpt"])
 
 
-@pytest.mark.parametrize(
-    ("reading", "written", "answer"),
-    [
-        ("whole", " Yes.\n", "Yes."),
-        ("final", "<think>no, yes</think>\nYes.", "Yes."),
-        ("final", "<unused94>thought\nFinal Answer: no<unused95>Final Answer: yes", "yes"),
-        ("final", "**Final Answer:** B", "B"),
-        ("final", "<think>never ends", ""),
-        ("turn", "### Assistant: Yes, there is.### Human: and now?", "Yes, there is."),
-        ("turn", "Doctor: No effusion.###", "No effusion."),
-        ("turn", "No effusion.\nPatient: thanks", "No effusion."),
-        ("turn", "The user: a term that stays.", "The user: a term that stays."),
-    ],
-)
-def test_the_answer_in_what_was_written(reading, written, answer):
-    assert READINGS[reading](written) == answer
+def test_the_answer_in_what_was_written(subtests):
+    for reading, written, answer in CASES["the_answer_in_what_was_written"]:
+        with subtests.test(written):
+            assert READINGS[reading](written) == answer
 
 
 def test_boxes_are_those_of_the_answer_alone(record):
@@ -108,17 +88,16 @@ def test_a_declined_answer_and_none(record):
     for codec in ("radvlm", None):
         line = read_answer(record(1), "I'm sorry, but I can't help with that.", "whole", codec)
         assert line["parse"] == "refusal" and line["boxes"] == []
-    assert no_answer(record(1), "timeout")["parse"] == "timeout"
+    assert systems.no_answer(record(1), "timeout")["parse"] == "timeout"
     # Without a form for boxes, numbers in brackets are words.
     assert read_answer(record(1), "[0.1, 0.2, 0.3, 0.4]", "whole", None)["boxes"] == []
 
 
-@pytest.mark.parametrize("reading", sorted(READINGS))
-@pytest.mark.parametrize(
-    "unit", ["\n", "\n ", " ", "*", "**f", "#", "<think>", "<unused94>", "final answer ", "\nUser"]
-)
-def test_an_answer_of_200_kilobytes_is_read_at_once(reading, unit):
-    text = unit * (200_000 // len(unit))
-    started = time.process_time()
-    READINGS[reading](text)
-    assert time.process_time() - started < 0.2
+def test_an_answer_of_200_kilobytes_is_read_at_once(subtests):
+    units = ("\n", "\n ", " ", "*", "**f", "#", "<think>", "<unused94>", "final answer ", "\nUser")
+    for reading, unit in itertools.product(sorted(READINGS), units):
+        text = unit * (200_000 // len(unit))
+        started = time.process_time()
+        with subtests.test(reading, unit=unit):
+            READINGS[reading](text)
+            assert time.process_time() - started < 0.2

@@ -40,7 +40,7 @@ def judge(tmp_path):
         opened.append(store)
         if where is None:
             return LanguageModelJudge(name, store, None)
-        terms = {"base_url": where.url, "model": name, "timeout": 5.0, "attempts": 2} | settings
+        terms = {"base_url": where.url, "model": name, "timeout": 30.0, "attempts": 2} | settings
         cache = AnswerCache(tmp_path / "answers.jsonl")
         opened.append(cache)
         client = Client(Settings(**terms), cache)

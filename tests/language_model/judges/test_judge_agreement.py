@@ -40,17 +40,12 @@ def test_figures_are_those_of_scipy_and_scikit_learn(tmp_path, capsys):
     found = json.loads(out.read_text())
     assert json.loads(capsys.readouterr().out) == found
     assert found["n"] == 60
-    assert found["left_out"] == {
-        "only_first": 0,
-        "only_second": 1,
-        "failed_first": 1,
-        "failed_second": 0,
-    }
+    assert found["left_out"].pop("only_second") == found["left_out"].pop("failed_first") == 1
+    assert found["left_out"] == {"only_first": 0, "failed_second": 0}
     assert found["spearman"] == pytest.approx(scipy.stats.spearmanr(judged, human).statistic)
     assert found["kendall"] == pytest.approx(scipy.stats.kendalltau(judged, human).statistic)
-    expected = cohen_kappa_score(
-        np.rint(judged).astype(int), human, weights="quadratic", labels=range(1, 11)
-    )
+    how = {"weights": "quadratic", "labels": range(1, 11)}
+    expected = cohen_kappa_score(np.rint(judged).astype(int), human, **how)
     assert found["kappa"] == pytest.approx(expected)
     assert found["kappa_low"] < found["kappa"] < found["kappa_high"]
     assert found["mean_difference"] == pytest.approx(np.mean(human) - np.mean(judged))

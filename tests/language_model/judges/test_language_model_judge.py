@@ -54,30 +54,21 @@ def test_a_replay_says_what_is_missing(chat, judge, sample, reply):
 _RATING = {"accuracy": 5, "relevance": 5, "helpfulness": 5, "overall": 5}
 
 
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        {},
-        {"first": "good"},
-        {"first": _RATING, "second": _RATING | {"overall": -5}},
-        {"first": _RATING, "second": _RATING | {"overall": "5"}},
-        {"first": _RATING, "second": _RATING | {"overall": 1e400}},
-        {"facts": ["of another task"]},
-        {"failure": ["x"]},
-        {"failure": "of another kind"},
-    ],
-)
-def test_a_poisoned_verdict_counts_as_not_there(
-    chat, judge, sample, reply, tmp_path, capsys, verdict
-):
+def test_a_poisoned_verdict_counts_as_not_there(chat, judge, sample, reply, tmp_path, capsys):
     with chat.Server(reply) as there:
         judge(there).relative_scores([sample(1, "Yes.")])
     path = tmp_path / "verdicts.jsonl"
     first, second = map(json.loads, path.read_text().splitlines())
-    path.write_text(json.dumps(first | {"verdict": verdict}) + "\n" + json.dumps(second) + "\n")
-    with pytest.raises(UserError, match=r"of m's verdicts 1 of relative_score are missing"):
-        judge(None).relative_scores([sample(1, "Yes.")])
-    assert "1 lines, each a verdict, cannot be used" in capsys.readouterr().err
+    poison = [{}, {"first": "good"}, {"facts": ["of another task"]}]
+    poison += [{"failure": ["x"]}, {"failure": "of another kind"}]
+    for mark in (-5, "5", 1e400):
+        poison += [{"first": _RATING, "second": _RATING | {"overall": mark}}]
+    for verdict in poison:
+        lines = (first | {"verdict": verdict}, second)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        with pytest.raises(UserError, match=r"of m's verdicts 1 of relative_score are missing"):
+            judge(None).relative_scores([sample(1, "Yes.")])
+        assert "1 lines, each a verdict, cannot be used" in capsys.readouterr().err
 
 
 def test_a_verdict_about_facts_that_are_not_there(chat, judge, reply, tmp_path):

@@ -20,49 +20,33 @@ STUDIES = 24
 @pytest.fixture
 def files(tmp_path):
     """(references, predictions) of stage 1; every other answer has one fact of two right."""
+    common = {"split": "test", "where": "", "impression": "Tim to.", "view": "PA", "sex": "M"}
+    common |= {"image_path": "x.png", "image_sha256": "", "image_hw": (10, 10)}
+    common |= {"age": 60, "note": ""}
     studies = [
         VixRayStudy(
             image_id=f"vixray-test-{n:05d}",
-            split="test",
-            where="",
             findings=f"Bóng tim to độ {n}. Xơ phổi trái.",
-            impression="Tim to.",
-            view="PA",
-            sex="M",
-            age=60,
-            note="",
-            image_path="x.png",
-            image_sha256="",
             native={"file": "test.parquet", "row": n, "columns": {}},
-            image_hw=(10, 10),
+            **common,
         )
         for n in range(STUDIES)
     ]
     references = tmp_path / "test.jsonl"
     write_records(references, [next(iter(records(study))) for study in studies])
-    lines = [
-        {
-            "question_id": f"{study.image_id}-stage1-findings",
-            "text": study.findings if n % 2 else f"Bóng tim to độ {n}. Gãy xương.",
-        }
-        for n, study in enumerate(studies)
-    ]
     predictions = tmp_path / "model.jsonl"
-    predictions.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with open(predictions, "w") as file:
+        for n, study in enumerate(studies):
+            text = study.findings if n % 2 else f"Bóng tim to độ {n}. Gãy xương."
+            line = {"question_id": f"{study.image_id}-stage1-findings", "text": text}
+            file.write(json.dumps(line) + "\n")
     return references, predictions
 
 
 def flags(files, out, *more):
-    references, predictions = files
-    return [
-        "--benchmark=vix_ray",
-        f"--references={references}",
-        f"--predictions={predictions}",
-        f"--out={out}",
-        "--resamples=20",
-        "--segmenter=syllables",
-        *more,
-    ]
+    given = [f"--references={files[0]}", f"--predictions={files[1]}", f"--out={out}"]
+    how = ["--benchmark=vix_ray", "--resamples=20", "--segmenter=syllables", "--floors=never"]
+    return [*how, *given, *more]
 
 
 def ask(there, *more):
@@ -73,6 +57,7 @@ def metrics(out):
     return (out / "metrics.json").read_bytes()
 
 
+@pytest.mark.slow  # two processes
 def test_kill_9_between_verdicts_costs_nothing_twice(chat, files, reply, tmp_path):
     verdicts = tmp_path / "verdicts.jsonl"
     kept = [f"--verdicts={verdicts}", f"--cache={tmp_path / 'answers.jsonl'}", "--concurrency=2"]
@@ -161,9 +146,6 @@ def test_a_dry_run_writes_no_scores(chat, files, tmp_path, capsys):
 
 
 def test_a_benchmark_without_free_text_has_no_judge(files, tmp_path):
-    references, predictions = files
+    other = ("--benchmark=vindr_cxr_vqa", "--judge=surrogate")  # the last one counts
     with pytest.raises(UserError, match="--judge: vindr_cxr_vqa has no use for one"):
-        score.main(
-            ["--benchmark=vindr_cxr_vqa", f"--references={references}", "--judge=surrogate"]
-            + [f"--predictions={predictions}", f"--out={tmp_path}"]
-        )
+        score.main(flags(files, tmp_path, *other))
