@@ -66,7 +66,7 @@ def _logits(model, batch):
 
 @pytest.mark.parametrize("off_policy", [False, True])
 def test_loss_and_figures_are_the_sums_of_the_papers(off_policy):
-    model, given = TinyModel(), _experience(random_batch, off_policy=off_policy)
+    model, given = TinyModel(), _experience(off_policy=off_policy)
     config = _config(temperature=0.7, epsilon_low=0.1, epsilon_high=0.2, kl_weight=0.3)
     experience = jax.tree.map(np.asarray, given)
     batch, rl = experience.batch, config.rl
@@ -99,7 +99,7 @@ def test_loss_and_figures_are_the_sums_of_the_papers(off_policy):
 
 def test_the_first_gradient_is_reinforce_s():
     """That of advantage times log-probability, by JAX from the formula itself."""
-    model, experience = TinyModel(), _experience(random_batch)
+    model, experience = TinyModel(), _experience()
     graphdef, state = nnx.split(model)
     batch = experience.batch
 
@@ -116,7 +116,7 @@ def test_the_first_gradient_is_reinforce_s():
 
 
 def test_a_clipped_ratio_has_no_gradient():
-    model, experience = TinyModel(), _experience(random_batch)
+    model, experience = TinyModel(), _experience()
     graphdef, state = nnx.split(model)
     now = answer_logprobs(model, experience.batch, 1.0, 10_000)
     loss = _loss_of(_config(kl_weight=0.0))
@@ -152,7 +152,7 @@ def test_a_step_is_the_same_cut_and_spread(run_config, monkeypatch, sizes, micro
     monkeypatch.setattr("cxrjax.distributed.meshes._FSDP_MIN_SIZE", 16)
     run_config.rl.kind = "rloo"
     run_config.optimizer.learning_rate = 0.01
-    experience = _experience(random_batch, off_policy=True)
+    experience = _experience(off_policy=True)
 
     def updated(mesh_sizes, accumulation):
         run_config.training.accumulation_steps = accumulation

@@ -157,6 +157,7 @@ def test_micro_batches_equal_one_large_batch(run_config):
     _assert_same(_one_step(run_config, TinyModel(), batch, _mesh(run_config)), whole)
 
 
+@pytest.mark.slow
 def test_devices_with_micro_batches_equal_one_device_without(run_config, small_vlm):
     """Every axis of the mesh at work, on the real model with dropout."""
     run_config.lora.dropout = 0.3

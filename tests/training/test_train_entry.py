@@ -118,7 +118,8 @@ _OTHER = {"image_id": "i9", "image_path": "images/i7.png", "question_id": "other
 @pytest.mark.parametrize(
     ("update", "counted"),
     [
-        ({}, "1 question, 1 image of it"),
+        # Trains as well, where it is allowed.
+        pytest.param({}, "1 question, 1 image of it", marks=pytest.mark.slow),
         # Under another name the file is the same; the patient is, whatever image it is.
         (_OTHER, "1 image of it"),
         ({**_OTHER, "image_path": "images/new.png", "patient_id": "p1"}, "1 patient of it"),
@@ -177,6 +178,7 @@ def learned(spec, smaller_tiny, tmp_path):
     return run
 
 
+@pytest.mark.slow
 def test_kept_images_change_nothing_and_serve_the_next_run(learned, tmp_path, monkeypatch):
     cache = f"--config.data.image_cache={tmp_path / 'cache'}"
     decoded, read = [], examples.read_grey_or_rgb
