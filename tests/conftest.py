@@ -149,24 +149,7 @@ def write_hf():
 
 @pytest.fixture(scope="session")
 def drawn():
-    """`drawn(build)`: what `build()` makes, with parameters drawn by NumPy.
+    """`drawn(build)`: what `build()` makes, with parameters drawn by NumPy."""
+    from tests.models.sizes import drawn
 
-    JAX compiles a program for each shape that it draws: seconds a model.
-    """
-
-    def fill(build):
-        import jax
-        import jax.numpy as jnp
-        import numpy as np
-        from flax import nnx
-
-        graph, state = nnx.split(nnx.eval_shape(build))
-        draw = np.random.default_rng(7).normal
-
-        def of(leaf):
-            scale = leaf.shape[-2] ** -0.5 if leaf.ndim > 1 else 0.1
-            return jnp.asarray(draw(0, scale, leaf.shape), leaf.dtype)
-
-        return nnx.merge(graph, jax.tree.map(of, state))
-
-    return fill
+    return drawn

@@ -9,7 +9,7 @@ from flax import nnx
 from cxrjax.models import VLM
 from cxrjax.models.layers import BoxHead
 from cxrjax.models.partition import parameter_shapes
-from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+from tests.models.sizes import PLAIN, changed
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
@@ -26,20 +26,7 @@ def test_boxes_are_in_order_and_float32_whatever_the_states(dtype):
 
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_a_few_logits_are_those_of_all_and_no_model_has_a_head_by_itself(softcap, drawn):
-    config = VLMConfig(
-        vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=1, num_heads=1, mlp_dim=8),
-        decoder=DecoderConfig(
-            vocab_size=1100,
-            width=8,
-            depth=1,
-            num_heads=1,
-            num_kv_heads=1,
-            head_dim=8,
-            mlp_dim=8,
-            final_softcap=softcap,
-        ),
-        loc_token_start=4,
-    )
+    config = changed(PLAIN, decoder={"final_softcap": softcap})
     model = drawn(lambda: VLM(config, rngs=nnx.Rngs(0)))
     assert not any("box_head" in path for path in parameter_shapes(model))
     hidden = 3 * jax.random.normal(jax.random.key(1), (2, 5, 8))

@@ -3,15 +3,14 @@
 tests/parity/test_random_configs.py holds what they compute to transformers and PEFT.
 """
 
-import copy
 import json
 
 import pytest
 
 from cxrjax.border.closed_world import NO_MATTER
 from cxrjax.errors import UserError
-from cxrjax.models.hf_config import _BY_KIND, complete_config
-from cxrjax.models.hf_layout import vlm_config
+from cxrjax.models.hf_config import _BY_KIND
+from tests.models.sizes import sizes_of
 from tests.random_configs import KINDS, Draw, draw_config
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
@@ -20,10 +19,6 @@ some_and_more = pytest.mark.parametrize(
 )
 # What a value must not be, whatever the key: neither a size nor a setting of any.
 _WRONG = ("seven", [[]], -3, 1e300)
-
-
-def _read(config):
-    return vlm_config(complete_config(copy.deepcopy(config), "config.json"), "config.json", 100)
 
 
 def _objects(config, within=""):
@@ -52,7 +47,7 @@ def test_what_is_stated_is_what_is_read(kind, seeds, subtests):
         config = draw_config(kind, seed)
         assert config == draw_config(kind, seed)
         with subtests.test(seed=seed):
-            _check_read(kind, config, _read(json.loads(json.dumps(config))))
+            _check_read(kind, config, sizes_of(json.loads(json.dumps(config)), 100))
 
 
 def _check_read(kind, config, sizes):
@@ -101,7 +96,7 @@ def test_a_strange_key_anywhere_is_named(kind, seeds, subtests):
         place["strange"] = True
         with subtests.test(seed=seed):
             with pytest.raises(UserError) as caught:
-                _read(config)
+                sizes_of(config, 100)
             assert f"the key '{within}strange' is not known here" in str(caught.value)
 
 
@@ -114,5 +109,5 @@ def test_a_wrong_value_of_any_key_is_named(kind, seeds, subtests):
         place[key] = draw.of(*_WRONG)
         with subtests.test(seed=seed):
             with pytest.raises(UserError) as caught:
-                _read(config)
+                sizes_of(config, 100)
             assert key in str(caught.value) and "\n" not in str(caught.value)

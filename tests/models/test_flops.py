@@ -11,18 +11,15 @@ from flax import nnx
 from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
 from cxrjax.models.flops import BatchShape, step_flops, total
 from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
+from tests.models.sizes import changed
 
 VISION = VisionConfig(image_size=32, patch_size=8, width=64, depth=2, num_heads=4, mlp_dim=192)
 DECODER = DecoderConfig(
     vocab_size=1100, width=128, depth=3, num_heads=4, num_kv_heads=2, head_dim=32, mlp_dim=384
 )
 FULL = VLMConfig(VISION, DECODER, 4)
-CAUSAL = VLMConfig(
-    VISION,
-    DecoderConfig(**{**vars(DECODER), "prefix_attention": "causal"}),
-    4,
-    context=(2, IMAGE, 3),
-    projector="normed",
+CAUSAL = changed(
+    FULL, decoder={"prefix_attention": "causal"}, context=(2, IMAGE, 3), projector="normed"
 )
 SHAPE = BatchShape(images=2, questions=3, prefix=5, answer=7)
 
@@ -47,13 +44,7 @@ def _loss(sizes, share, remat, rules, shape, rank=4):
     """Gradients of a loss of all answer logits in what trains, and what it takes."""
 
     def make():
-        model = VLM(
-            sizes,
-            rngs=nnx.Rngs(0),
-            share=share,
-            remat="full" if remat else "none",
-            dtype="bfloat16",
-        )
+        model = VLM(sizes, rngs=nnx.Rngs(0), share=share, remat=remat, dtype="bfloat16")
         if rank:
             targets = ("decoder/layers/attn/.*", "projector")
             apply_lora(model, LoRAConfig(rank=rank, targets=targets), nnx.Rngs(1))
@@ -94,7 +85,7 @@ CASES = {
 def test_formula_is_what_jax_traces(name):
     """But for what nobody needs: the gradient of the pixels, and of the first layer's input."""
     sizes, share, rules, shape = CASES[name]
-    model, loss, gradients, arguments = _loss(sizes, share, False, rules, shape)
+    model, loss, gradients, arguments = _loss(sizes, share, "none", rules, shape)
     found = total(step_flops(model, rules, shape, remat=False))
     assert _products(jax.make_jaxpr(loss)(*arguments).jaxpr) == pytest.approx(found.forward)
     traced = _products(jax.make_jaxpr(gradients)(*arguments).jaxpr)
@@ -103,7 +94,7 @@ def test_formula_is_what_jax_traces(name):
 
 def test_remat_computes_every_layer_again():
     rules = ("/lora/",)
-    model, _, gradients, arguments = _loss(FULL, "tower", True, rules, SHAPE)
+    model, _, gradients, arguments = _loss(FULL, "tower", "full", rules, SHAPE)
     parts = step_flops(model, rules, SHAPE, remat=True)
     assert parts["vision"].recompute == parts["vision"].backward == 0  # frozen: no backward
     again = total(parts).recompute
@@ -111,14 +102,13 @@ def test_remat_computes_every_layer_again():
     assert traced - total(parts).model == pytest.approx(again, rel=0.05)
 
 
-@pytest.mark.parametrize("rules", [(".*",), ("/lora/",)])
+@pytest.mark.parametrize("rules", [pytest.param((".*",), marks=pytest.mark.slow), ("/lora/",)])
 def test_formula_against_xla(rules):
     """XLA counts what is not a product too, and no loop: one layer each, unscanned."""
-    vision = VisionConfig(**{**vars(VISION), "depth": 1, "width": 256, "mlp_dim": 1024})
-    decoder = DecoderConfig(**{**vars(DECODER), "depth": 1, "width": 512, "mlp_dim": 2048})
-    sizes = VLMConfig(vision, decoder, 4)
+    vision, decoder = ({"depth": 1, "width": n, "mlp_dim": 4 * n} for n in (256, 512))
+    sizes = changed(FULL, vision, decoder)
     shape = BatchShape(4, 2, 32, 32)
-    model, _, gradients, arguments = _loss(sizes, "tower", False, rules, shape, rank=8)
+    model, _, gradients, arguments = _loss(sizes, "tower", "none", rules, shape, rank=8)
     compiled = jax.jit(gradients).lower(*arguments).compile()
     counted = compiled.cost_analysis()["flops"]
     found = total(step_flops(model, rules, shape, remat=False)).model
@@ -136,55 +126,33 @@ def test_published_size():
     assert total(parts).model == pytest.approx(6 * parameters * 16, rel=0.01)
 
 
+def _of_tower(part, rules, shape, **settings):
+    sizes = changed(FULL, settings, projector="merger")
+    model = nnx.eval_shape(lambda: VLM(sizes, rngs=nnx.Rngs(0)))
+    return step_flops(model, rules, shape, remat=False)[part]
+
+
 def test_windows_of_a_tower_see_themselves_alone():
     """Four windows of 4 x 4 patches in two layers, the whole of 8 x 8 in the third."""
-    vision = VisionConfig(
-        image_size=64,
-        patch_size=8,
-        width=64,
-        depth=3,
-        num_heads=4,
-        mlp_dim=192,
-        pool=2,
-        kind="qwen",
-        window=4,
-        full_every=3,
-    )
-    whole = dataclasses.replace(vision, window=None)
+    settings = {"image_size": 64, "depth": 3, "pool": 2, "kind": "qwen", "full_every": 3}
     shape = dataclasses.replace(SHAPE, questions=1)
-
-    def of(vision):
-        sizes = VLMConfig(vision, DECODER, 4, projector="merger")
-        model = nnx.eval_shape(lambda: VLM(sizes, rngs=nnx.Rngs(0)))
-        return step_flops(model, ("decoder/",), shape, remat=False)["vision"].forward
-
-    per_pair = 4.0 * shape.images * vision.width
-    assert of(whole) - of(vision) == per_pair * 2 * (64 * 64 - 64 * 16)
+    whole, apart = (
+        _of_tower("vision", ("decoder/",), shape, **settings, window=window).forward
+        for window in (None, 4)
+    )
+    per_pair = 4.0 * shape.images * VISION.width
+    assert whole - apart == per_pair * 2 * (64 * 64 - 64 * 16)
 
 
 def test_inner_layers_of_a_tower_are_merged_too():
     """Two maps each, of four patches side by side, counted with the projector."""
-    plain = VisionConfig(
-        image_size=32,
-        patch_size=8,
-        width=16,
-        depth=3,
-        num_heads=2,
-        mlp_dim=24,
-        pool=2,
-        kind="qwen3",
-        position_side=3,
+    settings = {"depth": 3, "pool": 2, "kind": "qwen3", "position_side": 3}
+    added, without = (
+        _of_tower("projector", ("deepstack/",), SHAPE, **settings, deepstack=inner)
+        for inner in ((0, 2), ())
     )
-    deep = dataclasses.replace(plain, deepstack=(0, 2))
-
-    def of(vision):
-        sizes = VLMConfig(vision, DECODER, 4, projector="merger")
-        model = nnx.eval_shape(lambda: VLM(sizes, rngs=nnx.Rngs(0)))
-        return step_flops(model, ("deepstack/",), SHAPE, remat=False)["projector"]
-
-    merged = 4 * plain.width
-    expected = 2.0 * SHAPE.images * plain.num_tokens * 2 * merged * (merged + DECODER.width)
-    added, without = of(deep), of(plain)
+    merged, tokens = 4 * VISION.width, 2 * 2
+    expected = 2.0 * SHAPE.images * tokens * 2 * merged * (merged + DECODER.width)
     assert added.forward - without.forward == expected
     # Of the weights, and of what goes in: a norm before them trains too.
     assert added.backward - without.backward == 2 * expected

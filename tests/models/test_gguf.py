@@ -13,24 +13,11 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import GEMMA3_LOC_START, Tokenizer, load_tokenizer
 from cxrjax.models.gguf import GGUFFile
 
-WIDTH, HEADS, HEAD_DIM, MLP, LAYERS = 64, 3, 32, 96, 7
+WIDTH, LAYERS = 64, 7
+STATED = json.loads(Path(__file__).with_name("gguf_configs.json").read_text())
 SHIPPED = Path(__file__).parents[2] / "data/demo_base/tokenizer.model"
 # GGUF name -> (Hugging Face name, shape as PyTorch has it).
-LAYER = {
-    "attn_norm": ("input_layernorm", (WIDTH,)),
-    "attn_q": ("self_attn.q_proj", (HEADS * HEAD_DIM, WIDTH)),
-    "attn_k": ("self_attn.k_proj", (HEAD_DIM, WIDTH)),
-    "attn_v": ("self_attn.v_proj", (HEAD_DIM, WIDTH)),
-    "attn_output": ("self_attn.o_proj", (WIDTH, HEADS * HEAD_DIM)),
-    "attn_q_norm": ("self_attn.q_norm", (HEAD_DIM,)),
-    "attn_k_norm": ("self_attn.k_norm", (HEAD_DIM,)),
-    "post_attention_norm": ("post_attention_layernorm", (WIDTH,)),
-    "ffn_norm": ("pre_feedforward_layernorm", (WIDTH,)),
-    "ffn_gate": ("mlp.gate_proj", (MLP, WIDTH)),
-    "ffn_up": ("mlp.up_proj", (MLP, WIDTH)),
-    "ffn_down": ("mlp.down_proj", (WIDTH, MLP)),
-    "post_ffw_norm": ("post_feedforward_layernorm", (WIDTH,)),
-}
+LAYER = {name: (theirs, tuple(shape)) for name, (theirs, shape) in STATED["layers"].items()}
 TYPES = {
     "attn_q": GGMLQuantizationType.Q8_0,
     "attn_k": GGMLQuantizationType.F16,
@@ -52,19 +39,7 @@ def write(path, changes=None, extra=None, architecture="gemma3", tokenizer=True)
         extra: tensors besides, name -> array.
     """
     writer = GGUFWriter(path, architecture)
-    metadata = {
-        "context_length": 2048,
-        "embedding_length": WIDTH,
-        "block_count": LAYERS,
-        "feed_forward_length": MLP,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": 1,
-        "attention.key_length": HEAD_DIM,
-        "attention.value_length": HEAD_DIM,
-        "attention.sliding_window": 16,
-        "attention.layer_norm_rms_epsilon": 1e-6,
-        "rope.freq_base": 1e6,
-    } | (changes or {})
+    metadata = STATED["metadata"] | (changes or {})
     for key, value in metadata.items():
         key = key if "split" in key else f"{architecture}.{key}"
         if isinstance(value, str):
@@ -138,33 +113,7 @@ def test_weights_are_those_that_were_written_and_norms_lose_the_one(tiny):
 
 def test_configuration_has_the_keys_and_values_of_config_json(tiny):
     config = GGUFFile(tiny[0]).config()
-    assert config == {
-        "architectures": ["Gemma3ForCausalLM"],
-        "model_type": "gemma3_text",
-        "vocab_size": 2048,
-        "hidden_size": WIDTH,
-        "intermediate_size": MLP,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": 1,
-        "head_dim": HEAD_DIM,
-        "query_pre_attn_scalar": HEAD_DIM,
-        "hidden_activation": "gelu_pytorch_tanh",
-        "rms_norm_eps": 1e-6,
-        "max_position_embeddings": 2048,
-        "sliding_window": 16,
-        "layer_types": ["sliding_attention"] * 5 + ["full_attention", "sliding_attention"],
-        "rope_theta": 1e6,
-        "rope_local_base_freq": 1e4,
-        "rope_scaling": None,
-        "attention_bias": False,
-        "attn_logit_softcapping": None,
-        "final_logit_softcapping": None,
-        "tie_word_embeddings": True,
-        "pad_token_id": 0,
-        "eos_token_id": 1,
-        "bos_token_id": 2,
-    }
+    assert config == STATED["tiny"]
     json.dumps(config)
 
 
@@ -200,14 +149,24 @@ def refusal(path) -> str:
     return message
 
 
-def test_another_architecture_is_refused(tmp_path):
-    write(tmp_path / "a.gguf", architecture="llama", tokenizer=False)
-    assert "architecture 'llama', expected 'gemma3'" in refusal(tmp_path / "a.gguf")
-
-
-def test_a_part_of_a_split_file_is_refused(tmp_path):
-    write(tmp_path / "a.gguf", {"split.count": 3, "split.no": 1}, tokenizer=False)
-    assert "part 1 (from 0) of 3 of a split file" in refusal(tmp_path / "a.gguf")
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"architecture": "llama"}, "architecture 'llama', expected 'gemma3'"),
+        ({"changes": {"split.count": 3, "split.no": 1}}, "part 1 (from 0) of 3 of a split file"),
+        (
+            {"changes": {"attention.key_length": None}},
+            "gemma3.attention.key_length is None, expected a number",
+        ),
+        *(
+            ({"extra": {name: np.ones(32, np.float32)}}, f"tensor '{name}' is none of Gemma 3's")
+            for name in ("blk.0.attn_sinks.weight", "blk.0.attn_q.bias", "v.patch_embd.weight")
+        ),
+    ],
+)
+def test_files_of_other_models_are_refused(tmp_path, written, said):
+    write(tmp_path / "a.gguf", **written, tokenizer=False)
+    assert said in refusal(tmp_path / "a.gguf")
 
 
 # Within the header, the metadata, the tokenizer, the list of tensors, and the tensors.
@@ -238,18 +197,6 @@ def test_what_is_no_gguf_file_is_refused(tmp_path):
     assert "not a GGUF file" in refusal(tmp_path / "a.gguf")
 
 
-def test_a_tensor_of_another_model_is_refused_by_name(tmp_path):
-    for name in ("blk.0.attn_sinks.weight", "blk.0.attn_q.bias", "v.patch_embd.weight"):
-        path = tmp_path / f"{name}.gguf"
-        write(path, extra={name: np.ones(32, np.float32)}, tokenizer=False)
-        assert f"tensor '{name}' is none of Gemma 3's" in refusal(path)
-
-
-def test_a_size_that_is_not_stated_is_refused_by_name(tmp_path):
-    write(tmp_path / "a.gguf", {"attention.key_length": None}, tokenizer=False)
-    assert "gemma3.attention.key_length is None, expected a number" in refusal(tmp_path / "a.gguf")
-
-
 def test_a_type_without_dequantisation_is_refused(tiny, monkeypatch):
     monkeypatch.delitem(quants._type_traits, GGMLQuantizationType.Q5_0)
     assert "ffn_up.weight is of type Q5_0, which the package gguf cannot" in refusal(tiny[0])
@@ -277,22 +224,7 @@ def real() -> GGUFFile:
 def test_the_real_270m_has_the_published_sizes(real):
     config = real.config()
     # The published config.json of google/gemma-3-270m.
-    expected = {
-        "vocab_size": 262_144,
-        "hidden_size": 640,
-        "intermediate_size": 2048,
-        "num_hidden_layers": 18,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 1,
-        "head_dim": 256,
-        "query_pre_attn_scalar": 256,
-        "sliding_window": 512,
-        "max_position_embeddings": 32_768,
-        "rms_norm_eps": 1e-6,
-        "rope_theta": 1e6,
-        "rope_local_base_freq": 1e4,
-        "tie_word_embeddings": True,
-    }
+    expected = STATED["gemma-3-270m"]
     assert {key: config[key] for key in expected} == expected
     full = [k for k, kind in enumerate(config["layer_types"]) if kind == "full_attention"]
     assert full == [5, 11, 17]

@@ -35,15 +35,15 @@ _LORA = LoRAConfig(rank=2, alpha=4.0, targets=(r"decoder/layers/.*attn/q_proj", 
 @pytest.mark.parametrize(
     ("preset", "share"),
     [
-        ("tiny_qwen", "image"),
         ("tiny_qwen3", "tower"),
         ("tiny_gemma4", "image"),
-        ("tiny_gemma4_12b", "tower"),
-        ("tiny_internvl", "image"),
+        pytest.param("tiny_qwen", "image", marks=pytest.mark.slow),
+        pytest.param("tiny_gemma4_12b", "tower", marks=pytest.mark.slow),
+        pytest.param("tiny_internvl", "image", marks=pytest.mark.slow),
     ],
 )
-def test_a_model_takes_each_batch_as_the_model_of_its_size_does(preset, share):
-    model = VLM(PRESETS[preset], rngs=nnx.Rngs(0), share=share)
+def test_a_model_takes_each_batch_as_the_model_of_its_size_does(preset, share, drawn):
+    model = drawn(lambda: VLM(PRESETS[preset], rngs=nnx.Rngs(0), share=share))
     apply_lora(model, _LORA, nnx.Rngs(1))
     own = model.config
     hidden = nnx.jit(lambda model, inputs: model(**inputs))
@@ -57,7 +57,7 @@ def test_a_model_takes_each_batch_as_the_model_of_its_size_does(preset, share):
     assert model.config is own and model.vision.config is own.vision
 
 
-def test_a_tower_of_one_size_refuses_another():
-    model = VLM(PRESETS["tiny"], rngs=nnx.Rngs(0))
+def test_a_tower_of_one_size_refuses_another(drawn):
+    model = drawn(lambda: VLM(PRESETS["tiny"], rngs=nnx.Rngs(0)))
     with pytest.raises(ValueError, match="only models of Qwen-VL, Gemma 4 and InternVL"):
         model.encode_images(np.zeros((1, 64, 128, 3), np.uint8))

@@ -7,20 +7,11 @@ from pathlib import Path
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.models.hf_config import complete_config, read_config
+from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_layout import vlm_config
+from tests.models.sizes import sizes_of
 
-_TINY = {
-    "model_type": "gemma3_text",
-    "vocab_size": 64,
-    "hidden_size": 8,
-    "intermediate_size": 16,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 1,
-    "head_dim": 4,
-    "sliding_window": 4,
-}
+_TINY = json.loads(Path(__file__).with_name("tiny_config.json").read_text())
 
 
 def _whole(kind):
@@ -36,7 +27,7 @@ def test_whatever_transformers_writes_of_its_own_is_known(kind):
 
     sees = {"vision_config": {"image_size": 896, "patch_size": 14}} if kind == "gemma3" else {}
     written = AutoConfig.for_model(kind, **sees).to_dict()
-    vlm_config(complete_config(json.loads(json.dumps(written)), "config.json"), "config.json", 4)
+    sizes_of(json.loads(json.dumps(written)), 4)
 
 
 def _rows():
@@ -79,54 +70,26 @@ def test_a_number_that_overflows_and_deep_json_are_refused(tmp_path):
             read_config(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "said"),
-    [
-        ("preprocessor_config.json", {"image_mean": [0.48, 0.45, 0.4]}, "image_mean is"),
-        ("preprocessor_config.json", {"do_normalize": False}, "do_normalize is False"),
-        ("preprocessor_config.json", {"do_pan_and_scan": True}, "do_pan_and_scan is True"),
-        ("preprocessor_config.json", {"rescale_factor": 1.0}, "rescale_factor is 1.0"),
-        *(
-            ("preprocessor_config.json", {key: None}, f"{key} is None, expected")
-            # Off, for transformers.
-            for key in ("do_normalize", "do_rescale", "do_resize", "image_std", "rescale_factor")
-        ),
-        ("preprocessor_config.json", {"gamma": 2}, "the key 'gamma' is not known here"),
-        ("processor_config.json", {"image_processor": {"do_pad": True}}, "image_processor.do_pad"),
-    ],
-)
-def test_pictures_must_be_prepared_as_ours(tmp_path, name, content, said):
-    (tmp_path / "config.json").write_text(json.dumps(_TINY))
-    published = {
-        "do_convert_rgb": None,
-        "do_normalize": True,
-        "do_pan_and_scan": None,
-        "do_rescale": True,
-        "do_resize": True,
-        "image_mean": [0.5, 0.5, 0.5],
-        "image_processor_type": "Gemma3ImageProcessor",
-        "image_seq_length": 256,
-        "image_std": [0.5, 0.5, 0.5],
-        "pan_and_scan_max_num_crops": None,
-        "pan_and_scan_min_crop_size": None,
-        "pan_and_scan_min_ratio_to_activate": None,
-        "processor_class": "Gemma3Processor",
-        "resample": 2,
-        "rescale_factor": 0.00392156862745098,
-        "size": {"height": 896, "width": 896},
-    }
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(published))
-    assert read_config(tmp_path)["hidden_size"] == 8
-    (tmp_path / name).write_text(json.dumps(content))
-    with pytest.raises(UserError) as caught:
-        read_config(tmp_path)
-    assert said in str(caught.value) and str(caught.value).startswith(f"{tmp_path / name}: ")
+def test_pictures_must_be_prepared_as_ours(tmp_path, subtests):
+    """What is null there is off, for transformers."""
+    published = Path(__file__).with_name("published_preprocessor_config.json").read_text()
+    lines = Path(__file__).with_name("refused_processors.jsonl").read_text().splitlines()
+    for number, (name, content, said) in enumerate(map(json.loads, lines)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "config.json").write_text(json.dumps(_TINY))
+        (folder / "preprocessor_config.json").write_text(published)
+        assert read_config(folder)["hidden_size"] == 8
+        (folder / name).write_text(json.dumps(content))
+        with subtests.test(said):
+            with pytest.raises(UserError) as caught:
+                read_config(folder)
+            assert said in str(caught.value)
+            assert str(caught.value).startswith(f"{folder / name}: ")
 
 
 def test_a_factor_counts_with_the_type_that_has_one():
     rope = {"rope_type": "default", "factor": 8.0}
-    found = vlm_config(complete_config({**_TINY, "rope_scaling": rope}, "c"), "c", 4)
-    assert found.decoder.rope_scale == 1
+    assert sizes_of({**_TINY, "rope_scaling": rope}, 4).decoder.rope_scale == 1
     rope["rope_type"] = "linear"
-    found = vlm_config(complete_config({**_TINY, "rope_scaling": rope}, "c"), "c", 4)
-    assert found.decoder.rope_scale == 8
+    assert sizes_of({**_TINY, "rope_scaling": rope}, 4).decoder.rope_scale == 8

@@ -13,27 +13,9 @@ from cxrjax.models import LoRAConfig, apply_lora
 from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes
-from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+from tests.models.sizes import arrays, named
 
-SIZES = VLMConfig(
-    vision=VisionConfig(image_size=8, patch_size=2, width=8, depth=2, num_heads=2, mlp_dim=16),
-    decoder=DecoderConfig(
-        vocab_size=1100,
-        width=8,
-        depth=3,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=4,
-        mlp_dim=24,
-        window=8,
-        global_every=2,
-        post_norms=True,
-        qk_norm=True,
-        prefix_attention="causal",
-    ),
-    loc_token_start=4,
-    projector="normed",
-)
+SIZES = named("normed")
 
 
 @pytest.fixture
@@ -74,9 +56,9 @@ def test_large_models_become_shards_with_an_index(written, tmp_path):
         assert {name for name, file in index["weight_map"].items() if file == shard} == set(found)
         assert len(found) == 1 or sum(tensor.nbytes for tensor in found.values()) <= limit
     again = read_parameters(open_checkpoint(tmp_path), SIZES)
-    state = {"/".join(map(str, p)): leaf for p, leaf in nnx.to_flat_state(nnx.state(model))}
+    ours = arrays(model)
     for path, array in again.items():
-        np.testing.assert_array_equal(array, state[path].get_value())
+        np.testing.assert_array_equal(array, ours[path])
 
 
 def test_adapters_have_no_place_in_it(written):

@@ -30,18 +30,24 @@ def sees(
     return both_prefix or (past and near)
 
 
-def dense(layout: SequenceLayout, local: bool, num_context: int, slots: int) -> np.ndarray:
-    """The masks of rows with one question each as an array [B, C + L, C + L]."""
+def masks_in_full(layout: SequenceLayout, local: bool, row: int) -> np.ndarray:
+    """The masks of one row as one [S, S] array."""
     seen = layout.seen_locally if local and layout.seen_locally is not None else layout.seen
-    c, rows = num_context, len(layout.positions)
-    full = np.zeros((rows, c + slots, c + slots), bool)
-    full[:, :c, :c] = True if seen.context is None else np.asarray(seen.context)[:, 0]
-    before = seen.text_to_context
-    full[:, c:, :c] = True if before is None else np.asarray(before)[:, 0]
-    full[:, c:, c:] = np.asarray(seen.text)[:, 0]
+    c, (_, questions, slots, _) = layout.num_context, seen.text.shape
+
+    def of_row(mask):
+        return np.asarray(mask)[row if mask.shape[0] > 1 else 0]
+
+    full = np.zeros((c + questions * slots,) * 2, bool)
+    full[:c, :c] = True if seen.context is None else of_row(seen.context)[0]
+    for i in range(questions):
+        own = slice(c + i * slots, c + (i + 1) * slots)
+        full[own, own] = np.asarray(seen.text)[row, i]
+        to = seen.text_to_context
+        full[own, :c] = True if to is None else of_row(to)[min(i, to.shape[1] - 1)]
     if seen.context_to_prefix is not None:
-        prefix = np.asarray(seen.context_to_prefix)[:, 0]
-        full[:, :c, c : c + prefix.shape[-1]] = prefix
+        prefix = of_row(seen.context_to_prefix)[0]
+        full[:c, c : c + prefix.shape[-1]] = prefix
     return full
 
 
@@ -95,8 +101,8 @@ def test_every_pair_of_tokens_is_as_defined(causal, window, num_context, padded,
     np.testing.assert_array_equal(np.asarray(layout.positions)[valid], position[valid])
 
     for local in (False, True) if window else (False,):
-        found = dense(layout, local, num_context, len(slot))
         for row in range(len(rows)):
+            found = masks_in_full(layout, local, row)
             tokens = [("image" if i >= 0 else "text", int(i)) for i in image[row]]
             tokens += [("text" if i < num_prefix else "answer", -1) for i in slot]
             for i in np.flatnonzero(valid[row]):
@@ -107,7 +113,7 @@ def test_every_pair_of_tokens_is_as_defined(causal, window, num_context, padded,
                         config,
                         local,
                     )
-                    assert found[row, i, j] == expected, (row, i, j, local)
+                    assert found[i, j] == expected, (row, i, j, local)
 
 
 def test_windows_that_hold_everything_cost_no_mask():
@@ -121,11 +127,7 @@ def test_windows_that_hold_everything_cost_no_mask():
 
 @pytest.mark.parametrize(
     ("is_image", "expected"),
-    [
-        ([0, 1, 1, 0, 1], [-1, 0, 0, -1, 1]),
-        ([1, 1, 1], [0, 0, 0]),
-        ([0, 0], [-1, -1]),
-    ],
+    [([0, 1, 1, 0, 1], [-1, 0, 0, -1, 1]), ([1, 1, 1], [0, 0, 0]), ([0, 0], [-1, -1])],
 )
 def test_a_run_of_image_tokens_is_an_image(is_image, expected):
     found = image_of_token(jnp.asarray(is_image, bool)[None])

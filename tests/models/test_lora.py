@@ -10,18 +10,12 @@ import pytest
 from flax import nnx
 
 from cxrjax.errors import UserError
-from cxrjax.models import (
-    PRESETS,
-    VLM,
-    LoRAConfig,
-    apply_lora,
-    count_parameters,
-    parameter_shapes,
-    partition,
-)
+from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora
 from cxrjax.models.gemma import Embedder
 from cxrjax.models.layers import Linear, TokenDropout, scan_layers, stack_layers
 from cxrjax.models.lora import LoRA, folded_matmul, folding_pays, merge_lora, parse_pattern
+from cxrjax.models.partition import count_parameters, parameter_shapes, partition
+from tests.models.sizes import drawn
 
 
 def test_a_branch_starts_at_zero_and_then_follows_the_formula():
@@ -36,7 +30,7 @@ def test_a_branch_starts_at_zero_and_then_follows_the_formula():
     np.testing.assert_allclose(linear(x), x @ merged + linear.bias[...], rtol=2e-5, atol=1e-5)
 
 
-def test_a_whole_model_starts_exactly_at_its_base(drawn):
+def test_a_whole_model_starts_exactly_at_its_base():
     model = drawn(lambda: VLM(PRESETS["tiny"], rngs=nnx.Rngs(0), share="image"))
     rng = np.random.default_rng(0)
     inputs = (
@@ -54,7 +48,7 @@ def test_a_whole_model_starts_exactly_at_its_base(drawn):
     np.testing.assert_array_equal(answer(model), before)
 
 
-def test_the_rules_name_what_trains_and_must_match(drawn):
+def test_the_rules_name_what_trains_and_must_match():
     model = drawn(lambda: VLM(PRESETS["tiny"], rngs=nnx.Rngs(0)))
     with pytest.raises(UserError, match=r"'attn/x_proj' matches no linear map.*q_proj"):
         apply_lora(model, LoRAConfig(targets=("attn/x_proj",)), nnx.Rngs(1))
@@ -71,7 +65,7 @@ def test_the_rules_name_what_trains_and_must_match(drawn):
         partition(model, ("/lora/", "bias_only"))
 
 
-def test_an_adapter_of_rank_zero_is_refused(drawn):
+def test_an_adapter_of_rank_zero_is_refused():
     model = drawn(lambda: VLM(PRESETS["tiny"], rngs=nnx.Rngs(0)))
     with pytest.raises(UserError, match=r"lora\.rank is 0"):
         apply_lora(model, LoRAConfig(rank=0), nnx.Rngs(1))
@@ -143,6 +137,10 @@ class Towers(nnx.Module):
         return self.decoder.embedder.decode(x)
 
 
+def _towers():
+    return drawn(lambda: Towers(nnx.Rngs(0)))
+
+
 EVERYWHERE = ("vision/.*", "projector", "decoder/q_proj")
 
 
@@ -153,12 +151,6 @@ def set_random(model, seed=5):
     keys = jax.random.split(jax.random.key(seed), len(leaves))
     noise = [x + 0.3 * jax.random.normal(k, x.shape) for x, k in zip(leaves, keys, strict=True)]
     nnx.update(model, jax.tree.unflatten(tree, noise))
-
-
-def test_scales_are_those_of_the_papers():
-    a, b = jnp.ones((6, 4)), jnp.ones((4, 6))
-    assert LoRA(a, b, alpha=8.0, dropout=0.0).scale == 2.0
-    assert LoRA(a, b, alpha=8.0, dropout=0.0, use_rslora=True).scale == 4.0
 
 
 # Enough tokens to fold the branch into the kernel, and few.
@@ -215,7 +207,7 @@ def test_dropout_acts_on_all_that_dora_changes_as_in_peft():
 
 
 def test_rank_and_alpha_can_differ_by_target():
-    model = Towers(nnx.Rngs(0))
+    model = _towers()
     config = LoRAConfig(
         rank=2,
         alpha=4.0,
@@ -236,12 +228,12 @@ def test_rank_and_alpha_can_differ_by_target():
 
 
 def test_one_tower_alone_can_be_targeted_and_a_pattern_must_match():
-    model = Towers(nnx.Rngs(0))
+    model = _towers()
     assert apply_lora(model, LoRAConfig(targets=("vision/.*",)), nnx.Rngs(1)) == ["vision/fc1"]
     assert model.projector.lora is None and model.decoder.q_proj.lora is None
     with pytest.raises(UserError, match=r"lora\.rank_pattern: 'q_proj' matches no map.*vision/fc1"):
         config = LoRAConfig(targets=("vision/.*",), rank_pattern={"q_proj": 4})
-        apply_lora(Towers(nnx.Rngs(0)), config, nnx.Rngs(1))
+        apply_lora(_towers(), config, nnx.Rngs(1))
 
 
 def test_a_pattern_as_a_configuration_writes_it():
@@ -257,7 +249,7 @@ def test_a_pattern_as_a_configuration_writes_it():
 
 @pytest.mark.parametrize("kind", ["use_rslora", "use_dora"])
 def test_merging_leaves_the_outputs_and_removes_the_adapters(kind):
-    model = Towers(nnx.Rngs(0))
+    model = _towers()
     config = LoRAConfig(2, 3.0, 0.1, EVERYWHERE, rank_pattern={"fc1": 3}, **{kind: True})
     apply_lora(model, config, nnx.Rngs(1))
     model.decoder.embedder.add_loc_delta()
@@ -267,7 +259,7 @@ def test_merging_leaves_the_outputs_and_removes_the_adapters(kind):
     trained = model(x)
     assert float(jnp.abs(trained - before).max()) > 0.1
     assert merge_lora(model) == ["decoder/q_proj", "projector", "vision/fc1"]
-    fresh = Towers(nnx.Rngs(0))
+    fresh = _towers()
     assert parameter_shapes(model) == parameter_shapes(fresh)
     np.testing.assert_allclose(model(x), trained, rtol=1e-4, atol=1e-5)
     assert merge_lora(fresh) == []

@@ -39,7 +39,7 @@ def plainly(q, k, v, lengths, tables, softcap):
     return attend(grouped, [section], softcap).reshape(q.shape)
 
 
-@pytest.mark.parametrize("softcap", [None, 0.5])
+@pytest.mark.parametrize("softcap", [pytest.param(None, marks=pytest.mark.slow), 0.5])
 def test_pages_are_one_sequence_whatever_lies_behind_its_end(softcap):
     # Two slots share the pages of an image; the third has pages out of order, the last one is full.
     lengths = [11, 18, 17, 24]

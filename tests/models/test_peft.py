@@ -14,15 +14,9 @@ from safetensors.numpy import load_file, save_file
 from cxrjax.errors import UserError
 from cxrjax.models import VLM, LoRAConfig, apply_lora
 from cxrjax.models.peft import LOC_ROWS, adapter_parameters, read_peft, save_peft
-from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
+from tests.models.sizes import PLAIN, arrays, changed, with_arrays
 
-SIZES = VLMConfig(
-    vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=2, num_heads=2, mlp_dim=16),
-    decoder=DecoderConfig(
-        vocab_size=1100, width=8, depth=3, num_heads=3, num_kv_heads=1, head_dim=4, mlp_dim=24
-    ),
-    loc_token_start=6,
-)
+SIZES = changed(PLAIN, loc_token_start=6)
 _LORA = LoRAConfig(
     rank=2,
     alpha=6.0,
@@ -45,19 +39,12 @@ def _model(drawn, config=_LORA, loc_rows=True):
     if loc_rows:
         model.decoder.embedder.add_loc_delta()
     rng = np.random.default_rng(2)
-
-    def trained(path, leaf):
-        is_adapter = "lora" in path or "loc_delta" in path
-        return leaf.replace(rng.normal(size=leaf.shape).astype(np.float32)) if is_adapter else leaf
-
-    graphdef, state = nnx.split(model)
-    flat = [(path, trained(path, leaf)) for path, leaf in nnx.to_flat_state(state)]
-    return nnx.merge(graphdef, nnx.from_flat_state(flat))
-
-
-def _parameters(model):
-    flat = nnx.to_flat_state(nnx.state(model))
-    return {"/".join(map(str, path)): np.asarray(leaf.get_value()) for path, leaf in flat}
+    trained = {
+        path: rng.normal(size=array.shape).astype(np.float32)
+        for path, array in arrays(model).items()
+        if "/lora/" in path or "loc_delta" in path
+    }
+    return with_arrays(model, trained)
 
 
 @pytest.fixture(scope="module")
@@ -80,7 +67,7 @@ def _copy(saved, to, stated=(), edit=None):
 
 def test_files_are_as_peft_has_them(saved):
     directory, model = saved
-    tensors, ours = load_file(directory / "adapter_model.safetensors"), _parameters(model)
+    tensors, ours = load_file(directory / "adapter_model.safetensors"), arrays(model)
     name = f"{_NAMES}.language_model.layers.2.self_attn.v_proj"
     lora = "decoder/layers/attn/v_proj/lora"
     np.testing.assert_array_equal(tensors[f"{name}.lora_A.weight"], ours[f"{lora}/a"][2].T)
@@ -116,8 +103,8 @@ def test_what_is_read_is_what_was_written(tmp_path, use_rslora, drawn):
     other = drawn(_base)
     added = apply_lora(other, found.config, nnx.Rngs(5))
     assert added == ["decoder/layers/mlp/down_proj", "vision/layers/mlp/fc2"]
-    trained, ours = adapter_parameters(other, found), _parameters(model)
-    assert trained.keys() == ours.keys() - _parameters(drawn(_base)).keys()
+    trained, ours = adapter_parameters(other, found), arrays(model)
+    assert trained.keys() == ours.keys() - arrays(drawn(_base)).keys()
     for path, array in trained.items():
         # Rows are stored whole: the difference comes back to rounding.
         np.testing.assert_allclose(array, ours[path], atol=1e-6 if "loc" in path else 0)
@@ -159,7 +146,7 @@ def test_a_projector_that_was_trained_whole_goes_along(tmp_path, projector, draw
     save_peft(tmp_path / "with", model, with_projector=True)
     stated = json.loads((tmp_path / "with/adapter_config.json").read_text())
     assert stated["modules_to_save"] == ["multi_modal_projector"]
-    found, ours = read_peft(tmp_path / "with", sizes), _parameters(model)
+    found, ours = read_peft(tmp_path / "with", sizes), arrays(model)
     saved = [path for path in found.arrays if "/lora/" not in path]
     assert sorted(saved) == sorted(path for path in ours if path.startswith("projector"))
     trained = adapter_parameters(model, found)
@@ -206,17 +193,11 @@ def test_layers_without_an_adapter_stay_without(tmp_path, drawn):
     found = read_peft(part, SIZES)
     query = "decoder/layers/attn/q_proj/lora"
     for name in ("a", "b"):
-        ours = _parameters(model)[f"{query}/{name}"]
+        ours = arrays(model)[f"{query}/{name}"]
         np.testing.assert_array_equal(found.arrays[f"{query}/{name}"][[0, 2]], ours[[0, 2]])
         assert not found.arrays[f"{query}/{name}"][1].any()
 
-    graphdef, state = nnx.split(model)
-    flat = nnx.to_flat_state(state)
-    set_to = [
-        (path, leaf.replace(found.arrays.get("/".join(map(str, path)), leaf.get_value())))
-        for path, leaf in flat
-    ]
-    ours = nnx.merge(graphdef, nnx.from_flat_state(set_to))
+    ours = with_arrays(model, found.arrays)
     save_peft(tmp_path / "again", ours)
     kept, again = (load_file(d / "adapter_model.safetensors") for d in (part, tmp_path / "again"))
     assert kept.keys() == again.keys()

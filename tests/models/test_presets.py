@@ -1,6 +1,7 @@
 """Every preset at full size: parameters, shapes and a whole training step, without allocating."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import jax
@@ -21,6 +22,7 @@ _FILE = Path(__file__).with_name("published_parameters.tsv")
 PUBLISHED = dict(line.split("\t") for line in _FILE.read_text().splitlines() if line[0] != "#")
 
 
+@functools.cache
 def abstract(preset: str) -> VLM:
     return nnx.eval_shape(lambda: VLM(PRESETS[preset], rngs=nnx.Rngs(0), share="image"))
 
@@ -55,7 +57,21 @@ def test_lora_of_the_paper_on_medgemma_4b_trains_8_912_896_parameters() -> None:
     assert count_parameters(trainable) == 8_912_896
 
 
-@pytest.mark.parametrize("preset", [name for name in PRESETS if PRESETS[name].vision is not None])
+# One of each family; the others are slow.
+_SOME = {
+    *("paligemma_3b_224", "paligemma2_3b_224", "medgemma_4b", "gemma4_31b", "gemma4_12b"),
+    *("gemma4_e2b", "llava15_7b", "qwen25_vl_3b", "qwen3_vl_2b", "internvl3_1b"),
+}
+
+
+@pytest.mark.parametrize(
+    "preset",
+    [
+        pytest.param(name, marks=() if name in _SOME else pytest.mark.slow)
+        for name in PRESETS
+        if PRESETS[name].vision is not None
+    ],
+)
 def test_a_training_step_traces_at_full_size(preset: str) -> None:
     config = default_config()
     config.model.preset = preset

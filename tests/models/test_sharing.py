@@ -1,6 +1,7 @@
 """Several questions of one image: what sharing the context leaves exactly as it is."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -8,120 +9,30 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
+from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
 from cxrjax.models.layers import ClippedLinear
-from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.models.presets import IMAGE, VLMConfig
 from cxrjax.models.vlm import context_of_two
+from tests.models import sizes
 
 # Everything that Gemma 3 has, and a window that neither context nor question fits into.
-GEMMA3 = VLMConfig(
-    vision=VisionConfig(
-        image_size=24, patch_size=6, width=12, depth=1, num_heads=3, mlp_dim=20, pool=2
-    ),
-    decoder=DecoderConfig(
-        vocab_size=1100,
-        width=18,
-        depth=3,
-        num_heads=6,
-        num_kv_heads=3,
-        head_dim=8,
-        mlp_dim=20,
-        query_scale=5.0,
-        rope_base=1e6,
-        rope_scale=8.0,
-        local_rope_base=1e4,
-        window=6,
-        global_every=3,
-        post_norms=True,
-        qk_norm=True,
-        prefix_attention="causal",
-    ),
-    loc_token_start=4,
-    context=(2, 7, 1050, IMAGE, 1051),
-    projector="normed",
-)
+GEMMA3 = sizes.named("gemma3")
 # Rows and columns of the image in the decoder's positions, windows over the edge in the tower.
-QWEN = VLMConfig(
-    vision=VisionConfig(
-        image_size=24,
-        patch_size=3,
-        width=12,
-        depth=2,
-        num_heads=3,
-        mlp_dim=20,
-        pool=2,
-        kind="qwen",
-        window=6,
-        full_every=2,
-    ),
-    decoder=DecoderConfig(
-        vocab_size=1100,
-        width=18,
-        depth=3,
-        num_heads=6,
-        num_kv_heads=3,
-        head_dim=8,
-        mlp_dim=20,
-        prefix_attention="past",
-        plain_norms=True,
-        activation="silu",
-        scale_embeddings=False,
-        qkv_bias=True,
-        rope_sections=(1, 2, 1),
-    ),
-    loc_token_start=4,
-    context=(2, 7, 1050, IMAGE, 1051),
-    second_image=(1051, 1050, IMAGE),
-    projector="merger",
-)
+QWEN = sizes.named("qwen")
 # What the decoder's first two layers add to the image besides.
-QWEN3 = dataclasses.replace(
-    QWEN,
-    vision=dataclasses.replace(
-        QWEN.vision, kind="qwen3", window=None, full_every=1, position_side=5, deepstack=(0, 1)
-    ),
-    decoder=dataclasses.replace(
-        QWEN.decoder, qkv_bias=False, qk_norm=True, rope_sections=(2, 1, 1), rope_interleaved=True
-    ),
-)
+QWEN3 = sizes.named("qwen3")
 # Layers of two kinds, in two periods, of which only the local ones see images whole.
-GEMMA4 = dataclasses.replace(
-    GEMMA3,
-    vision=dataclasses.replace(GEMMA3.vision, kind="gemma4", most_positions=5, standardized=True),
-    decoder=dataclasses.replace(
-        GEMMA3.decoder,
-        depth=6,
-        prefix_attention="local",
-        plain_norms=True,
-        global_head_dim=12,
-        global_kv_heads=2,
-        global_rope_share=0.5,
-        keys_are_values=True,
-        value_norm=True,
-        layer_scale=True,
-    ),
-    projector="unscaled",
-)
+GEMMA4 = sizes.named("gemma4")
 # Of its small sizes: layers that read others' keys, and have an input of their own.
-GEMMA4_SMALL = dataclasses.replace(
-    GEMMA4,
-    vision=dataclasses.replace(GEMMA4.vision, standardized=False, clipped=True),
-    decoder=dataclasses.replace(
-        GEMMA4.decoder,
-        prefix_attention="past",
-        keys_are_values=False,
-        shared_layers=3,
-        shared_mlp_dim=28,
-        per_layer_width=5,
-    ),
-)
+GEMMA4_SMALL = sizes.named("gemma4_small")
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 each_causal = pytest.mark.parametrize(
     "config",
     [
         pytest.param(GEMMA3, id="gemma3"),
         pytest.param(QWEN, id="qwen", marks=pytest.mark.heavy),  # Qwen3 has its positions
         pytest.param(QWEN3, id="qwen3"),
-        pytest.param(GEMMA4, id="gemma4"),
+        slow(GEMMA4, id="gemma4"),  # and its small sizes all else
         pytest.param(GEMMA4_SMALL, id="gemma4_small"),
     ],
 )
@@ -138,7 +49,7 @@ def model(drawn):
 
     def make(share: str, config: VLMConfig = GEMMA3) -> VLM:
         def build() -> VLM:
-            made = VLM(config, rngs=nnx.Rngs(0), share=share, unroll=True)
+            made = VLM(config, rngs=nnx.Rngs(0), share=share)
             apply_lora(made, LoRAConfig(rank=2, alpha=4.0, targets=(".*_proj",)), nnx.Rngs(1))
             return made
 
@@ -236,7 +147,7 @@ def test_decoding_sees_what_training_saw(model, config):
 
 
 @pytest.mark.parametrize(
-    ("config", "two"), [(QWEN, False), (QWEN, True), (GEMMA4, False)], ids=["one", "two", "gemma4"]
+    ("config", "two"), [slow(QWEN, False, id="one"), (QWEN, True), slow(GEMMA4, False, id="gemma4")]
 )
 def test_questions_behind_a_context_that_was_read_before(model, config, two):
     """As the server reads them; the places of Qwen's text follow from the context's images."""
@@ -261,7 +172,7 @@ def test_questions_behind_a_context_that_was_read_before(model, config, two):
 
 
 @each_causal
-@pytest.mark.parametrize("padding", [0, 3])
+@pytest.mark.parametrize("padding", [slow(0), 3])
 def test_a_context_given_token_by_token_is_the_presets(model, padding, config):
     inputs = batch(np.random.default_rng(3))
     made = model("image", config)
@@ -291,17 +202,22 @@ def test_two_images_stand_where_their_tokens_are(model):
     np.testing.assert_allclose(first[mask], same[mask], atol=1e-5)
 
 
-SMALL_PALIGEMMA = dataclasses.replace(
-    PRESETS["tiny"],
-    vision=VisionConfig(image_size=24, patch_size=8, width=12, depth=1, num_heads=3, mlp_dim=8),
-    decoder=DecoderConfig(
-        vocab_size=1100, width=12, depth=2, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=16
-    ),
+SMALL_PALIGEMMA = sizes.named("paligemma")
+
+
+@pytest.mark.parametrize(
+    ("family", "share"),
+    [
+        ("gemma3", "image"),
+        slow("gemma3", "tower"),
+        slow("paligemma", "image"),
+        ("paligemma", "tower"),
+        slow("qwen", "image"),
+        slow("qwen", "tower"),
+        ("qwen3", "image"),
+        slow("qwen3", "tower"),
+    ],
 )
-
-
-@pytest.mark.parametrize("share", ["image", "tower"])
-@pytest.mark.parametrize("family", ["gemma3", "paligemma", "qwen", "qwen3"])
 def test_a_row_without_a_second_image_is_as_of_one_image(model, share, family):
     gemma3 = dataclasses.replace(GEMMA3, second_image=(1051, 9, 1050, IMAGE))
     config = {"gemma3": gemma3, "paligemma": SMALL_PALIGEMMA, "qwen": QWEN, "qwen3": QWEN3}[family]

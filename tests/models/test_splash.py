@@ -13,21 +13,12 @@ from hypothesis import strategies as st
 from jax.sharding import Mesh
 
 from cxrjax.distributed import meshes
-from cxrjax.models import PRESETS, VLM
+from cxrjax.models import PRESETS, VLM, splash
 from cxrjax.models.layout import Context, image_of_token, make_layout
-from cxrjax.models.presets import DecoderConfig
-from cxrjax.models.splash import (
-    attend_by_rule,
-    attend_to_all,
-    image_spans,
-    make_splash_layout,
-    resolve_attention,
-)
+from tests.models.sizes import changed, named
+from tests.models.test_layout import PLAIN, masks_in_full
 
 TPU, GPU = "splash_interpreted", "cudnn_interpreted"
-PLAIN = DecoderConfig(
-    vocab_size=16, width=8, depth=2, num_heads=2, num_kv_heads=1, head_dim=4, mlp_dim=8
-)
 
 
 def layouts(
@@ -39,10 +30,10 @@ def layouts(
     by_mask = make_layout(
         config, context, mask, num_prefix, context_sees_prefix=context_sees_prefix
     )
-    by_rule = make_splash_layout(
+    by_rule = splash.make_splash_layout(
         config,
         context_mask,
-        image_spans(is_image),
+        splash.image_spans(is_image),
         num_context,
         mask,
         num_prefix,
@@ -50,27 +41,6 @@ def layouts(
         kind=kind,
     )
     return by_mask, by_rule
-
-
-def masks_in_full(layout, local, row):
-    """The masks of one row as one [S, S] array."""
-    seen = layout.seen_locally if local and layout.seen_locally is not None else layout.seen
-    c, (_, questions, slots, _) = layout.num_context, seen.text.shape
-
-    def of_row(mask):
-        return np.asarray(mask)[row if mask.shape[0] > 1 else 0]
-
-    full = np.zeros((c + questions * slots,) * 2, bool)
-    full[:c, :c] = True if seen.context is None else of_row(seen.context)[0]
-    for i in range(questions):
-        own = slice(c + i * slots, c + (i + 1) * slots)
-        full[own, own] = np.asarray(seen.text)[row, i]
-        to = seen.text_to_context
-        full[own, :c] = True if to is None else of_row(to)[min(i, to.shape[1] - 1)]
-    if seen.context_to_prefix is not None:
-        prefix = of_row(seen.context_to_prefix)[0]
-        full[:c, c : c + prefix.shape[-1]] = prefix
-    return full
 
 
 def random_mask(rng, rows, questions, num_prefix, num_answer):
@@ -171,16 +141,18 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=() if kind == "prefix_lm" else pytest.mark.heavy) for kind in KINDS],
-)
+def each_kind(quick, mark):
+    kinds = [pytest.param(kind, marks=() if kind == quick else mark) for kind in KINDS]
+    return pytest.mark.parametrize("kind", kinds)
+
+
+@each_kind("prefix_lm", pytest.mark.heavy)
 @pytest.mark.parametrize("is_local", [False, True])
 def test_kernels_equal_dense_attention(kind, is_local):
     check_kernels(TPU, kind, is_local)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each_kind("shared_context", pytest.mark.slow)
 @pytest.mark.parametrize("is_local", [False, True])
 def test_masks_for_cudnn_equal_dense_attention(kind, is_local):
     """XLA in the place of cuDNN: what this machine can tell."""
@@ -205,7 +177,7 @@ def check_kernels(by, kind, is_local):
     arrays = [normal(i, 2, length, heads, 8) for i, heads in enumerate((4, 2, 2))]
 
     def attend(q, k, v):
-        return attend_by_rule(q, k, v, by_rule, jnp.asarray(is_local), softcap)
+        return splash.attend_by_rule(q, k, v, by_rule, jnp.asarray(is_local), softcap)
 
     def expected(q, k, v):
         return dense(q, k, v, seen, softcap)
@@ -223,7 +195,7 @@ def test_several_blocks_equal_dense_attention():
     seen = jnp.asarray(masks_in_full(by_mask, False, 0))[None]
     arrays = [normal(i, 1, 628, heads, 8) for i, heads in enumerate((2, 1, 1))]
     check_equal(
-        lambda q, k, v: attend_by_rule(q, k, v, by_rule, False),
+        lambda q, k, v: splash.attend_by_rule(q, k, v, by_rule, False),
         lambda q, k, v: dense(q, k, v, seen, None),
         arrays,
         by_rule.present,
@@ -243,7 +215,7 @@ def test_kernels_on_eight_devices_equal_dense_attention(kv_heads):
 
     def attend(q, k, v):
         with meshes.mesh_of_kernels(mesh):
-            return attend_by_rule(q, k, v, by_rule, False)
+            return splash.attend_by_rule(q, k, v, by_rule, False)
 
     check_equal(
         attend,
@@ -254,31 +226,28 @@ def test_kernels_on_eight_devices_equal_dense_attention(kv_heads):
 
 
 @pytest.mark.parametrize(
-    ("by", "length"), [pytest.param(TPU, 150, marks=pytest.mark.heavy), (GPU, 150), (GPU, 151)]
+    ("by", "length"),
+    [
+        pytest.param(TPU, 150, marks=pytest.mark.heavy),
+        pytest.param(GPU, 150, marks=pytest.mark.slow),
+        (GPU, 151),
+    ],
 )
 def test_the_tower_equals_dense_attention(by, length):
     arrays = [normal(i, 2, length, 2, 9) for i in range(3)]
     everything = jnp.ones((2, length), bool)
     check_equal(
-        lambda q, k, v: attend_to_all(q, k, v, kind=by),
+        lambda q, k, v: splash.attend_to_all(q, k, v, kind=by),
         lambda q, k, v: dense(q, k, v, jnp.ones((2, length, length), bool), None),
         arrays,
         everything,
     )
 
 
-@pytest.mark.parametrize("remat", ["none", "attention"])
+@pytest.mark.parametrize("remat", [pytest.param("none", marks=pytest.mark.slow), "attention"])
 @pytest.mark.parametrize("by", [pytest.param(TPU, marks=pytest.mark.heavy), GPU])
-def test_a_model_by_kernels_equals_the_dense_one(by, remat):
-    config = dataclasses.replace(
-        PRESETS["tiny"],
-        vision=dataclasses.replace(
-            PRESETS["tiny"].vision, image_size=24, patch_size=8, width=24, depth=1, mlp_dim=40
-        ),
-        decoder=dataclasses.replace(
-            PRESETS["tiny"].decoder, vocab_size=1100, width=20, depth=2, head_dim=6, mlp_dim=28
-        ),
-    )
+def test_a_model_by_kernels_equals_the_dense_one(by, remat, drawn):
+    config = named("tiny")
     rng = np.random.default_rng(0)
     mask = np.asarray(random_mask(rng, 2, 2, 7, 5))
     tokens = rng.integers(0, 1100, mask.shape)
@@ -287,7 +256,7 @@ def test_a_model_by_kernels_equals_the_dense_one(by, remat):
     inputs = tuple(map(jnp.asarray, parts))
 
     def value_and_grad(**kwargs):
-        graphdef, state = nnx.split(VLM(config, rngs=nnx.Rngs(0), **kwargs))
+        graphdef, state = nnx.split(drawn(lambda: VLM(config, rngs=nnx.Rngs(0), **kwargs)))
 
         def loss(state):
             hidden = nnx.merge(graphdef, state)(*inputs)
@@ -312,15 +281,13 @@ def test_cudnn_caps_no_scores():
 
 def test_auto_is_what_the_device_has():
     medgemma = PRESETS["medgemma_4b"]
-    wide = dataclasses.replace(
-        medgemma, decoder=dataclasses.replace(medgemma.decoder, head_dim=260)
-    )
+    wide = changed(medgemma, decoder={"head_dim": 260})
 
     def auto(platform, capability=None, dtype="bfloat16", sizes=medgemma):
         device = SimpleNamespace(platform=platform)
         if capability:
             device.compute_capability = capability
-        return resolve_attention("auto", device, dtype, sizes)
+        return splash.resolve_attention("auto", device, dtype, sizes)
 
     assert auto("tpu") == auto("tpu", dtype="float32") == "splash"
     assert auto("cpu") == "dense"
@@ -329,6 +296,6 @@ def test_auto_is_what_the_device_has():
     assert {auto("gpu", "8.0"), auto("gpu", "gfx90a"), auto("gpu")} == {"dense"}
     assert auto("gpu", "9.0", "float32") == auto("gpu", "9.0", sizes=wide) == "dense"
     cpu = SimpleNamespace(platform="cpu")
-    assert resolve_attention("splash", cpu, "float32", medgemma) == "splash"
+    assert splash.resolve_attention("splash", cpu, "float32", medgemma) == "splash"
     with pytest.raises(ValueError, match="'flash' is unknown"):
-        resolve_attention("flash", cpu, "float32", medgemma)
+        splash.resolve_attention("flash", cpu, "float32", medgemma)

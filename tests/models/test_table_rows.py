@@ -16,7 +16,13 @@ from cxrjax.planner.hlo import read_program
 VOCAB, WIDTH = 512, 16
 
 
-@pytest.mark.parametrize("sizes", [(1, 2, 4, 1), (2, 2, 2, 1), (1, 1, 8, 1), (1, 2, 2, 2)])
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        *((2, 2, 2, 1), (1, 2, 2, 2)),
+        *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((1, 2, 4, 1), (1, 1, 8, 1))),
+    ],
+)
 def test_rows_and_gradients_on_a_mesh(sizes):
     """The last of the meshes also cuts over `tensor`, and is left to XLA."""
     mesh = Mesh(np.asarray(jax.devices()).reshape(sizes), (*BATCH_AXES, "tensor"))

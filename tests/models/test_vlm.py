@@ -1,6 +1,5 @@
 """The model against an independent dense formulation, and what may and may not see what."""
 
-import dataclasses
 import functools
 
 import jax
@@ -9,29 +8,21 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
+from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
+from tests.models.sizes import arrays, copy_of, drawn, named
 
-_CONFIG = dataclasses.replace(
-    PRESETS["tiny"],
-    vision=dataclasses.replace(
-        PRESETS["tiny"].vision, image_size=24, patch_size=8, width=24, depth=2, mlp_dim=40
-    ),
-    decoder=dataclasses.replace(
-        PRESETS["tiny"].decoder,
-        vocab_size=1100,
-        width=20,
-        depth=2,
-        num_heads=4,
-        num_kv_heads=2,
-        head_dim=6,
-        mlp_dim=28,
-    ),
-)
+_CONFIG = named("tiny")
 _B, _Q, _P, _A = 2, 3, 7, 5
 
 
+@functools.cache
+def _parts(share, **kwargs):
+    return nnx.split(drawn(lambda: VLM(_CONFIG, rngs=nnx.Rngs(0), share=share, **kwargs)))
+
+
 def _model(share="tower", **kwargs):
-    return VLM(_CONFIG, rngs=nnx.Rngs(0), share=share, **kwargs)
+    """Always the same parameters."""
+    return copy_of(_parts(share, **kwargs))
 
 
 @functools.partial(nnx.jit, static_argnames="packed_length")
@@ -62,11 +53,7 @@ def _inputs(seed=0):
 
 def _numpy_hidden(model, image, prefix, answer):
     """PaliGemma for one question without padding, in float64 NumPy, heads and mask written out."""
-    _, state = nnx.split(model)
-    w = {
-        "/".join(map(str, path)): np.asarray(leaf[...], np.float64)
-        for path, leaf in nnx.to_flat_state(state)
-    }
+    w = {path: array.astype(np.float64) for path, array in arrays(model).items()}
 
     def gelu(x):
         return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
@@ -84,14 +71,8 @@ def _numpy_hidden(model, image, prefix, answer):
 
     vision, decoder = model.config.vision, model.config.decoder
     pixels = image.astype(np.float64) / 127.5 - 1
-    p = vision.patch_size
-    x = np.stack(
-        [
-            pixels[i : i + p, j : j + p].reshape(-1)
-            for i in range(0, vision.image_size, p)
-            for j in range(0, vision.image_size, p)
-        ]
-    )
+    p, n = vision.patch_size, vision.image_size // vision.patch_size
+    x = pixels.reshape(n, p, n, p, 3).swapaxes(1, 2).reshape(n * n, -1)
     x = x @ w["vision/patch_embed/kernel"] + w["vision/patch_embed/bias"]
     x = x + w["vision/position_embed"]
     for i in range(vision.depth):
@@ -196,10 +177,9 @@ def test_image_tokens_see_the_prompt_only_where_they_are_not_shared():
     other = dict(inputs, prefix_tokens=(inputs["prefix_tokens"] + 1) % 1100)
 
     def context_keys(share, inputs):
-        model = _model(share)
-        names = ("images", "prefix_tokens", "prefix_mask")
-        state = model.prefill(*(jnp.asarray(inputs[name]) for name in names), max_answer=1)[1]
-        return np.asarray(state.layers[-1].context_k)
+        asked = (inputs[name] for name in ("images", "prefix_tokens", "prefix_mask"))
+        prefill = nnx.jit(lambda model, *asked: model.prefill(*asked, max_answer=1))
+        return np.asarray(prefill(_model(share), *asked)[1].layers[-1].context_k)
 
     assert np.abs(context_keys("tower", inputs) - context_keys("tower", other)).max() > 1e-3
     np.testing.assert_array_equal(context_keys("image", inputs), context_keys("image", other))
@@ -250,8 +230,7 @@ def test_bfloat16_activations_stay_near_float32():
     assert np.abs(np.asarray(exact) - np.asarray(rounded, np.float32)).mean() < 0.02
 
 
-def _tuned(share="image"):
-    model = _model(share)
+def _tuned(model):
     targets = (r"attn/.*_proj", r"mlp/.*", "projector")
     apply_lora(model, LoRAConfig(rank=3, alpha=6.0, dropout=0.4, targets=targets), nnx.Rngs(1))
     model.decoder.embedder.add_loc_delta()
@@ -265,7 +244,7 @@ def _tuned(share="image"):
 
 @pytest.mark.parametrize("share", ["tower", "image"])
 def test_dropout_belongs_to_the_question_not_to_its_place_in_the_batch(share):
-    model, inputs = _tuned(share), _inputs()
+    model, inputs = _tuned(_model(share)), _inputs()
     index, key = np.arange(_B * _Q).reshape(_B, _Q) + 100, jax.random.key(3)
     together = _hidden(model, inputs, index, key)
     assert np.abs(np.asarray(together - _hidden(model, inputs))).max() > 1e-2
@@ -281,7 +260,7 @@ def test_leaving_the_padding_out_changes_nothing():
     inputs, index, key = _inputs(), np.arange(_B * _Q).reshape(_B, _Q), jax.random.key(5)
     said = inputs["answer_mask"]
     longest = int((inputs["prefix_mask"].sum((1, 2)) + said.sum((1, 2))).max())
-    model = _tuned("image")
+    model = _tuned(_model("image"))
     for noise in ((None, None), (index, key)):
         padded = np.asarray(_hidden(model, inputs, *noise))
         for length in (longest, longest + 4):

@@ -1,6 +1,7 @@
 """Configurations that state everything: read without transformers, and as with it."""
 
 import copy
+import functools
 import json
 from unittest import mock
 
@@ -9,8 +10,7 @@ from transformers import AutoConfig
 
 from cxrjax.errors import UserError
 from cxrjax.models import hf_config
-from cxrjax.models.hf_config import complete_config
-from cxrjax.models.hf_layout import vlm_config
+from tests.models.sizes import sizes_of
 from tests.random_configs import draw_config
 
 WHOLE = ("paligemma", "gemma3", "gemma3_text")
@@ -24,8 +24,7 @@ def written(kind, seed=0):
     return json.loads(AutoConfig.for_model(**{**config, "model_type": kind}).to_json_string())
 
 
-def sizes(config):
-    return vlm_config(complete_config(copy.deepcopy(config), "config.json"), "config.json", 100)
+sizes = functools.partial(sizes_of, loc_token_start=100)
 
 
 def sizes_by_transformers(config):
