@@ -1,16 +1,22 @@
 """A model small enough to be run anew for every token, and questions for it."""
 
 import dataclasses
+import functools
+from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.models import PRESETS, VLM
+from cxrjax.input_pipeline.tokenizer import load_tokenizer
+from cxrjax.models import VLM
+from tests.models.sizes import talking_model
 
+BASE = Path(__file__).parents[2] / "data" / "demo_base"
+TOKENIZER = load_tokenizer(BASE / "tokenizer.model")
 SLOTS = 6
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @nnx.jit
@@ -50,43 +56,16 @@ class Tiny:
 
 
 @pytest.fixture(scope="session")
-def tiny(drawn):
-    """`tiny(share, vocab_size)`: with 1,024 location tokens from id 4 where there is room."""
-    made = {}
-
+def tiny():
+    @functools.cache
     def make(share, vocab_size):
-        if (share, vocab_size) not in made:
-            preset = PRESETS["tiny"]
-            config = dataclasses.replace(
-                preset,
-                vision=dataclasses.replace(
-                    preset.vision, image_size=16, patch_size=8, width=24, depth=1, mlp_dim=32
-                ),
-                decoder=dataclasses.replace(
-                    preset.decoder,
-                    vocab_size=vocab_size,
-                    width=24,
-                    depth=2,
-                    head_dim=6,
-                    mlp_dim=32,
-                ),
-                loc_token_start=4 if vocab_size > 1028 else -1,
-            )
-            model = drawn(lambda: VLM(config, rngs=nnx.Rngs(2), share=share))
-            # Without this an untrained model says one token for ever.
-            model.decoder.layers.attn.o_proj.kernel[...] *= 4.0
-            # Neighbouring bins start nearly alike: rounding would tell which is likelier.
-            rng = np.random.default_rng(4)
-            model.decoder.embedder.table[...] = jnp.asarray(
-                0.2 * rng.standard_normal((vocab_size, 24)), jnp.float32
-            )
-            prefix_mask = np.ones((2, 3, 6), bool)
-            prefix_mask[0, 1, :4] = False
-            prefix_mask[1, 0] = False
-            prefix_tokens = (rng.integers(2, vocab_size, (2, 3, 6)) * prefix_mask).astype(np.int32)
-            images = rng.integers(0, 256, (2, 16, 16, 3)).astype(np.uint8)
-            made[share, vocab_size] = Tiny(model, (images, prefix_tokens, prefix_mask))
-        return made[share, vocab_size]
+        rng = np.random.default_rng(4)
+        prefix_mask = np.ones((2, 3, 6), bool)
+        prefix_mask[0, 1, :4] = False
+        prefix_mask[1, 0] = False
+        prefix_tokens = (rng.integers(2, vocab_size, (2, 3, 6)) * prefix_mask).astype(np.int32)
+        images = rng.integers(0, 256, (2, 16, 16, 3)).astype(np.uint8)
+        return Tiny(talking_model(share, vocab_size), (images, prefix_tokens, prefix_mask))
 
     return make
 

@@ -1,7 +1,6 @@
 """The answer forms, spelled by the shipped tokenizer and read again from the decoded text."""
 
 import re
-from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -13,10 +12,9 @@ from hypothesis import strategies as st
 from cxrjax.decoding.answer_forms import ANSWER_FORMS, answer_grammar
 from cxrjax.decoding.grammar import TokenVocabulary, advance, allowed_tokens, initial_state
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.tokenizer import load_tokenizer
+from tests.decoding.conftest import TOKENIZER
 
-_TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "data" / "demo_base" / "tokenizer.model")
-_VOCABULARY = TokenVocabulary(2048, int(_TOKENIZER.loc_ids[0]), (_TOKENIZER.eos_id,))
+_VOCABULARY = TokenVocabulary(2048, int(TOKENIZER.loc_ids[0]), (TOKENIZER.eos_id,))
 _NAMES = ("Pleural effusion", "Pleural thickening", "ILD", "Nodule/Mass", "Nodule")
 _NAME = f"({'|'.join(_NAMES)})"
 _BOX = r"(<loc\d{4}>){4}"
@@ -47,19 +45,22 @@ def _padded(grammar):
 
 
 @jax.jit
-def _walk(grammar, seed, used):
-    """Sixteen answers: the best-scored allowed token at each step, until all slots are full."""
-
+def _walk_by(grammar, scores, used):
     def step(state, k):
-        scores = jax.random.uniform(jax.random.fold_in(jax.random.key(seed), k), (16, 2048))
-        # Most walks should get past the stop token, which is one of few.
-        scores = scores.at[:, _TOKENIZER.eos_id].multiply(0.7)
         allowed = allowed_tokens(grammar, state, used - 1 - k, _VOCABULARY)
-        token = jnp.argmax(jnp.where(allowed, scores, -1), axis=-1)
+        token = jnp.argmax(jnp.where(allowed, scores[k], -1), axis=-1)
         state = advance(grammar, state, token, _VOCABULARY)
         return state, (token, jnp.any(allowed, axis=-1))
 
     return jax.lax.scan(step, initial_state((16,)), jnp.arange(_SLOTS))[1]
+
+
+def _walk(grammar, seed, used):
+    """Sixteen answers: the best-scored allowed token at each step, until all slots are full."""
+    scores = np.random.default_rng(seed).random((_SLOTS, 16, 2048), np.float32)
+    # Most walks should get past the stop token, which is one of few.
+    scores[..., TOKENIZER.eos_id] *= 0.7
+    return _walk_by(grammar, scores, used)
 
 
 @jax.jit
@@ -69,7 +70,7 @@ def _step(grammar, state, remaining, token):
 
 
 _GRAMMARS = {
-    form: _padded(answer_grammar(form, _TOKENIZER, _NAMES)) for form in ("boxes", *_PATTERNS)
+    form: _padded(answer_grammar(form, TOKENIZER, _NAMES)) for form in ("boxes", *_PATTERNS)
 }
 _SEEN: dict[str, set[str]] = {form: set() for form in _PATTERNS}
 
@@ -80,10 +81,10 @@ _SEEN: dict[str, set[str]] = {form: set() for form in _PATTERNS}
 def test_every_answer_is_in_the_language(form, seed, slots):
     tokens, possible = (np.asarray(x).T for x in _walk(_GRAMMARS[form], seed, slots))
     for answer, alive in zip(tokens[:, :slots], possible[:, :slots], strict=True):
-        stops = np.flatnonzero(answer == _TOKENIZER.eos_id)
+        stops = np.flatnonzero(answer == TOKENIZER.eos_id)
         length = stops[0] if len(stops) else slots
         assert alive[: length + 1].all()
-        text = _TOKENIZER.decode(answer[:length])
+        text = TOKENIZER.decode(answer[:length])
         assert re.fullmatch(_PATTERNS[form], text), text
         for box in re.findall(r"(?:<loc\d{4}>){4}", text):
             y0, x0, y1, x1 = map(int, re.findall(r"\d{4}", box))
@@ -92,45 +93,39 @@ def test_every_answer_is_in_the_language(form, seed, slots):
 
 
 def test_every_short_answer_can_be_given():
-    expected = {
-        "yes_no": {"yes", "no", "Yes", "No"},
-        "option": set("ABCD"),
-        "names": set(_NAMES),
-    }
+    expected = {"yes_no": {"yes", "no", "Yes", "No"}, "option": set("ABCD"), "names": set(_NAMES)}
     for form, answers in expected.items():
         for seed in range(20):
             for answer in np.asarray(_walk(_GRAMMARS[form], seed, _SLOTS)[0]).T:
-                length = int(np.argmax(answer == _TOKENIZER.eos_id))
-                _SEEN[form].add(_TOKENIZER.decode(answer[:length]))
+                length = int(np.argmax(answer == TOKENIZER.eos_id))
+                _SEEN[form].add(TOKENIZER.decode(answer[:length]))
         assert _SEEN[form] == answers
 
 
+_SPELLED = {
+    "findings": ("none", "ILD * *", "Nodule *"),
+    "detections": ("* ILD", "* ILD ; * Nodule"),
+    "options": ("B, D", "A, B, C, D"),
+    "boxes": ("The ILD is at *.",),
+}
+
+
 @pytest.mark.parametrize(
-    ("form", "text"),
-    [
-        ("findings", "none"),
-        ("findings", "ILD * *"),
-        ("findings", "Nodule *"),
-        ("detections", "* ILD"),
-        ("detections", "* ILD ; * Nodule"),
-        ("options", "B, D"),
-        ("options", "A, B, C, D"),
-        ("boxes", "The ILD is at *."),
-    ],
+    ("form", "text"), [(form, text) for form, texts in _SPELLED.items() for text in texts]
 )
 def test_as_the_tokenizer_spells_it(form, text):
     text = text.replace("*", "<loc0001><loc0002><loc0003><loc0004>")
     state = jax.tree.map(np.asarray, initial_state(()))
-    ids = [*_TOKENIZER.encode(text), _TOKENIZER.eos_id]
+    ids = [*TOKENIZER.encode(text), TOKENIZER.eos_id]
     for k, token in enumerate(ids):
         allowed, state = _step(_GRAMMARS[form], state, len(ids) - 1 - k, token)
-        assert allowed, _TOKENIZER.decode(ids[:k])
+        assert allowed, TOKENIZER.decode(ids[:k])
 
 
 def test_forms_and_names_are_checked():
-    assert answer_grammar("none", _TOKENIZER) is None
+    assert answer_grammar("none", TOKENIZER) is None
     assert {"none", "boxes", *_PATTERNS} == set(ANSWER_FORMS)
     with pytest.raises(UserError, match="'findings' needs the findings' names"):
-        answer_grammar("findings", _TOKENIZER)
+        answer_grammar("findings", TOKENIZER)
     with pytest.raises(UserError, match=r"'poetry'.*expected one of none, boxes"):
-        answer_grammar("poetry", _TOKENIZER)
+        answer_grammar("poetry", TOKENIZER)

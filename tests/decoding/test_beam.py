@@ -62,16 +62,12 @@ def _check(case, strategy, grammar=None, allowed=None):
 
 @pytest.mark.parametrize(
     ("share", "length_penalty", "early_stopping"),
-    [("tower", 2.0, False), ("image", 0.5, True)],
+    [pytest.param("tower", 2.0, False, marks=pytest.mark.slow), ("image", 0.5, True)],
 )
 def test_the_same_as_without_cache_and_tables(tiny, share, length_penalty, early_stopping):
     case = tiny(share, 12)
     strategy = Strategy(
-        case.slots,
-        _STOPS,
-        beams=3,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
+        case.slots, _STOPS, beams=3, length_penalty=length_penalty, early_stopping=early_stopping
     )
     found = _check(case, strategy)
     greedy = Generator(case.model, Strategy(case.slots, _STOPS))(*case.inputs).tokens

@@ -1,7 +1,6 @@
 """Coordinates from whole distributions, against SciPy's and the model run anew for every token."""
 
 import dataclasses
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -10,25 +9,16 @@ from scipy import ndimage, special, stats
 from scipy.stats import qmc
 
 from cxrjax.codecs import CODECS
-from cxrjax.decoding.box_readings import (
-    BOX_LEVELS,
-    BOX_READINGS,
-    LEVELS,
-    SMOOTHING,
-    expected_iou,
-    location_quantiles,
-    spreads,
-)
+from cxrjax.decoding import box_readings as readings
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.grammar import BoxTokens, Concat, Tokens, TokenVocabulary, compile_grammar
 from cxrjax.decoding.predictor import TokenAnswer, prediction
 from cxrjax.decoding.strategy import DecodingConfig, Strategy, read_decoding
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
-from cxrjax.input_pipeline.tokenizer import load_tokenizer
-from cxrjax.records import QARecord
+from tests.asked import asked
+from tests.decoding.conftest import TOKENIZER
 
-_TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "data" / "demo_base" / "tokenizer.model")
 _START, _BINS, _WORD, _STOP = 4, 1024, 1040, 1
 # Two boxes and a word between them.
 _GRAMMAR = compile_grammar(Concat((BoxTokens(), Tokens((_WORD,)), BoxTokens())))
@@ -48,11 +38,11 @@ def _distribution(case, b, q, tokens):
 
 
 def _quantile(probability, level):
-    return int(stats.rv_discrete(values=(np.arange(_BINS), probability)).ppf(level))
+    return stats.rv_discrete(values=(np.arange(_BINS), probability)).ppf(level).astype(int)
 
 
 def _smoothed(probability):
-    around = ndimage.gaussian_filter1d(probability, SMOOTHING, mode="constant", truncate=4)
+    around = ndimage.gaussian_filter1d(probability, readings.SMOOTHING, mode="constant", truncate=4)
     return int(np.argmax(np.where(probability > 0, around, -1)))
 
 
@@ -78,7 +68,8 @@ def _box(case, b, q, tokens, read):
 
 def _expected_box(case, b, q, tokens):
     found = [
-        _box(case, b, q, tokens, lambda p, k, own=own: _quantile(p, own[k])) for own in BOX_LEVELS
+        _box(case, b, q, tokens, lambda p, k, own=own: _quantile(p, own[k]))
+        for own in readings.BOX_LEVELS
     ]
     totals = [sum(_iou(one[-4:], other[-4:]) for other in found) for one in found]
     return found[int(np.argmax(totals))]
@@ -89,7 +80,7 @@ def case(tiny):
     return dataclasses.replace(tiny("image", 1060), slots=10)
 
 
-@pytest.mark.parametrize("reading", BOX_READINGS)
+@pytest.mark.parametrize("reading", readings.BOX_READINGS)
 def test_two_boxes_as_a_plain_loop_reads_them(case, reading):
     strategy = Strategy(case.slots, (_STOP,), boxes=reading)
     answer = Generator(case.model, strategy, _GRAMMAR)(*case.inputs)
@@ -104,7 +95,7 @@ def test_two_boxes_as_a_plain_loop_reads_them(case, reading):
         assert answer.tokens[b, q].tolist() == tokens
         for place in (0, 3, 6):
             probability = _distribution(case, b, q, tokens[:place])
-            exact = [_quantile(probability, level) for level in LEVELS]
+            exact = _quantile(probability, readings.LEVELS)
             assert np.abs(answer.quantiles[b, q, place] - exact).max() <= 1
         assert not answer.quantiles[b, q, [4, 9]].any()
     assert not answer.tokens[1, 0].any() and not answer.quantiles[1, 0].any()
@@ -112,6 +103,7 @@ def test_two_boxes_as_a_plain_loop_reads_them(case, reading):
     np.testing.assert_allclose(answer.logprobs[said], case.forced(answer.tokens)[said], atol=1e-4)
 
 
+@pytest.mark.slow
 def test_rows_of_their_own_and_beams_note_the_same(case, tiny):
     other = dataclasses.replace(tiny("tower", 1060), slots=10)
     found = {
@@ -133,7 +125,9 @@ def test_rows_of_their_own_and_beams_note_the_same(case, tiny):
 
 def test_the_levels_of_boxes_are_sobol_s():
     points = qmc.Sobol(4, scramble=False).random(8) + 1 / 16
-    np.testing.assert_array_equal(BOX_LEVELS, np.r_[[[0.5] * 4], points].astype(np.float32))
+    np.testing.assert_array_equal(
+        readings.BOX_LEVELS, np.r_[[[0.5] * 4], points].astype(np.float32)
+    )
 
 
 def test_expected_iou_is_that_of_draws():
@@ -142,42 +136,33 @@ def test_expected_iou_is_that_of_draws():
     sizes = np.array([5.0, 60.0, 12.0, 30.0])
     logits = -0.5 * ((np.arange(_BINS) - bins[:, None]) / sizes[:, None]) ** 2
     choices = jnp.full((4, 1060), -jnp.inf).at[:, _START : _START + _BINS].set(logits)
-    quantiles = np.asarray(location_quantiles(choices, _VOCABULARY))
+    quantiles = np.asarray(readings.location_quantiles(choices, _VOCABULARY))
     probability = special.softmax(logits, axis=-1)
     draws = np.stack([rng.choice(_BINS, 20_000, p=p) for p in probability], axis=1)
     exact = np.mean([_iou(bins, draw) for draw in draws])
-    assert expected_iou(bins, quantiles) == pytest.approx(exact, abs=0.01)
+    assert readings.expected_iou(bins, quantiles) == pytest.approx(exact, abs=0.01)
     # Sixteen quantiles leave out the outermost sixteenth.
-    np.testing.assert_allclose(spreads(quantiles), sizes, rtol=0.08)
-    certain = np.repeat(bins[:, None], len(LEVELS), axis=1)
-    assert expected_iou(bins, certain) == 1.0
-    assert expected_iou(bins, certain + 500) == 0.0
+    np.testing.assert_allclose(readings.spreads(quantiles), sizes, rtol=0.08)
+    certain = np.repeat(bins[:, None], len(readings.LEVELS), axis=1)
+    assert readings.expected_iou(bins, certain) == 1.0
+    assert readings.expected_iou(bins, certain + 500) == 0.0
 
 
 def test_a_box_scores_the_iou_that_is_expected_of_it():
     """A sharp box beside a vague one, both as likely token by token."""
-    loc = _TOKENIZER.loc_ids
+    loc = TOKENIZER.loc_ids
     bins = [[300, 200, 520, 610], [300, 200, 520, 610]]
     tokens = np.array([loc[b] for b in bins[0]] + [1500] + [loc[b] for b in bins[1]] + [1])
     logprobs = np.log(np.array([0.5] * 4 + [0.8] + [0.5] * 4 + [1.0]))
-    quantiles = np.zeros((10, len(LEVELS)), np.int32)
+    quantiles = np.zeros((10, len(readings.LEVELS)), np.int32)
     quantiles[:4] = np.array(bins[0])[:, None] + np.arange(-8, 8)
     quantiles[5:9] = np.array(bins[1])[:, None] + 8 * np.arange(-8, 8)
-    record = QARecord(
-        dataset="vindr_cxr_vqa",
-        split="test",
-        image_id="i",
-        image_path="i.png",
-        image_hw=(512, 256),
-        question_id="q",
-        question="Where?",
-        question_type="where",
-    )
+    record = asked(dataset="vindr_cxr_vqa", split="test", image_hw=(512, 256))
     config = ExampleConfig(112, geometry="letterbox")
     answer = TokenAnswer(record, tokens, logprobs, None, quantiles)
-    line = prediction(answer, _TOKENIZER, config, (1,))
-    expected = [expected_iou(np.array(bins[0]), quantiles[:4])]
-    expected.append(0.8 * expected_iou(np.array(bins[1]), quantiles[5:9]))
+    line = prediction(answer, TOKENIZER, config, (1,))
+    expected = [readings.expected_iou(np.array(bins[0]), quantiles[:4])]
+    expected.append(0.8 * readings.expected_iou(np.array(bins[1]), quantiles[5:9]))
     np.testing.assert_allclose(line["box_scores"], expected, atol=1e-6)
     assert line["box_scores"][0] > 0.9 > 0.6 > line["box_scores"][1]
     # The letterbox has the tall image in half of its width: a bin there is twice as much of it.
@@ -197,4 +182,4 @@ def test_a_box_scores_the_iou_that_is_expected_of_it():
 )
 def test_what_does_not_go_together_is_refused(keys, codec, message):
     with pytest.raises(UserError, match=message):
-        read_decoding(DecodingConfig(**keys), _TOKENIZER, codec)
+        read_decoding(DecodingConfig(**keys), TOKENIZER, codec)

@@ -1,35 +1,26 @@
 """What an answer decides, and how sure the model was of that alone."""
 
 import math
-from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from cxrjax.codecs import CODECS
+from cxrjax.decoding import confidence
 from cxrjax.decoding.beam import watched_logprobs
-from cxrjax.decoding.confidence import (
-    ANSWER_WORDS,
-    Spelled,
-    answer_confidence,
-    answer_word_tokens,
-    spell,
-)
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.grammar import OneOf, Tokens, compile_grammar
 from cxrjax.decoding.strategy import Strategy
-from cxrjax.input_pipeline.tokenizer import load_tokenizer
-
-_TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "data" / "demo_base" / "tokenizer.model")
+from tests.decoding.conftest import TOKENIZER, slow
 
 
 def _sure(parts, codec="paligemma", words=None):
     """Of texts and probabilities; the end of the answer is the last of them."""
     texts, probabilities = zip(*parts, strict=True)
-    spelled = Spelled(texts, np.log(np.array(probabilities)), words)
+    spelled = confidence.Spelled(texts, np.log(np.array(probabilities)), words)
     read = CODECS[codec].read_as_written("".join(texts), 1000, 1000, None)
-    found = answer_confidence(spelled, [(span.start, span.end) for span in read.spans])
+    found = confidence.answer_confidence(spelled, [(span.start, span.end) for span in read.spans])
     return tuple(None if f is None else math.exp(f) for f in (found.decision, found.coordinates))
 
 
@@ -71,9 +62,9 @@ def test_digits_are_coordinates_too():
 
 
 def _words(tokens, **given):
-    words = np.full((tokens, len(ANSWER_WORDS)), -np.inf)
+    words = np.full((tokens, len(confidence.ANSWER_WORDS)), -np.inf)
     for word, probability in given.items():
-        words[0, ANSWER_WORDS.index(word)] = math.log(probability)
+        words[0, confidence.ANSWER_WORDS.index(word)] = math.log(probability)
     return words
 
 
@@ -97,25 +88,27 @@ def test_a_word_that_is_the_answer_counts_in_all_its_spellings(parts, decision):
 
 
 def test_the_spellings_of_a_word_are_found_in_the_vocabulary():
-    table = answer_word_tokens(_TOKENIZER)
+    table = confidence.answer_word_tokens(TOKENIZER)
     named = {
-        word: {_TOKENIZER.piece_of(int(token)) for token in row if token >= 0}
-        for word, row in zip(ANSWER_WORDS, table, strict=True)
+        word: {TOKENIZER.piece_of(int(token)) for token in row if token >= 0}
+        for word, row in zip(confidence.ANSWER_WORDS, table, strict=True)
     }
     assert named["no"] == {"no", "\u2581no", "No"} and named["yes"] == {"Yes"}
 
 
 def test_texts_of_tokens_make_the_answer():
     for text in ("Yes, ILD at <loc0001><loc0002>", " <answer> No. <reason> x", "\u4e2d\n\u00e9"):
-        tokens = _TOKENIZER.encode(text)
-        spelled = spell(tokens, _TOKENIZER.decode, np.zeros(len(tokens) + 1))
-        assert spelled.text == _TOKENIZER.decode(tokens)
+        tokens = TOKENIZER.encode(text)
+        spelled = confidence.spell(tokens, TOKENIZER.decode, np.zeros(len(tokens) + 1))
+        assert spelled.text == TOKENIZER.decode(tokens)
         assert len(spelled.texts) == len(tokens) + 1 and spelled.texts[-1] == ""
         half = spelled.within(0, len(spelled.text) // 2)
         assert half.text == spelled.text[: len(spelled.text) // 2]
 
 
-@pytest.mark.parametrize("strategy", [{}, {"beams": 2}, {"temperature": 1.0, "best_of": 2}])
+@pytest.mark.parametrize(
+    "strategy", [{}, slow({"beams": 2}), slow({"temperature": 1.0, "best_of": 2})]
+)
 def test_watched_words_are_summed_over_their_tokens(tiny, strategy):
     """Against the model run anew, with a grammar too: then among what it allows."""
     case = tiny("image", 12)

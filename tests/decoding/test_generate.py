@@ -47,16 +47,8 @@ def test_the_cache_changes_nothing(tiny, box_rule, share, boxes):
 @pytest.mark.parametrize(("share", "normalised"), [("tower", False), ("image", True)])
 def test_best_of_some_samples(tiny, share, normalised):
     case, stops = tiny(share, 12), (1, 5)
-    strategy = Strategy(
-        case.slots,
-        stops,
-        temperature=0.8,
-        top_k=9,
-        top_p=0.9,
-        best_of=3,
-        length_normalised=normalised,
-        seed=7,
-    )
+    drawn = {"temperature": 0.8, "top_k": 9, "top_p": 0.9, "best_of": 3, "seed": 7}
+    strategy = Strategy(case.slots, stops, length_normalised=normalised, **drawn)
     index = np.array([[40, 2, 9], [3, 31, 5]], np.int32)
     answer = Generator(case.model, strategy)(*case.inputs, index)
     lengths = set()
@@ -127,7 +119,7 @@ def test_a_grammar_must_fit_into_the_slots(tiny):
         Generator(tiny("image", 12).model, Strategy(2, (1,)), grammar)
 
 
-@pytest.mark.parametrize("share", ["tower", "image"])
+@pytest.mark.parametrize("share", [pytest.param("tower", marks=pytest.mark.slow), "image"])
 def test_several_images_a_row(tiny, share):
     case = tiny(share, 12)
     images, prefix_tokens, prefix_mask = case.inputs

@@ -2,7 +2,6 @@
 
 import math
 import re
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,31 +10,21 @@ from cxrjax.codecs import CODECS
 from cxrjax.decoding.confidence import ANSWER_WORDS, Spelled, box_confidences
 from cxrjax.decoding.predictor import TokenAnswer, prediction
 from cxrjax.input_pipeline.examples import ExampleConfig
-from cxrjax.input_pipeline.tokenizer import load_tokenizer
-from cxrjax.records import QARecord
+from tests.asked import asked
+from tests.decoding.conftest import TOKENIZER
 
-_TOKENIZER = load_tokenizer(Path(__file__).parents[2] / "data" / "demo_base" / "tokenizer.model")
-_RECORD = QARecord(
-    dataset="synthetic",
-    split="validation",
-    image_id="i",
-    image_path="i.png",
-    image_hw=(300, 200),
-    question_id="q7",
-    question="Where is the ILD?",
-    question_type="Where",
-    variables={"finding": "ILD"},
-)
+_RECORD = asked(question_id="q7", question="Where is the ILD?", variables={"finding": "ILD"})
 _BOX = np.array([[0.1, 0.3, 0.5, 0.6]], np.float32)
 
 
+def _predicted(tokens, logprobs, words=None, config=None, stops=(TOKENIZER.eos_id,)):
+    answer = TokenAnswer(_RECORD, np.array(tokens), logprobs, words)
+    return prediction(answer, TOKENIZER, config or ExampleConfig(112), stops)
+
+
 def _line(text, config=None, logprob=-0.5):
-    tokens = np.array([*_TOKENIZER.encode(text), _TOKENIZER.eos_id, 0, 0])
-    logprobs = np.where(tokens > 0, logprob, 0.0)
-    config = config or ExampleConfig(112)
-    return prediction(
-        TokenAnswer(_RECORD, tokens, logprobs), _TOKENIZER, config, (_TOKENIZER.eos_id,)
-    )
+    tokens = np.array([*TOKENIZER.encode(text), TOKENIZER.eos_id, 0, 0])
+    return _predicted(tokens, np.where(tokens > 0, logprob, 0.0), config=config)
 
 
 def test_text_boxes_scores_and_labels():
@@ -46,16 +35,14 @@ def test_text_boxes_scores_and_labels():
     np.testing.assert_allclose(line["boxes"], _BOX, atol=0.5 / 1024 + 1e-6)
     assert line["labels"] == ["ILD"]
     assert math.isclose(line["box_scores"][0], math.exp(-1.0), rel_tol=1e-5)
-    words = len(_TOKENIZER.encode(f"The ILD is located at {box_text}.")) + 1
+    words = len(TOKENIZER.encode(f"The ILD is located at {box_text}.")) + 1
     assert math.isclose(line["answer_logprob"], -0.5 * words, rel_tol=1e-5)
 
 
 def test_a_generator_that_watches_no_words_gives_the_tokens_own():
-    tokens = np.array([*_TOKENIZER.encode("No."), _TOKENIZER.eos_id])
+    tokens = [*TOKENIZER.encode("No."), TOKENIZER.eos_id]
     for words in (None, np.zeros((len(tokens), 0))):
-        logprobs = np.full(len(tokens), -0.5)
-        config, stops = ExampleConfig(112), (_TOKENIZER.eos_id,)
-        line = prediction(TokenAnswer(_RECORD, tokens, logprobs, words), _TOKENIZER, config, stops)
+        line = _predicted(tokens, np.full(len(tokens), -0.5), words)
         assert line["decision_logprob"] == -1.0  # "No" and "."
         assert line["coordinate_logprob"] is None
 
@@ -82,12 +69,8 @@ def test_swapped_corners_stay_as_the_model_wrote_them():
 
 
 def test_an_answer_that_never_ends_is_not_ok():
-    tokens = np.array(_TOKENIZER.encode("No. No. No."))
-    config, stops = ExampleConfig(112), (_TOKENIZER.eos_id,)
-    line = prediction(
-        TokenAnswer(_RECORD, tokens, np.zeros(len(tokens))), _TOKENIZER, config, stops
-    )
-    assert line["parse"] == "truncated"
+    tokens = TOKENIZER.encode("No. No. No.")
+    assert _predicted(tokens, np.zeros(len(tokens)))["parse"] == "truncated"
 
 
 def test_boxes_that_were_mended_are_counted():
@@ -97,23 +80,19 @@ def test_boxes_that_were_mended_are_counted():
 
 
 def test_any_stop_token_ends_the_text():
-    ids = _TOKENIZER.encode("ILD")
-    stop = _TOKENIZER.encode("none")[0]
-    tokens = np.array([*ids, stop, 0])
+    ids = TOKENIZER.encode("ILD")
+    stop = TOKENIZER.encode("none")[0]
     logprobs = np.array([-0.5] * len(ids) + [-1.0, 0.0])
-    line = prediction(
-        TokenAnswer(_RECORD, tokens, logprobs), _TOKENIZER, ExampleConfig(112), (1, stop)
-    )
+    line = _predicted([*ids, stop, 0], logprobs, stops=(1, stop))
     assert line["text"] == "ILD"
     assert math.isclose(line["answer_logprob"], -0.5 * len(ids) - 1.0)
 
 
 def test_each_box_has_its_own_score():
-    loc = _TOKENIZER.loc_ids
-    tokens = np.array([loc[1], loc[2], loc[3], loc[4], 1500, loc[5], loc[6], loc[7], loc[8]])
-    logprobs = np.log(np.array([0.5] * 4 + [0.1] + [0.25] * 4))
+    loc = TOKENIZER.loc_ids
     # The second stands behind a word of probability 0.1.
-    line = prediction(TokenAnswer(_RECORD, tokens, logprobs), _TOKENIZER, ExampleConfig(112), (1,))
+    logprobs = np.log(np.array([0.5] * 4 + [0.1] + [0.25] * 4))
+    line = _predicted([*loc[1:5], 1500, *loc[5:9]], logprobs, stops=(1,))
     np.testing.assert_allclose(line["box_scores"], [0.5, 0.025], rtol=1e-6)
 
 
@@ -121,13 +100,12 @@ def test_each_box_has_its_own_score():
 def test_boxes_of_a_list_count_where_they_are_likely_real(above, counts):
     boxes = [f"<loc0{n}00><loc0200><loc0{n}50><loc0400>" for n in (1, 3, 5)]
     text = f"{boxes[0]} {boxes[1]} no {boxes[2]} no Yes."
-    tokens = [*_TOKENIZER.encode(text), _TOKENIZER.eos_id]
+    tokens = [*TOKENIZER.encode(text), TOKENIZER.eos_id]
     words = np.full((len(tokens), len(ANSWER_WORDS)), -np.inf)
-    behind = np.flatnonzero(np.isin(tokens[:-1], _TOKENIZER.loc_ids)).reshape(-1, 4)[:, 3] + 1
+    behind = np.flatnonzero(np.isin(tokens[:-1], TOKENIZER.loc_ids)).reshape(-1, 4)[:, 3] + 1
     words[behind, ANSWER_WORDS.index("no")] = np.log([0.25, 0.9, 0.6])
-    answer = TokenAnswer(_RECORD, np.array(tokens), np.zeros(len(tokens)), words)
     config = ExampleConfig(112, prompt="vqa_listed", listed_above=above)
-    line = prediction(answer, _TOKENIZER, config, (_TOKENIZER.eos_id,))
+    line = _predicted(tokens, np.zeros(len(tokens)), words, config)
     assert line["text"] == " ".join([*(boxes[n] for n in counts), "Yes."])
     assert len(line["boxes"]) == len(line["labels"]) == len(counts)
     np.testing.assert_allclose(line["box_scores"], np.array([0.75, 0.1, 0.4])[counts], rtol=1e-5)

@@ -1,6 +1,5 @@
 """Several devices write the answers of one, whatever they share and however many rows there are."""
 
-import dataclasses
 import re
 
 import jax
@@ -13,7 +12,7 @@ from cxrjax.decoding.beam import spread_cache
 from cxrjax.decoding.generate import Generator, generate
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.distributed import meshes
-from cxrjax.models import PRESETS, VLM
+from tests.models.sizes import talking_model
 
 SLOTS, VOCAB, ROWS = 5, 40, 5
 MESHES = {
@@ -29,40 +28,9 @@ OTHERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def model(drawn):
-    """`model(share)`: four heads, two of keys and values."""
-    made = {}
-
-    def make(share):
-        if share not in made:
-            preset = PRESETS["tiny"]
-            vision = dataclasses.replace(
-                preset.vision,
-                image_size=16,
-                patch_size=8,
-                width=32,
-                depth=1,
-                num_heads=4,
-                mlp_dim=32,
-            )
-            decoder = dataclasses.replace(
-                preset.decoder,
-                vocab_size=VOCAB,
-                width=32,
-                depth=2,
-                num_heads=4,
-                num_kv_heads=2,
-                head_dim=8,
-                mlp_dim=32,
-            )
-            sizes = dataclasses.replace(preset, vision=vision, decoder=decoder, loc_token_start=-1)
-            made[share] = drawn(lambda: VLM(sizes, rngs=nnx.Rngs(2), share=share))
-            # Without this an untrained model says one token for ever.
-            made[share].decoder.layers.attn.o_proj.kernel[...] *= 4.0
-        return made[share]
-
-    return make
+def model(share):
+    """Four heads, two of keys and values."""
+    return talking_model(share, VOCAB, width=32, num_kv_heads=2)
 
 
 @pytest.fixture(scope="module")
@@ -87,8 +55,14 @@ def _assert_same(ours, theirs):
     assert len(np.unique(ours.tokens)) > 5  # an answer that never changes would prove little
 
 
-@pytest.mark.parametrize("sizes", MESHES.values(), ids=MESHES)
-def test_eight_devices_write_the_tokens_of_one(model, inputs, sizes, monkeypatch):
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        pytest.param(sizes, id=name, marks=() if name == "all" else pytest.mark.slow)
+        for name, sizes in MESHES.items()
+    ],
+)
+def test_eight_devices_write_the_tokens_of_one(inputs, sizes, monkeypatch):
     monkeypatch.setattr(meshes, "_FSDP_MIN_SIZE", 16)
     alone = Generator(model("image"), GREEDY)(*inputs)
     _assert_same(Generator(model("image"), GREEDY, mesh=_mesh(**sizes))(*inputs), alone)
@@ -97,14 +71,14 @@ def test_eight_devices_write_the_tokens_of_one(model, inputs, sizes, monkeypatch
 @pytest.mark.heavy
 @pytest.mark.parametrize("share", ["image", "tower"])
 @pytest.mark.parametrize("strategy", OTHERS.values(), ids=OTHERS)
-def test_beams_and_draws_too(model, inputs, share, strategy):
+def test_beams_and_draws_too(inputs, share, strategy):
     alone = Generator(model(share), strategy)(*inputs)
     mesh = _mesh(data=4, tensor=2)
     _assert_same(Generator(model(share), strategy, mesh=mesh)(*inputs), alone)
 
 
-@pytest.mark.parametrize(("tensor", "heads"), [(2, 1), (4, 2)])
-def test_every_device_keeps_its_part_of_the_cache(model, inputs, tensor, heads):
+@pytest.mark.parametrize(("tensor", "heads"), [(2, 1), pytest.param(4, 2, marks=pytest.mark.slow)])
+def test_every_device_keeps_its_part_of_the_cache(inputs, tensor, heads):
     """Also in the loop: the compiled program holds no cache of the whole batch or of all heads."""
     mesh = _mesh(data=8 // tensor, tensor=tensor)
     graphdef, state = nnx.split(model("image"))
@@ -134,7 +108,7 @@ def test_every_device_keeps_its_part_of_the_cache(model, inputs, tensor, heads):
     assert f"f32[8,2,3,{SLOTS},8]" not in program
 
 
-def test_a_batch_is_raised_to_what_the_devices_share(model):
+def test_a_batch_is_raised_to_what_the_devices_share():
     def whole(count, **sizes):
         return Generator(model("image"), GREEDY, mesh=_mesh(**sizes)).whole_batch(count)
 
@@ -144,7 +118,7 @@ def test_a_batch_is_raised_to_what_the_devices_share(model):
     assert Generator(model("image"), GREEDY).whole_batch(5) == 5
 
 
-def test_context_tokens_and_masks_are_spread_with_the_rows(model, inputs):
+def test_context_tokens_and_masks_are_spread_with_the_rows(inputs):
     images, tokens, mask, index = inputs
     context = np.full((ROWS, 6), -1, np.int32)  # four image tokens after two of text
     context[:, :2] = np.arange(2 * ROWS).reshape(ROWS, 2) + 2

@@ -2,21 +2,17 @@
 
 import argparse
 import json
-from pathlib import Path
 
 import pytest
 
 from cxrjax import evaluate, predict
 from cxrjax.decoding.strategy import Strategy, read_decoding
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.runners.model_flags import add_model_flags, decoding_overrides
 from cxrjax.training.base_model import base_config
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
-
-_BASE = Path(__file__).parents[2] / "data" / "demo_base"
-_TOKENIZER = load_tokenizer(_BASE / "tokenizer.model")
+from tests.decoding.conftest import BASE, TOKENIZER
 
 
 @pytest.mark.parametrize(
@@ -39,16 +35,16 @@ def test_options_are_checked(options, said):
 
 def test_a_configuration_makes_strategy_and_grammar():
     config = default_config()
-    strategy, grammar = read_decoding(typed_config(config).decoding, _TOKENIZER, "paligemma")
-    assert strategy == Strategy(64, _TOKENIZER.stop_ids)
+    strategy, grammar = read_decoding(typed_config(config).decoding, TOKENIZER, "paligemma")
+    assert strategy == Strategy(64, TOKENIZER.stop_ids)
     assert grammar is not None and grammar.ends[0]
     config.decoding.update(
         {"grammar": "names", "names": ("ILD", "Nodule/Mass"), "stop_tokens": (".",), "beams": 3}
     )
-    strategy, grammar = read_decoding(typed_config(config).decoding, _TOKENIZER, "paligemma")
-    assert strategy.stop_ids == (*_TOKENIZER.stop_ids, _TOKENIZER.piece_id("."))
+    strategy, grammar = read_decoding(typed_config(config).decoding, TOKENIZER, "paligemma")
+    assert strategy.stop_ids == (*TOKENIZER.stop_ids, TOKENIZER.piece_id("."))
     assert strategy.beams == strategy.candidates == 3
-    assert grammar.shortest[0] == min(len(_TOKENIZER.encode(n)) for n in ("ILD", "Nodule/Mass"))
+    assert grammar.shortest[0] == min(len(TOKENIZER.encode(n)) for n in ("ILD", "Nodule/Mass"))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +59,7 @@ def test_what_tokenizer_and_codec_cannot_do(options, said):
     config = default_config()
     config.decoding.update(options)
     with pytest.raises(UserError, match=said):
-        read_decoding(typed_config(config).decoding, _TOKENIZER, "vindr_px")
+        read_decoding(typed_config(config).decoding, TOKENIZER, "vindr_px")
 
 
 def test_grammars_of_older_files_are_understood(tmp_path):
@@ -71,7 +67,7 @@ def test_grammars_of_older_files_are_understood(tmp_path):
     for old, new in ((True, "boxes"), (False, "none")):
         nested["decoding"]["grammar"] = old
         assert typed_config(nested, "config.json").decoding.grammar == new
-        described = json.loads((_BASE / "model.json").read_text())
+        described = json.loads((BASE / "model.json").read_text())
         (tmp_path / "model.json").write_text(json.dumps({**described, "grammar": old}))
         assert base_config(tmp_path).decoding.grammar == new
 
@@ -86,7 +82,7 @@ def test_flags_take_the_place_of_keys():
     given = decoding_overrides(parser.parse_args([*words, "--beams=1", "--length_penalty=0"]))
     config = default_config()
     config.decoding.update(given)
-    strategy, _ = read_decoding(typed_config(config).decoding, _TOKENIZER, "paligemma")
+    strategy, _ = read_decoding(typed_config(config).decoding, TOKENIZER, "paligemma")
     assert config.decoding.names == ("ILD", "Nodule/Mass")
     assert (strategy.temperature, strategy.top_k, strategy.top_p) == (0.7, 5, 0.9)
     assert (strategy.best_of, strategy.seed, strategy.max_answer_tokens) == (4, 3, 9)

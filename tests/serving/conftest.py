@@ -1,25 +1,17 @@
 """A tiny random model that is served, and asked in batches for comparison."""
 
-import dataclasses
+import functools
 import threading
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from cxrjax.decoding.generate import Generator
-from cxrjax.decoding.grammar import (
-    FREE_TEXT,
-    OneOf,
-    Tokens,
-    compile_grammar,
-    join_grammars,
-)
+from cxrjax.decoding.grammar import FREE_TEXT, OneOf, Tokens, compile_grammar, join_grammars
 from cxrjax.decoding.strategy import Strategy
-from cxrjax.models import PRESETS, VLM
 from cxrjax.serving.engine import Engine
 from cxrjax.serving.programs import Programs, Shapes
+from tests.models.sizes import talking_model
 
 SLOTS, BUCKETS, ANSWER, VOCABULARY = 5, (4, 8), 9, 1100
 STOPS = (1, 3)
@@ -30,32 +22,8 @@ GRAMMARS = [
 ]
 
 
-def tiny_model(share="image", attention="full", window=None, seed=2):
-    """A random model whose answers differ and hold boxes."""
-    preset = PRESETS["tiny"]
-    config = dataclasses.replace(
-        preset,
-        vision=dataclasses.replace(
-            preset.vision, image_size=16, patch_size=8, width=24, depth=1, mlp_dim=32
-        ),
-        decoder=dataclasses.replace(
-            preset.decoder,
-            vocab_size=VOCABULARY,
-            width=24,
-            depth=2,
-            head_dim=6,
-            mlp_dim=32,
-            prefix_attention=attention,
-            window=window,
-        ),
-        loc_token_start=4,
-    )
-    model = VLM(config, rngs=nnx.Rngs(seed), share=share)
-    model.decoder.layers.attn.o_proj.kernel[...] *= 4.0
-    rng = np.random.default_rng(4)
-    table = 0.2 * rng.standard_normal((VOCABULARY, 24))
-    model.decoder.embedder.table[...] = jnp.asarray(table, jnp.float32)
-    return model
+def tiny_model(share="image", attention="full", window=None):
+    return talking_model(share, VOCABULARY, prefix_attention=attention, window=window)
 
 
 def questions(count, seed=0):
@@ -87,6 +55,12 @@ def make_programs(model, reading="greedy", mesh=None, **shapes):
     assert starts[0] == 0
     settings = {"slots": SLOTS, "buckets": BUCKETS, "max_answer": ANSWER} | shapes
     return Programs(model, Shapes(**settings), grammar, STOPS, reading, WATCHED, mesh=mesh)
+
+
+@functools.cache
+def tiny_programs(**shapes):
+    """Of the tiny model, which engines may use one after another."""
+    return make_programs(tiny_model(), **shapes)
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def adapted(model, seed, rows=False, **settings):
     return own
 
 
-@pytest.mark.parametrize("share", ["image", "tower"])
+@pytest.mark.parametrize("share", ["image", pytest.param("tower", marks=pytest.mark.slow)])
 def test_each_row_goes_through_its_own_adapter(share, running):
     base = tiny_model(share)
     adapters = [

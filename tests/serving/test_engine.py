@@ -1,5 +1,6 @@
 """Answers from slots are those of a batch, whoever else is answered, and nothing compiles."""
 
+import functools
 import math
 import threading
 import time
@@ -13,7 +14,7 @@ from flax import nnx
 from cxrjax.decoding.grammar import join_grammars
 from cxrjax.distributed.meshes import MeshConfig, make_mesh
 from cxrjax.errors import UserError
-from cxrjax.models import PRESETS, VLM
+from cxrjax.models import VLM
 from cxrjax.models.vlm import context_of_two
 from cxrjax.pages import serving
 from cxrjax.serving.byte_lru import ByteLRU
@@ -23,6 +24,7 @@ from cxrjax.serving.fair_queue import FairQueue, QueueFullError
 from cxrjax.serving.named_models import ServedModels
 from cxrjax.serving.programs import Shapes, SlotRequest
 from cxrjax.serving.start import Bounds, answer_until_told
+from tests.models.sizes import changed, named
 from tests.serving.conftest import (
     ANSWER,
     GRAMMARS,
@@ -32,7 +34,10 @@ from tests.serving.conftest import (
     pictures,
     questions,
     tiny_model,
+    tiny_programs,
 )
+
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 class Heard:
@@ -69,10 +74,22 @@ class Heard:
             np.testing.assert_allclose(own, whole[: len(said)], atol=rounding)
 
 
+def ask_all(engine, asked, images, prompts, expected, clients=1):
+    """Asks (image, question) after (image, question), and compares."""
+    jobs = {}
+    for i, q in asked:
+        jobs[i, q] = Heard(images[i], i, SlotRequest(prompts[q], limit=ANSWER), client=q % clients)
+        engine.submit(q % clients, [jobs[i, q].job])
+    for (i, q), one in jobs.items():
+        one.wait().check(*(part[q] for part in expected[i]))
+    assert engine.counts.compiled_after_warm_up == 0
+    return jobs
+
+
 @pytest.mark.parametrize(
     ("share", "attention", "window", "reading"),
     [
-        ("image", "full", None, "median"),
+        slow("image", "full", None, "median"),
         ("tower", "full", None, "greedy"),
         ("image", "causal", 7, "expected_iou"),
     ],
@@ -85,23 +102,17 @@ def test_answers_are_those_of_a_batch_in_any_order(share, attention, window, rea
     compiled = compile_count()
     asked = [(i, q) for i in range(2) for q in range(6)]
     np.random.default_rng(5).shuffle(asked)
-    jobs = {}
-    for i, q in asked:
-        jobs[i, q] = Heard(images[i], i, SlotRequest(prompts[q], limit=ANSWER), client=q % 3)
-        engine.submit(q % 3, [jobs[i, q].job])
-    lengths = set()
-    for (i, q), one in jobs.items():
-        one.wait().check(*(part[q] for part in expected[i]))
+    jobs = ask_all(engine, asked, images, prompts, expected, clients=3)
+    for one in jobs.values():
         assert one.ending == ("stop" if one.events[-1].token in STOPS else "length")
-        lengths.add(len(one.events))
-    assert any(len(set(e.token for e in one.events)) > 2 for one in jobs.values())
+    assert any(len({e.token for e in one.events}) > 2 for one in jobs.values())
     assert engine.images.misses == 2 and engine.images.hits == 10
-    assert engine.counts.compiled_after_warm_up == 0
     assert compile_count() == compiled
 
 
 @pytest.mark.parametrize(
-    ("share", "axes"), [("image", {"tensor": 2}), ("tower", {"fsdp": 2, "tensor": 2})]
+    ("share", "axes"),
+    [slow("image", {"tensor": 2}), ("tower", {"fsdp": 2, "tensor": 2})],
 )
 def test_a_model_that_is_split_over_devices_answers_alike(share, axes, running):
     model = tiny_model(share)
@@ -113,43 +124,35 @@ def test_a_model_that_is_split_over_devices_answers_alike(share, axes, running):
     kernel = programs._params[1][0]["mlp"]["gate_proj"]["kernel"][...]
     assert len(kernel.sharding.device_set) == count and not kernel.sharding.is_fully_replicated
     engine = running(programs)
-    jobs = {}
-    for i, q in np.ndindex(2, 3):
-        jobs[i, q] = Heard(images[i], i, SlotRequest(prompts[q], limit=ANSWER))
-        engine.submit("a", [jobs[i, q].job])
-    for (i, q), one in jobs.items():
-        one.wait().check(*(part[q] for part in expected[i]))
-    assert engine.counts.compiled_after_warm_up == 0
+    ask_all(engine, np.ndindex(2, 3), images, prompts, expected)
 
 
 @pytest.mark.parametrize(
-    ("preset", "share"),
+    ("name", "share"),
     [
-        pytest.param("tiny_qwen", "image", marks=pytest.mark.heavy),  # Qwen3 has its positions
-        ("tiny_qwen3", "tower"),
-        ("tiny_gemma4", "image"),
+        pytest.param("qwen", "image", marks=pytest.mark.heavy),  # Qwen3 has its positions
+        ("qwen3", "tower"),
+        slow("gemma4", "image"),
     ],
 )
-def test_images_come_on_several_grids(preset, share, running):
-    model = VLM(PRESETS[preset].for_images(128, 64), rngs=nnx.Rngs(2), share=share)
-    prompts, grids = questions(2), ((64, 64), (128, 64), (64, 128))
-    rng = np.random.default_rng(3)
+def test_images_come_on_several_grids(drawn, name, share, running):
+    sizes = changed(named(name), decoder={"depth": 3 if name == "gemma4" else 2})
+    grids = ((12, 12), (24, 12), (12, 24))
+    model = drawn(lambda: VLM(sizes.for_images(24, 12), rngs=nnx.Rngs(2), share=share))
+    for path, part in nnx.iter_modules(model.decoder):
+        if path[-1:] == ("o_proj",):
+            part.kernel[...] *= 4.0
+    prompts, rng = questions(2), np.random.default_rng(3)
     images = [rng.integers(0, 256, (*grid, 3)).astype(np.uint8) for grid in grids]
     expected = [in_batches(model, image, prompts) for image in images]
     engine = running(make_programs(model, slots=2, buckets=(8,), grids=grids))
-    jobs = {}
     # A slot has a large context first, then a small one behind which the old one must not be seen.
-    for q, i in np.ndindex(2, 3):
-        i = (i + 1) % 3
-        jobs[i, q] = Heard(images[i], i, SlotRequest(prompts[q], limit=ANSWER))
-        engine.submit("a", [jobs[i, q].job])
-    for (i, q), one in jobs.items():
-        one.wait().check(*(part[q] for part in expected[i]))
-    assert any(len(set(e.token for e in one.events)) > 2 for one in jobs.values())
-    assert engine.counts.compiled_after_warm_up == 0
+    asked = [((i + 1) % 3, q) for q, i in np.ndindex(2, 3)]
+    jobs = ask_all(engine, asked, images, prompts, expected)
+    assert any(len({e.token for e in one.events}) > 2 for one in jobs.values())
 
 
-@pytest.mark.parametrize("share", ["image", "tower"])
+@pytest.mark.parametrize("share", ["image", slow("tower")])
 def test_a_second_image_is_seen_where_there_is_one(share, running):
     model, prompts, images = tiny_model(share), questions(2), pictures(4)
     pairs = [np.stack([images[0], images[1]]), np.stack([images[0], np.zeros_like(images[1])])]
@@ -178,7 +181,7 @@ def test_draws_grammars_limits_and_likeliest_tokens_of_each_slot(running):
     drawn = in_batches(model, image, prompts[:1], temperature=0.9, top_p=0.8, seed=7, samples=3)
     greedy = in_batches(model, image, prompts)
     held = in_batches(model, image, prompts, GRAMMARS[1])
-    engine = running(make_programs(model))
+    engine = running(tiny_programs())
     start = join_grammars(GRAMMARS)[1][1]
 
     def ask(q, **settings):
@@ -205,15 +208,17 @@ def test_draws_grammars_limits_and_likeliest_tokens_of_each_slot(running):
 
 
 def _first_logits(model, image, prompt):
-    mask = jnp.ones((1, 1, len(prompt)), bool)
-    hidden, _ = model.prefill(jnp.asarray(image[None]), jnp.asarray(prompt[None, None]), mask, 1)
-    return np.asarray(model.logits(hidden))[0, 0]
+    @nnx.jit
+    def logits(model, *asked):
+        return model.logits(model.prefill(*asked, 1)[0])
+
+    mask = np.ones((1, 1, len(prompt)), bool)
+    return np.asarray(logits(model, image[None], prompt[None, None], mask))[0, 0]
 
 
 def test_a_client_that_leaves_or_waits_too_long_gives_its_slot_up(running):
-    model = tiny_model()
     (image,), (prompt, *_) = pictures(1), questions(1)
-    engine = running(make_programs(model, slots=1))
+    engine = running(tiny_programs(slots=1))
     first = Heard(image, 0, SlotRequest(prompt, limit=ANSWER))
     late = Heard(image, 0, SlotRequest(prompt, limit=ANSWER), seconds=-1.0)
     left = Heard(image, 0, SlotRequest(prompt, limit=ANSWER))
@@ -228,7 +233,7 @@ def test_a_client_that_leaves_or_waits_too_long_gives_its_slot_up(running):
 
 
 def test_images_are_read_together_unless_somebody_watches(running):
-    engine = running(make_programs(tiny_model()))
+    engine = running(tiny_programs())
     (prompt,) = questions(1)
     steps = {}
     for watched in (True, False):
@@ -246,9 +251,8 @@ def test_images_are_read_together_unless_somebody_watches(running):
 
 
 def test_drained_it_answers_what_it_has_and_takes_no_more(running):
-    model = tiny_model()
     (image,), (prompt, *_) = pictures(1), questions(1)
-    engine = running(make_programs(model), most_waiting=7)
+    engine = running(tiny_programs(), most_waiting=7)
     jobs = [Heard(image, 0, SlotRequest(prompt, limit=ANSWER)) for _ in range(8)]
     with pytest.raises(QueueFullError):
         engine.submit("a", [one.job for one in jobs])
@@ -262,14 +266,14 @@ def test_drained_it_answers_what_it_has_and_takes_no_more(running):
     assert all(one.ending in ("stop", "length") for one in jobs[:7])
 
 
-def test_all_are_told_when_the_engine_fails(running):
-    programs = make_programs(tiny_model(), slots=1)
+def test_all_are_told_when_the_engine_fails(running, monkeypatch):
+    programs = tiny_programs(slots=1)
     engine = running(programs)
 
     def read_images(*_):
         raise RuntimeError("out of memory")
 
-    programs.read_images = read_images
+    monkeypatch.setattr(programs, "read_images", read_images)
     jobs = [Heard(pictures(1)[0], 0, SlotRequest(questions(1)[0], limit=ANSWER)) for _ in range(2)]
     engine.submit("a", [one.job for one in jobs])
     assert [one.wait().ending for one in jobs] == ["failed"] * 2
