@@ -12,8 +12,6 @@ KINDS = (
     *("paligemma", "paligemma2", "gemma3", "gemma3_text", "llava", "llava_mistral"),
     *("qwen", "qwen3", "internvl", "gemma4", "gemma4_unified", "gemma4_small"),
 )
-MODEL_TYPES = {"paligemma2": "paligemma", "llava_mistral": "llava", "qwen": "qwen2_5_vl"}
-MODEL_TYPES |= {"qwen3": "qwen3_vl", "gemma4_small": "gemma4"}
 # Their vocabularies have no location tokens.
 NO_LOC = ("llava", "llava_mistral", *KINDS[KINDS.index("qwen") :])
 
@@ -30,6 +28,12 @@ _NOTES = {
     "transformers_version": "4.40.0",
     "use_cache": False,
 }
+
+_QWEN_IDS = {"image_token_id": 1290, "vision_start_token_id": 1288, "vision_end_token_id": 1289}
+
+
+def _without(note: str) -> dict[str, Any]:
+    return {key: value for key, value in _NOTES.items() if key != note}
 
 
 class Draw:
@@ -48,16 +52,11 @@ class Draw:
 def draw_config(kind: str, seed: int) -> dict[str, Any]:
     """`config.json` of a small model: `kind` is one of `KINDS`."""
     draw = Draw(KINDS.index(kind), seed)
-    if kind.startswith("llava"):
-        return _llava(kind, draw)
-    if kind == "qwen":
-        return _qwen(draw)
-    if kind == "qwen3":
-        return _qwen3(draw)
-    if kind.startswith("gemma4"):
-        return _gemma4(kind, draw)
-    if kind == "internvl":
-        return _internvl(draw)
+    own = {"qwen": _qwen, "qwen3": _qwen3, "internvl": _internvl}
+    if kind in own:
+        return own[kind](draw)
+    if kind.startswith(("llava", "gemma4")):
+        return (_llava if kind.startswith("llava") else _gemma4)(kind, draw)
     text = _text(kind, draw)
     if kind == "gemma3_text":
         return {"model_type": "gemma3_text", **text}
@@ -65,7 +64,7 @@ def draw_config(kind: str, seed: int) -> dict[str, Any]:
     patch = draw.of(4, 6, 12)
     vision = _vision(draw, patch)
     config = {
-        "model_type": MODEL_TYPES.get(kind, kind),
+        "model_type": kind.removesuffix("2"),
         "text_config": {"model_type": family, **text},
         "vision_config": vision,
         draw.of("image_token_index", "image_token_id"): 1290,
@@ -83,11 +82,38 @@ def draw_config(kind: str, seed: int) -> dict[str, Any]:
     return config | draw.some({"hidden_size": 2048, "_vocab_size": 257_152})
 
 
-def _llava(kind: str, draw: Draw) -> dict[str, Any]:
+def _heads(draw: Draw) -> tuple[int, int]:
+    """Heads of keys and values, and of queries."""
     kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    return kv_heads, kv_heads * group
+
+
+def _decoder(draw: Draw, width: int, heads: int, kv_heads: int, layers: int = 0) -> dict[str, int]:
+    return {
+        "vocab_size": VOCAB,
+        "hidden_size": width,
+        "intermediate_size": draw.of(11, 20, 37),
+        "num_hidden_layers": layers or draw.of(1, 2, 3, 4),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+    }
+
+
+def _qwen_tower(draw: Draw, depth: int, heads: int, sides: tuple[int, int]) -> dict[str, int]:
+    return {
+        "depth": depth,
+        "hidden_size": heads * draw.of(4, 8),
+        "num_heads": heads,
+        "intermediate_size": draw.of(9, 40),
+        "patch_size": sides[0],
+        "spatial_merge_size": sides[1],
+    }
+
+
+def _llava(kind: str, draw: Draw) -> dict[str, Any]:
+    kv_heads, heads = _heads(draw)
     head_dim = draw.of(4, 6, 8)
     theta = draw.of(100.0, 1e4, 1e6)
-    heads = kv_heads * group
     scaling = draw.of(
         {"rope_type": "linear", "factor": draw.of(2.0, 8.0)},
         {"type": "linear", "factor": 4.0},
@@ -95,12 +121,7 @@ def _llava(kind: str, draw: Draw) -> dict[str, Any]:
     )
     text = {
         "model_type": "mistral" if kind == "llava_mistral" else "llama",
-        "vocab_size": VOCAB,
-        "hidden_size": heads * head_dim,
-        "intermediate_size": draw.of(11, 20, 37),
-        "num_hidden_layers": draw.of(1, 2, 3, 4),
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
+        **_decoder(draw, heads * head_dim, heads, kv_heads),
         **draw.some(_NOTES, 0.3),
         **draw.some({"rms_norm_eps": draw.of(1e-5, 1e-6, 1e-3), "head_dim": head_dim}),
         **draw.some({"hidden_act": "silu", "attention_dropout": 0.0, "rope_theta": theta}),
@@ -128,21 +149,16 @@ def _llava(kind: str, draw: Draw) -> dict[str, Any]:
 
 
 def _qwen(draw: Draw) -> dict[str, Any]:
-    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    kv_heads, heads = _heads(draw)
     sections = draw.of([1, 2, 1], [2, 1, 1], [1, 1, 2], [2, 3, 3])
-    heads, theta = kv_heads * group, draw.of(100.0, 1e4, 1e6)
+    theta = draw.of(100.0, 1e4, 1e6)
     width = heads * 2 * sum(sections)
     layers = draw.of(1, 2, 3, 4)
     older = {"rope_theta": theta, "rope_scaling": {"type": "mrope", "mrope_section": sections}}
     both = {"rope_type": "default", "type": "default", "mrope_section": sections}
     newer = {"rope_parameters": {"rope_theta": theta, **both}}
     text = {
-        "vocab_size": VOCAB,
-        "hidden_size": width,
-        "intermediate_size": draw.of(11, 20, 37),
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
+        **_decoder(draw, width, heads, kv_heads, layers),
         **draw.some({"rms_norm_eps": draw.of(1e-5, 1e-6, 1e-3), "hidden_act": "silu"}),
         **draw.some({"use_sliding_window": False, "attention_dropout": 0.0}),
         **draw.some({"sliding_window": 3, "max_window_layers": 1}),
@@ -152,12 +168,7 @@ def _qwen(draw: Draw) -> dict[str, Any]:
     depth, tower_heads = draw.of(1, 2, 3, 4), draw.of(1, 2, 3)
     every = draw.of(1, 2, 3, depth + 1)
     vision = {
-        "depth": depth,
-        "hidden_size": tower_heads * draw.of(4, 8),
-        "num_heads": tower_heads,
-        "intermediate_size": draw.of(9, 40),
-        "patch_size": patch,
-        "spatial_merge_size": pool,
+        **_qwen_tower(draw, depth, tower_heads, (patch, pool)),
         "window_size": patch * pool * draw.of(1, 2, 3, 9) + draw.of(0, 1),
         "out_hidden_size": width,
         "fullatt_block_indexes": list(range(every - 1, depth + draw.of(0, 3), every)),
@@ -165,15 +176,14 @@ def _qwen(draw: Draw) -> dict[str, Any]:
         **draw.some({"temporal_patch_size": 2, "tokens_per_second": 2, "spatial_patch_size": 5}),
     }
     tied = draw.some({"tie_word_embeddings": draw.of(True, False)})
-    notes = draw.some({key: value for key, value in _NOTES.items() if key != "pad_token_id"}, 0.3)
-    ids = {"image_token_id": 1290, "vision_start_token_id": 1288, "vision_end_token_id": 1289}
-    whole = {"model_type": "qwen2_5_vl", "vision_config": vision, **ids, **notes}
+    notes = draw.some(_without("pad_token_id"), 0.3)
+    whole = {"model_type": "qwen2_5_vl", "vision_config": vision, **_QWEN_IDS, **notes}
     parts = {"text_config": {"model_type": "qwen2_5_vl_text", **text}}
     return {**whole, **tied, **draw.of(text, parts, {**parts, **text})}
 
 
 def _qwen3(draw: Draw) -> dict[str, Any]:
-    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    kv_heads, heads = _heads(draw)
     sections = draw.of([2, 1, 1], [3, 1, 2], [4, 2, 2], [3, 2, 2])
     layers, theta = draw.of(1, 2, 3, 4), draw.of(100.0, 1e4, 5e6)
     width = draw.of(12, 16, 30)
@@ -181,12 +191,7 @@ def _qwen3(draw: Draw) -> dict[str, Any]:
     rope |= draw.some({"mrope_interleaved": True})
     text = {
         "model_type": "qwen3_vl_text",
-        "vocab_size": VOCAB,
-        "hidden_size": width,
-        "intermediate_size": draw.of(11, 20, 37),
-        "num_hidden_layers": layers,
-        "num_attention_heads": kv_heads * group,
-        "num_key_value_heads": kv_heads,
+        **_decoder(draw, width, heads, kv_heads, layers),
         "head_dim": 2 * sum(sections),
         **draw.some({"rms_norm_eps": draw.of(1e-5, 1e-6, 1e-3), "hidden_act": "silu"}),
         **draw.some({"attention_bias": False, "attention_dropout": 0.0, "dtype": "float32"}),
@@ -199,12 +204,7 @@ def _qwen3(draw: Draw) -> dict[str, Any]:
     depth, tower_heads = draw.of(1, 2, 3, 4), draw.of(1, 2, 3)
     inner = [layer for layer in range(depth) if draw.rng.random() < 0.5][:layers]
     vision = {
-        "depth": depth,
-        "hidden_size": tower_heads * draw.of(4, 8),
-        "num_heads": tower_heads,
-        "intermediate_size": draw.of(9, 40),
-        "patch_size": patch,
-        "spatial_merge_size": pool,
+        **_qwen_tower(draw, depth, tower_heads, (patch, pool)),
         "out_hidden_size": width,
         "num_position_embeddings": draw.of(1, 4, 25, 81, 144),
         "deepstack_visual_indexes": inner,
@@ -214,28 +214,21 @@ def _qwen3(draw: Draw) -> dict[str, Any]:
     tied = draw.of({}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False})
     if tied and draw.of(True, False):
         text |= tied
-    ids = {"image_token_id": 1290, "vision_start_token_id": 1288, "vision_end_token_id": 1289}
-    notes = draw.some({key: value for key, value in _NOTES.items() if key != "pad_token_id"}, 0.3)
+    notes = draw.some(_without("pad_token_id"), 0.3)
     parts = {"text_config": text, "vision_config": vision}
-    return {"model_type": "qwen3_vl", **parts, **ids, **tied, **notes}
+    return {"model_type": "qwen3_vl", **parts, **_QWEN_IDS, **tied, **notes}
 
 
 def _internvl(draw: Draw) -> dict[str, Any]:
-    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
-    heads, theta = kv_heads * group, draw.of(100.0, 1e4, 1e6)
+    kv_heads, heads = _heads(draw)
+    theta = draw.of(100.0, 1e4, 1e6)
     plain = {"rope_type": "default", **draw.some({"factor": 2.0})}
     rope = draw.of(plain, {"rope_type": "dynamic", "factor": 2.0})
     longest = {"max_position_embeddings": 32_768}
-    notes = {key: value for key, value in _NOTES.items() if key != "max_position_embeddings"}
     text = {
         "model_type": "qwen2",
-        "vocab_size": VOCAB,
-        "hidden_size": heads * draw.of(4, 6, 8),
-        "intermediate_size": draw.of(11, 20, 37),
-        "num_hidden_layers": draw.of(1, 2, 3, 4),
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        **draw.some(notes, 0.3),
+        **_decoder(draw, heads * draw.of(4, 6, 8), heads, kv_heads),
+        **draw.some(_without("max_position_embeddings"), 0.3),
         **(longest if rope["rope_type"] == "dynamic" else draw.some(longest)),
         **draw.some({"rms_norm_eps": draw.of(1e-5, 1e-6, 1e-3), "hidden_act": "silu"}),
         **draw.some({"use_sliding_window": False, "sliding_window": 3, "max_window_layers": 1}),
@@ -273,7 +266,7 @@ def _internvl(draw: Draw) -> dict[str, Any]:
 
 
 def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:
-    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    kv_heads, heads = _heads(draw)
     every, theta = draw.of(2, 3), draw.of(100.0, 1e4, 1e6)
     is_small = kind == "gemma4_small"
     layers = every * (draw.of(1, 2) + is_small)
@@ -281,18 +274,10 @@ def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:
     share = draw.some({"partial_rotary_factor": draw.of(0.25, 0.5, 1.0), "factor": 4.0})
     far = {"rope_type": draw.of("proportional", "default"), "rope_theta": theta, **share}
     near = {"rope_type": "default", "rope_theta": draw.of(50.0, 1e4)}
-    of_global = {
-        "head_dim": draw.of(4, 8, 12),
-        "num_key_value_heads": draw.of(1, kv_heads),
-    }
+    of_global = {"head_dim": draw.of(4, 8, 12), "num_key_value_heads": draw.of(1, kv_heads)}
     by_layer = {str(i): dict(of_global) for i, kind in enumerate(kinds) if kind == "full_attention"}
     text = {
-        "vocab_size": VOCAB,
-        "hidden_size": kv_heads * group * 6,
-        "intermediate_size": draw.of(11, 20, 37),
-        "num_hidden_layers": layers,
-        "num_attention_heads": kv_heads * group,
-        "num_key_value_heads": kv_heads,
+        **_decoder(draw, heads * 6, heads, kv_heads, layers),
         "head_dim": draw.of(4, 6, 8),
         "layer_types": kinds,
         "hidden_size_per_layer_input": 0,
@@ -367,16 +352,12 @@ def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:
 
 
 def _text(kind: str, draw: Draw) -> dict[str, Any]:
-    kv_heads, group = draw.of((1, 2), (1, 3), (2, 1), (2, 2), (3, 2))
+    kv_heads, heads = _heads(draw)
     layers = draw.of(1, 2, 3, 4)
+    # Only Gemma 1's may be any; transformers wants the others' to hold whole heads.
+    width = draw.of(12, 18, 24) if kind == "paligemma" else heads * 6
     config = {
-        "vocab_size": VOCAB,
-        # Only Gemma 1's may be any; transformers wants the others' to hold whole heads.
-        "hidden_size": draw.of(12, 18, 24) if kind == "paligemma" else kv_heads * group * 6,
-        "intermediate_size": draw.of(11, 20, 37),
-        "num_hidden_layers": layers,
-        "num_attention_heads": kv_heads * group,
-        "num_key_value_heads": kv_heads,
+        **_decoder(draw, width, heads, kv_heads, layers),
         "head_dim": draw.of(4, 6, 8),
         **draw.some(_NOTES, 0.3),
         **draw.some({"rms_norm_eps": 1e-6, "attention_bias": False, "tie_word_embeddings": True}),
@@ -450,6 +431,17 @@ _OF_TOWERS = {
     "projection_layer": r"layer\.\d+\.attention\.projection_layer",
     "linear_2": "multi_modal_projector.linear_2",
 }
+# Where not SigLIP's; Gemma 4's has each linear map within a module of its name.
+_MAPS_OF_TOWERS = {
+    "gemma3_text": (),
+    "gemma4_unified": (),
+    # Without its part, `proj` would be the patches' convolution too.
+    "qwen": ("qkv", "attn.proj"),
+    "qwen3": ("qkv", "attn.proj", "linear_fc2"),
+    "internvl": ("projection_layer", "linear_2"),
+    "gemma4": (_LINEAR := ("q_proj.linear", "o_proj.linear", "down_proj.linear")),
+    "gemma4_small": _LINEAR,
+}
 _MAPS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 
 
@@ -471,17 +463,7 @@ def _vary(settings: dict[str, Any], names: list[str], draw: Draw) -> None:
 def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
     """Arguments of PEFT's `LoraConfig` for a decoder of so many layers."""
     draw = Draw(100 + KINDS.index(kind), seed)
-    seen = () if kind == "gemma3_text" else ("out_proj", "fc1", "fc2")
-    # Without its part, `proj` would be the patches' convolution too.
-    seen = ("qkv", "attn.proj") if kind == "qwen" else seen
-    seen = ("qkv", "attn.proj", "linear_fc2") if kind == "qwen3" else seen
-    seen = ("projection_layer", "linear_2") if kind == "internvl" else seen
-    seen = () if kind == "gemma4_unified" else seen
-    if kind in (
-        "gemma4",
-        "gemma4_small",
-    ):  # whose tower has each linear map within a module of its name
-        seen = ("q_proj.linear", "o_proj.linear", "down_proj.linear")
+    seen = _MAPS_OF_TOWERS.get(kind, ("out_proj", "fc1", "fc2"))
     names = [name for name in (*_MAPS, *seen) if draw.rng.random() < 0.4] or ["q_proj"]
     dora = draw.of(False, False, True)
     settings: dict[str, Any] = {

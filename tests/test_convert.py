@@ -8,57 +8,23 @@ from pathlib import Path
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from cxrjax import convert
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.models import partition
-from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training import base_model, checkpoint, interchange
 from cxrjax.training.config import AdapterConfig, ExperimentConfig, ModelConfig, TrainingConfig
 from cxrjax.training.config_file import validate
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.step import init_state, make_optimizer
 from cxrjax.training.store import CheckpointStore
+from tests.models.sizes import PLAIN, arrays, changed
 
 _TOKENIZER = Path(__file__).parent.parent / "data/demo_base/tokenizer.model"
-SIZES = VLMConfig(
-    vision=VisionConfig(image_size=8, patch_size=4, width=8, depth=1, num_heads=2, mlp_dim=16),
-    decoder=DecoderConfig(
-        vocab_size=2112, width=8, depth=2, num_heads=3, num_kv_heads=1, head_dim=4, mlp_dim=24
-    ),
-    loc_token_start=4,
-)
-_CONFIG = {
-    "architectures": ["PaliGemmaForConditionalGeneration"],
-    "model_type": "paligemma",
-    "image_token_index": 2100,
-    "projection_dim": 8,
-    "torch_dtype": "bfloat16",
-    "text_config": {
-        "model_type": "gemma",
-        "hidden_size": 8,
-        "intermediate_size": 24,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "num_key_value_heads": 1,
-        "head_dim": 4,
-        "vocab_size": 2112,
-    },
-    "vision_config": {
-        "model_type": "siglip_vision_model",
-        "hidden_size": 8,
-        "intermediate_size": 16,
-        "num_hidden_layers": 1,
-        "num_attention_heads": 2,
-        "image_size": 8,
-        "patch_size": 4,
-        "projection_dim": 8,
-        "vision_use_head": False,
-    },
-}
+SIZES = changed(PLAIN, vision={"depth": 1}, decoder={"vocab_size": 2112, "depth": 2})
+_CONFIG = json.loads(Path(__file__).with_name("paligemma_config.json").read_text())
 
 
 def _convert(source, out, *more):
@@ -85,11 +51,6 @@ def base(hf):
     return _convert(hf[0], hf[0].parent / "base")
 
 
-def _arrays(model):
-    flat = nnx.to_flat_state(nnx.state(model))
-    return {"/".join(map(str, path)): np.asarray(leaf.get_value()) for path, leaf in flat}
-
-
 def _with_lora(config, **changes):
     return dataclasses.replace(config, lora=dataclasses.replace(config.lora, **changes))
 
@@ -111,25 +72,31 @@ def copied(tmp_path):
     return lambda folder: Path(shutil.copytree(folder, tmp_path / "copied"))
 
 
-def _trained(base, workdir, *rules):
-    config = base_model.base_config(base)
+def _trained(base, workdir, *rules, dropout=0.1, scale=1.0):
     config = dataclasses.replace(
-        config,
-        lora=AdapterConfig(rank=2, alpha=3.0, dropout=0.1, loc_rows=True),
+        base_model.base_config(base),
+        lora=AdapterConfig(rank=2, alpha=3.0, dropout=dropout, loc_rows=True),
         trainable=rules,
         training=TrainingConfig(batch_images=1, steps=1),
     )
     model, reference = checkpoint.build_model(config)
     _, trainable, _ = partition(model, config.trainable)
     rng = np.random.default_rng(0)
-    trained = jax.tree.map(lambda x: rng.normal(size=x.shape).astype(np.float32), trainable)
+    drawn = lambda x: (scale * rng.normal(size=x.shape)).astype(np.float32)  # noqa: E731
+    trained = jax.tree.map(drawn, trainable)
     workdir.mkdir()
     (workdir / "config.json").write_text(json.dumps(config.to_json()))
-    (workdir / "tokenizer.model").write_bytes(_TOKENIZER.read_bytes())
+    shutil.copy(base / "tokenizer.model", workdir)
     store = CheckpointStore(workdir, "vqa/f1")
     store.save(5, init_state(trained, make_optimizer(config.optimizer, 10)), {}, reference, {})
     store.close()
     return workdir
+
+
+def _assert_close(found, expected):
+    assert found.keys() == expected.keys()
+    for path in expected:
+        np.testing.assert_allclose(found[path], expected[path], atol=1e-6)
 
 
 def test_a_base_of_any_size_carries_its_sizes(base, hf):
@@ -142,7 +109,7 @@ def test_a_base_of_any_size_carries_its_sizes(base, hf):
     assert example_config(config).image_size == 8
     assert open_tokenizer(tokenizer_path, config).loc_ids[0] == 4
     table = hf[1]["language_model.model.embed_tokens.weight"]
-    np.testing.assert_array_equal(_arrays(model)["decoder/embedder/table"], table)
+    np.testing.assert_array_equal(arrays(model)["decoder/embedder/table"], table)
     assert (base / "tokenizer_config.json").is_file()
 
 
@@ -182,10 +149,8 @@ def test_adapters_out_and_in_again(base, run, adapter, tmp_path):
     stated = json.loads((adapter / "adapter_config.json").read_text())
     assert stated["base_model_name_or_path"] == "hf" and stated["lora_dropout"] == 0.1
     back = _convert(adapter, tmp_path / "back", f"--base={base}")
-    ours, theirs = (_arrays(checkpoint.load_model(directory).model) for directory in (run, back))
-    assert ours.keys() == theirs.keys()
-    for name in ours:
-        np.testing.assert_allclose(theirs[name], ours[name], atol=1e-6)
+    ours, theirs = (arrays(checkpoint.load_model(directory).model) for directory in (run, back))
+    _assert_close(theirs, ours)
     config = checkpoint.load_model(back).config
     assert (config.lora.rank, config.lora.alpha, config.lora.dropout) == (2, 3.0, 0.1)
     assert load_tokenizer(checkpoint.load_model(back).tokenizer_path).vocab_size == 2048
@@ -195,12 +160,10 @@ def test_a_projector_trained_beside_adapters_goes_out_and_in_again(base, tmp_pat
     run = _trained(base, tmp_path / "whole", "/lora/", "loc_delta", "^projector/")
     adapter = _convert(run, tmp_path / "adapter", "--to=peft")
     back = _convert(adapter, tmp_path / "back", f"--base={base}")
-    ours, again = (_arrays(checkpoint.load_model(path)[0]) for path in (run, back))
-    frozen = _arrays(checkpoint.load_model(base)[0])["projector/kernel"]
+    ours, again = (arrays(checkpoint.load_model(path)[0]) for path in (run, back))
+    frozen = arrays(checkpoint.load_model(base)[0])["projector/kernel"]
     assert not np.array_equal(ours["projector/kernel"], frozen)
-    assert ours.keys() == again.keys()
-    for path in ours:
-        np.testing.assert_allclose(again[path], ours[path], atol=1e-6)
+    _assert_close(again, ours)
     part = _trained(base, tmp_path / "part", "/lora/", "loc_delta", "^projector/bias")
     with pytest.raises(UserError, match="trained 1 parameters besides adapters, such as proj"):
         _convert(part, tmp_path / "x", "--to=peft")
@@ -208,10 +171,9 @@ def test_a_projector_trained_beside_adapters_goes_out_and_in_again(base, tmp_pat
 
 def test_a_run_starts_from_an_adapter(run, adapter):
     config = _with_lora(checkpoint.read_config(run), init_from=str(adapter))
-    ours = _arrays(checkpoint.load_model(run).model)
-    started = _arrays(checkpoint.build_model(config)[0])
-    for name in ours:
-        np.testing.assert_allclose(started[name], ours[name], atol=1e-6)
+    ours = arrays(checkpoint.load_model(run).model)
+    started = arrays(checkpoint.build_model(config)[0])
+    _assert_close(started, ours)
     with pytest.raises(UserError, match=r"k_proj: 1\.5 there, 2\.5 configured; set lora\.rank"):
         checkpoint.build_model(_with_lora(config, alpha=5.0))
     with pytest.raises(UserError, match=r"loc_delta: \(1024, \d+\) there, None configured"):
@@ -221,7 +183,7 @@ def test_a_run_starts_from_an_adapter(run, adapter):
 def test_adapters_folded_in(run, tmp_path):
     out = _convert(run, tmp_path / "merged", "--to=merged")
     found = load_file(out / "model.safetensors")
-    ours = _arrays(checkpoint.load_model(run).model)
+    ours = arrays(checkpoint.load_model(run).model)
     lora = {k: ours[f"decoder/layers/attn/v_proj/lora/{k}"][1] for k in ("a", "b")}
     kernel = ours["decoder/layers/attn/v_proj/kernel"][1] + 1.5 * lora["a"] @ lora["b"]
     name = "language_model.model.layers.1.self_attn.v_proj.weight"
@@ -264,28 +226,22 @@ def test_a_run_resumes_with_its_own_rank_and_alpha_alone(run):
         checkpoint.check_same_run(run, _with_lora(config, rank=4, alpha=6.0))
 
 
-def test_what_cannot_be_converted(hf, base, copied, tmp_path):
-    with pytest.raises(UserError, match="nothing to convert"):
-        _convert(tmp_path, tmp_path / "x")
-    with pytest.raises(
-        UserError, match=r"medgemma: not there; .* or the name of a model on the Hu"
-    ):
-        _convert(tmp_path / "medgemma", tmp_path / "x")
-    with pytest.raises(UserError, match="is not ours; convert it to a base first"):
-        _convert(hf[0], tmp_path / "x", "--to=hf")
-    with pytest.raises(UserError, match="expected a training workdir"):
-        _convert(base, tmp_path / "x", "--to=peft")
-    with pytest.raises(UserError, match="holds a model already"):
-        _convert(hf[0], base)
+def test_what_cannot_be_converted(hf, base, copied, tmp_path, subtests):
     (tmp_path / "taken").write_text("a file")
-    with pytest.raises(UserError, match="taken: is a file, expected a folder"):
-        _convert(hf[0], tmp_path / "taken")
-    with pytest.raises(UserError, match="taken: cannot write: File exists; choose another --out"):
-        _convert(base, tmp_path / "taken" / "inside")
-    with pytest.raises(UserError, match="it was not imported from Hugging Face"):
-        _convert(_TOKENIZER.parent, tmp_path / "x", "--to=hf")
-    with pytest.raises(UserError, match="not a GGUF file"):
-        _convert(_TOKENIZER, tmp_path / "x")
+    absent = r"medgemma: not there; .* or the name of a model on the Hu"
+    for source, out, flags, said in (
+        (tmp_path, "x", [], "nothing to convert"),
+        (tmp_path / "medgemma", "x", [], absent),
+        (hf[0], "x", ["--to=hf"], "is not ours; convert it to a base first"),
+        (base, "x", ["--to=peft"], "expected a training workdir"),
+        (hf[0], base, [], "holds a model already"),
+        (hf[0], "taken", [], "taken: is a file, expected a folder"),
+        (base, "taken/inside", [], "taken: cannot write: File exists; choose another --out"),
+        (_TOKENIZER.parent, "x", ["--to=hf"], "it was not imported from Hugging Face"),
+        (_TOKENIZER, "x", [], "not a GGUF file"),
+    ):
+        with subtests.test(said), pytest.raises(UserError, match=said):
+            _convert(source, tmp_path / out, *flags)
     # An embedding of 4,096 rows is another tokenizer's.
     wide = copied(hf[0])
     text = _CONFIG["text_config"] | {"vocab_size": 4096}

@@ -1,8 +1,9 @@
 """Families of models in, and out again: bases, adapters, and what is refused.
 
 tests/convert_families/NAME.json has a family's small `config` and the `sizes` that it should have,
-`files` beside it, what importing it `chooses`, some of its `tensors`, and rows of what is `refused`
-and of what is `published`. An image in a context is null; layers' kinds are written as one period.
+`files` beside it, what importing it `chooses`, some of its `tensors`, an `adapter` of it, and rows
+of what is `refused` and of what is `published`. An image in a context is null; layers'
+kinds are written as one period.
 """
 
 import copy
@@ -29,19 +30,20 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.chat import QWEN
 from cxrjax.input_pipeline.examples import QuestionEncoder, image_geometry, load_image
 from cxrjax.models import VLM
-from cxrjax.models.hf_config import complete_config, read_config
-from cxrjax.models.hf_layout import vlm_config
+from cxrjax.models.hf_config import read_config
 from cxrjax.models.lora import LoRAConfig, apply_lora, merge_lora
 from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
-from cxrjax.models.presets import PRESETS, DecoderConfig, VisionConfig, VLMConfig
-from cxrjax.records import Answer, QARecord
+from cxrjax.models.presets import PRESETS
+from cxrjax.records import Answer
 from cxrjax.training import interchange
 from cxrjax.training.base_model import base_config, model_sizes, save_base
 from cxrjax.training.checkpoint import build_model, load_model
 from cxrjax.training.config import ModelConfig
 from cxrjax.training.config_file import find_preset, load_config
 from cxrjax.training.data import example_config, open_tokenizer
+from tests.asked import asked
 from tests.input_pipeline import test_gemma4_turns, test_llava_turns, test_qwen_turns
+from tests.models.sizes import sizes_of, stated
 
 _ROWS = Path(__file__).with_name("convert_families")
 _GEMMA = Path(__file__).parents[1] / "data/demo_base/tokenizer.model"
@@ -57,29 +59,15 @@ def _merged(config, changes):
     return whole
 
 
-def _read(config, *contexts):
-    return vlm_config(complete_config(config, "config.json"), "config.json", -1, *contexts)
-
-
-def _stated_sizes(rows):
-    def tuples(part):
-        return {k: tuple(v) if isinstance(v, list) else v for k, v in part.items()}
-
-    vision, decoder = (
-        VisionConfig(**tuples(rows["vision"])),
-        DecoderConfig(**tuples(rows["decoder"])),
-    )
-    return VLMConfig(**rows | {"vision": vision, "decoder": decoder})
-
-
 @functools.cache
 def _family(name):
     rows = json.loads((_ROWS / f"{name}.json").read_text())
-    nothing = dict.fromkeys(("image", "context", "second_image", "chooses"))
+    nothing = dict.fromkeys(("image", "context", "second_image", "chooses", "adapter"))
     nothing |= {"files": {}, "tensors": {}, "kernels": [], "refused": [], "published": {}}
     of = _family(rows["of"]) if "of" in rows else SimpleNamespace(config={}, files={})
     rows["config"] = _merged(of.config, rows["config"])
-    rows["sizes"] = _stated_sizes(rows["sizes"]) if "sizes" in rows else _read(rows["config"])
+    sizes = rows.get("sizes")
+    rows["sizes"] = stated(sizes) if sizes else sizes_of(rows["config"], -1)
     return SimpleNamespace(**nothing | {"files": of.files, "name": name} | rows)
 
 
@@ -154,8 +142,8 @@ def _ids(tokenizer, words):
             yield from tokenizer.encode(word)
 
 
-def _check_tensors(family, tensors):
-    for name, shape in family.tensors.items():
+def _check_tensors(shapes, tensors):
+    for name, shape in shapes.items():
         assert (None if name not in tensors else list(tensors[name].shape)) == shape, name
 
 
@@ -164,15 +152,15 @@ def _check_exported(family, base, tensors, back):
     found = load_file(back / "model.safetensors")
     assert found.keys() == tensors.keys()
     assert all(np.array_equal(found[name], tensors[name]) for name in tensors)
-    stated = json.loads((back / "config.json").read_text())
+    config = json.loads((back / "config.json").read_text())
     expected = {key: value for key, value in family.config.items() if key != "torch_dtype"}
-    assert stated == expected | {"dtype": "float32"}
+    assert config == expected | {"dtype": "float32"}
 
 
 @pytest.mark.parametrize("name", [name for name in _FAMILIES if name != "gemma4_small"])
 def test_there_and_back(published, base, tmp_path, name):
     family, (_, tensors) = _family(name), published(name)
-    _check_tensors(family, tensors)
+    _check_tensors(family.tensors, tensors)
     model, config, tokenizer_path = load_model(base(name))
     found, expected = model.config, family.sizes
     assert (found.vision, found.decoder) == (expected.vision, expected.decoder)
@@ -198,7 +186,7 @@ def test_there_and_back(published, base, tmp_path, name):
 def test_a_small_size_there_and_back(published, tmp_path, capsys):
     """Published files have keys of layers that read others', and a tower for sounds, unasked."""
     family, (folder, tensors) = _family("gemma4_small"), published("gemma4_small")
-    _check_tensors(family, tensors)
+    _check_tensors(family.tensors, tensors)
     decoder, directory = family.sizes.decoder, _copied(folder, tmp_path)
     assert (decoder.shared_layers, decoder.shared_mlp_dim, decoder.per_layer_width) == (3, 48, 5)
     assert [decoder.keys_of(layer) for layer in range(6)] == [0, 1, 2, 1, 1, 2]
@@ -231,7 +219,7 @@ def test_what_we_do_not_have_is_named(subtests):
             (config[part] if part else config).update(change)
             with subtests.test(name, part=part, change=change):
                 with pytest.raises(UserError) as caught:
-                    _read(config)
+                    sizes_of(config, -1)
                 assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
@@ -252,7 +240,7 @@ def test_the_published_configurations_are_the_presets(subtests):
             if kinds := text.get("layer_types"):
                 text["layer_types"] = kinds * (text["num_hidden_layers"] // len(kinds))
             with subtests.test(preset):
-                assert _read(config, expected.context, expected.second_image) == expected
+                assert sizes_of(config, -1, expected.context, expected.second_image) == expected
 
 
 def test_global_layers_may_be_described_one_by_one():
@@ -260,7 +248,7 @@ def test_global_layers_may_be_described_one_by_one():
     family, each = _family("gemma4"), {"head_dim": 12, "num_key_value_heads": 1}
     text = family.config["text_config"] | {"per_layer_config": {"02": each, "05": each}}
     del text["global_head_dim"], text["num_global_key_value_heads"]
-    assert _read(family.config | {"text_config": text}) == family.sizes
+    assert sizes_of(family.config | {"text_config": text}, -1) == family.sizes
 
 
 @pytest.mark.parametrize(
@@ -326,47 +314,12 @@ def test_location_tokens_are_not_there_to_write(base):
         open_tokenizer(base("llava") / "tokenizer.model", config.__class__(model=model))
 
 
-_Q_AND_V = "decoder/layers/attn/(q|v)_proj"
-
-
-@pytest.mark.parametrize(
-    ("name", "lora", "adapted"),
-    [
-        (
-            "gemma4",
-            {
-                "targets": (_Q_AND_V, "vision/layers/attn/q_proj", "projector"),
-                "rank_pattern": {"global_layers/attn/q_proj": 3},
-            },
-            [
-                "decoder/global_layers/attn/q_proj",
-                "decoder/local_layers/attn/q_proj",
-                "decoder/local_layers/attn/v_proj",
-                "vision/layers/attn/q_proj",
-                "projector",
-            ],
-        ),
-        (
-            "qwen",
-            {"targets": (_Q_AND_V, "vision/layers/attn/qkv_proj", "projector_out")},
-            [
-                "decoder/layers/attn/q_proj",
-                "decoder/layers/attn/v_proj",
-                "vision/layers/attn/qkv_proj",
-                "projector_out",
-            ],
-        ),
-        (
-            "qwen3",
-            {"targets": ("deepstack/fc1", "v_proj")},
-            ["decoder/layers/attn/v_proj", "deepstack/fc1"],
-        ),
-    ],
-)
-def test_an_adapter_there_and_back(base, tmp_path, name, lora, adapted):
+@pytest.mark.parametrize("name", [name for name in _FAMILIES if _family(name).adapter])
+def test_an_adapter_there_and_back(base, tmp_path, name):
+    expected = _family(name).adapter
     model = load_model(base(name)).model
-    paths = apply_lora(model, LoRAConfig(rank=2, alpha=3.0, **lora), nnx.Rngs(0))
-    assert sorted(paths) == sorted(adapted)
+    paths = apply_lora(model, LoRAConfig(rank=2, alpha=3.0, **expected["lora"]), nnx.Rngs(0))
+    assert sorted(paths) == sorted(expected["maps"])
     of_path = {path: functools.reduce(getattr, path.split("/"), model).lora for path in paths}
     rng = np.random.default_rng(0)
     for one in of_path.values():
@@ -377,42 +330,20 @@ def test_an_adapter_there_and_back(base, tmp_path, name, lora, adapted):
     save_peft(tmp_path, model)
     found = load_file(tmp_path / "adapter_model.safetensors")
     found = {key.removeprefix("base_model.model.model."): found[key] for key in found}
-    stated = json.loads((tmp_path / "adapter_config.json").read_text())
-    layer = "language_model.layers.{}.self_attn.{}_proj.lora_{}.weight"
-    if name == "gemma4":
-        assert found[layer.format(5, "q", "B")].shape == (24, 3)
-        assert found[layer.format(4, "q", "B")].shape[1] == 2
-        assert layer.format(4, "v", "B") in found and layer.format(5, "v", "B") not in found
-        globals_q = r"model\.language_model\.layers\.(2|5)\.self_attn\.q_proj"
-        assert list(stated["rank_pattern"]) == [globals_q]
-    elif name == "qwen":
-        of_tower = {"visual.blocks.2.attn.qkv.lora_B.weight", "visual.merger.mlp.2.lora_A.weight"}
-        assert of_tower | {layer.format(1, "v", "A")} <= {*found}
-    else:
-        inner = {key for key in found if key.startswith("visual.deepstack_merger_list.")}
-        one = "visual.deepstack_merger_list.1.linear_fc1.lora_{}.weight"
-        assert inner == {one.format("A"), one.format("B")}
-        assert r"deepstack_merger_list\.(1)\.linear_fc1" in stated["target_modules"]
+    _check_tensors(expected["tensors"], found)
+    config = json.loads((tmp_path / "adapter_config.json").read_text())
+    assert list(config["rank_pattern"]) == expected["rank_pattern"]
+    assert expected["targets"] in config["target_modules"]
     trained = adapter_parameters(model, read_peft(tmp_path, model.config))
     for path, one in of_path.items():
         np.testing.assert_array_equal(trained[f"{path}/lora/b"], one.b[...])
-    assert sorted(merge_lora(model)) == sorted(adapted)
+    assert sorted(merge_lora(model)) == sorted(paths)
 
 
 def test_questions_and_answers_in_its_ids(base):
     config = base_config(base("qwen"))
     tokenizer = open_tokenizer(base("qwen") / "tokenizer.json", config)
-    record = QARecord(
-        dataset="vix_ray",
-        split="train",
-        image_id="i",
-        image_path="i.png",
-        image_hw=(600, 400),
-        question_type="stage1",
-        question_id="q",
-        question="Where?",
-        answers=[Answer(text="Here.")],
-    )
+    record = asked(dataset="vix_ray", split="train", answers=[Answer(text="Here.")])
     encoded = QuestionEncoder(tokenizer, example_config(config)).encode(record)
     assert encoded.prefix.tolist() == tokenizer.encode(QWEN.question("Where?"))
     assert encoded.answer.tolist() == [*tokenizer.encode("Here."), tokenizer.eos_id]
@@ -482,29 +413,11 @@ def test_images_of_other_sizes():
     assert find_preset("gemma4_12b@1152x960").vision.num_tokens == 24 * 20
 
 
-@pytest.mark.parametrize(
-    ("preset", "said"),
-    [
-        ("gemma4_31b@1152x950", "no multiples of 48"),
-        ("gemma4_12b@48x53808", "its table of positions ends at 53760"),
-        ("gemma4_31b@1632x1632", "1,156 tokens an image, and it is made for 1,120"),
-        ("internvl3_2b@900x448", "1 to 12 whole tiles of 448"),
-        ("internvl3_2b@0x448", "1 to 12 whole tiles of 448"),
-        ("internvl3_2b@1792x1792", "1 to 12 whole tiles of 448"),
-        ("qwen25_vl_3b@560x450", "560 and 450 are no multiples of 28"),
-        ("qwen25_vl_3b@4480x4480", "25,600 tokens an image, and it is made for 16,384"),
-        ("qwen3_vl_2b@0x448", "0 and 448 are no multiples of 32"),
-        ("qwen3_vl_2b@448", "expected HEIGHTxWIDTH, or several with commas"),
-        ("qwen3_vl_2b@448x576,", "expected HEIGHTxWIDTH, or several with commas"),
-        ("qwen3_vl_2b@448x576,448x576", "expected different ones"),
-        ("qwen3_vl_2b@448x576,576x440", "576 and 440 are no multiples of 32"),
-        ("paligemma_3b_448@448x224", "only models of Qwen-VL, Gemma 4 and InternVL take images"),
-        ("qwen3_vl_2c@448x448", "did you mean 'qwen3_vl_2b'"),
-    ],
-)
-def test_sizes_that_cannot_be(preset, said):
-    with pytest.raises(UserError, match=said):
-        find_preset(preset)
+def test_sizes_that_cannot_be(subtests):
+    for line in Path(__file__).with_name("sizes_that_cannot_be.tsv").read_text().splitlines():
+        preset, said = line.split("\t")
+        with subtests.test(preset), pytest.raises(UserError, match=said):
+            find_preset(preset)
 
 
 def test_boxes_count_the_padded_input():
@@ -541,17 +454,10 @@ def test_tiles_are_read_one_by_one_and_then_the_whole(drawn):
     np.testing.assert_allclose(found[0], wanted.reshape(found[0].shape), atol=1e-3 * scale)
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "down", "across"),
-    [
-        (448, 448, 1, 1),
-        (700, 700, 2, 2),  # more than half of 2 x 2 tiles' pixels, less than of 3 x 3
-        (2500, 2500, 3, 3),
-        (2991, 2512, 4, 3),
-        (512, 1024, 1, 2),
-        (1024, 2048, 2, 4),
-        (4000, 200, 12, 1),
-    ],
-)
-def test_tiles_have_the_nearest_aspect(height, width, down, across):
-    assert internvl_tiles(height, width) == (448 * down, 448 * across)
+def test_tiles_have_the_nearest_aspect(subtests):
+    tiles = {(448, 448): (1, 1), (512, 1024): (1, 2), (1024, 2048): (2, 4), (4000, 200): (12, 1)}
+    # More than half of 2 x 2 tiles' pixels, less than of 3 x 3.
+    tiles |= {(700, 700): (2, 2), (2500, 2500): (3, 3), (2991, 2512): (4, 3)}
+    for size, (down, across) in tiles.items():
+        with subtests.test(size=size):
+            assert internvl_tiles(*size) == (448 * down, 448 * across)

@@ -12,11 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
+from safetensors.numpy import load_file
 
 from cxrjax.models import VLM
 from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
+from cxrjax.models.peft import LOC_DELTA, save_peft
 from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGE, IMAGENET_MEAN, IMAGENET_STD
 from cxrjax.models.siglip import cut_tiles
 from tests.parity.their_masks import as_it_generates
@@ -24,9 +27,9 @@ from tests.random_configs import KINDS, NO_LOC, SIZE, draw_config
 
 BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
 
-# Windows are smaller than any of the sequences below, Gemma 4's than an image's tokens; Qwen's are of
-# 3 x 3 tokens on an image of 4 x 4: one whole, three that reach over the edge.
-_MODELS = json.loads(Path(__file__).with_name("small_models.json").read_text())
+# Windows are smaller than any of the sequences below, Gemma 4's than an image's tokens; Qwen's are
+# of 3 x 3 tokens on an image of 4 x 4: one whole, three that reach over the edge.
+MODELS = json.loads(Path(__file__).with_name("small_models.json").read_text())
 
 
 def _random_hf(kind):
@@ -34,7 +37,7 @@ def _random_hf(kind):
     import transformers as t
 
     torch.manual_seed(KINDS.index(kind))
-    made = _MODELS[kind]
+    made = MODELS[kind]
     return _moved(getattr(t, made["model"])(getattr(t, made["config"])(**made["settings"])))
 
 
@@ -204,6 +207,51 @@ def _pair(kind, hf, directory):
         config = dataclasses.replace(config, vision=vision)
     arrays = read_parameters(open_checkpoint(directory), config)
     return Pair(kind, hf, directory, make_model(config, arrays), front)
+
+
+def copied(model):
+    return nnx.merge(*nnx.split(model))
+
+
+def with_loc(questions):
+    """Questions that use some <loc> tokens on both sides."""
+    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
+        prefix[-1] = LOC + 7 * row
+        answer[0] = answer[-1] = 300 + row
+    return questions
+
+
+@nnx.jit
+def _compute(graphdef, trainable, frozen, given, context):
+    """The mean loss of the answers' tokens, their logits, and gradients of the adapters."""
+
+    def loss(trainable):
+        model = nnx.merge(graphdef, trainable, frozen)
+        logits = model.logits(model(*given, context_tokens=context))
+        logprobs = jax.nn.log_softmax(logits)
+        chosen = jnp.take_along_axis(logprobs, given[3][..., None], axis=-1)[..., 0]
+        return -jnp.sum(chosen * given[4]) / jnp.sum(given[4]), logits
+
+    (loss, logits), gradients = jax.value_and_grad(loss, has_aux=True)(trainable)
+    return loss, logits, gradients
+
+
+def logits_and_gradients(parts, given, context, directory):
+    """`_compute`, with the gradients under PEFT's names, and of added rows under `LOC_DELTA`."""
+    loss, logits, gradients = _compute(*parts, given, context)
+    model = nnx.merge(parts[0], gradients, parts[2])
+    delta = model.decoder.embedder.loc_delta
+    model.decoder.embedder.loc_delta = None
+    save_peft(directory, model)
+    named = load_file(directory / "adapter_model.safetensors")
+    return loss, logits, named | ({} if delta is None else {LOC_DELTA: np.asarray(delta[...])})
+
+
+def check_same_adapter(first, back):
+    first, back = (load_file(folder / "adapter_model.safetensors") for folder in (first, back))
+    assert back.keys() == first.keys()
+    for name in first:
+        np.testing.assert_allclose(back[name], first[name], atol=1e-6)
 
 
 @pytest.fixture(scope="session")

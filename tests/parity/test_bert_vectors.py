@@ -37,17 +37,9 @@ def test_scores_are_the_packages(model_folder, rescaled):
     assert empty == pytest.approx([-0.4 / 0.6, -1.0, -0.6 / 0.4] if rescaled else [0, 0, 0])
     pairs = [pair for row, pair in enumerate(PAIRS) if row != EMPTY]
     candidates, references = map(list, zip(*pairs, strict=True))
-    expected = bert_score.score(
-        candidates,
-        references,
-        model_type=str(model_folder),
-        num_layers=2,
-        lang="en",
-        rescale_with_baseline=rescaled,
-        baseline_path=str(baseline) if rescaled else None,
-        use_fast_tokenizer=True,
-        device="cpu",
-    )
+    model = {"model_type": str(model_folder), "num_layers": 2, "lang": "en", "device": "cpu"}
+    scale = {"rescale_with_baseline": rescaled, "baseline_path": baseline and str(baseline)}
+    expected = bert_score.score(candidates, references, **model, **scale, use_fast_tokenizer=True)
     for row, score in enumerate(found):
         assert score == pytest.approx([float(part[row]) for part in expected], abs=1e-5), pairs[row]
     assert found[2].f1 == pytest.approx(1.0, abs=1e-6)

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
@@ -10,12 +11,13 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
-from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
+from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.hf_export import hf_tensors, write_shards
-from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes
 from cxrjax.models.lora import merge_lora
-from cxrjax.models.peft import adapter_parameters, read_peft, save_peft
+from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
+from tests.models.sizes import arrays, with_arrays
+from tests.parity.conftest import check_same_adapter, copied, logits_and_gradients, with_loc
 from tests.parity.their_masks import as_it_generates
 from tests.random_configs import NO_LOC
 
@@ -35,52 +37,26 @@ def _load_hf(directory, kind, **options):
     return as_it_generates(loaded) if kind == "gemma4_unified" and not options else loaded
 
 
-def _copy(model):
-    return nnx.merge(*nnx.split(model))
-
-
-def _set(model, values):
-    """Puts arrays in the place of parameters, by path."""
-    graphdef, state = nnx.split(model)
-    flat = [
-        (path, leaf.replace(jnp.asarray(values.get("/".join(map(str, path)), leaf.get_value()))))
-        for path, leaf in nnx.to_flat_state(state)
-    ]
-    return nnx.merge(graphdef, nnx.from_flat_state(flat))
-
-
 def _adapted(pair, **options):
     """The pair's model with random adapters in both towers, and moved <loc> rows."""
     targets = ["decoder/layers/attn/(q|v)_proj", "decoder/layers/mlp/down_proj"]
     vision = pair.model.config.vision
     if vision is not None and vision.kind != "patches":  # which has no layers
         targets.append("vision/layers/attn/(q|qkv)_proj")
-    model = _copy(pair.model)
+    model = copied(pair.model)
     config = LoRAConfig(
         rank=3, alpha=4.5, targets=targets, rank_pattern={"down_proj": 2}, **options
     )
     apply_lora(model, config, nnx.Rngs(0))
-    if _has_loc(pair.kind):
+    if pair.kind not in NO_LOC:
         model.decoder.embedder.add_loc_delta()
     rng = np.random.default_rng(1)
     values = {
-        "/".join(map(str, path)): 0.2 * rng.normal(size=leaf.get_value().shape).astype(np.float32)
-        for path, leaf in nnx.to_flat_state(nnx.state(model))
-        if path[-1] in ("b", "loc_delta")
+        path: 0.2 * rng.normal(size=array.shape).astype(np.float32)
+        for path, array in arrays(model).items()
+        if path.endswith(("/b", "loc_delta"))
     }
-    return _set(model, values)
-
-
-def _has_loc(kind):
-    return kind not in NO_LOC
-
-
-def _with_loc(questions):
-    """Questions that use some <loc> tokens on both sides."""
-    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
-        prefix[-1] = 100 + 7 * row
-        answer[0] = answer[-1] = 300 + row
-    return questions
+    return with_arrays(model, values)
 
 
 @nnx.jit
@@ -137,10 +113,10 @@ def test_peft_loads_our_adapters_and_merges_them_alike(make_pair, close, tmp_pat
     model = _adapted(pair, use_dora=kind == "gemma3")
     save_peft(tmp_path / "adapter", model)
     theirs = _peft(pair, tmp_path / "adapter")
-    questions = _with_loc(pair.questions(seed=3))
+    questions = with_loc(pair.questions(seed=3))
     _compare(close, model, theirs, questions, kind)
 
-    merged = _copy(model)
+    merged = copied(model)
     merge_lora(merged)
     sizes = merged.config
     write_shards(tmp_path, hf_tensors(merged, sizes, published_prefixes(sizes)))
@@ -158,7 +134,7 @@ def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
     model = _adapted(pair)
     save_peft(tmp_path / "adapter", model)
     theirs = _peft(pair, tmp_path / "adapter", is_trainable=True)
-    questions = _with_loc(pair.questions(seed=4))
+    questions = with_loc(pair.questions(seed=4))
     theirs(**questions.theirs(kind)).loss.backward()
     grads = {
         name.replace(".default", ""): parameter.grad.numpy()
@@ -167,70 +143,22 @@ def test_gradients_of_adapters(make_pair, close, tmp_path, kind):
     }
 
     given, context = jax.tree.map(jnp.asarray, questions.ours())
-    graphdef, trainable, frozen = partition(
-        model, ("/lora/", *(("loc_delta",) if _has_loc(kind) else ()))
-    )
-
-    @jax.jit
-    def gradient(trainable):
-        def loss(trainable):
-            model = nnx.merge(graphdef, trainable, frozen)
-            logits = model.logits(model(*given, **context))
-            logprobs = jax.nn.log_softmax(logits)
-            chosen = jnp.take_along_axis(logprobs, given[3][..., None], axis=-1)[..., 0]
-            return -jnp.sum(chosen * given[4]) / jnp.sum(given[4])
-
-        return jax.grad(loss)(trainable)
-
-    ours = nnx.merge(graphdef, gradient(trainable), frozen)
-    table = ours.decoder.embedder
-    delta = table.loc_delta
-    table.loc_delta = None
-    save_peft(tmp_path / "gradients", ours)  # the gradients under PEFT's names
-    named = load_file(tmp_path / "gradients/adapter_model.safetensors")
+    rules = ("/lora/", *(("loc_delta",) if kind not in NO_LOC else ()))
+    parts, context = partition(model, rules), context["context_tokens"]
+    *_, named = logits_and_gradients(parts, given, context, tmp_path / "gradients")
     rows = [name for name in grads if "trainable_tokens_delta" in name]
-    assert len(rows) == (delta is not None)
-    if delta is not None:
-        close(delta[...], grads.pop(rows[0]))
+    assert len(rows) == (kind not in NO_LOC)
+    for name in rows:
+        grads[LOC_DELTA] = grads.pop(name)
     assert named.keys() == grads.keys() and all(np.abs(g).max() > 0 for g in grads.values())
     for name in named:
         close(named[name], grads[name])
 
 
-_WHOLE = ["multi_modal_projector"]
+_ROWS = Path(__file__).with_name("adapters_of_peft.jsonl").read_text().splitlines()
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [
-        ("paligemma", {"target_modules": "all-linear"}),
-        ("paligemma2", {"target_modules": ["q_proj", "up_proj"], "use_rslora": True}),
-        ("gemma3", {"target_modules": ["k_proj", "fc2"], "use_dora": True}),
-        (
-            "gemma3_text",
-            {"target_modules": ["o_proj", "gate_proj"], "rank_pattern": {"gate_proj": 5}},
-        ),
-        ("paligemma", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
-        ("gemma3", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
-        ("llava", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
-        ("llava", {"target_modules": ["q_proj", "linear_2"], "alpha_pattern": {"linear_2": 3}}),
-        ("llava_mistral", {"target_modules": "all-linear", "use_dora": True}),
-        ("qwen", {"target_modules": "all-linear"}),
-        ("qwen", {"target_modules": ["qkv", "q_proj", "v_proj"], "rank_pattern": {"attn.qkv": 2}}),
-        ("qwen", {"target_modules": ["v_proj"], "modules_to_save": ["merger"]}),
-        ("qwen3", {"target_modules": "all-linear"}),
-        ("internvl", {"target_modules": "all-linear"}),
-        ("internvl", {"target_modules": ["v_proj"], "modules_to_save": _WHOLE}),
-        ("qwen3", {"target_modules": ["v_proj"], "modules_to_save": ["merger"]}),
-        (
-            "qwen3",
-            {
-                "target_modules": ["deepstack_merger_list.0.linear_fc1", "k_proj", "q_proj"],
-                "alpha_pattern": {r"deepstack_merger_list\.\d+\.linear_fc1": 2},
-            },
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "options"), map(json.loads, _ROWS))
 def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
     import peft
 
@@ -242,7 +170,7 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
             r=3,
             lora_alpha=7,
             init_lora_weights=False,
-            trainable_token_indices=list(range(100, 1124)) if _has_loc(kind) else None,
+            trainable_token_indices=list(range(100, 1124)) if kind not in NO_LOC else None,
             task_type="CAUSAL_LM",
             **options,
         ),
@@ -255,35 +183,21 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
                 parameter.add_(0.1 * torch.randn_like(parameter))
     theirs.save_pretrained(tmp_path)
     adapter = read_peft(tmp_path, pair.model.config)
-    model = _copy(pair.model)
+    model = copied(pair.model)
     apply_lora(model, adapter.config, nnx.Rngs(0))
-    if _has_loc(kind):
+    if kind not in NO_LOC:
         model.decoder.embedder.add_loc_delta()
     trained = adapter_parameters(model, adapter)
-    model = _set(model, trained)
-    _compare(close, model, theirs, _with_loc(pair.questions(seed=5)), kind)
+    model = with_arrays(model, trained)
+    _compare(close, model, theirs, with_loc(pair.questions(seed=5)), kind)
 
     whole = "modules_to_save" in options
     assert ("projector/kernel" in trained) == whole
     save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora, with_projector=whole)
-    back = load_file(tmp_path / "back/adapter_model.safetensors")
-    first = load_file(tmp_path / "adapter_model.safetensors")
-    assert back.keys() == first.keys()
-    for name in first:
-        np.testing.assert_allclose(back[name], first[name], atol=1e-6)
+    check_same_adapter(tmp_path, tmp_path / "back")
     stated, again = (
         json.loads((path / "adapter_config.json").read_text())
         for path in (tmp_path, tmp_path / "back")
     )
     same = ("r", "lora_alpha", "lora_dropout", "use_dora", "use_rslora", "task_type", "bias")
     assert {key: again[key] for key in same} == {key: stated[key] for key in same}
-
-
-def test_both_names_of_the_vision_tower_are_read(make_pair, tmp_path):
-    pair = make_pair("gemma3")
-    sizes = pair.model.config
-    write_shards(tmp_path, hf_tensors(pair.model, sizes, published_prefixes(sizes)))
-    again = make_model(sizes, read_parameters(open_checkpoint(tmp_path), sizes))
-    assert isinstance(again, VLM)
-    for a, b in zip(*(jax.tree.leaves(nnx.state(m)) for m in (again, pair.model)), strict=True):
-        np.testing.assert_array_equal(a, b)

@@ -58,6 +58,12 @@ def _both(pair, questions, side):
         yield ours[row, mine], asked_of, answers[row, 0, :m], n + front, out.loss
 
 
+def _resized(pair, height, width):
+    config = pair.model.config.for_images(height, width)
+    arrays = read_parameters(open_checkpoint(pair.directory), config)
+    return dataclasses.replace(pair, model=make_model(config, arrays))
+
+
 @pytest.mark.parametrize("kind", IMAGE_KINDS)
 def test_vision_features(make_pair, close, kind):
     pair = make_pair(kind)
@@ -111,10 +117,7 @@ def test_several_images_in_a_prompt(make_pair, close, kind, images):
 @pytest.mark.parametrize("kind", ["qwen", "qwen3"])
 def test_images_that_are_not_square(make_pair, close, kind):
     """Three rows of five tokens, in windows of three by three; three images, then an answer."""
-    square = make_pair(kind)
-    config = square.model.config.for_images(18, 30)
-    arrays = read_parameters(open_checkpoint(square.directory), config)
-    pair = dataclasses.replace(square, model=make_model(config, arrays))
+    pair = _resized(make_pair(kind), 18, 30)
     for ours, theirs, *_ in _both(pair, pair.questions(images=3), "left"):
         close(ours, theirs)
     questions = pair.questions()
@@ -126,10 +129,7 @@ def test_images_that_are_not_square(make_pair, close, kind):
 
 def test_images_in_tiles(make_pair, close):
     """Six tiles and the whole, three images in a prompt."""
-    whole = make_pair("internvl")
-    config = whole.model.config.for_images(2 * SIZE, 3 * SIZE)
-    arrays = read_parameters(open_checkpoint(whole.directory), config)
-    pair = dataclasses.replace(whole, model=make_model(config, arrays))
+    pair = _resized(make_pair("internvl"), 2 * SIZE, 3 * SIZE)
     for ours, theirs, *_ in _both(pair, pair.questions(images=3), "left"):
         close(ours, theirs)
 
@@ -183,17 +183,9 @@ def test_beam_search(make_pair, kind):
     stop = int(greedy[0, 3])  # a token that ends some answers early
     ours = Generator(pair.model, Strategy(slots, (stop,), beams=3))(*given[:3]).tokens[:, 0]
     asked = questions.theirs(kind, "left", answers=False)
-    out = pair.hf.generate(
-        **asked,
-        max_new_tokens=slots,
-        do_sample=False,
-        num_beams=3,
-        num_return_sequences=2,
-        eos_token_id=stop,
-        pad_token_id=0,
-        return_dict_in_generate=True,
-        output_scores=True,
-    )
+    search = {"do_sample": False, "num_beams": 3, "num_return_sequences": 2, "pad_token_id": 0}
+    asked |= search | {"return_dict_in_generate": True, "output_scores": True}
+    out = pair.hf.generate(**asked, max_new_tokens=slots, eos_token_id=stop)
     scores = out.sequences_scores.reshape(-1, 2).numpy()
     sure = scores[:, 0] - scores[:, 1] > 1e-3
     theirs = out.sequences[::2, asked["input_ids"].shape[1] :].numpy()

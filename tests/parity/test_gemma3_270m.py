@@ -15,6 +15,7 @@ from cxrjax.input_pipeline.tokenizer import BOS_ID, load_tokenizer
 from cxrjax.models.gguf import GGUFFile
 from cxrjax.training.checkpoint import load_model
 from cxrjax.training.interchange import import_gguf
+from tests.parity.conftest import Questions
 
 torch = pytest.importorskip("torch")
 _FILE = os.environ.get("CXRJAX_GEMMA3_GGUF")
@@ -23,11 +24,7 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(_FILE is None, reason="CXRJAX_GEMMA3_GGUF names no file"),
 ]
-PROMPTS = (
-    "The capital of France is",
-    "A chest X-ray is used to",
-    "One, two, three, four,",
-)
+PROMPTS = ("The capital of France is", "A chest X-ray is used to", "One, two, three, four,")
 _TOKENS = 16
 
 
@@ -47,12 +44,7 @@ def test_greedy_continuations(tmp_path):
     assert config.model.preset == "gemma3_270m"
     tokenizer = load_tokenizer(Path(tokenizer_path))
     ids = [[BOS_ID, *tokenizer.encode(prompt)] for prompt in PROMPTS]
-    longest = max(map(len, ids))
-    tokens = np.zeros((len(ids), 1, longest), np.int32)
-    mask = np.zeros(tokens.shape, bool)
-    for row, one in enumerate(ids):
-        tokens[row, 0, longest - len(one) :] = one
-        mask[row, 0, longest - len(one) :] = True
+    (_, tokens, mask, *_), _ = Questions(None, None, ids, [[]] * len(ids)).ours()
     found = Generator(ours, Strategy(_TOKENS, tokenizer.stop_ids))(None, tokens, mask).tokens[:, 0]
     del ours
 
@@ -65,7 +57,7 @@ def test_greedy_continuations(tmp_path):
             do_sample=False,
             eos_token_id=list(tokenizer.stop_ids),
             pad_token_id=0,
-        )[:, longest:]
+        )[:, tokens.shape[-1] :]
         .numpy()
     )
     for prompt, answer in zip(PROMPTS, found, strict=True):

@@ -40,14 +40,12 @@ def test_one_map_and_its_gradients_equal_peft_s(kind, tokens):
 
     linear = Linear(in_features, out_features, use_bias=True, rngs=nnx.Rngs(0))
     linear.kernel[...], linear.bias[...] = jnp.asarray(kernel), jnp.asarray(bias)
-    linear.lora = LoRA(
-        jnp.asarray(a.detach().numpy().T),
-        jnp.asarray(b.detach().numpy().T),
-        alpha,
-        0.0,
-        use_rslora=kind == "use_rslora",
-        magnitude=None if magnitude is None else jnp.asarray(magnitude.detach().numpy()),
-    )
+
+    def taken(parameter):
+        return None if parameter is None else jnp.asarray(parameter.detach().numpy().T)
+
+    scaled, scales = kind == "use_rslora", taken(magnitude)
+    linear.lora = LoRA(taken(a), taken(b), alpha, 0.0, use_rslora=scaled, magnitude=scales)
     x = np.random.default_rng(0).normal(size=(tokens, in_features)).astype(np.float32)
     expected = reference(torch.from_numpy(x))
     torch.mean(torch.sin(expected)).backward()
@@ -61,10 +59,7 @@ def test_one_map_and_its_gradients_equal_peft_s(kind, tokens):
 
     found, gradients = jax.value_and_grad(run, has_aux=True)(lora)
     np.testing.assert_allclose(found[1], expected.detach().numpy(), rtol=1e-5, atol=1e-6)
-    gradients = gradients["lora"]
-    np.testing.assert_allclose(gradients["a"][...].T, a.grad.numpy(), rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(gradients["b"][...].T, b.grad.numpy(), rtol=1e-4, atol=1e-6)
-    if magnitude is not None:
-        np.testing.assert_allclose(
-            gradients["magnitude"][...], magnitude.grad.numpy(), rtol=1e-4, atol=1e-6
-        )
+    for name, parameter in (("a", a), ("b", b), ("magnitude", magnitude)):
+        if parameter is not None:
+            ours = gradients["lora"][name][...].T
+            np.testing.assert_allclose(ours, parameter.grad.numpy(), rtol=1e-4, atol=1e-6)

@@ -1,60 +1,34 @@
 """A merged folder gives transformers the answers that our server gives of the run it came from."""
 
-import dataclasses
-import json
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 from PIL import Image
 
 from cxrjax import convert
-from cxrjax.models import partition
-from cxrjax.records import QARecord
 from cxrjax.serving.engine import SeenImages
 from cxrjax.serving.named_models import open_served
 from cxrjax.serving.programs import SlotRequest
 from cxrjax.serving.uploads import UploadedFile, Uploads
-from cxrjax.training import base_model, checkpoint
-from cxrjax.training.config import AdapterConfig, TrainingConfig
-from cxrjax.training.step import init_state, make_optimizer
-from cxrjax.training.store import CheckpointStore
-from tests.parity.conftest import _moved
+from tests.asked import asked
+from tests.parity.conftest import MODELS, _moved
 from tests.serving.conftest import running  # noqa: F401 - a fixture
 from tests.serving.test_engine import Heard
+from tests.test_convert import _trained
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
 
 TOKENIZER = Path(__file__).parents[2] / "data" / "real_base" / "tokenizer.model"
 SIDE, PATCH, TOKENS = 24, 6, 12
+_SIZES = MODELS["of test_merged_served"]
 QUESTIONS = (
     "Where is the right lung?",
     "detect ILD",
     "Is there a nodule in the left lung?",
     "Show me the heart.",
 )
-_TEXT = {
-    "model_type": "gemma",
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "num_key_value_heads": 1,
-    "head_dim": 8,
-    "vocab_size": 2112,
-}
-_VISION = {
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 3,
-    "image_size": SIDE,
-    "patch_size": PATCH,
-    "projection_dim": 24,
-    "vision_use_head": False,
-}
 
 
 @pytest.fixture(scope="module")
@@ -68,13 +42,7 @@ def published(tmp_path_factory):
     image = t.SiglipImageProcessor(size={"height": SIDE, "width": SIDE})
     image.image_seq_length = (SIDE // PATCH) ** 2
     processor = t.PaliGemmaProcessor(image, t.AutoTokenizer.from_pretrained(folder))
-    config = t.PaliGemmaConfig(
-        text_config=_TEXT,
-        vision_config=_VISION,
-        projection_dim=24,
-        image_token_index=processor.image_token_id,
-        eos_token_id=1,
-    )
+    config = t.PaliGemmaConfig(**_SIZES, image_token_index=processor.image_token_id)
     torch.manual_seed(0)
     _moved(t.PaliGemmaForConditionalGeneration(config)).save_pretrained(folder)
     processor.save_pretrained(folder)
@@ -87,23 +55,7 @@ def run(published, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     base, workdir = folder / "base", folder / "run"
     convert.main([f"--checkpoint={published}", f"--out={base}"])
-    config = dataclasses.replace(
-        base_model.base_config(base),
-        lora=AdapterConfig(rank=2, alpha=3.0, loc_rows=True),
-        trainable=("/lora/", "loc_delta"),
-        training=TrainingConfig(batch_images=1, steps=1),
-    )
-    model, reference = checkpoint.build_model(config)
-    _, trainable, _ = partition(model, config.trainable)
-    rng = np.random.default_rng(0)
-    drawn = jax.tree.map(lambda x: 0.3 * rng.normal(size=x.shape).astype(np.float32), trainable)
-    workdir.mkdir()
-    (workdir / "config.json").write_text(json.dumps(config.to_json()))
-    (workdir / "tokenizer.model").write_bytes(TOKENIZER.read_bytes())
-    store = CheckpointStore(workdir, config.training.best_metric)
-    store.save(1, init_state(drawn, make_optimizer(config.optimizer, 1)), {}, reference, {})
-    store.close()
-    return workdir
+    return _trained(base, workdir, "/lora/", "loc_delta", dropout=0.0, scale=0.3)
 
 
 def _pictures(folder):
@@ -121,20 +73,10 @@ def _ours(served, engine, pictures):
     jobs = []
     for path in pictures:
         read = Uploads(0).read(UploadedFile(path.name, path.read_bytes()), model.examples, "me")
-        for number, question in enumerate(QUESTIONS):
-            record = QARecord(
-                dataset="custom",
-                split="asked",
-                image_id="i",
-                image_path="i",
-                image_hw=read.size,
-                question_id=str(number),
-                question=question,
-                question_type="free",
-            )
+        for question in QUESTIONS:
+            record = asked(split="asked", image_hw=read.size, question=question)
             prompt = model.encoder().encode(record, with_answer=False).prefix
-            asked = SlotRequest(prompt, free=True, limit=TOKENS)
-            one = Heard(read.pixels, None, asked)
+            one = Heard(read.pixels, None, SlotRequest(prompt, free=True, limit=TOKENS))
             one.job.images = SeenImages(path, read.pixels)
             engine.submit("me", [one.job])
             jobs.append((prompt.tolist(), one))

@@ -24,7 +24,8 @@ from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_layout import canonical_name, found_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
-from tests.parity.conftest import IMAGE_ID
+from tests.models.sizes import with_arrays
+from tests.parity import conftest as shared
 from tests.random_configs import KINDS, draw_adapter
 
 torch = pytest.importorskip("torch")
@@ -32,32 +33,6 @@ pytestmark = pytest.mark.parity
 
 # 50 of each family; the first is quick enough for every day.
 _SEEDS = [pytest.param(seed, marks=[] if seed < 1 else pytest.mark.heavy) for seed in range(50)]
-
-
-@nnx.jit
-def _compute(graphdef, trainable, frozen, given, context):
-    """The mean loss of the answers' tokens, their logits, and gradients of the adapters."""
-
-    def loss(trainable):
-        model = nnx.merge(graphdef, trainable, frozen)
-        logits = model.logits(model(*given, context_tokens=context))
-        logprobs = jax.nn.log_softmax(logits)
-        chosen = jnp.take_along_axis(logprobs, given[3][..., None], axis=-1)[..., 0]
-        return -jnp.sum(chosen * given[4]) / jnp.sum(given[4]), logits
-
-    (loss, logits), gradients = jax.value_and_grad(loss, has_aux=True)(trainable)
-    return loss, logits, gradients
-
-
-def _logits_and_gradients(parts, given, context, directory):
-    """`_compute`, with the gradients under PEFT's names, and of added rows under `LOC_DELTA`."""
-    loss, logits, gradients = _compute(*parts, given, context)
-    model = nnx.merge(parts[0], gradients, parts[2])
-    delta = model.decoder.embedder.loc_delta
-    model.decoder.embedder.loc_delta = None
-    save_peft(directory, model)
-    named = load_file(directory / "adapter_model.safetensors")
-    return loss, logits, named | ({} if delta is None else {LOC_DELTA: np.asarray(delta[...])})
 
 
 def _adapted_by_peft(pair, seed, directory):
@@ -84,17 +59,12 @@ def _adapted_by_peft(pair, seed, directory):
 
 def _ours(pair, directory):
     adapter = read_peft(directory, pair.model.config)
-    model = nnx.merge(*nnx.split(pair.model))
+    model = shared.copied(pair.model)
     apply_lora(model, adapter.config, nnx.Rngs(0))
     trained = adapter_parameters(model, adapter)
     if LOC_DELTA in trained:
         model.decoder.embedder.add_loc_delta()
-    graphdef, state = nnx.split(model)
-    flat = [
-        (path, leaf.replace(jnp.asarray(trained.get("/".join(map(str, path)), leaf.get_value()))))
-        for path, leaf in nnx.to_flat_state(state)
-    ]
-    return nnx.merge(graphdef, nnx.from_flat_state(flat)), adapter
+    return with_arrays(model, trained), adapter
 
 
 def _gradients(theirs):
@@ -141,21 +111,18 @@ def _on_host(model):
 @pytest.mark.parametrize("kind", KINDS)
 def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed):
     pair = make_random_pair(kind, seed)
-    sizes, questions = pair.model.config, pair.questions(seed=seed)
+    sizes, questions = pair.model.config, shared.with_loc(pair.questions(seed=seed))
     tensors = load_file(pair.directory / "model.safetensors")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         theirs = _adapted_by_peft(pair, seed, tmp_path / "adapter")
     model, adapter = _ours(pair, tmp_path / "adapter")
 
-    for row, (prefix, answer) in enumerate(zip(questions.prefix, questions.answers, strict=True)):
-        prefix[-1] = 100 + 7 * row  # location tokens on both sides
-        answer[0] = answer[-1] = 300 + row
     given, context = jax.tree.map(jnp.asarray, questions.ours())
     rules = ("/lora/", *(("loc_delta$",) if model.decoder.embedder.loc_delta is not None else ()))
     parts = partition(model, rules)
     computed = (parts, given, context["context_tokens"])
-    loss, logits, named = _logits_and_gradients(*computed, tmp_path / "gradients")
+    loss, logits, named = shared.logits_and_gradients(*computed, tmp_path / "gradients")
     out = theirs(**questions.theirs(kind))
     out.loss.backward()
     nudged = functools.cache(lambda: _nudged(theirs, questions.theirs(kind)))
@@ -163,7 +130,7 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
     @functools.cache
     def unfused():
         with jax.disable_jit():
-            return _logits_and_gradients(*computed, tmp_path / "unfused")[1:]
+            return shared.logits_and_gradients(*computed, tmp_path / "unfused")[1:]
 
     whole = out.logits.detach().numpy()
     close(loss, out.loss.detach().numpy())
@@ -205,16 +172,12 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
     generated = generated[:, asked["input_ids"].shape[1] :].numpy()
     # There an answer ends; where a random model says an image's token, which transformers embeds as
     # no word, so does what can be compared.
-    last = np.isin(generated, (1, IMAGE_ID))
+    last = np.isin(generated, (1, shared.IMAGE_ID))
     heard = np.cumsum(last, axis=1) - last == 0
     np.testing.assert_array_equal(ids[:, : generated.shape[1]][heard], generated[heard])
 
     save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora)
-    back = load_file(tmp_path / "back/adapter_model.safetensors")
-    first = load_file(tmp_path / "adapter/adapter_model.safetensors")
-    assert back.keys() == first.keys()
-    for name in first:
-        np.testing.assert_allclose(back[name], first[name], atol=1e-6)
+    shared.check_same_adapter(tmp_path / "adapter", tmp_path / "back")
 
     prefixes = found_prefixes(tensors)
     write_shards(tmp_path / "adapter", hf_tensors(_on_host(pair.model), sizes, prefixes))
