@@ -16,6 +16,7 @@ from tests.models.sizes import talking_model
 BASE = Path(__file__).parents[2] / "data" / "demo_base"
 TOKENIZER = load_tokenizer(BASE / "tokenizer.model")
 SLOTS = 6
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 
 
 @nnx.jit
@@ -56,8 +57,6 @@ class Tiny:
 
 @pytest.fixture(scope="session")
 def tiny():
-    """`tiny(share, vocab_size)`."""
-
     @functools.cache
     def make(share, vocab_size):
         rng = np.random.default_rng(4)

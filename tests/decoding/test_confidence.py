@@ -12,7 +12,7 @@ from cxrjax.decoding.beam import watched_logprobs
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.grammar import OneOf, Tokens, compile_grammar
 from cxrjax.decoding.strategy import Strategy
-from tests.decoding.conftest import TOKENIZER
+from tests.decoding.conftest import TOKENIZER, slow
 
 
 def _sure(parts, codec="paligemma", words=None):
@@ -107,12 +107,7 @@ def test_texts_of_tokens_make_the_answer():
 
 
 @pytest.mark.parametrize(
-    "strategy",
-    [
-        {},
-        pytest.param({"beams": 2}, marks=pytest.mark.slow),
-        pytest.param({"temperature": 1.0, "best_of": 2}, marks=pytest.mark.slow),
-    ],
+    "strategy", [{}, slow({"beams": 2}), slow({"temperature": 1.0, "best_of": 2})]
 )
 def test_watched_words_are_summed_over_their_tokens(tiny, strategy):
     """Against the model run anew, with a grammar too: then among what it allows."""

@@ -93,8 +93,7 @@ def talking_model(share, vocab_size, width=24, **decoder):
 
 def copy_of(parts):
     """A model of its own: those that are merged from one state share its variables."""
-    graph, state = parts
-    return nnx.merge(graph, jax.tree.map(lambda leaf: leaf, state))
+    return nnx.merge(parts[0], jax.tree.map(lambda leaf: leaf, parts[1]))
 
 
 def arrays(model):

@@ -1,6 +1,7 @@
 """Configurations that state everything: read without transformers, and as with it."""
 
 import copy
+import functools
 import json
 from unittest import mock
 
@@ -23,8 +24,7 @@ def written(kind, seed=0):
     return json.loads(AutoConfig.for_model(**{**config, "model_type": kind}).to_json_string())
 
 
-def sizes(config):
-    return sizes_of(config, 100)
+sizes = functools.partial(sizes_of, loc_token_start=100)
 
 
 def sizes_by_transformers(config):

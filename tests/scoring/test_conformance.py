@@ -4,7 +4,7 @@ import sys
 
 import pytest
 
-from tests.conformance.run import HERE, command, load_suite, ours, run_case, written
+from bench.conformance.run import HERE, command, load_suite, ours, run_case, written
 
 SUITE = load_suite()
 CASES = {case["name"]: case for case in SUITE["cases"]}

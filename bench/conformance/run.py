@@ -1,7 +1,7 @@
 """Runs the conformance suite against a harness that scores predictions.
 
-    python tests/conformance/run.py
-    python tests/conformance/run.py --harness='CMD {references} {predictions} {out}'
+    python bench/conformance/run.py
+    python bench/conformance/run.py --harness='CMD {references} {predictions} {out}'
 
 README.md has the protocol by which a command is run. Without --harness, `cxrjax.score` is run in
 this process. Prints what disagrees; exits with 1 then.

@@ -1,7 +1,7 @@
 """An adapter: scores the boxes of the suite's findings by pycocotools, as a harness of its own.
 
-    python tests/conformance/run.py --figure=detection/f1@0.3 \
-        --harness='python tests/conformance/coco.py {references} {predictions} {out}'
+    python bench/conformance/run.py --figure=detection/f1@0.3 \
+        --harness='python bench/conformance/coco.py {references} {predictions} {out}'
 
 F1 at IoU 0.3 over all classes from pycocotools' own matching. A box is of the class that its label
 names, else of the one that its question asks about. Exits with 2 where a file is unusable.
