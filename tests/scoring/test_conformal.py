@@ -20,11 +20,12 @@ def _patients(rng, count, first=0):
     for patient in range(first, first + count):
         images = 1 + rng.geometric(0.5)
         hard = rng.lognormal(0, 0.6) * (1 + 0.3 * images)
-        near, size = (rng.uniform(low, 0.4, (images, 2, 2)) for low in (0.1, 0.2))
-        truth = np.concatenate([near, near + size], axis=2)
-        spread = 0.005 + 0.01 * rng.random((images, 2, 4))
-        boxes = truth + hard * spread * rng.standard_t(4, (images, 2, 4))
-        yield from map(AnsweredBoxes, [patient] * images, truth, boxes, spread)
+        for _ in range(images):
+            near, size = rng.uniform(0.1, 0.4, (2, 2)), rng.uniform(0.2, 0.4, (2, 2))
+            truth = np.concatenate([near, near + size], axis=1)
+            spread = 0.005 + 0.01 * rng.random((2, 4))
+            boxes = truth + hard * spread * rng.standard_t(4, (2, 4))
+            yield AnsweredBoxes(patient, truth, boxes, spread)
 
 
 def _covered(found, margin):
