@@ -1,9 +1,6 @@
 """Augmented images: boxes stay on what they mark, whatever else of the run changes."""
 
 import dataclasses
-import itertools
-import json
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -21,28 +18,19 @@ from cxrjax.input_pipeline.caches import ImageCache
 from cxrjax.input_pipeline.examples import ExampleConfig, QuestionEncoder, load_image
 from cxrjax.input_pipeline.loader import single_source, train_loader
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.records import Answer, QARecord
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config, validate
+
+from .conftest import assert_order_holds, make_record, take, written
 
 STRONG = AugmentConfig(zoom=0.3, shift=0.15, gamma=0.4)
 WHOLE = dataclasses.replace(STRONG, stretch=0.2, noise=0.05)
 
 
-def _record(boxes, size=(120, 90)):
-    written = " ".join("<loc_" + "_".join(map(str, box)) + ">" for box in boxes)
-    boxes_by_image = {"a": [list(map(float, box)) for box in boxes]}
-    return QARecord(
-        dataset="synthetic",
-        split="train",
-        image_id="a",
-        image_path="a.png",
-        image_hw=size,
-        question_id="q",
-        question="Where is the ILD?",
-        question_type="Where",
-        answers=[Answer(text=f"ILD at {written}.", boxes_by_image=boxes_by_image)],
-        variables={"finding": "ILD"},
+def _record(boxes):
+    text = f"ILD at {' '.join(written(boxes))}."
+    return make_record(
+        text, boxes, image_hw=(120, 90), question="Where is the ILD?", variables={"finding": "ILD"}
     )
 
 
@@ -109,7 +97,7 @@ def test_boxes_of_a_finding_are_written_in_the_order_asked_for(tokenizer, order,
     encoder = QuestionEncoder(tokenizer, config)
     change = draw_change(AugmentConfig(box_order=order), 0, 0)
     text = encoder.target_text(_record(_BOXES), change)
-    places = [text.index("<loc_" + "_".join(map(str, _BOXES[i])) + ">") for i in expected]
+    places = [text.index(written(_BOXES)[i]) for i in expected]
     assert places == sorted(places)
 
 
@@ -222,11 +210,6 @@ def make_loader(records_file, tokenizer, config):
     return make
 
 
-def _take(loader, count):
-    with loader:
-        return list(itertools.islice(loader, count))
-
-
 def _same(a, b):
     pairs = [(x.batch, y.batch) for x, y in zip(a, b, strict=True)]
     names = ("images", "target_boxes", "answer_tokens", "question_index", "box_mask")
@@ -235,28 +218,16 @@ def _same(a, b):
     )
 
 
-def test_the_same_bits_with_workers_on_hosts_and_after_a_resume(make_loader):
-    expected = _take(make_loader(), 8)
-    assert not _same(expected, _take(make_loader(seed=1), 8))
-    assert not _same(expected, _take(make_loader(augment=AugmentConfig()), 8))
-    assert _same(expected, _take(make_loader(workers=2), 8))
-    halves = [_take(make_loader(rows=rows), 8) for rows in ((0, 1), (2, 3))]
-    for whole, *parts in zip(expected, *halves, strict=True):
-        joined = np.concatenate([part.batch.images for part in parts])
-        np.testing.assert_array_equal(joined, whole.batch.images)
-        assert sum((part.unvaried for part in parts), Counter()) == whole.unvaried
-    first = make_loader()
-    for _ in range(3):
-        next(first)
-    state = json.loads(json.dumps(first.get_state()))
-    resumed = make_loader(workers=2)
-    resumed.set_state(state)
-    assert _same(expected[3:], _take(resumed, 5))
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_the_same_bits_with_workers_on_hosts_and_after_a_resume(make_loader, workers):
+    expected = assert_order_holds(make_loader, steps=8, workers=workers)
+    assert not _same(expected, take(make_loader(seed=1), 8))
+    assert not _same(expected, take(make_loader(augment=AugmentConfig()), 8))
 
 
 def test_every_visit_of_an_image_is_changed_anew(make_loader):
     visits = {}
-    for loaded in _take(make_loader(augment=AugmentConfig(gamma=0.4)), 20):
+    for loaded in take(make_loader(augment=AugmentConfig(gamma=0.4)), 20):
         for index, image in zip(
             loaded.batch.question_index[:, 0], loaded.batch.images, strict=True
         ):
@@ -267,19 +238,19 @@ def test_every_visit_of_an_image_is_changed_anew(make_loader):
 def test_the_image_cache_keeps_images_without_their_changes(make_loader, config, tmp_path):
     cache = ImageCache(tmp_path / "cache", config.image_size, config.geometry)
     cached = dataclasses.replace(config, image_cache=cache)
-    expected = _take(make_loader(), 6)
+    expected = take(make_loader(), 6)
     for _ in range(2):
-        assert _same(expected, _take(make_loader(example=cached), 6))
-    plain = _take(make_loader(augment=AugmentConfig()), 6)
-    assert _same(plain, _take(make_loader(augment=AugmentConfig(), example=cached), 6))
+        assert _same(expected, take(make_loader(example=cached), 6))
+    plain = take(make_loader(augment=AugmentConfig()), 6)
+    assert _same(plain, take(make_loader(augment=AugmentConfig(), example=cached), 6))
 
 
 def test_a_question_whose_box_leaves_is_left_out_of_that_visit_alone_and_counted(make_loader):
     wild = AugmentConfig(shift=0.5, min_visibility=0.9)
-    loaded = _take(make_loader(augment=wild), 30)
+    loaded = take(make_loader(augment=wild), 30)
     asked = sum(int((each.batch.question_index >= 0).sum()) for each in loaded)
     left_out = sum(each.unvaried["out_of_picture"] for each in loaded)
-    everything = _take(make_loader(augment=AugmentConfig()), 30)
+    everything = take(make_loader(augment=AugmentConfig()), 30)
     assert asked + left_out == sum(
         int((each.batch.question_index >= 0).sum()) for each in everything
     )

@@ -1,12 +1,10 @@
 """Where the digits of boxes are among an answer's tokens."""
 
 import dataclasses
-import io
 import pickle
 
 import numpy as np
 import pytest
-import sentencepiece
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -16,7 +14,8 @@ from cxrjax.images.geometry import IDENTITY, letterbox_geometry
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, DigitFinder, resolve_box_route
 from cxrjax.input_pipeline.examples import ExampleConfig, QuestionEncoder
 from cxrjax.input_pipeline.tokenizer import LOC_PIECES, SEG_PIECES, Tokenizer
-from cxrjax.records import Answer, QARecord
+
+from .conftest import make_record, train_pieces
 
 HEIGHT, WIDTH = 1200, 900
 CONFIG = ExampleConfig(image_size=112, answer_buckets=(512,))
@@ -28,42 +27,24 @@ def finder(tokenizer):
     return DigitFinder(tokenizer)
 
 
-def record(text: str) -> QARecord:
-    return QARecord(
-        dataset="custom",
-        split="train",
-        image_id="a",
-        image_path="a.png",
-        image_hw=(HEIGHT, WIDTH),
-        question_id="q1",
-        question="Where is the Cardiomegaly?",
-        question_type="Where",
-        answers=[Answer(text=text)],
-    )
+def record(text: str):
+    return make_record(text, image_hw=(HEIGHT, WIDTH))
 
 
 @pytest.mark.parametrize(
-    ("route", "codec", "expected"),
+    ("codec", "own", "other"),
     [
-        ("auto", "paligemma", "loc"),
-        ("auto", "vindr_px", "digits"),
-        ("auto", "medgemma_json", "digits"),
-        ("loc", "paligemma", "loc"),
-        ("digits", "vindr_px", "digits"),
-        ("head", "paligemma", "head"),
-        ("head", "medgemma_json", "head"),
-        ("none", "vindr_px", "none"),
-        ("digits", "paligemma", None),
-        ("loc", "medgemma_json", None),
+        ("paligemma", "loc", "digits"),
+        ("vindr_px", "digits", "loc"),
+        ("medgemma_json", "digits", "loc"),
     ],
 )
-def test_the_route_follows_the_codec_or_is_refused(route, codec, expected):
-    assert route in BOX_ROUTES
-    if expected is None:
-        with pytest.raises(UserError, match=f"box_route='{route}' cannot reach"):
-            resolve_box_route(route, codec)
-    else:
-        assert resolve_box_route(route, codec) == expected
+def test_the_route_follows_the_codec_or_is_refused(codec, own, other):
+    assert {"auto", own, other, "head", "none"} == {*BOX_ROUTES}
+    routes = {route: resolve_box_route(route, codec) for route in ("auto", own, "head", "none")}
+    assert routes == {"auto": own, own: own, "head": "head", "none": "none"}
+    with pytest.raises(UserError, match=f"box_route='{other}' cannot reach"):
+        resolve_box_route(other, codec)
 
 
 corners = st.tuples(st.integers(0, 8), st.integers(0, 11)).flatmap(
@@ -143,28 +124,10 @@ def test_prediction_needs_no_digits(merging_tokenizer):
 @pytest.fixture(scope="module")
 def merging_tokenizer() -> Tokenizer:
     """Like the demo's, but with pieces of several digits."""
-    model = io.BytesIO()
     lines = [f"{number}{number + 1}" for number in range(300)] * 3
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(lines),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=1640,
-        pad_id=0,
-        eos_id=1,
-        bos_id=2,
-        unk_id=3,
-        user_defined_symbols=[*LOC_PIECES, *SEG_PIECES, "\n"],
-        byte_fallback=True,
-        split_digits=False,
-        normalization_rule_name="identity",
-        add_dummy_prefix=False,
-        remove_extra_whitespaces=False,
-        hard_vocab_limit=False,
-        num_threads=1,
-        minloglevel=2,
-    )
-    return Tokenizer(model.getvalue(), "merging.model")
+    symbols = [*LOC_PIECES, *SEG_PIECES, "\n"]
+    changes = {"vocab_size": 1640, "user_defined_symbols": symbols, "split_digits": False}
+    return Tokenizer(train_pieces(lines, **changes), "merging.model")
 
 
 def test_a_tokenizer_that_merges_digits_is_refused(merging_tokenizer):

@@ -1,5 +1,7 @@
 """Gemma 4's conversations in the ids of its tokenizer's class, and as its template writes them."""
 
+from pathlib import Path
+
 import pytest
 
 from cxrjax.errors import UserError
@@ -11,16 +13,7 @@ IMAGE = -1
 SPECIAL = ["<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|image>", "<|image|>", "<image|>"]
 _TEXT = "user model thought Is there a nodule? Yes. Where? No.\n"
 # In the published template's form, without its tools, thinking and other media.
-TEMPLATE = (
-    "{{- bos_token -}}{%- for m in messages -%}"
-    "{{- '<|turn>' + ('model' if m['role'] == 'assistant' else m['role']) + '\n' -}}"
-    "{%- for p in m['content'] -%}"
-    "{%- if p['type'] == 'image' -%}{{- '<|image|>' -}}{%- else -%}{{- p['text'] | trim -}}"
-    "{%- endif -%}{%- endfor -%}{{- '<turn|>\n' -}}{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{- '<|turn>model\n' -}}"
-    "{%- if not enable_thinking | default(false) -%}{{- '<|channel>thought\n<channel|>' -}}"
-    "{%- endif -%}{%- endif -%}"
-)
+TEMPLATE = Path(__file__).with_name("gemma4.jinja").read_text("utf-8")
 
 
 def make_gemma4(size: int = 0):

@@ -1,11 +1,10 @@
 """Llama's family of tokenizers, and LLaVA's turns in its ids."""
 
-import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
-import sentencepiece
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
@@ -14,40 +13,26 @@ from cxrjax.input_pipeline.coordinates import DigitFinder
 from cxrjax.input_pipeline.llava_turns import llava_context, question
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.records import QARecord, Turn
+from cxrjax.records import Turn
+
+from .conftest import make_record, train_pieces
 
 IMAGE = -1
 _TEXTS = ["USER: where is the right lung ASSISTANT: here", "[INST] is there a nodule [/INST] yes"]
 
 
-@pytest.fixture(scope="module")
-def llama_model() -> bytes:
-    """As Llama's and Mistral's are made: no pad, unk 0, `<s>` 1, `</s>` 2, a space before texts."""
-    return make_llama()
-
-
 def make_llama(vocab_size=420) -> bytes:
-    model = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter([*_TEXTS, "(0123456789)"] * 20),
-        model_writer=model,
-        model_type="bpe",
-        vocab_size=vocab_size,
-        hard_vocab_limit=False,
-        byte_fallback=True,
-        split_digits=True,
-        normalization_rule_name="identity",
-        add_dummy_prefix=True,
-        remove_extra_whitespaces=False,
-        minloglevel=2,
-    )
-    return model.getvalue()
+    """As Llama's and Mistral's are made: no pad, unk 0, `<s>` 1, `</s>` 2, a space before texts."""
+    ids = {"pad_id": -1, "unk_id": 0, "bos_id": 1, "eos_id": 2}
+    texts = [*_TEXTS, "(0123456789)"] * 20
+    return train_pieces(texts, vocab_size=vocab_size, add_dummy_prefix=True, **ids)
 
 
 @pytest.fixture(scope="module")
-def both(llama_model):
+def both():
     """The same tokenizer from either file."""
-    return Tokenizer(llama_model, "m"), Tokenizer(_to_json(llama_model), "j")
+    model = make_llama()
+    return Tokenizer(model, "m"), Tokenizer(_to_json(model), "j")
 
 
 def _to_json(model: bytes) -> bytes:
@@ -61,39 +46,12 @@ def _to_json(model: bytes) -> bytes:
     added = [(0, "<unk>"), (1, "<s>"), (2, "</s>")]
     added += [(len(vocab), "<image>"), (len(vocab) + 1, "<pad>")]
     whole = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
-    description = {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
-        "added_tokens": [{"id": i, "content": c, "special": True, **whole} for i, c in added],
-        "normalizer": {
-            "type": "Sequence",
-            "normalizers": [
-                {"type": "Prepend", "prepend": "▁"},
-                {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
-            ],
-        },
-        "pre_tokenizer": None,
-        "post_processor": None,
-        "decoder": {
-            "type": "Sequence",
-            "decoders": [
-                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
-                {"type": "ByteFallback"},
-                {"type": "Fuse"},
-                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
-            ],
-        },
-        "model": {
-            "type": "BPE",
-            "dropout": None,
-            "unk_token": "<unk>",
-            "fuse_unk": True,
-            "byte_fallback": True,
-            "vocab": vocab,
-            "merges": [" ".join(merge) for merge in generate_merges(vocab, scores)],
-        },
-    }
+    description = json.loads(Path(__file__).with_name("llama_tokenizer.json").read_text("utf-8"))
+    description["added_tokens"] = [
+        {"id": i, "content": c, "special": True, **whole} for i, c in added
+    ]
+    merges = [" ".join(merge) for merge in generate_merges(vocab, scores)]
+    description["model"] |= {"vocab": vocab, "merges": merges}
     return json.dumps(description).encode()
 
 
@@ -125,17 +83,9 @@ def test_the_turns(both):
     assert question("Where?", "llava") == "\nWhere? ASSISTANT:"
 
 
-def test_gemma_s_tokenizer_has_no_such_turns(shipped_tokenizer):
+def test_gemma_s_tokenizer_has_no_such_turns(tokenizer):
     with pytest.raises(UserError, match="not a tokenizer of Llama's family"):
-        llava_context(shipped_tokenizer, IMAGE, "llava")
-
-
-@pytest.fixture(scope="module")
-def shipped_tokenizer():
-    from pathlib import Path
-
-    path = Path(__file__).parents[2] / "data/demo_base/tokenizer.model"
-    return Tokenizer(path.read_bytes(), str(path))
+        llava_context(tokenizer, IMAGE, "llava")
 
 
 @pytest.mark.parametrize("codec", ["gemex", "vindr_px"])
@@ -153,17 +103,8 @@ def test_boxes_are_found_digit_by_digit(both, codec):
 @pytest.mark.parametrize("name", ["llava", "llava_med", "gemex_llava", "gemex_llava_med"])
 def test_formats_ask_one_question(name):
     assert not PROMPTS[name].begins and PROMPTS[name].end is None
-    record = QARecord(
-        dataset="gemex",
-        split="train",
-        image_id="i",
-        image_path="i.png",
-        question_type="open-ended",
-        question_id="q",
-        question="Where?",
-        type_prompt="Choose.",
-        history=[Turn(question_id="p", question="Is it?", answer="Yes.")],
-    )
+    history = [Turn(question_id="p", question="Is it?", answer="Yes.")]
+    record = make_record(question="Where?", type_prompt="Choose.", history=history)
     with pytest.raises(UserError, match="ask one question"):
         PROMPTS[name].prefix(record)
     asked = PROMPTS[name].prefix(record.model_copy(update={"history": []}))

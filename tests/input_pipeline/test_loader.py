@@ -1,7 +1,6 @@
 """Batches: what is in them, in which order, on which host, after which interruption."""
 
 import dataclasses
-import itertools
 import json
 import os
 import subprocess
@@ -17,10 +16,14 @@ from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.images.decode import read_image
 from cxrjax.images.geometry import resize
-from cxrjax.input_pipeline.batch import Batch, LoadedBatch
+from cxrjax.input_pipeline.batch import Batch
+from cxrjax.input_pipeline.caches import FeatureCache
 from cxrjax.input_pipeline.loader import eval_loader, single_source, train_loader
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.records import read_records, strip_answers, write_records
+from cxrjax.input_pipeline.usable_records import check_records
+from cxrjax.records import EarlierImage, read_records, strip_answers, write_records
+
+from .conftest import assert_equal, assert_order_holds, take
 
 
 @pytest.fixture
@@ -30,17 +33,14 @@ def source(records_file):
 
 @pytest.fixture
 def train(source, tokenizer, config):
-    """A training loader of the small source; keywords override."""
+    """`train(seed, example={}, **changes)`: a loader of the small source."""
 
-    def make(seed=0, **changes):
-        changes = {"global_batch_size": 4} | changes
-        return train_loader(single_source(source, config), tokenizer, seed=seed, **changes)
+    def make(seed=0, example=(), source=source, **changes):
+        settings = {"global_batch_size": 4, "seed": seed} | changes
+        mixture = single_source(source, dataclasses.replace(config, **dict(example)))
+        return train_loader(mixture, tokenizer, **settings)
 
     return make
-
-
-def take(loader, count) -> list[LoadedBatch]:
-    return list(itertools.islice(loader, count))
 
 
 ARRAYS = tuple(
@@ -48,25 +48,6 @@ ARRAYS = tuple(
     for name in Batch.__dataclass_fields__
     if name not in ("packed_length", "digits", "has_earlier")
 )
-DIGIT_ARRAYS = ("positions", "place_weights", "scale", "offset")
-
-
-def assert_equal(a: LoadedBatch, b: LoadedBatch) -> None:
-    assert a.question_ids == b.question_ids and a.problems == b.problems
-    assert a.batch.packed_length == b.batch.packed_length
-    pairs = [(name, getattr(a.batch, name), getattr(b.batch, name)) for name in ARRAYS]
-    assert (a.batch.digits is None) == (b.batch.digits is None)
-    if a.batch.digits is not None:
-        assert a.batch.digits.token_ids == b.batch.digits.token_ids
-        pairs += [
-            (name, getattr(a.batch.digits, name), getattr(b.batch.digits, name))
-            for name in DIGIT_ARRAYS
-        ]
-    for name, x, y in pairs:
-        # No shared memory of a worker: its size is limited and its life is not ours.
-        assert type(x) is type(y) is np.ndarray
-        assert x.dtype == y.dtype, name
-        np.testing.assert_array_equal(x, y, err_msg=name)
 
 
 def test_arrays_have_the_documented_shapes_and_types(train, config):
@@ -75,15 +56,10 @@ def test_arrays_have_the_documented_shapes_and_types(train, config):
     p, a = batch.prefix_tokens.shape[-1], batch.answer_tokens.shape[-1]
     assert p in config.prefix_buckets and a in config.answer_buckets
     assert shapes == {
-        "images": (4, 28, 28, 3),
-        "prefix_tokens": (4, 3, p),
-        "prefix_mask": (4, 3, p),
-        "answer_tokens": (4, 3, a),
-        "answer_mask": (4, 3, a),
-        "coordinate_positions": (4, 3, 3, 4),
-        "target_boxes": (4, 3, 3, 4),
-        "box_mask": (4, 3, 3),
-        "question_index": (4, 3),
+        **{"images": (4, 28, 28, 3), "question_index": (4, 3), "box_mask": (4, 3, 3)},
+        **dict.fromkeys(("prefix_tokens", "prefix_mask"), (4, 3, p)),
+        **dict.fromkeys(("answer_tokens", "answer_mask"), (4, 3, a)),
+        **dict.fromkeys(("coordinate_positions", "target_boxes"), (4, 3, 3, 4)),
     }
     types = {name: getattr(batch, name).dtype for name in ARRAYS}
     assert types["images"] == np.uint8 and types["target_boxes"] == np.float32
@@ -132,11 +108,10 @@ def test_slots_hold_their_question_and_nothing_else(train, source, tokenizer):
 
 
 @pytest.mark.parametrize("codec", ["vindr_px", "medgemma_json"])
-def test_boxes_in_digits_come_with_where_the_digits_stand(source, tokenizer, config, codec):
-    digital = dataclasses.replace(config, codec=codec, answer_buckets=(160,), geometry="letterbox")
-    loader = train_loader(single_source(source, digital), tokenizer, global_batch_size=4, seed=0)
+def test_boxes_in_digits_come_with_where_the_digits_stand(train, codec):
+    digital = {"codec": codec, "answer_buckets": (160,), "geometry": "letterbox"}
     seen = 0
-    for loaded in take(loader, 2):
+    for loaded in take(train(example=digital), 2):
         batch = loaded.batch
         digits = batch.digits
         depth = CODECS[codec].max_digits
@@ -157,17 +132,6 @@ def test_boxes_in_digits_come_with_where_the_digits_stand(source, tokenizer, con
     assert jax.jit(lambda b: b.digits.scale.sum())(batch) == pytest.approx(digits.scale.sum())
 
 
-@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.slow)])
-def test_digits_come_out_of_worker_processes_as_they_are(source, tokenizer, config, workers):
-    digital = dataclasses.replace(config, codec="vindr_px", answer_buckets=(160,))
-    options = dict(global_batch_size=4, seed=0)
-    (expected,) = take(train_loader(single_source(source, digital), tokenizer, **options), 1)
-    with train_loader(
-        single_source(source, digital), tokenizer, workers=workers, **options
-    ) as loader:
-        assert_equal(next(loader), expected)
-
-
 def test_every_epoch_shows_every_question_once_in_another_order(train, source):
     # 7 elements: epochs do not end where batches do.
     assert len(source) == 7
@@ -181,14 +145,21 @@ def test_every_epoch_shows_every_question_once_in_another_order(train, source):
     assert len(set(orders)) == 3
 
 
-def test_order_is_a_pure_function_of_seed_and_step(train):
-    first, again, other = take(train(seed=0), 6), take(train(seed=0), 6), take(train(seed=1), 6)
-    for a, b in zip(first, again, strict=True):
+@pytest.mark.parametrize("codec", ["paligemma", "vindr_px"])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_order_is_a_pure_function_of_seed_and_step(train, codec, workers):
+    def make(**changes):
+        return train(example={"codec": codec, "answer_buckets": (16, 160)}, **changes)
+
+    assert_order_holds(make, steps=9, every=2, workers=workers)
+
+
+def test_going_back_repeats_the_same_batches(train):
+    loader = train()
+    start, first = loader.get_state(), take(loader, 3)
+    loader.set_state(start)
+    for a, b in zip(first, take(loader, 3), strict=True):
         assert_equal(a, b)
-    assert any(
-        not np.array_equal(a.batch.question_index, b.batch.question_index)
-        for a, b in zip(first, other, strict=True)
-    )
 
 
 def test_neighbouring_seeds_do_not_share_epochs(train):
@@ -197,19 +168,6 @@ def test_neighbouring_seeds_do_not_share_epochs(train):
         return {tuple(b.batch.question_index.ravel()) for b in batches}
 
     assert not epochs(0) & epochs(1)
-
-
-@pytest.mark.parametrize("hosts", [1, 2, 4])
-def test_hosts_together_load_exactly_the_global_batch(train, hosts):
-    whole = take(train(), 5)
-    loaded = [
-        take(train(rows=range(start, start + 4 // hosts)), 5) for start in range(0, 4, 4 // hosts)
-    ]
-    for step, expected in enumerate(whole):
-        parts = [host[step] for host in loaded]
-        joined = jax.tree.map(lambda *xs: np.concatenate(xs), *(part.batch for part in parts))
-        ids = [row for part in parts for row in part.question_ids]
-        assert_equal(LoadedBatch(joined, ids, []), expected)
 
 
 def test_hosts_pad_to_the_lengths_that_any_of_them_needs(train):
@@ -262,6 +220,7 @@ def _without_grain(state):
     return {name: value for name, value in state.items() if name != "grain"}
 
 
+@pytest.mark.slow
 def test_workers_that_were_started_early_change_nothing(train):
     first, second = take(train(), 2)
     with train(workers=1) as loader:
@@ -285,7 +244,13 @@ def test_grains_iterator_state_is_saved_and_goes_on(train, monkeypatch):
     assert state["grain"]["iterator"] == {"next_index": 2}
     given = []
     iterator = type(loader._iterator)
-    monkeypatch.setattr(iterator, "set_state", _noting(given, iterator.set_state))
+    set_state = iterator.set_state
+
+    def note(self, state):
+        given.append(state)
+        set_state(self, state)
+
+    monkeypatch.setattr(iterator, "set_state", note)
     resumed = train()
     resumed.set_state(state)
     assert resumed.get_state() == state
@@ -299,14 +264,6 @@ def test_grains_iterator_state_is_saved_and_goes_on(train, monkeypatch):
     assert given == [{"next_index": 2}]
 
 
-def _noting(given, set_state):
-    def note(self, state):
-        given.append(state)
-        set_state(self, state)
-
-    return note
-
-
 def test_a_state_that_contradicts_its_step_is_refused(train):
     loader = train()
     take(loader, 3)
@@ -316,41 +273,14 @@ def test_a_state_that_contradicts_its_step_is_refused(train):
         train().set_state(state)
 
 
-def test_resume_continues_mid_epoch_and_with_other_host_counts(train):
-    expected = take(train(), 9)
-    loader = train()
-    for step in range(9):
-        resumed = train()
-        resumed.set_state(json.loads(json.dumps(loader.get_state())))
-        assert_equal(next(resumed), expected[step])
-        half = train(rows=[1, 3])  # as a mesh may deal them out
-        half.set_state(loader.get_state())
-        np.testing.assert_array_equal(
-            next(half).batch.question_index, expected[step].batch.question_index[1::2]
-        )
-        assert_equal(next(loader), expected[step])
-
-
-def test_going_back_repeats_the_same_batches(train):
-    loader = train()
-    start = loader.get_state()
-    first = take(loader, 3)
-    loader.set_state(start)
-    for a, b in zip(first, take(loader, 3), strict=True):
-        assert_equal(a, b)
-
-
-def test_a_state_of_another_run_is_refused(train, source, tokenizer, config):
+def test_a_state_of_another_run_is_refused(train, source):
     state = train().get_state()
     with pytest.raises(UserError, match="saved with seed 0, now 1"):
         train(seed=1).set_state(state)
     with pytest.raises(UserError, match="saved with global_batch_size 4, now 2"):
         train(global_batch_size=2).set_state(state)
-    other = train_loader(
-        single_source(source.without({0}), config), tokenizer, global_batch_size=4, seed=0
-    )
     with pytest.raises(UserError, match="saved with source"):
-        other.set_state(state)
+        train(source=source.without({0})).set_state(state)
 
 
 def test_a_truncated_image_leaves_empty_slots_and_is_reported(train, source):
@@ -377,14 +307,11 @@ def test_a_truncated_image_leaves_empty_slots_and_is_reported(train, source):
         )
 
 
-def test_too_long_answers_stop_or_are_set_aside_as_configured(source, tokenizer, config):
-    short = dataclasses.replace(config, answer_buckets=(18,))
+def test_too_long_answers_stop_or_are_set_aside_as_configured(train, source):
+    short = {"answer_buckets": (18,)}
     with pytest.raises(UserError, match=r"question i\dq\d: answer of \d+ tokens, expected at most"):
-        take(train_loader(single_source(source, short), tokenizer, global_batch_size=7, seed=0), 1)
-    aside = dataclasses.replace(short, too_long="set_aside")
-    (loaded,) = take(
-        train_loader(single_source(source, aside), tokenizer, global_batch_size=7, seed=0), 1
-    )
+        next(train(example=short, global_batch_size=7))
+    loaded = next(train(example=short | {"too_long": "set_aside"}, global_batch_size=7))
     assert {problem.reason for problem in loaded.problems} == {"answer_too_long"}
     kept = set(loaded.batch.question_index.ravel()) - {-1}
     left_out = {problem.question_index for problem in loaded.problems}
@@ -393,12 +320,11 @@ def test_too_long_answers_stop_or_are_set_aside_as_configured(source, tokenizer,
 
 
 @pytest.mark.slow
-def test_errors_in_worker_processes_arrive_as_user_errors(source, tokenizer, config):
-    short = dataclasses.replace(config, answer_buckets=(4,))
-    loader = train_loader(
-        single_source(source, short), tokenizer, global_batch_size=2, seed=0, workers=1
-    )
-    with loader, pytest.raises(UserError, match="expected at most 4"):
+def test_errors_in_worker_processes_arrive_as_user_errors(train):
+    with (
+        train(example={"answer_buckets": (4,)}, workers=1) as loader,
+        pytest.raises(UserError, match="expected at most 4"),
+    ):
         next(loader)
 
 
@@ -488,14 +414,9 @@ def test_workers_of_a_killed_run_end_too(records_file, tmp_path):
     assert not any(map(is_running, workers))
 
 
-def test_the_packed_length_is_the_smallest_bucket_that_holds_the_longest_image(
-    source, tokenizer, config
-):
+def test_the_packed_length_is_the_smallest_bucket_that_holds_the_longest_image(train):
     def first(*buckets: int) -> Batch:
-        packed = dataclasses.replace(config, packed_buckets=buckets)
-        return next(
-            train_loader(single_source(source, packed), tokenizer, global_batch_size=4, seed=0)
-        ).batch
+        return next(train(example={"packed_buckets": buckets})).batch
 
     plain = first()
     assert plain.packed_length is None
@@ -503,3 +424,74 @@ def test_the_packed_length_is_the_smallest_bucket_that_holds_the_longest_image(
     assert first(longest - 1, longest, longest + 9).packed_length == longest
     assert first(longest - 1, longest + 9).packed_length == longest + 9
     assert first(longest - 1).packed_length is None
+
+
+EARLIER = EarlierImage(image_id="image1", image_path="images/1.png", image_hw=(48, 80))
+
+
+@pytest.fixture
+def compared(records_file):
+    """The records file with one question of image 0 comparing with image 1."""
+    records = list(read_records(records_file))
+    at = next(n for n, record in enumerate(records) if record.image_id == "image0")
+    records[at] = records[at].model_copy(update={"earlier": EARLIER})
+    write_records(records_file, records)
+    return RecordSource(records_file, questions_per_image=8), records[at].question_id
+
+
+def rows(source, tokenizer, config):
+    """(question ids, images, has_earlier) of each row, and all problems."""
+    found, problems = [], []
+    for loaded in eval_loader(
+        source, tokenizer, config, global_batch_size=4, workers=0, with_answers=True
+    ):
+        has = loaded.batch.has_earlier
+        for row, ids in enumerate(loaded.question_ids):
+            asked = [name for name in ids if name is not None]
+            found.append((asked, loaded.batch.images[row], None if has is None else has[row]))
+        problems += loaded.problems
+    return found, problems
+
+
+def test_a_question_on_two_images_is_a_row_of_its_own_and_shows_both(compared, tokenizer, config):
+    source, compares = compared
+    two = dataclasses.replace(config, earlier_images=True)
+    found, problems = rows(source, tokenizer, two)
+    assert not problems
+    (pair,) = [row for row in found if compares in row[0]]
+    assert pair[0] == [compares] and pair[2]
+    # Greys of the images, 40 and 80 (conftest.py): the one asked about first.
+    assert (pair[1][0] == 40).all() and (pair[1][1] == 80).all()
+    others = [row for row in found if row[0] and compares not in row[0]]
+    assert others and not any(has for _, _, has in others)
+    assert all((images[1] == 0).all() for _, images, _ in others)
+    assert sum(len(ids) for ids, _, _ in found) == source.num_questions
+
+
+def test_unless_shown_it_is_left_out_and_reported(compared, tokenizer, config):
+    source, compares = compared
+    found, problems = rows(source, tokenizer, config)
+    assert [(p.question_id, p.reason) for p in problems] == [(compares, "earlier_image")]
+    assert compares not in {name for ids, _, _ in found for name in ids}
+    assert sum(len(ids) for ids, _, _ in found) == source.num_questions - 1
+
+
+def test_an_earlier_image_that_is_not_there_sets_its_question_aside(compared, tmp_path):
+    source, compares = compared
+    (tmp_path / "images/1.png").unlink()
+    entries = check_records(source).quality.entries
+    assert compares in {entry.item for entry in entries if entry.reason == "missing_image"}
+
+
+def test_features_of_one_image_refuse_two(config, tmp_path):
+    with pytest.raises(UserError, match="earlier_images"):
+        dataclasses.replace(
+            config, earlier_images=True, features=FeatureCache(tmp_path, 4, 8, "float32")
+        )
+
+
+def test_a_question_without_its_answer_still_names_the_earlier_image(compared):
+    source, compares = compared
+    (record,) = [r for _, r in source.records() if r.question_id == compares]
+    assert strip_answers(record).earlier == EARLIER
+    assert np.unique(record.shown).size == 3

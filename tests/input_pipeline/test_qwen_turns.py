@@ -1,7 +1,7 @@
 """Qwen's tokenizer, byte-level and without location tokens, and its conversations in its ids."""
 
-import copy
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,20 +13,16 @@ from cxrjax.input_pipeline.chat import QWEN, check_template, qwen_context
 from cxrjax.input_pipeline.coordinates import DigitFinder
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.records import QARecord, Turn
+from cxrjax.records import Turn
+
+from .conftest import make_record
 
 IMAGE = -1
 _TEXTS = ["You are a helpful assistant.", "system\nuser\nassistant\n", "Is there a nodule? Yes."]
 _SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"]
 _SPECIAL += ["<|image_pad|>"]
 # As the model card writes an image and two turns.
-TEMPLATE = (
-    "{% for m in messages %}{% if loop.first and m.role != 'system' %}<|im_start|>system\n"
-    "You are a helpful assistant.<|im_end|>\n{% endif %}<|im_start|>{{ m.role }}\n"
-    "{% for p in m.content %}{% if p.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
-    "{% else %}{{ p.text }}{% endif %}{% endfor %}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
+TEMPLATE = Path(__file__).with_name("qwen.jinja").read_text("utf-8")
 
 
 def make_qwen() -> bytes:
@@ -42,11 +38,8 @@ def make_qwen() -> bytes:
     by_bytes = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     made.pre_tokenizer = pre_tokenizers.Sequence([cut, by_bytes])
     made.decoder = decoders.ByteLevel()
-    trainer = trainers.BpeTrainer(
-        vocab_size=400,
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
     made.train_from_iterator(_TEXTS * 20, trainer)
     made.add_special_tokens(_SPECIAL)
     return made.to_str().encode()
@@ -75,7 +68,7 @@ def test_its_ids_and_texts(tokenizer):
 def test_as_transformers_reads_the_file(tokenizer, tmp_path):
     from transformers import PreTrainedTokenizerFast
 
-    (tmp_path / "tokenizer.json").write_bytes(make_qwen())
+    (tmp_path / "tokenizer.json").write_bytes(tokenizer.model)
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     conversation = QWEN.opening + QWEN.user + QWEN.image + QWEN.question("Is there?", [("A", "B")])
     context, _ = qwen_context(tokenizer, tokenizer.piece_id("<|image_pad|>"))
@@ -83,18 +76,15 @@ def test_as_transformers_reads_the_file(tokenizer, tmp_path):
     assert ours == theirs(conversation)["input_ids"]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
+def test_other_programs_are_refused(tokenizer):
+    for change, said in (
         ({"pretokenizers": [{"type": "Split", "pattern": {"Regex": "(a+)+"}}]}, "a regular expr"),
         ({"type": "UnicodeScripts"}, "has 'UnicodeScripts'"),
-    ],
-)
-def test_other_programs_are_refused(change, said):
-    description = json.loads(make_qwen())
-    description["pre_tokenizer"] |= copy.deepcopy(change)
-    with pytest.raises(UserError, match=said):
-        Tokenizer(json.dumps(description).encode(), "q")
+    ):
+        description = json.loads(tokenizer.model)
+        description["pre_tokenizer"] |= change
+        with pytest.raises(UserError, match=said):
+            Tokenizer(json.dumps(description).encode(), "q")
 
 
 def test_the_context(tokenizer):
@@ -122,17 +112,8 @@ def test_a_conversation_and_its_control_tokens(tmp_path):
 
 
 def test_the_format_asks_behind_earlier_turns():
-    record = QARecord(
-        dataset="vix_ray",
-        split="train",
-        image_id="i",
-        image_path="i.png",
-        question_type="stage3",
-        question_id="q",
-        question="Where?",
-        type_prompt="Choose.",
-        history=[Turn(question_id="p", question="Is it?", answer="Yes.")],
-    )
+    history = [Turn(question_id="p", question="Is it?", answer="Yes.")]
+    record = make_record(question="Where?", type_prompt="Choose.", history=history)
     asked = PROMPTS["qwen"].prefix(record)
     assert asked == QWEN.question("Where?", [("Is it?", "Yes.")])
     assert not PROMPTS["qwen"].begins and PROMPTS["qwen"].end == "<|im_end|>"

@@ -1,6 +1,5 @@
 """A build as a TFDS data set: what is in it, that nothing half is left, the same batches."""
 
-import itertools
 import subprocess
 import sys
 from pathlib import Path
@@ -21,6 +20,8 @@ from cxrjax.input_pipeline.usable_records import check_records
 from cxrjax.records import QARecord, read_records, write_records
 from cxrjax.records_io import tfds_builders
 
+from .conftest import assert_equal, take
+
 
 @pytest.fixture
 def built(records_file) -> Path:
@@ -34,6 +35,22 @@ def _convert(source: Path, out: Path) -> Path:
     build.main(["--dataset=tfds", f"--source={source}", f"--out={out}"])
     (folder,) = out.glob("*/1.0.0")
     return folder
+
+
+@pytest.fixture
+def files(built) -> RecordSource:
+    return RecordSource(built / "records/train.jsonl", questions_per_image=3)
+
+
+@pytest.fixture
+def folder(built, tmp_path) -> Path:
+    """The build as a data set."""
+    return _convert(built, tmp_path / "tfds")
+
+
+@pytest.fixture
+def stored(folder):
+    return open_tfds(folder, "train", 3)
 
 
 @pytest.mark.parametrize("dataset", ["vindr_cxr_vqa", "vix_ray", "custom"])
@@ -75,63 +92,36 @@ def test_tfds_finds_the_named_data_sets_by_their_builder(built, tmp_path):
     assert len(data) == 5
 
 
-def test_batches_are_those_of_the_records_file(built, tmp_path, tokenizer, config):
-    folder = _convert(built, tmp_path / "tfds")
-    files = RecordSource(built / "records/train.jsonl", questions_per_image=3)
-    stored = open_tfds(folder, "train", 3)
+@pytest.mark.parametrize("left_out", [(), (0, 7)])
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_batches_are_those_of_the_records_file(stored, files, tokenizer, config, left_out, workers):
     assert stored.fingerprint == files.fingerprint and len(stored) == len(files)
-    for left_out in ((), (0, 7)):
-        batches = []
-        for source in (files.without(left_out), stored.without(left_out)):
-            settings = {"global_batch_size": 4, "seed": 3}
-            with train_loader(single_source(source, config), tokenizer, **settings) as loader:
-                batches.append(list(itertools.islice(loader, 6)))
-        for expected, found in zip(*batches, strict=True):
-            _assert_equal(expected, found)
-    for expected, found in zip(
-        *(eval_loader(s, tokenizer, config, global_batch_size=2) for s in (files, stored)),
-        strict=True,
-    ):
-        _assert_equal(expected, found)
-
-
-def test_worker_processes_read_the_same(built, tmp_path, tokenizer, config):
-    stored = open_tfds(_convert(built, tmp_path / "tfds"), "train", 3)
     stored[0].image_path.open()  # an open data set is not handed to the worker
     batches = []
-    for workers in (0, 1):
-        settings = {"global_batch_size": 4, "seed": 3, "workers": workers}
-        with train_loader(single_source(stored, config), tokenizer, **settings) as loader:
-            batches.append(list(itertools.islice(loader, 3)))
+    for source, processes in ((files.without(left_out), 0), (stored.without(left_out), workers)):
+        settings = {"global_batch_size": 4, "seed": 3, "workers": processes}
+        with train_loader(single_source(source, config), tokenizer, **settings) as loader:
+            batches.append(take(loader, 6))
     for expected, found in zip(*batches, strict=True):
-        _assert_equal(expected, found)
+        assert expected.problems == []
+        assert_equal(expected, found)
 
 
-def test_cached_features_are_found_by_the_image_s_bytes(built, tmp_path):
+def test_evaluation_sees_the_same(stored, files, tokenizer, config):
+    loaders = (eval_loader(s, tokenizer, config, global_batch_size=2) for s in (files, stored))
+    for expected, found in zip(*loaders, strict=True):
+        assert_equal(expected, found)
+
+
+def test_cached_features_are_found_by_the_image_s_bytes(stored, files, tmp_path):
     cache = FeatureCache(tmp_path / "cache", num_tokens=2, width=3, dtype="float32")
-    stored = open_tfds(_convert(built, tmp_path / "tfds"), "train")
-    files = RecordSource(built / "records/train.jsonl")
     features = np.arange(6, dtype=np.float32).reshape(2, 3)
     cache.write(cache.file_of(files[1].image_path), features)
     np.testing.assert_array_equal(cache.read(stored[1].image_path), features)
-    assert cache.read(stored[2].image_path) is None
+    assert cache.read(stored[3].image_path) is None
 
 
-def _assert_equal(expected, found) -> None:
-    assert expected.question_ids == found.question_ids
-    assert expected.problems == found.problems == []
-    for name in expected.batch.__dataclass_fields__:
-        left, right = getattr(expected.batch, name), getattr(found.batch, name)
-        if isinstance(left, np.ndarray):
-            np.testing.assert_array_equal(left, right, err_msg=name)
-        else:
-            assert left == right, name
-
-
-def test_stored_images_read_as_their_files(built, tmp_path):
-    folder = _convert(built, tmp_path / "tfds")
-    stored = open_tfds(folder, "train")
-    files = RecordSource(built / "records/train.jsonl")
+def test_stored_images_read_as_their_files(stored, files):
     for number in range(len(files)):
         image, file = stored[number].image_path, files[number].image_path
         assert image.image_hw == image_size(image) == image_size(file)
@@ -143,8 +133,7 @@ def test_stored_images_read_as_their_files(built, tmp_path):
     assert stored_images.IMAGES_FILE == tfds_builders.IMAGES_FILE
 
 
-def test_the_index_alone_is_read_before_the_first_batch(built, tmp_path):
-    folder = _convert(built, tmp_path / "tfds")
+def test_the_index_alone_is_read_before_the_first_batch(folder):
     for shard in folder.glob("*.array_record*"):
         shard.unlink()
     stored = open_tfds(folder, "train")
@@ -153,8 +142,7 @@ def test_the_index_alone_is_read_before_the_first_batch(built, tmp_path):
         read_image(stored[0].image_path)
 
 
-def test_records_of_other_images_are_refused(built, tmp_path):
-    folder = _convert(built, tmp_path / "tfds")
+def test_records_of_other_images_are_refused(folder):
     path = folder / "records/train.jsonl"
     path.write_text(path.read_text().replace("images/3.png", "images/9.png"))
     stored = open_tfds(folder, "train")
@@ -185,8 +173,7 @@ def test_sources_that_are_no_finished_build(built, tmp_path):
         open_tfds(tmp_path, "train")
 
 
-def test_a_second_run_does_nothing_and_another_build_is_refused(built, tmp_path):
-    folder = _convert(built, tmp_path / "tfds")
+def test_a_second_run_does_nothing_and_another_build_is_refused(built, folder, tmp_path):
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert _convert(built, tmp_path / "tfds") == folder
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
@@ -216,6 +203,7 @@ tfds_builders.write_tfds(Path(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
+@pytest.mark.slow
 def test_a_killed_run_leaves_nothing_that_looks_whole(built, tmp_path):
     out = tmp_path / "tfds"
     command = [sys.executable, "-c", _STUCK, str(built), str(out)]
@@ -230,11 +218,8 @@ def test_a_killed_run_leaves_nothing_that_looks_whole(built, tmp_path):
     assert len(open_tfds(folder, "train")) == 5
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_damaged_shard_loses_questions_that_are_told_by_id(
-    built, tmp_path, tokenizer, config, workers
-):
-    folder = _convert(built, tmp_path / "tfds")
+@pytest.mark.parametrize("workers", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_damaged_shard_loses_questions_that_are_told_by_id(folder, tokenizer, config, workers):
     (shard,) = folder.glob("*train.array_record*")
     content = bytearray(shard.read_bytes())
     content[len(content) // 2] ^= 0xFF
@@ -242,7 +227,7 @@ def test_a_damaged_shard_loses_questions_that_are_told_by_id(
     source = open_tfds(folder, "train", 3)
     settings = {"global_batch_size": 2, "seed": 5, "workers": workers}
     with train_loader(single_source(source, config), tokenizer, **settings) as loader:
-        problems = [each for loaded in itertools.islice(loader, 4) for each in loaded.problems]
+        problems = [each for loaded in take(loader, 4) for each in loaded.problems]
     assert problems
     for problem in problems:
         assert problem.reason == "unreadable_image" and problem.question_id

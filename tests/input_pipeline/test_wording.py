@@ -2,9 +2,9 @@
 
 import collections
 import dataclasses
-import itertools
 import json
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -29,29 +29,23 @@ from cxrjax.input_pipeline.wording import (
 )
 from cxrjax.radiology_text.answers import EnglishReader
 from cxrjax.radiology_text.mentions import VINDR_CLASSES, MentionReader
-from cxrjax.records import Answer, QARecord, read_records, strip_answers, write_records
+from cxrjax.records import read_records, strip_answers, write_records
+
+from .conftest import assert_order_holds, make_record, take
 
 WORDS = read_packaged("cxrjax.input_pipeline", "wording.toml")
 LUNGS = ("right lung", "left lung", "lungs")
 
 
 def _record(question="Where is the Nodule/Mass?", finding="Nodule/Mass", kind="Where", number=0):
-    return QARecord(
-        dataset="synthetic",
-        split="train",
-        image_id="a",
-        image_path="a.png",
-        image_hw=(100, 100),
-        question_id=f"q{number}",
+    return make_record(
+        f"The {finding} is located at <loc_10_20_30_40>.",
+        [[10, 20, 30, 40]],
         question=question,
+        question_id=f"q{number}",
         question_type=kind,
         variables={"finding": finding} if finding else None,
-        answers=[
-            Answer(
-                text=f"The {finding} is located at <loc_10_20_30_40>.",
-                boxes_by_image={"a": [[10.0, 20.0, 30.0, 40.0]]},
-            )
-        ],
+        image_hw=(100, 100),
     )
 
 
@@ -123,9 +117,10 @@ def test_every_format_answers_unknown_and_keeps_the_answers_own_name(prompt, tok
 def test_things_are_taught_nowhere_and_held_out_ones_are_never_asked_in_training():
     taught = {said.lower() for name in (*VINDR_CLASSES, *LUNGS) for said in (name, *synonyms(name))}
     words = [{*re.findall(r"\w+", thing.lower())} for thing in TRAIN_THINGS]
+    reader = MentionReader()
     for thing in (*TRAIN_THINGS, *HELD_OUT):
         assert thing.lower() not in taught
-        assert MentionReader().name_of(thing) is None, thing
+        assert reader.name_of(thing) is None, thing
     for thing in HELD_OUT:
         assert not any({*re.findall(r"\w+", thing.lower())} <= of_one for of_one in words), thing
     assert len({*TRAIN_THINGS}) == len(TRAIN_THINGS) and len({*HELD_OUT}) == len(HELD_OUT) > 40
@@ -134,18 +129,18 @@ def test_things_are_taught_nowhere_and_held_out_ones_are_never_asked_in_training
     assert {*TRAIN_THINGS} - {*left} == {"scoliosis"}
 
 
-@pytest.mark.parametrize("name", [*VINDR_CLASSES, *LUNGS])
-def test_synonyms_are_names_of_their_class_alone(name):
-    found = synonyms(name)
-    assert len(found) >= 3 and name.lower() not in found
-    if name == "Calcification":  # of the lungs: who says aorta means no lung
-        assert not any("aort" in said or "athero" in said for said in found)
-    others = {s for other in (*VINDR_CLASSES, *LUNGS) if other != name for s in synonyms(other)}
-    assert not others & {*found}
-    if VINDR_CLASSES.get(name):
-        own = WORDS["synonyms"].get(name, [])
-        reader = MentionReader()
-        assert {reader.name_of(f"There is {said}.") for said in found if said not in own} <= {name}
+def test_synonyms_are_names_of_their_class_alone(subtests):
+    reader = MentionReader()
+    of_all = {name: synonyms(name) for name in (*VINDR_CLASSES, *LUNGS)}
+    for name, found in of_all.items():
+        with subtests.test(name=name):
+            assert len(found) >= 3 and name.lower() not in found
+            assert not {s for other in of_all if other != name for s in of_all[other]} & {*found}
+            if VINDR_CLASSES.get(name):
+                read = {*found} - {*WORDS["synonyms"].get(name, [])}
+                assert {reader.name_of(f"There is {said}.") for said in read} <= {name}
+    # Of the lungs: who says aorta means no lung.
+    assert not any("aort" in s or "athero" in s for s in of_all["Calcification"])
 
 
 def test_a_form_stands_under_one_type_and_names_its_thing_once():
@@ -154,46 +149,40 @@ def test_a_form_stands_under_one_type_and_names_its_thing_once():
     assert all(form.count("{x}") == 1 for form in forms)
 
 
-@pytest.mark.parametrize(
-    "question",
-    ["Where is the stent?", "Is there scoliosis?", "How many zebras are there?", "zebra present",
-     "Does this image show a stent?", "Which areas show gold?", "Is there Cardiomegaly?"],
-)  # fmt: skip
-def test_the_reader_takes_unknown_for_undecided_and_for_no_finding(question):
-    reading = EnglishReader().read(UNKNOWN_ANSWER, question)
-    assert reading.outcome == "undecided" and not reading.assertions
+def test_the_reader_takes_unknown_for_undecided_and_for_no_finding():
+    asked = (
+        *("Where is the stent?", "Is there scoliosis?", "How many zebras are there?"),
+        *("zebra present", "Does this image show a stent?", "Which areas show gold?"),
+        "Is there Cardiomegaly?",
+    )
+    for question in asked:
+        reading = EnglishReader().read(UNKNOWN_ANSWER, question)
+        assert reading.outcome == "undecided" and not reading.assertions, question
     said = MentionReader().read(UNKNOWN_ANSWER, "Cardiomegaly")
     assert not said.present and not said.absent and said.outcome == "undecided"
     assert says_unknown("unknown") and not says_unknown("Unknown mass at <loc_1_2_3_4>.")
 
 
-def _take(loader, count):
-    with loader:
-        return list(itertools.islice(loader, count))
-
-
-def test_loaders_ask_the_same_with_workers_and_after_a_resume(records_file, tokenizer, config):
-    wording = WordingVariation(0.8, 0.3)
-
-    def make(workers=0, wording=wording):
+@pytest.fixture
+def make_loader(records_file, tokenizer, config):
+    def make(wording, example=(), **changes):
         source = RecordSource(records_file, questions_per_image=3)
-        return train_loader(
-            single_source(source, config), tokenizer, global_batch_size=4, seed=0,
-            workers=workers, wording=wording,
-        )  # fmt: skip
+        mixture = single_source(source, dataclasses.replace(config, **dict(example)))
+        settings = {"global_batch_size": 4, "seed": 0, "wording": wording} | changes
+        return train_loader(mixture, tokenizer, **settings)
+
+    return make
+
+
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
+def test_loaders_ask_the_same_with_workers_and_after_a_resume(make_loader, workers):
+    wording = WordingVariation(0.8, 0.3)
 
     def prefixes(batches):
         return [each.batch.prefix_tokens.tolist() for each in batches]
 
-    expected = _take(make(), 8)
-    assert prefixes(expected) != prefixes(_take(make(wording=None), 8))
-    assert prefixes(_take(make(workers=2), 8)) == prefixes(expected)
-    first = make()
-    for _ in range(3):
-        next(first)
-    resumed = make()
-    resumed.set_state(json.loads(json.dumps(first.get_state())))
-    assert prefixes(_take(resumed, 5)) == prefixes(expected[3:])
+    expected = assert_order_holds(partial(make_loader, wording), steps=8, workers=workers)
+    assert prefixes(expected) != prefixes(take(make_loader(None), 8))
     # A question comes in other words at its next visit.
     seen = collections.defaultdict(set)
     for each in expected:
@@ -203,12 +192,9 @@ def test_loaders_ask_the_same_with_workers_and_after_a_resume(records_file, toke
     assert max(map(len, seen.values())) >= 3
 
 
-def test_a_wording_that_fits_no_bucket_is_not_taken_and_counted(records_file, tokenizer, config):
-    def batches(wording, **changes):
-        source = RecordSource(records_file, questions_per_image=3)
-        mixture = single_source(source, dataclasses.replace(config, **changes))
-        loader = train_loader(mixture, tokenizer, global_batch_size=4, seed=0, wording=wording)
-        return _take(loader, 6)
+def test_a_wording_that_fits_no_bucket_is_not_taken_and_counted(make_loader):
+    def batches(wording, **example):
+        return take(make_loader(wording, example), 6)
 
     lengths = [int(each.batch.prefix_mask.sum(-1).max()) for each in batches(None)]
     tight, wide = (
@@ -246,10 +232,8 @@ def test_predict_asks_in_other_words_and_leaves_what_it_asked(questions, tmp_pat
     records = tmp_path / "records" / "r.jsonl"
     write_records(records, [_record("Where is the ILD?", "ILD", number=1)])
     out = tmp_path / "p.jsonl"
-    predict.main(
-        ["--runner=majority", f"--train={records}", f"--questions={questions}", f"--out={out}",
-         f"--reword={kind}"]
-    )  # fmt: skip
+    flags = [f"--train={records}", f"--questions={questions}", f"--out={out}"]
+    predict.main(["--runner=majority", *flags, f"--reword={kind}"])
     asked = list(read_records(tmp_path / "p.jsonl.questions.jsonl"))
     before = list(read_records(questions))
     answered = [json.loads(line)["question_id"] for line in out.read_text().splitlines()]
