@@ -254,3 +254,20 @@ def test_boxes_hold_all_that_is_different():
         outside = np.ones((SIDE, SIDE), bool)
         outside[y0:y1, x0:x1] = False
         assert not difference(one)[outside].any()
+
+
+def test_grain_elsewhere_makes_a_lesion_no_stronger():
+    image, mask = drawn_chest()
+    presences = [Presence("Nodule/Mass", 3, (1.0,))]
+    plain = render_graft(image, mask, 0, "chest", presences)
+    x0, y0, x1, y1 = plain.lesions[0].box
+    here = (slice(y0 - SIDE // 8, y1 + SIDE // 8), slice(x0 - SIDE // 8, x1 + SIDE // 8))
+    grainy = image + np.random.default_rng(0).normal(0, 12, image.shape)
+    grainy[here] = image[here]
+    grainy = np.clip(grainy, 0, 255).astype(np.uint8)
+    other = render_graft(grainy, mask, 0, "chest", presences)
+    changes = [
+        np.abs(one.image[here].astype(int) - before[here]).sum()
+        for one, before in ((plain, image), (other, grainy))
+    ]
+    assert changes[1] == pytest.approx(changes[0], rel=0.1)
