@@ -65,6 +65,7 @@ def shared(tmp_path_factory):
     one.end()
 
 
+@pytest.mark.slow
 def test_no_confirmed_rating_is_lost_to_kill_9(served):
     confirmed = []
 

@@ -77,7 +77,7 @@ class Server:
     def stop(self, how: int = signal.SIGTERM) -> int:
         if self.runs:
             self.process.send_signal(how)
-        self.process.communicate(timeout=60)  # its last words need a reader
+        self.process.communicate(timeout=300)  # its last words need a reader
         return self.process.returncode
 
     def ask(self, method: str, path: str, body: str | bytes | None = None, **headers: str):

@@ -53,7 +53,7 @@ class Tab(Watched):
     def __init__(self, browser, served, viewport=DESKTOP):
         super().__init__(browser, served.address, viewport)
         self.page = self.tab
-        self.page.set_default_timeout(120_000)
+        self.page.set_default_timeout(600_000)
         self.page.wait_for_selector("#examples button img")
 
     def asks(self, question):
@@ -172,7 +172,7 @@ def test_a_picture_with_nothing_on_it_is_called_empty(opened, tmp_path):
 
 def test_nothing_serious_is_in_the_way(browser, served):
     def ask(tab):
-        tab.set_default_timeout(120_000)
+        tab.set_default_timeout(600_000)
         tab.click("#examples button:has-text('lungs')")
         tab.wait_for_selector("#viewer .rv-stage[data-shown=full]")
         tab.wait_for_selector("#answers .answer")
