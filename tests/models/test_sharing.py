@@ -49,7 +49,7 @@ def model(drawn):
 
     def make(share: str, config: VLMConfig = GEMMA3) -> VLM:
         def build() -> VLM:
-            made = VLM(config, rngs=nnx.Rngs(0), share=share)
+            made = VLM(config, rngs=nnx.Rngs(0), share=share, unroll=True)
             apply_lora(made, LoRAConfig(rank=2, alpha=4.0, targets=(".*_proj",)), nnx.Rngs(1))
             return made
 
