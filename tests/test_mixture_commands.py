@@ -16,20 +16,14 @@ _ROOT = Path(__file__).parents[1]
 def data(tmp_path_factory):
     out = tmp_path_factory.mktemp("mixture")
     small = ["--long_side=64", "--processes=1"]
+    few = ["--images=6", "--validation_images=2", *small]
+    rated = ["--rate_with=surrogate", "--least_grade=A"]
     for dataset, name, words in (
-        ("phantom", "vindr", ["--seed=7", "--images=6", "--validation_images=2", *small]),
+        ("phantom", "vindr", ["--seed=7", *few]),
         ("phantom_studies", "studies", ["--studies=6", *small]),
         ("gemex", "gemex", [f"--source={out / 'studies'}"]),
-        (
-            "cxr_qba",
-            "cxr_qba",
-            [f"--source={out / 'studies'}", "--rate_with=surrogate", "--least_grade=A"],
-        ),
-        (
-            "vix_ray_synthetic",
-            "vix_ray",
-            ["--images=6", "--validation_images=2", "--segmenter=syllables", *small],
-        ),
+        ("cxr_qba", "cxr_qba", [f"--source={out / 'studies'}", *rated]),
+        ("vix_ray_synthetic", "vix_ray", ["--segmenter=syllables", *few]),
     ):
         build.main([f"--dataset={dataset}", f"--out={out / name}", *words])
     return out
@@ -37,28 +31,26 @@ def data(tmp_path_factory):
 
 def _train(data, workdir, steps):
     files = {name: "train" for name in ("vindr", "gemex", "cxr_qba")} | {"vix_ray": "train_stage2"}
-    train.main(
-        [
-            "--config=configs/mixture.py:tiny",
-            f"--workdir={workdir}",
-            *(
-                f"--config.mixture.sources.{name}.train={data / name / 'records' / file}.jsonl"
-                for name, file in files.items()
-            ),
-            f"--config.mixture.sources.cxr_qba.image_root={data / 'studies'}",
-            f"--config.training.steps={steps}",
-            "--config.training.batch_images=8",
-            "--config.training.log_every=1",
-            "--config.training.checkpoint_every=2",
-            "--config.training.keep_last=3",
-            "--config.optimizer.schedule=constant",
-            "--config.optimizer.warmup_steps=1",
-            "--config.data.packed_buckets=(1400,)",
-            "--config.data.workers=0",
-            "--config.model.unroll=false",
-            "--config.decoding.max_answer_tokens=8",
-        ]
-    )
+    settings = {
+        f"mixture.sources.{name}.train": f"{data / name / 'records' / file}.jsonl"
+        for name, file in files.items()
+    }
+    settings |= {
+        "mixture.sources.cxr_qba.image_root": data / "studies",
+        "training.steps": steps,
+        "training.batch_images": 8,
+        "training.log_every": 1,
+        "training.checkpoint_every": 2,
+        "training.keep_last": 3,
+        "optimizer.schedule": "constant",
+        "optimizer.warmup_steps": 1,
+        "data.packed_buckets": (1400,),
+        "data.workers": 0,
+        "model.unroll": "false",
+        "decoding.max_answer_tokens": 8,
+    }
+    words = (f"--config.{name}={value}" for name, value in settings.items())
+    train.main(["--config=configs/mixture.py:tiny", f"--workdir={workdir}", *words])
 
 
 @pytest.mark.slow
@@ -86,13 +78,7 @@ def test_four_sources_are_trained_in_one_run_and_the_run_goes_on(data, tmp_path,
     for line, other in zip(lines, again, strict=True):
         assert [line[name] for name in told] == [other[name] for name in told]
 
-    predict.main(
-        [
-            f"--workdir={workdir}",
-            "--source=gemex",
-            f"--questions={data / 'gemex' / 'questions' / 'train.jsonl'}",
-            f"--out={tmp_path / 'gemex.jsonl'}",
-        ]
-    )
-    asked = (data / "gemex" / "questions" / "train.jsonl").read_text().splitlines()
-    assert len((tmp_path / "gemex.jsonl").read_text().splitlines()) == len(asked) > 0
+    questions, out = data / "gemex" / "questions" / "train.jsonl", tmp_path / "gemex.jsonl"
+    where = [f"--workdir={workdir}", "--source=gemex", f"--out={out}"]
+    predict.main([*where, f"--questions={questions}"])
+    assert len(out.read_text().splitlines()) == len(questions.read_text().splitlines()) > 0

@@ -11,20 +11,13 @@ import pytest
 from cxrjax.files import read_packaged
 from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.language_model.judges import asked
+from cxrjax.papers.cxr_qba.construct import construction
 from cxrjax.papers.cxr_qba.construct import language_model_answers as reading
-from cxrjax.papers.cxr_qba.construct.construction import (
-    CxrQbaConstruction,
-    construct_graph,
-    construct_questions,
-)
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections, SourceStudy
 from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 from cxrjax.papers.cxr_qba.construct.rule_extractor import split_report
 from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts
-from cxrjax.papers.gemex.construct.language_model import (
-    LanguageModelGenerator,
-    LanguageModelRefiner,
-)
+from cxrjax.papers.gemex.construct import language_model
 from cxrjax.papers.gemex.construct.questions import RefinedReport
 from cxrjax.papers.gemex.construct.refine import RuleRefiner
 from cxrjax.papers.sources.report import ImageReport, ReportSentence
@@ -33,13 +26,8 @@ from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import Language
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion
 from cxrjax.records_io.quality import QualityLog
 
-SECTIONS = ReportSections(
-    {
-        "indication": "Fever.",
-        "findings": "Small left effusion. Heart is normal.",
-        "impression": "Effusion.",
-    }
-)
+SECTIONS = {"indication": "Fever.", "findings": "Small left effusion. Heart is normal."}
+SECTIONS = ReportSections({**SECTIONS, "impression": "Effusion."})
 
 
 @pytest.fixture(scope="module")
@@ -52,9 +40,9 @@ def client(tmp_path_factory):
 def _refining(client):
     sentences = (ReportSentence("Heart is normal."), ReportSentence("Small left effusion."))
     report = ImageReport("r", "i", "", sentences, {})
-    yield LanguageModelRefiner(client, QualityLog()).request(report)
+    yield language_model.LanguageModelRefiner(client, QualityLog()).request(report)
     ((_, refinement),) = RuleRefiner().refine([report])
-    generator = LanguageModelGenerator(client, QualityLog())
+    generator = language_model.LanguageModelGenerator(client, QualityLog())
     yield generator.request(RefinedReport(report, refinement))
 
 
@@ -65,9 +53,9 @@ def _reading(client):
 
 
 def _rating(client):
-    how = CxrQbaConstruction()
-    graph = construct_graph(SourceStudy("p1", "s1", SECTIONS), how, QualityLog())
-    made = construct_questions(graph, MentionCounts(), how)
+    how = construction.CxrQbaConstruction()
+    graph = construction.construct_graph(SourceStudy("p1", "s1", SECTIONS), how, QualityLog())
+    made = construction.construct_questions(graph, MentionCounts(), how)
     return LanguageModelRater(client).planned_requests(graph, made)
 
 
@@ -77,11 +65,11 @@ def _judging(client):
         asked.FACTS: {"text": "No effusion."},
         asked.FACT_MATCHING: {"a": ["x"], "b": ["y", "z"]},
     }
-    yield from _verdicts(client, samples)
+    return _verdicts(client, samples)
 
 
 def _entailing(client):
-    yield from _verdicts(client, {asked.ENTAILMENT: {"fact": "x", "known": ["y", "z"]}})
+    return _verdicts(client, {asked.ENTAILMENT: {"fact": "x", "known": ["y", "z"]}})
 
 
 def _verdicts(client, samples):
@@ -95,15 +83,9 @@ def _wording(client):
     heart = (691.0, 1375.0, 1653.0, 1831.0)
     findings = [FindingBox("Cardiomegaly", heart)]
     image = ImageAnnotation("img", "i.png", (2400, 2000), findings, {"R1": findings, "R2": []})
-    plan = PlannedQuestion(
-        image=image,
-        question_id="img-0",
-        kind="Where",
-        style="lesions",
-        labels=("Cardiomegaly",),
-        boxes={"Cardiomegaly": (heart,)},
-        count=1,
-    )
+    asked = {"question_id": "img-0", "kind": "Where", "style": "lesions", "count": 1}
+    known = {"labels": ("Cardiomegaly",), "boxes": {"Cardiomegaly": (heart,)}}
+    plan = PlannedQuestion(image=image, **asked, **known)
     yield LanguageModelWriter(client, QualityLog()).request(plan)
 
 

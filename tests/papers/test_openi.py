@@ -17,18 +17,12 @@ _ROOT = Path(__file__).parents[2]
 
 
 def xml(number, findings="The heart is normal.", impression="No acute disease."):
-    sections = "".join(
-        f'<AbstractText Label="{name}">{text}</AbstractText>'
-        for name, text in (
-            ("COMPARISON", "None."),
-            ("INDICATION", "Cough &amp; fever"),
-            ("FINDINGS", findings),
-            ("IMPRESSION", impression),
-        )
-    )
+    told = {"COMPARISON": "None.", "INDICATION": "Cough &amp; fever"}
+    told |= {"FINDINGS": findings, "IMPRESSION": impression}
+    sections = (f'<AbstractText Label="{k}">{text}</AbstractText>' for k, text in told.items())
     return (
         f'<?xml version="1.0" encoding="utf-8"?><eCitation><uId id="CXR{number}"/>'
-        f"<Abstract>{sections}</Abstract>"
+        f"<Abstract>{''.join(sections)}</Abstract>"
         f'<parentImage id="CXR{number}_IM-1"/><parentImage id="CXR{number}_IM-2"/></eCitation>'
     ).encode()
 
@@ -52,10 +46,8 @@ def test_folder_archive_and_wheel_hold_the_same_in_order_of_numbers(tmp_path):
     (tmp_path / ARCHIVE_NAME).write_bytes(archive(files))
     with zipfile.ZipFile(tmp_path / "torchxrayvision-1.5.7.whl", "w") as wheel:
         wheel.writestr(f"torchxrayvision/data/{ARCHIVE_NAME}", archive(files))
-    read = [
-        list(read_openi(tmp_path / name, QualityLog()))
-        for name in ("xml", ARCHIVE_NAME, "torchxrayvision-1.5.7.whl")
-    ]
+    names = ("xml", ARCHIVE_NAME, "torchxrayvision-1.5.7.whl")
+    read = [list(read_openi(tmp_path / name, QualityLog())) for name in names]
     assert read[0] == read[1] == read[2]
     assert [report.report_id for report in read[0]] == ["CXR1", "CXR2", "CXR10"]
     assert read[0][0].indication == "Cough & fever"
@@ -102,10 +94,8 @@ def test_one_name_in_two_folders_of_an_archive_is_two_reports(tmp_path):
     quality = QualityLog()
     reports = list(read_openi(tmp_path / ARCHIVE_NAME, quality))
     assert [report.report_id for report in reports] == ["CXR1", "CXR2"]
-    assert [(entry.reason, entry.where) for entry in quality.entries] == [
-        ("unsafe_member", "../1.xml"),
-        ("duplicate_id", "c/1.xml"),
-    ]
+    found = [(entry.reason, entry.where) for entry in quality.entries]
+    assert found == [("unsafe_member", "../1.xml"), ("duplicate_id", "c/1.xml")]
     assert quality.examined["reports"] == 4
 
 
@@ -148,9 +138,8 @@ def test_the_real_collection():
 
 def test_entities_that_grow_without_end():
     """Ten times ten times ...: no document has entities of its own."""
-    entities = '<!ENTITY a0 "lol">' + "".join(
-        f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12)
-    )
+    grown = "".join(f'<!ENTITY a{n} "{f"&a{n - 1};" * 10}">' for n in range(1, 12))
+    entities = f'<!ENTITY a0 "lol">{grown}'
     text = f'<!DOCTYPE x [{entities}]><x><uId id="CXR1"/><AbstractText>&a11;</AbstractText></x>'
     with pytest.raises(Unusable, match="entities of its own") as verdict:
         parse_openi(text.encode(), "bomb.xml")

@@ -1,4 +1,4 @@
-"""Studies that tests of CXR-QBA start from."""
+"""Studies, builds and clients that tests of CXR-QBA start from."""
 
 import json
 from pathlib import Path
@@ -8,10 +8,13 @@ import tenacity
 
 from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.language_model import completion as server
+from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.construct.construction import CxrQbaConstruction, construct_graph
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections, SourceStudy, StudyImage
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
+from cxrjax.phantoms.studies.build import StudiesBuilder, StudiesOptions
 from cxrjax.records_io.quality import QualityLog
+from tests.papers.cxr_qba.builds import Built
 
 SAMPLE = Path(__file__).parents[3] / "data" / "cxr_qba" / "sample"
 
@@ -34,6 +37,33 @@ def studies():
     return list(read_studies(SAMPLE / "reports", QualityLog()))
 
 
+@pytest.fixture(scope="session")
+def built():
+    """`built(source, out, **options)`."""
+
+    def build(source, out, **options):
+        QbaBuilder(QbaOptions(source, out, **options)).build()
+        return Built(out)
+
+    return build
+
+
+@pytest.fixture(scope="session")
+def plain(built, tmp_path_factory):
+    """The sample's reports built as they are; not to be changed."""
+    return built(SAMPLE / "reports", tmp_path_factory.mktemp("plain") / "out")
+
+
+@pytest.fixture(scope="session")
+def phantoms(built, tmp_path_factory):
+    """(studies, build) of phantoms, with boxes, comparisons and grades; not to be changed."""
+    folder = tmp_path_factory.mktemp("phantoms")
+    options = StudiesOptions(folder / "in", studies=30, seed=5, long_side=192, processes=1)
+    StudiesBuilder(options).build()
+    rated = {"rate_with": "surrogate", "longitudinal": True, "processes": 1}
+    return folder / "in", built(folder / "in", folder / "out", **rated)
+
+
 @pytest.fixture
 def graph_of(how):
     """`graph_of("Small left effusion.", boxes={...})`: the graph of a report's findings."""
@@ -50,12 +80,9 @@ def graph_of(how):
 @pytest.fixture
 def native_pair(sample):
     """(scene graph, questions) of a sample study, as JSON."""
-    folder = sample / "release" / "p19" / "p19990001"
-
-    def read(suffix):
-        return json.loads((folder / f"s59990001.{suffix}.json").read_text())
-
-    return read("scene_graph"), read("qa")
+    folder = sample / "release/p19/p19990001"
+    files = (folder / f"s59990001.{kind}.json" for kind in ("scene_graph", "qa"))
+    return tuple(json.loads(file.read_text()) for file in files)
 
 
 @pytest.fixture(autouse=True)

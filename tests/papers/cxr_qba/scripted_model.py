@@ -1,6 +1,7 @@
-"""What a scripted server answers on CXR-QBA's prompts."""
+"""What a scripted server answers on CXR-QBA's prompts; the texts are in `cases.toml`."""
 
 import collections
+import copy
 import json
 import re
 
@@ -9,14 +10,11 @@ from cxrjax.papers.cxr_qba.construct import language_model_rater as rating
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
 from cxrjax.papers.cxr_qba.construct.ratings import ANSWER_CRITERIA, QUESTION_CRITERIA
 from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor, split_text
+from tests.papers.cases import data
 
-REPORT = ReportSections(
-    {
-        "indication": "Fever, evaluate for pneumonia.",
-        "findings": "Stable small left effusion. Heart size is normal. PA view.",
-        "impression": "1. Left effusion. 2. The XXXX is unchanged.",
-    }
-)
+_SAID = data(__file__)
+REPORT = ReportSections(_SAID["report"])
+GOOD_INDICATION = _SAID["indication"]
 EXTRACT = answers.load_prompt(answers.PROMPT)
 RATE = answers.load_prompt(rating.PROMPT)
 
@@ -38,48 +36,15 @@ def sentences(*rows):
     return {"sentences": [dict(zip(keys, row, strict=True)) for row in rows]}
 
 
-GOOD_SENTENCES = sentences(
-    ("indication", "Fever, evaluate for pneumonia.", []),
-    ("impression", "The XXXX is unchanged.", []),
-    ("findings", "Stable small left effusion.", ["Left effusion."]),
-    ("findings", "Heart size is normal.", []),
-)
-GOOD_INDICATION = {
-    "indication_summary": "Fever; pneumonia is looked for.",
-    "patient_info": "",
-    "indication": "fever",
-    "evaluation": "pneumonia",
-    "answer_sentence_ids": ["S02"],
-    "answer_for_indication": "There is a small left pleural effusion.",
-}
+GOOD_SENTENCES = sentences(*_SAID["sentences"])
 
 
 def observation(**changes):
-    return {
-        "name": "Small left pleural effusion",
-        "summary_sentence": "There is a small left pleural effusion.",
-        "entity": ["Pleural Effusion"],
-        "regions": ["the left pleural space"],
-        "side": "left",
-        "probability": 1.0,
-        "modifiers": {"temporal": [], "severity": ["small"], "texture": [], "spread": []},
-        "change": ["no change"],
-        "change_sentence": "The effusion is unchanged.",
-        "children": [],
-    } | changes
+    """A small left pleural effusion, or what the changes make of it."""
+    return copy.deepcopy(_SAID["effusion"]) | changes
 
 
-NORMAL_HEART = observation(
-    name="Normal heart",
-    summary_sentence="The heart is normal.",
-    entity=["cardiac enlargement"],
-    regions=["heart"],
-    side="",
-    probability=0,
-    modifiers={"temporal": [], "severity": [], "texture": [], "spread": []},
-    change=[],
-    change_sentence="",
-)
+NORMAL_HEART = observation(**_SAID["heart"])
 
 
 def reader(chat, wrong=None):
@@ -97,12 +62,10 @@ def reader(chat, wrong=None):
         if stage == "indication":
             return text_of(chat, GOOD_INDICATION)
         told = [m["content"] for m in body["messages"]]
-        found = []
         if "Stable small left effusion." in told:
-            found = [observation()]
-        elif "Heart size is normal." in told:
-            found = [NORMAL_HEART]
-        return text_of(chat, {"observations": found})
+            return text_of(chat, {"observations": [observation()]})
+        normal = "Heart size is normal." in told
+        return text_of(chat, {"observations": [NORMAL_HEART] if normal else []})
 
     return script
 
@@ -164,15 +127,12 @@ class Rules:
     def _one(self, found):
         kinds = ("temporal", "severity", "texture", "spread")
         sure = {"certain": 1.0, "likely": 0.8, "unlikely": 0.7, "uncertain": 0.5}[found.certainty]
+        same = ("name", "summary_sentence", "side", "change_sentence")
+        lists = ("entity", "regions", "change")
         return observation(
-            name=found.name,
-            summary_sentence=found.summary_sentence,
-            entity=list(found.entity),
-            regions=list(found.regions),
-            side=found.side,
+            **{name: getattr(found, name) for name in same},
+            **{name: list(getattr(found, name)) for name in lists},
             probability=sure if found.positive else 1 - sure,
             modifiers={kind: [v for k, v in found.modifiers if k == kind] for kind in kinds},
-            change=list(found.change),
-            change_sentence=found.change_sentence,
             children=[self._one(child) for child in found.children],
         )

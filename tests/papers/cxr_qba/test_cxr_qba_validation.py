@@ -2,7 +2,6 @@
 
 import csv
 import gzip
-import io
 import json
 
 import numpy as np
@@ -12,23 +11,18 @@ from sklearn.metrics import matthews_corrcoef
 from cxrjax import score
 from cxrjax.errors import UserError
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import write_study
+from cxrjax.papers.cxr_qba.validation import human_labels
 from cxrjax.papers.cxr_qba.validation.boxes import CXR_QBA_BOXES, score_boxes
-from cxrjax.papers.cxr_qba.validation.human_labels import (
-    load_label_classes,
-    read_label_table,
-    read_ms_cxr,
-    read_reflacx,
-)
 from cxrjax.papers.cxr_qba.validation.tags import CXR_QBA_TAGS, score_tags
-from cxrjax.phantoms.studies.build import TRUTH, StudiesBuilder, StudiesOptions
+from cxrjax.phantoms.studies.build import TRUTH
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.scoring.scores import PAPER, STRICT, ScoreOptions
+from tests.papers.cases import cases, data, differing, write_files
 
-CLASSES = load_label_classes()
+CLASSES = human_labels.load_label_classes()
 
 
 def options(gt_mode):
@@ -37,38 +31,27 @@ def options(gt_mode):
 
 def write_graph(root, study, nodes):
     """A study p<study>/s<study> of nodes (finding, positive, {image: boxes})."""
-    observations = {
-        f"O{n:02d}": {
-            "obs_id": f"O{n:02d}",
-            "name": finding,
-            "obs_entities": [finding],
-            "positiveness": "pos" if positive else "neg",
-            "localization": {
-                image: {"image_id": image, "bboxes": boxes} for image, boxes in places.items()
-            },
-        }
-        for n, (finding, positive, places) in enumerate(nodes)
-    }
-    graph = {
-        "patient_id": f"p{study}",
-        "study_id": f"s{study}",
-        "observations": observations,
-        "top_level_obs_ids": list(observations),
-    }
+    observations = {}
+    for n, (finding, positive, places) in enumerate(nodes):
+        boxes = {image: {"image_id": image, "bboxes": own} for image, own in places.items()}
+        node = {"obs_id": f"O{n:02d}", "name": finding, "obs_entities": [finding]}
+        node |= {"positiveness": "pos" if positive else "neg", "localization": boxes}
+        observations[node["obs_id"]] = node
+    graph = {"patient_id": f"p{study}", "study_id": f"s{study}", "observations": observations}
+    graph["top_level_obs_ids"] = list(observations)
     write_study(root, StudySceneGraph.model_validate(graph))
 
 
 def write_csv(path, header, rows):
-    text = io.StringIO()
-    csv.writer(text).writerows([header, *rows])
-    content = text.getvalue().encode()
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress(content) if path.suffix == ".gz" else content)
+    with (gzip.open if path.suffix == ".gz" else open)(path, "wt", newline="") as file:
+        csv.writer(file).writerows([header, *rows])
     return path
 
 
 def read_csv(path):
-    return list(csv.DictReader(io.StringIO(path.read_text())))
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_every_class_has_tags_that_are_findings():
@@ -91,10 +74,8 @@ def cohort(tmp_path):
     rows = []
     for n, (tags, labels) in enumerate(zip(tagged, labelled, strict=True)):
         study = 50000000 + n
-        nodes = [
-            (sorted(CLASSES.classes[name].tags)[0], bool(there), {})
-            for name, there in zip(names, tags, strict=True)
-        ]
+        firsts = (min(CLASSES.classes[name].tags) for name in names)
+        nodes = [(tag, bool(there), {}) for tag, there in zip(firsts, tags, strict=True)]
         write_graph(tmp_path / "native", study, nodes)
         blank = ["" if value == 0 and n % 2 else f"{value}.0" for value in labels]
         rows.append([study, *blank])
@@ -105,17 +86,12 @@ def cohort(tmp_path):
 def tagged_by(folder, names):
     """Which classes each study has, worked out from its file alone."""
     definitions = load_definitions()
-    found = []
+    found, classes = [], [CLASSES.classes[name] for name in names]
     for path in sorted(folder.rglob("*.scene_graph.json")):
         nodes = json.loads(path.read_text())["observations"].values()
         own = {e for node in nodes if node["positiveness"] == "pos" for e in node["obs_entities"]}
-        above = {a for name in own for a in definitions.finding_ancestors(name)}
-        found.append(
-            [
-                bool(CLASSES.classes[n].tags & (own | above if CLASSES.classes[n].special else own))
-                for n in names
-            ]
-        )
+        every = own | {a for name in own for a in definitions.finding_ancestors(name)}
+        found.append([bool(one.tags & (every if one.special else own)) for one in classes])
     return np.array(found)
 
 
@@ -165,7 +141,7 @@ def test_images_of_a_study_are_joined_and_names_are_spelled_in_ways(tmp_path):
         tmp_path / "t.csv", ["dicom_id", "Study_id", "Airspace Opacity", "Mass"], rows
     )
     quality = QualityLog()
-    read = read_label_table(table, quality)
+    read = human_labels.read_label_table(table, quality)
     assert read.studies == {"50000001": {"Lung Opacity": -1, "Mass": 1}, "50000002": {"Mass": 0}}
     assert read.classes == ("Lung Opacity", "Mass")
     assert quality.warnings["images of one study labelled differently"] == 1
@@ -175,84 +151,43 @@ def test_lines_of_labels_that_cannot_be_used_are_set_aside(tmp_path):
     rows = [["50000001", 2], ["x", 1], ["50000002", 1], ["50000003"]]
     table = write_csv(tmp_path / "t.csv", ["study_id", "Mass"], rows)
     quality = QualityLog()
-    assert list(read_label_table(table, quality).studies) == ["50000002"]
+    assert list(human_labels.read_label_table(table, quality).studies) == ["50000002"]
     assert quality.counts()["malformed_row"] == 3
 
 
-@pytest.mark.parametrize(
-    ("header", "rows", "message"),
-    [
-        (["study", "Mass"], [], "no usable line"),
-        (["id", "Mass"], [["1", 1]], "column study_id is missing"),
-        (["study_id", "Weather"], [["1", 1]], "no column is a known class"),
-    ],
-)
+@cases("header, rows, message")
 def test_label_tables_that_are_refused(tmp_path, header, rows, message):
     with pytest.raises(UserError, match=message):
-        read_label_table(write_csv(tmp_path / "t.csv", header, rows), QualityLog())
+        human_labels.read_label_table(write_csv(tmp_path / "t.csv", header, rows), QualityLog())
 
 
-MS_CXR = [
-    "category_name",
-    "label_text",
-    "path",
-    "dicom_id",
-    "x",
-    "y",
-    "w",
-    "h",
-    "image_width",
-    "image_height",
-    "split",
-]
+MS_CXR = "category_name label_text path dicom_id x y w h image_width image_height split"
 
 
 def ms_cxr(path, marks):
     """MS-CXR's CSV of (class, image, x, y, w, h)."""
     rows = [[n, "", f"files/{i}.jpg", i, *place, 100, 100, "test"] for n, i, *place in marks]
-    return write_csv(path, MS_CXR, rows)
+    return write_csv(path, MS_CXR.split(), rows)
 
 
 @pytest.fixture
 def boxed(tmp_path):
     """Three studies: right, half right on two images, and tagged without a box."""
-    root = tmp_path / "native"
-    write_graph(root, 1, [("pneumothorax", True, {"a": [[0, 0, 10, 10]]})])
-    write_graph(
-        root,
-        2,
-        [
-            ("pleural effusion", True, {"b": [[0, 0, 10, 10]], "c": [[0, 0, 20, 10]]}),
-            ("hemothorax", True, {"b": [[10, 0, 20, 10]]}),
-            ("pneumothorax", False, {"b": [[0, 0, 10, 10]]}),
-        ],
-    )
-    write_graph(root, 3, [("pneumonia", True, {}), ("cardiomegaly", True, {"d": [[0, 0, 5, 5]]})])
-    marks = [
-        ("Pneumothorax", "a", 0, 0, 10, 10),
-        ("Pleural Effusion", "b", 0, 0, 10, 10),
-        ("Pleural Effusion", "c", 50, 50, 10, 10),
-        ("Pneumothorax", "b", 0, 0, 10, 10),  # the graph denies it: no pair
-        ("Pneumonia", "d", 0, 0, 10, 10),
-    ]
-    return root, ms_cxr(tmp_path / "MS_CXR_Local_Alignment_v1.1.0.csv", marks)
+    root, boxed = tmp_path / "native", data(__file__)["boxed"]
+    for study, nodes in enumerate(boxed["nodes"], 1):
+        write_graph(root, study, nodes)
+    return root, ms_cxr(tmp_path / "MS_CXR_Local_Alignment_v1.1.0.csv", boxed["marks"])
 
 
 def test_overlap_by_hand(boxed):
     root, labels = boxed
     scores = score_boxes(labels, {"ours": root}, options("exact"))
-    paper, strict = (scores.figures["ours"][p] for p in (PAPER, STRICT))
-    # Effusion, both images: ours 200 + 200, theirs 100 + 100, 100 in both.
-    assert paper["boxes/iou/Pleural Effusion"].value == pytest.approx(100 / 500)
-    assert paper["boxes/iop/Pleural Effusion"].value == pytest.approx(100 / 400)
-    assert paper["boxes/iot/Pleural Effusion"].value == pytest.approx(100 / 200)
-    assert paper["boxes/iou/Pneumothorax"].n == 1
-    assert paper["boxes/iou@0.3/micro"].value == pytest.approx(1 / 2)
-    assert paper["boxes/iop@0.3/micro"].value == pytest.approx(1 / 2)
-    assert paper["boxes/iot@0.3/micro"].value == 1
-    assert strict["boxes/iou@0.3/micro"].value == pytest.approx(1 / 3)
-    assert strict["boxes/iot@0.3/micro"].value == pytest.approx(2 / 3)
-    assert strict["boxes/iop@0.3/micro"].n == 2  # nothing to divide by where we have no box
+    for protocol, expected in data(__file__)["overlap_by_hand"].items():
+        named = scores.figures["ours"][protocol].items()
+        assert differing({name: figure.value for name, figure in named}, expected) == {}
+    assert scores.figures["ours"][PAPER]["boxes/iou/Pneumothorax"].n == 1
+    # Nothing to divide by where we have no box.
+    assert scores.figures["ours"][STRICT]["boxes/iop@0.3/micro"].n == 2
 
 
 def test_exactly_three_tenths_count(tmp_path):
@@ -267,51 +202,29 @@ def test_ms_cxr_as_coco_reads_as_its_table(boxed, tmp_path):
     rows = read_csv(table)
     images = {name: n for n, name in enumerate(sorted({row["dicom_id"] for row in rows}))}
     classes = {name: n for n, name in enumerate(sorted({row["category_name"] for row in rows}))}
+    marks = [
+        {"image_id": images[row["dicom_id"]], "category_id": classes[row["category_name"]]}
+        | {"bbox": [float(row[k]) for k in "xywh"]}
+        for row in rows
+    ]
     coco = {
         "images": [{"id": n, "file_name": f"{name}.jpg"} for name, n in images.items()],
         "categories": [{"id": n, "name": name} for name, n in classes.items()],
-        "annotations": [
-            {
-                "image_id": images[row["dicom_id"]],
-                "category_id": classes[row["category_name"]],
-                "bbox": [float(row[k]) for k in "xywh"],
-            }
-            for row in rows
-        ],
+        "annotations": marks,
     }
     path = tmp_path / "MS_CXR_Local_Alignment_v1.1.0.json"
     path.write_text(json.dumps(coco))
-    assert read_ms_cxr(path, QualityLog()) == read_ms_cxr(table, QualityLog())
+    read = [human_labels.read_ms_cxr(one, QualityLog()) for one in (path, table)]
+    assert read[0] == read[1]
 
 
 def test_reflacx_readings(tmp_path):
-    folder = tmp_path / "main_data"
-    corners = ["xmin", "ymin", "xmax", "ymax", "certainty"]
-    for phase, ids in ((1, ["P1"]), (3, ["P3", "P4"])):
-        readings = [[name, "a", "x"] for name in ids]
-        table = folder / f"metadata_phase_{phase}.csv"
-        write_csv(table, ["id", "dicom_id", "image"], readings)
-    first = [[0, 0, 10, 10, 3, "True", "False"], [0, 0, 9, 9, 2, "True", "False"]]
-    first += [[0, 0, 8, 8, "", "True", "False"], [0, 0, 7, 7, 5, "True"]]
-    write_csv(
-        folder / "P1" / "anomaly_location_ellipses.csv",
-        [*corners, "Mass", "Pleural effusion"],
-        first,
-    )
-    write_csv(
-        folder / "P3" / "anomaly_location_ellipses.csv",
-        [*corners, "Lung nodule or mass", "Pleural abnormality", "Support devices"],
-        [[5, 5, 20, 20, 5, "True", "True", "True"], [9, 9, 9, 12, 5, "True", "False", "False"]],
-    )
+    folder = write_files(tmp_path / "main_data", data(__file__)["reflacx"])
     quality = QualityLog()
+    large = [(5, 5, 20, 20)]
+    read = {"Mass": [(0, 0, 10, 10)], "Lung nodule or mass": large, "Pleural abnormality": large}
     for root in (folder, tmp_path):
-        assert read_reflacx(root, quality) == {
-            "a": {
-                "Mass": [(0, 0, 10, 10)],
-                "Lung nodule or mass": [(5, 5, 20, 20)],
-                "Pleural abnormality": [(5, 5, 20, 20)],
-            }
-        }
+        assert human_labels.read_reflacx(root, quality) == {"a": read}
     assert quality.counts()["bad_box"] == quality.counts()["dangling_id"] == 2
     # Without a certainty, and a cell short: of both folders.
     assert quality.counts()["malformed_row"] == 4
@@ -324,42 +237,34 @@ def test_reflacx_readings(tmp_path):
 
 
 def test_boxes_that_cannot_be_used_are_set_aside(tmp_path):
-    marks = [
-        ("Pneumothorax", "a", 0, 0, 10, 10),
-        ("Pneumothorax", "a", 0, 0, -1, 10),
-        ("Pneumothorax", "a", 0, 0, "nan", 10),
-        ("Weather", "a", 0, 0, 10, 10),
-    ]
+    marks = [("Pneumothorax", "a", 0, 0, width, 10) for width in (10, -1, "nan")]
+    labels = ms_cxr(tmp_path / "m.csv", [*marks, ("Weather", "a", 0, 0, 10, 10)])
     quality = QualityLog()
-    assert read_ms_cxr(ms_cxr(tmp_path / "m.csv", marks), quality) == {
-        "a": {"Pneumothorax": [(0, 0, 10, 10)]}
-    }
+    read = human_labels.read_ms_cxr(labels, quality)
+    assert read == {"a": {"Pneumothorax": [(0, 0, 10, 10)]}}
     assert (quality.counts()["bad_box"], quality.counts()["unknown_class"]) == (2, 1)
 
 
 def test_refusals(boxed, tmp_path):
     root, labels = boxed
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match=r"no metadata_phase_\*\.csv"):
-        score_boxes(root, {"x": root}, options("exact"))
-    with pytest.raises(UserError, match=r"no <study>\.scene_graph\.json"):
-        score_boxes(labels, {"x": tmp_path / "empty"}, options("exact"))
-    with pytest.raises(UserError, match="no study of"):
-        score_boxes(
-            ms_cxr(tmp_path / "o.csv", [("Edema", "zz", 0, 0, 1, 1)]),
-            {"x": root},
-            options("exact"),
-        )
+    other = ms_cxr(tmp_path / "o.csv", [("Edema", "zz", 0, 0, 1, 1)])
+    for table, graphs, message in (
+        (root, root, r"no metadata_phase_\*\.csv"),
+        (labels, tmp_path / "empty", r"no <study>\.scene_graph\.json"),
+        (other, root, "no study of"),
+    ):
+        with pytest.raises(UserError, match=message):
+            score_boxes(table, {"x": graphs}, options("exact"))
     with pytest.raises(UserError, match="--codec"):
         CXR_QBA_BOXES.score_files(labels, {"x": root}, ScoreOptions("exact", codec="paligemma"))
     with pytest.raises(UserError, match="expected 'exclude'"):
         CXR_QBA_TAGS.score_files(labels, {"x": root}, options("raw"))
-    broken = tmp_path / "m.json"
-    broken.write_text('{"images": []}')
+    (tmp_path / "m.json").write_text('{"images": []}')
     with pytest.raises(UserError, match="not COCO's layout"):
-        read_ms_cxr(broken, QualityLog())
+        human_labels.read_ms_cxr(tmp_path / "m.json", QualityLog())
     with pytest.raises(UserError, match="no usable box"):
-        read_ms_cxr(ms_cxr(tmp_path / "e.csv", []), QualityLog())
+        human_labels.read_ms_cxr(ms_cxr(tmp_path / "e.csv", []), QualityLog())
 
 
 def test_the_command_puts_ours_beside_the_pages(cohort, tmp_path):
@@ -375,17 +280,8 @@ def test_the_command_puts_ours_beside_the_pages(cohort, tmp_path):
     assert float(row["ci_low"]) <= float(row["ours"]) <= float(row["ci_high"])
 
 
-@pytest.fixture(scope="module")
-def phantoms(tmp_path_factory):
-    """30 phantom studies, whose truth is known, and the scene graphs built from their reports."""
-    source, out = tmp_path_factory.mktemp("studies"), tmp_path_factory.mktemp("qba")
-    StudiesBuilder(StudiesOptions(source, 30, seed=5, long_side=192)).build()
-    QbaBuilder(QbaOptions(source, out)).build()
-    return source, out / "native"
-
-
 def test_tags_read_from_phantoms_reports_are_what_these_say(phantoms):
-    source, graphs = phantoms
+    source, graphs = phantoms[0], phantoms[1].out / "native"
     table = source / "mimic-cxr-2.0.0-chexpert.csv.gz"
     figures = score_tags(table, {"x": graphs}, options("exclude")).figures["x"][PAPER]
     assert figures["tags/mcc/CXP-5"].value > 0.85
@@ -403,16 +299,15 @@ def swapped(table):
 
 
 def test_regions_of_phantoms_findings_hold_the_lesions_drawn(phantoms):
-    source, graphs = phantoms
+    source, graphs = phantoms[0], phantoms[1].out / "native"
     classes = {"Cardiomegaly", "Consolidation", "Pleural effusion", "Pneumothorax", "Atelectasis"}
+    truth = [json.loads(line) for line in (source / TRUTH).read_text().splitlines()]
     marks = []
-    for line in (source / TRUTH).read_text().splitlines():
-        for image in json.loads(line)["images"]:
-            for lesion in image["lesions"]:
-                if lesion["finding"] in classes:
-                    x0, y0, x1, y1 = lesion["box"]
-                    name = lesion["finding"].replace("effusion", "Effusion")
-                    marks.append((name, image["dicom_id"], x0, y0, x1 - x0, y1 - y0))
+    for image in (image for study in truth for image in study["images"]):
+        for lesion in (one for one in image["lesions"] if one["finding"] in classes):
+            x0, y0, x1, y1 = lesion["box"]
+            name = lesion["finding"].replace("effusion", "Effusion")
+            marks.append((name, image["dicom_id"], x0, y0, x1 - x0, y1 - y0))
     labels = ms_cxr(source / "ms_cxr.csv", marks)
     figures = score_boxes(labels, {"x": graphs}, options("exact")).figures["x"][PAPER]
     assert figures["boxes/iot@0.3/micro"].n >= 15

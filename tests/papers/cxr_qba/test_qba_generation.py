@@ -1,21 +1,21 @@
-"""Questions out of scene graphs."""
+"""Questions out of scene graphs, and on what has changed between two."""
 
-import pytest
+import collections
+import json
+import random
+import re
 
-from cxrjax.papers.cxr_qba.construct import generation
+from cxrjax.papers.cxr_qba.construct import generation, sampling
+from cxrjax.papers.cxr_qba.construct.comparison import CONFLICT, Comparer, find_changes
 from cxrjax.papers.cxr_qba.construct.construction import construct_graph, construct_questions
 from cxrjax.papers.cxr_qba.construct.generation import generate_questions
 from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.papers.cxr_qba.construct.ratings import extraction_grade, rate_by_rules
-from cxrjax.papers.cxr_qba.construct.sampling import (
-    MentionCounts,
-    cxrjax_sampling_weight,
-    sample,
-    unmentioned_findings,
-)
-from cxrjax.papers.cxr_qba.native import QUESTION_TYPES
+from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts, sample
+from cxrjax.papers.cxr_qba.native import LONGITUDINAL_TYPES, QUESTION_TYPES
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import QualityLog
+from tests.papers.cases import cases
 
 DEFINITIONS = load_definitions()
 
@@ -25,11 +25,8 @@ def ask(graph, seed=0):
 
 
 def of(questions, kind, **variables):
-    return [
-        q
-        for q in questions
-        if q.question_type == kind and variables.items() <= dict(q.variables).items()
-    ]
+    own = [question for question in questions if question.question_type == kind]
+    return [question for question in own if variables.items() <= dict(question.variables).items()]
 
 
 def test_there_are_27_types():
@@ -61,48 +58,24 @@ def test_same_seed_same_questions(graph_of):
     assert [q.to_json() for q in first] != [q.to_json() for q in other]
 
 
-@pytest.mark.parametrize(
-    ("findings", "polarity"),
-    [("Small left effusion.", "pos"), ("Lungs are clear. No effusion.", "neg")],
-)
-def test_abnormal_and_normal_are_opposites(graph_of, findings, polarity):
-    questions = ask(graph_of(findings))
-    (abnormal,), (normal,) = of(questions, "B03_is_abnormal"), of(questions, "B04_is_normal")
-    assert abnormal.answers[0].positiveness == polarity
-    assert normal.answers[0].positiveness != polarity
-    assert abnormal.answers[0].text.startswith("Yes" if polarity == "pos" else "No")
-
-
-def test_no_question_whose_answer_is_open(graph_of):
-    questions = ask(graph_of("Possible pneumonia."))
-    assert not of(questions, "B03_is_abnormal") and not of(questions, "B04_is_normal")
-    # Where in the lungs it would be is not said.
-    assert not of(questions, "C04_is_normal_region", region="left lower lobe")
-
-
-def test_regions_speak_for_their_parts(graph_of):
-    questions = ask(graph_of("Consolidation in the left lower lobe. No pleural effusion."))
-    for region in ("left lower lobe", "left lung", "lungs"):
-        (question,) = of(questions, "C03_is_abnormal_region", region=region)
-        assert question.answers[0].positiveness == "pos"
-    (question,) = of(questions, "C03_is_abnormal_region", region="pleural spaces")
-    assert question.answers[0].positiveness == "neg"
-
-
-def test_findings(graph_of):
-    questions = ask(graph_of("Severe emphysema in the right upper lobe. No pneumothorax."))
-    (has,) = of(questions, "D02_has_finding", finding="emphysema")
-    (where,) = of(questions, "D03_where_is_finding", finding="emphysema")
-    (severity,) = of(questions, "D04_how_severe_is_finding", finding="emphysema")
-    (absent,) = of(questions, "D02_has_finding", finding="pneumothorax")
-    assert has.answers[0].positiveness == "pos"
-    assert "the right upper lobe" in where.answers[0].text
-    assert "severe" in severity.answers[0].text
-    assert absent.answers[0].positiveness == "neg"
-    assert not of(questions, "D03_where_is_finding", finding="pneumothorax")
-
-
 SEGMENT = "superior segment of the left lower lobe"
+
+
+@cases("report, kind, about, expected")
+def test_answers(graph_of, monkeypatch, report, kind, about, expected):
+    """The first answer of the only such question; without an expectation, none is asked."""
+    monkeypatch.setattr(generation, "DEFAULT_REGIONS", (*generation.DEFAULT_REGIONS, SEGMENT))
+    monkeypatch.setattr(generation, "RANDOM_FINDINGS", 200)
+    found = of(ask(graph_of(report)), kind, **about)
+    assert len(found) == bool(expected)
+    for question in found:
+        told, parts = question.answers[0].to_json(), question.answers[0].sub_answers
+        told |= {"question": question.question, "parts": [part.text for part in parts]}
+        for name, value in expected.items():
+            if name in ("question", "text"):
+                assert re.match(value, told[name])
+            else:
+                assert told.get(name) == value
 
 
 def test_a_denial_is_no_surer_than_what_it_rests_on(graph_of, monkeypatch):
@@ -113,29 +86,17 @@ def test_a_denial_is_no_surer_than_what_it_rests_on(graph_of, monkeypatch):
     for question in questions:
         rate_by_rules(question)
 
-    def no(kind, **variables):
+    def no(kind, certainty, word, **variables):
         (question,) = of(questions, kind, **variables)
         (answer,) = question.answers
-        return answer.text.lower(), answer.certainty
+        assert answer.certainty == certainty
+        return word in answer.text.lower()
 
-    text, certainty = no("D02_has_finding", finding="pneumothorax")
-    assert certainty == "certain" and "probably" not in text
-    text, certainty = no("D02_has_finding", finding="pleural effusion")
-    assert certainty == "likely" and "probably" in text
-    text, certainty = no("C03_is_abnormal_region", region="lungs")
-    assert certainty == "likely" and "probably" in text
+    assert not no("D02_has_finding", "certain", "probably", finding="pneumothorax")
+    assert no("D02_has_finding", "likely", "probably", finding="pleural effusion")
+    assert no("C03_is_abnormal_region", "likely", "probably", region="lungs")
     for kind in ("C03_is_abnormal_region", "C04_is_normal_region", "C02_describe_abnormal_region"):
-        text, certainty = no(kind, region=SEGMENT)
-        assert certainty == "uncertain" and "reported" in text
-
-
-def test_clear_lungs_hold_for_their_parts(graph_of, monkeypatch):
-    monkeypatch.setattr(generation, "DEFAULT_REGIONS", (SEGMENT,))
-    (question,) = of(
-        ask(graph_of("The lungs are clear.")), "C03_is_abnormal_region", region=SEGMENT
-    )
-    assert (question.answers[0].certainty, question.answers[0].positiveness) == ("certain", "neg")
-    assert [part.text for part in question.answers[0].sub_answers] == ["The lungs are normal."]
+        assert no(kind, "uncertain", "reported", region=SEGMENT)
 
 
 def test_what_is_not_mentioned_is_neither_yes_nor_no(graph_of):
@@ -151,52 +112,9 @@ def test_what_is_not_mentioned_is_neither_yes_nor_no(graph_of):
             if answer.name_tag is None and not answer.sub_answers:
                 assert answer.certainty == NOT_MENTIONED
                 assert extraction_grade(question) == "B"
-    (bones,) = of(questions, "B08_describe_subcat", subcat="bones")
-    assert bones.answers[0].certainty == NOT_MENTIONED
 
 
-def test_no_acute_abnormality_says_nothing_of_chronic_disease(graph_of):
-    questions = ask(graph_of("No acute cardiopulmonary abnormality."))
-    for kind in ("B03_is_abnormal", "B04_is_normal", "C03_is_abnormal_region"):
-        assert not of(questions, kind)
-    (described,) = of(questions, "B02_describe_abnormal")
-    assert described.answers[0].text.startswith("No acute abnormal findings")
-    # Neither of bones nor of soft tissues.
-    assert not of(questions, "C02_describe_abnormal_region", region="bones")
-
-
-def test_the_heart_lies_beside_the_mediastinum(graph_of):
-    questions = ask(graph_of("The heart is enlarged. The mediastinum is normal."))
-    (mediastinum,) = of(questions, "C03_is_abnormal_region", region="mediastinum")
-    assert mediastinum.answers[0].positiveness == "neg"
-    questions = ask(graph_of("The cardiomediastinal silhouette is unremarkable."))
-    for region in ("mediastinum", "cardiac silhouette"):
-        (question,) = of(questions, "C04_is_normal_region", region=region)
-        assert question.answers[0].positiveness == "pos"
-
-
-def test_what_denies_the_general_denies_the_special(graph_of, monkeypatch):
-    monkeypatch.setattr(generation, "RANDOM_FINDINGS", 200)
-    questions = ask(graph_of("The lungs are clear."))
-    (nodule,) = of(questions, "D02_has_finding", finding="lung nodule")
-    assert (nodule.answers[0].positiveness, nodule.answers[0].certainty) == ("neg", "likely")
-    (fracture,) = of(questions, "D02_has_finding", finding="fracture")
-    assert fracture.answers[0].certainty == NOT_MENTIONED
-
-
-@pytest.mark.parametrize(
-    ("report", "sentence"),
-    [
-        ("Increased interstitial markings.", "There are interstitial markings."),
-        ("Multiple surgical clips.", "There are multiple surgical clips"),
-        ("Mild to moderate cardiomegaly.", "There is mild to moderate cardiomegaly."),
-        ("Small bilateral effusions.", "There are small bilateral pleural effusions."),
-        (
-            "Endotracheal tube with its tip 4 cm above the carina.",
-            "There is an endotracheal tube, 4 cm above the carina.",
-        ),
-    ],
-)
+@cases("report, sentence")
 def test_sentences_agree_in_number_and_carry_distances(graph_of, report, sentence):
     texts = [o.summary_sentence for o in graph_of(report).observations.values()]
     assert any(text.startswith(sentence.rstrip(".")) for text in texts), texts
@@ -206,16 +124,6 @@ def test_a_place_is_the_findings_own(graph_of):
     graph = graph_of("Left retrocardiac opacity suggesting a small pleural effusion.")
     (effusion,) = [o for o in graph.observations.values() if "pleural effusion" in o.obs_entities]
     assert effusion.region_names == ["left pleural space"]
-
-
-def test_devices_are_asked_about_in_every_study(graph_of):
-    (none,) = of(ask(graph_of("Clear lungs.")), "B13_has_devices")
-    assert none.answers[0].certainty == NOT_MENTIONED
-    questions = ask(graph_of("Left pacemaker. No endotracheal tube."))
-    found = {q.variables["devices"]: q.answers[0] for q in of(questions, "B13_has_devices")}
-    assert found["devices"].positiveness == found["cardiac devices"].positiveness == "pos"
-    assert found["tubes"].positiveness == "neg"
-    assert found["lines"].certainty == NOT_MENTIONED
 
 
 def test_answers_nest_and_carry_boxes(studies, how):
@@ -231,15 +139,6 @@ def test_answers_nest_and_carry_boxes(studies, how):
         assert x0 >= width / 2 and y0 >= height / 3 and x1 <= width and y1 <= height
 
 
-@pytest.mark.parametrize(
-    ("region", "verb"),
-    [("left main bronchus", "Is"), ("esophagus", "Is"), ("hila", "Are"), ("lungs", "Are")],
-)
-def test_regions_take_their_verb(graph_of, region, verb):
-    (question,) = of(ask(graph_of(f"Mass in the {region}.")), "C04_is_normal_region", region=region)
-    assert question.question.startswith(f"{verb} the {region} ")
-
-
 def test_levels_of_an_answer_to_the_indication(graph_of):
     graph = graph_of("Left basilar opacity may represent pneumonia.", indication="Cough.")
     ((answer,),) = (question.answers for question in of(ask(graph), "A_indication"))
@@ -250,15 +149,13 @@ def test_levels_of_an_answer_to_the_indication(graph_of):
 
 def test_weights_rise_with_positive_and_fall_with_negative_mentions():
     for n in range(5):
-        weights = [cxrjax_sampling_weight(p, n) for p in range(5)]
+        weights = [sampling.cxrjax_sampling_weight(p, n) for p in range(5)]
         assert weights == sorted(weights) and len(set(weights)) == 5
-        weights = [cxrjax_sampling_weight(n, m) for m in range(5)]
+        weights = [sampling.cxrjax_sampling_weight(n, m) for m in range(5)]
         assert weights == sorted(weights, reverse=True) and len(set(weights)) == 5
 
 
 def test_sampling_follows_the_weights():
-    import random
-
     counts = MentionCounts()
     counts.positive["often"], counts.negative["never"] = 9, 9
     drawn = [sample(["often", "never"], counts, 1, random.Random(seed))[0] for seed in range(500)]
@@ -268,7 +165,7 @@ def test_sampling_follows_the_weights():
 
 
 def test_only_what_may_be_called_absent_is_sampled(graph_of):
-    absent = unmentioned_findings(graph_of("Possible lung opacity."), DEFINITIONS)
+    absent = sampling.unmentioned_findings(graph_of("Possible lung opacity."), DEFINITIONS)
     assert "pleural plaque" in absent
     assert not {"lung opacity", "consolidation", "lung disease", "atelectasis"} & set(absent)
 
@@ -276,3 +173,63 @@ def test_only_what_may_be_called_absent_is_sampled(graph_of):
 def test_a_doubted_normal_organ_is_read_without_fault(graph_of):
     text = "Possible opacity in the right apex otherwise unremarkable appearance of the lungs."
     assert graph_of(text).observations
+
+
+def changes(graph_of, earlier, later):
+    warnings = collections.Counter()
+    found = find_changes(graph_of(earlier), graph_of(later), DEFINITIONS, warnings)
+    return {(c.finding, c.kind, c.certainty) for c in found}, warnings
+
+
+@cases("earlier, later, expected")
+def test_changes(graph_of, earlier, later, expected):
+    assert changes(graph_of, earlier, later)[0] == {tuple(one) for one in expected}
+
+
+def test_reports_that_tell_it_differently_are_counted(graph_of):
+    found, warnings = changes(graph_of, "No pneumothorax.", "Unchanged left pneumothorax.")
+    assert not found and warnings == {CONFLICT: 1}
+
+
+def test_questions(graph_of):
+    earlier = graph_of("No pneumothorax. Small left pleural effusion.")
+    later = graph_of("New small right pneumothorax. No pleural effusion.")
+    comparer = Comparer(earlier, later, DEFINITIONS, 0, {"earlier_study": "s0"})
+    made = list(comparer.questions(collections.Counter()))
+    kinds = {"L01_describe_changes", "L02_how_has_finding_changed", "L04_has_finding_changed"}
+    assert {q.question_type for q in made} == kinds
+    texts = {a.text for q in made for a in q.answers}
+    assert {"The right pneumothorax is new.", "The pleural effusion has resolved."} <= texts
+    for question in made:
+        assert question.variables["earlier_study"] == "s0" and "{" not in question.question
+        assert question.question_strategy == "longitudinal"
+        for answer in question.answers:
+            opened = answer.text.split(",")[0]
+            if question.question_type.startswith("L04"):
+                assert (opened == "Yes") == (answer.positiveness == "pos")
+
+
+def test_a_build_compares_studies_of_a_patient_by_date(built, tmp_path):
+    def study(number, date, findings):
+        image = {"image_id": f"i{number}", "image_hw": [100, 100], "view": "PA"}
+        image["boxes"] = {"left lung": [[50, 10, 90, 80]], "right lung": [[5, 10, 45, 80]]}
+        told = {"patient_id": "p1", "study_id": f"s{number}", "date": date, "images": [image]}
+        return told | {"sections": {"findings": findings}}
+
+    source = tmp_path / "studies.jsonl"
+    lines = [
+        study(2, "2020-02-01", "Consolidation in the left lung."),
+        study(1, "2020-01-01", "No consolidation in the left lung."),
+        study(3, "", "No consolidation."),
+    ]
+    source.write_text("\n".join(map(json.dumps, lines)))
+    made = built(source, tmp_path / "out", longitudinal=True, rate_with="surrogate")
+    compared = [r for r in made.records if r.question_type in LONGITUDINAL_TYPES]
+    assert {r.study_id for r in compared} == {"s2"}
+    assert {r.variables["earlier_image"] for r in compared} == {"i1"}
+    assert {r.earlier.image_id for r in compared if r.earlier} == {"i1"}
+    assert all((r.earlier is not None) == (r in compared) for r in made.records)
+    (how,) = [r for r in compared if r.question_type.startswith("L02")]
+    assert how.answers[0].text == "The left consolidation is new."
+    assert how.answers[0].boxes_by_image["i2"]
+    assert made.quality["warnings"]["studies without a date, not compared"] == 1

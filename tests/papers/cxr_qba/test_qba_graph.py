@@ -3,31 +3,23 @@
 import pytest
 
 from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.construct import extraction
 from cxrjax.papers.cxr_qba.construct.checks import check_graph
+from cxrjax.papers.cxr_qba.construct.construction import construct_graph
 from cxrjax.papers.cxr_qba.construct.entity_mapping import LexicalMapper, embedding_mapper
-from cxrjax.papers.cxr_qba.construct.extraction import (
-    Extraction,
-    Observation,
-    ReportSections,
-    SourceStudy,
-)
 from cxrjax.papers.cxr_qba.construct.graph_construction import build_scene_graph
 from cxrjax.papers.cxr_qba.study_files import fit_study_boxes
 from cxrjax.records_io.quality import QualityLog
+from tests.papers.cases import cases
 
 
 def node(graph, entity, positive=None):
-    (found,) = [
-        o
-        for o in graph.observations.values()
-        if entity in o.obs_entities and positive in (None, o.positive)
-    ]
+    named = [node for node in graph.observations.values() if entity in node.obs_entities]
+    (found,) = [node for node in named if positive in (None, node.positive)]
     return found
 
 
 def test_every_edge_leads_somewhere(studies, how):
-    from cxrjax.papers.cxr_qba.construct.construction import construct_graph
-
     for study in studies:
         graph = construct_graph(study, how, QualityLog())
         sizes = {image.image_id: image.image_hw for image in study.images}
@@ -51,8 +43,9 @@ def test_default_regions_are_told_from_reported_ones(graph_of):
     assert opacity.default_regions == [] and opacity.laterality == "left"
     assert heart.obs_quality["region_quality"] == "DEFAULT_REGIONS_ONLY"
     assert opacity.obs_quality["region_quality"] == "RESOLVED_REGIONS_ONLY"
-    where = {e.region: e.where_specified for e in graph.located_at_relations if e.observation_id in
-             (heart.obs_id, opacity.obs_id)}  # fmt: skip
+    own = (heart.obs_id, opacity.obs_id)
+    places = [edge for edge in graph.located_at_relations if edge.observation_id in own]
+    where = {edge.region: edge.where_specified for edge in places}
     assert where == {"cardiac silhouette": "default", "left lower lobe": "report"}
 
 
@@ -92,23 +85,16 @@ def test_children_and_sentences(graph_of):
 
 
 def test_children_of_what_was_dropped_move_up(how):
-    def said(entity, positive=True, children=()):
-        return Observation(
-            name=entity,
-            summary_sentence=f"There is {entity}.",
-            entity=(entity,),
-            positive=positive,
-            children=children,
-        )
+    def said(entity, positive=True, *children):
+        told = {"name": entity, "summary_sentence": f"There is {entity}.", "entity": (entity,)}
+        return extraction.Observation(**told, positive=positive, children=children)
 
-    aspiration = said("aspiration")
-    denied = said("lung opacity", False, (said("pneumonia", True, (aspiration,)),))
-    extraction = Extraction((), (said("consolidation"), denied))
-    study = SourceStudy("p1", "s1", ReportSections({}))
-    graph = build_scene_graph(study, extraction, {}, how.definitions, how.mapper).graph
-    levels = {
-        o.obs_entities[0]: o.child_level for o in graph.observations.values() if o.from_report
-    }
+    denied = said("lung opacity", False, said("pneumonia", True, said("aspiration")))
+    read = extraction.Extraction((), (said("consolidation"), denied))
+    study = extraction.SourceStudy("p1", "s1", extraction.ReportSections({}))
+    graph = build_scene_graph(study, read, {}, how.definitions, how.mapper).graph
+    own = [node for node in graph.observations.values() if node.from_report]
+    levels = {node.obs_entities[0]: node.child_level for node in own}
     assert levels == {"consolidation": 0, "pneumonia": 0, "aspiration": 1}
 
 
@@ -123,29 +109,15 @@ def test_the_indication_is_answered_by_what_it_asks(graph_of):
 BOXES = {"left lung": ((500, 100, 900, 800),), "right lung": ((100, 100, 450, 800),)}
 
 
-@pytest.mark.parametrize(
-    ("findings", "entity", "expected"),
-    [
-        ("Opacity in the left lung.", "lung opacity", "BBOX_LOCALIZATION"),
-        ("Opacity in the left lower lobe.", "lung opacity", "FALLBACK_LOCALIZATION"),
-        ("Opacity in the left lung and lingula.", "lung opacity", "FALLBACK_LOCALIZATION"),
-        ("Cardiomegaly.", "cardiomegaly", "FALLBACK_LOCALIZATION"),
-        ("Goiter in the thyroid gland.", "goiter", "NO_LOCALIZATION"),
-    ],
-)
+@cases("findings, entity, expected")
 def test_localization(graph_of, findings, entity, expected):
     found = node(graph_of(findings, boxes=BOXES), entity)
-    if entity == "cardiomegaly":
-        expected = "NO_LOCALIZATION"  # neither the heart nor the mediastinum nor the thorax
     assert found.localization["i"].localization_quality == expected
 
 
-def test_names_are_mapped_by_wording_then_spelling():
-    mapper = LexicalMapper()
-    assert mapper.map("effusions") == "pleural effusion"
-    assert mapper.map("pneumothoraxx") == "pneumothorax"
-    assert mapper.map("banana") is None
-    assert mapper.map("") is None
+@cases("name, finding")
+def test_names_are_mapped_by_wording_then_spelling(name, finding):
+    assert LexicalMapper().map(name) == finding
 
 
 def test_embeddings_say_what_they_need(tmp_path):

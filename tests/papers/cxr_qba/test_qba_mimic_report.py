@@ -1,68 +1,23 @@
 """Sections of reports in MIMIC-CXR's layout; the texts are made up."""
 
-import pytest
-
 from cxrjax.papers.sources.report import parse_sections, text_without_header
-
-WHOLE = """                                 FINAL REPORT
- EXAMINATION:  CHEST (PA AND LAT)
-
- INDICATION:  ___F with cough.  Evaluate for
- pneumonia.
-
- TECHNIQUE:  Chest PA and lateral.
-
- COMPARISON:  None.
-
- FINDINGS:
-
- Lungs are clear.  No effusion.
- B: c.
-
- IMPRESSION:
-
- 1. No acute process.
-
- RECOMMENDATION(S):  None.
-
- NOTIFICATION:  Told to Dr. ___ by telephone.
-"""
+from tests.papers.cases import cases, data
 
 
 def test_a_whole_report():
-    assert parse_sections(WHOLE) == {
+    assert parse_sections(data(__file__)["whole"]) == {
         "indication": "___F with cough.  Evaluate for\n pneumonia.",
         "findings": "Lungs are clear.  No effusion.\n B: c.",
         "impression": "1. No acute process.",
     }
 
 
-@pytest.mark.parametrize(
-    ("header", "kind"),
-    [
-        ("REASON FOR EXAMINATION", "indication"),
-        ("CLINICAL HISTORY", "indication"),
-        ("HISTORY", "indication"),
-        ("FINDINGS AND IMPRESSION", "findings"),
-        ("FINDINGS/IMPRESSION", "findings"),
-        ("FINDINS", "findings"),
-        ("FINDING", "findings"),
-        ("IMPRESSOIN", "impression"),
-        ("CONCLUSION", "impression"),
-        ("CHEST, TWO VIEWS", "findings"),
-        ("PA AND LATERAL VIEWS OF THE CHEST", "findings"),
-        ("CHEST (PA AND LAT)", "findings"),
-    ],
-)
+@cases("header, kind")
 def test_headers_that_are_read(header, kind):
     assert parse_sections(f" {header}:  One.\n COMPARISON:  Two.\n") == {kind: "One."}
 
 
-@pytest.mark.parametrize(
-    "header",
-    ["COMPARISON", "TECHNIQUE", "EXAMINATION", "WET READ", "NOTIFICATION", "RECOMMENDATION(S)"]
-    + ["TYPE OF EXAMINATION", "COMPARISON STUDY", "STUDY", "CHEST EXAMINATION TECHNIQUE"],
-)
+@cases("header")
 def test_headers_that_are_not(header):
     assert parse_sections(f" {header}:  Chest, two views.\n") == {}
 

@@ -1,11 +1,9 @@
 """Reading reports by a language model: sent, checked, asked again, counted."""
 
 import collections
-import importlib.util
 import json
 import re
 import types
-from pathlib import Path
 
 import pytest
 
@@ -13,51 +11,47 @@ from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct import language_model_answers as answers
 from cxrjax.papers.cxr_qba.construct import language_model_extractor as extracting
 from cxrjax.papers.cxr_qba.construct.construction import construct_graph
-from cxrjax.papers.cxr_qba.construct.extraction import (
-    NumberedSentence,
-    ReportSections,
-    SourceStudy,
-    StudyImage,
-)
+from cxrjax.papers.cxr_qba.construct.extraction import ReportSections, SourceStudy, StudyImage
 from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
-from cxrjax.papers.cxr_qba.construct.rule_extractor import split_report
+from cxrjax.papers.cxr_qba.construct.rule_extractor import NumberedSentence, split_report
 from cxrjax.records_io.quality import QualityLog, Unusable
+from tests.papers.cases import cases, data
+from tests.papers.cxr_qba import scripted_model as scripted
 
-_path = Path(__file__).with_name("scripted_model.py")
-_spec = importlib.util.spec_from_file_location("scripted_model", _path)
-scripted = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(scripted)
+SAID = data(__file__)
 
 
-def test_a_report_in_three_steps(chat, client):
-    with chat.Server(scripted.reader(chat)) as where:
-        extractor = LanguageModelExtractor(client(where))
-        extraction = extractor.extract(scripted.REPORT)
-        assert extractor.extract(scripted.REPORT) == extraction
-    # Sentences, indication, and three sentences of findings and impression; each paid for once.
-    assert collections.Counter(map(scripted.stage_of, where.bodies)) == {
-        "sentences": 1,
-        "observations": 3,
-        "indication": 1,
-    }
-    assert [(s.sent_id, s.section, s.text) for s in extraction.sentences] == [
-        ("S01", "indication", "Fever, evaluate for pneumonia."),
-        ("S02", "findings", "Stable small left effusion."),
-        ("S03", "findings", "Heart size is normal."),
-        ("S04", "impression", "The XXXX is unchanged."),
-    ]
+@pytest.fixture
+def read(chat, client):
+    """`read(wrong, ...)`: what is read of REPORT, `wrong` answering first, and the requests."""
+
+    def extract(wrong=None, **settings):
+        with chat.Server(scripted.reader(chat, wrong)) as where:
+            extractor = LanguageModelExtractor(client(where, **settings))
+            extraction = extractor.extract(scripted.REPORT)
+            assert extractor.extract(scripted.REPORT) == extraction  # paid for once
+        return extraction, where.bodies
+
+    return extract
+
+
+def test_a_report_in_three_steps(read):
+    extraction, bodies = read()
+    # Sentences, indication, and three sentences of findings and impression.
+    stages = collections.Counter(map(scripted.stage_of, bodies))
+    assert stages == {"sentences": 1, "observations": 3, "indication": 1}
+    assert [[s.sent_id, s.section, s.text] for s in extraction.sentences] == SAID["numbered"]
     assert extraction.silent == ("S04",)
     effusion, heart = extraction.observations
     assert effusion.entity == ("pleural effusion",) and effusion.sentence_ids == ("S02",)
-    assert effusion.regions == ("left pleural space",) and effusion.modifiers == (
-        ("severity", "small"),
-    )
+    assert effusion.regions == ("left pleural space",)
+    assert effusion.modifiers == (("severity", "small"),)
     assert (effusion.positive, effusion.certainty, effusion.probability) == (True, "certain", "1")
     assert not heart.positive
     # "PA view." stands nowhere in what came back.
     assert extraction.left_out == {extracting.LEFT_OUT: 1, extracting.MERGED: 1}
-    assert "PA view." in scripted.asked(where.bodies[0])
-    indication = next(b for b in where.bodies if scripted.stage_of(b) == "indication")
+    assert "PA view." in scripted.asked(bodies[0])
+    indication = next(b for b in bodies if scripted.stage_of(b) == "indication")
     assert "S02 (findings): Stable small left effusion." in scripted.asked(indication).splitlines()
 
 
@@ -77,90 +71,54 @@ def test_the_graph_maps_free_values(chat, client, how):
     assert quality.warnings[extracting.LEFT_OUT] == 1
 
 
-@pytest.mark.parametrize(
-    ("probability", "positive", "certainty"),
-    [
-        (0, False, "certain"),
-        (0.2, False, "likely"),
-        (0.5, True, "uncertain"),
-        (0.8, True, "likely"),
-    ],
-)
-def test_a_probability_is_polarity_and_certainty(chat, client, probability, positive, certainty):
+@cases("probability, positive, certainty")
+def test_a_probability_is_polarity_and_certainty(read, probability, positive, certainty):
     def other(stage, text, often):
         if text == "Stable small left effusion.":
             return {"observations": [scripted.observation(probability=probability)]}
 
-    with chat.Server(scripted.reader(chat, other)) as where:
-        found = LanguageModelExtractor(client(where)).extract(scripted.REPORT).observations[0]
+    found = read(other)[0].observations[0]
     assert (found.positive, found.certainty) == (positive, certainty)
 
 
-NESTED = scripted.observation(
-    children=[
-        scripted.observation(children=[scripted.observation(children=[scripted.observation()])])
-    ]
-)
-WRONG = [
-    ("sentences", scripted.sentences(("findings", "There is a small effusion.", []))),
-    ("sentences", scripted.sentences(("findings", "Heart size is normal.", ["No effusion."]))),
-    # Words of two sections do not make a sentence.
-    ("sentences", scripted.sentences(("findings", "PA view. 1. Left effusion.", []))),
-    ("sentences", scripted.sentences(("findings", " . ", []))),
-    ("sentences", scripted.sentences(("indication", "Fever, evaluate for pneumonia.", []))),
-    ("sentences", scripted.sentences(("technique", "PA view.", []))),
-    ("sentences", "no json"),
-    ("indication", scripted.GOOD_INDICATION | {"answer_sentence_ids": ["S09"]}),
-    ("indication", scripted.GOOD_INDICATION | {"answer_sentence_ids": ["S01"]}),
-    ("indication", scripted.GOOD_INDICATION | {"answer_sentence_ids": []}),
-    ("indication", scripted.GOOD_INDICATION | {"indication_summary": " "}),
-    ("observations", {"observations": [scripted.observation(probability=1.5)]}),
-    ("observations", {"observations": [scripted.observation(probability=-0.1)]}),
-    ("observations", '{"observations": [' + json.dumps(scripted.observation(probability=0)) + "]"),
-    ("observations", {"observations": [scripted.observation(entity=[" "])]}),
-    ("observations", {"observations": [scripted.observation(name="")]}),
-    ("observations", {"observations": [scripted.observation(side="west")]}),
-    ("observations", {"observations": [scripted.observation(certainty="high")]}),
-    ("observations", {"observations": [NESTED]}),
-]
+NESTED = scripted.observation()
+for _ in range(3):
+    NESTED = scripted.observation(children=[NESTED])
+WRONG = [("sentences", "no json"), ("observations", {"observations": [NESTED]})]
+WRONG += [("observations", f'{{"observations": [{json.dumps(scripted.NORMAL_HEART)}]')]
+WRONG += [("sentences", scripted.sentences(row)) for row in SAID["wrong_sentences"]]
+WRONG += [("indication", scripted.GOOD_INDICATION | one) for one in SAID["wrong_indications"]]
+for change in SAID["wrong_observations"]:
+    WRONG.append(("observations", {"observations": [scripted.observation(**change)]}))
 
 
 @pytest.mark.parametrize(("stage", "content"), WRONG)
-def test_what_is_wrong_is_asked_for_again(chat, client, stage, content):
-    with chat.Server(scripted.reader(chat)) as where:
-        good = LanguageModelExtractor(client(where)).extract(scripted.REPORT)
+def test_what_is_wrong_is_asked_for_again(read, stage, content):
+    good, _ = read()
 
     def first(of, text, often):
         return content if of == stage and not often else None
 
-    # Another model's name: the cache does not know it.
-    with chat.Server(scripted.reader(chat, first)) as where:
-        again = LanguageModelExtractor(client(where, model="n")).extract(scripted.REPORT)
-    assert again == good
-    assert len(where.bodies) == 6
-    told = next(
-        b for b in where.bodies if len(b["messages"]) > 2 and "cannot be used" in scripted.asked(b)
-    )
-    assert scripted.stage_of(told) == stage
+    again, bodies = read(first, model="n")  # another model's name: the cache does not know it
+    assert again == good and len(bodies) == 6
+    retold = [b for b in bodies if "cannot be used" in scripted.asked(b)]
+    assert scripted.stage_of(next(b for b in retold if len(b["messages"]) > 2)) == stage
 
 
-def test_refused_observations_set_the_study_aside_and_refused_indications_do_not(chat, client):
+def test_refused_observations_set_the_study_aside_and_refused_indications_do_not(chat, read):
     def refuse(which):
         return lambda stage, text, often: chat.Text(None, refusal="no") if stage == which else None
 
     for which, model in (("observations", "a"), ("sentences", "b")):
-        with chat.Server(scripted.reader(chat, refuse(which))) as where:
-            with pytest.raises(Unusable) as fault:
-                LanguageModelExtractor(client(where, model=model)).extract(scripted.REPORT)
-            assert fault.value.reason == "generator_failed"
-            assert fault.value.found == f"{which}: refusal"
-    with chat.Server(scripted.reader(chat, refuse("indication"))) as where:
-        extraction = LanguageModelExtractor(client(where, model="c")).extract(scripted.REPORT)
+        with pytest.raises(Unusable) as fault:
+            read(refuse(which), model=model)
+        assert (fault.value.reason, fault.value.found) == ("generator_failed", f"{which}: refusal")
+    extraction, _ = read(refuse("indication"), model="c")
     assert extraction.indication is None and len(extraction.observations) == 2
     assert extraction.left_out[extracting.NO_INDICATION] == 1
 
 
-def test_mentions_of_change_are_asked_away_or_counted(chat, client):
+def test_mentions_of_change_are_asked_away_or_counted(read):
     changed = {"observations": [scripted.observation(name="New left effusion")]}
 
     def stubborn(stage, text, often):
@@ -174,21 +132,17 @@ def test_mentions_of_change_are_asked_away_or_counted(chat, client):
             assert "New left effusion" in text
             return {"observations": [scripted.observation()]}
 
-    with chat.Server(scripted.reader(chat, stubborn)) as where:
-        extraction = LanguageModelExtractor(client(where)).extract(scripted.REPORT)
-    assert extraction.observations[0].name == "New left effusion"
-    assert extraction.left_out[extracting.CHANGE_KEPT] == 1
-    with chat.Server(scripted.reader(chat, willing)) as where:
-        extraction = LanguageModelExtractor(client(where, model="n")).extract(scripted.REPORT)
-    assert extraction.observations[0].name == "Small left pleural effusion"
-    assert extracting.CHANGE_KEPT not in extraction.left_out
+    kept, _ = read(stubborn)
+    assert kept.observations[0].name == "New left effusion"
+    assert kept.left_out[extracting.CHANGE_KEPT] == 1
+    gone, _ = read(willing, model="n")
+    assert gone.observations[0].name == "Small left pleural effusion"
+    assert extracting.CHANGE_KEPT not in gone.left_out
 
 
-def test_an_answer_that_compares_is_replaced(chat, client):
+def test_an_answer_that_compares_is_replaced(read):
     comparing = scripted.GOOD_INDICATION | {"answer_for_indication": "The effusion is unchanged."}
-    script = scripted.reader(chat, lambda stage, *_: comparing if stage == "indication" else None)
-    with chat.Server(script) as where:
-        extraction = LanguageModelExtractor(client(where)).extract(scripted.REPORT)
+    extraction, _ = read(lambda stage, *_: comparing if stage == "indication" else None)
     assert extraction.indication.answer == ""
     assert extraction.left_out[extracting.ANSWER_REPLACED] == 1
 
@@ -206,12 +160,8 @@ def test_too_long_and_empty_reports_are_not_sent(chat, client):
     assert not where.bodies
 
 
-def test_a_busy_server_is_waited_for_and_a_dead_one_stops_the_run(chat, client):
-    def busy(stage, text, often):
-        return chat.Status(503) if not often else None
-
-    with chat.Server(scripted.reader(chat, busy)) as where:
-        assert LanguageModelExtractor(client(where)).extract(scripted.REPORT).observations
+def test_a_busy_server_is_waited_for_and_a_dead_one_stops_the_run(chat, client, read):
+    assert read(lambda stage, text, often: None if often else chat.Status(503))[0].observations
     reports = [ReportSections({"findings": f"Nodule number {n}."}) for n in range(30)]
     with chat.Server(lambda body, number: chat.Status(500)) as where:
         extractor = LanguageModelExtractor(client(where, model="n", attempts=2))
@@ -232,10 +182,7 @@ def test_demonstrations_pass_the_checks_that_answers_must_pass(client):
         answers.SentenceStage(asked).check(report, read)
     for shown in scripted.EXTRACT["indication"]["demonstrations"]:
         rows = re.findall(r"^(S\d+) \((\w+)\): (.*)$", shown["user"], re.M)
-        told = [
-            NumberedSentence(sent_id, section, section.upper(), text)
-            for sent_id, section, text in rows
-        ]
+        told = [NumberedSentence(i, name, name.upper(), text) for i, name, text in rows]
         read = answers.ReadIndication.model_validate_json(shown["assistant"])
         answers.IndicationStage(asked).check(told, read)
     for shown in scripted.EXTRACT["observations"]["demonstrations"]:

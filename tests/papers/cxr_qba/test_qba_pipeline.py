@@ -4,13 +4,9 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct.pipeline import LOCAL_RUNNER, beam_flags, main
+from tests.papers.cxr_qba.builds import content
 
 pytest.importorskip("apache_beam", reason="needs the environment that `make beam` makes")
-
-
-def content(out):
-    files = (path for path in sorted(out.rglob("*")) if path.is_file())
-    return {path.relative_to(out): path.read_bytes() for path in files}
 
 
 def build(sample, out, *flags):
@@ -35,8 +31,8 @@ def test_runs_are_equal_and_a_shard_is_done_again(sample, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [2, 3])
 def test_worker_processes_make_the_same(sample, tmp_path, processes):
-    flags = [f"--processes={processes}"]
-    assert build(sample, tmp_path / "one") == build(sample, tmp_path / "two", *flags)
+    whole = build(sample, tmp_path / "one")
+    assert whole == build(sample, tmp_path / "two", f"--processes={processes}")
 
 
 @pytest.mark.slow
@@ -79,15 +75,14 @@ def test_the_tfds_data_set_is_the_same_from_beam_s_workers(sample, tmp_path):
 
     from cxrjax.papers.cxr_qba.construct.tfds_builder import write_qba_tfds
 
+    def told(one):
+        asked = one["questions"]
+        return one["image_id"], list(asked["index"]), list(asked["record"])
+
     def examples(folder):
         builder = tfds.builder_from_directory(str(folder / "cxr_qba/1.0.0"))
-        return {
-            split: [
-                (one["image_id"], list(one["questions"]["index"]), list(one["questions"]["record"]))
-                for one in builder.as_data_source(split)
-            ]
-            for split in builder.info.splits
-        }
+        splits = builder.info.splits
+        return {split: [told(one) for one in builder.as_data_source(split)] for split in splits}
 
     written = []
     for processes in (1, 2):

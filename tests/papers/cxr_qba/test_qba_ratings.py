@@ -1,51 +1,37 @@
-"""Ratings, the minimum rule and export filters."""
-
-import itertools
+"""Ratings, the minimum rule, export filters, and answers read back against their sentences."""
 
 import pytest
 
+from cxrjax.papers.cxr_qba import native
 from cxrjax.papers.cxr_qba.construct import ratings
+from cxrjax.papers.cxr_qba.construct.generation import generate_questions
 from cxrjax.papers.cxr_qba.construct.ratings import (
     GRADES,
     UNRATED,
-    localization_quality,
     overall_grade,
     rate_by_rules,
-    rate_observation,
     rating,
 )
-from cxrjax.papers.cxr_qba.native import (
-    NativeAnswer,
-    NativeLocalization,
-    NativeObservation,
-    NativeQuestion,
-    ObservedRegion,
-)
+from cxrjax.papers.cxr_qba.construct.read_back import ReadBack
+from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts
+from cxrjax.radiology_text.definitions import load_definitions
+from tests.papers.cases import cases, data
 
-GOOD = {
-    "entailment": "ALIGNED_MENTIONED",
-    "relevance": "RELEVANT_MAIN_ANSWER",
-    "answer_clarity": "OPTIMAL",
-}
+GOOD = {"entailment": "ALIGNED_MENTIONED", "relevance": "RELEVANT_MAIN_ANSWER"}
+GOOD["answer_clarity"] = "OPTIMAL"
 
 
 def question(depth=0, quality=None, extraction=None, **changes):
     """A question with one answer and `depth` levels below it; the lowest one is changed."""
-    parts = []
+    parts, quality, extraction = [], GOOD | (quality or {}), extraction or {}
     for level in range(depth, -1, -1):
-        lowest = level == depth
-        parts = [
-            NativeAnswer(
-                answer_id=f"a{level}",
-                answer_type="details" if level else "main_answer",
-                text="Text.",
-                answer_quality={**GOOD, **(quality or {})} if lowest else dict(GOOD),
-                extraction_quality=(extraction or {}) if lowest else {},
-                sub_answers=parts,
-            )
-        ]
+        kind = "details" if level else "main_answer"
+        told = {"answer_id": f"a{level}", "answer_type": kind, "text": "Text."}
+        told |= {"answer_quality": quality, "extraction_quality": extraction}
+        parts = [native.NativeAnswer(**told, sub_answers=parts)]
+        quality, extraction = dict(GOOD), {}
     rated = {"completeness": "FULLY_COMPLETE", "question_clarity": "OPTIMAL", **changes}
-    return NativeQuestion(
+    return native.NativeQuestion(
         question_id="q", question_type="B01_describe_all", question_strategy="abnormal",
         question="What?", answers=parts, question_quality=rated,
     )  # fmt: skip
@@ -55,6 +41,8 @@ def test_order_of_grades():
     assert GRADES == ("A++", "A+", "A", "B", "C", "D")
     assert ratings.lowest(["A", "A++", "C", "B"]) == "C"
     assert ratings.lowest([]) is None
+    for least, passing in (("B", GRADES[:4]), ("A", GRADES[:3])):
+        assert tuple(g for g in (*GRADES, UNRATED) if ratings.at_least(g, least)) == passing
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3])
@@ -86,90 +74,37 @@ def test_a_missing_verdict_leaves_it_unrated(depth):
     assert not ratings.at_least(UNRATED, "D")
 
 
-def test_the_literal_reading_counts_the_whole_graph():
-    study = {"entity_quality": "NO_ENTITIES"}
-    assert overall_grade(question()) == "A++"
-    assert overall_grade(question(), study) == "B"
-
-
-def test_boxes_on_images_count():
+def test_the_literal_reading_counts_the_whole_graph_and_boxes_on_images_count():
     made = question()
+    assert overall_grade(made) == "A++"
+    assert overall_grade(made, {"entity_quality": "NO_ENTITIES"}) == "B"
     made.question_img_localization_quality = {"i": "FALLBACK_LOCALIZATION"}
     assert overall_grade(made) == "B"
 
 
-@pytest.mark.parametrize(("grade", "least"), itertools.product((*GRADES, UNRATED), ("B", "A")))
-def test_grades_are_ordered(grade, least):
-    passes = grade in {"B": ("A++", "A+", "A", "B"), "A": ("A++", "A+", "A")}[least]
-    assert ratings.at_least(grade, least) is passes
-
-
 def observation(**fields):
-    given = {
-        "regions": [ObservedRegion(region="left lung")],
-        "obs_entities": ["lung opacity"],
-        "name": "Lung opacity",
-        "summary_sentence": "There is a lung opacity.",
-    }
-    return NativeObservation(obs_id="O01", **{**given, **fields})
+    given = {"obs_entities": ["lung opacity"], "name": "Lung opacity"}
+    given["regions"] = [native.ObservedRegion(region="left lung")]
+    given["summary_sentence"] = "There is a lung opacity."
+    return native.NativeObservation(obs_id="O01", **{**given, **fields})
 
 
-@pytest.mark.parametrize(
-    ("criterion", "value", "fields"),
-    [
-        ("region_quality", "RESOLVED_REGIONS_ONLY", {}),
-        ("region_quality", "NO_REGIONS", {"regions": []}),
-        ("region_quality", "DEFAULT_REGIONS_ONLY", {"default_regions": ["left lung"]}),
-        ("region_quality", "CONTAINS_NON_RESOLVED_REGIONS", {"non_resolved_regions": ["x"]}),
-        ("region_quality", "CONTAINS_DEFAULT_REGIONS", {"default_regions": ["lingula"]}),
-        ("entity_quality", "RESOLVED_ENTITIES_ONLY", {}),
-        ("entity_quality", "NO_ENTITIES", {"obs_entities": []}),
-        ("entity_quality", "CONTAINS_NON_RESOLVED_ENTITIES", {"non_resolved_obs_entities": ["x"]}),
-        ("sentence_name_quality", "NO_ISSUES", {}),
-        ("sentence_name_quality", "CHANGE_IN_SENTENCE_OR_NAME", {"name": "Stable opacity"}),
-        ("sentence_name_quality", "UNDERSCORES_IN_SENTENCE_OR_NAME", {"name": "Seen by ___"}),
-        ("change_quality", "NO_ISSUES", {}),
-        ("change_quality", "CHANGE_SENTENCE_REMOVED", {"changes": ["new"]}),
-        (
-            "change_quality",
-            "CONTAINS_NON_RESOLVED_CHANGES",
-            {"changes": ["odd"], "change_sentence": "It is odd."},
-        ),
-        ("change_quality", "UNDERSCORES_IN_CHANGE_SENTENCE", {"change_sentence": "Since ___."}),
-        ("issue_level", "NO_ISSUES", {}),
-        ("issue_level", "NON_INTERPRETABLE", {"obs_entities": []}),
-        ("issue_level", "DISCARDED", {"name": "", "summary_sentence": ""}),
-        (
-            "issue_level",
-            "MOSTLY_INTERPRETABLE",
-            {"obs_entities": [], "non_resolved_obs_entities": ["x"]},
-        ),
-    ],
-)
+@cases("criterion, value, fields")
 def test_criteria_of_an_observation(criterion, value, fields):
-    assert rate_observation(observation(**fields))[criterion] == value
+    assert ratings.rate_observation(observation(**fields))[criterion] == value
     assert value in ratings.SCENE_GRAPH_CRITERIA[criterion]
 
 
 def place(**fields):
     given = {"image_id": "i", "bboxes": [[0, 0, 9, 9]], "localization_reference_ids": ["left lung"]}
-    return NativeLocalization(**{**given, **fields})
+    return native.NativeLocalization(**{**given, **fields})
 
 
-@pytest.mark.parametrize(
-    ("fields", "value"),
-    [
-        ({}, "BBOX_LOCALIZATION"),
-        ({"instance_mask_ids": ["m"]}, "BBOX_AND_MASK_LOCALIZATION"),
-        ({"missing_localization": ["lingula"]}, "INCOMPLETE_LOCALIZATION"),
-        ({"is_fallback": True}, "FALLBACK_LOCALIZATION"),
-        ({"bboxes": []}, "NO_LOCALIZATION"),
-    ],
-)
+@cases("fields, value")
 def test_localization_quality(fields, value):
-    assert localization_quality([place(**fields)]) == value
-    assert localization_quality([place(instance_mask_ids=["m"]), place(**fields)]) == value
-    assert localization_quality([place(**fields), None]) == "NO_LOCALIZATION"
+    masked, quality = place(instance_mask_ids=["m"]), ratings.localization_quality
+    assert quality([place(**fields)]) == quality([masked, place(**fields)]) == value
+    assert quality([place(**fields), None]) == "NO_LOCALIZATION"
 
 
 def test_the_surrogate_stays_apart():
@@ -177,9 +112,50 @@ def test_the_surrogate_stays_apart():
     made.question_quality = {}
     for answer in made.all_answers():
         answer.answer_quality = {}
-    grade = rate_by_rules(made)
+    grade = ratings.rate_by_rules(made)
     assert grade in GRADES
     assert overall_grade(made) == UNRATED
     assert made.question_quality["surrogate"]["grade"] == grade
     assert "surrogate" in made.question_quality["surrogate"]["rater"]
     assert all(set(answer.answer_quality) == {"surrogate"} for answer in made.all_answers())
+
+
+DEFINITIONS = load_definitions()
+REPORT = data(__file__)["report"]
+
+
+def graded(graph):
+    """(grade, questions) of all questions of a graph."""
+    read_back = ReadBack(graph, DEFINITIONS)
+    questions = generate_questions(graph, DEFINITIONS, MentionCounts()).questions
+    return [(rate_by_rules(question, read_back.verdict), question) for question in questions]
+
+
+def test_what_was_read_right_is_borne_out(graph_of):
+    assert not [q.question for grade, q in graded(graph_of(REPORT)) if grade in ("C", "D")]
+
+
+@cases("finding, changes")
+def test_what_the_sentence_does_not_say_is_graded_d(graph_of, finding, changes):
+    graph = graph_of(REPORT)
+    (node,) = [o for o in graph.observations.values() if finding in o.obs_entities]
+    for name, value in changes.items():
+        setattr(node, name, value)
+    named = lambda question: {answer.name_tag for answer in question.all_answers()}  # noqa: E731
+    assert {grade for grade, question in graded(graph) if node.name in named(question)} == {"D"}
+
+
+def test_a_doubt_that_was_lost_is_graded_c(graph_of):
+    graph = graph_of("Possible pneumonia at the left base.")
+    (node,) = [o for o in graph.observations.values() if "pneumonia" in o.obs_entities]
+    node.certainty = "certain"
+    grades = {g for g, q in graded(graph) if q.variables.get("finding") == "pneumonia"}
+    assert grades == {"C"}
+
+
+def test_silence_on_what_the_report_names_is_graded_d(graph_of):
+    graph = graph_of("Clear lungs. No pneumothorax.")
+    (node,) = [o for o in graph.observations.values() if o.obs_entities == ["pneumothorax"]]
+    node.from_report, node.certainty = False, "not_mentioned"
+    (described,) = [(g, q) for g, q in graded(graph) if q.question_type == "B01_describe_all"]
+    assert described[0] == "D"

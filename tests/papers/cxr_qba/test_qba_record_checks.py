@@ -1,33 +1,20 @@
 """Records checked by rules of their own: none of a build contradicts itself, planted faults do."""
 
+import collections
 import csv
 
 import pytest
 
 from cxrjax.papers.cxr_qba import audit
-from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.record_checks import check_record, check_study
-from cxrjax.phantoms.studies.build import StudiesBuilder, StudiesOptions
-from cxrjax.records import read_records
+from tests.papers.cases import cases
 
 CHECKED = 2_000
 
 
 @pytest.fixture(scope="module")
-def build(tmp_path_factory):
-    """A build from phantom studies, with boxes, comparisons and grades."""
-    folder = tmp_path_factory.mktemp("checked")
-    StudiesBuilder(StudiesOptions(folder / "in", studies=24, long_side=192, processes=1)).build()
-    options = QbaOptions(
-        folder / "in", folder / "out", rate_with="surrogate", longitudinal=True, processes=1
-    )
-    QbaBuilder(options).build()
-    return folder / "out"
-
-
-@pytest.fixture(scope="module")
-def records(build):
-    return [r for file in sorted(build.glob("records/*.jsonl")) for r in read_records(file)]
+def records(phantoms):
+    return phantoms[1].records
 
 
 def test_none_of_two_thousand_records_contradicts_itself(records):
@@ -43,10 +30,8 @@ def test_no_study_contradicts_itself(records):
     assert [fault for own in studies.values() for fault in check_study(own)] == []
 
 
-def test_openi_in_short(tmp_path, sample):
-    QbaBuilder(QbaOptions(sample / "reports", tmp_path / "out")).build()
-    made = [r for f in (tmp_path / "out").glob("records/*.jsonl") for r in read_records(f)]
-    assert made and [f for record in made for f in check_record(record)] == []
+def test_openi_in_short(plain):
+    assert plain.records and [f for record in plain.records for f in check_record(record)] == []
 
 
 def first(records, kind, **about):
@@ -86,30 +71,18 @@ def test_planted_faults_are_found(records):
     assert any("surer than" in fault or "doubted" in fault for fault in check_record(sure))
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "There is interstitial markings.",
-        "There is a interstitial opacity.",
-        "The lungs is normal.",
-        "There is a surgical clips.",
-        "There is the the effusion.",
-        "There are multiple patchy lung opacity.",
-    ],
-)
+@cases("text")
 def test_planted_grammar_is_found(records, text):
     record = first(records, "D01_describe_finding", polarity="pos")
     record.answers[0].text = text
     assert check_record(record)
 
 
-def test_the_audit_is_drawn_by_grade_and_read_back(build, tmp_path, capsys):
-    audit.main([f"--build={build}", f"--out={tmp_path}", "--count=40", "--by_grade"])
+def test_the_audit_is_drawn_by_grade_and_read_back(phantoms, tmp_path, capsys):
+    audit.main([f"--build={phantoms[1].out}", f"--out={tmp_path}", "--count=40", "--by_grade"])
     assert "40 records, 0 with a contradiction" in capsys.readouterr().out
     rows = list(csv.DictReader((tmp_path / "sheet.csv").open()))
-    counts = {row["graded"]: 0 for row in rows}
-    for row in rows:
-        counts[row["graded"]] += 1
+    counts = collections.Counter(row["graded"] for row in rows)
     assert len(counts) >= 3 and max(counts.values()) < 30
     page = (tmp_path / "page.html").read_text()
     assert page.count("<section>") == 40 and "data:image/jpeg" in page

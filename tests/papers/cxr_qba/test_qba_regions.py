@@ -1,19 +1,24 @@
-"""Regions derived from boxes and masks."""
+"""Regions derived from boxes and masks, decoded small and kept from one build to the next."""
+
+import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pycocotools import mask as coco
+from scipy import ndimage
 
+from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.construct import region_cache, regions
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
-from cxrjax.papers.cxr_qba.construct.regions import (
-    clean_mask,
-    fuse_duplicates,
-    localize,
-    mask_boxes,
-)
+from cxrjax.papers.cxr_qba.construct.masks import decode_small, run_ends, sampled
+from cxrjax.papers.cxr_qba.construct.region_cache import RegionCache
+from cxrjax.papers.cxr_qba.construct.regions import _over_3x3, clean_mask, localize
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import CUT, QualityLog
+from tests.papers.cases import cases
 
 DEFINITIONS = load_definitions()
 
@@ -48,21 +53,22 @@ def test_operations_on_boxes():
     assert "pericardium" not in found  # never has a box
 
 
+def localized(**given):
+    return localize(StudyImage("i", (200, 200), **given), DEFINITIONS)
+
+
 def test_masks_are_cleaned_and_combined():
-    left, right = np.zeros((200, 200), bool), np.zeros((200, 200), bool)
+    left, right, tiny = (np.zeros((200, 200), bool) for _ in range(3))
     left[20:150, 110:180] = True
     left[60, 140] = False  # a hole
     left[5, 5] = True  # a speck
     right[20:150, 20:90] = True
-    found = localize(
-        StudyImage("i", (200, 200), masks={"left lung": left, "right lung": right}), DEFINITIONS
-    )
+    found = localized(masks={"left lung": left, "right lung": right})
     assert found["left lung"].boxes == ((110, 20, 180, 150),)
     assert found["left lung"].mask.sum() == 130 * 70
     assert found["lungs"].mask.sum() == 2 * 130 * 70
-    tiny = np.zeros((200, 200), bool)
     tiny[10:12, 10:12] = True
-    assert localize(StudyImage("i", (200, 200), masks={"trachea": tiny}), DEFINITIONS) == {}
+    assert localized(masks={"trachea": tiny}) == {}
 
 
 def test_masks_intersect_and_a_box_around_masks_has_none():
@@ -73,7 +79,7 @@ def test_masks_intersect_and_a_box_around_masks_has_none():
     angle[140:160, 150:180] = True
     masks = {"left lower lung zone": zone, "cardiac silhouette": heart, "left lung": lung}
     masks |= {"left costophrenic angle": angle}
-    found = localize(StudyImage("i", (200, 200), masks=masks), DEFINITIONS)
+    found = localized(masks=masks)
     shared = found["left cardiophrenic angle"]
     np.testing.assert_array_equal(shared.mask, heart & zone)
     assert shared.boxes == ((110, 100, 140, 150),) and shared.mask.sum() < 30 * 50
@@ -82,7 +88,7 @@ def test_masks_intersect_and_a_box_around_masks_has_none():
     # An operand without a mask: of boxes then.
     del masks["cardiac silhouette"]
     boxes = {"cardiac silhouette": ((70.0, 80.0, 140.0, 170.0),)}
-    mixed = localize(StudyImage("i", (200, 200), boxes=boxes, masks=masks), DEFINITIONS)
+    mixed = localized(boxes=boxes, masks=masks)
     assert mixed["left cardiophrenic angle"].boxes == ((110, 100, 140, 150),)
     assert mixed["left cardiophrenic angle"].mask is None
 
@@ -100,19 +106,12 @@ def test_cleaning_a_mask_opens_closes_fills_and_takes_specks_away():
 
 def test_names_of_other_sources():
     boxes = {"right hilar structures": ((1, 2, 30, 40),), "no such thing": ((1, 2, 30, 40),)}
-    found = localize(StudyImage("i", (100, 100), boxes=boxes), DEFINITIONS)
+    found = localized(boxes=boxes)
     assert found["right hilum"].boxes == ((1, 2, 30, 40),)
     assert "no such thing" not in found
 
 
-@pytest.mark.parametrize(
-    ("box", "reason"),
-    [
-        ((10, 10, 5, 50), "bad_box"),
-        ((10, 110, 50, 500), "box_outside_image"),
-        ((0.1, 0.1, 0.5, 0.5), "wrong_frame"),
-    ],
-)
+@cases("box, reason")
 def test_unusable_boxes_are_set_aside(box, reason):
     quality = QualityLog()
     image = StudyImage("i", (100, 100), boxes={"trachea": (box,)})
@@ -150,25 +149,20 @@ def test_regions_that_cannot_be_used_are_counted():
 
 def test_duplicates_are_fused():
     same = [(10, 10, 50, 50), (10, 10, 50, 50), (100, 10, 150, 50)]
-    assert fuse_duplicates(same) == ((10, 10, 50, 50), (100, 10, 150, 50))
-    (fused,) = fuse_duplicates([(0, 0, 100, 100), (0, 0, 100, 102)])
+    assert regions.fuse_duplicates(same) == ((10, 10, 50, 50), (100, 10, 150, 50))
+    (fused,) = regions.fuse_duplicates([(0, 0, 100, 100), (0, 0, 100, 102)])
     assert fused == (0, 0, 100, 101)
 
 
 @settings(max_examples=50, deadline=None)
-@given(
-    st.lists(
-        st.tuples(*[st.integers(0, 40)] * 2, *[st.integers(1, 23)] * 2),
-        max_size=6,
-    )
-)
+@given(st.lists(st.tuples(*[st.integers(0, 40)] * 2, *[st.integers(1, 23)] * 2), max_size=6))
 def test_boxes_hold_their_mask(rectangles):
     mask = np.zeros((64, 64), bool)
     for x, y, width, height in rectangles:
         mask[y : y + height, x : x + width] = True
     cleaned = clean_mask(mask)
     again = np.zeros_like(mask)
-    for x0, y0, x1, y1 in mask_boxes(cleaned):
+    for x0, y0, x1, y1 in regions.mask_boxes(cleaned):
         again[int(y0) : int(y1), int(x0) : int(x1)] = True
     assert not (cleaned & ~again).any()
     # Opening takes away, closing and filling keep within the outer rectangle.
@@ -190,12 +184,88 @@ def test_the_data_file_is_sound():
         assert set(finding.regions) <= set(DEFINITIONS.regions), finding.name
 
 
-def test_sides_go_to_regions_without_one():
-    assert DEFINITIONS.resolve_regions(["lower lobe"], "left") == (["left lower lobe"], [])
-    assert DEFINITIONS.resolve_regions(["lung bases"], "both")[0] == [
-        "left lung base",
-        "right lung base",
-    ]
-    # The more special one says it all.
-    assert DEFINITIONS.resolve_regions(["lungs", "lingula"], "") == (["lingula"], [])
-    assert DEFINITIONS.resolve_regions(["spleenic notch"], "") == ([], ["spleenic notch"])
+@cases("names, side, regions, unknown")
+def test_sides_go_to_regions_without_one(names, side, regions, unknown):
+    assert DEFINITIONS.resolve_regions(names, side) == (regions, unknown)
+
+
+def encoded(mask):
+    lengths = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
+    return {"size": lengths["size"], "counts": lengths["counts"].decode()}
+
+
+def test_as_pycocotools_decodes(subtests):
+    sizes = [(300, 200), (1111, 1300), (37, 5), (1, 1)]
+    for size, share in itertools.product(sizes, [0, 0.001, 0.5, 1]):
+        mask = np.random.default_rng(len(str((size, share)))).random(size) < share
+        mask[size[0] // 3 : size[0] // 2, size[1] // 4 : size[1] // 2] = True
+        packed = encoded(mask)
+        whole = coco.decode(packed).astype(bool)
+        for long_side in (1, 50, 512, 4000):
+            step = -(-max(size) // long_side)
+            kept = np.ix_(*(sampled(side, step) for side in size))
+            with subtests.test(size=size, share=share, long_side=long_side):
+                np.testing.assert_array_equal(decode_small(packed, long_side), whole[kept])
+
+
+@pytest.mark.parametrize("counts", ["", "zz!", "P", "oooooooooo0", "é", "01O"])
+def test_counts_that_are_none(counts):
+    with pytest.raises(ValueError):
+        run_ends(counts)
+        decode_small({"size": [10**6, 10**6], "counts": counts})
+
+
+def test_boxes_of_small_masks_are_in_pixels_of_the_image():
+    mask = np.zeros((2544, 3056), bool)
+    mask[600:1800, 1700:2600] = True
+    small = decode_small(encoded(mask))
+    assert max(small.shape) <= 512
+    image = StudyImage("i", mask.shape, "PA", masks={"left lung": small})
+    ((x0, y0, x1, y1),) = localize(image, load_definitions())["left lung"].boxes
+    np.testing.assert_allclose([x0, y0, x1, y1], [1700, 600, 2600, 1800], atol=7)
+
+
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_opening_and_closing_as_scipy(share):
+    block = np.random.default_rng(3).random((40, 50)) < share
+    square = np.ones((3, 3), bool)
+    eroded, dilated = (_over_3x3(block, join) for join in (np.logical_and, np.logical_or))
+    np.testing.assert_array_equal(eroded, ndimage.binary_erosion(block, square))
+    np.testing.assert_array_equal(dilated, ndimage.binary_dilation(block, square))
+
+
+MASK = np.zeros((100, 100), bool)
+MASK[20:80, 50:90] = True
+BOXES = {"trachea": ((40.0, 5.0, 60.0, 40.0),), "carina": ((9.0, 9.0, 9.0, 9.0),)}
+IMAGE = StudyImage("i", (200, 200), "PA", boxes=BOXES, masks={"left lung": MASK}, regions_key="k1")
+
+
+def test_the_second_time_nothing_is_computed(tmp_path, monkeypatch):
+    first, second = QualityLog(), QualityLog()
+    with RegionCache(tmp_path / "a" / "regions.sqlite") as cache:
+        found = cache.localize(IMAGE, DEFINITIONS, first)
+    assert found["left lung"].boxes == ((100, 40, 180, 160),)
+    assert found["left lung"].has_mask and not found["trachea"].has_mask
+    monkeypatch.setattr(region_cache, "localize", None)
+    with RegionCache(tmp_path / "a" / "regions.sqlite") as cache:
+        assert cache.localize(IMAGE, DEFINITIONS, second) == found
+        changed = dataclasses.replace(IMAGE, regions_key="k2")
+        with pytest.raises(TypeError):
+            cache.localize(changed, DEFINITIONS, second)
+    assert first.entries and first.to_json() == second.to_json()
+
+
+def test_a_file_that_is_no_cache(tmp_path):
+    (tmp_path / "regions.sqlite").write_text("no database, and long enough to be looked at")
+    with pytest.raises(UserError, match="cannot be used as a cache"):
+        RegionCache(tmp_path / "regions.sqlite")
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x1f\x8bnothing", None, "text"])
+def test_a_damaged_row_is_named(tmp_path, damage):
+    path = tmp_path / "regions.sqlite"
+    with RegionCache(path) as cache:
+        cache.localize(IMAGE, DEFINITIONS, QualityLog())
+        cache._file.execute("update regions set of = ?", (damage,))
+        with pytest.raises(UserError, match=r"regions\.sqlite: .* delete it"):
+            cache.localize(IMAGE, DEFINITIONS, QualityLog())

@@ -10,56 +10,55 @@ import pytest
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.construct import shards as construction
-from cxrjax.papers.cxr_qba.construct.construction import merge_facts
-from cxrjax.papers.cxr_qba.construct.pipeline import graphs_of, main, questions_of
-from cxrjax.papers.cxr_qba.construct.shards import ShardedBuild, finish, prepare
+from cxrjax.papers.cxr_qba.construct.pipeline import main
+from cxrjax.papers.cxr_qba.construct.shards import ShardedBuild
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shards import read_elements
+from tests.papers.cases import cases
+from tests.papers.cxr_qba.builds import content
+from tests.papers.cxr_qba.builds import run_shards as run
 
 
-@pytest.fixture
-def source(sample, tmp_path):
+@pytest.fixture(scope="module")
+def source(sample, tmp_path_factory):
     """Six studies of five patients, one study twice, and two lines that are none."""
     lines = (sample / "reports" / "studies.jsonl").read_text().splitlines()
     more = [line.replace("p1999", "p1888").replace("s5999", "s5888") for line in lines]
-    path = tmp_path / "source" / "studies.jsonl"
-    path.parent.mkdir()
+    path = tmp_path_factory.mktemp("source") / "studies.jsonl"
     path.write_text("\n".join([*lines, "{}", *more, lines[0]]) + "\n")
     with open(path, "ab") as file:
         file.write(b'{"patient_id": "\xff"}\n')
     return path
 
 
-def run(job, again=()):
-    """What the engine does, in this process and in any order."""
-    prepare(job)
-    numbers = list(reversed(range(job.shards)))
-    facts = merge_facts([graphs_of(number, job, again) for number in numbers])
-    for number in numbers:
-        questions_of(number, facts, job, again)
-    finish(job)
+RATED = {"rate_with": "surrogate"}
 
 
-def lines_of(out, split):
-    files = sorted((out / "records").glob(f"{split}-*.array_record"))
-    return sorted(line.decode() for file in files for line in read_elements(file))
+@pytest.fixture(scope="module")
+def whole(source, tmp_path_factory):
+    """The build in one piece."""
+    out = tmp_path_factory.mktemp("whole") / "out"
+    QbaBuilder(QbaOptions(source, out, **RATED)).build()
+    return out
 
 
-def content(out):
-    """Every file that should not depend on who made it when."""
-    files = (path for path in sorted(out.rglob("*")) if path.is_file())
-    return {path.relative_to(out): path.read_bytes() for path in files}
+@pytest.fixture(scope="module")
+def in_three(source, tmp_path_factory):
+    """The build in three shards; not to be changed."""
+    out = tmp_path_factory.mktemp("three") / "out"
+    run(ShardedBuild(QbaOptions(source, out), 3))
+    return out
 
 
 @pytest.mark.parametrize("shards", [1, 4])
-def test_shards_hold_what_one_build_holds(source, tmp_path, shards):
-    whole, out = tmp_path / "whole", tmp_path / "out"
-    QbaBuilder(QbaOptions(source, whole, rate_with="surrogate")).build()
-    run(ShardedBuild(QbaOptions(source, out, rate_with="surrogate"), shards))
+def test_shards_hold_what_one_build_holds(source, whole, tmp_path, shards):
+    out = tmp_path / "out"
+    run(ShardedBuild(QbaOptions(source, out, **RATED), shards))
     for split in ("train", "validation"):
-        expected = (whole / "records" / f"{split}.jsonl").read_text().splitlines()
-        assert lines_of(out, split) == sorted(expected)
+        files = sorted((out / "records").glob(f"{split}-*.array_record"))
+        found = sorted(line.decode() for file in files for line in read_elements(file))
+        assert found == sorted((whole / "records" / f"{split}.jsonl").read_text().splitlines())
     for name in ("sampling_weights.json", "tables.md", "metadata/quality_mappings.csv"):
         assert (out / name).read_bytes() == (whole / name).read_bytes()
     one, parts = (json.loads((root / "quality.json").read_text()) for root in (whole, out))
@@ -78,12 +77,11 @@ def test_shards_hold_what_one_build_holds(source, tmp_path, shards):
         assert sorted(found, key=key) == sorted(expected, key=key)
 
 
-def test_a_failed_shard_alone_is_done_again(source, tmp_path, monkeypatch):
-    whole, out = (tmp_path / name for name in ("whole", "out"))
-    run(ShardedBuild(QbaOptions(source, whole), 4))
-    job = ShardedBuild(QbaOptions(source, out), 4)
+def test_a_failed_shard_alone_is_done_again(source, in_three, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    job = ShardedBuild(QbaOptions(source, out), 3)
     build = construction.construct_questions
-    broken = next(n for n in range(4) if job.holds(n, "p19990001"))
+    broken = next(n for n in range(3) if job.holds(n, "p19990001"))
 
     def fails(graph, counts, how):
         if graph.patient_id == "p19990001":
@@ -91,15 +89,15 @@ def test_a_failed_shard_alone_is_done_again(source, tmp_path, monkeypatch):
         return build(graph, counts, how)
 
     monkeypatch.setattr(construction, "construct_questions", fails)
-    with pytest.raises(UserError, match=rf"1 of 4 .* shard {broken}: .*--shards={broken} or"):
+    with pytest.raises(UserError, match=rf"1 of 3 .* shard {broken}: .*--shards={broken} or"):
         run(job)
     assert not (out / "manifest.json").exists()
     monkeypatch.setattr(construction, "construct_questions", build)
     done = {path: path.stat().st_mtime_ns for path in job.done()}
     run(job, {broken})
     kept = {path for path, time in done.items() if path.stat().st_mtime_ns == time}
-    assert len(kept) == 2 * 4 - 2  # of the other shards, both passes
-    assert content(out) == content(whole)
+    assert len(kept) == 2 * 3 - 2  # of the other shards, both passes
+    assert content(out) == content(in_three)
 
 
 def test_a_fault_in_the_first_pass_stops_the_second(source, tmp_path, monkeypatch):
@@ -110,28 +108,25 @@ def test_a_fault_in_the_first_pass_stops_the_second(source, tmp_path, monkeypatc
     assert not list((tmp_path / "out").glob("parts/questions-*"))
 
 
-def test_other_settings_begin_anew(source, tmp_path):
-    out = tmp_path / "out"
-    run(ShardedBuild(QbaOptions(source, out, seed=1), 2))
-    run(ShardedBuild(QbaOptions(source, out, seed=2), 2))
-    run(ShardedBuild(QbaOptions(source, tmp_path / "two", seed=2), 2))
-    assert content(out) == content(tmp_path / "two")
-
-
-def test_another_number_of_shards_is_another_build(source, tmp_path):
-    run(ShardedBuild(QbaOptions(source, tmp_path / "out"), 2))
-    with pytest.raises(UserError, match="another number of shards than 3"):
-        run(ShardedBuild(QbaOptions(source, tmp_path / "out"), 3))
+def test_other_settings_begin_anew_and_another_number_of_shards_is_another_build(
+    source, in_three, tmp_path
+):
+    out = shutil.copytree(in_three, tmp_path / "out")
+    with pytest.raises(UserError, match="another number of shards than 2"):
+        run(ShardedBuild(QbaOptions(source, out), 2))
+    for folder in (out, tmp_path / "two"):
+        run(ShardedBuild(QbaOptions(source, folder, seed=2), 3))
+    assert content(out) == content(tmp_path / "two") != content(in_three)
 
 
 def test_another_report_changes_the_counts_of_all_shards(source, tmp_path):
+    lines, source = source.read_text(errors="surrogateescape"), tmp_path / "studies.jsonl"
     out = tmp_path / "out"
-    job = ShardedBuild(QbaOptions(source, out), 3)
-    run(job)
-    lines = source.read_text(errors="surrogateescape")
-    source.write_text(lines.replace("p1888", "p1777"), errors="surrogateescape")
-    run(job, set(range(3)))
-    run(ShardedBuild(QbaOptions(source, tmp_path / "new"), 3))
+    job = ShardedBuild(QbaOptions(source, out), 2)
+    for text in (lines, lines.replace("p1888", "p1777")):
+        source.write_text(text, errors="surrogateescape")
+        run(job, set(range(2)))
+    run(ShardedBuild(QbaOptions(source, tmp_path / "new"), 2))
     assert content(out) == content(tmp_path / "new")
 
 
@@ -152,16 +147,7 @@ def test_nothing_to_use(tmp_path):
         run(ShardedBuild(QbaOptions(tmp_path, tmp_path / "out"), 2))
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        (["--shards=3,x"], "expected numbers such as 3,7"),
-        (["--shards=16"], "16 is not in 0 to 15"),
-        (["--num_shards=0"], "expected at least 1"),
-        (["--least_grade=A"], "add --rate_with=surrogate"),
-        (["--source=/none"], "not there"),
-    ],
-)
+@cases("flags, message")
 def test_unusable_flags(sample, tmp_path, flags, message):
     with pytest.raises(UserError, match=message):
         main([f"--source={sample / 'reports'}", f"--out={tmp_path}", *flags])

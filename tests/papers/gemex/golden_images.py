@@ -45,6 +45,12 @@ NOUNS = {
     "Calcification": "calcified granuloma", "ILD": "interstitial thickening",
     "Cardiomegaly": "cardiomegaly", "Aortic enlargement": "tortuous aorta",
 }  # fmt: skip
+# Classes without a side: what is said of them, and the region that has their box.
+WHOLE = {
+    "Cardiomegaly": ("There is cardiomegaly.", "cardiac silhouette"),
+    "Aortic enlargement": ("The aorta is tortuous.", "mediastinum"),
+    "ILD": ("There is interstitial thickening.", None),
+}
 
 
 def make(folder: Path) -> list[dict[str, Any]]:
@@ -64,19 +70,12 @@ def _entry(number: int, records: list[QARecord], path: Path, lesions: list) -> d
     record = named[number // len(KINDS) % len(named)]
     height, width = record.image_hw or (1, 1)
     sides = np.array([width, height, width, height])
-    return {
-        "image": record.image_id,
-        "question": record.question,
-        "type": record.question_type,
-        "choices": record.choices,
-        "key": record.answer_key,
-        "reason": record.reason,
-        "regions": record.answers[0].regions,
-        "boxes": (np.array(record.boxes) / sides).round(3).tolist(),
-        "path": path,
-        "lesions": lesions,
-        "record": record,
-    }
+    names = {"image": "image_id", "question": "question", "type": "question_type"}
+    names |= {"choices": "choices", "key": "answer_key", "reason": "reason"}
+    told = {name: getattr(record, field) for name, field in names.items()}
+    told["regions"] = record.answers[0].regions
+    told["boxes"] = (np.array(record.boxes) / sides).round(3).tolist()
+    return told | {"path": path, "lesions": lesions, "record": record}
 
 
 def _phantoms(folder: Path) -> Iterator[Made]:
@@ -85,7 +84,8 @@ def _phantoms(folder: Path) -> Iterator[Made]:
     lesions = {}
     for line in (folder / TRUTH).read_text(encoding="utf-8").splitlines():
         for image in json.loads(line)["images"]:
-            lesions[image["dicom_id"]] = _phantom_lesions(image)
+            hw, own = (image["height"], image["width"]), image.get("lesions", ())
+            lesions[image["dicom_id"]] = [(one["finding"], _part(one["box"], hw)) for one in own]
     refined = GemexBuilder(GemexOptions(folder, folder / "out", processes=1)).plan()
     chosen = {}
     for record in _ask(refined):
@@ -95,13 +95,10 @@ def _phantoms(folder: Path) -> Iterator[Made]:
         yield chosen[image_id], path, lesions[image_id]
 
 
-def _phantom_lesions(image: dict[str, Any]) -> list[tuple[str, Box]]:
-    height, width = image["height"], image["width"]
-    sides = (width, height, width, height)
-    return [
-        (one["finding"], tuple(v / side for v, side in zip(one["box"], sides, strict=True)))
-        for one in image.get("lesions", ())
-    ]
+def _part(box: Iterable[float], hw: tuple[int, int]) -> Box:
+    """A box in fractions of its image."""
+    height, width = hw
+    return tuple(np.divide(box, [width, height, width, height]).tolist())
 
 
 def _ask(refined: Iterable[RefinedReport]) -> Iterator[QARecord]:
@@ -141,46 +138,30 @@ def _graft_report(
     image_id: str, own: list[QARecord], hw: tuple[int, int]
 ) -> tuple[ImageReport, list[tuple[str, Box]]]:
     """A report of what was grafted, on the side where its box lies, and boxes of its regions."""
-    sides = np.array([hw[1], hw[0], hw[1], hw[0]])
     lungs = {one.finding: one.boxes[0] for one in own if one.finding in ("right lung", "left lung")}
-    boxes: dict[str, Box] = {
-        name: tuple((np.array(box) / sides).tolist()) for name, box in lungs.items()
-    }
-    marked = {mark.label: mark for one in own for marks in (one.readers or {}).values()
-              for mark in marks}  # fmt: skip
-    lesions = [
-        (label, tuple((np.array(mark.box) / sides).tolist())) for label, mark in marked.items()
-    ]
+    readings = [marks for one in own for marks in (one.readers or {}).values()]
+    marked = {mark.label: mark.box for marks in readings for mark in marks}
+    boxes: dict[str, Box] = {name: _part(box, hw) for name, box in lungs.items()}
+    lesions = [(label, _part(box, hw)) for label, box in marked.items()]
     middle = (boxes["right lung"][2] + boxes["left lung"][0]) / 2
     sentences, wide = [], enclosing(boxes.values())
     for label, box in lesions:
-        if label not in NOUNS:
-            continue
         side = "right" if (box[0] + box[2]) / 2 < middle else "left"
-        if label == "Cardiomegaly":
-            sentences.append("There is cardiomegaly.")
-            boxes["cardiac silhouette"] = box
-        elif label == "Aortic enlargement":
-            sentences.append("The aorta is tortuous.")
-            boxes["mediastinum"] = box
-        elif label == "ILD":
-            sentences.append("There is interstitial thickening.")
-        else:
+        if label in WHOLE:
+            sentence, region = WHOLE[label]
+            sentences.append(sentence)
+            boxes |= {region: box} if region else {}
+        elif label in NOUNS:
             article = "" if NOUNS[label].endswith(("ing", "sis", "ion")) else "a "
             article = {"pleural effusion": "a large ", "opacity": "an "}.get(NOUNS[label], article)
             sentences.append(f"There is {article}{NOUNS[label]} in the {side} lung.")
     sentences.append("The trachea is midline.")
-    said = " ".join(sentences)
-    sentences += [
-        f"There is no {noun}."
-        for noun in ("pneumothorax", "pleural effusion", "consolidation", "cardiomegaly")
-        if noun not in said
-    ]
+    said, common = " ".join(sentences), ("pneumothorax", "pleural effusion", "consolidation")
+    denied = [noun for noun in (*common, "cardiomegaly") if noun not in said]
+    sentences += [f"There is no {noun}." for noun in denied]
     boxes["bilateral lung"] = wide
-    report = ImageReport(
-        image_id, image_id, "", tuple(ReportSentence(one) for one in sentences), boxes, image_hw=hw
-    )
-    return report, lesions
+    told = tuple(ReportSentence(one) for one in sentences)
+    return ImageReport(image_id, image_id, "", told, boxes, image_hw=hw), lesions
 
 
 def line(entry: dict[str, Any]) -> str:
@@ -199,22 +180,15 @@ def draw_sheet(entries: list[dict[str, Any]], out: Path, columns: int = 5) -> No
         x, y = number % columns * side, number // columns * (side + text)
         picture = PIL.Image.fromarray(read_image(entry["path"])).convert("RGB")
         sheet.paste(picture.resize((side - 6, side - 6)), (x, y))
-        for box, colour in [
-            *((box, "red") for _, box in entry["lesions"]),
-            *((box, "yellow") for box in entry["boxes"]),
-        ]:
-            draw.rectangle(
-                [x + box[0] * (side - 6), y + box[1] * (side - 6),
-                 x + box[2] * (side - 6), y + box[3] * (side - 6)], outline=colour, width=2,
-            )  # fmt: skip
-        told = [
-            f"{number}  " + ", ".join(label for label, _ in entry["lesions"]),
-            entry["question"], *(entry["choices"] or ()), f"-> {entry['key']}  {entry['regions']}",
-            entry["reason"],
-        ]  # fmt: skip
-        written = [
-            part for one in told for part in (one[i : i + 62] for i in range(0, len(one), 62))
-        ]
+        drawn = {"red": [box for _, box in entry["lesions"]], "yellow": entry["boxes"]}
+        for colour, boxes in drawn.items():
+            for box in boxes:
+                corners = np.multiply(box, side - 6) + [x, y, x, y]
+                draw.rectangle(corners.tolist(), outline=colour, width=2)
+        told = [f"{number}  " + ", ".join(label for label, _ in entry["lesions"])]
+        told += [entry["question"], *(entry["choices"] or ())]
+        told += [f"-> {entry['key']}  {entry['regions']}", entry["reason"]]
+        written = [one[i : i + 62] for one in told for i in range(0, len(one), 62)]
         draw.multiline_text((x + 2, y + side - 4), "\n".join(written[:11]), fill="black", spacing=1)
     sheet.save(out)
 

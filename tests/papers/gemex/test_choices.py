@@ -12,48 +12,34 @@ from hypothesis import strategies as st
 from sklearn.metrics import jaccard_score
 from sklearn.preprocessing import MultiLabelBinarizer
 
+from cxrjax.papers.gemex import dialogue
 from cxrjax.papers.gemex.choices import chance, jaccard, named_options
-from cxrjax.papers.gemex.dialogue import assistant_text
+from cxrjax.papers.gemex.dialogue import (
+    QUESTION_TYPES,
+    assistant_text,
+    human_text,
+    parse_answer,
+    split_choices,
+)
+from tests.papers.cases import cases, data
 
 CHOICES = ["A: Clear lung fields", "B: Atelectasis", "C: Pleural effusion", "D: No effusion"]
 LETTERS = st.lists(st.sampled_from("ABCD"), min_size=1, unique=True).map(sorted)
 
 
-def multi(text):
-    return "".join(sorted(named_options(text, "multi_choice", CHOICES).options or ()))
+def letters_of(text, offered):
+    """(letters in a row, failure)."""
+    found = named_options(text, "multi_choice", offered)
+    return "".join(sorted(found.options or ())), found.failure
 
 
-def single(text):
-    return named_options(text, "single_choice", CHOICES)
-
-
-@pytest.mark.parametrize(
-    ("text", "letters"),
-    [
-        ("['A', 'C']", "AC"),  # the released training rows
-        ("[B, C]", "BC"),  # the paper's tables
-        ("A and C", "AC"),
-        ("<answer>[B, C] <reason>Both. <location>[[1, 2, 30, 40]]", "BC"),
-        ("The correct options are: B and D", "BD"),
-        ("**Answer:** B, C", "BC"),
-        ("I think the answers are (A) and (C).", "AC"),
-        ("B. Atelectasis\nC. Pleural effusion", "BC"),
-        ("Both B and C are seen here.", "BC"),
-        ("Atelectasis and a pleural-effusion are visible.", "BC"),
-        ("There is no atelectasis, but there is a pleural effusion.", "C"),
-        ("No effusion is seen.", "D"),
-        ("A small something is seen.", ""),
-        ("<answer> E <reason> x <location>[]", ""),
-        ("", ""),
-    ],
-)
+@cases("text, letters")
 def test_multi_choice(text, letters):
-    assert multi(text) == letters
+    assert letters_of(text, CHOICES)[0] == letters
 
 
 def _labelled(name):
-    lines = (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines()
-    for line in lines:
+    for line in Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines():
         if not line.startswith("#"):
             kind, question, options, text, chosen = line.split("\t")
             yield kind, question, json.loads(options) or None, json.loads(text), chosen
@@ -66,15 +52,7 @@ def _read(kind, question, options, text):
     return "undecided" if found.failure in ("undecided", "several_options") else "nothing"
 
 
-@pytest.mark.parametrize(
-    ("name", "at_least"),
-    [
-        ("choices_labelled.tsv", 0.97),
-        ("choices_labelled_held_out.tsv", 0.97),
-        ("choices_models.tsv", 0.97),
-        ("choices_fresh.tsv", 0.94),
-    ],
-)
+@cases("name, at_least")
 def test_answers_as_models_write_them(name, at_least):
     rows = list(_labelled(name))
     read = [(_read(*row[:4]), row[4], row[3]) for row in rows]
@@ -84,62 +62,26 @@ def test_answers_as_models_write_them(name, at_least):
     assert 1 - len(wrong) / len(rows) >= at_least, wrong
 
 
-@pytest.mark.parametrize(
-    ("text", "chosen"),
-    [
-        ("['B','C','Pneumonia']", "BCD"),
-        ("['Pneumonia', 'B']", "BD"),
-        ("B (Atelectasis), C (Pleural effusion), Pneumonia", "BCD"),
-        ("['B', 'C', 'no pneumonia']", "BC"),
-        # What is no option, and a letter that may have another's words.
-        ("['B', 'C', 'Fracture']", ""),
-        ("B, Pneumonia", ""),
-    ],
-)
+@cases("text, chosen")
 def test_letters_and_words_in_one_list(text, chosen):
     offered = ["A: Cardiomegaly", "B: Atelectasis", "C: Pleural effusion", "D: Pneumonia"]
-    found = named_options(text, "multi_choice", offered)
-    assert "".join(sorted(found.options or ())) == chosen
-    assert (found.failure == "undecided") == (not chosen)
+    letters, failure = letters_of(text, offered)
+    assert letters == chosen and (failure == "undecided") == (not chosen)
 
 
-@pytest.mark.parametrize(("text", "said"), [("Normal.", "Yes"), ("It is abnormal.", "No")])
-def test_normal_is_yes_to_a_question_of_normality(text, said):
-    found = named_options(text, "closed_ended", None, "Is the heart size normal?")
-    assert found.options == {said}
+def test_normal_is_yes_to_a_question_of_normality():
+    for text, said in (("Normal.", "Yes"), ("It is abnormal.", "No")):
+        found = named_options(text, "closed_ended", None, "Is the heart size normal?")
+        assert found.options == {said}
 
 
-def test_single_choice():
-    assert single("The answer is B, since C is absent.").options == {"B"}
-    assert single("Option B is incorrect. Option C is correct.").options == {"C"}
-    listed = "A: Clear lung fields\nB: Atelectasis\nThe answer is B."
-    assert single(listed).options == {"B"}
-    assert single("C").in_form is False
-    assert single("C? I'm not sure. Final answer: B").options == {"B"}
-    assert single("I'm not sure. B?").failure == "undecided"
-    assert single("<answer> C <reason> x").in_form is True
-    for text, failure in [
-        ("A and B", "several_options"),
-        ("Atelectasis with a pleural effusion.", "several_options"),
-        ("I see a heart.", "not_an_option"),
-        ("  ", "no_answer"),
-    ]:
-        assert single(text) == (None, False, failure)
+@cases("text, option, failure")
+def test_single_choice(text, option, failure):
+    options, tagged = frozenset(option) if option else None, text.startswith("<answer>")
+    assert named_options(text, "single_choice", CHOICES) == (options, tagged, failure)
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("<answer> Yes. <reason> No.", "Yes"),
-        ("No, there is none.", "No"),
-        ("The image shows fluid. Yes.", "Yes"),
-        ("The answer is no.", "No"),
-        ("I would say: yes", "Yes"),
-        ("There is no effusion", None),  # which may be either answer to "Are the angles sharp?"
-        ("It depends: yes, or: no.", None),
-        ("Perhaps.", None),
-    ],
-)
+@cases("text, said")
 def test_closed(text, said):
     found = named_options(text, "closed_ended", None)
     assert found.options == ({said} if said else None)
@@ -174,22 +116,76 @@ def test_long_texts_take_linear_time():
 @given(LETTERS, LETTERS)
 def test_jaccard_is_scikit_learns(named, truth):
     binary = MultiLabelBinarizer(classes=list("ABCD")).fit([])
-    expected = jaccard_score(
-        binary.transform([truth]), binary.transform([named]), average="samples"
-    )
+    expected = jaccard_score(*map(binary.transform, ([truth], [named])), average="samples")
     assert jaccard(frozenset(named), frozenset(truth)) == pytest.approx(expected)
 
 
 def test_chance_counts_all_guesses():
     for options in (2, 3, 4):
-        sets = [
-            set(chosen)
-            for size in range(1, options + 1)
-            for chosen in itertools.combinations(range(options), size)
-        ]
-        assert chance("multi_choice", options) == pytest.approx(1 / len(sets))
+        sizes = range(1, options + 1)
+        sets = [len(list(itertools.combinations(range(options), size))) for size in sizes]
+        assert chance("multi_choice", options) == pytest.approx(1 / sum(sets))
     # The paper's random row: 7.50 % on multi-choice, 25.85 % on single-choice, 48.80 % on closed.
-    assert chance("multi_choice", 4) == pytest.approx(1 / 15)
-    assert chance("multi_choice", 3) == pytest.approx(1 / 7)
-    assert chance("single_choice", 4) == 0.25
-    assert chance("closed_ended", 2) == 0.5
+    assert (chance("single_choice", 4), chance("closed_ended", 2)) == (0.25, 0.5)
+
+
+OPTIONS = ["A: Clear lung fields", "B: Atelectasis", "C: Effusions", "D: Congestion"]
+
+
+def test_instructions_are_the_released_ones():
+    told = {name: kind.instruction for name, kind in QUESTION_TYPES.items()}
+    assert told == data(__file__)["instructions"]
+
+
+def test_options_stand_behind_the_question():
+    """Table 13."""
+    text = human_text("What is seen?", OPTIONS)
+    listed = "A: Clear lung fields, B: Atelectasis, C: Effusions, D: Congestion"
+    assert text == f"What is seen? <choices>: [{listed}]"
+    assert split_choices(text) == ("What is seen?", OPTIONS)
+    assert split_choices("What is seen?") == ("What is seen?", None)
+    asked = human_text("Which?", ["A: Mild, or none", "B: Heart, B: lung"])
+    question, options = split_choices(asked)
+    assert human_text(question, options) == asked
+
+
+@cases("answer, key")
+def test_letters_in_every_spelling(answer, key):
+    parsed = parse_answer(f"<answer> {answer} <reason> So. <location> []", "multi_choice", OPTIONS)
+    assert parsed.key == key
+    assert parsed.failures == ()
+
+
+@pytest.mark.parametrize("answer", ["B", "B.", "(B)", "B: Atelectasis", "atelectasis"])
+def test_one_letter_in_every_spelling(answer):
+    parsed = parse_answer(f"<answer>{answer} <reason>So. <location>[]", "single_choice", OPTIONS)
+    assert parsed.key == "B"
+
+
+@cases("text, kind, failures")
+def test_failure_categories(text, kind, failures):
+    assert parse_answer(text, kind, OPTIONS).failures == tuple(failures)
+
+
+@cases("text")
+def test_what_stands_around_a_turn_is_no_part_of_it(text):
+    parsed = parse_answer(text, "multi_choice", OPTIONS)
+    assert (parsed.key, parsed.reason, parsed.failures) == (["B", "C"], "Both.", ())
+    assert parsed.location.replace("> [", ">[") == "<location>[[26, 119, 217, 183]]"
+
+
+@given(st.text(max_size=200), st.sampled_from(list(QUESTION_TYPES)))
+def test_reading_never_raises(text, kind):
+    parsed = parse_answer(text, kind, OPTIONS)
+    assert (parsed.key is None) <= bool(parsed.failures)
+
+
+plain = st.text("abc de.", min_size=1).map(str.strip).filter(bool)
+
+
+@given(plain, plain)
+def test_what_is_written_is_read(answer, reason):
+    text = dialogue.assistant_text(answer, reason, "<location>[[1, 2, 3, 4]]")
+    parsed = parse_answer(text, "open_ended")
+    assert (parsed.answer, parsed.reason) == (answer, reason)
+    assert parsed.location == "<location>[[1, 2, 3, 4]]"

@@ -1,5 +1,8 @@
 """Records checked by rules of their own: none of a build contradicts itself, planted faults do."""
 
+import re
+
+import numpy as np
 import pytest
 
 from cxrjax.papers.gemex.dialogue import assistant_text
@@ -30,10 +33,7 @@ def moved(record, change):
     copy = record.model_copy(deep=True)
     boxes = [change(box, width, height) for box in record.boxes]
     copy.answers[0].boxes_by_image = {record.image_id: boxes}
-    framed = [
-        [round(v * 224 / side) for v, side in zip(box, (width, height) * 2, strict=True)]
-        for box in boxes
-    ]
+    framed = np.multiply(boxes, 224 / np.array([width, height] * 2)).round().astype(int).tolist()
     copy.answers[0].text = copy.answer_text.partition("<location>")[0] + f"<location>{framed}"
     return copy
 
@@ -51,8 +51,13 @@ def sided(record):
 
 
 def levelled(record):
-    words = {"upper lung", "lower lung"}
-    return all(any(word in region for word in words) for region in record.answers[0].regions)
+    return all(re.search("(upp|low)er lung", region) for region in record.answers[0].regions)
+
+
+def one_less(record):
+    copy = record.model_copy(deep=True)
+    copy.answers[0].boxes_by_image = {record.image_id: record.boxes[:1]}
+    return copy
 
 
 def swapped(text):
@@ -64,27 +69,11 @@ def placed(record):
     return alone and sided(record) and swapped(record.reason) != record.reason
 
 
-DENIAL = (
-    "There is no pleural effusion, pneumothorax, opacity, consolidation, cardiomegaly, "
-    "atelectasis, nodule or mass."
-)
+DENIED = "pleural effusion, pneumothorax, opacity, consolidation, cardiomegaly, atelectasis, nodule"
 PLANTS = {
     "box on the other side": (sided, lambda r: moved(r, mirrored), "on the other side"),
     "box at another level": (levelled, lambda r: moved(r, upside_down), "at another level"),
-    "one box less": (
-        lambda r: len(r.boxes) > 1,
-        lambda r: r.model_copy(
-            deep=True,
-            update={
-                "answers": [
-                    r.answers[0].model_copy(
-                        update={"boxes_by_image": {r.image_id: r.boxes[:1]}}
-                    )
-                ]
-            },
-        ),
-        "in the record",
-    ),
+    "one box less": (lambda r: len(r.boxes) > 1, one_less, "in the record"),
     "reason's side": (placed, lambda r: changed(r, reason=swapped(r.reason)), "reason: names the"),
     "yes for no": (
         lambda r: r.question_type == "closed_ended",
@@ -118,7 +107,7 @@ PLANTS = {
     ),
     "a denial beside it": (
         lambda r: "closed_ended/presence" in r.template_id and r.answer_key == "Yes.",
-        lambda r: changed(r, reason=f"{r.reason} {DENIAL}"),
+        lambda r: changed(r, reason=f"{r.reason} There is no {DENIED} or mass."),
         "there is none",
     ),
     "a broken verb": (

@@ -11,15 +11,12 @@ from cxrjax.papers.gemex.construct.draw_sentences import main as draw
 from cxrjax.papers.gemex.construct.facts import SentenceFact, find_facts
 from cxrjax.papers.gemex.construct.refine import RuleRefiner, refine_sentence, write_facts
 from cxrjax.papers.gemex.construct.refiner_accuracy import Accuracy, main, measure, read_labels
+from cxrjax.papers.sources import report as reports
 from cxrjax.papers.sources.regions import Place, find_places, load_regions
-from cxrjax.papers.sources.report import (
-    ImageReport,
-    ReportSentence,
-    plain_sentence,
-    split_sentences,
-)
+from cxrjax.papers.sources.report import ReportSentence, split_sentences
 from cxrjax.radiology_text.english import load_vocabulary
 from cxrjax.radiology_text.sentence_faults import sentence_faults
+from tests.papers.cases import cases, data
 
 
 def refined(text, *regions):
@@ -27,124 +24,39 @@ def refined(text, *regions):
     return result if isinstance(result, str) else dict((r, t) for t, r in result)
 
 
-def test_the_papers_examples():
-    """Rules 2 and 3 of Table 9."""
-    assert refined("No focal consolidation, pleural effusion or pneumothorax is present.") == {
-        "bilateral lung": "No focal consolidation, pleural effusion or pneumothorax is present."
-    }
-    assert refined("The cardiomediastinal silhouette is normal.") == {
-        "cardiac silhouette": "The cardiac silhouette is normal.",
-        "mediastinum": "The mediastinal silhouette is normal.",
-    }
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("No pneumothorax", {"bilateral lung": "There is no pneumothorax."}),
-        ("No pleural effusions.", {"bilateral lung": "There are no pleural effusions."}),
-        ("Mild cardiomegaly.", {"cardiac silhouette": "There is mild cardiomegaly."}),
-        (
-            "Stable small right effusion.",
-            {
-                "right lower lung zone": "There is a small pleural effusion in the right lower "
-                "lung zone."
-            },
-        ),
-        ("Possible left basilar pneumonia.", {
-            "left lower lung zone": "There may be pneumonia in the left lower lung zone."
-        }),
-        ("Compared with the prior study, the effusion has decreased.", "longitudinal"),
-        ("PA and lateral views of the chest.", "view_wording"),
-        ("Clinical correlation is advised.", "no_region"),
-        ("The pulmonary XXXX are normal.", "no_region"),  # what is normal was taken away
-        ("", "no_region"),
-    ],
-)  # fmt: skip
+@cases("text, expected")
 def test_sentences_are_complete_and_free_of_comparison(text, expected):
     assert refined(text) == expected
 
 
-def test_the_sources_region_decides_where_words_do_not():
-    said = "There is an opacity."
-    assert set(refined(said)) == {"bilateral lung"}
-    assert set(refined(said, "left lung")) == {"left lung"}
-    assert set(refined("Something odd is seen.", "spine")) == {"spine"}
-    assert set(refined("There is an opacity in the right apex.", "left lung")) == {
-        "right upper lung zone"
-    }
+@cases("text, given, region")
+def test_the_sources_region_decides_where_words_do_not(text, given, region):
+    assert set(refined(text, *given)) == {region}
 
 
-@pytest.mark.parametrize(
-    ("text", "facts"),
-    [
-        ("No effusion or pneumothorax.", [("pleural_effusion", "neg"), ("pneumothorax", "neg")]),
-        ("Without evidence of pneumonia.", [("pneumonia", "neg")]),
-        ("No effusion but there is cardiomegaly.", [("pleural_effusion", "neg"),
-                                                    ("cardiomegaly", "pos")]),
-        ("Effusion is not seen.", [("pleural_effusion", "neg")]),
-        ("The heart is not enlarged.", [("cardiomegaly", "neg")]),
-        ("Atelectasis without effusion.", [("atelectasis", "pos"), ("pleural_effusion", "neg")]),
-    ],
-)  # fmt: skip
+@cases("text, facts")
 def test_negation(text, facts):
-    assert [(fact.subject, fact.polarity) for fact in find_facts(text)] == facts
+    assert [[fact.subject, fact.polarity] for fact in find_facts(text)] == facts
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "Pneumonia cannot be excluded.",
-        "This may represent pneumonia.",
-        "Atelectasis versus pneumonia.",
-        "Findings are suspicious for pneumonia.",
-        "No large effusion.",
-    ],
-)
+@cases("text")
 def test_doubt(text):
     assert not any(fact.certain for fact in find_facts(text))
 
 
-def test_places():
-    assert find_places("right upper and lower lobes") == [
-        Place("right", "upper"),
-        Place("right", "lower"),
-    ]
-    assert find_places("in the lower lobe on the left") == [Place("left", "lower")]
-    assert find_places("bibasilar") == [Place("bilateral", "lower")]
-    # A rule across the page takes no longer than words do.
-    assert find_places(f"left {'-' * 200} x right") == [Place("left", None), Place("right", None)]
-    assert find_places("left and right lung") == [Place("left", None), Place("right", None)]
-    assert find_places("nowhere") == []
+@cases("text, places")
+def test_places(text, places):
+    assert find_places(text.replace("---", "-" * 200)) == [Place(*place) for place in places]
 
 
-@pytest.mark.parametrize(
-    ("phrase", "sentence"),
-    [
-        ("FINDINGS: The heart is enlarged.", "The heart is enlarged."),
-        ("IMPRESSION: 1.  Small left\n effusion.", "Small left effusion."),
-        ("FINAL REPORT UPRIGHT VIEW OF THE CHEST: Lungs are clear.", "Lungs are clear."),
-        ("Findings: clear lungs.", "clear lungs."),
-        ("Right PICC: tip in the SVC.", "Right PICC: tip in the SVC."),
-        ("IMPRESSION: ", ""),
-    ],
-)
+@cases("phrase, sentence")
 def test_headings_of_sections_are_no_part_of_a_sentence(phrase, sentence):
-    assert plain_sentence(phrase + " ") == sentence
+    assert reports.plain_sentence(phrase + " ") == sentence
 
 
-def test_sentence_splitting():
-    text = (
-        "1. The heart is normal. 2. No effusion.\n\nLungs are clear.Heart is big. Dr. Who saw it."
-    )
-    assert split_sentences(text) == [
-        "The heart is normal.",
-        "No effusion.",
-        "Lungs are clear.",
-        "Heart is big.",
-        "Dr. Who saw it.",
-    ]
-    assert split_sentences(" . 3. ") == []
+@cases("text, sentences")
+def test_sentence_splitting(text, sentences):
+    assert split_sentences(text) == sentences
 
 
 @given(st.text(max_size=120), st.lists(st.sampled_from(load_regions().regions), max_size=3))
@@ -157,7 +69,7 @@ def test_any_text_gives_sentences_with_known_regions_or_a_reason(text, regions):
 
 def test_what_is_left_out_is_counted_and_repeats_are_one():
     texts = ["The lungs are clear.", "Rib fractures.", "The lungs are clear."]
-    report = ImageReport("r", "r", "", tuple(map(ReportSentence, texts)), {})
+    report = reports.ImageReport("r", "r", "", tuple(map(ReportSentence, texts)), {})
     ((_, refinement),) = RuleRefiner().refine([report])
     assert [one.text for one in refinement.sentences] == ["The lungs are clear."]
     assert refinement.left_out == {"no_region": 1}
@@ -180,8 +92,7 @@ def test_a_wrong_refiner_is_caught(sample):
             for report, refinement in super().refine(reports):
                 yield report, refinement._replace(sentences=[])
 
-    labels = read_labels(sample.parent / "labelled_sentences.jsonl")
-    accuracies, _ = measure(Nothing(), labels)
+    accuracies, _ = measure(Nothing(), read_labels(sample.parent / "labelled_sentences.jsonl"))
     assert accuracies[1].value == 1 and accuracies[4].value == 0
 
 
@@ -191,15 +102,7 @@ def test_wilsons_interval():
     assert (round(low, 4), round(high, 4)) == (0.2553, 0.3662)
 
 
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("{", "labels.jsonl:1"),
-        ('{"id": 1}', "sentence"),
-        ('{"id": 1, "sentence": "x", "regions": ["liver"]}', "none of the 30"),
-        ("", "no labelled sentence"),
-    ],
-)
+@cases("line, message")
 def test_unusable_labels(tmp_path, line, message):
     path = tmp_path / "labels.jsonl"
     path.write_text(line)
@@ -208,17 +111,8 @@ def test_unusable_labels(tmp_path, line, message):
 
 
 def test_truth_of_phantom_studies(tmp_path):
-    fact = {"finding": "Pleural effusion", "polarity": "positive"}
-    row = {
-        "study_id": 5,
-        "sentences": [
-            {"sentence_id": "S01", "text": "Small left effusion.", "longitudinal": False,
-             "facts": [{**fact, "regions": ["left costophrenic angle", "left lower lung zone"]}]},
-            {"sentence_id": "S02", "text": "Unchanged.", "longitudinal": True, "facts": []},
-        ],
-    }  # fmt: skip
     path = tmp_path / "studies.jsonl"
-    path.write_text(json.dumps(row))
+    path.write_text(json.dumps(data(__file__)["study"]))
     accuracies, wrong = measure(RuleRefiner(), read_labels(path))
     assert accuracies == {None: Accuracy(1, 1)} and wrong == []
 
@@ -239,27 +133,15 @@ def test_sentences_are_drawn_from_the_test_split_to_be_labelled(sample, tmp_path
         draw([f"--source={tmp_path}", f"--out={tmp_path / 'none.jsonl'}"])
 
 
-_PLACES = {
-    "low_volume": ("bilateral lung",),
-    "lung": ("left upper lung zone", "bilateral lower lung zone", "right mid-to-lower lung zone"),
-    "side": ("left lung", "bilateral lung"),
-    "effusion": ("right lower lung zone", "bilateral lower lung zone"),
-    "hilar": ("left hilar structures", "bilateral hilar structures"),
-    "hemidiaphragm": ("right hemidiaphragm", "bilateral hemidiaphragm"),
-    "pacemaker": ("cardiac silhouette",),
-}
-
-
 def test_what_is_written_of_a_fact_is_read_back_and_is_english():
     """A sentence that is read otherwise loses what the report said, or turns it round."""
+    known = data(__file__)["places_of"]
     for name, words in load_vocabulary().findings.items():
         if words.region is None or name == "chamber_enlargement":
             continue  # nothing is written of the first; a chamber is read as the heart
-        graded = words.graded or words.sized
-        for region in _PLACES.get(name) or _PLACES.get(words.region, (words.region,)):
-            for polarity, severity in (("pos", None), ("neg", None), ("pos", "mild")):
-                if severity and not graded:
-                    continue
+        for region in known.get(name) or known.get(words.region, [words.region]):
+            degrees = [("pos", "mild")] if words.graded or words.sized else []
+            for polarity, severity in [("pos", None), ("neg", None), *degrees]:
                 fact = SentenceFact(name, polarity, (region,), True, True, severity)
                 (text,) = write_facts([fact], region)
                 assert sentence_faults(text) == (), text
@@ -276,3 +158,55 @@ def test_parts_that_are_normal_leave_the_lung_open():
         (fact,) = find_facts(text)
         (written,) = write_facts([fact], fact.regions[0])
         assert not written.startswith("The lungs"), written
+
+
+REGIONS = load_regions()
+
+
+def test_the_tables_sums():
+    merged = sum(map(len, REGIONS.merge.values()))
+    assert (len(REGIONS.keep), merged, len(REGIONS.merge), len(REGIONS.remove)) == (12, 13, 6, 4)
+    assert 12 + 13 + 4 == 29 == len(set(REGIONS.sources))
+    assert 12 + 6 + 12 == 30 == len(set(REGIONS.regions))
+
+
+def test_one_name_for_one_region():
+    assert REGIONS.name("Cardiac Region") == "cardiac silhouette"
+    assert REGIONS.name("bilateral  lung") == "bilateral lung"
+    assert REGIONS.name("carina") is None
+    assert REGIONS.from_source("carina") is None
+    assert REGIONS.from_source("right costophrenic angle") == "right lower lung zone"
+    with pytest.raises(KeyError):
+        REGIONS.from_source("liver")
+
+
+@cases("parts, whole")
+def test_combining(parts, whole):
+    assert sorted(REGIONS.combine(parts)) == whole
+
+
+@cases("one, other, overlap")
+def test_overlap_is_of_places(one, other, overlap):
+    assert REGIONS.overlap(one, other) is overlap
+
+
+sides = [st.integers(0, 223)] * 2 + [st.integers(1, 100)] * 2
+box = st.tuples(*sides).map(lambda b: (b[0], b[1], b[0] + b[2], b[1] + b[3]))
+
+
+@given(st.dictionaries(st.sampled_from(REGIONS.sources), box, max_size=29))
+def test_composed_boxes_are_the_smallest_around_their_parts(source_boxes):
+    boxes = REGIONS.boxes(source_boxes)
+    for region, composed in boxes.items():
+        if region in REGIONS.add:
+            parts = [boxes[part] for part in REGIONS.add[region]]
+        elif region in REGIONS.merge:
+            parts = [source_boxes[part] for part in REGIONS.merge[region] if part in source_boxes]
+        else:
+            parts = [source_boxes[region]]
+        for axis, pick in enumerate((min, min, max, max)):
+            assert composed[axis] == pick(part[axis] for part in parts)
+    # A region is there exactly where what it is made of is.
+    for region, parts in REGIONS.add.items():
+        assert (region in boxes) == all(part in boxes for part in parts)
+    assert not set(boxes) & set(REGIONS.remove)

@@ -1,9 +1,11 @@
-"""GEMeX's figures by hand, through the command and without files."""
+"""GEMeX's figures by hand, through the command, and the paper's Tables 5 and 6 as data."""
 
 import csv
+import dataclasses
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,16 +15,16 @@ from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.language_model.judges import Marks, RelativeScore
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.papers.gemex.figures import GEMEX
 from cxrjax.papers.gemex.native_files import read_native
 from cxrjax.papers.gemex.truth import read_question
 from cxrjax.records import Answer, QARecord, strip_answers, write_records
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.scoring.benchmark import Answers, read_references
 from cxrjax.scoring.predictions import parse_prediction
-from cxrjax.scoring.scores import ScoreOptions
+from cxrjax.scoring.scores import PAPER, STRICT, ScoreOptions
+from tests.papers.cases import cases, data, differing
 
-GEMEX = BENCHMARKS["gemex"]()
 OPTIONS = ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=0))
 
 
@@ -33,37 +35,26 @@ def score_records(records, predictions, options=OPTIONS):
 
 CHOICES = ["A: Clear lungs", "B: Atelectasis", "C: Pleural effusion"]
 BENCH_SAMPLE = Path(__file__).parents[3] / "data" / "gemex" / "sample"
+KINDS = ("open_ended", "closed_ended", "single_choice", "multi_choice")
+BY_HAND = data(__file__)
 LEFT = [112.0, 0.0, 224.0, 224.0]  # the right half of the picture, pixels of 224
 
 
-def make(number, kind, key, boxes=(LEFT,), patient=None, content="disease", **fields):
+def make(number, kind, key, boxes=(LEFT,), content="disease", **fields):
     listed = ", ".join(str([round(v) for v in box]) for box in boxes)
-    return QARecord(
-        dataset="gemex",
-        split="test",
-        patient_id=patient or f"p{number}",
-        image_id=f"i{number}",
-        image_path=f"i{number}.png",
-        image_hw=(448, 224),
-        question_id=f"q{number}",
-        question="What is it?",
-        question_type=kind,
-        choices=CHOICES if kind.endswith("choice") else None,
-        content_type=content,
-        answers=[
-            Answer(
-                text=f"<answer> {key} <reason> It is seen there. <location>[{listed}]",
-                regions=["left lung"],
-                # The image is twice as high as the frame.
-                boxes_by_image={
-                    f"i{number}": [np.multiply(box, [1, 2, 1, 2]).tolist() for box in boxes]
-                },
-            )
-        ],
-        answer_key=key,
-        reason="It is seen there.",
-        **fields,
+    # The image is twice as high as the frame.
+    pixels = [np.multiply(box, [1, 2, 1, 2]).tolist() for box in boxes]
+    answer = Answer(
+        text=f"<answer> {key} <reason> It is seen there. <location>[{listed}]",
+        regions=["left lung"],
+        boxes_by_image={f"i{number}": pixels},
     )
+    known = {"dataset": "gemex", "split": "test", "patient_id": f"p{number}"}
+    known |= {"image_id": f"i{number}", "image_path": f"i{number}.png", "image_hw": (448, 224)}
+    known |= {"question_id": f"q{number}", "question": "What is it?", "question_type": kind}
+    known |= {"choices": CHOICES if kind.endswith("choice") else None, "content_type": content}
+    known |= {"answers": [answer], "answer_key": key, "reason": "It is seen there."}
+    return QARecord(**known, **fields)
 
 
 RECORDS = [
@@ -77,19 +68,24 @@ RECORDS = [
 REFERENCE_TEXTS = [record.answer_text for record in RECORDS]
 
 
+def said(texts, records=RECORDS, **fields):
+    """A prediction for each record with a text."""
+    told = ((record, text) for record, text in zip(records, texts, strict=True) if text is not None)
+    lines = ({"question_id": record.question_id, "text": text} for record, text in told)
+    return [parse_prediction(line | fields, "test") for line in lines]
+
+
 def figures(texts, records=RECORDS, options=OPTIONS, **fields):
     """{protocol: {metric: value}} of one system that says these texts; None: no line."""
-    lines = [
-        {"question_id": record.question_id, "text": text, **fields}
-        for record, text in zip(records, texts, strict=True)
-        if text is not None
-    ]
-    predictions = [parse_prediction(line, "test") for line in lines]
-    scores = score_records(records, predictions, options)
+    scores = score_records(records, said(texts, records, **fields), options)
     return {
         protocol: {name: figure["value"] for name, figure in named.items()}
         for protocol, named in scores.metrics()["model"].items()
     }
+
+
+def judged(judge):
+    return dataclasses.replace(OPTIONS, judge=judge)
 
 
 def test_the_references_own_texts_are_perfect():
@@ -97,7 +93,7 @@ def test_the_references_own_texts_are_perfect():
         for name in ("a_score", "v_score", "rouge_l", "bleu_1", "in_form_rate"):
             assert named[name] == pytest.approx(1), name
         assert named["parse_failure_rate"] == 0
-        for kind in ("closed_ended", "single_choice", "multi_choice"):
+        for kind in KINDS[1:]:
             assert named[f"by_question_type/a_score/{kind}"] == 1
         assert named["ar_score"] is None and named["bert_score"] is None
 
@@ -112,11 +108,10 @@ WORST_AT_1 = re.compile(
 def test_references_of_every_question_type_score_in_full(phantom_records):
     """Whatever has a value is at its best, for every type, content, region, view and sex."""
     records = [one.model_copy(update={"split": "test"}) for one in phantom_records[:600]]
-    kinds = {record.question_type for record in records}
-    assert kinds == {"open_ended", "closed_ended", "single_choice", "multi_choice"}
+    assert {record.question_type for record in records} == set(KINDS)
     told = 0
     for named in figures([record.answer_text for record in records], records).values():
-        assert {f"by_question_type/v_score/{kind}" for kind in kinds} <= named.keys()
+        assert {f"by_question_type/v_score/{kind}" for kind in KINDS} <= named.keys()
         for name, value in named.items():
             if value is not None and not NO_SCORES.search(name):
                 best = 0 if WORST_AT_1.search(name) else 1
@@ -136,47 +131,17 @@ def test_figures_by_hand():
     ]
     found = figures(texts)
     strict, paper = found["strict"], found["paper"]
-    by_type = "by_question_type/"
-    assert strict[f"{by_type}a_score/closed_ended"] == 0.5
-    assert strict[f"{by_type}answer_failure_rate/closed_ended"] == 0.5
-    assert strict[f"{by_type}a_score/single_choice"] == 1
-    assert strict[f"{by_type}a_score/multi_choice"] == 0
-    assert strict[f"{by_type}jaccard/multi_choice"] == pytest.approx((1 / 3 + 0) / 2)
-    # Of A, C and B, C: found A, wrongly B, missed C, B, C.
-    assert strict[f"{by_type}micro_f1/multi_choice"] == pytest.approx(2 * 1 / (2 * 1 + 1 + 3))
-    assert strict[f"{by_type}chance/multi_choice"] == pytest.approx(1 / 7)
-    assert strict["a_score"] == pytest.approx(2 / 5)
-    assert strict["v_score_strict"] == pytest.approx((0.5 + 0 + 0 + 1 / 2 + 1 / 2 + 0) / 6)
-    assert strict["v_score_lenient"] == pytest.approx((0.5 + 0 + 0 + 1 + 1 + 0) / 6)
-    assert strict["v_score_truth"] == pytest.approx((0.5 + 0 + 0 + 1 + 1 / 2 + 0) / 6)
-    assert strict["v_score"] == strict["v_score_strict"]
+    for protocol, expected in BY_HAND["figures_by_hand"].items():
+        assert differing(found[protocol], expected) == {}
+    assert strict["v_score"] == strict["v_score_strict"] == strict["by_region/v_score/left lung"]
     assert paper["v_score"] == paper["v_score_lenient"]
-    # The paper's blank cell: no closed question has a box.
-    assert paper[f"{by_type}v_score/closed_ended"] is None
-    assert strict[f"{by_type}v_score/closed_ended"] == 0
-    assert strict["parse_failure_rate"] == pytest.approx(2 / 6)
-    assert strict["parse_failure_rate/not_yes_or_no"] == pytest.approx(1 / 6)
-    assert strict["parse_failure_rate/no_box"] == pytest.approx(2 / 6)
-    assert strict["problems/missing_prediction"] == 1
-    assert strict["in_form_rate"] == pytest.approx(3 / 6)
-    assert strict["by_content_type/a_score/location"] == 0
-    assert strict["by_content_type/a_score/disease"] == pytest.approx(2 / 4)
-    assert strict["by_region/v_score/left lung"] == strict["v_score"]
-    assert strict["ceiling"] == 1
-    # 3 of 4 boxes are hits at 0.3, of 7 true ones; an IoU of exactly 0.5 is none at 0.5.
-    assert strict["boxes/truth_per_question"] == pytest.approx(7 / 6)
-    assert strict["boxes/recall_ceiling_one_box"] == pytest.approx(6 / 7)
-    assert strict["boxes/duplicate_share"] == 0
-    assert strict["boxes/f1@0.3"] == strict["boxes/f1@0.4"] == pytest.approx(6 / 11)
-    assert strict["boxes/f1@0.5"] == strict["boxes/f1@0.75"] == pytest.approx(4 / 11)
 
 
 def test_references_that_cannot_be_read_lower_the_ceiling_and_repeated_boxes_are_told():
     records = [make(n, "single_choice", "B") for n in range(2)]
     twice = "<answer> B <reason> x <location>[[112, 0, 224, 224], [112, 0, 224, 223]]"
-    lines = [{"question_id": record.question_id, "text": twice} for record in records]
     records[1].answers[0] = records[1].answers[0].model_copy(update={"text": "Fluid."})
-    scores = score_records(records, [parse_prediction(line, "test") for line in lines])
+    scores = score_records(records, said([twice] * 2, records))
     strict = scores.metrics()["model"]["strict"]
     assert strict["boxes/duplicate_share"]["value"] == 0.5
     assert strict["ceiling"]["value"] == 0.5
@@ -187,18 +152,14 @@ def test_references_that_cannot_be_read_lower_the_ceiling_and_repeated_boxes_are
 def test_figures_are_broken_down_by_what_the_records_say():
     records = [make(n, "single_choice", "B", sex="FM"[n % 2], age=30.0 + 40 * n) for n in range(3)]
     found = figures(["B", "C", "B"], records)["strict"]
-    assert found["by_sex/a_score/F"] == 1 and found["by_sex/a_score/M"] == 0
-    assert found["by_age/a_score/20-39"] == 1 and found["by_age/a_score/60-79"] == 0
+    assert differing(found, BY_HAND["broken_down"]) == {}
     assert not any(name.startswith("by_view/") for name in found)
 
 
 def test_confidence_is_held_against_the_a_score():
     records = [make(n, "single_choice", "B") for n in range(4)]
     sure = figures(["B", "B", "C", "C"], records, answer_logprob=float(np.log(0.5)))["strict"]
-    assert sure["calibration/mean_confidence"] == pytest.approx(0.5)
-    assert sure["calibration/accuracy"] == pytest.approx(0.5)
-    assert sure["calibration/ece"] == pytest.approx(0)
-    assert sure["calibration/brier"] == pytest.approx(0.25)
+    assert differing(sure, BY_HAND["calibrated"]) == {}
     assert figures(["B"] * 4, records)["strict"]["calibration/ece"] is None
 
 
@@ -224,7 +185,7 @@ def test_location_tokens_are_no_words():
 def test_other_codecs_are_read_where_the_size_is_known():
     boxes = np.array([[0.5, 0.0, 1.0, 1.0]])
     text = "Yes. " + CODECS["vindr_px"].encode(boxes, 448, 224)
-    options = ScoreOptions(gt_mode="exact", codec="vindr_px", bootstrap=Bootstrap(resamples=0))
+    options = dataclasses.replace(OPTIONS, codec="vindr_px")
     assert figures([text] * 6, options=options)["strict"]["v_score"] > 0.9
     sizeless = [r.model_copy(update={"image_hw": None}) for r in RECORDS]
     with pytest.raises(UserError, match="--codec=vindr_px needs the image's size"):
@@ -234,22 +195,12 @@ def test_other_codecs_are_read_where_the_size_is_known():
 
 
 def test_permutation_of_the_predictions_changes_nothing_and_a_stray_box_never_helps():
-    texts = list(REFERENCE_TEXTS)
-    backwards = score_records(
-        RECORDS,
-        [
-            parse_prediction({"question_id": r.question_id, "text": t}, "test")
-            for r, t in reversed(list(zip(RECORDS, texts, strict=True)))
-        ],
-    )
-    forwards = figures(texts)
-    assert backwards.metrics()["model"]["strict"]["v_score"]["value"] == pytest.approx(
-        forwards["strict"]["v_score"]
-    )
-    stray = [text[:-1] + ", [0, 200, 9, 224]]" for text in texts]
-    duplicate = [text[:-1] + ", [112, 0, 224, 224]]" for text in texts]
-    for worse in (stray, duplicate):
-        assert figures(worse)["strict"]["v_score"] < forwards["strict"]["v_score"]
+    backwards = score_records(RECORDS, said(REFERENCE_TEXTS)[::-1]).metrics()["model"]
+    forwards = figures(REFERENCE_TEXTS)["strict"]["v_score"]
+    assert backwards["strict"]["v_score"]["value"] == pytest.approx(forwards)
+    for box in ("[0, 200, 9, 224]", "[112, 0, 224, 224]"):  # a stray one, one twice
+        worse = [f"{text[:-1]}, {box}]" for text in REFERENCE_TEXTS]
+        assert figures(worse)["strict"]["v_score"] < forwards
 
 
 class FixedJudge:
@@ -277,21 +228,12 @@ def judge(surrogate=False):
 
 def test_relative_scores_are_means_of_per_sample_ratios():
     asked = judge()
-    options = ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=0), judge=asked)
-    found = figures(REFERENCE_TEXTS, options=options)
-    paper, strict = found["paper"], found["strict"]
-    by_type = "by_question_type/ar_score"
-    assert 100 * paper[f"{by_type}/open_ended"] == pytest.approx(44.44, abs=0.005)
-    assert strict[f"{by_type}/open_ended"] == pytest.approx(8 / 16)
-    assert paper[f"{by_type}/closed_ended"] == pytest.approx((0.375 + 2) / 2)
-    assert paper[f"{by_type}_capped/closed_ended"] == pytest.approx((0.375 + 1) / 2)
-    assert strict[f"{by_type}/closed_ended"] == pytest.approx((8 / 16 + 2) / 2)
-    types = ("open_ended", "closed_ended", "single_choice", "multi_choice")
-    assert paper["ar_score"] == pytest.approx(np.mean([paper[f"{by_type}/{t}"] for t in types]))
-    # Of the two multiple-choice questions, the judge fails at one in the paper's order.
-    assert paper[f"{by_type}/multi_choice"] == 1
-    assert strict[f"{by_type}/multi_choice"] == strict[f"{by_type}_capped/multi_choice"] == 0.5
-    assert paper["judge_failure_rate"] == strict["judge_failure_rate"] == pytest.approx(1 / 6)
+    found = figures(REFERENCE_TEXTS, options=judged(asked))
+    for protocol, expected in BY_HAND["judged"].items():
+        assert differing(found[protocol], expected) == {}
+    by_type = {kind: found["paper"][f"by_question_type/ar_score/{kind}"] for kind in KINDS}
+    assert 100 * by_type["open_ended"] == pytest.approx(44.44, abs=0.005)
+    assert found["paper"]["ar_score"] == pytest.approx(np.mean(list(by_type.values())))
     assert asked.asked[3].question.startswith("What is it? <choices>: [A: Clear lungs")
     assert asked.asked[3].reference == "B It is seen there."
     assert asked.asked[3].answer == "B It is seen there."
@@ -301,21 +243,11 @@ def test_a_judge_that_fails_in_one_order_is_left_out_where_that_order_counts():
     asked = judge()
     asked.marks["q3"] = (Marks(8, 8), Marks(None, None, "truncated"))
     asked.marks["q4"] = (Marks(None, None, "refusal"), Marks(8, 8))
-    options = ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=0), judge=asked)
-    predictions = [
-        parse_prediction({"question_id": f"q{n}", "text": text}, "test")
-        for n, text in enumerate(REFERENCE_TEXTS)
-    ]
-    scores = score_records(RECORDS, predictions, options)
-    paper, strict = (scores.figures["model"][protocol] for protocol in ("paper", "strict"))
-    name = "by_question_type/ar_score/single_choice"
-    assert (paper[name].value, paper[name].n) == (1, 1)
-    # Nothing was judged: undefined, and no 0.
-    assert (strict[name].value, strict[name].n) == (None, 1)
-    assert paper["by_question_type/ar_score/multi_choice"].value is None
-    assert paper["ar_score"].value is None and strict["ar_score"].value is None
-    assert paper["judge_failure_rate"].value == pytest.approx(2 / 6)
-    assert strict["judge_failure_rate"].value == pytest.approx(3 / 6)
+    scores = score_records(RECORDS, said(REFERENCE_TEXTS), judged(asked))
+    for protocol, expected in BY_HAND["judge_fails"].items():
+        named = scores.figures["model"][protocol]
+        assert differing({name: figure.value for name, figure in named.items()}, expected) == {}
+        assert named["by_question_type/ar_score/single_choice"].n == 1
     problems = scores.problems["model"]
     assert problems["judge_failure/refusal"] == 2 and problems["judge_failure/truncated"] == 1
     tables = GEMEX.markdown(scores)
@@ -324,10 +256,7 @@ def test_a_judge_that_fails_in_one_order_is_left_out_where_that_order_counts():
 
 
 def test_a_surrogates_figures_are_never_called_ar_score():
-    options = ScoreOptions(
-        gt_mode="exact", bootstrap=Bootstrap(resamples=0), judge=judge(surrogate=True)
-    )
-    found = figures(REFERENCE_TEXTS, options=options)["paper"]
+    found = figures(REFERENCE_TEXTS, options=judged(judge(surrogate=True)))["paper"]
     named = {name for name, value in found.items() if "ar_score" in name and value is not None}
     assert named and all(name.startswith("surrogate/") for name in named)
 
@@ -336,15 +265,14 @@ def test_judges_are_shown_the_report_where_the_references_keep_it():
     record = make(9, "open_ended", "Fluid.", quality={"native_fields": {"ori_report": "REPORT"}})
     asked = judge()
     asked.marks["q9"] = asked.marks["q3"]
-    options = ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=0), judge=asked)
-    figures(["Fluid."], [record], options)
+    figures(["Fluid."], [record], judged(asked))
     assert asked.asked[0].context == "REPORT"
 
 
 def test_outcomes_for_the_page():
     def outcome(record, text):
-        line = {"question_id": record.question_id, "text": text}
-        return GEMEX.outcome(record, parse_prediction(line, "test"), None)
+        (prediction,) = said([text], [record])
+        return GEMEX.outcome(record, prediction, None)
 
     right = outcome(RECORDS[3], REFERENCE_TEXTS[3])
     assert (right.right, right.note) == (True, "said B") and right.iou == pytest.approx(1)
@@ -354,15 +282,16 @@ def test_outcomes_for_the_page():
     assert outcome(RECORDS[0], REFERENCE_TEXTS[0]).right is None
 
 
-def test_released_rows_are_scored_without_sizes(tmp_path):
-    records = [
-        record
-        for path in sorted(BENCH_SAMPLE.glob("test/*_question.jsonl"))
-        for record in read_native(path, "test", QualityLog())
-    ]
+def test_released_rows_are_scored_without_sizes():
+    paths = sorted(BENCH_SAMPLE.glob("test/*_question.jsonl"))
+    records = [one for path in paths for one in read_native(path, "test", QualityLog())]
     assert {record.image_hw for record in records} == {None}
     found = figures([record.answer_text for record in records], records)["strict"]
     assert found["a_score"] == 1 and found["v_score"] == pytest.approx(1)
+
+
+def boxed(*box):
+    return [Answer(text="x", boxes_by_image={"i1": [[*box]]})]
 
 
 @pytest.mark.parametrize(
@@ -371,17 +300,8 @@ def test_released_rows_are_scored_without_sizes(tmp_path):
         ({"question_type": "What"}, "is of type 'What': expected one of open_ended"),
         ({"answers": []}, "has no answer"),
         ({"question_id": "q0"}, "stands there twice"),
-        (
-            {"answers": [Answer(text="x", boxes_by_image={"i1": [[9, 9, 5, 5]]})]},
-            "leaves its image or has no extent",
-        ),
-        (
-            {
-                "image_hw": None,
-                "answers": [Answer(text="x", boxes_by_image={"i1": [[1, 1, 5, 5]]})],
-            },
-            "image_hw null: join its size",
-        ),
+        ({"answers": boxed(9, 9, 5, 5)}, "leaves its image or has no extent"),
+        ({"image_hw": None, "answers": boxed(1, 1, 5, 5)}, "image_hw null: join its size"),
     ],
 )
 def test_unusable_references(change, message):
@@ -392,36 +312,26 @@ def test_unusable_references(change, message):
 
 
 def test_references_whose_key_cannot_be_read_are_left_out_of_the_a_score_and_counted():
-    odd = [make(7, "single_choice", "D"), make(8, "closed_ended", "Perhaps.")]
-    records = [*RECORDS, *odd]
-    predictions = [
-        parse_prediction({"question_id": r.question_id, "text": r.answer_text}, "test")
-        for r in records
-    ]
-    scores = score_records(records, predictions)
+    records = [*RECORDS, make(7, "single_choice", "D"), make(8, "closed_ended", "Perhaps.")]
+    scores = score_records(records, said([one.answer_text for one in records], records))
     named = scores.metrics()["model"]["strict"]
     assert scores.settings["questions_without_key"] == 2
     assert named["a_score"] == {"value": 1.0, "ci_low": None, "ci_high": None, "n": 5}
     assert "2 references name no option" in GEMEX.markdown(scores)
 
 
-def command(tmp_path, *flags, names=("base", "llava_med_v1")):
-    references = tmp_path / "records" / "test.jsonl"
+def command(tmp_path, *flags):
+    references, out = tmp_path / "records" / "test.jsonl", tmp_path / "scores"
     write_records(references, RECORDS)
     paths = []
-    for name, texts in zip(names, (["yes"] * 6, REFERENCE_TEXTS), strict=True):
+    for name, texts in {"base": ["yes"] * 6, "llava_med_v1": REFERENCE_TEXTS}.items():
         path = tmp_path / f"{name}.jsonl"
-        lines = [
-            {"question_id": record.question_id, "text": text}
-            for record, text in zip(RECORDS, texts, strict=True)
-        ]
+        told = zip(RECORDS, texts, strict=True)
+        lines = [{"question_id": record.question_id, "text": text} for record, text in told]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
         paths.append(f"--predictions={path}")
-    out = tmp_path / "scores"
-    score.main(
-        ["--benchmark=gemex", f"--references={references}", *paths, f"--out={out}"]
-        + ["--resamples=30", *flags]
-    )
+    where = ["--benchmark=gemex", f"--references={references}", f"--out={out}"]
+    score.main([*where, *paths, "--resamples=30", *flags])
     return out
 
 
@@ -433,17 +343,10 @@ def test_the_command_writes_the_papers_tables(tmp_path, capsys):
     assert "Surrogate of the AR-score, open" in tables
     assert "so that there is no AR-score" in tables
     rows = list(csv.DictReader((out / "tables.csv").open()))
-    cell = next(
-        row
-        for row in rows
-        if (row["system"], row["column"], row["protocol"]) == ("llava_med_v1", "Closed A", "paper")
-    )
+    by_name = {(row["system"], row["column"], row["protocol"]): row for row in reversed(rows)}
+    cell = by_name["llava_med_v1", "Closed A", "paper"]
     assert float(cell["ours"]) == 100 and float(cell["difference"]) == pytest.approx(37.38)
-    blank = next(
-        row
-        for row in rows
-        if (row["system"], row["column"], row["protocol"]) == ("llava_med_v1", "Multi A", "paper")
-    )
+    blank = by_name["llava_med_v1", "Multi A", "paper"]
     assert (blank["paper"], blank["difference"]) == ("", "")
     metrics = json.loads((out / "metrics.json").read_text())
     cell = metrics["base"]["strict"]["by_question_type/a_score/closed_ended"]
@@ -459,32 +362,21 @@ def test_unusable_options(tmp_path):
     with pytest.raises(UserError, match="--gt_mode=raw: expected 'exact'"):
         command(tmp_path, "--gt_mode=raw")
     with pytest.raises(UserError, match="--bertscore_model: vindr_cxr_vqa has no use for one"):
-        score.main(
-            ["--benchmark=vindr_cxr_vqa", "--references=x", "--predictions=y", "--out=z"]
-            + [f"--bertscore_model={tmp_path}"]
-        )
+        flags = ["--benchmark=vindr_cxr_vqa", "--references=x", "--predictions=y", "--out=z"]
+        score.main([*flags, f"--bertscore_model={tmp_path}"])
     questions = tmp_path / "questions.jsonl"
     write_records(questions, map(strip_answers, RECORDS))
     with pytest.raises(UserError, match=r"questions.jsonl: question 'q0' has no answer"):
         GEMEX.score_files(questions, {"x": questions}, OPTIONS)
 
 
-@pytest.mark.parametrize(
-    ("said", "f1"),
-    [
-        ("Yes, there is a small pleural effusion and no pneumothorax.", 1),
-        ("There is no pleural effusion. No pneumothorax.", 0.5),
-        ("There is a pneumothorax without effusion.", 0),
-        ("The film shows a chest.", 0),
-        ("", 0),
-    ],
-)
-def test_open_answers_lose_what_they_turn_round(said, f1):
+@cases("text, f1")
+def test_open_answers_lose_what_they_turn_round(text, f1):
     record = make(0, "open_ended", "A pleural effusion on the left, no pneumothorax.")
     record = record.model_copy(update={"reason": None})
     record.answers[0].text = record.answers[0].text.replace("It is seen there.", "")
-    line = {"question_id": "q0", "text": f"<answer> {said} <reason> <location>[]"}
-    found = score_records([record], [parse_prediction(line, "p:1")]).figures["model"]
+    texts = [f"<answer> {text} <reason> <location>[]"]
+    found = score_records([record], said(texts, [record])).figures["model"]
     assert found["strict"]["fact_f1"].value == pytest.approx(f1)
     assert found["strict"]["fact_f1"].n == 1
 
@@ -493,37 +385,22 @@ def test_only_open_answers_are_held_against_the_reference_by_what_they_compare()
     """A worse effusion called unchanged, on the other side, and a pneumothorax that nobody saw."""
     record = make(0, "open_ended", "The left pleural effusion has increased.")
     closed = make(1, "closed_ended", "The left pleural effusion has increased.")
-    line = {
-        "question_id": "q0",
-        "text": "<answer> Unchanged right pleural effusion. Pneumothorax. <reason> <location>[]",
-    }
-    found = score_records([record, closed], [parse_prediction(line, "p:1")]).figures["model"]
+    text = "<answer> Unchanged right pleural effusion. Pneumothorax. <reason> <location>[]"
+    found = score_records([record, closed], said([text], [record])).figures["model"]
     values = {name: figure.value for name, figure in found["strict"].items()}
-    assert (values["temporal/f1"], found["strict"]["temporal/f1"].n) == (0, 1)
-    assert found["strict"]["surrogate/weighted_errors"].n == 1
-    assert values["surrogate/weighted_errors/side"] == 0.25
-    assert values["surrogate/weighted_errors/false"] == 1
-    assert values["surrogate/weighted_errors"] == 1.25
+    assert differing(values, BY_HAND["compared"]) == {}
+    assert found["strict"]["temporal/f1"].n == found["strict"]["surrogate/weighted_errors"].n == 1
 
 
 def test_other_options_on_another_picture_are_other_decisions():
     """One of two choices changes; the other and the yes stay, in other words."""
-    records = [
-        make(0, "single_choice", "A"),
-        make(1, "single_choice", "B"),
-        make(2, "closed_ended", "yes"),
-        make(3, "open_ended", "An effusion."),
-    ]
-    said = {"m": ("A", "B", "yes", "An effusion."), "m_noise": ("C", "The answer is B", "Yes.", "")}
+    kinds = ("single_choice", "single_choice", "closed_ended", "open_ended")
+    keys = ("A", "B", "yes", "An effusion.")
+    records = [make(n, *one) for n, one in enumerate(zip(kinds, keys, strict=True))]
+    told = {"m": keys, "m_noise": ("C", "The answer is B", "Yes.", "")}
     systems = {
-        name: Answers(
-            [
-                parse_prediction({"question_id": f"q{n}", "text": f"<answer> {text}"}, "p:1")
-                for n, text in enumerate(texts)
-            ],
-            name,
-        )
-        for name, texts in said.items()
+        name: Answers(said([f"<answer> {text}" for text in texts], records), name)
+        for name, texts in told.items()
     }
     references = GEMEX.read(records, "test", OPTIONS.gt_mode)
     lines = GEMEX.score(references, systems, OPTIONS).reliance
@@ -531,3 +408,69 @@ def test_other_options_on_another_picture_are_other_decisions():
     assert found["changed/decision"] == (pytest.approx(1 / 3), 3)
     assert found["changed/decision_yes"] == (0, 1)
     assert found["changed/words"] == (1, 4)
+
+
+TABLE_5, TABLE_6 = (GEMEX.layout.table(key) for key in ("table_5", "table_6"))
+TITLES = [column.title for column in TABLE_5.columns]
+# Test questions of each type (Table 3).
+QUESTIONS = {"Open AR": 1144, "Closed AR": 543, "Single AR": 1300, "Multi AR": 973}
+
+
+def printed(row):
+    return dict(zip(TITLES, TABLE_5.printed[row], strict=True))
+
+
+@pytest.mark.parametrize("row", [row for row in TABLE_5.printed if row != "Random"])
+def test_averages_are_unweighted_means_of_the_types(row):
+    """Weighted by questions, the last row would be another."""
+    cells = printed(row)
+    if row == "GPT-4o-mini":
+        assert np.mean([cells[title] for title in QUESTIONS]) == pytest.approx(80.80, abs=0.005)
+        cells["Closed AR"] = 77.14  # what the footnote says
+    values, weights = [cells[title] for title in QUESTIONS], list(QUESTIONS.values())
+    assert np.mean(values) == pytest.approx(cells["Avg. AR"], abs=0.0051)
+    if row == "LLaVA-Med-GEMeX":
+        assert np.average(values, weights=weights) == pytest.approx(86.71, abs=0.005)
+
+
+def test_claims_of_the_text():
+    ours = printed("LLaVA-Med-GEMeX")["Avg. AR"]
+    assert ours - printed("LLaVA-Med-v1")["Avg. AR"] == pytest.approx(13.51)
+    assert ours - printed("GPT-4o-mini")["Avg. AR"] == pytest.approx(3.74)
+    tuned, base = (np.array(TABLE_6.printed[r]) for r in ("LLaVA-Med-GEMeX", "GPT-4o-mini"))
+    assert np.mean(tuned - base) == pytest.approx(12.11, abs=0.005)
+    single = [column.title for column in TABLE_6.columns].index("Single BLEU-1")
+    better, worse = (TABLE_6.printed[r][single] for r in ("mPLUG-Owl", "LLaVA-v1.5"))
+    assert better - worse == pytest.approx(28.83)
+
+
+def test_the_random_row_is_near_chance():
+    random = printed("Random")
+    for kind, chance, off in (("Closed", 50, 2), ("Single", 25, 1), ("Multi", 100 / 15, 1)):
+        assert random[f"{kind} A"] == pytest.approx(chance, abs=off)
+
+
+def test_blanks_are_where_the_paper_has_them():
+    blank = {row: sum(v is None for v in values) for row, values in TABLE_5.printed.items()}
+    assert blank == blank | data(__file__)["blanks"]
+    assert all(None not in values for values in TABLE_6.printed.values())
+    assert len(TABLE_5.columns) == len(TABLE_6.columns) == 12
+
+
+def test_every_column_has_a_metric_of_its_own_type():
+    for table in (TABLE_5, TABLE_6):
+        for column in table.columns:
+            kind = column.title.split()[0].lower()
+            for metric in (column.metrics[protocol] for protocol in (PAPER, STRICT)):
+                assert metric == "ar_score" or metric.split("/")[-1].startswith(kind)
+
+
+@cases("system, row")
+def test_systems_are_compared_with_their_own_row(system, row):
+    assert GEMEX.layout.paper_row(system) == row
+
+
+@cases("datasets, splits, are")
+def test_images_that_were_trained_on_are_not_the_papers(datasets, splits, are):
+    scores = SimpleNamespace(settings={"datasets": datasets, "splits": splits})
+    assert GEMEX.layout.has_papers_images(scores) is are
