@@ -5,6 +5,7 @@ import gc
 import importlib.util
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -40,6 +41,10 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
         # Eight devices on two busy cores: XLA would abort where one of them is 40 s late.
         + " --xla_cpu_collective_call_terminate_timeout_seconds=900"
     ).strip()
+
+
+# A shell ignores Ctrl-C in what it runs in the background, and so would all that tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 _MUCH = 600  # MB that a process may hold after a module

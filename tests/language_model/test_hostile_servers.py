@@ -224,8 +224,8 @@ def test_a_stop_ends_what_is_under_way(client, how):
         assert client(there).ask(request("again")).city == "Hue"
 
 
-_STOPS = [pytest.param("map", 6.0, marks=pytest.mark.slow), ("map twice", 1.9)]
-_STOPS += [pytest.param("ask", 6.0, marks=pytest.mark.slow)]
+_STOPS = [pytest.param("map", 12.0, marks=pytest.mark.slow), ("map twice", 4.0)]
+_STOPS += [pytest.param("ask", 12.0, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize(("how", "within"), _STOPS)
