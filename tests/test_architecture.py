@@ -152,7 +152,7 @@ def test_imports_are_found_wherever_they_stand(source, found):
     [
         ("cxrjax/planner/hlo.py", "planner/test_plan.py", "metrics/test_text.py"),
         ("cxrjax/boxes.py", "training/test_loss.py", "test_lock.py"),
-        ("tests/pages/chromium.py", "pages/test_viewer.py", "pages/test_review_files.py"),
+        ("tests/pages/axe.py", "pages/test_accessible.py", "pages/test_review_files.py"),
         ("tests/decoding/conftest.py", "decoding/test_generate.py", "models/test_vlm.py"),
         ("cxrjax/plan.py", "test_docs.py", "models/test_vlm.py"),  # within a function
         ("docs/boxes.md", "test_docs.py", "metrics/test_text.py"),

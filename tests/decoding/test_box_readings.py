@@ -196,3 +196,11 @@ def test_the_box_nearest_to_the_others_is_chosen():
     """Of three beside each other the one in the middle; all overlap themselves alike."""
     row = jnp.asarray([[[100, 100, 200, 200], [150, 100, 250, 200], [200, 100, 300, 200]]])
     assert readings.central_boxes(row).tolist() == [1]
+
+
+def test_a_bin_that_is_not_allowed_is_not_read():
+    """Smoothed, the most is in the middle of two bins, of which none is allowed."""
+    probability = jnp.zeros((1, _BINS)).at[0, jnp.array([100, 110])].set(jnp.array([0.51, 0.49]))
+    assert readings.smoothed_bins(probability).tolist() == [100]
+    everywhere = probability * 0.9 + 0.1 / _BINS
+    assert 103 < readings.smoothed_bins(everywhere)[0] < 107
