@@ -288,7 +288,7 @@ def test_linear_targets_are_distribution_focal_loss_on_a_coarse_grid():
     rng = np.random.default_rng(0)
     logits = jnp.asarray(rng.normal(size=(1, 1029)), jnp.float32)
     # Between the grid points 96 and 128, a quarter of the way.
-    log_p = jax.nn.logsoftmax(logits[0])
+    log_p = jax.nn.log_softmax(logits[0])
     on_grid = np.zeros(1024)
     for at in range(0, 1024, 32):
         on_grid[at] = max(0.0, 1 - abs(at - 104) / 32)

@@ -377,7 +377,7 @@ def test_further_updates_remember_the_probabilities_of_the_drawing(policy, rollo
 @pytest.mark.parametrize("loss_mean", ["answer", "token"])
 def test_each_answer_or_each_token_counts_alike(policy, draw, loss_mean):
     policy.rl.loss_mean = loss_mean
-    found = draw()
+    found = draw(random_batch(images=32))
     lengths = found.batch.answer_mask.sum(-1)
     learned = found.weights > 0
     assert len(set(lengths[learned].tolist())) > 1
