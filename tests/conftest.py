@@ -70,11 +70,15 @@ def _resident_mb():
     return pages * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
+# What took over five seconds of processor time, and has a quick sibling for the same module.
+SLOW_CASES = frozenset(Path(__file__).with_name("slow_cases.txt").read_text().splitlines())
+
+
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items):
     """What is heavy is slow as well."""
     for item in items:
-        if item.get_closest_marker("heavy"):
+        if item.get_closest_marker("heavy") or item.nodeid in SLOW_CASES:
             item.add_marker("slow")
 
 

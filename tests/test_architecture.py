@@ -88,6 +88,13 @@ def test_entry_points_and_nothing_else_are_on_the_top_floor():
     assert all(is_command(part) == (floor == TOP) for part, floor in FLOOR_OF.items())
 
 
+def test_slow_cases_are_tests():
+    for case in (ROOT / "tests/slow_cases.txt").read_text(encoding="utf-8").splitlines():
+        file, function = case.partition("[")[0].split("::")
+        text = (ROOT / file).read_text(encoding="utf-8")
+        assert f"def {function}(" in text, f"tests/slow_cases.txt: {case} is gone"
+
+
 def test_imports_point_down():
     up = {edge: file for edge, file in edges().items() if floor_of(edge[0]) < floor_of(edge[1])}
     assert not up, f"these import from a floor above: {up}"
