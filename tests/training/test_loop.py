@@ -267,6 +267,7 @@ def test_a_profile_begins_after_what_is_due_before_its_first_step(run, monkeypat
     assert seen == [("save", 2), ("begins", 3), ("ends", 4), ("save", 4), ("save", 5)]
 
 
+@pytest.mark.heavy  # XLA's profiler once ended a worker that had run many tests before it
 def test_a_profile_of_some_steps(run, tmp_path):
     run.config.training.profile_steps = (3, 4)
     lines = run(steps=5)
