@@ -8,17 +8,13 @@ import pytest
 from cxrjax.build import main
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuilder, VinDrOptions
-from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
-    load_prompt,
-    plan_text,
-)
+from cxrjax.papers.vindr_cxr_vqa.construct import language_model_writer
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.records import read_records
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "vindr_cxr_vqa" / "sample"
 TABLE = SAMPLE / "train.csv"
-
-
+FLAGS = ("--dataset=vindr_cxr_vqa", "--generator=language_model", "--model=wordy")
 ASKED = {
     "What": "What is abnormal here?",
     "Where": "Where is {}?",
@@ -44,8 +40,9 @@ def _words(plan):
 def build(chat, tmp_path, monkeypatch):
     """`build(*flags)` -> the server, which has words for every plan but the first."""
     plans = VinDrBuilder(VinDrOptions(TABLE, tmp_path / "out")).plan()
-    words = {plan_text(plan, load_prompt()): _words(plan) for plan in plans}
-    refused = plan_text(plans[0], load_prompt())
+    prompt, text_of = language_model_writer.load_prompt(), language_model_writer.plan_text
+    words = {text_of(plan, prompt): _words(plan) for plan in plans}
+    refused = text_of(plans[0], prompt)
 
     def script(body, number):
         text = body["messages"][1]["content"]
@@ -56,10 +53,7 @@ def build(chat, tmp_path, monkeypatch):
     def run(*flags):
         with chat.Server(script) as server:
             monkeypatch.setenv("CXRJAX_LM_BASE_URL", server.url)
-            main(
-                ["--dataset=vindr_cxr_vqa", f"--source={TABLE}", f"--out={tmp_path / 'out'}"]
-                + ["--generator=language_model", "--model=wordy", *flags]
-            )
+            main([*FLAGS, f"--source={TABLE}", f"--out={tmp_path / 'out'}", *flags])
         return server
 
     run.plans, run.out = plans, tmp_path / "out"
@@ -85,9 +79,9 @@ def test_words_come_from_the_model_and_truth_from_the_table(build, capsys):
     account = json.loads(capsys.readouterr().out.splitlines()[-2])["wordy"]
     assert account["requests"] == asked
 
-    first = [(build.out / "records" / name).read_bytes() for name in ("train.jsonl",)]
+    first = (build.out / "records/train.jsonl").read_bytes()
     assert not build().bodies, "a second build is answered from the cache"
-    assert [(build.out / "records" / name).read_bytes() for name in ("train.jsonl",)] == first
+    assert (build.out / "records/train.jsonl").read_bytes() == first
 
 
 def test_a_dry_run_sends_and_writes_nothing(build, capsys):
@@ -96,13 +90,7 @@ def test_a_dry_run_sends_and_writes_nothing(build, capsys):
     assert not (build.out / "records").exists()
 
 
-def test_a_release_has_its_own_words(chat, tmp_path):
+def test_a_release_has_its_own_words(tmp_path):
+    nowhere = "--base_url=http://127.0.0.1:9/v1"
     with pytest.raises(UserError, match="brings its own questions"):
-        main(
-            ["--dataset=vindr_cxr_vqa", f"--source={SAMPLE / 'data_v1.json'}", "--model=wordy"]
-            + [
-                f"--out={tmp_path}",
-                "--generator=language_model",
-                "--base_url=http://127.0.0.1:9/v1",
-            ]
-        )
+        main([*FLAGS, f"--source={SAMPLE / 'data_v1.json'}", f"--out={tmp_path}", nowhere])

@@ -15,15 +15,8 @@ from PIL import Image
 from cxrjax import build, predict, report, score
 from cxrjax.cli import run
 from cxrjax.errors import UserError
-from cxrjax.records import (
-    Answer,
-    DatasetName,
-    QARecord,
-    Turn,
-    data_terms,
-    strip_answers,
-    write_records,
-)
+from cxrjax.records import DatasetName, Turn, data_terms, strip_answers, write_records
+from tests.scoring import made
 
 _ROOT = Path(__file__).resolve().parents[1]
 # In every text of the records here; what shows it has passed a record on.
@@ -33,32 +26,21 @@ _CREDENTIALED = [
 ]
 
 
-def _records(dataset, count=3):
-    return [
-        QARecord(
-            dataset=dataset,
-            split="test",
-            patient_id=f"p{number}",
-            image_id=f"i{number}",
-            image_path=f"images/i{number}.png",
-            image_hw=(40, 60),
-            question_id=f"q{number}",
-            question=f"Is there a {_CANARY} opacity?",
-            question_type="closed_ended",
-            answers=[Answer(text=f"Yes, a {_CANARY} opacity.", labels=["Lung Opacity"])],
-            answer_key="Yes",
-            reason=f"The {_CANARY} base is white.",
-            history=[Turn(question_id="q", question=f"{_CANARY}?", answer=f"{_CANARY}.")],
-        )
-        for number in range(count)
-    ]
+def _record(dataset, number):
+    answer = {"text": f"Yes, a {_CANARY} opacity.", "labels": ["Lung Opacity"]}
+    own = {"image_hw": (40, 60), "split": "test", "patient_id": f"p{number}"}
+    own |= {"question_id": f"q{number}", "question": f"Is there a {_CANARY} opacity?"}
+    own |= {"answer_key": "Yes", "reason": f"The {_CANARY} base is white."}
+    own["history"] = [Turn(question_id="q", question=f"{_CANARY}?", answer=f"{_CANARY}.")]
+    image, kind = f"i{number}", "closed_ended"
+    return made.record_of(image, asked=None, dataset=dataset, kind=kind, answer=answer, **own)
 
 
 @pytest.fixture
 def files(tmp_path):
     def write(dataset):
-        (tmp_path / "images").mkdir(exist_ok=True)
-        for number, record in enumerate(records := _records(dataset)):
+        records = [_record(dataset, number) for number in range(3)]
+        for number, record in enumerate(records):
             pixels = np.full((40, 60), number, np.uint8)  # else all questions were one request
             Image.fromarray(pixels).save(tmp_path / record.image_path)
         write_records(tmp_path / "records.jsonl", records)
@@ -70,6 +52,11 @@ def files(tmp_path):
 
 
 _AWAY = ["--base_url=https://models.example.org/v1", "--model=m"]
+_NOT_PASSED_ON = ".*not to be passed on.*--allow_sending"
+
+
+def _title(dataset):
+    return data_terms([dataset])[dataset].title
 
 
 @pytest.fixture
@@ -93,10 +80,7 @@ def test_nothing_leaves_this_machine_unasked(files, dataset, sent):
     folder = files(dataset)
     where = [*_AWAY, "--system=gpt_4o_mini"]
     where += [f"--questions={folder / 'questions.jsonl'}", f"--out={folder / 'out.jsonl'}"]
-    title = data_terms([dataset])[dataset].title
-    with pytest.raises(
-        UserError, match=rf"pixels of images .*{title} .*not to be passed on.*--allow_sending"
-    ):
+    with pytest.raises(UserError, match=f"pixels of images .*{_title(dataset)} {_NOT_PASSED_ON}"):
         predict.main(["--runner=openai", f"--image_root={folder}", *where])
     assert not sent and not (folder / "out.jsonl").exists()
 
@@ -105,38 +89,32 @@ def test_nothing_leaves_this_machine_unasked(files, dataset, sent):
 def test_no_judge_elsewhere_is_given_a_record(files, dataset, sent):
     folder = files(dataset)
     (folder / "said.jsonl").write_text('{"question_id": "q0", "text": "Yes", "boxes": []}\n')
-    title = data_terms([dataset])[dataset].title
     flags = ["--benchmark=gemex", "--judge=language_model", *_AWAY, f"--out={folder / 'out'}"]
     flags += [f"--references={folder / 'records.jsonl'}", f"--predictions={folder / 'said.jsonl'}"]
-    with pytest.raises(UserError, match=rf", of {title} .*not to be passed on.*--allow_sending"):
+    with pytest.raises(UserError, match=f", of {_title(dataset)} {_NOT_PASSED_ON}"):
         score.main(flags)
     assert not sent and not (folder / "out/metrics.json").exists()
 
 
 @pytest.mark.parametrize(
-    ("dataset", "source", "flags"),
+    ("dataset", "source", "flag"),
     [
-        ("vindr_cxr_vqa", "annotations_train.csv", ["--generator=language_model"]),
-        ("gemex", "drawn", ["--generator=language_model"]),
-        ("cxr_qba", "reports/studies.jsonl", ["--generator=language_model"]),
-        ("cxr_qba", "reports/studies.jsonl", ["--rate_with=language_model"]),
+        ("vindr_cxr_vqa", "annotations_train.csv", "--generator=language_model"),
+        ("gemex", "drawn", "--generator=language_model"),
+        ("cxr_qba", "reports/studies.jsonl", "--generator=language_model"),
+        ("cxr_qba", "reports/studies.jsonl", "--rate_with=language_model"),
     ],
 )
-def test_no_build_elsewhere_is_given_a_report(dataset, source, flags, sent, tmp_path):
+def test_no_build_elsewhere_is_given_a_report(dataset, source, flag, sent, tmp_path):
     if source == "drawn":
         source = tmp_path / "drawn"
-        build.main(
-            ["--dataset=phantom_studies", "--studies=4", "--long_side=64", "--processes=1"]
-            + [f"--out={source}"]
-        )
+        drawn = ["--dataset=phantom_studies", "--studies=4", "--long_side=64", "--processes=1"]
+        build.main([*drawn, f"--out={source}"])
     else:
         source = _ROOT / "data" / dataset / "sample" / source
-    title = data_terms([dataset])[dataset].title
-    with pytest.raises(UserError, match=rf", of {title} .*not to be passed on.*--allow_sending"):
-        build.main(
-            [f"--dataset={dataset}", f"--source={source}", f"--out={tmp_path / 'out'}", *flags]
-            + _AWAY
-        )
+    words = [f"--dataset={dataset}", f"--source={source}", f"--out={tmp_path / 'out'}", flag]
+    with pytest.raises(UserError, match=f", of {_title(dataset)} {_NOT_PASSED_ON}"):
+        build.main([*words, *_AWAY])
     assert not sent and not (tmp_path / "out/manifest.json").exists()
 
 
@@ -159,15 +137,12 @@ def test_no_log_quotes_a_record(files, capsys, broken):
         fields[broken] = [fields[broken]]
         lines[1] = json.dumps(fields)
         (folder / "records.jsonl").write_text("\n".join(lines))
+    scored = "--references=records.jsonl --predictions=said.jsonl --out=out --resamples=10"
     for arguments, command in (
-        (["--runner=random", "--questions=questions.jsonl", "--out=said.jsonl"], predict),
-        (
-            ["--benchmark=gemex", "--references=records.jsonl", "--predictions=said.jsonl"]
-            + ["--out=out", "--resamples=10"],
-            score,
-        ),
+        ("--runner=random --questions=questions.jsonl --out=said.jsonl", predict),
+        (f"--benchmark=gemex {scored}", score),
     ):
-        words = [re.sub(r"=(\w+\.jsonl|out)$", rf"={folder}/\1", word) for word in arguments]
+        words = re.sub(r"=(\w+\.jsonl|out)\b", rf"={folder}/\1", arguments).split()
         with pytest.raises(SystemExit) as ended:
             run(lambda command=command, words=words: command.main(words))
         assert ended.value.code == (2 if broken and command is score else 0)
@@ -182,19 +157,14 @@ def test_no_log_quotes_a_record(files, capsys, broken):
 def test_the_terms_stand_with_every_result(files, capsys):
     folder = files("gemex")
     (folder / "said.jsonl").write_text('{"question_id": "q0", "text": "Yes", "boxes": []}\n')
-    score.main(
-        ["--benchmark=gemex", f"--references={folder / 'records.jsonl'}", "--resamples=0"]
-        + [f"--predictions={folder / 'said.jsonl'}", f"--out={folder / 'out'}"]
-    )
+    files = [f"--references={folder}/records.jsonl", f"--predictions={folder}/said.jsonl"]
+    score.main(["--benchmark=gemex", *files, "--resamples=0", f"--out={folder / 'out'}"])
     line = f"Data: {data_terms(['gemex'])['gemex']}."
     assert line in capsys.readouterr().out
     assert line in (folder / "out/tables.md").read_text()
     settings = json.loads((folder / "out/score.json").read_text())
     assert settings["data_terms"]["gemex"]["credentialed"] is True
-    report.main(
-        [f"--workdir={folder / 'out'}", f"--references={folder / 'records.jsonl'}"]
-        + [f"--predictions={folder / 'said.jsonl'}", f"--out={folder / 'page'}"]
-    )
+    report.main([f"--workdir={folder / 'out'}", *files, f"--out={folder / 'page'}"])
     # Told at the top, whatever becomes of the tables.
     head, _, _ = html.unescape((folder / "page/index.html").read_text()).partition("</header>")
     assert line in head

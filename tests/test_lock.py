@@ -167,8 +167,9 @@ def test_waiting_for_one_that_is_being_killed(hold, tmp_path, capfd):
     assert "waiting to see whether it still is" in capfd.readouterr().err
 
 
-def _write_on(path):
-    """A process that writes words, but has no lock that could be seen from here."""
+@contextlib.contextmanager
+def _written_on(path):
+    """A process writes words meanwhile, but has no lock that could be seen from here."""
     code = (
         "import os, time\n"
         f"file = os.open({str(path)!r}, os.O_RDWR | os.O_CREAT)\n"
@@ -179,33 +180,35 @@ def _write_on(path):
     process = subprocess.Popen([sys.executable, "-c", code])
     while not path.exists() or not path.read_text():
         time.sleep(0.01)
-    return process
-
-
-def _no_locks(*_):
-    raise OSError(errno.ENOLCK, "No locks available")
-
-
-@pytest.mark.parametrize("locks", [True, False])
-def test_words_from_another_host_refuse_where_no_lock_is_seen(quick, locks, tmp_path, monkeypatch):
-    if not locks:
-        monkeypatch.setattr(lock.fcntl, "flock", _no_locks)
-    other = _write_on(tmp_path / LOCK_FILE)
     try:
-        with (
-            pytest.raises(UserError, match=r"in use by process \d+ \(train\) on elsewhere, since"),
-            folder_lock(tmp_path),
-        ):
-            pass
+        yield
     finally:
-        other.kill()
-        other.wait()
+        process.kill()
+        process.wait()
 
 
-@pytest.mark.parametrize("locks", [True, False])
-def test_silent_words_from_another_host_refuse_nobody(quick, locks, tmp_path, monkeypatch):
-    if not locks:
-        monkeypatch.setattr(lock.fcntl, "flock", _no_locks)
+@pytest.fixture(params=[True, False])
+def with_and_without_locks(request, monkeypatch):
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    if not request.param:
+        monkeypatch.setattr(lock.fcntl, "flock", no_locks)
+
+
+@pytest.mark.usefixtures("quick", "with_and_without_locks")
+def test_words_from_another_host_refuse_where_no_lock_is_seen(tmp_path):
+    told = r"in use by process \d+ \(train\) on elsewhere, since"
+    with (
+        _written_on(tmp_path / LOCK_FILE),
+        pytest.raises(UserError, match=told),
+        folder_lock(tmp_path),
+    ):
+        pass
+
+
+@pytest.mark.usefixtures("quick", "with_and_without_locks")
+def test_silent_words_from_another_host_refuse_nobody(tmp_path):
     (tmp_path / LOCK_FILE).write_text(_word())
     with folder_lock(tmp_path):
         assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()

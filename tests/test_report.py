@@ -73,12 +73,9 @@ def test_what_is_required_and_missing_is_a_user_error(workdir, name):
     assert not (workdir / "page" / "index.html").exists()
 
 
-def test_one_system_is_enough(workdir):
+def test_one_system_is_enough_and_none_is_a_user_error(workdir):
     (workdir / "predictions/base.jsonl").unlink()
     assert "base says" not in _page(workdir)
-
-
-def test_no_predictions_at_all_is_a_user_error(workdir):
     shutil.rmtree(workdir / "predictions")
     with pytest.raises(UserError, match="holds no predictions"):
         _page(workdir)
@@ -98,12 +95,10 @@ def test_files_can_be_named(workdir, tmp_path):
     assert "1234" in html and "A remark." in html
 
 
-@pytest.mark.parametrize(
-    "flag", ["metrics", "predictions", "references", "training_log", "run", "score", "notes"]
-)
-def test_a_named_file_must_be_there(workdir, flag):
-    with pytest.raises(UserError, match="nowhere"):
-        _page(workdir, f"--{flag}=nowhere/{flag}")
+def test_a_named_file_must_be_there(workdir):
+    for flag in ["metrics", "predictions", "references", "training_log", "run", "score", "notes"]:
+        with pytest.raises(UserError, match=f"nowhere/{flag}"):
+            _page(workdir, f"--{flag}=nowhere/{flag}")
 
 
 def test_the_image_root_of_records_outside_a_records_folder_is_their_own(workdir):
@@ -142,18 +137,14 @@ def test_any_number_of_runs_is_compared_with_the_first_by_a_paired_test(workdir)
 def test_what_score_left_beside_the_metrics_is_drawn(workdir):
     curve = {"x": [0, 1], "y": [0.5, 1], "x_label": "false boxes", "y_label": "sensitivity"}
     (workdir / "curves.json").write_text(json.dumps({"tuned": {"froc": curve}}))
-    compared = {"system": "tuned", "compared_to": "base", "protocol": "strict", "n": 1}
-    compared |= dict.fromkeys(("difference", "ci_low", "ci_high", "p", "p_holm"), 0.125)
-    (workdir / "comparisons.json").write_text(json.dumps([compared | {"metric": "vqa/f1"}]))
+    compared = {"system": "tuned", "compared_to": "base", "protocol": "strict", "metric": "vqa/f1"}
+    (workdir / "comparisons.json").write_text(json.dumps([_COMPARED | compared]))
     html = _page(workdir)
     assert "FROC. tuned: from (0, 0.5) to (1, 1)." in html and "+0.125" in html
     second = workdir.parent / "other-run"
     shutil.copytree(workdir, second)
     html = _page(workdir, f"--compare={second}")
     assert "other-run/tuned: from (0, 0.5)" in html and "other-run: Table 5" in html
-    (workdir / "comparisons.json").write_text("{}")
-    with pytest.raises(UserError, match=r"comparisons\.json: expected a JSON list"):
-        _page(workdir)
 
 
 def test_pictures_can_stand_in_a_folder_or_be_left_out(workdir):
@@ -173,12 +164,35 @@ def test_two_systems_of_one_name_are_refused(workdir):
         _page(workdir, f"--predictions={twice}", f"--predictions={twice}")
 
 
-@pytest.mark.parametrize(
-    ("content", "message"), [("{", "not JSON"), ("[]", "expected a JSON object, found list")]
-)
-def test_files_that_are_no_objects_are_named(workdir, content, message):
-    (workdir / "metrics.json").write_text(content)
-    with pytest.raises(UserError, match=rf"metrics.json: {message}"):
+_COMPARED = dict.fromkeys(("system", "compared_to", "protocol", "metric"), "a")
+_COMPARED |= dict.fromkeys(("difference", "ci_low", "ci_high", "p", "p_holm"), 0.125) | {"n": 1}
+_BOOTSTRAP = {"confidence": 0.95, "resamples": 10, "seed": 0}
+_NOT_SCORES = [
+    ("metrics.json", [], "metrics.json: expected a JSON object, found list"),
+    ("comparisons.json", {}, r"comparisons\.json: expected a JSON list"),
+    *(
+        ("score.json", {"bootstrap": _BOOTSTRAP | wrong}, r"bootstrap is .*score again")
+        for wrong in ({"confidence": {"a": 1}}, {"resamples": {"a": 1}}, {"clustered_by": True})
+    ),
+    *(
+        ("comparisons.json", [_COMPARED | {"n": n}], "comparisons: entry 1")
+        for n in ({}, "many", 1e999)
+    ),
+    *(
+        ("notes.json", {name: True}, f"{name}: expected a list")
+        for name in ("classes_seen_by_base", "remarks")
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "message"), _NOT_SCORES)
+def test_a_file_that_score_did_not_write_is_refused(workdir, name, content, message):
+    (workdir / name).write_text(json.dumps(content))
+    with pytest.raises(UserError, match=message):
+        _page(workdir)
+    assert not (workdir / "page" / "index.html").exists()
+    (workdir / name).write_text("{")
+    with pytest.raises(UserError, match=rf"{name}: not JSON"):
         _page(workdir)
 
 
@@ -198,35 +212,9 @@ def test_from_the_shell(tmp_path, capsys):
     assert "data/records/validation.jsonl" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("field", ["confidence", "resamples", "clustered_by"])
-def test_a_score_that_score_did_not_write_is_refused(workdir, field):
-    wrong = True if field == "clustered_by" else {"a": 1}
-    bootstrap = {"confidence": 0.95, "resamples": 10, "seed": 0, field: wrong}
-    (workdir / "score.json").write_text(json.dumps({"bootstrap": bootstrap}))
-    with pytest.raises(UserError, match=r"bootstrap is .*score again"):
-        _page(workdir)
-    assert not (workdir / "page" / "index.html").exists()
-
-
-@pytest.mark.parametrize("n", [{}, "many", 1e999])
-def test_a_comparison_that_score_did_not_write_is_refused(workdir, n):
-    row = dict.fromkeys(("system", "compared_to", "protocol", "metric"), "a") | {"n": n}
-    row |= dict.fromkeys(("difference", "ci_low", "ci_high", "p", "p_holm"), 0.1)
-    (workdir / "comparisons.json").write_text(json.dumps([row]))
-    with pytest.raises(UserError, match="comparisons: entry 1"):
-        _page(workdir)
-
-
 def test_half_of_a_surrogate_pair_in_a_prediction_is_shown_as_no_character(workdir):
     line = '{"question_id": "a-0", "text": "seen \\ud800", "boxes": []}'
     path = workdir / "predictions/base.jsonl"
     path.write_text("\n".join([line, *path.read_text().splitlines()[1:]]))
     page = _page(workdir)
     assert "seen" in page and "\\ud800" not in page
-
-
-@pytest.mark.parametrize("name", ["classes_seen_by_base", "remarks"])
-def test_notes_are_lists(workdir, name):
-    (workdir / "notes.json").write_text(json.dumps({name: True}))
-    with pytest.raises(UserError, match=f"{name}: expected a list"):
-        _page(workdir)

@@ -18,37 +18,13 @@ _TEST = ROOT / "requirements" / "test.txt"
 _BUILD = ROOT / "requirements" / "build.txt"
 
 # Licences that let everybody use, change and pass on: SPDX names, then what older metadata says.
-_ALLOWED = {
-    "0BSD",
-    "AFL-2.1",
-    "Apache-2.0",
-    "Apache-2.0 WITH LLVM-exception",
-    "BSD-2-Clause",
-    "BSD-3-Clause",
-    "CC0-1.0",
-    "CNRI-Python",
-    "ISC",
-    "MIT",
-    "MIT-CMU",
-    "MPL-2.0",
-    "PSF-2.0",
-    "Unlicense",
-    "Zlib",
-    "2-clause BSD License",
-    "3-Clause BSD License",
-    "Apache",
-    "Apache 2.0",
-    "Apache 2.0 License",
-    "Apache License",
-    "Apache License 2.0",
-    "Apache Software License",
-    "BSD License",
-    "FreeBSD",
-    "ISC License (ISCL)",
-    "MIT License",
-    "Mozilla Public License 2.0 (MPL 2.0)",
-    "Python Software Foundation License",
-}
+_SPDX = """0BSD, AFL-2.1, Apache-2.0, Apache-2.0 WITH LLVM-exception, BSD-2-Clause, BSD-3-Clause,
+CC0-1.0, CNRI-Python, ISC, MIT, MIT-CMU, MPL-2.0, PSF-2.0, Unlicense, Zlib"""
+_OLDER = """2-clause BSD License, 3-Clause BSD License, Apache, Apache 2.0, Apache 2.0 License,
+Apache License, Apache License 2.0, Apache Software License, BSD License, FreeBSD,
+ISC License (ISCL), MIT License, Mozilla Public License 2.0 (MPL 2.0),
+Python Software Foundation License"""
+_ALLOWED = {*re.split(r",\s", f"{_SPDX}, {_OLDER}")}
 # Packages whose metadata names none, with what their repository says.
 _LOOKED_UP = {"namex": "Apache-2.0"}
 # Under the GPL: each an extra of its own that nothing else needs (setup.py).

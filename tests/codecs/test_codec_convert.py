@@ -11,6 +11,7 @@ from cxrjax.errors import UserError
 from cxrjax.images.geometry import letterbox_geometry
 from cxrjax.records import write_records
 from cxrjax.tools import codec_ceiling as ceiling
+from tests.codecs.test_codec_readings import TABLES
 from tests.input_pipeline.conftest import make_record
 
 HEIGHT, WIDTH = 1024, 2048
@@ -39,27 +40,16 @@ def test_there_and_back_is_within_a_bin():
     assert pixels.max() <= 1 + 1e-3  # half a bin is one pixel along x
 
 
-def test_to_the_same_codec_changes_nothing():
+def test_to_the_same_codec_or_without_boxes_nothing_changes():
     assert transcode(ANSWER, "vindr_px", "vindr_px", HEIGHT, WIDTH) == ANSWER
+    for text in ("", "No finding.", "I'm sorry, I cannot help."):
+        assert transcode(text, "vindr_px", "paligemma", HEIGHT, WIDTH) == text
 
 
-@pytest.mark.parametrize("text", ["", "No finding.", "I'm sorry, I cannot help."])
-def test_without_boxes_nothing_changes(text):
-    assert transcode(text, "vindr_px", "paligemma", HEIGHT, WIDTH) == text
-
-
-@pytest.mark.parametrize(
-    ("text", "reason"),
-    [
-        ("at <loc_1_2_3>", "wrong_arity"),
-        ("at <loc_400_100_200_300>", "degenerate"),
-        ("at <loc_1_2_3_9999>", "out_of_range"),
-        ("at <loc_1_2_30_40> and <loc 1 2 3 4>", "malformed"),
-    ],
-)
-def test_a_box_is_never_left_behind(text, reason):
-    with pytest.raises(UserError, match=f"vindr_px box of a 2048 x 1024 image: {reason}"):
-        transcode(text, "vindr_px", "paligemma", HEIGHT, WIDTH)
+def test_a_box_is_never_left_behind():
+    for text, reason in TABLES["left_behind"]:
+        with pytest.raises(UserError, match=f"vindr_px box of a 2048 x 1024 image: {reason}"):
+            transcode(text, "vindr_px", "paligemma", HEIGHT, WIDTH)
 
 
 def test_unknown_codec():

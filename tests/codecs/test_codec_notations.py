@@ -12,11 +12,7 @@ from cxrjax.images.geometry import center_crop_geometry, letterbox_geometry
 from tests.codecs.test_codec_readings import TABLES
 
 HEIGHT, WIDTH = 3000, 2000
-BOX = np.array([[0.55, 0.45, 0.70, 0.56]])
 GEMEX_BOX = np.array([[26, 119, 217, 183]]) / 224
-PIXELS = np.array([[691 / WIDTH, 1375 / HEIGHT, 1653 / WIDTH, 1831 / HEIGHT]])
-MEDGEMMA = '```json[{"box_2d":[%d,%d,%d,%d]}]```'
-LEFT_HALF = np.array([[0.0, 0.0, 0.5, 1.0]])
 
 
 def test_a_published_form_is_read_as_its_makers_do(subtests):
@@ -29,53 +25,24 @@ def test_a_published_form_is_read_as_its_makers_do(subtests):
             assert (span.label or "") == label
 
 
-@pytest.mark.parametrize(
-    ("size", "most", "expected"),
-    [
-        # By hand: to the nearest 28, then scaled down or up so that the area is within the limits.
-        ((1024, 1024), 12_845_056, (1036, 1036)),
-        ((3072, 2540), 12_845_056, (3080, 2548)),
-        ((3072, 2540), 1_003_520, (1092, 896)),
-        ((10, 2000), 12_845_056, (28, 1988)),
-        ((40, 40), 12_845_056, (56, 56)),
-    ],
-)
-def test_the_input_of_qwen_vl(size, most, expected):
-    assert smart_resize(*size, most) == expected
-    height, width = expected
-    assert 56 * 56 <= height * width <= most
+def test_the_input_of_qwen_vl(subtests):
+    """By hand: to the nearest 28, then scaled so that the area is within the limits."""
+    for size, most, expected in TABLES["qwen_inputs"]:
+        with subtests.test(size=size, most=most):
+            height, width = smart_resize(*size, most)
+            assert [height, width] == expected and 56 * 56 <= height * width <= most
 
 
-@pytest.mark.parametrize(
-    ("name", "boxes", "written", "size"),
-    [
-        ("chexagent", BOX, "<|box|>(55,45),(70,56)<|/box|>", (HEIGHT, WIDTH)),
-        ("chexagent", [[0, 0, 1, 1]], "<|box|>(0,0),(100,100)<|/box|>", (HEIGHT, WIDTH)),
-        ("radvlm", BOX, "[0.55, 0.45, 0.70, 0.56]", (HEIGHT, WIDTH)),
-        ("radvlm", [[0.0, 0.02, 0.1, 1]], "[0.00, 0.02, 0.10, 1.00]", (HEIGHT, WIDTH)),
-        ("gemex", GEMEX_BOX, "<location>[[26, 119, 217, 183]]", (HEIGHT, WIDTH)),
-        ("vindr_px", PIXELS, "<loc_691_1375_1653_1831>", (HEIGHT, WIDTH)),
-        ("vindr_px", [[0, 0, 1, 1]], "<loc_0_0_2000_3000>", (HEIGHT, WIDTH)),
-        # Of an odd number of missing rows the smaller half comes first.
-        ("medgemma_json", [[0.1, 0.1, 0.4, 0.5]], MEDGEMMA % (300, 100, 500, 400), (1000, 2000)),
-        ("medgemma_json", [[0, 0, 1, 1]], MEDGEMMA % (250, 0, 750, 1000), (1000, 2000)),
-        ("medgemma_json", [[0, 0, 1, 1]], MEDGEMMA % (0, 250, 1000, 750), (2000, 1000)),
-        ("medgemma_json", [[0, 0, 1, 1]], MEDGEMMA % (100, 0, 800, 1000), (7, 10)),
-        # The square around 200 x 100 pixels has 50 rows of padding above and below.
-        ("llava", LEFT_HALF, "[0.00, 0.25, 0.50, 0.75]", (100, 200)),
-        ("gemini_json", LEFT_HALF, '```json[{"box_2d":[0,0,1000,500]}]```', (100, 200)),
-        ("internvl", LEFT_HALF, "<box>[[0, 0, 500, 1000]]</box>", (100, 200)),
-        ("minigpt", LEFT_HALF, "{<0><0><50><100>}", (100, 200)),
-    ],
-)
-def test_a_known_box_in_the_convention_s_own_frame(name, boxes, written, size):
-    codec, boxes = CODECS[name], np.array(boxes)
-    for geometry in (None, letterbox_geometry(*size, 448, 448)):
-        assert codec.encode(boxes, *size, geometry) == written
-    for strict in (True, False):
-        read = codec.decode(f"It is here: {written}{written}.", *size, strict=strict)
-        np.testing.assert_allclose(read.boxes, np.tile(boxes, (2, 1)), atol=1e-6)
-        assert read.failures == []
+def test_a_known_box_in_the_convention_s_own_frame(subtests):
+    for name, numbers, units, written, size in TABLES["known_boxes"]:
+        codec, boxes = CODECS[name], np.array([numbers]) / (units * 2)
+        with subtests.test(name=name, written=written):
+            for geometry in (None, letterbox_geometry(*size, 448, 448)):
+                assert codec.encode(boxes, *size, geometry) == written
+            for strict in (True, False):
+                read = codec.decode(f"It is here: {written}{written}.", *size, strict=strict)
+                np.testing.assert_allclose(read.boxes, np.tile(boxes, (2, 1)), atol=1e-6)
+                assert read.failures == []
 
 
 @settings(deadline=None)
@@ -88,18 +55,15 @@ def test_pixels_survive_float32_exactly(data, height, width):
     assert CODECS["vindr_px"].encode(boxes, height, width) == text
 
 
-@pytest.mark.parametrize(
-    ("name", "first", "second"),
-    [
+def test_failures_say_what_and_where():
+    for name, first, second in (
         ("vindr_px", "<loc_1_2_3>", "<loc_5_5_5_5>"),
         ("medgemma_json", '{"box_2d":[1,2,3]}', '{"box_2d":[300,5,300,5]}'),
-    ],
-)
-def test_failures_say_what_and_where(name, first, second):
-    text = f"Left {first}, right {second}."
-    failures = CODECS[name].decode(text, HEIGHT, WIDTH).failures
-    places = [(first, 5), (second, text.index(second))]
-    assert [(f.text, f.start) for f in failures] == places
+    ):
+        text = f"Left {first}, right {second}."
+        failures = CODECS[name].decode(text, HEIGHT, WIDTH).failures
+        places = [(first, 5), (second, text.index(second))]
+        assert [(f.text, f.start) for f in failures] == places, name
 
 
 def test_the_gemex_papers_examples():
@@ -131,20 +95,11 @@ def test_a_list_leaves_nothing_behind_when_it_is_rewritten():
     assert two == "<loc_1_2_3_4>, <loc_5_6_7_8>"
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "labels"),
-    [
-        ("internvl", "<ref>opacity</ref><box>[[1, 2, 30, 40]]</box>", ["opacity"]),
-        ("internvl", "<ref>a</ref><box>[[1, 2, 30, 40], [5, 6, 70, 80]]</box>", ["a", "a"]),
-        ("minigpt", "<p>opacity</p> {<1><2><30><40>}", ["opacity"]),
-        ("minigpt", "<p>a</p> {<1><2><30><40>}<delim>{<5><6><70><80>}", ["a", None]),
-        ("gemini_json", '[{"box_2d": [2, 1, 40, 30], "label": "opacity"}]', ["opacity"]),
-        ("llava", "opacity [0.10, 0.20, 0.30, 0.70]", [None]),
-    ],
-)
-def test_the_name_of_a_box(name, text, labels):
-    assert [span.label for span in CODECS[name].find(text, 1000, 1000)] == labels
-    assert CODECS[name].decode(text, 1000, 1000).failures == []
+def test_the_name_of_a_box(subtests):
+    for name, text, labels in TABLES["names_of_boxes"]:
+        with subtests.test(text):
+            assert [span.label or "" for span in CODECS[name].find(text, 1000, 1000)] == labels
+            assert CODECS[name].decode(text, 1000, 1000).failures == []
 
 
 def test_a_phrase_before_a_box_is_its_label_and_stays():

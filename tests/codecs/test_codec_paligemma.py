@@ -10,12 +10,9 @@ from cxrjax.codecs import CODECS
 from cxrjax.codecs.tokens import NUM_BINS, PaliGemma, bin_centers
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import Geometry, letterbox_geometry
+from tests.codecs.test_codec_readings import TABLES
 
 CODEC = PaliGemma()
-A = "<loc0100><loc0200><loc0300><loc0400>"
-B = "<loc0500><loc0600><loc0700><loc0800>"
-BOX_A = (np.array([200, 100, 400, 300]) + 0.5) / 1024
-BOX_B = (np.array([600, 500, 800, 700]) + 0.5) / 1024
 
 unhurried = settings(deadline=None)
 
@@ -24,11 +21,6 @@ def bins_of(boxes):
     """The bins that are written for boxes of the model's input, as x_min, y_min, x_max, y_max."""
     tokens = re.findall(r"<loc([0-9]{4})>", CODEC.encode(boxes, 1, 1))
     return np.array(tokens, int).reshape(-1, 4)[:, [1, 0, 3, 2]]
-
-
-def read(text, strict):
-    boxes, failures = CODEC.decode(text, 1000, 1000, strict=strict)
-    return boxes, [failure.category for failure in failures]
 
 
 def test_y_comes_first():
@@ -75,18 +67,10 @@ def test_bins_to_fractions_to_bins(bins):
     np.testing.assert_array_equal(bins_of(CODEC.from_bins(bins)), bins)
 
 
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (10.1, 10.3, (9, 10)),
-        (10.6, 10.9, (10, 11)),
-        (0.1, 0.2, (0, 1)),
-        (1023.6, 1024, (1022, 1023)),
-    ],
-)
-def test_a_box_within_a_bin_gets_the_one_it_leans_to(low, high, expected):
-    (bins,) = bins_of(np.array([[low, 100, high, 200]]) / 1024)
-    assert tuple(bins[[0, 2]]) == expected
+def test_a_box_within_a_bin_gets_the_one_it_leans_to():
+    for low, high, expected in TABLES["thin"]:
+        (bins,) = bins_of(np.array([[low, 100, high, 200]]) / 1024)
+        assert [*bins[[0, 2]]] == expected
 
 
 def test_geometry_places_the_bins():
@@ -100,27 +84,18 @@ def test_geometry_places_the_bins():
     assert decoded.failures == []
 
 
-@pytest.mark.parametrize(
-    ("x_min", "x_max", "strict", "lenient"),
-    [
-        (255, 400, None, [0.0, (400.5 - 256) / 512]),  # half a bin off
-        (254, 400, "out_of_range", [0.0, (400.5 - 256) / 512]),
-        (200, 400, "out_of_range", [0.0, (400.5 - 256) / 512]),
-        (170, 345, "out_of_range", [0.0, (345.5 - 256) / 512]),  # 51% on the image
-        (160, 340, "out_of_range", None),  # 47%
-        (0, 200, "out_of_range", None),
-        (600, 768, None, [(600.5 - 256) / 512, 1.0]),  # half a bin off
-        (600, 769, "out_of_range", [(600.5 - 256) / 512, 1.0]),
-    ],
-)
-def test_boxes_in_the_margin(x_min, x_max, strict, lenient):
+def test_boxes_in_the_margin(subtests):
     geometry = letterbox_geometry(200, 100, 64, 64)
-    text = f"<loc0100><loc{x_min:04d}><loc0900><loc{x_max:04d}>"
-    for mode, expected in ((True, strict), (False, None if lenient else "out_of_range")):
-        boxes, failures = CODEC.decode(text, 200, 100, geometry, strict=mode)
-        assert [failure.category for failure in failures] == ([expected] if expected else [])
-        if expected is None:
-            np.testing.assert_allclose(boxes[0, [0, 2]], lenient, atol=1e-6)
+    for x_min, x_max, *outcomes in TABLES["margins"]:
+        text = f"<loc0100><loc{x_min:04d}><loc0900><loc{x_max:04d}>"
+        on_the_image = np.clip((np.array([x_min, x_max]) + 0.5 - 256) / 512, 0, 1)
+        for mode, expected in zip((True, False), outcomes, strict=True):
+            with subtests.test(text, strict=mode):
+                boxes, failures = CODEC.decode(text, 200, 100, geometry, strict=mode)
+                assert [failure.category for failure in failures] == expected.split()
+                assert len(boxes) == (not expected)
+                for box in boxes:
+                    np.testing.assert_allclose(box[[0, 2]], on_the_image, atol=1e-6)
 
 
 def test_a_box_off_the_models_input_is_refused():

@@ -56,41 +56,15 @@ def test_the_answer_in_what_was_written(subtests):
             assert READINGS[reading](written) == answer
 
 
-def test_boxes_are_those_of_the_answer_alone(record):
-    written = "<think>[0.10, 0.10, 0.20, 0.20]</think>At [0.30, 0.30, 0.60, 0.60] and [0.1"
-    line = read_answer(record(1, finding="mass"), written, "final", "radvlm")
-    assert line["boxes"] == [pytest.approx([0.3, 0.3, 0.6, 0.6])]
-    assert line["labels"] == ["mass"] and line["box_scores"] == [1.0]
-    assert line["parse"] == "truncated" and line["written"] == written
-
-
-def test_what_was_mended_in_an_answer_is_told(record):
-    line = read_answer(record(1, finding="mass"), "[0.60, 0.10, 0.30, 0.20]", "whole", "radvlm")
-    assert line["boxes"] == [pytest.approx([0.6, 0.1, 0.3, 0.2])]  # swapped, as it was written
-    assert "repaired_boxes" not in line
-    line = read_answer(record(1, finding="mass"), "[0.3,0.1,0.6,0.2]", "whole", "radvlm")
-    assert len(line["boxes"]) == 1 and line["repaired_boxes"] == 1
-
-
-def test_a_label_of_the_systems_own_goes_before_the_findings_name(record):
-    written = "<ref>opacity</ref><box>[[1, 2, 30, 40]]</box>"
-    line = read_answer(record(1, finding="mass"), written, "whole", "internvl")
-    assert line["labels"] == ["opacity"]
-
-
-def test_boxes_of_a_model_that_crops_are_of_the_whole_image(record):
-    """MAIRA-2 sees the middle square: of 200 columns those from 50 to 150."""
-    line = read_answer(record(1), "<box><x0><y0><x49><y99></box>", "whole", "maira2")
-    assert line["boxes"] == [pytest.approx([0.2525, 0.005, 0.4975, 0.995])]
-
-
-def test_a_declined_answer_and_none(record):
-    for codec in ("radvlm", None):
-        line = read_answer(record(1), "I'm sorry, but I can't help with that.", "whole", codec)
-        assert line["parse"] == "refusal" and line["boxes"] == []
+def test_boxes_labels_and_faults_of_an_answer(record, subtests):
+    for reading, codec, finding, written, boxes, told in CASES["answers_with_boxes"]:
+        with subtests.test(written, codec=codec):
+            line = read_answer(record(1, finding=finding), written, reading, codec or None)
+            assert line["boxes"] == [pytest.approx(box) for box in boxes]
+            assert line.get("written", line["text"]) == written
+            assert told == {name: line[name] for name in told}
+            assert ("repaired_boxes" in line) == ("repaired_boxes" in told)
     assert systems.no_answer(record(1), "timeout")["parse"] == "timeout"
-    # Without a form for boxes, numbers in brackets are words.
-    assert read_answer(record(1), "[0.1, 0.2, 0.3, 0.4]", "whole", None)["boxes"] == []
 
 
 def test_an_answer_of_200_kilobytes_is_read_at_once(subtests):

@@ -29,16 +29,13 @@ def image_fields():
     return {"width": WIDTH, "height": HEIGHT}
 
 
-def darwin_1(points=(RIGHT, LEFT), version=1):
-    shapes = [{"name": "Lung", "polygon": {"path": path_of(one)}} for one in points[:1]]
-    shapes += [
-        {"name": "Lung", "complex_polygon": {"path": [path_of(one), path_of(HOLE)]}}
-        for one in points[1:]
-    ]
-    shapes += [
-        {"name": "Ignore", "polygon": {"path": path_of(IGNORE)}},
-        {"name": "Viral Pneumonia", "tag": {}},
-    ]
+def darwin_1(points=(RIGHT, LEFT)):
+    plain = [("Lung", one) for one in points[:1]] + [("Ignore", IGNORE)]
+    shapes = [{"name": name, "polygon": {"path": path_of(one)}} for name, one in plain]
+    for one in points[1:]:
+        hollow = {"path": [path_of(one), path_of(HOLE)]}
+        shapes.insert(1, {"name": "Lung", "complex_polygon": hollow})
+    shapes.append({"name": "Viral Pneumonia", "tag": {}})
     image = {"filename": f"{NAME}.jpeg", "original_filename": f"{NAME}.jpeg", "seq": 17}
     return {"image": image | image_fields(), "annotations": shapes, "dataset": "x"}
 
@@ -56,11 +53,8 @@ def darwin_2():
 
 
 def coco(left):
-    shapes = [
-        (0, [[c for p in RIGHT for c in p]]),
-        (0, left),
-        (1, [[c for p in IGNORE for c in p]]),
-    ]
+    right, ignored = ([[c for p in polygon for c in p]] for polygon in (RIGHT, IGNORE))
+    shapes = [(0, right), (0, left), (1, ignored)]
     return {
         "images": [image_fields() | {"id": 17, "file_name": f"{NAME}.jpeg"}],
         "categories": [{"id": 0, "name": "Lung"}, {"id": 1, "name": "Ignore"}],
@@ -122,12 +116,10 @@ def test_every_export_gives_the_same_two_lungs(tmp_path):
         "class_idx,class_name\n0,__background__\n127,Ignore\n255,Lung\n"
     )
     rows = ["image_id,mask_id,class_name"]
-    for place, (name, mask) in enumerate(
-        [("Lung", expected == 127), ("Ignore", ignored > 0), ("Lung", expected == 254)]
-    ):
-        PIL.Image.fromarray(255 * mask.astype(np.uint8)).save(
-            instances / "masks" / f"{NAME}_{place}.png"
-        )
+    drawn = (("Lung", expected == 127), ("Ignore", ignored > 0), ("Lung", expected == 254))
+    for place, (name, mask) in enumerate(drawn):
+        picture = PIL.Image.fromarray(255 * mask.astype(np.uint8))
+        picture.save(instances / "masks" / f"{NAME}_{place}.png")
         rows.append(f"{NAME},{NAME}_{place},{name}")
     (instances / "instance_mask_annotations.csv").write_text("\n".join(rows) + "\n")
     exports = {

@@ -53,11 +53,8 @@ def test_native_to_records_to_native_loses_nothing(source, tmp_path):
 
 def test_a_phrase_is_one_question_with_all_of_its_boxes(tmp_path):
     splits = built(SAMPLE, tmp_path / "out")  # the folder's CSV, which has the split
-    assert {split: len(records) for split, records in splits.items()} == {
-        "test": 3,
-        "train": 4,
-        "validation": 2,
-    }
+    sizes = {split: len(records) for split, records in splits.items()}
+    assert sizes == {"test": 3, "train": 4, "validation": 2}
     effusion = next(r for r in splits["train"] if r.gt_finding == "Pleural Effusion")
     assert effusion.boxes == [[30, 380, 120, 460], [260, 370, 360, 460]]
     assert (effusion.patient_id, effusion.study_id) == ("00000001", "00000001")
@@ -88,8 +85,7 @@ def test_faults_are_set_aside_with_file_and_line(cells, reason, found, tmp_path)
     path = changed(tmp_path / "m.csv", **cells)
     assert len(list(read_native(path, quality))) >= 8
     (entry,) = quality.entries
-    assert (entry.reason, entry.where) == (reason, "m.csv:3")
-    assert found in entry.found
+    assert (entry.reason, entry.where) == (reason, "m.csv:3") and found in entry.found
     assert quality.examined["rows"] == 12
 
 

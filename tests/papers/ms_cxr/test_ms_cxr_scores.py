@@ -22,19 +22,11 @@ TRUE = {
 @pytest.fixture
 def folder(tmp_path):
     """A folder with the references."""
-    records = [
-        made.record_of(
-            f"image-{name}",
-            asked=finding,
-            boxes=boxes,
-            kind="grounding",
-            dataset="ms_cxr",
-            patient_id=patient,
-            question_id=name,
-            gt_finding=finding,
-        )
-        for name, (finding, patient, boxes) in TRUE.items()
-    ]
+    records = []
+    for name, (finding, patient, boxes) in TRUE.items():
+        own = {"question_id": name, "patient_id": patient, "gt_finding": finding}
+        own |= {"kind": "grounding", "dataset": "ms_cxr"}
+        records.append(made.record_of(f"image-{name}", 0, finding, boxes, **own))
     write_records(tmp_path / "records.jsonl", records)
     return tmp_path
 
