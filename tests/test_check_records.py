@@ -54,6 +54,14 @@ def check(source: Path, lines: list, *flags: str, config=True) -> tuple[int, dic
     return check_records.main([*words, *flags]), json.loads((out / "check.json").read_text())
 
 
+def refused(source: Path, lines: list, *flags: str, config=True) -> dict:
+    """The one problem that there is."""
+    code, result = check(source, lines, *flags, config=config)
+    (problem,) = result["problems"]
+    assert code == 2
+    return problem
+
+
 def page_of(source: Path) -> str:
     return (source.parent / "out" / "index.html").read_text()
 
@@ -89,20 +97,10 @@ def test_each_problem_has_line_field_and_remedy(source, capsys, bad, reason, fie
 
 def test_boxes_of_the_text_are_held_against_the_record(source):
     bad = record(0, answers=answered("At <loc_10_20_40_50>.", [[10, 20, 40, 58]]))
-    code, result = check(source, [bad])
-    (problem,) = result["problems"]
-    assert code == 2 and problem["reason"] == "box_mismatch"
+    problem = refused(source, [bad])
+    assert problem["reason"] == "box_mismatch"
     assert "[10.0, 20.0, 40.0, 50.0] is not in boxes_by_image" in problem["found"]
     assert "the nearest is [10.0, 20.0, 40.0, 58.0]" in problem["found"]
-
-
-def test_boxes_under_another_image_are_told(source):
-    lost = record(0)
-    lost["answers"][0] = {"text": "Yes.", "boxes_by_image": {"Image-0": [[10, 20, 40, 50]]}}
-    code, result = check(source, [lost])
-    assert code == 0 and list(result["warnings"]) == [
-        "answers with boxes of other images than the record's, which count not"
-    ]
 
 
 def test_a_byte_order_mark_is_no_part_of_the_first_record(source):
@@ -117,11 +115,9 @@ def last_line(capsys) -> list[str]:
 
 def test_the_last_line_is_the_train_command_with_all_that_the_data_need(source, capsys):
     boxes = [[x, 20, x + 5, 30] for x in range(0, 50, 5)]
-    text = " ".join(f"<loc_{x0}_{y0}_{x1}_{y1}>" for x0, y0, x1, y1 in boxes)
-    lines = [
-        record(0, question="Is there any ILD? " * 12),
-        record(1, answers=[{"text": text, "boxes_by_image": {"image-1": boxes}}]),
-    ]
+    text = " ".join("<loc_{}_{}_{}_{}>".format(*box) for box in boxes)
+    told = [{"text": text, "boxes_by_image": {"image-1": boxes}}]
+    lines = [record(0, question="Is there any ILD? " * 12), record(1, answers=told)]
     code, result = check(source, lines)
     assert code == 2 and set(result["counts"]) == {"prefix_too_long", "answer_too_long"}
     words = last_line(capsys)
@@ -169,13 +165,14 @@ def test_splits_that_cannot_be(source):
 
 
 def test_what_is_odd_is_counted_and_no_error(source):
-    question = record(0, answers=[])
     unwritten = record(1)
     unwritten["answers"][0]["text"] = "Yes, there is ILD."
-    code, result = check(source, [question, unwritten])
-    assert code == 0 and result["usable"] == 2
+    lost = {"text": "Yes.", "boxes_by_image": {"Image-2": [[10, 20, 40, 50]]}}
+    code, result = check(source, [record(0, answers=[]), unwritten, record(2, answers=[lost])])
+    assert code == 0 and result["usable"] == 3
     assert sorted(text.split(":")[0] for text in result["warnings"]) == [
         "answers whose boxes the model does not learn",
+        "answers with boxes of other images than the record's, which count not",
         "questions without an answer",
     ]
 
@@ -283,34 +280,28 @@ def test_without_a_configuration_answers_are_read_as_their_data_set_writes_boxes
 
 @pytest.mark.parametrize("flag", [f"--config={CONFIG}", "--config.data.record_codec=vindr_px"])
 def test_what_is_given_decides_and_the_remedy_names_the_flag(source, flag):
-    code, result = check(source, [record(0) | GEMEX], flag, config=False)
-    (problem,) = result["problems"]
-    assert code == 2 and problem["reason"] == "box_text"
+    problem = refused(source, [record(0) | GEMEX], flag, config=False)
+    assert problem["reason"] == "box_text"
     assert "--config.data.record_codec=NAME" in problem["remedy"]
 
 
 def test_a_file_of_several_notations_is_read_as_configured(source):
-    code, result = check(source, [record(0) | GEMEX, record(1)], config=False)
-    assert code == 2 and [p["reason"] for p in result["problems"]] == ["box_text"]
-    assert result["usable"] == 1
+    problem = refused(source, [record(0) | GEMEX, record(1)], config=False)
+    assert (problem["reason"], problem["where"]) == ("box_text", "records.jsonl:1")
 
 
-@pytest.mark.parametrize("text", ["", "\n\n"])
-def test_a_file_without_records(source, text):
-    (source / "records.jsonl").write_text(text)
-    with pytest.raises(UserError, match="no records in it"):
-        check_records.main([str(source), f"--config={CONFIG}", f"--out={source.parent / 'out'}"])
+def test_a_file_without_records(source):
+    for lines in ([], ["\n"]):
+        with pytest.raises(UserError, match="no records in it"):
+            check(source, lines)
 
 
-def test_the_process_ends_with_2_and_one_line_for_what_is_not_there(tmp_path, monkeypatch, capsys):
+def test_the_process_ends_with_2_and_one_line_for_what_cannot_be(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(ROOT)
     words = [str(tmp_path / "none.jsonl"), f"--out={tmp_path}"]
     assert run_as_command("check_records", *words) == 2
     last = capsys.readouterr().err.splitlines()[-1]
     assert last.startswith("error: ") and "none.jsonl" in last
-
-
-def test_unusable_flags_end_with_2(capsys):
     with pytest.raises(SystemExit) as end:
         check_records.main(["x.jsonl", "--samples=0"])
     assert end.value.code == 2 and "--samples" in capsys.readouterr().err
@@ -318,12 +309,10 @@ def test_unusable_flags_end_with_2(capsys):
 
 def test_the_read_back_boxes_do_not_come_from_the_record(source, tmp_path):
     """Where the text says another place than boxes_by_image, within rounding, the page shows it."""
-    lines = [record(0, answers=answered("At <loc_10_20_40_50>.", [[10.4, 20.4, 40.4, 50.4]]))]
-    (source / "records.jsonl").write_text(json.dumps(lines[0]) + "\n")
+    line = record(0, answers=answered("At <loc_10_20_40_50>.", [[10.4, 20.4, 40.4, 50.4]]))
+    (source / "records.jsonl").write_text(json.dumps(line) + "\n")
     checked = record_check.check_file(source, load_config(CONFIG), tmp_path / "out")
     view = record_check.model_view(checked.usable[0], checked.encoder)
-    pair = [
-        np.array([[b["x"], b["y"], b["x"] + b["width"], b["y"] + b["height"]] for b in view[name]])
-        for name in ("boxes", "record_boxes")
-    ]
+    sides = [np.array([_sides(box) for box in view[name]]) for name in ("boxes", "record_boxes")]
+    pair = (np.hstack([one[:, :2], one[:, :2] + one[:, 2:]]) for one in sides)
     assert 0.9 < float(iou(*pair)[0]) < 0.999

@@ -23,20 +23,15 @@ HEIGHT, WIDTH = 80, 100
 RIGHT, LEFT = (10, 15, 42, 60), (55, 12, 90, 66)
 
 
-def ellipse(box: tuple[int, int, int, int], hw: tuple[int, int] = (HEIGHT, WIDTH)) -> np.ndarray:
+def ellipse(box: tuple[int, int, int, int]) -> np.ndarray:
     """A mask of 0 and 1 whose extent is the box."""
     x0, y0, x1, y1 = box
-    y, x = np.mgrid[: hw[0], : hw[1]] + 0.5
+    y, x = np.mgrid[:HEIGHT, :WIDTH] + 0.5
     inside = ((2 * x - x0 - x1) / (x1 - x0)) ** 2 + ((2 * y - y0 - y1) / (y1 - y0)) ** 2
     return (inside <= 1.02).astype(np.uint8)
 
 
-def radiograph(hw: tuple[int, int] = (HEIGHT, WIDTH)) -> np.ndarray:
-    """Bright, with two dark lungs."""
-    noise = np.random.default_rng(0).integers(0, 12, hw)
-    return (150 + noise - 90 * np.zeros(hw)).astype(np.uint8)
-
-
+RADIOGRAPH = np.random.default_rng(0).integers(150, 162, (HEIGHT, WIDTH)).astype(np.uint8)
 LUNGS = 255 * (ellipse(RIGHT) + ellipse(LEFT))
 
 
@@ -49,7 +44,7 @@ def save(path: Path, pixels: np.ndarray) -> Path:
 def folder(source: Path, masks: dict[str, np.ndarray], suffix: str = "png") -> Path:
     """A folder with an image for each mask, whose name is the key up to a slash or an ending."""
     for name, mask in masks.items():
-        save(source / "images" / f"{name}.{suffix}", radiograph())
+        save(source / "images" / f"{name}.{suffix}", RADIOGRAPH)
         save(source / "masks" / f"{name}.png", mask)
     return source
 
@@ -121,7 +116,7 @@ def test_masks_of_other_kinds_say_the_same(tmp_path):
 def test_two_files_of_a_lung_each(tmp_path):
     source = tmp_path / "in"
     for name in ("a", "b"):
-        save(source / "images" / f"{name}.png", radiograph())
+        save(source / "images" / f"{name}.png", RADIOGRAPH)
     for side, box in (("right", RIGHT), ("left", LEFT)):
         save(source / "masks" / f"a_{side}.png", 255 * ellipse(box))
         save(source / "masks" / f"{side} lung" / "b.png", 255 * ellipse(box))
@@ -131,8 +126,8 @@ def test_two_files_of_a_lung_each(tmp_path):
 
 
 def _colour_image(source: Path) -> None:
-    grey = radiograph()
-    save(source / "images" / "x.png", np.dstack([grey, grey // 2, grey // 3]))
+    coloured = np.dstack([RADIOGRAPH // part for part in (1, 2, 3)])
+    save(source / "images" / "x.png", coloured)
 
 
 def _damaged(source: Path) -> None:
@@ -276,7 +271,7 @@ def test_folders_as_published_say_patient_and_finding(tmp_path):
     source = tmp_path / "in"
     train = ("train/NORMAL/IM-0115-0001", "train/PNEUMONIA/person1_bacteria_2")
     for name in (*train, "test/PNEUMONIA/person1_virus_6", "test/PNEUMONIA/other"):
-        save(source / f"{name}.jpeg", radiograph())
+        save(source / f"{name}.jpeg", RADIOGRAPH)
         save(source / "masks" / f"{name.rpartition('/')[2]}.png", LUNGS)
     records = flat(built(source, tmp_path / "out", "--strict"))
     answers = {r.image_id: (r.patient_id, r.answers[0].polarity) for r in records}
@@ -291,7 +286,7 @@ def test_folders_as_published_say_patient_and_finding(tmp_path):
 def test_a_name_that_two_images_share_belongs_to_neither(tmp_path):
     source = tmp_path / "in"
     for name in ("one/a", "two/a", "two/b"):
-        save(source / "images" / f"{name}.png", radiograph())
+        save(source / "images" / f"{name}.png", RADIOGRAPH)
     for name in ("a", "b"):
         save(source / "masks" / f"{name}.png", LUNGS)
     assert {r.image_id for r in flat(built(source, tmp_path / "out"))} == {"two-b"}
