@@ -9,6 +9,7 @@ import signal
 import sys
 from pathlib import Path
 
+import hypothesis
 import jaxtyping
 import pytest
 
@@ -45,6 +46,11 @@ if "xla_force_host_platform_device_count" not in os.environ.get("XLA_FLAGS", "")
 
 # A shell ignores Ctrl-C in what it runs in the background, and so would all that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# How long an example takes is the machine's.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
 _MUCH = 600  # MB that a process may hold after a module

@@ -17,18 +17,14 @@ import pytest
 
 FILE = Path(__file__).parents[1] / "build" / "test_durations.json"
 _PROC = Path("/proc/self")
+_BEGAN = pytest.StashKey[tuple[float, float]]()
+_last_module: list[Path] = []
 
 
 def _processor_seconds() -> float:
     """Processor time of this process and of the children that it has waited for, in seconds."""
     own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-
-
-def _forget_peak() -> None:
-    """Has Linux count the peak memory of this process anew."""
-    with contextlib.suppress(OSError):  # where it is not permitted: the peak since the start
-        (_PROC / "clear_refs").write_text("5")
 
 
 def _peak_mb() -> int | None:
@@ -40,22 +36,14 @@ def _peak_mb() -> int | None:
     return int(found[1]) >> 10 if found else None
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item, nextitem):
-    """Measures a test with its fixtures; its last report carries the figures."""
-    began, used = time.monotonic(), _processor_seconds()
-    item.stash[_BEGAN] = began, used
-    return (yield)
-
-
-_BEGAN = pytest.StashKey[tuple[float, float]]()
-_last_module: list[Path] = []
-
-
-def pytest_runtest_setup(item):
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Notes when a test starts, fixtures included; its last report carries the figures."""
     if _last_module != [item.path]:
         _last_module[:] = [item.path]
-        _forget_peak()
+        with contextlib.suppress(OSError):  # else it is the peak since the start
+            (_PROC / "clear_refs").write_text("5")
+    item.stash[_BEGAN] = time.monotonic(), _processor_seconds()
 
 
 @pytest.hookimpl(wrapper=True)
@@ -78,7 +66,6 @@ class Recorder:
     def __init__(self, config):
         self.config = config
         self.rows = {}
-        self.collected = []
         self.began = time.monotonic()
 
     def pytest_runtest_logreport(self, report):

@@ -43,16 +43,22 @@ def _named(source: str) -> Iterator[str]:
             yield text
 
 
+def _git(*words: str) -> list[str]:
+    """Returns the lines that git prints.
+
+    Raises:
+        SystemExit: git ended otherwise than well.
+    """
+    ran = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    if ran.returncode:
+        raise SystemExit(f"git {' '.join(words)}: {ran.stderr.strip()}")
+    return ran.stdout.splitlines()
+
+
 @functools.cache
 def _files() -> frozenset[str]:
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return frozenset(name for name in listed.stdout.splitlines() if (ROOT / name).is_file())
+    listed = _git("ls-files", "--cached", "--others", "--exclude-standard")
+    return frozenset(name for name in listed if (ROOT / name).is_file())
 
 
 def _file_of(name: str) -> str | None:
@@ -127,27 +133,9 @@ def affected(changed: Iterable[str]) -> list[str]:
 
 
 def changed_since(commit: str) -> set[str]:
-    """Returns the paths of files that differ from a commit, those not yet committed included.
-
-    Raises:
-        SystemExit: git knows no such commit.
-    """
-    ran = subprocess.run(
-        ["git", "diff", "--name-only", "--no-renames", commit, "--"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-    )
-    if ran.returncode:
-        raise SystemExit(f"{commit}: no such commit; {ran.stderr.strip()}")
-    new = subprocess.run(
-        ["git", "ls-files", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return {*ran.stdout.splitlines(), *new.stdout.splitlines()}
+    """Returns the paths of files that differ from a commit, those not yet committed included."""
+    new = _git("ls-files", "--others", "--exclude-standard")
+    return {*_git("diff", "--name-only", "--no-renames", commit, "--"), *new}
 
 
 def main() -> None:

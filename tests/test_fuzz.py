@@ -18,14 +18,9 @@ def fuzz(*words, **variables):
 
 
 @pytest.mark.slow
-def test_sound_files_and_all_that_once_broke_something():
-    found = fuzz("--replay")
-    assert found.returncode == 0, found.stdout[-6_000:] + found.stderr[-2_000:]
-
-
-@pytest.mark.slow
-def test_some_seconds_of_attacks_find_nothing():
-    found = fuzz("--seconds=20")
+@pytest.mark.parametrize("flag", ["--replay", "--seconds=20"])
+def test_the_corpus_and_some_seconds_of_attacks_find_nothing(flag):
+    found = fuzz(flag)
     assert found.returncode == 0, found.stdout[-6_000:] + found.stderr[-2_000:]
 
 

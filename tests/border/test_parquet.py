@@ -42,8 +42,7 @@ def test_files_that_claim_too_much(tmp_path, columns, words):
 
 
 def test_two_columns_of_one_name(tmp_path):
-    table = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["a", "a"])
-    pq.write_table(table, tmp_path / "a.parquet")
+    pq.write_table(pa.table([[1], [2]], ["a", "a"]), tmp_path / "a.parquet")
     with pytest.raises(ForeignError, match="two columns of one name"):
         open_parquet(tmp_path / "a.parquet")
 

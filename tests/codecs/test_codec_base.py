@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxrjax.boxes import iou
@@ -18,7 +18,6 @@ from cxrjax.errors import UserError
 from cxrjax.images.geometry import Geometry, letterbox_geometry
 
 FRAGMENTS = tomllib.loads(Path(__file__).with_name("fragments.toml").read_text("utf-8"))
-unhurried = settings(deadline=None)
 each_codec = pytest.mark.parametrize("name", CODECS)
 
 sizes = st.integers(1, 4000)
@@ -72,7 +71,6 @@ def test_unknown_name_suggests_the_nearest():
         get_codec("pali_gemma")
 
 
-@unhurried
 @given(st.sampled_from(list(CODECS)), some_boxes, sizes, sizes, geometries, st.booleans())
 def test_round_trip(name, boxes, height, width, kind, strict):
     # No letterbox shows anything of thinner ones, nor do hundredths of a padded square, nor 32
@@ -98,7 +96,6 @@ def test_round_trip(name, boxes, height, width, kind, strict):
     assert (off <= 1.5 + 1e-3).all()
 
 
-@unhurried
 @given(st.sampled_from(list(CODECS)), some_boxes, st.booleans())
 def test_find_is_decode_with_places(name, boxes, strict):
     codec = CODECS[name]
@@ -112,7 +109,6 @@ def test_find_is_decode_with_places(name, boxes, strict):
     assert all(a.end <= b.start for a, b in itertools.pairwise(spans))
 
 
-@unhurried
 @given(
     st.sampled_from(list(CODECS)),
     st.lists(st.one_of(*map(st.sampled_from, FRAGMENTS["pieces"])), max_size=14).map("".join),

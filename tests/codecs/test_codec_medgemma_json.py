@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxrjax.codecs import CODECS, transcode
@@ -13,10 +13,7 @@ HEIGHT, WIDTH = 1000, 2000
 A = '```json[{"box_2d":[300,100,500,400]}]```'
 BOX_A = np.array([0.1, 0.1, 0.4, 0.5])
 
-unhurried = settings(deadline=None)
 
-
-@unhurried
 @given(st.lists(st.none() | st.text(max_size=20), min_size=1, max_size=4), st.booleans())
 def test_labels_survive_whatever_is_in_them(names, strict):
     boxes = np.tile(BOX_A, (len(names), 1))
@@ -61,7 +58,6 @@ def test_lenient_labels():
     assert span.label == "?"
 
 
-@unhurried
 @given(st.data(), st.integers(1, 3000), st.integers(1, 3000))
 def test_numbers_stand_for_what_they_are_read_as(data, height, width):
     numbers = data.draw(st.lists(st.integers(0, 1000), min_size=4, max_size=4))

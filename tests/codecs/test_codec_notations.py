@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cxrjax.codecs import CODECS, transcode
@@ -45,7 +45,6 @@ def test_a_known_box_in_the_convention_s_own_frame(subtests):
                 assert read.failures == []
 
 
-@settings(deadline=None)
 @given(st.data(), st.integers(1, 4000), st.integers(1, 4000))
 def test_pixels_survive_float32_exactly(data, height, width):
     x = sorted(data.draw(st.lists(st.integers(0, width), min_size=2, max_size=2, unique=True)))

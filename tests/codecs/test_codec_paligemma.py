@@ -2,7 +2,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -13,8 +13,6 @@ from cxrjax.images.geometry import Geometry, letterbox_geometry
 from tests.codecs.test_codec_readings import TABLES
 
 CODEC = PaliGemma()
-
-unhurried = settings(deadline=None)
 
 
 def bins_of(boxes):
@@ -47,7 +45,6 @@ def test_the_far_edge_is_not_1024():
     assert CODEC.encode(np.array([[0, 0, 1, 1]]), 7, 7) == "<loc0000><loc0000><loc1023><loc1023>"
 
 
-@unhurried
 @given(st.lists(st.integers(0, 1024), min_size=4, max_size=4, unique=True))
 def test_a_bin_holds_its_lower_edge(edges):
     x = sorted(edges[:2])
@@ -57,7 +54,6 @@ def test_a_bin_holds_its_lower_edge(edges):
         np.testing.assert_array_equal(bins, np.minimum([x[0], y[0], x[1], y[1]], 1023))
 
 
-@unhurried
 @given(hnp.arrays(np.int32, (5, 4), elements=st.integers(0, 1023)))
 def test_bins_to_fractions_to_bins(bins):
     bins = np.concatenate(

@@ -18,7 +18,7 @@ RULES = RESIZE_RULES | {
     "qwen3_vl_grids": on_grids("qwen3_vl", (512, 512), (576, 448), (448, 576)),
 }
 # Seventeen families share the code that is tried.
-unhurried = settings(deadline=None, max_examples=40)
+unhurried = settings(max_examples=40)
 each_family = pytest.mark.parametrize("family", RULES)
 sides = st.integers(1, 5000)
 fractions = st.tuples(*[st.floats(0, 1)] * 4)

@@ -110,7 +110,7 @@ _PATTERNS = {
 
 
 @pytest.mark.parametrize("name", _PARTS)
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), slots=st.integers(1, 14), towards_boxes=st.floats(0, 1))
 def test_every_answer_is_in_the_language(name, seed, slots, towards_boxes):
     scores = np.random.default_rng(seed).random((14, 30, 1060), np.float32)

@@ -40,6 +40,11 @@ def records_of(out: Path) -> list:
     return [record for file in files for record in read_records(file)]
 
 
+def rows_of(file: Path) -> list[dict[str, str]]:
+    with open(file, newline="") as table:
+        return list(csv.DictReader(table))
+
+
 def test_records_say_what_they_are_and_whose(built):
     records = records_of(built)
     assert {r.dataset for r in records} == {"own_grafts"}
@@ -51,8 +56,7 @@ def test_records_say_what_they_are_and_whose(built):
 
 
 def test_boxes_are_those_of_the_lesions_and_three_readers(built):
-    with open(built / "lesions.csv", newline="") as file:
-        lesions = list(csv.DictReader(file))
+    lesions = rows_of(built / "lesions.csv")
     in_records = {
         (r.image_id, r.variables["finding"], *map(int, box))
         for r in records_of(built)
@@ -96,8 +100,7 @@ def test_pictures_are_asked_where_their_lungs_are_if_wanted(source, built):
 
 
 def test_a_share_is_untouched_in_its_original_proportions(source, built):
-    with open(built / "lesions.csv", newline="") as file:
-        changed = {one["image_id"] for one in csv.DictReader(file)}
+    changed = {one["image_id"] for one in rows_of(built / "lesions.csv")}
     images = {f"{one.image_id}-0": one for one in normal_images(source, QualityLog())}
     pictures = {path.stem: path for path in (built / "images").iterdir()}
     assert 0 < len(changed) < len(pictures)
@@ -149,8 +152,7 @@ def test_scored_the_tables_say_that_lesions_are_simulated(built, tmp_path):
     score.main(["--benchmark=vindr_cxr_vqa", "--resamples=5", *flags])
     assert SYNTHETIC in (scores / "tables.md").read_text()
     assert SYNTHETIC in (scores / "tables.tex").read_text()
-    with open(scores / "tables.csv", newline="") as file:
-        assert {row["made"] for row in csv.DictReader(file)} == {SYNTHETIC}
+    assert {row["made"] for row in rows_of(scores / "tables.csv")} == {SYNTHETIC}
     metrics = json.loads((scores / "metrics.json").read_text())
     floors = json.loads((scores / "floors.json").read_text())
     for protocols in (*metrics.values(), *floors["figures"].values()):

@@ -155,7 +155,7 @@ def drawn_rectangles(draw):
 
 @pytest.mark.parametrize("transform", [resize, letterbox])
 @pytest.mark.parametrize("channels", [(), (3,)])
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(case=drawn_rectangles())
 def test_a_drawn_rectangle_lands_where_apply_says(transform, channels, case):
     height, width, (out_height, out_width), (x0, y0, x1, y1) = case

@@ -63,7 +63,7 @@ prose = st.lists(
 
 
 @digit_codec
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(boxes=st.lists(corners, max_size=3), words=st.lists(prose, min_size=4, max_size=4))
 def test_digits_at_the_positions_say_the_boxes(codec, tokenizer, finder, boxes, words):
     notation = CODECS[codec]

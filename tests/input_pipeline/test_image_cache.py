@@ -88,7 +88,7 @@ def test_a_file_that_was_changed_is_decoded_again(tmp_path, picture, decoded):
     assert len(decoded) == 3 and not np.array_equal(before, after)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.binary(max_size=200), st.integers(0, 700))
 def test_a_damaged_file_of_the_cache_is_made_again(tmp_path_factory, garbage, kept):
     folder = tmp_path_factory.mktemp("damaged")

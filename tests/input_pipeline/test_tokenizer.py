@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import sentencepiece
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sentencepiece import sentencepiece_model_pb2
 from transformers import AddedToken, GemmaTokenizer, PreTrainedTokenizerFast
@@ -495,7 +495,6 @@ def test_the_real_gemma3_tokenizer(real):
 
 
 @pytest.mark.slow
-@settings(deadline=None)
 @given(text=texts)
 def test_the_real_tokenizer_gives_the_text_back(real, text):
     assert real.decode(real.encode(text)) == text

@@ -55,7 +55,7 @@ texts = st.text()
 completions = st.builds(Completion, texts, reasons, st.none() | texts, texts, tokens, tokens)
 
 
-@settings(deadline=None, max_examples=50)  # the disk syncs when it likes
+@settings(max_examples=50)  # the disk syncs when it likes
 @given(answers=st.lists(completions, max_size=4), lost=st.integers(0, 400))
 def test_what_was_kept_comes_back_up_to_where_the_file_was_cut(tmp_path_factory, answers, lost):
     path = tmp_path_factory.mktemp("cache") / "answers.jsonl"

@@ -330,7 +330,7 @@ _answers = _fields(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(answer=_answers)
 def test_what_is_kept_can_be_read_again_and_cost_never_falls(answer, tmp_path_factory):
     body = json.dumps(answer).encode()

@@ -21,7 +21,7 @@ ratings = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, 
 
 
 @given(ratings)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_kappa_is_that_of_scikit_learn(pairs):
     first, second = map(list, zip(*pairs, strict=True))
     table = contingency(first, second, 4)
@@ -38,7 +38,7 @@ def test_kappa_is_that_of_scikit_learn(pairs):
 
 
 @given(ratings)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_alpha_of_two_readers_is_that_of_krippendorff(pairs):
     first, second = map(list, zip(*pairs, strict=True))
     for level in agreement.MEASUREMENT_LEVELS:

@@ -118,7 +118,7 @@ def test_coco_on_random_sets_is_pycocotools(seed):
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(labelled.filter(len), labelled.filter(len), seeds)
 def test_coco_on_crowded_grids_is_pycocotools(predicted, truth, seed):
     scores = _distinct(len(predicted), seed)
@@ -128,7 +128,7 @@ def test_coco_on_crowded_grids_is_pycocotools(predicted, truth, seed):
     np.testing.assert_allclose(ours, theirs, atol=1e-12)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(labelled.filter(len), labelled.filter(len), seeds, st.integers(1, 3))
 def test_pycocotools_rules_are_pycocotools_with_ties_of_score_and_iou(
     predicted, truth, seed, levels
@@ -165,7 +165,7 @@ def _voc_in_words(predicted, scores, truth, label):
     return np.array(hits, bool), int((true.classes == label).sum())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(labelled, labelled, seeds)
 def test_voc_against_its_wording_and_scikit_learns_curve(predicted, truth, seed):
     scores = _distinct(len(predicted), seed)
@@ -184,7 +184,6 @@ def test_voc_against_its_wording_and_scikit_learns_curve(predicted, truth, seed)
             assert ours[label] == pytest.approx(area)
 
 
-@settings(deadline=None)
 @given(labelled.filter(len))
 def test_identity_is_the_maximum(items):
     overlaps = _overlaps(items, items)
@@ -201,7 +200,7 @@ def test_identity_is_the_maximum(items):
         assert (sensitivity_at(curve, 3) == 1).all()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(labelled, labelled, seeds, st.integers(1, 3))
 def test_order_and_scale_do_not_matter(predicted, truth, seed, levels):
     """Nor does the order of true boxes; also where scores are equal."""
@@ -229,7 +228,6 @@ def test_order_and_scale_do_not_matter(predicted, truth, seed, levels):
         np.testing.assert_allclose(a, c)
 
 
-@settings(deadline=None)
 @given(labelled.filter(len), labelled.filter(len), seeds)
 def test_a_far_away_box_never_raises_a_figure(predicted, truth, seed):
     scores = np.random.default_rng(seed).random(len(predicted) + 1)
@@ -253,7 +251,6 @@ def test_copies_are_false_boxes():
     assert (curve.hits.tolist(), curve.misses.tolist()) == ([1], [0])
 
 
-@settings(deadline=None)
 @given(labelled.filter(len), labelled.filter(len))
 def test_equal_scores_give_precision_times_recall(predicted, truth):
     scores = np.full(len(predicted), 0.7)
@@ -330,7 +327,6 @@ def test_froc_by_hand():
     assert sensitivity_at(constant, 2).tolist() == [0, 0, 0, 1, 1, 1, 1]
 
 
-@settings(deadline=None)
 @given(labelled, labelled.filter(len), seeds)
 def test_froc_rises_and_ends_at_the_recall(predicted, truth, seed):
     overlaps = _overlaps(predicted, truth)
@@ -357,7 +353,6 @@ def test_constant_scores():
         assert ranking.constant_scores(np.array(scores, float)) == constant, scores
 
 
-@settings(deadline=None)
 @given(labelled, labelled, seeds, st.lists(st.integers(0, 3), min_size=3, max_size=3))
 def test_a_weight_is_so_many_copies_of_the_image(predicted, truth, seed, copies):
     scores = np.random.default_rng(seed).integers(0, 4, len(predicted)) / 4

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn import metrics as sklearn_metrics
 
@@ -19,7 +19,6 @@ def test_harmonic_mean_of_the_papers_precision_and_recall(precision, recall, f1)
     assert c.harmonic_mean(precision, recall) == pytest.approx(f1, abs=5e-4)
 
 
-@settings(deadline=None)
 @given(counts, counts, counts, counts)
 def test_agrees_with_scikit_learn(tp, fp, fn, tn):
     truth = [1] * tp + [0] * fp + [1] * fn + [0] * tn

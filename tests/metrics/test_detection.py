@@ -82,7 +82,7 @@ def _best_by_enumeration(predicted, truth, threshold, with_classes):
     return best
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(labelled, labelled, st.sampled_from(SWEEP), st.booleans())
 def test_matching_is_the_best_there_is(predicted, truth, threshold, with_classes):
     """Also of copies and of equal sides; a box of unknown class matches nothing."""
@@ -93,7 +93,6 @@ def test_matching_is_the_best_there_is(predicted, truth, threshold, with_classes
 
 
 @given(labelled, labelled, st.sampled_from(SWEEP))
-@settings(deadline=None)
 def test_any_overlap_against_its_wording(predicted, truth, threshold):
     """Which rewards ten copies of a good box."""
     overlaps = np.array(
@@ -108,7 +107,6 @@ def test_any_overlap_against_its_wording(predicted, truth, threshold):
 
 
 @given(st.lists(st.tuples(labelled, labelled), max_size=4), st.booleans())
-@settings(deadline=None)
 def test_many_images_and_thresholds_at_once_are_as_one_by_one(images, with_classes):
     overlaps = _of_images(images)
     matched = detection.match_one_to_one(overlaps, SWEEP, with_classes)
@@ -123,7 +121,6 @@ def test_many_images_and_thresholds_at_once_are_as_one_by_one(images, with_class
 
 
 @given(st.lists(st.tuples(labelled, labelled), max_size=4), st.integers(1, 7))
-@settings(deadline=None)
 def test_pairs_are_those_of_every_image(images, chunk):
     expected = []
     for number, (predicted, truth) in enumerate(images):
@@ -145,7 +142,6 @@ def test_sides_of_different_images_are_refused():
 
 
 @given(labelled, labelled, st.sampled_from([0.001, 7.0, 3000.0]), st.sampled_from([0.5, 2200.0]))
-@settings(deadline=None)
 def test_scale_does_not_matter(predicted, truth, scale_x, scale_y):
     def scaled(items):
         return [
@@ -178,7 +174,6 @@ def test_an_iou_of_exactly_the_threshold_does_not_count(dtype):
 
 
 @given(labelled, labelled)
-@settings(deadline=None)
 def test_hits_fall_and_their_mean_rises_with_the_threshold(predicted, truth):
     overlaps = _overlaps(predicted, truth)
     matched = detection.match_one_to_one(overlaps, SWEEP)

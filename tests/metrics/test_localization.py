@@ -71,14 +71,13 @@ def _drawn(items):
     return mask
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(pixel_boxes, pixel_boxes)
 def test_areas_are_the_masks_numbers_of_pixels(predicted, truth):
     a, b = _drawn(predicted), _drawn(truth)
     assert region_areas(predicted, truth) == ((a & b).sum(), a.sum(), b.sum())
 
 
-@settings(deadline=None)
 @given(pixel_boxes, pixel_boxes, st.randoms())
 def test_order_copies_and_scale_do_not_matter(predicted, truth, random):
     shuffled = predicted[random.sample(range(len(predicted)), len(predicted))]
@@ -106,7 +105,6 @@ boxes = st.lists(box, max_size=5).map(lambda b: np.array(b, np.float64).reshape(
 some_boxes = boxes.filter(len)
 
 
-@settings(deadline=None)
 @given(some_boxes, some_boxes)
 def test_sum_is_the_largest_of_all_pairings(predicted, truth):
     overlap = pairwise_iou(predicted, truth)
@@ -123,7 +121,6 @@ def test_sum_is_the_largest_of_all_pairings(predicted, truth):
     assert score.truth * len(truth) == pytest.approx(largest)
 
 
-@settings(deadline=None)
 @given(boxes, boxes, st.randoms())
 def test_order_and_scale_do_not_matter(predicted, truth, random):
     order = random.sample(range(len(predicted)), len(predicted))

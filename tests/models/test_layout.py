@@ -62,7 +62,7 @@ _ROW = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     causal=st.booleans(),
     window=st.sampled_from([None, 3, 5, 40]),

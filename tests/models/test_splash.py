@@ -50,7 +50,7 @@ def random_mask(rng, rows, questions, num_prefix, num_answer):
     return jnp.asarray((slot >= first) & (slot < last))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     attention=st.sampled_from(["full", "causal", "local"]),
     window=st.sampled_from([None, 3, 5, 40]),

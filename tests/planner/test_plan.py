@@ -28,18 +28,11 @@ from cxrjax.planner.program import (
 from cxrjax.training.config_file import load_config
 from cxrjax.training.workdir import write_json
 
-KEYS = set(
-    [
-        "fits",
-        "chips",
-        "hbm_bytes_per_chip",
-        "hbm_limit_bytes",
-        "flops_per_step",
-        "collective_bytes_per_chip",
-        "step_seconds_estimate",
-        "mfu_estimate",
-    ]
-)
+_PER_CHIP = "hbm_bytes_per_chip hbm_limit_bytes collective_bytes_per_chip"
+KEYS = {
+    *_PER_CHIP.split(),
+    *["fits", "chips", "flops_per_step", "step_seconds_estimate", "mfu_estimate"],
+}
 VINDR = "configs/vindr_lora.py"
 PHANTOM = ("--config=configs/vindr_lora.py:phantom", "--config.model.attention=dense")
 needs_libtpu = pytest.mark.skipif(

@@ -73,7 +73,6 @@ def test_one_to_one_is_as_large_as_any(edges):
     assert len(chosen) == best
 
 
-@settings(deadline=None)
 @given(FACTS, FACTS)
 def test_pairs_hold_all_that_is_in_both(predicted, true):
     pairs = dict(rules.pair_up(predicted, true, "vi"))
@@ -149,7 +148,6 @@ def test_the_same_is_preferred_to_the_contrary():
     assert found == [rules.FactLabel.CORRECT, rules.FactLabel.MISSING]
 
 
-@settings(deadline=None)
 @given(_REPORT, _REPORT)
 def test_every_fact_stands_there_once(prediction, reference):
     aligned = rules.align(prediction, reference, "vi")

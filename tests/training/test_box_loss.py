@@ -18,7 +18,6 @@ from cxrjax.training.box_loss import box_loss, coordinates_of_bins, coordinates_
 CENTERS = (np.arange(1024) + 0.5) / 1024
 SWAPS = [(2, 1, 0, 3), (0, 3, 2, 1), (2, 3, 0, 1)]
 
-unhurried = settings(deadline=None)
 coordinate = st.floats(0, 1, allow_subnormal=False)
 bins = st.integers(0, 1023)
 
@@ -74,7 +73,7 @@ def _descend(start, target):
     return jax.lax.scan(step, (start, optimizer.init(start)), length=4000)[0][0]
 
 
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(st.lists(st.tuples(st.tuples(*[coordinate] * 4), true_boxes()), min_size=16, max_size=16))
 def test_descent_from_any_start_ends_at_the_target_with_corners_in_order(pairs):
     start, target = (jnp.asarray(part, jnp.float32) for part in zip(*pairs, strict=True))
@@ -88,7 +87,6 @@ def test_descent_from_the_target_s_own_edges_swapped():
     np.testing.assert_allclose(_descend(start, target), target, atol=1e-2)
 
 
-@unhurried
 @given(target=true_boxes(), other=true_boxes(), order=st.sampled_from(SWAPS))
 def test_the_target_with_swapped_corners_costs_more_than_any_box_beside_it(target, other, order):
     if iou(other, target) > 0:
@@ -102,7 +100,6 @@ def test_the_target_with_swapped_corners_costs_more_than_any_box_beside_it(targe
         assert cost(swapped, target) > cost(other, target)
 
 
-@unhurried
 @given(target=true_boxes(), first=coordinate, more=st.floats(0.01, 1, allow_subnormal=False))
 def test_more_swapped_costs_more(target, first, more):
     middle = (target[0] + target[2]) / 2
@@ -113,7 +110,6 @@ def test_more_swapped_costs_more(target, first, more):
     assert cost(strong, target) > cost(mild, target)
 
 
-@unhurried
 @given(predicted=st.tuples(*[coordinate] * 4), target=st.tuples(*[coordinate] * 4))
 def test_gradients_are_finite_for_any_boxes(predicted, target):
     low, high = np.sort(np.reshape(target, (2, 2)), axis=0)
@@ -160,7 +156,7 @@ def _fit(logits, target_bins, lambda_box, steps=1500):
     return jax.lax.scan(step, (logits, optimizer.init(logits)), length=steps)[0][0]
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(
     seed=st.integers(0, 2**16),
     lambda_box=st.sampled_from([0.0, 0.5, 2.0, 10.0]),
@@ -175,7 +171,6 @@ def test_free_distributions_end_as_points_on_the_right_bins(seed, lambda_box, co
     assert np.all(np.asarray(probability)[np.arange(4), np.asarray(target)] > 0.99)
 
 
-@unhurried
 @given(
     target=true_boxes(),
     masses=st.lists(st.tuples(bins, st.floats(0.01, 1)), min_size=1, max_size=4),
@@ -196,7 +191,6 @@ def test_no_other_distribution_costs_as_little_as_the_point(target, masses, whic
         assert cost_of(probability, target) > at_point
 
 
-@unhurried
 @given(place=st.integers(100, 900), away=st.integers(1, 100), which=st.integers(0, 3))
 def test_two_points_with_the_right_mean_cost_more_than_one(place, away, which):
     target = np.array([100, 100, 900, 900])
@@ -302,7 +296,6 @@ def test_the_state_that_models_were_found_in_is_left():
     assert np.all(np.asarray(probability)[np.arange(4), np.asarray(target)] > 0.99)
 
 
-@unhurried
 @given(start=true_boxes(), target=true_boxes())
 def test_every_cost_but_that_of_samples_is_least_at_the_target(start, target):
     at, there = (every_cost(x, target) for x in (start, target))

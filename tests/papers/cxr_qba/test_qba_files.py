@@ -382,7 +382,7 @@ EVERY = sorted(different_boxes(*PAIR))
 CHANGES = st.dictionaries(st.sampled_from(EVERY), st.tuples(*[NUMBER] * 4), max_size=len(EVERY))
 
 
-@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])
 @given(CHANGES)
 def test_after_reading_every_box_lies_on_its_image_and_counts_add_up(changes):
     files = moved(changes)

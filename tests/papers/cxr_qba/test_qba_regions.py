@@ -154,7 +154,7 @@ def test_duplicates_are_fused():
     assert fused == (0, 0, 100, 101)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(*[st.integers(0, 40)] * 2, *[st.integers(1, 23)] * 2), max_size=6))
 def test_boxes_hold_their_mask(rectangles):
     mask = np.zeros((64, 64), bool)

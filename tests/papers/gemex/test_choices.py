@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import jaccard_score
 from sklearn.preprocessing import MultiLabelBinarizer
@@ -112,7 +112,6 @@ def test_long_texts_take_linear_time():
             assert time.process_time() - start < 30
 
 
-@settings(deadline=None)
 @given(LETTERS, LETTERS)
 def test_jaccard_is_scikit_learns(named, truth):
     binary = MultiLabelBinarizer(classes=list("ABCD")).fit([])

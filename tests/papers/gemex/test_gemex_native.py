@@ -181,7 +181,7 @@ _ODD = [None, "", [], {}, -1, True, "x", [""], ["A: x"], [[1, 2, 3]], [None], "\
 _ODD += [float("nan"), 10**400, 1e308, "<answer>", {"value": 3}, "p1/../../x", [[["deep"]]]]
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_whatever_stands_in_a_field_the_row_is_read_or_set_aside(files, tmp_path, data):
     file = data.draw(st.sampled_from(list(files)))

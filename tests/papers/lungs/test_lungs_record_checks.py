@@ -25,8 +25,7 @@ def records(tmp_path_factory):
         (folder / "in" / part).mkdir(parents=True)
     for line in lines[1:]:
         stem = line.partition(".")[0]
-        for file in [*(RADIOGRAPHS / "images").glob(f"{stem}.*"),
-                     *(RADIOGRAPHS / "masks").glob(f"{stem}.*")]:  # fmt: skip
+        for file in RADIOGRAPHS.glob(f"*/{stem}.*"):
             shutil.copy(file, folder / "in" / file.parent.name / file.name)
     (folder / "in" / "lungs.csv").write_text("".join(lines), encoding="utf-8")
     out = folder / "out"
@@ -71,11 +70,8 @@ def asking(record, question):
     return record.model_copy(update={"question": question})
 
 
-def reworded(record, *pairs):
-    text = record.answer_text
-    for old, new in pairs:
-        text = text.replace(old, new)
-    return with_answer(record, text=text)
+def reworded(record, old, new):
+    return with_answer(record, text=record.answer_text.replace(old, new))
 
 
 @pytest.mark.parametrize(
@@ -84,10 +80,10 @@ def reworded(record, *pairs):
         ("right lung", mirrored, "names the right side, where no box is"),
         ("left lung", mirrored, "names the left side, where no box is"),
         ("lungs", mirrored, "is not left of"),
-        ("right lung", lambda r: reworded(r, ("right", "left")), "another side"),
-        ("lungs", lambda r: reworded(r, ("lungs are", "lungs is")), "lungs is"),
+        ("right lung", lambda r: reworded(r, "right", "left"), "another side"),
+        ("lungs", lambda r: reworded(r, "lungs are", "lungs is"), "lungs is"),
         ("lungs", lambda r: with_answer(r, boxes_by_image={r.image_id: r.boxes[:1]}), "boxes to"),
-        ("left lung", lambda r: reworded(r, ("<loc_", "<loc_1")), "not the record's"),
+        ("left lung", lambda r: reworded(r, "<loc_", "<loc_1"), "not the record's"),
         ("left lung", lambda r: asking(r, "Where are the lungs?"), "boxes to"),
         ("left lung", lambda r: asking(r, "Where is an left lung?"), "an left"),
         ("left lung", lambda r: r.model_copy(update={"image_hw": (50, 50)}), "beyond the image"),

@@ -95,7 +95,7 @@ MERGING = ("wbf", "nms", "components", "lesion_majority")
 
 
 @given(panels, st.sampled_from(MERGING))
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 def test_order_of_readers_and_scale_do_not_matter(readers, mode):
     merged = _merged(mode, readers)
     assert _merged(mode, dict(reversed(readers.items()))) == merged
@@ -114,7 +114,7 @@ def test_order_of_readers_and_scale_do_not_matter(readers, mode):
 
 
 @given(panels)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_wbf_gives_the_packages_boxes_one_list_per_reader(readers):
     lists = [[[v / 1000 for v in m.box] for m in readers[r]] for r in sorted(readers)]
     scores = iter(np.linspace(1, 0.99999, 12))
@@ -129,7 +129,7 @@ def test_wbf_gives_the_packages_boxes_one_list_per_reader(readers):
 
 @pytest.mark.slow  # the package compiles for some seconds
 @given(panels)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_nms_keeps_what_the_package_keeps(readers):
     lists = [[m.box for m in readers[r]] for r in sorted(readers)]
     boxes = np.array([box for one in lists for box in one], float).reshape(-1, 4)

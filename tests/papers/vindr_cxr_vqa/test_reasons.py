@@ -61,7 +61,7 @@ def plans_of(image: ImageAnnotation, seed: int):
     return plans
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(annotations(), st.integers(0, 1000))
 def test_text_follows_from_the_annotation(image, seed):
     for plan, wording in TemplateWriter(seed).write(plans_of(image, seed)):
