@@ -363,18 +363,26 @@ def _to_grey_or_rgb(image: Image.Image) -> UInt8[np.ndarray, "h w *channels"]:
     if image.mode in ("1", "L") and not image.has_transparency_data:
         return np.asarray(image if image.mode == "L" else image.convert("L"))
     width, height = image.size
-    rgb = np.empty((height, width, 3), np.uint8)
-    for rows in _strips(height, width):
+
+    def colours(rows: slice) -> np.ndarray:
         strip = image.crop((0, rows.start, width, rows.stop))
         if image.has_transparency_data:
             black = Image.new("RGBA", strip.size, (0, 0, 0, 255))
             strip = Image.alpha_composite(black, strip.convert("RGBA"))
-        rgb[rows] = np.asarray(strip.convert("RGB"))
-    # A few rows first, which tell of most pictures in colour.
-    grey = _is_grey(rgb[:: max(height // 16, 1)]) and all(
-        _is_grey(rgb[rows]) for rows in _strips(height, width)
-    )
-    return np.ascontiguousarray(rgb[..., 0]) if grey else rgb
+        return np.asarray(strip.convert("RGB"))
+
+    # Grey until a strip is not: three channels of the largest image are 192 MB.
+    pixels = np.empty((height, width), np.uint8)
+    for rows in _strips(height, width):
+        if not _is_grey(strip := colours(rows)):
+            break
+        pixels[rows] = strip[..., 0]
+    else:
+        return pixels
+    pixels = np.empty((height, width, 3), np.uint8)
+    for rows in _strips(height, width):
+        pixels[rows] = colours(rows)
+    return pixels
 
 
 def _is_grey(rgb: UInt8[np.ndarray, "h w 3"]) -> bool:
