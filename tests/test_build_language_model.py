@@ -8,17 +8,12 @@ import pytest
 from cxrjax.build import main
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuilder, VinDrOptions
-from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import (
-    load_prompt,
-    plan_text,
-)
+from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import load_prompt, plan_text
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.records import read_records
 
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "vindr_cxr_vqa" / "sample"
 TABLE = SAMPLE / "train.csv"
-
-
 ASKED = {
     "What": "What is abnormal here?",
     "Where": "Where is {}?",
@@ -56,10 +51,9 @@ def build(chat, tmp_path, monkeypatch):
     def run(*flags):
         with chat.Server(script) as server:
             monkeypatch.setenv("CXRJAX_LM_BASE_URL", server.url)
-            main(
-                ["--dataset=vindr_cxr_vqa", f"--source={TABLE}", f"--out={tmp_path / 'out'}"]
-                + ["--generator=language_model", "--model=wordy", *flags]
-            )
+            where = [f"--source={TABLE}", f"--out={tmp_path / 'out'}"]
+            how = ["--generator=language_model", "--model=wordy", *flags]
+            main(["--dataset=vindr_cxr_vqa", *where, *how])
         return server
 
     run.plans, run.out = plans, tmp_path / "out"
@@ -78,16 +72,15 @@ def test_words_come_from_the_model_and_truth_from_the_table(build, capsys):
         assert record.gt_finding == plan.labels[0]
         assert [tuple(box) for box in record.boxes] == list(plan.boxes[plan.labels[0]])
     entries = json.loads((build.out / "quality.json").read_text())["set_aside"]
-    assert [(e["reason"], e["item"]) for e in entries] == [
-        ("generator_failed", build.plans[0].question_id)
-    ]
-    assert entries[0]["found"].startswith("refusal")
+    (entry,) = entries
+    assert (entry["reason"], entry["item"]) == ("generator_failed", build.plans[0].question_id)
+    assert entry["found"].startswith("refusal")
     account = json.loads(capsys.readouterr().out.splitlines()[-2])["wordy"]
     assert account["requests"] == asked
 
-    first = [(build.out / "records" / name).read_bytes() for name in ("train.jsonl",)]
+    first = (build.out / "records" / "train.jsonl").read_bytes()
     assert not build().bodies, "a second build is answered from the cache"
-    assert [(build.out / "records" / name).read_bytes() for name in ("train.jsonl",)] == first
+    assert (build.out / "records" / "train.jsonl").read_bytes() == first
 
 
 def test_a_dry_run_sends_and_writes_nothing(build, capsys):
@@ -97,12 +90,7 @@ def test_a_dry_run_sends_and_writes_nothing(build, capsys):
 
 
 def test_a_release_has_its_own_words(chat, tmp_path):
+    flags = ["--dataset=vindr_cxr_vqa", f"--source={SAMPLE / 'data_v1.json'}", f"--out={tmp_path}"]
+    flags += ["--generator=language_model", "--model=wordy", "--base_url=http://127.0.0.1:9/v1"]
     with pytest.raises(UserError, match="brings its own questions"):
-        main(
-            ["--dataset=vindr_cxr_vqa", f"--source={SAMPLE / 'data_v1.json'}", "--model=wordy"]
-            + [
-                f"--out={tmp_path}",
-                "--generator=language_model",
-                "--base_url=http://127.0.0.1:9/v1",
-            ]
-        )
+        main(flags)
