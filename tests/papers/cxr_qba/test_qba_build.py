@@ -137,6 +137,7 @@ def read(root):
     """(The only study, why what was set aside)."""
     quality = QualityLog()
     (study,) = read_studies(root, quality)
+    list(study.images[0].masks)  # read when they are asked for
     return study, [entry.reason for entry in quality.entries]
 
 

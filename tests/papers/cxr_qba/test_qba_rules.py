@@ -101,6 +101,6 @@ def test_phrases_are_found_by_words():
 
 @cases("finding, regions, modifiers, sentence")
 def test_sentences_are_as_reports_word_them(finding, regions, modifiers, sentence):
-    known = load_definitions()
+    known, modifiers = load_definitions(), [tuple(one) for one in modifiers]
     found = describe([known.findings[finding]], regions, modifiers, True, "certain", known)
     assert found[1] == sentence

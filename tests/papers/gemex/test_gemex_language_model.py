@@ -1,10 +1,8 @@
 """Refining and asking by a language model: what is sent, checked, asked again and set aside."""
 
-import importlib.util
 import json
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 import tenacity
@@ -13,11 +11,10 @@ from cxrjax.build import main
 from cxrjax.errors import UserError
 from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.language_model import completion as server
-from cxrjax.papers.gemex.construct.language_model import (
-    LanguageModelGenerator,
-    LanguageModelRefiner,
-    load_prompt,
-)
+from cxrjax.papers.gemex.construct import drawings
+from cxrjax.papers.gemex.construct.language_model import LanguageModelGenerator as Generator
+from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner as Refiner
+from cxrjax.papers.gemex.construct.language_model import load_prompt
 from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, RefinedReport, check
 from cxrjax.papers.gemex.construct.refine import RuleRefiner
 from cxrjax.papers.gemex.construct.refiner_accuracy import LabelledSentence, measure
@@ -25,11 +22,7 @@ from cxrjax.papers.gemex.construct.refiner_accuracy import main as accuracy
 from cxrjax.papers.sources.report import ImageReport, ReportSentence
 from cxrjax.records import read_records
 from cxrjax.records_io.quality import QualityLog
-
-_path = Path(__file__).parents[2] / "language_model" / "server.py"
-_spec = importlib.util.spec_from_file_location("scripted_server", _path)
-scripted = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(scripted)
+from tests.papers.cases import cases
 
 
 @pytest.fixture(autouse=True)
@@ -58,22 +51,18 @@ def pairs(*rows):
 HEART = (1, "The heart is normal.", "cardiac region")
 
 
-def asked(kind, number, **changes):
-    row = {
+def asked(kind, number):
+    fluid, choice = "Fluid on the left", kind.endswith("choice")
+    answer = "yes" if kind == "closed_ended" else fluid if choice else "A veil at the left base."
+    return {
         "question_type": kind,
         "content_type": "abnormality",
         "question": f"What is there to say, number {number}?",
-        "choices": [],
-        "answer": ["A veil at the left base."],
+        "choices": [fluid, "Air under the diaphragm", "A broken rib"] if choice else [],
+        "answer": [answer],
         "reason": "The left base is veiled.",
         "regions": ["left lower lung zone"],
     }
-    if kind == "closed_ended":
-        row["answer"] = ["yes"]
-    if kind.endswith("choice"):
-        row["choices"] = ["Fluid on the left", "Air under the diaphragm", "A broken rib"]
-        row["answer"] = ["Fluid on the left"]
-    return row | changes
 
 
 def eleven(**changes):
@@ -82,24 +71,39 @@ def eleven(**changes):
     return json.dumps({"questions": rows})
 
 
-def test_a_refiner_sends_sentences_and_rules_and_gets_regions(tmp_path):
+@pytest.fixture
+def ask(chat, tmp_path):
+    """`ask(stage, items, *answers)`: its results on these, and the requests.
+
+    The last answer is given from then on.
+    """
+
+    def run(stage, items, *answers):
+        said = [chat.Text(answer) for answer in answers]
+        with chat.Server(lambda body, n: said[min(n, len(said) - 1)]) as where:
+            asking = stage(client(where, tmp_path), QualityLog())
+            run_on = asking.refine if stage is Refiner else asking.generate
+            results = list(run_on(items))
+            sent = len(where.bodies)
+            assert list(run_on(items)) == results and len(where.bodies) == sent  # paid for once
+        return results, where.bodies
+
+    return run
+
+
+def test_a_refiner_sends_sentences_and_rules_and_gets_regions(ask):
     answer = pairs(
         HEART,
         (2, "There is a small effusion at the left base.", "left lower lung zone"),
         (3, "Compared to the prior study it is better.", "left lower lung zone"),
     )
-    with scripted.Server(lambda body, n: scripted.Text(answer)) as where:
-        quality = QualityLog()
-        refiner = LanguageModelRefiner(client(where, tmp_path), quality)
-        ((_, refinement),) = refiner.refine([REPORT])
-        ((_, again),) = refiner.refine([REPORT])  # paid for once
-        assert len(where.bodies) == 1
+    ((_, refinement),), (body,) = ask(Refiner, [REPORT], answer)
     assert [(s.text, s.region, s.source) for s in refinement.sentences] == [
         ("The heart is normal.", "cardiac silhouette", 0),
         ("There is a small effusion at the left base.", "left lower lung zone", 1),
     ]
-    assert refinement.left_out == {"longitudinal": 1} and again == refinement
-    system, user = (turn["content"] for turn in where.bodies[0]["messages"])
+    assert refinement.left_out == {"longitudinal": 1}
+    system, user = (turn["content"] for turn in body["messages"])
     assert "bilateral mid-to-upper lung zone" in system and "Rules:" in system
     assert user.splitlines()[1] == "2: Small left effusion."
 
@@ -113,29 +117,25 @@ def test_a_refiner_sends_sentences_and_rules_and_gets_regions(tmp_path):
         "no json",
     ],
 )
-def test_a_wrong_refinement_is_asked_for_again(tmp_path, wrong):
-    with scripted.Server(lambda body, n: scripted.Text(wrong if n == 0 else pairs(HEART))) as where:
-        refiner = LanguageModelRefiner(client(where, tmp_path), QualityLog())
-        ((_, refinement),) = refiner.refine([REPORT])
-        assert len(where.bodies) == 2
+def test_a_wrong_refinement_is_asked_for_again(ask, wrong):
+    ((_, refinement),), bodies = ask(Refiner, [REPORT], wrong, pairs(HEART))
+    assert len(bodies) == 2
     assert len(refinement.sentences) == 1 and refinement.left_out == {"no_region": 2}
 
 
-def test_what_never_gets_right_is_set_aside(tmp_path):
+def test_what_never_gets_right_is_set_aside(chat, tmp_path):
     def script(body, number):
         refused = "Heart" in str(body["messages"][-1])
-        return scripted.Text(None, refusal="no") if refused else scripted.Text("no json")
+        return chat.Text(None, refusal="no") if refused else chat.Text("no json")
 
     reports = [report("Heart is big.", name="a"), report("Lungs are clear.", name="b")]
-    with scripted.Server(script) as where:
+    with chat.Server(script) as where:
         quality = QualityLog()
-        results = list(LanguageModelRefiner(client(where, tmp_path), quality).refine(reports))
+        results = list(Refiner(client(where, tmp_path), quality).refine(reports))
     assert [one.sentences for _, one in results] == [[], []]
     found = [(e.reason, e.item, e.found) for e in quality.entries]
-    assert found == [
-        ("generator_failed", "a", "refusal"),
-        ("generator_failed", "b", "invalid_json"),
-    ]
+    failed = {"a": "refusal", "b": "invalid_json"}
+    assert found == [("generator_failed", name, why) for name, why in failed.items()]
 
 
 def refined():
@@ -143,57 +143,39 @@ def refined():
     return RefinedReport(one, refinement)
 
 
-def test_a_generator_gives_questions_that_pass_the_filters(tmp_path):
-    with scripted.Server(lambda body, n: scripted.Text(eleven())) as where:
-        generator = LanguageModelGenerator(client(where, tmp_path), QualityLog(), seed=3)
-        ((_, drafts),) = generator.generate([refined()])
-        system, user = (turn["content"] for turn in where.bodies[0]["messages"])
+def test_a_generator_gives_questions_that_pass_the_filters(ask):
+    ((_, drafts),), (body,) = ask(Generator, [refined()], eleven())
     assert len(drafts) == 11
     for draft in drafts:
         check(draft)
         if draft.choices:
             assert draft.answer_words == ["Fluid on the left"]
+    system, user = (turn["content"] for turn in body["messages"])
     assert "3 open_ended, 2 closed_ended, 3 single_choice, 3 multi_choice questions" in system
     assert "The heart is normal. (cardiac silhouette)" in user.splitlines()
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"question_type": "open_ended"},
-        {"content_type": "colour"},
-        {"regions": ["liver"]},
-        {"regions": []},
-        {"choices": ["A", "B"]},
-        {"answer": ["Something else"]},
-        {"answer": []},
-    ],
-)
-def test_wrong_questions_are_asked_for_again(tmp_path, change):
-    def script(body, number):
-        return scripted.Text(eleven(**change) if number == 0 else eleven())
-
-    with scripted.Server(script) as where:
-        generator = LanguageModelGenerator(client(where, tmp_path), QualityLog())
-        ((_, drafts),) = generator.generate([refined()])
-        assert len(where.bodies) == 2 and len(drafts) == 11
+@cases("change")
+def test_wrong_questions_are_asked_for_again(ask, change):
+    ((_, drafts),), bodies = ask(Generator, [refined()], eleven(**change), eleven())
+    assert len(bodies) == 2 and len(drafts) == 11
 
 
-def test_the_harness_measures_this_refiner_too(tmp_path):
+def test_the_harness_measures_this_refiner_too(chat, tmp_path):
     labels = [LabelledSentence("a", "Heart normal.", frozenset({"cardiac silhouette"}), 0)]
-    with scripted.Server(lambda body, n: scripted.Text(pairs(HEART))) as where:
-        accuracies, _ = measure(LanguageModelRefiner(client(where, tmp_path), QualityLog()), labels)
+    with chat.Server(lambda body, n: chat.Text(pairs(HEART))) as where:
+        accuracies, _ = measure(Refiner(client(where, tmp_path), QualityLog()), labels)
     assert accuracies[0].value == 1
 
 
-def test_the_harness_command_tries_another_prompt(tmp_path, capsys):
+def test_the_harness_command_tries_another_prompt(chat, tmp_path, capsys):
     labels = tmp_path / "labels.jsonl"
     label = {"id": "a", "rule": 6, "sentence": "Heart normal.", "regions": ["cardiac silhouette"]}
     wrong = {"id": "b", "rule": 4, "sentence": "Small left effusion.", "regions": ["left lung"]}
     labels.write_text("\n".join(map(json.dumps, (label, wrong))))
     tried = tmp_path / "tried.toml"
     tried.write_text('[refine]\nsystem = "Sort these into {regions}."\n')
-    with scripted.Server(lambda body, n: scripted.Text(pairs(HEART))) as where:
+    with chat.Server(lambda body, n: chat.Text(pairs(HEART))) as where:
         flags = [f"--labels={labels}", "--refiner=language_model", f"--base_url={where.url}"]
         flags += ["--model=m", f"--prompt={tried}"]
         accuracy([*flags, "--dry_run"])
@@ -220,14 +202,15 @@ def test_nothing_leaves_the_machine_unasked(tmp_path):
     settings = Settings(base_url="https://example.invalid/v1", model="m")
     away = Client(settings, AnswerCache(tmp_path / "answers.jsonl"))
     for stage, items in (
-        (LanguageModelRefiner(away, QualityLog()).refine, [REPORT]),
-        (LanguageModelGenerator(away, QualityLog()).generate, [refined()]),
+        (Refiner(away, QualityLog()).refine, [REPORT]),
+        (Generator(away, QualityLog()).generate, [refined()]),
     ):
         with pytest.raises(UserError, match=r"1 requests with sentences of radiology reports"):
             list(stage(items))
 
 
-def test_the_build_command_asks_a_model(sample, tmp_path, capsys):
+def test_the_build_command_asks_a_model(chat, sample, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(drawings, "draw_figures", lambda *_: None)
     source = tmp_path / "source"
     shutil.copytree(sample / "scene_graph", source / "scene_graph")
     for name in ("split", "metadata"):
@@ -235,16 +218,15 @@ def test_the_build_command_asks_a_model(sample, tmp_path, capsys):
 
     def script(body, number):
         if "prepares chest X-ray reports" in body["messages"][0]["content"]:
-            return scripted.Text(pairs(HEART, (2, "The lungs are clear.", "bilateral lung")))
-        return scripted.Text(eleven(reason="It is unchanged."))
+            return chat.Text(pairs(HEART, (2, "The lungs are clear.", "bilateral lung")))
+        return chat.Text(eleven(reason="It is unchanged."))
 
-    with scripted.Server(script) as where:
+    with chat.Server(script) as where:
         flags = ["--dataset=gemex", f"--source={source}", f"--out={tmp_path / 'out'}"]
         flags += ["--generator=language_model", f"--base_url={where.url}", "--model=m"]
         flags += ["--test_images=1", "--processes=1"]
         main([*flags, "--dry_run"])
-        printed = capsys.readouterr().out
-        assert re.search(r"refining: 2 requests to send", printed) and not where.bodies
+        assert "refining: 2 requests to send" in capsys.readouterr().out and not where.bodies
         main(flags)
         sent = len(where.bodies)
         # Two reports to refine; refined they are the same, so that one answer does for both.

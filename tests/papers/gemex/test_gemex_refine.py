@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cxrjax.errors import UserError
@@ -59,6 +59,7 @@ def test_sentence_splitting(text, sentences):
     assert split_sentences(text) == sentences
 
 
+@settings(deadline=None)
 @given(st.text(max_size=120), st.lists(st.sampled_from(load_regions().regions), max_size=3))
 def test_any_text_gives_sentences_with_known_regions_or_a_reason(text, regions):
     result = refine_sentence(ReportSentence(text, tuple(regions)))
@@ -194,6 +195,7 @@ sides = [st.integers(0, 223)] * 2 + [st.integers(1, 100)] * 2
 box = st.tuples(*sides).map(lambda b: (b[0], b[1], b[0] + b[2], b[1] + b[3]))
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.sampled_from(REGIONS.sources), box, max_size=29))
 def test_composed_boxes_are_the_smallest_around_their_parts(source_boxes):
     boxes = REGIONS.boxes(source_boxes)
