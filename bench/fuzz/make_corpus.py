@@ -6,7 +6,6 @@ All of it is made up: noise, drawn shapes and sentences of our own.
 """
 
 import gzip
-import hashlib
 import io
 import json
 import struct
@@ -84,10 +83,6 @@ def texts() -> None:
     put("metrics_log/metrics.jsonl", lines(figures))
     put("base_model/model.json", (ROOT / "data/demo_base/model.json").read_bytes())
     put("checksums/checksums.json", {"sha256": {"params/a.txt": "ca978112ca1bbdca" * 4}})
-    header = {"sha256": hashlib.sha256(b"payload").hexdigest(), "format": 1, "entry": "jit-cache"}
-    header |= {"program": "x", "batch": [], "config": {}, "steps": 1}
-    header |= dict.fromkeys(("jax", "jaxlib", "device", "platform", "devices", "processes"), "1")
-    put("compiled_step/step.step", json.dumps(header) + "\npayload")
     answer = {"text": '{"city": "Hue"}', "finish_reason": "stop", "refusal": None, "model": "m"}
     answer |= {"input_tokens": 10, "output_tokens": 3, "logprob": None}
     put("answer_cache/cache.jsonl", lines([{"key": "0" * 64, **answer}]))

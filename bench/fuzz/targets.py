@@ -394,13 +394,6 @@ def base_model(folder: Path, name: str, data: bytes) -> None:
 
 
 @target()
-def compiled_step(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.training.executable import _read
-
-    _read(write(folder, name, data))
-
-
-@target()
 def checksums(folder: Path, name: str, data: bytes) -> None:
     from cxrjax.training.store import find_damage
 
@@ -430,13 +423,9 @@ def answer_cache(folder: Path, name: str, data: bytes) -> None:
 
 @target()
 def judgements(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.pages.results.studies import read_judgements
     from cxrjax.tools.judge_agreement import read_marks
 
-    path = write(folder, name, data)
-    with contextlib.suppress(UserError):
-        read_judgements(path)
-    read_marks(path)
+    read_marks(write(folder, name, data))
 
 
 # ---- Tables
