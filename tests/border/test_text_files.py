@@ -12,7 +12,6 @@ from cxrjax.errors import UserError
 from cxrjax.files import KeyedLines, read_json_lines, replace_text
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.pages.results.curves import read_series
-from cxrjax.pages.results.studies import read_judgements
 from cxrjax.records import read_records
 from cxrjax.records_io.own_records import OwnRecordsBuilder, OwnRecordsOptions
 from cxrjax.score import system_names
@@ -39,7 +38,6 @@ READERS = {
     "a records source": RecordSource,
     "predictions": read_predictions,
     "a training log": read_series,
-    "judgements": read_judgements,
     "splits": split_hashes,
     "lines": lambda path: list(read_json_lines(path, "", "hint")),
     "a metric log": lambda path: _cut_after(path, 5),
