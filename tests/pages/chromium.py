@@ -28,7 +28,14 @@ def _started() -> tuple[Any, Any]:
     launched = playwright.chromium.launch(
         executable_path=path, args=[f"--{flag}" for flag in _FLAGS.split()]
     )
-    loop = asyncio.get_running_loop()
+    loop, new_context = asyncio.get_running_loop(), launched.new_context
+
+    def patient_context(**options: Any) -> Any:
+        context = new_context(**options)
+        context.set_default_timeout(120_000)  # ms: other tests may keep all cores busy
+        return context
+
+    launched.new_context = patient_context
 
     def end() -> None:
         asyncio._set_running_loop(loop)
