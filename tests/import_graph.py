@@ -9,7 +9,7 @@ import ast
 import functools
 import re
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -33,14 +33,17 @@ def imported(source: str) -> set[str]:
     return found
 
 
-def _named(source: str) -> Iterator[str]:
-    """Yields strings that are no docstrings: among them are commands, and files that are read."""
-    tree = ast.parse(source)
+@functools.cache
+def _strings(file: str) -> tuple[str, ...]:
+    """Returns a file's strings that are no docstrings: commands are among them, and paths."""
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    for node in ast.walk(tree):
-        text = node.value if isinstance(node, ast.Constant) else None
-        if isinstance(text, str) and id(node) not in docstrings:
-            yield text
+    constants = (node for node in ast.walk(tree) if isinstance(node, ast.Constant))
+    return tuple(
+        node.value
+        for node in constants
+        if isinstance(node.value, str) and id(node) not in docstrings
+    )
 
 
 def _git(*words: str) -> list[str]:
@@ -77,7 +80,7 @@ def _below(file: str) -> frozenset[str]:
     """Files that a Python file imports or names, and its conftest files."""
     source = (ROOT / file).read_text(encoding="utf-8")
     names = imported(source)
-    for text in _named(source):
+    for text in _strings(file):
         names |= {match[0] for match in _MODULE.finditer(text)}
     found = {_file_of(name) for name in names} - {None}
     folder = Path(file).parent
@@ -98,10 +101,7 @@ def _readers(changed: str) -> set[str]:
         for file in _files()
         if file.endswith(".py")
         and (path.suffix != ".md" or file.startswith("tests/"))  # pages are read by tests alone
-        and any(
-            named.search(text) or ending in text
-            for text in _named((ROOT / file).read_text(encoding="utf-8"))
-        )
+        and any(named.search(text) or ending in text for text in _strings(file))
     }
 
 
