@@ -17,7 +17,10 @@ from pathlib import Path
 from cxrjax.__main__ import commands
 
 ROOT = Path(__file__).parents[2]
-PAGES = ("*.md", "docs/**/*.md", "data/**/*.md", "launch/*.md", "tests/**/*.md", "bench/**/*.md")
+PAGES = (
+    *("*.md", "docs/**/*.md", "data/**/*.md", "launch/*.md"),
+    *("tests/**/README.md", "bench/**/README.md"),
+)
 _LINK = re.compile(r"(?<!`)\]\(([^)#?\s]+)[^)]*\)")
 # Modules that other people's code calls, the data's way from the file to the table.
 PUBLIC = (
