@@ -224,13 +224,13 @@ def test_many_questions_of_few_images_say_nothing():
 
 def test_what_fits_the_truth_of_any_image_better_is_no_frame():
     """All true boxes are large and in the middle, the predicted ones there and small."""
-    random = np.random.default_rng(0)
+    random, many = np.random.default_rng(0), 40
 
     def in_the_middle(half, deviation):
-        middle = 0.5 + random.normal(0, 0.05, (QUESTIONS, 2))
-        half = half + random.normal(0, deviation, (QUESTIONS, 2))
+        middle = 0.5 + random.normal(0, 0.05, (many, 2))
+        half = half + random.normal(0, deviation, (many, 2))
         return np.clip(np.concatenate([middle - half, middle + half], axis=1), 0, 1)
 
-    truth, small, each = in_the_middle(0.3, 0.03), in_the_middle(0.15, 0.05), np.arange(QUESTIONS)
-    sizes = np.full((QUESTIONS, 2), 1000.0)
+    truth, small, each = in_the_middle(0.3, 0.03), in_the_middle(0.15, 0.05), np.arange(many)
+    sizes = np.full((many, 2), 1000.0)
     assert diagnose(Numbers(small, small, each, list(truth[:, None]), sizes, each)) is None
