@@ -137,7 +137,7 @@ beam: $(VENV)-beam/.installed
 	$(VENV)-beam/bin/python -m pytest tests/papers/cxr_qba/test_qba_pipeline.py
 
 app: $(VENV)-app/.installed
-	$(VENV)-app/bin/python -m pytest tests/pages/demo
+	$(VENV)-app/bin/python -m pytest tests/apps/demo
 
 try: $(VENV)-app/.installed
 	$(VENV)-app/bin/python -m cxrjax.demo_app

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from cxrjax import cli
-from cxrjax.grafts.build import SMALLEST, normal_images, read_pair
-from cxrjax.grafts.compose import render_graft
 from cxrjax.records_io.quality import QualityLog
-from tests.grafts.drawn_chest import drawn_chest
+from cxrjax.simulation.lesions.build import SMALLEST, normal_images, read_pair
+from cxrjax.simulation.lesions.compose import render_graft
+from tests.simulation.lesions.drawn_chest import drawn_chest
 
 
 def main(argv: list[str] | None = None) -> None:

@@ -7,7 +7,7 @@ import argparse
 import time
 
 from cxrjax import cli
-from cxrjax.phantoms.render import SMALLEST, render_phantom
+from cxrjax.simulation.phantoms.render import SMALLEST, render_phantom
 
 
 def rendering_rate(count: int, long_side: int, normal: bool | None) -> tuple[float, float]:

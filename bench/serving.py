@@ -36,7 +36,8 @@ from typing import Any
 import numpy as np
 
 from bench.serving_client import RADIOGRAPHS, ROOT, Served
-from cxrjax import build, cli, predict
+from cxrjax import cli
+from cxrjax.commands import build, predict
 from cxrjax.records import QARecord, read_records, write_records
 
 WORDS = ("Where is the {}?", "where is the {}", "Locate the {}.", "Show me the {}.")

@@ -24,10 +24,10 @@ from typing import Any, NamedTuple
 
 from bench.process import ENVIRONMENT, HERE, Worker
 from bench.serving_client import RADIOGRAPHS, Served
-from cxrjax import convert
+from cxrjax.apps.serving.answering import AskedQuestion
+from cxrjax.apps.serving.uploads import UploadedImage
+from cxrjax.commands import convert
 from cxrjax.input_pipeline.examples import QuestionEncoder
-from cxrjax.serving.answering import AskedQuestion
-from cxrjax.serving.uploads import UploadedImage
 from cxrjax.training.base_model import MODEL_FILE, base_config, tokenizer_path
 from cxrjax.training.data import example_config, open_tokenizer
 

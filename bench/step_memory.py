@@ -24,10 +24,10 @@ import jax
 import jax.numpy as jnp
 
 from cxrjax import cli
+from cxrjax.apps.planner.plans import Measured, make_plan
+from cxrjax.apps.planner.search import with_batch
 from cxrjax.distributed.hardware import GIB, Topology, parse_topology
 from cxrjax.models import attention
-from cxrjax.planner.plans import Measured, make_plan
-from cxrjax.planner.search import with_batch
 from cxrjax.training import loss
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.config_file import load_config

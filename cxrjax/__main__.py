@@ -12,21 +12,19 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
 _USER_ERROR = 2
+# `import` is a keyword of Python, so that no module can have its name.
+_NAMES = {"import_annotations": "import"}
 
 
 def commands() -> dict[str, Path]:
-    """Finds every command's file by its name; those of tools/ go without the folder's name."""
-    files = [*sorted(_PACKAGE.glob("*.py")), *sorted(_PACKAGE.glob("tools/*.py"))]
-    return {
-        file.stem: file
-        for file in files
-        if not file.stem.startswith("_")
-        and '__name__ == "__main__"' in file.read_text(encoding="utf-8")
-    }
+    """Returns the file of every command by its name; those of tools/ go without the folder's."""
+    files = [*sorted(_PACKAGE.glob("commands/*.py")), *sorted(_PACKAGE.glob("tools/*.py"))]
+    found = {file.stem: file for file in files if not file.stem.startswith("_")}
+    return dict(sorted((_NAMES.get(name, name), file) for name, file in found.items()))
 
 
 def describe() -> str:
-    """Lists the commands with the first line of each; nothing is imported."""
+    """Returns a list of the commands with the first line of each; imports nothing."""
     lines = []
     for name, file in commands().items():
         text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
@@ -46,9 +44,10 @@ def main() -> None:
         print(f"error: {name}: no such command; the nearest is {near}", file=sys.stderr)
         sys.exit(_USER_ERROR)
     del sys.argv[1]
-    module = ".".join(known[name].relative_to(_PACKAGE.parent).with_suffix("").parts)
+    file = known[name]
+    folder = "" if file.parent.name == "commands" else f"{file.parent.name}."
     # Under the module's own name, so that worker processes find it too.
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    runpy.run_module(f"cxrjax.{folder}{file.stem}", run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

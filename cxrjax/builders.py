@@ -15,16 +15,20 @@ from cxrjax.records_io.own_records import OwnRecordsBuilder
 # Data set -> what is read and written; module and builder, imported when chosen: a builder loads
 # the libraries that it needs, and --help lists the data sets without any.
 BUILDERS = {
-    "boxes": ("images and boxes from any annotation tool", "annotations.build", "BoxesBuilder"),
+    "boxes": (
+        "images and boxes from any annotation tool",
+        "apps.annotations.build",
+        "BoxesBuilder",
+    ),
     "cxr_qba": ("CXR-QBA's release, or reports", "papers.cxr_qba.build", "QbaBuilder"),
     "gemex": ("GEMeX's files, scene graphs or reports", "papers.gemex.build", "GemexBuilder"),
-    "grafts": ("simulated lesions in real radiographs", "grafts.build", "GraftBuilder"),
+    "grafts": ("simulated lesions in real radiographs", "simulation.lesions.build", "GraftBuilder"),
     "lungs": ("radiographs with lung masks", "papers.lungs.build", "LungsBuilder"),
     "ms_cxr": ("MS-CXR's file of phrases", "papers.ms_cxr.build", "MsCxrBuilder"),
-    "phantom": ("drawn radiographs with questions", "phantoms.vqa", "PhantomBuilder"),
+    "phantom": ("drawn radiographs with questions", "simulation.phantoms.vqa", "PhantomBuilder"),
     "phantom_studies": (
         "drawn studies in MIMIC-CXR-JPG's layout",
-        "phantoms.studies.build",
+        "simulation.phantoms.studies.build",
         "StudiesBuilder",
     ),
     "records": ("images and records of one's own", "builders", "RecordsBuilder"),
@@ -39,7 +43,7 @@ BUILDERS = {
     "vix_ray": ("ViX-Ray's release", "papers.vix_ray.build", "VixRayBuilder"),
     "vix_ray_synthetic": (
         "drawn radiographs in ViX-Ray's layout",
-        "phantoms.vix_ray",
+        "simulation.phantoms.vix_ray",
         "SyntheticVixRayBuilder",
     ),
 }

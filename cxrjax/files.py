@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO
 
-from cxrjax.border.foreign_files import (
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.lock import try_flock
+from cxrjax.untrusted.foreign_files import (
     LONGEST_LINE,
     MOST_BYTES,
     open_foreign,
     read_bytes,
     read_lines,
 )
-from cxrjax.border.json_text import parse_json, parse_object
-from cxrjax.errors import ForeignError, UserError
-from cxrjax.lock import try_flock
+from cxrjax.untrusted.json_text import parse_json, parse_object
 
 _PACKAGE = Path(__file__).parent
 # What ships beside the package; a wheel has it in the package (setup.py).

@@ -26,10 +26,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax.border.foreign_files import read_bytes
-from cxrjax.border.json_text import parse_object
-from cxrjax.border.names import shown
 from cxrjax.errors import ForeignError, UserError
+from cxrjax.untrusted.foreign_files import read_bytes
+from cxrjax.untrusted.json_text import parse_object
+from cxrjax.untrusted.names import shown
 
 LOCK_FILE = ".lock"
 # Seconds between two words, of silence after which a holder elsewhere counts as gone, and for which

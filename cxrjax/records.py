@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 
 import pydantic
 
-from cxrjax.border.foreign_files import read_lines
-from cxrjax.border.json_text import check_json
-from cxrjax.border.names import file_name, path_anywhere
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_packaged, reading, replacing
+from cxrjax.untrusted.foreign_files import read_lines
+from cxrjax.untrusted.json_text import check_json
+from cxrjax.untrusted.names import file_name, path_anywhere
 
 SCHEMA_VERSION = 1
 FIELDS_HELP = "data/README.md lists the fields of a record"

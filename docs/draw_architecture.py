@@ -1,8 +1,8 @@
-"""Draws docs/architecture.svg, the floors of the package, and prints how large they are.
+"""Draws docs/architecture.svg, the floors of the package, and prints their sizes.
 
     python docs/draw_architecture.py
 
-`FLOORS` is what tests/test_architecture.py holds the imports against.
+tests/test_architecture.py checks imports against `FLOORS`.
 """
 
 from html import escape
@@ -11,8 +11,6 @@ from typing import NamedTuple
 
 SVG = Path(__file__).parent / "architecture.svg"
 ENTRY_POINTS = "entry points"
-# Whatever stands below them does not know them.
-WINGS = "wings"
 
 
 class Floor(NamedTuple):
@@ -20,7 +18,7 @@ class Floor(NamedTuple):
 
     Attributes:
         parts: folders (with a slash) and modules.
-        holds: what lives there.
+        holds: a few words on what lives there.
     """
 
     name: str
@@ -28,59 +26,41 @@ class Floor(NamedTuple):
     holds: str
 
 
-# From the top. A part may import those of its own floor and of the floors below.
+# From the top. A part may import those of its own floor and of the floors below. Above all stand
+# the modules that `python -m` starts, of five lines each.
 FLOORS = (
-    Floor("notebooks", ("face/",), "load, ask, score and train from Python"),
+    Floor(ENTRY_POINTS, ("commands/", "tools/"), "flags in, one call, exit code out"),
+    Floor("API", ("api/",), "load, ask, score and train from Python"),
+    Floor("apps", ("apps/",), "results, review, demo page, server, annotations, planner"),
     Floor(
-        ENTRY_POINTS,
-        (
-            *("build.py", "check_records.py", "train.py", "predict.py", "score.py"),
-            *(
-                "evaluate.py",
-                "report.py",
-                "convert.py",
-                "review.py",
-                "plan.py",
-                "serve.py",
-                "tools/",
-            ),
-        ),
-        "flags in, one call, exit code out",
+        "data",
+        ("papers/", "simulation/", "builders.py"),
+        "one folder a data set; rendered phantoms and simulated lesions",
     ),
     Floor(
-        WINGS,
-        (
-            "papers/",
-            "annotations/",
-            "phantoms/",
-            "grafts/",
-            "pages/",
-            "serving/",
-            "planner/",
-            "builders.py",
-        ),
-        "one folder a paper; boxes of any tool; drawn radiographs; pages; a server; pods",
+        "evaluation",
+        ("evaluation/",),
+        "systems that answer; the protocol of a benchmark: predictions in, tables out",
     ),
-    Floor("scoring", ("scoring/",), "the protocol of a benchmark: predictions in, tables out"),
-    Floor("systems", ("runners/", "language_model/"), "whoever answers; a service and its judges"),
+    Floor("judges", ("language_model/",), "a language-model service and its judges"),
     Floor("runs", ("training/", "decoding/"), "loss, step, loop, checkpoints; sampling, grammar"),
     Floor("model", ("models/",), "tower, decoder, LoRA, weights in and out"),
     Floor("examples", ("input_pipeline/",), "prompts, tokens, batches, mixtures"),
     Floor(
         "measures",
         ("metrics/", "radiology_text/"),
-        "pure functions of arrays and strings; what a report says",
+        "pure functions of arrays and strings; a reader of report language",
     ),
-    Floor("records", ("records_io/",), "reading, checking, dividing and writing records"),
+    Floor("records", ("records_io/",), "reading, checking, splitting and writing records"),
     Floor(
-        "borders",
+        "formats",
         ("codecs/", "images/", "distributed/"),
         "boxes as text, pixels and geometry, hosts and meshes",
     ),
     Floor(
         "ground",
         (
-            "border/",
+            "untrusted/",
             "boxes.py",
             "records.py",
             "errors.py",
@@ -89,7 +69,7 @@ FLOORS = (
             "lock.py",
             "progress.py",
         ),
-        "what comes from outside, the box, the record, how commands end",
+        "untrusted input, the box, the record, how commands end",
     ),
 )
 
@@ -97,7 +77,7 @@ _WIDTH, _HEIGHT, _LEFT, _GAP = 960, 66, 118, 12
 
 
 def draw() -> str:
-    """The drawing."""
+    """Returns the drawing as SVG."""
     rows = []
     for place, floor in enumerate(FLOORS):
         top = 8 + place * (_HEIGHT + _GAP)
@@ -127,15 +107,13 @@ def draw() -> str:
 
 
 def sizes() -> dict[str, tuple[int, int]]:
-    """Python files and lines of the core, of each wing, and of the package."""
+    """Returns Python files and lines of each folder of the package, of its base and of all."""
     package = Path(__file__).parents[1] / "cxrjax"
-    (wings,) = (floor.parts for floor in FLOORS if floor.name == WINGS)
-    outside = {part.strip("/") for part in wings} | {"tools"}
     found: dict[str, tuple[int, int]] = {}
     for path in package.rglob("*.py"):
         top = path.relative_to(package).parts[0]
         lines = len(path.read_text(encoding="utf-8").splitlines())
-        for name in (top if top in outside else "core", "package"):
+        for name in ("base" if top.endswith(".py") else top, "package"):
             files, total = found.get(name, (0, 0))
             found[name] = (files + 1, total + lines)
     return found

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from cxrjax.scoring.overlays import BASE, COLOURS, TRUTH, TUNED, overlay
+from cxrjax.evaluation.overlays import BASE, COLOURS, TRUTH, TUNED, overlay
 
 PICTURE = Path(__file__).parent / "demo.png"
 PANELS, SIDE, MARGIN, LINE = 4, 288, 8, 17

@@ -8,8 +8,8 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from cxrjax import build, review
-from tests.pages.chromium import chromium
+from cxrjax.commands import build, review
+from tests.apps.chromium import chromium
 
 ROOT = Path(__file__).parents[1]
 RADIOGRAPHS = ROOT / "data" / "radiographs"

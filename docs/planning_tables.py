@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 import jax
 
+from cxrjax.apps.planner.estimate import abstract_mesh
+from cxrjax.apps.planner.plans import Plan, make_plan
+from cxrjax.apps.planner.search import Planner, with_batch
 from cxrjax.distributed.hardware import Topology, parse_topology
-from cxrjax.planner.estimate import abstract_mesh
-from cxrjax.planner.plans import Plan, make_plan
-from cxrjax.planner.search import Planner, with_batch
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.config_file import load_config
 

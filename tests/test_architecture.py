@@ -29,30 +29,19 @@ FLOOR_OF = {
     for height, floor in enumerate(reversed(DRAWING.FLOORS))
     for part in floor.parts
 }
-# The face calls what commands call.
-TOP = len(DRAWING.FLOORS) - 2
+# Modules of five lines above all floors, which `python -m` starts.
+STUBS = {path.stem for path in (PACKAGE / "commands").glob("*.py")} - {"__init__"} | {"__main__"}
+TOP = len(DRAWING.FLOORS)
 
 
 def parts() -> set[str]:
-    """What the package consists of."""
+    """Returns what the package consists of."""
     folders = {path.parent.name for path in PACKAGE.glob("*/__init__.py")}
     return folders | {path.stem for path in PACKAGE.glob("*.py") if path.stem != "__init__"}
 
 
-def is_command(part: str) -> bool:
-    """Whether a module is a command, or a folder holds nothing but commands."""
-    folder = PACKAGE / part
-    modules = [path for path in folder.glob("*.py") if path.stem != "__init__"]
-    files = modules if folder.is_dir() else [PACKAGE / f"{part}.py"]
-    return all(
-        path.is_file() and '__name__ == "__main__"' in path.read_text(encoding="utf-8")
-        for path in files
-    )
-
-
 def floor_of(part: str) -> int:
-    """Commands that the drawing has no room for are on the top floor too."""
-    return TOP if is_command(part) else FLOOR_OF[part]
+    return TOP if part in STUBS else FLOOR_OF[part]
 
 
 def imports(source: str) -> set[str]:
@@ -80,12 +69,16 @@ def test_every_part_that_is_drawn_exists():
 
 
 def test_every_part_is_drawn():
-    left_out = {part for part in parts() - set(FLOOR_OF) if not is_command(part)}
+    left_out = parts() - set(FLOOR_OF) - STUBS
     assert not left_out, f"put {left_out} on a floor in docs/draw_architecture.py"
 
 
-def test_entry_points_and_nothing_else_are_on_the_top_floor():
-    assert all(is_command(part) == (floor == TOP) for part, floor in FLOOR_OF.items())
+def test_every_command_has_a_stub_and_nothing_imports_one():
+    assert parts() >= STUBS
+    for name in STUBS - {"__main__"}:
+        assert len((PACKAGE / f"{name}.py").read_text(encoding="utf-8").splitlines()) == 7
+    found = {file: edge for edge, file in edges().items() if edge[1] in STUBS}
+    assert not found, f"import these from cxrjax.commands: {found}"
 
 
 def test_slow_cases_are_tests():
@@ -157,11 +150,11 @@ def test_imports_are_found_wherever_they_stand(source, found):
 @pytest.mark.parametrize(
     ("changed", "reached", "not_reached"),
     [
-        ("cxrjax/planner/hlo.py", "planner/test_plan.py", "metrics/test_text.py"),
+        ("cxrjax/apps/planner/hlo.py", "apps/planner/test_plan.py", "metrics/test_text.py"),
         ("cxrjax/boxes.py", "training/test_loss.py", "test_lock.py"),
-        ("tests/pages/axe.py", "pages/test_accessible.py", "pages/test_review_files.py"),
+        ("tests/apps/axe.py", "apps/test_accessible.py", "apps/test_review_files.py"),
         ("tests/decoding/conftest.py", "decoding/test_generate.py", "models/test_vlm.py"),
-        ("cxrjax/plan.py", "test_docs.py", "models/test_vlm.py"),  # within a function
+        ("cxrjax/commands/plan.py", "test_docs.py", "models/test_vlm.py"),  # within a function
         ("docs/boxes.md", "test_docs.py", "metrics/test_text.py"),
         ("configs/vindr_lora.py", "test_configs.py", "metrics/test_text.py"),
         ("pyproject.toml", "metrics/test_text.py", "conftest.py"),
@@ -202,12 +195,12 @@ def test_foreign_bytes_pass_the_border():
     found = {}
     for file in sorted(PACKAGE.rglob("*.py")):
         name = file.relative_to(PACKAGE).as_posix()
-        if not name.startswith("border/"):
+        if not name.startswith("untrusted/"):
             bare = list(bare_parsers(file.read_text(encoding="utf-8")))
             allowed, _ = ALLOWED.get(name, (set(), ""))
             assert allowed <= {what for _, what in bare}, f"{name}: allowed, and not there: shorten"
             found |= {f"{name}:{line}": what for line, what in bare if what not in allowed}
-    assert not found, f"read these through cxrjax.border or cxrjax.files: {found}"
+    assert not found, f"read these through cxrjax.untrusted or cxrjax.files: {found}"
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax.build import main, parse_arguments
 from cxrjax.builders import BUILDERS, builder_of
 from cxrjax.cli import run
+from cxrjax.commands.build import main, parse_arguments
 from cxrjax.errors import UserError
 from cxrjax.records_io.builder import Builder, BuildOptions
 

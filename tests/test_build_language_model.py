@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax.build import main
+from cxrjax.commands.build import main
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuilder, VinDrOptions
 from cxrjax.papers.vindr_cxr_vqa.construct import language_model_writer

@@ -9,17 +9,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cxrjax import build, check_records
+from cxrjax.apps import record_check
 from cxrjax.boxes import iou
+from cxrjax.commands import build, check_records
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import QuestionEncoder
-from cxrjax.pages import record_check
 from cxrjax.records_io.quality import REASONS
 from cxrjax.training.config_file import load_config
-from tests.annotations.samples import draw_images
-from tests.pages.html_tree import Tree
-from tests.pages.rows import ROWS
-from tests.pages.servers import ROOT, run_as_command
+from tests.apps.annotations.samples import draw_images
+from tests.apps.html_tree import Tree
+from tests.apps.rows import ROWS
+from tests.apps.servers import ROOT, run_as_command
 
 CONFIG = str(ROOT / "configs" / "records_lora.py")
 

@@ -11,7 +11,7 @@ from flax import nnx
 from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from cxrjax import build, convert, evaluate, predict, report, score, train
+from cxrjax.commands import build, convert, evaluate, predict, report, score, train
 from cxrjax.errors import UserError
 from cxrjax.lock import file_lock, folder_lock
 from cxrjax.models import PRESETS, VLM

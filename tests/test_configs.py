@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from bench.objectives import VARIANTS
+from cxrjax.apps.planner.program import step_inputs
 from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import empty_batch
 from cxrjax.models import PRESETS, partition
-from cxrjax.planner.program import step_inputs
 from cxrjax.training import checkpoint, step
 from cxrjax.training.config import flatten
 from cxrjax.training.config_file import load_config

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from cxrjax import convert
+from cxrjax.commands import convert
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.models import partition

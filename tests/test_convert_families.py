@@ -22,10 +22,10 @@ from PIL import Image
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
-from cxrjax import convert
 from cxrjax.codecs import CODECS, get_codec
 from cxrjax.codecs.frames import internvl_tiles
 from cxrjax.codecs.resize_rules import RESIZE_RULES
+from cxrjax.commands import convert
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.chat import QWEN
 from cxrjax.input_pipeline.examples import QuestionEncoder, image_geometry, load_image

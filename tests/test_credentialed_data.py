@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cxrjax import build, predict, report, score
 from cxrjax.cli import run
+from cxrjax.commands import build, predict, report, score
 from cxrjax.errors import UserError
 from cxrjax.records import DatasetName, Turn, data_terms, strip_answers, write_records
-from tests.scoring import made
+from tests.evaluation import made
 
 _ROOT = Path(__file__).resolve().parents[1]
 # In every text of the records here; what shows it has passed a record on.

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cxrjax import build, predict, score, train
+from cxrjax.commands import build, predict, score, train
 from cxrjax.records import read_records, strip_answers, write_records
 
 _ROOT = Path(__file__).resolve().parents[1]

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from cxrjax import plan
+from cxrjax.commands import plan
 from cxrjax.errors import UserError
 from cxrjax.training.config import ExperimentConfig, flatten
 from cxrjax.training.config_file import load_config

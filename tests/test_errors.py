@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
+from cxrjax.apps.demo.page import import_gradio
 from cxrjax.errors import UserError, optional
+from cxrjax.evaluation.systems.hf_model import FolderModel
 from cxrjax.models.gguf import GGUFFile
-from cxrjax.pages.demo.page import import_gradio
 from cxrjax.papers.cxr_qba.construct.pipeline import beam_flags
-from cxrjax.runners.hf_model import FolderModel
 
 
 @pytest.fixture

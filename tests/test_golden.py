@@ -75,9 +75,9 @@ MODULES = {
     "coordinates": "cxrjax.tools.coordinates",
     "draw_sentences": "cxrjax.papers.gemex.construct.draw_sentences",
     "judge_agreement": "cxrjax.tools.judge_agreement",
-    "phantom_page": "cxrjax.phantoms.sample_page",
+    "phantom_page": "cxrjax.simulation.phantoms.sample_page",
     "refiner_accuracy": "cxrjax.papers.gemex.construct.refiner_accuracy",
-    "studies_page": "cxrjax.phantoms.sample_page",
+    "studies_page": "cxrjax.simulation.phantoms.sample_page",
     "tokenizer": "cxrjax.tools.tokenizer_training",
     "vix_ray_errors": "cxrjax.papers.vix_ray.errors",
 }
@@ -98,7 +98,7 @@ PIXELS = {"png", "jpg", "jpeg"}
 NO_PIXELS = ("figures/", "diagnoses", "body_parts")  # drawn by matplotlib
 # What all pages share is theirs in its own tests: a line of it would change the hash of each.
 VIEWER = [
-    ROOT / "cxrjax/pages" / name
+    ROOT / "cxrjax/apps" / name
     for name in ("vendor/openseadragon.min.js", "viewer.js", "viewer.css")
 ]
 SOURCE_MAP = "//# sourceMappingURL"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cxrjax import build, predict, train
+from cxrjax.commands import build, predict, train
 
 _ROOT = Path(__file__).parents[1]
 

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax import build, predict
 from cxrjax.boxes import iou
+from cxrjax.commands import build, predict
 from cxrjax.input_pipeline.loader import eval_loader
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.papers.lungs.native import read_folder

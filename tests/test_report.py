@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cxrjax import report
+from cxrjax.commands import report
 from cxrjax.errors import UserError
-from tests.pages.servers import run_as_command
+from tests.apps.servers import run_as_command
 
 
 @pytest.fixture

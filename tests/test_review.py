@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cxrjax import build, review
+from cxrjax.apps.review.sheet import DIMENSIONS
+from cxrjax.commands import build, review
 from cxrjax.errors import UserError
-from cxrjax.pages.review.sheet import DIMENSIONS
 from cxrjax.records import Turn, read_records, write_records
-from tests.pages.html_tree import Tree
-from tests.pages.rows import ROWS
-from tests.pages.servers import run_as_command
+from tests.apps.html_tree import Tree
+from tests.apps.rows import ROWS
+from tests.apps.servers import run_as_command
 
 SAMPLE = Path(__file__).parents[1] / "data" / "vindr_cxr_vqa" / "sample"
 TABLE = SAMPLE / "train.csv"

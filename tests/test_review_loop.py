@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cxrjax import check_records, review, train
+from cxrjax.api.training_run import train_run
+from cxrjax.apps.review.review_pages import full_picture
+from cxrjax.commands import check_records, review
 from cxrjax.models.presets import PRESETS
-from cxrjax.pages.review.review_pages import full_picture
 from cxrjax.records import read_records
 from cxrjax.training.config_file import load_config
-from tests.annotations.samples import dicom_image
-from tests.pages import chromium
-from tests.pages.axe import accessibility_faults
-from tests.pages.page_records import records_of
-from tests.pages.rows import ROWS
-from tests.pages.servers import ROOT, Review
+from tests.apps import chromium
+from tests.apps.annotations.samples import dicom_image
+from tests.apps.axe import accessibility_faults
+from tests.apps.page_records import records_of
+from tests.apps.rows import ROWS
+from tests.apps.servers import ROOT, Review
 
 browser = chromium.browser
 CONFIG = str(ROOT / "configs" / "records_lora.py")
@@ -214,7 +215,7 @@ def test_clicks_become_records_and_pairs_that_train(
     preferred = ["--config.rl.kind=dpo", "--config.rl.group_size=2", "--config.data.prompt=vqa"]
     preferred += [f"--config.rl.pairs={out / 'pairs.jsonl'}"]
     for name, more in (("supervised", []), ("preferred", preferred)):
-        train.train(load_config(CONFIG, overrides + more), tmp_path / name)
+        train_run(load_config(CONFIG, overrides + more), tmp_path / name)
         lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
         figures = json.loads(lines[-1])
         assert figures["step"] == 1 and np.isfinite(figures["train/loss"])

@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cxrjax import review
+from cxrjax.apps.review.sheet import DIMENSIONS, read_sheet
+from cxrjax.commands import review
 from cxrjax.errors import UserError
-from cxrjax.pages.review.sheet import DIMENSIONS, read_sheet
 from cxrjax.records import read_records, write_records
-from tests.pages import chromium, raw_http, servers
-from tests.pages.chromium import PHONE, Watched, look, script
-from tests.pages.page_records import records_of
-from tests.pages.raw_http import comes, status_of
+from tests.apps import chromium, raw_http, servers
+from tests.apps.chromium import PHONE, Watched, look, script
+from tests.apps.page_records import records_of
+from tests.apps.raw_http import comes, status_of
 
 browser = chromium.browser
 FIRST = "reasoning_accuracy"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax import build, predict, score, train
+from cxrjax.commands import build, predict, score, train
 from cxrjax.records import read_records
-from tests.scoring import made
+from tests.evaluation import made
 
 _ROOT = Path(__file__).parents[1]
 

@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cxrjax import build, evaluate, predict, score, train
+from cxrjax.commands import build, evaluate, predict, score, train
 from cxrjax.input_pipeline.examples import QuestionEncoder
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.records import read_records
 from cxrjax.training.config_file import load_config
 from cxrjax.training.data import example_config
-from tests.scoring import made
+from tests.evaluation import made
 
 _ROOT = Path(__file__).parents[1]
 _TOKENIZER = _ROOT / "data" / "vix_ray" / "tokenizer.model"

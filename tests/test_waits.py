@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import tqdm
 
-from cxrjax import build, check_records, predict, progress, report, review, score, train
+from cxrjax import progress
+from cxrjax.commands import build, check_records, predict, report, review, score, train
 from cxrjax.errors import UserError
-from tests.annotations.samples import draw_images
+from tests.apps.annotations.samples import draw_images
 
 
 @pytest.fixture(scope="module")

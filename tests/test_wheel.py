@@ -11,7 +11,7 @@ import pytest
 
 from cxrjax.__main__ import commands
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
-from cxrjax.runners.model_flags import GRAMMARS
+from cxrjax.evaluation.systems.model_flags import GRAMMARS
 
 ROOT = Path(__file__).parents[1]
 # Seconds of a processor that --help may take: several times what it takes.

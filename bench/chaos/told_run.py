@@ -14,7 +14,8 @@ if "CLOCK_OFF_BY" in os.environ:  # a file, of days; before anybody takes a func
 
     time.time_ns, time.time = _shifted, lambda: _shifted() / 1e9
 
-from cxrjax import cli, train
+from cxrjax import cli
+from cxrjax.commands import train
 from cxrjax.training.watchdog import Watchdog
 
 _small = importlib.util.spec_from_file_location(

@@ -99,8 +99,8 @@ def ours(
     benchmark: str, references: Path, predictions: Path, out: Path, codec: str | None = None
 ) -> int:
     """`cxrjax.score` in this process."""
+    from cxrjax.commands.score import main
     from cxrjax.errors import UserError
-    from cxrjax.score import main
 
     flags = [f"--benchmark={benchmark}", f"--references={references}", f"--out={out}"]
     flags += [f"--predictions={predictions}", "--resamples=0", "--floors=never"]

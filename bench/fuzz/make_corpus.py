@@ -71,7 +71,7 @@ def texts() -> None:
         shade = np.random.default_rng(number).integers(0, 255, (64, 80), np.uint8)
         put(f"own_records_images/images/{number}.png", picture(shade, "PNG"))
     put("splits/splits.json", {"train": ["a", "b"], "validation": ["c"]})
-    from cxrjax.scoring.run_record import split_hashes
+    from cxrjax.evaluation.run_record import split_hashes
 
     hashes = split_hashes(CORPUS / "records" / "records.jsonl")
     entry = {"split_sha256": hashes["validation"], "questions": 3}
@@ -89,7 +89,7 @@ def texts() -> None:
     judged = {"task": "relative_score", "failure": None, "ratio_reference_first": 0.5}
     judged |= {"surrogate": False, "judge": "j", "system": "s", "question_id": "q0", "answer": 5}
     put("judgements/judgements.jsonl", lines([judged, judged | {"question_id": "q1"}]))
-    from cxrjax.pages.review.sheet import DIMENSIONS, LEVELS, NOT_APPLICABLE
+    from cxrjax.apps.review.sheet import DIMENSIONS, LEVELS, NOT_APPLICABLE
 
     head = ",".join(("question_id", "has_box", "mark", *DIMENSIONS, "comment"))
     rows = [f"q0,yes,5,{','.join([LEVELS[0]] * 3)},good", f"q1,no,3,{LEVELS[1]},{LEVELS[2]},"]

@@ -131,8 +131,8 @@ def _lines(data: bytes) -> int:
 
 @target("data/vindr_cxr_vqa/sample/data_v1.json", "data/demo_base/*.json", share=0.5)
 def json_files(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.border.json_text import parse_json
     from cxrjax.files import read_json_list, read_json_object
+    from cxrjax.untrusted.json_text import parse_json
 
     path = write(folder, name, data)
     for read in (read_json_object, read_json_list):
@@ -158,9 +158,9 @@ def records(folder: Path, name: str, data: bytes) -> None:
 
 @target()
 def questions(folder: Path, name: str, data: bytes) -> None:
+    from cxrjax.evaluation.systems.systems import SYSTEMS, WORDINGS, question_text, read_answer
     from cxrjax.input_pipeline.prompts import PROMPTS
     from cxrjax.records import read_records
-    from cxrjax.runners.systems import SYSTEMS, WORDINGS, question_text, read_answer
 
     systems = list(SYSTEMS.values())
     for number, record in enumerate(read_records(write(folder, name, data))):
@@ -176,7 +176,7 @@ def questions(folder: Path, name: str, data: bytes) -> None:
 @target()
 def predictions(folder: Path, name: str, data: bytes) -> None:
     from cxrjax.codecs import CODECS
-    from cxrjax.scoring.predictions import read_boxes, read_predictions
+    from cxrjax.evaluation.predictions import read_boxes, read_predictions
 
     found = read_predictions(write(folder, name, data))
     if len(found) != _lines(data):
@@ -213,7 +213,7 @@ def own_records(folder: Path, name: str, data: bytes) -> None:
 
 @target("bench/fuzz/corpus/own_records/*", reads_anywhere=True)
 def check_records(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax import check_records
+    from cxrjax.commands import check_records
 
     shutil.copytree(CORPUS / "own_records_images", folder / "source")
     write(folder / "source", "records.jsonl", data)
@@ -310,7 +310,7 @@ def splits(folder: Path, name: str, data: bytes) -> None:
 
 @target()
 def manifest(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.scoring.run_record import check_split
+    from cxrjax.evaluation.run_record import check_split
     from cxrjax.training.workdir import describe_run
 
     (folder / "records").mkdir()
@@ -375,7 +375,7 @@ def config_flags(folder: Path, name: str, data: bytes) -> None:
 
 @target()
 def metrics_log(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.pages.results.curves import charts, read_series
+    from cxrjax.apps.results.curves import charts, read_series
     from cxrjax.training.metric_log import _cut_after
 
     path = write(folder, "metrics.jsonl", data)
@@ -450,7 +450,7 @@ def tables(folder: Path, name: str, data: bytes) -> None:
 
 @target("data/cxr_qba/hand_check.csv")
 def sheets(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.pages.review.sheet import read_sheet
+    from cxrjax.apps.review.sheet import read_sheet
     from cxrjax.papers.cxr_qba.validation.human_labels import read_label_table
     from cxrjax.tools.judge_agreement import read_marks
 
@@ -817,11 +817,11 @@ def _review() -> tuple[int, str]:
     """Port and token of a review that is served as long as this process lives."""
     import tempfile
 
-    from cxrjax.pages.review.correction import Correctable
-    from cxrjax.pages.review.server import LIMITS, Review
-    from cxrjax.pages.review.sheet import sheet_rows
-    from cxrjax.pages.review.store import ReviewStore
-    from cxrjax.pages.serving import listen, serve
+    from cxrjax.apps.page_server import listen, serve
+    from cxrjax.apps.review.correction import Correctable
+    from cxrjax.apps.review.server import LIMITS, Review
+    from cxrjax.apps.review.sheet import sheet_rows
+    from cxrjax.apps.review.store import ReviewStore
     from cxrjax.records import read_records
 
     sample = list(read_records(CORPUS / "records" / "records.jsonl"))
@@ -909,6 +909,7 @@ _ANSWERS = {
 
 @target(seeds=lambda: _ANSWERS, share=2.0)
 def answers(folder: Path, name: str, data: bytes) -> None:
+    from cxrjax.evaluation.systems.systems import READINGS
     from cxrjax.papers.gemex.choices import named_options
     from cxrjax.papers.gemex.dialogue import parse_answer, split_choices
     from cxrjax.papers.sources.regions import find_places
@@ -916,7 +917,6 @@ def answers(folder: Path, name: str, data: bytes) -> None:
     from cxrjax.radiology_text.facts import align, decompose, is_refusal
     from cxrjax.radiology_text.lexicon import plain_text
     from cxrjax.radiology_text.mentions import yes_or_no
-    from cxrjax.runners.systems import READINGS
 
     text = data.decode("utf-8", "surrogateescape")
     readers: dict[str, Callable[[], object]] = {
@@ -938,8 +938,8 @@ def answers(folder: Path, name: str, data: bytes) -> None:
 
 @target(seeds=lambda: {"name.txt": b"images/a.png"}, share=0.3)
 def names(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.border.foreign_files import read_bytes
-    from cxrjax.border.names import file_name, path_inside
+    from cxrjax.untrusted.foreign_files import read_bytes
+    from cxrjax.untrusted.names import file_name, path_inside
 
     text = data.decode("utf-8", "surrogateescape")
     with contextlib.suppress(ForeignError):
@@ -955,7 +955,7 @@ def names(folder: Path, name: str, data: bytes) -> None:
 
 
 def _score(benchmark: str, folder: Path, name: str, data: bytes) -> None:
-    from cxrjax import report, score
+    from cxrjax.commands import report, score
 
     here = CORPUS / "score" / benchmark
     for file in here.iterdir():

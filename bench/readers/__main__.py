@@ -31,11 +31,11 @@ from bench.readers import metamorphic, radlabels
 from bench.readers.grading import MEASURES, Graded, grade, rate
 from bench.readers.sentences import HELD_OUT, Label, files, language, read_file
 from bench.readers.systems import OURS, Read, open_systems
+from cxrjax.evaluation.text_tables import grid, template
 from cxrjax.radiology_text.assertions import Assertion, Outcome
 from cxrjax.radiology_text.error_rates import DATA, ReadingErrors
 from cxrjax.radiology_text.lexicon import split_sentences
 from cxrjax.radiology_text.reading import open_reader
-from cxrjax.scoring.text_tables import grid, template
 
 TURNED = "turned round"
 
@@ -192,7 +192,7 @@ def page(graded: dict[str, list[Graded]]) -> str:
         for one in part
     ]
     rows.sort(key=lambda row: (not row["graded"].inversions, row["graded"].is_right))
-    css = (Path(__file__).parents[2] / "cxrjax/pages/page.css").read_text(encoding="utf-8")
+    css = (Path(__file__).parents[2] / "cxrjax/apps/page.css").read_text(encoding="utf-8")
     return template("bench.readers", "page.html.j2", said=said).render(
         rows=rows,
         css=css,

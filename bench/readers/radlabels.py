@@ -12,8 +12,8 @@ from collections import Counter
 from pathlib import Path
 
 from bench.readers.grading import rate
+from cxrjax.evaluation.text_tables import grid
 from cxrjax.radiology_text.reader import ReportReader
-from cxrjax.scoring.text_tables import grid
 
 _STATUSES = ("present", "uncertain", "absent", "none")
 

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from cxrjax.border.json_text import parse_json, parse_object
 from cxrjax.errors import UserError
+from cxrjax.untrusted.json_text import parse_json, parse_object
 
 # How long a connection may take to say who it is, and how often a process knocks.
 _SECONDS_TO_REPORT = 5.0

@@ -23,13 +23,6 @@ import numpy as np
 from jaxtyping import Integer, UInt8
 from PIL import ExifTags, Image, ImageFile
 
-from cxrjax.border.codestreams import (
-    MOST_JPEG,
-    MOST_JPEG_HEADER,
-    check_jpeg_header,
-    check_png,
-    check_scans,
-)
 from cxrjax.errors import ForeignError
 from cxrjax.images.dicom import (
     MARKER,
@@ -48,6 +41,13 @@ from cxrjax.images.files import (
     one_line,
     open_file,
     read_once,
+)
+from cxrjax.untrusted.codestreams import (
+    MOST_JPEG,
+    MOST_JPEG_HEADER,
+    check_jpeg_header,
+    check_png,
+    check_scans,
 )
 
 # A damaged file has one line from here; Pillow and pydicom would warn in thousands, some of them

@@ -15,9 +15,9 @@ from jaxtyping import Bool, Float, Integer, UInt8
 from pydicom.dataset import Dataset
 from pydicom.pixels import apply_modality_lut, apply_voi, get_decoder
 
-from cxrjax.border.dicom_files import DicomFile
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.images.files import AnyFile, ImageError, check_size, one_line, open_file, printable
+from cxrjax.untrusted.dicom_files import DicomFile
 
 # Where no window is recorded, these percentiles of the pixels become black and white. Minimum and
 # maximum would not do: one dead detector element or a lead marker, and the chest is a grey patch.

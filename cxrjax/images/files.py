@@ -6,8 +6,8 @@ import io
 from pathlib import Path
 from typing import Protocol, TypeAlias, runtime_checkable
 
-from cxrjax.border.foreign_files import MIB, open_foreign
 from cxrjax.errors import ForeignError, UserError
+from cxrjax.untrusted.foreign_files import MIB, open_foreign
 
 OpenedFile: TypeAlias = io.BufferedReader | io.BytesIO
 

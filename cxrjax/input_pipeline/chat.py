@@ -37,8 +37,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax.border.foreign_files import MIB, read_text
-from cxrjax.border.names import shown_value
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object, reading
 from cxrjax.input_pipeline.tokenizer import (
@@ -49,6 +47,8 @@ from cxrjax.input_pipeline.tokenizer import (
     TURN_END,
     Tokenizer,
 )
+from cxrjax.untrusted.foreign_files import MIB, read_text
+from cxrjax.untrusted.names import shown_value
 
 START_OF_TURN = "<start_of_turn>"
 START_OF_IMAGE, END_OF_IMAGE = "<start_of_image>", "<end_of_image>"
@@ -257,8 +257,8 @@ def check_template(folder: Path, form: ChatForm = GEMMA) -> None:
     ]
     messages = [{"role": role, "content": content} for role, content in contents]
     # In a process of its own, since a template is a program.
-    from cxrjax.border.child import run_in_child
     from cxrjax.input_pipeline.chat_template import render
+    from cxrjax.untrusted.child import run_in_child
 
     ours = f"{form.opening}{form.user}{form.image}{form.question(last, [(asked, answered)])}"
     expected = f"expected {form.named}'s template, as of {form.source}"

@@ -12,13 +12,13 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int32
 
-from cxrjax.border.foreign_files import raw_lines
 from cxrjax.errors import UserError
 from cxrjax.files import reading
 from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.stored_images import StoredImage, StoredImages
 from cxrjax.progress import waiting
 from cxrjax.records import QARecord, parse_record
+from cxrjax.untrusted.foreign_files import raw_lines
 
 
 class ImageQuestions(NamedTuple):

@@ -33,11 +33,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Int32
 
-from cxrjax.border.foreign_files import MIB, read_bytes
-from cxrjax.border.json_text import parse_object
-from cxrjax.border.names import shown_value
 from cxrjax.errors import ForeignError, UserError, first_line
 from cxrjax.files import reading
+from cxrjax.untrusted.foreign_files import MIB, read_bytes
+from cxrjax.untrusted.json_text import parse_object
+from cxrjax.untrusted.names import shown_value
 
 NUM_LOC = 1024
 NUM_SEG = 128

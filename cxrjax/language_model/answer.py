@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import pydantic
 
-from cxrjax.border.json_text import parse_json
 from cxrjax.errors import ForeignError
+from cxrjax.untrusted.json_text import parse_json
 
 # 65,000 tokens of text. Longer ones are no answers, and slow to read.
 MOST_CHARACTERS = 2**18

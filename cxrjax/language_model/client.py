@@ -11,7 +11,6 @@ from typing import TypeVar
 
 import pydantic
 
-from cxrjax.border.json_text import parse_json
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.language_model.account import Account, AnswerCache
 from cxrjax.language_model.answer import Completion
@@ -19,6 +18,7 @@ from cxrjax.language_model.completion import Server
 from cxrjax.language_model.request import SERVICE_FAILURES, NoAnswer, Request
 from cxrjax.language_model.settings import Settings
 from cxrjax.records import data_terms
+from cxrjax.untrusted.json_text import parse_json
 
 T = TypeVar("T", bound=pydantic.BaseModel)
 Item = TypeVar("Item")

@@ -12,7 +12,6 @@ from typing import Any
 
 import tenacity
 
-from cxrjax.border.json_text import parse_json
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.language_model.account import Account, RateLimit
 from cxrjax.language_model.answer import Completion, most_bytes, read_completion
@@ -20,6 +19,7 @@ from cxrjax.language_model.exchange import Abandoned, Broken, Exchange, Reply
 from cxrjax.language_model.request import Category, NoAnswer
 from cxrjax.language_model.secrecy import KeyGuard
 from cxrjax.language_model.settings import Settings
+from cxrjax.untrusted.json_text import parse_json
 
 # Seconds of rest that a server may ask for between two answers; who wants more has no quota left.
 MAX_RETRY_AFTER = 600.0

@@ -9,7 +9,7 @@ importer serves both. What differs from the file:
 - Shapes: GGUF counts dimensions from the fastest; arrays here are (out, in) as in PyTorch.
 
 Dequantising needs the package `gguf` (`pip install cxrjax[gguf]`); the header is read by
-`cxrjax.border.weights`.
+`cxrjax.untrusted.weights`.
 """
 
 import math
@@ -21,13 +21,13 @@ from typing import Any
 import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
-from cxrjax.border.names import shown, shown_value
-from cxrjax.border.weights import read_gguf_header
 from cxrjax.errors import UserError, optional
 from cxrjax.files import reading
 from cxrjax.input_pipeline.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from cxrjax.models.hf_config import MOST_LAYERS
 from cxrjax.models.hf_layout import canonical_name
+from cxrjax.untrusted.names import shown, shown_value
+from cxrjax.untrusted.weights import read_gguf_header
 
 ARCHITECTURE = "gemma3"
 

@@ -9,9 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax.border.closed_world import CHECKED_LATER, NO_MATTER, Rule, check_settings
-from cxrjax.border.foreign_files import MIB
-from cxrjax.border.names import shown_value
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object
 from cxrjax.models.hf_layout import check_architecture
@@ -23,6 +20,9 @@ from cxrjax.models.presets import (
     IMAGENET_STD,
 )
 from cxrjax.models.whole_configs import states_all
+from cxrjax.untrusted.closed_world import CHECKED_LATER, NO_MATTER, Rule, check_settings
+from cxrjax.untrusted.foreign_files import MIB
+from cxrjax.untrusted.names import shown_value
 
 CONFIG_FILE = "config.json"
 # The picture's way into the model: a file of its own, or since transformers 5 a part of another.

@@ -17,9 +17,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 
-from cxrjax.border.foreign_files import MIB, open_foreign
-from cxrjax.border.names import file_name
-from cxrjax.border.weights import Stored, read_safetensors_header
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object, reading
 from cxrjax.models.hf_config import CONFIG_FILE, MOST_CONFIG_BYTES
@@ -35,6 +32,9 @@ from cxrjax.models.hf_layout import (
 from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.presets import VLMConfig
 from cxrjax.models.vlm import VLM
+from cxrjax.untrusted.foreign_files import MIB, open_foreign
+from cxrjax.untrusted.names import file_name
+from cxrjax.untrusted.weights import Stored, read_safetensors_header
 
 INDEX_FILE, WEIGHTS_FILE = "model.safetensors.index.json", "model.safetensors"
 _MOST_INDEX_BYTES = 8 * MIB

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cxrjax.border.names import shown_value
 from cxrjax.errors import UserError
 from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.untrusted.names import shown_value
 
 # `frames` are patches of several frames.
 # `first` have one more axis in front, of length 1, and a vector two.

@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 from flax import nnx
 
-from cxrjax.border.closed_world import CHECKED_LATER, NO_MATTER, Rule
-from cxrjax.border.names import shown_value
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
 from cxrjax.models.hf_config import MOST_CONFIG_BYTES, checked
@@ -44,6 +42,8 @@ from cxrjax.models.peft_patterns import (
 )
 from cxrjax.models.presets import NUM_LOC_TOKENS, VLMConfig
 from cxrjax.models.vlm import VLM
+from cxrjax.untrusted.closed_world import CHECKED_LATER, NO_MATTER, Rule
+from cxrjax.untrusted.names import shown_value
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."

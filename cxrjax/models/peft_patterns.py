@@ -4,11 +4,11 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cxrjax.border.closed_world import Rule
-from cxrjax.border.names import shown, shown_value
 from cxrjax.errors import UserError
 from cxrjax.models.hf_layout import names_of_all_versions, tensor_rules
 from cxrjax.models.presets import VLMConfig
+from cxrjax.untrusted.closed_world import Rule
+from cxrjax.untrusted.names import shown, shown_value
 
 # A module's name, or how we write all layers of one: nothing that a match could be long about.
 _LONGEST_PATTERN, _MOST_PATTERNS = 300, 1_000

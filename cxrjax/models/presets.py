@@ -6,9 +6,9 @@ import typing
 from collections.abc import Sequence
 from typing import Any, Literal
 
-from cxrjax.border.names import shown_value
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
+from cxrjax.untrusted.names import shown_value
 
 NUM_LOC_TOKENS = 1024
 

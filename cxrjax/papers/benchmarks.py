@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 
 if TYPE_CHECKING:
-    from cxrjax.scoring.benchmark import Benchmark
+    from cxrjax.evaluation.benchmark import Benchmark
 
     Loader = Callable[[], Benchmark[Any]]
 

@@ -13,13 +13,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cxrjax.border.foreign_files import read_lines
-from cxrjax.border.json_text import parse_object
 from cxrjax.cli import command_parser, run
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading, replace_text
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.reading import LANGUAGES, AnyReader, open_reader
+from cxrjax.untrusted.foreign_files import read_lines
+from cxrjax.untrusted.json_text import parse_object
 
 
 def main() -> None:

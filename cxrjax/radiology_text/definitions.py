@@ -10,9 +10,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cxrjax.border.json_text import parse_json
 from cxrjax.files import read_packaged
 from cxrjax.radiology_text.english import PhraseIndex
+from cxrjax.untrusted.json_text import parse_json
 
 SIDES = ("left", "right")
 

@@ -13,14 +13,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cxrjax.border.archives import ZipArchive, open_gzip
-from cxrjax.border.foreign_files import MIB, open_foreign
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.progress import progress_bar
 from cxrjax.records import LARGEST_SIDE, QARecord, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box
+from cxrjax.untrusted.archives import ZipArchive, open_gzip
+from cxrjax.untrusted.foreign_files import MIB, open_foreign
 
 _LONGEST_TABLE = 64 * MIB  # of a table in a wheel, packed
 # A row of reports has some 10 kB; the csv module takes 128 kB a cell.

@@ -11,14 +11,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from cxrjax.border.foreign_files import read_lines
-from cxrjax.border.json_text import parse_object
 from cxrjax.errors import ForeignError
 from cxrjax.files import reading, writing
 from cxrjax.images.files import ImageError
 from cxrjax.progress import progress_bar
 from cxrjax.records_io import workers
 from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.untrusted.foreign_files import read_lines
+from cxrjax.untrusted.json_text import parse_object
 
 # In the folder of a build: a line an image, its path, size and time of change, and the verdict.
 CHECKS_FILE = "image_checks.jsonl"

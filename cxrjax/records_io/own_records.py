@@ -16,8 +16,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cxrjax.border.foreign_files import read_lines
-from cxrjax.border.json_text import parse_object
 from cxrjax.codecs import CODECS
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
@@ -28,6 +26,8 @@ from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import Unusable, check_box
 from cxrjax.records_io.split import group_of, hold_out
+from cxrjax.untrusted.foreign_files import read_lines
+from cxrjax.untrusted.json_text import parse_object
 
 FILE_NAME = "records.jsonl"
 # Boxes in text are whole pixels; those in boxes_by_image may be finer.

@@ -9,11 +9,11 @@ from typing import Any, Generic, TypeVar
 
 import pydantic
 
-from cxrjax.border.foreign_files import decode_text
-from cxrjax.border.json_text import parse_json
-from cxrjax.border.names import file_name, path_inside
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_packaged
+from cxrjax.untrusted.foreign_files import decode_text
+from cxrjax.untrusted.json_text import parse_json
+from cxrjax.untrusted.names import file_name, path_inside
 
 PixelBox = tuple[float, float, float, float]
 

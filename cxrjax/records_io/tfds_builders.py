@@ -25,13 +25,13 @@ from typing import Any
 import numpy as np
 import tensorflow_datasets as tfds
 
-from cxrjax.border.foreign_files import read_bytes
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading, replace_text, writing
 from cxrjax.images.decode import image_size
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, format_record, read_records
 from cxrjax.records_io.builder import records_files
+from cxrjax.untrusted.foreign_files import read_bytes
 
 IMAGES_FILE = "images.json"
 MANIFEST = "manifest.json"

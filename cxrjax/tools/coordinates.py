@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_arguments(argv)
     # After the flags: --help stays quick.
     from cxrjax.distributed import meshes
-    from cxrjax.runners.own_model import open_model
+    from cxrjax.evaluation.systems.own_model import open_model
     from cxrjax.training.coordinate_report import (
         make_coordinate_report,
         named_figures,

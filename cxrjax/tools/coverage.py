@@ -22,12 +22,12 @@ from jaxtyping import Float
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
+from cxrjax.evaluation.conformal import read_answered
+from cxrjax.evaluation.run_record import side_file
 from cxrjax.files import read_json_object, replace_text
 from cxrjax.metrics.bootstrap import Bootstrap, estimate_reweighted
 from cxrjax.metrics.classification import ratio
 from cxrjax.records import read_records, what_is_made
-from cxrjax.scoring.conformal import read_answered
-from cxrjax.scoring.run_record import side_file
 from cxrjax.training.workdir import storage_errors
 
 

@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from cxrjax.apps.review.sheet import read_rows
 from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_lines, reading, replace_text
 from cxrjax.language_model.judges.judge import HIGHEST, LOWEST
 from cxrjax.metrics.agreement import RaterAgreement, rater_agreement
-from cxrjax.pages.review.sheet import read_rows
 
 # (system or "" where the file names none, question)
 Key = tuple[str, str]

@@ -36,6 +36,7 @@ from cxrjax.codecs import CODECS, get_codec, transcode
 from cxrjax.codecs.frames import input_sizes
 from cxrjax.codecs.resize_rules import padded_to
 from cxrjax.errors import UserError
+from cxrjax.evaluation.predictions import Prediction, read_predictions
 from cxrjax.files import replacing
 from cxrjax.records import (
     ANSWER_FIELDS,
@@ -46,7 +47,6 @@ from cxrjax.records import (
     read_records,
     write_records,
 )
-from cxrjax.scoring.predictions import Prediction, read_predictions
 from cxrjax.training.rewards import Rewarder, RewardWeights
 
 # Of boxes, of what is said, of the form; those of `rl` by default.

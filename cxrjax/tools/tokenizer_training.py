@@ -22,7 +22,6 @@ from pathlib import Path
 import sentencepiece
 
 from cxrjax import papers
-from cxrjax.border.foreign_files import read_text
 from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, read_packaged, reading
@@ -37,7 +36,8 @@ from cxrjax.input_pipeline.tokenizer import (
 )
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vix_ray.records import CONCLUDE, GENDERS, STAGE_TAGS, VIEW_DEFINITIONS, prompt
-from cxrjax.phantoms.vix_ray import LesionCentre, load_grammar
+from cxrjax.simulation.phantoms.vix_ray import LesionCentre, load_grammar
+from cxrjax.untrusted.foreign_files import read_text
 
 VOCAB_SIZE = 2048
 _REPORTS = 3000

@@ -15,7 +15,6 @@ from typing import Any, Literal
 import jax
 from flax import nnx
 
-from cxrjax.border.foreign_files import MIB, read_bytes
 from cxrjax.codecs.resize_rules import RESIZE_RULES
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
@@ -70,6 +69,7 @@ from cxrjax.training.config import AdapterConfig, DataConfig, ExperimentConfig, 
 from cxrjax.training.step import init_state, make_optimizer
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.workdir import CONFIG_FILE, write_json
+from cxrjax.untrusted.foreign_files import MIB, read_bytes
 
 Kind = Literal["base", "run", "hf", "gguf", "peft"]
 HF_FILE = "hf.json"

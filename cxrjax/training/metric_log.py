@@ -13,14 +13,14 @@ from typing import Any, SupportsFloat
 import jax
 import numpy as np
 
-from cxrjax.border.foreign_files import raw_lines
-from cxrjax.border.json_text import parse_object
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.step import StepMetrics
 from cxrjax.training.tracking import open_tracker
 from cxrjax.training.workdir import storage_errors
+from cxrjax.untrusted.foreign_files import raw_lines
+from cxrjax.untrusted.json_text import parse_object
 
 FILE_NAME = "metrics.jsonl"
 

@@ -24,15 +24,15 @@ from typing import Any
 import jax
 import orbax.checkpoint as ocp
 
-from cxrjax.border.foreign_files import MIB, read_bytes
-from cxrjax.border.json_text import parse_object
-from cxrjax.border.names import path_inside, shown_value
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, replace_text
 from cxrjax.training.step import TrainState
 from cxrjax.training.workdir import silence_writers, storage_errors
+from cxrjax.untrusted.foreign_files import MIB, read_bytes
+from cxrjax.untrusted.json_text import parse_object
+from cxrjax.untrusted.names import path_inside, shown_value
 
 DIRECTORY = "checkpoints"
 # Where damaged checkpoints go when a run goes on without them.

@@ -19,12 +19,12 @@ import jax
 from jax.experimental import multihost_utils
 
 from cxrjax import cli
-from cxrjax.border.foreign_files import read_text
-from cxrjax.border.json_text import parse_object
-from cxrjax.border.names import shown
 from cxrjax.errors import ForeignError, UserError, first_line
 from cxrjax.training.observers import Observer
 from cxrjax.training.workdir import storage_errors
+from cxrjax.untrusted.foreign_files import read_text
+from cxrjax.untrusted.json_text import parse_object
+from cxrjax.untrusted.names import shown
 
 DIRECTORY = "processes"
 EVALUATING = "evaluating"

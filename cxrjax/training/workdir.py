@@ -19,7 +19,6 @@ from typing import Any
 
 import jax
 
-from cxrjax.border.foreign_files import open_foreign
 from cxrjax.errors import UserError
 from cxrjax.files import (
     file_sha256,
@@ -29,6 +28,7 @@ from cxrjax.files import (
     reading,
     replace_text,
 )
+from cxrjax.untrusted.foreign_files import open_foreign
 
 # The run's configuration.
 CONFIG_FILE = "config.json"

@@ -24,7 +24,7 @@ PAGES = (
 _LINK = re.compile(r"(?<!`)\]\(([^)#?\s]+)[^)]*\)")
 # Modules that other people's code calls, the data's way from the file to the table.
 PUBLIC = (
-    "face",
+    "api",
     "records",
     "boxes",
     "codecs",
@@ -37,7 +37,7 @@ PUBLIC = (
     "metrics.detection",
     "metrics.localization",
     "metrics.bootstrap",
-    "scoring.benchmark",
+    "evaluation.benchmark",
     "radiology_text.reader",
     "radiology_text.answers",
 )

@@ -5,10 +5,10 @@ import json
 
 import pytest
 
-from cxrjax import evaluate, predict
+from cxrjax.commands import evaluate, predict
 from cxrjax.decoding.strategy import Strategy, read_decoding
 from cxrjax.errors import UserError
-from cxrjax.runners.model_flags import add_model_flags, decoding_overrides
+from cxrjax.evaluation.systems.model_flags import add_model_flags, decoding_overrides
 from cxrjax.training.base_model import base_config
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config

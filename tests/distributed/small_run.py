@@ -22,9 +22,9 @@ import jax
 
 from cxrjax import cli
 from cxrjax.distributed import meshes
+from cxrjax.evaluation import benchmark
 from cxrjax.input_pipeline.loader import TrainLoader
 from cxrjax.models import PRESETS
-from cxrjax.scoring import benchmark
 from cxrjax.training import checkpoint
 
 _TINY = PRESETS["tiny"]

@@ -30,10 +30,10 @@ from pydicom.uid import (
     RLELossless,
 )
 
-from cxrjax.border.codestreams import codestream_size
 from cxrjax.errors import ForeignError
 from cxrjax.images.decode import audit_header, image_size, read_image
 from cxrjax.images.files import ImageError
+from cxrjax.untrusted.codestreams import codestream_size
 
 from . import conftest
 from .conftest import chunk, png_bytes, segment

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.loader import single_source, train_loader
 from cxrjax.input_pipeline.sharded_source import ShardedSource, _element_starts, parse_selection

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import tensorflow_datasets as tfds
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.images.decode import audit_header, image_size, read_image
 from cxrjax.input_pipeline import stored_images

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 import pytest
 
-from cxrjax import predict
+from cxrjax.commands import predict
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.input_pipeline.examples import ExampleConfig, QuestionEncoder

@@ -10,7 +10,7 @@ from string import Template
 import pytest
 import yaml
 
-from cxrjax import plan
+from cxrjax.commands import plan
 from cxrjax.training.config_file import load_config
 from tests.launch.conftest import LAUNCH
 

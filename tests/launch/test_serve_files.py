@@ -7,7 +7,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from cxrjax.serve import parse_arguments
+from cxrjax.commands.serve import parse_arguments
 from tests.launch.conftest import LAUNCH
 
 MANIFESTS = list(yaml.safe_load_all((LAUNCH / "serve.yaml").read_text()))

@@ -8,10 +8,10 @@ from scipy import stats
 from sklearn.calibration import calibration_curve
 from sklearn.metrics import brier_score_loss
 
+from cxrjax.evaluation.figures import BOX_NAMES, answer_calibration, box_calibration
 from cxrjax.metrics import calibration
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.metrics.calibration import area_under_risk_coverage, reliability, risk_coverage
-from cxrjax.scoring.figures import BOX_NAMES, answer_calibration, box_calibration
 from tests.metrics.sums import estimate
 
 SURE = st.lists(st.floats(0, 1), min_size=1, max_size=60)

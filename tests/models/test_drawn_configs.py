@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from cxrjax.border.closed_world import NO_MATTER
 from cxrjax.errors import UserError
 from cxrjax.models.hf_config import _BY_KIND
+from cxrjax.untrusted.closed_world import NO_MATTER
 from tests.models.sizes import sizes_of
 from tests.random_configs import KINDS, Draw, draw_config
 

@@ -8,10 +8,10 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from cxrjax.apps.planner.hlo import read_program
 from cxrjax.distributed.meshes import BATCH_AXES, mesh_of_kernels
 from cxrjax.models.gemma import Embedder
 from cxrjax.models.presets import DecoderConfig
-from cxrjax.planner.hlo import read_program
 
 VOCAB, WIDTH = 512, 16
 

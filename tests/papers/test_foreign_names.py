@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.predictions import Prediction
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.release_tables import read_release_tables
 from cxrjax.papers.cxr_qba.study_files import StudyFiles
@@ -19,7 +20,6 @@ from cxrjax.papers.sources.chest_imagenome import find_scene_graphs, read_report
 from cxrjax.papers.vindr_cxr_vqa import native as vindr
 from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.scoring.predictions import Prediction
 from tests.papers.cases import cases, data, write_files
 
 DATA = Path(__file__).parents[2] / "data"

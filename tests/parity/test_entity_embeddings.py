@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct.entity_mapping import LexicalMapper, embedding_mapper
 from cxrjax.radiology_text.definitions import load_definitions

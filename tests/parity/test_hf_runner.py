@@ -6,8 +6,8 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from cxrjax.commands.predict import main
 from cxrjax.errors import UserError
-from cxrjax.predict import main
 from cxrjax.records import write_records
 from tests.asked import asked
 from tests.parity.conftest import MODELS
@@ -233,7 +233,7 @@ def test_location_tokens_are_text_and_boxes(folder, predict):
 
 
 def test_an_answered_question_is_not_asked_again(folder, predict, monkeypatch):
-    from cxrjax.runners.hf_model import FolderModel
+    from cxrjax.evaluation.systems.hf_model import FolderModel
 
     first = predict(f"--folder={folder('llava')}")
     written = []

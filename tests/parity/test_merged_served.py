@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cxrjax import convert
-from cxrjax.serving.engine import SeenImages
-from cxrjax.serving.named_models import open_served
-from cxrjax.serving.programs import SlotRequest
-from cxrjax.serving.uploads import UploadedFile, Uploads
+from cxrjax.apps.serving.engine import SeenImages
+from cxrjax.apps.serving.named_models import open_served
+from cxrjax.apps.serving.programs import SlotRequest
+from cxrjax.apps.serving.uploads import UploadedFile, Uploads
+from cxrjax.commands import convert
+from tests.apps.serving.conftest import running  # noqa: F401 - a fixture
+from tests.apps.serving.test_engine import Heard
 from tests.asked import asked
 from tests.parity.conftest import MODELS, _moved
-from tests.serving.conftest import running  # noqa: F401 - a fixture
-from tests.serving.test_engine import Heard
 from tests.test_convert import _trained
 
 torch = pytest.importorskip("torch")

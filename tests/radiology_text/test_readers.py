@@ -13,10 +13,10 @@ from bench.readers import __main__ as readers
 from bench.readers import sentences
 from bench.readers.grading import grade, level, rate
 from bench.readers.sentences import Label, Sentence
+from cxrjax.evaluation.scores import Scores
 from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.radiology_text import error_rates
 from cxrjax.radiology_text.assertions import Assertion
-from cxrjax.scoring.scores import Scores
 
 
 def sentence(*labels: str) -> Sentence:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax.border import archives
 from cxrjax.errors import UserError
 from cxrjax.records_io import csv_table
 from cxrjax.records_io.csv_table import read_table
+from cxrjax.untrusted import archives
 
 
 def rows(tmp_path, content, name="t.csv"):

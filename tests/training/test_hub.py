@@ -8,7 +8,7 @@ import huggingface_hub
 import pytest
 from huggingface_hub import errors
 
-from cxrjax import convert
+from cxrjax.commands import convert
 from cxrjax.errors import UserError
 from cxrjax.training import hub
 from cxrjax.training.base_model import read_model_json

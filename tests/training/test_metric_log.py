@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cxrjax import train
+from cxrjax.commands import train
 from cxrjax.errors import UserError
 from cxrjax.training.metric_log import MetricLog
 from cxrjax.training.tracking import FILE_NAME, open_tracker

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cxrjax.apps.planner import program
 from cxrjax.distributed.meshes import make_mesh
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import LoadedBatch
 from cxrjax.models import VLM, partition
-from cxrjax.planner import program
 from cxrjax.training import step
 from cxrjax.training.config import add_source
 from cxrjax.training.config_file import typed_config

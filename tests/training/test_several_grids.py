@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from cxrjax import predict, train
+from cxrjax.commands import predict, train
 from cxrjax.errors import UserError
 from cxrjax.records import write_records
 from cxrjax.training import checkpoint

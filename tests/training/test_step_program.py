@@ -6,8 +6,8 @@ from typing import Any
 import jax
 import pytest
 
+from cxrjax.apps.planner import program
 from cxrjax.distributed import meshes
-from cxrjax.planner import program
 from cxrjax.training import step
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config

@@ -10,7 +10,9 @@ import pytest
 from flax import nnx
 from PIL import Image
 
-from cxrjax import cli, train
+from cxrjax import cli
+from cxrjax.api.training_run import train_run
+from cxrjax.commands import train
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline import examples
 from cxrjax.models import PRESETS
@@ -60,7 +62,7 @@ def smaller_tiny(monkeypatch):
 @pytest.mark.usefixtures("smaller_tiny")
 def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, capsys):
     workdir = tmp_path / "run"
-    train.train(load_config(spec), workdir)
+    train_run(load_config(spec), workdir)
     assert "8 images of 16 questions" in capsys.readouterr().out
     lines = read_metrics(workdir)
     assert [line["step"] for line in lines] == [1, 2, 3]
@@ -69,7 +71,7 @@ def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, capsys):
     assert quality["total"] == quality["counts"]["missing_image"] == 1
     records_hash = json.loads((workdir / "run.json").read_text())["data_sha256"]
     assert list(records_hash) == [str(tmp_path / "data/records/train.jsonl")]
-    train.train(load_config(spec), workdir)
+    train_run(load_config(spec), workdir)
     printed = capsys.readouterr().out
     assert "resumed from the checkpoint of step 3" in printed
     assert f"card of the run: {workdir}/README.md, {workdir}/card.html" in printed
@@ -87,11 +89,11 @@ def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, capsys):
 @pytest.mark.usefixtures("smaller_tiny")
 def test_rewards_are_learned_from_where_another_run_has_come_to(spec, tmp_path, capsys):
     first, second = tmp_path / "run", tmp_path / "policy"
-    train.train(load_config(spec), first)
+    train_run(load_config(spec), first)
     keys = {"model.start_from": first, "rl.kind": "rloo", "rl.group_size": 2}
     keys |= {"decoding.max_answer_tokens": 8, "training.steps": 2}
     overrides = [f"--config.{key}={value}" for key, value in keys.items()]
-    train.train(load_config(spec, overrides), second)
+    train_run(load_config(spec, overrides), second)
     line = read_metrics(second)[0]
     assert "reward" in capsys.readouterr().out
     assert line["train/rl/kl"] == pytest.approx(0, abs=1e-5)
@@ -104,11 +106,11 @@ def test_rewards_are_learned_from_where_another_run_has_come_to(spec, tmp_path, 
     first.rename(tmp_path / "moved")
     checkpoint.load_model(second)
     with pytest.raises(UserError, match=r"model\.start_from=.*no training run there"):
-        train.train(load_config(spec, overrides), tmp_path / "another")
+        train_run(load_config(spec, overrides), tmp_path / "another")
     # Resumed from another start, it would be another run.
-    train.train(load_config(spec, ["--config.training.seed=5"]), first)
+    train_run(load_config(spec, ["--config.training.seed=5"]), first)
     with pytest.raises(UserError, match="its run started from parameters with hash"):
-        train.train(load_config(spec, overrides), second)
+        train_run(load_config(spec, overrides), second)
 
 
 _OTHER = {"image_id": "i9", "image_path": "images/i7.png", "question_id": "other"}
@@ -136,12 +138,12 @@ def test_what_is_trained_on_is_not_validated_on(spec, tmp_path, capsys, update, 
     write_records(records / "validation.jsonl", [held])
     overrides = [f"--config.data.validation={records / 'validation.jsonl'}"]
     with pytest.raises(UserError, match=f"validation.jsonl: {counted} are in training too"):
-        train.train(load_config(spec, overrides), tmp_path / "run")
+        train_run(load_config(spec, overrides), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     if not update:
         overrides += ["--config.data.allow_overlap=True", "--config.training.eval_every=100"]
         overrides += ["--config.decoding.max_answer_tokens=4"]
-        train.train(load_config(spec, overrides), tmp_path / "run")
+        train_run(load_config(spec, overrides), tmp_path / "run")
         assert f"{counted} are in training too; allowed" in capsys.readouterr().out
 
 
@@ -154,7 +156,7 @@ def test_validation_that_the_benchmark_cannot_score_is_refused_before_training(s
     write_records(held, [lung])
     config = load_config(spec, [f"--config.data.validation={held}"])
     with pytest.raises(UserError) as caught:
-        train.train(config, tmp_path / "run")
+        train_run(config, tmp_path / "run")
     told = str(caught.value)
     assert told.startswith(f"{held}: question 'q40' has the class 'right lung'"), told
     assert "benchmark='vindr_cxr_vqa'" in told and "lungs, own" in told and "\n" not in told
@@ -171,7 +173,7 @@ def learned(spec, smaller_tiny, tmp_path):
     damaged.write_bytes(damaged.read_bytes()[:500])  # its header still reads well
 
     def run(name, *settings):
-        train.train(load_config(spec, settings), tmp_path / name)
+        train_run(load_config(spec, settings), tmp_path / name)
         losses = [line["train/loss"] for line in read_metrics(tmp_path / name)]
         return losses, json.loads((tmp_path / name / "quality.json").read_text())
 
@@ -269,14 +271,14 @@ def test_features_that_cannot_be_kept_are_told_in_one_line(spec, tmp_path, setti
     (tmp_path / "taken").write_text("a file")
     config = load_config(spec, (*settings, f"--config.data.feature_cache={tmp_path / 'taken'}"))
     with pytest.raises(UserError, match=told):
-        train.train(config, tmp_path / "run")
+        train_run(config, tmp_path / "run")
 
 
 def test_a_tokenizer_that_does_not_fit_is_refused(spec, tmp_path, monkeypatch):
     moved = dataclasses.replace(PRESETS["tiny"], loc_token_start=9)
     monkeypatch.setitem(PRESETS, "tiny", moved)
     with pytest.raises(UserError, match=r"<loc0000> is id \d+, preset tiny expects 9"):
-        train.train(load_config(spec), tmp_path / "run")
+        train_run(load_config(spec), tmp_path / "run")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,9 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.codecs import Codec
+from cxrjax.evaluation.free_text import without_notation
+from cxrjax.evaluation.predictions import Prediction, ReadBoxes, read_boxes
+from cxrjax.evaluation.scores import Outcome
 from cxrjax.metrics.localization import region_areas, region_iou
 from cxrjax.papers.cxr_qba.truth import (
     CxrQbaQuestion,
@@ -29,9 +32,6 @@ from cxrjax.radiology_text.facts import said_of
 from cxrjax.radiology_text.mentions import yes_or_no
 from cxrjax.radiology_text.reading import said_now
 from cxrjax.records import QARecord
-from cxrjax.scoring.free_text import without_notation
-from cxrjax.scoring.predictions import Prediction, ReadBoxes, read_boxes
-from cxrjax.scoring.scores import Outcome
 
 # Wrong claims, the first that fits; then what is right.
 CLAIMS = {

@@ -23,6 +23,8 @@ import numpy as np
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import ForeignError, UserError
+from cxrjax.evaluation.overlays import COLOURS, TRUTH, jpeg_data_uri, overlay
+from cxrjax.evaluation.text_tables import template
 from cxrjax.files import replace_text, writing
 from cxrjax.images.decode import read_image
 from cxrjax.metrics.agreement import cohen_kappa, contingency
@@ -34,8 +36,6 @@ from cxrjax.records import QARecord, read_records
 from cxrjax.records_io.builder import records_files
 from cxrjax.records_io.csv_table import read_table
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.scoring.overlays import COLOURS, TRUTH, jpeg_data_uri, overlay
-from cxrjax.scoring.text_tables import template
 
 PAGE, SHEET = "page.html", "sheet.csv"
 RIGHT = ("yes", "no", "unsure")

@@ -10,6 +10,11 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.codecs import Codec
+from cxrjax.evaluation.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCounts, count_answers
+from cxrjax.evaluation.image_reliance import DECISION, code
+from cxrjax.evaluation.matched_boxes import ScoredAnswers
+from cxrjax.evaluation.predictions import Prediction
+from cxrjax.evaluation.said_errors import COLUMNS, count_said
 from cxrjax.metrics import text
 from cxrjax.metrics.localization import region_areas
 from cxrjax.papers.cxr_qba.answers import (
@@ -21,11 +26,6 @@ from cxrjax.papers.cxr_qba.answers import (
     Verdict,
 )
 from cxrjax.papers.cxr_qba.truth import CxrQbaQuestion, CxrQbaReferences
-from cxrjax.scoring.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCounts, count_answers
-from cxrjax.scoring.image_reliance import DECISION, code
-from cxrjax.scoring.matched_boxes import ScoredAnswers
-from cxrjax.scoring.predictions import Prediction
-from cxrjax.scoring.said_errors import COLUMNS, count_said
 
 # Pairs of sentences whose likeness is kept: most answers are in the words of a few templates.
 _KEPT_TEXTS = 1 << 14

@@ -36,18 +36,18 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
+from cxrjax.evaluation.figures import break_down, of, share
+from cxrjax.evaluation.matched_boxes import ScoredAnswers, question_figures
+from cxrjax.evaluation.said_errors import said_figures
+from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions
+from cxrjax.evaluation.tables import all_figures, load_layout
 from cxrjax.files import hash_lines
 from cxrjax.metrics import classification, text
 from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
 from cxrjax.papers.cxr_qba.answers import CLAIMS, STATEMENTS, outcome
 from cxrjax.papers.cxr_qba.counts import ceiling_columns, count_system
 from cxrjax.papers.cxr_qba.truth import CxrQbaReferences, read_question
-from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
-from cxrjax.scoring.figures import break_down, of, share
-from cxrjax.scoring.matched_boxes import ScoredAnswers, question_figures
-from cxrjax.scoring.said_errors import said_figures
-from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
-from cxrjax.scoring.tables import all_figures, load_layout
 
 GT_MODE = "exact"
 # What figures are broken down by, and the figures that are.

@@ -16,7 +16,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cxrjax.border.parquet import open_parquet, read_batches
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.construct.ratings import (
@@ -28,6 +27,7 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
 )
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.records_io.csv_table import read_table as read_csv_table
+from cxrjax.untrusted.parquet import open_parquet, read_batches
 
 _STUDY = ("patient_id", "study_id")
 _QUESTION = (*_STUDY, "question_id")

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax.border.names import file_name
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
@@ -24,6 +23,7 @@ from cxrjax.papers.cxr_qba.study_files import Key, study_path
 from cxrjax.papers.sources import mimic_tables
 from cxrjax.records import LARGEST_SIDE
 from cxrjax.records_io.statistics import Published
+from cxrjax.untrusted.names import file_name
 
 _SPLIT_NAMES = {"val": "validation", "validate": "validation"}
 

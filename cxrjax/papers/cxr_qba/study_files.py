@@ -25,8 +25,6 @@ from pathlib import Path
 
 import pydantic
 
-from cxrjax.border.archives import ZipArchive
-from cxrjax.border.foreign_files import MIB, open_foreign
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.papers.cxr_qba.construct.checks import check_graph, check_questions
@@ -42,6 +40,8 @@ from cxrjax.records_io.quality import (
     usable_json,
     usable_name,
 )
+from cxrjax.untrusted.archives import ZipArchive
+from cxrjax.untrusted.foreign_files import MIB, open_foreign
 
 # Image and box.
 _Key = tuple[str, PixelBox]

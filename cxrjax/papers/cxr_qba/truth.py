@@ -15,13 +15,13 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.benchmark import References, cluster_of
 from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.radiology_text.answers import ANY_FINDING, NOTHING_ASKED, AskedFor
 from cxrjax.radiology_text.assertions import Side, joined_side
 from cxrjax.radiology_text.definitions import Definitions, load_definitions
 from cxrjax.radiology_text.mentions import yes_or_no
 from cxrjax.records import Answer, QARecord
-from cxrjax.scoring.benchmark import References, cluster_of
 
 # Questions that are answered by yes or no.
 _YES_NO = re.compile(r"^[A-Z]\d\d_(?:is|has)_")

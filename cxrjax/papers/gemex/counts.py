@@ -14,6 +14,14 @@ from jaxtyping import Float
 from cxrjax.codecs import CODECS, FAILURE_CATEGORIES, Codec
 from cxrjax.codecs.prose import SIDE
 from cxrjax.errors import UserError
+from cxrjax.evaluation.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCounts, count_answers
+from cxrjax.evaluation.bert_score import BertScore
+from cxrjax.evaluation.figures import count_judge_failures
+from cxrjax.evaluation.image_reliance import DECISION, code
+from cxrjax.evaluation.matched_boxes import ScoredAnswers
+from cxrjax.evaluation.predictions import Prediction, ReadBoxes, read_boxes
+from cxrjax.evaluation.said_errors import COLUMNS, count_said
+from cxrjax.evaluation.scores import Outcome
 from cxrjax.language_model.judges import Judge, Sample
 from cxrjax.metrics.classification import set_counts
 from cxrjax.metrics.localization import v_score
@@ -23,14 +31,6 @@ from cxrjax.papers.gemex.dialogue import AnswerFailure, parse_answer
 from cxrjax.papers.gemex.truth import GemexQuestion, GemexReferences, read_question
 from cxrjax.radiology_text.facts import said_of
 from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCounts, count_answers
-from cxrjax.scoring.bert_score import BertScore
-from cxrjax.scoring.figures import count_judge_failures
-from cxrjax.scoring.image_reliance import DECISION, code
-from cxrjax.scoring.matched_boxes import ScoredAnswers
-from cxrjax.scoring.predictions import Prediction, ReadBoxes, read_boxes
-from cxrjax.scoring.said_errors import COLUMNS, count_said
-from cxrjax.scoring.scores import Outcome
 
 # A reason or location without its tag is a matter of form (`in_form`), not of reading.
 CATEGORIES: tuple[str, ...] = (

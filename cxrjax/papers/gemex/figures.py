@@ -30,6 +30,20 @@ from dataclasses import replace
 
 import numpy as np
 
+from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
+from cxrjax.evaluation.bert_score import BertScorer
+from cxrjax.evaluation.figures import (
+    break_down,
+    judge_failure_rate,
+    judged_mean,
+    of,
+    quotient,
+    share,
+)
+from cxrjax.evaluation.matched_boxes import ScoredAnswers, question_figures
+from cxrjax.evaluation.said_errors import said_figures
+from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions, Scores
+from cxrjax.evaluation.tables import load_layout
 from cxrjax.language_model.judges import metric_name
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Attributes, Estimate, Figure, Formula, Sums
@@ -45,20 +59,6 @@ from cxrjax.papers.gemex.counts import (
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
 from cxrjax.papers.gemex.truth import GemexReferences, read_question
 from cxrjax.papers.sources.regions import load_regions
-from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
-from cxrjax.scoring.bert_score import BertScorer
-from cxrjax.scoring.figures import (
-    break_down,
-    judge_failure_rate,
-    judged_mean,
-    of,
-    quotient,
-    share,
-)
-from cxrjax.scoring.matched_boxes import ScoredAnswers, question_figures
-from cxrjax.scoring.said_errors import said_figures
-from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions, Scores
-from cxrjax.scoring.tables import load_layout
 
 GT_MODE = "exact"
 BROKEN_DOWN_BY = ("content_type", "view", "sex", "age")

@@ -26,7 +26,6 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cxrjax.border.json_text import parse_json
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.prose import SIDE
 from cxrjax.errors import ForeignError, UserError
@@ -41,6 +40,7 @@ from cxrjax.papers.gemex.dialogue import (
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.records import Answer, Provenance, QARecord
 from cxrjax.records_io.quality import Unusable, usable_name, usable_path
+from cxrjax.untrusted.json_text import parse_json
 
 BoxFormat = Literal["xyxy", "xywh"]
 

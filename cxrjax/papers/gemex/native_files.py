@@ -10,8 +10,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax.border.foreign_files import MIB, read_lines
-from cxrjax.border.json_stream import read_items
 from cxrjax.errors import UserError
 from cxrjax.files import reading
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
@@ -29,6 +27,8 @@ from cxrjax.papers.sources.report import MAX_REPORT_CHARACTERS, ImageReport
 from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_json, usable_path, usable_record
+from cxrjax.untrusted.foreign_files import MIB, read_lines
+from cxrjax.untrusted.json_stream import read_items
 
 Checks = Mapping[str, tuple[Path, ImageCheck]]
 

@@ -9,12 +9,12 @@ from jaxtyping import Float
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.prose import SIDE
 from cxrjax.errors import UserError
+from cxrjax.evaluation.benchmark import References, cluster_of
+from cxrjax.evaluation.figures import image_attributes
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES, human_text, parse_answer
 from cxrjax.papers.gemex.native import EXTRA_FIELDS, REPORT_FIELD
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import References, cluster_of
-from cxrjax.scoring.figures import image_attributes
 
 # Of a box's edge beyond its image, as a fraction: rounding of pixels.
 _ROUNDING = 1e-3

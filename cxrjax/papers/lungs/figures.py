@@ -25,11 +25,7 @@ from jaxtyping import Float
 from cxrjax.boxes import iou, pairwise_iou
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.metrics.bootstrap import Estimate, Figure, Sums
-from cxrjax.metrics.classification import ratio
-from cxrjax.radiology_text.answers import EnglishReader
-from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import (
+from cxrjax.evaluation.benchmark import (
     Answers,
     Benchmark,
     Evaluated,
@@ -39,10 +35,14 @@ from cxrjax.scoring.benchmark import (
     count_answers,
     read_references,
 )
-from cxrjax.scoring.figures import box_calibration, share
-from cxrjax.scoring.predictions import PROBLEMS, Prediction, read_boxes
-from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
-from cxrjax.scoring.tables import load_layout
+from cxrjax.evaluation.figures import box_calibration, share
+from cxrjax.evaluation.predictions import PROBLEMS, Prediction, read_boxes
+from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions
+from cxrjax.evaluation.tables import load_layout
+from cxrjax.metrics.bootstrap import Estimate, Figure, Sums
+from cxrjax.metrics.classification import ratio
+from cxrjax.radiology_text.answers import EnglishReader
+from cxrjax.records import QARecord
 
 GT_MODE = "exact"
 SIDES = ("right lung", "left lung")

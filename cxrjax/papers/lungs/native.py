@@ -22,11 +22,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.border.names import path_inside
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.records_io.csv_table import TableRow, parse_size, read_table
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_name
+from cxrjax.untrusted.names import path_inside
 
 TABLE = "lungs.csv"
 IMAGES, MASKS = "images", "masks"

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.overlays import jpeg_data_uri, overlay
+from cxrjax.evaluation.text_tables import template
 from cxrjax.files import replace_text
 from cxrjax.images.decode import read_image, read_levels
 from cxrjax.images.geometry import resize
@@ -16,8 +18,6 @@ from cxrjax.papers.lungs.native import LungImage
 from cxrjax.records import QARecord, read_records
 from cxrjax.records_io.builder import records_files
 from cxrjax.records_io.quality import REASONS, QualityLog
-from cxrjax.scoring.overlays import jpeg_data_uri, overlay
-from cxrjax.scoring.text_tables import template
 
 PAGE = "samples.html"
 _BUILT, _SET_ASIDE = 30, 6

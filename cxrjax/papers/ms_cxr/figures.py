@@ -22,16 +22,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.border.arrays import read_array
-from cxrjax.border.names import path_inside, shown
 from cxrjax.codecs import Codec
 from cxrjax.errors import ForeignError, UserError
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
-from cxrjax.metrics.classification import ratio
-from cxrjax.metrics.localization import contrast_to_noise, region_areas, region_iou, region_mask
-from cxrjax.papers.ms_cxr.native import FINDINGS
-from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import (
+from cxrjax.evaluation.benchmark import (
     Answers,
     Benchmark,
     Evaluated,
@@ -41,11 +34,18 @@ from cxrjax.scoring.benchmark import (
     count_answers,
     read_references,
 )
-from cxrjax.scoring.figures import named, share
-from cxrjax.scoring.matched_boxes import ScoredAnswers, question_figures
-from cxrjax.scoring.predictions import PROBLEMS, Prediction, read_boxes
-from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
-from cxrjax.scoring.tables import load_layout
+from cxrjax.evaluation.figures import named, share
+from cxrjax.evaluation.matched_boxes import ScoredAnswers, question_figures
+from cxrjax.evaluation.predictions import PROBLEMS, Prediction, read_boxes
+from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions
+from cxrjax.evaluation.tables import load_layout
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
+from cxrjax.metrics.classification import ratio
+from cxrjax.metrics.localization import contrast_to_noise, region_areas, region_iou, region_mask
+from cxrjax.papers.ms_cxr.native import FINDINGS
+from cxrjax.records import QARecord
+from cxrjax.untrusted.arrays import read_array
+from cxrjax.untrusted.names import path_inside, shown
 
 GT_MODE = "exact"
 _MOST_CELLS = 2**24  # of a heat map: 4,096 a side

@@ -20,8 +20,6 @@ from typing import Any
 
 from scipy.stats import theilslopes
 
-from cxrjax.border.archives import ZipArchive
-from cxrjax.border.foreign_files import open_foreign
 from cxrjax.codecs.prose import SIDE
 from cxrjax.files import reading
 from cxrjax.papers.sources.mimic_tables import files_beside_images
@@ -41,6 +39,8 @@ from cxrjax.records_io.quality import (
     usable_json,
     usable_name,
 )
+from cxrjax.untrusted.archives import ZipArchive
+from cxrjax.untrusted.foreign_files import open_foreign
 
 SUFFIX = "_SceneGraph.json"
 # The release's largest have 400 kB.

@@ -10,10 +10,10 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from cxrjax.border.names import shown
 from cxrjax.errors import UserError
 from cxrjax.records import LARGEST_SIDE
 from cxrjax.records_io.csv_table import read_table
+from cxrjax.untrusted.names import shown
 
 SPLIT_PATTERN = "mimic-cxr-*-split.csv*"
 METADATA_PATTERN = "mimic-cxr-*-metadata.csv*"

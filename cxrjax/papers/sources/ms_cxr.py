@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cxrjax.border.foreign_files import MIB, read_bytes
-from cxrjax.border.json_text import parse_object
 from cxrjax.errors import UserError
 from cxrjax.records_io.csv_table import read_table
 from cxrjax.records_io.quality import PixelBox, Unusable
+from cxrjax.untrusted.foreign_files import MIB, read_bytes
+from cxrjax.untrusted.json_text import parse_object
 
 _MOST_BYTES = 16 * MIB  # of the JSON; PhysioNet's has 2
 _NOWHERE = (math.nan, math.nan, math.nan, math.nan)

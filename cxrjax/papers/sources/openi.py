@@ -12,13 +12,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
-from cxrjax.border.archives import TarMember, ZipArchive, read_tar
-from cxrjax.border.foreign_files import MIB, open_foreign
-from cxrjax.border.xml_text import decode_xml, parse_xml
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.papers.sources.report import MAX_REPORT_CHARACTERS
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_name
+from cxrjax.untrusted.archives import TarMember, ZipArchive, read_tar
+from cxrjax.untrusted.foreign_files import MIB, open_foreign
+from cxrjax.untrusted.xml_text import decode_xml, parse_xml
 
 ARCHIVE_NAME = "NLMCXR_reports.tgz"
 # The longest of the collection has some 12 kB; a larger one is no report.

@@ -11,6 +11,15 @@ from functools import partial
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from cxrjax.evaluation.figures import named, of, quotient
+from cxrjax.evaluation.matched_boxes import (
+    one_to_one,
+    point_figures,
+    question_formulas,
+    sweep_curves,
+)
+from cxrjax.evaluation.ranked_boxes import Curves
+from cxrjax.evaluation.scores import PAPER, STRICT
 from cxrjax.metrics.bootstrap import Figure, Formula
 from cxrjax.metrics.classification import harmonic_mean, sums_at
 from cxrjax.metrics.detection import (
@@ -25,15 +34,6 @@ from cxrjax.metrics.detection import (
 )
 from cxrjax.metrics.localization import localize
 from cxrjax.papers.vindr_cxr_vqa.truth import Labelled, VindrReferences, join_lists
-from cxrjax.scoring.figures import named, of, quotient
-from cxrjax.scoring.matched_boxes import (
-    one_to_one,
-    point_figures,
-    question_formulas,
-    sweep_curves,
-)
-from cxrjax.scoring.ranked_boxes import Curves
-from cxrjax.scoring.scores import PAPER, STRICT
 
 # Section 3.2 of the paper: a predicted box counts where its IoU is above this.
 IOU = 0.3

@@ -16,6 +16,11 @@ from jaxtyping import Float
 
 from cxrjax.boxes import pairwise_iou
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
+from cxrjax.evaluation.benchmark import Answers, SharedCounts, SystemCounts, count_answers
+from cxrjax.evaluation.image_reliance import DECISION, code
+from cxrjax.evaluation.matched_boxes import question_columns
+from cxrjax.evaluation.predictions import PROBLEMS, SHARED, Prediction, ReadBoxes, read_boxes
+from cxrjax.evaluation.scores import Outcome
 from cxrjax.metrics.classification import set_counts, sums_at
 from cxrjax.metrics.detection import (
     NO_CLASS,
@@ -46,11 +51,6 @@ from cxrjax.papers.vindr_cxr_vqa.truth import (
 from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_said
 from cxrjax.radiology_text.mentions import MentionReader, Reading
 from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import Answers, SharedCounts, SystemCounts, count_answers
-from cxrjax.scoring.image_reliance import DECISION, code
-from cxrjax.scoring.matched_boxes import question_columns
-from cxrjax.scoring.predictions import PROBLEMS, SHARED, Prediction, ReadBoxes, read_boxes
-from cxrjax.scoring.scores import Outcome
 
 _ANSWER_COLUMNS = (
     *(f"mentions/{count}" for count in ("tp", "fp", "fn")),

@@ -50,6 +50,18 @@ from dataclasses import replace
 
 import numpy as np
 
+from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, SystemCounts
+from cxrjax.evaluation.figures import (
+    box_calibration,
+    break_down,
+    joined_columns,
+    named,
+    of,
+    share,
+)
+from cxrjax.evaluation.ranked_boxes import constant_within_answers, ranked_figures
+from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions
+from cxrjax.evaluation.tables import load_layout
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Estimate, Figure
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
@@ -74,18 +86,6 @@ from cxrjax.papers.vindr_cxr_vqa.truth import (
     VindrReferences,
     read_references,
 )
-from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, SystemCounts
-from cxrjax.scoring.figures import (
-    box_calibration,
-    break_down,
-    joined_columns,
-    named,
-    of,
-    share,
-)
-from cxrjax.scoring.ranked_boxes import constant_within_answers, ranked_figures
-from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions
-from cxrjax.scoring.tables import load_layout
 
 # Attributes of an image by which figures are broken down, and the metrics that are.
 IMAGE_ATTRIBUTES = ("view", "sex", "age", "true_boxes")

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from cxrjax.border.json_stream import read_items
 from cxrjax.codecs import CODECS
 from cxrjax.files import reading
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING
@@ -20,6 +19,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.records import Answer, Provenance, QARecord
 from cxrjax.records_io.csv_table import read_table
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_name, usable_record
+from cxrjax.untrusted.json_stream import read_items
 
 FILE_NAME = "data_v1.json"
 # Its names in a folder; a table has a row a question, with the image's id.

@@ -2,10 +2,10 @@
 
 from dataclasses import replace
 
+from cxrjax.evaluation.tables import Layout
 from cxrjax.files import read_packaged
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
-from cxrjax.scoring.tables import Layout
 
 
 def _layout(of: Layout) -> Layout:

@@ -19,6 +19,9 @@ from typing import Any
 import numpy as np
 
 from cxrjax.errors import UserError, optional
+from cxrjax.evaluation.scores import PAPER, STRICT
+from cxrjax.evaluation.tables import PLAIN, with_interval
+from cxrjax.evaluation.text_tables import UNDEFINED, grid
 from cxrjax.metrics.agreement import fleiss_kappa, krippendorff_alpha
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, estimate_all, resample
 from cxrjax.metrics.detection import find_overlaps, join_images
@@ -34,9 +37,6 @@ from cxrjax.papers.vindr_cxr_vqa.boxes import (
 from cxrjax.papers.vindr_cxr_vqa.readers import LabelledBox, Readers, merge_readers, parse_mode
 from cxrjax.papers.vindr_cxr_vqa.truth import LabelledBoxes, stack
 from cxrjax.progress import progress_bar
-from cxrjax.scoring.scores import PAPER, STRICT
-from cxrjax.scoring.tables import PLAIN, with_interval
-from cxrjax.scoring.text_tables import UNDEFINED, grid
 
 MERGED = ("majority", "lesion_majority", "wbf", "nms", "components")
 TRUTHS = ("raw", "per_reader", *MERGED)

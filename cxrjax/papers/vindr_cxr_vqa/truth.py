@@ -25,13 +25,13 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.benchmark import References
+from cxrjax.evaluation.figures import boxes_band, image_attributes
 from cxrjax.metrics.detection import NO_CLASS, ImageBoxes, join_images
 from cxrjax.papers.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
 from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_said
 from cxrjax.radiology_text.mentions import VINDR_CLASSES, MentionReader
 from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
-from cxrjax.scoring.benchmark import References
-from cxrjax.scoring.figures import boxes_band, image_attributes
 
 # Boxes of the source lie within the image; this much (pixels) is rounding.
 _BORDER = 1.0

@@ -16,8 +16,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
-from cxrjax.border.foreign_files import read_bytes
-from cxrjax.border.names import path_inside
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, reading, write_json, writing
 from cxrjax.papers.vix_ray.deidentification import find_identifiers, redact
@@ -51,6 +49,8 @@ from cxrjax.records_io.image_check import check_images
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.split import follow_manifest, read_split_manifest
 from cxrjax.records_io.statistics import RecordStatistics
+from cxrjax.untrusted.foreign_files import read_bytes
+from cxrjax.untrusted.names import path_inside
 
 _SUFFIXES = {b"\x89PNG": "png", b"\xff\xd8\xff": "jpg"}
 # What the files of a split are called after it.

@@ -7,6 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.benchmark import Answers, SystemCounts, cluster_of, count_answers
+from cxrjax.evaluation.figures import count_judge_failures, named
+from cxrjax.evaluation.predictions import Prediction, check_known
+from cxrjax.evaluation.said_errors import count_said
 from cxrjax.language_model.judges import FactMatch, FactPair, Judge, compare_facts
 from cxrjax.metrics import text
 from cxrjax.radiology_text.facts import (
@@ -18,10 +22,6 @@ from cxrjax.radiology_text.facts import (
     said_of,
 )
 from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import Answers, SystemCounts, cluster_of, count_answers
-from cxrjax.scoring.figures import count_judge_failures, named
-from cxrjax.scoring.predictions import Prediction, check_known
-from cxrjax.scoring.said_errors import count_said
 
 # What is asked for: stage/text.
 KINDS = ("stage1/findings", "stage2/impression", "stage3/findings", "stage3/impression")

@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cxrjax.cli import command_parser, run
+from cxrjax.evaluation.benchmark import read_references
+from cxrjax.evaluation.predictions import check_known, read_predictions
+from cxrjax.evaluation.text_tables import template
 from cxrjax.files import cell, writing
 from cxrjax.papers.vix_ray.counts import VixRayQuestion, read_question
 from cxrjax.radiology_text.facts import VIETNAMESE, Aligned, FactLabel, align, is_refusal
 from cxrjax.records import read_records
-from cxrjax.scoring.benchmark import read_references
-from cxrjax.scoring.predictions import check_known, read_predictions
-from cxrjax.scoring.text_tables import template
 
 REFUSAL = "refusal"
 FIELDS = (

@@ -33,6 +33,11 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
+from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, References, read_references
+from cxrjax.evaluation.figures import judge_failure_rate, judged_mean, quotient
+from cxrjax.evaluation.predictions import Prediction
+from cxrjax.evaluation.said_errors import said_figures
+from cxrjax.evaluation.scores import PAPER, STRICT, Counted, Outcome, ScoreOptions
 from cxrjax.language_model.judges import metric_name
 from cxrjax.metrics import classification, text
 from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
@@ -48,11 +53,6 @@ from cxrjax.papers.vix_ray.noun_phrases import load_segmenter, words
 from cxrjax.papers.vix_ray.tables import LAYOUT, METRICS, WORDS, markdown, rows
 from cxrjax.radiology_text.facts import VIETNAMESE, FactLabel, align, is_refusal
 from cxrjax.records import QARecord
-from cxrjax.scoring.benchmark import Answers, Benchmark, Evaluated, References, read_references
-from cxrjax.scoring.figures import judge_failure_rate, judged_mean, quotient
-from cxrjax.scoring.predictions import Prediction
-from cxrjax.scoring.said_errors import said_figures
-from cxrjax.scoring.scores import PAPER, STRICT, Counted, Outcome, ScoreOptions
 
 GT_MODE = "report"
 SEGMENTER = "pyvi"

@@ -23,12 +23,12 @@ from typing import Any
 import pyarrow
 import pyarrow.parquet
 
-from cxrjax.border.parquet import open_parquet, read_batches
 from cxrjax.errors import UserError
 from cxrjax.files import reading
 from cxrjax.radiology_text.vietnamese_words import without_diacritics
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.split import split_by_hash
+from cxrjax.untrusted.parquet import open_parquet, read_batches
 
 # Our split -> how its files may begin.
 SPLITS = {

@@ -8,10 +8,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cxrjax.metrics.bootstrap import Estimate
-from cxrjax.papers.vix_ray.counts import EARLIER, HISTORY_KIND
-from cxrjax.scoring.scores import PAPER, STRICT, Scores
-from cxrjax.scoring.tables import (
+from cxrjax.evaluation.scores import PAPER, STRICT, Scores
+from cxrjax.evaluation.tables import (
     Column,
     Layout,
     csv_row,
@@ -20,7 +18,9 @@ from cxrjax.scoring.tables import (
     table_markdown,
     with_interval,
 )
-from cxrjax.scoring.text_tables import UNDEFINED, grid
+from cxrjax.evaluation.text_tables import UNDEFINED, grid
+from cxrjax.metrics.bootstrap import Estimate
+from cxrjax.papers.vix_ray.counts import EARLIER, HISTORY_KIND
 
 LAYOUT = load_layout(str(__package__))
 SPLITS = ("validation", "test")

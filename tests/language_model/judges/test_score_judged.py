@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from cxrjax import score
+from cxrjax.commands import score
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.records import VixRayStudy, records
 from cxrjax.records import write_records

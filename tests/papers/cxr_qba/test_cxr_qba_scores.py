@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from sklearn.metrics import balanced_accuracy_score, matthews_corrcoef
 
-from cxrjax import score
 from cxrjax.codecs import get_codec
+from cxrjax.commands import score
 from cxrjax.errors import UserError
+from cxrjax.evaluation.benchmark import Answers, read_references
+from cxrjax.evaluation.predictions import Prediction
+from cxrjax.evaluation.scores import PAPER, STRICT, ScoreOptions
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.cxr_qba.answers import CLAIMS, outcome
 from cxrjax.papers.cxr_qba.figures import CXR_QBA
 from cxrjax.papers.cxr_qba.truth import read_question
 from cxrjax.records import Answer, QARecord, strip_answers, write_records
-from cxrjax.scoring.benchmark import Answers, read_references
-from cxrjax.scoring.predictions import Prediction
-from cxrjax.scoring.scores import PAPER, STRICT, ScoreOptions
 from tests.papers.cases import cases, data, differing
 
 OPTIONS = ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=0))

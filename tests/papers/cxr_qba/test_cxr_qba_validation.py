@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
-from cxrjax import score
+from cxrjax.commands import score
 from cxrjax.errors import UserError
+from cxrjax.evaluation.scores import PAPER, STRICT, ScoreOptions
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import write_study
 from cxrjax.papers.cxr_qba.validation import human_labels
 from cxrjax.papers.cxr_qba.validation.boxes import CXR_QBA_BOXES, score_boxes
 from cxrjax.papers.cxr_qba.validation.tags import CXR_QBA_TAGS, score_tags
-from cxrjax.phantoms.studies.build import TRUTH
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.scoring.scores import PAPER, STRICT, ScoreOptions
+from cxrjax.simulation.phantoms.studies.build import TRUTH
 from tests.papers.cases import cases, data, differing, write_files
 
 CLASSES = human_labels.load_label_classes()

@@ -8,7 +8,7 @@ import zipfile
 
 import pytest
 
-from cxrjax.build import main, parse_arguments
+from cxrjax.commands.build import main, parse_arguments
 from cxrjax.errors import UserError
 from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.language_model.flags import ClientFlags

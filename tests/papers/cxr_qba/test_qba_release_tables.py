@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from cxrjax.build import main
+from cxrjax.commands.build import main
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.build import DANGLING, SPLIT_NOT_TOLD
 from cxrjax.records import read_records

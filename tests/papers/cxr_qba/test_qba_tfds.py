@@ -9,7 +9,7 @@ import pytest
 import tensorflow_datasets as tfds
 from PIL import Image
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct.tfds_builder import CxrQba, write_qba_tfds
 from cxrjax.records import QARecord

@@ -19,7 +19,6 @@ import numpy as np
 import PIL.Image
 import PIL.ImageDraw
 
-from cxrjax.grafts.build import GraftBuilder, GraftOptions
 from cxrjax.images.decode import image_size, read_image
 from cxrjax.papers.gemex.build import GemexBuilder, GemexOptions
 from cxrjax.papers.gemex.construct.construction import GemexConstruction
@@ -28,9 +27,10 @@ from cxrjax.papers.gemex.construct.refine import RuleRefiner
 from cxrjax.papers.gemex.construct.template_generator import TemplateGenerator
 from cxrjax.papers.sources.regions import Box, enclosing
 from cxrjax.papers.sources.report import ImageReport, ReportSentence
-from cxrjax.phantoms.studies.build import TRUTH, StudiesBuilder, StudiesOptions
 from cxrjax.records import QARecord, read_records
 from cxrjax.records_io.quality import QualityLog
+from cxrjax.simulation.lesions.build import GraftBuilder, GraftOptions
+from cxrjax.simulation.phantoms.studies.build import TRUTH, StudiesBuilder, StudiesOptions
 
 RECORDS = Path(__file__).with_name("golden_records.jsonl")
 RADIOGRAPHS = Path(__file__).parents[3] / "data" / "radiographs"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cxrjax.build import main
+from cxrjax.commands.build import main
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import IDENTITY
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText

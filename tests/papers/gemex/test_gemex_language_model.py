@@ -7,7 +7,7 @@ import shutil
 import pytest
 import tenacity
 
-from cxrjax.build import main
+from cxrjax.commands.build import main
 from cxrjax.errors import UserError
 from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.language_model import completion as server

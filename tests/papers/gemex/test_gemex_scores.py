@@ -10,9 +10,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from cxrjax import score
 from cxrjax.codecs import CODECS
+from cxrjax.commands import score
 from cxrjax.errors import UserError
+from cxrjax.evaluation.benchmark import Answers, read_references
+from cxrjax.evaluation.predictions import parse_prediction
+from cxrjax.evaluation.scores import PAPER, STRICT, ScoreOptions
 from cxrjax.language_model.judges import Marks, RelativeScore
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.gemex.figures import GEMEX
@@ -20,9 +23,6 @@ from cxrjax.papers.gemex.native_files import read_native
 from cxrjax.papers.gemex.truth import read_question
 from cxrjax.records import Answer, QARecord, strip_answers, write_records
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.scoring.benchmark import Answers, read_references
-from cxrjax.scoring.predictions import parse_prediction
-from cxrjax.scoring.scores import PAPER, STRICT, ScoreOptions
 from tests.papers.cases import cases, data, differing
 
 OPTIONS = ScoreOptions(gt_mode="exact", bootstrap=Bootstrap(resamples=0))

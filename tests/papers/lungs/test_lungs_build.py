@@ -10,13 +10,13 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.images.decode import image_size
 from cxrjax.images.geometry import is_resize
 from cxrjax.papers.lungs.native import finding_of, patient_of
 from cxrjax.records import read_records
-from tests.scoring import made
+from tests.evaluation import made
 
 HEIGHT, WIDTH = 80, 100
 # x0 y0 x1 y1 of the two drawn lungs.

@@ -4,7 +4,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord, write_records
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 RIGHT, LEFT = [20, 10, 80, 90], [110, 10, 170, 90]

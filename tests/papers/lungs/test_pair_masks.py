@@ -8,7 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.tools import pair_masks
 

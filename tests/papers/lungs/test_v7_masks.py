@@ -8,7 +8,7 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.records import read_records
 from cxrjax.tools import v7_masks

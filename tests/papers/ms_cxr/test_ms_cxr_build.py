@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.papers.ms_cxr.build import PAPER
 from cxrjax.papers.ms_cxr.native import FINDINGS, read_native, write_native
 from cxrjax.records import read_records
 from cxrjax.records_io.quality import QualityLog
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

@@ -8,7 +8,7 @@ import pytest
 from cxrjax.errors import UserError
 from cxrjax.metrics.localization import contrast_to_noise, region_mask
 from cxrjax.records import write_records
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 # Question id -> finding, patient, true boxes in pixels of an image of height 100, width 200.

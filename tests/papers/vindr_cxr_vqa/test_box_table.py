@@ -12,7 +12,7 @@ from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox
 from cxrjax.papers.vindr_cxr_vqa.box_table import WHEEL_MEMBER, read_box_table, write_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import pick_normal
 from cxrjax.records_io.quality import QualityLog
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

@@ -1,7 +1,7 @@
 """Counts computed from records, and their comparison with published figures."""
 
 from cxrjax.records_io.statistics import Published, RecordStatistics, compare
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

@@ -21,7 +21,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import Language
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion, Wording
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.records_io.quality import QualityLog
-from tests.scoring import made
+from tests.evaluation import made
 
 HEART, EFFUSION = (691.0, 1375.0, 1653.0, 1831.0), (200.4, 1500.0, 450.0, 1900.6)
 FINDINGS = [FindingBox("Cardiomegaly", HEART), FindingBox("Pleural effusion", EFFUSION)]

@@ -12,7 +12,7 @@ from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes, read_native, to_nati
 from cxrjax.papers.vindr_cxr_vqa.source import find_source
 from cxrjax.records import format_record, parse_record, strip_answers
 from cxrjax.records_io.quality import QualityLog
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

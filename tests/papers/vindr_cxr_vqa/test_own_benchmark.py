@@ -4,10 +4,10 @@ import csv
 
 import pytest
 
+from cxrjax.commands.report import main as report
 from cxrjax.errors import UserError
 from cxrjax.records import write_records
-from cxrjax.report import main as report
-from tests.scoring import made
+from tests.evaluation import made
 
 
 def _record(number, asked, there):

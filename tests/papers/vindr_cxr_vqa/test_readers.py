@@ -10,7 +10,7 @@ from cxrjax.boxes import pairwise_iou
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.readers import merge_readers, parse_mode
 from cxrjax.records import ReaderBox
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

@@ -17,7 +17,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS
 from cxrjax.papers.vindr_cxr_vqa.construct.reasons import number
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.radiology_text.mentions import MentionReader
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

@@ -10,12 +10,12 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
 from cxrjax.papers.vindr_cxr_vqa.build import VinDrBuilder, VinDrOptions
 from cxrjax.records import read_records
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

@@ -5,7 +5,7 @@ import pytest
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import verify
 from cxrjax.records_io.quality import QualityLog
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

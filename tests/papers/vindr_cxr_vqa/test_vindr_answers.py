@@ -3,7 +3,7 @@
 import pytest
 
 from cxrjax.errors import UserError
-from tests.scoring.made import BOX, FRACTIONS, OTHER, line_of, record_of, score_lines, values_of
+from tests.evaluation.made import BOX, FRACTIONS, OTHER, line_of, record_of, score_lines, values_of
 
 
 def test_class_of_a_box():

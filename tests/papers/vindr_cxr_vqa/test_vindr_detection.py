@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 
+from cxrjax.evaluation.ranked_boxes import rank_last_where_missing
 from cxrjax.metrics.detection import SWEEP
 from cxrjax.papers.vindr_cxr_vqa.boxes import BOX_PLACES, BOX_SIZES
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
-from cxrjax.scoring.ranked_boxes import rank_last_where_missing
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 SIDE = 100
@@ -256,7 +256,7 @@ def test_ranked_figures_have_intervals_unless_that_takes_too_long(monkeypatch):
     strict = made.scores_of(records, lines, bootstrap=made.FEW).figures["s"]["strict"]
     for name in named:
         assert strict[name].ci_low < strict[name].value < strict[name].ci_high <= 1
-    monkeypatch.setattr("cxrjax.scoring.ranked_boxes.MOST_WORK", 8 * (20 + 8) - 1)
+    monkeypatch.setattr("cxrjax.evaluation.ranked_boxes.MOST_WORK", 8 * (20 + 8) - 1)
     scores = made.scores_of(records, lines, bootstrap=made.FEW)
     without = scores.figures["s"]["strict"]
     for name in named:

@@ -5,11 +5,11 @@ import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
+from cxrjax.evaluation.scores import STRICT, ScoreOptions
 from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.papers.vindr_cxr_vqa.counts import mean_best_iou, outcome
 from cxrjax.records import write_records
-from cxrjax.scoring.scores import STRICT, ScoreOptions
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

@@ -4,7 +4,7 @@ import pytest
 
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.radiology_text.answer_details import count_said
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

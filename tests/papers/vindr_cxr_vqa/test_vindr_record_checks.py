@@ -10,7 +10,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.mix import BALANCED, plan_splits
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.papers.vindr_cxr_vqa.record_checks import check_record, grammar_faults
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

@@ -4,8 +4,8 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references
-from tests.scoring import made
-from tests.scoring.made import BOX
+from tests.evaluation import made
+from tests.evaluation.made import BOX
 
 CASES = made.cases_of(__file__)
 READERS = {"R1": [{"label": "ILD", "box": BOX}]}

@@ -8,12 +8,12 @@ import pytest
 from sklearn import metrics as sklearn_metrics
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import union
-from cxrjax.scoring.scores import ScoreOptions
-from tests.scoring import made
-from tests.scoring.made import BOX, FRACTIONS, line_of, record_of, score_lines, values_of
+from tests.evaluation import made
+from tests.evaluation.made import BOX, FRACTIONS, line_of, record_of, score_lines, values_of
 
 CASES = made.cases_of(__file__)
 

@@ -9,7 +9,7 @@ import pydicom
 import pytest
 from pydicom.data import get_testdata_file
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.usable_records import check_records
@@ -19,7 +19,7 @@ from cxrjax.papers.vindr_cxr_vqa.source import find_source, read_official_test, 
 from cxrjax.records import read_records
 from cxrjax.records_io.csv_table import read_size_table
 from cxrjax.records_io.quality import QualityLog
-from tests.scoring import made
+from tests.evaluation import made
 
 SAMPLE = Path(__file__).parents[3] / "data" / "vindr_cxr_vqa" / "sample"
 TABLE = SAMPLE / "train.csv"

@@ -6,11 +6,11 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.build import VixRayBuilder, VixRayOptions, write_native
 from cxrjax.records import read_records
-from tests.scoring import made
+from tests.evaluation import made
 
 from .conftest import FINDINGS, IMPRESSION, png, row, write
 

@@ -13,7 +13,7 @@ from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.native import find_shards, read_rows
 from cxrjax.papers.vix_ray.records import understand
 from cxrjax.records_io.quality import QualityLog
-from tests.scoring import made
+from tests.evaluation import made
 
 from .conftest import FINDINGS, png, row, write
 

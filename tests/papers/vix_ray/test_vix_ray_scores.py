@@ -8,15 +8,15 @@ import sacrebleu
 from pyvi import ViTokenizer
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.predictions import Prediction
 from cxrjax.papers.vix_ray import errors as vix_ray_errors
 from cxrjax.papers.vix_ray.figures import VIX_RAY
 from cxrjax.papers.vix_ray.records import VixRayStudy, records
 from cxrjax.papers.vix_ray.tables import layout_of
 from cxrjax.records import read_records, strip_answers, write_records
-from cxrjax.scoring.predictions import Prediction
-from tests.pages.axe import accessibility_faults
-from tests.pages.chromium import chromium
-from tests.scoring import made
+from tests.apps.axe import accessibility_faults
+from tests.apps.chromium import chromium
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

@@ -7,7 +7,7 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.noun_phrases import body_parts, diagnoses, load_segmenter, words
-from tests.scoring import made
+from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
 

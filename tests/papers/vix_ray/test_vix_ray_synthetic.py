@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxrjax import build
+from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
-from cxrjax.phantoms.vix_ray import (
+from cxrjax.records import read_records
+from cxrjax.simulation.phantoms.vix_ray import (
     LesionCentre,
     SyntheticVixRayOptions,
     load_grammar,
     write_synthetic,
 )
-from cxrjax.records import read_records
 
 _LESIONS = st.lists(
     st.builds(LesionCentre, st.sampled_from(CLASSES), st.floats(0, 1), st.floats(0, 1)), max_size=8

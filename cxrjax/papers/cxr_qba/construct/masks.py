@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int
 
-from cxrjax.border.foreign_files import MIB, read_bytes
-from cxrjax.border.json_text import parse_object
 from cxrjax.records_io.quality import QualityLog
+from cxrjax.untrusted.foreign_files import MIB, read_bytes
+from cxrjax.untrusted.json_text import parse_object
 
 # Ours: pixels of the longer side. A pixel of 512 is 5 to 6 of the original.
 LONG_SIDE = 512

@@ -8,13 +8,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax.border.archives import open_gzip
-from cxrjax.border.json_text import parse_object
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.construct.regions import LocalizedRegion, localize
 from cxrjax.radiology_text.definitions import Definitions
 from cxrjax.records_io.quality import QualityLog
+from cxrjax.untrusted.archives import open_gzip
+from cxrjax.untrusted.json_text import parse_object
 
 # Changes with what `localize` makes of the same files.
 _VERSION = 2

@@ -16,8 +16,6 @@ from typing import Annotated
 
 import pydantic
 
-from cxrjax.border.foreign_files import MIB, decode_text, open_foreign, read_lines
-from cxrjax.border.names import shown
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.papers.cxr_qba.construct.extraction import Box, ReportSections, SourceStudy, StudyImage
@@ -34,6 +32,8 @@ from cxrjax.records_io.quality import (
     usable_name,
     usable_path,
 )
+from cxrjax.untrusted.foreign_files import MIB, decode_text, open_foreign, read_lines
+from cxrjax.untrusted.names import shown
 
 JSONL = "studies.jsonl"
 _ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,99}")

@@ -17,13 +17,13 @@ from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
 
-from cxrjax.border.foreign_files import read_bytes
-from cxrjax.border.names import path_inside
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading, write_json, writing
 from cxrjax.records import parse_record
 from cxrjax.records_io.shards import FOLDER, read_elements
 from cxrjax.records_io.tfds_builders import KEY_RANGE, MANIFEST, CxrRecords, generate
+from cxrjax.untrusted.foreign_files import read_bytes
+from cxrjax.untrusted.names import path_inside
 
 
 class _Shard(NamedTuple):

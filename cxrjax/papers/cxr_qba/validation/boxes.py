@@ -22,6 +22,10 @@ from pathlib import Path
 
 import numpy as np
 
+from cxrjax.evaluation.figures import share
+from cxrjax.evaluation.scores import PAPER, STRICT, ScoreOptions, Scores
+from cxrjax.evaluation.tables import FEW
+from cxrjax.evaluation.text_tables import grid
 from cxrjax.metrics.localization import (
     RegionAreas,
     region_areas,
@@ -48,10 +52,6 @@ from cxrjax.papers.cxr_qba.validation.studies import (
     with_n,
 )
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.scoring.figures import share
-from cxrjax.scoring.scores import PAPER, STRICT, ScoreOptions, Scores
-from cxrjax.scoring.tables import FEW
-from cxrjax.scoring.text_tables import grid
 
 GT_MODE = "exact"
 THRESHOLD = 0.3

@@ -12,6 +12,17 @@ from typing import Any
 import numpy as np
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.benchmark import Benchmark
+from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions, Scores, make_scores
+from cxrjax.evaluation.tables import (
+    Column,
+    about_intervals,
+    all_figures,
+    cell_with_n,
+    load_layout,
+    signed,
+)
+from cxrjax.evaluation.text_tables import UNDEFINED, grid
 from cxrjax.files import file_sha256
 from cxrjax.metrics.bootstrap import Estimate, Figure
 from cxrjax.papers.cxr_qba.native import NativeObservation, StudySceneGraph
@@ -22,17 +33,6 @@ from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.definitions import Definitions, load_definitions
 from cxrjax.records import terms_json
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.scoring.benchmark import Benchmark
-from cxrjax.scoring.scores import PAPER, STRICT, Counted, ScoreOptions, Scores, make_scores
-from cxrjax.scoring.tables import (
-    Column,
-    about_intervals,
-    all_figures,
-    cell_with_n,
-    load_layout,
-    signed,
-)
-from cxrjax.scoring.text_tables import UNDEFINED, grid
 
 PROTOCOLS = (PAPER, STRICT)
 LAYOUT = load_layout(str(__package__))

@@ -20,6 +20,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from cxrjax.evaluation.figures import of
+from cxrjax.evaluation.scores import PAPER, ScoreOptions, Scores
+from cxrjax.evaluation.text_tables import grid
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Figure, Formula, Sums
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
@@ -39,9 +42,6 @@ from cxrjax.papers.cxr_qba.validation.studies import (
     with_n,
 )
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.scoring.figures import of
-from cxrjax.scoring.scores import PAPER, ScoreOptions, Scores
-from cxrjax.scoring.text_tables import grid
 
 UNCERTAIN = ("exclude", "positive", "negative")
 _BY_CLASS = ("mcc", "sensitivity", "specificity", "ppv", "prevalence")

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from cxrjax.border.foreign_files import MIB, read_text
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.language_model import Client, NoAnswer, Request
@@ -31,6 +30,7 @@ from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import ImageReport, RefinedSentence
 from cxrjax.radiology_text.english import load_vocabulary
 from cxrjax.records_io.quality import QualityLog
+from cxrjax.untrusted.foreign_files import MIB, read_text
 
 PROMPT = "language_model_prompt_v1"
 CONTENT = "sentences of radiology reports"

@@ -21,8 +21,6 @@ from typing import NamedTuple
 
 from scipy.stats import binomtest
 
-from cxrjax.border.foreign_files import MIB, read_lines
-from cxrjax.border.json_text import parse_object
 from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.files import reading
@@ -32,6 +30,8 @@ from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import ImageReport, ReportSentence
 from cxrjax.records_io.quality import QualityLog
+from cxrjax.untrusted.foreign_files import MIB, read_lines
+from cxrjax.untrusted.json_text import parse_object
 
 RULES = {
     0: "no rule but the words' own place",

@@ -1,0 +1,142 @@
+"""The page of what was read: how, what is doubtful, and 20 pictures, the doubtful ones first."""
+
+import os
+import random
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from cxrjax.apps.results.pictures import empty_folder, write_full
+from cxrjax.apps.viewer import viewer_parts
+from cxrjax.evaluation.overlays import COLOURS, TRUTH, jpeg_data_uri
+from cxrjax.evaluation.text_tables import template
+from cxrjax.files import replace_text
+from cxrjax.images.decode import read_image
+from cxrjax.records_io.quality import REASONS, QualityLog
+
+if TYPE_CHECKING:
+    from cxrjax.apps.annotations.build import Looked
+
+PICTURES = 20
+_SIDE = 480
+_OF_BROWSERS = {".png", ".jpg", ".jpeg"}
+_FIRST = 5  # of what was set aside for one reason
+
+
+def write_page(
+    path: Path,
+    looked: Sequence["Looked"],
+    told: Sequence[str],
+    doubts: Sequence[str],
+    quality: QualityLog,
+    questions: Mapping[str, int],
+    seed: int,
+) -> None:
+    """Writes the page.
+
+    Args:
+        told: how the annotations were read.
+        questions: split -> how many there will be.
+        seed: decides which pictures are shown of those that are not doubtful.
+    """
+    counts = {reason: count for reason, count in quality.counts().items() if count}
+    classes: dict[str, list[int]] = {}
+    for one in looked:
+        for label, boxes in one.image.boxes.items():
+            images, total = classes.get(label, (0, 0))
+            classes[label] = [images + 1, total + len(boxes)]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    folder = empty_folder(path.parent, wanted=True)
+    html = template(str(__package__), "page.html.j2").render(
+        told=told,
+        doubts=doubts,
+        images=len(looked),
+        empty=sum(not one.image.boxes for one in looked),
+        classes=sorted(classes.items(), key=lambda item: -item[1][0]),
+        questions=questions,
+        warnings=dict(quality.warnings),
+        reasons=[
+            {
+                "name": reason,
+                "why": REASONS[reason],
+                "count": count,
+                "first": [e for e in quality.entries if e.reason == reason][:_FIRST],
+            }
+            for reason, count in counts.items()
+        ],
+        pictures=[_picture(one, folder, n) for n, one in enumerate(chosen(looked, seed))],
+        colour=COLOURS[TRUTH],
+        viewer=viewer_parts(),
+    )
+    replace_text(path, html)
+
+
+def chosen(looked: Sequence["Looked"], seed: int) -> list["Looked"]:
+    """The pictures to show: doubtful ones, then each class at least once, then others by lot."""
+    draw = random.Random(f"{seed}/look")
+    rest = [one for one in looked if not one.odd and one.image.boxes]
+    draw.shuffle(rest)
+    odd = [one for one in looked if one.odd]
+    draw.shuffle(odd)
+    picked = odd[: PICTURES - 4] if rest else odd[:PICTURES]
+    shown = {label for one in picked for label in one.image.boxes}
+    for one in rest:
+        if len(picked) < PICTURES and not {*one.image.boxes} <= shown:
+            picked.append(one)
+            shown |= {*one.image.boxes}
+    empty = [one for one in looked if not one.image.boxes and not one.odd]
+    others = [one for one in [*empty[:2], *rest] if one not in picked]
+    return [*picked, *others][:PICTURES]
+
+
+def _picture(one: "Looked", folder: Path, number: int) -> dict[str, Any]:
+    height, width = one.image.image_hw
+    boxes = [
+        {
+            "label": label,
+            "number": number,
+            "x": x0 / width,
+            "y": y0 / height,
+            "width": (x1 - x0) / width,
+            "height": (y1 - y0) / height,
+        }
+        for number, (label, (x0, y0, x1, y1)) in enumerate(
+            ((label, box) for label, of in one.image.boxes.items() for box in of), start=1
+        )
+    ]
+    return {
+        "id": one.image.image_id,
+        "patient": one.image.patient,
+        "size": f"{width} x {height}",
+        "ratio": f"{width} / {height}",
+        "where": one.image.where,
+        "odd": one.odd,
+        "boxes": boxes,
+        "picture": jpeg_data_uri(read_image(one.file, (_SIDE, _SIDE)), _SIDE),
+        "viewed": {
+            "url": _whole(one.file, folder, number),
+            "width": width,
+            "height": height,
+            "name": one.image.image_id,
+        },
+        "layers": [
+            {
+                "name": TRUTH,
+                "title": "boxes",
+                "colour": COLOURS[TRUTH],
+                "boxes": [
+                    {"label": label, "box": box}
+                    for label, of in one.image.boxes.items()
+                    for box in of
+                ],
+            }
+        ],
+    }
+
+
+def _whole(file: Path, folder: Path, number: int) -> str | None:
+    """The address of all pixels: the source's file, or a copy that browsers read."""
+    if file.suffix.lower() in _OF_BROWSERS:
+        return quote(Path(os.path.relpath(file.resolve(), folder.parent.resolve())).as_posix())
+    return write_full(read_image(file), _SIDE, folder, number)

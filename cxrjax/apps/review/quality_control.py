@@ -1,0 +1,368 @@
+"""The actions of `python -m cxrjax.review`: reads files, calls checks, writes and prints."""
+
+import collections
+import itertools
+import json
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from cxrjax.apps.review.agreement import (
+    CONSENSUS_COLUMNS,
+    agreement,
+    consensus_rows,
+    markdown,
+    outcome_summary,
+    read_consensus,
+)
+from cxrjax.apps.review.export import export_reviews
+from cxrjax.apps.review.review_pages import render_agreement, render_review_page
+from cxrjax.apps.review.sheet import (
+    COLUMNS,
+    RESERVED,
+    format_csv,
+    read_corrections,
+    read_sheet,
+    sheet_rows,
+    stratified_sample,
+)
+from cxrjax.apps.review.store import STORE_FILE, ReviewStore, kept_reviews
+from cxrjax.errors import UserError, optional
+from cxrjax.files import replace_text, write_json, writing
+from cxrjax.input_pipeline.sources import default_image_root
+from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.papers.benchmarks import CLOSED_CLASSES
+from cxrjax.papers.record_checks import contradictions
+from cxrjax.papers.vindr_cxr_vqa import reader_ceiling
+from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import reader_boxes
+from cxrjax.papers.vindr_cxr_vqa.construct.verify import (
+    coverage,
+    reason_words,
+    verify_source,
+    verify_structure,
+)
+from cxrjax.papers.vindr_cxr_vqa.native import read_native
+from cxrjax.papers.vindr_cxr_vqa.readers import Readers
+from cxrjax.progress import waiting
+from cxrjax.radiology_text.english import longitudinal_wording
+from cxrjax.records import QARecord, read_records, write_records
+from cxrjax.records_io.leakage import find_leakage, question_variety
+from cxrjax.records_io.quality import QualityLog
+
+_OF_ANOTHER_STRUCTURE = {"gemex", "cxr_qba", "vix_ray", "lungs", "ms_cxr"}
+_SHOWN = 5  # faults printed of each reason; all are in check.json
+
+
+def check(flags: Namespace) -> bool:
+    """All checks of section 2.2 and of leakage; whether they hold."""
+    log = QualityLog()
+    files = list(record_files(flags.records))
+    with waiting("reading the questions and checking their structure"):
+        by_file = {file: _read(file, log) for file in files}
+        for file, records in by_file.items():
+            # Its classes, types and lengths of reasons are this data set's alone.
+            own = [record for record in records if record.dataset not in _OF_ANOTHER_STRUCTURE]
+            if own or not records:
+                verify_structure(own, log, file.name)
+    everything = list(itertools.chain.from_iterable(by_file.values()))
+    if not everything and not log.entries:
+        raise UserError(f"{files[0]}: no question to check")
+    result: dict[str, object] = {"files": [str(file) for file in files]}
+    if flags.source:
+        images = {image.image_id: image for image in _table(flags.source)}
+        for file, records in by_file.items():
+            verify_source(records, images, log, file.name)
+        result["source_coverage"] = coverage(everything, images.values())
+    splits: dict[str, list[QARecord]] = collections.defaultdict(list)
+    for record in everything:
+        splits[record.split].append(record)
+    leaks = 0
+    if len(splits) > 1:
+        root = flags.image_root or default_image_root(files[0])
+        leakage = find_leakage(splits, root, flags.processes)
+        leaks, result["leakage"] = len(leakage["leaks"]), leakage
+    passed = not log.entries and (leaks == 0 or flags.allow_leakage)
+    result |= {"passed": passed, "faults": log.to_json()}
+    with waiting("looking for contradictions and repeated questions"):
+        result |= {
+            "reason_words": reason_words(everything),
+            "repeated_questions": question_variety(everything),
+            "contradictions": contradictions(everything),
+            "longitudinal_wording": {
+                split: longitudinal_wording(records) for split, records in splits.items()
+            },
+        }
+    with writing(flags.out):
+        flags.out.mkdir(parents=True, exist_ok=True)
+        write_json(flags.out / "check.json", result)
+    _print_check(result, log)
+    print(f"{flags.out}: check.json")
+    return passed
+
+
+def _print_check(result: dict, log: QualityLog) -> None:
+    for kind, count in log.examined.items():
+        print(f"{kind}: {count:,}")
+    for reason, count in log.counts().items():
+        if count:
+            print(f"FAULT {reason}: {count:,}")
+            for entry in [e for e in log.entries if e.reason == reason][:_SHOWN]:
+                print(f"  {entry.where}: {entry.item}: {entry.found}")
+    if found := result.get("source_coverage"):
+        print(
+            f"of {found['images_with_findings']:,} images with findings "
+            f"{found['asked_about']:,} are asked about"
+        )
+    read = result["contradictions"]
+    print(f"contradictions: {read['contradictory']:,} of {read['read']:,} questions")
+    for question_id, said in [*read["found"].items()][:_SHOWN]:
+        print(f"  {question_id}: {said[0]}")
+    words, repeated = result["reason_words"], result["repeated_questions"]
+    if words["reasons"]:
+        print(
+            f"reasons: median {words['quantiles']['50%']:g} words, "
+            f"{100 * words['share_within_150_to_250']:.1f} % within 150 to 250"
+        )
+    print(
+        f"questions: {repeated['distinct_normalised']:,} different of {repeated['questions']:,}, "
+        f"{len(repeated['repeated']):,} pairs alike within an image"
+    )
+    for split, counts in result["longitudinal_wording"].items():
+        print(
+            f"{split}: wording of change over time in {counts['questions']:,} questions and "
+            f"{counts['answers']:,} answers of {counts['records']:,}"
+        )
+    if leakage := result.get("leakage"):
+        counts = leakage["counts"] or "none"
+        print(f"leakage: {counts}; {leakage['images_hashed']:,} pictures compared")
+        for leak in leakage["leaks"][:_SHOWN]:
+            print(f"  {' / '.join(leak['splits'])}: {' and '.join(leak['items'])}: {leak['found']}")
+        for pair, text in leakage["shared_text"].items():
+            print(
+                f"  {pair}: the second has {text['questions']:,} questions, "
+                f"{text['same_question']:,} word for word in the first, and {text['answers']:,} "
+                f"answers, {text['same_answer']:,} word for word; of its "
+                f"{text['distinct_questions']:,} different questions "
+                f"{text['distinct_questions_nearly_the_same']:,} are there nearly the same"
+            )
+    else:
+        print("leakage: not checked, for there is one split only")
+    print("passed" if result["passed"] else "FAILED")
+
+
+def draw_sample(flags: Namespace) -> None:
+    """sheet.csv and index.html of a stratified sample."""
+    sample, root = _sample(flags)
+    page = render_review_page(sample, root, closed_classes=CLOSED_CLASSES)
+    with writing(flags.out):
+        flags.out.mkdir(parents=True, exist_ok=True)
+        replace_text(flags.out / "sheet.csv", format_csv(COLUMNS, sheet_rows(sample)))
+        replace_text(flags.out / "index.html", page.html)
+    print(f"{flags.out}: sheet.csv, index.html ({page.without} of {len(sample)} without a picture)")
+
+
+def _sample(flags: Namespace) -> tuple[list[QARecord], Path]:
+    """The questions to review, and what their image paths are relative to."""
+    log = QualityLog()
+    files = list(record_files(flags.records))
+    records = itertools.chain.from_iterable(_read(file, log) for file in files)
+    with waiting("drawing a sample of the questions"):
+        sample = stratified_sample(records, flags.sample, flags.seed)
+    if log.entries:
+        print(
+            f"{len(log.entries)} questions could not be read and were not drawn from: see --check"
+        )
+    return sample, flags.image_root or default_image_root(files[0])
+
+
+def serve_review(flags: Namespace) -> None:
+    """A review that two readers fill in at links of their own, until interrupted."""
+    for library in ("starlette", "uvicorn"):
+        optional(library, "serve")
+    from cxrjax.apps import page_server  # the other actions do without
+    from cxrjax.apps.review.server import LIMITS, Review
+
+    sample, root = _sample(flags)
+    with writing(flags.out):
+        flags.out.mkdir(parents=True, exist_ok=True)
+    page = render_review_page(sample, root, served=True, closed_classes=CLOSED_CLASSES)
+    rows = sheet_rows(sample)
+    store = ReviewStore(flags.out / STORE_FILE, rows, flags.reader, page.correctable)
+    review = Review(store, page.html, page.pictures, lambda: _handed_in(store, flags))
+    hosts = flags.allowed_host or [flags.host]
+    with page_server.listen(flags.host, flags.port) as listening:
+        if store.complete():
+            review.agreement()  # its files may be missing, if an earlier server was stopped
+        print(f"{len(sample)} questions, {page.without} without a picture; ratings: {store.path}")
+        for name, token in store.tokens().items():
+            print(f"{name}: {page_server.link(listening, hosts[0], token)}")
+        print(
+            "Give each reader their own link. Ctrl-C stops; the same command goes on.", flush=True
+        )
+        try:
+            page_server.serve(review.guarded(hosts), listening, LIMITS)
+        except KeyboardInterrupt:
+            print(f"stopped; what was rated is in {store.path}")
+        finally:
+            store.close()
+
+
+def export_review(flags: Namespace) -> None:
+    """Corrected records and preferred answers of a review, to train on."""
+    sample, root = _sample(flags)
+    reviews = _reviews(flags, sample)
+    out = flags.export
+    found = export_reviews(sample, reviews, root, out, flags.codec, CLOSED_CLASSES, flags.letterbox)
+    for reason, left_out in found.left_out.items():
+        print(f"  {len(left_out):,} left out: {reason}: {', '.join(left_out[:_SHOWN])}")
+    if not found.records:
+        raise UserError(f"{flags.out}: nothing in this review is rated or corrected yet")
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        write_records(out / "records.jsonl", found.records)
+        lines = [json.dumps(pair, ensure_ascii=False) + "\n" for pair in found.pairs]
+        replace_text(out / "pairs.jsonl", "".join(lines))
+        write_json(out / "export.json", found.to_json())
+    print(
+        f"{out}: records.jsonl ({len(found.records):,} questions, {found.corrected:,} corrected, "
+        f"{found.missed:,} of missed findings), pairs.jsonl ({len(found.pairs):,} preferred "
+        "answers)"
+    )
+
+
+def _reviews(flags: Namespace, sample: Sequence[QARecord]) -> dict[str, dict[str, dict[str, str]]]:
+    """Reader -> question id -> field -> value, from the server's store or from sheets.
+
+    Raises:
+        UserError: there is no review, one of other questions, or none by the reader asked for.
+    """
+    if (flags.out / STORE_FILE).is_file():
+        found = kept_reviews(flags.out / STORE_FILE, sheet_rows(sample))
+    else:
+        sheets = [one for one in sorted(flags.out.glob("*.csv")) if one.stem not in RESERVED]
+        if not sheets:
+            raise UserError(
+                f"{flags.out}: no review there: expected the --out of --serve, or sheets that the "
+                "page has saved"
+            )
+        found = {sheet.stem: read_corrections(sheet, sample) for sheet in sheets}
+    wanted = flags.reader or list(found)
+    if strangers := [name for name in wanted if name not in found]:
+        raise UserError(f"--reader={strangers[0]}: reviewed by {', '.join(found)}")
+    return {name: found[name] for name in wanted}
+
+
+def _handed_in(store: ReviewStore, flags: Namespace) -> str:
+    """Both sheets, their agreement and the consensus file; the page that shows them."""
+    sheets = [flags.out / f"{name}.csv" for name in store.tokens()]
+    with writing(flags.out):
+        for sheet in sheets:
+            replace_text(sheet, format_csv(COLUMNS, store.filled_rows(sheet.stem)))
+    settings = Namespace(**{**vars(flags), "sheets": sheets, "consensus": None})
+    result, text = compare_sheets(settings)
+    return render_agreement(
+        result, text, [sheet.name for sheet in sheets] + ["agreement.json", "consensus.csv"]
+    )
+
+
+def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
+    """Agreement of two sheets, and what they settled; agreement.json and agreement.md."""
+    first, second = map(read_sheet, flags.sheets)
+    if first.reader == second.reader:
+        raise UserError(f"both sheets are called {first.reader!r}: name each after its reader")
+    result = agreement(first, second, Bootstrap(resamples=flags.resamples, seed=flags.seed))
+    settled = (
+        outcome_summary(read_consensus(flags.consensus, first, second), first, second)
+        if flags.consensus
+        else None
+    )
+    text = markdown(result)
+    written = ["agreement.json", "agreement.md"]
+    with writing(flags.out):
+        flags.out.mkdir(parents=True, exist_ok=True)
+        write_json(flags.out / "agreement.json", result)
+        replace_text(flags.out / "agreement.md", text)
+        if settled is not None:
+            write_json(flags.out / "consensus.json", settled)
+            written.append("consensus.json")
+        elif not (flags.out / "consensus.csv").exists():
+            rows = consensus_rows(first, second)
+            replace_text(flags.out / "consensus.csv", format_csv(CONSENSUS_COLUMNS, rows))
+            written.append("consensus.csv")
+        else:
+            # Somebody may have begun to fill it in.
+            print(f"{flags.out / 'consensus.csv'}: left as it is; give it as --consensus when full")
+    print(text)
+    if settled is not None:
+        print(
+            "{initial_disagreements} of {ratings} ratings differed at first; in the end "
+            "{questions_accepted_on_all_dimensions} of {questions} questions were accepted on all "
+            "dimensions".format(**settled)
+        )
+    print(f"{flags.out}: {', '.join(written)}", flush=True)
+    return result, text
+
+
+def compare_readers(flags: Namespace) -> None:
+    """Every reader scored against the others."""
+    with waiting("reading the readers' boxes"):
+        readers = _readers(flags.readers)
+    ceiling = reader_ceiling.reader_ceiling(
+        readers, Bootstrap(resamples=flags.resamples, seed=flags.seed)
+    )
+    text = reader_ceiling.markdown(ceiling)
+    with writing(flags.out):
+        flags.out.mkdir(parents=True, exist_ok=True)
+        write_json(flags.out / "readers.json", ceiling.to_json())
+        replace_text(flags.out / "readers.md", text)
+    print(text)
+    print(f"{flags.out}: readers.json, readers.md")
+
+
+def _readers(path: Path) -> dict[str, Readers]:
+    """Each reader's marks by image, from a box table or from records."""
+    if path.name.endswith((".csv", ".csv.gz", ".whl")):
+        return {image.image_id: reader_boxes(image) for image in _table(path)}
+    found: dict[str, Readers] = {}
+    for file in record_files([path]):
+        for record in read_records(file):
+            if record.readers is not None:
+                found.setdefault(record.image_id, record.readers)
+    if not found:
+        raise UserError(f"{path}: no record has readers; give records built from the box table")
+    return found
+
+
+def _table(path: Path) -> list[ImageAnnotation]:
+    """The box table's images; says how many rows could not be used."""
+    log = QualityLog()
+    images = read_box_table(path, log)
+    if log.entries:
+        counts = {reason: count for reason, count in log.counts().items() if count}
+        print(f"{path.name}: {len(log.entries):,} rows set aside: {counts}")
+    return images
+
+
+def record_files(paths: Iterable[Path]) -> Iterator[Path]:
+    """The records files that the flags name, those of a built folder one by one.
+
+    Raises:
+        UserError: a folder holds none.
+    """
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        files = sorted((path / "records").glob("*.jsonl"))
+        if not files:
+            raise UserError(f"{path}: no records/*.jsonl in it; expected a folder that build wrote")
+        yield from files
+
+
+def _read(path: Path, log: QualityLog) -> list[QARecord]:
+    """Records of a file, or of a release file (its structure checked while it is read)."""
+    if path.suffix == ".json":
+        return read_native(path, log)
+    return list(read_records(path))

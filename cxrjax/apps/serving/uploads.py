@@ -1,0 +1,128 @@
+"""Images that come with a request: data URIs of JPEG, PNG or DICOM, to the model's input."""
+
+import base64
+import binascii
+import dataclasses
+import hashlib
+import io
+import re
+from collections.abc import Hashable, Sequence
+
+import numpy as np
+
+from cxrjax.apps.serving.byte_lru import ByteLRU
+from cxrjax.apps.serving.engine import SeenImages
+from cxrjax.apps.serving.refusals import RefusedError
+from cxrjax.images.decode import image_size
+from cxrjax.images.files import ImageError
+from cxrjax.input_pipeline.examples import ExampleConfig, load_image
+
+# The bytes say what they are; the name is only not to be another kind.
+_DATA_URI = re.compile(r"data:(?:image/(?:png|jpe?g|dicom)|application/(?:dicom|octet-stream));")
+_PARAM = "image_url"
+
+
+@dataclasses.dataclass(frozen=True)
+class UploadedFile:
+    """A file in memory, as image readers open one."""
+
+    name: str
+    content: bytes = dataclasses.field(repr=False)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def open(self) -> io.BytesIO:
+        return io.BytesIO(self.content)
+
+
+@dataclasses.dataclass(frozen=True)
+class UploadedImage:
+    """One image, decoded and at the model's size.
+
+    Attributes:
+        digest: of the file's bytes.
+        size: (height, width) of the original.
+    """
+
+    digest: bytes
+    size: tuple[int, int]
+    pixels: np.ndarray = dataclasses.field(repr=False)
+
+
+def data_of(uri: str, name: str) -> UploadedFile:
+    """The file in a data URI.
+
+    Raises:
+        RefusedError: it is something else; nothing is fetched from elsewhere.
+    """
+    head = uri[:64]
+    found = _DATA_URI.match(head)
+    if found is None:
+        raise RefusedError(
+            400,
+            f"{name}: expected a data URI, data:image/png;base64,... (JPEG, PNG or DICOM); this "
+            "server fetches nothing from elsewhere",
+            "invalid_image_url",
+            _PARAM,
+        )
+    begins = uri.find("base64,", found.end() - 1, 200)
+    if begins < 0:
+        raise RefusedError(400, f"{name}: expected base64", "invalid_base64_image", _PARAM)
+    try:
+        content = base64.b64decode(uri[begins + len("base64,") :].encode("ascii"), validate=True)
+    except (ValueError, binascii.Error):
+        raise RefusedError(400, f"{name}: not base64", "invalid_base64_image", _PARAM) from None
+    return UploadedFile(name, content)
+
+
+class Uploads:
+    """Decodes images, and keeps them for those who ask again.
+
+    Args:
+        kept_bytes: of decoded images.
+    """
+
+    def __init__(self, kept_bytes: int) -> None:
+        self._kept: ByteLRU[UploadedImage] = ByteLRU(kept_bytes, lambda one: one.pixels.nbytes)
+
+    def read(self, file: UploadedFile, examples: ExampleConfig, who: Hashable) -> UploadedImage:
+        """The picture in a file; to be called in a thread.
+
+        Args:
+            who: what was kept of others is not looked at.
+
+        Raises:
+            RefusedError: it cannot be decoded, or is too large.
+        """
+        digest = hashlib.sha256(file.content).digest()
+        how = (examples.geometry, examples.image_hw, examples.grids, examples.jpeg_times)
+        key = (who, digest, *how)
+        known = self._kept.get(key)
+        if known is not None:
+            return known
+        try:
+            size = image_size(file)
+            picture = UploadedImage(digest, size, load_image(file, examples, image_hw=size))
+        except ImageError as error:
+            raise RefusedError(400, str(error), "invalid_image", _PARAM) from None
+        self._kept.put(key, picture)
+        return picture
+
+
+def seen_images(
+    pictures: Sequence[UploadedImage], examples: ExampleConfig, who: Hashable, adapter: int
+) -> SeenImages:
+    """Pictures as the engine takes them.
+
+    Args:
+        pictures: the one that is asked about, and one of an earlier study.
+        adapter: that looks at them.
+    """
+    key = (who, adapter, examples.geometry, *(picture.digest for picture in pictures))
+    if not examples.earlier_images:
+        return SeenImages(key, pictures[0].pixels)
+    both = [picture.pixels for picture in pictures]
+    if len(both) == 1:
+        both.append(np.zeros_like(both[0]))
+    return SeenImages(key, np.stack(both), len(pictures) == 2)

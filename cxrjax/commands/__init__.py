@@ -1,0 +1,1 @@
+"""Commands: flags in, a call of the library, an exit code out."""

@@ -1,0 +1,103 @@
+"""Brings models in from Hugging Face, GGUF and PEFT, and takes ours back out.
+
+    python -m cxrjax.convert --checkpoint=paligemma2-3b-pt-448 --out=bases/paligemma2
+    python -m cxrjax.convert --checkpoint=google/medgemma-4b-it --out=bases/medgemma --download
+    python -m cxrjax.convert --checkpoint=gemma-3-270m.gguf --out=bases/gemma3
+    python -m cxrjax.convert --checkpoint=adapter --base=bases/paligemma2 --out=runs/theirs
+    python -m cxrjax.convert --checkpoint=runs/mine --to=peft --out=adapter
+    python -m cxrjax.convert --checkpoint=runs/mine --to=merged --out=my-paligemma2
+    python -m cxrjax.convert --checkpoint=runs/demo_base/train --out=data/demo_base
+
+What --checkpoint is, is recognised: a Hugging Face directory (safetensors), a GGUF file of Gemma 3,
+a PEFT adapter (with --base, a base of ours), a base directory, or a training workdir. The name of a
+model on the Hugging Face hub, where there is no such folder, is answered with how to get it: page,
+licence, command; with --download it is fetched into the hub's cache and converted. --to:
+
+    orbax   a base directory of ours, that runs start from; of an adapter, a workdir (default)
+    hf      a Hugging Face directory: config.json, safetensors, tokenizer
+    peft    the adapters of a workdir, as PEFT saves them
+    merged  as hf, with the adapters folded into the weights
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxrjax.cli import command_parser
+from cxrjax.errors import UserError
+from cxrjax.files import shipped
+from cxrjax.lock import file_lock
+from cxrjax.progress import waiting
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Flags of the command; leaves with code 2 where they are unusable."""
+    parser = command_parser("convert", __doc__)
+    add = parser.add_argument
+    add("--checkpoint", required=True, type=shipped, metavar="PATH", help="what to convert")
+    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add("--to", default="orbax", choices=("orbax", "hf", "peft", "merged"), help="what to write")
+    add("--download", action="store_true", help="fetch --checkpoint, a name on the hub")
+    add("--base", type=shipped, metavar="DIR", help="the base of a PEFT adapter")
+    add(
+        "--dtype",
+        choices=("float32", "bfloat16"),
+        help="of the parameters (default: as they are; of a workdir float32)",
+    )
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Converts what the flags name."""
+    flags = parse_arguments(argv)
+    from cxrjax.training import hub, interchange  # after the flags: --help stays quick
+
+    out = flags.out
+    flags.name = hub.hub_name(flags.checkpoint)
+    if flags.name is not None:
+        if not flags.download:
+            raise hub.how_to_get(flags.name, out)
+        flags.checkpoint = hub.download(flags.name)
+    elif flags.download:
+        raise UserError(
+            f"--download: {flags.checkpoint} is no name on the hub, or a folder of this machine; "
+            "leave the flag out"
+        )
+    source = flags.checkpoint
+    kind = interchange.kind_of(source)
+    if (kind == "peft") != (flags.base is not None):
+        raise UserError(
+            f"{source}: is a PEFT adapter and needs --base, a base directory of ours"
+            if kind == "peft"
+            else f"--base={flags.base}: only a PEFT adapter needs one, and {source} is none"
+        )
+    if kind in ("hf", "gguf", "peft") and flags.to != "orbax":
+        raise UserError(f"--to={flags.to}: {source} is not ours; convert it to a base first")
+    try:
+        with file_lock(out), waiting(f"converting {source}"):
+            _convert(flags, kind)
+    except OSError as error:
+        if error.filename is None or not Path(error.filename).absolute().is_relative_to(
+            out.absolute()
+        ):
+            raise
+        raise UserError(f"--out={out}: cannot be written: {error.strerror}") from None
+    print(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
+
+
+def _convert(flags: argparse.Namespace, kind: str) -> None:
+    from cxrjax.training import interchange
+
+    source, out = flags.checkpoint, flags.out
+    if kind == "hf":
+        interchange.import_hf(source, out, flags.dtype, flags.name)
+    elif kind == "gguf":
+        interchange.import_gguf(source, out, flags.dtype)
+    elif kind == "peft":
+        interchange.import_peft(source, flags.base, out)
+    elif flags.to == "peft":
+        interchange.export_peft(source, out)
+    elif flags.to in ("hf", "merged"):
+        interchange.export_hf(source, out, merge=flags.to == "merged", dtype=flags.dtype)
+    else:
+        interchange.export_base(source, out, flags.dtype or "float32")

@@ -1,0 +1,136 @@
+"""Quality control of a set of questions: checks, a review by people, and readers against readers.
+
+    python -m cxrjax.review --check --records=DIR [--source=TABLE] --out=OUT
+    python -m cxrjax.review --records=DIR/records/validation.jsonl --out=OUT [--sample=100]
+    python -m cxrjax.review --serve --records=... --reader=anna --reader=bao --out=OUT [--port=8765]
+    python -m cxrjax.review --records=... --export=DIR [--reader=anna] --out=OUT
+    python -m cxrjax.review --sheets=A.csv --sheets=B.csv [--consensus=FILE] --out=OUT
+    python -m cxrjax.review --readers=TABLE --out=OUT
+
+--check verifies structure, compares findings and boxes with the source table, counts the words of
+reasons, finds records that contradict themselves (by rules of each data set's own), repeated
+questions and what splits share: OUT/check.json. Exit code 1 where a check failed. Without it,
+--records draws a stratified sample: OUT/sheet.csv to fill in, OUT/index.html to fill in beside the
+pictures. With --serve two readers do so at a link each instead, every click kept in
+OUT/review.sqlite; once both have handed in, their sheets and what --sheets writes are written.
+Answers can be corrected there: boxes, words, findings that were missed. --export, given the same
+--records, --sample and --seed, writes what a review (finished or not) leaves for training:
+DIR/records.jsonl, as right as the readers have made it; DIR/pairs.jsonl, for `rl.pairs`, each
+corrected answer preferred to what stood there (--codec: how the model writes boxes; --letterbox:
+its input, where images are padded to it).
+--sheets computes the agreement of two filled sheets: OUT/agreement.json, agreement.md,
+consensus.csv; with the filled consensus file consensus.json. --readers scores every radiologist of
+a box table, or of records, against the others: OUT/readers.json, readers.md.
+"""
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxrjax.cli import command_parser
+from cxrjax.codecs.frames import input_sizes
+
+EXIT_CHECKS_FAILED = 1
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Flags of the command; leaves with code 2 where they are unusable."""
+    parser = command_parser("review", __doc__)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--records",
+        type=Path,
+        action="append",
+        metavar="PATH",
+        help="records file, built folder with records/, or data_v1.json; may be repeated",
+    )
+    what.add_argument(
+        "--sheets", type=Path, action="append", metavar="CSV", help="a filled sheet; give two"
+    )
+    what.add_argument("--readers", type=Path, metavar="PATH", help="box table or records")
+    add = parser.add_argument
+    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add("--check", action="store_true", help="check the records instead of drawing a sample")
+    add("--serve", action="store_true", help="serve the sample to two readers")
+    add("--export", type=Path, metavar="DIR", help="write what the review in --out has corrected")
+    add("--codec", default="paligemma", help="of the model that learns from --export's pairs")
+    add(
+        "--letterbox",
+        type=input_sizes,
+        default=(),
+        metavar="HxW[,HxW...]",
+        help="its inputs, where images are padded to them (default: they are stretched)",
+    )
+    add("--reader", action="append", metavar="NAME", help="who reads, for --serve; give two")
+    add("--host", default="127.0.0.1", help="of --serve (default 127.0.0.1: this machine alone)")
+    add("--port", type=int, default=8765, help="of --serve (default 8765; 0: any free one)")
+    add(
+        "--allowed_host",
+        action="append",
+        metavar="NAME",
+        help="of --serve behind a proxy: its name",
+    )
+    add("--source", type=Path, metavar="TABLE", help="box table that findings and boxes come from")
+    add("--allow_leakage", action="store_true", help="report what splits share without failing")
+    add("--sample", type=int, default=100, metavar="N", help="questions to review (default 100)")
+    add("--consensus", type=Path, metavar="CSV", help="the consensus file, filled in")
+    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
+    add("--seed", type=int, default=0, help="of the sample and the bootstrap (default 0)")
+    add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
+    add("--processes", type=int, default=os.cpu_count() or 1, help="workers for images")
+    flags = parser.parse_args(argv)
+    if flags.sheets and len(flags.sheets) != 2:
+        parser.error(f"{len(flags.sheets)} --sheets: expected two")
+    for name, needs, there in (
+        ("--check", "--records", flags.records),
+        ("--source", "--check", flags.check),
+        ("--allow_leakage", "--check", flags.check),
+        ("--consensus", "--sheets", flags.sheets),
+        ("--serve", "--records", flags.records and not flags.check),
+        ("--export", "--records", flags.records and not flags.check and not flags.serve),
+        ("--reader", "--serve or --export", flags.serve or flags.export),
+        ("--allowed_host", "--serve", flags.serve),
+    ):
+        if getattr(flags, name.lstrip("-")) and not there:
+            parser.error(f"{name} needs {needs}")
+    if flags.serve:
+        _check_readers(parser, flags.reader or [])
+    if flags.resamples < 0 or flags.seed < 0 or flags.processes < 1 or flags.sample < 1:
+        parser.error(
+            "--sample and --processes must be at least 1, --resamples and --seed at least 0"
+        )
+    return flags
+
+
+def _check_readers(parser: argparse.ArgumentParser, names: list[str]) -> None:
+    """Names become names of files, beside those that a review has of its own."""
+    if len({name.lower() for name in names}) != 2 or len(names) != 2:
+        parser.error(f"{len(names)} --reader: expected two different names")
+    for name in names:
+        if not re.fullmatch(r"\w[\w.-]*", name) or name.lower() in ("sheet", "consensus"):
+            parser.error(
+                f"--reader={name}: expected letters, digits, '.', '_' and '-', and neither 'sheet' "
+                "nor 'consensus'"
+            )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Does what the flags ask for and prints what came out; the exit code."""
+    flags = parse_arguments(argv)
+    from cxrjax.apps.review import quality_control  # after the flags: --help stays quick
+
+    if flags.check:
+        return 0 if quality_control.check(flags) else EXIT_CHECKS_FAILED
+    if flags.serve:
+        quality_control.serve_review(flags)
+    elif flags.export:
+        quality_control.export_review(flags)
+    elif flags.records:
+        quality_control.draw_sample(flags)
+    elif flags.sheets:
+        quality_control.compare_sheets(flags)
+    else:
+        quality_control.compare_readers(flags)
+    return 0

@@ -1,0 +1,48 @@
+"""Trains a model as a configuration says, or goes on where a run in the workdir stopped.
+
+    python -m cxrjax.train --config=FILE[:VARIANT] --workdir=DIR [--config.key=value ...]
+
+The workdir receives config.json, run.json, quality.json (records set aside, by reason),
+metrics.jsonl, event files for TensorBoard, the tokenizer, checkpoints/ and at the end the run's
+card (card.html, and README.md in the form of Hugging Face's model cards). Every key of a
+configuration is in cxrjax/training/config.py; configs/ holds the experiments.
+
+SIGTERM (a preemption, a time limit) or Ctrl-C: saves after the step in work, also out of an
+evaluation, and leaves with exit code 75, which means: start the same command again, it goes on
+where it stopped. A second signal leaves at once. What else may happen to a run is in docs/runs.md.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from cxrjax import cli
+from cxrjax.cli import command_parser
+from cxrjax.distributed import hosts
+from cxrjax.training.tracking import TRACKERS
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = command_parser("train", __doc__)
+    parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]")
+    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
+    parser.add_argument(
+        "--track", choices=TRACKERS, help="send the figures there too, by its own library"
+    )
+    hosts.add_flags(parser)
+    flags, overrides = parser.parse_known_args(arguments)
+    # After the flags, here and below: --help stays quick.
+    from cxrjax.api.training_run import train_run
+    from cxrjax.training.config_file import load_config
+    from cxrjax.training.preemption import Preemption
+
+    config = load_config(flags.config, overrides)
+    cli.keep_compiled_programs()
+    hosts.initialize(flags)
+    with Preemption() as preemption:
+        train_run(
+            config,
+            flags.workdir,
+            preemption,
+            track=flags.track,
+            recipe=flags.config,
+        )

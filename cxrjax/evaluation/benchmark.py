@@ -1,0 +1,540 @@
+"""The protocol of a benchmark: references and predictions are read, counted, scored and written.
+
+A paper gives three things: how its references are read (truth), how one system's answers are
+counted (counts), and what is printed (tables.toml). The rest is here, once for all of them.
+"""
+
+import csv
+import functools
+import io
+import json
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+from jaxtyping import Float
+
+from cxrjax.codecs import Codec
+from cxrjax.errors import UserError
+from cxrjax.evaluation.compared_texts import compare_texts, text_tables
+from cxrjax.evaluation.figures import JUDGE_PROBLEMS, answer_calibration, share
+from cxrjax.evaluation.free_text import ReferenceText, reference_text
+from cxrjax.evaluation.image_reliance import WORDS, code
+from cxrjax.evaluation.predictions import (
+    LINE_PROBLEMS,
+    PROBLEMS,
+    Prediction,
+    check_images,
+    check_known,
+    read_predictions,
+)
+from cxrjax.evaluation.scores import (
+    MOST_FOR_FLOORS,
+    STRICT,
+    Counted,
+    Outcome,
+    ScoreOptions,
+    Scores,
+    figures_json,
+    make_scores,
+    named_file,
+)
+from cxrjax.evaluation.tables import Layout, comparison_tables, floor_tables, reliance_tables
+from cxrjax.evaluation.text_tables import to_latex
+from cxrjax.files import cell, hash_lines, replace_text, writing
+from cxrjax.metrics.bootstrap import Attributes, Bootstrap, Columns, Estimate, Figure
+from cxrjax.progress import progress_bar
+from cxrjax.records import QARecord, about_terms, read_records, terms_json
+from cxrjax.untrusted.names import shown
+
+if TYPE_CHECKING:
+    from cxrjax.evaluation.floors import Floors
+
+# Boxes of these benchmarks have no classes.
+CLASSLESS_PROBLEMS = {
+    name: told for name, told in PROBLEMS.items() if name not in ("unknown_label", "unclassed_box")
+}
+
+
+@runtime_checkable
+class ScoredQuestion(Protocol):
+    """A paper's question; those of one `cluster` are resampled together."""
+
+    @property
+    def cluster(self) -> tuple[str, str]: ...
+
+
+# Of a system's lines; more are counted, not named.
+_NAMED_PROBLEMS = 20
+
+Q = TypeVar("Q", bound=ScoredQuestion)
+R = TypeVar("R", bound="References[Any]")
+
+
+@dataclass(frozen=True, eq=False)
+class References(Generic[Q]):
+    """The questions of a references file, by id in the file's order, and where they come from."""
+
+    questions: Mapping[str, Q]
+    image_ids: tuple[str, ...]
+    datasets: tuple[str, ...]
+    splits: tuple[str, ...]
+
+    @cached_property
+    def clusters(self) -> list[tuple[str, str]]:
+        """The cluster of each question."""
+        return [question.cluster for question in self.questions.values()]
+
+
+def read_references(
+    records: Iterable[QARecord], source: str, read_question: Callable[[QARecord, str], Q]
+) -> References[Q]:
+    """The questions of the records.
+
+    Args:
+        records: of one split, answers included.
+        source: names the file, for error messages.
+        read_question: (record, source) -> its truth.
+
+    Raises:
+        UserError: no records, a repeated question, or one that `read_question` refuses.
+    """
+    questions: dict[str, Q] = {}
+    images: dict[str, None] = {}
+    datasets, splits = set(), set()
+    for record in records:
+        if record.question_id in questions:
+            raise UserError(f"{source}: question_id {record.question_id!r} stands there twice")
+        questions[record.question_id] = read_question(record, source)
+        images[record.image_id] = None
+        datasets.add(record.dataset)
+        splits.add(record.split)
+    if not questions:
+        raise UserError(f"{source}: holds no records: nothing to score against")
+    return References(questions, tuple(images), tuple(sorted(datasets)), tuple(sorted(splits)))
+
+
+def cluster_of(record: QARecord) -> tuple[str, str]:
+    """The cluster of a record: its patient, or its image where no patient is known."""
+    return ("patient", record.patient_id) if record.patient_id else ("image", record.image_id)
+
+
+class Answers(NamedTuple):
+    """One system's predictions, and what they are called in error messages."""
+
+    predictions: Iterable[Prediction]
+    source: str
+
+
+class SharedCounts(dict[str, float]):
+    """Numbers by column, one object for all questions that have them."""
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _words(text: str) -> tuple[str, float]:
+    """A text in lower case, its blanks as one, and the number that stands for it."""
+    words = " ".join(text.lower().split())
+    return words, code(words)
+
+
+@dataclass
+class SystemCounts:
+    """Counts of one system's answers.
+
+    Attributes:
+        columns: name -> a number for each question, in the references' order.
+        confidence: probability of what each answer decides, NaN where it is not known.
+        problems: category -> how often, every category named.
+        failures: category of parse failures -> how many answers.
+        texts: answer in lower case, its blanks as one -> how often.
+    """
+
+    columns: dict[str, Float[np.ndarray, " questions"]]
+    confidence: Float[np.ndarray, " questions"]
+    problems: Counter[str]
+    failures: Counter[str]
+    texts: Counter[str] = field(default_factory=Counter)
+
+    def add(self, row: int | list[int], counted: Mapping[str, float]) -> None:
+        """Notes numbers of one question, or of several that have the same."""
+        for name, amount in counted.items():
+            if name not in self.columns:
+                self.columns[name] = np.zeros(len(self.confidence))
+            if amount:
+                self.columns[name][row] = amount
+
+    def calibration(
+        self, right: str, among: str, clusters: Sequence[Hashable], bootstrap: Bootstrap
+    ) -> tuple[Columns, dict[str, Figure | Estimate], dict[str, dict[str, Any]]]:
+        """Holds how sure answers are against whether they are right; as of `answer_calibration`.
+
+        Args:
+            right, among: columns, 1 where an answer is right and where it counts.
+            clusters: of each question.
+        """
+        known = np.flatnonzero(np.isfinite(self.confidence) & (self.columns[among] > 0))
+        sure, correct = self.confidence[known], self.columns[right][known]
+        return answer_calibration(sure, correct, known, clusters, bootstrap)
+
+    def most_common_share(self) -> Estimate:
+        """The share of questions that get the most frequent answer, which no interval goes with."""
+        most = self.texts.most_common(1)
+        n = len(self.confidence)
+        return Estimate(most[0][1] / n if most else None, None, None, n)
+
+    def figures(self) -> dict[str, Figure | Estimate]:
+        """Parse failures (column `parse_failures`) and problems, as both protocols have them."""
+        n = len(self.confidence)
+        return {
+            "parse_failure_rate": share("parse_failures", "questions"),
+            **{
+                f"parse_failure_rate/{name}": Estimate(count / n, None, None, n)
+                for name, count in self.failures.items()
+            },
+            **{
+                f"problems/{name}": Estimate(count, None, None, n)
+                for name, count in self.problems.items()
+                if name not in JUDGE_PROBLEMS
+            },
+        }
+
+
+def count_answers(
+    questions: Mapping[str, Q],
+    answers: Answers,
+    count: Callable[[Q, Prediction | None, SystemCounts], Mapping[str, float] | None],
+    problems: Iterable[str],
+    failures: Iterable[str] = (),
+    columns: Iterable[str] = (),
+) -> SystemCounts:
+    """Counts a system's answers one by one.
+
+    Args:
+        count: (question, its prediction, counts so far) -> the question's numbers by column; may
+            note problems and failures in the counts. None: not asked of this system.
+        problems, failures: all that there are, so that what never happens is a zero.
+        columns: those that `count` may never name.
+
+    Raises:
+        UserError: a prediction is for an unknown question, or cannot be read.
+    """
+    by_id = {prediction.question_id: prediction for prediction in answers.predictions}
+    check_known(by_id.values(), questions, answers.source)
+    counts = SystemCounts(
+        {name: np.zeros(len(questions)) for name in columns},
+        np.full(len(questions), np.nan),
+        Counter(dict.fromkeys((*problems, *LINE_PROBLEMS), 0)),
+        Counter(dict.fromkeys(failures, 0)),
+    )
+    # Minutes for a hundred thousand long answers. None: quiet unless a terminal watches.
+    shared: dict[int, tuple[SharedCounts, list[int]]] = {}
+    progress = progress_bar(questions.items(), desc=f"scoring {answers.source}")
+    for row, (name, question) in enumerate(progress):
+        prediction = by_id.get(name)
+        counted = count(question, prediction, counts)
+        if counted is None:
+            continue
+        counts.problems["missing_prediction"] += prediction is None
+        if isinstance(counted, SharedCounts):
+            shared.setdefault(id(counted), (counted, []))[1].append(row)
+        else:
+            counts.add(row, counted)
+        if prediction is not None:
+            words, number = _words(prediction.text)
+            counts.texts[words] += 1
+            counts.add(row, {WORDS: number})
+            if prediction.problems:
+                counts.problems.update(category for category, _ in prediction.problems)
+        if prediction is not None and prediction.decision_probability is not None:
+            counts.confidence[row] = prediction.decision_probability
+    for counted, rows in shared.values():
+        counts.add(rows, counted)
+    return counts
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """All systems counted, ready for `make_scores`.
+
+    Attributes:
+        settings: what the benchmark says of itself beside what all say.
+        clusters: of each unit; None: units are the questions.
+    """
+
+    systems: Mapping[str, Counted]
+    settings: Mapping[str, Any]
+    attributes: Attributes | None = None
+    clusters: Sequence[tuple[str, str]] | None = None
+
+
+@dataclass(frozen=True)
+class Benchmark(Generic[R]):
+    """One paper's benchmark.
+
+    Attributes:
+        name: as --benchmark has it.
+        gt_modes: ground-truth modes it knows, the default first.
+        gt_arguments: whether a mode may have an argument, as in wbf:0.4.
+        layout: what is printed, of tables.toml.
+        read: (records, source, ground-truth mode) -> references.
+        count: (references, {system: answers}, options) -> all systems counted.
+        outcome: what came of one question, for the page: (record, prediction, codec or None) ->
+            outcome. None where the benchmark has no such thing.
+        words: what the heading of tables.md says beside the settings.
+        own_score: in place of reading and counting, for what is no file of records.
+        own_markdown, own_rows: in place of the layout's.
+        asked: (references, question id) -> the class asked about, where records may not say it.
+        classes: references -> the classes that an answer to an open question may name.
+        has_floors: whether answers can be given without looking.
+        free_text: which records' answers are compared as free text, by RadFact where a judge is
+            asked, and by RadEval; None: no answers are.
+        uses: the options that it takes, of "codec", "judge", "segmenter", "bert_score" and
+            "radeval".
+    """
+
+    name: str
+    gt_modes: tuple[str, ...]
+    gt_arguments: bool = field(default=False, kw_only=True)
+    layout: Layout
+    read: Callable[[Iterable[QARecord], str, str], R]
+    count: Callable[[R, Mapping[str, Answers], ScoreOptions], Evaluated]
+    outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] | None = None
+    words: Callable[[Scores], Mapping[str, str]] = field(default=lambda scores: {})
+    own_score: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores] | None = None
+    own_markdown: Callable[[Scores], str] | None = None
+    own_rows: Callable[[Scores], list[dict[str, Any]]] | None = None
+    asked: Callable[[R, str], str | None] | None = None
+    classes: Callable[[R], Sequence[str]] = field(default=lambda references: ())
+    has_floors: bool = True
+    free_text: Callable[[QARecord], bool] | None = None
+    uses: frozenset[str] = frozenset({"codec"})
+
+    def score_files(
+        self, references: Path, predictions: Mapping[str, Path], options: ScoreOptions
+    ) -> Scores:
+        """Scores of several systems' files; the settings carry the files' hashes.
+
+        Raises:
+            UserError: a file or an option is unusable; the message names file and line or question.
+        """
+        self._check(options)
+        if self.own_score is not None:
+            return self.own_score(references, predictions, options)
+        images: dict[str, frozenset[str]] = {}
+        texts: dict[str, ReferenceText] = {}
+        compared = self.free_text if options.judge or options.radeval else None
+        floors = self._new_floors(options)
+
+        def noted() -> Iterable[QARecord]:
+            for record in read_records(references):
+                others = (image for answer in record.answers for image in answer.boxes_by_image)
+                images[record.question_id] = frozenset((record.image_id, *others))
+                # Of more questions than there are floors for, none is kept.
+                if floors is not None and (options.floors or len(floors) <= MOST_FOR_FLOORS):
+                    floors.add(record)
+                if compared is not None and compared(record):
+                    texts[record.question_id] = reference_text(record)
+                yield record
+
+        truth = self.read(noted(), str(references), options.gt_mode)
+        answers = {
+            name: Answers(check_images(read_predictions(path), images), str(path))
+            for name, path in predictions.items()
+        }
+        files = {
+            "references": named_file(references),
+            "predictions": {name: named_file(path) for name, path in predictions.items()},
+            **_line_problems(answers),
+        }
+        if floors is not None and options.floors is None and len(floors) > MOST_FOR_FLOORS:
+            if not answers:
+                raise UserError(f"{references}: {len(images):,} questions: give --floors=always")
+            files["floors_left_out"] = len(images)
+            floors = None
+        if not answers and floors is not None:
+            answers = {
+                name: Answers(lines, name) for name, lines in self._floors(truth, floors, options)
+            }
+            floors = None
+        return self.score(truth, answers, options, files, floors, texts)
+
+    def _new_floors(self, options: ScoreOptions) -> "Floors | None":
+        if not self.has_floors or options.floors is False:
+            return None
+        from cxrjax.evaluation.floors import Floors  # here: it loads the runners
+
+        return Floors()
+
+    def _floors(
+        self, references: R, floors: "Floors", options: ScoreOptions
+    ) -> Iterator[tuple[str, list[Prediction]]]:
+        asked = None if self.asked is None else partial(self.asked, references)
+        return floors.systems(asked, options.bootstrap.seed, self.classes(references))
+
+    def score(
+        self,
+        references: R,
+        systems: Mapping[str, Answers],
+        options: ScoreOptions,
+        settings: Mapping[str, Any] | None = None,
+        floors: "Floors | None" = None,
+        texts: Mapping[str, ReferenceText] | None = None,
+    ) -> Scores:
+        """Figures of several systems on one set of references.
+
+        Args:
+            settings: what else is known of how the figures come about.
+            floors: of the same records, to stand beside the systems.
+            texts: of the questions whose answers are compared as free text.
+
+        Raises:
+            UserError: predictions for unknown questions, or without boxes and codec; a judge that
+                cannot be asked.
+        """
+        if options.judge is not None:
+            options.judge.datasets = references.datasets
+        found = self.count(references, systems, options)
+        if texts:
+            lines = {name: answers.predictions for name, answers in systems.items()}
+            compared, about_texts = compare_texts(
+                found.systems, list(references.questions), lines, texts, options
+            )
+            found = replace(found, systems=compared, settings={**found.settings, **about_texts})
+        about = {
+            "benchmark": self.name,
+            "title": options.title or self.layout.title,
+            "datasets": references.datasets,
+            "data_terms": terms_json(references.datasets),
+            "splits": references.splits,
+            "split_sha256": hash_lines(references.image_ids),
+            "images": len(references.image_ids),
+            "questions": len(references.questions),
+            **found.settings,
+        }
+        scores = make_scores(
+            found.systems,
+            found.clusters or references.clusters,
+            about,
+            options,
+            found.attributes,
+            compared=self.layout.compared(),
+            floors=self._counted_floors(references, floors, options) if floors else (),
+            beside=self.layout.beside_floors(found.systems.values()) if floors else None,
+            headlines=[(protocol, metric) for protocol, metric, *_ in self.layout.headlines],
+        )
+        return scores.with_settings(settings or {})
+
+    def _counted_floors(
+        self, references: R, floors: "Floors", options: ScoreOptions
+    ) -> Iterator[tuple[str, Counted]]:
+        """Each floor counted, without what asks a model."""
+        plain = replace(options, judge=None, bert_score=None)
+        for name, lines in self._floors(references, floors, plain):
+            found = self.count(references, {name: Answers(lines, name)}, plain)
+            del lines  # else they stay until the next floor is made
+            counted = found.systems[name]
+            del found
+            yield name, counted
+
+    def _check(self, options: ScoreOptions) -> None:
+        mode, with_argument, _ = options.gt_mode.partition(":")
+        if mode not in self.gt_modes or (with_argument and not self.gt_arguments):
+            expected = ", ".join(map(repr, self.gt_modes))
+            raise UserError(f"--gt_mode={options.gt_mode}: expected {expected} ({self.name})")
+        for name in ("codec", "judge", "segmenter", "bert_score", "radeval"):
+            if getattr(options, name) is not None and name not in self.uses:
+                flag = "bertscore_model" if name == "bert_score" else name
+                raise UserError(f"--{flag}: {self.name} has no use for one; leave it out")
+
+    def markdown(self, scores: Scores) -> str:
+        """tables.md: the benchmark's tables, then its systems compared."""
+        if self.own_markdown is not None:
+            tables = self.own_markdown(scores)
+        else:
+            tables = self.layout.markdown(scores, self.words(scores))
+        terms = about_terms(scores.settings.get("datasets", ()))
+        data = [f"\n{terms}\n"] if terms else []
+        added = [
+            *text_tables(scores),
+            *floor_tables(scores),
+            *reliance_tables(scores),
+            *comparison_tables(scores),
+        ]
+        return "\n".join([tables, *added, *data])
+
+    def rows(self, scores: Scores) -> list[dict[str, Any]]:
+        """The cells of tables.csv."""
+        return (self.own_rows or self.layout.rows)(scores)
+
+    def logged_figures(
+        self, figures: Mapping[str, Mapping[str, Estimate]]
+    ) -> list[tuple[str, str, float | None]]:
+        """(protocol, metric, value) of what a training run logs of one system's figures."""
+        logged = self.layout.logged or {STRICT: list(figures[STRICT])}
+        return [(p, name, figures[p][name].value) for p, names in logged.items() for name in names]
+
+
+def _line_problems(answers: Mapping[str, Answers]) -> dict[str, Any]:
+    """Setting `line_problems`: {system: {category: {key or name: how often}}}, the most frequent.
+
+    Nothing where there are none.
+    """
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for system, answered in answers.items():
+        counted = Counter(case for line in answered.predictions for case in line.problems)
+        for (category, name), amount in counted.most_common(_NAMED_PROBLEMS):
+            found.setdefault(system, {}).setdefault(category, {})[shown(name)] = amount
+    return {"line_problems": found} if found else {}
+
+
+def write_scores(out: Path, benchmark: Benchmark[Any], scores: Scores) -> str:
+    """Writes metrics.json, tables.md, .tex and .csv, and score.json (settings and problems).
+
+    Beside them curves.json, comparisons.json and image_reliance.json, where there are any.
+
+    Returns:
+        The content of tables.md.
+
+    Raises:
+        UserError: the folder cannot be written to.
+    """
+    beside = {"made": scores.made} if scores.made else {}
+    rows = [{**row, **beside} for row in benchmark.rows(scores)]
+    markdown = benchmark.markdown(scores)
+    table = io.StringIO()
+    writer = csv.DictWriter(table, fieldnames=list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
+    floors = {
+        "figures": figures_json(scores.floors, scores.made),
+        "differences": scores.against_floors,
+        "differences_by_group": scores.groups_against_floors,
+    }
+    contents = {
+        "metrics.json": _json(scores.metrics()),
+        "tables.md": markdown,
+        "tables.tex": to_latex(markdown),
+        "tables.csv": table.getvalue(),
+        "score.json": _json({**scores.settings, "problems": scores.problems}),
+        "curves.json": _json(scores.curves) if scores.curves else None,
+        "comparisons.json": _json(scores.comparisons) if scores.comparisons else None,
+        "floors.json": _json(floors) if scores.floors else None,
+        "image_reliance.json": _json(scores.reliance) if scores.reliance else None,
+    }
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        for name, content in contents.items():
+            if content is None:
+                (out / name).unlink(missing_ok=True)  # of an earlier run
+            else:
+                replace_text(out / name, content)
+    return markdown
+
+
+def _json(content: Any) -> str:
+    # NaN is no JSON. Undefined figures are None by now, so one that slips through is our bug.
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False) + "\n"

@@ -1,0 +1,144 @@
+"""Free text of answers and references by sentence, each with its boxes.
+
+Boxes that the text writes belong to the sentence that they stand in or behind. Those that are not
+in the text, or are given for the answer as a whole (GEMeX's location, MedGemma's list), belong to
+every sentence.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from cxrjax.codecs import CODECS, Codec
+from cxrjax.codecs.prose import SIDE
+from cxrjax.evaluation.predictions import Prediction, read_boxes
+from cxrjax.radiology_text.lexicon import split_sentences
+from cxrjax.records import RECORD_CODECS, QARecord
+
+Boxes = Float[np.ndarray, "_ 4"]
+Places = Sequence[tuple[int, int]]
+
+# Codecs whose boxes are of the whole answer, and the tag before such boxes.
+_OF_ALL, _LOCATION = frozenset(("gemex", "medgemma_json")), "<location"
+# Tags that part statements, and other notation of boxes: tokens, tags, lists of numbers.
+_PARTS = re.compile(r"</?(?:answer|reason|location|obj)>", re.IGNORECASE)
+# Short enough that a text of brackets alone takes no longer than its length.
+_NOTATION = re.compile(r"<[^<>]{0,200}>|\[[\s\d.,;\[\]-]{0,400}\]|\([\s\d.,-]{0,200}\)")
+_MOST_SENTENCES = 200  # no answer that says something has as many
+
+
+class GroundedSentence(NamedTuple):
+    """A sentence without notation, and its boxes: float64 [n, 4], fractions of the image."""
+
+    text: str
+    boxes: Boxes
+
+
+@dataclass(frozen=True)
+class ReferenceText:
+    """What the main answers of a record say.
+
+    Attributes:
+        image_hw: height and width of its image; GEMeX's frame where they are not known.
+        codec: in which answers are read that give no boxes and no other codec is named for.
+    """
+
+    sentences: tuple[GroundedSentence, ...]
+    lang: str
+    image_hw: tuple[int, int]
+    codec: Codec
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return plain_text(self.sentences)
+
+
+def plain_text(sentences: Sequence[GroundedSentence]) -> str:
+    """The words of the sentences."""
+    return " ".join(sentence.text for sentence in sentences)
+
+
+def reference_text(record: QARecord) -> ReferenceText:
+    """The main answers, each a text with boxes of its own."""
+    height, width = size = record.image_hw or (SIDE, SIDE)
+    codec = CODECS[RECORD_CODECS[record.dataset]]
+    found: list[GroundedSentence] = []
+    for answer in record.answers:
+        if answer.answer_type == "main":
+            pixels = answer.boxes_by_image.get(record.image_id, [])
+            boxes = np.array(pixels, np.float64).reshape(-1, 4) / [width, height, width, height]
+            line = Prediction(
+                record.question_id, answer.text, boxes if pixels else None, None, "ok"
+            )
+            found += read_sentences(line, codec, size, record.question_id)
+    return ReferenceText(tuple(found), record.lang, size, codec)
+
+
+def read_sentences(
+    line: Prediction, codec: Codec, image_hw: tuple[int, int], where: str
+) -> tuple[GroundedSentence, ...]:
+    """The sentences of a line, 200 at most.
+
+    Args:
+        codec: finds boxes in the text: those of the line where it gives as many, else, where it
+            gives none, the boxes themselves.
+        where: names the file, for error messages.
+    """
+    read = read_boxes(line, codec, *image_hw, where)
+    places = read.places
+    if places is None and len(read.boxes):
+        geometry = codec.makers_geometry(*image_hw)
+        written = codec.read_as_written(line.text, *image_hw, geometry).spans
+        if len(written) == len(read.boxes):
+            places = tuple((span.start, span.end) for span in written)
+    words = without_notation(line.text, places or ())
+    # What ends in a colon ("Final Answer:") announces what was taken out.
+    spans = [
+        s for s in split_sentences(words) if words[slice(*s)].rstrip(" \n`")[-1:] not in ("", ":")
+    ]
+    spans = spans[:_MOST_SENTENCES]
+    if codec.name in _OF_ALL or _LOCATION in line.text.lower():
+        places = None
+    owners = _owners(spans, words, places) if places else None
+    return tuple(
+        GroundedSentence(
+            " ".join(words[slice(*span)].split()),
+            read.boxes if owners is None else read.boxes[[owner == n for owner in owners]],
+        )
+        for n, span in enumerate(spans)
+    )
+
+
+def without_notation(text: str, places: Places) -> str:
+    """The text with blanks for box notation, in `places` or what looks like it: as long as it was.
+
+    Tags that part statements become new lines.
+    """
+    pieces, at = [], 0
+    for start, end in sorted(places):
+        pieces += [text[at:start], " " * (end - max(at, start))]
+        at = max(at, end)
+    text = "".join([*pieces, text[at:]])
+    text = _PARTS.sub(lambda found: "\n\n" + " " * (len(found[0]) - 2), text)
+    return _NOTATION.sub(lambda found: " " * len(found[0]), text)
+
+
+def _owners(spans: Places, words: str, places: Places) -> list[int]:
+    """The sentence of each box."""
+    starts = [end - len(words[start:end].lstrip()) for start, end in spans]
+    owners: list[int] = []
+    leading: set[int] = set()  # sentences whose boxes stand before their words
+    for place, _ in places:
+        owner = max((n for n, (start, _) in enumerate(spans) if start <= place), default=0)
+        # Before a sentence's first word it is of the one before, unless that begins with its own.
+        if owner and place < starts[owner] and owner - 1 not in leading:
+            owner -= 1
+        elif place < starts[owner]:
+            leading.add(owner)
+        owners.append(owner)
+    return owners

@@ -1,0 +1,220 @@
+"""Figures of boxes matched one to one, for every benchmark that has boxes, at any IoU threshold.
+
+Columns are sums over units, images or questions: `<prefix>@T/{tp,iou}` of the matched pairs, and
+`<boxes>/{predicted,truth}` of all boxes. Of boxes that are counted question by question
+(`question_columns`) there are also those without which a figure cannot be read: how many there
+are, how many repeat another of their answer, how many are given where there is nothing to find,
+and how many true ones are within reach of one box a question. (Of a reference answer's own boxes
+all are within its reach: that ceiling is 1.)
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from cxrjax.evaluation.figures import named, of, quotient
+from cxrjax.evaluation.ranked_boxes import (
+    Clusters,
+    Curves,
+    RankedBoxes,
+    constant_within_answers,
+    ranked_figures,
+)
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
+from cxrjax.metrics.classification import ratio, sums_at
+from cxrjax.metrics.detection import (
+    SWEEP,
+    ImageBoxes,
+    find_duplicates,
+    find_overlaps,
+    join_images,
+    match_one_to_one,
+    mean_iou_of_hits,
+)
+
+# Thresholds with a figure each; `f1_area` and curves are of all of `SWEEP`.
+POINTS = (0.3, 0.4, 0.5, 0.75)
+_METRICS = {
+    "precision": "precision",
+    "recall": "recall",
+    "f1": "F1",
+    "miou_tp": "mean IoU of true positives",
+}
+
+# IoU threshold -> metric -> formula.
+Formulas = Callable[[float], Mapping[str, Formula]]
+Columns = dict[str, Float[np.ndarray, " units"]]
+
+
+def one_to_one(prefix: str, boxes: str, threshold: float) -> dict[str, Formula]:
+    """Metric -> formula, at one IoU threshold.
+
+    Args:
+        prefix: of the columns of matched pairs.
+        boxes: of the columns of all boxes.
+    """
+    hits, predicted, truth = f"{prefix}/tp", f"{boxes}/predicted", f"{boxes}/truth"
+    return {
+        "precision": quotient(hits, predicted),
+        "recall": quotient(hits, truth),
+        "f1": lambda sums: ratio(2 * sums[hits], sums[predicted] + sums[truth]),
+        "miou_tp": of(partial(mean_iou_of_hits, threshold=threshold), f"{prefix}/iou", hits),
+    }
+
+
+def point_figures(formulas: Formulas, n: int | str) -> dict[str, Figure]:
+    """`{precision,recall,f1,miou_tp}@T` at each of `POINTS`, and `f1_area`."""
+    figures = {
+        f"{metric}@{threshold}": Figure(formula, n)
+        for threshold in POINTS
+        for metric, formula in formulas(threshold).items()
+    }
+    return {**figures, "f1_area": Figure(partial(_f1_area, formulas), n)}
+
+
+def _f1_area(formulas: Formulas, sums: Sums) -> np.ndarray:
+    f1 = np.stack([formulas(threshold)["f1"](sums) for threshold in SWEEP])
+    return np.trapezoid(f1, SWEEP, axis=0) / (SWEEP[-1] - SWEEP[0])
+
+
+def sweep_curves(title: str, formulas: Formulas, columns: Columns) -> Curves:
+    """Curves `sweep/<title>/<metric>` over the threshold; null where a figure is undefined."""
+    sums = {name: np.array([column.sum()]) for name, column in columns.items()}
+    curves: dict[str, dict[str, Any]] = {}
+    for metric, label in _METRICS.items():
+        values = [float(formulas(threshold)[metric](sums)[0]) for threshold in SWEEP]
+        curves[f"sweep/{title}/{metric}"] = {
+            "x": list(SWEEP),
+            "y": [None if np.isnan(value) else value for value in values],
+            "x_label": "IoU threshold",
+            "y_label": label,
+        }
+    return curves
+
+
+def question_columns(
+    prefix: str, predicted: ImageBoxes, truth: ImageBoxes, thresholds: Sequence[float] = SWEEP
+) -> Columns:
+    """Each question's boxes against those of its own reference answer.
+
+    Two right answers about one finding are right both, though their boxes differ by a little.
+
+    Args:
+        predicted, truth: by question.
+
+    Returns:
+        `<prefix>@T/{tp,iou}` at each threshold; and of each question, as `<prefix>/...`, its
+        `predicted` and `truth`, whether it has any (`questions`), `duplicates`, how many true ones
+        one box can find (`reach`), and where it has no true one that (`empty`), its boxes
+        (`empty/boxes`) and whether there are none (`empty/left`).
+    """
+    overlaps = find_overlaps(predicted, truth)
+    empty = truth.per_image == 0
+    counts = {
+        "predicted": predicted.per_image,
+        "truth": truth.per_image,
+        "questions": predicted.per_image + truth.per_image > 0,
+        "duplicates": sums_at(predicted.image[find_duplicates(predicted)], predicted.images),
+        "reach": np.minimum(truth.per_image, 1),
+        "empty": empty,
+        "empty/boxes": np.where(empty, predicted.per_image, 0),
+        "empty/left": empty & (predicted.per_image == 0),
+    }
+    columns = {f"{prefix}/{name}": count.astype(float) for name, count in counts.items()}
+    matched = match_one_to_one(overlaps, tuple(thresholds))
+    for threshold, pairs in zip(thresholds, matched, strict=True):
+        question = overlaps.image[pairs]
+        columns[f"{prefix}@{threshold}/tp"] = sums_at(question, overlaps.images)
+        columns[f"{prefix}@{threshold}/iou"] = sums_at(
+            question, overlaps.images, overlaps.iou[pairs]
+        )
+    return columns
+
+
+def question_formulas(prefix: str) -> Formulas:
+    """The formulas of `question_columns`."""
+    return lambda threshold: one_to_one(f"{prefix}@{threshold}", prefix, threshold)
+
+
+def question_figures(questions: str = "questions") -> dict[str, Figure]:
+    """Figures `boxes/...` of `question_columns("boxes", ...)`.
+
+    Beside those of `point_figures`: `per_question` and `truth_per_question`, boxes and true ones;
+    `per_question_without` and `left_empty`, boxes where none is true, and the share of such
+    questions without any; `duplicate_share` (IoU > 0.9); `recall_ceiling_one_box`, of one box a
+    question.
+
+    Args:
+        questions: a column of ones.
+    """
+    formulas = {
+        "per_question": quotient("boxes/predicted", questions),
+        "truth_per_question": quotient("boxes/truth", questions),
+        "per_question_without": quotient("boxes/empty/boxes", "boxes/empty"),
+        "left_empty": quotient("boxes/empty/left", "boxes/empty"),
+        "duplicate_share": quotient("boxes/duplicates", "boxes/predicted"),
+        "recall_ceiling_one_box": quotient("boxes/reach", "boxes/truth"),
+    }
+    about = {name: Figure(formula, questions) for name, formula in formulas.items()}
+    return named("boxes", {**point_figures(question_formulas("boxes"), questions), **about})
+
+
+@dataclass
+class ScoredAnswers:
+    """Boxes without classes, question by question: what a benchmark notes while it counts answers.
+
+    Attributes:
+        predicted, truth: xyxy fractions, those of one question in one unit.
+        scores: of each predicted box, NaN where it has none.
+    """
+
+    predicted: list[Float[np.ndarray, "_ 4"]] = field(default_factory=list)
+    truth: list[Float[np.ndarray, "_ 4"]] = field(default_factory=list)
+    scores: list[Float[np.ndarray, " _"]] = field(default_factory=list)
+
+    def add(
+        self,
+        predicted: Float[np.ndarray, "n 4"],
+        scores: Float[np.ndarray, " n"],
+        truth: Float[np.ndarray, "m 4"],
+    ) -> None:
+        """Notes a question; a system without an answer has no boxes."""
+        self.predicted.append(predicted)
+        self.scores.append(scores)
+        self.truth.append(truth)
+
+    def counted(self, clusters: Clusters, bootstrap: Bootstrap) -> "CountedBoxes":
+        """Columns, figures and curves, those of AP and FROC too.
+
+        Args:
+            clusters: of each question.
+        """
+        predicted, truth = (
+            join_images((boxes, np.zeros(len(boxes), np.int64)) for boxes in side)
+            for side in (self.predicted, self.truth)
+        )
+        scores = np.concatenate([np.zeros(0), *self.scores])
+        columns = question_columns("boxes", predicted, truth)
+        figures, curves, ranked = ranked_figures(
+            find_overlaps(predicted, truth), scores, clusters, len(clusters), bootstrap
+        )
+        constant = constant_within_answers(self.scores, len(clusters))
+        return CountedBoxes(
+            columns,
+            {**figures, "ap/constant_within_answers": constant},
+            sweep_curves("boxes", question_formulas("boxes"), columns) | curves,
+            ranked,
+        )
+
+
+class CountedBoxes(NamedTuple):
+    """What a system's boxes come to; `figures` lacks those of `question_figures`."""
+
+    columns: Columns
+    figures: dict[str, Estimate]
+    curves: Curves
+    ranked: RankedBoxes

@@ -1,0 +1,1 @@
+"""Rendered phantoms, and simulated lesions in real radiographs."""

@@ -1,0 +1,195 @@
+"""Findings of an abnormal picture, and three simulated readers who see them and disagree.
+
+The frequencies are those of the public box table of VinDr-CXR's training set (4,394 abnormal
+images, three readers each). A class' number of votes decides how conspicuous its lesions are
+drawn: what one reader of three marked is the faint case.
+"""
+
+import dataclasses
+import functools
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Float
+
+from cxrjax.files import read_packaged
+
+
+class ClassStatistics(NamedTuple):
+    """Counts of one class: boxes of all readers, and images on which 1, 2 or 3 readers saw it."""
+
+    boxes: int
+    votes: tuple[int, int, int]
+
+    @property
+    def images(self) -> int:
+        return sum(self.votes)
+
+    @property
+    def boxes_per_vote(self) -> float:
+        return self.boxes / (self.votes[0] + 2 * self.votes[1] + 3 * self.votes[2])
+
+
+ABNORMAL_IMAGES = 4394
+NORMAL_IMAGES = 10606
+
+# What findings.toml says of each class, in the order of VinDr-CXR's class ids.
+CLASSES: dict[str, dict[str, Any]] = read_packaged("cxrjax.simulation.phantoms", "findings.toml")
+STATISTICS = {
+    label: ClassStatistics(said["boxes"], tuple(said["votes"])) for label, said in CLASSES.items()
+}
+# The most lesions of a class on one picture.
+MOST_LESIONS: dict[str, int] = {label: said["most"] for label, said in CLASSES.items()}
+
+# A reader who sees a class marks each of its lesions with this probability, at least one.
+MARK_PROBABILITY = 0.9
+# A reader marks a lesion twice, in two slightly different boxes, with this probability.
+DUPLICATE_PROBABILITY = 0.01
+
+# No reader leaves an abnormal picture empty, and look-alikes add to the rarer classes: together
+# they bring this much more than the table's frequencies, so less is drawn.
+_ADDED_BY_READING = 1.025
+
+# How strongly a lesion is drawn, by the number of readers who will see it.
+_STRENGTH = {1: (0.68, 0.95), 2: (0.8, 1.08), 3: (0.92, 1.2)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Presence:
+    """One class on one picture.
+
+    Attributes:
+        votes: how many of the three readers see it.
+        strengths: conspicuity of each lesion, about 1.
+    """
+
+    label: str
+    votes: int
+    strengths: tuple[float, ...]
+
+
+@functools.cache
+def lesion_count_law(label: str) -> Float[np.ndarray, " most"]:
+    """Probabilities of 1, 2, ... lesions of a class where it is present.
+
+    A geometric law, cut off at `MOST_LESIONS`, whose ratio is found by bisection such that a
+    reader who sees the class marks as many boxes as in the table, on average.
+    """
+    counts = np.arange(1, MOST_LESIONS[label] + 1)
+    # All are missed with probability (1 - p)^n; then one is marked after all.
+    marked = MARK_PROBABILITY * counts + (1 - MARK_PROBABILITY) ** counts
+    wanted = STATISTICS[label].boxes_per_vote / (1 + DUPLICATE_PROBABILITY)
+    low, high = 0.0, 16.0
+    for _ in range(60):
+        ratio = (low + high) / 2
+        law = ratio ** (counts - 1)
+        law = law / law.sum()
+        low, high = (ratio, high) if (law * marked).sum() < wanted else (low, ratio)
+    return law
+
+
+_PRESENT = np.array([s.images for s in STATISTICS.values()]) / ABNORMAL_IMAGES / _ADDED_BY_READING
+
+
+def draw_presences(rng: np.random.Generator, conspicuity: float = 1.0) -> list[Presence]:
+    """The classes of an abnormal picture, at least one, in the order of the class ids.
+
+    Args:
+        conspicuity: multiplies every lesion's strength; no other draw depends on it.
+    """
+    labels = list(STATISTICS)
+    present = rng.random(len(labels)) < _PRESENT
+    while not present.any():
+        present = rng.random(len(labels)) < _PRESENT
+    presences = []
+    for label in (name for name, here in zip(labels, present, strict=True) if here):
+        votes = STATISTICS[label].votes
+        seen = 1 + int(np.searchsorted(np.cumsum(votes) / sum(votes), rng.random(), side="right"))
+        law = np.cumsum(lesion_count_law(label))
+        count = 1 + min(int(np.searchsorted(law, rng.random(), side="right")), len(law) - 1)
+        strengths = rng.uniform(*_STRENGTH[seen], size=count)
+        presences.append(Presence(label, seen, tuple(float(s) * conspicuity for s in strengths)))
+    return presences
+
+
+READERS = ("P1", "P2", "P3")
+
+ReaderFinding = tuple[str, Float[np.ndarray, "4"]]
+
+# What a finding is taken for; the first are likelier.
+LOOK_ALIKES = {name: said["taken_for"] for name, said in CLASSES.items() if said["taken_for"]}
+CONFUSION_PROBABILITY = 0.025
+
+# Standard deviation of each edge, fraction of the box's side; ill-defined findings vary more.
+_JITTER = 0.045
+_JITTER_ILL_DEFINED = 0.075
+_ILL_DEFINED = {"ILD", "Infiltration", "Lung Opacity", "Pulmonary fibrosis", "Consolidation"}
+
+
+def jitter_box(
+    rng: np.random.Generator, box: Float[np.ndarray, "4"], label: str
+) -> Float[np.ndarray, "4"]:
+    """The same lesion as another hand draws it: clipped to the picture, never degenerate."""
+    spread = _JITTER_ILL_DEFINED if label in _ILL_DEFINED else _JITTER
+    size = box[2:] - box[:2]
+    # Half of the variation moves the box, half changes its size.
+    edges = rng.normal(0, spread, 4).clip(-2.5 * spread, 2.5 * spread)
+    moved = box + np.concatenate([size, size]) * edges
+    return np.clip(moved, 0, 1).astype(np.float32)
+
+
+def _assign(rng: np.random.Generator, presences: list[Presence]) -> list[set[int]]:
+    """Assigns readers to each class; one without any finding yet is served first."""
+    seen: list[set[int]] = [set() for _ in presences]
+    load = np.zeros(len(READERS))
+    for k in rng.permutation(len(presences)):
+        order = np.lexsort((rng.random(len(READERS)), load > 0))
+        chosen = order[: presences[k].votes]
+        seen[k] = {int(r) for r in chosen}
+        load[chosen] += 1
+    # None calls an abnormal picture normal: whoever saw nothing sees what most others saw.
+    clearest = max(range(len(presences)), key=lambda k: presences[k].votes, default=None)
+    for reader in np.flatnonzero(load == 0):
+        if clearest is not None:
+            seen[clearest].add(int(reader))
+    return seen
+
+
+def read(
+    rng: np.random.Generator,
+    presences: list[Presence],
+    labels: list[str],
+    boxes: Float[np.ndarray, "n 4"],
+) -> dict[str, list[ReaderFinding]]:
+    """Has three readers mark a picture, who disagree.
+
+    Modelled: how many readers see a class (from the table), lesions missed, boxes drawn a little
+    differently, a finding called by the name of its look-alike, a lesion marked twice. As in the
+    real table, the three agree on whether a picture is normal.
+
+    Args:
+        rng: the readers' own stream.
+        presences: the classes of the picture with their votes; empty for a normal picture.
+        labels, boxes: the lesions that were drawn.
+
+    Returns:
+        Reader id -> (label, box as fractions of the picture) in order of marking.
+    """
+    marks: dict[str, list[ReaderFinding]] = {reader: [] for reader in READERS}
+    for presence, who in zip(presences, _assign(rng, presences), strict=True):
+        lesions = [i for i, label in enumerate(labels) if label == presence.label]
+        for reader in sorted(who):
+            marked = [i for i in lesions if rng.random() < MARK_PROBABILITY]
+            if not marked:
+                marked = [lesions[int(rng.integers(len(lesions)))]]
+            for i in marked:
+                label = presence.label
+                if label in LOOK_ALIKES and rng.random() < CONFUSION_PROBABILITY:
+                    names = LOOK_ALIKES[label]
+                    weights = 1 / np.arange(1, len(names) + 1)
+                    label = names[int(rng.choice(len(names), p=weights / weights.sum()))]
+                repeats = 1 + int(rng.random() < DUPLICATE_PROBABILITY)
+                for _ in range(repeats):
+                    box = jitter_box(rng, boxes[i], presence.label)
+                    marks[READERS[reader]].append((label, box))
+    return marks

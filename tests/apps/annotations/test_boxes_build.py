@@ -1,0 +1,187 @@
+"""`build --dataset=boxes` and `import`: eight formats, one set of records."""
+
+import collections
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from cxrjax.apps.annotations.folder import Folder
+from cxrjax.apps.annotations.formats import FORMATS, read_annotations
+from cxrjax.apps.annotations.questions import BoxedImage, choose_balanced
+from cxrjax.apps.annotations.table import Stated
+from cxrjax.commands import build
+from cxrjax.errors import UserError
+from cxrjax.records import class_in_words, read_records
+from cxrjax.records_io.own_records import read_own_records
+from cxrjax.records_io.quality import QualityLog
+from tests.apps.annotations.samples import BOXES, SIZE, csv_text, draw_images, write_format
+
+
+@pytest.fixture
+def data(tmp_path) -> Path:
+    """A folder of the images alone."""
+    return draw_images(tmp_path / "data" / "images").parent
+
+
+def built(data: Path, *flags: str, table: str | None = None, kind: str = "", out="out") -> list:
+    """Records of the folder, into which a table or a format's files are written before."""
+    if table is not None:
+        (data / "boxes.csv").write_text(table)
+    if kind:
+        write_format(kind, data)
+    place = data.parent / out
+    build.main(["--dataset=boxes", f"--input={data}", f"--out={place}", "--processes=1", *flags])
+    return [one for split in ("train", "validation") for one in read(place, split)]
+
+
+def quality_of(data: Path, out: str = "out") -> dict:
+    return json.loads((data.parent / out / "quality.json").read_text())
+
+
+def read(out: Path, split: str) -> list:
+    return list(read_records(out / "records" / f"{split}.jsonl"))
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_format_gives_the_same_boxes(data, kind):
+    write_format(kind, data)
+    found_kind, found = read_annotations(Folder(data), Stated(), QualityLog())
+    assert found_kind == kind and not found.quality.entries and not found.doubts
+    boxes = collections.defaultdict(list)
+    for one in found.boxes:
+        boxes[Path(one.image).stem].append((one.label, one.box))
+    expected = {Path(name).stem: sorted(of) for name, of in BOXES.items() if of}
+    assert {name: sorted(of) for name, of in boxes.items()} == {
+        name: [(label, pytest.approx(box, abs=0.02)) for label, box in of]
+        for name, of in expected.items()
+    }
+    assert {Path(name).stem for name in found.images} == {Path(name).stem for name in BOXES}
+
+
+def test_records_ask_in_the_words_of_classes_and_are_balanced(data, tmp_path, capsys):
+    records = built(data, kind="coco")
+    printed = capsys.readouterr().out
+    assert "COCO: 1 files" in printed and "xywh as the file says" in printed
+    assert "questions about" in printed and "is never asked" not in printed
+    by_kind = collections.Counter(one.question_type for one in records)
+    assert by_kind["Where"] == 6 - 1  # c.png shows two nodules: one question
+    assert by_kind["Is_there"]
+    quality = quality_of(data)
+    assert quality["total"] == 0 and "as many images" in quality["balance"]["rule"]
+    for split in ("train", "validation"):
+        for counts in quality["balance"][split].values():
+            assert counts["is_there_yes"] == counts["is_there_no"]
+            assert counts["where"] == counts["images_with"]
+    for one in records:
+        answer = one.answers[0]
+        assert "effusion" in one.question or "nodule" in one.question
+        assert answer.labels[0] in ("Effusion", "Nodule")
+        assert (answer.polarity == "pos") == bool(one.boxes) == ("<loc_" in answer.text)
+    counted = [one for one in records if one.question_type == "How_many" and one.image_id == "c"]
+    assert len(counted) <= 1 and all("2 regions" in one.answers[0].text for one in counted)
+    page = (tmp_path / "out" / "look" / "index.html").read_text()
+    assert page.count("<figure") == 6 and "Doubtful" not in page
+    patients = {
+        split: {one.patient_id for one in read(tmp_path / "out", split)}
+        for split in ("train", "validation")
+    }
+    assert not patients["train"] & patients["validation"]
+
+
+def test_what_every_image_shows_is_said_to_be_never_asked_for(data, capsys):
+    rows = [f"{Path(name).stem},Left lung,5,5,30,30" for name in BOXES]
+    records = built(data, table="\n".join([csv_text().splitlines()[0], *rows]))
+    assert {one.question_type for one in records} == {"Where"}
+    assert "if there is left lung is never asked: every image shows it" in capsys.readouterr().out
+
+
+def test_check_records_takes_what_was_built(data, tmp_path):
+    built(data, kind="csv")
+    problems: list = []
+    lines = list(read_own_records(tmp_path / "out/records/train.jsonl", tmp_path / "out", problems))
+    assert lines and not problems
+    assert all(line.image.is_file() for line in lines)
+
+
+def test_what_is_doubtful_is_shown_before_anything_is_written(data, tmp_path):
+    text = csv_text().replace("10,20,40,50", "-30,20,40,50").replace("8,22,36,58", "8,22,36,95")
+    out = tmp_path / "out"
+    says = r"2 of 6 boxes reach beyond.*nothing was written.*--accept"
+    with pytest.raises(UserError, match=says):
+        built(data, table=text)
+    assert not (out / "records").exists() and not (out / "quality.json").exists()
+    page = (out / "look" / "index.html").read_text()
+    assert page.count('<figure class="odd">') == 2 and "--accept" in page
+    assert built(data, "--accept")
+
+
+def test_patients_are_not_divided(data):
+    rows = csv_text().splitlines()
+    lines = [f"{rows[0]},patient_id"] + [f"{row},p{ord(row[0]) % 2}" for row in rows[1:]]
+    records = built(data, table="\n".join(lines))
+    split_of = {(one.patient_id, one.split) for one in records}
+    assert len({patient for patient, _ in split_of}) == len(split_of) == 2
+
+
+def test_one_patient_cannot_be_divided(data):
+    with pytest.raises(UserError, match="all images are of one patient"):
+        built(data, "--patient=(image)s/", kind="coco")
+
+
+def test_spellings_of_a_class_are_one(data):
+    records = built(data, table=csv_text().replace("b,Effusion", "b,effusion "))
+    assert {one.finding for one in records} == {"Effusion", "Nodule"}
+    assert quality_of(data)["warnings"]["boxes of class effusion counted as Effusion"] == 1
+
+
+def test_a_smaller_copy_keeps_the_boxes_of_its_original(data):
+    draw_images(data / "images", size=(SIZE[0] // 2, SIZE[1] // 2))
+    records = built(data, kind="cvat")
+    assert {one.image_hw for one in records} == {SIZE}
+    assert [10.0, 20.0, 40.0, 50.0] in [box for one in records for box in one.boxes]
+
+
+def test_images_that_nobody_annotated_are_left_out_unless_said(data):
+    draw_images(data / "images", names=("g.png",))
+    records = built(data, kind="csv")
+    assert "g" not in {one.image_id for one in records}
+    assert quality_of(data)["warnings"]["images that no annotation names, left out"] == 1
+    built(data, "--unlisted=negative", out="other")
+    warnings = quality_of(data, "other")["warnings"]
+    assert warnings["images that no annotation names, taken as normal"] == 1
+
+
+def test_import_is_the_same_command(data, tmp_path, capsys):
+    write_format("coco", data)
+    command = importlib.import_module("cxrjax.commands.import_annotations")
+    command.main([str(data), f"--out={tmp_path / 'out'}", "--processes=1"])
+    assert f"check_records {tmp_path / 'out'}" in capsys.readouterr().out
+    assert read(tmp_path / "out", "train")
+
+
+@pytest.mark.parametrize(
+    ("label", "words"),
+    [
+        ("Pleural_effusion", "pleural effusion"),
+        ("ILD", "ILD"),
+        ("PleuralEffusion", "pleural effusion"),
+        ("Nodule/Mass", "nodule/mass"),
+        ("COVID-19", "COVID-19"),
+    ],
+)
+def test_classes_become_words(label, words):
+    assert class_in_words(label) == words
+
+
+def test_the_rarer_of_yes_and_no_decides():
+    def image(number: int, *labels: str) -> BoxedImage:
+        boxes = {label: [(0.0, 0.0, 1.0, 1.0)] for label in labels}
+        return BoxedImage(f"i{number}", "", (2, 2), str(number), boxes, "")
+
+    images = [image(n, "lung") for n in range(3)] + [image(3, "lung", "rare"), image(4, "lung")]
+    asked = choose_balanced(images, ["lung", "rare"], seed=0)
+    assert not any("lung" in labels for labels in asked.values())
+    assert "rare" in asked["i3"]
+    assert sum("rare" in labels for labels in asked.values()) == 2
