@@ -18,13 +18,7 @@ from typing import Any, TextIO
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.lock import try_flock
-from cxrjax.untrusted.foreign_files import (
-    LONGEST_LINE,
-    MOST_BYTES,
-    open_foreign,
-    read_bytes,
-    read_lines,
-)
+from cxrjax.untrusted import foreign_files
 from cxrjax.untrusted.json_text import parse_json, parse_object
 
 _PACKAGE = Path(__file__).parent
@@ -62,7 +56,9 @@ def read_packaged(package: str, name: str) -> Any:
     return parse_json(text) if name.endswith(".json") else text
 
 
-def read_json_object(path: Path, most: int = MOST_BYTES, finite: bool = False) -> dict[str, Any]:
+def read_json_object(
+    path: Path, most: int = foreign_files.MOST_BYTES, finite: bool = False
+) -> dict[str, Any]:
     """The object that a file of at most so many bytes holds.
 
     Args:
@@ -91,13 +87,13 @@ def read_json_list(path: Path) -> list[Any]:
     return content
 
 
-def _read(path: Path, most: int = MOST_BYTES, finite: bool = False) -> Any:
+def _read(path: Path, most: int = foreign_files.MOST_BYTES, finite: bool = False) -> Any:
     with reading(path, hint="write or fetch it again"):
-        return parse_json(read_bytes(path, most), finite=finite)
+        return parse_json(foreign_files.read_bytes(path, most), finite=finite)
 
 
 def read_json_lines(
-    path: Path, what: str, hint: str, longest: int = LONGEST_LINE
+    path: Path, what: str, hint: str, longest: int = foreign_files.LONGEST_LINE
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """`path:line` and the object of each line that is not blank; one line in memory at a time.
 
@@ -111,7 +107,7 @@ def read_raw_json_lines(
     path: Path,
     what: str,
     hint: str,
-    longest: int = LONGEST_LINE,
+    longest: int = foreign_files.LONGEST_LINE,
     mend: Callable[[bytes], bytes] = bytes,
 ) -> Iterator[tuple[str, dict[str, Any], bytes]]:
     """The same with the line itself.
@@ -125,7 +121,7 @@ def read_raw_json_lines(
         UserError: the file cannot be read, or a line is no object of JSON; names it.
     """
     with reading(path, what, hint):
-        for number, line in read_lines(path, longest):
+        for number, line in foreign_files.read_lines(path, longest):
             where = f"{path}:{number}"
             try:
                 fields = parse_object(mend(line))
@@ -140,7 +136,7 @@ def file_sha256(path: Path) -> str:
     Raises:
         UserError: it cannot be read.
     """
-    with reading(path), open_foreign(path) as file:
+    with reading(path), foreign_files.open_foreign(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -349,10 +345,10 @@ class KeyedLines:
         unusable: set[str] = set()
         self._file.seek(0)
         with open(self._file.fileno(), "rb", closefd=False) as lines:
-            read = functools.partial(lines.readline, LONGEST_LINE + 1)
+            read = functools.partial(lines.readline, foreign_files.LONGEST_LINE + 1)
             for number, line in enumerate(iter(read, b""), start=1):
                 ours = number > 1 or line.startswith(_START) or _START.startswith(line)
-                if ours and not line.endswith(b"\n") and len(line) <= LONGEST_LINE:
+                if ours and not line.endswith(b"\n") and len(line) <= foreign_files.LONGEST_LINE:
                     break  # the process that wrote it was killed
                 key, usable = self._read_key(line)
                 if key is None:

@@ -19,28 +19,13 @@ from cxrjax.errors import ForeignError, UserError
 from cxrjax.evaluation.overlays import BASE, COLOURS, TRUTH, jpeg_data_uri
 from cxrjax.evaluation.text_tables import template
 from cxrjax.files import replace_text, writing
-from cxrjax.input_pipeline.examples import (
-    EncodedQuestion,
-    QuestionEncoder,
-    TooLongError,
-    image_geometry,
-    load_image,
-)
+from cxrjax.input_pipeline import examples
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.papers.benchmarks import CLOSED_CLASSES
 from cxrjax.progress import progress_bar
 from cxrjax.records import RECORD_CODECS, QARecord, read_records
+from cxrjax.records_io import own_records
 from cxrjax.records_io.image_check import check_images
-from cxrjax.records_io.own_records import (
-    FILE_NAME,
-    Problem,
-    RecordLine,
-    original_size,
-    read_own_records,
-    record_problems,
-    records_file,
-    split_problems,
-)
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.training.base_model import tokenizer_path
 from cxrjax.training.config import ExperimentConfig
@@ -79,8 +64,8 @@ REMEDIES = {
 class Usable:
     """A record that the model can be given. `line.record.image_hw` is filled in."""
 
-    line: RecordLine
-    encoded: EncodedQuestion
+    line: own_records.RecordLine
+    encoded: examples.EncodedQuestion
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,7 +81,7 @@ class Needs:
     answer: int = 0
     boxes: int = 0
 
-    def with_(self, encoded: EncodedQuestion) -> "Needs":
+    def with_(self, encoded: examples.EncodedQuestion) -> "Needs":
         """The same with one more question."""
         return Needs(
             max(self.prefix, len(encoded.prefix)),
@@ -136,10 +121,10 @@ class RecordsCheck:
     """
 
     file: Path
-    encoder: QuestionEncoder
+    encoder: examples.QuestionEncoder
     examined: int
     images: int
-    problems: list[Problem]
+    problems: list[own_records.Problem]
     warnings: collections.Counter[str]
     usable: list[Usable]
     needs: Needs = Needs()
@@ -169,9 +154,11 @@ def check_file(
     root = image_root or (
         Path(config.data.image_root) if config.data.image_root else default_image_root(file)
     )
-    problems: list[Problem] = []
+    problems: list[own_records.Problem] = []
     lines = list(
-        progress_bar(read_own_records(file, root, problems), unit="record", desc="reading")
+        progress_bar(
+            own_records.read_own_records(file, root, problems), unit="record", desc="reading"
+        )
     )
     examined = len(lines) + len({problem.where for problem in problems})
     if not examined:
@@ -180,37 +167,40 @@ def check_file(
     checks = check_images((line.image for line in lines), quality, out, processes)
     warnings = collections.Counter(quality.warnings)
     problems += [
-        line.problem("split_conflict", "split", why) for line, why in split_problems(lines)
+        line.problem("split_conflict", "split", why)
+        for line, why in own_records.split_problems(lines)
     ]
     usable = []
     for line in progress_bar(lines, unit="question", desc="encoding"):
         found = list(
-            record_problems(line, checks[line.image], CLOSED_CLASSES, encoder.config.record_codec)
+            own_records.record_problems(
+                line, checks[line.image], CLOSED_CLASSES, encoder.config.record_codec
+            )
         )
         if not found:
-            image_hw = original_size(line.record, checks[line.image].size())
+            image_hw = own_records.original_size(line.record, checks[line.image].size())
             record = line.record.model_copy(update={"image_hw": image_hw})
             line = dataclasses.replace(line, record=record)
             encoded = _encode(line, encoder)
             of_any_length = _encode(line, wide)
-            if not isinstance(of_any_length, Problem):
+            if not isinstance(of_any_length, own_records.Problem):
                 needs = needs.with_(of_any_length)
-            if isinstance(encoded, Problem):
+            if isinstance(encoded, own_records.Problem):
                 found.append(encoded)
             else:
                 usable.append(Usable(line, encoded))
                 warnings.update(_oddities(line, encoded))
         problems += found
     for record in _other_splits(file):
-        other = _encode(RecordLine(record, "", Path(record.image_path)), wide)
-        if not isinstance(other, Problem):
+        other = _encode(own_records.RecordLine(record, "", Path(record.image_path)), wide)
+        if not isinstance(other, own_records.Problem):
             needs = needs.with_(other)
     return RecordsCheck(file, encoder, examined, len(checks), problems, warnings, usable, needs)
 
 
 def file_of(source: Path) -> Path:
     """The records to check: of a folder its records.jsonl, of a build its training records."""
-    file = records_file(source)
+    file = own_records.records_file(source)
     built = source / "records" / "train.jsonl"
     return built if source.is_dir() and not file.is_file() and built.is_file() else file
 
@@ -229,7 +219,7 @@ def _other_splits(file: Path) -> Iterator[QARecord]:
             yield from (record for record in read_records(path) if record.image_hw)
 
 
-def _without_limits(encoder: QuestionEncoder) -> QuestionEncoder:
+def _without_limits(encoder: examples.QuestionEncoder) -> examples.QuestionEncoder:
     """The same for questions of any length, to tell what they would need."""
     config = dataclasses.replace(
         encoder.config,
@@ -237,7 +227,7 @@ def _without_limits(encoder: QuestionEncoder) -> QuestionEncoder:
         answer_buckets=(_ANY_LENGTH,),
         max_boxes=_ANY_LENGTH,
     )
-    return QuestionEncoder(encoder.tokenizer, config)
+    return examples.QuestionEncoder(encoder.tokenizer, config)
 
 
 def notation_of(source: Path) -> str | None:
@@ -254,16 +244,18 @@ def notation_of(source: Path) -> str | None:
     return found.pop() if len(found) == 1 else None
 
 
-def _encoder(config: ExperimentConfig) -> QuestionEncoder:
+def _encoder(config: ExperimentConfig) -> examples.QuestionEncoder:
     tokenizer = open_tokenizer(tokenizer_path(config), config)
-    return QuestionEncoder(tokenizer, example_config(config))
+    return examples.QuestionEncoder(tokenizer, example_config(config))
 
 
-def _encode(line: RecordLine, encoder: QuestionEncoder) -> EncodedQuestion | Problem:
+def _encode(
+    line: own_records.RecordLine, encoder: examples.QuestionEncoder
+) -> examples.EncodedQuestion | own_records.Problem:
     """The question in tokens, with its answer where there is one."""
     try:
         encoded = encoder.encode(line.record, with_answer=False)
-    except TooLongError as error:
+    except examples.TooLongError as error:
         return line.problem(error.reason, "question", _without_id(line, error))
     except UserError as error:
         return line.problem("not_encodable", "question", _without_id(line, error))
@@ -271,17 +263,17 @@ def _encode(line: RecordLine, encoder: QuestionEncoder) -> EncodedQuestion | Pro
         return encoded
     try:
         return encoder.encode(line.record)
-    except TooLongError as error:
+    except examples.TooLongError as error:
         return line.problem(error.reason, "answers", _without_id(line, error))
     except UserError as error:
         return line.problem("not_encodable", "answers", _without_id(line, error))
 
 
-def _without_id(line: RecordLine, error: UserError) -> str:
+def _without_id(line: own_records.RecordLine, error: UserError) -> str:
     return str(error).removeprefix(f"question {line.record.question_id}: ")
 
 
-def _oddities(line: RecordLine, encoded: EncodedQuestion) -> list[str]:
+def _oddities(line: own_records.RecordLine, encoded: examples.EncodedQuestion) -> list[str]:
     record = line.record
     found = []
     if not record.answers:
@@ -357,7 +349,7 @@ def next_commands(
         paths = {f"data.{split}": str(splits[split]) for split in ("train", "validation")}
     else:
         out = "runs/own/data"
-        source = check.file.parent if check.file.name == FILE_NAME else check.file
+        source = check.file.parent if check.file.name == own_records.FILE_NAME else check.file
         said.append(f"python -m cxrjax.build --dataset=records --source={source} --out={out}")
         paths = {
             f"data.{split}": f"{out}/records/{split}.jsonl" for split in ("train", "validation")
@@ -404,7 +396,7 @@ def write_page(check: RecordsCheck, out: Path, count: int, seed: int = 0) -> Pat
     return out / PAGE_FILE
 
 
-def model_view(usable: Usable, encoder: QuestionEncoder) -> dict[str, Any]:
+def model_view(usable: Usable, encoder: examples.QuestionEncoder) -> dict[str, Any]:
     """The template's view of a record: nothing of text and boxes that is not in the tokens.
 
     `boxes` are read from the decoded target, `record_boxes` are where the record has them; both in
@@ -415,7 +407,7 @@ def model_view(usable: Usable, encoder: QuestionEncoder) -> dict[str, Any]:
     assert record.image_hw is not None
     height, width = record.image_hw
     config = encoder.config.on_grid_of(record.image_hw)
-    geometry = image_geometry(height, width, config)
+    geometry = examples.image_geometry(height, width, config)
     target = encoder.tokenizer.decode(encoded.answer.tolist())
     codec = get_codec(config.codec)
     decoded = geometry.apply(codec.decode(target, height, width, geometry).boxes)
@@ -427,7 +419,9 @@ def model_view(usable: Usable, encoder: QuestionEncoder) -> dict[str, Any]:
     return {
         "record": record,
         "where": usable.line.where,
-        "picture": jpeg_data_uri(load_image(usable.line.image, config), max(config.image_hw)),
+        "picture": jpeg_data_uri(
+            examples.load_image(usable.line.image, config), max(config.image_hw)
+        ),
         "prompt": encoder.tokenizer.decode(encoded.prefix.tolist()),
         "target": target,
         "tokens": (len(encoded.prefix), len(encoded.answer)),

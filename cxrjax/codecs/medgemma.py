@@ -27,15 +27,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
+from cxrjax.codecs import frames
 from cxrjax.codecs.base import Candidate
-from cxrjax.codecs.frames import (
-    Frame,
-    ImageSteps,
-    InputPixels,
-    InputSteps,
-    PaddedSquareSteps,
-    SmartResizedPixels,
-)
 from cxrjax.codecs.reading import WHOLE, Listed, are_fractions, four_numbers, unclosed
 
 LARGEST = 1000
@@ -86,7 +79,7 @@ class MedGemmaJson(Listed):
 
     name: ClassVar[str] = "medgemma_json"
     y_first: ClassVar[bool] = True
-    frame: ClassVar[Frame] = PaddedSquareSteps(LARGEST)
+    frame: ClassVar[frames.Frame] = frames.PaddedSquareSteps(LARGEST)
     key: ClassVar[str] = "box_2d"
     item: ClassVar[re.Pattern[str]] = _items("box_2d", "b?box_2d")
     number_pattern: ClassVar[re.Pattern[str]] = _numbers("box_2d", (1, 0, 3, 2))
@@ -191,7 +184,7 @@ class GeminiJson(MedGemmaJson):
     """The `gemini_json` codec. The grid is thousandths of the image, its far edges included."""
 
     name: ClassVar[str] = "gemini_json"
-    frame: ClassVar[Frame] = ImageSteps(LARGEST)
+    frame: ClassVar[frames.Frame] = frames.ImageSteps(LARGEST)
     fractions: ClassVar[bool] = False
 
 
@@ -206,7 +199,7 @@ class Qwen25Vl(MedGemmaJson):
     """
 
     name: ClassVar[str] = "qwen2.5_vl"
-    frame: ClassVar[Frame] = SmartResizedPixels()
+    frame: ClassVar[frames.Frame] = frames.SmartResizedPixels()
     y_first: ClassVar[bool] = False
     fractions: ClassVar[bool] = False
     max_digits: ClassVar[int] = 5
@@ -227,7 +220,7 @@ class Qwen25VlInput(Qwen25Vl):
         # The one size that has a name of its own.
         name = "448" if sizes == "448x448" else sizes
         self.name = f"qwen2.5_vl_{name}"  # type: ignore[misc]  # of each, here
-        self.frame = InputPixels(*grids)  # type: ignore[misc]
+        self.frame = frames.InputPixels(*grids)  # type: ignore[misc]
         self.max_digits = len(str(max(map(max, grids))))  # type: ignore[misc]
 
 
@@ -240,5 +233,5 @@ class Qwen3Vl(Qwen25Vl):
     """
 
     name: ClassVar[str] = "qwen3_vl"
-    frame: ClassVar[Frame] = InputSteps(LARGEST)
+    frame: ClassVar[frames.Frame] = frames.InputSteps(LARGEST)
     max_digits: ClassVar[int] = 4

@@ -13,21 +13,7 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.codecs.frames import (
-    QWEN3_FACTOR,
-    QWEN3_LEAST,
-    QWEN3_MOST,
-    Frame,
-    ImageSteps,
-    InputBins,
-    InputSteps,
-    PaddedSquareSteps,
-    SmartResizedPixels,
-    gemma4_resize,
-    internvl_tiles,
-    nearest_grid,
-    smart_resize,
-)
+from cxrjax.codecs import frames
 from cxrjax.codecs.medgemma import Qwen25VlInput
 from cxrjax.images.geometry import IDENTITY, Geometry, letterbox_geometry
 
@@ -45,7 +31,7 @@ class ResizeRule:
 
     codec: str
     placing: Literal["resize", "letterbox"]
-    frame: Frame
+    frame: frames.Frame
     size_of: Callable[[int, int], tuple[int, int]]
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:
@@ -83,7 +69,9 @@ def _square(side: int) -> Callable[[int, int], tuple[int, int]]:
 
 
 def _snapped_qwen3(height: int, width: int) -> tuple[int, int]:
-    return smart_resize(height, width, QWEN3_MOST, QWEN3_LEAST, QWEN3_FACTOR)
+    return frames.smart_resize(
+        height, width, frames.QWEN3_MOST, frames.QWEN3_LEAST, frames.QWEN3_FACTOR
+    )
 
 
 def on_grids(family: Literal["qwen2.5_vl", "qwen3_vl"], *grids: tuple[int, int]) -> ResizeRule:
@@ -96,38 +84,46 @@ def on_grids(family: Literal["qwen2.5_vl", "qwen3_vl"], *grids: tuple[int, int])
     """
 
     def size_of(height: int, width: int) -> tuple[int, int]:
-        return nearest_grid(height, width, grids)
+        return frames.nearest_grid(height, width, grids)
 
     if family == "qwen3_vl":
-        return ResizeRule("qwen3_vl", "letterbox", InputSteps(1000), size_of)
+        return ResizeRule("qwen3_vl", "letterbox", frames.InputSteps(1000), size_of)
     pixels = Qwen25VlInput(*grids)
     return ResizeRule(pixels.name, "letterbox", pixels.frame, size_of)
 
 
 def padded_to(grids: Sequence[tuple[int, int]], image_hw: tuple[int, int]) -> Geometry | None:
     """The place of an image in the nearest of a model's inputs; None, stretched, without one."""
-    return letterbox_geometry(*image_hw, *nearest_grid(*image_hw, grids)) if grids else None
+    return letterbox_geometry(*image_hw, *frames.nearest_grid(*image_hw, grids)) if grids else None
 
 
 # By family, at the size that it is published with. Sources: the preprocessor_config.json of each,
 # and for the numbers the module of its codec.
 RESIZE_RULES: dict[str, ResizeRule] = {
-    "paligemma": ResizeRule("paligemma", "resize", InputBins(1024), _square(224)),
+    "paligemma": ResizeRule("paligemma", "resize", frames.InputBins(1024), _square(224)),
     # Its processor would stretch the image; its makers' notebooks pad it first.
-    "medgemma": ResizeRule("medgemma_json", "letterbox", PaddedSquareSteps(1000), _square(896)),
+    "medgemma": ResizeRule(
+        "medgemma_json", "letterbox", frames.PaddedSquareSteps(1000), _square(896)
+    ),
     # Within 280 tokens; its makers' pages speak of thousandths of the image (`box_2d`).
-    "gemma4": ResizeRule("gemini_json", "resize", ImageSteps(1000), gemma4_resize),
+    "gemma4": ResizeRule("gemini_json", "resize", frames.ImageSteps(1000), frames.gemma4_resize),
     # On one grid a run, as it is trained and asked here: padded to a square, of which the numbers
     # are then thousandths, since the padding is all that the model knows of the image's edges.
-    "gemma4_768": ResizeRule("medgemma_json", "letterbox", PaddedSquareSteps(1000), _square(768)),
+    "gemma4_768": ResizeRule(
+        "medgemma_json", "letterbox", frames.PaddedSquareSteps(1000), _square(768)
+    ),
     # `image_aspect_ratio: pad`; hundredths of the square.
-    "llava": ResizeRule("llava", "letterbox", PaddedSquareSteps(100), _square(336)),
+    "llava": ResizeRule("llava", "letterbox", frames.PaddedSquareSteps(100), _square(336)),
     # One tile, as its processor makes where it may make no more.
-    "internvl": ResizeRule("internvl", "resize", ImageSteps(1000), _square(448)),
-    "internvl_tiles": ResizeRule("internvl", "resize", ImageSteps(1000), internvl_tiles),
-    "qwen2_vl": ResizeRule("qwen2_vl", "resize", ImageSteps(1000), smart_resize),
-    "qwen2.5_vl": ResizeRule("qwen2.5_vl", "resize", SmartResizedPixels(), smart_resize),
+    "internvl": ResizeRule("internvl", "resize", frames.ImageSteps(1000), _square(448)),
+    "internvl_tiles": ResizeRule(
+        "internvl", "resize", frames.ImageSteps(1000), frames.internvl_tiles
+    ),
+    "qwen2_vl": ResizeRule("qwen2_vl", "resize", frames.ImageSteps(1000), frames.smart_resize),
+    "qwen2.5_vl": ResizeRule(
+        "qwen2.5_vl", "resize", frames.SmartResizedPixels(), frames.smart_resize
+    ),
     "qwen2.5_vl_448": on_grids("qwen2.5_vl", (448, 448)),
-    "qwen3_vl": ResizeRule("qwen3_vl", "resize", InputSteps(1000), _snapped_qwen3),
+    "qwen3_vl": ResizeRule("qwen3_vl", "resize", frames.InputSteps(1000), _snapped_qwen3),
     "qwen3_vl_512": on_grids("qwen3_vl", (512, 512)),
 }

@@ -9,44 +9,32 @@ import numpy as np
 from jaxtyping import Float, Num
 
 from cxrjax import boxes as box_arithmetic
+from cxrjax.codecs import prose
 from cxrjax.codecs.base import NOT_BEGUN, Codec
 from cxrjax.codecs.frames import BoxGeometry, input_sizes
 from cxrjax.codecs.medgemma import GeminiJson, MedGemmaJson, Qwen3Vl, Qwen25Vl, Qwen25VlInput
-from cxrjax.codecs.prose import (
-    CheXagent,
-    DeepSeekVl2,
-    Gemex,
-    GlmV,
-    InternVl,
-    Llava,
-    MiniGpt,
-    Qwen2Vl,
-    QwenVl,
-    RadVlm,
-    VinDrPixels,
-)
 from cxrjax.codecs.tokens import Florence2, Kosmos2, Maira2, PaliGemma
 from cxrjax.errors import UserError
 
 CODECS: dict[str, Codec] = {
     "paligemma": PaliGemma(),
-    "vindr_px": VinDrPixels(),
+    "vindr_px": prose.VinDrPixels(),
     "medgemma_json": MedGemmaJson(),
-    "gemex": Gemex(),
+    "gemex": prose.Gemex(),
     "maira2": Maira2(),
-    "chexagent": CheXagent(),
-    "radvlm": RadVlm(),
-    "llava": Llava(),
+    "chexagent": prose.CheXagent(),
+    "radvlm": prose.RadVlm(),
+    "llava": prose.Llava(),
     "gemini_json": GeminiJson(),
-    "internvl": InternVl(),
-    "minigpt": MiniGpt(),
-    "qwen_vl": QwenVl(),
-    "qwen2_vl": Qwen2Vl(),
+    "internvl": prose.InternVl(),
+    "minigpt": prose.MiniGpt(),
+    "qwen_vl": prose.QwenVl(),
+    "qwen2_vl": prose.Qwen2Vl(),
     "qwen2.5_vl": Qwen25Vl(),
     "qwen2.5_vl_448": Qwen25VlInput((448, 448)),
     "qwen3_vl": Qwen3Vl(),
-    "deepseek_vl2": DeepSeekVl2(),
-    "glm_v": GlmV(),
+    "deepseek_vl2": prose.DeepSeekVl2(),
+    "glm_v": prose.GlmV(),
     "florence2": Florence2(),
     "kosmos2": Kosmos2(),
 }

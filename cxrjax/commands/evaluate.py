@@ -17,12 +17,7 @@ from pathlib import Path
 from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
-from cxrjax.evaluation.run_record import (
-    check_folder,
-    check_split,
-    write_prediction_record,
-    write_score_record,
-)
+from cxrjax.evaluation import run_record
 from cxrjax.evaluation.scores import GT_MODE_HELP, ScoreOptions
 from cxrjax.evaluation.systems.base import answer_all
 from cxrjax.evaluation.systems.model_flags import add_model_flags
@@ -82,8 +77,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     kind = "" if flags.image == "shown" else f"_{flags.image}"
     out = flags.out or flags.workdir / f"evaluation{kind}"
     image_root = image_root or default_image_root(references)
-    check_folder(out)
-    check_split(references, flags.split_sha256, flags.manifest)
+    run_record.check_folder(out)
+    run_record.check_split(references, flags.split_sha256, flags.manifest)
     with hosts.held_by_first(folder_lock(out)):
         _evaluate(flags, references, image_root, out)
     if flags.report and hosts.is_first():
@@ -127,7 +122,7 @@ def _evaluate(flags: argparse.Namespace, references: Path, image_root: Path, out
     if not hosts.is_first():
         hosts.wait_for_all("scored")  # JAX's own farewell waits for five minutes alone
         return
-    write_prediction_record(predictions, questions, flags, model_settings(flags))
+    run_record.write_prediction_record(predictions, questions, flags, model_settings(flags))
     benchmark = BENCHMARKS[flags.benchmark]()
     name = system_name(flags)
     with waiting("scoring, and drawing intervals"):
@@ -141,7 +136,7 @@ def _evaluate(flags: argparse.Namespace, references: Path, image_root: Path, out
             ),
         )
     markdown = write_scores(out, benchmark, scores)
-    write_score_record(out, references, {name: predictions}, scores)
+    run_record.write_score_record(out, references, {name: predictions}, scores)
     if flags.image == "shown":
         figures = {
             f"evaluation/{protocol}/{metric}": value

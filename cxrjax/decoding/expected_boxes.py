@@ -12,14 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from cxrjax.decoding import box_readings
 from cxrjax.decoding.beam import QUESTIONS
-from cxrjax.decoding.box_readings import (
-    BOX_LEVELS,
-    BOX_SAMPLES,
-    central_boxes,
-    location_probability,
-    quantile_bins,
-)
 from cxrjax.decoding.grammar import (
     Grammar,
     GrammarState,
@@ -66,7 +60,7 @@ def choose_boxes(
 
     def one_each(chosen: _Chosen) -> _Chosen:
         question = jnp.argmax(chosen.waiting, axis=1)
-        index = jnp.broadcast_to(question[:, None], (rows, BOX_SAMPLES))
+        index = jnp.broadcast_to(question[:, None], (rows, box_readings.BOX_SAMPLES))
         copies = _take_questions(decode, index)
         now = GrammarState(*(jnp.take_along_axis(part, index, axis=1) for part in state))
         at = jnp.take_along_axis(hidden, index[..., None], axis=1)
@@ -75,15 +69,17 @@ def choose_boxes(
             remaining = slots - 1 - step.reshape(-1, 1) - coordinate
             allowed = allowed_tokens(grammar, now, remaining, vocabulary)
             logits = jnp.where(allowed, model.logits(at), -jnp.inf)
-            levels = jnp.asarray(BOX_LEVELS)[:, coordinate, None]
-            bins = quantile_bins(location_probability(logits, vocabulary), levels)[..., 0]
+            levels = jnp.asarray(box_readings.BOX_LEVELS)[:, coordinate, None]
+            bins = box_readings.quantile_bins(
+                box_readings.location_probability(logits, vocabulary), levels
+            )[..., 0]
             found.append(bins)
             if coordinate < 3:
                 token = vocabulary.loc_token_start + bins
                 now = advance(grammar, now, token, vocabulary)
                 at, copies = model.decode_step(blocks, token, copies, step + coordinate)
         boxes = jnp.stack(found, axis=-1)
-        best = boxes[jnp.arange(rows), central_boxes(boxes)]
+        best = boxes[jnp.arange(rows), box_readings.central_boxes(boxes)]
         is_it = (jnp.arange(questions) == question[:, None]) & chosen.waiting
         return _Chosen(
             chosen.waiting & ~is_it, jnp.where(is_it[..., None], best[:, None], chosen.bins)

@@ -10,24 +10,12 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, Key, UInt
 
-from cxrjax.decoding.beam import (
-    beam_search,
-    repeat_questions,
-    spread_cache,
-    take_candidates,
-)
+from cxrjax.decoding import beam
 from cxrjax.decoding.box_readings import LEVELS
 from cxrjax.decoding.grammar import Grammar, TokenVocabulary
 from cxrjax.decoding.strategy import Strategy, filter_logits, sample_keys, sample_tokens
 from cxrjax.decoding.token_writer import TokenWriter, Writing
-from cxrjax.distributed.meshes import (
-    batch_sharding,
-    batch_shards,
-    fetch_whole,
-    mesh_of_kernels,
-    put_batch,
-    put_tree,
-)
+from cxrjax.distributed import meshes
 from cxrjax.models import VLM
 from cxrjax.models.vlm import DecodeState
 
@@ -105,11 +93,13 @@ def generate(
         model.decoder.blocks() if model.decoder.unroll else None,
     )
     if mesh is not None:
-        decode = spread_cache(decode, mesh)
-    hidden, decode = jnp.repeat(hidden, count, axis=1), repeat_questions(decode, count)
+        decode = beam.spread_cache(decode, mesh)
+    hidden, decode = jnp.repeat(hidden, count, axis=1), beam.repeat_questions(decode, count)
     asked = jnp.any(prefix_mask, axis=-1)
     if strategy.beams > 1:
-        best = beam_search(model, hidden, decode, asked, strategy, grammar, vocabulary, watched)
+        best = beam.beam_search(
+            model, hidden, decode, asked, strategy, grammar, vocabulary, watched
+        )
         return Generation(*(part[:, :, 0] for part in best[:-1]))
     keys = None
     if strategy.temperature > 0:
@@ -190,7 +180,7 @@ def _best_of(answers: Generation, count: int, strategy: Strategy) -> Generation:
             jnp.any(stops, axis=-1), jnp.argmax(stops, axis=-1) + 1, tokens.shape[-1]
         )
     best = jnp.argmax(scores, axis=-1)[..., None]
-    return Generation(*(take_candidates(part, best)[:, :, 0] for part in parts))
+    return Generation(*(beam.take_candidates(part, best)[:, :, 0] for part in parts))
 
 
 class Generator:
@@ -227,7 +217,7 @@ class Generator:
         self._watched = watched
         self._graphdef, self._state = nnx.split(model)
         if mesh is not None:
-            self._state = put_tree(self._state, mesh)
+            self._state = meshes.put_tree(self._state, mesh)
 
     @property
     def model(self) -> VLM:
@@ -236,7 +226,7 @@ class Generator:
 
     def whole_batch(self, images: int) -> int:
         """So many images, or the next larger number that the devices can share."""
-        shards = 1 if self.mesh is None else batch_shards(self.mesh)
+        shards = 1 if self.mesh is None else meshes.batch_shards(self.mesh)
         return -(-images // shards) * shards
 
     def __call__(
@@ -271,7 +261,7 @@ class Generator:
             if not several:
                 extra = self.whole_batch(rows) - rows
                 inputs = jax.tree.map(lambda x: _with_rows(x, extra), inputs)
-            inputs = put_batch(inputs, self.mesh)
+            inputs = meshes.put_batch(inputs, self.mesh)
         answers = answer_batch(
             self._graphdef,
             dataclasses.replace(self.strategy, seed=0),
@@ -284,7 +274,7 @@ class Generator:
             self._watched,
         )
         if self.mesh is not None and several:
-            return fetch_whole(answers, self.mesh)
+            return meshes.fetch_whole(answers, self.mesh)
         return Generation(*(np.asarray(part)[:rows] for part in answers))  # type: ignore[arg-type]
 
 
@@ -304,7 +294,7 @@ def _answer_impl(
     watched: Array | None,
 ) -> Generation:
     images, prefix_tokens, prefix_mask, question_index, context_tokens, context_mask = inputs
-    with mesh_of_kernels(mesh):
+    with meshes.mesh_of_kernels(mesh):
         answers = generate(
             nnx.merge(graphdef, *states),
             images,
@@ -321,7 +311,7 @@ def _answer_impl(
         )
     if mesh is None:
         return answers
-    return jax.lax.with_sharding_constraint(answers, batch_sharding(mesh))
+    return jax.lax.with_sharding_constraint(answers, meshes.batch_sharding(mesh))
 
 
 # `generate` of the model in states, for devices. One cache of compiled programs for all generators:

@@ -10,14 +10,7 @@ from jaxtyping import Float, Int
 
 from cxrjax.codecs import get_codec
 from cxrjax.codecs.tokens import NUM_BINS
-from cxrjax.decoding.confidence import (
-    AnswerConfidence,
-    BoxConfidence,
-    answer_confidence,
-    box_confidences,
-    real_probabilities,
-    spell,
-)
+from cxrjax.decoding import confidence
 from cxrjax.decoding.generate import Generator
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import fetch_whole, host_rows, put_batch
@@ -88,7 +81,7 @@ def predict_questions(
                 "labels": [],
                 "box_scores": [],
                 "answer_logprob": None,
-                **AnswerConfidence().fields(),
+                **confidence.AnswerConfidence().fields(),
                 "parse": answer.reason,
             }
 
@@ -173,19 +166,19 @@ def prediction(
     # As the model says it: `score` counts what must be mended before it mends it.
     read = codec.read_as_written(text, height, width, geometry)
     upto = min(length + 1, len(tokens))
-    spelled = spell(
+    spelled = confidence.spell(
         tokens[:length].tolist(),
         tokenizer.decode,
         logprobs[:upto],
         words[:upto] if words is not None and words.shape[1] else None,
         None if quantiles is None else quantiles[:upto],
     ).within(0, len(text))
-    real = real_probabilities(spelled) if PROMPTS[config.prompt].lists else {}
+    real = confidence.real_probabilities(spelled) if PROMPTS[config.prompt].lists else {}
     spans = [span for span in read.spans if real.get(span.start, 1.0) > config.listed_above]
     places = [(span.start, span.end) for span in spans]
-    sure = answer_confidence(spelled, places)
+    sure = confidence.answer_confidence(spelled, places)
     parse = "truncated" if read.parse == "ok" and not len(ended) else read.parse
-    found = box_confidences(spelled, places, real)
+    found = confidence.box_confidences(spelled, places, real)
     if real:
         text = only(text, [each > config.listed_above for each in real.values()])
     spreads = [_spread(one, geometry) for one in found]
@@ -204,7 +197,7 @@ def prediction(
     }
 
 
-def _spread(found: BoxConfidence, geometry: Geometry) -> list[float] | None:
+def _spread(found: confidence.BoxConfidence, geometry: Geometry) -> list[float] | None:
     """A box's spread as xyxy, fractions of the original image."""
     if found.spread is None:
         return None

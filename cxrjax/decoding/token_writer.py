@@ -12,14 +12,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
 
+from cxrjax.decoding import box_readings
 from cxrjax.decoding.beam import watched_logprobs
-from cxrjax.decoding.box_readings import (
-    BoxReading,
-    is_location,
-    location_probability,
-    location_quantiles,
-    one_pass_bins,
-)
 from cxrjax.decoding.expected_boxes import choose_boxes
 from cxrjax.decoding.grammar import (
     Grammar,
@@ -82,7 +76,7 @@ class TokenWriter:
     blocks: list[Block]
     vocabulary: TokenVocabulary
     watched: Int[Array, "W n"]
-    reading: BoxReading = "greedy"
+    reading: box_readings.BoxReading = "greedy"
     grammar: Grammar | None = None
 
     def __post_init__(self) -> None:
@@ -132,12 +126,12 @@ class TokenWriter:
                 allowed |= free[..., None]
             choices = jnp.where(allowed, logits, -jnp.inf)
         words = watched_logprobs(choices, self.watched)
-        quantiles = location_quantiles(choices, vocabulary)
+        quantiles = box_readings.location_quantiles(choices, vocabulary)
         if draw is None:
             token, is_drawn = jnp.argmax(choices, axis=-1).astype(jnp.int32), None
         else:
             token, is_drawn = draw(choices)
-        is_box = is_location(token, vocabulary)
+        is_box = box_readings.is_location(token, vocabulary)
         boxes = writing.boxes
         if self.reading != "greedy":
             is_read = is_box if is_drawn is None else is_box & ~is_drawn
@@ -170,8 +164,8 @@ class TokenWriter:
     ) -> tuple[Int[Array, "B C"], Int[Array, "B C 4"]]:
         """The bin of each next coordinate, if it is one, and the boxes that are being written."""
         if self.reading != "expected_iou":
-            probability = location_probability(choices, self.vocabulary)
-            return one_pass_bins(self.reading, probability), writing.boxes
+            probability = box_readings.location_probability(choices, self.vocabulary)
+            return box_readings.one_pass_bins(self.reading, probability), writing.boxes
         assert self.grammar is not None
         coordinate = jnp.asarray(self.grammar.coordinate)[writing.grammar.node]
         begins = is_box & (coordinate == 0) & ~writing.done

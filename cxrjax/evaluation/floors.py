@@ -30,14 +30,7 @@ from cxrjax.boxes import pairwise_iou
 from cxrjax.codecs import CODECS
 from cxrjax.evaluation.predictions import SHARED, Prediction, parse_prediction
 from cxrjax.evaluation.scores import PERSON
-from cxrjax.evaluation.systems.baselines import (
-    answer_identity,
-    answer_words,
-    draw_text,
-    is_closed,
-    reader_line,
-    yes_or_no,
-)
+from cxrjax.evaluation.systems import baselines
 from cxrjax.records import QARecord
 
 _NO_BOXES = np.zeros((0, 4))
@@ -99,10 +92,10 @@ class Floors:
                 record.question_type,
                 record.finding,
                 self._same(tuple(record.choices or ())),
-                is_closed(record),
+                baselines.is_closed(record),
                 self._same(labels),
-                self._same(answer_identity(record)),
-                self._same(answer_words(record)),
+                self._same(baselines.answer_identity(record)),
+                self._same(baselines.answer_words(record)),
                 boxes,
             )
         )
@@ -271,7 +264,9 @@ class Floors:
         lines = []
         for one, finding in pairs:
             marks = self._marks.get(one.image_id, {}).get(drawn.get(one.image_id, ""))
-            lines.append(parse_prediction(reader_line(_record(one, finding), marks), PERSON))
+            lines.append(
+                parse_prediction(baselines.reader_line(_record(one, finding), marks), PERSON)
+            )
         return lines
 
 
@@ -294,7 +289,7 @@ def _constant(one: _Question, finding: str | None, yes: bool, common: str) -> st
     if one.choices:
         return one.choices[0 if yes else -1].partition(":")[0].strip()
     if finding is not None or one.closed:
-        return yes_or_no(yes, finding)
+        return baselines.yes_or_no(yes, finding)
     return common if yes else "There is no finding."
 
 
@@ -332,7 +327,7 @@ def _of_others(one: _Question, boxes: Sequence[tuple[str, np.ndarray]]) -> np.nd
 def _drawn(one: _Question, finding: str | None, seed: int, classes: Sequence[str]) -> str:
     drawn = random.Random(f"{seed}/{one.question_id}/random_answer")
     closed, several = one.closed or finding is not None, one.kind == "multi_choice"
-    return draw_text(one.choices, several, closed, finding, drawn, classes)
+    return baselines.draw_text(one.choices, several, closed, finding, drawn, classes)
 
 
 def _record(one: _Question, finding: str | None) -> QARecord:

@@ -16,14 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Float
 
+from cxrjax.evaluation import ranked_boxes
 from cxrjax.evaluation.figures import named, of, quotient
-from cxrjax.evaluation.ranked_boxes import (
-    Clusters,
-    Curves,
-    RankedBoxes,
-    constant_within_answers,
-    ranked_figures,
-)
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
 from cxrjax.metrics.classification import ratio, sums_at
 from cxrjax.metrics.detection import (
@@ -81,7 +75,7 @@ def _f1_area(formulas: Formulas, sums: Sums) -> np.ndarray:
     return np.trapezoid(f1, SWEEP, axis=0) / (SWEEP[-1] - SWEEP[0])
 
 
-def sweep_curves(title: str, formulas: Formulas, columns: Columns) -> Curves:
+def sweep_curves(title: str, formulas: Formulas, columns: Columns) -> ranked_boxes.Curves:
     """Curves `sweep/<title>/<metric>` over the threshold; null where a figure is undefined."""
     sums = {name: np.array([column.sum()]) for name, column in columns.items()}
     curves: dict[str, dict[str, Any]] = {}
@@ -187,7 +181,7 @@ class ScoredAnswers:
         self.scores.append(scores)
         self.truth.append(truth)
 
-    def counted(self, clusters: Clusters, bootstrap: Bootstrap) -> "CountedBoxes":
+    def counted(self, clusters: ranked_boxes.Clusters, bootstrap: Bootstrap) -> "CountedBoxes":
         """Columns, figures and curves, those of AP and FROC too.
 
         Args:
@@ -199,10 +193,10 @@ class ScoredAnswers:
         )
         scores = np.concatenate([np.zeros(0), *self.scores])
         columns = question_columns("boxes", predicted, truth)
-        figures, curves, ranked = ranked_figures(
+        figures, curves, ranked = ranked_boxes.ranked_figures(
             find_overlaps(predicted, truth), scores, clusters, len(clusters), bootstrap
         )
-        constant = constant_within_answers(self.scores, len(clusters))
+        constant = ranked_boxes.constant_within_answers(self.scores, len(clusters))
         return CountedBoxes(
             columns,
             {**figures, "ap/constant_within_answers": constant},
@@ -216,5 +210,5 @@ class CountedBoxes(NamedTuple):
 
     columns: Columns
     figures: dict[str, Estimate]
-    curves: Curves
-    ranked: RankedBoxes
+    curves: ranked_boxes.Curves
+    ranked: ranked_boxes.RankedBoxes

@@ -24,14 +24,7 @@ from jaxtyping import Integer, UInt8
 from PIL import ExifTags, Image, ImageFile
 
 from cxrjax.errors import ForeignError
-from cxrjax.images.dicom import (
-    MARKER,
-    MARKER_START,
-    auto_exposed,
-    dicom_notes,
-    dicom_size,
-    read_dicom,
-)
+from cxrjax.images import dicom
 from cxrjax.images.files import (
     MAX_PIXELS,
     AnyFile,
@@ -120,7 +113,7 @@ def read_grey_or_rgb(
     with contextlib.suppress(OSError):  # `_kind` tells what is wrong with it
         path = read_once(path)
     if _kind(path) == "DICOM":
-        return read_dicom(path)
+        return dicom.read_dicom(path)
     least = None if target is None else (times * target[0], times * target[1])
     found = _stored(path, least, as_luma=True) or _stored(path, least, as_luma=False)
     assert found is not None
@@ -201,7 +194,7 @@ def image_size(path: AnyFile) -> tuple[int, int]:
             more than `MAX_PIXELS`.
     """
     if _kind(path) == "DICOM":
-        return dicom_size(path)
+        return dicom.dicom_size(path)
     with _open(path) as image:
         width, height = image.size
         return (width, height) if _orientation(image) in _SIDEWAYS else (height, width)
@@ -221,7 +214,7 @@ def audit_header(path: AnyFile) -> list[str]:
         ImageError: as `image_size`.
     """
     if _kind(path) == "DICOM":
-        return dicom_notes(path)
+        return dicom.dicom_notes(path)
     notes = []
     with _open(path) as image:
         turn = _orientation(image)
@@ -243,7 +236,7 @@ def _kind(path: AnyFile) -> str:
     """'PNG', 'JPEG' or 'DICOM' by the first bytes; refuses everything else."""
     try:
         with open_file(path) as file:
-            head = file.read(MARKER_START + len(MARKER))
+            head = file.read(dicom.MARKER_START + len(dicom.MARKER))
     except OSError as error:
         raise ImageError(
             f"{path}: cannot be read: {error.strerror}; expected an image file: check the path, "
@@ -251,7 +244,7 @@ def _kind(path: AnyFile) -> str:
         ) from None
     if not head:
         raise ImageError(f"{path}: the file is empty; expected an image: fetch it again")
-    if head[MARKER_START:] == MARKER:
+    if head[dicom.MARKER_START :] == dicom.MARKER:
         return "DICOM"
     for signature, kind in _SIGNATURES.items():
         if head.startswith(signature):
@@ -359,7 +352,7 @@ def _refuse_filled(path: AnyFile, image: Image.Image) -> None:
 
 def _to_grey_or_rgb(image: Image.Image) -> UInt8[np.ndarray, "h w *channels"]:
     if image.mode.startswith("I"):
-        return auto_exposed(np.asarray(image))
+        return dicom.auto_exposed(np.asarray(image))
     if image.mode in ("1", "L") and not image.has_transparency_data:
         return np.asarray(image if image.mode == "L" else image.convert("L"))
     width, height = image.size

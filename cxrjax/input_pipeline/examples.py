@@ -22,15 +22,9 @@ from cxrjax.errors import UserError
 from cxrjax.images.decode import read_grey_or_rgb, three_channels
 from cxrjax.images.files import AnyFile
 from cxrjax.images.geometry import IDENTITY, Geometry, letterbox, letterbox_geometry, resize
+from cxrjax.input_pipeline import coordinates
 from cxrjax.input_pipeline.augment import ImageChange, OutOfPictureError
 from cxrjax.input_pipeline.caches import FeatureCache, ImageCache
-from cxrjax.input_pipeline.coordinates import (
-    BOX_ROUTES,
-    BoxRoute,
-    DigitCoordinates,
-    DigitFinder,
-    resolve_box_route,
-)
 from cxrjax.input_pipeline.listed_boxes import are_real
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.input_pipeline.tokenizer import Tokenizer
@@ -117,7 +111,7 @@ class ExampleConfig:
         for name, choices in (
             ("geometry", ("resize", "letterbox")),
             ("too_long", ("error", "set_aside")),
-            ("box_route", BOX_ROUTES),
+            ("box_route", coordinates.BOX_ROUTES),
         ):
             if getattr(self, name) not in choices:
                 raise UserError(f"{name} is {getattr(self, name)!r}, expected one of {choices}")
@@ -182,7 +176,7 @@ class EncodedQuestion(NamedTuple):
     answer: Int32[np.ndarray, " answer"]
     coordinate_positions: Int32[np.ndarray, "n 4"]
     boxes: Float32[np.ndarray, "n 4"]
-    digits: DigitCoordinates | None = None
+    digits: coordinates.DigitCoordinates | None = None
 
 
 def image_geometry(height: int, width: int, config: ExampleConfig) -> Geometry:
@@ -260,16 +254,16 @@ class QuestionEncoder:
         self._codec = get_codec(config.codec)
 
     @functools.cached_property
-    def box_route(self) -> BoxRoute:
+    def box_route(self) -> coordinates.BoxRoute:
         """The route by which the loss reaches boxes.
 
         Raises:
             UserError: not in the way that is configured.
         """
-        return resolve_box_route(self.config.box_route, self.config.codec)
+        return coordinates.resolve_box_route(self.config.box_route, self.config.codec)
 
     @functools.cached_property
-    def digit_finder(self) -> DigitFinder | None:
+    def digit_finder(self) -> coordinates.DigitFinder | None:
         """Finds coordinates in digits; None where there are none, or none that a loss reaches.
 
         Raises:
@@ -277,7 +271,7 @@ class QuestionEncoder:
         """
         if self.box_route == "none" or self._codec.number_pattern is None:
             return None
-        return DigitFinder(self.tokenizer)
+        return coordinates.DigitFinder(self.tokenizer)
 
     @property
     def digit_shape(self) -> tuple[int, tuple[int, ...]]:
@@ -355,7 +349,9 @@ class QuestionEncoder:
 
     def _coordinates(
         self, record: QARecord, text: str, answer: Int32[np.ndarray, " answer"]
-    ) -> tuple[Int32[np.ndarray, "n 4"], Float32[np.ndarray, "n 4"], DigitCoordinates | None]:
+    ) -> tuple[
+        Int32[np.ndarray, "n 4"], Float32[np.ndarray, "n 4"], coordinates.DigitCoordinates | None
+    ]:
         """The boxes' places among the answer's tokens, and what those tokens say."""
         if self.box_route == "none":
             return _NO_POSITIONS, _NO_BOXES, None

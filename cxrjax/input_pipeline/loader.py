@@ -22,6 +22,7 @@ from absl import flags
 
 from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile, ImageError
+from cxrjax.input_pipeline import examples
 from cxrjax.input_pipeline.augment import (
     AugmentConfig,
     ImageChange,
@@ -29,14 +30,6 @@ from cxrjax.input_pipeline.augment import (
     draw_change,
 )
 from cxrjax.input_pipeline.batch import Batch, BatchProblem, LoadedBatch, empty_batch
-from cxrjax.input_pipeline.examples import (
-    EncodedQuestion,
-    ExampleConfig,
-    QuestionEncoder,
-    TooLongError,
-    bucket,
-    load_input,
-)
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
@@ -57,7 +50,7 @@ class _Question:
     slot: int
     index: int
     question_id: str
-    tokens: EncodedQuestion
+    tokens: examples.EncodedQuestion
 
 
 @dataclasses.dataclass
@@ -98,7 +91,7 @@ class BatchBuilder:
         self.augment = augment or AugmentConfig()
         self.wording = wording or WordingVariation()
         self.seed = seed
-        self.encoders = [QuestionEncoder(tokenizer, s.config) for s in mixture.sources]
+        self.encoders = [examples.QuestionEncoder(tokenizer, s.config) for s in mixture.sources]
         self.config = mixture.config
         self.with_answers = with_answers
         self.rows = rows
@@ -161,14 +154,14 @@ class BatchBuilder:
             try:
                 try:
                     tokens = encoder.encode(record, self.with_answers, change, asked)
-                except TooLongError as error:
+                except examples.TooLongError as error:
                     if asked is record or error.reason != "prefix_too_long":
                         raise
                     tokens = encoder.encode(record, self.with_answers, change)
                     encoded.unvaried["wording_too_long"] += 1
             except OutOfPictureError:
                 encoded.unvaried["out_of_picture"] += 1
-            except TooLongError as error:
+            except examples.TooLongError as error:
                 if self.config.too_long == "error":
                     raise
                 problem = BatchProblem(index, record.question_id, error.reason, str(error))
@@ -181,7 +174,7 @@ class BatchBuilder:
         return encoded
 
     def _fill(
-        self, loaded: LoadedBatch, row: int, element: _Element, config: ExampleConfig
+        self, loaded: LoadedBatch, row: int, element: _Element, config: examples.ExampleConfig
     ) -> None:
         """Writes one image with its questions into row `row`; config: of the batch's grid."""
         loaded.problems.extend(element.problems)
@@ -189,7 +182,7 @@ class BatchBuilder:
             return
         batch = loaded.batch
         try:
-            own = load_input(element.image_path, config, element.change, element.image_hw)
+            own = examples.load_input(element.image_path, config, element.change, element.image_hw)
             if batch.has_earlier is None:
                 batch.images[row] = own
             else:
@@ -207,13 +200,13 @@ class BatchBuilder:
             loaded.question_ids[row][question.slot] = question.question_id
 
     def _fill_earlier(
-        self, batch: Batch, row: int, element: _Element, config: ExampleConfig
+        self, batch: Batch, row: int, element: _Element, config: examples.ExampleConfig
     ) -> None:
         """The earlier image, changed as the row's own one: what moves both is no change."""
         if element.earlier_path is None:
             return
         assert batch.has_earlier is not None
-        batch.images[row, 1] = load_input(
+        batch.images[row, 1] = examples.load_input(
             element.earlier_path, config, element.change, element.earlier_hw
         )
         batch.has_earlier[row] = True
@@ -222,7 +215,7 @@ class BatchBuilder:
         return {**self.__dict__, "_cache": {}}
 
 
-def _fill_question(batch: Batch, row: int, slot: int, question: EncodedQuestion) -> None:
+def _fill_question(batch: Batch, row: int, slot: int, question: examples.EncodedQuestion) -> None:
     prefix_start = batch.prefix_tokens.shape[-1] - len(question.prefix)
     batch.prefix_tokens[row, slot, prefix_start:] = question.prefix
     batch.prefix_mask[row, slot, prefix_start:] = True
@@ -241,10 +234,10 @@ def _fill_question(batch: Batch, row: int, slot: int, question: EncodedQuestion)
 
 
 def _slots(lengths: list[int], buckets: tuple[int, ...]) -> int:
-    return bucket(max(lengths, default=0), buckets)
+    return examples.bucket(max(lengths, default=0), buckets)
 
 
-def _packed_length(elements: list[_Element], config: ExampleConfig) -> int | None:
+def _packed_length(elements: list[_Element], config: examples.ExampleConfig) -> int | None:
     """The smallest bucket that holds all tokens of each image, None where there is none."""
     longest = max(
         sum(len(question.tokens.prefix) + len(question.tokens.answer) for question in e.questions)
@@ -419,7 +412,7 @@ def train_loader(
     return TrainLoader(mixture.batches(seed, global_batch_size), builder, identity, workers)
 
 
-def single_source(source: QuestionSource, config: ExampleConfig) -> Mixture:
+def single_source(source: QuestionSource, config: examples.ExampleConfig) -> Mixture:
     """A mixture of one source, which has no name."""
     return Mixture([MixtureSource("", source, config)])
 
@@ -427,7 +420,7 @@ def single_source(source: QuestionSource, config: ExampleConfig) -> Mixture:
 def eval_loader(
     source: QuestionSource,
     tokenizer: Tokenizer,
-    config: ExampleConfig,
+    config: examples.ExampleConfig,
     *,
     global_batch_size: int,
     workers: int = 0,

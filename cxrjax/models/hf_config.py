@@ -11,14 +11,8 @@ from typing import Any
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object
+from cxrjax.models import presets
 from cxrjax.models.hf_layout import check_architecture
-from cxrjax.models.presets import (
-    CLIP_MEAN,
-    CLIP_STD,
-    GEMMA4_ROPE_BASE,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-)
 from cxrjax.models.whole_configs import states_all
 from cxrjax.untrusted.closed_world import CHECKED_LATER, NO_MATTER, Rule, check_settings
 from cxrjax.untrusted.foreign_files import MIB
@@ -372,7 +366,10 @@ _GEMMA4_VISION = {
     "attention_bias": Rule((False, None)),
     "rope_parameters": Rule(
         (None,),
-        keys={"rope_type": Rule(("axial", "default")), "rope_theta": Rule((GEMMA4_ROPE_BASE,))},
+        keys={
+            "rope_type": Rule(("axial", "default")),
+            "rope_theta": Rule((presets.GEMMA4_ROPE_BASE,)),
+        },
     ),
     "pooling_kernel_size": Rule(most=2**6),
     "position_embedding_size": Rule(most=2**20),
@@ -546,8 +543,8 @@ _PICTURE = {
 # own code pads the picture, its processor for transformers cuts the middle out.
 _CLIP_PICTURE = {
     **_PICTURE,
-    "image_mean": Rule((list(CLIP_MEAN),)),
-    "image_std": Rule((list(CLIP_STD),)),
+    "image_mean": Rule((list(presets.CLIP_MEAN),)),
+    "image_std": Rule((list(presets.CLIP_STD),)),
     "do_center_crop": NO_MATTER,
     "do_pad": NO_MATTER,
 }
@@ -588,8 +585,8 @@ _CLIP_PICTURES = {
 # InternVL's are cut into tiles there; here each is one, whatever these say.
 _INTERNVL_PICTURE = {
     **_PICTURE,
-    "image_mean": Rule((list(IMAGENET_MEAN),)),
-    "image_std": Rule((list(IMAGENET_STD),)),
+    "image_mean": Rule((list(presets.IMAGENET_MEAN),)),
+    "image_std": Rule((list(presets.IMAGENET_STD),)),
     **dict.fromkeys(("crop_to_patches", "min_patches", "max_patches"), NO_MATTER),
 }
 _GEMMA4_PICTURES = {

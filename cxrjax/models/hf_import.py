@@ -19,16 +19,8 @@ from flax import nnx
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object, reading
+from cxrjax.models import hf_layout
 from cxrjax.models.hf_config import CONFIG_FILE, MOST_CONFIG_BYTES
-from cxrjax.models.hf_layout import (
-    TensorRule,
-    canonical_name,
-    found_prefixes,
-    published_prefixes,
-    tensor_rules,
-    to_ours,
-    with_prefix,
-)
 from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.presets import VLMConfig
 from cxrjax.models.vlm import VLM
@@ -69,7 +61,9 @@ class SafetensorsFiles:
             files, or in a dtype other than float32, bfloat16 and float16.
     """
 
-    def __init__(self, paths: Sequence[Path], rename: Callable[[str], str] = canonical_name):
+    def __init__(
+        self, paths: Sequence[Path], rename: Callable[[str], str] = hf_layout.canonical_name
+    ):
         self.tensors: dict[str, Stored] = {}
         self.files: dict[str, Path] = {}
         self.metadata: dict[str, str] = {}
@@ -223,14 +217,14 @@ def read_parameters(
     dtype = dtype or common_dtype(files)
     arrays: dict[str, jax.Array] = {}
     before: jax.Array | None = None
-    for rule in tensor_rules(config):
+    for rule in hf_layout.tensor_rules(config):
         shape = shapes[rule.path]
         names = rule.names(config)
         sharding = _first_device() if sharding_of is None else sharding_of(rule.path, shape)
 
         def part(
             index: tuple[slice, ...] | None,
-            rule: TensorRule = rule,
+            rule: hf_layout.TensorRule = rule,
             names: list[str] = names,
             shape: tuple[int, ...] = shape,
         ) -> np.ndarray:
@@ -266,7 +260,7 @@ def check_tensors(
     # By name first: it takes the number of layers alone.
     _check_names(found, config, where, stated)
     shapes = parameter_shapes(abstract_vlm(config))
-    for rule in tensor_rules(config):
+    for rule in hf_layout.tensor_rules(config):
         wanted = rule.their_shape(shapes[rule.path], _patch_size(config))
         for name in rule.names(config):
             _check_shape(stated.get(name, name), found[name], wanted, where)
@@ -289,14 +283,14 @@ def parameters_of_stream(
     shapes = parameter_shapes(abstract_vlm(config))
     places = {
         name: (rule, layer)
-        for rule in tensor_rules(config)
+        for rule in hf_layout.tensor_rules(config)
         for layer, name in enumerate(rule.names(config))
     }
     arrays: dict[str, np.ndarray] = {}
     head = None
     seen = {}
     for stated, tensor in tensors:
-        name = canonical_name(stated)
+        name = hf_layout.canonical_name(stated)
         seen[name] = stated
         if name == _LM_HEAD and config.decoder.tied:
             _check_shape(stated, tensor.shape, shapes["decoder/embedder/table"], where)
@@ -307,7 +301,7 @@ def parameters_of_stream(
         shape = shapes[rule.path]
         _check_shape(stated, tensor.shape, rule.their_shape(shape, _patch_size(config)), where)
         whole = arrays.setdefault(rule.path, _aligned_empty(shape, dtype))
-        (whole[layer] if rule.stacked else whole)[...] = to_ours(tensor, rule.transform)
+        (whole[layer] if rule.stacked else whole)[...] = hf_layout.to_ours(tensor, rule.transform)
     _check_names(seen, config, where, seen)
     if head is not None and not np.array_equal(head, arrays["decoder/embedder/table"]):
         raise _untied(_LM_HEAD, _EMBEDDING, where)
@@ -346,11 +340,11 @@ def _check_names(
 
     The message has the names that stand in the file, and for what is missing those that would.
     """
-    wanted = {name for rule in tensor_rules(config) for name in rule.names(config)}
+    wanted = {name for rule in hf_layout.tensor_rules(config) for name in rule.names(config)}
     found = set(found) - ({_LM_HEAD} if config.decoder.tied else set())
-    prefixes = published_prefixes(config) | found_prefixes(stated.values())
+    prefixes = hf_layout.published_prefixes(config) | hf_layout.found_prefixes(stated.values())
     unused = sorted(stated.get(name, name) for name in found - wanted)
-    missing = sorted(with_prefix(name, prefixes) for name in wanted - found)
+    missing = sorted(hf_layout.with_prefix(name, prefixes) for name in wanted - found)
     said = [
         f"{len(names)} {what} ({shortened(names)})"
         for what, names in (("tensors without a place", unused), ("tensors missing", missing))
@@ -398,7 +392,7 @@ def _row_blocks(rows: int) -> Iterator[tuple[slice, ...]]:
 
 def _read_part(
     files: SafetensorsFiles,
-    rule: TensorRule,
+    rule: hf_layout.TensorRule,
     names: list[str],
     shape: tuple[int, ...],
     index: tuple[slice, ...],
@@ -412,10 +406,10 @@ def _read_part(
     for layer, name in enumerate(layers):
         # The axes of these are cut and joined: whole, then the part.
         if rule.transform in ("patches", "frames", "first"):
-            tensor = to_ours(files.mapped(name), rule.transform)[inner]
+            tensor = hf_layout.to_ours(files.mapped(name), rule.transform)[inner]
         else:
             theirs = inner[::-1] if rule.transform == "transposed" else inner
-            tensor = to_ours(files.mapped(name, theirs), rule.transform)
+            tensor = hf_layout.to_ours(files.mapped(name, theirs), rule.transform)
         place = part[layer, ...] if rule.stacked else part
         if rule.transform == "transposed":
             # Half the time of a whole copy, which goes through memory at strides of a row.

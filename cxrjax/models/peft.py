@@ -18,6 +18,7 @@ from flax import nnx
 
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
+from cxrjax.models import peft_patterns
 from cxrjax.models.hf_config import MOST_CONFIG_BYTES, checked
 from cxrjax.models.hf_export import LazyTensor, write_safetensors
 from cxrjax.models.hf_import import SafetensorsFiles, abstract_vlm, shortened
@@ -33,13 +34,6 @@ from cxrjax.models.hf_layout import (
 from cxrjax.models.layers import Linear
 from cxrjax.models.lora import LoRA, LoRAConfig
 from cxrjax.models.partition import parameter_shapes, path_of
-from cxrjax.models.peft_patterns import (
-    Patterns,
-    check_all_match,
-    check_targets,
-    read_patterns,
-    value_by_pattern,
-)
 from cxrjax.models.presets import NUM_LOC_TOKENS, VLMConfig
 from cxrjax.models.vlm import VLM
 from cxrjax.untrusted.closed_world import CHECKED_LATER, NO_MATTER, Rule
@@ -219,14 +213,14 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
     files = SafetensorsFiles([directory / ADAPTER_WEIGHTS], _canonical_key)
     where = str(directory / ADAPTER_WEIGHTS)
     tokens = f"{_EMBEDDING}.{_TOKENS}"
-    ranks = read_patterns(stated, "rank_pattern", _RANK, str(path))
-    alphas = read_patterns(stated, "alpha_pattern", _ALPHA, str(path))
+    ranks = peft_patterns.read_patterns(stated, "rank_pattern", _RANK, str(path))
+    alphas = peft_patterns.read_patterns(stated, "alpha_pattern", _ALPHA, str(path))
     for key, patterns in (("rank_pattern", ranks), ("alpha_pattern", alphas)):
-        check_all_match(patterns, key, config, str(path))
+        peft_patterns.check_all_match(patterns, key, config, str(path))
     _check_shapes(files, stated, ranks, config, where)
     arrays, unused = _stacked(files, config, where, use_dora=bool(stated.get("use_dora")))
     adapted = (key for key in sorted(files.tensors) if key.endswith(_A) and key not in unused)
-    check_targets(stated, (key.removesuffix(_A) for key in adapted), str(path))
+    peft_patterns.check_targets(stated, (key.removesuffix(_A) for key in adapted), str(path))
     for rule in _saved_rules(stated.get("modules_to_save"), files, arrays, config, str(path)):
         arrays[rule.path] = to_ours(files.read(rule.name).astype(np.float32), rule.transform)
         unused.discard(rule.name)
@@ -406,7 +400,7 @@ def _canonical_key(name: str) -> str:
 def _check_shapes(
     files: SafetensorsFiles,
     stated: Mapping[str, Any],
-    ranks: Patterns,
+    ranks: peft_patterns.Patterns,
     config: VLMConfig,
     where: str,
 ) -> None:
@@ -417,7 +411,9 @@ def _check_shapes(
             continue
         inputs, outputs = kernels[rule.path][-2:]
         path = rule.path.removesuffix("/kernel")
-        rank = value_by_pattern(ranks, _canonical_modules(path, config), stated["r"], where)
+        rank = peft_patterns.value_by_pattern(
+            ranks, _canonical_modules(path, config), stated["r"], where
+        )
         wanted = {
             "lora_A.weight": (rank, inputs),
             "lora_B.weight": (outputs, rank),
@@ -560,7 +556,7 @@ def _trained_ids(indices: Any, config: VLMConfig, where: str) -> list[int]:
 
 def _lora_config(
     stated: Mapping[str, Any],
-    patterns: Patterns,
+    patterns: peft_patterns.Patterns,
     arrays: Mapping[str, np.ndarray],
     config: VLMConfig,
     where: str,
@@ -574,7 +570,9 @@ def _lora_config(
         found = arrays[f"{path}/lora/a"].shape[-1]
         if found != rank:
             ranks[re.escape(path)] = found
-        own = value_by_pattern(patterns, _canonical_modules(path, config), alpha, where)
+        own = peft_patterns.value_by_pattern(
+            patterns, _canonical_modules(path, config), alpha, where
+        )
         if own != alpha:
             alphas[re.escape(path)] = float(own)
     return LoRAConfig(

@@ -10,6 +10,7 @@ from flax import nnx
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float, Int
 
+from cxrjax.models import presets
 from cxrjax.models.attention import KeySection, apply_rope, attend, rope_frequencies
 from cxrjax.models.layers import (
     ClippedLinear,
@@ -21,14 +22,6 @@ from cxrjax.models.layers import (
     scan_layers,
     stack_layers,
 )
-from cxrjax.models.presets import (
-    CLIP_MEAN,
-    CLIP_STD,
-    GEMMA4_ROPE_BASE,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    VisionConfig,
-)
 from cxrjax.models.splash import SAVED, AttentionKind, attend_to_all
 from cxrjax.models.windows import Windows, make_windows
 
@@ -38,11 +31,11 @@ _ROPE_BASE = 10_000.0
 _FRAMES = 2
 
 
-def _eps(config: VisionConfig) -> float:
+def _eps(config: presets.VisionConfig) -> float:
     return 1e-5 if config.kind in ("clip", "patches") else 1e-6
 
 
-def tower_norm(config: VisionConfig) -> LayerNorm | RMSNorm:
+def tower_norm(config: presets.VisionConfig) -> LayerNorm | RMSNorm:
     """A norm of patches, as the tower's layers have and Qwen's mergers."""
     if config.kind in ("qwen", "gemma4"):
         return RMSNorm(config.width, plain=True)
@@ -51,9 +44,9 @@ def tower_norm(config: VisionConfig) -> LayerNorm | RMSNorm:
 
 # What towers were trained on; the others take what is within [-1, 1] as it is.
 _COLOURS = {
-    "clip": (CLIP_MEAN, CLIP_STD),
-    "qwen": (CLIP_MEAN, CLIP_STD),
-    "internvl": (IMAGENET_MEAN, IMAGENET_STD),
+    "clip": (presets.CLIP_MEAN, presets.CLIP_STD),
+    "qwen": (presets.CLIP_MEAN, presets.CLIP_STD),
+    "internvl": (presets.IMAGENET_MEAN, presets.IMAGENET_STD),
 }
 
 
@@ -70,7 +63,7 @@ class VisionAttention(nnx.Module):
     then turned by row and column.
     """
 
-    def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
+    def __init__(self, config: presets.VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         self.attention = attention
         self.num_heads = config.num_heads
         self.turns = config.kind == "gemma4"
@@ -108,7 +101,7 @@ class VisionAttention(nnx.Module):
         return self.out_proj(out.reshape(rows, length, width), drop("out_proj"))
 
 
-def _linear(config: VisionConfig, ins: int, outs: int, rngs: nnx.Rngs) -> Linear:
+def _linear(config: presets.VisionConfig, ins: int, outs: int, rngs: nnx.Rngs) -> Linear:
     """A map of a layer: only Gemma 4's have no biases, and some of these have bounds."""
     if config.clipped:
         return ClippedLinear(ins, outs, rngs=rngs)
@@ -118,7 +111,7 @@ def _linear(config: VisionConfig, ins: int, outs: int, rngs: nnx.Rngs) -> Linear
 def _by_row_and_column(x: Float[Array, "B N H h"], across: int) -> Float[Array, "B N H h"]:
     """The first half of a head turned by its patch's column, of so many, the second by its row."""
     rows, columns = np.divmod(np.arange(x.shape[1]), across)
-    frequencies = rope_frequencies(x.shape[-1] // 2, GEMMA4_ROPE_BASE)
+    frequencies = rope_frequencies(x.shape[-1] // 2, presets.GEMMA4_ROPE_BASE)
     halves = jnp.split(x, 2, axis=-1)
     turned = [
         apply_rope(half, place[None], frequencies)
@@ -143,7 +136,7 @@ def _dense(
 class WindowedAttention(nnx.Module):
     """Qwen-VL's: one map for queries, keys and values, which turn by row and column."""
 
-    def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
+    def __init__(self, config: presets.VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         self.attention = attention
         self.num_heads = config.num_heads
         self.qkv_proj = Linear(config.width, 3 * config.width, use_bias=True, rngs=rngs)
@@ -191,7 +184,7 @@ class WindowedAttention(nnx.Module):
 class GatedVisionMLP(nnx.Module):
     """A gated unit: Qwen2.5-VL's with SiLU and biases, Gemma 4's with GELU and none."""
 
-    def __init__(self, config: VisionConfig, rngs: nnx.Rngs):
+    def __init__(self, config: presets.VisionConfig, rngs: nnx.Rngs):
         width, inner = config.width, config.mlp_dim
         self.activation = jax.nn.silu if config.kind == "qwen" else jax.nn.gelu
         self.gate_proj = _linear(config, width, inner, rngs)
@@ -209,7 +202,7 @@ class GatedVisionMLP(nnx.Module):
 class VisionMLP(nnx.Module):
     """Two linear maps with biases and an approximation of GELU between them."""
 
-    def __init__(self, config: VisionConfig, rngs: nnx.Rngs):
+    def __init__(self, config: presets.VisionConfig, rngs: nnx.Rngs):
         self.kind = config.kind
         self.fc1 = Linear(config.width, config.mlp_dim, use_bias=True, rngs=rngs)
         self.fc2 = Linear(config.mlp_dim, config.width, use_bias=True, rngs=rngs)
@@ -229,7 +222,7 @@ class VisionMLP(nnx.Module):
 class VisionBlock(nnx.Module):
     """Pre-norm transformer block; of Gemma 4 with norms behind attention and MLP as well."""
 
-    def __init__(self, config: VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
+    def __init__(self, config: presets.VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         of_whole = WindowedAttention if config.merges else VisionAttention
         self.norm1 = tower_norm(config)
         self.attn = of_whole(config, rngs, attention)
@@ -259,7 +252,7 @@ class VisionBlock(nnx.Module):
 class DeepMerger(nnx.Module):
     """Qwen3-VL's of an inner layer: the patches of a token normed together, and two maps."""
 
-    def __init__(self, config: VisionConfig, width: int, rngs: nnx.Rngs):
+    def __init__(self, config: presets.VisionConfig, width: int, rngs: nnx.Rngs):
         self.norm = LayerNorm(config.merged_width, _eps(config))
         self.fc1 = Linear(config.merged_width, config.merged_width, use_bias=True, rngs=rngs)
         self.fc2 = Linear(config.merged_width, width, use_bias=True, rngs=rngs)
@@ -287,7 +280,7 @@ class VisionTower(nnx.Module):
 
     def __init__(
         self,
-        config: VisionConfig,
+        config: presets.VisionConfig,
         rngs: nnx.Rngs,
         *,
         remat: str,
@@ -448,7 +441,7 @@ class VisionTower(nnx.Module):
         down, across = (_between(side, config.position_side) for side in config.patch_grid)
         return jnp.einsum("rs,ct,std->rcd", down, across, table).reshape(-1, table.shape[-1])
 
-    def resize_positions(self, config: VisionConfig) -> None:
+    def resize_positions(self, config: presets.VisionConfig) -> None:
         """Interpolates the position embeddings, where there are any, for images of another size.
 
         As PaliGemma went from 224 to 448 and 896 pixels (arXiv 2407.07726, section 3.2).

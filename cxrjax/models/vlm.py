@@ -10,6 +10,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, Key
 
+from cxrjax.models import siglip
 from cxrjax.models.gemma import Block, DecodeMasks, Decoder, LayerCache
 from cxrjax.models.layers import (
     LayerNorm,
@@ -22,13 +23,6 @@ from cxrjax.models.layers import (
 )
 from cxrjax.models.layout import Context, SequenceLayout, image_of_token, make_layout
 from cxrjax.models.presets import IMAGE, VLMConfig
-from cxrjax.models.siglip import (
-    DeepMerger,
-    VisionTower,
-    cut_tiles,
-    normalize_images,
-    tower_norm,
-)
 from cxrjax.models.splash import AttentionKind, image_spans, make_splash_layout
 
 ShareMode = Literal["tower", "image"]
@@ -94,7 +88,7 @@ class VLM(nnx.Module):
         self.vision = nnx.data(
             None
             if vision is None
-            else VisionTower(vision, rngs, remat=remat, unroll=unroll, attention=attention)
+            else siglip.VisionTower(vision, rngs, remat=remat, unroll=unroll, attention=attention)
         )
         kind = config.projector if vision is not None else None
         given = 0 if vision is None else vision.merged_width
@@ -103,7 +97,7 @@ class VLM(nnx.Module):
         is_normed = kind in ("normed", "unscaled")
         norm: Any = None
         if vision is not None and kind == "merger":
-            norm = tower_norm(vision)
+            norm = siglip.tower_norm(vision)
         elif vision is not None and is_normed:
             norm = RMSNorm(vision.width, scaled=kind != "unscaled")
         elif vision is not None and kind == "normed_mlp":
@@ -120,7 +114,9 @@ class VLM(nnx.Module):
         self.deepstack: Any = nnx.data(None)
         if vision is not None and vision.deepstack:
             self.deepstack = nnx.data(
-                stack_layers(lambda r: DeepMerger(vision, width, r), len(vision.deepstack), rngs)
+                stack_layers(
+                    lambda r: siglip.DeepMerger(vision, width, r), len(vision.deepstack), rngs
+                )
             )
         sound = config.audio_width
         self.audio = nnx.data(Linear(sound, width, rngs=rngs) if sound else None)
@@ -200,9 +196,9 @@ class VLM(nnx.Module):
         if config is None or self.vision is None:
             raise ValueError("this model has no vision tower: it takes no images")
         rows, tiles = images.shape[0], config.num_tiles
-        images = normalize_images(images, jnp.dtype(self.dtype))
+        images = siglip.normalize_images(images, jnp.dtype(self.dtype))
         if config.tile_size is not None:
-            images = cut_tiles(images, config.tile_size)
+            images = siglip.cut_tiles(images, config.tile_size)
             dropout = None if dropout is None else dropout.of_images(tiles)
         features = self.vision(images, dropout)
         if config.pool > 1 and not config.merges:  # whose tower gives whole tokens

@@ -15,38 +15,31 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from cxrjax.radiology_text import lexicon
 from cxrjax.radiology_text.assertions import Assertion, Outcome
 from cxrjax.radiology_text.chinese import in_english
 from cxrjax.radiology_text.english import Match, PhraseIndex, Word, Words, lemma
 from cxrjax.radiology_text.items import find_items
-from cxrjax.radiology_text.lexicon import (
-    English,
-    load_english,
-    pattern,
-    plain_text,
-    split_sentences,
-    word_set,
-)
 from cxrjax.radiology_text.reader import ReportReader
 
 # The first turn is read; models go on with further ones.
-_NEXT_TURN = pattern("next_turn", re.MULTILINE)
-_ANSWER = pattern("answer")
-_RETRACTION = pattern("retraction")
-_REASON = pattern("reason")
-_NUMBER = pattern("number")
-_MEASURE = pattern("measure")
-_EXCEPT = pattern("except")
-_ASKS_NUMBER = pattern("asks_number")
-_ASKING = pattern("asking")
-_INVERTED = pattern("inverted")
-_THOUGHT = pattern("thought", re.IGNORECASE)
-_THOUGHT_END = pattern("thought_end", re.IGNORECASE)
-_NO_ANSWER = pattern("no_answer", re.IGNORECASE)
+_NEXT_TURN = lexicon.pattern("next_turn", re.MULTILINE)
+_ANSWER = lexicon.pattern("answer")
+_RETRACTION = lexicon.pattern("retraction")
+_REASON = lexicon.pattern("reason")
+_NUMBER = lexicon.pattern("number")
+_MEASURE = lexicon.pattern("measure")
+_EXCEPT = lexicon.pattern("except")
+_ASKS_NUMBER = lexicon.pattern("asks_number")
+_ASKING = lexicon.pattern("asking")
+_INVERTED = lexicon.pattern("inverted")
+_THOUGHT = lexicon.pattern("thought", re.IGNORECASE)
+_THOUGHT_END = lexicon.pattern("thought_end", re.IGNORECASE)
+_NO_ANSWER = lexicon.pattern("no_answer", re.IGNORECASE)
 _ZERO = ("0", "00", "zero", "none")
 _TABLE_ROW = re.compile(r"(?m)^\|(?P<cells>[^\n]{0,500})\|")
-_OTHER = pattern("other", re.IGNORECASE)
-_CLAUSE_END = pattern("clause_end")
+_OTHER = lexicon.pattern("other", re.IGNORECASE)
+_CLAUSE_END = lexicon.pattern("clause_end")
 _MARKS = frozenset(",/()[]:=?|")
 TURNED: dict[Outcome, Outcome] = {"yes": "no", "no": "yes"}
 ANY_FINDING = "cardiopulmonary abnormality"
@@ -107,8 +100,8 @@ class _Part(NamedTuple):
 class EnglishReader:
     """Reads English answers beside their questions."""
 
-    def __init__(self, english: English | None = None) -> None:
-        self._english = english or load_english()
+    def __init__(self, english: lexicon.English | None = None) -> None:
+        self._english = english or lexicon.load_english()
         self._reports = ReportReader(self._english)
         said = [(" ".join(phrase), kind) for phrase, kind in self._english.answers.items()]
         self._verdicts = PhraseIndex(one for one in said if one[1] in (*_VERDICTS, "agrees"))
@@ -134,7 +127,7 @@ class EnglishReader:
         english, places = in_english(text)
         said = _own_words(english)
         assertions = self._assertions(said)
-        (_, end), _ = _own_part(plain_text(said))
+        (_, end), _ = _own_part(lexicon.plain_text(said))
         kept = tuple(_placed(one, places) for one in assertions if one.span[0] < end)
         return AnswerReading(self._outcome(said, assertions, asked, has_box), kept)
 
@@ -149,14 +142,14 @@ class EnglishReader:
             asked: what "normal" and "abnormal" answer.
         """
         said = _own_words(in_english(text)[0])
-        (start, end), _ = _own_part(plain_text(said))
+        (start, end), _ = _own_part(lexicon.plain_text(said))
         return self._verdict(self._parts(said, start, end), asked)[0]
 
     def _outcome(
         self, said: str, assertions: Sequence[Assertion], asked: AskedFor, has_box: bool
     ) -> Outcome:
         """What an answer decides of what is asked, by its own part if that decides anything."""
-        plain = plain_text(said)
+        plain = lexicon.plain_text(said)
         if not re.search(r"[a-z0-9]", plain):
             return "yes" if has_box and not asked.is_denied else "nothing"
         (start, end), retracts = _own_part(plain)
@@ -173,7 +166,7 @@ class EnglishReader:
 
     def _asked(self, question: str) -> AskedFor:
         question = question[-_LONGEST_QUESTION:]  # what is asked stands last
-        plain = plain_text(question)
+        plain = lexicon.plain_text(question)
         tokens = self._english.read_tokens(plain, 0, len(plain)).tokens
         sides = {token.lemma for token in tokens} & {"left", "right"}
         side = sides.pop() if len(sides) == 1 else None
@@ -203,9 +196,9 @@ class EnglishReader:
     def _parts(self, said: str, start: int, end: int) -> list[_Part]:
         """The sentences of a part of an answer that answer something."""
         end = min(end, start + _LONGEST_READ)
-        plain = _without_accents(plain_text(said[start:end]))
+        plain = _without_accents(lexicon.plain_text(said[start:end]))
         found = []
-        for a, b in split_sentences(said[start:end]):
+        for a, b in lexicon.split_sentences(said[start:end]):
             tokens = Words(map(self._mended, self._english.read_tokens(plain, a, b).tokens))
             if any(map(_is_word, tokens)):
                 found.append(_Part(start + a, start + b, tokens, self._said(tokens)))
@@ -411,11 +404,11 @@ class EnglishReader:
             # A finding that is only named again is not said to be there.
             if stated and (asked.organ or stated != "yes"):
                 return TURNED.get(stated, stated) if asked.is_denied else stated
-        number = _NUMBER.match(plain_text(said))
+        number = _NUMBER.match(lexicon.plain_text(said))
         if number and (asked.counts or not number["number"].isdigit() or len(words) == 1):
             return "no" if number["number"] in _ZERO else "yes"
         if not asked.is_denied and (
-            _MEASURE.search(plain_text(said[:400])) or _is_place(words, self._english)
+            _MEASURE.search(lexicon.plain_text(said[:400])) or _is_place(words, self._english)
         ):
             sides = {token.lemma for token in words} & {"left", "right"}
             return "off_topic" if asked.side and sides - {asked.side} else "yes"
@@ -430,12 +423,12 @@ _VERDICTS = ("yes", "no", "undecided", "normal", "abnormal", "here", "gone")
 @functools.cache
 def _words(name: str) -> frozenset[str]:
     """Small words of answers by what they do."""
-    return frozenset(lemma(word) for word in word_set(name))
+    return frozenset(lemma(word) for word in lexicon.word_set(name))
 
 
 @functools.cache
 def _unable() -> PhraseIndex[str]:
-    return PhraseIndex((phrase, phrase) for phrase in word_set("unable"))
+    return PhraseIndex((phrase, phrase) for phrase in lexicon.word_set("unable"))
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -501,12 +494,12 @@ def _own_words(text: str) -> str:
     place."""
     text = without_thoughts(text)
     lower = text.lower() if len(text.lower()) == len(text) else text
-    first = re.search(r"[a-z0-9]", plain_text(text))
+    first = re.search(r"[a-z0-9]", lexicon.plain_text(text))
     turns = (m.start() for m in _NEXT_TURN.finditer(lower) if first and m.start() > first.start())
     cut = next(turns, len(text))
     kept = list(text[:cut])
     last = len(text[:cut].rstrip())
-    for start, end in split_sentences(text[:cut]):
+    for start, end in lexicon.split_sentences(text[:cut]):
         sentence = text[start:end].rstrip()
         if not sentence.endswith("?"):
             if _INVERTED.match(sentence.lower()) and "?" not in sentence:
@@ -541,7 +534,7 @@ def _own_part(plain: str) -> tuple[tuple[int, int], bool]:
 
 def without_reason(text: str) -> str:
     """The text before a reason that follows it; the whole where nothing stands before one."""
-    (_, end), _ = _own_part(plain_text(text))
+    (_, end), _ = _own_part(lexicon.plain_text(text))
     return text[:end]
 
 
@@ -652,14 +645,14 @@ def _gainsaid(said: str, about: Sequence[Assertion]) -> bool:
     """Whether what is said to be somewhere is denied anywhere: "No effusion. A left effusion."."""
     here = {one.finding for one in about if _is_firm(one, "present")}
     denied = {o.finding for o in about if _is_firm(o, "absent") and not (o.side or o.regions)}
-    return bool(here & denied) and _EXCEPT.search(plain_text(said)) is None
+    return bool(here & denied) and _EXCEPT.search(lexicon.plain_text(said)) is None
 
 
 def _is_firm(one: Assertion, status: str) -> bool:
     return one.status == status and one.certainty == "certain"
 
 
-def _is_place(tokens: Sequence[Word], english: English) -> bool:
+def _is_place(tokens: Sequence[Word], english: lexicon.English) -> bool:
     """Whether words name nothing but a place, or how large something is."""
     places = [(m.first, m.last) for m in english.definitions.region_names.find(tokens)]
     sizes = [(m.first, m.last) for m in english.language.modifiers.find(tokens)]

@@ -12,20 +12,13 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
+from cxrjax.radiology_text import lexicon
 from cxrjax.radiology_text.assertions import Assertion, Certainty, Side, Status, Time
 from cxrjax.radiology_text.changes import OTHER_SIDE, find_times, times_by_side
 from cxrjax.radiology_text.clauses import split_clauses
 from cxrjax.radiology_text.details import find_count, find_distances, find_modifiers, find_sizes
 from cxrjax.radiology_text.english import Match, Words
 from cxrjax.radiology_text.items import NamedItem, Topic, find_items, is_device
-from cxrjax.radiology_text.lexicon import (
-    Cue,
-    English,
-    load_english,
-    plain_text,
-    split_sentences,
-    word_set,
-)
 from cxrjax.radiology_text.places import find_places, is_midline, side_name, without_corrected
 from cxrjax.radiology_text.scope import Judgement, judge, without_insertions
 
@@ -53,9 +46,9 @@ _COMPARISON = re.compile(
 _CORRECTS = re.compile(r"\W*(?:correction|corrigendum|erratum)\b")
 # "Comparison: none" denies nothing.
 _COMPARED_WITH = re.compile(r"\bcomparisons?\s*:\s*(?:none|no|not|nil|n/a)\b")
-_SIGNS = word_set("signs")
+_SIGNS = lexicon.word_set("signs")
 # Findings that are on no side because another one is.
-_UNSIDED = word_set("directed") | {"low lung volumes", "support device"}
+_UNSIDED = lexicon.word_set("directed") | {"low lung volumes", "support device"}
 _NOT_NOW = ("past", "to be ruled out")
 _OF_NORMAL = ("unchanged", "resolved")
 _CALCIFIED = {
@@ -73,16 +66,16 @@ _EXPLAINS = re.compile(
 class ReportReader:
     """Reads English text; the same text always gives the same assertions."""
 
-    def __init__(self, english: English | None = None) -> None:
-        self._english = english or load_english()
+    def __init__(self, english: lexicon.English | None = None) -> None:
+        self._english = english or lexicon.load_english()
         self._in_sentence = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read_sentence)
 
     def read(self, text: str) -> list[Assertion]:
         """What a text asserts, in its order. Sentences that ask assert nothing for sure."""
-        plain = plain_text(text)
+        plain = lexicon.plain_text(text)
         found: list[Assertion] = []
         context = _NOTHING
-        for start, end in _joined_answers(plain, split_sentences(text)):
+        for start, end in _joined_answers(plain, lexicon.split_sentences(text)):
             # Every character stays at its place.
             said = plain[start:end]
             if "?" in said:
@@ -413,7 +406,7 @@ def _as_before_there(
             other.is_denied = False
 
 
-def _is_aside(tokens: Words, cue: Match[Cue]) -> bool:
+def _is_aside(tokens: Words, cue: Match[lexicon.Cue]) -> bool:
     """Whether a "however" stands between commas and begins nothing."""
     around = (
         tokens.forms[max(0, cue.first - 1)],
@@ -422,7 +415,9 @@ def _is_aside(tokens: Words, cue: Match[Cue]) -> bool:
     return cue.payload.after == "contrast" and around == (",", ",")
 
 
-def _is_heading(tokens: Words, items: Sequence[NamedItem], n: int, english: English) -> bool:
+def _is_heading(
+    tokens: Words, items: Sequence[NamedItem], n: int, english: lexicon.English
+) -> bool:
     """Whether a word for devices heads what is said of them: "lines: right PICC"."""
     if items[n].names != ("support device",) or n + 1 == len(items):
         return False

@@ -12,14 +12,7 @@ import functools
 import re
 from collections.abc import Sequence
 
-from cxrjax.radiology_text.answers import (
-    TURNED,
-    AnswerReading,
-    AskedFor,
-    decide,
-    meaning,
-    stated_outcome,
-)
+from cxrjax.radiology_text import answers
 from cxrjax.radiology_text.assertions import Assertion, Certainty, Outcome, Status, Time
 from cxrjax.radiology_text.definitions import SIDES
 from cxrjax.radiology_text.lexicon import plain_text, split_sentences
@@ -49,7 +42,9 @@ class VietnameseReader:
         self._in_sentence = functools.lru_cache(maxsize=_KEPT_SENTENCES)(_read_sentence)
         self._asked = functools.lru_cache(maxsize=4096)(_read_question)
 
-    def read(self, text: str, question: str | None = None, has_box: bool = False) -> AnswerReading:
+    def read(
+        self, text: str, question: str | None = None, has_box: bool = False
+    ) -> answers.AnswerReading:
         """See `EnglishReader.read`."""
         whole, places = composed(text)
         plain = plain_text(whole)
@@ -63,8 +58,8 @@ class VietnameseReader:
                 found.append(dataclasses.replace(one, span=span, source=source))
         assertions = tuple(found)
         if question is None:
-            return AnswerReading(None, assertions)
-        return AnswerReading(
+            return answers.AnswerReading(None, assertions)
+        return answers.AnswerReading(
             _outcome(plain, self._asked(question), assertions, has_box), assertions
         )
 
@@ -174,7 +169,7 @@ def _meant(
     return status, certainty, time
 
 
-def _read_question(question: str) -> AskedFor:
+def _read_question(question: str) -> answers.AskedFor:
     """What a question asks."""
     sentence = VietnameseSentence(plain_text(composed(question)[0]))
     names = [name for item in sentence.items for name in item.names]
@@ -186,11 +181,11 @@ def _read_question(question: str) -> AskedFor:
         kinds = {match.payload for match in sentence.words.answers.find(sentence.tokens)}
         is_denied = "normal" in kinds
         names = [GENERAL] * is_denied
-    return AskedFor(tuple(dict.fromkeys(names)), side, counts, is_denied)
+    return answers.AskedFor(tuple(dict.fromkeys(names)), side, counts, is_denied)
 
 
 def _outcome(
-    plain: str, asked: AskedFor, assertions: Sequence[Assertion], has_box: bool
+    plain: str, asked: answers.AskedFor, assertions: Sequence[Assertion], has_box: bool
 ) -> Outcome:
     """What an answer decides of what is asked."""
     sentences = (plain[slice(*span)] for span in split_sentences(plain, _SENTENCE_END))
@@ -202,17 +197,17 @@ def _outcome(
     now = [one for one in assertions if one.is_now]
     about = [one for one in now if _bears_on(one, asked, first.words)]
     opened = None if first.text.rstrip().endswith("?") else _opening(first, asked)
-    stated = stated_outcome(about)
+    stated = answers.stated_outcome(about)
     if asked.is_denied and stated:
-        stated = TURNED.get(stated, stated)
-    if outcome := decide(opened, stated, about, asked.is_denied):
+        stated = answers.TURNED.get(stated, stated)
+    if outcome := answers.decide(opened, stated, about, asked.is_denied):
         return outcome
     if now:
-        return "off_topic" if asked.findings else stated_outcome(now) or "undecided"
+        return "off_topic" if asked.findings else answers.stated_outcome(now) or "undecided"
     return "yes" if has_box else _without_findings(first, asked)
 
 
-def _bears_on(one: Assertion, asked: AskedFor, words: VietnameseWords) -> bool:
+def _bears_on(one: Assertion, asked: answers.AskedFor, words: VietnameseWords) -> bool:
     """Whether an assertion decides what is asked."""
     if asked.side and one.side in SIDES and one.side != asked.side:
         return False
@@ -226,7 +221,7 @@ def _bears_on(one: Assertion, asked: AskedFor, words: VietnameseWords) -> bool:
     )
 
 
-def _opening(sentence: VietnameseSentence, asked: AskedFor) -> Outcome | None:
+def _opening(sentence: VietnameseSentence, asked: answers.AskedFor) -> Outcome | None:
     """What an answer opens with, where that stands by itself, a reason aside."""
     reasons = sentence.find("reason")
     end = (reasons[0].first if reasons else 0) or len(sentence.forms)
@@ -241,15 +236,15 @@ def _opening(sentence: VietnameseSentence, asked: AskedFor) -> Outcome | None:
     stands_alone = last >= end or not sentence.forms[last][0].isalnum()
     if not stands_alone and any(first <= i.begin and i.last <= end for i in sentence.items):
         return None
-    return meaning(found[0].payload, asked)
+    return answers.meaning(found[0].payload, asked)
 
 
-def _without_findings(sentence: VietnameseSentence, asked: AskedFor) -> Outcome:
+def _without_findings(sentence: VietnameseSentence, asked: answers.AskedFor) -> Outcome:
     """What an answer says that names no finding and opens with no yes or no."""
     spots = find_spots(sentence)
     covered = {place for spot in spots for place in reach_of(spot)}
     found = sentence.words.answers.find(sentence.tokens[:100])
-    verdicts = {meaning(m.payload, asked) for m in found if covered.isdisjoint(reach_of(m))}
+    verdicts = {answers.meaning(m.payload, asked) for m in found if covered.isdisjoint(reach_of(m))}
     if "undecided" in verdicts:
         return "undecided"
     opens = sentence.forms[0]

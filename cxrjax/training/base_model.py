@@ -17,14 +17,7 @@ from flax import nnx
 
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, read_json_object
-from cxrjax.models import VLM, count_parameters
-from cxrjax.models.presets import (
-    PRESETS,
-    DecoderConfig,
-    VisionConfig,
-    VLMConfig,
-    check_sizes,
-)
+from cxrjax.models import VLM, count_parameters, presets
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import store
 from cxrjax.training.config import FROM_BASE, ExperimentConfig, flatten
@@ -115,7 +108,7 @@ def base_sha256(directory: Path) -> str:
     return digest.hexdigest()
 
 
-def model_sizes(config: ExperimentConfig) -> VLMConfig:
+def model_sizes(config: ExperimentConfig) -> presets.VLMConfig:
     """The sizes of the configured model: a preset's, or with preset 'from_base' the base's own.
 
     Raises:
@@ -130,13 +123,13 @@ def model_sizes(config: ExperimentConfig) -> VLMConfig:
         return at_size(find_preset(described["preset"]), size)
     try:
         sizes = described["sizes"]
-        vision = None if sizes["vision"] is None else VisionConfig(**sizes["vision"])
-        rest: dict[str, Any] = {"decoder": DecoderConfig(**sizes["decoder"])}
+        vision = None if sizes["vision"] is None else presets.VisionConfig(**sizes["vision"])
+        rest: dict[str, Any] = {"decoder": presets.DecoderConfig(**sizes["decoder"])}
         for name in ("context", "second_image"):
             if name in sizes or name == "context":  # bases of before take one image
                 rest[name] = tuple(sizes[name])
-        found = VLMConfig(**{**sizes, "vision": vision, **rest})
-        check_sizes(found)
+        found = presets.VLMConfig(**{**sizes, "vision": vision, **rest})
+        presets.check_sizes(found)
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{directory / MODEL_FILE}: sizes cannot be read ({error}); convert the model again"
@@ -152,12 +145,12 @@ def model_grids(config: ExperimentConfig) -> tuple[tuple[int, int], ...]:
     return grids_of(preset)
 
 
-def preset_of(sizes: VLMConfig) -> str:
+def preset_of(sizes: presets.VLMConfig) -> str:
     """The name of the preset with these sizes; 'from_base' where there is none."""
-    return next((name for name, preset in PRESETS.items() if preset == sizes), FROM_BASE)
+    return next((name for name, preset in presets.PRESETS.items() if preset == sizes), FROM_BASE)
 
 
-def new_model(config: ExperimentConfig, sizes: VLMConfig) -> VLM:
+def new_model(config: ExperimentConfig, sizes: presets.VLMConfig) -> VLM:
     """A model with random parameters."""
     settings = config.model
     return VLM(

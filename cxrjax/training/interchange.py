@@ -19,33 +19,13 @@ from cxrjax.codecs.resize_rules import RESIZE_RULES
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading
-from cxrjax.input_pipeline.chat import (
-    GEMMA,
-    GEMMA4,
-    GEMMA4_SMALL,
-    INTERNVL,
-    QWEN,
-    QWEN3,
-    check_template,
-    context_ids,
-    gemma4_context,
-    internvl_context,
-    qwen_context,
-    second_image_ids,
-)
+from cxrjax.input_pipeline import chat
 from cxrjax.input_pipeline.llava_turns import Turns, llava_context
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
-from cxrjax.models import partition
+from cxrjax.models import hf_import, partition
 from cxrjax.models.gguf import GGUFFile
 from cxrjax.models.hf_config import MOST_CONFIG_BYTES, complete_config, read_config
 from cxrjax.models.hf_export import hf_tensors, write_shards
-from cxrjax.models.hf_import import (
-    check_tensors,
-    make_model,
-    open_checkpoint,
-    parameters_of_stream,
-    read_parameters,
-)
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes, unasked, vlm_config
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.partition import parameter_shapes, path_of
@@ -87,8 +67,8 @@ _SIDE_FILES = (
 )
 _TOKENIZERS = (TOKENIZER_FILE, TOKENIZER_JSON)
 _FORMS = {
-    **{"qwen2_5_vl": QWEN, "qwen3_vl": QWEN3, "internvl": INTERNVL},
-    **dict.fromkeys(("gemma4", "gemma4_unified"), GEMMA4),
+    **{"qwen2_5_vl": chat.QWEN, "qwen3_vl": chat.QWEN3, "internvl": chat.INTERNVL},
+    **dict.fromkeys(("gemma4", "gemma4_unified"), chat.GEMMA4),
 }
 _MOST_SIDE_BYTES = 64 * MIB
 
@@ -138,15 +118,15 @@ def import_hf(
     _refuse_existing(out)
     stated = read_json_object(source / CONFIG_FILE, MOST_CONFIG_BYTES)
     config = read_config(source)
-    files = open_checkpoint(source)
+    files = hf_import.open_checkpoint(source)
     if config["model_type"] == "internvl" and "tie_word_embeddings" not in stated:
         # What published files leave out, and versions of transformers take one way or the other.
         config["tie_word_embeddings"] = "lm_head.weight" not in files.tensors
     tokenizer = load_tokenizer(source)
     sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer)
     if sizes.decoder.prefix_attention == "causal" or config["model_type"] in _FORMS:
-        form = _FORMS.get(config["model_type"], GEMMA)
-        check_template(source, GEMMA4_SMALL if _is_small_gemma4(sizes) else form)
+        form = _FORMS.get(config["model_type"], chat.GEMMA)
+        chat.check_template(source, chat.GEMMA4_SMALL if _is_small_gemma4(sizes) else form)
     for what, names in unasked(files.tensors, sizes).items():
         print(f"{source}: {len(names):,} tensors are left out, of {what}")
         files.leave_out(names)
@@ -158,7 +138,7 @@ def import_hf(
             f"{source / CONFIG_FILE}: tie_word_embeddings is False, and the weights have no output "
             "layer: transformers would draw one at random; set it to true if the embedding is meant"
         )
-    arrays = read_parameters(files, sizes, dtype, where=str(source))
+    arrays = hf_import.read_parameters(files, sizes, dtype, where=str(source))
     prefixes = found_prefixes(tensor.name for tensor in files.tensors.values())
     _copy_files(source, out, (*_SIDE_FILES, *_TOKENIZERS))
     notes = _hf_notes(stated, prefixes, name or source.name)
@@ -175,8 +155,8 @@ def import_gguf(source: str | Path, out: str | Path, dtype: str | None = None) -
     config = complete_config(stated, str(source))
     tokenizer = file.tokenizer()
     sizes = _sizes(config, str(source), tokenizer)
-    check_tensors(file.shapes, sizes, str(source))
-    arrays = parameters_of_stream(file.tensors(), sizes, dtype or "float32", str(source))
+    hf_import.check_tensors(file.shapes, sizes, str(source))
+    arrays = hf_import.parameters_of_stream(file.tensors(), sizes, dtype or "float32", str(source))
     out.mkdir(parents=True, exist_ok=True)
     tokenizer_file = out / tokenizer.file_name
     tokenizer_file.write_bytes(tokenizer.model)
@@ -360,16 +340,16 @@ def _sizes(config: Mapping[str, Any], where: str, tokenizer: Tokenizer) -> VLMCo
     if kind == "gemma3_text":
         context = ()
     if kind == "gemma3":
-        context = context_ids(tokenizer, IMAGE)
-        second_image = second_image_ids(tokenizer, IMAGE)
+        context = chat.context_ids(tokenizer, IMAGE)
+        second_image = chat.second_image_ids(tokenizer, IMAGE)
     if kind == "llava":
         context, second_image = llava_context(tokenizer, IMAGE, _turns_of(config))
     if kind == "internvl":
-        context, second_image = internvl_context(tokenizer, IMAGE)
+        context, second_image = chat.internvl_context(tokenizer, IMAGE)
     elif kind in ("gemma4", "gemma4_unified"):
-        context, second_image = gemma4_context(tokenizer, IMAGE)
+        context, second_image = chat.gemma4_context(tokenizer, IMAGE)
     elif kind in _FORMS:
-        context, second_image = qwen_context(tokenizer, IMAGE, _FORMS[kind])
+        context, second_image = chat.qwen_context(tokenizer, IMAGE, _FORMS[kind])
     sizes = vlm_config(config, where, tokenizer.loc_token_start, context, second_image)
     check_vocabulary(tokenizer, sizes.decoder.vocab_size)
     return sizes
@@ -448,7 +428,7 @@ def _write_base(
     turns = _turns_of(notes["config"]) if sizes.projector == "mlp" else "llava"
     config = _settings(sizes, turns)
     write_json(out / HF_FILE, dict(notes))
-    model = make_model(sizes, arrays, share=config.model.share)
+    model = hf_import.make_model(sizes, arrays, share=config.model.share)
     save_base(out, model, config, tokenizer_file, dtype=None, notes={"source": notes["source"]})
 
 

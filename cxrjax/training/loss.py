@@ -36,17 +36,7 @@ from cxrjax.codecs.tokens import NUM_BINS
 from cxrjax.input_pipeline.batch import ArrayLike, Batch
 from cxrjax.input_pipeline.coordinates import BoxRoute
 from cxrjax.models.vlm import VLM, context_of_two
-from cxrjax.training.box_loss import (
-    DEFAULT_COST,
-    BoxCost,
-    BoxSums,
-    Coordinates,
-    box_sums,
-    coordinates_of_bins,
-    coordinates_of_digits,
-    coordinates_of_points,
-    matched_targets,
-)
+from cxrjax.training import box_loss
 from cxrjax.training.coordinate_targets import CoordinateTargets
 
 
@@ -105,7 +95,7 @@ class LossParts:
     ce_count: Any
     box_sum: Any
     box_count: Any
-    boxes: BoxSums | None = None
+    boxes: box_loss.BoxSums | None = None
 
     def __add__(self, other: "LossParts") -> "LossParts":
         return jax.tree.map(jnp.add, self, other)
@@ -143,7 +133,7 @@ def multitask_loss(
     logit_chunk: int = 512,
     box_route: BoxRoute = "loc",
     coordinates: CoordinateTargets | None = None,
-    boxes: BoxCost = DEFAULT_COST,
+    boxes: box_loss.BoxCost = box_loss.DEFAULT_COST,
     absent_weight: float = 1.0,
     noise_start: int | None = None,
 ) -> tuple[Float[Array, ""], LossParts]:
@@ -211,7 +201,7 @@ def _is_noise(batch: Batch, start: int) -> Bool[Array, "B Q A"]:
     return (tokens >= start) & (tokens < start + NUM_BINS) & ~jnp.any(own, axis=(-3, -2))
 
 
-def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> Coordinates:
+def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> box_loss.Coordinates:
     """Coordinates of a batch's boxes as a model's answer says them, teacher-forced.
 
     Args:
@@ -230,7 +220,7 @@ def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> Coord
         raise ValueError(f"box_route {route!r}: no tokens of the answer are its coordinates")
     target = jnp.asarray(batch.target_boxes)
     logits = model.loc_logits(_loc_states(hidden, batch))
-    return coordinates_of_bins(logits.reshape(*target.shape, -1), target)
+    return box_loss.coordinates_of_bins(logits.reshape(*target.shape, -1), target)
 
 
 def answer_states(
@@ -301,8 +291,8 @@ def _box_sums(
     batch: Batch,
     chunk: int,
     route: BoxRoute,
-    cost: BoxCost,
-) -> tuple[Array, BoxSums | None]:
+    cost: box_loss.BoxCost,
+) -> tuple[Array, box_loss.BoxSums | None]:
     """Sums over questions of the mean box loss, and of what is told of their boxes."""
     if route == "none":
         return jnp.zeros(()), None
@@ -311,8 +301,8 @@ def _box_sums(
         rows, states = hidden.shape[0], _loc_states(hidden, batch)
         if cost.matching == "hungarian":
             logits = model.loc_logits(jax.lax.stop_gradient(states))
-            found = coordinates_of_bins(logits.reshape(*target.shape, -1), target)
-            target = matched_targets(
+            found = box_loss.coordinates_of_bins(logits.reshape(*target.shape, -1), target)
+            target = box_loss.matched_targets(
                 jnp.asarray(found.expected), target, jnp.asarray(batch.box_mask)
             )
         items = (
@@ -321,14 +311,16 @@ def _box_sums(
             weight.reshape(rows, -1),
         )
 
-        def sums(states: Array, target: Array, weight: Array, mask: Array) -> tuple[Array, BoxSums]:
-            found = coordinates_of_bins(model.loc_logits(states), target, cost.samples)
-            return box_sums(found, target, jnp.where(mask, weight, 0), cost.kind)
+        def sums(
+            states: Array, target: Array, weight: Array, mask: Array
+        ) -> tuple[Array, box_loss.BoxSums]:
+            found = box_loss.coordinates_of_bins(model.loc_logits(states), target, cost.samples)
+            return box_loss.box_sums(found, target, jnp.where(mask, weight, 0), cost.kind)
 
         # A box takes four positions' logits.
         return sum_in_chunks(sums, items, batch.box_mask.reshape(rows, -1), chunk // 4)
     read = _digit_coordinates if route == "digits" else _head_coordinates
-    return box_sums(read(model, hidden, batch), target, weight, cost.kind)
+    return box_loss.box_sums(read(model, hidden, batch), target, weight, cost.kind)
 
 
 def _box_weights(batch: Batch) -> Float[Array, "B Q K"]:
@@ -345,7 +337,7 @@ def _loc_states(hidden: Float[Array, "B QA D"], batch: Batch) -> Float[Array, "B
 
 def _digit_coordinates(
     model: AnswerModel, hidden: Float[Array, "B QA D"], batch: Batch
-) -> Coordinates:
+) -> box_loss.Coordinates:
     digits = batch.digits
     if digits is None:
         raise ValueError("box_route 'digits' needs a batch with `digits`: see ExampleConfig")
@@ -357,7 +349,7 @@ def _digit_coordinates(
     read = jax.vmap(lambda x, p: x[p])(logits, flat).reshape(*position.shape, 10)
     written = jnp.take_along_axis(batch.answer_tokens.reshape(rows, -1), flat, axis=1)
     is_digit = written.reshape(*position.shape, 1) == jnp.asarray(digits.token_ids)
-    return coordinates_of_digits(
+    return box_loss.coordinates_of_digits(
         read,
         jnp.argmax(is_digit, axis=-1),
         digits.place_weights,
@@ -368,7 +360,7 @@ def _digit_coordinates(
 
 def _head_coordinates(
     model: AnswerModel, hidden: Float[Array, "B QA D"], batch: Batch
-) -> Coordinates:
+) -> box_loss.Coordinates:
     head = getattr(model, "box_head", None)
     if head is None:
         raise ValueError("box_route 'head' needs a model with a box head (model.box_head)")
@@ -377,7 +369,7 @@ def _head_coordinates(
     position = first + slots * jnp.arange(questions)[:, None]  # [B, Q, K]
     states = jax.vmap(lambda h, p: h[p])(hidden, position.reshape(rows, -1))
     boxes = head(states).reshape(*position.shape, 4)
-    return coordinates_of_points(boxes, jnp.asarray(batch.target_boxes))
+    return box_loss.coordinates_of_points(boxes, jnp.asarray(batch.target_boxes))
 
 
 def sum_in_chunks(

@@ -25,15 +25,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, Key
 
-from cxrjax.distributed.meshes import (
-    BATCH_AXES,
-    batch_sharding,
-    batch_shards,
-    holds_whole_copies,
-    mesh_of_kernels,
-    path_name,
-    tree_shardings,
-)
+from cxrjax.distributed import meshes
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models.layers import salt
@@ -61,7 +53,7 @@ _AXIS = "devices"
 def decay_mask(params: Any) -> Any:
     """True where weight decay applies; the same tree as `params`."""
     return jax.tree_util.tree_map_with_path(
-        lambda path, _: _NO_DECAY.search(path_name(path)) is None, params
+        lambda path, _: _NO_DECAY.search(meshes.path_name(path)) is None, params
     )
 
 
@@ -244,12 +236,12 @@ def make_train_step(
         a loss or gradients that are not finite leave the state as it was, the schedule's count
         included.
     """
-    if mesh is not None and mesh.size > 1 and holds_whole_copies(mesh):
+    if mesh is not None and mesh.size > 1 and meshes.holds_whole_copies(mesh):
         # XLA would sum the gradients of every layer of every micro-batch; here it is once a step.
         return jax.shard_map(
-            make_train_step(graphdef, config, steps, axis_name=BATCH_AXES),
+            make_train_step(graphdef, config, steps, axis_name=meshes.BATCH_AXES),
             mesh=mesh,
-            in_specs=(P(), P(), P(BATCH_AXES)),
+            in_specs=(P(), P(), P(meshes.BATCH_AXES)),
             out_specs=P(),
             check_vma=False,
         )
@@ -257,7 +249,7 @@ def make_train_step(
     schedule = learning_rate_schedule(config.optimizer, steps)
     training = config.training
     # Of one device: a chunk of a whole batch would be the smaller, the more devices there are.
-    logit_chunk = training.logit_chunk * (1 if mesh is None else batch_shards(mesh))
+    logit_chunk = training.logit_chunk * (1 if mesh is None else meshes.batch_shards(mesh))
     objective = objective_of(config)
 
     def loss_and_gradients(
@@ -265,7 +257,7 @@ def make_train_step(
     ) -> tuple[tuple[Array, Any], Any]:
         def loss(trainable: Any) -> tuple[Array, Any]:
             model = nnx.merge(graphdef, trainable, frozen)
-            with mesh_of_kernels(mesh):
+            with meshes.mesh_of_kernels(mesh):
                 return objective.loss(model, batch, key, denominators, logit_chunk)
 
         return jax.value_and_grad(loss, has_aux=True)(trainable)
@@ -325,7 +317,7 @@ def cut_micro_batches(batch: Any, count: int, mesh: Mesh | None = None) -> Any:
     def cut(x: Array) -> Array:
         x = jnp.swapaxes(x.reshape(x.shape[0] // count, count, *x.shape[1:]), 0, 1)
         if mesh is not None:
-            x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(None, BATCH_AXES)))
+            x = jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P(None, meshes.BATCH_AXES)))
         return x
 
     return jax.tree.map(cut, batch)
@@ -339,10 +331,14 @@ def compile_train_step(
     Args:
         state, frozen: arrays or their shapes; only the trees and shapes are used.
     """
-    state_shardings = tree_shardings(mesh, state)
+    state_shardings = meshes.tree_shardings(mesh, state)
     return jax.jit(
         train_step,
-        in_shardings=(state_shardings, tree_shardings(mesh, frozen), batch_sharding(mesh)),
+        in_shardings=(
+            state_shardings,
+            meshes.tree_shardings(mesh, frozen),
+            meshes.batch_sharding(mesh),
+        ),
         out_shardings=(state_shardings, NamedSharding(mesh, P())),
         donate_argnums=0,
     )
@@ -378,13 +374,13 @@ def _compile_pmap_step(train_step: StepFunction, mesh: Mesh) -> StepFunction:
         donate_argnums=0,
         devices=list(mesh.devices.flat),
     )
-    by_device = NamedSharding(mesh, P(BATCH_AXES))
+    by_device = NamedSharding(mesh, P(meshes.BATCH_AXES))
     several = jax.process_count() > 1
 
     @jax.jit
     def cut(batch: Any) -> Any:
         """[B, ...] to [devices, B / devices, ...]; every device keeps the images it has."""
-        shards = batch_shards(mesh)
+        shards = meshes.batch_shards(mesh)
         return jax.tree.map(
             lambda x: jax.lax.with_sharding_constraint(
                 x.reshape(shards, x.shape[0] // shards, *x.shape[1:]), by_device
@@ -397,7 +393,7 @@ def _compile_pmap_step(train_step: StepFunction, mesh: Mesh) -> StepFunction:
         if not several:
             return step(state, frozen, parts)
         # pmap speaks of this host's devices alone.
-        parts = global_array_to_host_local_array(parts, mesh, P(BATCH_AXES))
+        parts = global_array_to_host_local_array(parts, mesh, P(meshes.BATCH_AXES))
         return host_local_array_to_global_array(step(state, frozen, parts), mesh, P())
 
     return parallel_step

@@ -7,20 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
+from cxrjax.apps.annotations import table
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.pascal_voc import read_xml
-from cxrjax.apps.annotations.table import (
-    Annotations,
-    MarkedBox,
-    MarkedImage,
-    Stated,
-    bounds,
-    label_of,
-    numbers_of,
-    size_of_entry,
-    turned_box,
-    turned_ellipse,
-)
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.records_io.quality import PixelBox, Unusable
@@ -34,7 +23,7 @@ def is_cvat(root: Element) -> bool:
     return root.tag == "annotations"
 
 
-def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) -> None:
+def read(folder: Folder, files: list[Path], said: table.Stated, found: table.Annotations) -> None:
     """Reads all files.
 
     Raises:
@@ -57,22 +46,22 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
             raise UserError(f"{path}: no <image> in it; export as 'CVAT for images 1.1'")
 
 
-def _read_image(entry: Element, where: str, said: Stated, found: Annotations) -> None:
+def _read_image(entry: Element, where: str, said: table.Stated, found: table.Annotations) -> None:
     name = entry.get("name", "")
     at = f"{where}: {name}"
     if not name:
         raise UserError(f"{where}: an <image> without a name")
     found.add_image(
-        MarkedImage(
-            name, at, size_of_entry(entry.get("height"), entry.get("width")), _patient(entry)
+        table.MarkedImage(
+            name, at, table.size_of_entry(entry.get("height"), entry.get("width")), _patient(entry)
         )
     )
     for shape in entry:
         if shape.tag in _SHAPES:
             found.quality.examined["boxes"] += 1
             try:
-                label = label_of(shape.get("label"))
-                found.boxes.append(MarkedBox(name, label, _box(shape), at))
+                label = table.label_of(shape.get("label"))
+                found.boxes.append(table.MarkedBox(name, label, _box(shape), at))
             except Unusable as why:
                 found.set_aside(why, name, at)
         elif shape.tag in _NO_AREA:
@@ -90,23 +79,25 @@ def _patient(entry: Element) -> str:
 
 def _box(shape: Element) -> PixelBox:
     if shape.tag == "box":
-        edges = numbers_of([shape.get(edge) for edge in ("xtl", "ytl", "xbr", "ybr")], 4)
-        return turned_box(edges, _rotation(shape))
+        edges = table.numbers_of([shape.get(edge) for edge in ("xtl", "ytl", "xbr", "ybr")], 4)
+        return table.turned_box(edges, _rotation(shape))
     if shape.tag == "mask":
         sides = ("left", "top", "width", "height")
-        left, top, width, height = numbers_of([shape.get(side) for side in sides], 4)
+        left, top, width, height = table.numbers_of([shape.get(side) for side in sides], 4)
         return left, top, left + width, top + height
     if shape.tag == "ellipse":
         sides = ("cx", "cy", "rx", "ry")
-        return turned_ellipse(numbers_of([shape.get(one) for one in sides], 4), _rotation(shape))
-    return bounds(_points(shape.get("points", "")))
+        return table.turned_ellipse(
+            table.numbers_of([shape.get(one) for one in sides], 4), _rotation(shape)
+        )
+    return table.bounds(_points(shape.get("points", "")))
 
 
 def _rotation(shape: Element) -> float:
-    return numbers_of([shape.get("rotation", "0")], 1)[0]
+    return table.numbers_of([shape.get("rotation", "0")], 1)[0]
 
 
 def _points(text: str) -> Iterator[tuple[float, float]]:
     for pair in filter(None, text.split(";")):
-        x, y = numbers_of(pair.split(","), 2)
+        x, y = table.numbers_of(pair.split(","), 2)
         yield x, y

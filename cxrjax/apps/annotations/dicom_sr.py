@@ -6,22 +6,15 @@ of measurements. Images are found by their SOP Instance UIDs.
 
 from pathlib import Path
 
+from cxrjax.apps.annotations import table
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.table import (
-    Annotations,
-    MarkedBox,
-    MarkedImage,
-    Stated,
-    bounds,
-    label_of,
-)
 from cxrjax.errors import ForeignError
 from cxrjax.files import reading
 from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.dicom_reports import instance_uid, read_report
 
 
-def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) -> None:
+def read(folder: Folder, files: list[Path], said: table.Stated, found: table.Annotations) -> None:
     """Reads all reports.
 
     Raises:
@@ -40,7 +33,7 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
             report = read_report(path)
         for uid in report.images:
             if uid in by_uid:
-                found.add_image(MarkedImage(by_uid[uid], where, None, report.patient))
+                found.add_image(table.MarkedImage(by_uid[uid], where, None, report.patient))
         for number, region in enumerate(report.regions):
             at = f"{where}: region {number + 1}"
             found.quality.examined["boxes"] += 1
@@ -51,8 +44,8 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
                     raise Unusable("missing_image", told)
                 if region.kind == "POINT":
                     raise Unusable("missing_box", "a point has no area")
-                label = label_of(said.label or region.label)
-                found.boxes.append(MarkedBox(name, label, bounds(region.points), at))
+                label = table.label_of(said.label or region.label)
+                found.boxes.append(table.MarkedBox(name, label, table.bounds(region.points), at))
             except Unusable as why:
                 found.set_aside(why, name or region.image_uid, at)
     found.told.append("DICOM SR: boxes around regions, in pixels of the stored image")

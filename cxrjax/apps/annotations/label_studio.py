@@ -9,20 +9,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from cxrjax.apps.annotations import table
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.table import (
-    Annotations,
-    MarkedBox,
-    MarkedImage,
-    Stated,
-    bounds,
-    entries,
-    fields,
-    label_of,
-    numbers_of,
-    size_of_entry,
-    turned_ellipse,
-)
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.records_io.quality import PixelBox, Unusable
@@ -49,7 +37,7 @@ def _is_min(first: dict[str, Any]) -> bool:
     return "annotation_id" in first and "annotator" in first
 
 
-def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) -> None:
+def read(folder: Folder, files: list[Path], said: table.Stated, found: table.Annotations) -> None:
     """Reads all files.
 
     Raises:
@@ -59,14 +47,14 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
     for path in files:
         where = folder.where(path)
         with reading(path):
-            tasks = entries(folder.json(path), "the file")
+            tasks = table.entries(folder.json(path), "the file")
             if not is_label_studio(tasks):
                 raise ForeignError("no tasks of Label Studio in it")
             if _is_min(tasks[0]) and "data" not in tasks[0]:
                 raise ForeignError("Label Studio's JSON-MIN; export as JSON")
             for number, task in enumerate(tasks):
                 annotations = _read_task(
-                    fields(task, f"[{number}]"), f"{where}: [{number}]", folder, found
+                    table.fields(task, f"[{number}]"), f"{where}: [{number}]", folder, found
                 )
                 undone += not annotations
                 several += annotations > 1
@@ -80,25 +68,30 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
         found.told.append(f"Label Studio: of {several:,} tasks with several annotations the newest")
 
 
-def _read_task(task: dict[str, Any], at: str, folder: Folder, found: Annotations) -> int:
+def _read_task(task: dict[str, Any], at: str, folder: Folder, found: table.Annotations) -> int:
     """Reads one; says how many annotations it had."""
-    data = fields(task.get("data"), "data")
+    data = table.fields(task.get("data"), "data")
     done = [
         one
-        for one in entries(task.get("annotations", task.get("completions", [])), "annotations")
+        for one in table.entries(
+            task.get("annotations", task.get("completions", [])), "annotations"
+        )
         if isinstance(one, dict) and not one.get("was_cancelled")
     ]
     if not done:
         return 0  # nobody has looked at it
     newest = max(done, key=lambda one: str(one.get("updated_at") or one.get("created_at") or ""))
-    results = [one for one in entries(newest.get("result", []), "result") if isinstance(one, dict)]
+    results = [
+        one for one in table.entries(newest.get("result", []), "result") if isinstance(one, dict)
+    ]
     name = _image_name(data, results, folder, at)
     sizes = [
-        size_of_entry(one.get("original_height"), one.get("original_width")) for one in results
+        table.size_of_entry(one.get("original_height"), one.get("original_width"))
+        for one in results
     ]
     size = next(filter(None, sizes), None)
     patient = next((data[key] for key in _PATIENT if isinstance(data.get(key), str | int)), "")
-    found.add_image(MarkedImage(name, at, size, str(patient)))
+    found.add_image(table.MarkedImage(name, at, size, str(patient)))
     known = size or folder.size_or_none(name)
     for one in results:
         kind = one.get("type")
@@ -117,7 +110,7 @@ def _read_task(task: dict[str, Any], at: str, folder: Folder, found: Annotations
                 continue  # told once for the image, by whoever opens it
             box = _box(value, known, int(one.get("image_rotation") or 0))
             for label in labels:
-                found.boxes.append(MarkedBox(name, label_of(label), box, at))
+                found.boxes.append(table.MarkedBox(name, table.label_of(label), box, at))
         except Unusable as why:
             found.set_aside(why, name, at)
     return len(done)
@@ -147,22 +140,22 @@ def _box(value: dict[str, Any], image_hw: tuple[int, int], turned: int) -> Pixel
         raise Unusable("wrong_frame", f"the image was turned by {turned} degrees in the tool")
     height, width = image_hw
     if "points" in value:
-        points = [numbers_of(point, 2) for point in entries(value["points"], "points")]
-        box = bounds([(x * width / 100, y * height / 100) for x, y in points])
+        points = [table.numbers_of(point, 2) for point in table.entries(value["points"], "points")]
+        box = table.bounds([(x * width / 100, y * height / 100) for x, y in points])
     elif "radiusX" in value:
         names = ("x", "y", "radiusX", "radiusY")
-        x, y, across, down = numbers_of([value.get(name) for name in names], 4)
+        x, y, across, down = table.numbers_of([value.get(name) for name in names], 4)
         ellipse = (x * width, y * height, across * width, down * height)
-        box = turned_ellipse([one / 100 for one in ellipse], _rotation(value))
+        box = table.turned_ellipse([one / 100 for one in ellipse], _rotation(value))
     else:
         names = ("x", "y", "width", "height")
-        x, y, across, down = numbers_of([value.get(name) for name in names], 4)
+        x, y, across, down = table.numbers_of([value.get(name) for name in names], 4)
         angle = math.radians(_rotation(value))
         # It turns about its upper left corner, in pixels.
         left, top = x * width / 100, y * height / 100
         across, down = across * width / 100, down * height / 100
         cos, sin = math.cos(angle), math.sin(angle)
-        box = bounds(
+        box = table.bounds(
             [
                 (left + a * cos - d * sin, top + a * sin + d * cos)
                 for a, d in ((0, 0), (across, 0), (across, down), (0, down))
@@ -173,4 +166,4 @@ def _box(value: dict[str, Any], image_hw: tuple[int, int], turned: int) -> Pixel
 
 
 def _rotation(value: dict[str, Any]) -> float:
-    return numbers_of([value.get("rotation") or 0], 1)[0]
+    return table.numbers_of([value.get("rotation") or 0], 1)[0]

@@ -3,17 +3,9 @@
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
+from cxrjax.apps.annotations import table
 from cxrjax.apps.annotations.coordinates import Four, in_pixels, settle
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.table import (
-    Annotations,
-    MarkedBox,
-    MarkedImage,
-    Stated,
-    label_of,
-    numbers_of,
-    size_of_entry,
-)
 from cxrjax.errors import ForeignError
 from cxrjax.files import reading
 from cxrjax.records_io.quality import Unusable
@@ -38,13 +30,13 @@ def is_voc(root: Element) -> bool:
     return root.tag == "annotation"
 
 
-def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) -> None:
+def read(folder: Folder, files: list[Path], said: table.Stated, found: table.Annotations) -> None:
     """Reads all files.
 
     Raises:
         UserError: one is not Pascal VOC, or the form of the boxes is not clear.
     """
-    given: list[tuple[MarkedImage, str, Four]] = []
+    given: list[tuple[table.MarkedImage, str, Four]] = []
     for path in files:
         where = folder.where(path)
         with reading(path):
@@ -54,16 +46,16 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
         name = (root.findtext("filename") or "").strip() or path.stem
         if folder.has(path.stem) and not (folder.has(name) and _same(folder, name, path.stem)):
             name = path.stem  # renamed or copied after it was annotated
-        size = size_of_entry(root.findtext("size/height"), root.findtext("size/width"))
-        image = MarkedImage(name, where, size)
+        size = table.size_of_entry(root.findtext("size/height"), root.findtext("size/width"))
+        image = table.MarkedImage(name, where, size)
         found.add_image(image)
         for number, one in enumerate(root.iter("object")):
             found.quality.examined["boxes"] += 1
             at = f"{where}: object {number + 1}"
             try:
-                label = label_of(one.findtext("name"))
+                label = table.label_of(one.findtext("name"))
                 texts = [one.findtext(f"bndbox/{edge}") for edge in _EDGES]
-                numbers = numbers_of(texts, 4)
+                numbers = table.numbers_of(texts, 4)
             except Unusable as why:
                 found.set_aside(why, name, at)
                 continue
@@ -76,7 +68,7 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
     found.told.append(f"Pascal VOC: {settled.why}")
     for image, label, four in given:
         box = in_pixels(four.numbers, settled, four.image_hw)
-        found.boxes.append(MarkedBox(image.name, label, box, four.where))
+        found.boxes.append(table.MarkedBox(image.name, label, box, four.where))
 
 
 def _same(folder: Folder, first: str, second: str) -> bool:

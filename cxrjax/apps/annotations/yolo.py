@@ -8,17 +8,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from cxrjax.apps.annotations import table
 from cxrjax.apps.annotations.coordinates import Four, in_pixels, settle
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.table import (
-    Annotations,
-    MarkedBox,
-    MarkedImage,
-    Stated,
-    bounds,
-    label_of,
-    numbers_of,
-)
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.records_io.quality import Unusable
@@ -46,7 +38,7 @@ def label_files(folder: Folder) -> list[Path]:
     ]
 
 
-def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) -> None:
+def read(folder: Folder, files: list[Path], said: table.Stated, found: table.Annotations) -> None:
     """Reads all files; an empty one says that nothing is there.
 
     Raises:
@@ -61,7 +53,7 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
             name = path.relative_to(folder.root).with_suffix("").as_posix()
         # labels/train/a.txt belongs to images/train/a.png.
         name = re.sub(r"(^|/)labels(/|$)", r"\1images\2", name)
-        found.add_image(MarkedImage(name, where))
+        found.add_image(table.MarkedImage(name, where))
         with reading(path):
             lines = list(read_lines(path))
         for number, line in lines:
@@ -73,7 +65,7 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
                     boxes.append((name, label, Four(numbers[:4], folder.size_or_none(name), at)))
                 else:
                     points = zip(numbers[::2], numbers[1::2], strict=True)
-                    x_min, y_min, x_max, y_max = bounds(points)
+                    x_min, y_min, x_max, y_max = table.bounds(points)
                     four = ((x_min + x_max) / 2, (y_min + y_max) / 2, x_max - x_min, y_max - y_min)
                     boxes.append((name, label, Four(four, folder.size_or_none(name), at)))
             except Unusable as why:
@@ -88,7 +80,7 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
             # Told once for the image, by whoever opens it.
             continue
         box = in_pixels(one.numbers, settled, one.image_hw)
-        found.boxes.append(MarkedBox(name, label, box, one.where))
+        found.boxes.append(table.MarkedBox(name, label, box, one.where))
 
 
 def _line(line: bytes, names: Sequence[str], at: str) -> tuple[str, tuple[float, ...]]:
@@ -109,7 +101,7 @@ def _line(line: bytes, names: Sequence[str], at: str) -> tuple[str, tuple[float,
     if int(first) >= len(names):
         told = f"class {first}, and there are {len(names)} names"
         raise Unusable("unknown_class", told)
-    return label_of(names[int(first)]), numbers_of(words[1:])
+    return table.label_of(names[int(first)]), table.numbers_of(words[1:])
 
 
 def _names(folder: Folder) -> list[str]:

@@ -11,17 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cxrjax.apps.demo import remarks
+from cxrjax.apps.demo import remarks, rendering
 from cxrjax.apps.demo.answers import LONGEST_QUESTION, Models, NamedFile
-from cxrjax.apps.demo.rendering import (
-    DemoExample,
-    asked_about,
-    open_picture,
-    render_answers,
-    render_examples,
-    render_picture,
-    render_status,
-)
 from cxrjax.apps.viewer import viewer_parts
 from cxrjax.errors import ForeignError, UserError, first_line, optional
 from cxrjax.files import file_sha256
@@ -107,7 +98,7 @@ def serve(
     from cxrjax.apps import page_server
     from cxrjax.apps.demo.gate import Gate
 
-    examples = render_examples(folder / "examples")
+    examples = rendering.render_examples(folder / "examples")
     viewer = viewer_parts()
     most = max_megabytes * page_server.MIB
     blocks = make_page(gradio, models, examples, uploads, most)
@@ -144,7 +135,11 @@ def serve(
 
 
 def make_page(
-    gradio: Any, models: Models, examples: list[DemoExample], uploads: Path, most_bytes: int
+    gradio: Any,
+    models: Models,
+    examples: list[rendering.DemoExample],
+    uploads: Path,
+    most_bytes: int,
 ) -> Any:
     """The page as Gradio's `Blocks`.
 
@@ -165,22 +160,24 @@ def make_page(
 
     def told(error: Exception) -> str:
         if isinstance(error, UserError | ForeignError):
-            return render_status(str(error), problem=True)
+            return rendering.render_status(str(error), problem=True)
         _LOG.error("%s: %s", type(error).__name__, first_line(error))
-        return render_status("This cannot be answered; the program's output says why.", True)
+        return rendering.render_status(
+            "This cannot be answered; the program's output says why.", True
+        )
 
     def look(upload: str | None) -> tuple[str, str, str]:
         """The picture, no answers, and what can be done with it."""
         if upload is None:
-            return "", "", render_status(_READY)
+            return "", "", rendering.render_status(_READY)
         try:
-            picture = open_picture(named(upload))
+            picture = rendering.open_picture(named(upload))
         except Exception as error:
             return "", "", told(error)
-        shown = render_picture(picture, {}, number=next(numbers))
+        shown = rendering.render_picture(picture, {}, number=next(numbers))
         if empty := remarks.of_picture(picture.notes):
-            return shown, "", render_status(empty, problem=True)
-        return shown, "", render_status("Ask a question about it.")
+            return shown, "", rendering.render_status(empty, problem=True)
+        return shown, "", rendering.render_status("Ask a question about it.")
 
     def answer(upload: str | None, question: str) -> Iterator[tuple[Any, Any, str]]:
         """Signs of life, then the picture with boxes, the answers, and what was asked."""
@@ -190,31 +187,31 @@ def make_page(
                 raise UserError("no picture: choose a PNG, JPEG or DICOM file, or an example")
             while models.progress:
                 text = f"The models are being compiled ({models.progress}); then comes your answer."
-                yield as_is, as_is, render_status(text)
+                yield as_is, as_is, rendering.render_status(text)
                 models.wait(_SECONDS_BETWEEN_SIGNS)
             models.wait(0)
-            yield as_is, as_is, render_status("The models are reading the picture.")
+            yield as_is, as_is, rendering.render_status("The models are reading the picture.")
             file = named(upload)
-            picture = open_picture(file)
+            picture = rendering.open_picture(file)
             answers = models.ask(file, question)
         except Exception as error:
             yield as_is, "", told(error)
             return
-        truth = asked_about(truths.get(file_sha256(file.path), ()), question)
+        truth = rendering.asked_about(truths.get(file_sha256(file.path), ()), question)
         number = next(numbers)
         about = remarks.of_picture(picture.notes), remarks.of_question(question)
-        said = render_answers(answers, question, about, number)
-        shown = render_picture(picture, answers, truth, number)
-        yield shown, said, render_status(f"Asked: {question}")
+        said = rendering.render_answers(answers, question, about, number)
+        shown = rendering.render_picture(picture, answers, truth, number)
+        yield shown, said, rendering.render_status(f"Asked: {question}")
 
     def until_ready() -> Iterator[str]:
         while models.progress:
             text = f"The models are being compiled ({models.progress}); the demo's take a minute."
-            yield render_status(text)
+            yield rendering.render_status(text)
             models.wait(_SECONDS_BETWEEN_SIGNS)
-        yield render_status(_READY)
+        yield rendering.render_status(_READY)
 
-    def pick(example: DemoExample) -> tuple[str, str]:
+    def pick(example: rendering.DemoExample) -> tuple[str, str]:
         return str(example.path), example.question
 
     plain = {"apply_default_css": False, "padding": False}
@@ -233,7 +230,7 @@ def make_page(
                     elem_id="question",
                 )
                 ask = gradio.Button("Ask the models", variant="primary", elem_id="ask")
-                status = gradio.HTML(render_status(_READY), elem_id="status", **plain)
+                status = gradio.HTML(rendering.render_status(_READY), elem_id="status", **plain)
                 gradio.HTML(_VIEWER, elem_id="viewer", **plain)
                 picture = gradio.HTML(elem_id="picture", **plain)
             with gradio.Column(scale=6, min_width=300):

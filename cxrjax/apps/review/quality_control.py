@@ -36,13 +36,8 @@ from cxrjax.papers.record_checks import contradictions
 from cxrjax.papers.vindr_cxr_vqa import reader_ceiling
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
+from cxrjax.papers.vindr_cxr_vqa.construct import verify
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import reader_boxes
-from cxrjax.papers.vindr_cxr_vqa.construct.verify import (
-    coverage,
-    reason_words,
-    verify_source,
-    verify_structure,
-)
 from cxrjax.papers.vindr_cxr_vqa.native import read_native
 from cxrjax.papers.vindr_cxr_vqa.readers import Readers
 from cxrjax.progress import waiting
@@ -65,7 +60,7 @@ def check(flags: Namespace) -> bool:
             # Its classes, types and lengths of reasons are this data set's alone.
             own = [record for record in records if record.dataset not in _OF_ANOTHER_STRUCTURE]
             if own or not records:
-                verify_structure(own, log, file.name)
+                verify.verify_structure(own, log, file.name)
     everything = list(itertools.chain.from_iterable(by_file.values()))
     if not everything and not log.entries:
         raise UserError(f"{files[0]}: no question to check")
@@ -73,8 +68,8 @@ def check(flags: Namespace) -> bool:
     if flags.source:
         images = {image.image_id: image for image in _table(flags.source)}
         for file, records in by_file.items():
-            verify_source(records, images, log, file.name)
-        result["source_coverage"] = coverage(everything, images.values())
+            verify.verify_source(records, images, log, file.name)
+        result["source_coverage"] = verify.coverage(everything, images.values())
     splits: dict[str, list[QARecord]] = collections.defaultdict(list)
     for record in everything:
         splits[record.split].append(record)
@@ -87,7 +82,7 @@ def check(flags: Namespace) -> bool:
     result |= {"passed": passed, "faults": log.to_json()}
     with waiting("looking for contradictions and repeated questions"):
         result |= {
-            "reason_words": reason_words(everything),
+            "reason_words": verify.reason_words(everything),
             "repeated_questions": question_variety(everything),
             "contradictions": contradictions(everything),
             "longitudinal_wording": {

@@ -14,17 +14,9 @@ from PIL import Image
 from cxrjax.apps import STYLE_SHEET
 from cxrjax.apps.results.cases import script_json
 from cxrjax.apps.results.tables import sections
+from cxrjax.apps.review import sheet
 from cxrjax.apps.review.correction import Correctable
 from cxrjax.apps.review.options import chosen_options
-from cxrjax.apps.review.sheet import (
-    COLUMNS,
-    DIMENSIONS,
-    LEVELS,
-    NOT_APPLICABLE,
-    OPEN,
-    finding_of,
-    sheet_rows,
-)
 from cxrjax.apps.review.wording import in_words, writes_boxes
 from cxrjax.apps.viewer import viewer_parts
 from cxrjax.evaluation.overlays import COLOURS, TRUTH, jpeg_data_uri
@@ -72,7 +64,7 @@ def render_review_page(
             at full resolution; else the browser keeps them, and saves a CSV.
         closed_classes: data set -> the only labels that its records may have.
     """
-    rows = sheet_rows(sample)
+    rows = sheet.sheet_rows(sample)
     files: dict[str, Path] = {}
     for record in sample:
         files.setdefault(record.image_id, image_root / record.image_path)
@@ -98,9 +90,9 @@ def render_review_page(
     labels = {label for record in sample for one in record.answers for label in one.labels}
     data = {
         "key": key,
-        "columns": COLUMNS,
-        "dimensions": list(DIMENSIONS),
-        "levels": len(LEVELS),
+        "columns": sheet.COLUMNS,
+        "dimensions": list(sheet.DIMENSIONS),
+        "levels": len(sheet.LEVELS),
         "rows": rows,
         "served": served,
         "colour": COLOURS[TRUTH],
@@ -114,9 +106,9 @@ def render_review_page(
         served=served,
         viewer=viewer,
         script=Markup(read_text(_SCRIPT)),
-        dimensions=DIMENSIONS,
-        levels=LEVELS,
-        not_applicable=NOT_APPLICABLE,
+        dimensions=sheet.DIMENSIONS,
+        levels=sheet.LEVELS,
+        not_applicable=sheet.NOT_APPLICABLE,
         data=Markup(script_json(data)),
     )
     correctable = {
@@ -156,7 +148,7 @@ def _item(
 ) -> dict[str, Any]:
     """What the page needs to show and correct one question."""
     size = counted_in(record, picture)
-    finding = finding_of(record)
+    finding = sheet.finding_of(record)
     main = [one for one in record.answers if one.answer_type == "main"]
     chosen = chosen_options(record)
     return {
@@ -164,8 +156,8 @@ def _item(
         "height": size[0] if size else 0,
         "width": size[1] if size else 0,
         "boxes": record.boxes,
-        "finding": "" if finding == OPEN else finding,
-        "words": "" if finding == OPEN else class_in_words(finding),
+        "finding": "" if finding == sheet.OPEN else finding,
+        "words": "" if finding == sheet.OPEN else class_in_words(finding),
         "text": chosen.words if chosen else in_words(record.answer_text, record),
         # Of several answers the text is not one.
         "editable": len(main) <= 1 and (bool(chosen.words) if chosen else record.choices is None),
@@ -192,7 +184,7 @@ def render_agreement(result: dict[str, Any], text: str, written: Sequence[str]) 
         sections=sections(text, "agreement"),
         readers=result["readers"],
         disagreements=result["disagreements"],
-        dimensions={name: title.partition(":")[0] for name, title in DIMENSIONS.items()},
+        dimensions={name: title.partition(":")[0] for name, title in sheet.DIMENSIONS.items()},
         written=written,
     )
 

@@ -22,21 +22,8 @@ import PIL.Image
 
 from cxrjax.decoding.confidence import Spelled, spell
 from cxrjax.errors import UserError, optional
+from cxrjax.evaluation.systems import other_model, systems
 from cxrjax.evaluation.systems.base import Answer, Line, check_seeds
-from cxrjax.evaluation.systems.other_model import (
-    NOT_ASKED,
-    UNREADABLE_IMAGE,
-    Setup,
-    ShownImages,
-    read_setup,
-)
-from cxrjax.evaluation.systems.systems import (
-    earlier_turns,
-    no_answer,
-    question_text,
-    read_answer,
-    spelled_completion,
-)
 from cxrjax.files import read_json_object, reading
 from cxrjax.images.decode import read_image
 from cxrjax.images.encode import pad_square
@@ -277,8 +264,8 @@ class FolderRunner:
     """A folder's model as a runner, with its cache of answers."""
 
     model: FolderModel
-    setup: Setup
-    images: ShownImages
+    setup: other_model.Setup
+    images: other_model.ShownImages
     cache: AnswerCache
     batch: int
     top_k: int = 0
@@ -298,15 +285,15 @@ class FolderRunner:
         lines: dict[str, Line] = {}
         asked: list[tuple[QARecord, str, list[tuple[str, str]], PIL.Image.Image]] = []
         for record in records:
-            text = question_text(record, setup.wording, setup.system)
+            text = systems.question_text(record, setup.wording, setup.system)
             if text is None or record.earlier is not None:  # one image a question here
-                lines[record.question_id] = no_answer(record, NOT_ASKED)
+                lines[record.question_id] = systems.no_answer(record, other_model.NOT_ASKED)
                 continue
-            turns = [*earlier_turns(record), (text, "")]
+            turns = [*systems.earlier_turns(record), (text, "")]
             try:
                 picture = _read_picture(self.images.of(questions, record), setup.system.pad_square)
             except ImageError:
-                lines[record.question_id] = no_answer(record, UNREADABLE_IMAGE)
+                lines[record.question_id] = systems.no_answer(record, other_model.UNREADABLE_IMAGE)
                 continue
             key = self._key(turns, picture, sampling)
             kept = self.cache.get(key)
@@ -342,14 +329,14 @@ class FolderRunner:
 
     def _line(self, record: QARecord, written: Completion) -> Line:
         logprob, tokens = written.logprob or 0.0, written.output_tokens or 1
-        return read_answer(
+        return systems.read_answer(
             record,
             written.text,
             self.setup.system.reading,
             self.setup.codec,
             failure="truncated" if written.finish_reason == "length" else None,
             logprob=written.logprob,
-            spelled=spelled_completion(written),
+            spelled=systems.spelled_completion(written),
             # The mean probability of a token, geometric: which of them are a box's is not known.
             box_score=math.exp(logprob / tokens),
         )
@@ -385,7 +372,7 @@ def start_hf(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
     Raises:
         UserError: flags that do not go together, or no such model.
     """
-    setup = read_setup(flags, "hf")
+    setup = other_model.read_setup(flags, "hf")
     if flags.no_temperature:
         raise UserError("--no_temperature is about servers; give --temperature")
     if flags.images_per_batch < 1:
@@ -395,7 +382,7 @@ def start_hf(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
     runner = FolderRunner(
         FolderModel(flags.folder),
         setup,
-        ShownImages(flags.image, flags.seed or 0),
+        other_model.ShownImages(flags.image, flags.seed or 0),
         cache,
         flags.images_per_batch,
         flags.top_k or 0,

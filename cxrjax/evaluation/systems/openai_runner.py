@@ -13,22 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.systems import other_model, systems
 from cxrjax.evaluation.systems.base import Answer, Line, check_seeds, run_file
-from cxrjax.evaluation.systems.other_model import (
-    NOT_ASKED,
-    UNREADABLE_IMAGE,
-    Setup,
-    ShownImages,
-    decoding_of,
-    read_setup,
-)
-from cxrjax.evaluation.systems.systems import (
-    earlier_turns,
-    no_answer,
-    question_text,
-    read_answer,
-    spelled_completion,
-)
 from cxrjax.files import write_json
 from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.files import AnyFile, ImageError
@@ -54,8 +40,8 @@ class ServedModel:
     """
 
     client: Client
-    setup: Setup
-    images: ShownImages
+    setup: other_model.Setup
+    images: other_model.ShownImages
     long_side: int = 1024
     logprobs: bool = False
 
@@ -69,7 +55,7 @@ class ServedModel:
             path = self.images.of(questions, record)
             if path != image_path:
                 image_path, image = path, self._encoded(path)
-            text = question_text(record, self.setup.wording, self.setup.system)
+            text = systems.question_text(record, self.setup.wording, self.setup.system)
             shown: tuple[EncodedImage, ...]
             shown = () if self.client.settings.text_only or image is None else (image,)
             earlier = questions.earlier_of(record)
@@ -86,7 +72,7 @@ class ServedModel:
         self, record: QARecord, text: str, images: tuple[EncodedImage, ...], seed: int | None
     ) -> Request:
         turns: list[Message] = []
-        for asked, answered in earlier_turns(record):
+        for asked, answered in systems.earlier_turns(record):
             turns += [Message("user", (asked,)), Message("assistant", (answered,))]
         turns.append(Message("user", (text,)))
         turns[0] = Message("user", (*images, *turns[0].parts))
@@ -118,22 +104,22 @@ class ServedModel:
         """Asks one question; runs in a thread."""
         record, request = item
         if request is None:
-            return no_answer(record, NOT_ASKED)
+            return systems.no_answer(record, other_model.NOT_ASKED)
         try:
             completion = self.client.complete(request)
         except NoAnswer as failure:
-            return no_answer(record, failure.category)
+            return systems.no_answer(record, failure.category)
         except ImageError:
-            return no_answer(record, UNREADABLE_IMAGE)
+            return systems.no_answer(record, other_model.UNREADABLE_IMAGE)
         failure_of = {_CUT: "truncated", _FILTERED: "refusal"}
-        return read_answer(
+        return systems.read_answer(
             record,
             completion.refusal or completion.text,
             self.setup.system.reading,
             self.setup.codec,
             failure="refusal" if completion.refusal else failure_of.get(completion.finish_reason),
             logprob=completion.logprob,
-            spelled=spelled_completion(completion),
+            spelled=systems.spelled_completion(completion),
         )
 
 
@@ -155,14 +141,14 @@ def start_openai(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
 
 
 def _served_model(flags: argparse.Namespace) -> ServedModel:
-    setup = read_setup(flags, "openai")
+    setup = other_model.read_setup(flags, "openai")
     check_seeds(flags.seeds, setup.samples)
     if flags.long_side < 1:
         raise UserError(f"--long_side={flags.long_side}: expected at least 1 pixel")
     # The seeds of a run share one cache, and one account.
     cache = flags.out.with_suffix(".answers.jsonl")
     client = client_from_flags(flags, cache, (), temperature=setup.temperature)
-    images = ShownImages(flags.image, flags.seed or 0)
+    images = other_model.ShownImages(flags.image, flags.seed or 0)
     return ServedModel(client, setup, images, flags.long_side, flags.logprobs)
 
 
@@ -180,7 +166,7 @@ def _answer_and_note(
             yield line
     finally:
         settings = model.client.settings
-        content: dict[str, Any] = decoding_of(model.setup) | {
+        content: dict[str, Any] = other_model.decoding_of(model.setup) | {
             "model": settings.model,
             "host": settings.host,
             "seed": seed,

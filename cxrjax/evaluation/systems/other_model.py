@@ -7,15 +7,8 @@ from typing import Any
 
 from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
+from cxrjax.evaluation.systems import systems
 from cxrjax.evaluation.systems.stand_in_images import StandInImages
-from cxrjax.evaluation.systems.systems import (
-    READINGS,
-    WORDINGS,
-    System,
-    check_wording,
-    default_wording,
-    get_system,
-)
 from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import QARecord
@@ -40,7 +33,7 @@ class Setup:
         max_answer_tokens: thinking included.
     """
 
-    system: System
+    system: systems.System
     wording: str
     codec: str | None
     temperature: float | None
@@ -59,13 +52,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     add("--system", metavar="NAME", help="how it is asked and read: --list_systems")
     add(
         "--wording",
-        choices=WORDINGS,
+        choices=systems.WORDINGS,
         help="how questions are put (cxrjax/evaluation/systems/systems.py)",
     )
     add("--codec", metavar="NAME", help="how it writes boxes (default: as the system does)")
     add(
         "--reading",
-        choices=tuple(READINGS),
+        choices=tuple(systems.READINGS),
         help="what of its text is the answer (default: as of the system)",
     )
     add("--long_side", type=int, default=1024, help="pixels of images that are sent (default 1024)")
@@ -89,7 +82,7 @@ def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
         if getattr(flags, name, None) is not None:
             raise UserError(f"--{name} is about models of ours, and --runner={runner} runs others")
     name = flags.system or ANY
-    system = get_system(name)
+    system = systems.get_system(name)
     if runner not in system.runners:
         raise UserError(
             f"--system={name}: {system.title} cannot be run by --runner={runner} "
@@ -99,8 +92,8 @@ def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
         system = dataclasses.replace(system, reading=flags.reading)
     if flags.codec:
         get_codec(flags.codec)
-    wording = flags.wording or default_wording(system)
-    check_wording(wording, system)
+    wording = flags.wording or systems.default_wording(system)
+    systems.check_wording(wording, system)
     temperature = flags.temperature or 0.0
     if temperature < 0:
         raise UserError(f"--temperature={temperature:g}: expected 0 or more")

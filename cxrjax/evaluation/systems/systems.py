@@ -24,12 +24,7 @@ import numpy as np
 
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.base import declines
-from cxrjax.decoding.confidence import (
-    AnswerConfidence,
-    Spelled,
-    answer_confidence,
-    box_confidences,
-)
+from cxrjax.decoding import confidence
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.input_pipeline.prompts import MEDGEMMA_LOCATE
@@ -154,7 +149,7 @@ def read_answer(
     *,
     failure: str | None = None,
     logprob: float | None = None,
-    spelled: Spelled | None = None,
+    spelled: confidence.Spelled | None = None,
     box_score: float = 1.0,
 ) -> dict[str, Any]:
     """One line of predictions.
@@ -184,12 +179,12 @@ def read_answer(
         labels = [span.label or finding for span in read.spans]
         repaired, parse = read.repaired, read.parse
         places = [(span.start, span.end) for span in read.spans]
-    sure, scores = AnswerConfidence(), [box_score] * len(boxes)
+    sure, scores = confidence.AnswerConfidence(), [box_score] * len(boxes)
     # Where thinking was cut out of its middle, the answer is no part of what was written.
     if spelled is not None and text and (start := spelled.text.find(text)) >= 0:
         answer = spelled.within(start, start + len(text))
-        sure = answer_confidence(answer, places)
-        scores = [found.score for found in box_confidences(answer, places)]
+        sure = confidence.answer_confidence(answer, places)
+        scores = [found.score for found in confidence.box_confidences(answer, places)]
     return line | {
         "boxes": boxes,
         "labels": labels,
@@ -201,12 +196,12 @@ def read_answer(
     }
 
 
-def spelled_completion(completion: Completion) -> Spelled | None:
+def spelled_completion(completion: Completion) -> confidence.Spelled | None:
     """The answer token by token; None where the server did not tell."""
     texts, logprobs = completion.token_texts, completion.token_logprobs
     if completion.refusal or not texts or not logprobs or len(texts) != len(logprobs):
         return None
-    return Spelled(texts, np.array(logprobs, np.float64))
+    return confidence.Spelled(texts, np.array(logprobs, np.float64))
 
 
 def no_answer(record: QARecord, failure: str) -> dict[str, Any]:

@@ -6,14 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
-from cxrjax.evaluation.systems import other_model
+from cxrjax.evaluation.systems import baselines, other_model
 from cxrjax.evaluation.systems.base import Answer, Runner, parse_seeds
-from cxrjax.evaluation.systems.baselines import (
-    start_majority,
-    start_prior_box,
-    start_random,
-    start_reader,
-)
 from cxrjax.evaluation.systems.hf_model import start_hf
 from cxrjax.evaluation.systems.model_flags import add_model_flags
 from cxrjax.evaluation.systems.openai_runner import estimate, start_openai
@@ -46,22 +40,22 @@ RUNNERS: dict[str, Runner] = {
     ),
     "prior_box": Runner(
         "each finding's mean box in training records",
-        lambda flags: start_prior_box(flags.train),
+        lambda flags: baselines.start_prior_box(flags.train),
         ("train",),
     ),
     "majority": Runner(
         "training records' most frequent answer",
-        lambda flags: start_majority(flags.train),
+        lambda flags: baselines.start_majority(flags.train),
         ("train",),
     ),
     "random": Runner(
         "an answer drawn from those that the question leaves open",
-        lambda flags: start_random(flags.seed or 0, flags.closed_classes),
-        sample=lambda flags: lambda seed: start_random(seed or 0, flags.closed_classes),
+        lambda flags: baselines.start_random(flags.seed or 0, flags.closed_classes),
+        sample=lambda flags: lambda seed: baselines.start_random(seed or 0, flags.closed_classes),
     ),
     "reader": Runner(
         "one radiologist's boxes",
-        lambda flags: start_reader(flags.readers, flags.reader),
+        lambda flags: baselines.start_reader(flags.readers, flags.reader),
         ("readers", "reader"),
     ),
     "openai": Runner(

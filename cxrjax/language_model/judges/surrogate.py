@@ -8,17 +8,7 @@ from collections.abc import Mapping, Sequence
 from itertools import repeat
 from typing import Any
 
-from cxrjax.language_model.judges.judge import (
-    HIGHEST,
-    LOWEST,
-    Entailment,
-    FactMatch,
-    Facts,
-    Marks,
-    RelativeScore,
-    Sample,
-    score_line,
-)
+from cxrjax.language_model.judges import judge
 from cxrjax.radiology_text.assertions import Assertion, Side, joined_side
 from cxrjax.radiology_text.facts import (
     VIETNAMESE,
@@ -59,41 +49,42 @@ class SurrogateJudge:
         """Returns nothing: the name tells the version."""
         return {}
 
-    def relative_scores(self, samples: Sequence[Sample]) -> list[RelativeScore]:
+    def relative_scores(self, samples: Sequence[judge.Sample]) -> list[judge.RelativeScore]:
         """Marks of each sample: 10 for the reference, `mark` for the answer, in either order."""
         scores = []
         for sample in samples:
-            marks = Marks(HIGHEST, mark(sample))
-            scores.append(RelativeScore(marks, marks))
-        self.judgements += map(score_line, repeat(self), samples, scores)
+            marks = judge.Marks(judge.HIGHEST, mark(sample))
+            scores.append(judge.RelativeScore(marks, marks))
+        self.judgements += map(judge.score_line, repeat(self), samples, scores)
         return scores
 
-    def facts(self, texts: Sequence[tuple[str, str]]) -> list[Facts]:
+    def facts(self, texts: Sequence[tuple[str, str]]) -> list[judge.Facts]:
         """Facts by `cxrjax.radiology_text.facts.decompose`, each once."""
         return [_facts(text, lang) for text, lang in texts]
 
-    def match(self, pairs: Sequence[tuple[Facts, Facts]]) -> list[FactMatch]:
+    def match(self, pairs: Sequence[tuple[judge.Facts, judge.Facts]]) -> list[judge.FactMatch]:
         """Pairs of `cxrjax.radiology_text.facts.pair_up` that say the same."""
         return [
-            FactMatch(predicted, true, _same_pairs(predicted, true)) for predicted, true in pairs
+            judge.FactMatch(predicted, true, _same_pairs(predicted, true))
+            for predicted, true in pairs
         ]
 
-    def entail(self, queries: Sequence[tuple[str, tuple[str, ...], str]]) -> list[Entailment]:
+    def entail(self, queries: Sequence[tuple[str, tuple[str, ...], str]]) -> list[judge.Entailment]:
         """Every premise that alone entails a fact, by `cxrjax.radiology_text.facts.entails`."""
         return [
-            Entailment(tuple(n for n, one in enumerate(premises) if entails(one, fact, lang)))
+            judge.Entailment(tuple(n for n, one in enumerate(premises) if entails(one, fact, lang)))
             for fact, premises, lang in queries
         ]
 
 
-def mark(sample: Sample) -> float:
+def mark(sample: judge.Sample) -> float:
     """1 to 10: the mean of what findings and facts agree, 10 where all do.
 
     Findings that neither text names leave the facts alone to count. A bare yes or no speaks of the
     findings that the question names. A blank answer gets 1.
     """
     if not sample.answer.strip():
-        return LOWEST
+        return judge.LOWEST
     lang = sample.lang
     said = _findings(sample.answer, sample.question, lang)
     true = _findings(sample.reference, sample.question, lang)
@@ -102,14 +93,14 @@ def mark(sample: Sample) -> float:
     agreed = [2 * len(_same_pairs(*facts)) / total if total else 1.0]
     if named := said.keys() | true.keys():
         agreed.append(sum(_credit(said.get(n), true.get(n)) for n in named) / len(named))
-    return LOWEST + (HIGHEST - LOWEST) * sum(agreed) / len(agreed)
+    return judge.LOWEST + (judge.HIGHEST - judge.LOWEST) * sum(agreed) / len(agreed)
 
 
-def _facts(text: str, lang: str) -> Facts:
-    return Facts(tuple(dict.fromkeys(fact.text for fact in decompose(text, lang))), lang)
+def _facts(text: str, lang: str) -> judge.Facts:
+    return judge.Facts(tuple(dict.fromkeys(fact.text for fact in decompose(text, lang))), lang)
 
 
-def _same_pairs(predicted: Facts, true: Facts) -> tuple[tuple[int, int], ...]:
+def _same_pairs(predicted: judge.Facts, true: judge.Facts) -> tuple[tuple[int, int], ...]:
     pairs = pair_up(predicted.items, true.items, predicted.lang)
     return tuple(
         (one, two)

@@ -21,6 +21,8 @@ import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import write_json, writing
 from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
+from cxrjax.papers.cxr_qba import statistics
+from cxrjax.papers.cxr_qba.construct import extraction
 from cxrjax.papers.cxr_qba.construct.checks import dangling_questions
 from cxrjax.papers.cxr_qba.construct.construction import (
     CxrQbaConstruction,
@@ -29,12 +31,6 @@ from cxrjax.papers.cxr_qba.construct.construction import (
     construct_questions,
 )
 from cxrjax.papers.cxr_qba.construct.entity_mapping import embedding_mapper
-from cxrjax.papers.cxr_qba.construct.extraction import (
-    Extractor,
-    ReportSections,
-    SourceStudy,
-    StudyImage,
-)
 from cxrjax.papers.cxr_qba.construct.region_cache import RegionCache
 from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
@@ -42,12 +38,6 @@ from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mapping
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.records import ExportFilter, nothing_exported, to_records
 from cxrjax.papers.cxr_qba.release_tables import named_images, read_release_tables, stated_counts
-from cxrjax.papers.cxr_qba.statistics import (
-    StudyStatistics,
-    definition_counts,
-    markdown,
-    published,
-)
 from cxrjax.papers.cxr_qba.study_files import (
     QA,
     SCENE_GRAPH,
@@ -145,7 +135,7 @@ class QbaOptions(SourceOptions):
 class _Entry:
     """A study on disk: what is needed of it beside its two files."""
 
-    images: tuple[StudyImage, ...]
+    images: tuple[extraction.StudyImage, ...]
     split: str
     date: str = ""
 
@@ -169,7 +159,7 @@ class QbaBuilder(Builder[QbaOptions]):
         rater: "LanguageModelRater | None" = None,
     ) -> None:
         super().__init__(options)
-        self.statistics = StudyStatistics()
+        self.statistics = statistics.StudyStatistics()
         self.entries: dict[Key, _Entry] = {}
         self.release = False
         self.generator: GeneratorInfo | None = None  # the release's own is not ours to name
@@ -228,7 +218,9 @@ class QbaBuilder(Builder[QbaOptions]):
                 "--generator, --rate_with and --entity_model, which are for what is constructed "
                 "from reports"
             )
-        self.published = published() | (stated_counts(options.source) if self.release else {})
+        self.published = statistics.published() | (
+            stated_counts(options.source) if self.release else {}
+        )
         if self.release:
             self._read_release()
         else:
@@ -284,7 +276,9 @@ class QbaBuilder(Builder[QbaOptions]):
         if self.extractor:
             how.extractor = self.extractor
 
-            def reports() -> Iterator[ReportSections]:  # without the images: many would be held
+            def reports() -> Iterator[
+                extraction.ReportSections
+            ]:  # without the images: many would be held
                 return (study.report for study in read_studies(options.source, QualityLog()))
 
             self.extractor.require_permission(reports())
@@ -348,7 +342,7 @@ class QbaBuilder(Builder[QbaOptions]):
                     found[after] = before
         return found
 
-    def _constructed_by(self, extractor: Extractor) -> dict[str, Any]:
+    def _constructed_by(self, extractor: extraction.Extractor) -> dict[str, Any]:
         """Names what made the questions, for the manifest and for the records."""
         self.generator = GeneratorInfo(name="cxrjax-rules", version=cxrjax.__version__)
         if self.extractor:
@@ -432,9 +426,9 @@ class QbaBuilder(Builder[QbaOptions]):
             del entry["questions_sha256"]
         return entry
 
-    def _images_before(self, key: Key, made: StudyQuestions) -> dict[str, StudyImage]:
+    def _images_before(self, key: Key, made: StudyQuestions) -> dict[str, extraction.StudyImage]:
         """Images of the earlier studies that questions on change name; without theirs they go."""
-        found: dict[str, StudyImage] = {}
+        found: dict[str, extraction.StudyImage] = {}
         left = []
         for question in made.questions:
             name = question.variables.get("earlier_image")
@@ -458,7 +452,7 @@ class QbaBuilder(Builder[QbaOptions]):
         self._open.close()  # the metadata are whole
         values = {**self.counts.values(), **self.statistics.values()}
         if not self.release:
-            counted = definition_counts(load_definitions())
+            counted = statistics.definition_counts(load_definitions())
             values |= {f"definitions/{name}": count for name, count in counted.items()}
         return values
 
@@ -467,7 +461,7 @@ class QbaBuilder(Builder[QbaOptions]):
         values = {name: entry["value"] for name, entry in comparison.items()}
         write_quality_mappings(out / "metadata" / "quality_mappings.csv")
         by_rules = self.generator is not None and self.extractor is None
-        (out / "tables.md").write_text(markdown(values, by_rules), encoding="utf-8")
+        (out / "tables.md").write_text(statistics.markdown(values, by_rules), encoding="utf-8")
         names = ("patients", "studies", "questions", "sub_answers")
         write_json(out / "dataset_info.json", {name: values[name] for name in names})
 
@@ -490,7 +484,7 @@ def construct_graphs(
     quality: QualityLog,
     counts: MentionCounts,
     wanted: Callable[[str], bool] = lambda patient_id: True,
-) -> Iterator[tuple[SourceStudy, StudySceneGraph]]:
+) -> Iterator[tuple[extraction.SourceStudy, StudySceneGraph]]:
     """Studies of a source with their scene graphs, which `counts` counts.
 
     Args:

@@ -17,14 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from cxrjax.errors import UserError
+from cxrjax.papers.cxr_qba.construct import ratings
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
-from cxrjax.papers.cxr_qba.construct.ratings import (
-    ANSWER_CRITERIA,
-    QUESTION_CRITERIA,
-    SCENE_GRAPH_CRITERIA,
-    overall_grade,
-    rating,
-)
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.records_io.csv_table import read_table as read_csv_table
 from cxrjax.untrusted.parquet import open_parquet, read_batches
@@ -114,7 +108,7 @@ class MetadataWriter:
                 split=split,
                 extraction_grade=rated.get("extraction_grade"),
                 surrogate_grade=rated.get("surrogate", {}).get("grade"),
-                grade=overall_grade(question),
+                grade=ratings.overall_grade(question),
             )
             for image_id, value in question.question_img_localization_quality.items():
                 shown = {"image_id": image_id, "frontal": frontal.get(image_id, False)}
@@ -237,10 +231,10 @@ def quality_mappings() -> Iterator[tuple[str, str, str]]:
 
     The release's file also has a number for each; those are not published.
     """
-    for table in (SCENE_GRAPH_CRITERIA, ANSWER_CRITERIA, QUESTION_CRITERIA):
+    for table in (ratings.SCENE_GRAPH_CRITERIA, ratings.ANSWER_CRITERIA, ratings.QUESTION_CRITERIA):
         for criterion, values in table.items():
             for value in values:
-                yield criterion, value, rating(criterion, value)
+                yield criterion, value, ratings.rating(criterion, value)
 
 
 def write_quality_mappings(path: Path) -> None:

@@ -7,14 +7,8 @@ from typing import Any, Literal
 
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba import native
+from cxrjax.papers.cxr_qba.construct import ratings
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
-from cxrjax.papers.cxr_qba.construct.ratings import (
-    GRADES,
-    SURROGATE,
-    UNRATED,
-    at_least,
-    overall_grade,
-)
 from cxrjax.papers.cxr_qba.construct.regions import fuse_duplicates
 from cxrjax.papers.cxr_qba.native import NativeQuestion, StudyQuestions
 from cxrjax.records import Answer, EarlierImage, GeneratorInfo, Provenance, QARecord
@@ -61,12 +55,12 @@ class ExportFilter:
     def _keeps(self, question: NativeQuestion, quality: QualityLog) -> bool:
         if not self.least_grade:
             return True
-        grade = overall_grade(question)
+        grade = ratings.overall_grade(question)
         if self.surrogate:
-            grade = question.question_quality.get(SURROGATE, {}).get("grade")
-        kept = at_least(grade, self.least_grade)
+            grade = question.question_quality.get(ratings.SURROGATE, {}).get("grade")
+        kept = ratings.at_least(grade, self.least_grade)
         if not kept:
-            quality.warnings[_BELOW if grade in GRADES else _UNRATED] += 1
+            quality.warnings[_BELOW if grade in ratings.GRADES else _UNRATED] += 1
         return kept
 
 
@@ -122,7 +116,7 @@ def to_records(
         if not keep_native:
             variables.pop("template_id", None)  # a field of its own
         quality = _kept(question) | of_study if keep_native else _grades(question)
-        grade = overall_grade(question)
+        grade = ratings.overall_grade(question)
         stem = f"{study.patient_id}/{study.study_id}/{question.question_id}"
         before = (earlier or {}).get(str(variables.get("earlier_image", "")))
         for image in images:
@@ -146,7 +140,7 @@ def to_records(
                 variables=variables or None,
                 answers=answers,
                 quality=quality,
-                grade=None if grade == UNRATED else grade,
+                grade=None if grade == ratings.UNRATED else grade,
                 generator=generator if keep_native else None,
                 provenance=source,
             )
@@ -201,7 +195,7 @@ def _kept(question: native.NativeQuestion) -> dict[str, Any]:
 
 def _grades(question: native.NativeQuestion) -> dict[str, Any]:
     found = {"extraction_grade": question.question_quality.get("extraction_grade")}
-    if surrogate := question.question_quality.get(SURROGATE):
+    if surrogate := question.question_quality.get(ratings.SURROGATE):
         found["surrogate_grade"] = surrogate["grade"]
     return found
 

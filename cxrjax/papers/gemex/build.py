@@ -36,14 +36,7 @@ from cxrjax.papers.gemex.native_files import (
     reports_with_images,
 )
 from cxrjax.papers.gemex.statistics import PAPER, GemexStatistics, table_3
-from cxrjax.papers.sources import mimic_tables
-from cxrjax.papers.sources.chest_imagenome import (
-    GraphFile,
-    find_scene_graphs,
-    image_paths,
-    read_reports,
-    read_scene_graph,
-)
+from cxrjax.papers.sources import chest_imagenome, mimic_tables
 from cxrjax.papers.sources.openi import OpenIReport, is_openi, read_openi
 from cxrjax.papers.sources.report import ImageReport, ReportSentence, split_sentences
 from cxrjax.progress import progress_bar
@@ -178,17 +171,17 @@ class GemexBuilder(Builder[GemexOptions]):
         source = options.source
         if not source.exists():
             raise UserError(f"{source}: no such file or folder")
-        graphs = find_scene_graphs(source, quality)
+        graphs = chest_imagenome.find_scene_graphs(source, quality)
         if graphs:
             splits = _graph_splits(source, options.seed, graphs)
             sizes = _sizes(source)
             images = images_beside(source)
 
             def from_graphs(split: str) -> Iterable[ImageReport]:
-                found = read_reports(graphs, splits[split], sizes, quality)
+                found = chest_imagenome.read_reports(graphs, splits[split], sizes, quality)
                 if images is None:
                     return found
-                paths = image_paths(graphs, splits[split])
+                paths = chest_imagenome.image_paths(graphs, splits[split])
                 checks = check(paths, images, options.out, quality, options.processes)
                 return reports_with_images(found, checks, options.out, quality)
 
@@ -357,7 +350,9 @@ def _sizes(source: Path) -> dict[str, tuple[int, int]]:
     return mimic_tables.read_sizes(table) if table else {}
 
 
-def _graph_splits(source: Path, seed: int, graphs: Mapping[str, GraphFile]) -> dict[str, list[str]]:
+def _graph_splits(
+    source: Path, seed: int, graphs: Mapping[str, chest_imagenome.GraphFile]
+) -> dict[str, list[str]]:
     """split -> image ids: by MIMIC-CXR's table, else 15 % of the patients for validation."""
     table = mimic_tables.find_table(source, mimic_tables.SPLIT_PATTERN)
     ids = sorted(graphs)
@@ -371,10 +366,10 @@ def _graph_splits(source: Path, seed: int, graphs: Mapping[str, GraphFile]) -> d
     return divide(ids, groups.__getitem__, seed)
 
 
-def _patient(place: GraphFile, image_id: str) -> str:
+def _patient(place: chest_imagenome.GraphFile, image_id: str) -> str:
     """The patient; of an unreadable graph, which is set aside later, the image itself."""
     try:
-        return read_scene_graph(place).patient_id
+        return chest_imagenome.read_scene_graph(place).patient_id
     except Unusable:
         return image_id
 

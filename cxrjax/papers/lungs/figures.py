@@ -25,16 +25,7 @@ from jaxtyping import Float
 from cxrjax.boxes import iou, pairwise_iou
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.evaluation.benchmark import (
-    Answers,
-    Benchmark,
-    Evaluated,
-    References,
-    SystemCounts,
-    cluster_of,
-    count_answers,
-    read_references,
-)
+from cxrjax.evaluation import benchmark
 from cxrjax.evaluation.figures import box_calibration, share
 from cxrjax.evaluation.predictions import PROBLEMS, Prediction, read_boxes
 from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions
@@ -90,7 +81,7 @@ def read_question(record: QARecord, source: str) -> LungQuestion:
     return LungQuestion(
         record.question_id,
         record.image_id,
-        cluster_of(record),
+        benchmark.cluster_of(record),
         record.question,
         finding,
         boxes / [width, height, width, height],
@@ -121,15 +112,21 @@ def is_sliver(boxes: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, " n"]:
 
 
 def count(
-    references: References[LungQuestion], systems: Mapping[str, Answers], options: ScoreOptions
-) -> Evaluated:
+    references: benchmark.References[LungQuestion],
+    systems: Mapping[str, benchmark.Answers],
+    options: ScoreOptions,
+) -> benchmark.Evaluated:
     """All systems counted."""
     codec = options.box_codec
     counted = {name: _count(references, answers, codec) for name, answers in systems.items()}
-    return Evaluated(counted, {"gt_mode": GT_MODE, "codec": codec.name if codec else None})
+    return benchmark.Evaluated(
+        counted, {"gt_mode": GT_MODE, "codec": codec.name if codec else None}
+    )
 
 
-def _count(references: References[LungQuestion], answers: Answers, codec: Codec | None) -> Counted:
+def _count(
+    references: benchmark.References[LungQuestion], answers: benchmark.Answers, codec: Codec | None
+) -> Counted:
     questions = references.questions.values()
     true = {(q.image_id, q.finding): q.boxes for q in questions if q.finding in SIDES}
     given: dict[tuple[str, str], Float[np.ndarray, "n 4"]] = {}
@@ -137,7 +134,7 @@ def _count(references: References[LungQuestion], answers: Answers, codec: Codec 
     scored: list[tuple[float, float, str]] = []  # score of a box, its highest IoU, its question
 
     def of_question(
-        question: LungQuestion, prediction: Prediction | None, counts: SystemCounts
+        question: LungQuestion, prediction: Prediction | None, counts: benchmark.SystemCounts
     ) -> Mapping[str, float]:
         row = {"questions": 1.0, "parse_failures": float(prediction is None)}
         if question.is_normal is not None:
@@ -166,7 +163,7 @@ def _count(references: References[LungQuestion], answers: Answers, codec: Codec 
         given[question.image_id, question.finding] = read.boxes
         return row | _sides(question, read.boxes, true, given)
 
-    counts = count_answers(
+    counts = benchmark.count_answers(
         references.questions,
         answers,
         of_question,
@@ -235,11 +232,11 @@ def _balanced(sums: Sums) -> Float[np.ndarray, " sums"]:
     return np.asarray(sum(of_both) / 2)
 
 
-LUNGS = Benchmark(
+LUNGS = benchmark.Benchmark(
     name="lungs",
     gt_modes=(GT_MODE,),
     layout=load_layout(str(__package__)),
-    read=lambda records, source, gt_mode: read_references(records, source, read_question),
+    read=lambda records, source, gt_mode: benchmark.read_references(records, source, read_question),
     count=count,
     # "Is it normal?" asks about no class: a floor's plain yes or no is an answer to it.
     asked=lambda references, question: (

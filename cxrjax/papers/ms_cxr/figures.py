@@ -24,16 +24,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import ForeignError, UserError
-from cxrjax.evaluation.benchmark import (
-    Answers,
-    Benchmark,
-    Evaluated,
-    References,
-    SystemCounts,
-    cluster_of,
-    count_answers,
-    read_references,
-)
+from cxrjax.evaluation import benchmark
 from cxrjax.evaluation.figures import named, share
 from cxrjax.evaluation.matched_boxes import ScoredAnswers, question_figures
 from cxrjax.evaluation.predictions import PROBLEMS, Prediction, read_boxes
@@ -81,24 +72,31 @@ def read_phrase(record: QARecord, source: str) -> Phrase:
             "findings, boxes and a size: give records/<split>.jsonl of --dataset=ms_cxr"
         )
     boxes = np.array(record.boxes, np.float64)
-    cluster = cluster_of(record)
+    cluster = benchmark.cluster_of(record)
     return Phrase(record.question_id, cluster, record.gt_finding, boxes, record.image_hw)
 
 
 def count(
-    references: References[Phrase], systems: Mapping[str, Answers], options: ScoreOptions
-) -> Evaluated:
+    references: benchmark.References[Phrase],
+    systems: Mapping[str, benchmark.Answers],
+    options: ScoreOptions,
+) -> benchmark.Evaluated:
     """All systems counted."""
     codec = options.box_codec
     counted = {
         name: _count(references, answers, codec, options.bootstrap)
         for name, answers in systems.items()
     }
-    return Evaluated(counted, {"gt_mode": GT_MODE, "codec": codec.name if codec else None})
+    return benchmark.Evaluated(
+        counted, {"gt_mode": GT_MODE, "codec": codec.name if codec else None}
+    )
 
 
 def _count(
-    references: References[Phrase], answers: Answers, codec: Codec | None, bootstrap: Bootstrap
+    references: benchmark.References[Phrase],
+    answers: benchmark.Answers,
+    codec: Codec | None,
+    bootstrap: Bootstrap,
 ) -> Counted:
     lines = list(answers.predictions)
     scored = ScoredAnswers()
@@ -108,7 +106,7 @@ def _count(
     nothing = {"asked": float(boxed), "to_map": float(maps), "parse_failures": 1.0, "phrases": 1.0}
 
     def of_phrase(
-        phrase: Phrase, prediction: Prediction | None, counts: SystemCounts
+        phrase: Phrase, prediction: Prediction | None, counts: benchmark.SystemCounts
     ) -> Mapping[str, float]:
         row, problems = dict(nothing), counts.problems
         if prediction is None:
@@ -131,7 +129,7 @@ def _count(
         return row
 
     problems = (*PROBLEMS, "unusable_map", "noiseless_map")
-    counts = count_answers(
+    counts = benchmark.count_answers(
         references.questions,
         answers._replace(predictions=lines),
         of_phrase,
@@ -208,10 +206,10 @@ def _mean_of_findings(top: str, bottom: str) -> Formula:
     return formula
 
 
-MS_CXR = Benchmark(
+MS_CXR = benchmark.Benchmark(
     name="ms_cxr",
     gt_modes=(GT_MODE,),
     layout=load_layout(str(__package__)),
-    read=lambda records, source, gt_mode: read_references(records, source, read_phrase),
+    read=lambda records, source, gt_mode: benchmark.read_references(records, source, read_phrase),
     count=count,
 )

@@ -22,14 +22,9 @@ from scipy.stats import theilslopes
 
 from cxrjax.codecs.prose import SIDE
 from cxrjax.files import reading
+from cxrjax.papers.sources import report
 from cxrjax.papers.sources.mimic_tables import files_beside_images
 from cxrjax.papers.sources.regions import Box, load_regions
-from cxrjax.papers.sources.report import (
-    MAX_REPORT_CHARACTERS,
-    ImageReport,
-    ReportSentence,
-    plain_sentence,
-)
 from cxrjax.records_io.quality import (
     CUT,
     ROUNDING,
@@ -115,7 +110,7 @@ def write_scene_graph(folder: Path, graph: ImageSceneGraph) -> Path:
 
 def to_report(
     graph: ImageSceneGraph, image_hw: tuple[int, int] | None, quality: QualityLog
-) -> ImageReport:
+) -> report.ImageReport:
     """Sentences with regions, and the regions' boxes as fractions of the image.
 
     Boxes that are none, and ids and names that lead nowhere, are set aside in `quality`; the rest
@@ -149,9 +144,9 @@ def to_report(
         quality.set_aside(one.reason, graph.image_id, graph.where, one.found)
     sentences = _sentences(graph, objects, quality)
     total = sum(len(sentence.text) for sentence in sentences)
-    if total > MAX_REPORT_CHARACTERS:
+    if total > report.MAX_REPORT_CHARACTERS:
         raise Unusable("report_too_long", f"{total} characters")
-    return ImageReport(
+    return report.ImageReport(
         report_id=graph.image_id,
         image_id=graph.image_id,
         image_path=graph.image_path,
@@ -168,7 +163,7 @@ def to_report(
 
 def _sentences(
     graph: ImageSceneGraph, objects: Mapping[str, str], quality: QualityLog
-) -> list[ReportSentence]:
+) -> list[report.ReportSentence]:
     """Each phrase once, in the report's order, with the regions it stands at."""
     regions = load_regions()
     texts: dict[str, str] = {}
@@ -189,11 +184,11 @@ def _sentences(
             name = named if named in regions.sources else None
         region = regions.from_source(name) if name else None
         for phrase_id, phrase in zip(ids, phrases, strict=True):
-            if isinstance(phrase, str) and (text := plain_sentence(phrase)):
+            if isinstance(phrase, str) and (text := report.plain_sentence(phrase)):
                 texts.setdefault(str(phrase_id), text)
                 places.setdefault(str(phrase_id), set()).update([region] if region else [])
     return [
-        ReportSentence(texts[key], tuple(regions.combine(places[key])))
+        report.ReportSentence(texts[key], tuple(regions.combine(places[key])))
         for key in sorted(texts, key=_phrase_order)
     ]
 
@@ -345,7 +340,7 @@ def read_reports(
     chosen: Collection[str],
     sizes: Mapping[str, tuple[int, int]],
     quality: QualityLog,
-) -> Iterator[ImageReport]:
+) -> Iterator[report.ImageReport]:
     """Reports of the chosen images, one at a time; unusable graphs are set aside."""
     for image_id in chosen:
         quality.examined["scene graphs"] += 1

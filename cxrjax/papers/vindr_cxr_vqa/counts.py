@@ -21,14 +21,8 @@ from cxrjax.evaluation.image_reliance import DECISION, code
 from cxrjax.evaluation.matched_boxes import question_columns
 from cxrjax.evaluation.predictions import PROBLEMS, SHARED, Prediction, ReadBoxes, read_boxes
 from cxrjax.evaluation.scores import Outcome
+from cxrjax.metrics import detection
 from cxrjax.metrics.classification import set_counts, sums_at
-from cxrjax.metrics.detection import (
-    NO_CLASS,
-    ImageBoxes,
-    Overlaps,
-    find_duplicates,
-    find_overlaps,
-)
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     GROUNDED,
     IOU,
@@ -78,7 +72,7 @@ class VindrCounts:
 
     answers: SystemCounts
     images: Columns
-    boxes: Overlaps
+    boxes: detection.Overlaps
     box_scores: Float[np.ndarray, " n"]
     answer_scores: list[Float[np.ndarray, " _"]]
 
@@ -236,7 +230,7 @@ def _classes(
             problem = "unclassed_box"
         if name is None:
             problems[problem] += 1
-        classes.append(NO_CLASS if name is None else numbers[name])
+        classes.append(detection.NO_CLASS if name is None else numbers[name])
     return classes
 
 
@@ -410,7 +404,7 @@ def _count_boxes(
     views: Views,
     groups: BoxGroups,
     answers: list[list[_Answer]],
-) -> tuple[Columns, Overlaps, Float[np.ndarray, " n"]]:
+) -> tuple[Columns, detection.Overlaps, Float[np.ndarray, " n"]]:
     """Everything about boxes, against each of the images' truths: fields of `VindrCounts`."""
     if any(answer.boxes for given in answers for answer in given):
         return _count_all_boxes(references, views, groups, answers)
@@ -423,11 +417,11 @@ def _count_all_boxes(
     views: Views,
     groups: BoxGroups,
     answers: list[list[_Answer]],
-) -> tuple[Columns, Overlaps, Float[np.ndarray, " n"]]:
+) -> tuple[Columns, detection.Overlaps, Float[np.ndarray, " n"]]:
     every = [[box for answer in given for box in answer.boxes] for given in answers]
     merged = [union(answer.boxes for answer in given) for given in answers]
-    paper = find_overlaps(views.predicted(every), views.paper_truth)
-    strict = find_overlaps(views.predicted(merged), views.truth)
+    paper = detection.find_overlaps(views.predicted(every), views.paper_truth)
+    strict = detection.find_overlaps(views.predicted(merged), views.truth)
     columns, matched = strict_columns(views, strict, references.classes)
     images = {
         **paper_columns(views, paper),
@@ -447,7 +441,7 @@ def _count_all_boxes(
 @functools.lru_cache(maxsize=1)
 def _count_no_boxes(
     references: VindrReferences, views: Views, groups: BoxGroups
-) -> tuple[Columns, Overlaps, Float[np.ndarray, " n"]]:
+) -> tuple[Columns, detection.Overlaps, Float[np.ndarray, " n"]]:
     """The same of all systems that give no box."""
     nothing: list[list[_Answer]] = [[] for _ in references.images]
     return _count_all_boxes(references, views, groups, nothing)
@@ -463,10 +457,12 @@ def _scores(boxes: list[Labelled], answers: list[_Answer]) -> list[float]:
     return [highest.get(box, math.nan) for box in boxes]
 
 
-def _duplicates(references: VindrReferences, given: ImageBoxes) -> Float[np.ndarray, " images"]:
+def _duplicates(
+    references: VindrReferences, given: detection.ImageBoxes
+) -> Float[np.ndarray, " images"]:
     """Boxes that repeat an earlier one of their own answer; `given` are those of each question."""
     image = [question.image for question in references.questions.values()]
-    of_answer = sums_at(given.image[find_duplicates(given)], given.images)
+    of_answer = sums_at(given.image[detection.find_duplicates(given)], given.images)
     return sums_at(np.array(image, np.int64), len(references.images), of_answer)
 
 

@@ -64,6 +64,7 @@ from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions
 from cxrjax.evaluation.tables import load_layout
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Estimate, Figure
+from cxrjax.papers.vindr_cxr_vqa import truth
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,
     BoxGroups,
@@ -80,12 +81,6 @@ from cxrjax.papers.vindr_cxr_vqa.boxes import (
     strict_detection,
 )
 from cxrjax.papers.vindr_cxr_vqa.counts import count_system, outcome
-from cxrjax.papers.vindr_cxr_vqa.truth import (
-    GT_MODES,
-    NEGATIVE_KINDS,
-    VindrReferences,
-    read_references,
-)
 
 # Attributes of an image by which figures are broken down, and the metrics that are.
 IMAGE_ATTRIBUTES = ("view", "sex", "age", "true_boxes")
@@ -97,7 +92,7 @@ Named = dict[str, Figure]
 
 
 def count(
-    references: VindrReferences, systems: Mapping[str, Answers], options: ScoreOptions
+    references: truth.VindrReferences, systems: Mapping[str, Answers], options: ScoreOptions
 ) -> Evaluated:
     """All systems counted; units are the images, then the questions."""
     views, groups, ceiling, attributes = _prepared(references)
@@ -153,7 +148,7 @@ def count(
 
 @functools.lru_cache(maxsize=1)
 def _prepared(
-    references: VindrReferences,
+    references: truth.VindrReferences,
 ) -> tuple[Views, BoxGroups, Columns, dict[str, list[str | None]]]:
     """All that is of the references alone, kept for the next systems: a floor at a time comes."""
     views = make_views(references)
@@ -161,7 +156,7 @@ def _prepared(
     return views, groups, ceiling_columns(references, views), _attributes(references)
 
 
-def _attributes(references: VindrReferences) -> dict[str, list[str | None]]:
+def _attributes(references: truth.VindrReferences) -> dict[str, list[str | None]]:
     """Attribute -> its value for every image, then for every question."""
     images, questions = references.images, references.questions.values()
     attributes = {
@@ -181,7 +176,7 @@ def _attributes(references: VindrReferences) -> dict[str, list[str | None]]:
 
 
 def _figures(
-    references: VindrReferences,
+    references: truth.VindrReferences,
     counts: SystemCounts,
     attributes: Mapping[str, Sequence[str | None]],
 ) -> dict[str, dict[str, Figure | Estimate]]:
@@ -220,7 +215,7 @@ def _figures(
         **break_down(answers | failures, "question_type", attributes["question_type"]),
         **break_down(answers | failures, "difficulty", attributes["difficulty"]),
         **break_down(
-            _of_absent_class(), "negative", attributes["negative"], NEGATIVE_KINDS, "negative"
+            _of_absent_class(), "negative", attributes["negative"], truth.NEGATIVE_KINDS, "negative"
         ),
     }
     for name in IMAGE_ATTRIBUTES:
@@ -298,10 +293,10 @@ def _of_absent_class() -> Named:
 
 VINDR_CXR_VQA = Benchmark(
     name="vindr_cxr_vqa",
-    gt_modes=GT_MODES,
+    gt_modes=truth.GT_MODES,
     gt_arguments=True,
     layout=load_layout(str(__package__)),
-    read=lambda records, source, gt_mode: read_references(records, gt_mode, source),
+    read=lambda records, source, gt_mode: truth.read_references(records, gt_mode, source),
     count=count,
     outcome=outcome,
     asked=lambda references, question: references.questions[question].asked,

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, reading, write_json, writing
+from cxrjax.papers.vix_ray import statistics
 from cxrjax.papers.vix_ray.deidentification import find_identifiers, redact
 from cxrjax.papers.vix_ray.native import (
     SPLITS,
@@ -29,13 +30,6 @@ from cxrjax.papers.vix_ray.native import (
 )
 from cxrjax.papers.vix_ray.noun_phrases import load_segmenter
 from cxrjax.papers.vix_ray.records import NATIVE_ROW, STAGES, VixRayStudy, records, understand
-from cxrjax.papers.vix_ray.statistics import (
-    PAPER,
-    count_phrases,
-    plot_phrases,
-    table_values,
-    tables_markdown,
-)
 from cxrjax.progress import progress_bar
 from cxrjax.records import DatasetName, QARecord, format_record, strip_answers
 from cxrjax.records_io.builder import (
@@ -87,7 +81,7 @@ class VixRayBuilder(Builder[VixRayOptions]):
         self.kind: DatasetName = "vix_ray"
 
     def read(self) -> Mapping[str, Iterable[QARecord]]:
-        self.published = PAPER
+        self.published = statistics.PAPER
         self.segment = load_segmenter(self.options.segmenter)
         out, path = self.options.out, self.options.split_manifest
         self.prepare(SPLITS)
@@ -143,15 +137,17 @@ class VixRayBuilder(Builder[VixRayOptions]):
         return entry
 
     def values(self) -> dict[str, float | None]:
-        return self.counts.values() | table_values(self.studies, self.segment)
+        return self.counts.values() | statistics.table_values(self.studies, self.segment)
 
     def write_files(self, comparison: Mapping[str, Any]) -> None:
         out = self.options.out
-        phrases = count_phrases([study for split in self.studies.values() for study in split])
+        phrases = statistics.count_phrases(
+            [study for split in self.studies.values() for study in split]
+        )
         write_json(out / "phrases.json", phrases)
-        plot_phrases(phrases, out)
+        statistics.plot_phrases(phrases, out)
         synthetic = self.kind == "synthetic"
-        tables = tables_markdown(comparison, phrases, self.options.segmenter, synthetic)
+        tables = statistics.tables_markdown(comparison, phrases, self.options.segmenter, synthetic)
         (out / "tables.md").write_text(tables, encoding="utf-8")
 
     def describe(self) -> dict[str, Any]:

@@ -23,14 +23,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines
 from cxrjax.images.files import ImageError
 from cxrjax.images.geometry import resize
-from cxrjax.papers.lungs.build import (
-    SPLIT_PERCENTS,
-    Examined,
-    lung_records,
-    read_masks,
-    read_radiograph,
-    split_of,
-)
+from cxrjax.papers.lungs import build
 from cxrjax.papers.lungs.masks import find_lungs
 from cxrjax.papers.lungs.native import LungImage, is_published, read_folder
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
@@ -97,16 +90,16 @@ class GraftBuilder(PictureBuilder[GraftOptions]):
         self.records_are = "grafts" if is_published(self.options.source) else "own_grafts"
         self._patients: dict[str, str] = {}
         self._lesions: list[dict[str, Any]] = []
-        self._lungs: dict[str, tuple[LungImage, Examined]] = {}
+        self._lungs: dict[str, tuple[LungImage, build.Examined]] = {}
         self._read = list(normal_images(self.options.source, self.quality))
         if not self._read:
             raise self.nothing_left(
                 "normal radiograph with a mask", "; expected as data/lungs/README.md says"
             )
         self.quality.examined["radiographs"] = self.quality.examined.pop("images")
-        of_split: dict[str, list[LungImage]] = {split: [] for split in SPLIT_PERCENTS}
+        of_split: dict[str, list[LungImage]] = {split: [] for split in build.SPLIT_PERCENTS}
         for image in self._read:
-            of_split[split_of(image, self.options.seed)].append(image)
+            of_split[build.split_of(image, self.options.seed)].append(image)
         return {
             f"{split}-{start:07d}": (
                 split,
@@ -141,7 +134,7 @@ class GraftBuilder(PictureBuilder[GraftOptions]):
             if self.options.ask_lungs:
                 picture, examined = self._lungs[image_id]
                 split, seed = asked[0].split, self.options.seed
-                asked += lung_records(picture, examined, split, self.records_are, seed)
+                asked += build.lung_records(picture, examined, split, self.records_are, seed)
             known = {
                 "patient_id": self._patients[image_id],
                 "quality": {"synthetic": SYNTHETIC},
@@ -163,7 +156,7 @@ class GraftBuilder(PictureBuilder[GraftOptions]):
         return {
             "made": SYNTHETIC,
             **{name: getattr(self.options, name) for name in names},
-            "split_percents": SPLIT_PERCENTS,
+            "split_percents": build.SPLIT_PERCENTS,
             **super().describe(),
         }
 
@@ -194,10 +187,10 @@ def read_pair(image: LungImage, long_side: int) -> tuple[UInt8[np.ndarray, "h w"
         Unusable: one cannot be read, is no radiograph or no mask of two lungs.
     """
     try:
-        pixels = read_radiograph(image.image)
+        pixels = build.read_radiograph(image.image)
     except ImageError as error:
         raise Unusable("unreadable_image", str(error)) from None
-    levels = list(read_masks(image.masks).values())
+    levels = list(build.read_masks(image.masks).values())
     find_lungs(levels)
     mask = np.logical_or.reduce([2 * one.astype(np.int64) > int(one.max()) for one in levels])
     original = image.original_hw or pixels.shape[:2]
@@ -245,14 +238,14 @@ def _graft_image(options: GraftOptions, image: LungImage, variants: int) -> list
     return made
 
 
-def _as_lungs(image: ImageAnnotation, entry: Mapping[str, Any]) -> tuple[LungImage, Examined]:
+def _as_lungs(image: ImageAnnotation, entry: Mapping[str, Any]) -> tuple[LungImage, build.Examined]:
     """A picture as one of `lungs`, of which nobody says whether it is normal."""
     assert image.image_hw is not None
     height, width = image.image_hw
     boxes = (np.array(entry["lungs"]) * [width, height, width, height]).round(2)
     path, patient, where = Path(image.image_path), entry["patient"], entry["where"]
     picture = LungImage(image.image_id, path.name, path, {}, patient, where=where)
-    return picture, Examined(image.image_path, image.image_hw, boxes, ())
+    return picture, build.Examined(image.image_path, image.image_hw, boxes, ())
 
 
 def _rows(graft: Graft, image_id: str, image: LungImage) -> list[dict[str, Any]]:

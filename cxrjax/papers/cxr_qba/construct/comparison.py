@@ -9,17 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cxrjax.papers.cxr_qba import native
 from cxrjax.papers.cxr_qba.construct import phrases
 from cxrjax.papers.cxr_qba.construct.checks import overlap
 from cxrjax.papers.cxr_qba.construct.phrases import CERTAINTIES
 from cxrjax.papers.cxr_qba.construct.wording import QuestionMaker, from_observation
-from cxrjax.papers.cxr_qba.native import (
-    LONGITUDINAL_TYPES,
-    NativeAnswer,
-    NativeObservation,
-    NativeQuestion,
-    StudySceneGraph,
-)
 from cxrjax.radiology_text.definitions import Definitions
 from cxrjax.radiology_text.english import capital, join
 
@@ -64,14 +58,14 @@ class Change:
 
     finding: str
     kind: Kind
-    later: NativeObservation
-    earlier: NativeObservation | None
+    later: native.NativeObservation
+    earlier: native.NativeObservation | None
     certainty: str
 
 
 def find_changes(
-    earlier: StudySceneGraph,
-    later: StudySceneGraph,
+    earlier: native.StudySceneGraph,
+    later: native.StudySceneGraph,
     definitions: Definitions,
     warnings: collections.Counter[str],
 ) -> list[Change]:
@@ -96,26 +90,29 @@ def find_changes(
     ]
 
 
-def _said(graph: StudySceneGraph, name: str) -> list[NativeObservation]:
+def _said(graph: native.StudySceneGraph, name: str) -> list[native.NativeObservation]:
     return [o for o in graph.observations.values() if o.from_report and name in o.obs_entities]
 
 
 def _same_place(
-    later: NativeObservation, earlier: NativeObservation, device: bool, definitions: Definitions
+    later: native.NativeObservation,
+    earlier: native.NativeObservation,
+    device: bool,
+    definitions: Definitions,
 ) -> bool:
     """Devices move; a finding is the same where its places lie in one another."""
     return device or overlap(later.region_names, earlier.region_names, definitions)
 
 
-def _is_acute(node: NativeObservation) -> bool:
+def _is_acute(node: native.NativeObservation) -> bool:
     kind, value = phrases.ACUTE
     return value in node.modifiers.get(kind, [])
 
 
 def _change(
     name: str,
-    node: NativeObservation,
-    before: Sequence[NativeObservation],
+    node: native.NativeObservation,
+    before: Sequence[native.NativeObservation],
     device: bool,
     definitions: Definitions,
     warnings: collections.Counter[str],
@@ -150,17 +147,17 @@ def _change(
     return Change(name, kind, node, rests_on, certainty) if kind else None
 
 
-def _least(*nodes: NativeObservation | None) -> str:
+def _least(*nodes: native.NativeObservation | None) -> str:
     said = [node.certainty or "certain" for node in nodes if node is not None]
     return max(said, key=CERTAINTIES.index)
 
 
-def _grade(node: NativeObservation) -> int:
+def _grade(node: native.NativeObservation) -> int:
     return max((_GRADES.get(value, 0) for value in node.modifiers.get("severity", [])), default=0)
 
 
 def _moved(
-    later: NativeObservation, earlier: NativeObservation, definitions: Definitions
+    later: native.NativeObservation, earlier: native.NativeObservation, definitions: Definitions
 ) -> Kind | None:
     """Whether a device's place, as both reports tell it, is another."""
     if later.default_regions or earlier.default_regions:
@@ -180,8 +177,8 @@ class Comparer(QuestionMaker):
 
     def __init__(
         self,
-        earlier: StudySceneGraph,
-        later: StudySceneGraph,
+        earlier: native.StudySceneGraph,
+        later: native.StudySceneGraph,
         definitions: Definitions,
         seed: int,
         about_earlier: Mapping[str, str],
@@ -191,7 +188,7 @@ class Comparer(QuestionMaker):
         self.definitions = definitions
         self.about_earlier = dict(about_earlier)
 
-    def questions(self, warnings: collections.Counter[str]) -> Iterator[NativeQuestion]:
+    def questions(self, warnings: collections.Counter[str]) -> Iterator[native.NativeQuestion]:
         """All that the two studies settle."""
         changes = find_changes(self.earlier, self.graph, self.definitions, warnings)
         if not changes:
@@ -210,7 +207,7 @@ class Comparer(QuestionMaker):
             if not device and len(own) == 1:
                 yield self._yes_no(own[0], values)
 
-    def _yes_no(self, change: Change, values: dict[str, str]) -> NativeQuestion:
+    def _yes_no(self, change: Change, values: dict[str, str]) -> native.NativeQuestion:
         """Asks of the change itself or, as often, of another."""
         kind = "L04_has_finding_changed"
         rng = self.rng(f"{kind}/{change.finding}")
@@ -237,7 +234,7 @@ class Comparer(QuestionMaker):
         question.variables["change_asked"] = asked
         return question
 
-    def _answer(self, change: Change) -> NativeAnswer:
+    def _answer(self, change: Change) -> native.NativeAnswer:
         """A sentence on the change, and what it rests on below it."""
         later = from_observation(self.graph, change.later, "details", level=1)
         later.sub_answers = []
@@ -274,12 +271,12 @@ class Comparer(QuestionMaker):
     def _ask(
         self,
         kind: str,
-        answers: list[NativeAnswer],
+        answers: list[native.NativeAnswer],
         values: dict[str, str],
         changes: Sequence[Change],
-    ) -> NativeQuestion:
+    ) -> native.NativeQuestion:
         question = self.question(kind, answers, values, [c.later.obs_id for c in changes])
-        question.question_strategy = LONGITUDINAL_TYPES[kind]
+        question.question_strategy = native.LONGITUDINAL_TYPES[kind]
         question.variables.update(self.about_earlier)
         return question
 
@@ -295,6 +292,6 @@ def _verbs(name: str) -> dict[str, str]:
     return {"is": verb, "has": has, "Has": has.capitalize(), "worse": worse, "better": better}
 
 
-def _place(node: NativeObservation) -> str:
+def _place(node: native.NativeObservation) -> str:
     distances = [str(d) for entry in node.regions for d in entry.distances]
     return join(distances or [f"the {phrases.shown(name)}" for name in node.region_names])

@@ -3,31 +3,13 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 
+from cxrjax.papers.cxr_qba import native
 from cxrjax.papers.cxr_qba.construct import extraction as read
-from cxrjax.papers.cxr_qba.construct import phrases
+from cxrjax.papers.cxr_qba.construct import phrases, ratings
 from cxrjax.papers.cxr_qba.construct.checks import Contradiction, drop_contradicted
 from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper
 from cxrjax.papers.cxr_qba.construct.extraction import SourceStudy
-from cxrjax.papers.cxr_qba.construct.ratings import (
-    localization_quality,
-    merged,
-    rate_observation,
-    worst_values,
-)
 from cxrjax.papers.cxr_qba.construct.regions import LocalizedRegion
-from cxrjax.papers.cxr_qba.native import (
-    LocatedAt,
-    NativeIndication,
-    NativeLocalization,
-    NativeObservation,
-    NativeRegion,
-    NativeSentence,
-    ObservationRelation,
-    ObservedRegion,
-    RegionRelation,
-    SentenceRelation,
-    StudySceneGraph,
-)
 from cxrjax.radiology_text.definitions import Definitions, Finding
 from cxrjax.radiology_text.english import split_words
 
@@ -41,7 +23,7 @@ LocalizedImages = Mapping[str, Mapping[str, LocalizedRegion]]
 class BuiltGraph:
     """A scene graph, and what was dropped on the way."""
 
-    graph: StudySceneGraph
+    graph: native.StudySceneGraph
     contradictions: list[Contradiction]
 
 
@@ -69,11 +51,11 @@ def build_scene_graph(
     for node in nodes:
         _locate(node, images, definitions)
         node.obs_quality["localization_quality"] = _over_images(node.localization)
-    graph = StudySceneGraph(
+    graph = native.StudySceneGraph(
         patient_id=study.patient_id,
         study_id=study.study_id,
         sentences={
-            s.sent_id: NativeSentence(
+            s.sent_id: native.NativeSentence(
                 sent_id=s.sent_id, section=s.section, section_type=s.section_type, sentence=s.text
             )
             for s in extraction.sentences
@@ -81,7 +63,7 @@ def build_scene_graph(
         top_level_obs_ids=[node.obs_id for node in nodes if node.obs_id not in parents],
         observations={node.obs_id: node for node in nodes},
         located_at_relations=[
-            LocatedAt(
+            native.LocatedAt(
                 region=entry.region,
                 observation_id=node.obs_id,
                 distances=entry.distances,
@@ -91,7 +73,7 @@ def build_scene_graph(
             for entry in node.regions
         ],
         obs_relations=[
-            ObservationRelation(
+            native.ObservationRelation(
                 parent_observation_id=parent, child_observation_id=child, child_type=CHILD_TYPE
             )
             for child, parent in parents.items()
@@ -101,12 +83,12 @@ def build_scene_graph(
     graph.regions, graph.region_region_relations = _region_tree(nodes, images, definitions)
     graph.indication = build_indication(graph, extraction, definitions)
     graph.study_quality = {
-        **worst_values(node.obs_quality for node in nodes),
+        **ratings.worst_values(node.obs_quality for node in nodes),
         "contradictions_dropped": len(contradictions),
         "sentences_without_observation": len(extraction.silent),
     }
     graph.study_img_localization_quality = {
-        image_id: localization_quality([node.localization.get(image_id) for node in nodes])
+        image_id: ratings.localization_quality([node.localization.get(image_id) for node in nodes])
         for image_id in images
     }
     return BuiltGraph(graph, contradictions)
@@ -114,11 +96,11 @@ def build_scene_graph(
 
 def _read_nodes(
     extraction: read.Extraction, resolver: "_Resolver"
-) -> tuple[list[NativeObservation], dict[str, str], list[SentenceRelation]]:
+) -> tuple[list[native.NativeObservation], dict[str, str], list[native.SentenceRelation]]:
     """(nodes, parents before their children; child's id -> parent's; which sentence says which)."""
-    nodes: list[NativeObservation] = []
+    nodes: list[native.NativeObservation] = []
     parents: dict[str, str] = {}
-    spoken: list[SentenceRelation] = []
+    spoken: list[native.SentenceRelation] = []
 
     def add(observed: read.Observation, parent: str | None) -> None:
         node = resolver.node(f"O{len(nodes) + 1:02d}", observed)
@@ -126,7 +108,7 @@ def _read_nodes(
         if parent is not None:
             parents[node.obs_id] = parent
         spoken.extend(
-            SentenceRelation(observation_id=node.obs_id, sentence_id=sent_id)
+            native.SentenceRelation(observation_id=node.obs_id, sentence_id=sent_id)
             for sent_id in observed.sentence_ids
         )
         for child in observed.children:
@@ -137,7 +119,7 @@ def _read_nodes(
     return nodes, parents, spoken
 
 
-def _set_levels(nodes: Sequence[NativeObservation], parents: Mapping[str, str]) -> None:
+def _set_levels(nodes: Sequence[native.NativeObservation], parents: Mapping[str, str]) -> None:
     levels: dict[str, int] = {}
     for node in nodes:
         parent = parents.get(node.obs_id)
@@ -153,7 +135,7 @@ class _Resolver:
         self.definitions = definitions
         self.mapper = mapper
 
-    def node(self, obs_id: str, observed: read.Observation) -> NativeObservation:
+    def node(self, obs_id: str, observed: read.Observation) -> native.NativeObservation:
         mapped = {name: self.mapper.map(name) for name in observed.entity}
         names = list(dict.fromkeys(found for found in mapped.values() if found))
         findings = [self.definitions.findings[name] for name in names]
@@ -184,21 +166,21 @@ class _Resolver:
         )
         for entry in node.regions:
             entry.distances = list(observed.distances)
-        node.obs_quality = rate_observation(node)
+        node.obs_quality = ratings.rate_observation(node)
         return node
 
     def make(
         self, obs_id: str, findings: Sequence[Finding], regions: Sequence[str], **fields
-    ) -> NativeObservation:
+    ) -> native.NativeObservation:
         parents = [
             parent
             for finding in findings
             for parent in self.definitions.finding_ancestors(finding.name)
         ]
         sides = {self.definitions.regions[region].side for region in regions} - {""}
-        return NativeObservation(
+        return native.NativeObservation(
             obs_id=obs_id,
-            regions=[ObservedRegion(region=region, distances=[]) for region in regions],
+            regions=[native.ObservedRegion(region=region, distances=[]) for region in regions],
             laterality="bilateral" if len(sides) > 1 else next(iter(sides), None),
             obs_entities=[finding.name for finding in findings],
             obs_entities_parents=list(dict.fromkeys(parents)),
@@ -209,8 +191,8 @@ class _Resolver:
 
 
 def _default_negatives(
-    nodes: Sequence[NativeObservation], definitions: Definitions, resolver: _Resolver
-) -> list[NativeObservation]:
+    nodes: Sequence[native.NativeObservation], definitions: Definitions, resolver: _Resolver
+) -> list[native.NativeObservation]:
     """Findings that a report would have named: assumed absent, unless they or kin are there.
 
     Their certainty says that they are not mentioned; so do the answers that are made of them.
@@ -219,7 +201,7 @@ def _default_negatives(
     # A more special finding that is there has this one among its parents.
     mentioned |= {name for node in nodes if node.positive for name in node.obs_entities_parents}
     present = {name for node in nodes if node.positive for name in node.obs_entities}
-    added: list[NativeObservation] = []
+    added: list[native.NativeObservation] = []
     for finding in definitions.findings.values():
         open_question = any(
             parent in present for parent in definitions.finding_ancestors(finding.name)
@@ -238,12 +220,14 @@ def _default_negatives(
             positiveness="neg",
             from_report=False,
         )
-        node.obs_quality = rate_observation(node)
+        node.obs_quality = ratings.rate_observation(node)
         added.append(node)
     return added
 
 
-def _locate(node: NativeObservation, images: LocalizedImages, definitions: Definitions) -> None:
+def _locate(
+    node: native.NativeObservation, images: LocalizedImages, definitions: Definitions
+) -> None:
     """Boxes of the node's regions on every image; of a more general region where there are none."""
     names = node.region_names
     for image_id, localized in images.items():
@@ -262,11 +246,11 @@ def _place(
     localized: Mapping[str, LocalizedRegion],
     names: Sequence[str],
     fallback: list[str] | None = None,
-) -> NativeLocalization:
+) -> native.NativeLocalization:
     """Boxes and masks of the regions that the image has, else of `fallback`; rated."""
     there = fallback or [name for name in names if name in localized]
     masked = [name for name in there if localized[name].has_mask]
-    place = NativeLocalization(
+    place = native.NativeLocalization(
         image_id=image_id,
         localization_reference_ids=there,
         bboxes=[list(box) for name in there for box in localized[name].boxes],
@@ -274,21 +258,21 @@ def _place(
         missing_localization=[name for name in names if name not in localized],
         is_fallback=bool(fallback),
     )
-    place.localization_quality = localization_quality([place])
+    place.localization_quality = ratings.localization_quality([place])
     return place
 
 
-def _over_images(localization: Mapping[str, NativeLocalization]) -> str:
+def _over_images(localization: Mapping[str, native.NativeLocalization]) -> str:
     """The worst over all images."""
-    worst = worst_values(
+    worst = ratings.worst_values(
         {"localization_quality": place.localization_quality} for place in localization.values()
     )
     return worst.get("localization_quality", "NO_LOCALIZATION")
 
 
 def _region_tree(
-    nodes: Sequence[NativeObservation], images: LocalizedImages, definitions: Definitions
-) -> tuple[dict[str, NativeRegion], list[RegionRelation]]:
+    nodes: Sequence[native.NativeObservation], images: LocalizedImages, definitions: Definitions
+) -> tuple[dict[str, native.NativeRegion], list[native.RegionRelation]]:
     """Regions of observations with every region that they lie in, and the edges between."""
     names: list[str] = []
     for node in nodes:
@@ -299,7 +283,7 @@ def _region_tree(
     for name in dict.fromkeys(names):
         region = definitions.regions[name]
         places = {image_id: _place(image_id, here, [name]) for image_id, here in images.items()}
-        regions[name] = NativeRegion(
+        regions[name] = native.NativeRegion(
             region=name,
             laterality=region.side or None,
             localization=places,
@@ -307,7 +291,9 @@ def _region_tree(
         )
         if region.parent:
             edges.append(
-                RegionRelation(region=name, related_region=region.parent, relation_type=PART_OF)
+                native.RegionRelation(
+                    region=name, related_region=region.parent, relation_type=PART_OF
+                )
             )
     return regions, edges
 
@@ -316,8 +302,8 @@ OBS_ID = "OIND"
 
 
 def build_indication(
-    graph: StudySceneGraph, extraction: read.Extraction, definitions: Definitions
-) -> NativeIndication | None:
+    graph: native.StudySceneGraph, extraction: read.Extraction, definitions: Definitions
+) -> native.NativeIndication | None:
     """The indication with the observations that answer it; None where the report has none.
 
     Where the extractor names sentences, what they say answers it. Else, where the indication names
@@ -336,7 +322,7 @@ def build_indication(
     sentences = [
         edge.sentence_id for edge in graph.obs_sent_relations if edge.observation_id in ids
     ]
-    return NativeIndication(
+    return native.NativeIndication(
         indication_summary=given.indication_summary,
         patient_info=given.patient_info or None,
         indication=given.indication or None,
@@ -348,15 +334,17 @@ def build_indication(
 
 
 def _said_by(
-    sentence_ids: tuple[str, ...], reported: list[NativeObservation], graph: StudySceneGraph
-) -> list[NativeObservation]:
+    sentence_ids: tuple[str, ...],
+    reported: list[native.NativeObservation],
+    graph: native.StudySceneGraph,
+) -> list[native.NativeObservation]:
     ids = {e.observation_id for e in graph.obs_sent_relations if e.sentence_id in sentence_ids}
     return [o for o in reported if o.obs_id in ids]
 
 
 def _chosen_by_rule(
-    given: read.Indication, reported: list[NativeObservation], definitions: Definitions
-) -> list[NativeObservation]:
+    given: read.Indication, reported: list[native.NativeObservation], definitions: Definitions
+) -> list[native.NativeObservation]:
     asked = {
         match.payload
         for match in definitions.finding_names.find(
@@ -373,13 +361,13 @@ def _chosen_by_rule(
     return answering or [o for o in reported if "general" in o.obs_subcategories]
 
 
-def _answer(answering: list[NativeObservation], in_words: str) -> NativeObservation:
+def _answer(answering: list[native.NativeObservation], in_words: str) -> native.NativeObservation:
     def union(lists: list[list[str]]) -> list[str]:
         return list(dict.fromkeys(value for values in lists for value in values))
 
     regions = {entry.region: entry for o in answering for entry in o.regions}
-    quality = worst_values(o.obs_quality for o in answering)
-    return NativeObservation(
+    quality = ratings.worst_values(o.obs_quality for o in answering)
+    return native.NativeObservation(
         obs_id=OBS_ID,
         name="Answer to the indication",
         summary_sentence=in_words or " ".join(o.summary_sentence for o in answering),
@@ -395,5 +383,5 @@ def _answer(answering: list[NativeObservation], in_words: str) -> NativeObservat
         positiveness="pos" if any(o.positive for o in answering) else "neg",
         from_report=True,
         obs_quality=quality,
-        localization=merged([o.localization for o in answering]),
+        localization=ratings.merged([o.localization for o in answering]),
     )

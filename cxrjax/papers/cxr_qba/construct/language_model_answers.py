@@ -6,17 +6,13 @@ from typing import Any, Literal
 from cxrjax.files import read_packaged
 from cxrjax.language_model import Client, Request
 from cxrjax.language_model.stage import Form, Item, Stage, Strict, make_request
-from cxrjax.papers.cxr_qba.construct.extraction import (
-    OBSERVED_SECTIONS,
-    NumberedSentence,
-    ReportSections,
-)
+from cxrjax.papers.cxr_qba.construct import extraction
 from cxrjax.papers.cxr_qba.construct.ratings import mentions_change
 from cxrjax.radiology_text.english import plain_words
 
 PROMPT = "extraction_prompt_v1"
 CONTENT = "text of radiology reports"
-SECTIONS = ("indication", *OBSERVED_SECTIONS)
+SECTIONS = ("indication", *extraction.OBSERVED_SECTIONS)
 MAX_DEPTH = 3
 
 
@@ -92,10 +88,10 @@ class _ReadingStage(Stage[Item, Form]):
         super().__init__(client, load_prompt(PROMPT)["version"])
 
 
-class SentenceStage(_ReadingStage[ReportSections, ReadSentences]):
+class SentenceStage(_ReadingStage[extraction.ReportSections, ReadSentences]):
     """The first step: the whole report is split into sentences."""
 
-    def request(self, item: ReportSections) -> Request[ReadSentences]:
+    def request(self, item: extraction.ReportSections) -> Request[ReadSentences]:
         """See `Stage.request`."""
         parts = [
             f"{name.upper()}:\n{item.sections[name].strip()}"
@@ -106,7 +102,7 @@ class SentenceStage(_ReadingStage[ReportSections, ReadSentences]):
             load_prompt(PROMPT)["sentences"], "\n\n".join(parts), ReadSentences, 300
         )
 
-    def check(self, item: ReportSections, answer: ReadSentences) -> None:
+    def check(self, item: extraction.ReportSections, answer: ReadSentences) -> None:
         """Every sentence stands in the report, word for word (case and marks aside)."""
         sections = [words_of(item.sections.get(name, "")) for name in SECTIONS]
         for one in answer.sentences:
@@ -114,23 +110,23 @@ class SentenceStage(_ReadingStage[ReportSections, ReadSentences]):
                 words = words_of(text)
                 if not words.strip() or not any(words in section for section in sections):
                     raise ValueError(f"{text!r} does not stand in the report word for word")
-        if not any(one.section in OBSERVED_SECTIONS for one in answer.sentences):
+        if not any(one.section in extraction.OBSERVED_SECTIONS for one in answer.sentences):
             raise ValueError("there is no sentence of findings or impression")
 
 
-class IndicationStage(_ReadingStage[Sequence[NumberedSentence], ReadIndication]):
+class IndicationStage(_ReadingStage[Sequence[extraction.NumberedSentence], ReadIndication]):
     """The second step: the reason for the study, from all sentences with their ids."""
 
-    def request(self, item: Sequence[NumberedSentence]) -> Request[ReadIndication]:
+    def request(self, item: Sequence[extraction.NumberedSentence]) -> Request[ReadIndication]:
         """See `Stage.request`."""
         lines = [f"{one.sent_id} ({one.section}): {one.text}" for one in item]
         return make_request(
             load_prompt(PROMPT)["indication"], "\n".join(lines), ReadIndication, 120
         )
 
-    def check(self, item: Sequence[NumberedSentence], answer: ReadIndication) -> None:
+    def check(self, item: Sequence[extraction.NumberedSentence], answer: ReadIndication) -> None:
         """Ids are of sentences that may answer, and an answer has such."""
-        observed = [one.sent_id for one in item if one.section in OBSERVED_SECTIONS]
+        observed = [one.sent_id for one in item if one.section in extraction.OBSERVED_SECTIONS]
         for sent_id in answer.answer_sentence_ids:
             if sent_id not in observed:
                 raise ValueError(

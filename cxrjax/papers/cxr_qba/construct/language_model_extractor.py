@@ -7,29 +7,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from cxrjax.language_model import Client, NoAnswer, Request
+from cxrjax.papers.cxr_qba.construct import extraction, language_model_answers
 from cxrjax.papers.cxr_qba.construct.construction import (
     CxrQbaConstruction,
     construct_graph,
     construct_questions,
-)
-from cxrjax.papers.cxr_qba.construct.extraction import (
-    OBSERVED_SECTIONS,
-    Extraction,
-    Indication,
-    NumberedSentence,
-    Observation,
-    ReportSections,
-)
-from cxrjax.papers.cxr_qba.construct.language_model_answers import (
-    SECTIONS,
-    IndicationStage,
-    ObservationStage,
-    ReadObservation,
-    ReadSentences,
-    SentenceStage,
-    comparing,
-    joined,
-    words_of,
 )
 from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 from cxrjax.papers.cxr_qba.construct.ratings import mentions_change
@@ -60,12 +42,12 @@ class LanguageModelExtractor:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._sentences = SentenceStage(client)
-        self._indication = IndicationStage(client)
-        self._observations = ObservationStage(client)
+        self._sentences = language_model_answers.SentenceStage(client)
+        self._indication = language_model_answers.IndicationStage(client)
+        self._observations = language_model_answers.ObservationStage(client)
         self.name, self.version = self._sentences.name, self._sentences.version
 
-    def extract(self, report: ReportSections) -> Extraction:
+    def extract(self, report: extraction.ReportSections) -> extraction.Extraction:
         """See `extraction.Extractor`; what was left out or merged is counted in `left_out`.
 
         Raises:
@@ -83,13 +65,13 @@ class LanguageModelExtractor:
             left_out[LEFT_OUT] = _count_left_out(by_rule, read)
             left_out[MERGED] = sum(len(one.same) for one in read.sentences)
             step = "observations"
-            observations: list[Observation] = []
+            observations: list[extraction.Observation] = []
             silent = []
             for sentence in sentences:
-                if sentence.section not in OBSERVED_SECTIONS:
+                if sentence.section not in extraction.OBSERVED_SECTIONS:
                     continue
                 answer = self._observations.ask(sentence.text)
-                left_out[CHANGE_KEPT] += len(comparing(answer.observations))
+                left_out[CHANGE_KEPT] += len(language_model_answers.comparing(answer.observations))
                 found = [_to_observation(one, sentence.sent_id) for one in answer.observations]
                 observations += found
                 if not found:
@@ -97,7 +79,7 @@ class LanguageModelExtractor:
         except NoAnswer as failure:
             # Without the detail, which may quote the report.
             raise Unusable(FAILED, f"{step}: {failure.category}") from None
-        return Extraction(
+        return extraction.Extraction(
             tuple(sentences),
             tuple(merge_similar(observations)),
             self._read_indication(sentences, left_out),
@@ -105,21 +87,21 @@ class LanguageModelExtractor:
             +left_out,
         )
 
-    def ask_ahead(self, reports: Iterable[ReportSections]) -> None:
+    def ask_ahead(self, reports: Iterable[extraction.ReportSections]) -> None:
         """Asks about many reports at once, so that `extract` finds its answers in the cache.
 
         Raises:
             UserError: as `extract`.
         """
 
-        def one(report: ReportSections) -> None:
+        def one(report: extraction.ReportSections) -> None:
             with contextlib.suppress(Unusable):  # `extract` says so again at the report's turn
                 self.extract(report)
 
         for _ in progress_bar(self.client.map(one, reports), "language model", unit="report"):
             pass
 
-    def require_permission(self, reports: Iterable[ReportSections]) -> None:
+    def require_permission(self, reports: Iterable[extraction.ReportSections]) -> None:
         """Refuses to send reports off this machine unasked, before anything is sent.
 
         Raises:
@@ -127,7 +109,7 @@ class LanguageModelExtractor:
         """
         self._sentences.require_permission(_usable(reports))
 
-    def planned_requests(self, reports: Iterable[ReportSections]) -> Iterator[Request]:
+    def planned_requests(self, reports: Iterable[extraction.ReportSections]) -> Iterator[Request]:
         """About what `extract` would send, from sentences split by rule; the same sentence once."""
         seen: set[str] = set()
         for report in _usable(reports):
@@ -136,13 +118,13 @@ class LanguageModelExtractor:
             if any(one.section == "indication" for one in sentences):
                 yield self._indication.request(sentences)
             for one in sentences:
-                if one.section in OBSERVED_SECTIONS and one.text not in seen:
+                if one.section in extraction.OBSERVED_SECTIONS and one.text not in seen:
                     seen.add(one.text)
                     yield self._observations.request(one.text)
 
     def _read_indication(
-        self, sentences: Sequence[NumberedSentence], left_out: collections.Counter[str]
-    ) -> Indication | None:
+        self, sentences: Sequence[extraction.NumberedSentence], left_out: collections.Counter[str]
+    ) -> extraction.Indication | None:
         own = tuple(one.sent_id for one in sentences if one.section == "indication")
         if not own:
             return None
@@ -151,22 +133,22 @@ class LanguageModelExtractor:
         except NoAnswer:
             left_out[NO_INDICATION] += 1
             return None
-        answer = joined(read.answer_for_indication)
+        answer = language_model_answers.joined(read.answer_for_indication)
         if mentions_change(answer):
             left_out[ANSWER_REPLACED] += 1
             answer = ""
-        return Indication(
-            indication_summary=joined(read.indication_summary),
-            patient_info=joined(read.patient_info),
-            indication=joined(read.indication),
-            evaluation=joined(read.evaluation),
+        return extraction.Indication(
+            indication_summary=language_model_answers.joined(read.indication_summary),
+            patient_info=language_model_answers.joined(read.patient_info),
+            indication=language_model_answers.joined(read.indication),
+            evaluation=language_model_answers.joined(read.evaluation),
             sentence_ids=own,
             answer_sentence_ids=tuple(dict.fromkeys(read.answer_sentence_ids)),
             answer=answer,
         )
 
 
-def _usable(reports: Iterable[ReportSections]) -> Iterator[ReportSections]:
+def _usable(reports: Iterable[extraction.ReportSections]) -> Iterator[extraction.ReportSections]:
     for report in reports:
         try:
             split_report(report)
@@ -175,31 +157,41 @@ def _usable(reports: Iterable[ReportSections]) -> Iterator[ReportSections]:
         yield report
 
 
-def _number(read: ReadSentences) -> list[NumberedSentence]:
+def _number(read: language_model_answers.ReadSentences) -> list[extraction.NumberedSentence]:
     """Sentences in order of sections, each once, numbered S01, S02, ..."""
-    kept: dict[tuple[str, str], NumberedSentence] = {}
-    for section in SECTIONS:
+    kept: dict[tuple[str, str], extraction.NumberedSentence] = {}
+    for section in language_model_answers.SECTIONS:
         for one in read.sentences:
-            key = (section, words_of(one.sentence))
+            key = (section, language_model_answers.words_of(one.sentence))
             if one.section == section and key not in kept:
                 number = f"S{len(kept) + 1:02d}"
-                kept[key] = NumberedSentence(number, section, section.upper(), joined(one.sentence))
+                kept[key] = extraction.NumberedSentence(
+                    number, section, section.upper(), language_model_answers.joined(one.sentence)
+                )
     return list(kept.values())
 
 
-def _count_left_out(by_rule: Iterable[NumberedSentence], read: ReadSentences) -> int:
-    texts = [words_of(text) for one in read.sentences for text in (one.sentence, *one.same)]
+def _count_left_out(
+    by_rule: Iterable[extraction.NumberedSentence], read: language_model_answers.ReadSentences
+) -> int:
+    texts = [
+        language_model_answers.words_of(text)
+        for one in read.sentences
+        for text in (one.sentence, *one.same)
+    ]
     return sum(
         not any(text in own or own in text for text in texts)
-        for own in (words_of(one.text) for one in by_rule)
+        for own in (language_model_answers.words_of(one.text) for one in by_rule)
     )
 
 
-def _to_observation(read: ReadObservation, sent_id: str) -> Observation:
+def _to_observation(
+    read: language_model_answers.ReadObservation, sent_id: str
+) -> extraction.Observation:
     sure = max(read.probability, 1 - read.probability)
-    return Observation(
-        name=joined(read.name),
-        summary_sentence=joined(read.summary_sentence),
+    return extraction.Observation(
+        name=language_model_answers.joined(read.name),
+        summary_sentence=language_model_answers.joined(read.summary_sentence),
         entity=_named(read.entity),
         regions=_named(read.regions),
         side=read.side,
@@ -212,7 +204,7 @@ def _to_observation(read: ReadObservation, sent_id: str) -> Observation:
             for value in _named(values)
         ),
         change=_named(read.change),
-        change_sentence=joined(read.change_sentence),
+        change_sentence=language_model_answers.joined(read.change_sentence),
         children=tuple(_to_observation(child, sent_id) for child in read.children),
         sentence_ids=(sent_id,),
     )
@@ -220,7 +212,7 @@ def _to_observation(read: ReadObservation, sent_id: str) -> Observation:
 
 def _named(values: Iterable[str]) -> tuple[str, ...]:
     """Free values in lower case, without articles, each once."""
-    names = (_ARTICLE.sub("", joined(value)).lower() for value in values)
+    names = (_ARTICLE.sub("", language_model_answers.joined(value)).lower() for value in values)
     return tuple(dict.fromkeys(name for name in names if name))
 
 

@@ -6,16 +6,9 @@ import random
 from collections.abc import Mapping, Sequence
 
 from cxrjax.files import read_packaged
+from cxrjax.papers.cxr_qba import native
 from cxrjax.papers.cxr_qba.construct.phrases import CERTAINTIES, NOT_MENTIONED
 from cxrjax.papers.cxr_qba.construct.ratings import localization_quality, merged, worst_values
-from cxrjax.papers.cxr_qba.native import (
-    QUESTION_TYPES,
-    NativeAnswer,
-    NativeObservation,
-    NativeQuestion,
-    StudySceneGraph,
-    walk,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,15 +37,18 @@ def load_templates() -> CxrQbaTemplates:
 
 
 def from_observation(
-    graph: StudySceneGraph, observation: NativeObservation, answer_type: str, level: int = 0
-) -> NativeAnswer:
+    graph: native.StudySceneGraph,
+    observation: native.NativeObservation,
+    answer_type: str,
+    level: int = 0,
+) -> native.NativeAnswer:
     """An answer that says what an observation says; what it is taken for becomes its details."""
     below = [
         from_observation(graph, graph.observations[child], "details", level + 1)
         for child in graph.children(observation.obs_id)
     ]
     # Validation would double the time, and all that goes in here is valid.
-    return NativeAnswer.model_construct(
+    return native.NativeAnswer.model_construct(
         answer_id="",
         answer_type=answer_type,
         answer_level=level,
@@ -79,7 +75,7 @@ def from_observation(
     )
 
 
-def _polarity(observation: NativeObservation) -> str | None:
+def _polarity(observation: native.NativeObservation) -> str | None:
     """Neither yes nor no of what is not mentioned, which the graph assumes to be absent."""
     return None if observation.certainty == NOT_MENTIONED else observation.positiveness
 
@@ -89,8 +85,8 @@ _NOTHING_SAID = {"region_quality": "NO_REGIONS", "entity_quality": "NO_ENTITIES"
 
 
 def from_template(
-    text: str, positive: bool, certainty: str, parts: Sequence[NativeAnswer] = ()
-) -> NativeAnswer:
+    text: str, positive: bool, certainty: str, parts: Sequence[native.NativeAnswer] = ()
+) -> native.NativeAnswer:
     """A main answer in a template's words, what it follows from below it.
 
     It carries the tags and the boxes of its parts: a yes is about what is there.
@@ -101,7 +97,7 @@ def from_template(
     def union(name: str) -> list:
         return list(dict.fromkeys(value for part in parts for value in getattr(part, name)))
 
-    return NativeAnswer.model_construct(
+    return native.NativeAnswer.model_construct(
         answer_id="",
         answer_type="main_answer",
         answer_level=0,
@@ -124,7 +120,7 @@ def from_template(
     )
 
 
-def certainty_from(parts: Sequence[NativeAnswer]) -> str:
+def certainty_from(parts: Sequence[native.NativeAnswer]) -> str:
     """How sure is what follows from these: as the least sure of several denials, as the surest of
     what is there; not mentioned where nothing is said."""
     if not parts:
@@ -134,13 +130,13 @@ def certainty_from(parts: Sequence[NativeAnswer]) -> str:
     return CERTAINTIES[max(ranks) if denies else min(ranks)]
 
 
-def _lower(answer: NativeAnswer) -> None:
+def _lower(answer: native.NativeAnswer) -> None:
     answer.answer_level += 1
     for part in answer.sub_answers:
         _lower(part)
 
 
-def number_answers(answers: Sequence[NativeAnswer], prefix: str) -> None:
+def number_answers(answers: Sequence[native.NativeAnswer], prefix: str) -> None:
     """Gives every answer an id below its parent's."""
     for number, answer in enumerate(answers, start=1):
         answer.answer_id = f"{prefix}_{number}"
@@ -159,7 +155,7 @@ class QuestionMaker:
         images: ids of images with regions.
     """
 
-    def __init__(self, graph: StudySceneGraph, seed: int) -> None:
+    def __init__(self, graph: native.StudySceneGraph, seed: int) -> None:
         self.graph = graph
         self.seed = seed
         self.templates: CxrQbaTemplates = load_templates()
@@ -172,8 +168,8 @@ class QuestionMaker:
         return random.Random(f"{self.seed}/{self.graph.study_id}/{purpose}")
 
     def say(
-        self, observations: Sequence[NativeObservation], kind: str = "main_answer"
-    ) -> list[NativeAnswer]:
+        self, observations: Sequence[native.NativeObservation], kind: str = "main_answer"
+    ) -> list[native.NativeAnswer]:
         """Each observation as an answer, what is there first."""
         ordered = sorted(observations, key=lambda o: not o.positive)
         return [from_observation(self.graph, o, kind) for o in ordered]
@@ -184,9 +180,9 @@ class QuestionMaker:
         name: str,
         positive: bool,
         values: dict[str, str],
-        parts: Sequence[NativeAnswer] = (),
+        parts: Sequence[native.NativeAnswer] = (),
         certainty: str | None = None,
-    ) -> NativeAnswer:
+    ) -> native.NativeAnswer:
         """A main answer in the words of a template; those for its certainty where there are some.
 
         Args:
@@ -204,10 +200,10 @@ class QuestionMaker:
         kind: str,
         name: str,
         positive: bool,
-        because: Sequence[NativeObservation],
+        because: Sequence[native.NativeObservation],
         values: dict[str, str],
         certainty: str | None = None,
-    ) -> NativeQuestion:
+    ) -> native.NativeQuestion:
         """A question that a template answers by yes or no, and what it follows from."""
         parts = self.say(because, "details")
         return self.question(
@@ -217,24 +213,24 @@ class QuestionMaker:
     def question(
         self,
         kind: str,
-        answers: list[NativeAnswer],
+        answers: list[native.NativeAnswer],
         values: dict[str, str] | None = None,
         obs_ids: Sequence[str] | None = None,
-    ) -> NativeQuestion:
+    ) -> native.NativeQuestion:
         """A question of a type; `values` fill its wording."""
         values = values or {}
         text, template_id = self.templates.question(
             kind, self.rng(f"{kind}/{sorted(values.items())}"), **values
         )
-        every = list(walk(answers))
+        every = list(native.walk(answers))
         tags = {answer.name_tag for answer in every if answer.name_tag}
         if obs_ids is None:
             obs_ids = [o.obs_id for o in self.nodes if o.name in tags]
         about = {key: value for key, value in values.items() if key not in _GRAMMAR}
-        return NativeQuestion.model_construct(
+        return native.NativeQuestion.model_construct(
             question_id="",
             question_type=kind,
-            question_strategy=QUESTION_TYPES.get(kind, ""),
+            question_strategy=native.QUESTION_TYPES.get(kind, ""),
             variables={**about, "template_id": template_id},
             obs_ids=list(obs_ids),
             contains_report_answers=any(answer.from_report for answer in every),

@@ -26,18 +26,9 @@ from cxrjax.evaluation.figures import share
 from cxrjax.evaluation.scores import PAPER, STRICT, ScoreOptions, Scores
 from cxrjax.evaluation.tables import FEW
 from cxrjax.evaluation.text_tables import grid
-from cxrjax.metrics.localization import (
-    RegionAreas,
-    region_areas,
-)
+from cxrjax.metrics import localization
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
-from cxrjax.papers.cxr_qba.validation.human_labels import (
-    ClassTags,
-    ImageBoxes,
-    load_label_classes,
-    read_ms_cxr,
-    read_reflacx,
-)
+from cxrjax.papers.cxr_qba.validation import human_labels
 from cxrjax.papers.cxr_qba.validation.studies import (
     OVERLAPS,
     PROTOCOLS,
@@ -66,8 +57,10 @@ def score_boxes(labels: Path, graphs: Mapping[str, Path], options: ScoreOptions)
     """
     quality = QualityLog()
     box_set = "REFLACX" if labels.is_dir() else "MS-CXR"
-    boxes = (read_reflacx if labels.is_dir() else read_ms_cxr)(labels, quality)
-    known = load_label_classes()
+    boxes = (human_labels.read_reflacx if labels.is_dir() else human_labels.read_ms_cxr)(
+        labels, quality
+    )
+    known = human_labels.load_label_classes()
     classes = {
         name: tags
         for name, tags in known.boxes[box_set].items()
@@ -117,8 +110,8 @@ def images_of(graph: StudySceneGraph) -> Sequence[str]:
 def _pairs(
     graph: StudySceneGraph,
     images: Sequence[str],
-    boxes: ImageBoxes,
-    classes: Mapping[str, ClassTags],
+    boxes: human_labels.ImageBoxes,
+    classes: Mapping[str, human_labels.ClassTags],
 ) -> Row:
     """A study's pairs: of each class that both sides say is there."""
     tags = Tags(graph)
@@ -133,18 +126,18 @@ def _pairs(
             places = [node.localization[image] for node in nodes if image in node.localization]
             ours = [box for place in places for box in place.bboxes]
             areas.append(
-                region_areas(
+                localization.region_areas(
                     np.array(ours, np.float64).reshape(-1, 4), np.array(boxes[image][name])
                 )
             )
-        total = RegionAreas(*np.sum(areas, axis=0).tolist())
+        total = localization.RegionAreas(*np.sum(areas, axis=0).tolist())
         row |= _pair(f"{STRICT}/{name}", total)
         if total.predicted:
             row |= _pair(f"{PAPER}/{name}", total)
     return row
 
 
-def _pair(prefix: str, areas: RegionAreas) -> Row:
+def _pair(prefix: str, areas: localization.RegionAreas) -> Row:
     row = {f"{prefix}/pairs": 1.0}
     for name, value in areas.shares().items():
         row |= {

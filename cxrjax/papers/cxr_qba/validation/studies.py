@@ -12,16 +12,9 @@ from typing import Any
 import numpy as np
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation import tables
 from cxrjax.evaluation.benchmark import Benchmark
 from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions, Scores, make_scores
-from cxrjax.evaluation.tables import (
-    Column,
-    about_intervals,
-    all_figures,
-    cell_with_n,
-    load_layout,
-    signed,
-)
 from cxrjax.evaluation.text_tables import UNDEFINED, grid
 from cxrjax.files import file_sha256
 from cxrjax.metrics.bootstrap import Estimate, Figure
@@ -35,12 +28,12 @@ from cxrjax.records import terms_json
 from cxrjax.records_io.quality import QualityLog
 
 PROTOCOLS = (PAPER, STRICT)
-LAYOUT = load_layout(str(__package__))
+LAYOUT = tables.load_layout(str(__package__))
 # Label set -> the page's row -> group or overlap -> value as printed.
 PRINTED: Mapping[str, Mapping[str, Mapping[str, float]]] = LAYOUT.texts["printed"]
 OURS = "CXR-QBA"
 OVERLAPS = {"iou@0.3": "IoU ≥ 0.3", "iop@0.3": "IoP ≥ 0.3", "iot@0.3": "IoT ≥ 0.3"}
-_UNIT = Column("", {}, decimals=2)  # as the page prints them
+_UNIT = tables.Column("", {}, decimals=2)  # as the page prints them
 # One study's numbers, by column; what is not there is 0.
 Row = dict[str, float]
 Named = dict[str, Figure | Estimate]
@@ -196,7 +189,7 @@ def data_validation(
     def rows(scores: Scores) -> list[dict[str, Any]]:
         labels = scores.settings["labels"]
         printed = {printed_as.format(key): value for key, value in PRINTED[labels][OURS].items()}
-        return all_figures(scores, lambda metric: labels, printed)
+        return tables.all_figures(scores, lambda metric: labels, printed)
 
     return Benchmark(
         name=name,
@@ -231,7 +224,7 @@ def how(scores: Scores) -> str:
     """Tells what the figures stand on."""
     studies = ", ".join(f"{n:,} ({name})" for name, n in scores.settings["studies"].items())
     return str(LAYOUT.texts["how"]).format(
-        found=studies, intervals=about_intervals(scores.settings)
+        found=studies, intervals=tables.about_intervals(scores.settings)
     )
 
 
@@ -249,9 +242,9 @@ def with_n(figure: Estimate | None) -> str:
     """A cell with n; a dash where undefined."""
     if figure is None or figure.value is None:
         return UNDEFINED
-    return cell_with_n(_UNIT, figure)
+    return tables.cell_with_n(_UNIT, figure)
 
 
 def _difference(figure: Estimate | None, printed: float) -> str:
     value = None if figure is None else figure.value
-    return signed(_UNIT, None if value is None else value - printed)
+    return tables.signed(_UNIT, None if value is None else value - printed)

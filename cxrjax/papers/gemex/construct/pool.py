@@ -6,16 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cxrjax.files import read_packaged
+from cxrjax.papers.gemex.construct import refine
 from cxrjax.papers.gemex.construct.facts import CHEST, SentenceFact, find_facts
-from cxrjax.papers.gemex.construct.refine import (
-    is_many,
-    is_many_of,
-    is_placed,
-    is_several,
-    phrase,
-    spoken,
-    write_facts,
-)
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import RefinedSentence
 from cxrjax.radiology_text.english import FindingWords, capital, join, load_vocabulary
@@ -79,7 +71,9 @@ def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
             )
             if fact.polarity == "normal":
                 if (found.regions or found.subject == CHEST) and found.subject not in _PARTS:
-                    normal.setdefault(sentence.region, write_facts([fact], sentence.region)[0])
+                    normal.setdefault(
+                        sentence.region, refine.write_facts([fact], sentence.region)[0]
+                    )
             elif not fact.certain:
                 # "No large effusion": asked about neither as present nor as absent.
                 doubtful.setdefault(fact.subject, fact)
@@ -145,9 +139,9 @@ def question(
     """
     phrasings = load_wordings()["questions"][kind][content]
     number = rng.randrange(len(phrasings))
-    verbs = _verbs("", is_many(values.get("region", "")))
+    verbs = _verbs("", refine.is_many(values.get("region", "")))
     if about:
-        verbs |= _verbs("name_", is_many_of(about))
+        verbs |= _verbs("name_", refine.is_many_of(about))
         values = {"finding": with_article(about), "name": words_of(about).noun} | values
     text = phrasings[number].format(**verbs, **values)
     return capital(text), f"v{VERSION}/{kind}/{content}/{number}"
@@ -165,7 +159,7 @@ def with_article(finding: str) -> str:
 
 def places(fact: SentenceFact) -> str:
     """The fact's regions, joined: "the left upper lung zone and the spine"."""
-    return join([spoken(region) for region in fact.regions])
+    return join([refine.spoken(region) for region in fact.regions])
 
 
 def reason_present(
@@ -179,7 +173,7 @@ def reason_present(
     """
     together: dict[str, list[SentenceFact]] = {}
     for fact in facts:
-        together.setdefault(places(fact) if is_placed(fact) else "", []).append(fact)
+        together.setdefault(places(fact) if refine.is_placed(fact) else "", []).append(fact)
     parts = [_there(place, group, rng) for place, group in together.items()]
     told = facts[0].cause if cause else None
     if told:
@@ -187,22 +181,22 @@ def reason_present(
     text = " ".join(parts)
     if not sign or told or len(facts) > 1:
         return text
-    several = is_several(facts[0]) and not is_many_of(facts[0].subject)
+    several = refine.is_several(facts[0]) and not refine.is_many_of(facts[0].subject)
     return _with_sign(text, "present", facts[0].subject, rng, "each" if several else None)
 
 
 def _there(place: str, facts: Sequence[SentenceFact], rng: random.Random) -> str:
     """One sentence: these findings are at a place, which is not named where it is empty."""
-    finding = join([phrase(fact) for fact in facts])
+    finding = join([refine.phrase(fact) for fact in facts])
     return _reason(
         ("pos" if len(facts) == 1 else "several") + ("" if place else "_fixed"),
         rng,
         region=place,
         region_start=capital(place),
-        shows="show" if is_many(place) else "shows",
+        shows="show" if refine.is_many(place) else "shows",
         finding=finding,
         finding_start=capital(finding),
-        **{"is": "are" if is_several(facts[0]) else "is"},
+        **{"is": "are" if refine.is_several(facts[0]) else "is"},
     )
 
 
@@ -213,7 +207,7 @@ def reason_absent(findings: Sequence[str], rng: random.Random, sign: bool = True
         rng,
         names=join([words_of(name).noun for name in findings], "or"),
         named=join([with_article(name) for name in findings], "or"),
-        **{"is": "are" if is_many_of(findings[-1]) else "is"},
+        **{"is": "are" if refine.is_many_of(findings[-1]) else "is"},
     )
     if not sign or len(findings) > 1:
         return text
@@ -240,7 +234,7 @@ def _with_sign(
     look = signs["finding"].get(finding)
     if look is None or len(text) >= _SHORT or rng.random() >= _EXPLAINED:
         return text
-    many = is_many_of(finding)
+    many = refine.is_many_of(finding)
     told = rng.choice(signs[polarity]).format(
         sign=look,
         it=it or ("they" if many else "it"),

@@ -15,14 +15,7 @@ from typing import Any, Literal
 
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct.asking import (
-    CLASS_QUESTION_TYPES,
-    QUESTIONS_PER_IMAGE,
-    plan_denied,
-    plan_lesions,
-    plan_list_all,
-    stream,
-)
+from cxrjax.papers.vindr_cxr_vqa.construct import asking
 from cxrjax.papers.vindr_cxr_vqa.construct.balance import Asked, balance, lookup_score
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
@@ -86,7 +79,7 @@ def normal_images(mix: Mix | Literal["balanced"] | None, abnormal: int) -> int:
     if isinstance(mix, Mix):
         return mix.normal_images
     # Each is asked "What" once, as two of three images with findings are.
-    share = QUESTIONS_PER_IMAGE / len(QUESTION_TYPES)
+    share = asking.QUESTIONS_PER_IMAGE / len(QUESTION_TYPES)
     return math.ceil(abnormal * share) + len(QUESTION_TYPES) if mix else 0
 
 
@@ -127,8 +120,8 @@ def mix_training(
         for count in (
             mix.positive_per_type,
             mix.normal_images,
-            (mix.n_no_finding - mix.normal_images) // len(CLASS_QUESTION_TYPES),
-            n_absent // len(CLASS_QUESTION_TYPES),
+            (mix.n_no_finding - mix.normal_images) // len(asking.CLASS_QUESTION_TYPES),
+            n_absent // len(asking.CLASS_QUESTION_TYPES),
         )
     ]
     if not per_type[0] or not per_type[1]:
@@ -141,9 +134,9 @@ def mix_training(
     chosen = [plan for kind in QUESTION_TYPES for plan in by_kind[kind][:positive]]
     normal = _shuffled(normal, seed)[:what]
     asked: Asked = [(image, "What", None) for image in normal]
-    asked += _about_absent(normal, no_finding * len(CLASS_QUESTION_TYPES), seed, "normal")
+    asked += _about_absent(normal, no_finding * len(asking.CLASS_QUESTION_TYPES), seed, "normal")
     asked += _about_absent(
-        _shuffled(abnormal, seed), absent * len(CLASS_QUESTION_TYPES), seed, "abnormal"
+        _shuffled(abnormal, seed), absent * len(asking.CLASS_QUESTION_TYPES), seed, "abnormal"
     )
     return _number([*chosen, *_denied(asked)], seed), scale
 
@@ -167,9 +160,11 @@ def _about_absent(images: Sequence[ImageAnnotation], count: int, seed: int, purp
     absent = []
     for image in images:
         labels = [label for label in CLASSES if label not in image.present]
-        absent.append(stream(seed, image.image_id, "absent").sample(labels, len(labels)))
-    kinds = [CLASS_QUESTION_TYPES[i % len(CLASS_QUESTION_TYPES)] for i in range(count)]
-    stream(seed, purpose, "kinds").shuffle(kinds)
+        absent.append(asking.stream(seed, image.image_id, "absent").sample(labels, len(labels)))
+    kinds = [
+        asking.CLASS_QUESTION_TYPES[i % len(asking.CLASS_QUESTION_TYPES)] for i in range(count)
+    ]
+    asking.stream(seed, purpose, "kinds").shuffle(kinds)
     slots = (
         (image, labels[turn])
         for turn in range(len(CLASSES))
@@ -184,7 +179,7 @@ def _about_absent(images: Sequence[ImageAnnotation], count: int, seed: int, purp
 
 def _denied(asked: Asked) -> Iterator[PlannedQuestion]:
     for number, (image, kind, label) in enumerate(asked):
-        yield plan_denied(image, f"{image.image_id}-denied{number}", kind, label)
+        yield asking.plan_denied(image, f"{image.image_id}-denied{number}", kind, label)
 
 
 def _one_of_each_image_first(
@@ -195,14 +190,16 @@ def _one_of_each_image_first(
     for plan in plans:
         rounds[plan.image.image_id].append(plan)
     for image_id, group in rounds.items():
-        stream(seed, image_id, "mix").shuffle(group)
+        asking.stream(seed, image_id, "mix").shuffle(group)
     for turn in range(max(map(len, rounds.values()), default=0)):
         these = [group[turn] for group in rounds.values() if turn < len(group)]
-        yield from sorted(these, key=lambda plan: stream(seed, plan.question_id, "mix").random())
+        yield from sorted(
+            these, key=lambda plan: asking.stream(seed, plan.question_id, "mix").random()
+        )
 
 
 def _shuffled(images: Sequence[ImageAnnotation], seed: int) -> list[ImageAnnotation]:
-    return sorted(images, key=lambda image: stream(seed, image.image_id, "mix").random())
+    return sorted(images, key=lambda image: asking.stream(seed, image.image_id, "mix").random())
 
 
 def _number(plans: Sequence[PlannedQuestion], seed: int) -> list[PlannedQuestion]:
@@ -212,7 +209,7 @@ def _number(plans: Sequence[PlannedQuestion], seed: int) -> list[PlannedQuestion
         by_image[plan.image.image_id].append(plan)
     numbered = []
     for image_id, group in sorted(by_image.items()):
-        stream(seed, image_id, "order").shuffle(group)
+        asking.stream(seed, image_id, "order").shuffle(group)
         numbered += [
             dataclasses.replace(plan, question_id=f"{image_id}-{number}")
             for number, plan in enumerate(group)
@@ -246,7 +243,7 @@ def plan_splits(
     split_of = {image.image_id: name for name, split in splits.items() for image in split}
     plans: dict[str, list[PlannedQuestion]] = {split: [] for split in splits}
     left_out: collections.Counter[str] = collections.Counter()
-    for plan in plan_lesions(every, seed, left_out):
+    for plan in asking.plan_lesions(every, seed, left_out):
         plans[split_of[plan.image.image_id]].append(plan)
     notes: dict[str, Any] = {}
     if left_out:
@@ -277,7 +274,7 @@ def pick_normal(
     """So many normal images, and some to spare for unusable files; None: all, in random order."""
     normal = sorted(
         (image for image in images if image.normal),
-        key=lambda image: stream(seed, image.image_id, "normal").random(),
+        key=lambda image: asking.stream(seed, image.image_id, "normal").random(),
     )
     return normal if count is None else normal[: math.ceil(count * (1 + spare))]
 
@@ -289,5 +286,5 @@ def _with_list_all(plans: Sequence[PlannedQuestion]) -> list[PlannedQuestion]:
         by_image.setdefault(plan.image.image_id, []).append(plan)
     for image_id, group in by_image.items():
         if group[0].image.findings:
-            group.append(plan_list_all(group[0].image, f"{image_id}-{len(group)}"))
+            group.append(asking.plan_list_all(group[0].image, f"{image_id}-{len(group)}"))
     return [plan for group in by_image.values() for plan in group]

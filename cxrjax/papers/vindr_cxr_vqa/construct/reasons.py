@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from random import Random
 
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, CONSENSUS, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.construct import places
 from cxrjax.papers.vindr_cxr_vqa.construct.image_facts import (
     against_heart,
     extent,
@@ -19,13 +20,6 @@ from cxrjax.papers.vindr_cxr_vqa.construct.image_facts import (
     zones_of,
 )
 from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, find_lesions
-from cxrjax.papers.vindr_cxr_vqa.construct.places import (
-    AORTA,
-    HEART,
-    ChestFrame,
-    describe,
-    frame_of,
-)
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
     ClassWords,
@@ -35,7 +29,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
 )
 from cxrjax.radiology_text.english import capital, join
 
-_CALLED = {HEART: "the enlarged heart", AORTA: "the widened aorta"}
+_CALLED = {places.HEART: "the enlarged heart", places.AORTA: "the widened aorta"}
 _MOST_LISTED = 6  # classes with their places, in one sentence
 
 
@@ -95,7 +89,7 @@ class _Texts:
     def __init__(self, image: ImageAnnotation, templates: VindrTemplates, rng: Random) -> None:
         self.image = image
         self.rng = rng
-        self.frame: ChestFrame = frame_of(image)
+        self.frame: places.ChestFrame = places.frame_of(image)
         self._templates = templates
         readers = len(image.readers)
         whole = "both" if readers == 2 else f"all {number(readers)}"
@@ -188,7 +182,7 @@ class _Texts:
     def place(self, label: str) -> str | None:
         """The place of a class on this image, in words."""
         boxes = [lesion.box for lesion in find_lesions(self.image, label)]
-        return describe(label, boxes, self.frame)
+        return places.describe(label, boxes, self.frame)
 
 
 def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:

@@ -20,12 +20,7 @@ from cxrjax.records_io import workers
 from cxrjax.records_io.builder import Builder, BuildOptions
 from cxrjax.simulation import phantoms
 from cxrjax.simulation.phantoms.render import SMALLEST
-from cxrjax.simulation.phantoms.studies.layouts import (
-    coco_masks,
-    image_folder,
-    scene_graph,
-    write_tables,
-)
+from cxrjax.simulation.phantoms.studies import layouts
 from cxrjax.simulation.phantoms.studies.plan import PhantomStudy, plan_patients
 from cxrjax.simulation.phantoms.studies.report import PhantomReport, PhantomSentence, write_report
 from cxrjax.simulation.phantoms.studies.views import DrawnView, Item, items, render_study
@@ -120,7 +115,7 @@ class StudiesBuilder(Builder[StudiesOptions]):
         return {}
 
     def write_files(self, comparison: Mapping[str, Any]) -> None:
-        write_tables(self.options.out, self.studies)
+        layouts.write_tables(self.options.out, self.studies)
 
     def _make(self) -> Iterator[dict[str, Any]]:
         """The studies' entries in order, made or taken up again."""
@@ -214,16 +209,16 @@ def _write_files(
     before: str | None,
 ) -> dict[str, str]:
     """Writes a study's files; returns path -> SHA-256."""
-    folder = image_folder(study.subject_id, study.study_id)
+    folder = layouts.image_folder(study.subject_id, study.study_id)
     contents: dict[str, bytes] = {f"{folder}.txt": report.text.encode()}
     for picture in pictures:
         dicom_id = picture.view.dicom_id
         contents[f"{folder}/{dicom_id}.jpg"] = to_jpeg(picture.image)
         if picture.canvas is None:
             continue
-        graph = scene_graph(study, picture, report, before)
+        graph = layouts.scene_graph(study, picture, report, before)
         contents[f"{SCENE_GRAPHS}/{dicom_id}_SceneGraph.json"] = _json(graph)
-        masks = coco_masks(picture.view.film, picture.canvas, f"{dicom_id}.jpg")
+        masks = layouts.coco_masks(picture.view.film, picture.canvas, f"{dicom_id}.jpg")
         contents[f"{MASKS}/{dicom_id}.json"] = _json(masks)
     (options.out / folder).mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():

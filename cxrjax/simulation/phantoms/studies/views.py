@@ -6,19 +6,11 @@ from collections.abc import Sequence
 import numpy as np
 from jaxtyping import Float, UInt8
 
-from cxrjax.simulation.phantoms import regions
+from cxrjax.simulation.phantoms import regions, render
 from cxrjax.simulation.phantoms.anatomy import LEFT, RIGHT, SIDES, Patient
 from cxrjax.simulation.phantoms.canvas import Canvas
 from cxrjax.simulation.phantoms.findings import CLASSES
 from cxrjax.simulation.phantoms.lateral import SideLesion, render_lateral
-from cxrjax.simulation.phantoms.render import (
-    PAINTED_AT_MOST,
-    Painting,
-    Sign,
-    develop,
-    paint,
-    picture_size,
-)
 from cxrjax.simulation.phantoms.signs import lesion_box
 from cxrjax.simulation.phantoms.studies.plan import PhantomStudy, View
 
@@ -80,10 +72,10 @@ def render_study(study: PhantomStudy, long_side: int) -> list[DrawnView]:
 def _frontal(
     study: PhantomStudy, view: View, long_side: int, known: list[DrawnLesion] | None
 ) -> DrawnView:
-    height, width = picture_size(view.film, long_side)
-    painted = picture_size(view.film, min(long_side, PAINTED_AT_MOST))
-    painting = paint(view.film, study.presences, study.series, study.index, *painted)
-    image = develop(painting, painting.density(), height, width, study.series, view.grain)
+    height, width = render.picture_size(view.film, long_side)
+    painted = render.picture_size(view.film, min(long_side, render.PAINTED_AT_MOST))
+    painting = render.paint(view.film, study.presences, study.series, study.index, *painted)
+    image = render.develop(painting, painting.density(), height, width, study.series, view.grain)
     lesions = []
     for number, sign in enumerate(painting.signs):
         box = lesion_box(sign.stamp.weight, sign.stamp.window, *painted)
@@ -98,7 +90,7 @@ def _frontal(
 
 
 def _locate(
-    painting: Painting, number: int, sign: Sign, box: Float[np.ndarray, "4"]
+    painting: render.Painting, number: int, sign: render.Sign, box: Float[np.ndarray, "4"]
 ) -> DrawnLesion:
     """The lesion with its side and regions, by the share of it that each region's mask holds."""
     patient, canvas = painting.patient, painting.canvas
