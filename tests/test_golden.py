@@ -28,6 +28,7 @@ there, for want of a sample: DICOM, VinDr's image labels and official test, REFL
 """
 
 import argparse
+import collections
 import contextlib
 import csv
 import gzip
@@ -227,6 +228,31 @@ def make_own_records(phantom: str, out: str) -> None:
         if number % 30 == 13:
             del record["question"]
     _write_lines(f"{out}/records.jsonl", records)
+
+
+def make_radiographs(each: str, out: str) -> None:
+    """The first radiographs of each split and finding, with their outlines."""
+    taken: collections.Counter[tuple[str, str]] = collections.Counter()
+    Path(out, "images").mkdir(parents=True)
+    rows = []
+    for row in _rows("data/radiographs/lungs.csv"):
+        taken[row["split"], row["finding"]] += 1
+        if taken[row["split"], row["finding"]] <= int(each):
+            shutil.copy(f"data/radiographs/images/{row['file']}", f"{out}/images")
+            rows.append(row)
+    _write_rows(f"{out}/lungs.csv", rows)
+    shutil.copytree("data/radiographs/masks", f"{out}/masks")
+
+
+def make_own_boxes(phantom: str, out: str) -> None:
+    """Phantoms and one table of their boxes, as an annotation tool exports it."""
+    shutil.copytree(f"{phantom}/images", f"{out}/images")
+    rows = []
+    for row in _rows(f"{phantom}/boxes.csv"):
+        if row["rad_id"] == "P1":
+            box = {name: row[name] for name in ("x_min", "y_min", "x_max", "y_max")}
+            rows.append({"image": f"{row['image_id']}.png", "label": row["class_name"], **box})
+    _write_rows(f"{out}/boxes.csv", rows)
 
 
 def make_openi(out: str) -> None:
