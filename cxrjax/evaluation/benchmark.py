@@ -52,7 +52,7 @@ from cxrjax.records import QARecord, about_terms, read_records, terms_json
 from cxrjax.untrusted.names import shown
 
 if TYPE_CHECKING:
-    from cxrjax.evaluation.floors import Floors
+    from cxrjax.evaluation.baselines import Baselines
 
 # Boxes of these benchmarks have no classes.
 CLASSLESS_PROBLEMS = {
@@ -362,15 +362,15 @@ class Benchmark(Generic[R]):
             floors = None
         return self.score(truth, answers, options, files, floors, texts)
 
-    def _new_floors(self, options: ScoreOptions) -> "Floors | None":
+    def _new_floors(self, options: ScoreOptions) -> "Baselines | None":
         if not self.has_floors or options.floors is False:
             return None
-        from cxrjax.evaluation.floors import Floors  # here: it loads the runners
+        from cxrjax.evaluation.baselines import Baselines  # here: it loads the systems
 
-        return Floors()
+        return Baselines()
 
     def _floors(
-        self, references: R, floors: "Floors", options: ScoreOptions
+        self, references: R, floors: "Baselines", options: ScoreOptions
     ) -> Iterator[tuple[str, list[Prediction]]]:
         asked = None if self.asked is None else partial(self.asked, references)
         return floors.systems(asked, options.bootstrap.seed, self.classes(references))
@@ -381,7 +381,7 @@ class Benchmark(Generic[R]):
         systems: Mapping[str, Answers],
         options: ScoreOptions,
         settings: Mapping[str, Any] | None = None,
-        floors: "Floors | None" = None,
+        floors: "Baselines | None" = None,
         texts: Mapping[str, ReferenceText] | None = None,
     ) -> Scores:
         """Figures of several systems on one set of references.
@@ -429,7 +429,7 @@ class Benchmark(Generic[R]):
         return scores.with_settings(settings or {})
 
     def _counted_floors(
-        self, references: R, floors: "Floors", options: ScoreOptions
+        self, references: R, floors: "Baselines", options: ScoreOptions
     ) -> Iterator[tuple[str, Counted]]:
         """Each floor counted, without what asks a model."""
         plain = replace(options, judge=None, bert_score=None)

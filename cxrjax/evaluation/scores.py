@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from cxrjax.evaluation.ranked_boxes import RankedBoxes
 
 PAPER, STRICT = "paper", "strict"
-# The row of `cxrjax.evaluation.floors` that is a person and no floor.
+# The row of `cxrjax.evaluation.baselines` that is a person.
 PERSON = "one reader"
 _BLIND = re.compile(r"(?:.*[\W_])?(?:blind|shuffled|noise)")
 # More questions than these are scored beside floors only where that is asked for: each of them
@@ -134,7 +134,7 @@ class Scores:
         settings: how the figures came about: ground-truth mode, seed, hashes.
         curves: {system: {curve: points}}.
         comparisons: two systems on one metric each, as of comparisons.json.
-        floors: figures of the baselines that see no image (`cxrjax.evaluation.floors`); those that
+        floors: figures of `cxrjax.evaluation.baselines`; those that
             are broken down, without intervals.
         against_floors: each system minus the best floor on one metric each, as of floors.json.
         groups_against_floors: the same of figures that are broken down.

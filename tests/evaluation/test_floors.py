@@ -5,7 +5,7 @@ import random
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.evaluation.floors import Floors
+from cxrjax.evaluation.baselines import Baselines
 from cxrjax.evaluation.scores import is_blind
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.records import write_records
@@ -176,7 +176,7 @@ def test_a_blind_system_is_a_floor_of_the_others(tmp_path):
 def test_a_prior_box_is_of_another_image():
     """The only box of a class would be a perfect answer to its own question."""
     box = [10.0, 10.0, 50.0, 50.0]
-    floors = Floors()
+    floors = Baselines()
     floors.add(_record("i0", 0, "Where", "ILD", [box]))
     lines = dict(floors.systems(lambda name: "ILD", 0, ()))
     assert not len(lines["prior box"][0].boxes)
@@ -191,7 +191,7 @@ def _named(lines, *floors):
 
 
 def test_the_easiest_classes_are_those_that_a_constant_box_finds():
-    floors = Floors()
+    floors = Baselines()
     for n in range(8):
         # Always in one place; in one of two; somewhere else each time.
         spots = {"ILD": 10.0, "Atelectasis": 10.0 + 25 * (n % 2), "Calcification": 8.0 * n}
@@ -209,7 +209,7 @@ def test_the_easiest_classes_are_those_that_a_constant_box_finds():
 
 def test_the_easiest_classes_by_question_may_be_others():
     """Asked six times where its box lies right, a class pays by question and not by image."""
-    floors, names = Floors(), ("ILD", "Atelectasis", None)
+    floors, names = Baselines(), ("ILD", "Atelectasis", None)
     for n in range(8):
         floors.add(_record(f"i{n}", 2, "What", "", labels=["ILD"]))
         for k, name in enumerate(names[:2]):
@@ -235,7 +235,7 @@ def test_many_questions_have_floors_only_where_they_are_asked_for(tmp_path, monk
 
 def test_boxes_of_one_image_do_not_make_themselves_typical():
     """Five that are alike on one image count less than three alike on three."""
-    floors = Floors()
+    floors = Baselines()
     alone = [[10.0, 10.0, 40.0, 40.0 + n] for n in range(5)]
     floors.add(_record("i0", 0, "Where", "ILD", alone))
     for n in range(1, 4):
@@ -246,7 +246,7 @@ def test_boxes_of_one_image_do_not_make_themselves_typical():
 
 
 def test_the_majority_is_that_of_questions_of_the_same_type():
-    floors = Floors()
+    floors = Baselines()
     answers = [("Where", True)] * 3 + [("Is_there", False)] * 2 + [("Is_there", True)]
     for n, (kind, there) in enumerate(answers):
         answer = {"text": "Yes." if there else "No."}

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
-from cxrjax.evaluation.systems import baselines, other_model
+from cxrjax.evaluation.systems import other_model
 from cxrjax.evaluation.systems.base import Answer, Runner, parse_seeds
 from cxrjax.evaluation.systems.hf_model import start_hf
 from cxrjax.evaluation.systems.model_flags import add_model_flags
@@ -14,6 +14,7 @@ from cxrjax.evaluation.systems.openai_runner import estimate, start_openai
 from cxrjax.evaluation.systems.stand_in_images import CHANGES
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.language_model.flags import add_client_flags
+from cxrjax.records import read_records
 
 # Seed -> what answers with it; None: without one.
 Sampler = Callable[[int | None], Answer]
@@ -30,6 +31,16 @@ def _sampled_model(flags: argparse.Namespace) -> Sampler:
     return lambda seed: _model(argparse.Namespace(**{**vars(flags), "seed": seed}))
 
 
+def _baseline(name: str, *arguments: Any) -> Answer:
+    from cxrjax.evaluation import baselines
+
+    return baselines.answer_each(getattr(baselines, name)(*arguments))
+
+
+def _random(flags: argparse.Namespace) -> Sampler:
+    return lambda seed: _baseline("draw_answers", seed or 0, flags.closed_classes)
+
+
 # What --workdir and --checkpoint stand for.
 _OWN_MODEL = "model"
 _OTHER_MODELS = ("openai", "hf")
@@ -40,22 +51,24 @@ RUNNERS: dict[str, Runner] = {
     ),
     "prior_box": Runner(
         "each finding's mean box in training records",
-        lambda flags: baselines.start_prior_box(flags.train),
+        lambda flags: _baseline("learn_prior_box", read_records(flags.train)),
         ("train",),
     ),
     "majority": Runner(
         "training records' most frequent answer",
-        lambda flags: baselines.start_majority(flags.train),
+        lambda flags: _baseline("learn_majority", read_records(flags.train)),
         ("train",),
     ),
     "random": Runner(
         "an answer drawn from those that the question leaves open",
-        lambda flags: baselines.start_random(flags.seed or 0, flags.closed_classes),
-        sample=lambda flags: lambda seed: baselines.start_random(seed or 0, flags.closed_classes),
+        lambda flags: _random(flags)(flags.seed),
+        sample=_random,
     ),
     "reader": Runner(
         "one radiologist's boxes",
-        lambda flags: baselines.start_reader(flags.readers, flags.reader),
+        lambda flags: _baseline(
+            "learn_reader", read_records(flags.readers), flags.reader, str(flags.readers)
+        ),
         ("readers", "reader"),
     ),
     "openai": Runner(

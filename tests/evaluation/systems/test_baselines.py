@@ -2,19 +2,13 @@
 
 import collections
 import math
-import random
 
 import numpy as np
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.evaluation.systems.baselines import (
-    Majority,
-    PriorBox,
-    draw_answer,
-    reader_line,
-    reader_marks,
-)
+from cxrjax.evaluation import baselines
+from cxrjax.evaluation.baselines import learn_majority, learn_prior_box, learn_reader
 from cxrjax.papers.gemex.dialogue import parse_answer
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.radiology_text.mentions import MentionReader
@@ -31,14 +25,14 @@ def test_it_answers_with_the_mean_box_of_the_most_frequent_count(record):
         ("lungs", [[120, 0, 180, 100], [20, 0, 80, 100]]),
         ("ILD", []),
     ]
-    prior = PriorBox([record(n, finding=f, boxes=b, said="") for n, (f, b) in enumerate(learnt)])
+    rows = [record(n, finding=f, boxes=b, said="") for n, (f, b) in enumerate(learnt)]
     asked = [record(n, finding=f) for n, f in enumerate(["heart", "lungs", "ILD", "Nodule"])]
-    heart, lungs, none, unknown = prior.predict(asked)
-    np.testing.assert_allclose(heart["boxes"], [[0.15, 0.2, 0.35, 0.6]])
+    heart, lungs, none, unknown = map(learn_prior_box(rows), asked)
+    np.testing.assert_allclose(heart.boxes, [[0.15, 0.2, 0.35, 0.6]])
     # From left to right, whatever their order in the answer.
-    np.testing.assert_allclose(lungs["boxes"], [[0.1, 0, 0.4, 1], [0.6, 0, 0.9, 1]])
-    assert none["boxes"] == unknown["boxes"] == []
-    assert heart["labels"] == ["heart"] and none["text"] == "There is no ILD."
+    np.testing.assert_allclose(lungs.boxes, [[0.1, 0, 0.4, 1], [0.6, 0, 0.9, 1]])
+    assert not len(none.boxes) and not len(unknown.boxes)
+    assert heart.labels == ["heart"] and none.text == "There is no ILD."
 
 
 # The majority answer.
@@ -49,7 +43,7 @@ def test_the_most_frequent_answer_of_type_and_finding_with_its_mean_boxes(record
         answer = {"said": said, "polarity": polarity, "boxes": boxes, "labels": [finding]}
         return record(number, question_type="Yes_No", finding=finding, **answer)
 
-    majority = Majority(
+    majority = learn_majority(
         [
             about(1, "Nodule/Mass", "neg", "No."),
             about(2, "Nodule/Mass", "pos", "Yes, at <loc_20_10_60_50>.", [(20, 10, 60, 50)]),
@@ -66,14 +60,14 @@ def test_the_most_frequent_answer_of_type_and_finding_with_its_mean_boxes(record
         record(9, question_type="Yes_No", finding="Atelectasis"),
         record(10, question_type="How_many", finding="Atelectasis"),
     ]
-    nodule, ild, what, unseen, other_type = majority.predict(asked)
-    assert nodule["text"] == "Yes, at ."  # the first one's words, without its box
-    np.testing.assert_allclose(nodule["boxes"], [[0.15, 0.2, 0.35, 0.6]])
-    assert nodule["labels"] == ["Nodule/Mass"]
-    assert (ild["text"], ild["boxes"]) == ("There is no ILD.", [])
-    assert what["text"] == "There is ILD."
+    nodule, ild, what, unseen, other_type = map(majority, asked)
+    assert nodule.text == "Yes, at ."  # the first one's words, without its box
+    np.testing.assert_allclose(nodule.boxes, [[0.15, 0.2, 0.35, 0.6]])
+    assert nodule.labels_for("Nodule/Mass") == ["Nodule/Mass"]
+    assert ild.text == "There is no ILD." and not len(ild.boxes)
+    assert what.text == "There is ILD."
     # A finding that training lacks: as most questions of the type; a type: as most questions.
-    assert unseen["text"] == other_type["text"] == "Yes, at ."
+    assert unseen.text == other_type.text == "Yes, at ."
 
 
 def test_letters_count_as_answers_and_gemex_boxes_are_written_as_it_does(record):
@@ -86,37 +80,30 @@ def test_letters_count_as_answers_and_gemex_boxes_are_written_as_it_does(record)
     asked = {"dataset": "gemex", "question_type": "single_choice"}
     asked["choices"] = ["A: Clear", "B: Wet"]
     answers = [("A", []), ("B", [(0, 0, 112, 56)]), ("B", [(0, 56, 112, 112)])]
-    majority = Majority([single(number, *answer) for number, answer in enumerate(answers, 1)])
-    (line,) = majority.predict([record(4, **asked | {"choices": ["A: x", "B: y"]})])
-    assert line["text"] == "<answer> B <reason> Because 2. <location>[[0, 28, 112, 84]]"
-    np.testing.assert_allclose(line["boxes"], [[0, 0.125, 0.5, 0.375]])
+    majority = learn_majority([single(number, *answer) for number, answer in enumerate(answers, 1)])
+    said = majority(record(4, **asked | {"choices": ["A: x", "B: y"]}))
+    assert said.text == "<answer> B <reason> Because 2. <location>[[0, 28, 112, 84]]"
+    np.testing.assert_allclose(said.boxes, [[0, 0.125, 0.5, 0.375]])
 
 
 # A radiologist as a system.
 
 
-@pytest.fixture
-def marks(record):
+def test_a_reader_answers_a_question_about_a_finding_with_its_boxes_any_other_with_all(record):
     places = {"Nodule/Mass": [20, 10, 60, 50], "ILD": [0, 0, 200, 100]}
     boxes = [ReaderBox(label=label, box=box) for label, box in places.items()]
     readers = {"a": {"R8": boxes, "R9": []}, "b": {"R8": [], "R9": boxes}, "c": {"R9": boxes}}
     records = [record(1, image_id=name, readers=marked) for name, marked in readers.items()]
-    return reader_marks(records, "R8", "records.jsonl")
-
-
-def test_a_question_about_a_finding_gets_its_boxes_any_other_all(record, marks):
-    nodule = reader_line(record(4, finding="Nodule/Mass"), marks["a"])
-    np.testing.assert_allclose(nodule["boxes"], [[0.1, 0.1, 0.3, 0.5]])
-    assert nodule["text"] == "Yes, there is Nodule/Mass."
-    what = reader_line(record(5), marks["a"])
-    assert what["labels"] == ["Nodule/Mass", "ILD"] and len(what["boxes"]) == 2
-    assert reader_line(record(6, finding="ILD"), marks["b"])["text"] == "No, there is no ILD."
-    assert reader_line(record(7), marks["b"])["text"] == "There is no finding."
-
-
-def test_an_image_that_they_did_not_read_is_said_to_be_such(record, marks):
-    line = reader_line(record(8, finding="ILD"), marks.get("c"))
-    assert (line["text"], line["boxes"], line["parse"]) == ("", [], "not_read")
+    say = learn_reader(records, "R8", "records.jsonl")
+    nodule = say(record(4, image_id="a", finding="Nodule/Mass"))
+    np.testing.assert_allclose(nodule.boxes, [[0.1, 0.1, 0.3, 0.5]])
+    assert nodule.text == "Yes, there is Nodule/Mass."
+    what = say(record(5, image_id="a"))
+    assert what.labels == ["Nodule/Mass", "ILD"] and len(what.boxes) == 2
+    assert say(record(6, image_id="b", finding="ILD")).text == "No, there is no ILD."
+    assert say(record(7, image_id="b")).text == "There is no finding."
+    unread = say(record(8, image_id="c", finding="ILD"))
+    assert (unread.text, len(unread.boxes), unread.parse) == ("", 0, "not_read")
 
 
 def test_unusable_records_are_refused(record):
@@ -124,19 +111,26 @@ def test_unusable_records_are_refused(record):
     read = record(1, readers={"R9": [ReaderBox(label="ILD", box=[1, 2, 3, 4])]})
     unsized = record(2, said="Yes", boxes=[(1, 2, 3, 4)], **size)
     for learn, told in (
-        (lambda: PriorBox([]), "no training records"),
-        (lambda: PriorBox([record(1, finding="heart", said="", **size)]), "q1: image_hw is null"),
-        (lambda: Majority([record(1)]), "without answers"),
-        (lambda: Majority([unsized]), "q2: image_hw is null"),
-        (lambda: reader_marks([read], "R8", "x"), nobody),
-        (lambda: reader_marks([record(2)], "R8", "x"), "have no readers"),
-        (lambda: reader_marks([read.model_copy(update=size)], "R9", "x"), "q1: image_hw is null"),
+        (lambda: learn_prior_box([]), "no training records"),
+        (
+            lambda: learn_prior_box([record(1, finding="heart", said="", **size)]),
+            "q1: image_hw is null",
+        ),
+        (lambda: learn_majority([record(1)]), "without answers"),
+        (lambda: learn_majority([unsized]), "q2: image_hw is null"),
+        (lambda: learn_reader([read], "R8", "x"), nobody),
+        (lambda: learn_reader([record(2)], "R8", "x"), "have no readers"),
+        (lambda: learn_reader([read.model_copy(update=size)], "R9", "x"), "q1: image_hw is null"),
     ):
         with pytest.raises(UserError, match=told):
             learn()
 
 
 # Chance: what it is right in, and that it can be drawn again.
+
+
+def draw(asked, seed):
+    return baselines.draw(baselines.Question.of(asked), seed, CLASSES).text
 
 
 _DRAWS = 20_000
@@ -156,8 +150,7 @@ _OPTIONS = ["A: Clear", "B: Wet", "C: Dense", "D: Small"]
 def test_expected_accuracy(record, kind, choices, right, expected):
     """As GEMeX's benchmark reads answers; Table 5 has 48.80, 25.85 and 7.50 % in one draw."""
     asked = record(1, dataset="gemex", question="Choose.", question_type=kind, choices=choices)
-    draws = (draw_answer(asked, random.Random(f"0/q{n}"), CLASSES) for n in range(_DRAWS))
-    texts = collections.Counter(draws)
+    texts = collections.Counter(draw(asked, n) for n in range(_DRAWS))
     found = sum(
         often for text, often in texts.items() if parse_answer(text, kind, choices).key == right
     )
@@ -169,7 +162,7 @@ def test_a_finding_is_there_or_not_and_a_class_is_one_of_14(record):
     reader = MentionReader()
 
     def drawn(asked, about, times):
-        answers = (draw_answer(asked, random.Random(seed), CLASSES) for seed in range(times))
+        answers = (draw(asked, seed) for seed in range(times))
         return collections.Counter(reader.read(answer, about).present for answer in answers)
 
     asked = record(1, question="Where is the nodule?", finding="Nodule/Mass")
@@ -180,4 +173,4 @@ def test_a_finding_is_there_or_not_and_a_class_is_one_of_14(record):
     assert set(named) == {frozenset({name}) for name in CLASSES}
     assert max(named.values()) < 150
     open_ended = record(3, dataset="gemex", question_type="open_ended")
-    assert draw_answer(open_ended, random.Random(0), ()) == ""
+    assert baselines.draw(baselines.Question.of(open_ended), 0, ()).text == ""
