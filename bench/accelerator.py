@@ -71,7 +71,7 @@ _ENVIRONMENT = {
 def run_side(
     name: str, shape: str, seconds: float, traces: Path, heard: Callable[[dict[str, Any]], None]
 ) -> dict[str, Any]:
-    """What a side said: facts of its start, and its cases; `heard` is told at each of them."""
+    """Runs a side; returns facts of its start and its cases, each of which `heard` gets too."""
     script, variant, _ = SIDES[name]
     lacking = [package for package in _THEIR_PACKAGES if not importlib.util.find_spec(package)]
     if script == "accelerator_theirs.py" and lacking:
@@ -158,9 +158,9 @@ def compare(sides: dict[str, dict[str, Any]], peak: float | None) -> None:
 
 
 def has_accelerator() -> bool:
-    """Says whether JAX or the driver knows of one; where JAX alone does not, its side says so.
+    """Returns whether JAX or the driver finds one; if only the driver does, its side reports so.
 
-    JAX is asked in another process: one that has asked holds the device.
+    JAX is queried in another process: a process that queries it holds the device.
     """
     command = "import jax; print(jax.default_backend())"
     said = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What the accelerator's benchmark runs: MedGemma 4B's shape, two layers of it, or a tiny one."""
+"""Cases of the accelerator's benchmark: MedGemma 4B's shape, two layers of it, or a tiny one."""
 
 import dataclasses
 import re
@@ -110,7 +110,7 @@ def make_questions(sizes: Sizes, case: Case) -> dict[str, np.ndarray]:
 
 
 def drawn_advantages(case: Case) -> np.ndarray:
-    """What each drawn answer is worth, [I, Q * GROUP], of mean 0 in each group."""
+    """Advantage of each sampled answer, [I, Q * GROUP], of mean 0 in each group."""
     shape = (case.images, case.questions, GROUP)
     drawn = np.random.default_rng(1).normal(size=shape).astype(np.float32)
     drawn = (drawn - drawn.mean(-1, keepdims=True)) / drawn.std(-1, keepdims=True)
@@ -138,7 +138,7 @@ def refuse_cpu(shape: str, device: str) -> None:
 
 
 def peak_flops(device: str) -> float | None:
-    """Of one device by its name; None: not in the table."""
+    """Peak FLOP/s of a device by its name; None: not in the table."""
     return next((flops for name, flops in _PEAK_FLOPS.items() if name in device), None)
 
 

@@ -120,7 +120,7 @@ class Ours:
         return self.rollout(case, share, data, deadline)
 
     def stepper(self, kind: str, share: str) -> Any:
-        """What makes one step on a batch, its state kept; and the model that it trains."""
+        """Returns a function that makes one step on a batch and keeps the state, and its model."""
         settings, model = self.settings[kind], self.model(share)
         graphdef, trainable, frozen = partition(model, TRAINS)
         # A copy: the step writes over its state, and the model is used again.

@@ -82,7 +82,7 @@ class Theirs:
     def inputs(
         self, images: np.ndarray, prompts: np.ndarray, answers: np.ndarray | None
     ) -> dict[str, Any]:
-        """Of questions [I, Q, ...], on the device."""
+        """Returns the inputs for questions [I, Q, ...], on the device."""
         rows = prompts.shape[0] * prompts.shape[1]
         image = [cases.BOS_ID, cases.BEGIN_IMAGE_ID]
         image += [cases.IMAGE_ID] * self.sizes.image_tokens + [cases.END_IMAGE_ID]

@@ -24,7 +24,7 @@ STEPS, FIRST_STEP, AT_TARGET = 4000, 3e-3, 0.01
 
 
 def sorted_giou(e: Box, t: Box) -> Array:
-    """Of the box that the corners span in either order (the loss before it was mended)."""
+    """1 - GIoU of the box that the corners span in either order (the loss before it was fixed)."""
     return 1 - boxes.giou(e, t)
 
 
@@ -34,7 +34,7 @@ def empty_giou(e: Box, t: Box) -> Array:
 
 
 def hinge(e: Box, t: Box) -> Array:
-    """The same, and how far the corners are swapped."""
+    """Adds to `empty_giou` the distance by which corners are swapped."""
     return empty_giou(e, t) + jnp.sum(jax.nn.relu(e[:2] - e[2:]))
 
 
@@ -77,7 +77,7 @@ def center_and_log_size(e: Box, t: Box) -> Array:
 
 
 def ours(e: Box, t: Box) -> Array:
-    """What the package trains with, of distributions that are points."""
+    """Box loss that the package trains with, for distributions that are points."""
     return ordered_giou_loss(e, t) + DISTANCE_WEIGHT * jnp.sum(jnp.abs(e - t))
 
 

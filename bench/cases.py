@@ -1,4 +1,4 @@
-"""What the benchmark runs: two model shapes of about 45 M parameters, and work for both sides."""
+"""Cases of the benchmark: two model shapes of about 45 M parameters, and work for both sides."""
 
 import dataclasses
 

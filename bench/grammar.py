@@ -1,4 +1,4 @@
-"""What Harper, a grammar checker that nobody here wrote, finds in records of all data sets.
+"""Errors that Harper, an independent grammar checker, finds in records of all data sets.
 
     python -m bench.grammar [FILE ...]
 

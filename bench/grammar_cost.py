@@ -1,4 +1,4 @@
-"""What the answer grammar costs: greedy answers without one, with `boxes`, and with `findings`.
+"""Cost of the answer grammar: greedy answers without one, with `boxes`, and with `findings`.
 
     python -m bench.grammar_cost [--tokenizer=data/demo_base/tokenizer.model]
 

@@ -138,7 +138,7 @@ class Pictures:
 
 
 def read_dicom(file: Path) -> np.ndarray:
-    """By pydicom's own functions: window applied, 8 bits."""
+    """Reads an image by pydicom's own functions: window applied, 8 bits."""
     import pydicom
     from pydicom.pixels import apply_modality_lut, apply_windowing
 

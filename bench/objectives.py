@@ -1,19 +1,18 @@
-"""What makes the demo's model point better: objectives side by side, at equal steps.
+"""Comparison of training objectives for the demo's model, at equal steps.
 
     python -m bench.objectives [--on=grafts] [--steps=400] [--seeds=3] [--only=NAME ...]
 
-On grafts, after `make demo`, whose questions are trained on and whose held-out patients are asked:
+On simulated lesions, trains on the questions of `make demo` and predicts for its held-out patients:
 a row is a variant of configs/vindr_lora.py:demo. On phantoms, after
 
     python -m cxrjax.build --dataset=phantom --seed=11 --images=3000 --validation_images=300 \
         --long_side=144 --conspicuity=1.6 --image_format=jpg --out=runs/phantoms
 
 it is the same variant of configs/vindr_lora.py:phantom. `hard`, the first, has single bins as
-targets and the paper's loss on boxes as mended, and the others change what their row says. Each is
-trained once a seed, and what was trained is kept in runs/objectives/ by ground and steps: an
-interrupted run goes on, more seeds add to fewer. Prints strict figures, means over seeds, and the
-difference from `hard` with its interval over other patients and other seeds (`score`'s
-spread.json).
+targets and the paper's box loss as fixed; the others change what their row says. Each is trained
+once a seed and stored in runs/objectives/ by data and steps, so that an interrupted run resumes and
+more seeds add to fewer. Prints strict figures, means over seeds, and the difference from `hard`
+with its interval over other patients and other seeds (`score`'s spread.json).
 """
 
 import argparse
@@ -36,11 +35,11 @@ FIGURES = {
 
 
 class Ground(NamedTuple):
-    """What objectives are compared on.
+    """Setup that objectives are compared on.
 
     Attributes:
-        config: to vary.
-        data: a build, whose held-out questions are asked.
+        config: base of the variants.
+        data: a build, whose held-out questions are predicted.
         settings: of every row.
         asked: flags of `predict`.
         benchmark: that scores the answers.
@@ -55,7 +54,7 @@ class Ground(NamedTuple):
     figures: Mapping[str, str] = FIGURES
 
     def folder(self, steps: int) -> Path:
-        """Where runs of so many steps are kept."""
+        """Returns the folder of runs with `steps` steps."""
         return Path("runs/objectives") / f"{self.config.split(':')[1]}_{steps}"
 
 

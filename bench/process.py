@@ -58,6 +58,6 @@ class Worker:
 
 
 def reply(content: dict[str, Any]) -> None:
-    """What a side answers."""
+    """Sends a side's reply to the runner."""
     sys.stdout.write(REPLY + json.dumps(content) + "\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What the benchmark of reinforcement learning runs: a small PaliGemma, questions, the reward."""
+"""Cases of the reinforcement learning benchmark: a small PaliGemma, questions, the reward."""
 
 import dataclasses
 import itertools

@@ -129,7 +129,7 @@ class Ours:
         self.batch = make_batch(self.questions)
 
     def checks(self) -> dict[str, Any]:
-        """What must be as on the other side: log-probabilities, and rewards of made-up answers."""
+        """Returns values that both sides must agree on: log-probabilities and rewards."""
         batch = self.batch.batch
         answers = batch.replace(
             answer_tokens=self.questions.answers.astype(np.int32),

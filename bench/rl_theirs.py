@@ -217,7 +217,7 @@ def make_trainer(
 
 
 def checks(trainer: TimedTrainer, questions: cases.Questions) -> dict[str, Any]:
-    """What must be as on the other side: log-probabilities, and rewards of made-up answers."""
+    """Returns values that both sides must agree on: log-probabilities, and rewards of answers."""
     texts, pictures = [], []
     for place in np.ndindex(*questions.words.shape[:2]):
         texts.append("<image>" + " ".join(map(cases.token_text, questions.words[place])))

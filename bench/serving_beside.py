@@ -74,7 +74,7 @@ class Both:
         self._theirs.close()
 
     def answer(self, images: int, questions: int, ours_first: bool) -> Times:
-        """The same questions to both sides; theirs in batches of each size."""
+        """Sends the same questions to both sides; to theirs in batches of each size."""
         files = [next(self._files) for _ in range(images)]
         asked = [f"Where is the {word}?" for word in WORDS[:questions]]
         ours, said = self._ours(files, asked, TOKENS) if ours_first else ((), [])

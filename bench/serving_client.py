@@ -57,7 +57,7 @@ class Served:
         return int(re.search(r"VmRSS:\s+(\d+)", status)[1]) / 1024  # type: ignore[index]
 
     def processor_seconds(self) -> float:
-        """That it has used since it began."""
+        """Processor time that the server has used since its start."""
         fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 

@@ -1,4 +1,4 @@
-"""What training pays for millions of questions before it starts and while it reads.
+"""Cost of training on millions of questions: before the first step, and of reading.
 
     python -m bench.sharded_start --out=DIR --questions=5000000
 
@@ -118,7 +118,7 @@ def measure(directory: Path, reads: int, select: tuple[str, ...]) -> dict[str, f
 
 
 def _anonymous_megabytes() -> float:
-    """Of this process, without files that the system may drop from memory."""
+    """Anonymous memory of this process: without files that the system may drop from memory."""
     status = Path("/proc/self/status").read_text(encoding="ascii")
     fields = dict(line.split(":", 1) for line in status.splitlines())
     return int(fields["RssAnon"].split()[0]) / 1000

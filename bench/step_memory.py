@@ -1,17 +1,16 @@
-"""What the step's temporaries take on a TPU, beside those of a plain implementation.
+"""Temporary memory of the step on a TPU, compared with a plain implementation.
 
     python -m bench.step_memory [--config=configs/vindr_lora.py] [--topology=v5e:1x1]
         [--only=plain | ours] [--config.key=value ...]
 
-Nothing runs: the TPU's compiler (libtpu) tells. Both are the step of `train` for the same
-configuration, the same remat of layers, with so many rows a chip that the configuration's whole
-batch is on each. The plain one has every score of an attention and every logit of an answer at a
-time: a dense mask, float32 logits over the vocabulary for all tokens of a micro-batch, and a
-cross-entropy by a one-hot product. What does not fit a chip has no temporaries to tell: then the
-compiler says what the program needs, which has the arguments in it as well.
+Nothing runs: the TPU's compiler (libtpu) reports the memory. Both are the step of `train` for the
+same configuration and remat policy, with the configuration's whole batch on each chip. The plain
+one materializes every attention score and every logit of an answer: a dense mask, float32 logits
+over the vocabulary for all tokens of a micro-batch, and a cross-entropy by a one-hot product. For a
+program that does not fit a chip the compiler reports only its total, arguments included.
 
-Compiling takes minutes each; figures are kept as those of `plan` are, so that a second look or an
-interrupted run takes up what is there.
+Each compilation takes minutes; figures are cached as those of `plan` are, so that a second or an
+interrupted run reuses them.
 """
 
 import argparse
@@ -39,7 +38,7 @@ def plain_token_sums(sums: Any, items: Any, mask: Any, chunk: int) -> Any:
 
 
 def plain_cross_entropy(logits: Any, target: Any, mask: Any) -> tuple[Any, Any]:
-    """In the place of `_token_sums`."""
+    """Replaces `_token_sums`: a cross-entropy by a one-hot product."""
     one_hot = jax.nn.one_hot(target, logits.shape[-1])
     losses = -jnp.sum(one_hot * jax.nn.log_softmax(logits), axis=-1)
     correct = jnp.argmax(logits, axis=-1) == target
@@ -48,7 +47,7 @@ def plain_cross_entropy(logits: Any, target: Any, mask: Any) -> tuple[Any, Any]:
 
 @contextlib.contextmanager
 def plain_implementation() -> Any:
-    """Has whatever is traced meanwhile make all scores and all logits at a time."""
+    """Traces with all scores and all logits materialized at a time."""
     with (
         mock.patch.object(attention, "_SCORES_AT_A_TIME", 2**62),
         mock.patch.object(loss, "sum_in_chunks", plain_token_sums),

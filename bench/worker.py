@@ -1,4 +1,4 @@
-"""What both sides share: the examples, and the loop that answers the runner's requests."""
+"""Shared code of both sides: the examples, and the loop that answers the runner's requests."""
 
 import dataclasses
 import json
@@ -23,7 +23,7 @@ class Side(Protocol):
 
 
 def examples(shape: str, case: Case) -> dict[str, np.ndarray]:
-    """The same for both sides: images in [-1, 1] [I, H, W, 3], ids of prompts and answers."""
+    """Examples of both sides: images in [-1, 1] [I, H, W, 3], ids of prompts and answers."""
     rng = np.random.default_rng(0)
     side = SHAPES[shape]["vision"]["image_size"]
     questions = (case.images, case.questions)

@@ -88,7 +88,7 @@ def large() -> ConfigDict:
 
 
 def tiny(config: ConfigDict) -> None:
-    """What the docstring says `:tiny` changes."""
+    """Applies the changes of `:tiny` (see the module's docstring)."""
     config.model.preset = "tiny"
     config.model.init_from = "data/demo_base"
     config.model.share = "image"

@@ -140,7 +140,7 @@ def tiny_llava(config: ConfigDict) -> None:
 
 
 def tiny(config: ConfigDict) -> None:
-    """What the docstring says `:tiny` changes."""
+    """Applies the changes of `:tiny` (see the module's docstring)."""
     config.model.preset = "tiny"
     config.model.init_from = "data/demo_base"
     config.model.unroll = True

@@ -138,13 +138,13 @@ def paligemma(config: ConfigDict) -> None:
 
 
 def best(config: ConfigDict) -> None:
-    """What `python -m bench.objectives` calls `no_box_loss_hard`."""
+    """Applies the changes that `python -m bench.objectives` calls `no_box_loss_hard`."""
     paligemma(config)
     config.training.lambda_box = 0.0  # section 3.1 has 0.5
 
 
 def phantom(config: ConfigDict) -> None:
-    """What the docstring says `:demo` changes, on drawn radiographs."""
+    """Applies the changes of `:demo` (see the module's docstring), for rendered radiographs."""
     paligemma(config)
     config.model.preset = "tiny"
     config.model.init_from = "data/demo_base"
@@ -179,7 +179,7 @@ def phantom(config: ConfigDict) -> None:
 
 
 def demo(config: ConfigDict) -> None:
-    """What the docstring says `:demo` changes."""
+    """Applies the changes of `:demo` (see the module's docstring)."""
     phantom(config)
     config.model.preset = "tiny_192"
     config.model.init_from = "data/real_base"

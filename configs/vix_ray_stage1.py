@@ -55,7 +55,7 @@ def get_config(variant: str = "") -> ConfigDict:
 
 
 def recipe(stage: int, variant: str) -> ConfigDict:
-    """What the stages share; their files change what is theirs alone."""
+    """Returns the configuration common to the stages, whose files change what differs."""
     config = paper(stage)
     if variant == "medgemma":
         medgemma(config)
@@ -121,7 +121,7 @@ def medgemma(config: ConfigDict) -> None:
 
 
 def tiny(config: ConfigDict, stage: int) -> None:
-    """What the docstring says `:tiny` changes."""
+    """Applies the changes of `:tiny` (see the module's docstring)."""
     medgemma(config)
     config.model.preset = "tiny"
     config.model.init = "random"

@@ -38,7 +38,7 @@ Swapped: TypeAlias = Literal["sort", "empty"]
 
 
 def canonical(boxes: Num[Any, "*batch 4"]) -> Num[Any, "*batch 4"]:
-    """The same boxes, shape and dtype with x_min <= x_max and y_min <= y_max."""
+    """Swaps corners so that x_min <= x_max and y_min <= y_max; shape and dtype stay."""
     xp = _namespace(boxes)
     boxes = xp.asarray(boxes)
     _check_last_axis(boxes)

@@ -113,7 +113,7 @@ def _is_one_of_several() -> bool:
 
 
 def keep_compiled_programs() -> None:
-    """Has JAX keep what it compiles on disk, so that a second start need not compile again.
+    """Enables JAX's compilation cache on disk, so that a second start need not compile again.
 
     In `~/.cache/cxrjax/compiled`, or where the environment's JAX_COMPILATION_CACHE_DIR says.
     """
@@ -128,7 +128,7 @@ def keep_compiled_programs() -> None:
 
 @contextlib.contextmanager
 def garbage_collector_paused() -> Iterator[None]:
-    """For work on millions of small objects without cycles, whose time looking for some doubles."""
+    """Pauses garbage collection, which doubles the time of work on millions of acyclic objects."""
     was_on = gc.isenabled()
     gc.disable()
     try:

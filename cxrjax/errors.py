@@ -13,7 +13,7 @@ class UserError(Exception):
 
 
 class ForeignError(ValueError):
-    """Something from outside cannot be used: one line, without the file's name.
+    """Untrusted input is unusable: a one-line message without the file's name.
 
     Whoever knows where it stood turns it into a UserError or sets it aside and counts it.
 

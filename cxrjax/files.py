@@ -110,7 +110,7 @@ def read_raw_json_lines(
     longest: int = foreign_files.LONGEST_LINE,
     mend: Callable[[bytes], bytes] = bytes,
 ) -> Iterator[tuple[str, dict[str, Any], bytes]]:
-    """The same with the line itself.
+    """Yields for each JSON line where it is, its object and the raw line.
 
     Args:
         mend: called with each line before it is read.

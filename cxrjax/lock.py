@@ -53,13 +53,13 @@ os.register_at_fork(after_in_child=_close_in_child)
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, remedy: str = "choose another --out") -> Iterator[None]:
-    """Within, no other process writes to the folder, which is made where it isn't there.
+    """Locks a folder, which is created if missing, against other processes that write to it.
 
     Args:
-        remedy: what to do in place of waiting, for messages.
+        remedy: alternative to waiting, for messages.
 
     Raises:
-        UserError: another process is writing there (named), or the folder cannot be written to.
+        UserError: another process (named) holds the lock, or the folder is not writable.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     try:
@@ -73,7 +73,7 @@ def folder_lock(folder: Path, remedy: str = "choose another --out") -> Iterator[
 
 @contextlib.contextmanager
 def file_lock(file: Path, remedy: str = "choose another --out") -> Iterator[None]:
-    """Within, no other process writes the file, or new folder; as `folder_lock`."""
+    """Locks a file, or new folder, against other processes that write it; as `folder_lock`."""
     file = Path(os.path.abspath(file))  # of `.` too, which has no name
     with _held(file, file.with_name(file.name + LOCK_FILE), remedy):
         yield
@@ -226,7 +226,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _is_dying(word: Mapping[str, Any]) -> bool:
-    """Says whether a process of this host has ended, or has given up its memory on its way."""
+    """Returns whether a process of this host has ended, or is ending and has freed its memory."""
     pid = word.get("pid")
     try:
         return isinstance(pid, int) and not read_bytes(f"/proc/{pid}/cmdline")

@@ -1,4 +1,4 @@
-"""How far work has come: a bar on a terminal, and elsewhere a line now and then.
+"""Progress of long work: a bar on a terminal, elsewhere a line now and then.
 
 A log, a pipe or a notebook gets no carriage returns: nothing of what takes less than five seconds,
 then a line after five and one each half a minute, and the last one.
@@ -76,7 +76,7 @@ def progress_bar(
     unit: str = "it",
     **settings: Any,
 ) -> Any:
-    """What `tqdm.tqdm` makes of the same arguments, and lines where no terminal is looked at."""
+    """Returns `tqdm.tqdm` of the same arguments on a terminal, and else a bar that prints lines."""
     if sys.stderr.isatty():
         return tqdm.tqdm(iterable, desc, total, unit=unit, **settings)
     if total is None and iterable is not None and hasattr(iterable, "__len__"):
@@ -105,7 +105,7 @@ def _plural(unit: str) -> str:
 
 @contextlib.contextmanager
 def waiting(what: str) -> Iterator[None]:
-    """Says what is waited for once it takes five seconds, each half a minute, and when it ended.
+    """Reports a wait after five seconds, then every half minute, and when it ended.
 
     Args:
         what: such as "compiling the step".

@@ -1,4 +1,4 @@
-"""Does to small runs what happens to large ones, and holds their ends against one left alone.
+"""Kills and disturbs small runs, and compares their results with those of an undisturbed run.
 
     make chaos
     python -m bench.chaos.chaos --ledger=FILE [--seed=0] [--kills=30] [--only=TEXT]

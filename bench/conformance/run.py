@@ -63,7 +63,7 @@ def due_figures(case: _Case) -> dict[str, float]:
 
 
 def disagreements(case: _Case, code: int, out: Path, only: Collection[str] = ()) -> list[str]:
-    """What a harness made of a case that is not as agreed, a line each; of `only` where given."""
+    """Returns a line for each deviation of a harness from the agreed results; `only`: figures."""
     agreed = case["expect"]
     if code != agreed["exit"]:
         return [f"exit code {code}, agreed: {agreed['exit']}"]

@@ -341,7 +341,7 @@ def servers() -> None:
 
 
 def scores() -> None:
-    """Of each benchmark some records of its sample, and answers to them."""
+    """Writes some records of each benchmark's sample, and answers to them."""
     import tempfile
 
     from cxrjax.builders import builder_of

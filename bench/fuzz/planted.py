@@ -55,7 +55,7 @@ def planted_write(folder: Path, name: str, data: bytes) -> None:
 
 @target(seeds=lambda: _planted(6))
 def planted_silent_write(folder: Path, name: str, data: bytes) -> None:
-    """By a library in C, which no audit hook sees."""
+    """Writes through a library in C, which no audit hook sees."""
     if b"sound" not in data:
         with sqlite3.connect(folder.parent / f"escaped{time.time_ns()}.db") as database:
             database.execute("CREATE TABLE a (b)")

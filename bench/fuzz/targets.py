@@ -1,4 +1,4 @@
-"""What is attacked: a reader of each kind of file, with sound files to begin from.
+"""Targets of the fuzzing: a reader of each kind of file, with sound files to start from.
 
 A target's function gets an empty working folder, the name and the bytes of a case. It returns,
 raises one of `REFUSALS`, or has found a fault.

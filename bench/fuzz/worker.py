@@ -35,12 +35,12 @@ class Fault(Exception):  # noqa: N818 - of what is attacked, not of this program
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of cases of a target.
+    """Results of a target's cases.
 
     Attributes:
         slowest: seconds of processor time, and the case.
         peak: megabytes above start.
-        faults: what broke (one a place) -> the case, file name, its bytes and the story.
+        faults: fault (one a place) -> the case, file name, its bytes and the story.
     """
 
     cases: int = 0
@@ -184,7 +184,7 @@ def _check_message(message: str) -> None:
 
 
 def place_of(error: BaseException) -> str:
-    """Where an error came from: its type, and the last frame of the package."""
+    """Returns the origin of an error: its type, and the last frame of the package."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if "/cxrjax/" in f.filename and "site-packages" not in f.filename]
     last = (ours or frames)[-1:]

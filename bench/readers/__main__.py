@@ -1,4 +1,4 @@
-"""How well the reader of radiology language reads, on sentences that others labelled.
+"""Accuracy of the reader of radiology language on sentences labelled by others.
 
     python -m bench.readers [--held_out] [--families]     (make readers: beside other libraries)
     python -m bench.readers --show=FAMILY|inversions|all  what was read wrongly
@@ -51,7 +51,7 @@ def grade_file(path: Path) -> list[Graded]:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Does what the flags ask for."""
+    """Runs the measurement that the flags select."""
     parser = argparse.ArgumentParser("bench.readers", description=__doc__.splitlines()[0])
     add = parser.add_argument
     add("--held_out", action="store_true", help="the files that nobody tuned on, too")
@@ -167,7 +167,7 @@ def said(one: Label | Assertion) -> str:
 
 
 def shown(graded: Graded) -> str:
-    """What is wrong with a reading, for a terminal."""
+    """Formats the errors of a reading for a terminal."""
     row = graded.sentence
     lines = [f"{row.id} [{row.family}] {row.text!r}"]
     if row.outcome:

@@ -1,4 +1,4 @@
-"""How far a reading agrees with labels, and how sure that is.
+"""Agreement of readings with labels, with confidence intervals.
 
 Certainty is one scale from present to absent, in levels: present for certain, present as likely,
 possible, unlikely, absent as likely, absent for certain (`level`); a reading is within one where
@@ -64,7 +64,7 @@ class Pair(NamedTuple):
 
     @property
     def inversion(self) -> str:
-        """How the reading turns the label round; "" where it does not."""
+        """Describes how the reading inverts the label; "" if it does not."""
         ours, theirs = level(self.label), level(self.read)
         if ours in _FIRM_PRESENT and theirs in _FIRM_ABSENT:
             return "present read as absent"

@@ -64,7 +64,7 @@ class Checked(NamedTuple):
 
     @property
     def broken(self) -> str:
-        """What is not as expected: "" nothing, "place" sides or regions alone, else "reading"."""
+        """Deviation: "" for none, "place" if only sides or regions differ, else "reading"."""
         if Counter(self.read) == Counter(self.expected):
             return ""
         said, meant = (Counter(key[:4] for key in keys) for keys in (self.read, self.expected))
@@ -158,7 +158,7 @@ def _beside(others: list[list[str]]) -> list[Key]:
 
 
 def _answers(reader: AnyReader, tongue: str, stem: str) -> Iterator[Checked]:
-    """What an answer decides stays what it is in capitals, before politeness, mirrored."""
+    """Checks that an outcome is invariant to capitals, politeness and mirroring."""
     for path in files():
         for row in read_file(path) if path.stem == stem else ():
             question, text = row.question or "", row.text

@@ -15,7 +15,7 @@ HELD_OUT = "_held_out"
 
 
 class Label(NamedTuple):
-    """What a sentence says of one finding; the fields are those of `Assertion`."""
+    """Label of a sentence for one finding; the fields are those of `Assertion`."""
 
     finding: str
     status: Status

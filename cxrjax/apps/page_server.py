@@ -54,17 +54,17 @@ _LOG = logging.getLogger(__name__)
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """What one client may cost.
+    """Limits of one client.
 
     Attributes:
-        connections: open at a time; of more, the oldest that asks nothing is closed.
-        requests: answered at a time; of more, a client is told to come again (503).
+        connections: open at a time; beyond, the oldest idle one is closed.
+        requests: answered at a time; beyond, a client gets status 503 and may retry.
         head_bytes: of a request's first line and headers.
-        body_bytes: of what follows.
+        body_bytes: of its body.
         head_seconds: from the connection, or the last answer, to the end of a request's headers.
         body_seconds: from there to the end of its body.
         answer_seconds: from the headers to the end of the answer.
-        stream_seconds: the same where the answer is a stream of events.
+        stream_seconds: the same for an answer that is a stream of events.
     """
 
     connections: int = 128
@@ -218,7 +218,7 @@ class _Connection(H11Protocol):
         return self.transport.get_write_buffer_size()
 
     def is_overdue(self, now: float) -> bool:
-        """Says whether the client has taken longer than it may for what it is at."""
+        """Returns whether the client has exceeded the timeout of its current phase."""
         unsent = self._to_send()
         if unsent:
             phase, seconds = "reads", _STALL_SECONDS
@@ -305,7 +305,7 @@ class Guard:
             self._running -= 1
 
     def _refusal(self, status: int, text: str) -> Response:
-        """What is answered in the app's place."""
+        """Returns the response that replaces the app's."""
         retry = {"Retry-After": "5"} if status == 503 else None
         return PlainTextResponse(text, status, retry)
 
@@ -351,7 +351,7 @@ class Guard:
         return found[0]
 
     def _host(self, scope: Scope, headers: Headers) -> str:
-        """Of the request, with its port; a name that another site has pointed here is refused."""
+        """Returns the request's host with its port; refuses foreign names (DNS rebinding)."""
         told = headers.getlist("host")
         match = _HOST.fullmatch(told[0].lower()) if len(told) == 1 else None
         name = match[1].strip("[]") if match else ""
@@ -366,9 +366,9 @@ class Guard:
         return told[0].lower()
 
     def _is_from_elsewhere(self, scope: Scope, headers: Headers, host: str) -> bool:
-        """Says whether a browser says that a page of another origin asks this.
+        """Returns whether, by the browser's headers, a page of another origin sent the request.
 
-        A link may be followed from anywhere: without a token it leads nowhere.
+        Links may be followed from anywhere: without a token they lead nowhere.
         """
         own = {f"http://{host}", f"https://{host}"}  # the second behind a proxy
         if any(origin.lower() not in own for origin in headers.getlist("origin")):

@@ -70,7 +70,7 @@ class Usable:
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """What a configuration must hold, so that every question fits.
+    """Sizes that a configuration needs, so that every question fits.
 
     Attributes:
         prefix, answer: tokens of the longest, 0 of none.
@@ -82,7 +82,7 @@ class Needs:
     boxes: int = 0
 
     def with_(self, encoded: examples.EncodedQuestion) -> "Needs":
-        """The same with one more question."""
+        """Returns the sizes extended to one more question."""
         return Needs(
             max(self.prefix, len(encoded.prefix)),
             max(self.answer, len(encoded.answer)),
@@ -220,7 +220,7 @@ def _other_splits(file: Path) -> Iterator[QARecord]:
 
 
 def _without_limits(encoder: examples.QuestionEncoder) -> examples.QuestionEncoder:
-    """The same for questions of any length, to tell what they would need."""
+    """Returns an encoder for questions of any length, to measure the sizes that they need."""
     config = dataclasses.replace(
         encoder.config,
         prefix_buckets=(_ANY_LENGTH,),

@@ -18,7 +18,7 @@ OPENSEADRAGON_SHA256 = "14d587cd3ee7c4861f1a41077ce642029364a21029956ba635bd8fb1
 
 
 class ViewerParts(NamedTuple):
-    """What a page takes in: `style` within <style>, `script` within <script>."""
+    """Parts of the viewer that a page includes: `style` in <style>, `script` in <script>."""
 
     style: Markup
     script: Markup

@@ -469,5 +469,5 @@ def _format(row: np.ndarray) -> str:
 
 
 def declines(text: str) -> bool:
-    """Says whether a model refuses to do what it was asked, or says that it cannot."""
+    """Returns whether an answer is a refusal, or a statement that the model cannot answer."""
     return _REFUSAL.search(" ".join(text.replace("’", "'").split())) is not None

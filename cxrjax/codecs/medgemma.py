@@ -100,7 +100,7 @@ class MedGemmaJson(Listed):
         return "[" + ",".join(map(str, self._in_order(grid))) + "]"
 
     def _in_order(self, numbers: Sequence[float]) -> Sequence[float]:
-        """From x first to the text's order, and back."""
+        """Swaps x and y where the format writes y first; the function is its own inverse."""
         return [numbers[k] for k in (1, 0, 3, 2)] if self.y_first else numbers
 
     def _candidates(self, text: str) -> Iterator[Candidate]:
@@ -176,7 +176,7 @@ def _answer(text: str) -> tuple[str, int | None]:
 
 
 def _printable(label: str | None) -> str | None:
-    """Without halves of surrogate pairs, which JSON can spell and no file can hold."""
+    """Removes halves of surrogate pairs, which JSON can spell but no file can hold."""
     return label and label.encode("utf-8", "replace").decode()
 
 

@@ -47,7 +47,7 @@ def four_or_failure(
 
 
 def are_fractions(numbers: list[float]) -> bool:
-    """Says whether numbers can only be fractions of the image, a little beyond it at most.
+    """Returns whether numbers must be fractions of the image, up to a little beyond its edge.
 
     Corners that are all 0 or 1 can be anything.
     """

@@ -1,4 +1,4 @@
-"""What each family of models is shown of an image, and what it is told of places in it.
+"""Resize rules of the model families, and the coordinate frame that each family's boxes use.
 
 A processor stretches, pads or snaps an image to its model's input, and the model's numbers count
 pixels of that input, steps of the padded square, or steps of the image. A `ResizeRule` has both

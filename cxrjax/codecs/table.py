@@ -44,7 +44,7 @@ _OF_INPUT = re.compile(r"qwen2\.5_vl_([1-9]\d{1,4}x[1-9]\d{1,4}(?:,[1-9]\d{1,4}x
 
 
 def is_codec(name: str) -> bool:
-    """Says whether `get_codec` knows the name."""
+    """Returns whether `get_codec` knows the name."""
     return name in CODECS or _OF_INPUT.fullmatch(name) is not None
 
 

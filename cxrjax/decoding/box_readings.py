@@ -46,7 +46,7 @@ _COMBINATIONS = 128
 
 
 def is_location(token: Int[Array, "*batch"], vocabulary: TokenVocabulary) -> Bool[Array, "*batch"]:
-    """Whether a token is one of the location tokens."""
+    """Returns whether a token is one of the location tokens."""
     bins = token - vocabulary.loc_token_start
     return (bins >= 0) & (bins < NUM_LOC_TOKENS) & (vocabulary.loc_token_start >= 0)
 

@@ -1,4 +1,4 @@
-"""Tells how sure a model is of what its answer decides, and apart from that of its boxes.
+"""Confidence of a model in the decision of its answer, and separately in its boxes.
 
 The probability of a whole answer is a product over all of its tokens, and each coordinate is one
 choice of a thousand: such a product tells whether there are boxes, and nothing else. So it is taken
@@ -176,7 +176,7 @@ _LOCATION = re.compile("<loc([0-9]{4})>")
 
 
 class BoxConfidence(NamedTuple):
-    """How sure the model is of a box.
+    """Confidence of the model in a box.
 
     Attributes:
         score: 0 to 1, what is to be expected of its IoU with a true box.

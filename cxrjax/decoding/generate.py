@@ -225,7 +225,7 @@ class Generator:
         return nnx.merge(self._graphdef, self._state)
 
     def whole_batch(self, images: int) -> int:
-        """So many images, or the next larger number that the devices can share."""
+        """Rounds a number of images up to a multiple of the devices that share a batch."""
         shards = 1 if self.mesh is None else meshes.batch_shards(self.mesh)
         return -(-images // shards) * shards
 

@@ -77,7 +77,7 @@ class Topology:
 
     @property
     def vendor_name(self) -> str:
-        """Such as v5e-8, or v5p-8 of four chips."""
+        """Name by the vendor's count, such as v5e-8, or v5p-8 for four chips of two cores."""
         return f"{self.chip.name}-{self.chips * self.chip.cores}"
 
 

@@ -221,14 +221,14 @@ def initialize(flags: argparse.Namespace, environment: Mapping[str, str] = os.en
 
 
 def alone() -> bool:
-    """Says whether there is one process."""
+    """Returns whether there is only one process."""
     import jax  # not at the top: --help stays quick
 
     return jax.process_count() == 1
 
 
 def is_first() -> bool:
-    """Says whether this process is the one that writes and talks."""
+    """Returns whether this is process 0, which writes files and logs."""
     import jax  # not at the top: --help stays quick
 
     return jax.process_index() == 0
@@ -295,7 +295,7 @@ def refuse_in_all(problem: str | None) -> None:
 
 @contextlib.contextmanager
 def held_by_first(lock: AbstractContextManager[None]) -> Iterator[None]:
-    """Within, the first process holds a lock (lock.py) for all of them.
+    """Holds a lock (lock.py) in the first process, on behalf of all.
 
     Raises:
         UserError: in all of them: it cannot have it.

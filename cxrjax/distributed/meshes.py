@@ -119,7 +119,7 @@ def batch_shards(mesh: Mesh | AbstractMesh) -> int:
 
 
 def holds_whole_copies(mesh: Mesh) -> bool:
-    """Says whether every device has all parameters, so that the mesh splits batches alone."""
+    """Returns whether every device has all parameters, so that the mesh splits only batches."""
     return mesh.shape["fsdp"] == mesh.shape["tensor"] == 1
 
 
@@ -133,7 +133,7 @@ def cache_sharding(mesh: Mesh, kv_heads: int) -> NamedSharding:
 
 
 def mesh_of_kernels(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]:
-    """Tells the kernels of splash.py which devices to spread over: XLA cannot split them."""
+    """Sets the mesh over which kernels of splash.py are sharded: XLA cannot split them."""
     if mesh is None:
         return contextlib.nullcontext()
     return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)

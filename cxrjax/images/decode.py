@@ -124,7 +124,7 @@ def read_grey_or_rgb(
 def _stored(
     path: AnyFile, least: tuple[int, int] | None, *, as_luma: bool
 ) -> tuple[int, UInt8[np.ndarray, "h w *channels"]] | None:
-    """How a PNG or JPEG is turned, and its pixels as they are stored.
+    """Returns the EXIF orientation of a PNG or JPEG, and its pixels as they are stored.
 
     Args:
         least: (height, width) that a JPEG must leave as it is displayed; None: all it has.

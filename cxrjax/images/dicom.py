@@ -66,7 +66,7 @@ class Levels:
         return (slice(top, top + step) for top in range(0, height, step))
 
     def _places(self, rows: slice) -> Integer[np.ndarray, "rows w"]:
-        """Where each pixel's level stands in `values`."""
+        """Returns the index of each pixel's level in `values`."""
         # int32 holds the difference of any two 16-bit values, signed ones too. Without negative
         # ones the pixels themselves will do, and no copy is made.
         strip = self.stored[rows]

@@ -102,7 +102,7 @@ def one_line(error: Exception) -> str:
 
 
 def printable(value: object, most: int = 60) -> str:
-    """What a file says, as a message may show it: on one line, and cut where it is long."""
+    """Formats a value of a file for a message: on one line, cut after `most` characters."""
     text = str(value)
     text = "".join(letter if letter.isprintable() else "?" for letter in text[:most])
     return text + "..." * (len(str(value)) > most)

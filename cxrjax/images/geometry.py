@@ -78,7 +78,7 @@ def resize(
 def resize_window(
     image: UInt8[np.ndarray, "height width *channels"], window: Float[np.ndarray, "4"]
 ) -> UInt8[np.ndarray, "height width *channels"]:
-    """What a window shows of an image, at the image's size; black beyond the image.
+    """Crops an image to a window and resizes it to the image's size; black beyond the image.
 
     Args:
         window: xyxy, fractions of the image; may reach beyond it.
@@ -97,7 +97,7 @@ def resize_window(
 
 
 def is_resize(size: tuple[int, int], original: tuple[int, int]) -> bool:
-    """Says whether an image of this (height, width) can be the original resized in proportion.
+    """Returns whether an image of this (height, width) can be the original resized in proportion.
 
     Each side may be off by less than a pixel, as rounding leaves it. Boxes as fractions of the
     original then fit the copy; they would not fit one that was cropped, padded or squeezed.

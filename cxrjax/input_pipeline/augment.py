@@ -156,7 +156,7 @@ def _turned(boxes: Float[np.ndarray, "n 4"], angle: float) -> Float[np.ndarray, 
 def _turned_picture(
     picture: UInt8[np.ndarray, "h w *channels"], angle: float
 ) -> UInt8[np.ndarray, "h w *channels"]:
-    """The same of pixels; black comes in at the corners."""
+    """Rotates an image about its centre; corners are filled with black."""
     from PIL import Image
 
     height, width = picture.shape[:2]

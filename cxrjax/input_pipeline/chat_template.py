@@ -1,4 +1,4 @@
-"""What a chat template of others makes of a conversation; the module of a child process.
+"""Rendering of a conversation by an untrusted chat template; runs in a child process.
 
 A template is a program. Jinja's sandbox keeps it from the machine, and the child's limits from
 taking time and memory without end.

@@ -52,7 +52,7 @@ def list_boxes(text: str, seed: Sequence[int]) -> str:
 
 
 def are_real(text: str) -> list[bool]:
-    """Of each box of an answer, in order, whether it is not marked as noise."""
+    """Returns for each box of an answer, in order, whether it carries no noise mark."""
     return [match["mark"] is None for match in _IN_LIST.finditer(text)]
 
 

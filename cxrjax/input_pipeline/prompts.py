@@ -177,7 +177,7 @@ def _finding(record: QARecord) -> str:
 def _unless_unknown(
     target: Callable[[QARecord, BoxText], str],
 ) -> Callable[[QARecord, BoxText], str]:
-    """The same target, but where the question is about what was not taught."""
+    """Wraps a target: questions about untaught findings get `UNKNOWN_ANSWER`."""
 
     def said(record: QARecord, box_text: BoxText) -> str:
         if record.question_type == UNKNOWN_TYPE:
@@ -237,7 +237,7 @@ _GROUNDING = [_Wording(*words) for words in _WORDS["grounding"]]
 
 
 def _wording(record: QARecord) -> _Wording:
-    """The same for a question in every run: chosen by its id."""
+    """Chooses a wording by a hash of the question's id, so that every run chooses the same."""
     return _GROUNDING[zlib.crc32(record.question_id.encode()) % len(_GROUNDING)]
 
 
@@ -294,7 +294,7 @@ def _medgemma_boxes_target(record: QARecord, box_text: BoxText) -> str:
 
 
 def _typed(prompt: PromptFormat) -> PromptFormat:
-    """The same format with the instruction for the question's type before the question."""
+    """Returns the format with the instruction for the question's type before the question."""
 
     def prefix(record: QARecord) -> str:
         if not record.type_prompt:
@@ -309,7 +309,7 @@ def _typed(prompt: PromptFormat) -> PromptFormat:
 
 
 def _reasoned(prompt: PromptFormat) -> PromptFormat:
-    """The same format with the record's reason after the answer, where there is one."""
+    """Returns the format with the record's reason, if it has one, after the answer."""
 
     def target(record: QARecord, box_text: BoxText) -> str:
         if record.reason:
@@ -321,7 +321,7 @@ def _reasoned(prompt: PromptFormat) -> PromptFormat:
 
 
 def _listing(prompt: PromptFormat) -> PromptFormat:
-    """The same format with longer lists of boxes."""
+    """Returns the format with noise boxes added to the lists of boxes in its targets."""
 
     def target(record: QARecord, box_text: BoxText) -> str:
         if box_text.target != "paligemma":

@@ -168,11 +168,11 @@ class RecordSource:
         self.fingerprint = hashlib.sha256(elements.encode()).hexdigest()
 
     def without(self, indices: Collection[int]) -> "RecordSource":
-        """The same file with these records left out as well."""
+        """Returns a copy of the source that also leaves out these records."""
         return self.regrouped(self.questions_per_image, indices)
 
     def regrouped(self, questions_per_image: int, without: Collection[int] = ()) -> "RecordSource":
-        """The same file with other elements, and these records left out as well."""
+        """Returns a copy with `questions_per_image` changed that also leaves out these records."""
         source = copy.copy(self)
         source._descriptor = None  # each closes its own
         source.questions_per_image = questions_per_image
@@ -245,7 +245,7 @@ class RecordSource:
 
 
 def open_tfds(directory: Path, split: str, questions_per_image: int = 8) -> RecordSource:
-    """The same elements as the records file that a TFDS data set was written from.
+    """Opens a TFDS data set; its elements equal those of the records file that it was written from.
 
     Args:
         directory: of the data set's version (`cxrjax.records_io.tfds_builders`).

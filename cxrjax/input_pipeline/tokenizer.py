@@ -395,7 +395,7 @@ class Tokenizer:
         return self._format.piece_of(piece_id) if piece_id < self.vocab_size else ""
 
     def has_piece(self, piece: str) -> bool:
-        """Says whether the vocabulary has this piece."""
+        """Returns whether the vocabulary has this piece."""
         return self._format.id_of(piece) is not None
 
     def piece_id(self, piece: str) -> int:

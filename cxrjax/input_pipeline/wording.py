@@ -33,7 +33,7 @@ _SHORTEST_MISTYPED = 4  # letters
 
 
 def says_unknown(text: str) -> bool:
-    """Whether an answer is the one to what was not taught."""
+    """Returns whether an answer is `UNKNOWN_ANSWER`, up to case and the final full stop."""
     return text.strip().rstrip(".").lower() == UNKNOWN_ANSWER.rstrip(".").lower()
 
 
@@ -70,7 +70,7 @@ class _Asked(NamedTuple):
     name: str | None
 
     def about(self, name: str) -> "_Asked":
-        """The same question about this name."""
+        """Returns the question with its finding's name replaced by `name`."""
         assert self.name is not None
         before, found, after = self.question.partition(self.name)
         return _Asked(before + name + after, name) if found else self

@@ -305,7 +305,7 @@ def _read(completion: Completion, form: type[T], check: Callable[[T], None] | No
 
 
 def _in_words_of_json(text: str, error: ForeignError) -> str:
-    """What is wrong with JSON, worded so that the next question, and so its key, stays the same."""
+    """Describes a JSON error in wording that stays fixed: it is part of the next request's key."""
     try:
         json.JSONDecoder().decode(text)
     except json.JSONDecodeError as worded:

@@ -27,7 +27,7 @@ class Abandoned(Exception):  # noqa: N818 - an order, no error
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """What came back; `retry_after` is the header of that name. The body of an error may be cut."""
+    """Reply of the server; `retry_after` is the header of that name. An error's body may be cut."""
 
     status: int
     retry_after: str
@@ -35,7 +35,7 @@ class Reply:
 
     @property
     def is_success(self) -> bool:
-        """Says whether the server did what was asked."""
+        """Returns whether the status is 2xx."""
         return 200 <= self.status < 300
 
 

@@ -98,7 +98,7 @@ class Request(Generic[T]):
     logprobs: bool = False
 
     def then(self, said: str, user: str) -> "Request[T]":
-        """The same conversation after the model said something and is asked again."""
+        """Returns the request continued by the model's answer and a further message of the user."""
         turns = (Message("assistant", (said,)), Message("user", (user,)))
         return dataclasses.replace(self, messages=self.messages + turns)
 

@@ -40,11 +40,11 @@ class KeyGuard:
         }
 
     def is_in(self, text: str) -> bool:
-        """Says whether a message tells of the key: 8 letters or digits of it in a row."""
+        """Returns whether a message reveals the key: 8 letters or digits of it in a row."""
         return self._find(text, _TELLING)
 
     def is_in_answer(self, text: str) -> bool:
-        """Says whether an answer does: 16 in a row, since keys may be made of words."""
+        """Returns whether an answer reveals the key: 16 in a row, as keys may be made of words."""
         return self._find(text, _TELLING_IN_ANSWERS)
 
     def _find(self, text: str, width: int) -> bool:

@@ -113,7 +113,7 @@ class Settings:
 
     @property
     def is_local(self) -> bool:
-        """Says whether the server is on this machine: a loopback address, or `localhost`.
+        """Returns whether the server is on this machine: a loopback address, or `localhost`.
 
         What is sent there does not leave the machine, so no permission is asked. (A tunnel that
         begins on loopback and ends elsewhere looks local too: whoever digs one knows.)
@@ -128,7 +128,7 @@ class Settings:
 
     @property
     def may_send(self) -> bool:
-        """Says whether content may be sent to the server."""
+        """Returns whether content may be sent to the server."""
         return self.is_local or self.allow_sending
 
     def to_json(self) -> dict[str, Any]:

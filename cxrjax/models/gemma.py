@@ -443,7 +443,7 @@ class Block(nnx.Module):
 
 
 class PerLayerInputs(nnx.Module):
-    """What every layer of Gemma 4 E2B and E4B is given of a token besides the residual stream.
+    """Per-layer embeddings of Gemma 4 E2B and E4B: an input of every layer besides the stream.
 
     The token's row of a second table, and a map of its embedding; an image's tokens have the row of
     padding, token 0, there (transformers' `gemma4`).
@@ -826,7 +826,7 @@ class Decoder(nnx.Module):
         return [found[number] for number in range(self.config.depth)]
 
     def _in_order(self, local: list[Any], far: list[Any]) -> list[Any]:
-        """What is there for each local and each global layer, by the layers' numbers."""
+        """Merges values of the local and of the global layers into one list, by layer number."""
         parts = {True: iter(local), False: iter(far)}
         count = len(local) + len(far)
         return [next(parts[self.config.is_local(layer)]) for layer in range(count)]

@@ -644,7 +644,7 @@ def read_config(directory: str | Path) -> dict[str, Any]:
 
 
 def complete_config(config: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """What of a configuration counts, with transformers' defaults filled in.
+    """Validates a configuration and fills in transformers' defaults; ignored keys are left out.
 
     Raises:
         UserError: an architecture, a key or a value that we do not have.

@@ -288,7 +288,7 @@ def _linear(path: str, name: str, *, bias: bool) -> list[TensorRule]:
 
 
 def _norm(path: str, name: str) -> list[TensorRule]:
-    """Of a norm with a bias."""
+    """Rules for the scale and bias of a norm."""
     return [
         TensorRule(f"{path}/scale", f"{name}.weight", "same"),
         TensorRule(f"{path}/bias", f"{name}.bias", "same"),
@@ -718,7 +718,7 @@ def _qwen(config: Mapping[str, Any], loc_token_start: int, context: tuple[int, .
 
 
 def _windows(vision: Mapping[str, Any], unit: int) -> dict[str, Any]:
-    """Of Qwen2.5-VL's tower. `unit`: pixels along a side of a token."""
+    """Settings of Qwen2.5-VL's windowed attention. `unit`: pixels along a side of a token."""
     if vision["window_size"] < unit:
         raise ValueError(f"window_size {vision['window_size']}, tokens of {unit} pixels")
     return {
@@ -729,7 +729,7 @@ def _windows(vision: Mapping[str, Any], unit: int) -> dict[str, Any]:
 
 
 def _positions(vision: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, Any]:
-    """Of Qwen3-VL's tower."""
+    """Settings of Qwen3-VL's position table and of the layers that it taps."""
     rows, deepstack = vision["num_position_embeddings"], list(vision["deepstack_visual_indexes"])
     if math.isqrt(rows) ** 2 != rows:
         raise ValueError(f"num_position_embeddings {rows} is no square")
@@ -859,7 +859,7 @@ def _gemma4_decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
 
 
 def _heads_of_global_layers(text: Mapping[str, Any], every: int) -> dict[str, int]:
-    """What global layers have in the place of the decoder's own head_dim and key-value heads."""
+    """Returns head_dim and key-value heads of the global layers; local ones have the decoder's."""
     usual = {key: text[key] for key in ("head_dim", "num_key_value_heads")}
     own = {int(layer): found for layer, found in (text.get("per_layer_config") or {}).items()}
     depth = text["num_hidden_layers"]

@@ -175,7 +175,7 @@ class ClippedLinear(Linear):
 
 
 class RMSNorm(nnx.Module):
-    """In float32, scaled by 1 + scale as Gemma's, plainly by scale as Llama's, or not at all."""
+    """RMS norm in float32, scaled by 1 + scale as Gemma's, by scale as Llama's, or not at all."""
 
     def __init__(self, width: int, eps: float = 1e-6, *, plain: bool = False, scaled: bool = True):
         self.eps, self.plain = eps, plain
@@ -222,7 +222,7 @@ REMAT = ("none", *_REMAT_POLICIES)
 
 
 def recomputes(remat: str) -> bool:
-    """Says whether a policy has matrix products done again in the backward pass."""
+    """Returns whether a policy repeats matrix products in the backward pass."""
     return remat in ("attention", "full")
 
 

@@ -58,11 +58,11 @@ class SequenceLayout(NamedTuple):
     per_layer: Float[Array, "n B S P"] | None = None
 
     def of_text(self, x: Float[Array, "B s D"]) -> Float[Array, "B T D"]:
-        """What stands behind the context in a stream, from which the context may be gone."""
+        """Returns the part of a stream behind the context, which may have been dropped already."""
         return x[:, x.shape[1] - (self.positions.shape[1] - self.num_context) :]
 
     def of_layer(self, layer: Int[Array, ""] | int) -> Float[Array, "B S P"] | None:
-        """What layer number `layer` is given besides the stream, if anything."""
+        """Returns layer number `layer`'s per-layer input, or None for models without one."""
         return None if self.per_layer is None else self.per_layer[layer]
 
 
@@ -122,7 +122,7 @@ class Context(NamedTuple):
         return jnp.where(is_image, (jnp.cumsum(is_image, axis=1) - 1) % size, 0)
 
     def _advances(self, grid: tuple[int, int]) -> Int[Array, "b C"]:
-        """How far tokens move the position: text by 1, images by their longer side at the end."""
+        """Position increments per token: 1 for text; for images their longer side at the end."""
         place, last = self._place_in_image(grid), grid[0] * grid[1] - 1
         is_text = jnp.zeros_like(place, bool) if self.image is None else self.image < 0
         advances = jnp.where(is_text, 1, jnp.where(place == last, max(grid), 0))

@@ -127,7 +127,7 @@ def column_norms(kernel: Float[Array, "*stack i o"]) -> Float[Array, "*stack o"]
 
 
 def folding_pays(tokens: int, in_features: int, out_features: int) -> bool:
-    """Says whether `x @ (kernel + scale * a @ b)` is cheaper than the branch beside `x @ kernel`.
+    """Returns whether `x @ (kernel + scale * a @ b)` is cheaper than a branch beside `x @ kernel`.
 
     Multiplications, forward and backward, beyond those of the kernel alone, with tokens T, rank r
     and features i and o:

@@ -491,7 +491,7 @@ def _saved_rules(
     config: VLMConfig,
     where: str,
 ) -> list[TensorRule]:
-    """What `modules_to_save` brings: nothing, or every parameter of the projector.
+    """Rules for the tensors of `modules_to_save`: none, or every parameter of the projector.
 
     Raises:
         UserError: another module, or a projector that is not whole.

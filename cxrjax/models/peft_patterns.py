@@ -1,4 +1,4 @@
-"""What PEFT's settings name modules by: patterns with values, and the targets of an adapter."""
+"""Matching of module names by PEFT's settings: patterns with values, and an adapter's targets."""
 
 import re
 from collections.abc import Iterable, Mapping

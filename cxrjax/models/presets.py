@@ -98,16 +98,16 @@ class VisionConfig:
 
     @property
     def merges(self) -> bool:
-        """Says whether the patches of a token leave the tower side by side."""
+        """Returns whether the tower outputs one row a patch, which merging concatenates."""
         return self.kind in ("qwen", "qwen3")
 
     def is_local(self, layer: int) -> bool:
-        """Says whether layer number `layer`, from 0, sees only squares of the image."""
+        """Returns whether attention of layer number `layer`, from 0, is restricted to windows."""
         return self.window is not None and (layer + 1) % self.full_every != 0
 
     @property
     def any_size(self) -> bool:
-        """Says whether nothing in the weights depends on the size of images."""
+        """Returns whether the weights work for images of any size."""
         return self.merges or self.kind in ("gemma4", "patches")
 
     @property
@@ -147,7 +147,7 @@ class VisionConfig:
 
     @property
     def has_class(self) -> bool:
-        """Says whether a class token stands in front of the patches."""
+        """Returns whether a class token precedes the patches."""
         return self.kind in ("clip", "internvl")
 
     @property
@@ -281,7 +281,7 @@ class DecoderConfig:
         return streams
 
     def is_local(self, layer: int) -> bool:
-        """Says whether layer number `layer`, from 0, sees only a sliding window."""
+        """Returns whether layer number `layer`, from 0, attends only to a sliding window."""
         return self.window is not None and (layer + 1) % self.global_every != 0
 
     def keys_of(self, layer: int) -> int:
@@ -366,7 +366,7 @@ class VLMConfig:
         return sum(image if token == IMAGE else 1 for token in context)
 
     def at_resolution_of(self, other: "VLMConfig") -> "VLMConfig":
-        """The same sizes for images of the other model's size."""
+        """Returns a copy for images of the other model's size."""
         if self.vision is None or other.vision is None:
             return self
         names = ("image_size", "image_width", "tile_size")
@@ -374,7 +374,7 @@ class VLMConfig:
         return dataclasses.replace(self, vision=dataclasses.replace(self.vision, **theirs))
 
     def for_images(self, height: int, width: int) -> "VLMConfig":
-        """The same model for images of another size, square or not.
+        """Returns a copy for images of another size, square or not.
 
         Raises:
             ValueError: it does not take images of any size, or not of this one.
@@ -400,7 +400,7 @@ class VLMConfig:
         return dataclasses.replace(self, vision=vision)
 
     def of_batch(self, images: Any) -> "VLMConfig":
-        """The same model for images of these images' size.
+        """Returns a copy for images of this batch's size.
 
         Args:
             images: [..., H, W, 3]; features [B, N, V], and None, are of its own size.

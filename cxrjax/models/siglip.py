@@ -51,7 +51,7 @@ _COLOURS = {
 
 
 def _own_colours(kind: str, images: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
-    """From [-1, 1] to what a tower of this kind was trained on."""
+    """Rescales images from [-1, 1] to the colour range that the tower was trained on."""
     mean, std = (np.array(values, np.float32) for values in _COLOURS[kind])
     return ((images.astype(jnp.float32) / 2 + 0.5 - mean) / std).astype(images.dtype)
 
@@ -394,7 +394,7 @@ class VisionTower(nnx.Module):
         return self.final_norm(x + positions.astype(x.dtype))
 
     def _of_directions(self, table: Float[Array, "2 M D"]) -> Float[Array, "N D"]:
-        """What is added to each patch: the rows of its column and of its row."""
+        """Position embedding of each patch: the sum of its column's and its row's embedding."""
         rows, columns = self.config.patch_grid
         across, down = table[0, :columns], table[1, :rows]
         return (down[:, None] + across[None]).reshape(rows * columns, -1)

@@ -100,7 +100,7 @@ class VisibilityRule:
         return self.num_context + self.num_questions * self.num_slots
 
     def __call__(self, query: Any, key: Any) -> Any:
-        """Says which slots see which: integers in, booleans out, of NumPy or within a kernel."""
+        """Returns which queries see which keys: integers to booleans, NumPy's or in a kernel."""
         starts = [self.num_context + i * self.num_slots for i in range(1, self.num_questions)]
 
         def question(slot: Any) -> Any:

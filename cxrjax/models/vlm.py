@@ -126,7 +126,7 @@ class VLM(nnx.Module):
         self.box_head: Any = nnx.data(None)  # an auxiliary, see BoxHead in layers.py
 
     def of_batch(self, images: Any) -> "VLM":
-        """The same parameters for images of these images' size (`VLMConfig.of_batch`)."""
+        """Returns a copy with the same parameters for images of this size."""
         sizes = self.config.of_batch(images)
         if sizes is self.config:
             return self

@@ -33,7 +33,7 @@ _TOPS = {
 
 
 def states_all(kind: str, values: Mapping[str, Any]) -> bool:
-    """Says whether a checked configuration has what sizes are read from, and nothing older.
+    """Returns whether a valid configuration has all keys that sizes depend on, and no legacy key.
 
     Args:
         values: what counts of it (`check_settings`).

@@ -52,7 +52,7 @@ _REFUSAL_REACH = 5
 
 @dataclasses.dataclass(frozen=True)
 class AnswerReading:
-    """What an answer says.
+    """Reading of an answer: its outcome and its assertions.
 
     Attributes:
         outcome: of what is asked; None where nothing is asked.
@@ -65,7 +65,7 @@ class AnswerReading:
 
 @dataclasses.dataclass(frozen=True)
 class AskedFor:
-    """What a question asks.
+    """Subject of a question.
 
     Attributes:
         findings: names; empty where it asks for any.
@@ -112,7 +112,7 @@ class EnglishReader:
         self.read_about = functools.lru_cache(maxsize=8192)(self._read_about)
 
     def read(self, text: str, question: str | None = None, has_box: bool = False) -> AnswerReading:
-        """What an answer says.
+        """Reads an answer, or a text that answers no question.
 
         Args:
             question: None where the text answers none; then there is no outcome.
@@ -123,7 +123,7 @@ class EnglishReader:
         return self.read_about(text, self.asked(question), has_box)
 
     def _read_about(self, text: str, asked: AskedFor, has_box: bool = False) -> AnswerReading:
-        """The same of an answer to what is asked."""
+        """Reads an answer to a question that has been read already."""
         english, places = in_english(text)
         said = _own_words(english)
         assertions = self._assertions(said)
@@ -136,7 +136,7 @@ class EnglishReader:
         return tuple(_placed(one, places) for one in self._reports.read(english))
 
     def opening(self, text: str, asked: AskedFor = NOTHING_ASKED) -> Outcome | None:
-        """What an answer says by itself: "No, there is a mass" says no, "No mass" nothing.
+        """Returns an answer's explicit verdict: "no" for "No, there is a mass", None for "No mass".
 
         Args:
             asked: what "normal" and "abnormal" answer.
@@ -148,7 +148,7 @@ class EnglishReader:
     def _outcome(
         self, said: str, assertions: Sequence[Assertion], asked: AskedFor, has_box: bool
     ) -> Outcome:
-        """What an answer decides of what is asked, by its own part if that decides anything."""
+        """Decides the outcome of an answer, by the answer's own part if that decides anything."""
         plain = lexicon.plain_text(said)
         if not re.search(r"[a-z0-9]", plain):
             return "yes" if has_box and not asked.is_denied else "nothing"
@@ -240,7 +240,7 @@ class EnglishReader:
         assertions: Sequence[Assertion],
         asked: AskedFor,
     ) -> Outcome:
-        """What a part of an answer decides."""
+        """Decides the outcome of a part of an answer."""
         start, end = span
         parts = self._parts(said, start, end)
         told = [part for part in parts if not part.has("teaches")]
@@ -328,8 +328,8 @@ class EnglishReader:
         return best
 
     def _verdict(self, parts: Sequence[_Part], asked: AskedFor) -> tuple[Outcome | None, int]:
-        """What an answer says by words of yes and no that stand by themselves, and where the
-        last of them stands; -1 for words that gainsay each other."""
+        """Returns the outcome of an answer's separate words of yes and no, and the position of the
+        last of them; -1 if they contradict each other."""
         said: list[Outcome] = []
         place = -1
         for number, part in enumerate(parts):
@@ -358,7 +358,7 @@ class EnglishReader:
         return found
 
     def _beside(self, parts: Sequence[_Part], asked: AskedFor) -> bool:
-        """Whether an answer names the other side alone, as a place: "yes, on the right"."""
+        """Returns whether an answer places the finding on the other side: "yes, on the right"."""
         named: set[str] = set()
         for part in parts if asked.side else ():
             taken = {place for m in part.said for place in range(m.first, m.last)}
@@ -372,7 +372,7 @@ class EnglishReader:
         return len(named) == 1 and named <= {"left", "right"} - {asked.side}
 
     def _opening(self, part: _Part) -> list[str]:
-        """What a sentence opens with, where more follows that doesn't take it over."""
+        """Returns the verdict that opens a sentence which goes on without overriding it."""
         by_start = {match.first: match for match in part.said}
         leads = _words("answer_leads")
         words = (n for n, t in enumerate(part.tokens) if _is_word(t) and t.lemma not in leads)
@@ -385,7 +385,7 @@ class EnglishReader:
         return [opening.payload] if word in _words("bare") and not denies else []
 
     def _without_findings(self, said: str, parts: Sequence[_Part], asked: AskedFor) -> Outcome:
-        """What an answer says that names no finding and has no yes or no by itself."""
+        """Decides an answer that names no finding and has no separate yes or no."""
         words = [t for part in parts for t in part.tokens if _is_word(t)]
         said_kinds = {m.payload for part in parts for m in part.said if not _goes_on(part, m)}
         kinds = {meaning(kind, asked) for kind in said_kinds if kind in _VERDICTS}
@@ -450,7 +450,7 @@ def _is_word(token: Word) -> bool:
 
 
 def _goes_on(part: _Part, match: Match[str]) -> bool:
-    """Whether a phrase like "it has" has its say behind it."""
+    """Returns whether a phrase like "it has" is followed by its complement."""
     is_open = part.tokens[match.last - 1].lemma in _words("open_ended")
     return is_open and match.last < len(part.tokens) and _is_word(part.tokens[match.last])
 
@@ -477,7 +477,7 @@ def _placed(one: Assertion, places: Sequence[int] | None) -> Assertion:
 
 
 def thought_length(text: str) -> int:
-    """How many characters a text thinks before it answers; all where the thought has no end."""
+    """Returns the length of the reasoning before an answer; all of the text if it does not end."""
     ends = [match.end() for match in _THOUGHT_END.finditer(text)]
     return ends[-1] if ends else len(text) if _THOUGHT.match(text) else 0
 
@@ -589,7 +589,7 @@ def _bare(part: _Part) -> list[str]:
 
 
 def _is_said(part: _Part, segment: Sequence[int], verdict_of: dict[int, Match[str]]) -> bool:
-    """Whether words are verdicts and what may stand around them alone."""
+    """Returns whether words are only verdicts and words that may surround them."""
     return all(
         verdict_of[place].payload in (*_VERDICTS, "agrees")
         if place in verdict_of
@@ -599,7 +599,7 @@ def _is_said(part: _Part, segment: Sequence[int], verdict_of: dict[int, Match[st
 
 
 def _elsewhere(here: Sequence[Assertion], asked: AskedFor) -> list[Assertion]:
-    """What is said now of the findings asked, on the side that isn't."""
+    """Returns present assertions of the findings asked for that are about the other side."""
     others = {"left", "right"} - {asked.side} if asked.side else set[str]()
     named = [one for one in here if one.is_now and one.finding in asked.findings]
     return [one for one in named if one.side in others]
@@ -625,7 +625,7 @@ def decide(
 
 
 def stated_outcome(about: Sequence[Assertion]) -> Outcome | None:
-    """What assertions on one thing say of it together."""
+    """Combines assertions about the same thing into one outcome."""
     statuses = {one.status for one in about}
     if "present" in statuses:
         here = {(o.finding, o.side, o.regions) for o in about if _is_firm(o, "present")}
@@ -637,12 +637,12 @@ def stated_outcome(about: Sequence[Assertion]) -> Outcome | None:
 
 
 def _explains(one: Assertion, assertions: Sequence[Assertion]) -> bool:
-    """Whether it says what another assertion of the same finding may be."""
+    """Returns whether an assertion explains another one of the same finding."""
     return one.source is not None and assertions[one.source].finding == one.finding
 
 
 def _gainsaid(said: str, about: Sequence[Assertion]) -> bool:
-    """Whether what is said to be somewhere is denied anywhere: "No effusion. A left effusion."."""
+    """Returns whether a finding is asserted and also denied: "No effusion. A left effusion."."""
     here = {one.finding for one in about if _is_firm(one, "present")}
     denied = {o.finding for o in about if _is_firm(o, "absent") and not (o.side or o.regions)}
     return bool(here & denied) and _EXCEPT.search(lexicon.plain_text(said)) is None
@@ -653,7 +653,7 @@ def _is_firm(one: Assertion, status: str) -> bool:
 
 
 def _is_place(tokens: Sequence[Word], english: lexicon.English) -> bool:
-    """Whether words name nothing but a place, or how large something is."""
+    """Returns whether words name only a place or a size."""
     places = [(m.first, m.last) for m in english.definitions.region_names.find(tokens)]
     sizes = [(m.first, m.last) for m in english.language.modifiers.find(tokens)]
     covered = {place for span in (*places, *sizes) for place in range(*span)}

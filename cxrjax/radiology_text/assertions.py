@@ -1,4 +1,4 @@
-"""What a text asserts of a finding."""
+"""Assertions of a text about findings."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -61,7 +61,7 @@ class Assertion:
 
     @property
     def denies(self) -> bool:
-        """Whether it says, or leans to, that the finding is not there."""
+        """Returns whether the finding is stated to be absent or unlikely."""
         return self.status == "absent" or self.certainty == "unlikely"
 
     def to_json(self) -> dict[str, Any]:

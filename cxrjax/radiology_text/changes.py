@@ -1,4 +1,4 @@
-"""How the findings of a sentence compare with before: new, worse, better, unchanged, resolved."""
+"""Comparison of a sentence's findings with before: new, worse, better, unchanged, resolved."""
 
 from collections.abc import Sequence
 
@@ -43,7 +43,7 @@ def find_times(
     named: frozenset[int],
     changes: Sequence[Match[Time]],
 ) -> list[Time]:
-    """How each item compares with before."""
+    """Returns how each item compares with before."""
     found: list[set[Time]] = [set() for _ in items]
     tokens = sentence.tokens
     sides = compared_sides(sentence.text)
@@ -142,7 +142,7 @@ def find_times(
 def times_by_side(
     tokens: Words, items: Sequence[NamedItem], n: int, changes: Sequence[Match[Time]]
 ) -> dict[Side, Time]:
-    """What became of an item on each side: "smaller on the left and unchanged on the right"."""
+    """Reads an item's change on each side: "smaller on the left and unchanged on the right"."""
     end = next((min(i.own) for i in items[n + 1 :] if i.names and i.own), len(tokens))
     if len(changes) < 2 or end - items[n].last < 5:
         return {}
@@ -164,9 +164,9 @@ def times_by_side(
 
 
 def _weighed(tokens: Words, match: Match[Time], named: frozenset[int]) -> Match[Time] | None:
-    """What words of time say with those before them: "not grown", "nearly complete clearing".
+    """Adjusts words of time for those before them: "not grown", "nearly complete clearing".
 
-    None where they tell of a wish or of what one knows: "to ensure resolution", "remains unclear".
+    Returns None for a purpose or a state of knowledge: "to ensure resolution", "remains unclear".
     """
     before = tokens.forms[max(0, match.first - 3) : match.first]
     said, last = match.payload, tokens.forms[match.last - 1]
@@ -197,7 +197,7 @@ def _weighed(tokens: Words, match: Match[Time], named: frozenset[int]) -> Match[
 
 
 def _is_removal(tokens: Words, match: Match[Time]) -> bool:
-    """Whether something is gone: not "withdrawn 2 cm", "out of view", "should not be withdrawn"."""
+    """Returns whether something is gone; not so "withdrawn 2 cm" or "should not be withdrawn"."""
     behind = tokens.forms[match.last] if match.last < len(tokens) else ""
     before = {*tokens.forms[max(0, match.first - 2) : match.first]}
     moved = tokens.forms[match.last - 1] in ("withdrawn", "pulled", "out")
@@ -206,7 +206,7 @@ def _is_removal(tokens: Words, match: Match[Time]) -> bool:
 
 
 def _opens_another(tokens: Words, match: Match[Time]) -> bool:
-    """Whether words of time begin something that is not read: ", stable hilar contours"."""
+    """Returns whether words of time belong to something unread: ", stable hilar contours"."""
     begins = match.first > 0 and tokens.forms[match.first - 1] in (",", "and")
     if not begins or match.last == len(tokens):
         return False

@@ -43,7 +43,7 @@ def in_english(text: str) -> tuple[str, list[int] | None]:
 
 
 def _is_english(before: str) -> bool:
-    """Whether a Latin word ends a text, marks of a clause aside."""
+    """Returns whether a text ends with a Latin word, apart from punctuation."""
     return re.search(r"[A-Za-z][\s)\"'*]{0,3}\Z", before[-10:]) is not None
 
 

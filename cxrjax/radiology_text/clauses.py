@@ -79,7 +79,7 @@ def split_clauses(
 
 
 def _unmarked(tokens: Words, items: Sequence[NamedItem], denials: Sequence[int]) -> list[int]:
-    """Where a statement begins with no mark before it, as in run-on dictation: "heart is normal
+    """Finds starts of statements without punctuation, as in run-on dictation: "heart is normal
     there is no effusion"."""
     ends = {place for item in items for place in item.own}
     opens = [
@@ -110,7 +110,7 @@ def _fronted_exception(
     verbs: Sequence[int],
     denials: Sequence[int],
 ) -> int:
-    """Where "apart from A and B," ends at the opening of a sentence; 0 where it doesn't open so."""
+    """Returns the end of an opening "apart from A and B,"; 0 if the sentence has none."""
     if not cues or cues[0].first > 0 or cues[0].payload.after != "except":
         return 0
     states = min((place for place in (*verbs, *denials) if place >= cues[0].last), default=0)

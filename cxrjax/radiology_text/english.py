@@ -164,11 +164,11 @@ class PhraseIndex(Generic[Payload]):
         return self.find_forms(forms) if self.begins_in(forms) else []
 
     def begins_in(self, forms: Sequence[str]) -> bool:
-        """Says whether a phrase's first word is among these."""
+        """Returns whether a phrase's first word is among these."""
         return not self._starts.keys().isdisjoint(forms)
 
     def find_forms(self, forms: Sequence[str]) -> list[Match[Payload]]:
-        """The same, of words in their dictionary forms."""
+        """Finds phrases in words that are in their dictionary forms."""
         found: list[Match[Payload]] = []
         starts = self._starts
         begin, end = 0, len(forms)

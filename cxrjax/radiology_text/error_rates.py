@@ -35,7 +35,7 @@ def load_error_rates() -> Mapping[str, ReadingErrors]:
 
 
 def about_reading(file: str) -> str:
-    """Says in a sentence how often answers or reports are read wrongly.
+    """Returns a sentence on how often answers or reports are misread.
 
     Args:
         file: `answers_en`, `answers_vi`, `openi_en`, `hard_en` or `sentences_vi`.

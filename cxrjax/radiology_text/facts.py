@@ -84,7 +84,7 @@ class Fact:
 
 
 def is_refusal(text: str) -> bool:
-    """Says whether the text declines to answer, as some models do with medical images."""
+    """Returns whether the text declines to answer, as some models do with medical images."""
     return bool(_REFUSALS.search(text))
 
 
@@ -119,7 +119,7 @@ def decompose(text: str, lang: str) -> tuple[Fact, ...]:
 
 @functools.lru_cache(maxsize=_KEPT)
 def said_of(text: str, lang: str) -> tuple[Assertion, ...]:
-    """What a text says of findings now; `lang` as in `decompose`."""
+    """Returns a text's present assertions about findings; `lang` as in `decompose`."""
     return said_now(text, VIETNAMESE if lang == VIETNAMESE else "en")
 
 
@@ -131,7 +131,7 @@ def similarity(first: str, second: str) -> float:
 
 
 def same(first: str, second: str, lang: str) -> bool:
-    """Says whether two facts say the same, in the same words or of the same findings.
+    """Returns whether two facts are equal, in words or in findings.
 
     Those that deny or doubt what the other affirms, or differ in side, level or degree, do not.
     """
@@ -152,7 +152,7 @@ def same(first: str, second: str, lang: str) -> bool:
 
 
 def entails(premise: str, fact: str, lang: str) -> bool:
-    """Says whether a fact follows from one other alone, by rules.
+    """Returns whether a fact follows from one other, by rules.
 
     A finding follows from a more special one, its denial from a more general one's; of a side, from
     both sides. A detail that the premise does not give does not follow. A fact that names no
@@ -186,7 +186,7 @@ def entails(premise: str, fact: str, lang: str) -> bool:
 
 
 def is_denial(text: str, lang: str) -> bool:
-    """Says whether all findings that a text names are denied, and there are some."""
+    """Returns whether a text names findings and denies all of them."""
     said = said_of(text, lang)
     return bool(said) and all(one.denies for one in said)
 

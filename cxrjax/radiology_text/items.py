@@ -25,7 +25,7 @@ _PASSED = word_set("passed")
 
 @dataclasses.dataclass(eq=False, slots=True)
 class NamedItem:
-    """Something named in a sentence.
+    """Finding, organ or device that a sentence names.
 
     Attributes:
         first, last: its words' indices, the last exclusive.
@@ -56,7 +56,7 @@ class NamedItem:
 
 
 class Topic(NamedTuple):
-    """What the sentence before spoke of last: findings, or an organ by its state."""
+    """Last topic of the previous sentence: findings, or an organ by its state."""
 
     names: tuple[str, ...]
     statement: OrganStatement | None
@@ -157,7 +157,7 @@ def _sharing_noun(
 
 
 def is_device(item: NamedItem, english: English) -> bool:
-    """Whether an item is a tube, a line, a thing put in."""
+    """Returns whether an item is a tube, a line or another device."""
     findings = english.definitions.findings
     return any(n in findings and findings[n].category == "device" for n in item.names)
 
@@ -168,7 +168,7 @@ def _is_expected(name: str, english: English) -> bool:
 
 
 def _is_setting(tokens: Words, match: Match[str], english: English) -> bool:
-    """Whether how the film was made is named by the way: "on this supine film"."""
+    """Returns whether words only mention how the image was acquired: "on this supine film"."""
     finding = english.definitions.findings.get(match.payload)
     if finding is None or not (finding.category == "acquisition" or "volume" in finding.name):
         return False
@@ -317,7 +317,7 @@ def _before_words(tokens: Words, place: int) -> set[str]:
 
 
 def _stands_for(tokens: Words, place: int, last: int) -> str:
-    """How a word stands for something named before; "" where it doesn't."""
+    """Returns how a word refers to an item named before; "" if it does not."""
     lemma = tokens.forms[place]
     follows = tokens.forms[place + 1 : place + 4]
     next_word = follows[0] if follows else ""
@@ -434,7 +434,7 @@ def _find_states(tokens: Words, english: English) -> _States:
 def _states_of(
     tokens: Words, subject: Match[OrganStatement], taken: set[int], words: _States
 ) -> list[NamedItem]:
-    """What is said of the state of an organ."""
+    """Reads the state of an organ."""
     abnormal = {match.first: match for match in subject.payload.states.find(tokens)}
     states = {**words.normal, **abnormal, **words.borderline}
     passed = words.passed
@@ -485,14 +485,14 @@ def _states_of(
 
 
 def _is_owner(tokens: Words, place: int, taken: set[int]) -> bool:
-    """Says whether an organ only places a finding: "a fracture of the right sixth rib"."""
+    """Returns whether an organ only locates a finding: "a fracture of the right sixth rib"."""
     while place > 1 and tokens.forms[place - 1] != "of" and tokens.forms[place - 1] in _OF_ORGAN:
         place -= 1
     return place > 1 and tokens.forms[place - 1] == "of" and place - 2 in taken
 
 
 def _is_place(tokens: Words, place: int) -> bool:
-    """Whether an organ's part is where something else is: "in the left upper lobe"."""
+    """Returns whether an organ's part is the place of something else: "in the left upper lobe"."""
     before = tokens.forms[max(0, place - 3) : place]
     while before and before[-1] in ("the", "left", "right", "both"):
         before.pop()

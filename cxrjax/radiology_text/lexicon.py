@@ -51,7 +51,7 @@ _REVERSING = ("a", "ab", "an", "de", "dis", "im", "in", "ir", "non", "un")
 
 
 class Cue(NamedTuple):
-    """What a phrase says of what follows it, and of what stands before it; "" where nothing."""
+    """Effect of a phrase on the words after it and on those before it; "" for none."""
 
     after: str = ""
     before: str = ""
@@ -235,7 +235,7 @@ def _ticked(box: re.Match[str]) -> str:
 
 
 def _is_alone(text: str, start: int, end: int) -> bool:
-    """Whether a letter is no part of "r/o", "2 l" or "l's"."""
+    """Returns whether a letter is not a part of "r/o", "2 l" or "l's"."""
     return (
         text[max(0, start - 1) : start] not in ("/", "'")
         and text[end : end + 1] not in ("/", "'")
@@ -394,7 +394,7 @@ def _without_one(word: str) -> Iterator[str]:
 
 
 def _one_apart(one: str, other: str) -> bool:
-    """Whether a letter added, left out, replaced, or two neighbours swapped, makes them one."""
+    """Returns whether two words differ by one letter, or by two neighbours that are swapped."""
     if len(one) > len(other):
         one, other = other, one
     pairs = enumerate(zip(one, other, strict=False))

@@ -65,7 +65,7 @@ class MentionReader:
         self._read_once = functools.lru_cache(maxsize=1 << 14)(self._read)
 
     def name_of(self, text: str) -> str | None:
-        """The one class that a short text (a label) names; None for none or several."""
+        """Returns the class that a short text (a label) names; None for none or several."""
         if (exact := self._named.get(text.strip().lower())) is not None:
             return exact
         names = {name for one in self._assertions(text) if (name := self._class(one)) is not None}

@@ -1,4 +1,4 @@
-"""Where the items of a sentence are: regions and sides, each given to the item it belongs to."""
+"""Locations of a sentence's items: assignment of regions and sides to the items."""
 
 import dataclasses
 import itertools
@@ -67,7 +67,7 @@ _COMPARED = re.compile(
 
 @dataclasses.dataclass(slots=True)
 class Whereabouts:
-    """What is said of where an item is: behind it (`trailing`), or first of all (`fronted`)."""
+    """Location of an item: words behind it (`trailing`), or at the start (`fronted`)."""
 
     regions: list[str] = dataclasses.field(default_factory=list)
     side: str = ""
@@ -315,7 +315,7 @@ def _joined(tokens: Words, spots: list[_Spot], english: English, borders: set[in
 
 
 def _is_denied(tokens: Words, place: int, own: set[int]) -> bool:
-    """Whether "not in the" stands before a place, and for nothing itself."""
+    """Returns whether "not in the" precedes a place and belongs to no item itself."""
     if own.intersection(range(max(0, place - 3), place)):
         return False
     before = tokens.forms[max(0, place - 3) : place]
@@ -338,13 +338,13 @@ def _resolve(spots: Sequence[_Spot], side: str) -> None:
 
 
 def _is_pronoun(tokens: Words, spot: _Spot) -> bool:
-    """Whether a "both" is of findings: "scarring and emphysema, both stable"."""
+    """Returns whether "both" refers to findings: "scarring and emphysema, both stable"."""
     follows = tokens.forms[spot.last] if spot.last < len(tokens) else ""
     return not spot.regions and tokens.forms[spot.first] == "both" and follows != "side"
 
 
 def _is_paired(tokens: Words, spot: _Spot, items: Sequence[NamedItem]) -> bool:
-    """Whether a "both" counts two findings: "both edema and effusion"."""
+    """Returns whether "both" introduces two findings: "both edema and effusion"."""
     if spot.regions or tokens.forms[spot.first] != "both":
         return False
     behind = [item for item in items if min(item.own) >= spot.last][:2]
@@ -406,12 +406,12 @@ def _give(
 
 
 def _is_loose(gap: Sequence[str]) -> bool:
-    """Whether nothing but a size or a degree is between: "nodule, 6 mm, right upper lobe"."""
+    """Returns whether only a size or a degree is between: "nodule, 6 mm, right upper lobe"."""
     return "," not in gap or all(word in _LOOSE or word[0].isdigit() for word in gap)
 
 
 def _is_reached(gap: Sequence[str]) -> bool:
-    """Whether a preposition leads from the item to the place, over parts of a list of places."""
+    """Returns whether a preposition links the item to the place, past parts of a list of places."""
     for word in gap:
         if word in _PREPOSITIONS:
             return True
@@ -501,7 +501,7 @@ def _share(
 
 
 def is_midline(item: NamedItem, english: English) -> bool:
-    """Whether a finding is of an organ that is neither left nor right."""
+    """Returns whether a finding is of an organ that is neither left nor right."""
     findings = english.definitions.findings
     return any(
         name in findings and findings[name].subcategory in _MIDLINE and name not in _NODES
@@ -569,7 +569,7 @@ def _settle(item: NamedItem, place: Whereabouts, english: English) -> None:
 
 
 def compared_sides(text: str) -> list[tuple[int, int]]:
-    """Where a text compares a side with the other: "left worse than right"."""
+    """Finds comparisons of one side with the other: "left worse than right"."""
     if not ("left" in text or "right" in text or ">" in text):
         return []
     return [match.span() for match in _COMPARED.finditer(text)]

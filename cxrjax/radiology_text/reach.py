@@ -1,4 +1,4 @@
-"""How far a cue reaches, and what it does not say anything of."""
+"""Limits of a cue's reach, and items within it that it does not apply to."""
 
 import itertools
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ _LASTING = word_set("lasting")
 
 
 def is_unaltered(tokens: Words, cue: Match[Cue], end: int) -> bool:
-    """Whether a "neither" denies that its list has changed."""
+    """Returns whether a "neither" denies only that the items of its list have changed."""
     if tokens.forms[cue.first] != "neither":
         return False
     words = tokens.forms[cue.last : end]
@@ -44,7 +44,7 @@ def is_unaltered(tokens: Words, cue: Match[Cue], end: int) -> bool:
 
 
 def is_of_lack(tokens: Words, denial: int, cue: Match[Cue]) -> bool:
-    """Whether a cue says what a lack of something tells: "absence of lung markings indicates",
+    """Returns whether a cue is about the lack of something: "absence of lung markings indicates",
     "an opacity without air bronchograms suggests"."""
     if tokens.forms[cue.first] not in _TELLS or cue.first - denial < ADJECTIVE_REACH:
         return False
@@ -54,7 +54,7 @@ def is_of_lack(tokens: Words, denial: int, cue: Match[Cue]) -> bool:
 
 
 def is_of_given(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
-    """Whether what a "no" denies is something of an item that is taken as known."""
+    """Returns whether a "no" denies only a property or part of an item that is presupposed."""
     if tokens.forms[cue[0]] not in ("no", "not", "without") or item.statement is not None:
         return False
     gap = lemmas_at(tokens, cue[1], min(item.own))
@@ -65,7 +65,7 @@ def is_of_given(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
 
 
 def is_supposed(tokens: Words, item: NamedItem) -> bool:
-    """Whether a clause asks or denies something of an item that it takes as known."""
+    """Returns whether a clause asks about, or denies, a property of an item that it presupposes."""
     before = lemmas_at(tokens, max(0, min(item.own) - 5), min(item.own))
     behind = lemmas_at(tokens, item.last, item.last + 2)
     if item.statement is not None or "the" not in before or behind[:1] not in (["is"], ["are"]):
@@ -78,8 +78,8 @@ def is_supposed(tokens: Words, item: NamedItem) -> bool:
 def is_run_on(
     tokens: Words, begin: int, item: NamedItem, end: int, cues: dict[int, Match[Cue]]
 ) -> bool:
-    """Whether an item stands behind another with a degree and no mark: "no pneumothorax small
-    effusion"."""
+    """Returns whether an item with a degree follows another without punctuation: "no pneumothorax
+    small effusion"."""
     gap = lemmas_at(tokens, begin + 1, min(item.own))
     if {",", "and", "or", "nor", "/", "with", "(", ")", ":", "versus", "vs"} & set(gap):
         return False
@@ -88,8 +88,8 @@ def is_run_on(
 
 
 def is_unread(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
-    """Whether a lone "no" denies something else than the item behind it, which nothing here can
-    tell: "no proof that there is a nodule", "no trick of light on the mass"."""
+    """Returns whether a "no" denies something unmodelled and not the item behind it: "no proof
+    that there is a nodule", "no trick of light on the mass"."""
     if cue[1] - cue[0] > 1 or item.statement is not None:
         return False
     gap = lemmas_at(tokens, cue[1], min(item.own))
@@ -107,7 +107,7 @@ def is_unread(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
 
 
 def is_given(tokens: Words, begin: int, item: NamedItem) -> bool:
-    """Whether an item is taken as known: "no cavity within the left upper lobe mass"."""
+    """Returns whether an item is presupposed: "no cavity within the left upper lobe mass"."""
     for place in range(min(item.own) - 1, begin, -1):
         lemma = tokens.forms[place]
         if lemma in BARRIERS or lemma in ("or", "nor", "/"):
@@ -118,7 +118,7 @@ def is_given(tokens: Words, begin: int, item: NamedItem) -> bool:
 
 
 def is_preferred(tokens: Words, begin: int, place: int) -> bool:
-    """Whether one is preferred to what follows: "favored over", "more likely ... than"."""
+    """Returns whether an item is preferred to the next: "favored over", "more likely ... than"."""
     before = lemmas_at(tokens, begin, place)
     if tokens.forms[place] == "over":
         return bool({"favor", "favored", "likely"} & set(before[-4:]))
@@ -128,8 +128,8 @@ def is_preferred(tokens: Words, begin: int, place: int) -> bool:
 
 
 def is_other(tokens: Words, cue: tuple[int, int], place: int, says: str) -> bool:
-    """Whether a denial of a thing that is no finding ends at a comma: "no retropulsion, mild
-    spondylosis"."""
+    """Returns whether the denial of a thing that is not a finding ends at a comma: "no
+    retropulsion, mild spondylosis"."""
     denied = lemmas_at(tokens, cue[1], place)
     graded = lemmas_at(tokens, place + 1, place + 2)
     describes = _GRADES | {
@@ -159,13 +159,13 @@ def next_item(items: Sequence[NamedItem], inside: Sequence[int], place: int) -> 
 
 
 def is_lasting(item: NamedItem) -> bool:
-    """Whether a finding of former times is one of today: scars, surgery, healed bones."""
+    """Returns whether a past finding still holds today: scars, surgery, healed bones."""
     return bool(_LASTING & set(item.names))
 
 
 def keeps_against(says: str, said: str) -> bool:
-    """Whether a cue holds against one right behind it: "no suspected effusion", "to exclude the
-    possibility of"."""
+    """Returns whether a cue prevails over one directly behind it: "no suspected effusion", "to
+    exclude the possibility of"."""
     if says.startswith("denied") or says in ("hedged unlikely", "hedged possible"):
         return said in ("hedged likely", "hedged possible")
     return says == "query" and said.startswith("hedged")
@@ -182,7 +182,7 @@ def ends_at(
     cues: dict[int, Match[Cue]],
     cue_at: tuple[int, int],
 ) -> bool:
-    """Whether the reach of a cue ends at a comma, an "and", a "with"."""
+    """Returns whether the reach of a cue ends at a comma, an "and" or a "with"."""
     mark = tokens.forms[place]
     if mark in ("or", "nor", "/"):
         return False
@@ -221,7 +221,7 @@ def ends_at(
 
 
 def _or_follows(tokens: Words, place: int, end: int, cues: dict[int, Match[Cue]]) -> bool:
-    """Whether the list that goes on here ends with an "or", before any other cue."""
+    """Returns whether the list that continues here ends with an "or", before any other cue."""
     for later in range(place + 1, end):
         if later in cues and cues[later].payload.after not in ("", "neutral"):
             return False

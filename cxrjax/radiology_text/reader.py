@@ -71,7 +71,7 @@ class ReportReader:
         self._in_sentence = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read_sentence)
 
     def read(self, text: str) -> list[Assertion]:
-        """What a text asserts, in its order. Sentences that ask assert nothing for sure."""
+        """Returns a text's assertions, in order. Questions assert nothing with certainty."""
         plain = lexicon.plain_text(text)
         found: list[Assertion] = []
         context = _NOTHING
@@ -230,7 +230,7 @@ class ReportReader:
 
 
 class _Context(NamedTuple):
-    """What a sentence leaves for the next: its topic, side, and the place of a sign."""
+    """Context for the next sentence: topic, side, and the place of a sign."""
 
     topic: Topic | None = None
     side: str = ""
@@ -398,7 +398,7 @@ def _as_before_there(
     times: list[Time],
     changes: Sequence[Match[Time]],
 ) -> None:
-    """What changed "on the left but not on the right" is on the right as it was."""
+    """Marks the right as unchanged for a change "on the left but not on the right"."""
     for n, (one, other) in enumerate(itertools.pairwise(items), start=1):
         stands_for = other.refers and tokens.forms[other.first] == "not"
         if stands_for and any(one.last <= c.first < other.first for c in changes):
@@ -407,7 +407,7 @@ def _as_before_there(
 
 
 def _is_aside(tokens: Words, cue: Match[lexicon.Cue]) -> bool:
-    """Whether a "however" stands between commas and begins nothing."""
+    """Returns whether a "however" is between commas and opens no clause."""
     around = (
         tokens.forms[max(0, cue.first - 1)],
         *(t.lemma for t in tokens[cue.last : cue.last + 1]),
@@ -418,7 +418,7 @@ def _is_aside(tokens: Words, cue: Match[lexicon.Cue]) -> bool:
 def _is_heading(
     tokens: Words, items: Sequence[NamedItem], n: int, english: lexicon.English
 ) -> bool:
-    """Whether a word for devices heads what is said of them: "lines: right PICC"."""
+    """Returns whether a word for devices is a heading of the next item: "lines: right PICC"."""
     if items[n].names != ("support device",) or n + 1 == len(items):
         return False
     behind = tokens.forms[items[n].last : items[n].last + 2]
@@ -469,7 +469,7 @@ def _words(tokens: Words, judgement: Judgement) -> str:
 
 
 def _is_within(tokens: Words, items: Sequence[NamedItem], n: int) -> bool:
-    """Whether an item is in the next one: "no cavity within the left upper lobe mass"."""
+    """Returns whether an item is in the next one: "no cavity within the left upper lobe mass"."""
     if n + 1 == len(items) or items[n].statement or not items[n + 1].names:
         return False
     gap = tokens.forms[items[n].last : min(items[n + 1].own)]
@@ -477,8 +477,8 @@ def _is_within(tokens: Words, items: Sequence[NamedItem], n: int) -> bool:
 
 
 def _is_beside(tokens: Words, items: Sequence[NamedItem], judgement: Judgement, n: int) -> bool:
-    """Whether an item is on the side of the one before it where none is named: what is offered as
-    an explanation is, and what stands behind a "with" or without a mark between."""
+    """Returns whether an item without a side inherits that of the item before it: proposed
+    explanations do, and items after a "with" or without punctuation between."""
     if items[n].statement or items[n].refers or judgement.not_now or judgement.status == "absent":
         return False
     gap = {*tokens.forms[items[n - 1].last : min(items[n].own)]}

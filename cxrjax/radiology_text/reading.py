@@ -14,7 +14,7 @@ class AnyReader(Protocol):
     """Reads a text, alone or as the answer to a question."""
 
     def read(self, text: str, question: str | None = None, has_box: bool = False) -> AnswerReading:
-        """What the text asserts, and what it answers."""
+        """Reads a text's assertions, and its outcome if there is a question."""
 
 
 @functools.cache

@@ -1,8 +1,8 @@
-"""What the cues of a sentence say of its items: there or not, and how sure that is.
+"""Effect of a sentence's cues on its items: presence and certainty.
 
-A sentence is cut into clauses where a statement of its own begins. In a clause a cue holds for what
-follows, from item to item, until another cue or an end of its reach; a cue that stands behind its
-item holds for the list before it.
+A sentence is divided into clauses where a new statement starts. In a clause a cue applies to the
+items after it until another cue or an end of its reach; a cue behind its item applies to the list
+before it.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ _SUBJECT_TAIL = 14
 
 @dataclasses.dataclass(slots=True)
 class Judgement:
-    """What is said of an item; `reason` is the kind of cue, "" for none."""
+    """Status of an item by its cue; `reason` is the kind of cue, "" for none."""
 
     status: Status = "present"
     certainty: Certainty = "certain"
@@ -118,7 +118,7 @@ def _is_twice_denied(
     clause: tuple[int, int],
     told: frozenset[int],
 ) -> bool:
-    """Whether another denial bears on a denied finding: "hardly any part is not affected by"."""
+    """Returns whether a denied finding is denied again: "hardly any part is not affected by"."""
     item = items[n]
     if cue is None or not clause[0] <= cue[0] < clause[1]:
         return False
@@ -219,7 +219,7 @@ def _looks_back(
     inside: Sequence[int],
     clause: tuple[int, int],
 ) -> bool:
-    """Whether a cue speaks of what stands before it."""
+    """Returns whether a cue applies to the words before it."""
     left = [items[n] for n in inside if items[n].last <= cue.first]
     if not left:
         return False
@@ -263,7 +263,7 @@ def _looks_back(
 
 
 def _ends_with(tokens: Words, place: int, end: int) -> bool:
-    """Whether "present" or the like, or nothing, is all that follows: "is probably present"."""
+    """Returns whether only "present" or the like, or nothing, follows: "is probably present"."""
     words = tokens.forms[place:end]
     rest = set(words[: words.index(",")] if "," in words else words) - {")"}
     return rest <= {"present", "there", "seen", "exist", "visible", "evident"}
@@ -429,7 +429,7 @@ def _forward(
 
 
 def _is_behind_procedure(tokens: Words, begin: int, place: int) -> bool:
-    """Whether a "the" stands behind what was done, and in no phrase of it."""
+    """Returns whether a "the" follows the name of a procedure without being part of it."""
     done = lemmas_at(tokens, begin, place)
     return bool(done) and done[-1] not in _LEADS_ON
 
@@ -530,7 +530,7 @@ def _likewise(
     items: Sequence[NamedItem],
     judged: list[Judgement],
 ) -> None:
-    """Says of a list what was said before it: "edema is absent, as are effusion and mass"."""
+    """Copies a status to the list after it: "edema is absent, as are effusion and mass"."""
     copies = False
     for one, other in itertools.pairwise(range(len(items))) if "as" in tokens.forms else ():
         gap = lemmas_at(tokens, items[one].last, min(items[other].own))
@@ -542,7 +542,7 @@ def _likewise(
 
 
 def _is_one_label(one: NamedItem, other: NamedItem) -> bool:
-    """Whether two with a stroke between are one wording: "nodule/mass", "COPD/emphysema"."""
+    """Returns whether two items with a slash are one label: "nodule/mass", "COPD/emphysema"."""
     return frozenset((*one.names, *other.names)) in _ONE_LABEL
 
 
@@ -552,7 +552,7 @@ def _beside_others(
     judged: list[Judgement],
     inside: Sequence[int],
 ) -> None:
-    """What is weighed against a thing that is no finding is not sure: "nodule versus vessel"."""
+    """Marks items as uncertain if the alternative is not a finding: "nodule versus vessel"."""
     for n in inside if not _VERSUS.isdisjoint(tokens.forms) else ():
         behind = lemmas_at(tokens, items[n].last, items[n].last + 2)
         named = any(items[n].last < item.first <= items[n].last + 3 for item in items)
@@ -567,7 +567,7 @@ def _alternatives(
     judged: list[Judgement],
     inside: Sequence[int],
 ) -> None:
-    """Of two that are affirmed with an "or" between, neither is sure."""
+    """Marks two affirmed items with an "or" between them as uncertain."""
     if _CHOOSING.isdisjoint(tokens.forms):
         return
     for one, other in itertools.pairwise(inside):

@@ -154,7 +154,7 @@ def _phrase(words: list[str]) -> list[str]:
 
 
 def _is_list(words: list[str]) -> bool:
-    """Whether a phrase goes on with `and`, `or` or a comma before its verb."""
+    """Returns whether a phrase continues with `and`, `or` or a comma before its verb."""
     for word in words:
         if word in (",", "and", "or", "nor"):
             return True
@@ -164,7 +164,7 @@ def _is_list(words: list[str]) -> bool:
 
 
 def is_plural(noun: str) -> bool:
-    """Says whether a noun has the form of several."""
+    """Returns whether a noun has a plural form."""
     low = noun.lower()
     if low.endswith("'s"):
         return False

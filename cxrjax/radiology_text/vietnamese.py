@@ -65,7 +65,7 @@ class VietnameseReader:
 
 
 def _read_sentence(text: str) -> tuple[Assertion, ...]:
-    """What a sentence asserts."""
+    """Returns a sentence's assertions."""
     sentence = VietnameseSentence(text)
     items = sentence.items
     if not items:
@@ -170,7 +170,7 @@ def _meant(
 
 
 def _read_question(question: str) -> answers.AskedFor:
-    """What a question asks."""
+    """Returns the subject of a question."""
     sentence = VietnameseSentence(plain_text(composed(question)[0]))
     names = [name for item in sentence.items for name in item.names]
     sides = {sentence.side_at(place) for place in range(len(sentence.tokens))} - {""}
@@ -187,7 +187,7 @@ def _read_question(question: str) -> answers.AskedFor:
 def _outcome(
     plain: str, asked: answers.AskedFor, assertions: Sequence[Assertion], has_box: bool
 ) -> Outcome:
-    """What an answer decides of what is asked."""
+    """Decides the outcome of an answer."""
     sentences = (plain[slice(*span)] for span in split_sentences(plain, _SENTENCE_END))
     first = VietnameseSentence(
         next((text for text in sentences if any(map(str.isalnum, text))), "")
@@ -208,7 +208,7 @@ def _outcome(
 
 
 def _bears_on(one: Assertion, asked: answers.AskedFor, words: VietnameseWords) -> bool:
-    """Whether an assertion decides what is asked."""
+    """Returns whether an assertion answers the question."""
     if asked.side and one.side in SIDES and one.side != asked.side:
         return False
     ancestors = words.definitions.finding_ancestors
@@ -222,7 +222,7 @@ def _bears_on(one: Assertion, asked: answers.AskedFor, words: VietnameseWords) -
 
 
 def _opening(sentence: VietnameseSentence, asked: answers.AskedFor) -> Outcome | None:
-    """What an answer opens with, where that stands by itself, a reason aside."""
+    """Returns the verdict that opens an answer, if nothing but a reason follows it."""
     reasons = sentence.find("reason")
     end = (reasons[0].first if reasons else 0) or len(sentence.forms)
     preambles = {match.first: match.last for match in sentence.find("preamble")}
@@ -240,7 +240,7 @@ def _opening(sentence: VietnameseSentence, asked: answers.AskedFor) -> Outcome |
 
 
 def _without_findings(sentence: VietnameseSentence, asked: answers.AskedFor) -> Outcome:
-    """What an answer says that names no finding and opens with no yes or no."""
+    """Decides an answer that names no finding and opens with neither yes nor no."""
     spots = find_spots(sentence)
     covered = {place for spot in spots for place in reach_of(spot)}
     found = sentence.words.answers.find(sentence.tokens[:100])

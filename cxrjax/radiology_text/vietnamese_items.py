@@ -1,4 +1,4 @@
-"""What a Vietnamese sentence names: findings, organs' states, regions, and its cues."""
+"""Items of a Vietnamese sentence: findings, organs' states, regions, and its cues."""
 
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
@@ -14,7 +14,7 @@ GENERAL = "cardiopulmonary abnormality"
 
 @dataclasses.dataclass(eq=False)
 class VietnameseItem(NamedItem):
-    """Something named, with what the sentence says of it.
+    """Named item with the sentence's statements about it.
 
     Attributes:
         says: as cues do, "denied certain"; "" where it is simply stated.
@@ -142,7 +142,7 @@ class VietnameseSentence:
         return sorted([*items, *self._of_other_side(items)], key=lambda item: item.first)
 
     def _of_other_side(self, items: Sequence[VietnameseItem]) -> Iterator[VietnameseItem]:
-        """What is denied of the other side alone: "TDMP trái, bên phải không có"."""
+        """Yields items denied only for the other side: "TDMP trái, bên phải không có"."""
         taken = {place for item in items for place in item.own}
         for place in range(1, len(self.forms)) if items else ():
             if place in taken or not self.side_at(place):

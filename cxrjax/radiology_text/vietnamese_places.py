@@ -1,4 +1,4 @@
-"""Where the items of a Vietnamese sentence are: regions and sides, each given to its item."""
+"""Locations of a Vietnamese sentence's items: assignment of regions and sides to the items."""
 
 import dataclasses
 import itertools
@@ -61,8 +61,8 @@ def place_items(sentence: VietnameseSentence) -> None:
 def _is_reached(
     sentence: VietnameseSentence, begin: int, spot: Spot, spots: Sequence[Spot]
 ) -> bool:
-    """Whether a place behind a comma is still of the item before it, and not part of a
-    statement of something else: "khối u phổi phải, xâm lấn trung thất"."""
+    """Returns whether a place behind a comma still belongs to the item before it, and not to a
+    statement about something else: "khối u phổi phải, xâm lấn trung thất"."""
     covered = {*sentence.void, *(place for one in spots for place in reach_of(one))}
     gap = [sentence.forms[place] for place in range(begin, spot.first) if place not in covered]
     own = itertools.takewhile(lambda form: form != ",", reversed(gap))
@@ -70,7 +70,7 @@ def _is_reached(
 
 
 def passes(sentence: VietnameseSentence, forms: Iterable[str]) -> bool:
-    """Whether words stand around places alone."""
+    """Returns whether words may stand between places."""
     return {*forms} <= sentence.sets["place_gap"] | sentence.sets["at_place"] | sentence.sets[
         "list"
     ]
@@ -79,7 +79,7 @@ def passes(sentence: VietnameseSentence, forms: Iterable[str]) -> bool:
 def _is_fronted(
     sentence: VietnameseSentence, spot: Spot, left: Sequence[VietnameseItem], item: VietnameseItem
 ) -> bool:
-    """Whether a place belongs to what follows: "đáy phổi trái có đám mờ"."""
+    """Returns whether a place belongs to the item after it: "đáy phổi trái có đám mờ"."""
     if not left:
         return True
     gap = sentence.forms[spot.last : item.begin]
@@ -222,7 +222,7 @@ def _share(sentence: VietnameseSentence) -> None:
 
 
 def _is_midline(sentence: VietnameseSentence, item: NamedItem) -> bool:
-    """Whether a finding is of an organ in the middle, which has no side."""
+    """Returns whether a finding is of an organ in the middle, which has no side."""
     definitions = sentence.words.definitions
     findings = [definitions.findings[n] for n in item.names if n in definitions.findings]
     regions = {r for one in findings if one.category == "abnormality" for r in one.regions}

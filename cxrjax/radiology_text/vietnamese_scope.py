@@ -1,4 +1,4 @@
-"""What the cues of a Vietnamese sentence say of its items: there or not, how sure, since when."""
+"""Effect of a Vietnamese sentence's cues on its items: presence, certainty and time."""
 
 import functools
 import itertools
@@ -80,7 +80,7 @@ def judge(sentence: VietnameseSentence) -> None:
 def _looks_back(
     sentence: VietnameseSentence, cue: Match[Cue], left: Sequence[VietnameseItem]
 ) -> bool:
-    """Whether a cue speaks of what stands before it."""
+    """Returns whether a cue applies to the words before it."""
     if not left or not cue.payload.before:
         return False
     behind = sentence.form(cue.last)
@@ -120,7 +120,7 @@ def _say_back(
 
 
 def _ends(sentence: VietnameseSentence, says: str, place: int) -> bool:
-    """Whether the reach of a cue ends at a comma or a word that joins."""
+    """Returns whether the reach of a cue ends at a comma or a conjunction."""
     is_comma, joins = sentence.forms[place] == ",", sentence.forms[place] in sentence.sets["joint"]
     following = next((item for item in sentence.items if item.begin > place), None)
     if following is None or not (is_comma or joins):
@@ -142,7 +142,7 @@ def _ends(sentence: VietnameseSentence, says: str, place: int) -> bool:
 
 
 def _is_graded(sentence: VietnameseSentence, item: VietnameseItem) -> bool:
-    """Whether a degree or a size stands behind an item: it is there."""
+    """Returns whether a degree or a size follows an item, which means that it is present."""
     stop = next((i.first for i in sentence.items if i.first > item.first), len(sentence.forms))
     behind = itertools.takewhile(lambda t: t.lemma != ",", sentence.tokens[item.last : stop])
     tokens = list(behind)
@@ -193,7 +193,7 @@ def grade(sentence: VietnameseSentence) -> None:
 
 
 def explains(sentence: VietnameseSentence, one: VietnameseItem, item: VietnameseItem) -> bool:
-    """Whether an item is offered as an explanation of the one before it."""
+    """Returns whether an item is offered as an explanation of the one before it."""
     if one.is_denied_here or item.is_denied_here or one.is_normal or item.statement:
         return False
     return bool((sentence.sets["explains"] | {":"}) & {*sentence.between(one, item)})

@@ -141,7 +141,7 @@ class _Metered(io.BufferedReader):
 
 
 def _member_fault(member: zipfile.ZipInfo, archive: str, most: int) -> str | None:
-    """Why a zip's member is not read."""
+    """Returns why a zip's member is refused, or None if it may be read."""
     fault = _name_fault(member.orig_filename, archive)
     if fault:
         return fault
@@ -170,7 +170,7 @@ def _name_fault(name: str, archive: str) -> str | None:
 
 
 class _Inflated(io.RawIOBase):
-    """What comes out of a gzip file, of however many parts, as long as the ratio allows."""
+    """Stream of a gzip file's inflated content, of all members, up to the allowed ratio."""
 
     def __init__(self, packed: io.BufferedIOBase) -> None:
         self._packed = packed

@@ -51,7 +51,7 @@ def run_in_child(
     memory: int,
     most: int,
 ) -> tuple[dict[str, Any], bytearray]:
-    """What a function says of foreign bytes, run in a child process. Any thread may call it.
+    """Runs a function on untrusted bytes in a child process. May be called from any thread.
 
     Args:
         job: of a module's top level. What it raises makes the bytes unusable.
@@ -92,7 +92,7 @@ def run_in_child(
 
 
 def _words(code: int, seconds: float) -> str:
-    """What a child's exit status says."""
+    """Describes a child's exit status."""
     if code == -signal.SIGPROF:
         return f"it took longer than {seconds:g} s"
     if code < 0:
@@ -126,7 +126,7 @@ class _Child:
             )
 
     def prepare(self, request: bytes, size: int) -> None:
-        """Tells of a job with so many bytes, and waits until it is ready for them.
+        """Announces a job and the number of its bytes, and waits until the child is ready for them.
 
         Raises:
             TimeoutError, EOFError, ConnectionError: it never is.
@@ -170,7 +170,7 @@ class _Child:
 
 
 def _receive(link: socket.socket, size: int, deadline: float | None = None) -> bytearray:
-    """That many bytes.
+    """Receives exactly `size` bytes.
 
     Raises:
         EOFError: the other side is gone.
@@ -290,7 +290,7 @@ def _serve() -> None:
 def _answer(
     link: socket.socket, job: Job, size: int, arguments: Mapping[str, Any]
 ) -> tuple[dict[str, Any], memoryview]:
-    """What the parent is told, and the bytes after it."""
+    """Runs a job; returns the reply to the parent and the bytes that follow it."""
     nothing = memoryview(b"")
     try:
         found, extra = job(bytes(_receive(link, size)), **arguments)

@@ -8,7 +8,7 @@ from cxrjax.untrusted.names import shown, shown_value
 
 
 class Rule(NamedTuple):
-    """What the value of a key may be: one of `values`, or what the rest says.
+    """Allowed values of a key: those listed in `values`, or those that another field describes.
 
     Attributes:
         most: a number above 0 up to this; a whole one where this is.
@@ -22,7 +22,7 @@ class Rule(NamedTuple):
     items: tuple[Any, ...] | None = None
 
     def allows(self, value: Any) -> bool:
-        """Says whether it is one of the values, the number or the list; objects apart."""
+        """Returns whether a value is allowed; objects are left to the caller."""
         # 1 is True and 0.0 is 0, for Python.
         kinds = (int, float) if type(value) in (int, float) else (type(value),)
         if any(type(each) in kinds and each == value for each in self.values):
@@ -59,7 +59,7 @@ CHECKED_LATER = Rule((None,))
 def check_settings(
     found: Mapping[str, Any], rules: Mapping[str, Rule], within: str = ""
 ) -> dict[str, Any]:
-    """What of the settings counts: all but those that do not matter.
+    """Validates settings and returns those that have an effect.
 
     Args:
         within: the keys above, for messages; with a full stop behind each.

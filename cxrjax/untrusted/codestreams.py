@@ -1,4 +1,4 @@
-"""What compressed images say of themselves, read before anything decodes them.
+"""Headers of compressed images, parsed before anything decodes them.
 
 Sizes in JPEG, JPEG-LS and JPEG 2000 codestreams, and how many segments, scans and chunks a decoder
 would have to go through.
@@ -58,7 +58,7 @@ def codestream_size(content: bytes) -> tuple[int, int, int]:
 
 
 def _codestream_start(content: bytes) -> int:
-    """Where the first codestream of a JP2 file starts; its end where there is none."""
+    """Returns the offset of the first codestream of a JP2 file; the file's end if it has none."""
     place = 0
     for _ in range(_MOST_PARTS):
         length, kind = struct.unpack_from(">I4s", content, place)

@@ -259,7 +259,7 @@ class Metered:
 
 
 class _Inflated:
-    """What a deflated file holds, inflated as far as it is read, and to `most` bytes."""
+    """Stream of a deflated file's content, inflated on demand and up to `most` bytes."""
 
     def __init__(self, file: io.BufferedIOBase, most: int) -> None:
         self.most = most
@@ -273,7 +273,7 @@ class _Inflated:
         return self._content.seek(place, whence)
 
     def read(self, size: int) -> bytes:
-        """That many bytes; fewer at the end.
+        """Reads `size` bytes, or fewer at the end.
 
         Raises:
             ForeignError: more than `most` bytes would have to be inflated.

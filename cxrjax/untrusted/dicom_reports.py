@@ -44,7 +44,7 @@ class ReportRegion(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a report says of images; `images` are all that it names."""
+    """Regions of a structured report, its patient, and all images that it refers to."""
 
     patient: str
     images: list[str]
@@ -52,7 +52,7 @@ class Report(NamedTuple):
 
 
 def is_report(path: Path) -> bool:
-    """Says whether a file is a DICOM structured report."""
+    """Returns whether a file is a DICOM structured report."""
     try:
         return str(_head(path).get("SOPClassUID", "")).startswith(_REPORTS)
     except (OSError, ForeignError):

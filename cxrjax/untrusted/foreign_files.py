@@ -91,7 +91,7 @@ def raw_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[tuple[i
 
 
 def read_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[tuple[int, bytes]]:
-    """The same of lines that are not blank, without a byte order mark.
+    """Yields the non-blank lines of a file with their numbers, without a byte order mark.
 
     Raises:
         OSError: the file cannot be read.

@@ -50,7 +50,7 @@ def check_json(text: str | bytes, most: int = MOST_BYTES) -> bytes:
 
 
 def parse_json(text: str | bytes, most: int = MOST_BYTES, finite: bool = False) -> Any:
-    """What JSON text says. NaN and infinities are numbers, as Python writes them.
+    """Parses JSON text. NaN and infinities are accepted as numbers, as Python writes them.
 
     Args:
         most: bytes that the text may have.

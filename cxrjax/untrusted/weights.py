@@ -142,7 +142,7 @@ def _check_name(name: str) -> None:
 
 
 class GGUFHeader(NamedTuple):
-    """What stands in a GGUF file before the weights.
+    """Header of a GGUF file: metadata and the table of tensors.
 
     Attributes:
         metadata: by key: numbers, texts, arrays of numbers and lists of texts.

@@ -84,7 +84,7 @@ class BoxesOptions(SourceOptions):
     accept: bool = False
 
     def said(self) -> Stated:
-        """What the flags tell readers.
+        """Returns the flags that readers of annotations use.
 
         Raises:
             UserError: --columns is not NAME=COLUMN,NAME=COLUMN.
@@ -258,7 +258,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
     _cut = _odd_sizes = 0
 
     def _doubts(self, looked: Sequence[Looked]) -> Iterator[str]:
-        """What may have been read wrongly, of all boxes together."""
+        """Yields signs that boxes were misread, taken over all boxes."""
         counts = self.quality.counts()
         kept = sum(len(boxes) for one in looked for boxes in one.image.boxes.values())
         total = max(self.quality.examined["boxes"], kept)

@@ -18,7 +18,7 @@ from cxrjax.untrusted.names import shown_value
 
 
 def is_coco(content: Any) -> bool:
-    """Says whether a JSON file is one of COCO's with boxes; others have captions."""
+    """Returns whether a JSON file is in COCO's format and has boxes; others have captions."""
     if not isinstance(content, dict) or not {"images", "annotations"} <= content.keys():
         return False
     marked = content["annotations"]

@@ -1,4 +1,4 @@
-"""In which form four numbers give a box, told by evidence, or asked for.
+"""Form of the four numbers of a box, detected from the data or stated by the user.
 
 `xyxy` corners, `xywh` corner and size, `cxcywh` centre and size; of pixels, fractions or percent.
 Where a file's columns do not say so, the form is the one under which boxes lie on their images; if
@@ -31,7 +31,7 @@ class Four(NamedTuple):
 
 
 class Settled(NamedTuple):
-    """How boxes are read, and why."""
+    """Form and units of the boxes of a source, and why they were chosen."""
 
     form: Form
     units: Units
@@ -171,7 +171,7 @@ def _form(
 
 
 def _fits(one: Four, form: Form, units: Units) -> bool:
-    """Says whether a box has an area and lies on its image, give or take rounding."""
+    """Returns whether a box has an area and is within its image, up to rounding."""
     scale = {"fractions": 1.0, "percent": 100.0}.get(units)
     if scale:
         height = width = scale

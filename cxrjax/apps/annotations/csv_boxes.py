@@ -84,7 +84,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d+)?")
 
 
 class _Columns(NamedTuple):
-    """Which column is what; `box` are four places, or one that holds four numbers."""
+    """Indices of the columns; `box` are four columns, or one that has four numbers."""
 
     image: int
     label: int | None
@@ -105,7 +105,7 @@ class _Rows(NamedTuple):
 
 
 def looks_like_boxes(path: Path, folder: Folder) -> bool:
-    """Says whether a table has boxes, as far as its first lines tell."""
+    """Returns whether the first lines of a table have boxes."""
     try:
         with reading(path):
             _guess(_table(path, _SAMPLE), folder, Stated(label="box"), path)
@@ -180,7 +180,7 @@ def _decode(content: bytes) -> str:
 
 
 def _separator(text: str) -> str:
-    """What divides the first line, outside of quotes and brackets, most often."""
+    """Returns the most frequent separator of the first line, outside of quotes and brackets."""
     first = next((line for line in text.splitlines() if line.strip()), "")
     bare = re.sub(r'"[^"]*"|\[[^\]]*\]|\([^)]*\)', "", first)
     counts = {sign: bare.count(sign) for sign in _SEPARATORS}
@@ -192,7 +192,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _guess(table: _Rows, folder: Folder, said: Stated, path: Path) -> _Columns:
-    """Which column is what.
+    """Finds the column of each role.
 
     Raises:
         UserError: a role has none.
@@ -391,7 +391,7 @@ def _size(cells: Sequence[str], columns: _Columns) -> tuple[int, int] | None:
 
 
 def _units_of(table: _Rows, columns: _Columns) -> Units | None:
-    """What names of columns say, such as "x_center_norm"."""
+    """Returns the units that column names such as "x_center_norm" imply, if any."""
     if not table.header:
         return None
     together = " ".join(table.header[place].lower() for place in columns.box)

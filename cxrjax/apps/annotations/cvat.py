@@ -19,7 +19,7 @@ _NO_AREA = ("polyline", "points", "cuboid", "skeleton")
 
 
 def is_cvat(root: Element) -> bool:
-    """Says whether a file is one of CVAT's."""
+    """Returns whether a file is in CVAT's XML format."""
     return root.tag == "annotations"
 
 

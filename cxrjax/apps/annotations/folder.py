@@ -92,7 +92,7 @@ class Folder:
         return found[0]
 
     def has(self, name: str) -> bool:
-        """Says whether a name is of one image."""
+        """Returns whether a name refers to exactly one image."""
         try:
             self.image(name)
         except Unusable:
@@ -117,14 +117,14 @@ class Folder:
         return self._sizes[path]
 
     def size_or_none(self, name: str) -> tuple[int, int] | None:
-        """The same; None where there is none."""
+        """Returns `size`, or None for an image that is missing or unreadable."""
         try:
             return self.size(name)
         except Unusable:
             return None
 
     def json(self, path: Path) -> Any:
-        """What a JSON file says.
+        """Reads and caches a JSON file.
 
         Raises:
             UserError: it cannot be read.
@@ -162,7 +162,7 @@ def _walk(root: Path) -> Iterator[Path]:
 
 
 def mask_folder(path: Path, root: Path) -> bool:
-    """Says whether a file lies in a folder of masks."""
+    """Returns whether a file is in a folder of masks."""
     if not path.is_relative_to(root):
         return False
     return any(part.lower() in MASK_FOLDERS for part in path.relative_to(root).parts[:-1])
@@ -177,7 +177,7 @@ def _is_dicom(path: Path) -> bool:
 
 
 def _common_end(name: str, path: Path) -> int:
-    """How many folders before the file's name are the same."""
+    """Counts the folders directly above a file that have the same names."""
     ours, theirs = path.parts[-2::-1], PurePosixPath(name).parts[-2::-1]
     count = 0
     for left, right in zip(ours, theirs, strict=False):

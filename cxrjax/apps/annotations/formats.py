@@ -1,4 +1,4 @@
-"""Which format a folder's annotations are in, and its reader."""
+"""Detection of the format of a folder's annotations, and its reader."""
 
 import collections
 from collections.abc import Callable
@@ -83,7 +83,7 @@ def recognise(folder: Folder) -> dict[str, list[Path]]:
 
 
 def _not_read(folder: Folder) -> str:
-    """What the first file that may hold annotations is, and what to make of it; "" if none may."""
+    """Describes the first file in an unsupported format and its remedy; "" if there is none."""
     for path in folder.files:
         remedy = _REMEDIES.get(path.suffix.lower())
         if remedy:

@@ -26,7 +26,7 @@ _PATIENT = ("patient_id", "patient", "patientid", "PatientID")
 
 
 def is_label_studio(content: Any) -> bool:
-    """Says whether a JSON file is one of Label Studio's."""
+    """Returns whether a JSON file is in Label Studio's format."""
     first = content[0] if isinstance(content, list) and content else None
     if not isinstance(first, dict):
         return False

@@ -26,7 +26,7 @@ def read_xml(path: Path) -> Element:
 
 
 def is_voc(root: Element) -> bool:
-    """Says whether a file is one of Pascal VOC's."""
+    """Returns whether a file is in Pascal VOC's format."""
     return root.tag == "annotation"
 
 

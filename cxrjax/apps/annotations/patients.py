@@ -1,4 +1,4 @@
-"""Whose image it is: as annotations say, as a pattern says, or as names of known archives tell."""
+"""Patient ids of images: from annotations, from a pattern, or from names of known archives."""
 
 import re
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What every reader of annotations gives: images, and boxes with labels in pixels of them."""
+"""Common output of all readers of annotations: images, and boxes with labels in pixels."""
 
 import dataclasses
 import math
@@ -197,12 +197,12 @@ def entries(value: Any, what: str) -> list[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Stated:
-    """What the user says of a source, where it does not tell by itself.
+    """Properties of a source that the user states because the files do not.
 
     Attributes:
-        box_form, units: as in `coordinates`; None: by evidence.
+        box_form, units: as in `coordinates`; None: detected.
         columns: role -> column's name, of a table.
-        label: the class of all boxes, where the source names none.
+        label: the class of all boxes, if the source names none.
         classes: names by number.
     """
 

@@ -131,7 +131,7 @@ def _names(folder: Folder) -> list[str]:
 
 
 def _yaml_names(text: str) -> Iterator[str]:
-    """What stands under `names:`, as a list in one line, a list, or numbers with names."""
+    """Yields the names under `names:`: a list on one line, a list, or a mapping from numbers."""
     lines = [line.split(" #")[0].rstrip() for line in text.splitlines()]
     if any(line.startswith("kpt_shape:") for line in lines):
         raise ForeignError("labels of poses (kpt_shape); expected boxes or outlines")

@@ -185,7 +185,7 @@ class ServerAddress:
         return self.host
 
     def is_ready(self) -> bool:
-        """Whether it answers questions now.
+        """Returns whether the server answers questions now.
 
         Raises:
             UserError: it cannot be reached.

@@ -1,8 +1,8 @@
-"""What of Gradio can be asked: of its hundred routes those that the page needs, with what it sends.
+"""Filter for Gradio's hundred routes: only those that the page needs, with validated input.
 
-Gradio opens the path that a request names, unless it has launched the page itself; it proxies,
-edits code, and shows its state. Requests are taken apart here and written anew: a path is one of an
-upload or of nothing, an event has the inputs of its function.
+Gradio opens any path that a request names unless it has launched the page itself; it proxies, edits
+code, and reveals its state. So requests are parsed and rewritten here: a path is that of an upload
+or absent, and an event has only the inputs of its function.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ class Gate:
         raise HTTPException(404, "no such page")
 
     def _event(self, body: bytes) -> dict[str, Any]:
-        """What the page sends when something is clicked, with nothing else in it."""
+        """Validates and rebuilds the body of a click, with nothing else in it."""
         try:
             told = parse_object(body)
         except ForeignError as error:
@@ -186,12 +186,12 @@ class Gate:
 
 
 class _Latest(dict[str, Any]):
-    """What Gradio keeps by session, of the latest ones.
+    """Gradio's values by session, restricted to the latest sessions.
 
-    Its queue would end for good when it has a message for a session that has just gone.
+    Its queue would stop for good on a message for a session that has just gone.
 
     Args:
-        empty: makes what such a session is taken to have.
+        empty: makes the value of a session that is missing.
     """
 
     def __init__(self, empty: Callable[[], Any]) -> None:

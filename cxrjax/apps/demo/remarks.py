@@ -1,8 +1,8 @@
-"""What the page says of questions and pictures that models answer without a word of doubt.
+"""Remarks of the page on questions and images that models answer without any doubt.
 
-A small model answers whatever it is asked: a misspelt finding, a picture with nothing on it; and it
-may speak of another finding than the one asked about. The reader of radiology language
-(cxrjax/radiology_text) tells these.
+A small model answers any question, even on a misspelt finding or an image that shows nothing, and
+may mention another finding than the question does. The reader of radiology language
+(cxrjax/radiology_text) detects these.
 """
 
 import difflib
@@ -109,7 +109,7 @@ def _words(text: str) -> list[str]:
 
 
 def _names_something(question: str) -> bool:
-    """Says whether a finding or a part of the body is named, or all that is to be seen."""
+    """Returns whether a question names a finding or a body part, or asks for all findings."""
     words = [lemma(word) for word in _words(question)]
     if _OF_EVERYTHING & {*words}:
         return True

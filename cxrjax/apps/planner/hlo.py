@@ -49,7 +49,7 @@ class Array:
 
     @property
     def bytes(self) -> int:
-        """In its own layout's count of bits, without the padding of tiles."""
+        """Size by the layout's number of bits, without the padding of tiles."""
         return -(-self.size * _ITEM_BITS.get(self.dtype, 0) // 8)
 
     @property
@@ -267,7 +267,7 @@ class _Reader:
     def _trip_count(
         self, computation: dict[str, Instruction], loop: Instruction, called: dict[str, str]
     ) -> int | None:
-        """Told by the compiler, else read from `counter < limit`, the counter's start and step."""
+        """Trip count: the compiler's, else that of `counter < limit`, its start and step."""
         if known := re.search(r'known_trip_count"?:\{"n":"(\d+)"', loop.attributes):
             return int(known[1])
         found = list(self._limits(called["condition"], {}))
@@ -483,7 +483,7 @@ class _Reader:
 
 
 def _keeps_slices(computation: dict[str, Instruction], summed: Instruction) -> bool:
-    """Says whether nothing but slices of a sum leaves a fused computation."""
+    """Returns whether only slices of a sum leave a fused computation."""
     parts = {summed.name}
     parts |= {
         one.name

@@ -314,7 +314,7 @@ def _sizes_in(message: str) -> tuple[int | None, int | None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the warning that a donated array of another shape is of no use to the compiler."""
+    """Silences the warning that the compiler cannot use a donated array of another shape."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
         yield

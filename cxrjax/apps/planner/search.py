@@ -18,13 +18,13 @@ Planner = Callable[..., Plan]
 
 
 def with_batch(config: ExperimentConfig, images: int) -> ExperimentConfig:
-    """The same configuration with a batch of so many images."""
+    """Returns the configuration with a batch of `images` images."""
     batch = dataclasses.replace(config.training, batch_questions=None, batch_images=images)
     return dataclasses.replace(config, training=batch)
 
 
 def spread(config: ExperimentConfig, mesh: Mapping[str, int], remat: str) -> ExperimentConfig:
-    """The same configuration on another mesh, and what its layers keep."""
+    """Returns the configuration with another mesh and another remat policy."""
     return dataclasses.replace(
         config,
         mesh=MeshConfig(**mesh, strategy=config.mesh.strategy),

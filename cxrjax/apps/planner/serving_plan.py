@@ -1,7 +1,7 @@
-"""What a chip holds of a server: slots, and tokens a second by the model of estimate.py.
+"""Capacity of a chip as a server: slots, and tokens a second by the model of estimate.py.
 
-The very step of `serve` is compiled by the TPU's compiler for several numbers of slots: all of the
-model, a cache of as many rows, and one token of each.
+The step of `serve` itself is compiled by the TPU's compiler for several numbers of slots: the whole
+model, a cache with as many rows, and one token of each.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ class SlotsPlan:
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Where all slots write, and nobody is read in."""
+        """Throughput while every slot generates and no prompt is prefilled."""
         return None if self.seconds is None else self.slots / self.seconds
 
     def to_json(self) -> dict[str, Any]:

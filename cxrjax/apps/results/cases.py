@@ -476,7 +476,7 @@ def _right(answer: SystemAnswer | None) -> str:
 
 
 def _iou(answer: SystemAnswer | None) -> int:
-    """In per cent; -1 where there is none."""
+    """IoU in per cent; -1 if there is none."""
     return -1 if answer is None or answer.outcome.iou is None else round(100 * answer.outcome.iou)
 
 

@@ -104,7 +104,7 @@ def pieces(text: str, spans: Iterable[MarkedSpan]) -> list[Piece]:
 
 
 def in_words(found: Iterable[Piece]) -> list[Piece]:
-    """The same pieces with box notation as numbers of the boxes: "(1)", "(2)"."""
+    """Replaces box text by the numbers of the boxes: "(1)", "(2)"."""
     worded: list[Piece] = []
     number = 0
     for piece in found:

@@ -302,7 +302,7 @@ def _rows(content: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]
 
 
 def _method(score: Mapping[str, Any]) -> str:
-    """Tells how truth and intervals came about, from score.json; empty without it."""
+    """Describes ground truth and intervals from score.json; empty without it."""
     sentences = []
     if mode := score.get("gt_mode"):
         sentences.append(f"Ground truth: {mode}.")

@@ -33,7 +33,7 @@ _FULL_QUALITY = 90  # of JPEG
 
 
 class Shown(Protocol):
-    """What is known of a case here."""
+    """Fields of a case that its image needs."""
 
     image_path: str
     image_hw: tuple[int, int] | None
@@ -145,7 +145,7 @@ def empty_folder(out_dir: Path, wanted: bool) -> Path:
 
 
 def _in_threads(make: Callable[[int], CasePicture], count: int) -> Iterator[CasePicture]:
-    """In order. Decoding leaves Python's lock to others; few at a time are in memory."""
+    """Yields images in order, decoded in threads (decoding releases the GIL), a few at a time."""
     bar = progress_bar(desc="pictures", total=count, unit="picture")
     with bar, ThreadPoolExecutor(_THREADS) as pool:
         for start in range(0, count, 4 * _THREADS):

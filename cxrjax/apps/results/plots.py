@@ -27,7 +27,7 @@ _VARIABLES = {_INK: "--soft", _GRID: "--line", _ACCENT: "--accent", _CARD: "--ca
 
 
 class Look(NamedTuple):
-    """Of a line: '#rrggbb', and how long dashes and gaps are (empty: no gaps)."""
+    """Style of a line: '#rrggbb', and lengths of dashes and gaps (empty: no gaps)."""
 
     colour: str
     dashes: tuple[float, ...] = ()

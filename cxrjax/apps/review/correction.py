@@ -1,4 +1,4 @@
-"""What a reader has corrected of an answer: its boxes, findings that it missed, its words."""
+"""Correction of an answer by a reader: its boxes, missed findings and words."""
 
 import dataclasses
 import re
@@ -58,13 +58,13 @@ class Correction(pydantic.BaseModel):
 
 @dataclasses.dataclass(frozen=True)
 class Correctable:
-    """What a correction of one question is held to.
+    """Limits that a correction of one question is validated against.
 
     Attributes:
-        image_hw: (height, width) that boxes are counted in; None where there is no picture.
-        boxes: how many the record has.
-        classes: the only ones that its data set may name; empty: any.
-        options: None where none are to be chosen.
+        image_hw: (height, width) of the boxes' frame; None if there is no image.
+        boxes: number of boxes in the record.
+        classes: the only classes that its data set allows; empty: any.
+        options: None if the question has no options to choose from.
     """
 
     image_hw: tuple[int, int] | None

@@ -1,8 +1,8 @@
-"""What a review leaves for training: corrected records, and pairs of answers to prefer among.
+"""Export of a review for training: corrected records, and preference pairs of answers.
 
-DIR/records.jsonl  what was reviewed and is right now, and a question for each missed finding
-DIR/pairs.jsonl    for `rl.pairs`: the corrected answer, and the one that was there before
-DIR/export.json    what was taken over, and what was left out, by reason
+DIR/records.jsonl  reviewed records that are correct now, and a question for each missed finding
+DIR/pairs.jsonl    for `rl.pairs`: the corrected answer, and the one before the correction
+DIR/export.json    what was exported, and what was left out, by reason
 """
 
 import collections
@@ -47,12 +47,12 @@ class LeftOutError(ValueError):
 
 @dataclasses.dataclass
 class Export:
-    """What is to be written.
+    """Content of an export.
 
     Attributes:
         records: reviewed ones, image paths relative to the folder of the export.
         pairs: lines of `rl.pairs`.
-        corrected, missed: how many records were changed, and are of missed findings.
+        corrected, missed: number of changed records, and of records on missed findings.
         left_out: reason -> question ids.
     """
 
@@ -137,7 +137,7 @@ def export_reviews(
 
 
 def _denies(record: QARecord, missed: Container[tuple[str, str]]) -> bool:
-    """Says whether an answer that nobody has corrected says that a missed finding is not there."""
+    """Returns whether an uncorrected answer denies a finding that a reader reported as missed."""
     return not record.boxes and (record.image_id, finding_of(record)) in missed
 
 
@@ -168,11 +168,11 @@ def _relative(path: Path, out: Path) -> str:
 def _settled(
     reviews: Sequence[Mapping[str, str]], row: Mapping[str, str], correctable: Correctable
 ) -> Correction | None:
-    """The one correction of a question; None where nobody found it wrong.
+    """Returns a question's correction; None if no reader rated it as wrong.
 
     Raises:
-        LeftOutError: nobody has looked at it, it is wrong and stays so, or readers differ.
-        CorrectionRefusedError: a correction cannot be.
+        LeftOutError: not reviewed, wrong without a correction, or corrected in two ways.
+        CorrectionRefusedError: the correction is invalid.
     """
     said = {one["correction"] for one in reviews if one.get("correction")}
     if len(said) > 1:

@@ -146,7 +146,7 @@ def full_picture(path: Path) -> bytes:
 def _item(
     record: QARecord, picture: Mapping[str, Any], closed: Sequence[str] | None
 ) -> dict[str, Any]:
-    """What the page needs to show and correct one question."""
+    """Returns the data with which the page shows one question and takes its correction."""
     size = counted_in(record, picture)
     finding = sheet.finding_of(record)
     main = [one for one in record.answers if one.answer_type == "main"]

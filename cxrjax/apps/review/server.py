@@ -42,13 +42,13 @@ _LOG = logging.getLogger(__name__)
 
 
 class Review:
-    """What is asked of one review.
+    """Requests to one review.
 
     Args:
         page: HTML of the sheet, the same for both readers.
-        pictures: files of the pictures, by their number.
-        agreed: called until it has worked once, when both have handed in: writes the files and
-            gives the HTML that shows the agreement.
+        pictures: image files, by their number.
+        agreed: called once both have submitted, until it succeeds: writes the files and returns
+            the HTML that shows the agreement.
     """
 
     def __init__(

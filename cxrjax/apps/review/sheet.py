@@ -18,7 +18,7 @@ OPEN = "several or none"
 
 
 def finding_of(record: QARecord) -> str:
-    """The one finding that a question is about, else `OPEN`."""
+    """Returns the finding that a question is about, or `OPEN` unless there is exactly one."""
     labels = {label for answer in record.answers for label in answer.labels}
     if record.gt_finding:
         return record.gt_finding

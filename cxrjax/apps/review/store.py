@@ -216,13 +216,13 @@ class ReviewStore:
             database.execute("UPDATE reader SET handed_in = 1 WHERE name = ?", (reader,))
 
     def handed_in(self, reader: str) -> bool:
-        """Says whether the reader's sheet is closed."""
+        """Returns whether the reader has submitted the sheet."""
         query = "SELECT handed_in FROM reader WHERE name = ?"
         with self._held() as database:
             return bool(database.execute(query, (reader,)).fetchone()[0])
 
     def complete(self) -> bool:
-        """Says whether both have handed in."""
+        """Returns whether both readers have submitted."""
         return all(map(self.handed_in, self.readers))
 
     def close(self) -> None:

@@ -18,12 +18,12 @@ NO_REASON = frozenset({"", "none", "none.", "n/a", "na", "-", "null"})
 
 
 def has_reason(record: QARecord) -> bool:
-    """Says whether there is a reason to rate; sources write "None" for none too."""
+    """Returns whether there is a reason to rate; sources also write "None" for no reason."""
     return (record.reason or "").strip().lower() not in NO_REASON
 
 
 def writes_boxes(record: QARecord) -> bool:
-    """Says whether the record's answer has its boxes in its text, or would have if it had any."""
+    """Returns whether the record's answer has its boxes in its text, or would if it had any."""
     if record.boxes:
         return "[box " in in_words(record.answer_text, record)
     main = [one for one in record.answers if one.answer_type == "main"]
@@ -67,7 +67,7 @@ def _nearest(box: np.ndarray, boxes: Sequence[Sequence[float]], coarse: float) -
 
 
 def boxes_in_words(record: QARecord) -> str:
-    """Where the boxes are, for who fills in the sheet without the page."""
+    """Describes the boxes for readers who fill in the sheet without the page."""
     return "; ".join(
         f"box {number}: x {x0:g} to {x1:g}, y {y0:g} to {y1:g}"
         for number, (x0, y0, x1, y1) in enumerate(record.boxes, start=1)

@@ -25,12 +25,12 @@ _LONGEST_TEXT = 20_000
 
 @dataclasses.dataclass(frozen=True)
 class AskedQuestion:
-    """What is asked.
+    """Question of a request.
 
     Attributes:
         text: of the question.
         history: (question, answer) of earlier turns.
-        finding: what it is about, for boxes' labels and for models that are asked by name.
+        finding: its subject, for boxes' labels and for models that need a finding's name.
         type_prompt, choices: as of a record.
         name: its id.
     """
@@ -43,7 +43,7 @@ class AskedQuestion:
     name: str = "asked"
 
     def record(self, pictures: Sequence[UploadedImage]) -> QARecord:
-        """As a line of a questions file would have it."""
+        """Returns the question as a record, as from a line of a questions file."""
         earlier = None
         if len(pictures) > 1:
             size = pictures[1].size
@@ -71,14 +71,14 @@ class AskedQuestion:
 
 @dataclasses.dataclass(frozen=True)
 class Wish:
-    """How a question is to be answered.
+    """Requested properties of an answer.
 
     Attributes:
-        limit: tokens, at most; None: as many as the model may write.
-        form: one of `FORMS`; None: as the model answers.
-        stop: texts at which an answer ends, which are left out.
-        top: how many of the likeliest tokens are wanted in each place.
-        watched: the client is sent each token as it comes.
+        limit: at most so many tokens; None: the model's limit.
+        form: one of `FORMS`; None: the model's own.
+        stop: texts at which an answer ends; they are not part of it.
+        top: number of the likeliest tokens to return at each position.
+        watched: tokens are streamed to the client.
     """
 
     limit: int | None = None
@@ -262,7 +262,7 @@ class Answering:
         return self._model.tokenizer.decode(ids)
 
     def _new_text(self) -> str:
-        """What may be told now: no half character, and nothing that may become a stop."""
+        """Returns text that is final: no half character, and no start of a possible stop text."""
         text = self._so_far()
         stopped = _first_stop(text, self._wish.stop)
         self._text = text if stopped is None else text[:stopped]
@@ -303,7 +303,7 @@ def _prompt(model: NamedModel, record: QARecord) -> np.ndarray:
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> int | None:
-    """Where the first of the stops begins."""
+    """Returns the position of the first stop text, or None."""
     places = [place for stop in stops if (place := text.find(stop)) >= 0]
     return min(places, default=None)
 

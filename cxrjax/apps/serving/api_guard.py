@@ -1,4 +1,4 @@
-"""Who may ask a server of models: a bearer's token, compared in constant time."""
+"""Authorization of clients of a model server: bearer tokens, compared in constant time."""
 
 import hmac
 from collections.abc import Mapping, Sequence

@@ -73,12 +73,12 @@ class GroundRequest(pydantic.BaseModel):
 
 @dataclasses.dataclass
 class ModelServer:
-    """What answers requests.
+    """Application that answers requests.
 
     Attributes:
-        models: by name; the first where a request names none.
-        seconds: that an answer may take.
-        most_bytes: of bodies that are held at a time.
+        models: by name; the first is the default.
+        seconds: timeout of an answer.
+        most_bytes: limit of the bodies held in memory at a time.
     """
 
     engine: Engine
@@ -273,7 +273,7 @@ class ModelServer:
 
 
 async def _refuse(request: Request, error: Exception) -> Response:
-    """What Starlette or the guard refuses, as everything else is refused."""
+    """Formats errors of Starlette and of the guard like all other errors."""
     assert isinstance(error, HTTPException)
     return JSONResponse(error_body(error.status_code, error.detail), error.status_code)
 
@@ -350,7 +350,7 @@ async def _events(
 
 
 def _client(request: Request) -> tuple[str, str]:
-    """Who takes turns: of one token, each machine by itself."""
+    """Returns the client that slots are shared between: a token and a machine that uses it."""
     return request.state.who, request.client.host if request.client else ""
 
 

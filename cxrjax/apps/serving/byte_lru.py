@@ -25,7 +25,7 @@ class ByteLRU(Generic[T]):
         self.misses = 0
 
     def get(self, key: Hashable) -> T | None:
-        """What is kept under the key."""
+        """Returns the value stored under the key, or None."""
         with self._lock:
             found = self._kept.get(key)
             if found is None:

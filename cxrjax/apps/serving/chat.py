@@ -150,14 +150,14 @@ class ChatRequest(_Form):
 
     @property
     def wants_json(self) -> bool:
-        """Whether the answer is to be written as a JSON object."""
+        """Returns whether the answer is requested as a JSON object."""
         return self.response_format is not None and self.response_format.type == "json_object"
 
     def wish(self) -> Wish:
-        """How it is to be answered.
+        """Returns the requested properties of the answer.
 
         Raises:
-            RefusedError: in a way that there is not.
+            RefusedError: one of them is not supported.
         """
         form = None
         told = self.response_format
@@ -237,7 +237,7 @@ def _text_of(message: _Message) -> str:
 
 
 def grounding(said: WholeAnswer) -> dict[str, Any]:
-    """What of an answer OpenAI's format has no place for.
+    """Returns the parts of an answer that have no place in OpenAI's format.
 
     It is the line that `predict` writes, and the log-probability of the answer's end.
     """

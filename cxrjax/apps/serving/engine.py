@@ -87,16 +87,16 @@ class Job:
     _broken_off: Ending | None = None
 
     def cancel(self) -> None:
-        """Has it end at the next step, wherever it is."""
+        """Requests the end of the job after the current step."""
         self._broken_off = "cancelled"
 
     def broken_off(self, now: float) -> Ending | None:
-        """Why it is not to go on."""
+        """Returns why the job must end early, or None."""
         return "timeout" if self._broken_off is None and now > self.deadline else self._broken_off
 
 
 class Counts:
-    """What the engine has done; read by whoever likes."""
+    """Counters of the engine's work; may be read from any thread."""
 
     def __init__(self) -> None:
         self.tokens = 0
@@ -139,7 +139,7 @@ class Engine:
 
     @property
     def is_ready(self) -> bool:
-        """Whether questions are answered at once: compiled, and not about to end."""
+        """Returns whether the engine is compiled, and not draining or failed."""
         return self._warm.is_set() and not self._draining and self.failure is None
 
     @property
@@ -153,10 +153,10 @@ class Engine:
         return sum(job is not None for job in self._slots)
 
     def submit(self, client: Hashable, jobs: list[Job]) -> None:
-        """Has questions answered: all of them or none.
+        """Queues questions: all of them or none.
 
         Raises:
-            QueueFullError: too many wait, or the engine is about to end.
+            QueueFullError: the queue is full, or the engine is draining or has failed.
         """
         with self._changed:
             if self._draining or self.failure is not None:

@@ -1,4 +1,4 @@
-"""Who waits: a queue of each client's own, and the clients take turns."""
+"""Fair queue: one queue per client, which are served in turn."""
 
 import collections
 from collections.abc import Callable, Hashable

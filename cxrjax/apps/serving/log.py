@@ -19,7 +19,7 @@ class _Lines(logging.Formatter):
 
 
 def log_lines() -> None:
-    """Has this process log so from now on."""
+    """Configures logging of this process."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
     root = logging.getLogger()

@@ -1,4 +1,4 @@
-"""What a server tells Prometheus of itself."""
+"""Prometheus metrics of a server."""
 
 from collections.abc import Iterator
 
@@ -35,7 +35,7 @@ class ServerMetrics:
         )
 
     def watch(self, engine: Engine) -> None:
-        """Tells of this engine from now on."""
+        """Adds the metrics of an engine."""
         self.registry.register(_EngineMetrics(engine))
 
     def page(self) -> bytes:

@@ -21,7 +21,7 @@ from cxrjax.models.partition import path_of
 
 
 class MixedLoRA(nnx.Module):
-    """What stands in a `Linear` in the place of one LoRA.
+    """Several LoRAs in a `Linear`, of which each row of a batch uses one.
 
     Attributes:
         a, b: [*stack, M, i, r] and [*stack, M, r, o]; `stack` is the depth of stacked layers.
@@ -83,7 +83,7 @@ class MixedEmbedder(Embedder):
 
 
 def choose_adapters(modules: Sequence[nnx.Module], which: Int[Array, " B"]) -> None:
-    """Has each row go through the adapter of this number. Traceable."""
+    """Sets the adapter of each row. Traceable."""
     for module in modules:
         for _, inner in nnx.iter_modules(module):
             if isinstance(inner, MixedLoRA):
@@ -94,10 +94,10 @@ def choose_adapters(modules: Sequence[nnx.Module], which: Int[Array, " B"]) -> N
 
 
 class AdapterParts(NamedTuple):
-    """What an adapter adds to a base.
+    """Parameters that an adapter adds to a base.
 
     Attributes:
-        loras: by the path of the map beside which each is.
+        loras: by the path of the linear map that each is added to.
         rows: of location tokens, [1024, D]; None: it has none.
     """
 

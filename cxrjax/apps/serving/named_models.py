@@ -68,7 +68,7 @@ class NamedModel:
 
     @property
     def needs_finding(self) -> bool:
-        """Whether it can only be asked about one finding by name."""
+        """Returns whether every question to the model must name one finding."""
         return PROMPTS[self.examples.prompt].needs_finding
 
     def image_tokens(self, pixels: np.ndarray) -> int:
@@ -210,10 +210,10 @@ def _buckets(models: Sequence[tuple[str, OwnModel]], longest: int, least: int) -
 
 
 def _decoding_of(opened: OwnModel) -> tuple[Strategy, Grammar | None]:
-    """How a model decodes.
+    """Returns the strategy and the grammar of a model.
 
     Raises:
-        UserError: in a way that slots cannot.
+        UserError: a strategy that slots do not support.
     """
     config = opened.config
     strategy, grammar = read_decoding(config.decoding, opened.tokenizer, config.data.codec)

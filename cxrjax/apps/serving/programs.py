@@ -1,12 +1,12 @@
-"""What a server has devices do: three programs of fixed shapes, compiled before anybody asks.
+"""Compiled programs that the server runs on the device: three, of fixed shapes.
 
-    context  an image is read, as far as that does not hang on the question: once an image
-    admit    a question is read behind it, into a slot of the cache; a program for each length
-    step     the first n slots write a token each; a program for each n
+    context  processes an image, as far as that is independent of the question: once an image
+    admit    prefills a question behind it, into a slot of the cache; a program for each length
+    step     generates a token in each of the first n slots; a program for each n
 
-A slot is a row of the key-value cache with a question of its own. Where the image's tokens do not
-see the question (`share="image"`, or causal attention) a context is their keys and values in every
-layer; else it is the tower's features, and the decoder reads them anew with each question.
+A slot is a row of the key-value cache with one question. Where the image's tokens do not attend to
+the question (`share="image"`, or causal attention) a context is their keys and values in every
+layer; else it is the tower's features, and the decoder processes them again with each question.
 """
 
 import dataclasses
@@ -40,14 +40,14 @@ _RULES = ((r"/(lora/scale|loc_rows)$", None), *TENSOR_RULES)
 
 @dataclasses.dataclass(frozen=True)
 class Shapes:
-    """What the programs are compiled for.
+    """Static shapes that the programs are compiled for.
 
     Attributes:
-        slots: questions that are answered at a time.
+        slots: number of questions answered at a time.
         buckets: lengths that questions are padded to, ascending.
-        max_answer: tokens of the longest answer, the one that ends it included.
-        images: that a question is asked of, 1 or 2.
-        grids: (height, width) that images come in, where there are several.
+        max_answer: tokens of the longest answer, the end token included.
+        images: number of images a question has, 1 or 2.
+        grids: (height, width) of the images, if there are several sizes.
     """
 
     slots: int
@@ -64,18 +64,18 @@ class Shapes:
 
 
 class SlotRequest(NamedTuple):
-    """What a slot is to answer, and how.
+    """Question of a slot, and its decoding settings.
 
     Attributes:
         tokens: the prompt, not padded.
-        start: where its grammar begins.
-        free: its answer is held to no grammar.
-        limit: tokens of the answer, the one that ends it included.
-        temperature: 0: the likeliest token; above: drawn.
-        top_p: what is drawn from.
-        seed, sample: whose draws they are.
+        start: the grammar's start state.
+        free: its answer is not restricted to a grammar.
+        limit: tokens of the answer, the end token included.
+        temperature: 0: the likeliest token; above: sampled.
+        top_p: mass of the tokens that are sampled from.
+        seed, sample: of the random stream.
         adapter: number of the adapter; 0: none.
-        wants_top: whether the likeliest tokens of each step are wanted.
+        wants_top: return the likeliest tokens of each step.
     """
 
     tokens: Int[np.ndarray, " p"]
@@ -200,7 +200,7 @@ class Programs:
         return placed["rest"], placed["decoder"]["layers"]
 
     def _places(self, tree: Any) -> Any:
-        """Where each leaf of slots or of a context is: keys and values [_, K, ...] by heads."""
+        """Returns the sharding of each leaf: keys and values [_, K, ...] are split by heads."""
         heads = self._whole
         if self._mesh is not None and self.config.decoder.num_kv_heads % self._mesh.size == 0:
             heads = NamedSharding(self._mesh, PartitionSpec(None, ("fsdp", "tensor")))
@@ -332,7 +332,7 @@ class Programs:
         return state
 
     def _empty_context(self) -> ReadImages:
-        """Its shapes."""
+        """Returns the shapes of a context."""
         adapter = np.zeros(1, np.int32)
         return jax.eval_shape(self._context_impl, self._params, *self._empty_images(), adapter)
 

@@ -1,4 +1,4 @@
-"""Why a request is not answered, in the form that OpenAI's clients read."""
+"""Errors of the server, in the form that OpenAI's clients read."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class RefusedError(Exception):
         self.status, self.code, self.param = status, code, param
 
     def body(self) -> dict[str, Any]:
-        """What is answered."""
+        """Returns the body of the response."""
         return error_body(self.status, str(self), self.code, self.param)
 
     @property

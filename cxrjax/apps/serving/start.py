@@ -1,4 +1,4 @@
-"""From models to a server that answers: in this thread, or beside what else a process does."""
+"""Start of a server for models, in this thread or in the background of a process."""
 
 import contextlib
 import dataclasses
@@ -19,14 +19,14 @@ from cxrjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """What a server may take.
+    """Resource limits of a server.
 
     Attributes:
         queue: questions that may wait beside those in slots.
-        seconds: that an answer may take.
-        drain_seconds: that answers have when it is to end.
+        seconds: timeout of an answer.
+        drain_seconds: timeout of running answers when the server is to end.
         body_bytes: of a request.
-        image_bytes: of images that were read.
+        image_bytes: of decoded images.
     """
 
     queue: int = 128

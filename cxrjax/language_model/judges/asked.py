@@ -90,7 +90,7 @@ class VerdictStore:
         self._lines.put(key, {"judge": judge, "task": task, "prompt": digest, "verdict": verdict})
 
     def holds(self, task: str) -> bool:
-        """Says whether verdicts of a task are here."""
+        """Returns whether the store has verdicts of a task."""
         return any(line and line["task"] == task for line in map(self._lines.get, self._lines))
 
     def judges(self) -> list[str]:

@@ -159,7 +159,7 @@ class Judge(Protocol):
         ...
 
     def entail(self, queries: Sequence[tuple[str, tuple[str, ...], str]]) -> list[Entailment]:
-        """Which premises entail each (fact, premises, language), in order; none of no premises."""
+        """Returns for each (fact, premises, language), in order, which premises entail the fact."""
         ...
 
 
@@ -208,7 +208,7 @@ def metric_name(judge: Judge, name: str) -> str:
 def judgement_line(
     judge: Judge, task: str, system: str, question_id: str, failure: str | None
 ) -> dict[str, Any]:
-    """How each line of judgements.jsonl begins."""
+    """Returns the first fields of a line of judgements.jsonl."""
     return {
         "task": task,
         "judge": judge.name,
