@@ -502,7 +502,7 @@ def construct_graphs(
             quality.set_aside(fault.reason, study.study_id, str(source), fault.found)
             continue
         seen.add(key)
-        counts.add(graph, how.definitions)
+        counts.add(graph)
         yield study, graph
 
 

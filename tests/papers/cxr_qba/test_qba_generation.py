@@ -13,15 +13,12 @@ from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.papers.cxr_qba.construct.ratings import extraction_grade, rate_by_rules
 from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts, sample
 from cxrjax.papers.cxr_qba.native import LONGITUDINAL_TYPES, QUESTION_TYPES
-from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import QualityLog
 from tests.papers.cases import cases
 
-DEFINITIONS = load_definitions()
-
 
 def ask(graph, seed=0):
-    return generate_questions(graph, DEFINITIONS, MentionCounts(), seed).questions
+    return generate_questions(graph, MentionCounts(), seed).questions
 
 
 def of(questions, kind, **variables):
@@ -147,14 +144,6 @@ def test_levels_of_an_answer_to_the_indication(graph_of):
     assert [part.answer_level for part in opacity.sub_answers] == [2]
 
 
-def test_weights_rise_with_positive_and_fall_with_negative_mentions():
-    for n in range(5):
-        weights = [sampling.cxrjax_sampling_weight(p, n) for p in range(5)]
-        assert weights == sorted(weights) and len(set(weights)) == 5
-        weights = [sampling.cxrjax_sampling_weight(n, m) for m in range(5)]
-        assert weights == sorted(weights, reverse=True) and len(set(weights)) == 5
-
-
 def test_sampling_follows_the_weights():
     counts = MentionCounts()
     counts.positive["often"], counts.negative["never"] = 9, 9
@@ -165,7 +154,7 @@ def test_sampling_follows_the_weights():
 
 
 def test_only_what_may_be_called_absent_is_sampled(graph_of):
-    absent = sampling.unmentioned_findings(graph_of("Possible lung opacity."), DEFINITIONS)
+    absent = sampling.unmentioned_findings(graph_of("Possible lung opacity."))
     assert "pleural plaque" in absent
     assert not {"lung opacity", "consolidation", "lung disease", "atelectasis"} & set(absent)
 
@@ -177,7 +166,7 @@ def test_a_doubted_normal_organ_is_read_without_fault(graph_of):
 
 def changes(graph_of, earlier, later):
     warnings = collections.Counter()
-    found = find_changes(graph_of(earlier), graph_of(later), DEFINITIONS, warnings)
+    found = find_changes(graph_of(earlier), graph_of(later), warnings)
     return {(c.finding, c.kind, c.certainty) for c in found}, warnings
 
 
@@ -194,7 +183,7 @@ def test_reports_that_tell_it_differently_are_counted(graph_of):
 def test_questions(graph_of):
     earlier = graph_of("No pneumothorax. Small left pleural effusion.")
     later = graph_of("New small right pneumothorax. No pleural effusion.")
-    comparer = Comparer(earlier, later, DEFINITIONS, 0, {"earlier_study": "s0"})
+    comparer = Comparer(earlier, later, 0, {"earlier_study": "s0"})
     made = list(comparer.questions(collections.Counter()))
     kinds = {"L01_describe_changes", "L02_how_has_finding_changed", "L04_has_finding_changed"}
     assert {q.question_type for q in made} == kinds

@@ -6,7 +6,7 @@ from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct import extraction
 from cxrjax.papers.cxr_qba.construct.checks import check_graph
 from cxrjax.papers.cxr_qba.construct.construction import construct_graph
-from cxrjax.papers.cxr_qba.construct.entity_mapping import LexicalMapper, embedding_mapper
+from cxrjax.papers.cxr_qba.construct.entity_mapping import embedding_mapper, map_by_wording
 from cxrjax.papers.cxr_qba.construct.graph_construction import build_scene_graph
 from cxrjax.papers.cxr_qba.study_files import fit_study_boxes
 from cxrjax.records_io.quality import QualityLog
@@ -92,7 +92,7 @@ def test_children_of_what_was_dropped_move_up(how):
     denied = said("lung opacity", False, said("pneumonia", True, said("aspiration")))
     read = extraction.Extraction((), (said("consolidation"), denied))
     study = extraction.SourceStudy("p1", "s1", extraction.ReportSections({}))
-    graph = build_scene_graph(study, read, {}, how.definitions, how.mapper).graph
+    graph = build_scene_graph(study, read, {}, how.mapper).graph
     own = [node for node in graph.observations.values() if node.from_report]
     levels = {node.obs_entities[0]: node.child_level for node in own}
     assert levels == {"consolidation": 0, "pneumonia": 0, "aspiration": 1}
@@ -117,7 +117,7 @@ def test_localization(graph_of, findings, entity, expected):
 
 @cases("name, finding")
 def test_names_are_mapped_by_wording_then_spelling(name, finding):
-    assert LexicalMapper().map(name) == finding
+    assert map_by_wording(name) == finding
 
 
 def test_embeddings_say_what_they_need(tmp_path):

@@ -14,7 +14,6 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
 )
 from cxrjax.papers.cxr_qba.construct.read_back import ReadBack
 from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts
-from cxrjax.radiology_text.definitions import load_definitions
 from tests.papers.cases import cases, data
 
 GOOD = {"entailment": "ALIGNED_MENTIONED", "relevance": "RELEVANT_MAIN_ANSWER"}
@@ -120,14 +119,13 @@ def test_the_surrogate_stays_apart():
     assert all(set(answer.answer_quality) == {"surrogate"} for answer in made.all_answers())
 
 
-DEFINITIONS = load_definitions()
 REPORT = data(__file__)["report"]
 
 
 def graded(graph):
     """(grade, questions) of all questions of a graph."""
-    read_back = ReadBack(graph, DEFINITIONS)
-    questions = generate_questions(graph, DEFINITIONS, MentionCounts()).questions
+    read_back = ReadBack(graph)
+    questions = generate_questions(graph, MentionCounts()).questions
     return [(rate_by_rules(question, read_back.verdict), question) for question in questions]
 
 

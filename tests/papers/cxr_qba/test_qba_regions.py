@@ -25,7 +25,7 @@ DEFINITIONS = load_definitions()
 
 def test_all_regions_of_imagenome_give_most_others(studies):
     image = studies[0].images[0]
-    found = localize(image, DEFINITIONS)
+    found = localize(image)
     localized = [name for name, region in DEFINITIONS.regions.items() if region.localized]
     assert len(image.boxes) == 29
     # Of arms, shoulder blades and breasts it has no boxes: those need masks.
@@ -44,7 +44,7 @@ def test_operations_on_boxes():
         "cardiac silhouette": ((350, 400, 700, 850),),
         "left costophrenic angle": ((800, 750, 900, 850),),
     }
-    found = localize(StudyImage("i", (1000, 1000), boxes=boxes), DEFINITIONS)
+    found = localize(StudyImage("i", (1000, 1000), boxes=boxes))
     assert found["lungs"].boxes == ((500, 100, 900, 800), (100, 100, 450, 800))
     assert found["left pleural space"].boxes == ((500, 100, 900, 850),)  # around both
     assert found["retrocardiac region"].boxes == ((500, 400, 700, 850),)  # of heart and left chest
@@ -54,7 +54,7 @@ def test_operations_on_boxes():
 
 
 def localized(**given):
-    return localize(StudyImage("i", (200, 200), **given), DEFINITIONS)
+    return localize(StudyImage("i", (200, 200), **given))
 
 
 def test_masks_are_cleaned_and_combined():
@@ -115,14 +115,14 @@ def test_names_of_other_sources():
 def test_unusable_boxes_are_set_aside(box, reason):
     quality = QualityLog()
     image = StudyImage("i", (100, 100), boxes={"trachea": (box,)})
-    assert localize(image, DEFINITIONS, quality) == {}
+    assert localize(image, quality) == {}
     assert quality.counts()[reason] == 1
 
 
 def test_a_box_that_reaches_beyond_the_image_is_cut():
     quality = QualityLog()
     image = StudyImage("i", (100, 100), boxes={"trachea": ((-3, 10, 50, 100.5),)})
-    assert localize(image, DEFINITIONS, quality)["trachea"].boxes == ((0, 10, 50, 100),)
+    assert localize(image, quality)["trachea"].boxes == ((0, 10, 50, 100),)
     assert not quality.entries and quality.warnings == {CUT: 1}
 
 
@@ -130,7 +130,7 @@ def test_no_box_is_used_of_an_image_on_whose_frame_most_do_not_lie():
     boxes = {"trachea": ((0.4, 0.1, 0.6, 0.3),), "left lung": ((0.5, 0.1, 0.9, 0.8),)}
     image = StudyImage("i", (100, 100), boxes={**boxes, "right lung": ((5, 5, 40, 90),)})
     quality = QualityLog()
-    assert localize(image, DEFINITIONS, quality) == {}
+    assert localize(image, quality) == {}
     assert [(e.reason, e.item) for e in quality.entries] == [("wrong_frame", "i")]
 
 
@@ -140,7 +140,7 @@ def test_regions_that_cannot_be_used_are_counted():
     speck[3, 3] = True
     boxes = {"left lung": ((5, 5, 7, 90),), "halo": ((1, 1, 90, 90),)}
     image = StudyImage("i", (200, 200), boxes=boxes, masks={"trachea": speck})
-    assert localize(image, DEFINITIONS, quality) == {}
+    assert localize(image, quality) == {}
     assert quality.warnings == {
         "given regions too small to be pointed at": 2,
         "given regions that have no definition": 1,
@@ -221,7 +221,7 @@ def test_boxes_of_small_masks_are_in_pixels_of_the_image():
     small = decode_small(encoded(mask))
     assert max(small.shape) <= 512
     image = StudyImage("i", mask.shape, "PA", masks={"left lung": small})
-    ((x0, y0, x1, y1),) = localize(image, load_definitions())["left lung"].boxes
+    ((x0, y0, x1, y1),) = localize(image)["left lung"].boxes
     np.testing.assert_allclose([x0, y0, x1, y1], [1700, 600, 2600, 1800], atol=7)
 
 
@@ -243,15 +243,15 @@ IMAGE = StudyImage("i", (200, 200), "PA", boxes=BOXES, masks={"left lung": MASK}
 def test_the_second_time_nothing_is_computed(tmp_path, monkeypatch):
     first, second = QualityLog(), QualityLog()
     with RegionCache(tmp_path / "a" / "regions.sqlite") as cache:
-        found = cache.localize(IMAGE, DEFINITIONS, first)
+        found = cache.localize(IMAGE, first)
     assert found["left lung"].boxes == ((100, 40, 180, 160),)
     assert found["left lung"].has_mask and not found["trachea"].has_mask
     monkeypatch.setattr(region_cache, "localize", None)
     with RegionCache(tmp_path / "a" / "regions.sqlite") as cache:
-        assert cache.localize(IMAGE, DEFINITIONS, second) == found
+        assert cache.localize(IMAGE, second) == found
         changed = dataclasses.replace(IMAGE, regions_key="k2")
         with pytest.raises(TypeError):
-            cache.localize(changed, DEFINITIONS, second)
+            cache.localize(changed, second)
     assert first.entries and first.to_json() == second.to_json()
 
 
@@ -265,7 +265,7 @@ def test_a_file_that_is_no_cache(tmp_path):
 def test_a_damaged_row_is_named(tmp_path, damage):
     path = tmp_path / "regions.sqlite"
     with RegionCache(path) as cache:
-        cache.localize(IMAGE, DEFINITIONS, QualityLog())
+        cache.localize(IMAGE, QualityLog())
         cache._file.execute("update regions set of = ?", (damage,))
         with pytest.raises(UserError, match=r"regions\.sqlite: .* delete it"):
-            cache.localize(IMAGE, DEFINITIONS, QualityLog())
+            cache.localize(IMAGE, QualityLog())

@@ -101,6 +101,6 @@ def test_phrases_are_found_by_words():
 
 @cases("finding, regions, modifiers, sentence")
 def test_sentences_are_as_reports_word_them(finding, regions, modifiers, sentence):
-    known, modifiers = load_definitions(), [tuple(one) for one in modifiers]
-    found = describe([known.findings[finding]], regions, modifiers, True, "certain", known)
+    named, modifiers = load_definitions().findings[finding], [tuple(one) for one in modifiers]
+    found = describe([named], regions, modifiers, True, "certain")
     assert found[1] == sentence

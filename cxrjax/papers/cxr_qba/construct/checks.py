@@ -9,7 +9,7 @@ import graphlib
 from collections.abc import Iterable, Sequence
 
 from cxrjax.papers.cxr_qba.native import NativeObservation, StudyQuestions, StudySceneGraph
-from cxrjax.radiology_text.definitions import Definitions
+from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import Unusable
 
 
@@ -22,12 +22,12 @@ class Contradiction:
 
 
 def drop_contradicted(
-    nodes: Sequence[NativeObservation], definitions: Definitions
+    nodes: Sequence[NativeObservation],
 ) -> tuple[list[NativeObservation], list[Contradiction]]:
-    """(observations without contradictions, what was dropped).
+    """Returns observations without contradictions, and what was dropped.
 
     A denial is dropped where the same finding, or a more special one, is there in a region that it
-    speaks of. The one that stays is marked as mended.
+    is about. The one that stays is marked as fixed.
     """
     kept = []
     dropped = []
@@ -35,7 +35,7 @@ def drop_contradicted(
     for node in nodes:
         rival = None
         if not node.positive:
-            rival = next((other for other in positive if _denies(node, other, definitions)), None)
+            rival = next((other for other in positive if _denies(node, other)), None)
         if rival is None:
             kept.append(node)
         else:
@@ -44,33 +44,30 @@ def drop_contradicted(
     return kept, dropped
 
 
-def _denies(
-    negative: NativeObservation, positive: NativeObservation, definitions: Definitions
-) -> bool:
+def _denies(negative: NativeObservation, positive: NativeObservation) -> bool:
     acute = ["acute" in node.modifiers.get("temporal", []) for node in (negative, positive)]
     if acute == [True, False]:
         return False  # it denies what is acute, and nothing else
     there = {*positive.obs_entities, *positive.obs_entities_parents}
-    if not there & set(negative.obs_entities):
-        return False
-    return overlap(negative.region_names, positive.region_names, definitions)
+    return bool(there & {*negative.obs_entities}) and overlap(
+        negative.region_names, positive.region_names
+    )
 
 
-def overlap(first: Sequence[str], second: Sequence[str], definitions: Definitions) -> bool:
-    """Says whether regions lie in one another; no region means everywhere."""
+def overlap(first: Sequence[str], second: Sequence[str]) -> bool:
+    """Returns true for regions that lie in one another; no region means everywhere."""
     if not first or not second:
         return True
-
-    def reach(names: Sequence[str]) -> set[str]:
-        """The regions and, for one of both sides, its sides."""
-        sides = [side for name in names for side in definitions.sides.get(name, {}).values()]
-        return {*names, *sides}
-
-    def above(names: set[str]) -> set[str]:
-        return names | {up for name in names for up in definitions.region_ancestors(name)}
-
-    one, other = reach(first), reach(second)
-    return bool(above(one) & other or one & above(other))
+    known = load_definitions()
+    # A region of both sides is its sides, too.
+    one, other = (
+        {*names, *(side for name in names for side in known.sides.get(name, {}).values())}
+        for names in (first, second)
+    )
+    above, other_above = (
+        names.union(*(known.region_ancestors(name) for name in names)) for names in (one, other)
+    )
+    return bool(above & other or one & other_above)
 
 
 def check_graph(graph: StudySceneGraph, key: tuple[str, str]) -> None:

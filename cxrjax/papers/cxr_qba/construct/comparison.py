@@ -12,9 +12,8 @@ from typing import Literal
 from cxrjax.papers.cxr_qba import native
 from cxrjax.papers.cxr_qba.construct import phrases
 from cxrjax.papers.cxr_qba.construct.checks import overlap
-from cxrjax.papers.cxr_qba.construct.phrases import CERTAINTIES
-from cxrjax.papers.cxr_qba.construct.wording import QuestionMaker, from_observation
-from cxrjax.radiology_text.definitions import Definitions
+from cxrjax.papers.cxr_qba.construct.wording import QuestionMaker, from_observation, least_sure
+from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.english import capital, join
 
 Kind = Literal["new", "worse", "better", "unchanged", "resolved", "moved", "removed"]
@@ -66,42 +65,34 @@ class Change:
 def find_changes(
     earlier: native.StudySceneGraph,
     later: native.StudySceneGraph,
-    definitions: Definitions,
     warnings: collections.Counter[str],
 ) -> list[Change]:
-    """Changes that the two graphs settle; those on which they differ are counted in `warnings`."""
+    """Returns changes that the two graphs settle; where they differ, `warnings` counts it."""
     found = []
     for node in later.observations.values():
         if not node.from_report or len(node.obs_entities) != 1:
             continue
         name = node.obs_entities[0]
-        if name in _NOT_COMPARED or name not in definitions.findings:
+        if name in _NOT_COMPARED or name not in load_definitions().findings:
             continue
-        device = definitions.findings[name].category == "device"
+        # Devices move; a finding is the same where its places lie in one another.
+        device = _is_device(name)
         before = [
-            one for one in _said(earlier, name) if _same_place(node, one, device, definitions)
+            o
+            for o in earlier.observations.values()
+            if o.from_report
+            and name in o.obs_entities
+            and (device or overlap(node.region_names, o.region_names))
         ]
-        change = _change(name, node, before, device, definitions, warnings)
-        if change:
+        if change := _change(name, node, before, warnings):
             found.append(change)
     # Of one finding in one place, the first.
-    return list({(c.finding, tuple(c.later.region_names)): c for c in reversed(found)}.values())[
-        ::-1
-    ]
+    kept = {(c.finding, *c.later.region_names): c for c in reversed(found)}
+    return list(kept.values())[::-1]
 
 
-def _said(graph: native.StudySceneGraph, name: str) -> list[native.NativeObservation]:
-    return [o for o in graph.observations.values() if o.from_report and name in o.obs_entities]
-
-
-def _same_place(
-    later: native.NativeObservation,
-    earlier: native.NativeObservation,
-    device: bool,
-    definitions: Definitions,
-) -> bool:
-    """Devices move; a finding is the same where its places lie in one another."""
-    return device or overlap(later.region_names, earlier.region_names, definitions)
+def _is_device(name: str) -> bool:
+    return load_definitions().findings[name].category == "device"
 
 
 def _is_acute(node: native.NativeObservation) -> bool:
@@ -113,63 +104,55 @@ def _change(
     name: str,
     node: native.NativeObservation,
     before: Sequence[native.NativeObservation],
-    device: bool,
-    definitions: Definitions,
     warnings: collections.Counter[str],
 ) -> Change | None:
+    if node.certainty == "uncertain" or _is_acute(node):
+        return None
     there = [o for o in before if o.positive and o.certainty != "uncertain"]
     denied = [o for o in before if not o.positive and o.certainty == "certain" and not _is_acute(o)]
     said = next((_SAID[one] for one in node.changes if one in _SAID), None)
-    if node.certainty == "uncertain" or _is_acute(node):
-        return None
-    kind: Kind | None = None
     rests_on = there[0] if there else denied[0] if denied else None
-    certainty = _least(node, rests_on)
+    certainty = least_sure((node.certainty, rests_on and rests_on.certainty))
+    kind: Kind | None = None
     if not node.positive:
         if there and node.certainty == "certain":
-            kind = "removed" if device else "resolved"
+            kind = "removed" if _is_device(name) else "resolved"
         elif said == "resolved":
             kind = said
     elif said is not None:
-        kind = said
         if (said == "new" and there) or (said != "new" and denied and not there):
             warnings[CONFLICT] += 1
             return None
-    elif device and there:
-        kind = _moved(node, there[0], definitions)
-    elif denied and not there:
-        kind = "new"
+        kind = said
+    elif there and _is_device(name):
+        kind = _moved(node, there[0])
     elif there:
-        grades = [_grade(one) for one in (there[0], node)]
-        if all(grades) and grades[0] != grades[1]:
-            kind = "worse" if grades[1] > grades[0] else "better"
-            certainty = max(certainty, "likely", key=CERTAINTIES.index)
+        before_it, now = _grade(there[0]), _grade(node)
+        if before_it and now and before_it != now:
+            kind = "worse" if now > before_it else "better"
+            certainty = least_sure((certainty, "likely"))
+    elif denied:
+        kind = "new"
     return Change(name, kind, node, rests_on, certainty) if kind else None
-
-
-def _least(*nodes: native.NativeObservation | None) -> str:
-    said = [node.certainty or "certain" for node in nodes if node is not None]
-    return max(said, key=CERTAINTIES.index)
 
 
 def _grade(node: native.NativeObservation) -> int:
     return max((_GRADES.get(value, 0) for value in node.modifiers.get("severity", [])), default=0)
 
 
-def _moved(
-    later: native.NativeObservation, earlier: native.NativeObservation, definitions: Definitions
-) -> Kind | None:
-    """Whether a device's place, as both reports tell it, is another."""
+def _distances(node: native.NativeObservation) -> list[str]:
+    return [str(distance) for entry in node.regions for distance in entry.distances]
+
+
+def _moved(later: native.NativeObservation, earlier: native.NativeObservation) -> Kind | None:
+    """Returns whether a device's place in both reports is another; None where that is open."""
+    now, before = _distances(later), _distances(earlier)
+    if now and before:
+        return "unchanged" if {*now} == {*before} else "moved"
     if later.default_regions or earlier.default_regions:
-        places: tuple[list[str], ...] = ([], [])
-    else:
-        places = (later.region_names, earlier.region_names)
-    distances = [[str(d) for r in one.regions for d in r.distances] for one in (later, earlier)]
-    if all(distances):
-        return "unchanged" if set(distances[0]) == set(distances[1]) else "moved"
-    if not all(places):
         return None
-    return None if overlap(places[0], places[1], definitions) else "moved"
+    places = later.region_names, earlier.region_names
+    return "moved" if all(places) and not overlap(*places) else None
 
 
 class Comparer(QuestionMaker):
@@ -179,36 +162,32 @@ class Comparer(QuestionMaker):
         self,
         earlier: native.StudySceneGraph,
         later: native.StudySceneGraph,
-        definitions: Definitions,
         seed: int,
         about_earlier: Mapping[str, str],
     ) -> None:
         super().__init__(later, seed)
         self.earlier = earlier
-        self.definitions = definitions
-        self.about_earlier = dict(about_earlier)
+        self.about_earlier = about_earlier
 
     def questions(self, warnings: collections.Counter[str]) -> Iterator[native.NativeQuestion]:
-        """All that the two studies settle."""
-        changes = find_changes(self.earlier, self.graph, self.definitions, warnings)
+        """Yields all that the two studies settle."""
+        changes = find_changes(self.earlier, self.graph, warnings)
         if not changes:
             return
-        answers = [self._answer(change) for change in changes]
-        yield self._ask("L01_describe_changes", answers, {}, changes)
+        yield self._ask("L01_describe_changes", changes, {})
         by_name: dict[str, list[Change]] = {}
         for change in changes:
             by_name.setdefault(change.finding, []).append(change)
         for name, own in by_name.items():
-            shown = phrases.shown(name)
-            values = {"finding": shown, **_verbs(name)}
-            device = self.definitions.findings[name].category == "device"
+            values = {"finding": phrases.shown(name), **_verbs(name)}
+            device = _is_device(name)
             kind = "L03_how_has_device_changed" if device else "L02_how_has_finding_changed"
-            yield self._ask(kind, [self._answer(change) for change in own], values, own)
+            yield self._ask(kind, own, values)
             if not device and len(own) == 1:
                 yield self._yes_no(own[0], values)
 
     def _yes_no(self, change: Change, values: dict[str, str]) -> native.NativeQuestion:
-        """Asks of the change itself or, as often, of another."""
+        """Asks about the change itself or, as often, about another."""
         kind = "L04_has_finding_changed"
         rng = self.rng(f"{kind}/{change.finding}")
         right = rng.random() < 0.5
@@ -219,23 +198,15 @@ class Comparer(QuestionMaker):
         verb, _, rest = how.partition(" ")
         told = f"{verb} the {values['finding']} {rest}"
         values = {**values, "asked": capital(told), "asked_inside": told}
-        opened = "Yes" if right else "No"
-        text = f"{opened}, {part.text[0].lower()}{part.text[1:]}"
-        main = part.model_copy(
-            update={
-                "text": text,
-                "name_tag": None,
-                "from_report": False,
-                "positiveness": "pos" if right else "neg",
-                "sub_answers": part.sub_answers,
-            }
-        )
-        question = self._ask(kind, [main], values, [change])
+        text = f"{'Yes' if right else 'No'}, {part.text[0].lower()}{part.text[1:]}"
+        positiveness = "pos" if right else "neg"
+        update = {"text": text, "name_tag": None, "positiveness": positiveness}
+        question = self._ask(kind, [change], values, [part.model_copy(update=update)])
         question.variables["change_asked"] = asked
         return question
 
     def _answer(self, change: Change) -> native.NativeAnswer:
-        """A sentence on the change, and what it rests on below it."""
+        """Returns a sentence on the change, what it rests on below it."""
         later = from_observation(self.graph, change.later, "details", level=1)
         later.sub_answers = []
         parts = [later]
@@ -247,10 +218,10 @@ class Comparer(QuestionMaker):
             parts.append(earlier)
         places = [_place(one) for one in (change.earlier, change.later) if one is not None]
         values = {**_verbs(change.finding), "before": places[0], "now": places[-1]}
+        name = phrases.shown(change.finding)
         side = change.later.laterality
-        sided = [side] if side and not phrases.shown(change.finding).startswith(side) else []
-        name = " ".join([*sided, phrases.shown(change.finding)])
-        text = f"The {name} {_HOW[change.kind].format(**values)}."
+        sided = f"{side} {name}" if side and not name.startswith(side) else name
+        text = f"The {sided} {_HOW[change.kind].format(**values)}."
         if change.certainty != "certain":
             text = f"Probably, {text[0].lower()}{text[1:]}"
         gone = change.kind in ("resolved", "removed")
@@ -259,7 +230,7 @@ class Comparer(QuestionMaker):
                 "answer_type": "main_answer",
                 "answer_level": 0,
                 "text": text,
-                "name_tag": f"{capital(phrases.shown(change.finding))}: {change.kind}",
+                "name_tag": f"{capital(name)}: {change.kind}",
                 "certainty": change.certainty,
                 "positiveness": "neg" if gone else "pos",
                 "modifiers": [["change", change.kind]],
@@ -271,10 +242,11 @@ class Comparer(QuestionMaker):
     def _ask(
         self,
         kind: str,
-        answers: list[native.NativeAnswer],
-        values: dict[str, str],
         changes: Sequence[Change],
+        values: dict[str, str],
+        answers: list[native.NativeAnswer] | None = None,
     ) -> native.NativeQuestion:
+        answers = answers or [self._answer(change) for change in changes]
         question = self.question(kind, answers, values, [c.later.obs_id for c in changes])
         question.question_strategy = native.LONGITUDINAL_TYPES[kind]
         question.variables.update(self.about_earlier)
@@ -293,5 +265,4 @@ def _verbs(name: str) -> dict[str, str]:
 
 
 def _place(node: native.NativeObservation) -> str:
-    distances = [str(d) for entry in node.regions for d in entry.distances]
-    return join(distances or [f"the {phrases.shown(name)}" for name in node.region_names])
+    return join(_distances(node) or [f"the {phrases.shown(name)}" for name in node.region_names])

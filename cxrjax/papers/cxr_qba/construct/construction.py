@@ -1,8 +1,8 @@
-"""One study in, its scene graph and its questions out: pure functions, in two passes.
+"""Makes a study's scene graph and its questions: pure functions, in two passes.
 
 The questions need counts over the corpus (`MentionCounts`), and those need all scene graphs;
-so `construct_graph` runs over all studies first, `construct_questions` then. Both take what they
-need as arguments and keep nothing: any engine may run them on any number of workers.
+so `construct_graph` runs over all studies first, then `construct_questions`. Any engine may run
+them on any number of workers.
 """
 
 import collections
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cxrjax.papers.cxr_qba.construct.comparison import Comparer
-from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper, LexicalMapper
+from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper, map_by_wording
 from cxrjax.papers.cxr_qba.construct.extraction import Extractor, SourceStudy, StudyImage
 from cxrjax.papers.cxr_qba.construct.generation import generate_questions
 from cxrjax.papers.cxr_qba.construct.graph_construction import build_scene_graph
@@ -25,7 +25,6 @@ from cxrjax.papers.cxr_qba.construct.rule_extractor import RuleExtractor
 from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts
 from cxrjax.papers.cxr_qba.construct.wording import number_answers
 from cxrjax.papers.cxr_qba.native import NativeQuestion, StudyQuestions, StudySceneGraph
-from cxrjax.radiology_text.definitions import Definitions, load_definitions
 from cxrjax.records_io.quality import QualityLog
 
 
@@ -39,8 +38,7 @@ class CxrQbaConstruction:
     """
 
     extractor: Extractor = dataclasses.field(default_factory=RuleExtractor)
-    mapper: EntityMapper = dataclasses.field(default_factory=LexicalMapper)
-    definitions: Definitions = dataclasses.field(default_factory=load_definitions)
+    mapper: EntityMapper = map_by_wording
     seed: int = 0
     surrogate: bool = False
     regions: RegionCache | None = None
@@ -49,7 +47,7 @@ class CxrQbaConstruction:
 def construct_graph(
     study: SourceStudy, how: CxrQbaConstruction, quality: QualityLog
 ) -> StudySceneGraph:
-    """A study's scene graph; what is dropped is set aside or counted in `quality`.
+    """Returns a study's scene graph; what is dropped is rejected or counted in `quality`.
 
     Raises:
         Unusable: the report is too long or has nothing to read.
@@ -59,9 +57,9 @@ def construct_graph(
     quality.warnings["sentences of which no observation was read"] += len(extraction.silent)
     quality.warnings.update(extraction.left_out)
     find = how.regions.localize if how.regions else localize
-    images = {image.image_id: find(image, how.definitions, quality) for image in study.images}
+    images = {image.image_id: find(image, quality) for image in study.images}
     localized = {image_id: regions for image_id, regions in images.items() if regions}
-    built = build_scene_graph(study, extraction, localized, how.definitions, how.mapper)
+    built = build_scene_graph(study, extraction, localized, how.mapper)
     for clash in built.contradictions:
         quality.set_aside(
             "contradicted_observation",
@@ -75,13 +73,13 @@ def construct_graph(
 def construct_questions(
     graph: StudySceneGraph, counts: MentionCounts, how: CxrQbaConstruction
 ) -> StudyQuestions:
-    """A study's questions, rated as far as can be without a language model.
+    """Returns a study's questions, rated as far as possible without a language model.
 
     `question_quality` holds `extraction_grade`, of the scene graph's criteria; the overall grade of
     the release also needs a language model's verdicts (ratings.py).
     """
-    questions = generate_questions(graph, how.definitions, counts, how.seed)
-    read_back = ReadBack(graph, how.definitions)
+    questions = generate_questions(graph, counts, how.seed)
+    read_back = ReadBack(graph)
     for question in questions.questions:
         _grade(question, how, read_back)
     return questions
@@ -103,8 +101,8 @@ def add_comparisons(
     frontal = [one for one in images if one.frontal] or images[:1]
     about = {"earlier_study": earlier.study_id}
     about |= {"earlier_image": frontal[0].image_id} if frontal else {}
-    comparer = Comparer(earlier, graph, how.definitions, how.seed, about)
-    read_back, before = ReadBack(graph, how.definitions), len(made.questions)
+    comparer = Comparer(earlier, graph, how.seed, about)
+    read_back, before = ReadBack(graph), len(made.questions)
     for number, question in enumerate(comparer.questions(quality.warnings), start=before + 1):
         question.question_id = f"Q{number:04d}"
         number_answers(question.answers, f"{question.question_id}_A")
@@ -125,7 +123,7 @@ class CorpusFacts:
     Attributes:
         patients: all, to divide them where the source has no splits.
         without_split: studies that the source puts into no split.
-        failed: shards of which no facts could be had.
+        failed: shards without facts.
     """
 
     counts: MentionCounts = dataclasses.field(default_factory=MentionCounts)
@@ -145,18 +143,17 @@ class CorpusFacts:
     @classmethod
     def from_json(cls, content: dict[str, Any]) -> "CorpusFacts":
         """Reads what `to_json` gave."""
-        positive, negative = (collections.Counter(content[n]) for n in ("positive", "negative"))
-        counts = MentionCounts(positive, negative)
-        return cls(counts, set(content["patients"]), content["without_split"])
+        counts = (collections.Counter(content[n]) for n in ("positive", "negative"))
+        return cls(MentionCounts(*counts), set(content["patients"]), content["without_split"])
 
     @property
     def sha256(self) -> str:
-        """The same for the same corpus, however it was cut."""
+        """Hash of the facts, the same for the same corpus, however it was cut."""
         return hashlib.sha256(json.dumps(self.to_json()).encode()).hexdigest()
 
 
 def merge_facts(parts: Iterable[CorpusFacts]) -> CorpusFacts:
-    """Facts of several parts of a corpus; associative, and in any order the same."""
+    """Merges facts of several parts of a corpus; associative, and in any order the same."""
     merged = CorpusFacts()
     for part in parts:
         merged.counts.merge(part.counts)

@@ -1,7 +1,8 @@
-"""Scene graphs from what was read out of a report and regions on images."""
+"""Builds scene graphs from what was read out of a report and regions on images."""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cxrjax.papers.cxr_qba import native
 from cxrjax.papers.cxr_qba.construct import extraction as read
@@ -10,7 +11,8 @@ from cxrjax.papers.cxr_qba.construct.checks import Contradiction, drop_contradic
 from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper
 from cxrjax.papers.cxr_qba.construct.extraction import SourceStudy
 from cxrjax.papers.cxr_qba.construct.regions import LocalizedRegion
-from cxrjax.radiology_text.definitions import Definitions, Finding
+from cxrjax.papers.cxr_qba.construct.wording import TAGS, least_sure, united
+from cxrjax.radiology_text.definitions import Finding, load_definitions
 from cxrjax.radiology_text.english import split_words
 
 CHILD_TYPE = "interpretation"
@@ -28,29 +30,23 @@ class BuiltGraph:
 
 
 def build_scene_graph(
-    study: SourceStudy,
-    extraction: read.Extraction,
-    images: LocalizedImages,
-    definitions: Definitions,
-    mapper: EntityMapper,
+    study: SourceStudy, extraction: read.Extraction, images: LocalizedImages, mapper: EntityMapper
 ) -> BuiltGraph:
-    """The scene graph of a study.
+    """Builds the scene graph of a study.
 
     Args:
         images: regions of each image that has any.
         mapper: free names to findings.
     """
-    resolver = _Resolver(definitions, mapper)
-    every, parents, spoken = _read_nodes(extraction, resolver)
-    nodes, contradictions = drop_contradicted(every, definitions)
+    every, parents, spoken = _read_nodes(extraction, mapper)
+    nodes, contradictions = drop_contradicted(every)
     kept = {node.obs_id for node in nodes}
     # A child whose parent was dropped stands on its own.
     parents = {child: parent for child, parent in parents.items() if {child, parent} <= kept}
     _set_levels(nodes, parents)
-    nodes += _default_negatives(nodes, definitions, resolver)
+    nodes += _default_negatives(nodes)
     for node in nodes:
-        _locate(node, images, definitions)
-        node.obs_quality["localization_quality"] = _over_images(node.localization)
+        _locate(node, images)
     graph = native.StudySceneGraph(
         patient_id=study.patient_id,
         study_id=study.study_id,
@@ -80,8 +76,8 @@ def build_scene_graph(
         ],
         obs_sent_relations=[edge for edge in spoken if edge.observation_id in kept],
     )
-    graph.regions, graph.region_region_relations = _region_tree(nodes, images, definitions)
-    graph.indication = build_indication(graph, extraction, definitions)
+    graph.regions, graph.region_region_relations = _region_tree(nodes, images)
+    graph.indication = build_indication(graph, extraction)
     graph.study_quality = {
         **ratings.worst_values(node.obs_quality for node in nodes),
         "contradictions_dropped": len(contradictions),
@@ -95,15 +91,15 @@ def build_scene_graph(
 
 
 def _read_nodes(
-    extraction: read.Extraction, resolver: "_Resolver"
+    extraction: read.Extraction, mapper: EntityMapper
 ) -> tuple[list[native.NativeObservation], dict[str, str], list[native.SentenceRelation]]:
-    """(nodes, parents before their children; child's id -> parent's; which sentence says which)."""
+    """Returns nodes, parents before children; child's id -> parent's; which sentence says which."""
     nodes: list[native.NativeObservation] = []
     parents: dict[str, str] = {}
     spoken: list[native.SentenceRelation] = []
 
     def add(observed: read.Observation, parent: str | None) -> None:
-        node = resolver.node(f"O{len(nodes) + 1:02d}", observed)
+        node = _node(f"O{len(nodes) + 1:02d}", observed, mapper)
         nodes.append(node)
         if parent is not None:
             parents[node.obs_id] = parent
@@ -128,89 +124,89 @@ def _set_levels(nodes: Sequence[native.NativeObservation], parents: Mapping[str,
         levels[node.obs_id] = node.child_level
 
 
-class _Resolver:
-    """Free values of observations into nodes."""
+def _node(
+    obs_id: str, observed: read.Observation, mapper: EntityMapper
+) -> native.NativeObservation:
+    """Resolves the free values of an observation into a node."""
+    known = load_definitions()
+    mapped = {name: mapper(name) for name in observed.entity}
+    findings = [known.findings[name] for name in dict.fromkeys(filter(None, mapped.values()))]
+    regions, unknown = known.resolve_regions(observed.regions, observed.side)
+    defaults: list[str] = []
+    if not regions:
+        usual = [region for finding in findings for region in finding.regions]
+        defaults, _ = known.resolve_regions(usual, observed.side)
+    modifiers: dict[str, list[str]] = {}
+    for kind, value in observed.modifiers:
+        modifiers.setdefault(kind, []).append(value)
+    return _make(
+        obs_id,
+        findings,
+        regions or defaults,
+        observed.distances,
+        name=observed.name,
+        summary_sentence=observed.summary_sentence,
+        non_resolved_regions=unknown,
+        default_regions=defaults,
+        non_resolved_obs_entities=[name for name, found in mapped.items() if not found],
+        probability=observed.probability or None,
+        certainty=observed.certainty,
+        positiveness="pos" if observed.positive else "neg",
+        modifiers=modifiers,
+        changes=list(observed.change),
+        change_sentence=observed.change_sentence or None,
+        from_report=True,
+    )
 
-    def __init__(self, definitions: Definitions, mapper: EntityMapper) -> None:
-        self.definitions = definitions
-        self.mapper = mapper
 
-    def node(self, obs_id: str, observed: read.Observation) -> native.NativeObservation:
-        mapped = {name: self.mapper.map(name) for name in observed.entity}
-        names = list(dict.fromkeys(found for found in mapped.values() if found))
-        findings = [self.definitions.findings[name] for name in names]
-        regions, unknown = self.definitions.resolve_regions(observed.regions, observed.side)
-        defaults: list[str] = []
-        if not regions:
-            usual = [region for finding in findings for region in finding.regions]
-            defaults, _ = self.definitions.resolve_regions(usual, observed.side)
-        modifiers: dict[str, list[str]] = {}
-        for kind, value in observed.modifiers:
-            modifiers.setdefault(kind, []).append(value)
-        node = self.make(
-            obs_id,
-            findings,
-            regions or defaults,
-            name=observed.name,
-            summary_sentence=observed.summary_sentence,
-            non_resolved_regions=unknown,
-            default_regions=defaults,
-            non_resolved_obs_entities=[name for name, found in mapped.items() if not found],
-            probability=observed.probability or None,
-            certainty=observed.certainty,
-            positiveness="pos" if observed.positive else "neg",
-            modifiers=modifiers,
-            changes=list(observed.change),
-            change_sentence=observed.change_sentence or None,
-            from_report=True,
-        )
-        for entry in node.regions:
-            entry.distances = list(observed.distances)
-        node.obs_quality = ratings.rate_observation(node)
-        return node
-
-    def make(
-        self, obs_id: str, findings: Sequence[Finding], regions: Sequence[str], **fields
-    ) -> native.NativeObservation:
-        parents = [
-            parent
-            for finding in findings
-            for parent in self.definitions.finding_ancestors(finding.name)
-        ]
-        sides = {self.definitions.regions[region].side for region in regions} - {""}
-        return native.NativeObservation(
-            obs_id=obs_id,
-            regions=[native.ObservedRegion(region=region, distances=[]) for region in regions],
-            laterality="bilateral" if len(sides) > 1 else next(iter(sides), None),
-            obs_entities=[finding.name for finding in findings],
-            obs_entities_parents=list(dict.fromkeys(parents)),
-            obs_categories=list(dict.fromkeys(finding.category for finding in findings)),
-            obs_subcategories=list(dict.fromkeys(finding.subcategory for finding in findings)),
-            **fields,
-        )
+def _make(
+    obs_id: str,
+    findings: Sequence[Finding],
+    regions: Sequence[str],
+    distances: Sequence[str] = (),
+    **fields: Any,
+) -> native.NativeObservation:
+    known = load_definitions()
+    above = [up for finding in findings for up in known.finding_ancestors(finding.name)]
+    sides = {known.regions[region].side for region in regions} - {""}
+    node = native.NativeObservation(
+        obs_id=obs_id,
+        regions=[native.ObservedRegion(region=name, distances=list(distances)) for name in regions],
+        laterality="bilateral" if len(sides) > 1 else next(iter(sides), None),
+        obs_entities=[finding.name for finding in findings],
+        obs_entities_parents=list(dict.fromkeys(above)),
+        obs_categories=list(dict.fromkeys(finding.category for finding in findings)),
+        obs_subcategories=list(dict.fromkeys(finding.subcategory for finding in findings)),
+        **fields,
+    )
+    node.obs_quality = ratings.rate_observation(node)
+    return node
 
 
 def _default_negatives(
-    nodes: Sequence[native.NativeObservation], definitions: Definitions, resolver: _Resolver
+    nodes: Sequence[native.NativeObservation],
 ) -> list[native.NativeObservation]:
-    """Findings that a report would have named: assumed absent, unless they or kin are there.
+    """Returns findings that a report would have named, as absent, unless they or kin are there.
 
-    Their certainty says that they are not mentioned; so do the answers that are made of them.
+    Their certainty is "not mentioned", as that of the answers made of them.
     """
+    known = load_definitions()
+    present = {name for node in nodes if node.positive for name in node.obs_entities}
     mentioned = {name for node in nodes for name in node.obs_entities}
     # A more special finding that is there has this one among its parents.
     mentioned |= {name for node in nodes if node.positive for name in node.obs_entities_parents}
-    present = {name for node in nodes if node.positive for name in node.obs_entities}
-    added: list[native.NativeObservation] = []
-    for finding in definitions.findings.values():
-        open_question = any(
-            parent in present for parent in definitions.finding_ancestors(finding.name)
-        )
-        if not finding.default_negative or finding.name in mentioned or open_question:
-            continue
+    assumed = [
+        finding
+        for name, finding in known.findings.items()
+        if finding.default_negative
+        and name not in mentioned
+        and present.isdisjoint(known.finding_ancestors(name))
+    ]
+    added = []
+    for number, finding in enumerate(assumed, start=1):
         name, summary = phrases.describe_unmentioned([finding])
-        node = resolver.make(
-            f"D{len(added) + 1:02d}",
+        node = _make(
+            f"D{number:02d}",
             [finding],
             finding.regions,
             name=name,
@@ -220,41 +216,35 @@ def _default_negatives(
             positiveness="neg",
             from_report=False,
         )
-        node.obs_quality = ratings.rate_observation(node)
         added.append(node)
     return added
 
 
-def _locate(
-    node: native.NativeObservation, images: LocalizedImages, definitions: Definitions
-) -> None:
-    """Boxes of the node's regions on every image; of a more general region where there are none."""
-    names = node.region_names
+def _locate(node: native.NativeObservation, images: LocalizedImages) -> None:
+    """Sets the node's boxes on every image; of a more general region where there are none."""
+    names, above = node.region_names, load_definitions().region_ancestors
     for image_id, localized in images.items():
         general: list[str] = []
         if not any(name in localized for name in names):
-            above = (
-                next((up for up in definitions.region_ancestors(name) if up in localized), None)
-                for name in names
-            )
-            general = list(dict.fromkeys(name for name in above if name))
+            nearest = (next((up for up in above(name) if up in localized), "") for name in names)
+            general = list(dict.fromkeys(filter(None, nearest)))
         node.localization[image_id] = _place(image_id, localized, names, general)
+    node.obs_quality["localization_quality"] = _over_images(node.localization)
 
 
 def _place(
     image_id: str,
     localized: Mapping[str, LocalizedRegion],
     names: Sequence[str],
-    fallback: list[str] | None = None,
+    fallback: Sequence[str] = (),
 ) -> native.NativeLocalization:
-    """Boxes and masks of the regions that the image has, else of `fallback`; rated."""
-    there = fallback or [name for name in names if name in localized]
-    masked = [name for name in there if localized[name].has_mask]
+    """Returns boxes and masks of the regions that the image has, else of `fallback`; rated."""
+    there = list(fallback) or [name for name in names if name in localized]
     place = native.NativeLocalization(
         image_id=image_id,
         localization_reference_ids=there,
         bboxes=[list(box) for name in there for box in localized[name].boxes],
-        instance_mask_ids=[f"{image_id}/{name}" for name in masked],
+        instance_mask_ids=[f"{image_id}/{name}" for name in there if localized[name].has_mask],
         missing_localization=[name for name in names if name not in localized],
         is_fallback=bool(fallback),
     )
@@ -263,7 +253,7 @@ def _place(
 
 
 def _over_images(localization: Mapping[str, native.NativeLocalization]) -> str:
-    """The worst over all images."""
+    """Returns the worst quality over all images."""
     worst = ratings.worst_values(
         {"localization_quality": place.localization_quality} for place in localization.values()
     )
@@ -271,17 +261,16 @@ def _over_images(localization: Mapping[str, native.NativeLocalization]) -> str:
 
 
 def _region_tree(
-    nodes: Sequence[native.NativeObservation], images: LocalizedImages, definitions: Definitions
+    nodes: Sequence[native.NativeObservation], images: LocalizedImages
 ) -> tuple[dict[str, native.NativeRegion], list[native.RegionRelation]]:
-    """Regions of observations with every region that they lie in, and the edges between."""
-    names: list[str] = []
-    for node in nodes:
-        for name in node.region_names:
-            names += [name, *definitions.region_ancestors(name)]
+    """Returns regions of observations with every region that they lie in, and the edges between."""
+    known = load_definitions()
+    own = dict.fromkeys(name for node in nodes for name in node.region_names)
+    names = dict.fromkeys(one for name in own for one in (name, *known.region_ancestors(name)))
     regions = {}
     edges = []
-    for name in dict.fromkeys(names):
-        region = definitions.regions[name]
+    for name in names:
+        region = known.regions[name]
         places = {image_id: _place(image_id, here, [name]) for image_id, here in images.items()}
         regions[name] = native.NativeRegion(
             region=name,
@@ -290,38 +279,30 @@ def _region_tree(
             region_localization_quality=_over_images(places),
         )
         if region.parent:
-            edges.append(
-                native.RegionRelation(
-                    region=name, related_region=region.parent, relation_type=PART_OF
-                )
-            )
+            edge = {"region": name, "related_region": region.parent, "relation_type": PART_OF}
+            edges.append(native.RegionRelation(**edge))
     return regions, edges
 
 
-OBS_ID = "OIND"
-
-
 def build_indication(
-    graph: native.StudySceneGraph, extraction: read.Extraction, definitions: Definitions
+    graph: native.StudySceneGraph, extraction: read.Extraction
 ) -> native.NativeIndication | None:
-    """The indication with the observations that answer it; None where the report has none.
+    """Returns the indication with the observations that answer it; None where there is none.
 
-    Where the extractor names sentences, what they say answers it. Else, where the indication names
-    findings and the report says something of them, that; otherwise everything abnormal that is
-    there; otherwise the denial of abnormality as such.
-    Without any of these it has no answer.
+    Where the extractor names sentences, what they say answers it; else what `_chosen_by_rule`
+    finds. Without either it has no answer.
     """
     given = extraction.indication
     if given is None:
         return None
+    edges = graph.obs_sent_relations
     reported = [o for o in graph.observations.values() if o.from_report]
-    answering = _said_by(given.answer_sentence_ids, reported, graph)
+    said = {e.observation_id for e in edges if e.sentence_id in given.answer_sentence_ids}
+    answering = [o for o in reported if o.obs_id in said]
     in_words = given.answer if answering else ""
-    answering = answering or _chosen_by_rule(given, reported, definitions)
+    answering = answering or _chosen_by_rule(given, reported)
     ids = [o.obs_id for o in answering]
-    sentences = [
-        edge.sentence_id for edge in graph.obs_sent_relations if edge.observation_id in ids
-    ]
+    sentences = [edge.sentence_id for edge in edges if edge.observation_id in ids]
     return native.NativeIndication(
         indication_summary=given.indication_summary,
         patient_info=given.patient_info or None,
@@ -333,55 +314,35 @@ def build_indication(
     )
 
 
-def _said_by(
-    sentence_ids: tuple[str, ...],
-    reported: list[native.NativeObservation],
-    graph: native.StudySceneGraph,
-) -> list[native.NativeObservation]:
-    ids = {e.observation_id for e in graph.obs_sent_relations if e.sentence_id in sentence_ids}
-    return [o for o in reported if o.obs_id in ids]
-
-
 def _chosen_by_rule(
-    given: read.Indication, reported: list[native.NativeObservation], definitions: Definitions
+    given: read.Indication, reported: Sequence[native.NativeObservation]
 ) -> list[native.NativeObservation]:
-    asked = {
-        match.payload
-        for match in definitions.finding_names.find(
-            split_words(f"{given.indication} {given.evaluation}".lower())
-        )
-    }
-    answering = [o for o in reported if asked & {*o.obs_entities, *o.obs_entities_parents}]
+    """Returns what the report says of findings that the indication names, and everything abnormal
+    that is there; without any of these, the denial of abnormality as such."""
+    words = split_words(f"{given.indication} {given.evaluation}".lower())
+    asked = {match.payload for match in load_definitions().finding_names.find(words)}
+    named = [o for o in reported if asked & {*o.obs_entities, *o.obs_entities_parents}]
     abnormal = [
         o
         for o in reported
         if o.positive and "abnormality" in o.obs_categories and o.child_level == 0
     ]
-    answering += [o for o in abnormal if o not in answering]
+    answering = named + [o for o in abnormal if o not in named]
     return answering or [o for o in reported if "general" in o.obs_subcategories]
 
 
-def _answer(answering: list[native.NativeObservation], in_words: str) -> native.NativeObservation:
-    def union(lists: list[list[str]]) -> list[str]:
-        return list(dict.fromkeys(value for values in lists for value in values))
-
+def _answer(
+    answering: Sequence[native.NativeObservation], in_words: str
+) -> native.NativeObservation:
     regions = {entry.region: entry for o in answering for entry in o.regions}
-    quality = ratings.worst_values(o.obs_quality for o in answering)
     return native.NativeObservation(
-        obs_id=OBS_ID,
+        obs_id="OIND",
         name="Answer to the indication",
         summary_sentence=in_words or " ".join(o.summary_sentence for o in answering),
-        regions=list(regions.values()),
-        obs_entities=union([o.obs_entities for o in answering]),
-        obs_entities_parents=union([o.obs_entities_parents for o in answering]),
-        obs_categories=union([o.obs_categories for o in answering]),
-        obs_subcategories=union([o.obs_subcategories for o in answering]),
-        certainty=max(
-            (o.certainty or "certain" for o in answering),
-            key=phrases.CERTAINTIES.index,
-        ),
+        **{**united(answering, TAGS), "regions": list(regions.values())},
+        certainty=least_sure(o.certainty for o in answering),
         positiveness="pos" if any(o.positive for o in answering) else "neg",
         from_report=True,
-        obs_quality=quality,
+        obs_quality=ratings.worst_values(o.obs_quality for o in answering),
         localization=ratings.merged([o.localization for o in answering]),
     )

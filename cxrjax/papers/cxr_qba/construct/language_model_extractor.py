@@ -252,6 +252,6 @@ def _planned_ratings(rater: LanguageModelRater, source: Path, seed: int) -> Iter
                 yield construct_graph(study, how, quality)
 
     for graph in graphs():
-        counts.add(graph, how.definitions)
+        counts.add(graph)
     for graph in graphs():
         yield from rater.planned_requests(graph, construct_questions(graph, counts, how))

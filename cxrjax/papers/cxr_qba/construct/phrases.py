@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from cxrjax.radiology_text.definitions import Definitions, Finding
+from cxrjax.radiology_text.definitions import Finding, load_definitions
 from cxrjax.radiology_text.english import capital, join
 
 # From the surest on; the last is no degree: nothing is said, neither yes nor no.
@@ -51,7 +51,7 @@ def shown(name: str) -> str:
 
 
 def is_plural(name: str) -> bool:
-    """Says whether the name of a finding, a region or an organ takes "are"."""
+    """Returns true for a finding, a region or an organ that takes "are"."""
     last = name.split()[-1]
     return last in _PLURALS or (last.endswith("s") and not last.endswith(("ss", "us", "is")))
 
@@ -153,19 +153,20 @@ def describe(
     modifiers: Sequence[tuple[str, str]],
     positive: bool,
     certainty: str,
-    definitions: Definitions,
     measured: Sequence[str] = (),
 ) -> tuple[str, str]:
-    """(name, summary sentence) of a finding.
+    """Returns the name and the summary sentence of a finding.
 
     Args:
-        measured: what stands behind the place: "4 cm above the carina", "measuring 8 mm".
+        measured: follows the place: "4 cm above the carina", "measuring 8 mm".
     """
-    side, rest = _side_and_place(findings, regions, definitions)
+    side, rest = _side_and_place(findings, regions)
     said = [m for m in modifiers if not side or m[1] not in ("bilateral", side)]
-    rest = [one for one in rest if not _is_named(one, findings)]
+    # A name may hold the region, as "calcified lymph node" does.
+    names = [f" {finding.name}" for finding in findings]
+    rest = [r for r in rest if not any(f" {r.removesuffix('s')}" in name for name in names)]
     usual = {region for finding in findings for region in finding.regions}
-    where = place(_both_sides(rest, definitions), bool(usual) and usual <= {*_OF_LUNGS})
+    where = place(_both_sides(rest), bool(usual) and usual <= {*_OF_LUNGS})
     last = findings[-1].name
     if not positive:
         acute = "acute" if ACUTE in modifiers else ""
@@ -181,29 +182,26 @@ def describe(
     return name, f"{start} {phrase}{where}{behind}."
 
 
-def _is_named(region: str, findings: Sequence[Finding]) -> bool:
-    """Says whether a finding's name has the region in it, as "calcified lymph node" has."""
-    return any(f" {region.removesuffix('s')}" in f" {finding.name}" for finding in findings)
-
-
-def _both_sides(regions: Sequence[str], definitions: Definitions) -> list[str]:
-    """The regions with left and right of one as that one: "the lung bases"."""
+def _both_sides(regions: Sequence[str]) -> list[str]:
+    """Returns the regions with left and right of one as that one: "the lung bases"."""
+    known = load_definitions()
     found: list[str] = []
     for name in regions:
-        group = definitions.regions[name].group if name in definitions.regions else None
-        sides = definitions.sides.get(group or "", {})
+        group = known.regions[name].group if name in known.regions else None
+        sides = known.sides.get(group or "", {})
         found.append(group if group and set(sides.values()) <= {*regions} else name)
     return list(dict.fromkeys(found))
 
 
 def _side_and_place(
-    findings: Sequence[Finding], regions: Sequence[str], definitions: Definitions
+    findings: Sequence[Finding], regions: Sequence[str]
 ) -> tuple[str, Sequence[str]]:
-    """An adjective and the regions left to name: none where the finding's name implies them."""
+    """Returns an adjective and the regions left to name: none that the finding's name implies."""
     usual = {region for finding in findings for region in finding.regions}
     if set(regions) <= usual:
         return "", ()
-    known = [definitions.regions[region] for region in regions if region in definitions.regions]
+    every = load_definitions().regions
+    known = [every[region] for region in regions if region in every]
     if len(known) == len(regions) and all(region.group in usual for region in known):
         sides = {region.side for region in known}
         return ("bilateral" if len(sides) > 1 else sides.pop()), ()
@@ -211,7 +209,7 @@ def _side_and_place(
 
 
 def describe_unmentioned(findings: Sequence[Finding]) -> tuple[str, str]:
-    """(name, summary sentence) of what a report does not speak of."""
+    """Returns the name and the summary sentence of what a report does not mention."""
     names = [noun([finding], [], article=True) for finding in findings]
     verb_of = "are" if len(findings) > 1 else verb(findings[-1].name)
     text = f"{join(names)} {verb_of} not mentioned"
@@ -224,12 +222,12 @@ _IN_PART = ("size", "contour", "contours", "silhouette size")
 
 
 def describe_normal(organ: str) -> tuple[str, str]:
-    """(name, summary sentence) of an organ that is normal."""
+    """Returns the name and the summary sentence of an organ that is normal."""
     return f"{_NORMAL}{organ}", f"The {organ} {verb(organ)} normal."
 
 
 def calls_normal(name: str) -> bool:
-    """Says whether the name of an observation is of an organ that is normal, not of its size."""
+    """Returns true for the name of an observation of a normal organ, not of its normal size."""
     return name.startswith(_NORMAL) and not name.endswith(_IN_PART)
 
 

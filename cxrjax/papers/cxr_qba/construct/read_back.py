@@ -8,12 +8,11 @@ one of the other. It says where both differ, not which is right.
 
 import functools
 import re
-from collections.abc import Iterable
 from typing import Literal
 
 from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.papers.cxr_qba.native import NativeAnswer, StudySceneGraph
-from cxrjax.radiology_text.definitions import Definitions
+from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.english import split_words
 
 Reading = Literal["present", "denied", "doubted"]
@@ -91,7 +90,7 @@ _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 def _readings(
     sentence: str, wordings: tuple[str, ...], said_otherwise: bool = True
 ) -> frozenset[Reading]:
-    """What a sentence in lower case says at each place where one of the wordings stands.
+    """Returns what a sentence in lower case says wherever one of the wordings is.
 
     Args:
         said_otherwise: take an organ and its state for the finding where no wording stands.
@@ -127,10 +126,10 @@ def _status(sentence: str, start: int, end: int) -> Reading:
 
 
 class ReadBack:
-    """Holds a study's answers against the sentences that they were read from."""
+    """Compares a study's answers with the sentences that they were read from."""
 
-    def __init__(self, graph: StudySceneGraph, definitions: Definitions) -> None:
-        self._definitions = definitions
+    def __init__(self, graph: StudySceneGraph) -> None:
+        self._findings = load_definitions().findings
         self._observed = [
             sentence.sentence.lower()
             for sentence in graph.sentences.values()
@@ -144,7 +143,7 @@ class ReadBack:
             self._sources.setdefault(key, []).append(texts[edge.sentence_id])
 
     def verdict(self, answer: NativeAnswer) -> str | None:
-        """The verdict on entailment; None where an answer is made of none of the sentences."""
+        """Returns the verdict on entailment; None where no sentence made the answer."""
         if answer.certainty == NOT_MENTIONED:
             return self._on_silence(answer)
         sources = self._sources.get((answer.name_tag or "", answer.text))
@@ -153,15 +152,12 @@ class ReadBack:
         verdicts = [self._on_sentence(answer, source) for source in sources]
         # A sentence that says so is enough; the others are of the same observation.
         order = ("ALIGNED_MENTIONED", "NON_ALIGNED_CONTRADICTING", "NON_ALIGNED_MISLEADING")
-        for one in order:
-            if one in verdicts:
-                return one
-        return "NON_ALIGNED_NON_INFERABLE"
+        return next((one for one in order if one in verdicts), "NON_ALIGNED_NON_INFERABLE")
 
     def _on_silence(self, answer: NativeAnswer) -> str:
-        """What is said not to be mentioned stands in no sentence."""
+        """Returns the verdict on what is said not to be mentioned: no sentence may have it."""
         for name in answer.obs_entities:
-            wordings = (name, *self._definitions.findings[name].synonyms)
+            wordings = (name, *self._findings[name].synonyms)
             if any(_readings(sentence, wordings, False) for sentence in self._observed):
                 return "NON_ALIGNED_CONTRADICTING"
         return "ALIGNED_NEGATIVE_NOT_MENTIONED"
@@ -175,28 +171,20 @@ class ReadBack:
             return "ALIGNED_MENTIONED" if said else "NON_ALIGNED_NON_INFERABLE"
         readings: set[Reading] = set()
         for name in answer.obs_entities:
-            finding = self._definitions.findings.get(name)
-            if finding:
+            if finding := self._findings.get(name):
                 readings |= _readings(source, (name, *finding.synonyms))
         if not readings:
             return "NON_ALIGNED_NON_INFERABLE"
-        if not _agree(answer, readings) or _other_place(text, source):
+        opposite = {"denied" if answer.positiveness == "pos" else "present"}
+        if readings == opposite or _other_place(text, source):
             return "NON_ALIGNED_CONTRADICTING"
         if answer.certainty == "certain" and answer.positiveness == "pos":
             return "ALIGNED_MENTIONED" if "present" in readings else "NON_ALIGNED_MISLEADING"
         return "ALIGNED_MENTIONED"
 
 
-def _agree(answer: NativeAnswer, readings: Iterable[Reading]) -> bool:
-    """Says whether an answer and a reading do not say the opposite."""
-    found = {*readings}
-    if answer.positiveness == "pos":
-        return found != {"denied"}
-    return found != {"present"}
-
-
 def _other_place(text: str, source: str) -> bool:
-    """Says whether an answer names a side or a height that its sentence has only the other of."""
+    """Returns true for an answer that has the other side or height than its sentence."""
     sides = {side for side in _SIDES if re.search(rf"\b{side}\b", text)}
     there = {side for side, pattern in _SIDES.items() if pattern.search(source)}
     if sides and there and not sides & there and not _BOTH.search(source):

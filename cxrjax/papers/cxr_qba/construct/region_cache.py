@@ -6,12 +6,11 @@ import json
 import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.construct.regions import LocalizedRegion, localize
-from cxrjax.radiology_text.definitions import Definitions
+from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.untrusted.archives import open_gzip
 from cxrjax.untrusted.json_text import parse_object
@@ -43,22 +42,19 @@ class RegionCache:
         self._file.commit()
         self._file.close()
 
-    def localize(
-        self, image: StudyImage, definitions: Definitions, quality: QualityLog
-    ) -> Mapping[str, LocalizedRegion]:
-        """As `regions.localize`, from the cache where the image's files are as they were.
-
-        What was set aside or counted then is so again.
-        """
+    def localize(self, image: StudyImage, quality: QualityLog) -> Mapping[str, LocalizedRegion]:
+        """Returns what `regions.localize` does, from the cache where the image's files are as they
+        were; what was rejected or counted then is so again."""
         if not image.regions_key:
-            return localize(image, definitions, quality)
-        told = f"{_VERSION}/{definitions.version}/{image.image_hw}/{image.regions_key}"
+            return localize(image, quality)
+        told = f"{_VERSION}/{load_definitions().version}/{image.image_hw}/{image.regions_key}"
         key = hashlib.sha256(told.encode()).hexdigest()
         row = self._file.execute("select of from regions where key = ?", (key,)).fetchone()
         if row is None:
             own = QualityLog()
-            found = localize(image, definitions, own)
-            content = {"regions": _to_json(found), "quality": own.to_json()}
+            found = localize(image, own).items()
+            regions = {name: [one.boxes, one.has_mask] for name, one in found}
+            content = {"regions": regions, "quality": own.to_json()}
             packed = gzip.compress(json.dumps(content).encode(), mtime=0)
             self._file.execute("insert into regions values (?, ?)", (key, packed))
         else:
@@ -73,7 +69,3 @@ class RegionCache:
             name: LocalizedRegion(tuple(tuple(box) for box in boxes), masked=masked)
             for name, (boxes, masked) in content["regions"].items()
         }
-
-
-def _to_json(found: Mapping[str, LocalizedRegion]) -> dict[str, Any]:
-    return {name: [one.boxes, one.has_mask] for name, one in found.items()}

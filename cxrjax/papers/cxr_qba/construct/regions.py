@@ -6,14 +6,14 @@ derived as reference/regions.json says: unions, intersections, boxes around seve
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from scipy import ndimage
 
 from cxrjax import boxes as box_arithmetic
 from cxrjax.papers.cxr_qba.construct.extraction import Box, StudyImage
-from cxrjax.radiology_text.definitions import Definitions
+from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import CUT, GivenBox, QualityLog, Unusable, fit_boxes
 
 # Ours: a region below this share of the image, or of this many pixels, can't be pointed at.
@@ -43,65 +43,59 @@ class LocalizedRegion:
         return self.masked or self.mask is not None
 
 
-def localize(
-    image: StudyImage, definitions: Definitions, quality: QualityLog | None = None
-) -> dict[str, LocalizedRegion]:
-    """Every region that can be had on an image, given ones first.
+def localize(image: StudyImage, quality: QualityLog | None = None) -> dict[str, LocalizedRegion]:
+    """Returns every region that an image gives, given ones first.
 
     Boxes are cut at the image's edges, which is counted in `quality`. Those that are unusable (no
-    area, beside the image, fractions) are set aside there, and all of an image where most do not
+    area, beside the image, fractions) are rejected there, and all of an image where most do not
     fit it. Given regions that are too small or have no definition are counted.
     """
     quality = quality or QualityLog()
+    known = load_definitions()
     found: dict[str, LocalizedRegion] = {}
     given = ((name, None, mask) for name, mask in image.masks.items())
     boxed = ((name, boxes, None) for name, boxes in _usable(image, quality).items())
     for name, boxes, mask in itertools.chain(given, boxed):
-        region = definitions.source_names.get(name, name)
-        if region not in definitions.regions:
+        region = known.source_names.get(name, name)
+        if region not in known.regions:
             quality.warnings["given regions that have no definition"] += 1
-        elif mask is not None:
-            _keep(found, region, _from_mask(np.asarray(mask, bool), image), quality)
-        elif region not in found and boxes:
+            continue
+        if mask is not None:
+            made = _from_mask(np.asarray(mask, bool), image)
+        elif boxes and region not in found:
             large = _large_enough(fuse_duplicates(boxes), image.image_hw)
-            _keep(found, region, LocalizedRegion(large) if large else None, quality)
-    for name in definitions.regions:
-        _derive(name, found, image, definitions, set())
+            made = LocalizedRegion(large) if large else None
+        else:
+            continue
+        if made:
+            found[region] = made
+        else:
+            quality.warnings["given regions too small to be pointed at"] += 1
+    for name in known.regions:
+        _derive(name, found, image, set())
     return found
 
 
-def _keep(
-    found: dict[str, LocalizedRegion],
-    region: str,
-    made: LocalizedRegion | None,
-    quality: QualityLog,
-) -> None:
-    if made:
-        found[region] = made
-    else:
-        quality.warnings["given regions too small to be pointed at"] += 1
-
-
-def fuse_duplicates(boxes: Sequence[Box], iou: float = DUPLICATE_IOU) -> tuple[Box, ...]:
-    """Boxes with those that overlap an earlier one by more than `iou` taken into it (averaged)."""
+def fuse_duplicates(boxes: Sequence[Box]) -> tuple[Box, ...]:
+    """Averages boxes with an earlier one that they overlap by more than `DUPLICATE_IOU`."""
     groups: list[list[Box]] = []
     for box in boxes:
         for group in groups:
             first = np.asarray(group[0], np.float32)
-            if float(box_arithmetic.iou(first, np.asarray(box, np.float32))) > iou:
+            if float(box_arithmetic.iou(first, np.asarray(box, np.float32))) > DUPLICATE_IOU:
                 group.append(box)
                 break
         else:
             groups.append([box])
     # One box stays as it is, whole pixels included.
     return tuple(
-        group[0] if len(set(group)) == 1 else _mean(np.asarray(group, np.float64))
+        group[0] if len(set(group)) == 1 else _box(np.asarray(group, np.float64).mean(axis=0))
         for group in groups
     )
 
 
-def _mean(group: np.ndarray) -> Box:
-    x_min, y_min, x_max, y_max = (float(value) for value in group.mean(axis=0))
+def _box(values: Iterable[float]) -> Box:
+    x_min, y_min, x_max, y_max = (float(value) for value in values)
     return x_min, y_min, x_max, y_max
 
 
@@ -210,19 +204,16 @@ def _derive(
     name: str,
     found: dict[str, LocalizedRegion],
     image: StudyImage,
-    definitions: Definitions,
     open_names: set[str],
 ) -> LocalizedRegion | None:
-    """The region given or derived, operands first; None where they are missing."""
+    """Returns the region given or derived, operands first; None where they are missing."""
     if name in found:
         return found[name]
-    region = definitions.regions[name]
+    region = load_definitions().regions[name]
     if region.derive is None or not region.localized or name in open_names:
         return None
     rule = region.derive
-    operands = [
-        _derive(other, found, image, definitions, open_names | {name}) for other in rule["of"]
-    ]
+    operands = [_derive(other, found, image, open_names | {name}) for other in rule["of"]]
     present = [operand for operand in operands if operand is not None]
     # A union of what is there is still right; an intersection or a box around all is not.
     if not present or (rule["op"] != "union" and len(present) < len(operands)):
@@ -249,7 +240,7 @@ def _intersection(operands: Sequence[LocalizedRegion], rule: Mapping, image: Stu
         return LocalizedRegion(_boxes_on(image, mask), mask)
     corners = np.array([_around(operand.boxes) for operand in operands])
     low, high = corners[:, :2].max(axis=0), corners[:, 2:].min(axis=0)
-    return LocalizedRegion(((*low.tolist(), *high.tolist()),) if (low < high).all() else ())
+    return LocalizedRegion((_box((*low, *high)),) if (low < high).all() else ())
 
 
 def _super(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
@@ -257,35 +248,23 @@ def _super(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage
 
 
 def _part(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
-    x_min, y_min, x_max, y_max = _around(operands[0].boxes)
-    left, top, right, bottom = rule["box"]
-    width, height = x_max - x_min, y_max - y_min
-    box = (
-        x_min + left * width,
-        y_min + top * height,
-        x_min + right * width,
-        y_min + bottom * height,
-    )
-    return LocalizedRegion((box,))
+    corners = _around(operands[0].boxes)
+    sizes = [corners[2] - corners[0], corners[3] - corners[1]]
+    starts = zip(corners[:2] * 2, rule["box"], sizes * 2, strict=True)
+    return LocalizedRegion((_box(start + share * size for start, share, size in starts),))
 
 
 def _grow(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
     x_min, y_min, x_max, y_max = _around(operands[0].boxes)
     by_x, by_y = ((rule["factor"] - 1) * length / 2 for length in (x_max - x_min, y_max - y_min))
     height, width = image.image_hw or (np.inf, np.inf)
-    grown = (
-        max(x_min - by_x, 0.0),
-        max(y_min - by_y, 0.0),
-        min(x_max + by_x, float(width)),
-        min(y_max + by_y, float(height)),
-    )
-    return LocalizedRegion((grown,))
+    low = max(x_min - by_x, 0.0), max(y_min - by_y, 0.0)
+    return LocalizedRegion((_box((*low, min(x_max + by_x, width), min(y_max + by_y, height))),))
 
 
 def _around(boxes: Sequence[Box]) -> Box:
     corners = np.asarray(boxes, np.float64)
-    low, high = corners[:, :2].min(axis=0), corners[:, 2:].max(axis=0)
-    return float(low[0]), float(low[1]), float(high[0]), float(high[1])
+    return _box((*corners[:, :2].min(axis=0), *corners[:, 2:].max(axis=0)))
 
 
 _OPERATIONS = {

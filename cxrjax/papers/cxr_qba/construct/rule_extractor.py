@@ -19,7 +19,7 @@ from cxrjax.papers.cxr_qba.construct.extraction import (
     ReportSections,
 )
 from cxrjax.radiology_text.assertions import Assertion, Time
-from cxrjax.radiology_text.definitions import Definitions, Finding, load_definitions
+from cxrjax.radiology_text.definitions import Finding, load_definitions
 from cxrjax.radiology_text.reader import ReportReader
 from cxrjax.records_io.quality import Unusable
 
@@ -130,16 +130,12 @@ _SIDES = {"left": "left", "right": "right", "bilateral": "both", None: ""}
 
 
 class RuleExtractor:
-    """Reads English chest radiology reports. Same report, same extraction.
-
-    Args:
-        definitions: findings and regions; the package's where not given.
-    """
+    """Reads English chest radiology reports. Same report, same extraction."""
 
     name = "cxrjax-rules"
 
-    def __init__(self, definitions: Definitions | None = None) -> None:
-        self.definitions = definitions or load_definitions()
+    def __init__(self) -> None:
+        self.definitions = load_definitions()
         self.version = self.definitions.version
         self._reader = ReportReader()
         self._kept = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read)
@@ -214,7 +210,6 @@ class RuleExtractor:
                 list(one.modifiers),
                 positive,
                 certainty,
-                self.definitions,
                 [*distances, *sizes],
             )
         change = (

@@ -1,7 +1,7 @@
 """What to ask about that a report does not mention.
 
 The release samples something more, the more often it goes with positive findings and the less often
-with negative ones; its formula is not published, `cxrjax_sampling_weight` is this project's.
+with negative ones; its formula is not published, that of `MentionCounts.weight` is this project's.
 """
 
 import collections
@@ -11,12 +11,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
-from cxrjax.radiology_text.definitions import Definitions
-
-
-def cxrjax_sampling_weight(positive: int, negative: int) -> float:
-    """(positive + 1) / (negative + 1): this project's formula, not the release's."""
-    return (positive + 1) / (negative + 1)
+from cxrjax.radiology_text.definitions import load_definitions
 
 
 @dataclasses.dataclass
@@ -26,16 +21,15 @@ class MentionCounts:
     positive: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     negative: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
-    def add(self, graph: StudySceneGraph, definitions: Definitions) -> None:
+    def add(self, graph: StudySceneGraph) -> None:
         """Counts a study's observations; those that were only assumed do not count."""
         for observation in graph.observations.values():
             if not observation.from_report:
                 continue
             counts = self.positive if observation.positive else self.negative
             counts.update({*observation.obs_entities, *observation.obs_entities_parents})
-            regions = set(observation.region_names)
-            for region in observation.region_names:
-                regions.update(definitions.region_ancestors(region))
+            above = map(load_definitions().region_ancestors, observation.region_names)
+            regions = {*observation.region_names}.union(*above)
             counts.update(f"region/{region}" for region in regions)
 
     def merge(self, other: "MentionCounts") -> None:
@@ -44,8 +38,8 @@ class MentionCounts:
         self.negative.update(other.negative)
 
     def weight(self, name: str) -> float:
-        """The sampling weight of a finding, or of a region under `region/<name>`."""
-        return cxrjax_sampling_weight(self.positive[name], self.negative[name])
+        """Returns the sampling weight of a finding, or of a region under `region/<name>`."""
+        return (self.positive[name] + 1) / (self.negative[name] + 1)
 
     def to_json(self) -> dict[str, Any]:
         """Counts and weights by name, for people."""
@@ -73,29 +67,28 @@ def sample(
         prefix: what stands before a candidate's name in the counts ("region/").
     """
     # Of independent exponential waiting times, the shortest are such a sample.
-    waits = {
-        name: rng.expovariate(counts.weight(prefix + name)) for name in sorted(set(candidates))
-    }
-    return sorted(waits, key=lambda name: waits[name])[:number]
+    names = sorted(set(candidates))
+    waits = {name: rng.expovariate(counts.weight(prefix + name)) for name in names}
+    return sorted(waits, key=waits.__getitem__)[:number]
 
 
-def unmentioned_findings(graph: StudySceneGraph, definitions: Definitions) -> Collection[str]:
-    """Abnormalities and devices of which a report says nothing: neither they nor kin are mentioned.
+def unmentioned_findings(graph: StudySceneGraph) -> Collection[str]:
+    """Returns abnormalities and devices that a report does not mention, nor kin of them.
 
     Kin of what is there are left out: under a "lung opacity", pneumonia is open.
     """
     named: set[str] = set()
     present: set[str] = set()
     for observation in graph.observations.values():
-        if not observation.from_report:
-            continue
-        named.update((*observation.obs_entities, *observation.obs_entities_parents))
-        if observation.positive:
-            present.update((*observation.obs_entities, *observation.obs_entities_parents))
+        if observation.from_report:
+            said = {*observation.obs_entities, *observation.obs_entities_parents}
+            named |= said
+            present |= said if observation.positive else set()
+    known = load_definitions()
     return [
-        finding.name
-        for finding in definitions.findings.values()
+        name
+        for name, finding in known.findings.items()
         if finding.category in ("abnormality", "device")
-        and finding.name not in named
-        and not any(parent in present for parent in definitions.finding_ancestors(finding.name))
+        and name not in named
+        and present.isdisjoint(known.finding_ancestors(name))
     ]

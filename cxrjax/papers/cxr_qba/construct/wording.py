@@ -3,12 +3,14 @@
 import dataclasses
 import functools
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from cxrjax.files import read_packaged
 from cxrjax.papers.cxr_qba import native
 from cxrjax.papers.cxr_qba.construct.phrases import CERTAINTIES, NOT_MENTIONED
 from cxrjax.papers.cxr_qba.construct.ratings import localization_quality, merged, worst_values
+from cxrjax.radiology_text.definitions import load_definitions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,21 +21,31 @@ class CxrQbaTemplates:
     questions: Mapping[str, Sequence[str]]
     answers: Mapping[str, Sequence[str]]
 
-    def question(self, kind: str, rng: random.Random, **values: str) -> tuple[str, str]:
-        """(question, template id)."""
-        number = rng.randrange(len(self.questions[kind]))
-        return self.questions[kind][number].format(**values), f"v{self.version}/{kind}/{number}"
-
-    def answer(self, name: str, rng: random.Random, **values: str) -> str:
-        """One of an answer's wordings, filled."""
-        return rng.choice(self.answers[name]).format(**values)
-
 
 @functools.cache
 def load_templates() -> CxrQbaTemplates:
-    """The wordings in the package."""
+    """Returns the wordings in the package."""
     data = read_packaged(str(__package__), "reference/templates.json")
     return CxrQbaTemplates(data["version"], data["questions"], data["answers"])
+
+
+def least_sure(certainties: Iterable[str | None]) -> str:
+    """Returns the least sure of some certainties; one that is not given is certain."""
+    return max((one or "certain" for one in certainties), key=CERTAINTIES.index)
+
+
+TAGS = ("obs_entities", "obs_entities_parents", "obs_categories", "obs_subcategories")
+
+
+def united(
+    parts: Sequence[native.NativeAnswer] | Sequence[native.NativeObservation],
+    names: Sequence[str] = ("regions", *TAGS),
+) -> dict[str, Any]:
+    """Returns what answers or observations are about: field -> values of all, each once."""
+    return {
+        name: list(dict.fromkeys(value for part in parts for value in getattr(part, name)))
+        for name in names
+    }
 
 
 def from_observation(
@@ -42,11 +54,9 @@ def from_observation(
     answer_type: str,
     level: int = 0,
 ) -> native.NativeAnswer:
-    """An answer that says what an observation says; what it is taken for becomes its details."""
-    below = [
-        from_observation(graph, graph.observations[child], "details", level + 1)
-        for child in graph.children(observation.obs_id)
-    ]
+    """Returns an observation as an answer; what it is taken for becomes its details."""
+    # Neither yes nor no of what is not mentioned, which the graph assumes to be absent.
+    silent = observation.certainty == NOT_MENTIONED
     # Validation would double the time, and all that goes in here is valid.
     return native.NativeAnswer.model_construct(
         answer_id="",
@@ -55,29 +65,21 @@ def from_observation(
         text=observation.summary_sentence,
         name_tag=observation.name,
         laterality=observation.laterality,
-        regions=[entry.region for entry in observation.regions],
-        obs_entities=observation.obs_entities,
-        obs_entities_parents=observation.obs_entities_parents,
-        obs_categories=observation.obs_categories,
-        obs_subcategories=observation.obs_subcategories,
+        regions=observation.region_names,
+        **{name: getattr(observation, name) for name in TAGS},
         certainty=observation.certainty,
-        positiveness=_polarity(observation),
-        modifiers=[
-            [kind, value] for kind, values in observation.modifiers.items() for value in values
-        ],
+        positiveness=None if silent else observation.positiveness,
+        modifiers=[[kind, one] for kind, values in observation.modifiers.items() for one in values],
         localization=observation.localization,
-        sub_answers=below,
+        sub_answers=[
+            from_observation(graph, graph.observations[child], "details", level + 1)
+            for child in graph.children(observation.obs_id)
+        ],
         from_report=observation.from_report,
         extraction_quality={
             name: value for name, value in observation.obs_quality.items() if isinstance(value, str)
         },
-        answer_quality={},
     )
-
-
-def _polarity(observation: native.NativeObservation) -> str | None:
-    """Neither yes nor no of what is not mentioned, which the graph assumes to be absent."""
-    return None if observation.certainty == NOT_MENTIONED else observation.positiveness
 
 
 # Of an answer that rests on no observation.
@@ -85,55 +87,35 @@ _NOTHING_SAID = {"region_quality": "NO_REGIONS", "entity_quality": "NO_ENTITIES"
 
 
 def from_template(
-    text: str, positive: bool, certainty: str, parts: Sequence[native.NativeAnswer] = ()
+    text: str, positive: bool, certainty: str, parts: Sequence[native.NativeAnswer]
 ) -> native.NativeAnswer:
-    """A main answer in a template's words, what it follows from below it.
+    """Returns a main answer in a template's words, what it follows from below it.
 
     It carries the tags and the boxes of its parts: a yes is about what is there.
     """
-    for part in parts:
-        _lower(part)
-
-    def union(name: str) -> list:
-        return list(dict.fromkeys(value for part in parts for value in getattr(part, name)))
-
+    for part in native.walk(list(parts)):
+        part.answer_level += 1
     return native.NativeAnswer.model_construct(
         answer_id="",
         answer_type="main_answer",
-        answer_level=0,
         text=text,
-        name_tag=None,
-        laterality=None,
-        regions=union("regions"),
-        obs_entities=union("obs_entities"),
-        obs_entities_parents=union("obs_entities_parents"),
-        obs_categories=union("obs_categories"),
-        obs_subcategories=union("obs_subcategories"),
+        **united(parts),
         certainty=certainty,
         positiveness=None if certainty == NOT_MENTIONED else "pos" if positive else "neg",
-        modifiers=[],
         localization=merged([part.localization for part in parts]),
         sub_answers=list(parts),
         from_report=False,
-        extraction_quality={},
-        answer_quality={},
     )
 
 
 def certainty_from(parts: Sequence[native.NativeAnswer]) -> str:
-    """How sure is what follows from these: as the least sure of several denials, as the surest of
-    what is there; not mentioned where nothing is said."""
+    """Returns how sure is what follows from these: as the least sure of several denials, as the
+    surest of what is there; not mentioned where nothing is said."""
     if not parts:
-        return CERTAINTIES[-1]
-    ranks = [CERTAINTIES.index(part.certainty or "certain") for part in parts]
-    denies = all(part.positiveness != "pos" for part in parts)
-    return CERTAINTIES[max(ranks) if denies else min(ranks)]
-
-
-def _lower(answer: native.NativeAnswer) -> None:
-    answer.answer_level += 1
-    for part in answer.sub_answers:
-        _lower(part)
+        return NOT_MENTIONED
+    if all(part.positiveness != "pos" for part in parts):
+        return least_sure(part.certainty for part in parts)
+    return min((part.certainty or "certain" for part in parts), key=CERTAINTIES.index)
 
 
 def number_answers(answers: Sequence[native.NativeAnswer], prefix: str) -> None:
@@ -148,7 +130,7 @@ _GRAMMAR = ("is", "Is", "has", "Has", "asked", "a_finding", "A_finding", "named"
 
 
 class QuestionMaker:
-    """Makes questions of one study; which ones, its subclass decides.
+    """Makes questions of one study; its subclass decides which ones.
 
     Attributes:
         top: observations that no other one is taken for.
@@ -158,44 +140,24 @@ class QuestionMaker:
     def __init__(self, graph: native.StudySceneGraph, seed: int) -> None:
         self.graph = graph
         self.seed = seed
-        self.templates: CxrQbaTemplates = load_templates()
+        self.definitions = load_definitions()
+        self.templates = load_templates()
         self.nodes = list(graph.observations.values())
         self.top = [graph.observations[obs_id] for obs_id in graph.top_level_obs_ids]
         self.images = list(graph.study_img_localization_quality)
 
     def rng(self, purpose: str) -> random.Random:
-        """Chance for one purpose: the same for the same seed, study and purpose."""
+        """Returns a generator for one purpose: the same for the same seed, study and purpose."""
         return random.Random(f"{self.seed}/{self.graph.study_id}/{purpose}")
 
     def say(
         self, observations: Sequence[native.NativeObservation], kind: str = "main_answer"
     ) -> list[native.NativeAnswer]:
-        """Each observation as an answer, what is there first."""
+        """Returns each observation as an answer, what is there first."""
         ordered = sorted(observations, key=lambda o: not o.positive)
         return [from_observation(self.graph, o, kind) for o in ordered]
 
-    def template(
-        self,
-        kind: str,
-        name: str,
-        positive: bool,
-        values: dict[str, str],
-        parts: Sequence[native.NativeAnswer] = (),
-        certainty: str | None = None,
-    ) -> native.NativeAnswer:
-        """A main answer in the words of a template; those for its certainty where there are some.
-
-        Args:
-            certainty: where given, it is no surer than this and than what it follows from.
-        """
-        rng = self.rng(f"{kind}/{name}/{sorted(values.items())}")
-        certainty = max(certainty_from(parts), certainty or "certain", key=CERTAINTIES.index)
-        for_it = f"{name}_{certainty}"
-        worded = for_it if for_it in self.templates.answers else name
-        text = self.templates.answer(worded, rng, **values)
-        return from_template(text, positive, certainty, parts)
-
-    def yes_no(
+    def by_template(
         self,
         kind: str,
         name: str,
@@ -203,12 +165,23 @@ class QuestionMaker:
         because: Sequence[native.NativeObservation],
         values: dict[str, str],
         certainty: str | None = None,
+        told: Mapping[str, str] | None = None,
     ) -> native.NativeQuestion:
-        """A question that a template answers by yes or no, and what it follows from."""
+        """Returns a question that a template answers, what the answer follows from below it.
+
+        The template is that for the answer's certainty where there is one.
+
+        Args:
+            certainty: the answer is no surer than this and than what it follows from.
+            told: values for the answer alone.
+        """
+        filled = {**values, **(told or {})}
+        rng = self.rng(f"{kind}/{name}/{sorted(filled.items())}")
         parts = self.say(because, "details")
-        return self.question(
-            kind, [self.template(kind, name, positive, values, parts, certainty)], values
-        )
+        sure = least_sure((certainty_from(parts), certainty))
+        wordings = self.templates.answers.get(f"{name}_{sure}") or self.templates.answers[name]
+        text = rng.choice(wordings).format(**filled)
+        return self.question(kind, [from_template(text, positive, sure, parts)], values)
 
     def question(
         self,
@@ -217,33 +190,31 @@ class QuestionMaker:
         values: dict[str, str] | None = None,
         obs_ids: Sequence[str] | None = None,
     ) -> native.NativeQuestion:
-        """A question of a type; `values` fill its wording."""
+        """Returns a question of a type; `values` fill its wording."""
         values = values or {}
-        text, template_id = self.templates.question(
-            kind, self.rng(f"{kind}/{sorted(values.items())}"), **values
-        )
+        wordings = self.templates.questions[kind]
+        number = self.rng(f"{kind}/{sorted(values.items())}").randrange(len(wordings))
         every = list(native.walk(answers))
         tags = {answer.name_tag for answer in every if answer.name_tag}
         if obs_ids is None:
             obs_ids = [o.obs_id for o in self.nodes if o.name in tags]
-        about = {key: value for key, value in values.items() if key not in _GRAMMAR}
+        variables: dict[str, Any] = {k: one for k, one in values.items() if k not in _GRAMMAR}
+        variables["template_id"] = f"v{self.templates.version}/{kind}/{number}"
+        placed = [answer for answer in every if answer.name_tag and answer.regions]
         return native.NativeQuestion.model_construct(
             question_id="",
             question_type=kind,
             question_strategy=native.QUESTION_TYPES.get(kind, ""),
-            variables={**about, "template_id": template_id},
+            variables=variables,
             obs_ids=list(obs_ids),
             contains_report_answers=any(answer.from_report for answer in every),
             contains_template_answers=any(answer.name_tag is None for answer in every),
             extraction_quality=worst_values(answer.extraction_quality for answer in every)
             or dict(_NOTHING_SAID),
             question_img_localization_quality={
-                image_id: localization_quality(
-                    [a.localization.get(image_id) for a in every if a.name_tag and a.regions]
-                )
+                image_id: localization_quality([a.localization.get(image_id) for a in placed])
                 for image_id in self.images
             },
-            question=text,
+            question=wordings[number].format(**values),
             answers=answers,
-            question_quality={},
         )
