@@ -1,4 +1,4 @@
-"""What a model says to one question, as notebooks show it."""
+"""Answers of a model to single questions, with a display for notebooks."""
 
 import base64
 import dataclasses

@@ -114,7 +114,7 @@ def _stop_by_hand() -> Any:
         _asked = False
 
         def ask(self) -> None:
-            """Has the run stop after the step in work."""
+            """Requests a stop after the current step."""
             self._asked = True
 
         @property

@@ -44,14 +44,14 @@ _OUTWARDS = np.array([-1.0, -1.0, 1.0, 1.0])
 
 @dataclass(frozen=True)
 class AnsweredBoxes:
-    """What was predicted for a question, beside the truth.
+    """Predicted and reference boxes of a question.
 
     Attributes:
-        patient: who is one cluster.
+        patient: the cluster.
         truth: fractions of the image.
         boxes: the same, corners in order.
-        scale: what a margin of 1 is for each side of each box, fractions of the image.
-        finding: what is asked about, "" where no one thing is.
+        scale: length of a margin of 1 for each side of each box, in fractions of the image.
+        finding: the question's subject, "" if it has no single one.
     """
 
     patient: Hashable
@@ -68,20 +68,20 @@ class AnsweredBoxes:
         return np.min(np.max(beyond, axis=-1), axis=1)
 
     def covered(self) -> Bool[np.ndarray, " t"]:
-        """Whether each true box is within a predicted one, as they stand."""
+        """Returns whether each reference box is within a predicted one, without margins."""
         beyond = (self.truth[:, None] - self.boxes) * _OUTWARDS
         return np.any(np.all(beyond <= _ROUNDING, axis=-1), axis=1)
 
 
 @dataclass(frozen=True)
 class Margins:
-    """By how much boxes are made wider.
+    """Margins by which boxes are widened.
 
     Attributes:
         margin: in multiples of a box's spread plus 0.01, or in fractions of the image.
         scaled: which of the two.
-        cover: the share of true boxes that are to be covered.
-        boxes, patients: that it was found on.
+        cover: the share of reference boxes to be covered.
+        boxes, patients: number of those that the margin was calibrated on.
     """
 
     margin: float
@@ -101,7 +101,7 @@ class Margins:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """For the run's record."""
+        """Returns the fields for the run's record."""
         return asdict(self)
 
     def widen(self, lines: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
@@ -125,11 +125,11 @@ class Margins:
 
 @dataclass(frozen=True)
 class Coverage:
-    """What margins cover, of patients that they were not found on.
+    """Coverage by margins on patients that they were not calibrated on.
 
     Attributes:
-        cover: the share that was asked for.
-        covered: the mean share of true boxes within predicted ones, over splits.
+        cover: the requested share.
+        covered: the mean share of reference boxes within predicted ones, over splits.
         low, high: its 5th and 95th percentile over splits.
         margin: the mean margin.
     """
@@ -276,7 +276,7 @@ def find_margins(
 
 
 def _to_come(needed: Sequence[Float[np.ndarray, " t"]]) -> float:
-    """How many boxes the patient of the box to come has, on average over boxes."""
+    """Estimates the number of boxes of the next box's patient, as a mean over boxes."""
     return sum(len(boxes) ** 2 for boxes in needed) / max(1, sum(map(len, needed)))
 
 

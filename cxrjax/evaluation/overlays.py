@@ -82,7 +82,7 @@ def jpeg(
 def jpeg_data_uri(
     image: UInt8[np.ndarray, "H W"] | UInt8[np.ndarray, "H W 3"], long_side: int = 512
 ) -> str:
-    """The same as a `data:` address."""
+    """Encodes an image as JPEG in a `data:` address."""
     return data_uri(jpeg(image, long_side))
 
 

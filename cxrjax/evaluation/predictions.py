@@ -139,7 +139,7 @@ class Prediction:
 
     @property
     def is_undivided(self) -> bool:
-        """Says whether the one probability given is of a text with the coordinates of boxes in it.
+        """Returns whether the only probability given is of a text that includes coordinates.
 
         Such a text has four numbers or more for each box of the line, or for one where the boxes
         are still to be read from it.
@@ -150,7 +150,7 @@ class Prediction:
         return boxes > 0 and len(_NUMBER.findall(self.text)) >= 4 * boxes
 
     def with_problems(self, category: str, names: Iterable[str]) -> "Prediction":
-        """The same with cases of a category of `LINE_PROBLEMS`."""
+        """Returns the prediction with more problems of a category of `LINE_PROBLEMS`."""
         return replace(self, problems=(*self.problems, *((category, name) for name in names)))
 
 
@@ -268,7 +268,7 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
 
 @functools.lru_cache(maxsize=1024)
 def _is_misspelt(key: str) -> bool:
-    """Says whether a key is none that is read, but looks like one."""
+    """Returns whether an unknown key looks like a known one."""
     if key in _KEYS or key in _OF_RECORDS or len(key) > 2 * max(map(len, _KEYS)):
         return False
     plain = key.strip().lower().replace("-", "_").replace(" ", "_")

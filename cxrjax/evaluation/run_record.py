@@ -178,13 +178,13 @@ def _model_hashes(flags: Namespace) -> dict[str, str]:
 def made_otherwise(
     predictions: Path, flags: Namespace, resolved: Mapping[str, Any]
 ) -> list[str] | None:
-    """What of model and settings differs from how these predictions were made, by name.
+    """Returns names of model and settings that differ from those of existing predictions.
 
     Returns:
-        None where nothing beside the predictions tells how they were made.
+        None if no record of the settings lies beside the predictions.
 
     Raises:
-        UserError: what lies beside them cannot be read.
+        UserError: the record cannot be read.
     """
     if not side_file(predictions).is_file():
         return None

@@ -107,7 +107,7 @@ def weighted_errors(
 
 
 def clinical_weight(finding: str) -> float:
-    """How much a finding matters, 0 to 1; one that the definitions do not have is actionable."""
+    """Clinical weight of a finding, 0 to 1; findings without a definition count as actionable."""
     return _weights().get(finding, _table()["weights"]["actionable"])
 
 
@@ -151,7 +151,7 @@ def _with_ancestors(names: Iterable[str]) -> set[str]:
 
 
 def _most_special(names: Iterable[str]) -> list[str]:
-    """Those that no other one is a more special name for."""
+    """Returns the names of which no other is a special case."""
     names = list(names)
     definitions = load_definitions()
     general = {above for name in names for above in definitions.finding_ancestors(name)}

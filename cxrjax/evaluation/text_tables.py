@@ -51,7 +51,7 @@ def grid(lines: Sequence[Sequence[str]]) -> str:
 
 
 def to_latex(markdown: str) -> str:
-    """The same headings, tables and paragraphs for LaTeX, to be `\\input`; small cells grey."""
+    """Converts headings, tables and paragraphs to LaTeX for `\\input`; small cells are grey."""
     parts = [_PREAMBLE]
     table: list[str] = []
     for line in [*markdown.splitlines(), ""]:

@@ -610,7 +610,7 @@ def _compared(
 def difference(
     first: Float[np.ndarray, " draws"], second: Float[np.ndarray, " others"]
 ) -> Float[np.ndarray, " fewer"]:
-    """The one minus the other, as observed and in every resample that both have."""
+    """Subtracts `second` from `first`, as observed and in every resample that both have."""
     fewer = min(len(first), len(second))
     return first[:fewer] - second[:fewer]
 

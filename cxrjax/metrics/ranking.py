@@ -141,7 +141,7 @@ def make_ranking(
 
 
 def constant_scores(scores: Float[np.ndarray, " n"]) -> bool:
-    """Says whether the scores rank nothing: there are boxes, and all have one score."""
+    """Returns whether the scores rank nothing: there are boxes, and all have one score."""
     return len(scores) > 0 and bool((scores == scores[0]).all())
 
 

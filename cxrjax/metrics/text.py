@@ -34,7 +34,7 @@ def tokens(text: str) -> list[str]:
 
 
 class _Tokenizer:
-    """As rouge-score wants one."""
+    """Adapter from a function to rouge-score's interface of tokenizers."""
 
     def __init__(self, tokenize: Tokenize) -> None:
         self.tokenize: Tokenize = tokenize

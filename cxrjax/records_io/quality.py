@@ -32,7 +32,7 @@ BY_RULE = frozenset(_TOLD["by_rule"]["reasons"])
 
 
 class Unusable(Exception):  # noqa: N818 - a verdict on the input, no error of the program
-    """Something that is to be set aside.
+    """Rejection of a part of the input.
 
     Attributes:
         reason: a key of `REASONS`.
@@ -46,7 +46,7 @@ class Unusable(Exception):  # noqa: N818 - a verdict on the input, no error of t
 
 
 def usable_json(content: bytes, reason: str = "invalid_record") -> Any:
-    """What JSON says; raises `Unusable`: `bad_encoding` where it is not UTF-8, else `reason`."""
+    """Parses JSON; raises `Unusable`: `bad_encoding` where it is not UTF-8, else `reason`."""
     try:
         text = decode_text(content)
     except ForeignError as error:

@@ -42,12 +42,12 @@ _BATCH = 50_000
 
 
 def is_sharded(directory: Path) -> bool:
-    """Says whether a folder holds questions in shards."""
+    """Returns whether a folder has questions in shards."""
     return next((directory / FOLDER).glob("*.array_record"), None) is not None
 
 
 def shard_name(prefix: str, number: int, shards: int) -> str:
-    """Such as `train-00003-of-00064`; shards count from 0."""
+    """Returns a shard's name, such as `train-00003-of-00064`; shards count from 0."""
     return f"{prefix}-{number:05d}-of-{shards:05d}"
 
 
@@ -132,7 +132,7 @@ class RecordShard:
         )
 
     def write(self, line: bytes, image: tuple[str, ...], row: dict[str, Any]) -> None:
-        """The same for a record that is a line of JSON already, and its row but for `image`."""
+        """Writes a record that is already a line of JSON, and its row plus `image`."""
         if image != self._last:
             self._last = image
             self.images += 1

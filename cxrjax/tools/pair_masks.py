@@ -123,7 +123,7 @@ def pair(
 def check_anchors(
     overlaps: Float[np.ndarray, "n m"], fits: Bool[np.ndarray, "n m"], anchors: dict[int, int]
 ) -> tuple[int, int, float]:
-    """How many anchors got a mask without their size, how many the right one, how many expected."""
+    """Cross-validates the anchors: those that got a mask without their size, correct, expected."""
     given, right, expected = 0, 0, 0.0
     ordered = sorted(anchors.items())
     for fold in range(_FOLDS):

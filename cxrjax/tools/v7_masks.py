@@ -45,13 +45,13 @@ Mask = UInt8[np.ndarray, "h w"]
 
 @dataclasses.dataclass(frozen=True)
 class Annotated:
-    """What is marked on one image.
+    """Annotation of one image.
 
     Attributes:
-        name: of the mask to write, without ending; the image's where the export has that.
+        name: of the mask to write, without suffix; the image's if the export has it.
         number: V7's, or the name.
         hw: height and width of the image.
-        lungs: draws each part that is marked as lung: 0 and 1, [h, w].
+        lungs: functions that each render a part marked as lung: 0 and 1, [h, w].
     """
 
     name: str

@@ -50,15 +50,15 @@ _SAMPLES = 8
 
 
 class BoxCost(NamedTuple):
-    """What a predicted box costs, and against which true box of its question.
+    """Cost of a predicted box, and its assignment to a reference box of its question.
 
     Attributes:
         kind: `giou_l1`: `ordered_giou_loss` of the expected box and the expected distance; `giou`:
-            without the distance; `diou_l1`: with the distance of centres in GIoU's place;
-            `sampled_giou_l1`: the mean GIoU of drawn boxes in that of the expected one's, by the
-            score function (each beside the mean of the others).
-        matching: `written`: the box at its place in the answer; `hungarian`: of the question's
-            boxes the one that the cheapest assignment gives it.
+            without the distance; `diou_l1`: with the distance of centres in place of GIoU;
+            `sampled_giou_l1`: the mean GIoU of sampled boxes in place of the expected one's, by the
+            score function (each relative to the mean of the others).
+        matching: `written`: the box at its position in the answer; `hungarian`: the box of the
+            question that the cheapest assignment gives it.
     """
 
     kind: BoxKind = "giou_l1"

@@ -1,4 +1,4 @@
-"""What a location token is asked for in the place of its bin alone.
+"""Training targets of location tokens that take the order of the bins into account.
 
 The 1,024 location tokens are an ordered scale, which cross-entropy with single bins does not know:
 the bin beside the target costs as much as the one at the other end. Here the target spreads over
@@ -49,7 +49,7 @@ class CoordinateTargets(NamedTuple):
     weight: float = 1.0
 
     def concerns(self, target: Int[Array, "B n"]) -> Bool[Array, "B n"]:
-        """Whether each target is a location token."""
+        """Returns whether each target is a location token."""
         return (target >= self.start) & (target < self.start + NUM_BINS)
 
     def loss(

@@ -74,7 +74,7 @@ _MOST_SIDE_BYTES = 64 * MIB
 
 
 def kind_of(source: str | Path) -> Kind:
-    """Tells what a path holds.
+    """Returns the kind of a checkpoint.
 
     Raises:
         UserError: nothing that can be converted.

@@ -194,7 +194,7 @@ def multitask_loss(
 
 
 def _is_noise(batch: Batch, start: int) -> Bool[Array, "B Q A"]:
-    """Whether a token of an answer is a location token that belongs to no box."""
+    """Returns whether a token of an answer is a location token that belongs to no box."""
     tokens = jnp.asarray(batch.answer_tokens)
     slots = jnp.arange(tokens.shape[-1])
     own = (batch.coordinate_positions[..., None] == slots) & batch.box_mask[..., None, None]
@@ -243,7 +243,7 @@ def answer_states(
 
 
 def _contexts(model: AnswerModel, batch: Batch) -> dict[str, Any]:
-    """What the model is told of a batch with two images a row; of others nothing."""
+    """Returns the model's extra arguments for a batch with two images a row; else none."""
     if batch.has_earlier is None:
         return {}
     if not isinstance(model, VLM):

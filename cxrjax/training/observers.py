@@ -74,7 +74,7 @@ class Observer:
         """Before a step is dispatched: this process's rows of its batch."""
 
     def wants_rest(self, step: int, before: bool) -> bool:
-        """Says whether nothing may be in flight before this step, or after it, for `on_rest`."""
+        """Returns whether no step may be in flight before this step, or after it, for `on_rest`."""
         return False
 
     def on_rest(self, step: int, before: bool) -> None:
@@ -249,12 +249,12 @@ class NonFiniteSteps(Observer):
 
 
 class InputLimit(Observer):
-    """Says so, once in a run, when the input pipeline is what limits its speed.
+    """Logs once in a run that the input pipeline limits its speed.
 
     Args:
         config: its settings are named in the remedy.
-        log_line: where it is told; of several processes, the first that is too slow.
-        steps: that must have been seen.
+        log_line: of several processes, the first that is too slow calls it.
+        steps: number of steps before the first check.
     """
 
     # Of the time of these steps, spent on waiting for data, above which there is something to say.
@@ -322,12 +322,12 @@ SWAPPED_LIMIT = 0.01
 
 
 class SwappedCorners(Observer):
-    """Says so when a run leaves boxes with their corners swapped; of its steps, once.
+    """Logs once if a run still predicts boxes with swapped corners after its first part.
 
     Args:
         total_steps: of the run.
-        log_line: where it is told.
-        steps: that are looked at together.
+        log_line: is called with the message.
+        steps: number of steps that a check averages.
     """
 
     # Of the run, in which boxes may still be anywhere.
@@ -366,11 +366,11 @@ def swapped_line(share: float) -> str:
 
 
 class PolicyHealth(Observer):
-    """Says what goes wrong in reinforcement learning, each once, and what to do about it.
+    """Logs each problem of reinforcement learning once, with a remedy.
 
     Args:
-        log_line: where it is told.
-        steps: that are looked at together.
+        log_line: is called with the message.
+        steps: number of steps that a check averages.
     """
 
     # Figure -> from which mean on, and what it means.

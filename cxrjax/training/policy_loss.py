@@ -172,7 +172,7 @@ class PolicyObjective:
 
 
 def entropy(log_probabilities: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:
-    """In nats."""
+    """Entropy in nats."""
     return -jnp.sum(jnp.exp(log_probabilities) * log_probabilities, axis=-1)
 
 

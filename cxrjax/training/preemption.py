@@ -66,7 +66,7 @@ class Preemption:
 
     @property
     def requested(self) -> bool:
-        """Says whether this process was told to stop."""
+        """Returns whether this process was requested to stop."""
         return self._first is not None
 
     @property
@@ -76,7 +76,7 @@ class Preemption:
 
     @contextlib.contextmanager
     def deferred(self) -> Iterator[None]:
-        """Within, signals are noted and raise nothing."""
+        """Defers signals: they are recorded and raise nothing."""
         self._deferred = True
         try:
             yield
@@ -84,7 +84,7 @@ class Preemption:
             self._deferred = self._several
 
     def reached(self, step: int) -> bool:
-        """Says whether to save and leave after this step, the same to all processes."""
+        """Returns whether to save and exit after this step; equal in all processes."""
         if jax.process_count() > 1:
             return bool(multihost_utils.reached_preemption_sync_point(step))
         return self.requested

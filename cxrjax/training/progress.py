@@ -365,7 +365,7 @@ def _of_all(rates: dict[str, float]) -> dict[str, float]:
 
 
 def _of_answers(values: Mapping[str, float]) -> list[str]:
-    """What a supervised step tells of its answers."""
+    """Formats a supervised step's figures of its answers."""
     parts = [
         f"tokens {values['ce']:.4f}",
         f"boxes {values['box_loss']:.4f}",
@@ -382,7 +382,7 @@ def _of_answers(values: Mapping[str, float]) -> list[str]:
 
 
 def _of_policy(values: Mapping[str, float]) -> list[str]:
-    """What a step of reinforcement learning tells of the answers that were drawn."""
+    """Formats the figures of sampled answers in a step of reinforcement learning."""
     return [
         f"reward {values['rl/reward']:.3f} (boxes {values['rl/reward_iou']:.3f})",
         f"spread {values['rl/spread']:.3f}",

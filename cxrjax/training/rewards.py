@@ -1,4 +1,4 @@
-"""What an answer is worth to reinforcement learning: its boxes, what it says, its form.
+"""Rewards of answers for reinforcement learning: for boxes, statements and form.
 
 The reference is the record's own answer, read in the same way as the model's, so that nothing but
 the two texts is needed: with other texts of the same convention IoU is the same in every frame.
@@ -193,7 +193,7 @@ def _words(text: str) -> str:
 def advantages(
     rewards: Float[np.ndarray, "*batch group"], kind: str
 ) -> Float[np.ndarray, "*batch group"]:
-    """What each answer was worth beside the others to the same question.
+    """Advantage of each answer over the others to the same question.
 
     Args:
         kind: `grpo`: less the group's mean, divided by its standard deviation (arXiv 2402.03300);
@@ -220,8 +220,8 @@ def advantages(
 def preference_slopes(
     margins: Float[np.ndarray, "*batch"], kind: str, beta: float
 ) -> Float[np.ndarray, "*batch"]:
-    """How fast the loss of a pair falls with its margin; the gradient of a preference loss is this
-    much of the policy gradient, for the better answer and, the other way, for the worse.
+    """Negative slope of a pair's loss by its margin; the gradient of a preference loss is this
+    multiple of the policy gradient, for the better answer and, negated, for the worse.
 
     Args:
         margins: log(p / p_ref) of the better answer less that of the worse, over all its tokens.

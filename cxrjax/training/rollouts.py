@@ -354,7 +354,7 @@ class Rollouts:
 
 
 def rollout_strategy(config: ExperimentConfig, stop_ids: tuple[int, ...]) -> Strategy:
-    """How answers are drawn."""
+    """Returns the strategy that answers are sampled with."""
     return Strategy(
         max_answer_tokens=config.decoding.max_answer_tokens,
         stop_ids=stop_ids,

@@ -191,7 +191,7 @@ class MultitaskObjective:
 
 
 def objective_of(config: ExperimentConfig) -> Objective:
-    """What a configuration minimises."""
+    """Returns the objective that a configuration minimises."""
     return MultitaskObjective(config) if config.rl.kind == "none" else PolicyObjective(config)
 
 

@@ -48,7 +48,7 @@ _WRITTEN_LATER = ("_CHECKPOINT_METADATA", "commit_success.txt")
 
 
 def has_checkpoints(workdir: Path) -> bool:
-    """Says whether a run in the workdir has come as far as a checkpoint, or begun one."""
+    """Returns whether the workdir has a checkpoint, complete or not."""
     directory = workdir / DIRECTORY
     return directory.is_dir() and any(directory.iterdir())
 
@@ -402,7 +402,7 @@ def write_checksums(directory: Path) -> None:
 
 
 def find_odd_file(directory: Path) -> str | None:
-    """What Orbax had better not open, without a checksum too: links, devices, pipes. None: none."""
+    """Describes the first file that is unsafe to open: a link, device, pipe, or oversized."""
     for folder, folders, names in os.walk(directory):
         for name in (*folders, *names):
             path = Path(folder) / name

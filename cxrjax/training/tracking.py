@@ -50,7 +50,7 @@ class WandbTracker:
         self._run.config.update(dict(hparams), allow_val_change=True)
 
     def flush(self) -> None:
-        """Does nothing: the library sends by itself."""
+        """No-op: the library sends in the background."""
 
     def close(self) -> None:
         self._run.finish()
@@ -89,7 +89,7 @@ class MlflowTracker:
             self._client.log_param(self.known_as, name, value)
 
     def flush(self) -> None:
-        """Does nothing: every call is sent as it is made."""
+        """No-op: every call is sent as it is made."""
 
     def close(self) -> None:
         self._client.set_terminated(self.known_as)

@@ -129,7 +129,7 @@ class NativeObservation(Native):
 
     @property
     def positive(self) -> bool:
-        """Says whether it is said to be there."""
+        """Returns whether the observation is stated as present."""
         return self.positiveness == "pos"
 
     @property

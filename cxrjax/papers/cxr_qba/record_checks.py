@@ -41,7 +41,7 @@ _IN = re.compile(r"\bin the ([a-zA-Z0-9 ]+?)(?=,| and the |\.|;| is| are)")
 
 
 def check_record(record: QARecord) -> list[str]:
-    """What contradicts itself in a record, in words; empty where nothing does."""
+    """Returns a description of each contradiction within a record."""
     faults = [*_on_question(record)]
     for answer, above in _walk(record.answers):
         faults += [f"{one}: {answer.text!r}" for one in _on_answer(record, answer, above)]
@@ -49,7 +49,7 @@ def check_record(record: QARecord) -> list[str]:
 
 
 def check_study(records: Sequence[QARecord]) -> list[str]:
-    """What two questions on one image of a study are answered, and cannot both be true."""
+    """Returns answers to questions on one image of a study that contradict each other."""
     said: dict[tuple[str, str], dict[str, bool]] = {}
     faults = []
     for record in records:
@@ -169,7 +169,7 @@ def _certainty(answer: Answer) -> Iterator[str]:
 
 
 def _follows(record: QARecord, answer: Answer, parts: Sequence[Answer]) -> Iterator[str]:
-    """What a template says and what it rests on."""
+    """Yields contradictions between a template's answer and the parts that it rests on."""
     there = any(part.polarity == "pos" for part in _descend(parts))
     normal = "_is_normal" in str(record.question_type)
     opened = _OPENED.match(answer.text)

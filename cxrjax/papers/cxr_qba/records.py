@@ -65,7 +65,7 @@ class ExportFilter:
 
 
 def nothing_exported(source: Path, quality: QualityLog) -> UserError:
-    """Says why no question was exported."""
+    """Returns the error for an export without questions: why each was left out."""
     why = [f"{quality.warnings[name]} {name}" for name in (_NOT_FRONTAL, _BELOW, _UNRATED)]
     return UserError(
         f"{source}: no question left to export: {'; '.join(why)} (a grade needs the verdicts "

@@ -268,7 +268,7 @@ class StudyFiles:
 
 
 def holds_studies(folder: Path) -> bool:
-    """Says whether a file below a folder, or a member of an archive there, is a study's."""
+    """Returns whether a file below a folder, or a member of an archive there, is a study's."""
     archives: list[Path] = []
     # Once: a folder of MIMIC-CXR-JPG has 600,000 files.
     for place, _, names in os.walk(folder):

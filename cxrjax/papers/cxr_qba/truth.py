@@ -178,7 +178,7 @@ def _parts(answers: Iterable[Answer]) -> Iterator[Answer]:
 
 
 def asked_for(question_type: str | None, finding: str | None) -> AskedFor:
-    """What a question asks of: one finding, or whether there is any or none."""
+    """Returns the subject of a question: one finding, or the presence of any."""
     kind = str(question_type)
     if finding is None and "_normal" not in kind and "_abnormal" not in kind:
         return NOTHING_ASKED
@@ -186,7 +186,7 @@ def asked_for(question_type: str | None, finding: str | None) -> AskedFor:
 
 
 def _yes(main: list[Answer], about: AskedFor) -> bool | None:
-    """By the answer's first word, else by the polarity that it is tagged with."""
+    """Reads the outcome from the answer's first word, else from its polarity tag."""
     if not main or main[0].certainty == NOT_MENTIONED:
         return None
     opened = yes_or_no(main[0].text, about)

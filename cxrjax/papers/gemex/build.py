@@ -1,6 +1,6 @@
-"""From what one can get of GEMeX to a data set on disk. A source is one of
+"""Builds a data set from one of GEMeX's sources:
 
-FOLDER with sub_training_data.json, test/*_question.jsonl   the released questions, as they are;
+FOLDER with sub_training_data.json, test/*_question.jsonl   the released questions, unchanged;
     *valid*.json too, or else 1 % of the patients of training are for validation
 FOLDER or zip with <dicom_id>_SceneGraph.json           constructed: regions and boxes; beside
     mimic-cxr-*-split.csv.gz, mimic-cxr-*-metadata.csv.gz and files/p1x/... where there are any

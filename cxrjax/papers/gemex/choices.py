@@ -168,8 +168,8 @@ class _Choosing:
         return chosen
 
     def _is_another(self, text: str) -> bool:
-        """Says whether a letter goes straight on with another option's words: "The answer is A
-        pneumonia" where that is C."""
+        """Returns whether another option's words follow a letter: "The answer is A pneumonia"
+        where pneumonia is C."""
         for match in _LETTER_THEN_WORDS.finditer(text):
             letter, words = match["letter"], match["words"]
             own = self._options.get(letter, "")
@@ -182,8 +182,8 @@ class _Choosing:
         return False
 
     def _is_article(self, text: str) -> bool:
-        """Says whether the one letter may be the word "A" before the words of option A, as in "A
-        pacemaker and a chest tube": words tell more then."""
+        """Returns whether the only letter may be the word "A" before option A's words, as in "A
+        pacemaker and a chest tube", so that words decide."""
         return not stray_letters(text, ()) and any(
             after_own_words(text[match.end() :], self._options.get("A", "")) != text[match.end() :]
             for match in re.finditer(r"\bA(?=\s[a-z])", text)
@@ -324,7 +324,7 @@ class _Choosing:
         return self._checked(letters)
 
     def _is_contradicted(self, text: str, group: Group) -> bool:
-        """Says whether a letter stands with another option's words, or in a list with others'."""
+        """Returns whether another option's words, or a list of others, accompany a letter."""
         line = re.split(r"\n|(?<=[a-z])[.;]\s", text[group.end : group.end + 400])[0]
         if len(group.letters) == 1:
             # "Pneumonia (B)".
@@ -440,7 +440,7 @@ def _contained(answer: str) -> str:
 
 
 def _plain(answer: str) -> str:
-    """Without Markdown's emphasis; marks for and against as two."""
+    """Removes Markdown's emphasis; unifies check marks and crosses into one sign each."""
     text = unicodedata.normalize("NFKC", answer)
     text = re.sub(r"[*`]|(?<!\w)_+|_+(?!\w)", "", text)
     text = re.sub(r"[✔✅☑🗸]\ufe0f?|(?i:\[x\])", "✓", text)

@@ -153,10 +153,10 @@ class _Known:
 
 
 def _digest(row: Any) -> bytes:
-    """Tells rows apart.
+    """Hashes a row, to detect repeated ones.
 
     Raises:
-        Unusable: it could not be written back: no Unicode, no finite number, or nested without end.
+        Unusable: it cannot be written back: invalid Unicode, not a finite number, or too deep.
     """
     try:
         text = json.dumps(row, sort_keys=True, ensure_ascii=False, allow_nan=False)

@@ -76,7 +76,7 @@ _ORDINAL = r"(?:{ordinals}|\d(?:st|nd|rd|th))"
 
 
 def has_letters(text: str) -> bool:
-    """Says whether any letter stands in the text as one."""
+    """Returns whether a text mentions an option's letter."""
     return _MENTION.search(text) is not None
 
 
@@ -139,7 +139,7 @@ def stray_letters(text: str, groups: Sequence[Group]) -> frozenset[str]:
 
 
 def is_irresolute(text: str) -> bool:
-    """Whether letters stand in a range or an order of preference, which names none for sure."""
+    """Returns whether letters form a range or an order of preference, so that none is chosen."""
     return bool(_RANGE.search(text) or _PREFERENCE.search(text))
 
 
@@ -202,7 +202,7 @@ _SENTENCE_START = re.compile(r"(?<=[.!?;])\s|\n")
 
 
 def _is_name(text: str, mention: re.Match[str], options: Mapping[str, str]) -> bool:
-    """Whether a capital names an option and not the word "A" or a part of a name."""
+    """Returns whether a capital names an option, and is not the word "A" or a part of a name."""
     after = text[mention.end() : mention.end() + 200]
     if after_own_words(after, options.get(mention["letter"], "")) != after:
         return True
@@ -231,7 +231,7 @@ def _is_name(text: str, mention: re.Match[str], options: Mapping[str, str]) -> b
 
 
 def _joined(gap: str, one: re.Match[str], other: re.Match[str]) -> bool | None:
-    """Whether letters with this between them are alternatives; None where they are no list."""
+    """Returns whether letters separated by `gap` are alternatives; None if they are no list."""
     inner = pattern(
         r"\s{0,3}(?:\([^()\n]{0,120}\))?\s{0,3}(?P<join>,\s?(?:{joins}|{alternatives})|[,;、，&/+]|{joins}|{alternatives}|"
         r"\n\s{0,3}[-*•]?|[.])?\s{0,3}(?:also\s|the\s|options?\s|both\s)?"
@@ -340,7 +340,7 @@ def _stance(
 
 
 def after_own_words(after: str, words: str) -> str:
-    """What follows a letter and the words of its option."""
+    """Returns the text behind a letter and the words of its option."""
     if words:
         inner = r"[\W_]{1,4}".join(map(re.escape, re.findall(r"\w+", words)))
         own = re.match(

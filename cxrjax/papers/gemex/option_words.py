@@ -30,7 +30,7 @@ class SaidOf:
 
     @property
     def anything(self) -> bool:
-        """Whether it speaks of any option."""
+        """Returns whether the text mentions any option."""
         return bool(self.affirmed | self.denied | self.left_open)
 
 
@@ -80,7 +80,7 @@ class OptionReader:
         return letters if found and len(letters) and None not in found else None
 
     def read(self, text: str) -> SaidOf:
-        """What a text says of the options by their words, of now."""
+        """Reads which options a text affirms, denies or leaves open, by their words, at present."""
         said = SaidOf(set(), set(), set())
         text, of_others = _OTHERS_DENIED.subn("", text)
         for start, end in split_sentences(text):

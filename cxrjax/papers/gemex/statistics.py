@@ -44,7 +44,7 @@ class GemexStatistics:
         self._per_image: collections.Counter[str] = counter()
 
     def watch(self, records: Iterable[QARecord]) -> Iterator[QARecord]:
-        """The same records, counted on their way."""
+        """Yields the records and counts them."""
         for record in records:
             self.add(record)
             yield record

@@ -77,7 +77,7 @@ def patient_of(stem: str) -> str:
 
 
 def finding_of(name: str) -> str:
-    """What name and folders of one of Kermany's chest X-rays say; "" of another file."""
+    """Returns the finding that a name of Kermany's chest X-rays states; "" for other files."""
     *folders, stem = _stem(name).split("/")
     found = _KERMANY.match(stem)
     if found and found[2]:
@@ -88,7 +88,7 @@ def finding_of(name: str) -> str:
 
 
 def is_published(source: Path) -> bool:
-    """Says whether a folder's table is of V7's masks of Kermany's chest X-rays, CC BY 4.0."""
+    """Returns whether a folder's table is of V7's masks of Kermany's chest X-rays, CC BY 4.0."""
     rows = read_table(source / TABLE, ["file"]) if (source / TABLE).is_file() else iter(())
     return any("v7_mask" in row.cells and row.cells["v7_mask"] for row in rows)
 
@@ -171,7 +171,7 @@ def _published(source: Path) -> dict[str, Path]:
 
 
 def _aliases(files: Iterable[str]) -> dict[str, str]:
-    """What else names an image, and no other: its name without folders, without ending, or both."""
+    """Returns unique further names of images: without folders, without suffix, or both."""
     named: dict[str, set[str]] = collections.defaultdict(set)
     for name in files:
         own = name.rpartition("/")[2]

@@ -232,7 +232,7 @@ def box_on_image(entry: Mapping[str, Any], size: tuple[float, float]) -> Box:
 
 
 def _reaches_beyond(entry: Mapping[str, Any], size: tuple[float, float]) -> bool:
-    """Says whether `box_on_image` cuts a box by more than rounding, of an estimated size too."""
+    """Returns whether `box_on_image` clips a box by more than rounding, at estimated sizes too."""
     height, width = size
     x_min, y_min, x_max, y_max = original_box(entry)
     return max(-x_min, -y_min, x_max - width, y_max - height) > ROUNDING

@@ -118,7 +118,7 @@ def parse_openi(content: bytes, where: str) -> OpenIReport:
 
 
 def is_openi(path: Path) -> bool:
-    """Says whether a path looks like the collection."""
+    """Returns whether a path looks like the collection."""
     if path.is_dir():
         return next(path.glob("*.xml"), None) is not None
     return path.name.endswith((".tgz", ".tar.gz")) or path.name.startswith("torchxrayvision-")

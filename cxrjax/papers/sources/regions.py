@@ -77,7 +77,7 @@ class RegionMap:
         return [region for region in self.regions if region in left]
 
     def overlap(self, region: str, other: str) -> bool:
-        """Says whether a place may lie in both regions."""
+        """Returns whether a place may be in both regions."""
         return bool(self.atoms(region) & self.atoms(other))
 
     @functools.cache  # noqa: B019 - one map lives as long as the program

@@ -35,7 +35,7 @@ class ImageAnnotation:
 
     @property
     def normal(self) -> bool:
-        """Says whether nobody marked anything."""
+        """Returns whether no reader marked anything."""
         return not self.findings and not self.other_findings
 
     @property

@@ -1,6 +1,6 @@
-"""From what one can get of VinDr-CXR-VQA (table, release file, images) to a data set on disk.
+"""Builds a data set from VinDr-CXR-VQA's table, release file and images.
 
-`source.py` says what a source is made of. Without the release file, questions are constructed from
+`source.py` lists the parts of a source. Without the release file, questions are constructed from
 the table.
 """
 

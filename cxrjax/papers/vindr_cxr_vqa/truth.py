@@ -126,7 +126,7 @@ class VindrQuestion:
 
     @property
     def has_boxes(self) -> bool:
-        """Whether its reference answer has boxes."""
+        """Returns whether the reference answer has boxes."""
         return len(self.boxes.boxes) > 0
 
 
@@ -409,7 +409,7 @@ class _Builder:
         return exact, min(counts), max(counts)
 
     def _votes(self, records: list[QARecord]) -> dict[str, int]:
-        """Of what readers marked, and what reference answers say is there."""
+        """Counts votes for classes from readers' marks and from reference answers."""
         votes: Counter[str] = Counter()
         readers = next((one.readers for one in records if one.readers), {})
         for marks in readers.values():

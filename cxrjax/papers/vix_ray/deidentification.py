@@ -79,7 +79,7 @@ _NO_NAMES = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class Identifier:
-    """Something that may identify: its kind, a key of `KINDS`, and where it stands."""
+    """Text that may identify a person: its kind, a key of `KINDS`, and its span."""
 
     kind: str
     start: int

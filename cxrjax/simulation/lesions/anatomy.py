@@ -214,7 +214,7 @@ def _heart_border(smooth: Field, lung: Mask, middle: Row, side: int, size: float
 
 
 def _sharpness(grey: Field, mask: Mask) -> float:
-    """From the correlation of neighbours in the finest band, which blurred white noise shares."""
+    """Estimates blur, as if of white noise, from neighbours' correlation in the finest band."""
     fine = grey - blur(grey, 1.5)
     spreads = []
     for axis in (0, 1):

@@ -129,7 +129,7 @@ _ILL_DEFINED = {"ILD", "Infiltration", "Lung Opacity", "Pulmonary fibrosis", "Co
 def jitter_box(
     rng: np.random.Generator, box: Float[np.ndarray, "4"], label: str
 ) -> Float[np.ndarray, "4"]:
-    """The same lesion as another hand draws it: clipped to the picture, never degenerate."""
+    """Varies a box as another reader would: clipped to the image, never degenerate."""
     spread = _JITTER_ILL_DEFINED if label in _ILL_DEFINED else _JITTER
     size = box[2:] - box[:2]
     # Half of the variation moves the box, half changes its size.
@@ -161,7 +161,7 @@ def read(
     labels: list[str],
     boxes: Float[np.ndarray, "n 4"],
 ) -> dict[str, list[ReaderFinding]]:
-    """Has three readers mark a picture, who disagree.
+    """Simulates three readers who annotate an image and disagree.
 
     Modelled: how many readers see a class (from the table), lesions missed, boxes drawn a little
     differently, a finding called by the name of its look-alike, a lesion marked twice. As in the

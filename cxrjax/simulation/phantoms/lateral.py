@@ -1,4 +1,4 @@
-"""The same person from the side: a left lateral view, sternum on the picture's left.
+"""Lateral view of a phantom: a left lateral radiograph, sternum on the image's left.
 
 Signs that the eye looks for are there: the dark retrosternal and retrocardiac spaces, a spine that
 darkens downwards, two domes of which the heart hides the left one's front, the arch and descending

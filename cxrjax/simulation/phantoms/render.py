@@ -1,4 +1,4 @@
-"""From (seed, index) to a picture: patient, findings, densities, film."""
+"""Rendering of a phantom from (seed, index): patient, findings, densities, image."""
 
 import dataclasses
 

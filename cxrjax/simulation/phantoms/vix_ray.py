@@ -121,7 +121,7 @@ def _files(options: SyntheticVixRayOptions) -> Iterator[tuple[str, tuple[str, ra
 
 
 def _is_made(path: Path, options: SyntheticVixRayOptions, rows: int) -> bool:
-    """Says whether an earlier, interrupted build left this very file."""
+    """Returns whether an earlier, interrupted build left this file complete."""
     import pyarrow.parquet
 
     if not path.is_file():
@@ -177,7 +177,7 @@ class LesionCentre:
 
     @classmethod
     def of_box(cls, label: str, box: Sequence[float]) -> "LesionCentre":
-        """From a box in fractions, xyxy."""
+        """Returns the centre of a box in fractions, xyxy."""
         return cls(label, (box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
 
 

@@ -145,7 +145,7 @@ class StudyImage:
 
     @property
     def frontal(self) -> bool:
-        """Says whether it is a frontal view."""
+        """Returns whether the image is a frontal view."""
         return self.view.upper() in FRONTAL_VIEWS
 
 

@@ -24,14 +24,14 @@ _MOST_PARTS = 7
 
 
 def run_ends(counts: str | bytes) -> Int[np.ndarray, " runs"]:
-    """Where runs end, of COCO's compressed lengths: background first, then in turn.
+    """Decodes COCO's compressed run lengths to ends of runs: background first, then in turn.
 
     Args:
-        counts: 5 bits a character from "0" on, 32 for "goes on", lengths as differences from the
+        counts: 5 bits a character from "0" on, 32 for "continues", lengths as differences from the
             last but one (pycocotools' rleToString).
 
     Raises:
-        ValueError: they are no lengths.
+        ValueError: they are not run lengths.
     """
     data = np.frombuffer(counts.encode() if isinstance(counts, str) else counts, np.uint8)
     values = data.astype(np.int64) - 48
@@ -60,10 +60,10 @@ def sampled(size: int, step: int) -> np.ndarray:
 
 
 def check_lengths(lengths: Mapping[str, Any]) -> Int[np.ndarray, " runs"]:
-    """Where runs end, of lengths that are as many pixels as their size says.
+    """Decodes run lengths whose sum must equal their size in pixels; returns the ends of runs.
 
     Raises:
-        ValueError: they are not.
+        ValueError: it does not.
     """
     height, width = lengths["size"]
     ends = run_ends(lengths["counts"])

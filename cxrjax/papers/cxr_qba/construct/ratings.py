@@ -60,7 +60,7 @@ def lowest(grades: Iterable[str]) -> str | None:
 
 
 def at_least(grade: str | None, least: str) -> bool:
-    """Says whether a grade is `least` or better; an unrated one is not."""
+    """Returns whether a grade is `least` or better; an unrated one is not."""
     return grade in GRADES and GRADES.index(grade) <= GRADES.index(least)
 
 
@@ -213,7 +213,7 @@ def _sentence(observation: NativeObservation) -> str:
 
 @functools.lru_cache(maxsize=1 << 15)
 def mentions_change(text: str) -> bool:
-    """Says whether words compare with an earlier study."""
+    """Returns whether a text compares with an earlier study."""
     language = load_language()
     words = split_words(text.lower())
     if any(word.lemma == "new" for word in words):
@@ -279,7 +279,7 @@ def rate_by_rules(
 
 
 def _rests_on_denials(answer: NativeAnswer) -> bool:
-    """Says whether all that an answer follows from is denied, or nothing is said."""
+    """Returns whether an answer follows from denials only, or from nothing."""
     parts = answer.sub_answers
     return all(part.positiveness == "neg" for part in parts) and (
         bool(parts) or answer.positiveness == "neg"
@@ -287,7 +287,7 @@ def _rests_on_denials(answer: NativeAnswer) -> bool:
 
 
 def _contradicts_parts(answer: NativeAnswer) -> bool:
-    """Says whether a template's yes or no is not what its parts say."""
+    """Returns whether a template's yes or no contradicts its parts."""
     opened = answer.text.split(",")[0]
     if answer.name_tag is not None or opened not in ("Yes", "No"):
         return False

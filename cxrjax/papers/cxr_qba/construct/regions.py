@@ -39,7 +39,7 @@ class LocalizedRegion:
 
     @property
     def has_mask(self) -> bool:
-        """Says whether there is a mask, here or where it was kept from."""
+        """Returns whether there is a mask, here or in the cache's source."""
         return self.masked or self.mask is not None
 
 

@@ -1,7 +1,7 @@
-"""What to ask about that a report does not mention.
+"""Sampling of findings that a report does not mention, to ask about.
 
-The release samples something more, the more often it goes with positive findings and the less often
-with negative ones; its formula is not published, that of `MentionCounts.weight` is this project's.
+The release samples a finding more often the more it co-occurs with positive findings and the less
+with negative ones; its formula is not published, `cxrjax_sampling_weight` is this project's.
 """
 
 import collections

@@ -274,5 +274,5 @@ def deal_negatives(images: Sequence[ImageAnnotation], seed: int) -> list[int]:
 
 
 def negative_kind(image: ImageAnnotation) -> Literal["no_finding_image", "absent_class"]:
-    """Tells an image without findings from one with other classes."""
+    """Distinguishes an image without findings from one with other classes."""
     return "absent_class" if image.findings else "no_finding_image"

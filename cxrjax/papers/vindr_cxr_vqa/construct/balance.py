@@ -1,4 +1,4 @@
-"""As many questions with the answer no as with yes, for each class and each kind."""
+"""Balance of questions answered no and yes, for each class and each kind."""
 
 import collections
 import heapq
@@ -15,7 +15,7 @@ Asked = list[tuple[ImageAnnotation, str, str | None]]  # image, kind, class
 def balance(
     positives: Sequence[PlannedQuestion], normal: Sequence[ImageAnnotation], seed: int, split: str
 ) -> Asked:
-    """For each positive question one to be denied, of its kind and class.
+    """Chooses for each positive question one whose answer is no, of its kind and class.
 
     So neither the name of a class nor the kind of the question tells the answer. Absent classes are
     asked about in turns on images with findings and on images without any, at most once an image;

@@ -30,7 +30,7 @@ def extent(box: PixelBox, image_hw: tuple[int, int]) -> tuple[int, int]:
 
 
 def against_heart(label: str, box: PixelBox, frame: ChestFrame) -> str | None:
-    """Says how wide a box is beside the heart's; None without a heart to measure with."""
+    """Compares a box's width with the heart's; None without a box of the heart."""
     if frame.heart is None or label in ORGANS:
         return None
     ratio = (box[2] - box[0]) / (frame.heart[2] - frame.heart[0])
@@ -48,8 +48,8 @@ def shape(box: PixelBox) -> str:
 
 
 def sides_of(label: str, boxes: Sequence[PixelBox], frame: ChestFrame) -> set[str]:
-    """Of "right" and "left", the sides that boxes are on; empty where one is not known or is on
-    the midline, and of organs, which stand there."""
+    """Returns the sides of boxes, "right" and "left"; empty if one is unknown or on the midline,
+    and for organs, which are there."""
     sides: set[str] = set()
     for box in boxes:
         side = locate(box, label, frame).side

@@ -271,7 +271,7 @@ def plan_splits(
 def pick_normal(
     images: Sequence[ImageAnnotation], count: int | None, seed: int, spare: float = 0.05
 ) -> list[ImageAnnotation]:
-    """So many normal images, and some to spare for unusable files; None: all, in random order."""
+    """Picks `count` normal images and some spare ones; None: all. The order is random."""
     normal = sorted(
         (image for image in images if image.normal),
         key=lambda image: asking.stream(seed, image.image_id, "normal").random(),

@@ -89,7 +89,7 @@ class LesionPlace:
 
     @property
     def known(self) -> bool:
-        """Says whether it holds anything."""
+        """Returns whether a side or a zone is known."""
         return self.side in ("right", "left", "both") or bool(self.zones)
 
 

@@ -114,7 +114,7 @@ class _Texts:
         return "_single" if len(self.image.readers) <= 1 else ""
 
     def agreement(self, label: str) -> str:
-        """Says how sure a finding is, from how many readers marked it."""
+        """Describes the certainty of a finding by the number of readers who marked it."""
         named = class_words()[label].prose_with_article
         if self.read_by:
             return self(f"agree{self.read_by}")
@@ -165,7 +165,7 @@ class _Texts:
         return sentences
 
     def expected(self, words: ClassWords, count: int = 3) -> list[str]:
-        """Tells how classes that nobody marked or spoke of would have shown."""
+        """Describes how classes that were neither marked nor mentioned would appear."""
         spoken_of = {words.name, *words.looks_like, *self.image.present, "Other lesion"}
         absent = [class_words()[name] for name in CLASSES if name not in spoken_of]
         return [
@@ -221,7 +221,7 @@ def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:
 def _fit(
     label: str, boxes: Sequence[tuple[float, float, float, float]], texts: _Texts, words: ClassWords
 ) -> list[str]:
-    """Says what the place of the finding speaks for."""
+    """Describes what the finding's place is evidence for."""
     zones = zones_of(label, boxes, texts.frame)
     where = next(iter(zones)) if len(zones) == 1 else ""
     if "both" in words.fits and sides_of(label, boxes, texts.frame) == {"right", "left"}:

@@ -96,7 +96,7 @@ class TemplateWriter:
 
 
 def _range(plan: PlannedQuestion) -> str:
-    """Tells what readers counted, where it isn't the number of areas."""
+    """Describes the readers' counts if they differ from the number of areas."""
     low, high = plan.counts
     if low < high:
         return f"; readers counted {number(low)} to {number(high)}"

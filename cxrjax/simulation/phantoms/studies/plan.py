@@ -170,7 +170,7 @@ def _examined(
 
 
 def _second_film(draw: random.Random, body: Patient, position: str) -> Patient:
-    """The same body, framed and exposed anew: lesions stay where they are in it."""
+    """Returns the body framed and exposed anew; lesions keep their places in it."""
     wider = 1.1 if position == "AP" else 1.0
     return dataclasses.replace(
         body,
