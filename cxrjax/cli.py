@@ -4,6 +4,7 @@ import argparse
 import contextlib
 import gc
 import os
+import re
 import sys
 import time
 import traceback
@@ -75,6 +76,18 @@ def command_parser(command: str, about: str | None) -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
+
+
+def input_sizes(text: str) -> tuple[tuple[int, int], ...]:
+    """Reads (height, width) of each input in "HEIGHTxWIDTH[,HEIGHTxWIDTH...]".
+
+    Raises:
+        ValueError: the text has another form.
+    """
+    if not re.fullmatch(r"\d{1,5}x\d{1,5}(,\d{1,5}x\d{1,5})*", text):
+        raise ValueError("expected HEIGHTxWIDTH, or several with commas")
+    sizes = [size.split("x") for size in text.split(",")]
+    return tuple((int(height), int(width)) for height, width in sizes)
 
 
 def _leave(code: int) -> NoReturn:

@@ -65,6 +65,7 @@ FLOORS = (
             "records.py",
             "errors.py",
             "cli.py",
+            "choices.py",
             "files.py",
             "lock.py",
             "progress.py",

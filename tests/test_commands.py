@@ -13,6 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cxrjax.commands import build, convert, evaluate, predict, report, score, train
 from cxrjax.errors import UserError
+from cxrjax.evaluation.evaluation_run import model_name
 from cxrjax.lock import file_lock, folder_lock
 from cxrjax.models import PRESETS, VLM
 from cxrjax.records import read_records
@@ -210,7 +211,7 @@ def test_evaluate_names_a_model_by_its_folder_wherever_it_is_started(tmp_path, m
         flags = evaluate.parse_arguments(
             ["--workdir=.", "--benchmark=vindr_cxr_vqa", f"--image={image}"]
         )
-        assert evaluate.system_name(flags) == name
+        assert model_name(flags) == name
 
 
 def test_evaluate_refuses_a_negative_number_of_resamples(capsys):

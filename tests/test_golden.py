@@ -72,7 +72,7 @@ MODULES = {
     "review": "cxrjax.review",
     "score": "cxrjax.score",
     "train": "cxrjax.train",
-    "ceiling": "cxrjax.tools.codec_ceiling",
+    "ceiling": "bench.codec_ceiling",
     "coordinates": "cxrjax.tools.coordinates",
     "draw_sentences": "cxrjax.papers.gemex.construct.draw_sentences",
     "judge_agreement": "cxrjax.tools.judge_agreement",

@@ -17,7 +17,7 @@ from tests.apps.servers import run_as_command
 def workdir(tmp_path: Path) -> Path:
     """A finished run of one image, laid out as the demo's."""
     root = tmp_path / "runs" / "demo"
-    shutil.copytree(Path(__file__).parent / "pages" / "finished_run", root)
+    shutil.copytree(Path(__file__).parent / "apps" / "finished_run", root)
     (root / "data/images").mkdir()
     Image.fromarray(np.full((40, 30), 99, np.uint8)).save(root / "data/images/a.png")
     return root

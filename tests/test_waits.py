@@ -18,7 +18,7 @@ from tests.apps.annotations.samples import draw_images
 def source(tmp_path_factory):
     """A folder of one's own records, and a table of the same boxes beside them."""
     folder = tmp_path_factory.mktemp("source")
-    shutil.copytree(Path(__file__).parent / "pages" / "own_source", folder, dirs_exist_ok=True)
+    shutil.copytree(Path(__file__).parent / "apps" / "own_source", folder, dirs_exist_ok=True)
     draw_images(folder / "images", [f"p{number}.png" for number in range(8)])
     return folder
 
@@ -63,7 +63,7 @@ def test_build_predict_score_report_review(source, tmp_path, said):
     assert_told(err, f"reading {questions}", f"looking for dialogues in {questions}", "prior")
     said_of = (f"--references={records}", f"--predictions={predictions}", f"--out={out}")
     err = said(score.main, "--benchmark=own", *said_of, "--resamples=0", "--floors=never")
-    assert_told(err, "scoring, and drawing intervals")
+    assert_told(err, "scoring, and computing intervals")
     err = said(report.main, f"--workdir={out}", *said_of, "--pictures=folder")
     assert_told(err, "reading questions and answers", "page", "pictures")
     err = said(report.main, f"--workdir={out}", *said_of, "--pictures=none")

@@ -9,13 +9,19 @@ from pathlib import Path
 
 import pytest
 
+from cxrjax import choices
 from cxrjax.__main__ import commands
+from cxrjax.apps.results import pictures
+from cxrjax.codecs import CODECS
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
-from cxrjax.evaluation.systems.model_flags import GRAMMARS
+from cxrjax.decoding.box_readings import BOX_READINGS
+from cxrjax.evaluation.systems import model_flags, stand_in_images, systems, table
+from cxrjax.input_pipeline import prompts, wording
+from cxrjax.papers.vix_ray.noun_phrases import SEGMENTERS
 
 ROOT = Path(__file__).parents[1]
-# Seconds of a processor that --help may take: several times what it takes.
-_HELP_SECONDS = 3.0
+# Seconds of a processor that --help may take.
+_HELP_SECONDS = 0.5
 
 
 def _run(words, **settings):
@@ -37,18 +43,32 @@ def test_a_mistyped_command_names_the_nearest():
     assert mistyped.stderr == "error: trian: no such command; the nearest is train\n"
 
 
-def test_help_knows_all_grammars():
-    assert GRAMMARS == ANSWER_FORMS
+def test_flags_choose_among_all_names():
+    tables = {
+        **dict(CODECS=CODECS, GRAMMARS=ANSWER_FORMS, BOX_READINGS=BOX_READINGS),
+        **dict(PROMPTS=prompts.PROMPTS, REWORDINGS=wording.REWORDINGS, SEGMENTERS=SEGMENTERS),
+        **dict(STAND_INS=stand_in_images.STAND_INS, WORDINGS=systems.WORDINGS),
+        **dict(READINGS=systems.READINGS, PICTURES=pictures.PICTURES),
+    }
+    assert {name for name in vars(choices) if name.isupper()} == set(tables)
+    for name, table_of in tables.items():
+        assert sorted(getattr(choices, name)) == sorted(table_of), name
+    assert {"model", *model_flags.RUNNERS} == set(table.RUNNERS)
 
 
 @pytest.mark.parametrize("name", sorted(commands()))
 def test_help_is_quick(name):
-    before = os.times()
-    told = _run([sys.executable, "-m", "cxrjax", name, "--help"], cwd=ROOT)
-    after = os.times()
+    """The second of two runs: the first may have to compile sources."""
+    for _ in range(2):
+        before = os.times()
+        told = _run([sys.executable, "-m", "cxrjax", name, "--help"], cwd=ROOT)
+        after = os.times()
+        spent = after.children_user + after.children_system
+        spent -= before.children_user + before.children_system
+        if spent < _HELP_SECONDS:
+            break
     assert told.returncode == 0 and told.stdout.startswith("usage: ")
-    spent = after.children_user + after.children_system
-    assert spent - before.children_user - before.children_system < _HELP_SECONDS
+    assert spent < (1.0 if name == "build" else _HELP_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -87,7 +107,7 @@ def test_the_wheel_works_outside_the_repository(installed, tmp_path):
     )
     cxrjax("check_records", "data/records/train.jsonl", "--out=check")
     assert "OpenSeadragon contributors" in (
-        installed / "cxrjax" / "pages" / "vendor" / "openseadragon.LICENSE.txt"
+        installed / "cxrjax" / "apps" / "vendor" / "openseadragon.LICENSE.txt"
     ).read_text(encoding="utf-8")
     trained = cxrjax(
         *("train", "--config=configs/vindr_lora.py:phantom", "--workdir=run"),

@@ -423,7 +423,7 @@ def answer_cache(folder: Path, name: str, data: bytes) -> None:
 
 @target()
 def judgements(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.tools.judge_agreement import read_marks
+    from cxrjax.apps.review.judge_agreement import read_marks
 
     read_marks(write(folder, name, data))
 
@@ -450,9 +450,9 @@ def tables(folder: Path, name: str, data: bytes) -> None:
 
 @target("data/cxr_qba/hand_check.csv")
 def sheets(folder: Path, name: str, data: bytes) -> None:
+    from cxrjax.apps.review.judge_agreement import read_marks
     from cxrjax.apps.review.sheet import read_sheet
     from cxrjax.papers.cxr_qba.validation.human_labels import read_label_table
-    from cxrjax.tools.judge_agreement import read_marks
 
     path = write(folder, name, data)
     for read in (read_marks, lambda path: read_label_table(path, QualityLog())):

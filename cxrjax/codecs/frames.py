@@ -6,7 +6,6 @@ codec can write, and back. Several conventions share one, and differ in their gr
 
 import abc
 import math
-import re
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
@@ -182,18 +181,6 @@ def internvl_tiles(height: int, width: int, most: int = 12, tile: int = 448) -> 
             if off < least or fills:
                 best, least = (down, across), off
     return best[0] * tile, best[1] * tile
-
-
-def input_sizes(text: str) -> tuple[tuple[int, int], ...]:
-    """(height, width) of each input in "HEIGHTxWIDTH[,HEIGHTxWIDTH...]".
-
-    Raises:
-        ValueError: it is none.
-    """
-    if not re.fullmatch(r"\d{1,5}x\d{1,5}(,\d{1,5}x\d{1,5})*", text):
-        raise ValueError("expected HEIGHTxWIDTH, or several with commas")
-    sizes = [size.split("x") for size in text.split(",")]
-    return tuple((int(height), int(width)) for height, width in sizes)
 
 
 def nearest_grid(height: int, width: int, grids: Sequence[tuple[int, int]]) -> tuple[int, int]:

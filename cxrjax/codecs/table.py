@@ -9,9 +9,10 @@ import numpy as np
 from jaxtyping import Float, Num
 
 from cxrjax import boxes as box_arithmetic
+from cxrjax.cli import input_sizes
 from cxrjax.codecs import prose
 from cxrjax.codecs.base import NOT_BEGUN, Codec
-from cxrjax.codecs.frames import BoxGeometry, input_sizes
+from cxrjax.codecs.frames import BoxGeometry
 from cxrjax.codecs.medgemma import GeminiJson, MedGemmaJson, Qwen3Vl, Qwen25Vl, Qwen25VlInput
 from cxrjax.codecs.tokens import Florence2, Kosmos2, Maira2, PaliGemma
 from cxrjax.errors import UserError

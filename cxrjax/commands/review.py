@@ -29,8 +29,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from cxrjax.cli import command_parser
-from cxrjax.codecs.frames import input_sizes
+from cxrjax.cli import command_parser, input_sizes
 
 EXIT_CHECKS_FAILED = 1
 

@@ -17,8 +17,6 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from cxrjax.errors import UserError
 from cxrjax.untrusted.json_text import parse_json, parse_object
 
@@ -242,6 +240,7 @@ def gather(value: Any) -> list[Any]:
     """
     if alone():
         return [value]
+    import numpy as np
     from jax.experimental import multihost_utils
 
     content = np.frombuffer(json.dumps(value).encode(), np.uint8)

@@ -42,12 +42,6 @@ _BLIND = re.compile(r"(?:.*[\W_])?(?:blind|shuffled|noise)")
 # More questions than these are scored beside floors only where that is asked for: each of them
 # takes as long as a system.
 MOST_FOR_FLOORS = 50_000
-GT_MODE_HELP = (
-    "which boxes are true: by_protocol (the default: of VinDr-CXR's readers raw under paper and "
-    "wbf under strict, else exact), exact (the answers' own), or of the readers: raw, per_reader, "
-    "reader:ID, majority, unanimous, lesion_majority, wbf, nms, components (the last four also "
-    "with their IoU, as in wbf:0.4)"
-)
 
 # {system: {protocol: {metric: figure}}}
 FiguresJson = dict[str, dict[str, dict[str, dict[str, float | int | str | None]]]]

@@ -12,23 +12,3 @@ account         tokens, cost, their limit, the rate limit, and answers already p
 flags           all of it from a command line and the environment
 judges          judges of free text
 """
-
-from cxrjax.language_model.account import AnswerCache
-from cxrjax.language_model.answer import Completion
-from cxrjax.language_model.client import Client, CostEstimate
-from cxrjax.language_model.request import Category, EncodedImage, Message, NoAnswer, Request
-from cxrjax.language_model.settings import Prices, Settings
-
-__all__ = [
-    "AnswerCache",
-    "Category",
-    "Client",
-    "Completion",
-    "CostEstimate",
-    "EncodedImage",
-    "Message",
-    "NoAnswer",
-    "Prices",
-    "Request",
-    "Settings",
-]

@@ -6,14 +6,15 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import docstring_parser
 
 from cxrjax.errors import UserError
-from cxrjax.language_model.account import AnswerCache
-from cxrjax.language_model.client import Client
 from cxrjax.language_model.settings import Prices, Settings, StructuredOutput, TokenLimitField
+
+if TYPE_CHECKING:
+    from cxrjax.language_model.client import Client
 
 CACHE_NAME = "language_model_answers.jsonl"  # in a build's folder
 BASE_URL = "CXRJAX_LM_BASE_URL"
@@ -114,7 +115,7 @@ def client_from_flags(
     cache: Path,
     datasets: Iterable[str],
     temperature: float | None = None,
-) -> Client:
+) -> "Client":
     """The client that the flags describe.
 
     Args:
@@ -127,6 +128,9 @@ def client_from_flags(
         UserError: a number is out of range, the address or the model is named nowhere, one price
             stands alone, a price in the environment is no number, or the cache cannot be used.
     """
+    from cxrjax.language_model.account import AnswerCache
+    from cxrjax.language_model.client import Client
+
     if isinstance(flags, argparse.Namespace):
         names = [field.name for field in dataclasses.fields(ClientFlags)]
         given = {name: value for name, value in vars(flags).items() if name in names}

@@ -18,9 +18,7 @@ from pathlib import Path
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.prompts import PROMPTS
-from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.input_pipeline.usable_records import check_records
+from cxrjax.evaluation.systems.model_flags import add_source_flags
 
 # Answers may be longer than those the model was trained on; none is cut.
 _LONGER = (64, 128, 256, 512)
@@ -30,15 +28,10 @@ _MAX_BOXES = 32
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
     parser = command_parser("tools.coordinates", __doc__)
-    model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
-    model.add_argument("--checkpoint", type=Path, help="a base model's directory")
+    add_source_flags(parser)
     add = parser.add_argument
-    add("--step", type=int, help="of a training run, another checkpoint than the best")
     add("--records", type=Path, required=True, metavar="FILE", help="records with answers")
     add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
-    add("--prompt", choices=sorted(PROMPTS), help="prompt format (default: the model's own)")
-    add("--source", metavar="NAME", help="of a run on a mixture: ask as this source does")
     add("--images_per_batch", type=int, default=8, help="at a time (default 8)")
     add("--out", type=Path, required=True, metavar="FILE", help="JSON to write")
     flags = parser.parse_args(argv)
@@ -50,9 +43,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes the report and prints its first part."""
     flags = parse_arguments(argv)
-    # After the flags: --help stays quick.
     from cxrjax.distributed import meshes
     from cxrjax.evaluation.systems.own_model import open_model
+    from cxrjax.input_pipeline.prompts import PROMPTS
+    from cxrjax.input_pipeline.sources import RecordSource
+    from cxrjax.input_pipeline.usable_records import check_records
     from cxrjax.training.coordinate_report import (
         make_coordinate_report,
         named_figures,

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from cxrjax.cli import input_sizes
 from cxrjax.codecs import get_codec
-from cxrjax.codecs.frames import input_sizes
 from cxrjax.decoding.strategy import read_strategy
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged, shipped

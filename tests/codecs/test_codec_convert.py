@@ -5,12 +5,12 @@ import re
 import numpy as np
 import pytest
 
+from bench import codec_ceiling as ceiling
 from cxrjax.boxes import iou
 from cxrjax.codecs import CODECS, codec_iou_ceiling, transcode
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import letterbox_geometry
 from cxrjax.records import write_records
-from cxrjax.tools import codec_ceiling as ceiling
 from tests.codecs.test_codec_readings import TABLES
 from tests.input_pipeline.conftest import make_record
 

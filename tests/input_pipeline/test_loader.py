@@ -368,7 +368,8 @@ from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.loader import single_source, train_loader
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.tools.tokenizer_training import template_corpus, train_tokenizer
+from cxrjax.input_pipeline.tokenizer_training import train_tokenizer
+from cxrjax.simulation.tokenizer_corpus import template_corpus
 
 if __name__ == "__main__":
     loader = train_loader(

@@ -24,9 +24,10 @@ from cxrjax.input_pipeline.tokenizer import (
     check_vocabulary,
     load_tokenizer,
 )
+from cxrjax.input_pipeline.tokenizer_training import train_tokenizer
 from cxrjax.models import PRESETS
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
-from cxrjax.tools.tokenizer_training import template_corpus, train_tokenizer
+from cxrjax.simulation.tokenizer_corpus import template_corpus
 
 from .conftest import demo_tokenizer, train_pieces
 

@@ -5,7 +5,10 @@ from pathlib import Path
 
 import pydantic
 
-from cxrjax.language_model import AnswerCache, Client, Message, Prices, Request, Settings
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.client import Client
+from cxrjax.language_model.request import Message, Request
+from cxrjax.language_model.settings import Prices, Settings
 
 
 class City(pydantic.BaseModel):

@@ -8,8 +8,11 @@ import pydantic
 import pytest
 import tenacity
 
-from cxrjax.language_model import AnswerCache, Client, Message, Request, Settings
 from cxrjax.language_model import completion as server
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.client import Client
+from cxrjax.language_model.request import Message, Request
+from cxrjax.language_model.settings import Settings
 
 KEY = "sk-very-secret-0123456789"
 HUE = '{"city": "Hue"}'

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import AnswerCache, Completion
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.answer import Completion
 
 QUESTIONS = 60
 CONCURRENCY = 4

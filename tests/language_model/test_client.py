@@ -11,7 +11,8 @@ import pydantic
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import EncodedImage, Message, NoAnswer, Prices, Request, Settings
+from cxrjax.language_model.request import EncodedImage, Message, NoAnswer, Request
+from cxrjax.language_model.settings import Prices, Settings
 from tests.language_model.conftest import CASES, KEY
 
 

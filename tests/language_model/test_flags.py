@@ -6,8 +6,8 @@ import re
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import Prices
 from cxrjax.language_model.flags import add_client_flags, client_from_flags
+from cxrjax.language_model.settings import Prices
 from tests.language_model.conftest import CASES
 
 LOCAL = "--base_url=http://127.0.0.1:9/v1"

@@ -22,10 +22,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.errors import ForeignError, UserError
-from cxrjax.language_model import AnswerCache, Completion, NoAnswer, Prices
 from cxrjax.language_model import completion as completion_module
-from cxrjax.language_model.account import Account
-from cxrjax.language_model.answer import MOST_CHARACTERS, most_bytes, read_completion
+from cxrjax.language_model.account import Account, AnswerCache
+from cxrjax.language_model.answer import MOST_CHARACTERS, Completion, most_bytes, read_completion
+from cxrjax.language_model.request import NoAnswer
+from cxrjax.language_model.settings import Prices
 from tests.language_model.conftest import KEY, request
 from tests.language_model.hostile import (
     USAGE,

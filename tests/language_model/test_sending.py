@@ -5,7 +5,10 @@ import dataclasses
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import AnswerCache, Client, EncodedImage, Message, NoAnswer, Settings
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.client import Client
+from cxrjax.language_model.request import EncodedImage, Message, NoAnswer
+from cxrjax.language_model.settings import Settings
 from tests.language_model.conftest import CASES, HUE, KEY, request
 from tests.language_model.hostile import HostileServer, reply
 

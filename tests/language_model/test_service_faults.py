@@ -8,8 +8,9 @@ import time
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import NoAnswer, Prices
 from cxrjax.language_model.client import MAX_SERVICE_FAILURES
+from cxrjax.language_model.request import NoAnswer
+from cxrjax.language_model.settings import Prices
 from tests.language_model.conftest import HUE, KEY, request
 
 

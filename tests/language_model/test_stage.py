@@ -5,7 +5,10 @@ import json
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model import AnswerCache, Client, EncodedImage, NoAnswer, Settings
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.client import Client
+from cxrjax.language_model.request import EncodedImage, NoAnswer
+from cxrjax.language_model.settings import Settings
 from cxrjax.language_model.stage import Stage, Strict, make_request
 
 PROMPT = {

@@ -9,8 +9,10 @@ import hashlib
 import pytest
 
 from cxrjax.files import read_packaged
-from cxrjax.language_model import AnswerCache, Client, Settings
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.client import Client
 from cxrjax.language_model.judges import asked
+from cxrjax.language_model.settings import Settings
 from cxrjax.papers.cxr_qba.construct import construction
 from cxrjax.papers.cxr_qba.construct import language_model_answers as reading
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections, SourceStudy

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from cxrjax.apps.results.curves import read_series
-from cxrjax.commands.score import system_names
 from cxrjax.errors import UserError
 from cxrjax.evaluation.predictions import read_predictions
 from cxrjax.evaluation.run_record import split_hashes
+from cxrjax.evaluation.scoring_run import system_names
 from cxrjax.files import KeyedLines, read_json_lines, replace_text
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import read_records

@@ -111,14 +111,12 @@ class Runner:
     """One way to answer questions.
 
     Attributes:
-        summary: what it is, a few words for `--help`.
         start: the command's flags -> what answers. Called once; loads what there is to load.
         needs: flags that it cannot run without.
         sample: the same for runners that can sample: flags -> seed -> what answers.
         estimate: what a run would take, without running.
     """
 
-    summary: str
     start: Callable[[argparse.Namespace], Answer]
     needs: tuple[str, ...] = ()
     sample: Callable[[argparse.Namespace], Callable[[int | None], Answer]] | None = None
@@ -166,26 +164,6 @@ def _write_answers(questions: RecordSource, answer: Answer, out: Path) -> collec
     with writing(out):
         partial.replace(out)
     return found
-
-
-MIN_SEEDS = 3
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """The seeds of `--seeds=0,1,2`, for argparse.
-
-    Raises:
-        argparse.ArgumentTypeError: not whole numbers, repeated, or fewer than three.
-    """
-    try:
-        seeds = tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, as 0,1,2") from None
-    if len(set(seeds)) != len(seeds) or len(seeds) < MIN_SEEDS or min(seeds) < 0:
-        raise argparse.ArgumentTypeError(
-            f"{text!r}: expected at least {MIN_SEEDS} different numbers from 0 on, as 0,1,2"
-        )
-    return seeds
 
 
 def check_seeds(seeds: Sequence[int] | None, samples: bool) -> None:

@@ -29,7 +29,8 @@ from cxrjax.images.decode import read_image
 from cxrjax.images.encode import pad_square
 from cxrjax.images.files import AnyFile, ImageError
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.language_model import AnswerCache, Completion
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.answer import Completion
 from cxrjax.models.hf_config import MOST_CONFIG_BYTES
 from cxrjax.records import QARecord
 from cxrjax.untrusted.foreign_files import read_bytes

@@ -1,22 +1,28 @@
-"""The flags of `predict` and `evaluate` that say which model answers, and how."""
+"""Flags that say which model answers, and how; importing them loads no library."""
 
 import argparse
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from cxrjax import choices
 from cxrjax.errors import UserError
-from cxrjax.evaluation.systems.stand_in_images import STAND_INS
 from cxrjax.files import shipped
-from cxrjax.input_pipeline.prompts import PROMPTS
+from cxrjax.language_model.flags import add_client_flags
 
 if TYPE_CHECKING:
     from cxrjax.distributed.meshes import MeshConfig
 
-# decoding.answer_forms.ANSWER_FORMS, which takes seconds to import: --help stays quick.
-GRAMMARS = ("none", "boxes", "yes_no", "option", "options", "names", "findings", "detections")
-# decoding.box_readings.BOX_READINGS, the same.
-BOX_READINGS = ("greedy", "smoothed", "median", "expected_iou")
+# What `--runner` may be; cxrjax/evaluation/systems/table.py starts them.
+RUNNERS = {
+    "prior_box": "each finding's mean box in training records",
+    "majority": "training records' most frequent answer",
+    "random": "an answer sampled from those that the question leaves open",
+    "reader": "one radiologist's boxes",
+    "openai": "any model behind an OpenAI-compatible server",
+    "hf": "a transformers model in a folder",
+}
+_MIN_SEEDS = 3
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -25,10 +31,13 @@ def _split(text: str) -> tuple[str, ...]:
 
 # Flags that take the place of the model's own `decoding.*` key of the same name.
 _DECODING_FLAGS: dict[str, dict[str, Any]] = {
-    "grammar": {"choices": GRAMMARS, "help": "what answers may be"},
+    "grammar": {"choices": choices.GRAMMARS, "help": "what answers may be"},
     "names": {"type": _split, "metavar": "A,B,...", "help": "findings, for the grammar"},
     "max_answer_tokens": {"type": int, "help": "length of an answer, end token included"},
-    "boxes": {"choices": BOX_READINGS, "help": "how coordinates are read from location tokens"},
+    "boxes": {
+        "choices": choices.BOX_READINGS,
+        "help": "how coordinates are read from location tokens",
+    },
     "beams": {"type": int, "help": "beam search with so many hypotheses"},
     "length_penalty": {"type": float, "help": "of beam search (1: by mean log-probability)"},
     "temperature": {"type": float, "help": "of sampling; 0: the likeliest token at each step"},
@@ -39,8 +48,8 @@ _DECODING_FLAGS: dict[str, dict[str, Any]] = {
 }
 
 
-def add_model_flags(parser: argparse.ArgumentParser) -> Any:
-    """Declares the flags.
+def add_source_flags(parser: argparse.ArgumentParser) -> Any:
+    """Declares the flags that name a model and how it asks.
 
     Returns:
         The group of what names a model, of which one is required: for more of that kind.
@@ -50,42 +59,87 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
     model.add_argument("--checkpoint", type=shipped, help="a base model's directory")
     add = parser.add_argument
     add("--step", type=int, help="of a training run, another checkpoint than the best")
-    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
-    add("--prompt", choices=sorted(PROMPTS), help="prompt format (default: the model's own)")
-    add(
-        "--source",
-        metavar="NAME",
-        help="of a run on a mixture: ask and read boxes as this source does (default: as `data`)",
-    )
-    add(
-        "--image",
-        default="shown",
-        choices=STAND_INS,
-        help="show the model another image than the one asked about, or that one blurred or "
-        "masked, to see what it knows without looking "
-        "(cxrjax/evaluation/systems/stand_in_images.py); by --seed",
-    )
-    add(
-        "--images_per_batch",
-        type=int,
-        default=8,
-        help="at a time, over all devices (default 8); raised to what they can share equally",
-    )
-    add(
-        "--mesh",
-        default="",
-        metavar="AXIS=N,...",
-        help="how devices share the work, such as fsdp=4,tensor=2 (cxrjax/distributed/meshes.py); "
-        "by default each of them takes a part of the images",
-    )
-    group = parser.add_argument_group(
-        "decoding",
-        "In place of the model's own; greedy by default (cxrjax/decoding/strategy.py and "
-        "answer_forms.py tell more).",
-    )
-    for name, settings in _DECODING_FLAGS.items():
-        group.add_argument(f"--{name}", **settings)
+    prompts = sorted(choices.PROMPTS)
+    add("--prompt", choices=prompts, help="prompt format (default: the model's own)")
+    text = "of a run on a mixture: ask and read boxes as this source does (default: as `data`)"
+    add("--source", metavar="NAME", help=text)
     return model
+
+
+def add_decoding_flags(parser: Any, *names: str) -> None:
+    """Declares the decoding flags of these names, or all, to a parser or a group of one."""
+    for name in names or _DECODING_FLAGS:
+        parser.add_argument(f"--{name}", **_DECODING_FLAGS[name])
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> Any:
+    """Declares all flags of a model of ours; returns what `add_source_flags` does."""
+    model = add_source_flags(parser)
+    add = parser.add_argument
+    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
+    text = (
+        "show the model another image than the one asked about, or that one blurred or masked, to "
+        "see what it knows without looking (cxrjax/evaluation/systems/stand_in_images.py); by "
+        "--seed"
+    )
+    add("--image", default="shown", choices=choices.STAND_INS, help=text)
+    text = "at a time, over all devices (default 8); raised to what they can share equally"
+    add("--images_per_batch", type=int, default=8, help=text)
+    text = (
+        "how devices share the work, such as fsdp=4,tensor=2 (cxrjax/distributed/meshes.py); by "
+        "default each of them takes a part of the images"
+    )
+    add("--mesh", default="", metavar="AXIS=N,...", help=text)
+    text = (
+        "In place of the model's own; greedy by default (cxrjax/decoding/strategy.py and "
+        "answer_forms.py tell more)."
+    )
+    add_decoding_flags(parser.add_argument_group("decoding", text))
+    return model
+
+
+def add_runner_flags(parser: argparse.ArgumentParser) -> None:
+    """Declares `--runner` beside the flags that name a model, and what runners need."""
+    text = "in place of a model: " + ", ".join(RUNNERS)
+    add_model_flags(parser).add_argument("--runner", choices=RUNNERS, help=text)
+    listed = "; ".join(f"{name}: {summary}" for name, summary in RUNNERS.items())
+    add = parser.add_argument_group("runners", f"{listed}.").add_argument
+    add("--train", type=Path, metavar="FILE", help="training records that a baseline learns from")
+    add("--readers", type=Path, metavar="FILE", help="records with `readers`, of the images asked")
+    add("--reader", metavar="ID", help="the reader who answers, such as R8")
+    text = "sample once for each, a file each (OUT.seed0.jsonl, ...), and print the spread"
+    add("--seeds", type=parse_seeds, metavar="0,1,2", help=text)
+    group = parser.add_argument_group("other people's models (--runner=openai, --runner=hf)")
+    add = group.add_argument
+    add("--system", metavar="NAME", help="how it is asked and read: --list_systems")
+    text = "how questions are put (cxrjax/evaluation/systems/systems.py)"
+    add("--wording", choices=choices.WORDINGS, help=text)
+    add("--codec", metavar="NAME", help="how it writes boxes (default: as the system does)")
+    text = "what of its text is the answer (default: as of the system)"
+    add("--reading", choices=choices.READINGS, help=text)
+    add("--long_side", type=int, default=1024, help="pixels of images that are sent (default 1024)")
+    add("--logprobs", action="store_true", help="ask the server for answers' log-probabilities")
+    text = "send none, for models that refuse the parameter; counts as sampling"
+    add("--no_temperature", action="store_true", help=text)
+    add("--folder", type=Path, metavar="DIR", help="a transformers model and its processor")
+    add_client_flags(parser, text=True)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """The seeds of `--seeds=0,1,2`, for argparse.
+
+    Raises:
+        argparse.ArgumentTypeError: not whole numbers, repeated, or fewer than three.
+    """
+    try:
+        seeds = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers, as 0,1,2") from None
+    if len(set(seeds)) != len(seeds) or len(seeds) < _MIN_SEEDS or min(seeds) < 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected at least {_MIN_SEEDS} different numbers from 0 on, as 0,1,2"
+        )
+    return seeds
 
 
 def mesh_config(text: str) -> "MeshConfig":
@@ -94,7 +148,6 @@ def mesh_config(text: str) -> "MeshConfig":
     Raises:
         UserError: it is not AXIS=N,... of axes that there are.
     """
-    # Not at the top: --help stays quick.
     from cxrjax.distributed.meshes import AXES, MeshConfig
 
     sizes: dict[str, Any] = {}

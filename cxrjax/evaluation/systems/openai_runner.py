@@ -19,8 +19,9 @@ from cxrjax.files import write_json
 from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.files import AnyFile, ImageError
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.language_model import Client, EncodedImage, Message, NoAnswer, Request
+from cxrjax.language_model.client import Client
 from cxrjax.language_model.flags import client_from_flags
+from cxrjax.language_model.request import EncodedImage, Message, NoAnswer, Request
 from cxrjax.records import QARecord
 
 CONTENT = "questions about them"

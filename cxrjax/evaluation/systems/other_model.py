@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from cxrjax.codecs import get_codec
@@ -43,32 +42,6 @@ class Setup:
     def samples(self) -> bool:
         """Says whether a second run may answer otherwise."""
         return self.temperature != 0
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declares what runners of other people's models need beside their own flags."""
-    group = parser.add_argument_group("other people's models (--runner=openai, --runner=hf)")
-    add = group.add_argument
-    add("--system", metavar="NAME", help="how it is asked and read: --list_systems")
-    add(
-        "--wording",
-        choices=systems.WORDINGS,
-        help="how questions are put (cxrjax/evaluation/systems/systems.py)",
-    )
-    add("--codec", metavar="NAME", help="how it writes boxes (default: as the system does)")
-    add(
-        "--reading",
-        choices=tuple(systems.READINGS),
-        help="what of its text is the answer (default: as of the system)",
-    )
-    add("--long_side", type=int, default=1024, help="pixels of images that are sent (default 1024)")
-    add("--logprobs", action="store_true", help="ask the server for answers' log-probabilities")
-    add(
-        "--no_temperature",
-        action="store_true",
-        help="send none, for models that refuse the parameter; counts as sampling",
-    )
-    add("--folder", type=Path, metavar="DIR", help="a transformers model and its processor")
 
 
 def read_setup(flags: argparse.Namespace, runner: str) -> Setup:

@@ -28,7 +28,7 @@ from cxrjax.decoding import confidence
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.input_pipeline.prompts import MEDGEMMA_LOCATE
-from cxrjax.language_model import Completion
+from cxrjax.language_model.answer import Completion
 from cxrjax.records import QARecord
 
 

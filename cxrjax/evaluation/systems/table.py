@@ -1,19 +1,16 @@
-"""The runners by name, and the flags that choose one and belong to one or a few."""
+"""The runners by name, and how one is started; `model_flags.RUNNERS` has a summary of each."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
 from cxrjax.evaluation.systems import other_model
-from cxrjax.evaluation.systems.base import Answer, Runner, parse_seeds
+from cxrjax.evaluation.systems.base import Answer, Runner
 from cxrjax.evaluation.systems.hf_model import start_hf
-from cxrjax.evaluation.systems.model_flags import add_model_flags
 from cxrjax.evaluation.systems.openai_runner import estimate, start_openai
 from cxrjax.evaluation.systems.stand_in_images import CHANGES
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.language_model.flags import add_client_flags
 from cxrjax.records import read_records
 
 # Seed -> what answers with it; None: without one.
@@ -46,65 +43,25 @@ _OWN_MODEL = "model"
 _OTHER_MODELS = ("openai", "hf")
 
 RUNNERS: dict[str, Runner] = {
-    _OWN_MODEL: Runner(
-        "a model of ours; needs --workdir or --checkpoint", _model, sample=_sampled_model
-    ),
+    _OWN_MODEL: Runner(_model, sample=_sampled_model),
     "prior_box": Runner(
-        "each finding's mean box in training records",
-        lambda flags: _baseline("learn_prior_box", read_records(flags.train)),
-        ("train",),
+        lambda flags: _baseline("learn_prior_box", read_records(flags.train)), ("train",)
     ),
     "majority": Runner(
-        "training records' most frequent answer",
-        lambda flags: _baseline("learn_majority", read_records(flags.train)),
-        ("train",),
+        lambda flags: _baseline("learn_majority", read_records(flags.train)), ("train",)
     ),
-    "random": Runner(
-        "an answer drawn from those that the question leaves open",
-        lambda flags: _random(flags)(flags.seed),
-        sample=_random,
-    ),
+    "random": Runner(lambda flags: _random(flags)(flags.seed), sample=_random),
     "reader": Runner(
-        "one radiologist's boxes",
         lambda flags: _baseline(
             "learn_reader", read_records(flags.readers), flags.reader, str(flags.readers)
         ),
         ("readers", "reader"),
     ),
     "openai": Runner(
-        "any model behind an OpenAI-compatible server",
-        lambda flags: start_openai(flags)(None),
-        sample=start_openai,
-        estimate=estimate,
+        lambda flags: start_openai(flags)(None), sample=start_openai, estimate=estimate
     ),
-    "hf": Runner(
-        "a transformers model in a folder",
-        lambda flags: start_hf(flags)(None),
-        ("folder",),
-        sample=start_hf,
-    ),
+    "hf": Runner(lambda flags: start_hf(flags)(None), ("folder",), sample=start_hf),
 }
-
-
-def add_runner_flags(parser: argparse.ArgumentParser) -> None:
-    """Declares `--runner` beside the flags that name a model, and what runners need."""
-    others = [name for name in RUNNERS if name != _OWN_MODEL]
-    add_model_flags(parser).add_argument(
-        "--runner", choices=others, help="in place of a model: " + ", ".join(others)
-    )
-    listed = "; ".join(f"{name}: {RUNNERS[name].summary}" for name in others)
-    add = parser.add_argument_group("runners", f"{listed}.").add_argument
-    add("--train", type=Path, metavar="FILE", help="training records that a baseline learns from")
-    add("--readers", type=Path, metavar="FILE", help="records with `readers`, of the images asked")
-    add("--reader", metavar="ID", help="the reader who answers, such as R8")
-    add(
-        "--seeds",
-        type=parse_seeds,
-        metavar="0,1,2",
-        help="sample once for each, a file each (OUT.seed0.jsonl, ...), and print the spread",
-    )
-    other_model.add_flags(parser)
-    add_client_flags(parser, text=True)
 
 
 def start_runner(flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]) -> Answer:

@@ -16,7 +16,7 @@ import pydantic
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import KeyedLines, read_packaged
-from cxrjax.language_model import Client, NoAnswer, Request
+from cxrjax.language_model.client import Client
 from cxrjax.language_model.judges.judge import (
     FAILURES,
     Entailment,
@@ -27,7 +27,7 @@ from cxrjax.language_model.judges.judge import (
     Sample,
     score_line,
 )
-from cxrjax.language_model.request import SERVICE_FAILURES
+from cxrjax.language_model.request import SERVICE_FAILURES, NoAnswer, Request
 from cxrjax.language_model.stage import Stage, Strict, make_request
 from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.facts import one_to_one

@@ -55,7 +55,7 @@ from cxrjax.records_io.quality import QualityLog, Unusable, usable_record
 from cxrjax.records_io.split import divide
 
 if TYPE_CHECKING:
-    from cxrjax.language_model import Client
+    from cxrjax.language_model.client import Client
     from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
     from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 

@@ -20,6 +20,7 @@ import pydicom
 import pytest
 from PIL import Image
 
+from cxrjax.apps.serving import run
 from cxrjax.commands import predict, serve
 from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord, write_records
@@ -448,10 +449,10 @@ def test_the_runner_of_the_project_works(served, predicted, tmp_path, monkeypatc
 
 def test_margins_are_of_this_model_asked_in_this_way(predicted_folder):
     words = [f"--checkpoint={BASE}", f"--conformal={predicted_folder}", "--cover=0.5"]
-    margins = serve._margins(serve.parse_arguments(words))
+    margins = run.margins_of(serve.parse_arguments(words))
     assert margins.cover == 0.5 and margins.scaled and margins.margin > 0
     with pytest.raises(UserError, match="boxes"):
-        serve._margins(serve.parse_arguments([*words, "--boxes=greedy"]))
+        run.margins_of(serve.parse_arguments([*words, "--boxes=greedy"]))
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ from cxrjax.cli import run
 from cxrjax.commands import evaluate, predict, score
 from cxrjax.errors import UserError
 from cxrjax.evaluation.predictions import read_predictions
-from cxrjax.evaluation.systems import resolved_settings
 from cxrjax.evaluation.systems.own_model import start_model
+from cxrjax.evaluation.systems.table import resolved_settings
 from cxrjax.records import ReaderBox, strip_answers, write_records
 from cxrjax.tools import coverage
 from tests.evaluation.systems.conftest import CASES

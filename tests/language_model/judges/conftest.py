@@ -5,9 +5,11 @@ import re
 
 import pytest
 
-from cxrjax.language_model import AnswerCache, Client, Settings
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.client import Client
 from cxrjax.language_model.judges import Sample
 from cxrjax.language_model.judges.asked import LanguageModelJudge, VerdictStore, judge_name
+from cxrjax.language_model.settings import Settings
 
 
 @pytest.fixture

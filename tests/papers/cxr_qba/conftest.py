@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 import tenacity
 
-from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.language_model import completion as server
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.client import Client
+from cxrjax.language_model.settings import Settings
 from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.construct.construction import CxrQbaConstruction, construct_graph
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections, SourceStudy, StudyImage

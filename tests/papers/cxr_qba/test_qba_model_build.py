@@ -10,8 +10,10 @@ import pytest
 
 from cxrjax.commands.build import main, parse_arguments
 from cxrjax.errors import UserError
-from cxrjax.language_model import AnswerCache, Client, Settings
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.client import Client
 from cxrjax.language_model.flags import ClientFlags
+from cxrjax.language_model.settings import Settings
 from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
 from cxrjax.papers.cxr_qba.construct import pipeline
 from cxrjax.papers.cxr_qba.construct.construction import construct_questions

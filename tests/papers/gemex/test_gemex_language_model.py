@@ -9,8 +9,10 @@ import tenacity
 
 from cxrjax.commands.build import main
 from cxrjax.errors import UserError
-from cxrjax.language_model import AnswerCache, Client, Settings
 from cxrjax.language_model import completion as server
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.client import Client
+from cxrjax.language_model.settings import Settings
 from cxrjax.papers.gemex.construct import drawings
 from cxrjax.papers.gemex.construct.language_model import LanguageModelGenerator as Generator
 from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner as Refiner

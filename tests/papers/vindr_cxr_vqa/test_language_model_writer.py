@@ -13,8 +13,10 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.images.encode import LONG_SIDE
-from cxrjax.language_model import AnswerCache, Client, Prices, Settings
+from cxrjax.language_model.account import AnswerCache
+from cxrjax.language_model.client import Client
 from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
+from cxrjax.language_model.settings import Prices, Settings
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import language_model_writer as writing
 from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import LanguageModelWriter

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from cxrjax.files import read_packaged
-from cxrjax.language_model import Client, Request
+from cxrjax.language_model.client import Client
+from cxrjax.language_model.request import Request
 from cxrjax.language_model.stage import Form, Item, Stage, Strict, make_request
 from cxrjax.papers.cxr_qba.construct import extraction
 from cxrjax.papers.cxr_qba.construct.ratings import mentions_change

@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cxrjax.language_model import Client, NoAnswer, Request
+from cxrjax.language_model.client import Client
+from cxrjax.language_model.request import NoAnswer, Request
 from cxrjax.papers.cxr_qba.construct import extraction, language_model_answers
 from cxrjax.papers.cxr_qba.construct.construction import (
     CxrQbaConstruction,

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import pydantic
 
-from cxrjax.language_model import Client, NoAnswer, Request
+from cxrjax.language_model.client import Client
+from cxrjax.language_model.request import NoAnswer, Request
 from cxrjax.language_model.stage import Stage, Strict, make_request
 from cxrjax.papers.cxr_qba.construct.language_model_answers import CONTENT, load_prompt
 from cxrjax.papers.cxr_qba.construct.ratings import ANSWER_CRITERIA, QUESTION_CRITERIA

@@ -63,7 +63,7 @@ from cxrjax.records_io.split import validation_groups
 from cxrjax.records_io.statistics import RecordStatistics, compare, ratio
 
 if TYPE_CHECKING:
-    from cxrjax.language_model import Client
+    from cxrjax.language_model.client import Client
     from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
     from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 

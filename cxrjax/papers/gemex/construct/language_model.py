@@ -15,8 +15,9 @@ from typing import Any, Literal
 
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
-from cxrjax.language_model import Client, NoAnswer, Request
+from cxrjax.language_model.client import Client
 from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
+from cxrjax.language_model.request import NoAnswer, Request
 from cxrjax.language_model.stage import Stage, Strict, make_request
 from cxrjax.papers.gemex.construct.questions import (
     CONTENT_TYPES,

@@ -16,7 +16,8 @@ import numpy as np
 from cxrjax.files import read_packaged
 from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.files import ImageError
-from cxrjax.language_model import Client, EncodedImage, NoAnswer, Request
+from cxrjax.language_model.client import Client
+from cxrjax.language_model.request import EncodedImage, NoAnswer, Request
 from cxrjax.language_model.stage import Stage, Strict, make_request
 from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import (

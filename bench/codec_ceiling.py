@@ -1,6 +1,6 @@
 """Measures what each convention's rounding costs: the IoU that a perfect answer can reach.
 
-    python -m cxrjax.tools.codec_ceiling --references=DIR/records/train.jsonl
+    python -m bench.codec_ceiling --references=DIR/records/train.jsonl
 
 Every distinct box of the answers is written and read back by each codec, for a model that sees the
 image resized to its input. Printed for all boxes and by their size (the root of the share of the
@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.boxes import area
-from cxrjax.cli import command_parser, run
+from cxrjax.cli import run
 from cxrjax.codecs import CODECS, codec_iou_ceiling
 from cxrjax.errors import UserError
 from cxrjax.progress import progress_bar
@@ -141,7 +141,11 @@ def _cell(ceiling: Ceiling) -> str:
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = command_parser("tools.codec_ceiling", __doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.codec_ceiling",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     add = parser.add_argument
     add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
     add(

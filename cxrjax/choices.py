@@ -1,0 +1,33 @@
+"""Names that flags choose among, here too so that `--help` imports nothing that has them.
+
+tests/test_wheel.py compares each with the table that it is of.
+"""
+
+# cxrjax.codecs.CODECS
+CODECS = (
+    *("chexagent", "deepseek_vl2", "florence2", "gemex", "gemini_json", "glm_v", "internvl"),
+    *("kosmos2", "llava", "maira2", "medgemma_json", "minigpt", "paligemma", "qwen2.5_vl"),
+    *("qwen2.5_vl_448", "qwen2_vl", "qwen3_vl", "qwen_vl", "radvlm", "vindr_px"),
+)
+# cxrjax.input_pipeline.prompts.PROMPTS
+PROMPTS = (
+    *("detect", "gemex", "gemex_chat", "gemex_dialogue", "gemex_llava", "gemex_llava_med"),
+    *("gemma4", "gemma4_reason", "gemma4_small", "gemma4_small_reason", "gemma4_small_typed"),
+    *("gemma4_typed", "grounded", "grounded_chat", "grounding", "llava", "llava_med"),
+    *("medgemma", "medgemma_boxes", "medgemma_reason", "medgemma_typed", "qwen", "qwen_reason"),
+    *("qwen_typed", "vqa", "vqa_listed", "vqa_reason", "vqa_typed"),
+)
+# cxrjax.input_pipeline.wording.REWORDINGS
+REWORDINGS = ("form", "synonym", "lower", "upper", "title", "no_mark", "typo", "unknown")
+# cxrjax.decoding.answer_forms.ANSWER_FORMS
+GRAMMARS = ("none", "boxes", "yes_no", "option", "options", "names", "findings", "detections")
+# cxrjax.decoding.box_readings.BOX_READINGS
+BOX_READINGS = ("greedy", "smoothed", "median", "expected_iou")
+# cxrjax.evaluation.systems: stand_in_images.STAND_INS, systems.WORDINGS, systems.READINGS
+STAND_INS = ("shown", "blind", "shuffled", "noise", "blurred", "masked")
+WORDINGS = ("plain", "typed", "grounded", "locate")
+READINGS = ("whole", "final", "turn")
+# cxrjax.papers.vix_ray.noun_phrases.SEGMENTERS
+SEGMENTERS = ("pyvi", "syllables", "vncorenlp")
+# cxrjax.apps.results.pictures.PICTURES
+PICTURES = ("auto", "file", "folder", "none")
