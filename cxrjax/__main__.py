@@ -12,13 +12,14 @@ from pathlib import Path
 
 _PACKAGE = Path(__file__).parent
 _USER_ERROR = 2
+_PLACES = ("commands/*.py", "tools/*.py", "papers/*/commands/*.py")
 # `import` is a keyword of Python, so that no module can have its name.
 _NAMES = {"import_annotations": "import"}
 
 
 def commands() -> dict[str, Path]:
-    """Returns the file of every command by its name; those of tools/ go without the folder's."""
-    files = [*sorted(_PACKAGE.glob("commands/*.py")), *sorted(_PACKAGE.glob("tools/*.py"))]
+    """Returns the file of every command by its name; folders of tools and papers are not in it."""
+    files = [file for place in _PLACES for file in _PACKAGE.glob(place)]
     found = {file.stem: file for file in files if not file.stem.startswith("_")}
     return dict(sorted((_NAMES.get(name, name), file) for name, file in found.items()))
 
@@ -28,7 +29,7 @@ def describe() -> str:
     lines = []
     for name, file in commands().items():
         text = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
-        lines.append(f"  {name:20}{text.partition(chr(10))[0]}")
+        lines.append(f"  {name:24}{text.partition(chr(10))[0]}")
     return "\n".join((__doc__ or "", "Commands:", *lines))
 
 
@@ -45,9 +46,10 @@ def main() -> None:
         sys.exit(_USER_ERROR)
     del sys.argv[1]
     file = known[name]
-    folder = "" if file.parent.name == "commands" else f"{file.parent.name}."
+    place = file.relative_to(_PACKAGE).with_suffix("").parts
     # Under the module's own name, so that worker processes find it too.
-    runpy.run_module(f"cxrjax.{folder}{file.stem}", run_name="__main__", alter_sys=True)
+    module = ".".join(("cxrjax", *(place[1:] if place[0] == "commands" else place)))
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -1,27 +1,14 @@
-"""A page of records for a radiologist: to look at, or to judge and to measure grades by.
-
-    python -m cxrjax.papers.cxr_qba.audit --build=BUILD --out=DIR [--image_root=IMAGES]
-    python -m cxrjax.papers.cxr_qba.audit --build=BUILD --out=DIR --count=200 --by_grade
-    python -m cxrjax.papers.cxr_qba.audit --sheet=DIR/sheet.csv
-
-DIR/page.html shows each record as it is asked and answered, with its boxes, the report's sentences
-and what `record_checks` finds. DIR/sheet.csv has a line for each: `right` is filled in with yes, no
-or unsure, `grade` with A++ to D where the radiologist cares to. With --sheet, the filled sheet says
-how many answers of each grade are right, and how grades agree. The page holds what reports say:
-their terms hold for it.
-"""
+"""A page of CXR-QBA's records for a radiologist, and what a filled sheet tells of grades."""
 
 import collections
 import csv
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from cxrjax import cli
-from cxrjax.cli import command_parser
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.evaluation.overlays import COLOURS, TRUTH, jpeg_data_uri, overlay
 from cxrjax.evaluation.text_tables import template
@@ -208,30 +195,3 @@ def wilson(right: int, total: int) -> tuple[float, float]:
     centre = (share + z2 / (2 * total)) / (1 + z2 / total)
     spread = _Z * np.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
     return float(max(centre - spread, 0.0)), float(min(centre + spread, 1.0))
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Writes the page and the sheet, or reads a filled one."""
-    parser = command_parser("papers.cxr_qba.audit", __doc__)
-    add = parser.add_argument
-    add("--build", type=Path, help="folder of a build of cxr_qba")
-    add("--out", type=Path, help="folder to write to")
-    add("--sheet", type=Path, help="a filled sheet, to be read")
-    add("--count", type=int, default=60, help="records (default 60)")
-    add("--by_grade", action="store_true", help="as many of each grade, as far as there are")
-    add("--image_root", type=Path, help="folder of the images (default: boxes alone)")
-    add("--seed", type=int, default=0, help="decides which (default 0)")
-    flags = parser.parse_args(argv)
-    if flags.sheet:
-        print(agreement(flags.sheet))
-        return
-    if not flags.build or not flags.out or flags.count < 1:
-        parser.error("expected --build and --out, and --count of at least 1; or --sheet")
-    count, faulty = write_audit(
-        flags.build, flags.out, flags.count, flags.by_grade, flags.seed, flags.image_root
-    )
-    print(f"{flags.out / PAGE}: {count} records, {faulty} with a contradiction")
-
-
-if __name__ == "__main__":
-    cli.run(main)

@@ -1,18 +1,4 @@
-"""Predictions of ViX-Ray beside the references, errors in colour, and a sheet to judge by hand.
-
-    python -m cxrjax.papers.vix_ray.errors --references=DIR/records/test.jsonl \\
-        --predictions=tuned.jsonl --out=DIR --examples=50
-
-Writes to --out:
-
-    errors.html   fact by fact, as in appendix D: correct blue, incorrect red, missing purple,
-                  hallucinated and redundant orange; guessed by rules
-    errors.csv    a line for each fact with the guess, and columns to fill in by hand: `judged` as
-                  one of correct, incorrect, redundant (section 4.4), missing, refusal; `comment`
-    spans.jsonl   all answers: both texts (Unicode's form NFC), and where in each the words of each
-                  fact stand: [start, end, label]
-    errors.json   how many of each label
-"""
+"""Facts of ViX-Ray's answers beside the references, with the kind of each error."""
 
 import csv
 import io
@@ -24,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cxrjax.cli import command_parser, run
 from cxrjax.evaluation.benchmark import read_references
 from cxrjax.evaluation.predictions import check_known, read_predictions
 from cxrjax.evaluation.text_tables import template
@@ -161,26 +146,3 @@ def write_errors(
         for name, content in contents.items():
             (out / name).write_text(content, encoding="utf-8", newline="")
     return counts
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    """Writes what the flags ask for and prints the counts."""
-    parser = command_parser("papers.vix_ray.errors", __doc__)
-    add = parser.add_argument
-    add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
-    add("--predictions", required=True, type=Path, metavar="FILE", help="of one system")
-    add("--examples", type=int, default=50, help="answers shown, drawn from all (default 50)")
-    add("--seed", type=int, default=0, help="of the draw (default 0)")
-    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
-    flags = parser.parse_args(argv)
-    if flags.examples < 1:
-        parser.error("--examples must be at least 1")
-    counts = write_errors(
-        flags.references, flags.predictions, flags.out, flags.examples, flags.seed
-    )
-    print(", ".join(f"{name}: {number:,}" for name, number in counts.items()))
-    print(f"{flags.out}: errors.html, errors.csv, spans.jsonl, errors.json")
-
-
-if __name__ == "__main__":
-    run(main)

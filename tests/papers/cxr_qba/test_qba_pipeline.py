@@ -3,7 +3,8 @@
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.papers.cxr_qba.construct.pipeline import LOCAL_RUNNER, beam_flags, main
+from cxrjax.papers.cxr_qba.commands.build_cxr_qba_shards import main
+from cxrjax.papers.cxr_qba.construct.pipeline import LOCAL_RUNNER, beam_flags
 from tests.papers.cxr_qba.builds import content
 
 pytest.importorskip("apache_beam", reason="needs the environment that `make beam` makes")

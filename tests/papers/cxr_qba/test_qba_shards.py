@@ -9,8 +9,8 @@ import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
+from cxrjax.papers.cxr_qba.commands.build_cxr_qba_shards import main
 from cxrjax.papers.cxr_qba.construct import shards as construction
-from cxrjax.papers.cxr_qba.construct.pipeline import main
 from cxrjax.papers.cxr_qba.construct.shards import ShardedBuild
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.records_io.quality import QualityLog

@@ -13,6 +13,7 @@ from cxrjax.language_model import completion as server
 from cxrjax.language_model.account import AnswerCache
 from cxrjax.language_model.client import Client
 from cxrjax.language_model.settings import Settings
+from cxrjax.papers.gemex.commands.measure_gemex_refiner import main as accuracy
 from cxrjax.papers.gemex.construct import drawings
 from cxrjax.papers.gemex.construct.language_model import LanguageModelGenerator as Generator
 from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner as Refiner
@@ -20,7 +21,6 @@ from cxrjax.papers.gemex.construct.language_model import load_prompt
 from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, RefinedReport, check
 from cxrjax.papers.gemex.construct.refine import RuleRefiner
 from cxrjax.papers.gemex.construct.refiner_accuracy import LabelledSentence, measure
-from cxrjax.papers.gemex.construct.refiner_accuracy import main as accuracy
 from cxrjax.papers.sources.report import ImageReport, ReportSentence
 from cxrjax.records import read_records
 from cxrjax.records_io.quality import QualityLog

@@ -7,10 +7,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cxrjax.errors import UserError
-from cxrjax.papers.gemex.construct.draw_sentences import main as draw
+from cxrjax.papers.gemex.commands.measure_gemex_refiner import main
+from cxrjax.papers.gemex.commands.sample_gemex_sentences import main as draw
 from cxrjax.papers.gemex.construct.facts import SentenceFact, find_facts
 from cxrjax.papers.gemex.construct.refine import RuleRefiner, refine_sentence, write_facts
-from cxrjax.papers.gemex.construct.refiner_accuracy import Accuracy, main, measure, read_labels
+from cxrjax.papers.gemex.construct.refiner_accuracy import Accuracy, measure, read_labels
 from cxrjax.papers.sources import report as reports
 from cxrjax.papers.sources.regions import Place, find_places, load_regions
 from cxrjax.papers.sources.report import ReportSentence, split_sentences

@@ -1,33 +1,14 @@
-"""Constructs CXR-QBA from reports as an Apache Beam pipeline: sharded ArrayRecord out.
-
-    python -m cxrjax.papers.cxr_qba.construct.pipeline --source=REPORTS --out=DIR --num_shards=64
-    python -m cxrjax.papers.cxr_qba.construct.pipeline ... --processes=8  this machine, 8 workers
-    python -m cxrjax.papers.cxr_qba.construct.pipeline ... --shards=3,7  these again
-    python -m cxrjax.papers.cxr_qba.construct.pipeline ... --tfds=DIR2  as a TFDS data set as well
-    python -m cxrjax.papers.cxr_qba.construct.pipeline ... --generator=language_model \
-        --rate_with=language_model --base_url=URL --model=NAME [--dry_run] [--max_cost=C]
-    python -m cxrjax.papers.cxr_qba.construct.pipeline ... --runner=FlinkRunner \
-        --flink_master=HOST:8081
-
-Needs an environment of its own (`make beam`; Apache Beam wants older versions of some libraries).
-What is done is not done again: a run that was stopped, or in which shards failed, goes on. Flags
-that are not listed go to Beam, if it knows them; those after `--` go there unasked, for options
-that only the engine knows. data/cxr_qba/README.md has those of Dataflow, Flink and Spark.
-SOURCE and DIR must be paths that all workers see.
-"""
+"""Construction of CXR-QBA from reports as an Apache Beam pipeline."""
 
 import argparse
 import collections
 import contextlib
-import sys
 import threading
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import fields
-from pathlib import Path
 
-from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError, optional
-from cxrjax.language_model.flags import ClientFlags, add_client_flags
+from cxrjax.language_model.flags import ClientFlags
 from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions, is_release, refuse_ungraded
 from cxrjax.papers.cxr_qba.construct.construction import CorpusFacts, merge_facts
 from cxrjax.papers.cxr_qba.construct.shards import (
@@ -43,8 +24,6 @@ from cxrjax.papers.cxr_qba.construct.shards import (
 from cxrjax.papers.cxr_qba.construct.tfds_builder import write_qba_tfds
 from cxrjax.progress import progress_bar
 
-RATERS = ("none", "surrogate", "language_model")
-GENERATORS = ("rules", "language_model")
 # By name: "DirectRunner" may fetch a program from the internet.
 LOCAL_RUNNER = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 
@@ -160,32 +139,38 @@ def beam_flags(unknown: Sequence[str], unasked: Sequence[str], processes: int) -
     return flags
 
 
-def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Flags of the command, and those that it does not know."""
-    parser = command_parser("papers.cxr_qba.construct.pipeline", __doc__)
-    add = parser.add_argument
-    add("--source", required=True, type=Path, help="reports, as data/cxr_qba/README.md lists them")
-    add("--out", required=True, type=Path, help="folder to write to")
-    add("--num_shards", type=int, default=16, help="parts to construct (default 16)")
-    add("--shards", default="", help="build these again: numbers from 0, such as 3,7")
-    add("--processes", type=int, default=1, help="workers of the local runner (default 1)")
-    add("--seed", type=int, default=0, help="decides wordings and splits (default 0)")
-    add("--rate_with", default="none", choices=RATERS, help="surrogate: rules")
-    add("--generator", default="rules", choices=GENERATORS, help="what reads the reports")
-    add("--least_grade", default="", choices=("", "A++", "A+", "A", "B"), help="export filter")
-    add("--entity_model", type=Path, help="folder of a sentence-transformers model (see build)")
-    add("--regions_cache", type=Path, help="folder that keeps images' regions for the next build")
-    add("--tfds", type=Path, help="write the questions as a TFDS data set into this folder too")
-    add("--image_root", type=Path, help="of --tfds: folder of the images (default: without)")
-    add_client_flags(parser)
-    return parser.parse_known_args(argv)
+def construct(
+    flags: argparse.Namespace, unknown: Sequence[str], unasked: Sequence[str]
+) -> Iterator[str]:
+    """Constructs what the flags of `build_cxr_qba_shards` request.
+
+    Args:
+        unknown, unasked: flags for Beam, as in `beam_flags`.
+
+    Yields:
+        Lines to print.
+
+    Raises:
+        UserError: unusable flags or reports, or shards that failed.
+    """
+    build = _options(flags)
+    refuse_ungraded(build, build.rate_with != "none")
+    if flags.dry_run:
+        yield QbaBuilder(build).estimate() or "nothing asks a language model"
+        return
+    again = _shard_numbers(flags.shards, flags.num_shards)
+    options = beam_flags(unknown, unasked, flags.processes)
+    run_pipeline(ShardedBuild(build, flags.num_shards), again, options)
+    yield (
+        f"{flags.out}: records/, qa/, scene_graphs/, metadata/, statistics.json, quality.json, "
+        "manifest.json"
+    )
+    if flags.tfds:
+        folder = write_qba_tfds(flags.out, flags.tfds, flags.image_root, options)
+        yield f"{folder}: for tfds.builder_from_directory"
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Builds what the flags ask for and prints where it is."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    end = given.index("--") if "--" in given else len(given)
-    flags, unknown = parse_arguments(given[:end])
+def _options(flags: argparse.Namespace) -> QbaOptions:
     if not flags.source.exists():
         raise UserError(f"--source={flags.source}: not there")
     if is_release(flags.source):
@@ -195,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         )
     if flags.num_shards < 1 or flags.processes < 1:
         raise UserError("--num_shards and --processes: expected at least 1")
-    build = QbaOptions(
+    return QbaOptions(
         flags.source,
         flags.out,
         seed=flags.seed,
@@ -206,20 +191,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         generator=flags.generator,
         client=ClientFlags(**{f.name: getattr(flags, f.name) for f in fields(ClientFlags)}),
     )
-    refuse_ungraded(build, build.rate_with != "none")
-    if flags.dry_run:
-        print(QbaBuilder(build).estimate() or "nothing asks a language model")
-        return
-    again = _shard_numbers(flags.shards, flags.num_shards)
-    options = beam_flags(unknown, given[end + 1 :], flags.processes)
-    run_pipeline(ShardedBuild(build, flags.num_shards), again, options)
-    print(
-        f"{flags.out}: records/, qa/, scene_graphs/, metadata/, statistics.json, quality.json, "
-        "manifest.json"
-    )
-    if flags.tfds:
-        folder = write_qba_tfds(flags.out, flags.tfds, flags.image_root, options)
-        print(f"{folder}: for tfds.builder_from_directory")
 
 
 def _shard_numbers(text: str, shards: int) -> frozenset[int]:
@@ -230,7 +201,3 @@ def _shard_numbers(text: str, shards: int) -> frozenset[int]:
     if outside := [number for number in numbers if not 0 <= number < shards]:
         raise UserError(f"--shards={text}: {outside[0]} is not in 0 to {shards - 1}")
     return numbers
-
-
-if __name__ == "__main__":
-    run(main)

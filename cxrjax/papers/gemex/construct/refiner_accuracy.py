@@ -1,19 +1,6 @@
-"""Measures how often a refiner gives a sentence its right regions (section 3.1.2).
+"""Accuracy of a refiner: how often it gives a sentence its right regions (section 3.1.2)."""
 
-    python -m cxrjax.papers.gemex.construct.refiner_accuracy \
-        --labels=data/gemex/labelled_sentences.jsonl
-    python -m cxrjax.papers.gemex.construct.refiner_accuracy --labels=STUDIES/truth/studies.jsonl
-    python -m cxrjax.papers.gemex.construct.refiner_accuracy --labels=FILE \
-        --refiner=language_model \
-        --base_url=URL --model=NAME [--prompt=TRIED.toml]
-
-A label file is JSON Lines: `{"id", "sentence", "regions", "rule"}`, regions of the 30, [] where the
-sentence is to be left out, and optionally the rule of Table 9 that it tries (0: none); or the truth
-of phantom studies, whose facts name regions of Chest ImaGenome's 29. A sentence counts as right
-where its set of regions is; the interval is Wilson's, 95 %. The paper reached about 98.4 % of some
-367 sentences with OpenBioLLM-70B. `draw_sentences` draws sentences of scene graphs to label.
-"""
-
+import argparse
 import collections
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,10 +8,9 @@ from typing import NamedTuple
 
 from scipy.stats import binomtest
 
-from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
 from cxrjax.files import reading
-from cxrjax.language_model.flags import add_client_flags, client_from_flags
+from cxrjax.language_model.flags import client_from_flags
 from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner, read_prompt
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner
 from cxrjax.papers.sources.regions import load_regions
@@ -145,15 +131,15 @@ def _phantom_labels(row: dict) -> Iterator[LabelledSentence]:
         yield LabelledSentence(label_id, sentence["text"], frozenset(named), None)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Prints accuracy, by rule and in all, and what went wrong."""
-    parser = command_parser("papers.gemex.construct.refiner_accuracy", __doc__)
-    add = parser.add_argument
-    add("--labels", required=True, type=Path, help="labelled sentences")
-    add("--refiner", default="rules", choices=("rules", "language_model"), help="default: rules")
-    add("--prompt", type=Path, metavar="FILE", help="a prompt to try (default: the package's)")
-    add_client_flags(parser)
-    flags = parser.parse_args(argv)
+def accuracy_lines(flags: argparse.Namespace) -> Iterator[str]:
+    """Yields lines of accuracy, by rule and in all, and what went wrong.
+
+    Args:
+        flags: of `measure_gemex_refiner`.
+
+    Raises:
+        UserError: unusable flags or labels.
+    """
     labels = read_labels(flags.labels)
     refiner: Refiner = RuleRefiner()
     quality = QualityLog()
@@ -163,21 +149,21 @@ def main(argv: Sequence[str] | None = None) -> None:
         client = client_from_flags(flags, cache, ["gemex"])
         refiner = LanguageModelRefiner(client, quality, prompt)
         if flags.dry_run:
-            print(refiner.estimate(map(_report, labels)))
+            yield refiner.estimate(map(_report, labels))
             return
     elif flags.prompt:
         raise UserError("--prompt is a language model's; give --refiner=language_model too")
     accuracies, wrong = measure(refiner, labels)
     for rule in sorted(accuracies, key=lambda rule: -1 if rule is None else rule):
         name = "unlabelled" if rule is None else f"rule {rule} ({RULES.get(rule, '')})"
-        print(_line(name, accuracies[rule]))
+        yield _line(name, accuracies[rule])
     right = sum(accuracy.right for accuracy in accuracies.values())
     total = sum(accuracy.total for accuracy in accuracies.values())
-    print(_line("all", Accuracy(right, total)))
+    yield _line("all", Accuracy(right, total))
     if quality.entries:
-        print(f"{len(quality.entries)} without a usable answer, which counts as nothing given")
+        yield f"{len(quality.entries)} without a usable answer, which counts as nothing given"
     for label, given in wrong:
-        print(
+        yield (
             f"  {label.label_id}: expected {sorted(label.regions)}, given {sorted(given)}: "
             f"{label.sentence}"
         )
@@ -190,7 +176,3 @@ def _line(name: str, accuracy: Accuracy) -> str:
         f"{name:45} {accuracy.right:4} of {accuracy.total:4}  {share:5.1f} % "
         f"[{100 * low:.1f}, {100 * high:.1f}]"
     )
-
-
-if __name__ == "__main__":
-    run(main)
