@@ -24,10 +24,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.cli import command_parser
-from cxrjax.errors import UserError
 from cxrjax.files import shipped
-from cxrjax.lock import file_lock
-from cxrjax.progress import waiting
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -50,54 +47,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Converts what the flags name."""
     flags = parse_arguments(argv)
-    from cxrjax.training import hub, interchange  # after the flags: --help stays quick
+    from cxrjax.training.conversion import convert
 
-    out = flags.out
-    flags.name = hub.hub_name(flags.checkpoint)
-    if flags.name is not None:
-        if not flags.download:
-            raise hub.how_to_get(flags.name, out)
-        flags.checkpoint = hub.download(flags.name)
-    elif flags.download:
-        raise UserError(
-            f"--download: {flags.checkpoint} is no name on the hub, or a folder of this machine; "
-            "leave the flag out"
-        )
-    source = flags.checkpoint
-    kind = interchange.kind_of(source)
-    if (kind == "peft") != (flags.base is not None):
-        raise UserError(
-            f"{source}: is a PEFT adapter and needs --base, a base directory of ours"
-            if kind == "peft"
-            else f"--base={flags.base}: only a PEFT adapter needs one, and {source} is none"
-        )
-    if kind in ("hf", "gguf", "peft") and flags.to != "orbax":
-        raise UserError(f"--to={flags.to}: {source} is not ours; convert it to a base first")
-    try:
-        with file_lock(out), waiting(f"converting {source}"):
-            _convert(flags, kind)
-    except OSError as error:
-        if error.filename is None or not Path(error.filename).absolute().is_relative_to(
-            out.absolute()
-        ):
-            raise
-        raise UserError(f"--out={out}: cannot be written: {error.strerror}") from None
-    print(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
-
-
-def _convert(flags: argparse.Namespace, kind: str) -> None:
-    from cxrjax.training import interchange
-
-    source, out = flags.checkpoint, flags.out
-    if kind == "hf":
-        interchange.import_hf(source, out, flags.dtype, flags.name)
-    elif kind == "gguf":
-        interchange.import_gguf(source, out, flags.dtype)
-    elif kind == "peft":
-        interchange.import_peft(source, flags.base, out)
-    elif flags.to == "peft":
-        interchange.export_peft(source, out)
-    elif flags.to in ("hf", "merged"):
-        interchange.export_hf(source, out, merge=flags.to == "merged", dtype=flags.dtype)
-    else:
-        interchange.export_base(source, out, flags.dtype or "float32")
+    convert(flags)
+    print(f"{flags.out}: {', '.join(sorted(path.name for path in flags.out.iterdir()))}")

@@ -13,22 +13,11 @@ try` installs what it needs and starts it. For research: not a medical device.
 """
 
 import argparse
-import contextlib
-import os
-import signal
-import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from cxrjax.cli import command_parser
 from cxrjax.files import shipped
-
-if TYPE_CHECKING:
-    from cxrjax.apps.demo import answers
-
-# Few programs: somebody waits for the page.
-_SHAPES = {"slots": 2, "longest_prompt": 128, "least_bucket": 64}
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -68,47 +57,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 def main(argv: Sequence[str] | None = None) -> None:
     """Serves the page until Ctrl-C."""
     flags = parse_arguments(argv)
-    # Each where it is needed: --help stays quick, and so does what is said without Gradio.
-    from cxrjax.apps.demo.page import import_gradio
+    from cxrjax.apps.demo.run import serve
 
-    # Uploads are removed however the process is asked to end.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        import_gradio(folder / "uploads")
-        from cxrjax.apps import page_server
-        from cxrjax.apps.demo import page
-
-        with page_server.listen(flags.host, flags.port) as listening, _models(flags) as models:
-            hosts = flags.allowed_host or [flags.host]
-            page.serve(models, listening, folder, flags.max_megabytes, hosts)
-
-
-@contextlib.contextmanager
-def _models(flags: argparse.Namespace) -> Iterator["answers.Models"]:
-    """The models that are asked, and the servers of this process where they are none elsewhere.
-
-    Raises:
-        UserError: no such server or models.
-    """
-    from cxrjax.apps.demo import answers
-
-    if flags.server:
-        token = os.environ.get("CXRJAX_LM_API_KEY", "")
-        server = answers.ServerAddress(flags.server, token, flags.allow_sending)
-        yield answers.models_of(server, [name for name in flags.models.split(",") if name])
-        return
-    from cxrjax.apps.page_server import MIB
-    from cxrjax.apps.serving.pair import open_pair
-    from cxrjax.apps.serving.start import Bounds, answering_beside
-    from cxrjax.cli import keep_compiled_programs
-
-    keep_compiled_programs()
-    # A picture is a third longer in a request than on disk.
-    bounds = Bounds(seconds=600, body_bytes=(flags.max_megabytes * 4 // 3 + 1) * MIB)
-    with contextlib.ExitStack() as running:
-        asked: dict[str, answers.AskedModel] = {}
-        for served in open_pair(flags.base, flags.tuned, **_SHAPES):
-            server = answers.ServerAddress(*running.enter_context(answering_beside(served, bounds)))
-            asked |= {name: answers.AskedModel(server, name) for name in served.by_name}
-        yield answers.Models(asked)
+    serve(flags)

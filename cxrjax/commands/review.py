@@ -25,52 +25,36 @@ a box table, or of records, against the others: OUT/readers.json, readers.md.
 
 import argparse
 import os
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from cxrjax.apps.review import reader_names
 from cxrjax.cli import command_parser, input_sizes
-
-EXIT_CHECKS_FAILED = 1
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
     parser = command_parser("review", __doc__)
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument(
-        "--records",
-        type=Path,
-        action="append",
-        metavar="PATH",
-        help="records file, built folder with records/, or data_v1.json; may be repeated",
-    )
-    what.add_argument(
-        "--sheets", type=Path, action="append", metavar="CSV", help="a filled sheet; give two"
-    )
-    what.add_argument("--readers", type=Path, metavar="PATH", help="box table or records")
+    add = what.add_argument
+    text = "records file, built folder with records/, or data_v1.json; may be repeated"
+    add("--records", type=Path, action="append", metavar="PATH", help=text)
+    text = "a filled sheet; give two"
+    add("--sheets", type=Path, action="append", metavar="CSV", help=text)
+    add("--readers", type=Path, metavar="PATH", help="box table or records")
     add = parser.add_argument
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
     add("--check", action="store_true", help="check the records instead of drawing a sample")
     add("--serve", action="store_true", help="serve the sample to two readers")
     add("--export", type=Path, metavar="DIR", help="write what the review in --out has corrected")
     add("--codec", default="paligemma", help="of the model that learns from --export's pairs")
-    add(
-        "--letterbox",
-        type=input_sizes,
-        default=(),
-        metavar="HxW[,HxW...]",
-        help="its inputs, where images are padded to them (default: they are stretched)",
-    )
+    text = "its inputs, where images are padded to them (default: they are stretched)"
+    add("--letterbox", type=input_sizes, default=(), metavar="HxW[,HxW...]", help=text)
     add("--reader", action="append", metavar="NAME", help="who reads, for --serve; give two")
     add("--host", default="127.0.0.1", help="of --serve (default 127.0.0.1: this machine alone)")
     add("--port", type=int, default=8765, help="of --serve (default 8765; 0: any free one)")
-    add(
-        "--allowed_host",
-        action="append",
-        metavar="NAME",
-        help="of --serve behind a proxy: its name",
-    )
+    text = "of --serve behind a proxy: its name"
+    add("--allowed_host", action="append", metavar="NAME", help=text)
     add("--source", type=Path, metavar="TABLE", help="box table that findings and boxes come from")
     add("--allow_leakage", action="store_true", help="report what splits share without failing")
     add("--sample", type=int, default=100, metavar="N", help="questions to review (default 100)")
@@ -95,7 +79,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         if getattr(flags, name.lstrip("-")) and not there:
             parser.error(f"{name} needs {needs}")
     if flags.serve:
-        _check_readers(parser, flags.reader or [])
+        fault = reader_names.find_fault(flags.reader or [])
+        if fault:
+            parser.error(fault)
     if flags.resamples < 0 or flags.seed < 0 or flags.processes < 1 or flags.sample < 1:
         parser.error(
             "--sample and --processes must be at least 1, --resamples and --seed at least 0"
@@ -103,33 +89,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     return flags
 
 
-def _check_readers(parser: argparse.ArgumentParser, names: list[str]) -> None:
-    """Names become names of files, beside those that a review has of its own."""
-    if len({name.lower() for name in names}) != 2 or len(names) != 2:
-        parser.error(f"{len(names)} --reader: expected two different names")
-    for name in names:
-        if not re.fullmatch(r"\w[\w.-]*", name) or name.lower() in ("sheet", "consensus"):
-            parser.error(
-                f"--reader={name}: expected letters, digits, '.', '_' and '-', and neither 'sheet' "
-                "nor 'consensus'"
-            )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does what the flags ask for and prints what came out; the exit code."""
+    """Does what the flags request and prints the outcome; returns the exit code."""
     flags = parse_arguments(argv)
-    from cxrjax.apps.review import quality_control  # after the flags: --help stays quick
+    from cxrjax.apps.review import quality_control
 
-    if flags.check:
-        return 0 if quality_control.check(flags) else EXIT_CHECKS_FAILED
-    if flags.serve:
-        quality_control.serve_review(flags)
-    elif flags.export:
-        quality_control.export_review(flags)
-    elif flags.records:
-        quality_control.draw_sample(flags)
-    elif flags.sheets:
-        quality_control.compare_sheets(flags)
-    else:
-        quality_control.compare_readers(flags)
-    return 0
+    return quality_control.run(flags)

@@ -50,6 +50,23 @@ _OF_ANOTHER_STRUCTURE = {"gemex", "cxr_qba", "vix_ray", "lungs", "ms_cxr"}
 _SHOWN = 5  # faults printed of each reason; all are in check.json
 
 
+def run(flags: Namespace) -> int:
+    """Does what the flags of `review` request; returns the exit code, 1 where a check failed."""
+    if flags.check:
+        return 0 if check(flags) else 1
+    if flags.serve:
+        serve_review(flags)
+    elif flags.export:
+        export_review(flags)
+    elif flags.records:
+        draw_sample(flags)
+    elif flags.sheets:
+        compare_sheets(flags)
+    else:
+        compare_readers(flags)
+    return 0
+
+
 def check(flags: Namespace) -> bool:
     """All checks of section 2.2 and of leakage; whether they hold."""
     log = QualityLog()

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from cxrjax.apps.demo import run
 from cxrjax.apps.demo.answers import AskedModel, Models, NamedFile, ServerAddress, models_of
 from cxrjax.apps.demo.rendering import render_examples
 from cxrjax.apps.serving.pair import open_pair
@@ -33,7 +34,7 @@ PHANTOM_BASE = ROOT / "data/demo_base"
 
 def opened(*words):
     """The models of a command with these words, as a context."""
-    return demo_app._models(demo_app.parse_arguments(words))
+    return run.open_models(demo_app.parse_arguments(words))
 
 
 @pytest.fixture(scope="module")
