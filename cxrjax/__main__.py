@@ -24,6 +24,12 @@ def commands() -> dict[str, Path]:
     return dict(sorted((_NAMES.get(name, name), file) for name, file in found.items()))
 
 
+def module_of(name: str) -> str:
+    """Returns the module that `python -m` starts for a command."""
+    place = commands()[name].relative_to(_PACKAGE).with_suffix("").parts
+    return ".".join(("cxrjax", *(place[1:] if place[0] == "commands" else place)))
+
+
 def describe() -> str:
     """Returns a list of the commands with the first line of each; imports nothing."""
     lines = []
@@ -45,11 +51,8 @@ def main() -> None:
         print(f"error: {name}: no such command; the nearest is {near}", file=sys.stderr)
         sys.exit(_USER_ERROR)
     del sys.argv[1]
-    file = known[name]
-    place = file.relative_to(_PACKAGE).with_suffix("").parts
     # Under the module's own name, so that worker processes find it too.
-    module = ".".join(("cxrjax", *(place[1:] if place[0] == "commands" else place)))
-    runpy.run_module(module, run_name="__main__", alter_sys=True)
+    runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

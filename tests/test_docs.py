@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from cxrjax.__main__ import module_of
 from cxrjax.commands import plan
 from cxrjax.errors import UserError
 from cxrjax.training.config import ExperimentConfig, flatten
@@ -38,7 +39,7 @@ NOT_RUN = {
 }
 # What stands for a value that the parser would look at.
 PLACEHOLDERS = {"--max_cost=C": "--max_cost=1", "--codec=NAME": "--codec=paligemma"}
-_COMMAND = re.compile(r"^(python|make|pytest|" + "|".join(map(re.escape, NOT_RUN)) + r") ")
+_COMMAND = re.compile(r"^(python|cxrjax|make|pytest|" + "|".join(map(re.escape, NOT_RUN)) + r") ")
 
 
 def text_of(path: Path) -> str:
@@ -117,6 +118,8 @@ def check(command: str, monkeypatch) -> None:
     first, *words = words_of(command)
     if first in NOT_RUN:
         return
+    if first == "cxrjax":
+        words = ["-m", module_of(words[0]), *words[1:]]
     if first == "make":
         targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
         assert {word for word in words if "=" not in word} <= set(targets)

@@ -75,11 +75,11 @@ MODULES = {
     "ceiling": "bench.codec_ceiling",
     "coordinates": "cxrjax.tools.coordinates",
     "draw_sentences": "cxrjax.papers.gemex.commands.sample_gemex_sentences",
-    "judge_agreement": "cxrjax.tools.judge_agreement",
+    "judge_agreement": "bench.judge_agreement",
     "phantom_page": "cxrjax.simulation.phantoms.sample_page",
     "refiner_accuracy": "cxrjax.papers.gemex.commands.measure_gemex_refiner",
     "studies_page": "cxrjax.simulation.phantoms.sample_page",
-    "tokenizer": "cxrjax.tools.tokenizer_training",
+    "tokenizer": "bench.tokenizer_training",
     "vix_ray_errors": "cxrjax.papers.vix_ray.commands.show_vix_ray_errors",
 }
 MODEL_CASES = ("model_", "train_", "convert_")

@@ -423,7 +423,7 @@ def answer_cache(folder: Path, name: str, data: bytes) -> None:
 
 @target()
 def judgements(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.apps.review.judge_agreement import read_marks
+    from bench.judge_agreement import read_marks
 
     read_marks(write(folder, name, data))
 
@@ -450,7 +450,7 @@ def tables(folder: Path, name: str, data: bytes) -> None:
 
 @target("data/cxr_qba/hand_check.csv")
 def sheets(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.apps.review.judge_agreement import read_marks
+    from bench.judge_agreement import read_marks
     from cxrjax.apps.review.sheet import read_sheet
     from cxrjax.papers.cxr_qba.validation.human_labels import read_label_table
 

@@ -26,7 +26,7 @@ _WRITTEN = (
 )
 
 
-class Place(NamedTuple):
+class EvaluationPlace(NamedTuple):
     """Records that a model is evaluated on, the folders of images and results, and its step."""
 
     references: Path
@@ -42,7 +42,7 @@ def model_name(flags: argparse.Namespace) -> str:
     return (flags.workdir or flags.checkpoint).resolve().name
 
 
-def evaluate(flags: argparse.Namespace, benchmark: Benchmark[Any]) -> tuple[Place, str]:
+def evaluate(flags: argparse.Namespace, benchmark: Benchmark[Any]) -> tuple[EvaluationPlace, str]:
     """Evaluates the model that the flags of `evaluate` name and writes the files.
 
     Returns:
@@ -64,7 +64,7 @@ def evaluate(flags: argparse.Namespace, benchmark: Benchmark[Any]) -> tuple[Plac
     return place, text
 
 
-def _place(flags: argparse.Namespace) -> Place:
+def _place(flags: argparse.Namespace) -> EvaluationPlace:
     references, image_root = flags.references, flags.image_root
     if flags.workdir:
         data = read_config(flags.workdir).data
@@ -75,10 +75,10 @@ def _place(flags: argparse.Namespace) -> Place:
     kind = "" if flags.image == "shown" else f"_{flags.image}"
     out = flags.out or flags.workdir / f"evaluation{kind}"
     step = best_step(flags.workdir) if flags.workdir and flags.step is None else flags.step
-    return Place(references, image_root or default_image_root(references), out, step or 0)
+    return EvaluationPlace(references, image_root or default_image_root(references), out, step or 0)
 
 
-def _predict(flags: argparse.Namespace, place: Place) -> Path:
+def _predict(flags: argparse.Namespace, place: EvaluationPlace) -> Path:
     """Writes predictions of the questions, which are all that the model is given."""
     questions, predictions = place.out / "questions.jsonl", place.out / "predictions.jsonl"
     with waiting(f"reading {place.references}"):
@@ -94,7 +94,7 @@ def _predict(flags: argparse.Namespace, place: Place) -> Path:
 
 
 def _score(
-    flags: argparse.Namespace, benchmark: Benchmark[Any], place: Place, predictions: Path
+    flags: argparse.Namespace, benchmark: Benchmark[Any], place: EvaluationPlace, predictions: Path
 ) -> str:
     systems = {model_name(flags): predictions}
     options = ScoreOptions(
@@ -114,7 +114,7 @@ def _score(
 def _log(
     flags: argparse.Namespace,
     benchmark: Benchmark[Any],
-    place: Place,
+    place: EvaluationPlace,
     predictions: Path,
     scores: Scores,
 ) -> None:

@@ -123,7 +123,7 @@ class _SentencePieceFormat:
             raise UserError(
                 f"{name}: not a SentencePiece model ({first_line(error)[:300]}); expected the "
                 "tokenizer.model file of a checkpoint of the Gemma family or of "
-                "cxrjax.tools.tokenizer_training"
+                "bench/tokenizer_training.py"
             ) from None
         self.vocab_size = self._processor.vocab_size()
 
@@ -443,7 +443,7 @@ class Tokenizer:
             raise UserError(
                 f"{self.name}: {split} is {len(self.encode(split))} ids, expected one; boxes need "
                 "a tokenizer with the 1,024 <loc> pieces, such as PaliGemma's or one made by "
-                "cxrjax.tools.tokenizer_training, or with Gemma 3's "
+                "bench/tokenizer_training.py, or with Gemma 3's "
                 f"{LOC_CARRIERS[0]}..{LOC_CARRIERS[-1]} to carry them"
             )
         loc_ids = np.asarray(ids, np.int32)

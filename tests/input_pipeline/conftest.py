@@ -14,12 +14,11 @@ import pytest
 import sentencepiece
 from PIL import Image
 
+from bench.tokenizer_training import template_corpus, train_tokenizer
 from cxrjax.input_pipeline.batch import LoadedBatch
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.tokenizer import Tokenizer, load_tokenizer
-from cxrjax.input_pipeline.tokenizer_training import train_tokenizer
 from cxrjax.records import Answer, QARecord, write_records
-from cxrjax.simulation.tokenizer_corpus import template_corpus
 
 FINDINGS = ("Cardiomegaly", "Pleural effusion", "Nodule/Mass", "ILD", "Pneumothorax")
 # (height, width), and how many questions are asked: more than fit one element, exactly as many,

@@ -368,8 +368,7 @@ from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.loader import single_source, train_loader
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.input_pipeline.tokenizer_training import train_tokenizer
-from cxrjax.simulation.tokenizer_corpus import template_corpus
+from bench.tokenizer_training import template_corpus, train_tokenizer
 
 if __name__ == "__main__":
     loader = train_loader(

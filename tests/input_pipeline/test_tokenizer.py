@@ -13,6 +13,7 @@ from sentencepiece import sentencepiece_model_pb2
 from transformers import AddedToken, GemmaTokenizer, PreTrainedTokenizerFast
 from transformers.tokenization_utils_base import generate_merges
 
+from bench.tokenizer_training import template_corpus, train_tokenizer
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.chat import USER_TURN, question
 from cxrjax.input_pipeline.tokenizer import (
@@ -24,10 +25,8 @@ from cxrjax.input_pipeline.tokenizer import (
     check_vocabulary,
     load_tokenizer,
 )
-from cxrjax.input_pipeline.tokenizer_training import train_tokenizer
 from cxrjax.models import PRESETS
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
-from cxrjax.simulation.tokenizer_corpus import template_corpus
 
 from .conftest import demo_tokenizer, train_pieces
 

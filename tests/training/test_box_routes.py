@@ -12,17 +12,16 @@ from jax.test_util import check_grads
 from PIL import Image
 from scipy.special import softmax
 
+from bench.tokenizer_training import template_corpus, train_tokenizer
 from cxrjax import boxes
 from cxrjax.distributed import meshes
 from cxrjax.input_pipeline.batch import DigitTokens
 from cxrjax.input_pipeline.loader import single_source, train_loader
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.input_pipeline.tokenizer_training import train_tokenizer
 from cxrjax.models import VLM, partition
 from cxrjax.models.layers import BoxHead
 from cxrjax.records import write_records
-from cxrjax.simulation.tokenizer_corpus import template_corpus
 from cxrjax.training import checkpoint
 from cxrjax.training.box_loss import DISTANCE_WEIGHT, ordered_giou_loss
 from cxrjax.training.config_file import typed_config, validate

@@ -8,11 +8,11 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,49 +109,6 @@ def plot_lines(
             axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]
 
     return _svg(name, draw, x_label, y_label)
-
-
-def plot_points(
-    name: str,
-    groups: Mapping[str, Sequence[tuple[float, float, str, str]]],
-    looks: Mapping[str, tuple[str, str]],
-    x_label: str,
-    y_label: str,
-) -> Markup:
-    """SVG of points that lead somewhere.
-
-    Args:
-        groups: name -> (x, y, address, what is there) of each point.
-        looks: the same names -> colour and matplotlib's name of a marker.
-    """
-    told: list[str] = []
-
-    def draw(axes: "Axes") -> None:
-        for group, points in groups.items():
-            colour, marker = looks[group]
-            # One by one, so that each has an address of its own.
-            drawn = axes.scatter(
-                [x for x, *_ in points],
-                [y for _, y, *_ in points],
-                s=20,
-                c=colour,
-                marker=marker,
-                linewidths=0,
-                alpha=0.85,
-                label=_plain(f"{group} ({len(points):,})"),
-            )
-            drawn.set_urls([address for _, _, address, _ in points])
-            told.extend(what for *_, what in points)
-
-    svg = _svg(name, draw, x_label, y_label)
-    names = iter(told)
-    return Markup(
-        re.sub(
-            r"<a href=\"(#[^\"]*)\" target=\"_blank\">",
-            lambda found: f'<a href="{found[1]}" tabindex="-1" aria-label="{escape(next(names))}">',
-            svg,
-        )
-    )
 
 
 def _svg(name: str, draw: Any, x_label: str, y_label: str) -> Markup:

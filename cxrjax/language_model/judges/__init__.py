@@ -5,7 +5,7 @@ asked           asks one over HTTP, keeps its verdicts, replays them without a n
 surrogate       rules: no model, no network, never called by a judge's metric's name
 flags           chooses a judge from a command line
 
-`cxrjax.tools.judge_agreement` compares two judges, or a judge and people.
+`bench/judge_agreement.py` compares two judges, or a judge and people.
 """
 
 from cxrjax.language_model.judges.judge import (

@@ -8,10 +8,9 @@ import pytest
 import scipy.stats
 from sklearn.metrics import cohen_kappa_score
 
-from cxrjax.apps.review import judge_agreement
+from bench import judge_agreement as agreement
 from cxrjax.errors import UserError
 from cxrjax.metrics.agreement import rater_agreement
-from cxrjax.tools import judge_agreement as agreement
 from tests.language_model.conftest import CASES
 
 
@@ -59,7 +58,7 @@ def test_two_judges_of_several_systems(tmp_path):
         two = judgements(tmp_path / f"{name}2.jsonl", marks[::-1], "tuned")
         one.write_text(one.read_text() + two.read_text())
         files.append(one)
-    found, left_out = judge_agreement.compare(*map(judge_agreement.read_marks, files))
+    found, left_out = agreement.compare(*map(agreement.read_marks, files))
     assert found.n == 6 and not any(left_out.values())
     assert found.spearman == pytest.approx(1.0)
 
@@ -88,12 +87,12 @@ def test_bad_files(tmp_path):
     wrong = tmp_path / "w.jsonl"
     wrong.write_text('{"question_id": "q0"}\n')
     with pytest.raises(UserError, match=r"w.jsonl:1: no judgement"):
-        judge_agreement.read_marks(wrong)
+        agreement.read_marks(wrong)
     with pytest.raises(UserError, match=r"cannot (be )?read"):
-        judge_agreement.read_marks(tmp_path / "absent.csv")
+        agreement.read_marks(tmp_path / "absent.csv")
     (tmp_path / "latin.csv").write_bytes(b"question_id,mark\nq\xe9,5\n")
     with pytest.raises(UserError, match="not UTF-8"):
-        judge_agreement.read_marks(tmp_path / "latin.csv")
+        agreement.read_marks(tmp_path / "latin.csv")
     several = tmp_path / "several.jsonl"
     several.write_text(one.read_text() + one.read_text().replace('"s"', '"t"'))
     with pytest.raises(UserError, match="add a column system"):
