@@ -17,9 +17,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.boxes import area
+from cxrjax.boxes import area, iou
 from cxrjax.cli import run
-from cxrjax.codecs import CODECS, codec_iou_ceiling
+from cxrjax.codecs import CODECS, get_codec
 from cxrjax.errors import UserError
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, read_records
@@ -50,6 +50,15 @@ class Ceiling:
     mean: float | None
     percentile_5: float | None
     below_half: float | None
+
+
+def codec_iou_ceiling(
+    codec: str, boxes: Float[np.ndarray, "n 4"], height: int, width: int
+) -> Float[np.ndarray, " n"]:
+    """Returns the IoU of each box (fractions of the original) with itself, written and read."""
+    convention = get_codec(codec)
+    text = convention.encode(boxes, height, width)
+    return iou(boxes, convention.decode(text, height, width, strict=True).boxes)
 
 
 def distinct_boxes(

@@ -6,7 +6,7 @@
 
 from cxrjax.codecs.base import FAILURE_CATEGORIES, BoxSpan, Codec, Decoded, Failure, FailureCategory
 from cxrjax.codecs.frames import BoxGeometry
-from cxrjax.codecs.table import CODECS, codec_iou_ceiling, get_codec, transcode
+from cxrjax.codecs.table import CODECS, get_codec, transcode
 
 __all__ = [
     "CODECS",
@@ -17,7 +17,6 @@ __all__ = [
     "Decoded",
     "Failure",
     "FailureCategory",
-    "codec_iou_ceiling",
     "get_codec",
     "transcode",
 ]

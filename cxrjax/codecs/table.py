@@ -3,12 +3,10 @@
 import difflib
 import re
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Num
+from jaxtyping import Float
 
-from cxrjax import boxes as box_arithmetic
 from cxrjax.cli import input_sizes
 from cxrjax.codecs import prose
 from cxrjax.codecs.base import NOT_BEGUN, Codec
@@ -104,22 +102,3 @@ def transcode(
         pieces.append(writer.encode(box[None], height, width, geometry, [span.label]))
         done = span.end
     return "".join([*pieces, text[done:]])
-
-
-def codec_iou_ceiling(
-    codec: str,
-    boxes: Num[Any, "n 4"],
-    height: int,
-    width: int,
-) -> Float[np.ndarray, " n"]:
-    """IoU of each box with itself after writing and reading: the most a perfect answer can score.
-
-    Of a model whose input is the whole image, resized; `boxes` are fractions of the original.
-
-    Raises:
-        UserError: as `Codec.encode`, or there is no such codec.
-    """
-    convention = get_codec(codec)
-    text = convention.encode(boxes, height, width)
-    read = convention.decode(text, height, width, strict=True).boxes
-    return box_arithmetic.iou(np.asarray(boxes), read)
