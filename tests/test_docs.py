@@ -39,7 +39,9 @@ NOT_RUN = {
 }
 # What stands for a value that the parser would look at.
 PLACEHOLDERS = {"--max_cost=C": "--max_cost=1", "--codec=NAME": "--codec=paligemma"}
-_COMMAND = re.compile(r"^(python|cxrjax(?! import)|make|pytest|" + "|".join(map(re.escape, NOT_RUN)) + r") ")
+_COMMAND = re.compile(
+    r"^(python|cxrjax(?! import)|make|pytest|" + "|".join(map(re.escape, NOT_RUN)) + r") "
+)
 
 
 def text_of(path: Path) -> str:

@@ -7,17 +7,16 @@
     python -m cxrjax.review --sheets=A.csv --sheets=B.csv [--consensus=FILE] --out=OUT
     python -m cxrjax.review --readers=TABLE --out=OUT
 
---check verifies structure, compares findings and boxes with the source table, counts the words of
-reasons, finds records that contradict themselves (by rules of each data set's own), repeated
-questions and what splits share: OUT/check.json. Exit code 1 where a check failed. Without it,
---records draws a stratified sample: OUT/sheet.csv to fill in, OUT/index.html to fill in beside the
-pictures. With --serve two readers do so at a link each instead, every click kept in
-OUT/review.sqlite; once both have handed in, their sheets and what --sheets writes are written.
-Answers can be corrected there: boxes, words, findings that were missed. --export, given the same
---records, --sample and --seed, writes what a review (finished or not) leaves for training:
-DIR/records.jsonl, as right as the readers have made it; DIR/pairs.jsonl, for `rl.pairs`, each
-corrected answer preferred to what stood there (--codec: how the model writes boxes; --letterbox:
-its input, where images are padded to it).
+--check verifies structure, findings and boxes (against the source table), words of reasons,
+contradictions (by each data set's rules), repeated questions and what splits share: OUT/check.json.
+Exit code 1 where a check failed. Without it, --records draws a stratified sample: OUT/sheet.csv to
+fill in, OUT/index.html to fill in beside the pictures. With --serve two readers do so at a link
+each instead, every click kept in OUT/review.sqlite; once both have handed in, their sheets and what
+--sheets writes are written. Answers can be corrected there: boxes, words, findings that were
+missed. --export, given the same --records, --sample and --seed, writes what a review (finished or
+not) leaves for training: DIR/records.jsonl, as right as the readers have made it; DIR/pairs.jsonl,
+for `rl.pairs`, each corrected answer preferred to what stood there (--codec: how the model writes
+boxes; --letterbox: its input, where images are padded to it).
 --sheets computes the agreement of two filled sheets: OUT/agreement.json, agreement.md,
 consensus.csv; with the filled consensus file consensus.json. --readers scores every radiologist of
 a box table, or of records, against the others: OUT/readers.json, readers.md.
@@ -33,14 +32,13 @@ from cxrjax.cli import command_parser, input_sizes
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Flags of the command; leaves with code 2 where they are unusable."""
+    """Returns the flags; leaves with code 2 where they are unusable."""
     parser = command_parser("review", __doc__)
     what = parser.add_mutually_exclusive_group(required=True)
     add = what.add_argument
     text = "records file, built folder with records/, or data_v1.json; may be repeated"
     add("--records", type=Path, action="append", metavar="PATH", help=text)
-    text = "a filled sheet; give two"
-    add("--sheets", type=Path, action="append", metavar="CSV", help=text)
+    add("--sheets", type=Path, action="append", metavar="CSV", help="a filled sheet; give two")
     add("--readers", type=Path, metavar="PATH", help="box table or records")
     add = parser.add_argument
     add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
@@ -53,8 +51,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--reader", action="append", metavar="NAME", help="who reads, for --serve; give two")
     add("--host", default="127.0.0.1", help="of --serve (default 127.0.0.1: this machine alone)")
     add("--port", type=int, default=8765, help="of --serve (default 8765; 0: any free one)")
-    text = "of --serve behind a proxy: its name"
-    add("--allowed_host", action="append", metavar="NAME", help=text)
+    add("--allowed_host", action="append", metavar="NAME", help="name of a proxy before --serve")
     add("--source", type=Path, metavar="TABLE", help="box table that findings and boxes come from")
     add("--allow_leakage", action="store_true", help="report what splits share without failing")
     add("--sample", type=int, default=100, metavar="N", help="questions to review (default 100)")
@@ -64,6 +61,12 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--processes", type=int, default=os.cpu_count() or 1, help="workers for images")
     flags = parser.parse_args(argv)
+    _check(parser, flags)
+    return flags
+
+
+def _check(parser: argparse.ArgumentParser, flags: argparse.Namespace) -> None:
+    """Ends with code 2 where flags do not go together."""
     if flags.sheets and len(flags.sheets) != 2:
         parser.error(f"{len(flags.sheets)} --sheets: expected two")
     for name, needs, there in (
@@ -86,7 +89,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         parser.error(
             "--sample and --processes must be at least 1, --resamples and --seed at least 0"
         )
-    return flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:

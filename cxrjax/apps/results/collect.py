@@ -77,15 +77,11 @@ def write_report(
     codec: str | None = None,
     **settings: Any,
 ) -> Path:
-    """Collects what there is and writes the page.
+    """Collects what there is, writes the page and returns its file.
 
     Args:
-        title: None: of the benchmark and the work directory.
         benchmark, codec: names; None: those in score.json.
         settings: further ones of `write_page`.
-
-    Returns:
-        The page's file.
 
     Raises:
         UserError: a file is missing or cannot be used.
@@ -96,9 +92,7 @@ def write_report(
         raise UserError(f"{references}: no such file: give the records with --references=FILE")
     log, notes = _about(files, systems.missing)
     score = notes["score"]
-    name = str(benchmark or score.get("benchmark"))
-    chosen = BENCHMARKS[name]() if name in BENCHMARKS else None
-    reader = _codec(codec, score)
+    chosen, reader = _benchmark(benchmark, score), _codec(codec, score)
     inputs = Inputs(
         metrics=systems.metrics,
         references=references,
@@ -114,6 +108,11 @@ def write_report(
     title = title or f"{heading}: {files.workdir.resolve().name}"
     with folder_lock(out), garbage_collector_paused():
         return write_page(out, title, inputs, benchmark=chosen, codec=reader, **settings)
+
+
+def _benchmark(given: str | None, score: Mapping[str, Any]) -> Benchmark[Any] | None:
+    name = str(given or score.get("benchmark"))
+    return BENCHMARKS[name]() if name in BENCHMARKS else None
 
 
 def _about(files: ReportFiles, missing: list[str]) -> tuple[Path | None, dict[str, Any]]:
