@@ -277,6 +277,12 @@ def test_the_reference_of_keys_is_up_to_date_and_whole():
     assert sorted(listed) == sorted(flatten(ExperimentConfig().to_json()))
 
 
+def test_the_definitions_of_figures_are_up_to_date():
+    definitions = _script("figure_tables")
+    page = definitions.PAGE.read_text(encoding="utf-8")
+    assert page == definitions.page(), "run python docs/figure_tables.py"
+
+
 @pytest.fixture(scope="module")
 def patched(tmp_path_factory):
     """A copy of the package with CONTRIBUTING.md's diffs applied."""
@@ -312,10 +318,13 @@ def test_the_model_and_the_metric_of_contributing_are_known(patched):
     said = _python(
         patched,
         "-c",
-        "from cxrjax.models import PRESETS; from cxrjax.papers.vindr_cxr_vqa import boxes as v;"
-        "print(PRESETS['gemma3_12b'].decoder.width, *v._placed('localization', 'p', 'v', 1))",
+        "from cxrjax.models import PRESETS; from cxrjax.papers.vindr_cxr_vqa.figures import LAYOUT;"
+        "from cxrjax.evaluation.figure_lines import make_figures;"
+        "(line,) = [one for one in LAYOUT.lines if one.name == 'localization/iou_per_image'];"
+        "figure = make_figures([line])['strict'][line.name];"
+        "print(PRESETS['gemma3_12b'].decoder.width, figure.formula({'strict/iou': 3, 'views': 4}))",
     )
-    assert said.startswith("3840 ") and "localization/iou_per_image" in said
+    assert said == "3840 0.75\n"
 
 
 def named_tests(text: str) -> list[tuple[str, str]]:

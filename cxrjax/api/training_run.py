@@ -209,15 +209,24 @@ def _write_card(
 
 
 def check_benchmark(config: "ExperimentConfig") -> None:
-    """Refuses a benchmark that there is not.
+    """Validates the names of the benchmark and of the figure that picks the best checkpoint.
 
     Raises:
-        UserError: it names those that there are.
+        UserError: no such benchmark, or a figure that is better the lower it is.
     """
     from cxrjax.papers.benchmarks import BENCHMARKS
 
     if config.benchmark not in BENCHMARKS:
         raise UserError(f"benchmark={config.benchmark!r}: expected one of {', '.join(BENCHMARKS)}")
+    from cxrjax.evaluation.figure_lines import direction_of, shared_lines
+
+    lines = [*BENCHMARKS[config.benchmark]().layout.lines, *shared_lines("training")]
+    metric = config.training.best_metric
+    if metric and direction_of(lines, metric) < 0:
+        raise UserError(
+            f"training.best_metric={metric!r}: lower is better, and the checkpoint with the "
+            "highest figure is kept; name another, such as detection/f1@0.3"
+        )
 
 
 def read_validation(config: "ExperimentConfig", source: "QuestionSource") -> "References[Any]":

@@ -21,9 +21,9 @@ from jaxtyping import Float
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.evaluation.compared_texts import compare_texts, text_tables
+from cxrjax.evaluation.counted import STRICT, WORDS, Counted, Outcome, code
 from cxrjax.evaluation.figures import JUDGE_PROBLEMS, answer_calibration, share
 from cxrjax.evaluation.free_text import ReferenceText, reference_text
-from cxrjax.evaluation.image_reliance import WORDS, code
 from cxrjax.evaluation.predictions import (
     LINE_PROBLEMS,
     PROBLEMS,
@@ -34,9 +34,6 @@ from cxrjax.evaluation.predictions import (
 )
 from cxrjax.evaluation.scores import (
     MOST_FOR_FLOORS,
-    STRICT,
-    Counted,
-    Outcome,
     ScoreOptions,
     Scores,
     figures_json,

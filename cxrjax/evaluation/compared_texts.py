@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
+from cxrjax.evaluation.counted import PAPER, STRICT, Counted
 from cxrjax.evaluation.figures import count_judge_failures
 from cxrjax.evaluation.free_text import GroundedSentence, ReferenceText, plain_text, read_sentences
 from cxrjax.evaluation.predictions import Prediction
 from cxrjax.evaluation.radeval import RadEvalScorer, figure_titles
 from cxrjax.evaluation.radfact import TextPair, radfact_columns, radfact_figures
-from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions, Scores
+from cxrjax.evaluation.scores import ScoreOptions, Scores
 from cxrjax.evaluation.tables import FigureList
 from cxrjax.files import read_packaged
 from cxrjax.metrics.bootstrap import Columns, Estimate, Figure

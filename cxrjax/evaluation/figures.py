@@ -13,7 +13,6 @@ import numpy as np
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from cxrjax.evaluation.scores import PAPER
 from cxrjax.language_model.judges.judge import FAILURES
 from cxrjax.metrics import calibration
 from cxrjax.metrics.bootstrap import (
@@ -264,6 +263,7 @@ def thinned(
 
 
 T = TypeVar("T")
+NO_FIGURE = Estimate(None, None, None, 0)
 
 
 def quotient(numerator: str, denominator: str) -> Formula:
@@ -296,20 +296,3 @@ def count_judge_failures(failures: Iterable[str | None]) -> dict[str, int]:
     """Key of `JUDGE_PROBLEMS` -> how often, zeros too; None is no failure."""
     counted = Counter(failures)
     return {name: counted[name.removeprefix("judge_failure/")] for name in JUDGE_PROBLEMS}
-
-
-def judged_mean(total: str, judged: str, asked: str, protocol: str) -> Formula:
-    """The mean of what a judge says, from sums of columns.
-
-    Args:
-        total: what it gave, 0 where it failed.
-        judged: 1 where it did not fail.
-        asked: 1 for every answer.
-    """
-    divisor = judged if protocol == PAPER else asked
-    return lambda sums: np.where(sums[judged] > 0, ratio(sums[total], sums[divisor]), np.nan)
-
-
-def judge_failure_rate(judged: str, asked: str) -> Formula:
-    """The share of answers that the judge failed at; columns as of `judged_mean`."""
-    return lambda sums: ratio(sums[asked] - sums[judged], sums[asked])

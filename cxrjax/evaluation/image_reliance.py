@@ -8,20 +8,16 @@ An answer's decision is the benchmark's: yes, no or neither, or the options or f
 """
 
 import re
-import zlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from jaxtyping import Float
 
+from cxrjax.evaluation.counted import DECISION, WORDS, YES_NO, Counted
 from cxrjax.evaluation.figures import share
-from cxrjax.evaluation.scores import Counted
 from cxrjax.metrics.bootstrap import Bootstrap, Columns, Figure, Resampled, compare, resample
 
-# Columns of a system: a number for each answer's words and decision; 0: there is none.
-WORDS, DECISION = "reliance/words", "reliance/decision"
-_YES_NO = {"yes": 1.0, "no": 2.0}
 _OTHER_IMAGE = re.compile(
     r"(?:(?P<own>.+)[\W_])?(?:blind|shuffled|noise|blurred|masked)", re.IGNORECASE
 )
@@ -32,11 +28,6 @@ _CHANGED = {
     "changed/decision_yes": ("yes/changed", "yes"),
     "changed/decision_no": ("no/changed", "no"),
 }
-
-
-def code(said: str) -> float:
-    """A number above 0 for a decision or for words, the same for the same; yes is 1, no 2."""
-    return _YES_NO.get(said) or 3.0 + zlib.crc32(said.encode(errors="surrogatepass"))
 
 
 def own_system(name: str, systems: Iterable[str]) -> str | None:
@@ -105,7 +96,7 @@ def _changes(own: Columns, other: Columns) -> dict[str, Float[np.ndarray, " unit
         columns[name] = ((first > 0) | (second > 0)).astype(np.float64)
         columns[f"{name}/changed"] = (first != second).astype(np.float64)
         if name == "decision":
-            for said, number in _YES_NO.items():
+            for said, number in YES_NO.items():
                 columns[said] = (first == number).astype(np.float64)
                 columns[f"{said}/changed"] = columns[said] * columns["decision/changed"]
     return columns

@@ -17,8 +17,8 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.evaluation import ranked_boxes
-from cxrjax.evaluation.figures import named, of, quotient
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
+from cxrjax.evaluation.figures import of, quotient
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Formula
 from cxrjax.metrics.classification import ratio, sums_at
 from cxrjax.metrics.detection import (
     SWEEP,
@@ -30,8 +30,6 @@ from cxrjax.metrics.detection import (
     mean_iou_of_hits,
 )
 
-# Thresholds with a figure each; `f1_area` and curves are of all of `SWEEP`.
-POINTS = (0.3, 0.4, 0.5, 0.75)
 _METRICS = {
     "precision": "precision",
     "recall": "recall",
@@ -58,21 +56,6 @@ def one_to_one(prefix: str, boxes: str, threshold: float) -> dict[str, Formula]:
         "f1": lambda sums: ratio(2 * sums[hits], sums[predicted] + sums[truth]),
         "miou_tp": of(partial(mean_iou_of_hits, threshold=threshold), f"{prefix}/iou", hits),
     }
-
-
-def point_figures(formulas: Formulas, n: int | str) -> dict[str, Figure]:
-    """`{precision,recall,f1,miou_tp}@T` at each of `POINTS`, and `f1_area`."""
-    figures = {
-        f"{metric}@{threshold}": Figure(formula, n)
-        for threshold in POINTS
-        for metric, formula in formulas(threshold).items()
-    }
-    return {**figures, "f1_area": Figure(partial(_f1_area, formulas), n)}
-
-
-def _f1_area(formulas: Formulas, sums: Sums) -> np.ndarray:
-    f1 = np.stack([formulas(threshold)["f1"](sums) for threshold in SWEEP])
-    return np.trapezoid(f1, SWEEP, axis=0) / (SWEEP[-1] - SWEEP[0])
 
 
 def sweep_curves(title: str, formulas: Formulas, columns: Columns) -> ranked_boxes.Curves:
@@ -134,29 +117,6 @@ def question_formulas(prefix: str) -> Formulas:
     return lambda threshold: one_to_one(f"{prefix}@{threshold}", prefix, threshold)
 
 
-def question_figures(questions: str = "questions") -> dict[str, Figure]:
-    """Figures `boxes/...` of `question_columns("boxes", ...)`.
-
-    Beside those of `point_figures`: `per_question` and `truth_per_question`, boxes and true ones;
-    `per_question_without` and `left_empty`, boxes where none is true, and the share of such
-    questions without any; `duplicate_share` (IoU > 0.9); `recall_ceiling_one_box`, of one box a
-    question.
-
-    Args:
-        questions: a column of ones.
-    """
-    formulas = {
-        "per_question": quotient("boxes/predicted", questions),
-        "truth_per_question": quotient("boxes/truth", questions),
-        "per_question_without": quotient("boxes/empty/boxes", "boxes/empty"),
-        "left_empty": quotient("boxes/empty/left", "boxes/empty"),
-        "duplicate_share": quotient("boxes/duplicates", "boxes/predicted"),
-        "recall_ceiling_one_box": quotient("boxes/reach", "boxes/truth"),
-    }
-    about = {name: Figure(formula, questions) for name, formula in formulas.items()}
-    return named("boxes", {**point_figures(question_formulas("boxes"), questions), **about})
-
-
 @dataclass
 class ScoredAnswers:
     """Boxes without classes, question by question: what a benchmark notes while it counts answers.
@@ -206,7 +166,7 @@ class ScoredAnswers:
 
 
 class CountedBoxes(NamedTuple):
-    """What a system's boxes come to; `figures` lacks those of `question_figures`."""
+    """What a system's boxes come to; `figures` are those of AP and FROC."""
 
     columns: Columns
     figures: dict[str, Estimate]

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from cxrjax.evaluation.counted import PAPER, STRICT
 from cxrjax.evaluation.figures import quotient, share
 from cxrjax.evaluation.free_text import GroundedSentence
-from cxrjax.evaluation.scores import PAPER, STRICT
 from cxrjax.language_model.judges import (
     Entailment,
     Judge,

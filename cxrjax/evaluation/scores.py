@@ -4,13 +4,15 @@ import re
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from cxrjax.codecs import Codec, get_codec
 from cxrjax.errors import UserError
 from cxrjax.evaluation.bert_score import BertScoreSettings
+from cxrjax.evaluation.counted import STRICT, Counted, Curves
+from cxrjax.evaluation.image_reliance import image_reliance
 from cxrjax.evaluation.radeval import RadEvalScorer
 from cxrjax.evaluation.several_runs import Figures, RunDifferences, run_differences
 from cxrjax.files import file_sha256
@@ -18,7 +20,6 @@ from cxrjax.language_model.judges.judge import Judge
 from cxrjax.metrics.bootstrap import (
     Attributes,
     Bootstrap,
-    Columns,
     Drawn,
     Estimate,
     Figure,
@@ -32,10 +33,6 @@ from cxrjax.metrics.bootstrap import (
 )
 from cxrjax.records import what_is_made
 
-if TYPE_CHECKING:
-    from cxrjax.evaluation.ranked_boxes import RankedBoxes
-
-PAPER, STRICT = "paper", "strict"
 # The row of `cxrjax.evaluation.baselines` that is a person.
 PERSON = "one reader"
 _BLIND = re.compile(r"(?:.*[\W_])?(?:blind|shuffled|noise)")
@@ -45,8 +42,6 @@ MOST_FOR_FLOORS = 50_000
 
 # {system: {protocol: {metric: figure}}}
 FiguresJson = dict[str, dict[str, dict[str, dict[str, float | int | str | None]]]]
-# {curve: {"x": [...], "y": [...], "x_label": ..., "y_label": ...}}
-Curves = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -82,40 +77,6 @@ class ScoreOptions:
     def box_codec(self) -> Codec | None:
         """The codec of that name."""
         return get_codec(self.codec) if self.codec else None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """One prediction against its reference.
-
-    Attributes:
-        right: None where that is not decidable.
-        iou: how well its boxes lie on the true ones, 0 to 1; None without true and predicted boxes.
-        note: one short line for people, such as "said absent; it is there".
-    """
-
-    right: bool | None
-    iou: float | None
-    note: str
-
-
-@dataclass(frozen=True)
-class Counted:
-    """Counts of one system: all that its figures are made of.
-
-    Attributes:
-        columns: name -> a number for each unit (image or question), the same units for all systems.
-        figures: {protocol: {metric: figure}}; an `Estimate` is taken as it is.
-        problems: category -> how often, every category named, zeros too.
-        curves: name -> points, for the page.
-        ranked: scored boxes, whose AP and FROC are compared with another system's.
-    """
-
-    columns: Columns
-    figures: Mapping[str, Mapping[str, Figure | Estimate]]
-    problems: Mapping[str, int]
-    curves: Curves = field(default_factory=dict)
-    ranked: "RankedBoxes | None" = None
 
 
 @dataclass(frozen=True)
@@ -208,8 +169,6 @@ def make_scores(
     Raises:
         UserError: no system is called `options.compare_to`.
     """
-    from cxrjax.evaluation.image_reliance import image_reliance  # here: it is made of these
-
     reference = options.compare_to or next(iter(systems))
     if reference not in systems:
         raise UserError(f"--compare_to={reference}: expected one of {', '.join(systems)}")

@@ -2,15 +2,13 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
+from cxrjax.evaluation.counted import Counted
 from cxrjax.evaluation.text_tables import grid
 from cxrjax.metrics.bootstrap import Drawn, Estimate, Figure, Resampled, difference
-
-if TYPE_CHECKING:
-    from cxrjax.evaluation.scores import Counted
 
 Figures = Mapping[str, Mapping[str, Mapping[str, Estimate]]]
 _RUN = re.compile(r"(?P<system>.+)\.seed(?P<seed>[0-9]+)")
@@ -30,7 +28,7 @@ def _runs(names: Iterable[str]) -> dict[str, dict[str, str]]:
 
 
 def run_differences(
-    systems: Mapping[str, "Counted"],
+    systems: Mapping[str, Counted],
     resampled: Mapping[str, Resampled],
     reference: str,
     compared: Mapping[str, Iterable[str]],

@@ -8,12 +8,14 @@ tables.toml may have.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 
+from cxrjax.evaluation.counted import PAPER, STRICT, Counted
+from cxrjax.evaluation.figure_lines import Line, direction_of, shared_lines
 from cxrjax.evaluation.figures import JUDGE_PROBLEMS
 from cxrjax.evaluation.predictions import LINE_PROBLEMS, PROBLEMS
-from cxrjax.evaluation.scores import PAPER, STRICT, Beside, Counted, Scores
+from cxrjax.evaluation.scores import Beside, Scores
 from cxrjax.evaluation.text_tables import UNDEFINED, grid
 from cxrjax.files import read_packaged
 from cxrjax.metrics.bootstrap import Estimate
@@ -25,14 +27,6 @@ NOT_THE_PAPERS = (
     "\nThese are not the paper's images: its values stand beside ours for orientation. Differences "
     "are left out: they are no reproduction.\n"
 )
-
-
-def direction(metric: str) -> int:
-    """1 where a higher figure is better, -1 where a lower one is, 0 where neither."""
-    directions = read_packaged("cxrjax.evaluation", "directions.toml")
-    if any(fnmatchcase(metric, pattern) for pattern in directions["neither"]):
-        return 0
-    return -1 if any(fnmatchcase(metric, pattern) for pattern in directions["lower"]) else 1
 
 
 @dataclass(frozen=True)
@@ -464,6 +458,7 @@ class Layout:
 
     Attributes:
         title, citation: of the results page.
+        lines: the benchmark's figures, those that several benchmarks have last.
         by_facts: whether the page compares answers fact by fact, in place of word by word.
         heading: of tables.md, with settings and words to fill in.
         read_as: the file of sentences whose errors are printed, where answers are read by rules.
@@ -485,6 +480,7 @@ class Layout:
     """
 
     title: str
+    lines: tuple[Line, ...] = ()
     citation: str = ""
     by_facts: bool = False
     heading: str = ""
@@ -555,7 +551,7 @@ class Layout:
         groups = [
             name for name in names if starts and name.startswith(starts) and name not in compared
         ]
-        return Beside(self.shown(), dict.fromkeys(groups), direction)
+        return Beside(self.shown(), dict.fromkeys(groups), partial(direction_of, self.lines))
 
     def paper_row(self, system: str) -> str:
         """The paper's row that a system is compared with."""
@@ -662,10 +658,26 @@ def load_layout(package: str) -> Layout:
     """
     content: dict[str, Any] = dict(read_packaged(package, "tables.toml"))
     texts = content.pop("note_texts", {})
-    tables = tuple(_paper_table(table, texts) for table in content.pop("tables", ()))
-    lists = tuple(FigureList(**listed) for listed in content.pop("lists", ()))
-    breakdowns = tuple(Breakdown(**listed) for listed in content.pop("breakdowns", ()))
-    return Layout(**content, tables=tables, lists=lists, breakdowns=breakdowns)
+    tables, breakdowns = content.pop("tables", ()), content.pop("breakdowns", ())
+    figures = dict(content.pop("figures", {}))
+    lists = []
+    for listed in content.pop("lists", ()):
+        own = {name: line for name, line in listed["metrics"].items() if not isinstance(line, str)}
+        figures |= own
+        headings = {
+            name: own[name][2] if name in own else h for name, h in listed["metrics"].items()
+        }
+        lists.append(FigureList(**{**listed, "metrics": headings}))
+    lines = {name: Line(name, *line) for name, line in figures.items()}
+    for line in (one for section in content.pop("uses", ()) for one in shared_lines(section)):
+        lines.setdefault(line.name, line)
+    return Layout(
+        **content,
+        lines=tuple(lines.values()),
+        tables=tuple(_paper_table(table, texts) for table in tables),
+        lists=tuple(lists),
+        breakdowns=tuple(Breakdown(**one) for one in breakdowns),
+    )
 
 
 def _paper_table(table: Mapping[str, Any], texts: Mapping[str, str]) -> PaperTable:

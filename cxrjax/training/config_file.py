@@ -30,10 +30,6 @@ _DEFAULTS = flatten(ExperimentConfig().to_json())
 SOURCES = "mixture.sources."
 # What a rule must match for the regression head to train.
 _HEAD_PARAMETER = "box_head/out/kernel"
-# Figures of evaluations that are better the lower they are.
-_LOWER_IS_BETTER = re.compile(
-    "swapped|_error|spread|failure|left_out|hallucination|(^|/)(ece|brier|aurc)"
-)
 # Of files from when these were true or false.
 _SWITCHES: dict[str, dict[object, str]] = {
     "decoding.grammar": {True: "boxes", False: "none"},
@@ -174,11 +170,6 @@ def validate(config: ExperimentConfig) -> None:
         raise UserError(f"lora.dropout={config.lora.dropout}: expected a fraction below 1")
     if config.mesh.data == 0 or config.mesh.data < -1:
         raise UserError(f"mesh.data={config.mesh.data}: expected -1 or a number above 0")
-    if _LOWER_IS_BETTER.search(config.training.best_metric):
-        raise UserError(
-            f"training.best_metric={config.training.best_metric!r}: lower is better, and the "
-            "checkpoint with the highest figure is kept; name another, such as detection/f1@0.3"
-        )
     _check_one_of(config)
     _check_mixture(config)
     read_strategy(config.decoding)

@@ -2,7 +2,8 @@
 
 import pytest
 
-from cxrjax.evaluation.image_reliance import code, own_system
+from cxrjax.evaluation.counted import code
+from cxrjax.evaluation.image_reliance import own_system
 from cxrjax.records import write_records
 from tests.evaluation import made
 

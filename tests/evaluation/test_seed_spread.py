@@ -5,7 +5,7 @@ import statistics
 import numpy as np
 import pytest
 
-from cxrjax.evaluation.scores import Counted
+from cxrjax.evaluation.counted import Counted
 from cxrjax.evaluation.several_runs import run_differences, seed_spread, spread_markdown
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, resample
 

@@ -1,5 +1,6 @@
 """The evaluation during training picks its benchmark; only the generating is played here."""
 
+import contextlib
 import types
 from dataclasses import replace
 
@@ -114,8 +115,18 @@ def test_own_records_are_scored_by_their_own_classes(tmp_path):
     assert config.benchmark == "own" and references.classes == ("Erguss",)
 
 
-def test_an_unknown_benchmark_is_refused():
+@pytest.mark.parametrize(
+    ("key", "value", "said"),
+    [
+        ("benchmark", "gemx", "benchmark='gemx': expected one of vindr_cxr_vqa, gemex"),
+        ("training.best_metric", "coordinates/all/swapped_x", "lower is better"),
+        ("training.best_metric", "coordinates/all/spread/x_min", "lower is better"),
+        ("training.best_metric", "by_class/vqa/hallucination_rate/Mass", "lower is better"),
+        ("training.best_metric", "coordinates/all/expected_iou", None),
+    ],
+)
+def test_a_benchmark_and_a_best_figure_that_cannot_be_are_refused(key, value, said):
     config = default_config()
-    config.benchmark = "gemx"
-    with pytest.raises(UserError, match="benchmark='gemx': expected one of vindr_cxr_vqa, gemex"):
+    config.update_from_flattened_dict({key: value})
+    with pytest.raises(UserError, match=said) if said else contextlib.nullcontext():
         training_run.check_benchmark(typed_config(config))

@@ -22,9 +22,9 @@ from cxrjax.apps.results.pictures import CasePicture
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import Benchmark
+from cxrjax.evaluation.counted import Outcome
 from cxrjax.evaluation.overlays import TUNED
 from cxrjax.evaluation.predictions import Prediction, read_boxes, read_predictions
-from cxrjax.evaluation.scores import Outcome
 from cxrjax.files import replace_text
 from cxrjax.input_pipeline.wording import says_unknown
 from cxrjax.progress import progress_bar, waiting

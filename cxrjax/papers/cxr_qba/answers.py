@@ -16,9 +16,9 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.codecs import Codec
+from cxrjax.evaluation.counted import Outcome
 from cxrjax.evaluation.free_text import without_notation
 from cxrjax.evaluation.predictions import Prediction, ReadBoxes, read_boxes
-from cxrjax.evaluation.scores import Outcome
 from cxrjax.metrics.localization import region_areas, region_iou
 from cxrjax.papers.cxr_qba.truth import (
     CxrQbaQuestion,

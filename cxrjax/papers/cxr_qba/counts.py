@@ -11,7 +11,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.evaluation.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCounts, count_answers
-from cxrjax.evaluation.image_reliance import DECISION, code
+from cxrjax.evaluation.counted import DECISION, code
 from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.predictions import Prediction
 from cxrjax.evaluation.said_errors import COLUMNS, count_said

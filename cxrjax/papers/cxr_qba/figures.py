@@ -34,25 +34,21 @@ doubt, side, severity, region), and held against the structured parts of the ref
 
 from collections.abc import Mapping
 
-import numpy as np
-
 from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
-from cxrjax.evaluation.figures import break_down, of, share
-from cxrjax.evaluation.matched_boxes import ScoredAnswers, question_figures
-from cxrjax.evaluation.said_errors import said_figures
-from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions
+from cxrjax.evaluation.counted import PAPER, STRICT, Counted
+from cxrjax.evaluation.figure_lines import Figures, make_figures
+from cxrjax.evaluation.figures import NO_FIGURE
+from cxrjax.evaluation.matched_boxes import ScoredAnswers
+from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.evaluation.tables import all_figures, load_layout
 from cxrjax.files import hash_lines
-from cxrjax.metrics import classification, text
-from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
-from cxrjax.papers.cxr_qba.answers import CLAIMS, STATEMENTS, outcome
+from cxrjax.papers.cxr_qba.answers import outcome
 from cxrjax.papers.cxr_qba.counts import ceiling_columns, count_system
 from cxrjax.papers.cxr_qba.truth import CxrQbaReferences, read_question
 
 GT_MODE = "exact"
-# What figures are broken down by, and the figures that are.
+LAYOUT = load_layout(str(__package__))
 ATTRIBUTES = ("strategy", "question_type", "grade", "region", "view")
-BROKEN_DOWN = ("findings/f1", "yes_no/balanced_accuracy", "boxes/f1@0.3", "text/rouge_l")
 
 
 def count(
@@ -91,106 +87,17 @@ def count(
 
 def _figures(
     counts: SystemCounts, attributes: Mapping[str, list[str | None]]
-) -> dict[str, dict[str, Figure | Estimate]]:
+) -> dict[str, Figures]:
     shared = counts.figures()
-    headline = {**_findings(), **_yes_no(), **_boxes(), **_text()}
-    measured = {**headline, **_errors(), **said_figures()}
-    strict: dict[str, Figure | Estimate] = {
-        **measured,
-        "parse_failure_rate": shared["parse_failure_rate"],
-    }
-    for attribute, values in attributes.items():
-        strict |= break_down({name: headline[name] for name in BROKEN_DOWN}, attribute, values)
-    nothing = Estimate(None, None, None, 0)
-    return {PAPER: {**dict.fromkeys(measured, nothing), **shared}, STRICT: {**strict, **shared}}
-
-
-def _harmonic(prefix: str) -> Formula:
-    """F1 of precision over claims and recall over statements."""
-
-    def f1(sums: Sums) -> np.ndarray:
-        return classification.harmonic_mean(
-            classification.ratio(sums[f"{prefix}supported"], sums[f"{prefix}claims"]),
-            classification.ratio(sums[f"{prefix}found"], sums[f"{prefix}stated"]),
-        )
-
-    return f1
-
-
-def _findings() -> dict[str, Figure]:
-    return {
-        "findings/precision": share("supported", "claims"),
-        "findings/recall": share("found", "stated"),
-        "findings/f1": Figure(_harmonic(""), "questions"),
-        "findings/ceiling_precision": share("ceiling/supported", "ceiling/claims"),
-        "findings/ceiling_recall": share("ceiling/found", "ceiling/stated"),
-        "findings/ceiling_f1": Figure(_harmonic("ceiling/"), "questions"),
-        "denials/precision": share("denied/right", "denied/stated"),
-        "sides/swapped": share("sides/swapped", "sides/compared"),
-        "sides/partial": share("sides/partial", "sides/compared"),
-        "severity/accuracy": share("severity/right", "severity/compared"),
-        "certainty/accuracy": share("certainty/right", "certainty/compared"),
-    }
-
-
-def _yes_no() -> dict[str, Figure]:
-    counts = tuple(f"yes_no/{name}" for name in ("tp", "fp", "fn", "tn"))
-    tp, fp, fn, tn = counts
-    asked = "yes_no/questions"
-    ceiling = tuple(f"ceiling/{name}" for name in counts)
-
-    def predicted(sums: Sums) -> np.ndarray:
-        return classification.ratio(sums[tp] + sums[fp], sums[asked])
-
-    def true(sums: Sums) -> np.ndarray:
-        return classification.ratio(sums[tp] + sums[fn], sums[asked])
-
-    return {
-        "yes_no/accuracy": Figure(of(classification.accuracy, *counts), asked),
-        "yes_no/balanced_accuracy": Figure(of(classification.balanced_accuracy, *counts), asked),
-        "yes_no/sensitivity": Figure(of(classification.recall, tp, fn), asked),
-        "yes_no/specificity": Figure(of(classification.specificity, tn, fp), asked),
-        "yes_no/mcc": Figure(of(classification.matthews, *counts), asked),
-        "yes_no/predicted_yes": Figure(predicted, asked),
-        "yes_no/true_yes": Figure(true, asked),
-        "yes_no/undecided": share("yes_no/undecided", asked),
-        "yes_no/ceiling_balanced_accuracy": Figure(
-            of(classification.balanced_accuracy, *ceiling), asked
-        ),
-    }
-
-
-def _boxes() -> dict[str, Figure]:
-    figures = question_figures()
-    for name in ("iou", "iop", "iot"):
-        column = f"region/{name}"
-        figures |= {
-            f"boxes/{name}": share(column, f"{column}/n"),
-            f"boxes/{name}@0.3": share(f"{column}@0.3", f"{column}/n"),
-        }
-    return figures
-
-
-def _text() -> dict[str, Figure]:
-    return {
-        "text/rouge_l": share("rougeL", "texts"),
-        "text/bleu": Figure(text.bleu, "texts"),
-    }
-
-
-def _errors() -> dict[str, Figure]:
-    return {
-        **{f"errors/{name}": share(f"claim/{name}", "claims") for name in CLAIMS},
-        **{f"errors/statement_{name}": share(f"statement/{name}", "stated") for name in STATEMENTS},
-        "hallucination/rate": share("normal/hallucinated", "normal/questions"),
-        "hallucination/claims_per_question": share("normal/claims", "normal/questions"),
-    }
+    strict = make_figures(LAYOUT.lines, attributes, protocols=[STRICT])[STRICT]
+    measured = [name for name in strict if not name.startswith("by_")]
+    return {PAPER: {**dict.fromkeys(measured, NO_FIGURE), **shared}, STRICT: {**strict, **shared}}
 
 
 CXR_QBA = Benchmark(
     name="cxr_qba",
     gt_modes=(GT_MODE,),
-    layout=load_layout(str(__package__)),
+    layout=LAYOUT,
     read=lambda records, source, gt_mode: read_references(records, source, read_question),
     count=count,
     outcome=outcome,

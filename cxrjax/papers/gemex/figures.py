@@ -29,29 +29,20 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
+from jaxtyping import Float
 
 from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
 from cxrjax.evaluation.bert_score import BertScorer
-from cxrjax.evaluation.figures import (
-    break_down,
-    judge_failure_rate,
-    judged_mean,
-    of,
-    quotient,
-    share,
-)
-from cxrjax.evaluation.matched_boxes import ScoredAnswers, question_figures
-from cxrjax.evaluation.said_errors import said_figures
-from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions, Scores
+from cxrjax.evaluation.counted import STRICT, Counted
+from cxrjax.evaluation.figure_lines import Figures, make_figures
+from cxrjax.evaluation.figures import NO_FIGURE
+from cxrjax.evaluation.matched_boxes import ScoredAnswers
+from cxrjax.evaluation.scores import ScoreOptions, Scores
 from cxrjax.evaluation.tables import load_layout
-from cxrjax.language_model.judges import metric_name
-from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Attributes, Estimate, Figure, Formula, Sums
-from cxrjax.metrics.text import bleu
+from cxrjax.language_model.judges import Judge, metric_name
+from cxrjax.metrics.bootstrap import Attributes, Figure, Sums
+from cxrjax.metrics.classification import ratio
 from cxrjax.papers.gemex.counts import (
-    BLEU_1,
-    BOTH_ORDERS,
-    REFERENCE_FIRST,
     ceiling_columns,
     count_system,
     outcome,
@@ -63,9 +54,7 @@ from cxrjax.papers.sources.regions import load_regions
 GT_MODE = "exact"
 BROKEN_DOWN_BY = ("content_type", "view", "sex", "age")
 KEYED_TYPES = tuple(kind for kind in QUESTION_TYPES if kind != "open_ended")
-_NO_FIGURE = Estimate(None, None, None, 0)
-
-Named = dict[str, Figure | Estimate]
+LAYOUT = load_layout(str(__package__))
 
 
 def count(
@@ -87,17 +76,14 @@ def count(
             bert_score=bert_score,
             scored=scored,
         )
-        figures = _figures(counts, attributes)
+        figures = _figures(counts, attributes, judge)
         boxes = scored.counted(references.clusters, options.bootstrap)
-        figures[STRICT] |= {**question_figures(), **boxes.figures}
+        figures[STRICT] |= boxes.figures
         # Of answers with options.
         calibrated, calibration, curves = counts.calibration(
             "right", "keyed", references.clusters, options.bootstrap
         )
         figures[STRICT] |= calibration
-        if judge is not None:
-            for protocol, named in _ratings(counts).items():
-                figures[protocol] |= {metric_name(judge, n): f for n, f in named.items()}
         counted[name] = Counted(
             {**counts.columns, **calibrated, **boxes.columns, **ceiling},
             figures,
@@ -131,126 +117,59 @@ def _attributes(references: GemexReferences) -> Attributes:
     }
 
 
-def _figures(counts: SystemCounts, attributes: Attributes) -> dict[str, Named]:
-    shared: Named = {
-        **counts.figures(),
-        "in_form_rate": share("in_form", "questions"),
-        **dict.fromkeys(_rating_names(), _NO_FIGURE),
-    }
-    if "bert_score" not in counts.columns:
-        kinds = ["", *(f"/{kind}" for kind in QUESTION_TYPES)]
-        shared |= {f"{_by_type(kind)}bert_score{kind}": _NO_FIGURE for kind in kinds}
-    figures: dict[str, Named] = {}
-    kinds_of = attributes["question_type"]
-    for protocol in (PAPER, STRICT):
-        options, others = _option_figures(protocol), _other_figures(protocol, counts)
-        figures[protocol] = {
-            **shared,
-            **options,
-            **others,
-            **said_figures(),
-            "fact_f1": Figure(
-                of(classification.f1, "facts/tp", "facts/fp", "facts/fn"), "facts/asked"
-            ),
-            **break_down(options, "question_type", kinds_of, keys=KEYED_TYPES),
-            **break_down(others, "question_type", kinds_of, keys=QUESTION_TYPES),
-        }
-    both = {"a_score": options["a_score"], "v_score": others["v_score"]}
-    for name in BROKEN_DOWN_BY:
-        figures[STRICT] |= break_down(both, name, attributes[name])
+def _figures(
+    counts: SystemCounts, attributes: Attributes, judge: Judge | None
+) -> dict[str, Figures]:
+    with_bert = "bert_score" in counts.columns
+    kinds = [kind for kind in QUESTION_TYPES if f"asked/{kind}" in counts.columns]
+    rated = [line for line in LAYOUT.lines if "ar_score" in line.name or "judge" in line.name]
+    others = [
+        line
+        for line in LAYOUT.lines
+        if line not in rated and (with_bert or line.name != "bert_score")
+    ]
+    names = {"question_type": QUESTION_TYPES, "keyed": KEYED_TYPES, "judged_type": kinds}
+    figures = make_figures(others, attributes, names)
+    undefined: Figures = dict.fromkeys(_RATINGS, NO_FIGURE)
+    undefined |= {} if with_bert else dict.fromkeys(_of_types("bert_score"), NO_FIGURE)
+    for protocol, named in figures.items():
+        figures[protocol] = {**undefined, **named, **counts.figures()}
+        if judge is not None:
+            found = make_figures(rated, None, names, {"mean_rating": _mean_rating}, [protocol])
+            marks = {**dict.fromkeys(_RATINGS, NO_FIGURE), **found[protocol]}
+            if len(kinds) < len(QUESTION_TYPES):
+                marks |= dict.fromkeys(("ar_score", "ar_score_capped"), NO_FIGURE)
+            figures[protocol] |= {metric_name(judge, n): f for n, f in marks.items()}
+    both = {name: figures[STRICT][name] for name in ("a_score", "v_score")}
     for attribute in attributes:
         if attribute.startswith("region/"):
             region = attribute.removeprefix("region/")
             figures[STRICT] |= {
                 f"by_region/{name}/{region}": replace(figure, within=(attribute, "yes"))
                 for name, figure in both.items()
+                if isinstance(figure, Figure)
             }
     return figures
 
 
-def _by_type(kind: str) -> str:
-    return "by_question_type/" if kind else ""
+def _of_types(name: str) -> list[str]:
+    return [name, *(f"by_question_type/{name}/{kind}" for kind in QUESTION_TYPES)]
 
 
-def _option_figures(protocol: str) -> dict[str, Figure]:
-    """Figures over questions that have options, and references that name some of them."""
-    right = quotient("right", "keyed")
-    formulas: dict[str, Formula] = {
-        "a_score": _unless_none("named", right) if protocol == PAPER else right,
-        "jaccard": quotient("jaccard", "keyed"),
-        "micro_f1": of(classification.f1, "found", "wrong", "missed"),
-        "answer_failure_rate": lambda sums: 1 - classification.ratio(sums["named"], sums["keyed"]),
-        "chance": quotient("chance", "keyed"),
-        "ceiling": quotient("ceiling/right", "keyed"),
-    }
-    return {name: Figure(formula, "keyed") for name, formula in formulas.items()}
+_RATINGS = [*_of_types("ar_score"), *_of_types("ar_score_capped")]
 
 
-def _other_figures(protocol: str, counts: SystemCounts) -> dict[str, Figure]:
-    """Figures over all questions."""
-    strict, lenient = quotient("v_strict", "questions"), quotient("v_lenient", "questions")
-    formulas: dict[str, Formula] = {
-        "v_score": _unless_none("boxed", lenient) if protocol == PAPER else strict,
-        "v_score_strict": strict,
-        "v_score_lenient": lenient,
-        "v_score_truth": quotient("v_truth", "questions"),
-        "boxes_on_neither_side": quotient("no_boxes_at_all", "questions"),
-        "parse_failure_rate": quotient("parse_failures", "questions"),
-        "rouge_l": quotient("rouge_l", "questions"),
-        "bleu_1": lambda sums: bleu({name: sums[name] for name in BLEU_1}, order=1),
-    }
-    if "bert_score" in counts.columns:
-        formulas["bert_score"] = quotient("bert_score", "questions")
-    return {name: Figure(formula, "questions") for name, formula in formulas.items()}
-
-
-def _ratings(counts: SystemCounts) -> dict[str, Named]:
-    """The judge's figures, by protocol."""
-    figures: dict[str, Named] = {}
-    for protocol, rating in ((PAPER, REFERENCE_FIRST), (STRICT, BOTH_ORDERS)):
-        failed = judge_failure_rate(f"{rating}/judged", "questions")
-        named = figures[protocol] = {"judge_failure_rate": Figure(failed, "questions")}
-        for name, part in (("ar_score", "ratio"), ("ar_score_capped", "capped")):
-            means = {}
-            for kind in QUESTION_TYPES:
-                total, judged = f"{rating}/{part}/{kind}", f"{rating}/judged/{kind}"
-                asked = f"asked/{kind}"
-                if asked in counts.columns:
-                    means[kind] = judged_mean(total, judged, asked, protocol)
-                    n = judged if protocol == PAPER else asked
-                    named[f"by_question_type/{name}/{kind}"] = Figure(means[kind], n)
-            named[name] = (
-                Figure(_mean_of(list(means.values())), "questions")
-                if len(means) == len(QUESTION_TYPES)
-                else _NO_FIGURE
-            )
-    return {
-        protocol: {**dict.fromkeys(_rating_names(), _NO_FIGURE), **named}
-        for protocol, named in figures.items()
-    }
-
-
-def _rating_names() -> list[str]:
-    return [
-        name
-        for score_name in ("ar_score", "ar_score_capped")
-        for name in (
-            score_name,
-            *(f"by_question_type/{score_name}/{kind}" for kind in QUESTION_TYPES),
+def _mean_rating(sums: Sums, rating: str, part: str, whole: str) -> Float[np.ndarray, " sums"]:
+    """Mean of the question types' marks; undefined where the judge failed at all of a type."""
+    means = [
+        np.where(
+            sums[f"{rating}/judged/{kind}"] > 0,
+            ratio(sums[f"{rating}/{part}/{kind}"], sums[f"{whole}/{kind}"]),
+            np.nan,
         )
+        for kind in QUESTION_TYPES
     ]
-
-
-def _unless_none(column: str, formula: Formula) -> Formula:
-    """Undefined where the column is 0: the paper's blank cells."""
-    return lambda sums: np.where(sums[column] > 0, formula(sums), np.nan)
-
-
-def _mean_of(formulas: list[Formula]) -> Formula:
-    def mean(sums: Sums) -> np.ndarray:
-        return np.mean([formula(sums) for formula in formulas], axis=0)
-
-    return mean
+    return np.mean(means, axis=0)
 
 
 def _words(scores: Scores) -> dict[str, str]:
@@ -267,7 +186,7 @@ def _words(scores: Scores) -> dict[str, str]:
 GEMEX = Benchmark(
     name="gemex",
     gt_modes=(GT_MODE,),
-    layout=load_layout(str(__package__)),
+    layout=LAYOUT,
     read=lambda records, source, gt_mode: read_references(records, source, read_question),
     count=count,
     outcome=outcome,

@@ -26,16 +26,17 @@ from cxrjax.boxes import iou, pairwise_iou
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.evaluation import benchmark
-from cxrjax.evaluation.figures import box_calibration, share
+from cxrjax.evaluation.counted import STRICT, Counted
+from cxrjax.evaluation.figure_lines import make_figures
+from cxrjax.evaluation.figures import box_calibration
 from cxrjax.evaluation.predictions import PROBLEMS, Prediction, read_boxes
-from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions
+from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.evaluation.tables import load_layout
-from cxrjax.metrics.bootstrap import Estimate, Figure, Sums
-from cxrjax.metrics.classification import ratio
 from cxrjax.radiology_text.answers import EnglishReader
 from cxrjax.records import QARecord
 
 GT_MODE = "exact"
+LAYOUT = load_layout(str(__package__))
 SIDES = ("right lung", "left lung")
 FINDINGS = (*SIDES, "lungs")
 # Suffix of a metric -> what the questions that it is over ask about.
@@ -183,10 +184,9 @@ def _count(
         here = np.array([question.finding in findings for question in questions])
         for name in ("iou", "above", "answered", "boxes"):
             columns[name + suffix] = counts.columns[name] * here
-    figures = {
-        protocol: counts.figures() | _figures(whole)
-        for protocol, whole in ((PAPER, "answered"), (STRICT, "boxes"))
-    }
+    figures = make_figures(LAYOUT.lines, names={"finding": FINDINGS})
+    for named in figures.values():
+        named |= counts.figures()
     figures[STRICT] |= placed
     return Counted(columns, figures, dict(counts.problems), curves)
 
@@ -212,30 +212,10 @@ def _sides(
     return row
 
 
-def _figures(whole: str) -> dict[str, Figure | Estimate]:
-    figures: dict[str, Figure | Estimate] = {
-        "lungs/border_slivers": share("slivers", "predicted"),
-        "lungs/same_box": share("same", "pairs"),
-        "lungs/other_side": share("other_side", "sided"),
-        "normal/sensitivity": share("abnormal/right", "abnormal"),
-        "normal/specificity": share("normal/right", "normal"),
-        "normal/balanced_accuracy": Figure(_balanced, "questions"),
-    }
-    for suffix in _GROUPS:
-        figures[f"lungs/mean_iou{suffix}"] = share(f"iou{suffix}", whole + suffix)
-        figures[f"lungs/iou_above@0.75{suffix}"] = share(f"above{suffix}", whole + suffix)
-    return figures
-
-
-def _balanced(sums: Sums) -> Float[np.ndarray, " sums"]:
-    of_both = (ratio(sums[f"{of}/right"], sums[of]) for of in ("normal", "abnormal"))
-    return np.asarray(sum(of_both) / 2)
-
-
 LUNGS = benchmark.Benchmark(
     name="lungs",
     gt_modes=(GT_MODE,),
-    layout=load_layout(str(__package__)),
+    layout=LAYOUT,
     read=lambda records, source, gt_mode: benchmark.read_references(records, source, read_question),
     count=count,
     # "Is it normal?" asks about no class: a floor's plain yes or no is an answer to it.

@@ -25,12 +25,14 @@ from jaxtyping import Float
 from cxrjax.codecs import Codec
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.evaluation import benchmark
-from cxrjax.evaluation.figures import named, share
-from cxrjax.evaluation.matched_boxes import ScoredAnswers, question_figures
+from cxrjax.evaluation.counted import STRICT, Counted
+from cxrjax.evaluation.figure_lines import make_figures
+from cxrjax.evaluation.figures import named
+from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.predictions import PROBLEMS, Prediction, read_boxes
-from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions
+from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.evaluation.tables import load_layout
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, Sums
+from cxrjax.metrics.bootstrap import Bootstrap, Sums
 from cxrjax.metrics.classification import ratio
 from cxrjax.metrics.localization import contrast_to_noise, region_areas, region_iou, region_mask
 from cxrjax.papers.ms_cxr.native import FINDINGS
@@ -39,13 +41,8 @@ from cxrjax.untrusted.arrays import read_array
 from cxrjax.untrusted.names import path_inside, shown
 
 GT_MODE = "exact"
+LAYOUT = load_layout(str(__package__))
 _MOST_CELLS = 2**24  # of a heat map: 4,096 a side
-# Metric -> its column, and under each protocol the column of what it is the mean over.
-_METRICS = {
-    "miou": ("iou", {PAPER: "answered", STRICT: "asked"}),
-    "cnr": ("cnr", {PAPER: "mapped", STRICT: "to_map"}),
-    "cnr_signed": ("cnr_signed", {PAPER: "mapped", STRICT: "to_map"}),
-}
 
 
 @dataclass(frozen=True)
@@ -103,7 +100,8 @@ def _count(
     maps = any(line.heat_map is not None for line in lines)
     # Without mIoU is only a system of heat maps alone: no line has boxes, be it none, or text.
     boxed = not maps or any(line.boxes is not None or line.heat_map is None for line in lines)
-    nothing = {"asked": float(boxed), "to_map": float(maps), "parse_failures": 1.0, "phrases": 1.0}
+    nothing = {"asked": float(boxed), "to_map": float(maps), "parse_failures": 1.0}
+    nothing["questions"] = 1.0
 
     def of_phrase(
         phrase: Phrase, prediction: Prediction | None, counts: benchmark.SystemCounts
@@ -140,11 +138,13 @@ def _count(
     for finding in FINDINGS:
         here = np.array([phrase.finding == finding for phrase in references.questions.values()])
         columns |= named(finding, {name: c * here for name, c in counts.columns.items()})
-    figures = {protocol: _figures(protocol) for protocol in (PAPER, STRICT)}
+    lines = [line for line in LAYOUT.lines if boxed or not line.name.startswith("boxes/")]
+    functions = {"mean_of_findings": _mean_of_findings}
+    figures = make_figures(lines, names={"finding": FINDINGS}, functions=functions)
     if not boxed:
         return Counted(columns, figures, dict(counts.problems))
     boxes = scored.counted(references.clusters, bootstrap)
-    figures[STRICT] |= {**question_figures("phrases"), **boxes.figures}
+    figures[STRICT] |= boxes.figures
     columns |= boxes.columns
     return Counted(columns, figures, dict(counts.problems), boxes.curves, boxes.ranked)
 
@@ -181,35 +181,17 @@ def _load_map(folder: Path, prediction: Prediction) -> Float[np.ndarray, "h w"]:
     return heat.astype(np.float64)
 
 
-def _figures(protocol: str) -> dict[str, Figure | Estimate]:
-    figures: dict[str, Figure | Estimate] = {}
-    for metric, (top, bottoms) in _METRICS.items():
-        bottom = bottoms[protocol]
-        for finding in FINDINGS:
-            of_finding = f"{finding}/{bottom}"
-            figures[f"{metric}/{finding}"] = share(f"{finding}/{top}", of_finding)
-        figures[metric] = Figure(_mean_of_findings(top, bottom), bottom)
-    bottom = _METRICS["miou"][1][protocol]
-    figures["miou_phrases"] = share("iou", bottom)
-    figures["parse_failure_rate"] = share("parse_failures", "phrases")
-    return figures
-
-
-def _mean_of_findings(top: str, bottom: str) -> Formula:
+def _mean_of_findings(sums: Sums, top: str, bottom: str) -> Float[np.ndarray, " sums"]:
     """The mean over the findings that there are."""
-
-    def formula(sums: Sums) -> Float[np.ndarray, " sums"]:
-        means = np.stack([ratio(sums[f"{f}/{top}"], sums[f"{f}/{bottom}"]) for f in FINDINGS])
-        known = np.isfinite(means)
-        return np.asarray(ratio(np.where(known, means, 0.0).sum(axis=0), known.sum(axis=0)))
-
-    return formula
+    means = np.stack([ratio(sums[f"{f}/{top}"], sums[f"{f}/{bottom}"]) for f in FINDINGS])
+    known = np.isfinite(means)
+    return np.asarray(ratio(np.where(known, means, 0.0).sum(axis=0), known.sum(axis=0)))
 
 
 MS_CXR = benchmark.Benchmark(
     name="ms_cxr",
     gt_modes=(GT_MODE,),
-    layout=load_layout(str(__package__)),
+    layout=LAYOUT,
     read=lambda records, source, gt_mode: benchmark.read_references(records, source, read_phrase),
     count=count,
 )

@@ -11,16 +11,14 @@ from functools import partial
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from cxrjax.evaluation.figures import named, of, quotient
+from cxrjax.evaluation.figure_lines import area
+from cxrjax.evaluation.figures import of, quotient
 from cxrjax.evaluation.matched_boxes import (
     one_to_one,
-    point_figures,
-    question_formulas,
     sweep_curves,
 )
 from cxrjax.evaluation.ranked_boxes import Curves
-from cxrjax.evaluation.scores import PAPER, STRICT
-from cxrjax.metrics.bootstrap import Figure, Formula
+from cxrjax.metrics.bootstrap import Formula, Sums
 from cxrjax.metrics.classification import harmonic_mean, sums_at
 from cxrjax.metrics.detection import (
     SWEEP,
@@ -137,6 +135,7 @@ def _by_class(
         columns |= _of_pairs(views, overlaps, pairs & (of_pair == number), prefix)
         for side, boxes in (("predicted", overlaps.predicted), ("truth", overlaps.truth)):
             columns[f"{prefix}/{side}"] = views.per_image(boxes, boxes.classes == number)
+        columns[f"{prefix}/images"] = (columns[f"{prefix}/truth"] > 0).astype(float)
     return columns
 
 
@@ -174,22 +173,13 @@ def localization_columns(views: Views, paper: Overlaps, strict: Overlaps) -> Col
         for name, amount in zip(("good", "acceptable", "iou", "boxes"), placed, strict=True):
             columns[f"{prefix}/{name}"] = views.sum_views(np.where(kept, amount, 0))
     boxes = strict.predicted.per_image
+    for name, kept in (("lesion", lesion), ("normal", ~lesion)):
+        columns[f"{name}/views"] = views.sum_views(kept)
+        columns[f"{name}/images"] = (columns[f"{name}/views"] > 0).astype(float)
     return columns | {
         "views": views.sum_views(np.ones_like(lesion)),
-        "lesion/views": views.sum_views(lesion),
-        "normal/views": views.sum_views(~lesion),
         "normal/boxes": views.sum_views(np.where(lesion, 0, boxes)),
         "normal/clean": views.sum_views(~lesion & (boxes == 0)),
-    }
-
-
-def grounding() -> "Named":
-    """Figures of each question's boxes; n: questions with boxes, predicted or true."""
-    formulas = question_formulas("grounding")
-    return {
-        f"grounding/{metric}@{threshold}": Figure(formula, "grounding/questions")
-        for threshold in GROUNDED
-        for metric, formula in formulas(threshold).items()
     }
 
 
@@ -212,61 +202,6 @@ def ceiling_columns(references: VindrReferences, views: Views) -> Columns:
         "ceiling_any/found": views.per_image(views.paper_truth, found),
         "ceiling_one_box/found": views.sum_views(np.minimum(asked, views.truth.per_image)),
     }
-
-
-Named = dict[str, Figure]
-
-
-def strict_detection(references: VindrReferences) -> Named:
-    """Figures of the union of an image's boxes, matched one to one."""
-    images = references.images_with_truth
-    normal = sum(any(not len(t.boxes) for t in image.truths) for image in references.images)
-    lesion = sum(any(len(t.boxes) for t in image.truths) for image in references.images)
-    about = {
-        f"recall_ceiling@{IOU}": Figure(quotient("ceiling/found", "strict/truth"), images),
-        "recall_ceiling_one_box": Figure(quotient("ceiling_one_box/found", "strict/truth"), images),
-        "boxes_per_image": Figure(quotient("boxes", "images"), images),
-        "truth_boxes_per_image": Figure(quotient("strict/truth", "views"), images),
-        "duplicate_share": Figure(quotient("duplicates", "boxes"), images),
-        "boxes_per_normal_image": Figure(quotient("normal/boxes", "normal/views"), normal),
-        "normal_images_without_boxes": Figure(quotient("normal/clean", "normal/views"), normal),
-    }
-    return {
-        **named("detection", point_figures(partial(formulas, "one_to_one"), images)),
-        **named("detection_agnostic", point_figures(partial(formulas, "agnostic"), images)),
-        **named("detection", about),
-        **_placed("localization", STRICT, "views", images),
-        **_placed("localization_with_lesion", "lesion", "lesion/views", lesion),
-        "localization/ceiling": Figure(quotient("lesion/views", "views"), images),
-    }
-
-
-def paper_detection(references: VindrReferences) -> Named:
-    """Figures of all of an image's boxes, right where they overlap any true box."""
-    images = references.images_with_truth
-    about = {
-        f"recall_ceiling@{IOU}": Figure(quotient("ceiling_any/found", "paper/truth"), images),
-        "boxes_per_image": Figure(quotient("boxes", "images"), images),
-        "truth_boxes_per_image": Figure(quotient("paper/truth", "views"), images),
-    }
-    return {
-        **named("detection", point_figures(partial(formulas, "any"), images)),
-        **named("detection", about),
-        **_placed("localization", PAPER, "views", images),
-    }
-
-
-def detection_by_class(references: VindrReferences) -> Named:
-    """One-to-one figures of each class; n: images that have the class."""
-    having = references.images_by_class
-    figures: Named = {}
-    for name in references.classes:
-        here = {
-            f"{metric}@{IOU}": Figure(formula, having[name])
-            for metric, formula in class_formulas(name, IOU).items()
-        }
-        figures |= named("by_class/detection", here, suffix=f"/{name}")
-    return figures
 
 
 def image_curves(columns: Columns) -> Curves:
@@ -316,14 +251,10 @@ def _any_overlap(prefix: str, boxes: str, threshold: float) -> dict[str, Formula
     }
 
 
-def _placed(name: str, prefix: str, views: str, n: int) -> Named:
-    """The rows of Table 6."""
-    figures = {
-        "good@0.5": Figure(quotient(f"{prefix}/good", views), n),
-        "acceptable@0.3": Figure(quotient(f"{prefix}/acceptable", views), n),
-        "mean_iou": Figure(quotient(f"{prefix}/iou", f"{prefix}/boxes"), n),
-    }
-    return named(name, figures)
+def any_f1_area(sums: Sums, kind: str, truth: str) -> Float[np.ndarray, " sums"]:
+    """Area under F1 of boxes that overlap any true one."""
+    del truth
+    return area([formulas(kind, threshold)["f1"](sums) for threshold in SWEEP])
 
 
 _TENTHS = 10
@@ -387,17 +318,3 @@ def box_group_columns(
                 f"{grouping}/{name}/images": (truth > 0).astype(float),
             }
     return columns
-
-
-def by_box_group(groups: BoxGroups) -> dict[str, Figure]:
-    """`by_GROUPING/detection/{recall,miou_tp}@0.3/GROUP`, of the columns above."""
-    figures: dict[str, Figure] = {}
-    for grouping, names in groups.names.items():
-        for name in names:
-            cell = f"{grouping}/{name}"
-            here = {
-                f"recall@{IOU}": Figure(quotient(f"{cell}/tp", f"{cell}/truth"), f"{cell}/images"),
-                f"miou_tp@{IOU}": Figure(quotient(f"{cell}/iou", f"{cell}/tp"), f"{cell}/images"),
-            }
-            figures |= named(f"by_{grouping}/detection", here, suffix=f"/{name}")
-    return figures

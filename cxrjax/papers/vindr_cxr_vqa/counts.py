@@ -17,10 +17,9 @@ from jaxtyping import Float
 from cxrjax.boxes import pairwise_iou
 from cxrjax.codecs import FAILURE_CATEGORIES, Codec
 from cxrjax.evaluation.benchmark import Answers, SharedCounts, SystemCounts, count_answers
-from cxrjax.evaluation.image_reliance import DECISION, code
+from cxrjax.evaluation.counted import DECISION, Outcome, code
 from cxrjax.evaluation.matched_boxes import question_columns
 from cxrjax.evaluation.predictions import PROBLEMS, SHARED, Prediction, ReadBoxes, read_boxes
-from cxrjax.evaluation.scores import Outcome
 from cxrjax.metrics import detection
 from cxrjax.metrics.classification import set_counts, sums_at
 from cxrjax.papers.vindr_cxr_vqa.boxes import (

@@ -45,50 +45,33 @@ otherwise (accuracy and its kin: questions that ask about a class).
 """
 
 import functools
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 import numpy as np
 
-from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, SystemCounts
-from cxrjax.evaluation.figures import (
-    box_calibration,
-    break_down,
-    joined_columns,
-    named,
-    of,
-    share,
-)
+from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated
+from cxrjax.evaluation.counted import STRICT, Counted
+from cxrjax.evaluation.figure_lines import make_figures
+from cxrjax.evaluation.figures import box_calibration, joined_columns
 from cxrjax.evaluation.ranked_boxes import constant_within_answers, ranked_figures
-from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions
+from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.evaluation.tables import load_layout
-from cxrjax.metrics import classification
-from cxrjax.metrics.bootstrap import Estimate, Figure
 from cxrjax.papers.vindr_cxr_vqa import truth
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,
     BoxGroups,
     Columns,
     Views,
-    by_box_group,
+    any_f1_area,
     ceiling_columns,
-    detection_by_class,
-    grounding,
     group_true_boxes,
     image_curves,
     make_views,
-    paper_detection,
-    strict_detection,
 )
 from cxrjax.papers.vindr_cxr_vqa.counts import count_system, outcome
 
-# Attributes of an image by which figures are broken down, and the metrics that are.
+LAYOUT = load_layout(str(__package__))
 IMAGE_ATTRIBUTES = ("view", "sex", "age", "true_boxes")
-BY_IMAGE = (
-    *("vqa/f1", "vqa/balanced_accuracy", "detection/f1@0.3", "localization/mean_iou"),
-    "parse_failure_rate",
-)
-Named = dict[str, Figure]
 
 
 def count(
@@ -97,6 +80,7 @@ def count(
     """All systems counted; units are the images, then the questions."""
     views, groups, ceiling, attributes = _prepared(references)
     codec = options.box_codec
+    names = {"class": references.classes, "negative": truth.NEGATIVE_KINDS, **groups.names}
     counted = {}
     for name, answers in systems.items():
         counts = count_system(references, views, groups, answers, codec)
@@ -104,7 +88,10 @@ def count(
         calibrated, calibration, curves = counts.answers.calibration(
             "exact_set", "questions", references.clusters, options.bootstrap
         )
-        figures = _figures(references, counts.answers, attributes)
+        figures = make_figures(LAYOUT.lines, attributes, names, {"any_f1_area": any_f1_area})
+        for protocol in figures:
+            figures[protocol] |= counts.answers.figures()
+        figures[STRICT]["vqa/most_common_answer_share"] = counts.answers.most_common_share()
         having = references.images_by_class
         ranked, ranking_curves, boxes = ranked_figures(
             counts.boxes,
@@ -127,7 +114,7 @@ def count(
             image_of[counts.boxes.predicted.image],
             len(references.images),
         )
-        figures[STRICT] |= {**calibration, **placed, **ranked, **by_box_group(groups)}
+        figures[STRICT] |= {**calibration, **placed, **ranked}
         counted[name] = Counted(
             joined_columns(images | by_score, {**counts.answers.columns, **calibrated}),
             figures,
@@ -175,127 +162,11 @@ def _attributes(references: truth.VindrReferences) -> dict[str, list[str | None]
     }
 
 
-def _figures(
-    references: truth.VindrReferences,
-    counts: SystemCounts,
-    attributes: Mapping[str, Sequence[str | None]],
-) -> dict[str, dict[str, Figure | Estimate]]:
-    shared = counts.figures()
-    answers = named("vqa", {**_decisions(), **_exact(), **_mentions()})
-    mentions = named("vqa", _mentions())
-    paper: dict[str, Figure | Estimate] = {
-        "vqa/accuracy": Estimate(None, None, None, len(references.questions)),
-        "vqa/accuracy_as_printed": mentions["vqa/f1"],
-        **mentions,
-        **paper_detection(references),
-        **shared,
-    }
-    boxes = strict_detection(references)
-    failures = {"parse_failure_rate": share("parse_failures", "questions")}
-    by_image = (
-        answers
-        | failures
-        | {
-            name: replace(figure, n="images_with_truth")
-            for name, figure in boxes.items()
-            if name in BY_IMAGE
-        }
-    )
-    strict: dict[str, Figure | Estimate] = {
-        **answers,
-        **named("vqa", _details()),
-        "vqa/most_common_answer_share": counts.most_common_share(),
-        **boxes,
-        **grounding(),
-        **shared,
-        **detection_by_class(references),
-        **break_down(
-            named("vqa", _decisions()), "class", attributes["class"], keys=references.classes
-        ),
-        **break_down(answers | failures, "question_type", attributes["question_type"]),
-        **break_down(answers | failures, "difficulty", attributes["difficulty"]),
-        **break_down(
-            _of_absent_class(), "negative", attributes["negative"], truth.NEGATIVE_KINDS, "negative"
-        ),
-    }
-    for name in IMAGE_ATTRIBUTES:
-        strict |= break_down(
-            {key: figure for key, figure in by_image.items() if key in BY_IMAGE},
-            name,
-            attributes[name],
-        )
-    return {PAPER: paper, STRICT: strict}
-
-
-def _mentions() -> Named:
-    """Micro figures of the classes that answers say are there."""
-    tp, fp, fn = (f"mentions/{count}" for count in ("tp", "fp", "fn"))
-    return {
-        "precision": Figure(of(classification.precision, tp, fp), "questions"),
-        "recall": Figure(of(classification.recall, tp, fn), "questions"),
-        "f1": Figure(of(classification.f1, tp, fp, fn), "questions"),
-    }
-
-
-def _exact() -> Named:
-    return {
-        "exact_set": share("exact_set", "questions"),
-        "hallucination_rate": share("hallucinated", "questions"),
-        "undecided_rate": share("undecided", "questions"),
-        "off_topic_rate": share("off_topic", "questions"),
-        "contentless_rate": share("nothing", "questions"),
-    }
-
-
-def _details() -> Named:
-    """What single types of question ask, and every class of every image."""
-    cells = [f"pairs/{cell}" for cell in ("tp", "fp", "fn", "tn")]
-    return {
-        "how_many_exact": share("count/exact", "counting"),
-        "how_many_in_range": share("count/in_range", "counting"),
-        "which_side": share("side_right", "siding"),
-        "which_region": share("region_right", "placing"),
-        "what_by_votes": share("named_by_votes", "naming"),
-        "accuracy_all_pairs": Figure(of(classification.accuracy, *cells), "pairs"),
-        "balanced_accuracy_all_pairs": Figure(
-            of(classification.balanced_accuracy, *cells), "pairs"
-        ),
-    }
-
-
-def _decisions() -> Named:
-    """Figures of there-or-not over the (image, class) pairs asked about."""
-    tp, fp, fn, tn = (f"asked/{count}" for count in ("tp", "fp", "fn", "tn"))
-    return {
-        "accuracy": Figure(of(classification.accuracy, tp, fp, fn, tn), "asking"),
-        "balanced_accuracy": Figure(of(classification.balanced_accuracy, tp, fp, fn, tn), "asking"),
-        "mcc": Figure(of(classification.matthews, tp, fp, fn, tn), "asking"),
-        "sensitivity": Figure(of(classification.recall, tp, fn), "asking"),
-        "specificity": Figure(of(classification.specificity, tn, fp), "asking"),
-        "yes_rate": share("asked/yes", "asking"),
-        "prevalence": share("asked/there", "asking"),
-        "yes_bias": Figure(
-            lambda sums: classification.ratio(
-                sums["asked/yes"] - sums["asked/there"], sums["asking"]
-            ),
-            "asking",
-        ),
-    }
-
-
-def _of_absent_class() -> Named:
-    """Figures over questions about absent classes: false yes, and boxes given all the same."""
-    return {
-        "false_yes_rate": share("asked/yes", "asking"),
-        "boxes_per_question": share("asked/boxes", "asking"),
-    }
-
-
 VINDR_CXR_VQA = Benchmark(
     name="vindr_cxr_vqa",
     gt_modes=truth.GT_MODES,
     gt_arguments=True,
-    layout=load_layout(str(__package__)),
+    layout=LAYOUT,
     read=lambda records, source, gt_mode: truth.read_references(records, gt_mode, source),
     count=count,
     outcome=outcome,

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from cxrjax.errors import UserError, optional
-from cxrjax.evaluation.scores import PAPER, STRICT
+from cxrjax.evaluation.counted import PAPER, STRICT
 from cxrjax.evaluation.tables import PLAIN, with_interval
 from cxrjax.evaluation.text_tables import UNDEFINED, grid
 from cxrjax.metrics.agreement import fleiss_kappa, krippendorff_alpha

@@ -26,7 +26,7 @@ of the pair, resampled together.
 """
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from jaxtyping import Float
@@ -34,13 +34,14 @@ from jaxtyping import Float
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, References, read_references
-from cxrjax.evaluation.figures import judge_failure_rate, judged_mean, quotient
+from cxrjax.evaluation.counted import PAPER, STRICT, Counted, Outcome
+from cxrjax.evaluation.figure_lines import Figures, make_figures
+from cxrjax.evaluation.figures import NO_FIGURE, share
 from cxrjax.evaluation.predictions import Prediction
-from cxrjax.evaluation.said_errors import said_figures
-from cxrjax.evaluation.scores import PAPER, STRICT, Counted, Outcome, ScoreOptions
+from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.language_model.judges import metric_name
-from cxrjax.metrics import classification, text
-from cxrjax.metrics.bootstrap import Estimate, Figure, Formula, Sums
+from cxrjax.metrics import text
+from cxrjax.metrics.bootstrap import Figure, Formula, LazyColumns, Sums
 from cxrjax.papers.vix_ray.counts import (
     EARLIER,
     KINDS,
@@ -56,24 +57,6 @@ from cxrjax.records import QARecord
 
 GT_MODE = "report"
 SEGMENTER = "pyvi"
-NOTHING = Estimate(None, None, None, 0)
-# Metric -> the part whose mean over the questions it is.
-_MEANS = {
-    "rouge_1": "rouge1",
-    "rouge_2": "rouge2",
-    "rouge_l": "rougeL",
-    "parse_failure_rate": "blank",
-    "refusal_rate": "refusals",
-}
-_JUDGED = ("fact_precision", "fact_recall")
-# What is wrong with facts -> whose facts it is a share of: the answer's or the reference's.
-_ERRORS = {
-    FactLabel.CORRECT: "said",
-    FactLabel.INCORRECT: "said",
-    FactLabel.HALLUCINATED: "said",
-    FactLabel.REDUNDANT: "said",
-    FactLabel.MISSING: "true",
-}
 
 
 def count(
@@ -89,7 +72,6 @@ def count(
     }
     if not any(counted.kinds for counted in counts.values()):
         raise UserError("the predictions files hold no prediction")
-    asked = {kind: sum(q.kind == kind for q in questions.values()) for kind in KINDS}
     # Differences between systems need the columns of all of them.
     every = {
         f"{name}/{key}": column
@@ -99,10 +81,7 @@ def count(
     counted = {
         name: Counted(
             {**own.answers.columns, **every},
-            {
-                protocol: _figures(name, counts, asked, options, protocol)
-                for protocol in (PAPER, STRICT)
-            },
+            {protocol: _figures(name, counts, options, protocol) for protocol in (PAPER, STRICT)},
             dict(own.answers.problems),
         )
         for name, own in counts.items()
@@ -145,36 +124,33 @@ def _word_tokenizer(segmenter: str) -> text.Tokenize:
 
 
 def _figures(
-    name: str,
-    counts: Mapping[str, VixRayCounts],
-    asked: Mapping[str, int],
-    options: ScoreOptions,
-    protocol: str,
-) -> dict[str, Figure | Estimate]:
+    name: str, counts: Mapping[str, VixRayCounts], options: ScoreOptions, protocol: str
+) -> Figures:
     """One system's figures under a protocol."""
-    own = counts[name]
-    named: dict[str, Figure | Estimate] = {}
+    own, judge = counts[name], options.judge
+    prefix = "" if judge is None else metric_name(judge, "")
+    names = {
+        "judged": [] if judge is None else [prefix],
+        "guessed": [prefix] if prefix else [],
+    }
+    metrics = make_figures(LAYOUT.lines, None, names, protocols=[protocol])[protocol]
+    formulas = {metric: f.formula for metric, f in metrics.items() if isinstance(f, Figure)}
+    found: Figures = {}
     for kind in KINDS:
-        formulas = _formulas(options, protocol)
-        for metric, formula in formulas.items():
-            key = f"{kind}/{metric}"
-            named[key] = NOTHING
-            if kind in own.kinds:
-                named[key] = Figure(_at(formula, f"{kind}/"), asked[kind])
+        n = f"{kind}/questions"
         # What a surrogate judge leaves empty, and no judge at all.
-        for metric in METRICS:
-            named.setdefault(f"{kind}/{metric}", NOTHING)
+        for metric in dict.fromkeys((*formulas, *METRICS)):
+            found[f"{kind}/{metric}"] = NO_FIGURE
+            if kind in own.kinds and metric in formulas:
+                found[f"{kind}/{metric}"] = Figure(_at(formulas[metric], f"{kind}/"), n)
         for other, other_kind, label in _beside(name, kind, counts):
             for metric, formula in formulas.items():
-                if metric not in METRICS and "fact_" not in metric:
-                    continue
-                difference = _difference(
-                    _at(formula, f"{name}/{kind}/"), _at(formula, f"{other}/{other_kind}/")
-                )
-                named[f"{kind}/{label}/{metric}"] = Figure(difference, asked[kind])
-    kinds = [kind for kind in KINDS if kind in own.kinds]
-    named["parse_failure_rate"] = Figure(_blank_rate(kinds), sum(asked[kind] for kind in kinds))
-    return named
+                if metric in METRICS or "fact_" in metric:
+                    difference = _difference(
+                        _at(formula, f"{name}/{kind}/"), _at(formula, f"{other}/{other_kind}/")
+                    )
+                    found[f"{kind}/{label}/{metric}"] = Figure(difference, n)
+    return found | {"parse_failure_rate": share("parse_failures", "questions")}
 
 
 def _beside(name: str, kind: str, counts: Mapping[str, VixRayCounts]) -> list[tuple[str, str, str]]:
@@ -193,54 +169,14 @@ def _beside(name: str, kind: str, counts: Mapping[str, VixRayCounts]) -> list[tu
     return [pair for pair in pairs if pair[1] in counts[pair[0]].kinds]
 
 
-def _formulas(options: ScoreOptions, protocol: str) -> dict[str, Formula]:
-    """Metric of one kind of question -> its formula, of sums without the kind in their names."""
-    formulas: dict[str, Formula] = {}
-    for prefix in ("", WORDS):
-        for order in range(1, text.BLEU_ORDER + 1):
-            formulas[f"{prefix}bleu_{order}"] = _at(_bleu(order), prefix)
-        for metric in ("rouge_1", "rouge_2", "rouge_l"):
-            formulas[prefix + metric] = quotient(prefix + _MEANS[metric], "questions")
-    for metric in ("parse_failure_rate", "refusal_rate"):
-        formulas[metric] = quotient(_MEANS[metric], "questions")
-    formulas |= {metric: figure.formula for metric, figure in said_figures().items()}
-    if (judge := options.judge) is not None:
-        judged = {
-            **{m: judged_mean(m, "judged", "questions", protocol) for m in _JUDGED},
-            "fact_precision_micro": quotient("facts_matched", "facts_predicted"),
-            "fact_recall_micro": quotient("facts_matched", "facts_true"),
-            "judge_failure_rate": judge_failure_rate("judged", "questions"),
-        }
-        formulas |= {metric_name(judge, metric): formula for metric, formula in judged.items()}
-        if judge.surrogate:
-            for label, whole in _ERRORS.items():
-                formulas[f"surrogate/{label}_rate"] = quotient(f"errors/{label}", f"errors/{whole}")
-    return formulas
-
-
 def _at(formula: Formula, prefix: str) -> Formula:
     """The formula on the sums whose names begin so."""
-    if not prefix:
-        return formula
 
     def inner(sums: Sums) -> Float[np.ndarray, " sums"]:
-        return formula(
-            {key.removeprefix(prefix): v for key, v in sums.items() if key.startswith(prefix)}
-        )
+        names = [name.removeprefix(prefix) for name in sums if name.startswith(prefix)]
+        return formula(LazyColumns(names, lambda name: sums[prefix + name]))
 
     return inner
-
-
-def _bleu(order: int) -> Formula:
-    return lambda sums: text.bleu(sums, order)
-
-
-def _blank_rate(kinds: Sequence[str]) -> Formula:
-    """Figures over all kinds together."""
-    return lambda sums: classification.ratio(
-        sum(sums[f"{kind}/blank"] for kind in kinds),
-        sum(sums[f"{kind}/questions"] for kind in kinds),
-    )
 
 
 def _difference(one: Formula, two: Formula) -> Formula:

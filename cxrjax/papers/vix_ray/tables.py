@@ -8,7 +8,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from cxrjax.evaluation.scores import PAPER, STRICT, Scores
+from cxrjax.evaluation.counted import PAPER, STRICT
+from cxrjax.evaluation.scores import Scores
 from cxrjax.evaluation.tables import (
     Column,
     Layout,

@@ -11,8 +11,9 @@ from cxrjax.codecs import get_codec
 from cxrjax.commands import score
 from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import Answers, read_references
+from cxrjax.evaluation.counted import PAPER, STRICT
 from cxrjax.evaluation.predictions import Prediction
-from cxrjax.evaluation.scores import PAPER, STRICT, ScoreOptions
+from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.cxr_qba.answers import CLAIMS, outcome
 from cxrjax.papers.cxr_qba.figures import CXR_QBA

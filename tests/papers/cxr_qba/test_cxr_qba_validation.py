@@ -10,7 +10,8 @@ from sklearn.metrics import matthews_corrcoef
 
 from cxrjax.commands import score
 from cxrjax.errors import UserError
-from cxrjax.evaluation.scores import PAPER, STRICT, ScoreOptions
+from cxrjax.evaluation.counted import PAPER, STRICT
+from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import write_study

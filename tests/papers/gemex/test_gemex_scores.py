@@ -14,8 +14,9 @@ from cxrjax.codecs import CODECS
 from cxrjax.commands import score
 from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import Answers, read_references
+from cxrjax.evaluation.counted import PAPER, STRICT
 from cxrjax.evaluation.predictions import parse_prediction
-from cxrjax.evaluation.scores import PAPER, STRICT, ScoreOptions
+from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.language_model.judges import Marks, RelativeScore
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.gemex.figures import GEMEX

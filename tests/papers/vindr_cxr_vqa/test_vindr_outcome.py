@@ -5,7 +5,8 @@ import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.evaluation.scores import STRICT, ScoreOptions
+from cxrjax.evaluation.counted import STRICT
+from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.papers.benchmarks import BENCHMARKS
 from cxrjax.papers.vindr_cxr_vqa.counts import mean_best_iou, outcome
 from cxrjax.records import write_records

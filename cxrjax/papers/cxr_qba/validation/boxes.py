@@ -22,8 +22,9 @@ from pathlib import Path
 
 import numpy as np
 
+from cxrjax.evaluation.counted import PAPER, STRICT
 from cxrjax.evaluation.figures import share
-from cxrjax.evaluation.scores import PAPER, STRICT, ScoreOptions, Scores
+from cxrjax.evaluation.scores import ScoreOptions, Scores
 from cxrjax.evaluation.tables import FEW
 from cxrjax.evaluation.text_tables import grid
 from cxrjax.metrics import localization

@@ -14,7 +14,8 @@ import numpy as np
 from cxrjax.errors import UserError
 from cxrjax.evaluation import tables
 from cxrjax.evaluation.benchmark import Benchmark
-from cxrjax.evaluation.scores import PAPER, STRICT, Counted, ScoreOptions, Scores, make_scores
+from cxrjax.evaluation.counted import PAPER, STRICT, Counted
+from cxrjax.evaluation.scores import ScoreOptions, Scores, make_scores
 from cxrjax.evaluation.text_tables import UNDEFINED, grid
 from cxrjax.files import file_sha256
 from cxrjax.metrics.bootstrap import Estimate, Figure

@@ -20,8 +20,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from cxrjax.evaluation.counted import PAPER
 from cxrjax.evaluation.figures import of
-from cxrjax.evaluation.scores import PAPER, ScoreOptions, Scores
+from cxrjax.evaluation.scores import ScoreOptions, Scores
 from cxrjax.evaluation.text_tables import grid
 from cxrjax.metrics import classification
 from cxrjax.metrics.bootstrap import Figure, Formula, Sums
