@@ -6,7 +6,7 @@ python docs/figure_tables.py
 from collections.abc import Iterable
 from pathlib import Path
 
-from cxrjax.evaluation.figure_lines import Line, shared_lines
+from cxrjax.evaluation.figure_lines import FigureLine, shared_lines
 from cxrjax.evaluation.tables import load_layout
 from cxrjax.files import read_packaged
 
@@ -16,7 +16,7 @@ PAPERS = Path(__file__).parents[1] / "cxrjax/papers"
 _ARROWS = {"higher": "↑", "lower": "↓", "none": ""}
 
 
-def _table(lines: Iterable[Line]) -> str:
+def _table(lines: Iterable[FigureLine]) -> str:
     rows = ["| figure | is | better | |", "|---|---|---|---|"]
     for line in lines:
         value = f"`{line.value}`".replace("|", "\\|") if line.value else ""

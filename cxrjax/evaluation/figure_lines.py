@@ -49,7 +49,7 @@ _BY_PROTOCOL = re.compile(r"<([^|<>]*)\|([^|<>]*)>")
 _CALL = re.compile(r"(\w+)\((.*)\)")
 
 
-class Line(NamedTuple):
+class FigureLine(NamedTuple):
     """One figure of a table, or several with braces in their name."""
 
     name: str
@@ -70,14 +70,14 @@ class _Value(NamedTuple):
     within: tuple[str, str] | None = None
 
 
-def shared_lines(section: str) -> list[Line]:
+def shared_lines(section: str) -> list[FigureLine]:
     """Returns the lines of a section of evaluation/figures.toml, which several benchmarks have."""
     lines = read_packaged("cxrjax.evaluation", "figures.toml")[section]
-    return [Line(name, *line) for name, line in lines.items()]
+    return [FigureLine(name, *line) for name, line in lines.items()]
 
 
 def make_figures(
-    lines: Iterable[Line],
+    lines: Iterable[FigureLine],
     attributes: Attributes | None = None,
     names: Names | None = None,
     functions: Functions | None = None,
@@ -111,7 +111,7 @@ def make_figures(
     return found
 
 
-def direction_of(lines: Iterable[Line], metric: str) -> int:
+def direction_of(lines: Iterable[FigureLine], metric: str) -> int:
     """Returns 1 where a higher figure is better, -1 where a lower one is, 0 where neither is."""
     lines = list(lines)
     for line in (one for one in lines if one.name == metric):

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any
 
 from cxrjax.evaluation.counted import PAPER, STRICT, Counted
-from cxrjax.evaluation.figure_lines import Line, direction_of, shared_lines
+from cxrjax.evaluation.figure_lines import FigureLine, direction_of, shared_lines
 from cxrjax.evaluation.figures import JUDGE_PROBLEMS
 from cxrjax.evaluation.predictions import LINE_PROBLEMS, PROBLEMS
 from cxrjax.evaluation.scores import Beside, Scores
@@ -480,7 +480,7 @@ class Layout:
     """
 
     title: str
-    lines: tuple[Line, ...] = ()
+    lines: tuple[FigureLine, ...] = ()
     citation: str = ""
     by_facts: bool = False
     heading: str = ""
@@ -668,7 +668,7 @@ def load_layout(package: str) -> Layout:
             name: own[name][2] if name in own else h for name, h in listed["metrics"].items()
         }
         lists.append(FigureList(**{**listed, "metrics": headings}))
-    lines = {name: Line(name, *line) for name, line in figures.items()}
+    lines = {name: FigureLine(name, *line) for name, line in figures.items()}
     for line in (one for section in content.pop("uses", ()) for one in shared_lines(section)):
         lines.setdefault(line.name, line)
     return Layout(
