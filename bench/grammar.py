@@ -60,7 +60,7 @@ def made(folder: Path) -> Iterator[QARecord]:
     """Records of our own."""
     from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
     from cxrjax.papers.gemex.build import GemexBuilder, GemexOptions
-    from cxrjax.papers.vindr_cxr_vqa.construct.mix import BALANCED, plan_splits
+    from cxrjax.papers.vindr_cxr_vqa.construct.mix import plan_splits
     from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly
     from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
     from cxrjax.simulation.phantoms.studies.build import StudiesBuilder, StudiesOptions
@@ -75,7 +75,7 @@ def made(folder: Path) -> Iterator[QARecord]:
         yield from random.Random(0).sample(own, min(MOST, len(own)))
     rng = random.Random(4)
     ill, well = list(images(250, rng)), list(images(200, rng, findings=False))
-    plans, _ = plan_splits({"train": ill}, {"train": well}, BALANCED, True, 0)
+    plans, _ = plan_splits({"train": ill}, {"train": well}, "balanced", True, 0)
     yield from Assembly("vindr_cxr_vqa", TemplateWriter(0)).records(plans["train"], "train")
 
 

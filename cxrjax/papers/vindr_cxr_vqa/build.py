@@ -19,8 +19,7 @@ from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_fla
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
-    BALANCED,
-    MIXES,
+    MixName,
     normal_images,
     pick_normal,
     plan_splits,
@@ -95,7 +94,7 @@ class VinDrOptions(SourceOptions):
     """
 
     sizes: Path | None = None
-    mix: Literal["released", "paper", "balanced"] = "released"
+    mix: MixName = "released"
     questions: Literal["one_box", "dense"] = "one_box"
     split_manifest: Path | None = None
     generator: Literal["templates", "language_model"] = "templates"
@@ -206,7 +205,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
             test = [image for image in test if manifest.get(image.image_id) == TEST_SPLIT]
         else:
             test = sample_test300(test, options.seed)
-        wanted = normal_images(MIXES[options.mix], len(test))
+        wanted = normal_images(options.mix, len(test))
         return _Opened(
             source, table, test, pick_normal(every, wanted, options.seed), files, manifest
         )
@@ -254,7 +253,6 @@ class VinDrBuilder(Builder[VinDrOptions]):
         """Questions planned from the table, by split, and notes on them."""
         opened, seed = self._opened, self.options.seed
         assert opened.table is not None  # find_source saw to it
-        mix = MIXES[self.options.mix]
         abnormal = [image for image in opened.table if image.findings]
         normal = self._normal_images(len(abnormal))
         if opened.files:
@@ -275,11 +273,12 @@ class VinDrBuilder(Builder[VinDrOptions]):
         if opened.test:
             splits[TEST_SPLIT] = opened.test
             normal[TEST_SPLIT] = opened.test_normal
-        return plan_splits(splits, normal, mix, self.options.questions == "dense", seed)
+        dense = self.options.questions == "dense"
+        return plan_splits(splits, normal, self.options.mix, dense, seed)
 
     def _normal_images(self, abnormal: int) -> dict[str, list[ImageAnnotation]]:
         """Images without findings by split, as many as the mix of so many others can use."""
-        opened, mix, seed = self._opened, MIXES[self.options.mix], self.options.seed
+        opened, mix, seed = self._opened, self.options.mix, self.options.seed
         assert opened.table is not None
         normal = pick_normal(opened.table, None, seed)
         if opened.manifest is not None:
@@ -287,7 +286,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
             shares = dict.fromkeys(split_of.values(), 1.0)
         else:
             held_out = {i.image_id for i in normal[: len(normal) * VALIDATION_PERCENT // 100]}
-            held_out = held_out if mix == BALANCED else set()
+            held_out = held_out if mix == "balanced" else set()
             split_of = {
                 i.image_id: "validation" if i.image_id in held_out else "train" for i in normal
             }

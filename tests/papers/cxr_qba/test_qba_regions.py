@@ -13,7 +13,7 @@ from scipy import ndimage
 from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct import region_cache, regions
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
-from cxrjax.papers.cxr_qba.construct.masks import decode_small, run_ends, sampled
+from cxrjax.papers.cxr_qba.construct.masks import check_lengths, run_ends, sample_runs, sampled
 from cxrjax.papers.cxr_qba.construct.region_cache import RegionCache
 from cxrjax.papers.cxr_qba.construct.regions import _over_3x3, clean_mask, localize
 from cxrjax.radiology_text.definitions import load_definitions
@@ -189,6 +189,10 @@ def test_sides_go_to_regions_without_one(names, side, regions, unknown):
     assert DEFINITIONS.resolve_regions(names, side) == (regions, unknown)
 
 
+def decoded(lengths, *long_side):
+    return sample_runs(check_lengths(lengths), *lengths["size"], *long_side)
+
+
 def encoded(mask):
     lengths = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
     return {"size": lengths["size"], "counts": lengths["counts"].decode()}
@@ -205,20 +209,20 @@ def test_as_pycocotools_decodes(subtests):
             step = -(-max(size) // long_side)
             kept = np.ix_(*(sampled(side, step) for side in size))
             with subtests.test(size=size, share=share, long_side=long_side):
-                np.testing.assert_array_equal(decode_small(packed, long_side), whole[kept])
+                np.testing.assert_array_equal(decoded(packed, long_side), whole[kept])
 
 
 @pytest.mark.parametrize("counts", ["", "zz!", "P", "oooooooooo0", "é", "01O"])
 def test_counts_that_are_none(counts):
     with pytest.raises(ValueError):
         run_ends(counts)
-        decode_small({"size": [10**6, 10**6], "counts": counts})
+        check_lengths({"size": [10**6, 10**6], "counts": counts})
 
 
 def test_boxes_of_small_masks_are_in_pixels_of_the_image():
     mask = np.zeros((2544, 3056), bool)
     mask[600:1800, 1700:2600] = True
-    small = decode_small(encoded(mask))
+    small = decoded(encoded(mask))
     assert max(small.shape) <= 512
     image = StudyImage("i", mask.shape, "PA", masks={"left lung": small})
     ((x0, y0, x1, y1),) = localize(image)["left lung"].boxes

@@ -142,7 +142,7 @@ def test_a_graph_without_sentences_has_a_report_without_any():
 
 
 def test_a_report_of_a_megabyte():
-    text = "The lungs are clear. " * (chest_imagenome.MAX_REPORT_CHARACTERS // 20)
+    text = "The lungs are clear. " * (chest_imagenome.report.MAX_REPORT_CHARACTERS // 20)
     with pytest.raises(Unusable, match="report_too_long"):
         report_of(attributes=[attribute("right lung", (1, text))])
 

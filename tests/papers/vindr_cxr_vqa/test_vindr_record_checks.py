@@ -6,7 +6,7 @@ import pytest
 
 from cxrjax.papers.record_checks import contradictions
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct.mix import BALANCED, plan_splits
+from cxrjax.papers.vindr_cxr_vqa.construct.mix import plan_splits
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.papers.vindr_cxr_vqa.record_checks import check_record, grammar_faults
@@ -51,7 +51,7 @@ def somewhere(rng):
 def records():
     rng = random.Random(4)
     ill, well = list(images(250, rng)), list(images(200, rng, findings=False))
-    plans, _ = plan_splits({"train": ill}, {"train": well}, BALANCED, True, 0)
+    plans, _ = plan_splits({"train": ill}, {"train": well}, "balanced", True, 0)
     made_by = Assembly("vindr_cxr_vqa", TemplateWriter(0))
     return list(made_by.records(plans["train"], "train"))
 

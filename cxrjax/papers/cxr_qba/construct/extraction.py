@@ -1,7 +1,7 @@
-"""The input of a construction, a report with its images, and what extractors read of the report.
+"""Input of a construction, a report with its images, and what extractors read of the report.
 
-Values are free text here; graph_construction.py maps them. A rule-based extractor is in
-rule_extractor.py, one that asks a language model in language_model_extractor.py.
+Values are free text here; graph_construction.py maps them. Extractors are rule_extractor.py and
+language_model_extractor.py.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ class ReportSections:
 
 @dataclasses.dataclass(frozen=True)
 class NumberedSentence:
-    """One sentence; `section` is the report's word for where it stands, `section_type` its kind."""
+    """One sentence; `section` is the report's word for its section, `section_type` its kind."""
 
     sent_id: str
     section: str
@@ -36,21 +36,16 @@ class Observation:
     """One thing observed, in free values.
 
     Attributes:
-        name: short, without mention of change.
-        summary_sentence: a full sentence, without mention of change.
+        name, summary_sentence: without mention of change.
         entity: what is observed; several where one statement is about several.
-        regions: where, as the report says it.
         side: left, right, both or "".
-        positive: whether it is there.
-        probability: the words that say how sure the report is, "" where it simply states; from a
-            language model a number, 0 (denied) to 1 (stated).
+        probability: the report's words of certainty, "" where it simply states; from a language
+            model a number, 0 (denied) to 1 (stated).
         certainty: certain, likely or uncertain.
         modifiers: (type, value) pairs; types temporal, severity, texture, spread.
         distances: to a landmark, as "4 cm above the carina".
-        change: kinds of change.
         change_sentence: a full sentence on the change, or "".
         children: what it is taken for ("opacity, likely pneumonia").
-        sentence_ids: sentences that say it.
     """
 
     name: str
@@ -74,9 +69,8 @@ class Indication:
     """The reason for the study.
 
     Attributes:
-        sentence_ids: sentences that say so.
-        answer_sentence_ids: sentences that answer it, and `answer` their answer in words; empty
-            where the extractor does not say, and observations are chosen by rules.
+        answer_sentence_ids, answer: the sentences that answer it, and in words; empty where rules
+            choose observations.
     """
 
     indication_summary: str
@@ -90,11 +84,11 @@ class Indication:
 
 @dataclasses.dataclass(frozen=True)
 class Extraction:
-    """All of a report. `indication` is None where the report gives none.
+    """All of a report.
 
     Attributes:
         silent: ids of sentences of the observed sections without any observation.
-        left_out: what is not as the report has it, in words -> how often; for quality.json.
+        left_out: warnings for quality.json -> how often.
     """
 
     sentences: tuple[NumberedSentence, ...]
@@ -111,7 +105,7 @@ class Extractor(Protocol):
     version: str
 
     def extract(self, report: ReportSections) -> Extraction:
-        """The report's sentences, observations and indication."""
+        """Returns the report's sentences, observations and indication."""
         ...
 
 
@@ -125,13 +119,12 @@ class StudyImage:
     """One image of a study.
 
     Attributes:
-        image_hw: (height, width) in pixels, None where it is not known.
+        image_hw: (height, width) in pixels.
         view: as DICOM's ViewPosition has it (PA, AP, LATERAL, LL), "" where it is not known.
         boxes: region -> boxes, pixels of the original image, xyxy.
-        masks: region -> [height, width] bool, of the whole image at any size; all of an image have
-            the same.
-        path: where the file is, relative to the data set's root.
-        regions_key: changes with the files that boxes and masks come from; "" where they are none.
+        masks: region -> [height, width] bool, of the whole image, all at one size.
+        path: of the file, relative to the data set's root.
+        regions_key: changes with the files that boxes and masks come from; "" without files.
     """
 
     image_id: str
@@ -145,7 +138,7 @@ class StudyImage:
 
     @property
     def frontal(self) -> bool:
-        """Returns whether the image is a frontal view."""
+        """True for a frontal view."""
         return self.view.upper() in FRONTAL_VIEWS
 
 

@@ -1,4 +1,4 @@
-"""The steps by which a language model reads a report: requests, forms of answers, checks."""
+"""Steps by which a language model reads a report: requests, forms of answers, checks."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
@@ -73,12 +73,12 @@ class ReadObservations(Strict):
 
 
 def words_of(text: str) -> str:
-    """Its words with a blank around each: " no pneumothorax "."""
+    """Returns its words with a blank around each: " no pneumothorax "."""
     return f" {plain_words(text)} "
 
 
 def joined(text: str) -> str:
-    """The text with single blanks."""
+    """Returns the text with single blanks."""
     return " ".join(text.split())
 
 
@@ -99,12 +99,11 @@ class SentenceStage(_ReadingStage[extraction.ReportSections, ReadSentences]):
             for name in SECTIONS
             if item.sections.get(name, "").strip()
         ]
-        return make_request(
-            load_prompt(PROMPT)["sentences"], "\n\n".join(parts), ReadSentences, 300
-        )
+        prompt = load_prompt(PROMPT)["sentences"]
+        return make_request(prompt, "\n\n".join(parts), ReadSentences, 300)
 
     def check(self, item: extraction.ReportSections, answer: ReadSentences) -> None:
-        """Every sentence stands in the report, word for word (case and marks aside)."""
+        """Refuses sentences that are not in the report word for word (case and marks aside)."""
         sections = [words_of(item.sections.get(name, "")) for name in SECTIONS]
         for one in answer.sentences:
             for text in (one.sentence, *one.same):
@@ -121,12 +120,11 @@ class IndicationStage(_ReadingStage[Sequence[extraction.NumberedSentence], ReadI
     def request(self, item: Sequence[extraction.NumberedSentence]) -> Request[ReadIndication]:
         """See `Stage.request`."""
         lines = [f"{one.sent_id} ({one.section}): {one.text}" for one in item]
-        return make_request(
-            load_prompt(PROMPT)["indication"], "\n".join(lines), ReadIndication, 120
-        )
+        prompt = load_prompt(PROMPT)["indication"]
+        return make_request(prompt, "\n".join(lines), ReadIndication, 120)
 
     def check(self, item: Sequence[extraction.NumberedSentence], answer: ReadIndication) -> None:
-        """Ids are of sentences that may answer, and an answer has such."""
+        """Refuses ids of sentences that may not answer, and an answer without ids."""
         observed = [one.sent_id for one in item if one.section in extraction.OBSERVED_SECTIONS]
         for sent_id in answer.answer_sentence_ids:
             if sent_id not in observed:
@@ -147,7 +145,7 @@ class ObservationStage(_ReadingStage[str, ReadObservations]):
         return make_request(load_prompt(PROMPT)["observations"], item, ReadObservations, 150)
 
     def check(self, item: str, answer: ReadObservations) -> None:
-        """Named, about something, with a probability, and not nested without end."""
+        """Refuses observations without name, entity or probability, and deeply nested ones."""
         for depth, one in walk(answer.observations):
             if not one.name.strip() or not one.summary_sentence.strip():
                 raise ValueError("an observation has no name or no summary_sentence")
@@ -168,14 +166,14 @@ class ObservationStage(_ReadingStage[str, ReadObservations]):
 
 
 def load_prompt(name: str) -> dict[str, Any]:
-    """A prompt file of the package such as `extraction_prompt_v1`."""
+    """Returns a prompt file of the package such as `extraction_prompt_v1`."""
     return read_packaged(str(__package__), f"{name}.toml")
 
 
 def walk(
     observations: Iterable[ReadObservation], depth: int = 1
 ) -> Iterator[tuple[int, ReadObservation]]:
-    """(depth, observation) with all children, depth from 1."""
+    """Yields (depth, observation) with all children, depth from 1."""
     for one in observations:
         yield depth, one
         yield from walk(one.children, depth + 1)

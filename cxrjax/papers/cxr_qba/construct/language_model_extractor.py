@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cxrjax.language_model.client import Client
-from cxrjax.language_model.request import NoAnswer, Request
-from cxrjax.papers.cxr_qba.construct import extraction, language_model_answers
+from cxrjax.language_model import Client, NoAnswer, Request
+from cxrjax.papers.cxr_qba.construct import extraction
+from cxrjax.papers.cxr_qba.construct import language_model_answers as answers
 from cxrjax.papers.cxr_qba.construct.construction import (
     CxrQbaConstruction,
     construct_graph,
@@ -43,9 +43,9 @@ class LanguageModelExtractor:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._sentences = language_model_answers.SentenceStage(client)
-        self._indication = language_model_answers.IndicationStage(client)
-        self._observations = language_model_answers.ObservationStage(client)
+        self._sentences = answers.SentenceStage(client)
+        self._indication = answers.IndicationStage(client)
+        self._observations = answers.ObservationStage(client)
         self.name, self.version = self._sentences.name, self._sentences.version
 
     def extract(self, report: extraction.ReportSections) -> extraction.Extraction:
@@ -67,16 +67,14 @@ class LanguageModelExtractor:
             left_out[MERGED] = sum(len(one.same) for one in read.sentences)
             step = "observations"
             observations: list[extraction.Observation] = []
-            silent = []
+            silent: list[str] = []
             for sentence in sentences:
                 if sentence.section not in extraction.OBSERVED_SECTIONS:
                     continue
-                answer = self._observations.ask(sentence.text)
-                left_out[CHANGE_KEPT] += len(language_model_answers.comparing(answer.observations))
-                found = [_to_observation(one, sentence.sent_id) for one in answer.observations]
-                observations += found
-                if not found:
-                    silent.append(sentence.sent_id)
+                found = self._observations.ask(sentence.text).observations
+                left_out[CHANGE_KEPT] += len(answers.comparing(found))
+                observations += [_to_observation(one, sentence.sent_id) for one in found]
+                silent += [] if found else [sentence.sent_id]
         except NoAnswer as failure:
             # Without the detail, which may quote the report.
             raise Unusable(FAILED, f"{step}: {failure.category}") from None
@@ -96,7 +94,7 @@ class LanguageModelExtractor:
         """
 
         def one(report: extraction.ReportSections) -> None:
-            with contextlib.suppress(Unusable):  # `extract` says so again at the report's turn
+            with contextlib.suppress(Unusable):  # `extract` raises it again at the report's turn
                 self.extract(report)
 
         for _ in progress_bar(self.client.map(one, reports), "language model", unit="report"):
@@ -111,7 +109,7 @@ class LanguageModelExtractor:
         self._sentences.require_permission(_usable(reports))
 
     def planned_requests(self, reports: Iterable[extraction.ReportSections]) -> Iterator[Request]:
-        """About what `extract` would send, from sentences split by rule; the same sentence once."""
+        """Yields about what `extract` would send, from sentences split by rule, each once."""
         seen: set[str] = set()
         for report in _usable(reports):
             yield self._sentences.request(report)
@@ -134,15 +132,13 @@ class LanguageModelExtractor:
         except NoAnswer:
             left_out[NO_INDICATION] += 1
             return None
-        answer = language_model_answers.joined(read.answer_for_indication)
+        answer = answers.joined(read.answer_for_indication)
         if mentions_change(answer):
             left_out[ANSWER_REPLACED] += 1
             answer = ""
+        names = ("indication_summary", "patient_info", "indication", "evaluation")
         return extraction.Indication(
-            indication_summary=language_model_answers.joined(read.indication_summary),
-            patient_info=language_model_answers.joined(read.patient_info),
-            indication=language_model_answers.joined(read.indication),
-            evaluation=language_model_answers.joined(read.evaluation),
+            **{name: answers.joined(getattr(read, name)) for name in names},
             sentence_ids=own,
             answer_sentence_ids=tuple(dict.fromkeys(read.answer_sentence_ids)),
             answer=answer,
@@ -158,41 +154,33 @@ def _usable(reports: Iterable[extraction.ReportSections]) -> Iterator[extraction
         yield report
 
 
-def _number(read: language_model_answers.ReadSentences) -> list[extraction.NumberedSentence]:
-    """Sentences in order of sections, each once, numbered S01, S02, ..."""
-    kept: dict[tuple[str, str], extraction.NumberedSentence] = {}
-    for section in language_model_answers.SECTIONS:
-        for one in read.sentences:
-            key = (section, language_model_answers.words_of(one.sentence))
-            if one.section == section and key not in kept:
-                number = f"S{len(kept) + 1:02d}"
-                kept[key] = extraction.NumberedSentence(
-                    number, section, section.upper(), language_model_answers.joined(one.sentence)
-                )
-    return list(kept.values())
+def _number(read: answers.ReadSentences) -> list[extraction.NumberedSentence]:
+    """Returns sentences in order of sections, each once, numbered S01, S02, ..."""
+    kept: dict[tuple[str, str], str] = {}
+    for one in sorted(read.sentences, key=lambda one: answers.SECTIONS.index(one.section)):
+        kept.setdefault((one.section, answers.words_of(one.sentence)), one.sentence)
+    return [
+        extraction.NumberedSentence(
+            f"S{number:02d}", section, section.upper(), answers.joined(sentence)
+        )
+        for number, ((section, _), sentence) in enumerate(kept.items(), start=1)
+    ]
 
 
 def _count_left_out(
-    by_rule: Iterable[extraction.NumberedSentence], read: language_model_answers.ReadSentences
+    by_rule: Iterable[extraction.NumberedSentence], read: answers.ReadSentences
 ) -> int:
-    texts = [
-        language_model_answers.words_of(text)
-        for one in read.sentences
-        for text in (one.sentence, *one.same)
-    ]
-    return sum(
-        not any(text in own or own in text for text in texts)
-        for own in (language_model_answers.words_of(one.text) for one in by_rule)
-    )
+    read_texts = (text for one in read.sentences for text in (one.sentence, *one.same))
+    texts = [answers.words_of(text) for text in read_texts]
+    by_rule_texts = (answers.words_of(one.text) for one in by_rule)
+    return sum(not any(text in own or own in text for text in texts) for own in by_rule_texts)
 
 
-def _to_observation(
-    read: language_model_answers.ReadObservation, sent_id: str
-) -> extraction.Observation:
+def _to_observation(read: answers.ReadObservation, sent_id: str) -> extraction.Observation:
     sure = max(read.probability, 1 - read.probability)
     return extraction.Observation(
-        name=language_model_answers.joined(read.name),
-        summary_sentence=language_model_answers.joined(read.summary_sentence),
+        name=answers.joined(read.name),
+        summary_sentence=answers.joined(read.summary_sentence),
         entity=_named(read.entity),
         regions=_named(read.regions),
         side=read.side,
@@ -205,15 +193,15 @@ def _to_observation(
             for value in _named(values)
         ),
         change=_named(read.change),
-        change_sentence=language_model_answers.joined(read.change_sentence),
+        change_sentence=answers.joined(read.change_sentence),
         children=tuple(_to_observation(child, sent_id) for child in read.children),
         sentence_ids=(sent_id,),
     )
 
 
 def _named(values: Iterable[str]) -> tuple[str, ...]:
-    """Free values in lower case, without articles, each once."""
-    names = (_ARTICLE.sub("", language_model_answers.joined(value)).lower() for value in values)
+    """Returns free values in lower case, without articles, each once."""
+    names = (_ARTICLE.sub("", answers.joined(value)).lower() for value in values)
     return tuple(dict.fromkeys(name for name in names if name))
 
 
@@ -223,11 +211,11 @@ def estimate_language_model(
     extractor: LanguageModelExtractor | None = None,
     rater: LanguageModelRater | None = None,
 ) -> str:
-    """The dry run: about what a build would ask a language model, with the rules' sentences and
-    questions in place of the model's. Sends and writes nothing.
+    """Estimates what a build would ask a language model, with the rules' sentences and questions
+    in place of the model's; sends and writes nothing.
 
-    Of reading, a sentence that stands in several reports counts once; of rating, what is the same
-    in several studies counts each time, though it is sent once.
+    Of reading, a sentence of several reports counts once; of rating, what is the same in several
+    studies counts each time, though it is sent once.
 
     Raises:
         UserError: the source cannot be read.

@@ -1,4 +1,4 @@
-"""Masks of structures (COCO run lengths), decoded one at a time at a size that boxes need.
+"""Decodes masks of structures (COCO run lengths) one at a time, at a size that boxes need.
 
 A chest radiograph of 3,000 x 2,500 pixels has 158 masks: whole, they are 1.2 GB. Runs are looked up
 at every n-th row and column alone, within the structure's box, so that none is ever whole.
@@ -24,7 +24,7 @@ _MOST_PARTS = 7
 
 
 def run_ends(counts: str | bytes) -> Int[np.ndarray, " runs"]:
-    """Decodes COCO's compressed run lengths to ends of runs: background first, then in turn.
+    """Returns where runs end, of COCO's compressed lengths: background first, then in turn.
 
     Args:
         counts: 5 bits a character from "0" on, 32 for "continues", lengths as differences from the
@@ -55,12 +55,12 @@ def run_ends(counts: str | bytes) -> Int[np.ndarray, " runs"]:
 
 
 def sampled(size: int, step: int) -> np.ndarray:
-    """The rows or columns that stand for all."""
+    """Returns the rows or columns that represent all."""
     return np.arange(min(step // 2, size - 1), size, step)
 
 
 def check_lengths(lengths: Mapping[str, Any]) -> Int[np.ndarray, " runs"]:
-    """Decodes run lengths whose sum must equal their size in pixels; returns the ends of runs.
+    """Returns where runs end, of lengths that are as many pixels as their size says.
 
     Raises:
         ValueError: it does not.
@@ -72,23 +72,11 @@ def check_lengths(lengths: Mapping[str, Any]) -> Int[np.ndarray, " runs"]:
     return ends
 
 
-def decode_small(lengths: Mapping[str, Any], long_side: int = LONG_SIDE) -> Bool[np.ndarray, "h w"]:
-    """A mask at every n-th pixel, so that its longer side has no more than `long_side`.
-
-    Args:
-        lengths: {"size": [height, width], "counts": compressed run lengths}, column by column.
-
-    Raises:
-        ValueError: the lengths are none, or not of the size.
-    """
-    height, width = lengths["size"]
-    return _sample(check_lengths(lengths), height, width, long_side)
-
-
-def _sample(
+def sample_runs(
     ends: Int[np.ndarray, " runs"], height: int, width: int, long_side: int = LONG_SIDE
 ) -> Bool[np.ndarray, "h w"]:
-    """`decode_small` of runs."""
+    """Decodes every n-th pixel of a mask's runs, column by column, so that its longer side has no
+    more than `long_side`."""
     step = math.ceil(max(height, width) / long_side)
     rows, columns = sampled(height, step), sampled(width, step)
     small = np.zeros((len(rows), len(columns)), bool)
@@ -117,7 +105,7 @@ def _sample(
 class MaskFile(Mapping[str, np.ndarray]):
     """Structure -> mask at `LONG_SIDE`, of a COCO file that is read when it is first asked for.
 
-    What is no mask is set aside in `quality`. Nothing decoded is kept: `items()` is a stream.
+    What is no mask is rejected in `quality`. Nothing decoded is kept: `items()` is a stream.
     """
 
     def __init__(
@@ -128,13 +116,11 @@ class MaskFile(Mapping[str, np.ndarray]):
         self._read: dict[str, list[np.ndarray]] | None = None
 
     def _runs(self) -> dict[str, list[np.ndarray]]:
-        """Structure -> where the runs of its parts end."""
+        """Reads where the runs of each structure's parts end."""
         if self._read is None:
             self._read = {}
-            file = read_lists(
-                self._path, self._image_id, ("categories", "annotations"), self._quality
-            )
-            categories, annotations = file
+            lists = ("categories", "annotations")
+            categories, annotations = read_lists(self._path, self._image_id, lists, self._quality)
             names = {one.get("id"): one.get("name") for one in categories}
             for number, entry in enumerate(annotations):
                 try:
@@ -156,7 +142,7 @@ class MaskFile(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         # A structure in several parts may have an annotation for each.
         height, width = self._image_hw or (0, 0)  # all that were read have the image's size
-        return np.logical_or.reduce([_sample(one, height, width) for one in self._runs()[name]])
+        return np.logical_or.reduce([sample_runs(one, height, width) for one in self._runs()[name]])
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._runs())
@@ -168,9 +154,9 @@ class MaskFile(Mapping[str, np.ndarray]):
 def read_lists(
     path: Path, image_id: str, names: tuple[str, ...], quality: QualityLog
 ) -> list[list[dict[str, Any]]]:
-    """Lists of objects in a file, by name.
+    """Reads lists of objects in a file, by name.
 
-    Empty where there is no file (lateral views have no regions) or where it is set aside.
+    Empty where there is no file (lateral views have no regions) or where it is rejected.
     """
     if not path.is_file():
         return [[] for _ in names]

@@ -39,7 +39,7 @@ class LocalizedRegion:
 
     @property
     def has_mask(self) -> bool:
-        """Returns whether there is a mask, here or in the cache's source."""
+        """True for a region with a mask, here or where it was cached from."""
         return self.masked or self.mask is not None
 
 

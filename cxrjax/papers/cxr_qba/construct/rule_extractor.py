@@ -1,7 +1,7 @@
-"""Sentences, observations and the indication of reports, read by rules.
+"""Reads sentences, observations and the indication of reports by rules.
 
-The published pipeline prompts a language model; this one needs none. It knows what its vocabulary
-knows, and sentences out of which it reads nothing are counted by the build.
+The published pipeline prompts a language model; this one needs none. It reads what its vocabulary
+has, and the build counts sentences out of which it reads nothing.
 """
 
 import dataclasses
@@ -9,11 +9,9 @@ import functools
 import re
 from collections.abc import Iterator, Sequence
 
-from cxrjax.papers.cxr_qba.construct import phrases
+from cxrjax.papers.cxr_qba.construct import extraction, phrases
 from cxrjax.papers.cxr_qba.construct.extraction import (
     OBSERVED_SECTIONS,
-    Extraction,
-    Indication,
     NumberedSentence,
     Observation,
     ReportSections,
@@ -48,7 +46,7 @@ _CONNECTIVE = re.compile(r"^(?:\s|,|with|w/|who|has|presents?|presenting|and|sta
 
 
 def split_text(text: str) -> Iterator[str]:
-    """Sentences of a section, white space joined, list numbers taken off."""
+    """Splits a section into sentences, white space joined, list numbers taken off."""
     held = ""
     for piece in _END.split(text):
         piece = f"{held} {piece}".strip() if held else piece
@@ -67,7 +65,7 @@ def split_text(text: str) -> Iterator[str]:
 
 
 def split_report(report: ReportSections) -> list[NumberedSentence]:
-    """Sentences of the indication, the findings and the impression, numbered S01, S02, ...
+    """Splits indication, findings and impression into sentences, numbered S01, S02, ...
 
     Raises:
         Unusable: `report_too_long`, `empty_report`.
@@ -85,8 +83,8 @@ def split_report(report: ReportSections) -> list[NumberedSentence]:
     return sentences
 
 
-def read_indication(sentences: list[NumberedSentence]) -> Indication | None:
-    """The parts of the indication's sentences; None where there is none."""
+def read_indication(sentences: list[NumberedSentence]) -> extraction.Indication | None:
+    """Returns the parts of the indication's sentences; None where there is none."""
     own = [sentence for sentence in sentences if sentence.section == "indication"]
     text = ". ".join(sentence.text.rstrip(".") for sentence in own)
     if not text:
@@ -97,7 +95,7 @@ def read_indication(sentences: list[NumberedSentence]) -> Indication | None:
     if patient:
         rest = rest.replace(patient.group(), " ")
     reason = " ".join(_CONNECTIVE.sub("", " ".join(rest.split())).strip(" ,.;").split())
-    return Indication(
+    return extraction.Indication(
         indication_summary=" ".join(text.split()),
         patient_info=patient.group() if patient else "",
         indication=reason,
@@ -140,7 +138,7 @@ class RuleExtractor:
         self._reader = ReportReader()
         self._kept = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read)
 
-    def extract(self, report: ReportSections) -> Extraction:
+    def extract(self, report: ReportSections) -> extraction.Extraction:
         """See `extraction.Extractor`.
 
         Raises:
@@ -156,15 +154,14 @@ class RuleExtractor:
             found += observations
             if not observations:
                 silent.append(sentence.sent_id)
-        return Extraction(
-            tuple(sentences),
-            tuple(merge_similar(found)),
-            read_indication(sentences),
-            tuple(silent),
+        indication = read_indication(sentences)
+        return extraction.Extraction(
+            tuple(sentences), tuple(merge_similar(found)), indication, tuple(silent)
         )
 
     def read_sentence(self, sentence: str, sent_id: str = "S01") -> list[Observation]:
-        """The observations of one sentence; those that another is taken for are its children."""
+        """Returns the observations of one sentence; those that another is taken for are its
+        children."""
         return [_in_sentence(observation, sent_id) for observation in self._kept(sentence)]
 
     def _read(self, sentence: str) -> list[Observation]:
@@ -204,19 +201,12 @@ class RuleExtractor:
             name, summary = phrases.describe_normal(one.organ)
         else:
             sizes = [f"measuring {' and '.join(one.sizes)}"] if one.sizes else []
+            measured = [*distances, *sizes]
             name, summary = phrases.describe(
-                findings,
-                list(places),
-                list(one.modifiers),
-                positive,
-                certainty,
-                [*distances, *sizes],
+                findings, list(places), list(one.modifiers), positive, certainty, measured
             )
-        change = (
-            (_CHANGES[one.time],)
-            if one.time in _CHANGES and (positive or one.time == "resolved")
-            else ()
-        )
+        changed = one.time in _CHANGES and (positive or one.time == "resolved")
+        change = (_CHANGES[one.time],) if changed else ()
         return Observation(
             name=name,
             summary_sentence=summary,
@@ -239,7 +229,7 @@ class RuleExtractor:
         )
 
     def _own_place(self, one: Assertion, parent: Assertion | None) -> str:
-        """The side where a finding's place is that of another organ's sign, else "".
+        """Returns the side where a finding's place is that of another organ's sign, else "".
 
         An effusion that a retrocardiac opacity suggests is on the left, not behind the heart; an
         opacity beside an effusion is in the lung.
@@ -271,7 +261,7 @@ def _in_sentence(observation: Observation, sent_id: str) -> Observation:
 
 
 def merge_similar(observations: Sequence[Observation]) -> list[Observation]:
-    """Observations with what findings and impression both say stated once.
+    """Returns observations with what findings and impression both say stated once.
 
     Two are similar where entity and polarity agree and their regions are the same, or one of them
     names none. The more specific one stays, with the sentences, modifiers and children of both.

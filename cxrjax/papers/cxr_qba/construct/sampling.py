@@ -1,4 +1,4 @@
-"""Sampling of findings that a report does not mention, to ask about.
+"""Samples what to ask about that a report does not mention.
 
 The release samples a finding more often the more it co-occurs with positive findings and the less
 with negative ones; its formula is not published, `cxrjax_sampling_weight` is this project's.

@@ -11,7 +11,7 @@ whole corpus:
     metadata/shard-00003-of-00064/<level>_metadata.csv.gz, .parquet
     parts/questions-00003-of-00064.json                counts, hashes, faults; written last
 
-The last file of a pass says that its shard is done. No engine is needed here; pipeline.py has one.
+The last file of a pass marks its shard as done. No engine is needed here; pipeline.py has one.
 """
 
 import collections
@@ -94,45 +94,41 @@ class ShardedBuild:
 
     @property
     def asks_language_model(self) -> bool:
-        """Says whether a language model reads the reports or rates the questions."""
+        """True where a language model reads the reports or rates the questions."""
         return "language_model" in (self.build.generator, self.build.rate_with)
 
     @contextlib.contextmanager
     def client(self, number: int) -> Iterator["Client"]:
-        """A client for a shard, whose answers are kept beside it: what was paid for stays paid.
+        """Opens a client for a shard, whose answers are cached beside it: none is paid for twice.
 
         A shard may spend its part of --max_cost, in each pass.
         """
         flags = self.build.client
-        if flags.max_cost is not None:
-            flags = dataclasses.replace(flags, max_cost=flags.max_cost / self.shards)
-        name = f"{shard_name('answers', number, self.shards)}.jsonl"
         folder = flags.cache or self.build.out / "answers"
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        flags = dataclasses.replace(flags, cache=None)
-        client = client_from_flags(flags, folder / name, ["cxr_qba"])
-        try:
+        part = None if flags.max_cost is None else flags.max_cost / self.shards
+        flags = dataclasses.replace(flags, max_cost=part, cache=None)
+        name = f"{shard_name('answers', number, self.shards)}.jsonl"
+        with contextlib.closing(client_from_flags(flags, folder / name, ["cxr_qba"])) as client:
             yield client
-        finally:
-            client.close()
 
     def holds(self, number: int, patient_id: str) -> bool:
-        """Says whether a shard holds a patient."""
+        """Returns true for a patient of a shard."""
         digest = hashlib.sha256(patient_id.encode()).digest()
         return int.from_bytes(digest[:8], "big") % self.shards == number
 
     def part(self, kind: str, number: int) -> Path:
-        """The file that says that a pass over a shard is done."""
+        """Returns the path of the file that marks a pass over a shard as done."""
         return self.build.out / "parts" / f"{shard_name(kind, number, self.shards)}.json"
 
     def done(self) -> Iterator[Path]:
-        """The files that say so, of both passes."""
+        """Yields the files that mark shards as done, of both passes."""
         for kind in ("graphs", "questions"):
             yield from (self.build.out / "parts").glob(f"{kind}-*-of-{self.shards:05d}.json")
 
     def file(self, folder: str, number: int) -> Path:
-        """An ArrayRecord file of native objects."""
+        """Returns the path of an ArrayRecord file of native objects."""
         name = shard_name("shard", number, self.shards)
         return self.build.out / folder / f"{name}.array_record"
 
@@ -158,27 +154,21 @@ def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:
         if build.generator == "language_model":
             client = opened.enter_context(job.client(number))
             how.extractor = _reading_ahead(client, build, wanted)
-        graphs = construct_graphs(build.source, how, quality, facts.counts, wanted)
-        for study, graph in graphs:
+        for study, graph in construct_graphs(build.source, how, quality, facts.counts, wanted):
             facts.patients.add(study.patient_id)
             facts.without_split += not study.split
             file.write(_dump(graph.to_json(True)))
             images = [_image_to_json(image) for image in study.images]
             studies.append({"split": study.split, "images": images})
-    content = {
-        "settings": job.settings(),
-        "facts": facts.to_json(),
-        "quality": quality.to_json(),
-        "studies": studies,
-    }
-    _write_part(job.part("graphs", number), content)
+    content = {"facts": facts.to_json(), "quality": quality.to_json(), "studies": studies}
+    _write_part(job, "graphs", number, content)
     return facts
 
 
 def _reading_ahead(
     client: "Client", build: QbaOptions, wanted: Callable[[str], bool]
 ) -> "LanguageModelExtractor":
-    """A language model that has been asked about all reports of a shard, several at once."""
+    """Returns a language model that was asked about all reports of a shard, several at once."""
     from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
 
     extractor = LanguageModelExtractor(client)
@@ -192,13 +182,13 @@ def _reading_ahead(
 
 
 def read_facts(job: ShardedBuild, number: int) -> CorpusFacts | None:
-    """The facts of a shard whose first pass is done with these settings, else None."""
+    """Returns the facts of a shard whose first pass is done with these settings, else None."""
     content = _read_part(job, "graphs", number)
     return None if content is None else CorpusFacts.from_json(content["facts"])
 
 
 def questions_done(job: ShardedBuild, number: int, facts: CorpusFacts) -> bool:
-    """Says whether a shard's second pass is done with these settings and this corpus."""
+    """Returns true for a shard whose second pass is done with these settings and this corpus."""
     content = _read_part(job, "questions", number)
     return content is not None and content["corpus_sha256"] == facts.sha256
 
@@ -215,8 +205,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
         raise UserError(
             f"{job.part('graphs', number)}: not there; run again with --shards={number}"
         )
-    statistics, records = StudyStatistics(), RecordStatistics()
-    polarities = Polarities()
+    statistics, records, polarities = StudyStatistics(), RecordStatistics(), Polarities()
     generator = GeneratorInfo(name="cxrjax-rules", version=cxrjax.__version__)
     if build.generator == "language_model":
         generator = GeneratorInfo(name=build.client.model or "language model", version="1")
@@ -263,7 +252,6 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
             metadata.patient(patient_id, split, count)
     counted = records.values()
     content = {
-        "settings": job.settings(),
         "corpus_sha256": facts.sha256,
         "quality": quality.to_json(),
         "polarities": polarities.to_json(),
@@ -273,13 +261,13 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
             split: describe_shard(build.out, shard) for split, shard in sorted(shards.items())
         },
     }
-    _write_part(job.part("questions", number), content)
+    _write_part(job, "questions", number, content)
 
 
 def _rater(
     job: ShardedBuild, number: int, files: contextlib.ExitStack
 ) -> "LanguageModelRater | None":
-    """What gives a language model's verdicts, where the job asks for them."""
+    """Returns what gives a language model's verdicts, where the job needs them."""
     if job.build.rate_with != "language_model":
         return None
     from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
@@ -370,9 +358,8 @@ def prepare(job: ShardedBuild) -> None:
 
 
 def note_failure(job: ShardedBuild, number: int, error: Exception) -> None:
-    """Keeps why a shard failed, for `finish` to say."""
-    text = f"{type(error).__name__}: {error}"
-    _write_part(job.part("failed", number), {"settings": job.settings(), "error": text})
+    """Stores why a shard failed, for `finish` to report."""
+    _write_part(job, "failed", number, {"error": f"{type(error).__name__}: {error}"})
 
 
 def _refuse_missing(job: ShardedBuild, missing: Sequence[int]) -> None:
@@ -387,12 +374,9 @@ def _refuse_missing(job: ShardedBuild, missing: Sequence[int]) -> None:
 
 
 def _image_to_json(image: StudyImage) -> dict[str, Any]:
-    return {
-        field.name: getattr(image, field.name)
-        for field in dataclasses.fields(image)
-        if field.name
-        not in ("boxes", "masks", "regions_key")  # the scene graph has what came of them
-    }
+    # The scene graph has what came of the others.
+    names = ("image_id", "image_hw", "view", "orientation", "path")
+    return {name: getattr(image, name) for name in names}
 
 
 def _image_from_json(content: dict[str, Any]) -> StudyImage:
@@ -409,11 +393,12 @@ def _begin(job: ShardedBuild, kind: str, number: int) -> None:
         job.part(name, number).unlink(missing_ok=True)
 
 
-def _write_part(path: Path, content: dict[str, Any]) -> None:
+def _write_part(job: ShardedBuild, kind: str, number: int, content: dict[str, Any]) -> None:
+    path = job.part(kind, number)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_suffix(".tmp")
-        part.write_bytes(_dump(content))
+        part.write_bytes(_dump({"settings": job.settings(), **content}))
         part.replace(path)
 
 

@@ -1,4 +1,4 @@
-"""Studies to construct from: OpenI's reports, MIMIC-like folders, or JSON Lines of one's own.
+"""Reads studies to construct from: OpenI's reports, MIMIC-like folders, or custom JSON Lines.
 
 *.xml, NLMCXR_reports.tgz, torchxrayvision-*.whl     OpenI: reports, and the names of images
 files/p1x/p1xxxxxxx/sxxxxxxxx.txt                    MIMIC-CXR: reports
@@ -44,18 +44,14 @@ _MAX_REPORT = 1 << 20
 Wanted = Callable[[str], bool]
 
 
-def _all(patient_id: str) -> bool:
-    del patient_id
-    return True
-
-
-def read_studies(source: Path, quality: QualityLog, wanted: Wanted = _all) -> Iterator[SourceStudy]:
-    """Studies of a source, one at a time.
+def read_studies(
+    source: Path, quality: QualityLog, wanted: Wanted = lambda patient_id: True
+) -> Iterator[SourceStudy]:
+    """Yields the studies of a source.
 
     Args:
-        wanted: asked of a patient id (of what has none that can be read, of file or line): whether
-            to read it. The rest costs little and leaves no trace in `quality`, so that the parts
-            of a source add up to the whole.
+        wanted: selects by patient id (where that cannot be read, by file or line). The rest costs
+            little and leaves no trace in `quality`, so that the parts of a source add up.
 
     Raises:
         UserError: nothing there can be read.
@@ -95,14 +91,10 @@ def _read_openi(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
             continue
         quality.examined["reports"] += 1
         sections = {
-            "indication": report.indication,
-            "findings": report.findings,
-            "impression": report.impression,
+            name: getattr(report, name) for name in ("indication", "findings", "impression")
         }
         # OpenI says which images belong to a report, not from where they were taken.
-        images = tuple(
-            StudyImage(image_id, path=f"{image_id}.png") for image_id in report.image_ids
-        )
+        images = tuple(StudyImage(one, path=f"{one}.png") for one in report.image_ids)
         yield SourceStudy(report.report_id, report.report_id, ReportSections(sections), images)
     for entry in every.entries:
         if wanted(entry.item):
@@ -119,7 +111,7 @@ class _LineImage(pydantic.BaseModel):
     image_hw: tuple[_Side, _Side] | None = None
     view: str = ""
     path: str = ""
-    boxes: dict[str, list[tuple[float, float, float, float]]] = {}
+    boxes: dict[str, tuple[Box, ...]] = {}
 
 
 class _Line(pydantic.BaseModel):
@@ -131,48 +123,35 @@ class _Line(pydantic.BaseModel):
     sections: dict[str, str]
     images: list[_LineImage] = []
 
+    def study(self) -> SourceStudy:
+        sections = {name.lower(): text for name, text in self.sections.items()}
+        images = tuple(
+            StudyImage(i.image_id, i.image_hw, i.view, boxes=i.boxes, path=i.path or i.image_id)
+            for i in self.images
+        )
+        ids, report = (self.patient_id, self.study_id), ReportSections(sections)
+        return SourceStudy(*ids, report, images, self.split, self.date)
+
 
 def _read_lines(path: Path, quality: QualityLog, wanted: Wanted) -> Iterator[SourceStudy]:
     with reading(path, "studies"):
         for number, raw in read_lines(path, _LONGEST_LINE):
             where = f"{path.name}:{number}"
+            fault = None
             try:
                 line = _Line.model_validate(usable_json(raw))
-            except Unusable as fault:
-                _set_aside_line((fault.reason, fault.found), where, quality, wanted)
-                continue
+            except Unusable as error:
+                fault = error
             except ValueError as error:
                 found = str(error).replace("\n", " ")[:_MOST_SHOWN]
-                _set_aside_line(("invalid_record", found), where, quality, wanted)
-                continue
-            if not wanted(line.patient_id):
+                fault = Unusable("invalid_record", found)
+            if not wanted(where if fault else line.patient_id):
                 continue
             quality.examined["reports"] += 1
-            yield SourceStudy(
-                line.patient_id,
-                line.study_id,
-                ReportSections({name.lower(): text for name, text in line.sections.items()}),
-                tuple(
-                    StudyImage(
-                        image.image_id,
-                        image.image_hw,
-                        image.view,
-                        boxes={name: tuple(boxes) for name, boxes in image.boxes.items()},
-                        path=image.path or image.image_id,
-                    )
-                    for image in line.images
-                ),
-                line.split,
-                line.date,
-            )
-
-
-def _set_aside_line(
-    fault: tuple[str, str], where: str, quality: QualityLog, wanted: Wanted
-) -> None:
-    if wanted(where):
-        quality.examined["reports"] += 1
-        quality.set_aside(fault[0], where, where, fault[1])
+            if fault:
+                quality.set_aside(fault.reason, where, where, fault.found)
+            else:
+                yield line.study()
 
 
 def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[SourceStudy]:
@@ -219,13 +198,13 @@ def _read_mimic(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[S
 
 
 def _date(row: Mapping[str, str]) -> str:
-    """Day and time of a study, digits that sort; "" without a day."""
+    """Returns day and time of a study, digits that sort; "" without a day."""
     day, clock = row.get("StudyDate") or "", row.get("StudyTime") or ""
     return f"{day} {clock.partition('.')[0]:0>6}" if day else ""
 
 
 def mimic_image(row: Mapping[str, str], where: str) -> StudyImage:
-    """The image that a row of MIMIC-CXR-JPG's metadata is of, without its path.
+    """Returns the image of a row of MIMIC-CXR-JPG's metadata, without its path.
 
     Raises:
         UserError: the size is none.
@@ -239,7 +218,7 @@ def mimic_image(row: Mapping[str, str], where: str) -> StudyImage:
 
 
 def _with_regions(source: Path, report: Path, image: StudyImage, quality: QualityLog) -> StudyImage:
-    """The image with its path, boxes and masks."""
+    """Returns the image with its path, boxes and masks."""
     path = (report.parent / report.stem / f"{image.image_id}.jpg").relative_to(source)
     folder = source / "chest_imagenome" / "silver_dataset" / "scene_graph"
     graph_path = folder / f"{image.image_id}_SceneGraph.json"
@@ -255,15 +234,13 @@ def _with_regions(source: Path, report: Path, image: StudyImage, quality: Qualit
 
 
 def _stamp(path: Path) -> str:
-    """Size and time of change of a file, "" where there is none."""
-    if not path.is_file():
-        return ""
-    found = path.stat()
-    return f"{found.st_size}-{found.st_mtime_ns}"
+    """Returns size and time of change of a file, "" where there is none."""
+    found = path.stat() if path.is_file() else None
+    return f"{found.st_size}-{found.st_mtime_ns}" if found else ""
 
 
 def _graph_boxes(path: Path, image: StudyImage, quality: QualityLog) -> dict[str, tuple[Box, ...]]:
-    """Region -> box in pixels, of a scene graph; boxes that fit no frame are set aside.
+    """Reads region -> box in pixels from a scene graph; rejects boxes that fit no frame.
 
     They may reach beyond the image, and are cut where regions are made of them.
     """

@@ -27,11 +27,8 @@ from cxrjax.untrusted.names import path_inside
 
 
 class _Shard(NamedTuple):
-    """One shard, and where it stands in its split.
-
-    Attributes:
-        key_step: between the keys of two images, so that a split's fill the range of keys.
-    """
+    """One shard, its place in its split, and the step between the keys of two images, by which a
+    split's keys fill their range."""
 
     name: str
     first_image: int
@@ -103,9 +100,8 @@ def examples_of(
         questions = []
         for index, (_, line) in asked:
             record = parse_record(line, f"{stem}.array_record:{index - shard.first_question}")
-            questions.append(
-                {"index": index, "question_id": record.question_id, "record": line.decode()}
-            )
+            told = {"question_id": record.question_id, "record": line.decode()}
+            questions.append({"index": index, **told})
         example: dict[str, Any] = {
             "image_id": record.image_id,
             "image_path": record.image_path,
@@ -153,7 +149,7 @@ def write_qba_tfds(
 
 
 def _shards(entries: Sequence[Mapping[str, Any]]) -> list[_Shard]:
-    """The shards of a split as the manifest has them."""
+    """Returns the shards of a split as the manifest has them."""
     step = KEY_RANGE // sum(entry["images"] for entry in entries)
     shards = []
     first_image = first_question = 0

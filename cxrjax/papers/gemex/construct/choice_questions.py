@@ -1,25 +1,25 @@
 """Single- and multi-choice questions out of what a report states.
 
-Options exclude one another: a finding that is not there is said to be absent, or is not spoken of
-and resembles nothing that is; regions do not overlap. Their order is drawn.
+Options exclude one another: a finding that is not there is said to be absent, or is not mentioned
+and resembles nothing that is; regions do not overlap. Their order is random.
 """
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
 
-from cxrjax.papers.gemex.construct.facts import SentenceFact
+from cxrjax.papers.gemex.construct.facts import SentenceFact, words_of
 from cxrjax.papers.gemex.construct.pool import (
     Pool,
-    question,
+    ask,
+    content_of,
     reason_absent,
     reason_normal,
     reason_present,
     with_article,
-    words_of,
 )
 from cxrjax.papers.gemex.construct.questions import Draft
 from cxrjax.papers.gemex.construct.refine import (
-    BY_PLACE,
+    has_one_place,
     is_many,
     is_many_of,
     severity_word,
@@ -36,46 +36,24 @@ _ALL = "All of the above"
 
 
 def single_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
-    """Every single-choice question that the report can answer."""
+    """Yields every single-choice question that the report can answer."""
     for fact in pool.present.values():
-        content = "disease" if words_of(fact.subject).kind == "disease" else "abnormality"
-        wrong = [words_of(name).noun for name in _not_there(pool, rng)][: _OPTIONS - 1]
-        yield from _single(
-            rng, content, "presence", fact, words_of(fact.subject).noun, wrong, reason_absence=pool
-        )
-        if words_of(fact.subject).region in BY_PLACE and fact.located and len(fact.regions) == 1:
-            yield from _single(
-                rng, "location", "location", fact, fact.regions[0], _apart(fact.regions[0], rng)
-            )
-        if fact.severity and (word := severity_word(fact)):
-            sized = words_of(fact.subject).sized
-            content = "size" if sized else "severity"
-            degrees = [one for one in _DEGREES[sized] if one != word]
-            if word in _DEGREES[sized]:
-                yield from _single(rng, content, content, fact, word, degrees)
+        yield from _about_present(pool, fact, rng)
     there = [words_of(name).noun for name in pool.present]
     for name, fact in pool.absent.items():
         wrong = rng.sample(there, min(len(there), _OPTIONS - 1))
-        # So that this option is not right wherever it stands.
+        # So that this option is not right wherever it is.
         last = _ALL if len(wrong) >= 2 and rng.random() < 0.5 else None
-        yield from _single(
-            rng, "abnormality", "absence", fact, words_of(name).noun, wrong, last=last
-        )
+        noun = words_of(name).noun
+        yield from _single(rng, "abnormality", "absence", fact, noun, wrong, last=last)
     absent = list(pool.absent)
-    # It stands last: any oftener, and the last letter would be right too often.
+    # It is the last option: any oftener, and the last letter would be right too often.
     if len(absent) >= _OPTIONS - 1 and rng.random() < 1 / (2 * _OPTIONS):
         chosen = rng.sample(absent, _OPTIONS - 1)
-        text, template = question("single_choice", "absence", rng)
-        yield Draft(
-            "single_choice",
-            "abnormality",
-            text,
-            LETTERS[_OPTIONS - 1],
-            reason_absent(chosen, rng),
-            _regions_of(pool.absent[name] for name in chosen),
-            (*(capital(words_of(name).noun) for name in chosen), _ALL),
-            template_id=template,
-        )
+        draft = ask("single_choice", "abnormality", "absence", rng)
+        options = (*(capital(words_of(name).noun) for name in chosen), _ALL)
+        regions = _regions_of(pool.absent[name] for name in chosen)
+        yield draft(LETTERS[_OPTIONS - 1], reason_absent(chosen, rng), regions, options)
     for region in pool.normal:
         wrong = [
             words.noun
@@ -85,63 +63,49 @@ def single_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
             and name not in pool.present
             and name not in pool.doubtful
         ]
-        text, template = question("single_choice", "condition", rng, region=spoken(region))
+        draft = ask("single_choice", "abnormality", "condition", rng, region=spoken(region))
         if len(wrong) >= 2:
             options, letters = _shuffle(["normal"], rng.sample(wrong, min(3, len(wrong))), rng)
-            yield Draft(
-                "single_choice",
-                "abnormality",
-                text,
-                letters[0],
-                reason_normal(pool, region, rng),
-                (region,),
-                options,
-                template_id=template,
-            )
+            yield draft(letters[0], reason_normal(pool, region, rng), (region,), options)
+
+
+def _about_present(pool: Pool, fact: SentenceFact, rng: random.Random) -> Iterator[Draft]:
+    """Yields questions which finding there is, where, and how large or severe it is."""
+    wrong = [words_of(name).noun for name in _not_there(pool, rng)][: _OPTIONS - 1]
+    content = content_of(fact.subject)
+    yield from _single(rng, content, "presence", fact, fact.words.noun, wrong, pool.absent)
+    if has_one_place(fact):
+        (region,) = fact.regions
+        yield from _single(rng, "location", "location", fact, region, _apart(region, rng))
+    word, degrees = severity_word(fact), _DEGREES[fact.words.sized]
+    if word and word in degrees:
+        content = "size" if fact.words.sized else "severity"
+        wrong = [one for one in degrees if one != word]
+        yield from _single(rng, content, content, fact, word, wrong)
 
 
 def multi_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
-    """Every multi-choice question that the report can answer, of two right options at least."""
+    """Yields every multi-choice question with two right options or more."""
     there = list(pool.present)
-    away = _not_there(pool, rng)
+    away = [words_of(name).noun for name in _not_there(pool, rng)]
     if len(there) >= 2 and away:
         facts = [pool.present[name] for name in rng.sample(there, min(3, len(there)))]
-        yield _several(
-            rng,
-            "presence",
-            [words_of(fact.subject).noun for fact in facts],
-            [words_of(name).noun for name in away],
-            reason_present(facts, rng),
-            _regions_of(facts),
-        )
+        right = [fact.words.noun for fact in facts]
+        reason = reason_present(facts, rng)
+        yield _several(rng, "presence", right, away, reason, _regions_of(facts))
     absent = list(pool.absent)
     if there and len(absent) >= 2:
         chosen = rng.sample(absent, min(3, len(absent)))
-        yield _several(
-            rng,
-            "absence",
-            [words_of(name).noun for name in chosen],
-            [words_of(name).noun for name in rng.sample(there, len(there))],
-            reason_absent(chosen, rng),
-            _regions_of(pool.absent[name] for name in chosen),
-        )
-    affected = _apart_from_each_other(
-        [
-            r
-            for f in pool.present.values()
-            if words_of(f.subject).kind != "device"
-            for r in f.regions
-        ]
-    )
+        right = [words_of(name).noun for name in chosen]
+        wrong = [words_of(name).noun for name in rng.sample(there, len(there))]
+        regions = _regions_of(pool.absent[name] for name in chosen)
+        yield _several(rng, "absence", right, wrong, reason_absent(chosen, rng), regions)
+    found = [fact for fact in pool.present.values() if fact.words.kind != "device"]
+    affected = _apart_from_each_other([region for fact in found for region in fact.regions])
     normal = _apart_from_each_other(list(pool.normal))
     if len(affected) >= 2 and normal:
         shown = affected[:3]
-        facts = [
-            fact
-            for fact in pool.present.values()
-            if words_of(fact.subject).kind != "device" and set(fact.regions) & set(shown)
-        ]
-        reason = reason_present(facts, rng)
+        reason = reason_present([one for one in found if {*one.regions} & {*shown}], rng)
         yield _several(rng, "regions", shown, normal, reason, tuple(shown))
     if affected and len(normal) >= 2:
         calm = normal[:3]
@@ -154,19 +118,17 @@ def multi_choice(pool: Pool, rng: random.Random) -> Iterator[Draft]:
 
 
 def _statements(pool: Pool, rng: random.Random) -> Iterator[Draft]:
-    """Sentences of which some hold; every subject stands in one question alone."""
+    """Yields sentences of which some hold; every subject is in one question only."""
     right: list[tuple[str, str, tuple[str, ...], str]] = []  # holds, does not, where, why
     for fact in pool.present.values():
         holds = write_facts([fact], fact.regions[0])[0]
-        start = "There are" if is_many_of(fact.subject) else "There is"
-        noun = words_of(fact.subject).noun
+        fails = f"{_there(fact.subject)} no {fact.words.noun}."
         reason = reason_present([fact], rng, cause=True, sign=False)
-        right.append((holds, f"{start} no {noun}.", fact.regions, reason))
+        right.append((holds, fails, fact.regions, reason))
     for name, fact in pool.absent.items():
-        start = "There are" if is_many_of(name) else "There is"
-        holds = f"{start} no {words_of(name).noun}."
-        reason = reason_absent([name], rng, sign=False)
-        right.append((holds, f"{start} {with_article(name)}.", fact.regions, reason))
+        holds = f"{_there(name)} no {words_of(name).noun}."
+        fails = f"{_there(name)} {with_article(name)}."
+        right.append((holds, fails, fact.regions, reason_absent([name], rng, sign=False)))
     for region, holds in pool.normal.items():
         look = "look" if is_many(spoken(region)) else "looks"
         fails = f"{capital(spoken(region))} {look} abnormal."
@@ -185,6 +147,10 @@ def _statements(pool: Pool, rng: random.Random) -> Iterator[Draft]:
         )
 
 
+def _there(finding: str) -> str:
+    return "There are" if is_many_of(finding) else "There is"
+
+
 def _single(
     rng: random.Random,
     content: str,
@@ -192,34 +158,23 @@ def _single(
     fact: SentenceFact,
     right: str,
     wrong: Sequence[str],
-    reason_absence: Pool | None = None,
+    absent: Iterable[str] = (),
     last: str | None = None,
 ) -> Iterator[Draft]:
+    """Yields a question, unless wrong options are too few; the reason denies `absent` options."""
     if len(wrong) < 2:
         return
-    text, template = question("single_choice", asked, rng, fact.subject)
-    room = _OPTIONS - 1 - bool(last)
-    options, letters = _shuffle([right], wrong[:room], rng)
+    draft = ask("single_choice", content, asked, rng, fact.subject)
+    options, letters = _shuffle([right], wrong[: _OPTIONS - 1 - bool(last)], rng)
     options = (*options, last) if last else options
-    absent = reason_absence.absent if reason_absence else {}
-    named = [n for n in absent if capital(words_of(n).noun) in options]
+    named = [name for name in absent if capital(words_of(name).noun) in options]
     if fact.polarity == "neg":
         reason = reason_absent([fact.subject], rng, sign=not named)
     else:
         reason = reason_present([fact], rng, sign=not named)
     if named:
         reason = f"{reason} {reason_absent(named, rng, sign=False)}"
-    yield Draft(
-        "single_choice",
-        content,
-        text,
-        letters[0],
-        reason,
-        fact.regions,
-        options,
-        finding=fact.subject,
-        template_id=template,
-    )
+    yield draft(letters[0], reason, fact.regions, options, finding=fact.subject)
 
 
 def _several(
@@ -230,18 +185,16 @@ def _several(
     reason: str,
     regions: tuple[str, ...],
 ) -> Draft:
-    text, template = question("multi_choice", asked, rng)
     content = "location" if asked in ("regions", "normal_regions") else "abnormality"
+    draft = ask("multi_choice", content, asked, rng)
     options, letters = _shuffle(right, wrong[: _OPTIONS - len(right)], rng)
-    return Draft(
-        "multi_choice", content, text, letters, reason, regions, options, template_id=template
-    )
+    return draft(letters, reason, regions, options)
 
 
 def _shuffle(
     right: Sequence[str], wrong: Sequence[str], rng: random.Random
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(options in drawn order, letters of the right ones)."""
+    """Returns options in random order, and the letters of the right ones."""
     options = [*((text, True) for text in right), *((text, False) for text in wrong)]
     rng.shuffle(options)
     letters = tuple(letter for letter, (_, holds) in zip(LETTERS, options, strict=False) if holds)
@@ -249,7 +202,8 @@ def _shuffle(
 
 
 def _not_there(pool: Pool, rng: random.Random) -> list[str]:
-    """Findings for wrong options, in drawn order: those said to be absent first, one a group."""
+    """Returns findings for wrong options, in random order: those said to be absent first, one a
+    group."""
     absent, other = list(pool.absent), pool.unmentioned()
     ordered = [*rng.sample(absent, len(absent)), *rng.sample(other, len(other))]
     chosen: list[str] = []
@@ -261,14 +215,9 @@ def _not_there(pool: Pool, rng: random.Random) -> list[str]:
 
 
 def _apart(region: str, rng: random.Random) -> list[str]:
-    """Three regions of lung that overlap neither this one nor each other."""
-    regions = load_regions()
-    lung = [name for name in regions.regions if "lung" in name and name != region]
-    chosen: list[str] = []
-    for name in rng.sample(lung, len(lung)):
-        if not any(regions.overlap(name, other) for other in (region, *chosen)):
-            chosen.append(name)
-    return chosen[: _OPTIONS - 1]
+    """Returns three regions of lung that overlap neither this one nor each other."""
+    lung = [name for name in load_regions().regions if "lung" in name and name != region]
+    return _apart_from_each_other([region, *rng.sample(lung, len(lung))])[1:_OPTIONS]
 
 
 def _apart_from_each_other(names: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
-"""Records out of reports: refined, asked about, checked, and tied to boxes (Stages I and II).
+"""Makes records of reports: refined, asked about, checked, and tied to boxes (Stages I and II).
 
 A report of less than two sentences is not used (section 3.2). Every question goes through the
-filters of `questions.check`; what fails is set aside in the quality log, and nothing replaces it.
+filters of `questions.check`; what fails is rejected in the quality log, and nothing replaces it.
 
 Test images are chosen so that diseases have the shares of Figure 7 (sections 3.2 and 7.4). The
 paper's test set was cleaned by hand from some 2,331 images to 300, with few healthy ones. Its
@@ -16,7 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from cxrjax.codecs.prose import SIDE
-from cxrjax.papers.gemex.construct.pool import pool_of, words_of
+from cxrjax.papers.gemex.construct.facts import words_of
+from cxrjax.papers.gemex.construct.pool import pool_of
 from cxrjax.papers.gemex.construct.questions import (
     MAX_QUESTIONS,
     Draft,
@@ -45,7 +46,7 @@ TARGET_MIX = {
 
 
 def classes_of(sentences: Iterable[RefinedSentence]) -> list[str]:
-    """Classes of Figure 7 that sentences state for certain; `Healthy` where nothing is found.
+    """Returns classes of Figure 7 that sentences state for certain; `Healthy` without findings.
 
     An image with findings of other classes alone, or with doubtful ones, has none.
     """
@@ -55,25 +56,16 @@ def classes_of(sentences: Iterable[RefinedSentence]) -> list[str]:
     return named or ([HEALTHY] if not pool.present and not pool.doubtful else [])
 
 
-def curate(
-    labels: Mapping[str, Sequence[str]],
-    seed: int,
-    count: int = TEST_IMAGES,
-    target: Mapping[str, float] = TARGET_MIX,
-) -> list[str]:
-    """Image ids whose labels come nearest to a mix, one taken at a time.
+def curate(labels: Mapping[str, Sequence[str]], seed: int, count: int = TEST_IMAGES) -> list[str]:
+    """Returns sorted image ids whose labels come nearest to Figure 7, one taken at a time.
 
     Args:
-        labels: image id -> its classes; images without any are passed over.
+        labels: image id -> its classes; images without any are skipped.
         seed: decides among images that serve equally well.
         count: how many to choose; all, where there are no more.
-        target: class -> share of all labels, any unit.
-
-    Returns:
-        The ids in their own order.
     """
-    names = list(target)
-    share = np.array([target[name] for name in names], np.float64)
+    names = list(TARGET_MIX)
+    share = np.array(list(TARGET_MIX.values()), np.float64)
     share /= share.sum()
     candidates = sorted(image_id for image_id, found in labels.items() if found)
     if len(candidates) <= count:
@@ -109,7 +101,7 @@ class GemexConstruction:
     regions: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     def refine(self, reports: Iterable[ImageReport]) -> Iterator[RefinedReport]:
-        """The usable reports, refined."""
+        """Yields the usable reports, refined."""
         for report, refinement in self.refiner.refine(self._not_short(reports)):
             self.quality.examined["sentences"] += len(report.sentences)
             for reason, count in sorted(refinement.left_out.items()):
@@ -123,7 +115,7 @@ class GemexConstruction:
             yield RefinedReport(report, refinement)
 
     def records(self, refined: Iterable[RefinedReport], split: str) -> Iterator[QARecord]:
-        """The questions of refined reports."""
+        """Yields the questions of refined reports."""
         for one, drafts in self.generator.generate(refined):
             kept = 0
             for number, draft in enumerate(drafts):
@@ -134,9 +126,8 @@ class GemexConstruction:
                     yield self._record(one.report, draft, question_id, split)
                     kept += 1
                 except Unusable as verdict:
-                    self.quality.set_aside(
-                        verdict.reason, question_id, one.report.where, verdict.found
-                    )
+                    where, found = one.report.where, verdict.found
+                    self.quality.set_aside(verdict.reason, question_id, where, found)
             if kept < MAX_QUESTIONS:
                 self.quality.warnings[f"reports with less than {MAX_QUESTIONS} questions"] += 1
 
@@ -154,13 +145,13 @@ class GemexConstruction:
 
     def _record(self, report: ImageReport, draft: Draft, question_id: str, split: str) -> QARecord:
         boxes = []
-        for region in draft.regions:
-            if report.boxes and region not in report.boxes:
+        for region in draft.regions if report.boxes else ():
+            if region not in report.boxes:
                 raise Unusable("missing_box", f"no box of {region!r} on this image")
-            if report.boxes:
-                boxes.append([round(value * SIDE) for value in report.boxes[region]])
+            boxes.append([round(value * SIDE) for value in report.boxes[region]])
         location = location_text(boxes) if boxes else ""
         key = draft.answer if isinstance(draft.answer, str) else list(draft.answer)
+        text = assistant_text(key, draft.reason, location)
         record = QARecord(
             dataset="gemex",
             split=split,
@@ -177,11 +168,7 @@ class GemexConstruction:
             choices=draft.lettered or None,
             type_prompt=QUESTION_TYPES[draft.question_type].instruction,
             template_id=draft.template_id,
-            answers=[
-                Answer(
-                    text=assistant_text(key, draft.reason, location), regions=list(draft.regions)
-                )
-            ],
+            answers=[Answer(text=text, regions=list(draft.regions))],
             answer_key=key,
             reason=draft.reason,
             generator=Maker(name=self.generator.name, version=self.generator.version),
@@ -190,5 +177,5 @@ class GemexConstruction:
 
 
 def findings_of(refined: RefinedReport) -> list[str]:
-    """The classes of Figure 7 that a report's image has."""
+    """Returns the classes of Figure 7 that a report's image has."""
     return classes_of(refined.refinement.sentences)

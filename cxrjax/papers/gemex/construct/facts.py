@@ -19,7 +19,7 @@ from cxrjax.papers.sources.regions import (
 )
 from cxrjax.radiology_text.assertions import Assertion
 from cxrjax.radiology_text.definitions import load_definitions
-from cxrjax.radiology_text.english import FindingWords, Vocabulary, load_vocabulary
+from cxrjax.radiology_text.english import FindingWords, load_vocabulary
 from cxrjax.radiology_text.reader import ReportReader
 
 CHEST = "chest"  # what a sentence without any part of the body is about (rule 2)
@@ -46,6 +46,16 @@ class SentenceFact:
     severity: str | None = None
     cause: str | None = None
 
+    @property
+    def words(self) -> FindingWords:
+        """The vocabulary's entry of its finding."""
+        return words_of(self.subject)
+
+
+def words_of(finding: str) -> FindingWords:
+    """Returns the vocabulary's entry of a finding."""
+    return load_vocabulary().findings[finding]
+
 
 # Words before a finding that may say how severe it is.
 _SEVERITY_REACH = 40
@@ -60,15 +70,13 @@ _GENERAL = ("cardiopulmonary abnormality", "lung disease")
 
 @functools.lru_cache(maxsize=1 << 16)
 def find_facts(text: str, source_regions: tuple[str, ...] = ()) -> tuple[SentenceFact, ...]:
-    """The statements of a sentence, in order, each once.
+    """Returns the statements of a sentence, in order, each once.
 
     Args:
         source_regions: regions that the source connects with the sentence, of the 30; where a
             finding's place is not said in words, those that are lung are taken.
     """
-    words = load_vocabulary()
-    plain = text.lower()
-    cause = words.cues["cause"].search(plain)
+    cause = load_vocabulary().cues["cause"].search(text.lower())
     facts: list[SentenceFact] = []
     for one in _reader().read(text):
         if not one.is_now or (cause and one.span[0] > cause.start()):
@@ -77,15 +85,15 @@ def find_facts(text: str, source_regions: tuple[str, ...] = ()) -> tuple[Sentenc
         if one.finding in _GENERAL and one.status == "absent":
             facts.append(SentenceFact(CHEST, "normal", ("bilateral lung",)))
         elif one.organ and one.certainty == "certain":
-            facts += _normal(one, places, words)
+            facts += _normal(one, places)
         elif (name := subject_of(one.finding, one.regions)) is not None:
-            facts.append(_fact(one, words.findings[name], places, text, source_regions))
+            facts.append(_fact(one, words_of(name), places, text, source_regions))
     return tuple(dict.fromkeys(facts))
 
 
 def subject_of(finding: str, regions: Sequence[str]) -> str | None:
-    """The vocabulary's name of a finding that is said of these regions, or of a more general one;
-    None where it has none."""
+    """Returns the vocabulary's name of a finding that is said of these regions, or of a more
+    general one; None where it has none."""
     definitions = load_definitions()
     around = {up for region in regions for up in (region, *definitions.region_ancestors(region))}
     for name in (finding, *definitions.finding_ancestors(finding)):
@@ -97,7 +105,7 @@ def subject_of(finding: str, regions: Sequence[str]) -> str | None:
 
 @functools.cache
 def _subjects() -> dict[str, list[FindingWords]]:
-    """Findings of the definitions -> those of the vocabulary that stand for them, special first."""
+    """Maps findings of the definitions to those of the vocabulary for them, special first."""
     found: dict[str, list[FindingWords]] = {}
     for words in load_vocabulary().findings.values():
         for name in words.names:
@@ -139,7 +147,7 @@ def _fact(
 
 
 def _severity(text: str, span: tuple[int, int]) -> str | None:
-    """The severity nearest before the finding within its part of the sentence, or in its words."""
+    """Returns the severity nearest before the finding in its part of the sentence, or in it."""
     before = text[max(0, span[0] - _SEVERITY_REACH) : span[1]]
     joints = [joint.end() for joint in _JOINTS.finditer(before[: len(before) - span[1] + span[0]])]
     found = [
@@ -150,9 +158,9 @@ def _severity(text: str, span: tuple[int, int]) -> str | None:
     return max(found)[1] if found else None
 
 
-def _normal(one: Assertion, places: Sequence[Place], words: Vocabulary) -> list[SentenceFact]:
-    """The part of the body that is called normal, where it has a place among the 30."""
-    for structure in words.structures.values():
+def _normal(one: Assertion, places: Sequence[Place]) -> list[SentenceFact]:
+    """Returns the part of the body that is called normal, where it has a place among the 30."""
+    for structure in load_vocabulary().structures.values():
         if one.organ in structure.names and structure.region:
             regions = structure.region.split("+")
             if structure.region == "lung":
@@ -171,7 +179,7 @@ def _regions(
     absent: bool,
     source_regions: Sequence[str],
 ) -> tuple[tuple[str, ...], bool]:
-    """(regions, whether words or the finding itself say them)."""
+    """Returns regions, and whether words or the finding itself name them."""
     role = finding.region
     if role is None:
         return (), False
@@ -182,7 +190,8 @@ def _regions(
     if role not in (*_BY_PLACE, "hilar", "hemidiaphragm"):
         return (role,), True
     if absent and role in _BY_PLACE:
-        return tuple(load_regions().combine(lung_regions(_lung_sides(places)))), bool(places)
+        sides = [place for place in places if place.zone != "hilar"]
+        return tuple(load_regions().combine(lung_regions(sides))), bool(places)
     if role == "hilar":
         found = sided(places, "hilar structures")
     elif role == "hemidiaphragm":
@@ -196,7 +205,3 @@ def _regions(
     else:
         found = lung_regions(places)
     return tuple(load_regions().combine(found)), bool(places)
-
-
-def _lung_sides(places: Sequence[Place]) -> list[Place]:
-    return [place for place in places if place.zone != "hilar"]

@@ -158,16 +158,14 @@ class LanguageModelGenerator(Stage[RefinedReport, AskedQuestions]):
         return make_request(self._prompt, "\n".join(lines), AskedQuestions, 1500)
 
     def check(self, item: RefinedReport, answer: AskedQuestions) -> None:
-        """Checks the form of the questions; what they say is filtered one by one later."""
+        """See `Stage.check`."""
         _check_questions(answer)
 
 
 def make_stages(
     flags: ClientFlags, out: Path, seed: int, quality: QualityLog
 ) -> tuple[LanguageModelRefiner, LanguageModelGenerator]:
-    """Both stages, with one client each.
-
-    Answers are kept in `out` where `--cache` names no other file.
+    """Returns both stages, with one client each; answers are cached in `out`, or by `--cache`.
 
     Raises:
         UserError: as `client_from_flags`.
@@ -182,7 +180,7 @@ def make_stages(
 
 
 def load_prompt() -> dict[str, Any]:
-    """The prompts, from the package's data file."""
+    """Returns the prompts, from the package's data file."""
     return read_packaged(str(__package__), f"{PROMPT}.toml")
 
 
@@ -208,31 +206,23 @@ def read_prompt(path: Path) -> dict[str, Any]:
 
 
 def to_draft(asked: Asked, rng: random.Random) -> Draft:
-    """The question as the construction has it, choices in drawn order, lettered answers."""
+    """Returns the question as a draft: choices in random order, answers as letters."""
     regions = tuple(dict.fromkeys(_known_region(name) for name in asked.regions))
     choosing = asked.question_type in ("single_choice", "multi_choice")
     choices = rng.sample(asked.choices, len(asked.choices)) if choosing else []
-    given = asked.answer[0].strip()
-    answer: str | tuple[str, ...] = given
+    answer: str | tuple[str, ...] = asked.answer[0].strip()
     if choosing:
-        letters = tuple(
-            letter for letter, text in zip(LETTERS, choices, strict=False) if text in asked.answer
-        )
+        lettered = zip(LETTERS, choices, strict=False)
+        letters = tuple(letter for letter, text in lettered if text in asked.answer)
         answer = letters[0] if asked.question_type == "single_choice" else letters
     elif asked.question_type == "closed_ended":
-        answer = given.rstrip(".").capitalize() + "."
-    return Draft(
-        asked.question_type,
-        asked.content_type,
-        asked.question.strip(),
-        answer,
-        asked.reason.strip(),
-        regions,
-        tuple(choices),
-    )
+        answer = str(answer).rstrip(".").capitalize() + "."
+    kind, content, question = asked.question_type, asked.content_type, asked.question.strip()
+    return Draft(kind, content, question, answer, asked.reason.strip(), regions, tuple(choices))
 
 
 def _check_questions(answer: AskedQuestions) -> None:
+    """Checks the form of the questions; what they say is filtered one by one later."""
     found = collections.Counter[str](asked.question_type for asked in answer.questions)
     for kind, count in QUESTIONS_PER_REPORT.items():
         if found[kind] != count:

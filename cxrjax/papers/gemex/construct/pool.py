@@ -1,16 +1,18 @@
 """The certain statements of a refined report, pooled, and the templates that word them."""
 
 import dataclasses
+import functools
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from cxrjax.files import read_packaged
 from cxrjax.papers.gemex.construct import refine
-from cxrjax.papers.gemex.construct.facts import CHEST, SentenceFact, find_facts
+from cxrjax.papers.gemex.construct.facts import CHEST, SentenceFact, find_facts, words_of
+from cxrjax.papers.gemex.construct.questions import Draft
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import RefinedSentence
-from cxrjax.radiology_text.english import FindingWords, capital, join, load_vocabulary
+from cxrjax.radiology_text.english import capital, join, load_vocabulary
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,7 +32,7 @@ class Pool:
     normal: dict[str, str]
 
     def unmentioned(self) -> list[str]:
-        """Findings of Figure 7's classes that nothing is said of, nor of any that resembles them.
+        """Returns findings of Figure 7's classes without mention, nor of any that resembles them.
 
         A report does not list all that is not there; what it passes over counts as absent.
         """
@@ -50,14 +52,9 @@ class Pool:
 _PARTS = ("lung_volumes", "angles", "pleura", "aorta")
 
 
-def words_of(finding: str) -> FindingWords:
-    """The vocabulary's entry of a finding."""
-    return load_vocabulary().findings[finding]
-
-
 def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
-    """The statements of refined sentences; each is about its sentence's region."""
-    present: dict[str, list[SentenceFact]] = {}
+    """Pools the statements of refined sentences; each is about its sentence's region."""
+    several: dict[str, list[SentenceFact]] = {}
     absent: dict[str, SentenceFact] = {}
     doubtful: dict[str, SentenceFact] = {}
     normal: dict[str, str] = {}
@@ -65,44 +62,36 @@ def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
         told_places = {fact.subject for fact in find_facts(sentence.text) if fact.located}
         for found in find_facts(sentence.text, (sentence.region,)):
             # A region of one side is a place told by the source, if not by words.
-            told = found.subject in told_places or not sentence.region.startswith("bilateral")
-            fact = dataclasses.replace(
-                found, regions=(sentence.region,), located=found.located and told
-            )
+            placed = found.subject in told_places or not sentence.region.startswith("bilateral")
+            located = found.located and placed
+            fact = dataclasses.replace(found, regions=(sentence.region,), located=located)
             if fact.polarity == "normal":
                 if (found.regions or found.subject == CHEST) and found.subject not in _PARTS:
-                    normal.setdefault(
-                        sentence.region, refine.write_facts([fact], sentence.region)[0]
-                    )
+                    (told,) = refine.write_facts([fact], sentence.region)
+                    normal.setdefault(sentence.region, told)
             elif not fact.certain:
                 # "No large effusion": asked about neither as present nor as absent.
                 doubtful.setdefault(fact.subject, fact)
             elif fact.polarity == "pos":
-                present.setdefault(fact.subject, []).append(fact)
+                several.setdefault(fact.subject, []).append(fact)
             else:
                 absent.setdefault(fact.subject, fact)
-    merged = {name: _merge(facts) for name, facts in present.items()}
-    regions = load_regions()
-    affected = {
-        region
-        for fact in (*merged.values(), *doubtful.values())
-        for region in fact.regions
-        if words_of(fact.subject).kind != "device"
-    }
+    present = {name: _merge(facts) for name, facts in several.items()}
+    found = [
+        fact for fact in (*present.values(), *doubtful.values()) if fact.words.kind != "device"
+    ]
+    affected = {region for fact in found for region in fact.regions}
+    overlap = load_regions().overlap
     return Pool(
-        present=merged,
-        absent={k: f for k, f in absent.items() if k not in merged and k not in doubtful},
-        doubtful={k: f for k, f in doubtful.items() if k not in merged},
-        normal={
-            region: text
-            for region, text in normal.items()
-            if not any(regions.overlap(region, other) for other in affected)
-        },
+        present,
+        {k: f for k, f in absent.items() if k not in present and k not in doubtful},
+        {k: f for k, f in doubtful.items() if k not in present},
+        {r: text for r, text in normal.items() if not any(overlap(r, one) for one in affected)},
     )
 
 
 def _merge(facts: list[SentenceFact]) -> SentenceFact:
-    """One fact for all places; its severity where all that name one agree."""
+    """Merges facts of one finding; its severity where all that name one agree."""
     regions = load_regions().combine({region for fact in facts for region in fact.regions})
     # "Bilateral lung" is what stands for a place that is not said; another sentence may say it.
     placed = {region for fact in facts if fact.located for region in fact.regions}
@@ -124,27 +113,40 @@ VERSION = "3"
 _SHORT, _EXPLAINED = 60, 0.83
 
 
-def load_wordings(version: str = VERSION) -> dict[str, Any]:
-    """The templates of a version, from the package's data file."""
-    return read_packaged(str(__package__), f"wordings_v{version}.json")
+def load_wordings() -> dict[str, Any]:
+    """Returns the templates, from the package's data file."""
+    return read_packaged(str(__package__), f"wordings_v{VERSION}.json")
 
 
-def question(
-    kind: str, content: str, rng: random.Random, about: str | None = None, **values: str
-) -> tuple[str, str]:
-    """(question, template id): one of the phrasings, filled.
+def content_of(finding: str) -> str:
+    """Returns the content type of a question whether a finding is there."""
+    return "disease" if words_of(finding).kind == "disease" else "abnormality"
+
+
+def ask(
+    kind: str,
+    content_type: str,
+    asked: str,
+    rng: random.Random,
+    about: str | None = None,
+    **values: str,
+) -> Callable[..., Draft]:
+    """Words a question by one of the phrasings; returns what makes its draft of answer, reason,
+    regions, choices and finding.
 
     Args:
+        asked: name of the phrasings.
         about: the finding that the question names, if one.
     """
-    phrasings = load_wordings()["questions"][kind][content]
+    phrasings = load_wordings()["questions"][kind][asked]
     number = rng.randrange(len(phrasings))
     verbs = _verbs("", refine.is_many(values.get("region", "")))
     if about:
         verbs |= _verbs("name_", refine.is_many_of(about))
         values = {"finding": with_article(about), "name": words_of(about).noun} | values
-    text = phrasings[number].format(**verbs, **values)
-    return capital(text), f"v{VERSION}/{kind}/{content}/{number}"
+    text = capital(phrasings[number].format(**verbs, **values))
+    template_id = f"v{VERSION}/{kind}/{asked}/{number}"
+    return functools.partial(Draft, kind, content_type, text, template_id=template_id)
 
 
 def _verbs(prefix: str, many: bool) -> dict[str, str]:
@@ -152,13 +154,13 @@ def _verbs(prefix: str, many: bool) -> dict[str, str]:
 
 
 def with_article(finding: str) -> str:
-    """The finding's noun with its article: "a pneumothorax", "atelectasis"."""
+    """Returns the finding's noun with its article: "a pneumothorax", "atelectasis"."""
     words = words_of(finding)
     return f"{words.article} {words.noun}".strip()
 
 
 def places(fact: SentenceFact) -> str:
-    """The fact's regions, joined: "the left upper lung zone and the spine"."""
+    """Joins the fact's regions: "the left upper lung zone and the spine"."""
     return join([refine.spoken(region) for region in fact.regions])
 
 
@@ -168,8 +170,8 @@ def reason_present(
     """Words a reason: the findings are there, those of one place in one sentence.
 
     Args:
-        cause: whether the first one's cause is said.
-        sign: whether what a single finding looks like may follow, as of a reason that stands alone.
+        cause: name the first one's cause.
+        sign: what a single finding looks like may follow, as of a reason that stands alone.
     """
     together: dict[str, list[SentenceFact]] = {}
     for fact in facts:
@@ -186,7 +188,7 @@ def reason_present(
 
 
 def _there(place: str, facts: Sequence[SentenceFact], rng: random.Random) -> str:
-    """One sentence: these findings are at a place, which is not named where it is empty."""
+    """Words one sentence: these findings are at a place, which is not named where it is empty."""
     finding = join([refine.phrase(fact) for fact in facts])
     return _reason(
         ("pos" if len(facts) == 1 else "several") + ("" if place else "_fixed"),
@@ -202,13 +204,10 @@ def _there(place: str, facts: Sequence[SentenceFact], rng: random.Random) -> str
 
 def reason_absent(findings: Sequence[str], rng: random.Random, sign: bool = True) -> str:
     """Words a reason: these findings are not there."""
-    text = _reason(
-        "neg",
-        rng,
-        names=join([words_of(name).noun for name in findings], "or"),
-        named=join([with_article(name) for name in findings], "or"),
-        **{"is": "are" if refine.is_many_of(findings[-1]) else "is"},
-    )
+    names = join([words_of(name).noun for name in findings], "or")
+    named = join([with_article(name) for name in findings], "or")
+    verb = "are" if refine.is_many_of(findings[-1]) else "is"
+    text = _reason("neg", rng, names=names, named=named, **{"is": verb})
     if not sign or len(findings) > 1:
         return text
     return _with_sign(text, "absent", findings[0], rng)

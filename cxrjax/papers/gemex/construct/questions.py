@@ -1,6 +1,7 @@
 """Drafts of questions, the interface of generators, and the checks a draft has to pass."""
 
 import dataclasses
+import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple, Protocol
@@ -27,12 +28,11 @@ class Draft:
     """A question with its answer.
 
     Attributes:
-        content_type: one of `CONTENT_TYPES`.
-        choices: options without letters, in order; empty where there are none.
         answer: words; "Yes." or "No."; the letter; or the letters.
         regions: of the 30, in which the answer is seen.
+        choices: options without letters, in order.
         finding: name of the vocabulary's finding that it is about, if one.
-        template_id: which wording, None of a language model.
+        template_id: None of a language model.
     """
 
     question_type: str
@@ -47,12 +47,12 @@ class Draft:
 
     @property
     def lettered(self) -> list[str]:
-        """The options as the release writes them: `A: Pulmonary edema`."""
+        """Options as the release writes them: `A: Pulmonary edema`."""
         return [f"{letter}: {text}" for letter, text in zip(LETTERS, self.choices, strict=False)]
 
     @property
     def answer_words(self) -> list[str]:
-        """The answer in words: the options that its letters name, or itself."""
+        """Answer in words: the options that its letters name, or itself."""
         if not self.choices:
             return [self.answer] if isinstance(self.answer, str) else list(self.answer)
         return [self.choices[LETTERS.index(letter)] for letter in self.answer]
@@ -78,7 +78,7 @@ class QuestionGenerator(Protocol):
     def generate(
         self, reports: Iterable[RefinedReport]
     ) -> Iterator[tuple[RefinedReport, list[Draft]]]:
-        """Each report with its questions, in order; no questions where none can be made."""
+        """Yields each report with its questions, in order; none where none can be made."""
         ...
 
 
@@ -89,21 +89,22 @@ _TEXT = re.compile(
 
 
 def check(draft: Draft) -> None:
-    """The filters on a question: rules of the paper's Table 2, and ours.
+    """Filters a question: rules of the paper's Table 2, and ours.
 
     Raises:
         Unusable: `longitudinal`, `view_wording`, `answer_leakage`, `choices_not_exclusive`,
             `text_reference`, `invalid_record`.
     """
     _check_answer(draft)
-    words = load_vocabulary()
+    cues = load_vocabulary().cues
     said = " ".join([draft.question, *draft.choices, *draft.answer_words, draft.reason]).lower()
-    for cue, reason in (("longitudinal", "longitudinal"), ("view", "view_wording")):
-        found = words.cues[cue].search(said)
-        if found:
+    for cue, reason in (
+        (cues["longitudinal"], "longitudinal"),
+        (cues["view"], "view_wording"),
+        (_TEXT, "text_reference"),
+    ):
+        if found := cue.search(said):
             raise Unusable(reason, f"the word {found[0]!r}")
-    if found := _TEXT.search(said):
-        raise Unusable("text_reference", f"the word {found[0]!r}")
     if draft.content_type not in CONTENT_TYPES:
         raise Unusable("invalid_record", f"content type {draft.content_type!r}")
     _check_leakage(draft)
@@ -112,41 +113,36 @@ def check(draft: Draft) -> None:
 
 def _check_answer(draft: Draft) -> None:
     choosing = draft.question_type in ("single_choice", "multi_choice")
-    letters = LETTERS[: len(draft.choices)]
+    letters, answer = LETTERS[: len(draft.choices)], draft.answer
     fits = {
-        "open_ended": isinstance(draft.answer, str) and bool(draft.answer.strip()),
-        "closed_ended": draft.answer in ("Yes.", "No."),
-        "single_choice": isinstance(draft.answer, str) and draft.answer in tuple(letters),
-        "multi_choice": not isinstance(draft.answer, str)
-        and len(draft.answer) > 0
-        and len(set(draft.answer)) == len(draft.answer)
-        and set(draft.answer) <= set(letters),
+        "open_ended": isinstance(answer, str) and bool(answer.strip()),
+        "closed_ended": answer in ("Yes.", "No."),
+        "single_choice": isinstance(answer, str) and answer in tuple(letters),
+        "multi_choice": not isinstance(answer, str)
+        and 0 < len(answer) == len({*answer} & {*letters}),
     }[draft.question_type]
     if not fits or choosing != (len(draft.choices) >= 2):
-        found = f"{draft.question_type} answered {draft.answer!r} of {len(draft.choices)} options"
+        found = f"{draft.question_type} answered {answer!r} of {len(draft.choices)} options"
         raise Unusable("invalid_record", found)
     if not draft.question.strip() or not draft.reason.strip() or not draft.regions:
         raise Unusable("invalid_record", "no question, no reason or no region")
 
 
 def _check_leakage(draft: Draft) -> None:
-    """No answer may stand in its own question; of a list, none that the others do not."""
+    """Refuses an answer in its own question; of a list, one that the others are not in."""
     if draft.question_type == "closed_ended":
         return
     asked = f" {plain_words(draft.question)} "
-    named = [option for option in draft.choices if f" {plain_words(option)} " in asked]
-    for answer in draft.answer_words:
-        inside = f" {plain_words(answer)} " in asked
-        if inside and set(named) != set(draft.choices):
-            raise Unusable("answer_leakage", f"{draft.question_type} {draft.template_id}")
+    named = {option for option in draft.choices if f" {plain_words(option)} " in asked}
+    inside = any(f" {plain_words(answer)} " in asked for answer in draft.answer_words)
+    if inside and named != {*draft.choices}:
+        raise Unusable("answer_leakage", f"{draft.question_type} {draft.template_id}")
 
 
 def _check_exclusive(draft: Draft) -> None:
-    plain = [plain_words(option) for option in draft.choices]
-    for k, option in enumerate(plain):
-        for other in plain[k + 1 :]:
-            if not option or option == other:
-                raise Unusable("choices_not_exclusive", "two options are the same")
-            held = f" {option} " in f" {other} " or f" {other} " in f" {option} "
-            if held and not {"normal", "abnormal", "absent"} & {option, other}:
-                raise Unusable("choices_not_exclusive", "one option holds another")
+    for option, other in itertools.combinations(map(plain_words, draft.choices), 2):
+        if not option or option == other:
+            raise Unusable("choices_not_exclusive", "two options are the same")
+        held = f" {option} " in f" {other} " or f" {other} " in f" {option} "
+        if held and not {"normal", "abnormal", "absent"} & {option, other}:
+            raise Unusable("choices_not_exclusive", "one option holds another")

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, Protocol
 
-from cxrjax.papers.gemex.construct.facts import CHEST, SentenceFact, find_facts
+from cxrjax.papers.gemex.construct.facts import CHEST, SentenceFact, find_facts, words_of
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import ImageReport, RefinedSentence, ReportSentence
 from cxrjax.radiology_text.english import capital, join, load_vocabulary
@@ -80,7 +80,7 @@ _MOST_CHARACTERS = 1_000
 # Reports say the same in the same words: of 22,824 sentences of OpenI, 8,300 are different.
 @functools.lru_cache(maxsize=1 << 16)
 def refine_sentence(sentence: ReportSentence) -> list[tuple[str, str]] | str:
-    """(complete sentence, region) for each region of a sentence, or why it is left out."""
+    """Returns a complete sentence for each region of a sentence, or why it is left out."""
     words = load_vocabulary()
     text = sentence.text
     if len(text) > _MOST_CHARACTERS:
@@ -133,7 +133,7 @@ def _tidy(text: str) -> str:
 
 
 def _complete(text: str) -> str | None:
-    """The text as a sentence with subject and predicate; None where words alone cannot tell how."""
+    """Completes the text with subject and predicate; None where words alone cannot tell how."""
     if _is_complete(text):
         return _tidy(text)
     absent = re.match(r"(?:no|without) (?:evidence of |evidence for )?(?P<what>.+)", text, re.I)
@@ -146,9 +146,8 @@ def _complete(text: str) -> str | None:
 
 
 def write_facts(facts: Sequence[SentenceFact], region: str) -> list[str]:
-    """Complete sentences that say these facts of one region, in words of our own."""
+    """Words complete sentences that say these facts of one region."""
     sentences = []
-    words = load_vocabulary()
     for fact in facts:
         if fact.polarity == "normal":
             sentences.append(_normal_sentence(fact, region))
@@ -163,7 +162,7 @@ def write_facts(facts: Sequence[SentenceFact], region: str) -> list[str]:
             sentences.append(f"{start} {phrase(one)}{place}{cause}.")
     absent = list(dict.fromkeys(fact.subject for fact in facts if fact.polarity == "neg"))
     if absent:
-        listed = join([words.findings[name].noun for name in absent], "or")
+        listed = join([words_of(name).noun for name in absent], "or")
         sentences.append(f"There {'are' if is_many_of(absent[0]) else 'is'} no {listed}.")
     return list(dict.fromkeys(sentences))
 
@@ -177,9 +176,14 @@ _PART_SUBJECTS = {
 
 
 def is_placed(fact: SentenceFact) -> bool:
-    """Says whether a sentence names the place beside the finding."""
-    named = load_vocabulary().findings[fact.subject].region in BY_PLACE
+    """Returns true where a sentence names the place beside the finding."""
+    named = fact.words.region in BY_PLACE
     return named and fact.located and fact.subject != "hilar_enlargement"
+
+
+def has_one_place(fact: SentenceFact) -> bool:
+    """Returns true for a finding that may be in several places, and is said to be in one."""
+    return fact.words.region in BY_PLACE and fact.located and len(fact.regions) == 1
 
 
 def _normal_sentence(fact: SentenceFact, region: str) -> str:
@@ -198,7 +202,7 @@ def _normal_sentence(fact: SentenceFact, region: str) -> str:
 
 
 def spoken(region: str) -> str:
-    """A region as a sentence has it, article included."""
+    """Returns a region as a sentence has it, article included."""
     side, _, part = region.partition(" ")
     if part == "hilar structures":
         return "both hila" if side == "bilateral" else f"the {side} hilum"
@@ -210,32 +214,28 @@ def spoken(region: str) -> str:
 
 
 def is_many(spoken_region: str) -> bool:
-    """Says whether a region, as a sentence has it, takes a plural verb."""
-    return (
-        spoken_region.startswith("both ")
-        or spoken_region.endswith("lungs")
-        or (" and " in spoken_region)
-    )
+    """Returns true for a region, as a sentence has it, that takes a plural verb."""
+    both = spoken_region.startswith("both ") or spoken_region.endswith("lungs")
+    return both or " and " in spoken_region
 
 
 def is_many_of(finding: str) -> bool:
-    """Says whether the finding's noun takes "are"."""
-    words = load_vocabulary().findings[finding]
+    """Returns true for a finding whose noun takes "are"."""
+    words = words_of(finding)
     return bool(words.plural) and words.plural == words.noun
 
 
 def is_several(fact: SentenceFact) -> bool:
-    """Says whether the finding is spoken of in the plural: its noun is one, or it is in two places
-    that it cannot join."""
-    words = load_vocabulary().findings[fact.subject]
+    """Returns true for a finding in the plural: its noun is one, or it is in two places that it
+    cannot join."""
     apart = len(fact.regions) > 1 or fact.regions[0].startswith("bilateral")
-    return bool(words.plural) and (words.plural == words.noun or (fact.located and apart))
+    return is_many_of(fact.subject) or (bool(fact.words.plural) and fact.located and apart)
 
 
 def phrase(fact: SentenceFact) -> str:
-    """The finding with article and severity: "a small pleural effusion", "mild cardiomegaly",
+    """Words a finding with article and severity: "a small pleural effusion", "mild cardiomegaly",
     "nodules"; that of a hilum or a hemidiaphragm has its side, if one is told."""
-    words = load_vocabulary().findings[fact.subject]
+    words = fact.words
     adjective = severity_word(fact)
     noun = words.plural if is_several(fact) else words.noun
     if fact.located and fact.subject == "hilar_enlargement":
@@ -249,8 +249,7 @@ def phrase(fact: SentenceFact) -> str:
 
 
 def severity_word(fact: SentenceFact) -> str | None:
-    """The fact's severity in the word that suits its finding."""
-    if fact.severity is None:
-        return None
-    sized = load_vocabulary().findings[fact.subject].sized
-    return SEVERITY_OF_SIZE[fact.severity] if sized else fact.severity
+    """Returns the fact's severity in the word that suits its finding."""
+    if fact.severity is None or not fact.words.sized:
+        return fact.severity
+    return SEVERITY_OF_SIZE[fact.severity]

@@ -10,131 +10,89 @@ from cxrjax.papers.gemex.construct.facts import SentenceFact
 from cxrjax.papers.gemex.construct.pool import (
     VERSION,
     Pool,
+    ask,
+    content_of,
     places,
     pool_of,
-    question,
     reason_absent,
     reason_normal,
     reason_present,
-    words_of,
 )
 from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, Draft, RefinedReport
-from cxrjax.papers.gemex.construct.refine import BY_PLACE, severity_word, spoken
+from cxrjax.papers.gemex.construct.refine import BY_PLACE, has_one_place, severity_word, spoken
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.radiology_text.english import capital, join
 
 
 def open_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
-    """Every open question that the report can answer."""
+    """Yields every open question that the report can answer."""
     by_region: dict[str, list[SentenceFact]] = {}
     for fact in pool.present.values():
         for region in fact.regions:
             by_region.setdefault(region, []).append(fact)
+    doubts = [region for fact in pool.doubtful.values() for region in fact.regions]
     for region, facts in by_region.items():
         # Asked about a region, all that is said of it is the answer; doubts leave it open.
-        doubts = (other for fact in pool.doubtful.values() for other in fact.regions)
         others = (*doubts, *(other for other in by_region if other != region))
-        if any(load_regions().overlap(region, other) for other in others):
+        kinds = {fact.words.kind for fact in facts}
+        if kinds == {"device"} or any(load_regions().overlap(region, one) for one in others):
             continue
-        kinds = {words_of(fact.subject).kind for fact in facts}
         content = "disease" if kinds == {"disease"} else "abnormality"
-        if kinds == {"device"}:
-            continue
-        text, template = question("open_ended", content, rng, region=spoken(region))
-        names = [words_of(fact.subject).noun for fact in facts]
-        yield Draft(
-            "open_ended",
-            content,
-            text,
-            capital(join(names)) + ".",
-            reason_present([dataclasses.replace(one, regions=(region,)) for one in facts], rng),
-            (region,),
-            finding=facts[0].subject,
-            template_id=template,
-        )
+        draft = ask("open_ended", content, content, rng, region=spoken(region))
+        answer = capital(join([fact.words.noun for fact in facts])) + "."
+        here = [dataclasses.replace(one, regions=(region,)) for one in facts]
+        yield draft(answer, reason_present(here, rng), (region,), finding=facts[0].subject)
     for fact in pool.present.values():
         yield from _about(fact, rng)
     for region in pool.normal:
-        text, template = question("open_ended", "condition", rng, region=spoken(region))
+        draft = ask("open_ended", "abnormality", "condition", rng, region=spoken(region))
         word = "Clear." if "lung" in region else "Normal."
-        yield Draft(
-            "open_ended",
-            "abnormality",
-            text,
-            word,
-            reason_normal(pool, region, rng),
-            (region,),
-            template_id=template,
-        )
+        yield draft(word, reason_normal(pool, region, rng), (region,))
 
 
 def _about(fact: SentenceFact, rng: random.Random) -> Iterator[Draft]:
-    """Questions about one finding: where, how severe, of what cause, meaning what."""
-    words = words_of(fact.subject)
-    answers = []
-    if words.region in BY_PLACE and fact.located:
-        answers.append(("location", capital(places(fact)) + "."))
-    if fact.severity:
-        content = "size" if words.sized else "severity"
-        answers.append((content, capital(severity_word(fact) or "") + "."))
-    if fact.cause:
-        answers.append(("cause", capital(fact.cause) + "."))
-    if words.implication:
-        answers.append(("implication", capital(words.implication) + "."))
-    for content, answer in answers:
-        text, template = question("open_ended", content, rng, fact.subject)
-        yield Draft(
-            "open_ended",
-            content,
-            text,
-            answer,
-            reason_present([fact], rng, cause=content == "cause"),
-            fact.regions,
-            finding=fact.subject,
-            template_id=template,
-        )
+    """Yields questions about one finding: where, how severe, of what cause, meaning what."""
+    words = fact.words
+    placed = words.region in BY_PLACE and fact.located
+    for content, answer in (
+        ("location", places(fact) if placed else None),
+        ("size" if words.sized else "severity", severity_word(fact)),
+        ("cause", fact.cause),
+        ("implication", words.implication),
+    ):
+        if answer:
+            draft = ask("open_ended", content, content, rng, fact.subject)
+            reason = reason_present([fact], rng, cause=content == "cause")
+            yield draft(capital(answer) + ".", reason, fact.regions, finding=fact.subject)
 
 
 def closed_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
-    """Every closed question that the report can answer."""
-
-    def draft(content: str, asked: str, yes: bool, reason: str, regions: tuple, **values) -> Draft:
-        text, template = question("closed_ended", asked, rng, **values)
-        return Draft(
-            "closed_ended",
-            content,
-            text,
-            "Yes." if yes else "No.",
-            reason,
-            tuple(regions),
-            template_id=template,
-        )
-
+    """Yields every closed question that the report can answer."""
     for fact in pool.present.values():
-        kind = words_of(fact.subject).kind
-        content = "disease" if kind == "disease" else "abnormality"
+        asked: list[tuple[str, str, bool, dict[str, str]]] = []
         about = {"about": fact.subject}
-        reason = reason_present([fact], rng)
-        yield draft(content, "presence", True, reason, fact.regions, **about)
-        if words_of(fact.subject).region in BY_PLACE and fact.located and len(fact.regions) == 1:
-            region = fact.regions[0]
-            for asked in (region, _other_side(region)):
-                if asked:
-                    reason = reason_present([fact], rng)
-                    where = {"region": spoken(asked), **about}
-                    right = asked == region
-                    yield draft("location", "location", right, reason, fact.regions, **where)
-        if kind != "device":
-            where = {"region": spoken(fact.regions[0])}
+        asked.append((content_of(fact.subject), "presence", True, about))
+        if has_one_place(fact):
+            (region,) = fact.regions
+            asked += [
+                ("location", "location", one == region, {"region": spoken(one), **about})
+                for one in (region, _other_side(region))
+                if one
+            ]
+        if fact.words.kind != "device":
+            asked.append(("abnormality", "condition", False, {"region": spoken(fact.regions[0])}))
+        for content, template, yes, values in asked:
             reason = reason_present([fact], rng)
-            yield draft("abnormality", "condition", False, reason, fact.regions, **where)
+            draft = ask("closed_ended", content, template, rng, **values)
+            yield draft("Yes." if yes else "No.", reason, fact.regions)
     for name, fact in pool.absent.items():
-        content = "disease" if words_of(name).kind == "disease" else "abnormality"
         reason = reason_absent([name], rng)
-        yield draft(content, "presence", False, reason, fact.regions, about=name)
+        draft = ask("closed_ended", content_of(name), "presence", rng, name)
+        yield draft("No.", reason, fact.regions)
     for region in pool.normal:
         reason = reason_normal(pool, region, rng)
-        yield draft("abnormality", "condition", True, reason, (region,), region=spoken(region))
+        draft = ask("closed_ended", "abnormality", "condition", rng, region=spoken(region))
+        yield draft("Yes.", reason, (region,))
 
 
 def _other_side(region: str) -> str | None:
@@ -162,20 +120,20 @@ class TemplateGenerator:
     def generate(
         self, reports: Iterable[RefinedReport]
     ) -> Iterator[tuple[RefinedReport, list[Draft]]]:
-        """Each report with its questions, at most `QUESTIONS_PER_REPORT` of each type."""
+        """Yields each report with its questions, at most `QUESTIONS_PER_REPORT` of each type."""
         for refined in reports:
             pool = pool_of(refined.refinement.sentences)
             drafts: list[Draft] = []
             for kind, maker in _MAKERS.items():
                 rng = random.Random(f"{self.seed}/{refined.report.report_id}/{kind}")
-                made = list(maker(pool, rng))
-                drafts += _pick(made, QUESTIONS_PER_REPORT[kind], rng)
+                drafts += _pick(list(maker(pool, rng)), QUESTIONS_PER_REPORT[kind], rng)
             yield refined, drafts
 
 
 def _pick(drafts: Sequence[Draft], count: int, rng: random.Random) -> list[Draft]:
-    """Different questions: each time of the content and the answer asked about least so far."""
-    left = rng.sample(list(drafts), len(drafts))
+    """Picks different questions: each time of the content and the answer asked about least so
+    far."""
+    left = rng.sample(drafts, len(drafts))
     contents: Counter[str] = Counter()
     answers: Counter[object] = Counter()
     subjects: Counter[object] = Counter()
@@ -187,7 +145,7 @@ def _pick(drafts: Sequence[Draft], count: int, rng: random.Random) -> list[Draft
                 answers[d.answer] if d.question_type == "closed_ended" else 0,
                 subjects[d.finding or d.regions],
                 contents[d.content_type],
-                # An option that stands for all others tells its own place.
+                # An option that stands for all others gives its own place away.
                 "All of the above" in d.choices,
             ),
         )

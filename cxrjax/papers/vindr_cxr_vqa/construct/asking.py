@@ -11,6 +11,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, count_range, f
 from cxrjax.papers.vindr_cxr_vqa.construct.places import describe, frame_of
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
+from cxrjax.records_io.quality import PixelBox
 
 QUESTIONS_PER_IMAGE = 4  # Table 3: 17,597 questions on 4,394 images
 MAX_BOXES = 6  # in one answer
@@ -21,27 +22,28 @@ CLASS_QUESTION_TYPES = tuple(name for name in QUESTION_TYPES if name != "What")
 
 
 def stream(seed: int, key: str, purpose: str) -> random.Random:
-    """A generator for one purpose; a text seed gives the same stream on every platform."""
+    """Returns a generator for one purpose; a text seed gives the same on every platform."""
     return random.Random(f"{seed}/{key}/{purpose}")
 
 
 def plan_lesions(
     images: Sequence[ImageAnnotation], seed: int, left_out: Counter[str] | None = None
 ) -> Iterator[PlannedQuestion]:
-    """Four questions about each image with findings; images without are passed over.
+    """Plans four questions about each image with findings; images without are skipped.
 
     Findings rotate over the image's classes, so a class is asked about twice only when all others
-    had their turn; a class of more than `MAX_BOXES` lesions, only where there is no other. The kind
-    to begin with is dealt over the images, so that all six come equally often; an image that has
-    nothing to answer a kind with (`able_labels`) is dealt a beginning without that kind, as far as
-    there are some.
+    had their turn; a class of more than `MAX_BOXES` lesions, only where there is no other. The
+    first kind is dealt over the images, so that all six come equally often; an image that has
+    nothing to answer a kind with (`able_labels`) is dealt a first kind without it in the window, as
+    far as there are some.
 
     Args:
-        left_out: receives how often another kind had to stand in for a kind.
+        left_out: receives how often a kind was replaced by another.
     """
     images = [image for image in images if image.findings]
     classes = {image.image_id: _Classes(image) for image in images}
     kinds = _deal_kinds(classes, seed)
+    left_out = Counter() if left_out is None else left_out
     for image in images:
         rng = stream(seed, image.image_id, "vqa")
         known = classes[image.image_id]
@@ -98,8 +100,8 @@ def _window(start: int) -> list[str]:
 
 
 def _deal_kinds(classes: Mapping[str, _Classes], seed: int) -> dict[str, list[str]]:
-    """Image id -> four kinds in rotation, every beginning equally often; the images with the least
-    choice choose first."""
+    """Deals each image four kinds in rotation, every first one equally often; the images with the
+    least choice choose first."""
     ids = sorted(classes)
     rng = random.Random(f"{seed}/kinds")
     rng.shuffle(ids)
@@ -122,14 +124,13 @@ def _deal_kinds(classes: Mapping[str, _Classes], seed: int) -> dict[str, list[st
     return dealt
 
 
-def _able_kinds(kinds: Sequence[str], known: _Classes, left_out: Counter[str] | None) -> list[str]:
-    """The kinds, with others in the place of those that the image cannot answer."""
+def _able_kinds(kinds: Sequence[str], known: _Classes, left_out: Counter[str]) -> list[str]:
+    """Replaces kinds that the image cannot answer by others."""
     others = [kind for kind in QUESTION_TYPES if kind not in kinds and known.able_labels(kind)]
     able = []
     for kind in kinds:
         if not known.able_labels(kind) and others:
-            if left_out is not None:
-                left_out[kind] += 1
+            left_out[kind] += 1
             kind = others.pop(0)
         able.append(kind)
     return able
@@ -138,7 +139,7 @@ def _able_kinds(kinds: Sequence[str], known: _Classes, left_out: Counter[str] | 
 def _dealt_labels(
     kinds: Sequence[str], labels: Sequence[str], known: _Classes
 ) -> list[tuple[str, str]]:
-    """(kind, class) of an image: classes in rotation, each where its kind can be asked of it."""
+    """Pairs kinds with classes of an image, in rotation, where the kind can be asked of it."""
     turns = [labels[number % len(labels)] for number in range(len(kinds))]
     dealt: dict[str, str] = {}
     # The kinds with the least choice choose first.
@@ -155,7 +156,7 @@ def _dealt_labels(
 
 
 def plan_list_all(image: ImageAnnotation, question_id: str) -> PlannedQuestion:
-    """The question for every finding of an image that has some, with all boxes of all readers.
+    """Plans the question for every finding of an image, with all boxes of all readers.
 
     Classes in alphabetical order, boxes in reading order; a box that two readers drew alike is
     listed once.
@@ -170,22 +171,15 @@ def plan_list_all(image: ImageAnnotation, question_id: str) -> PlannedQuestion:
 def plan_denied(
     image: ImageAnnotation, question_id: str, kind: str, label: str | None
 ) -> PlannedQuestion:
-    """A question whose answer is no: about a class that is absent, or, without a label, "What" on
-    an image without findings."""
-    return PlannedQuestion(
-        image,
-        question_id,
-        kind,
-        "lesions",
-        (label,) if label else (),
-        {},
-        0,
-        negative_kind=negative_kind(image),
-    )
+    """Plans a question whose answer is no: about a class that is absent, or, without a label,
+    "What" on an image without findings."""
+    labels = (label,) if label else ()
+    denied = negative_kind(image)
+    return PlannedQuestion(image, question_id, kind, "lesions", labels, {}, 0, negative_kind=denied)
 
 
 def plan_dense(images: Sequence[ImageAnnotation], seed: int) -> Iterator[PlannedQuestion]:
-    """Every class present once with all of its boxes, absent classes for balance, one "What".
+    """Plans every class present with all of its boxes, absent classes for balance, one "What".
 
     Args:
         images: a whole split: the balance of positive and negative is struck over all of them.
@@ -193,39 +187,27 @@ def plan_dense(images: Sequence[ImageAnnotation], seed: int) -> Iterator[Planned
     """
     for image, negatives in zip(images, deal_negatives(images, seed), strict=True):
         present = tuple(image.present)
-        yield PlannedQuestion(
-            image,
-            f"{image.image_id}-0",
-            "What",
-            "dense",
-            present,
-            {},
-            len(present),
-            negative_kind=None if present else "no_finding_image",
-        )
-        asked, _ = dense_order(image, negatives, seed)
-        for number, (kind, label) in enumerate(asked, start=1):
+        asked: list[tuple[str, tuple[str, ...], dict[str, tuple[PixelBox, ...]], int]]
+        asked = [("What", present, {}, len(present))]
+        for kind, label in dense_order(image, negatives, seed)[0]:
             boxes = tuple(image.boxes_of(label))
             if len(boxes) > MAX_BOXES:
                 found = f"{len(boxes)} boxes of {label}, at most {MAX_BOXES}"
                 raise ValueError(f"{image.image_id}: {found}")
+            asked.append((kind, (label,), {label: boxes} if boxes else {}, len(boxes)))
+        for number, (kind, labels, shown, count) in enumerate(asked):
+            question_id = f"{image.image_id}-{number}"
+            absent = None if count else negative_kind(image)
             yield PlannedQuestion(
-                image,
-                f"{image.image_id}-{number}",
-                kind,
-                "dense",
-                (label,),
-                {label: boxes} if boxes else {},
-                len(boxes),
-                negative_kind=None if boxes else negative_kind(image),
+                image, question_id, kind, "dense", labels, shown, count, negative_kind=absent
             )
 
 
 def dense_order(
     image: ImageAnnotation, negatives: int, seed: int
 ) -> tuple[list[tuple[str, str]], random.Random]:
-    """(kind, class) of the questions about each present class and `negatives` absent ones, mixed;
-    and the stream that decided it, which goes on to choose their words."""
+    """Returns (kind, class) of the questions about each present class and `negatives` absent ones,
+    mixed; and the stream that decided it, which then chooses their words."""
     rng = stream(seed, image.image_id, "dense")
     present = image.present
     absent = [label for label in CLASSES if label not in present]
@@ -242,7 +224,7 @@ def dense_order(
 
 
 def deal_negatives(images: Sequence[ImageAnnotation], seed: int) -> list[int]:
-    """Numbers of absent classes to ask about, an image each.
+    """Returns the number of absent classes to ask about of each image.
 
     Positive questions are one for each class present and the "What" of an abnormal image; the
     "What" of a normal image is negative. Negatives are dealt one at a time to the image with the

@@ -1,4 +1,4 @@
-"""Balance of questions answered no and yes, for each class and each kind."""
+"""Balances questions answered no with those answered yes, for each class and each kind."""
 
 import collections
 import heapq
@@ -15,7 +15,7 @@ Asked = list[tuple[ImageAnnotation, str, str | None]]  # image, kind, class
 def balance(
     positives: Sequence[PlannedQuestion], normal: Sequence[ImageAnnotation], seed: int, split: str
 ) -> Asked:
-    """Chooses for each positive question one whose answer is no, of its kind and class.
+    """Returns for each positive question one to be denied, of its kind and class.
 
     So neither the name of a class nor the kind of the question tells the answer. Absent classes are
     asked about in turns on images with findings and on images without any, at most once an image;
@@ -28,10 +28,10 @@ def balance(
     Raises:
         UserError: there are too few images.
     """
-    by_class = collections.defaultdict(list)
+    by_class: dict[str, list[str]] = collections.defaultdict(list)
     for plan in positives:
-        by_class[plan.labels[0] if plan.kind != "What" else None].append(plan.kind)
-    wanted = len(by_class.pop(None, ()))
+        by_class["" if plan.kind == "What" else plan.labels[0]].append(plan.kind)
+    wanted = len(by_class.pop("", ()))
     normal = sorted(normal, key=lambda i: stream(seed, i.image_id, "mix").random())[:wanted]
     if len(normal) < wanted:
         raise UserError(
@@ -42,9 +42,7 @@ def balance(
     abnormal = list({plan.image.image_id: plan.image for plan in positives}.values())
     pools = [_Pool(abnormal, seed, "abnormal", 0), _Pool(normal, seed, "normal", 1)]
     # The classes with the fewest images without them choose first.
-    for label in sorted(by_class, key=lambda name: (-len(by_class[name]), str(name))):
-        assert label is not None
-        kinds = by_class[label]
+    for label, kinds in sorted(by_class.items(), key=lambda one: (-len(one[1]), one[0])):
         stream(seed, f"{split}/{label}", "balance").shuffle(kinds)
         for number, kind in enumerate(kinds):
             first, second = pools[number % 2], pools[1 - number % 2]
@@ -72,7 +70,8 @@ class _Pool:
         self._taken = [set(image.present) for image in images]
 
     def take(self, label: str) -> ImageAnnotation | None:
-        """An image without the class that was not asked about it; None where there is none."""
+        """Returns an image without the class that was not asked about it; None where there is
+        none."""
         passed = []
         found = None
         while self._heap and found is None:
@@ -90,13 +89,14 @@ class _Pool:
 
 
 def lookup_score(plans: Sequence[PlannedQuestion]) -> float:
-    """Share of the questions about classes that the class's name and the kind alone answer: the
-    more frequent of yes and no, for each class and kind."""
-    counts: dict[tuple[str, str], collections.Counter[bool]] = collections.defaultdict(
-        collections.Counter
-    )
-    for plan in plans:
-        if plan.kind != "What":
-            counts[plan.labels[0], plan.kind][plan.negative_kind is None] += 1
-    asked = sum(count.total() for count in counts.values())
-    return sum(max(count.values()) for count in counts.values()) / asked if asked else 0.0
+    """Returns the share of the questions about classes that the class's name and the kind alone
+    answer: the more frequent of yes and no, for each class and kind."""
+    about = [
+        (plan.labels[0], plan.kind, plan.negative_kind is None)
+        for plan in plans
+        if plan.kind != "What"
+    ]
+    counts = collections.Counter(about)
+    kinds = {(label, kind) for label, kind, _ in about}
+    right = sum(max(counts[*one, True], counts[*one, False]) for one in kinds)
+    return right / len(about) if about else 0.0

@@ -22,7 +22,7 @@ _AS_WIDE = (
 
 
 def extent(box: PixelBox, image_hw: tuple[int, int]) -> tuple[int, int]:
-    """(percent of the image's width, of its height), to the nearest five, at least that."""
+    """Returns percent of the image's width and height, to the nearest five, at least that."""
     height, width = image_hw
     shares = ((box[2] - box[0]) / width, (box[3] - box[1]) / height)
     across, down = (max(round(100 * share / _NEAREST), 1) * _NEAREST for share in shares)
@@ -30,7 +30,7 @@ def extent(box: PixelBox, image_hw: tuple[int, int]) -> tuple[int, int]:
 
 
 def against_heart(label: str, box: PixelBox, frame: ChestFrame) -> str | None:
-    """Compares a box's width with the heart's; None without a box of the heart."""
+    """Returns how wide a box is beside the heart's; None without a heart to measure with."""
     if frame.heart is None or label in ORGANS:
         return None
     ratio = (box[2] - box[0]) / (frame.heart[2] - frame.heart[0])
@@ -48,25 +48,21 @@ def shape(box: PixelBox) -> str:
 
 
 def sides_of(label: str, boxes: Sequence[PixelBox], frame: ChestFrame) -> set[str]:
-    """Returns the sides of boxes, "right" and "left"; empty if one is unknown or on the midline,
-    and for organs, which are there."""
-    sides: set[str] = set()
-    for box in boxes:
-        side = locate(box, label, frame).side
-        if side not in ("right", "left", "both") or label in ORGANS:
-            return set()
-        sides |= {"right", "left"} if side == "both" else {side}
-    return sides
+    """Returns the sides that boxes are on, "right" and "left"; empty where one is not known or is
+    on the midline, and of organs, which are there."""
+    of_side = {"right": {"right"}, "left": {"left"}, "both": {"right", "left"}}
+    sides = [of_side.get(locate(box, label, frame).side or "", set()) for box in boxes]
+    return set().union(*sides) if all(sides) and label not in ORGANS else set()
 
 
 def zones_of(label: str, boxes: Sequence[PixelBox], frame: ChestFrame) -> set[str]:
-    """The zones that boxes are in; empty where one is not known."""
+    """Returns the zones that boxes are in; empty where one is not known."""
     zones = [locate(box, label, frame).zones for box in boxes]
-    return {zone for of_box in zones for zone in of_box} if all(zones) else set()
+    return set().union(*zones) if all(zones) else set()
 
 
 def in_same_region(image: ImageAnnotation, label: str, boxes: Sequence[PixelBox]) -> list[str]:
-    """Other classes of which a lesion lies upon one of the boxes."""
+    """Returns other classes of which a lesion lies upon one of the boxes."""
     return [
         name
         for name in image.present

@@ -54,7 +54,7 @@ class ModelWording(Strict):
     difficulty: Literal["Easy", "Medium"]
 
     def to_wording(self) -> Wording:
-        """Without the white space around it."""
+        """Returns it without the white space around its parts."""
         return Wording(
             self.question.strip(), self.answer.strip(), self.reason.strip(), self.difficulty
         )
@@ -138,12 +138,12 @@ def _jpeg(path: Path) -> bytes:
 
 
 def load_prompt() -> dict[str, Any]:
-    """The prompt, from the package's data file."""
+    """Returns the prompt, from the package's data file."""
     return read_packaged(str(__package__), "language_model_prompt_v1.toml")
 
 
 def plan_text(plan: PlannedQuestion, prompt: dict[str, Any]) -> str:
-    """Tells the model about one plan: the task, and the image's full annotation."""
+    """Describes one plan to the model: the task, and the image's full annotation."""
     image = plan.image
     kind = "list_all" if plan.style == "list_all" else plan.kind
     values = {"finding": join(plan.labels), "count": plan.count}
@@ -189,7 +189,7 @@ _BOX = re.compile(r"<loc[^>]*>?")
 
 
 def written_boxes(plan: PlannedQuestion) -> list[str]:
-    """The boxes that the answer shows, as it writes them, in order."""
+    """Returns the boxes of the answer as it writes them, in order."""
     return [format_box(box) for boxes in plan.boxes.values() for box in boxes]
 
 
@@ -209,12 +209,12 @@ def faults(plan: PlannedQuestion, wording: Wording) -> list[str]:
 
 
 def reason_words(reason: str) -> int:
-    """Words between white space; a box counts as one."""
+    """Counts words between white space; a box is one."""
     return len(reason.split())
 
 
 def reason_length_fits(reason: str) -> bool:
-    """Says whether it has as many words as Table 2 says, and no more."""
+    """Returns true for a reason of as many words as Table 2 says."""
     return REASON_WORDS[0] <= reason_words(reason) <= REASON_WORDS[1]
 
 
@@ -301,7 +301,7 @@ def _polarity_faults(plan: PlannedQuestion, answer: str) -> list[str]:
 
 
 def _place_faults(plan: PlannedQuestion, text: str) -> list[str]:
-    """Sides and levels that are not those of the boxes."""
+    """Returns sides and levels that are not those of the boxes."""
     asked = plan.labels[0] if plan.labels else ""
     said = place_said(text, np.zeros((0, 4)), asked)
     boxes = [box for of_label in plan.boxes.values() for box in of_label]

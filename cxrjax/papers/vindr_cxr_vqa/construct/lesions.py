@@ -26,7 +26,7 @@ class ReaderLesion:
 
 
 def find_lesions(image: ImageAnnotation, label: str) -> list[ReaderLesion]:
-    """The lesions of a class in reading order: from the top, then from the left.
+    """Returns the lesions of a class in reading order: from the top, then from the left.
 
     Boxes of different readers are linked where they overlap by the `DEFAULT_IOU` of `components`
     (`readers.py`), or where one lies within the other: a reader who drew less of an area marked no
@@ -48,11 +48,15 @@ def find_lesions(image: ImageAnnotation, label: str) -> list[ReaderLesion]:
     lesions = [
         ReaderLesion(_medoid([b for _, b in one]), len({r for r, _ in one})) for one in groups
     ]
-    return sorted(lesions, key=lambda one: (one.box[1], one.box[0], one.box[3], one.box[2]))
+    return sorted(lesions, key=lambda one: _reading_order(one.box))
+
+
+def _reading_order(box: PixelBox) -> tuple[float, ...]:
+    return box[1], box[0], box[3], box[2]
 
 
 def count_range(image: ImageAnnotation, label: str) -> tuple[int, int]:
-    """The fewest and the most boxes of a class that a reader drew who marked it; (0, 0): nobody."""
+    """Returns the fewest and the most boxes of a class by a reader who marked it, or (0, 0)."""
     counts = [sum(one.label == label for one in marked) for marked in image.readers.values()]
     counts = [count for count in counts if count]
     return (min(counts), max(counts)) if counts else (0, 0)
@@ -77,8 +81,8 @@ def _same_area(a: PixelBox, b: PixelBox) -> bool:
 
 
 def _medoid(boxes: Sequence[PixelBox]) -> PixelBox:
-    """The box that overlaps most with all; of equals the first in reading order."""
-    ordered = sorted(boxes, key=lambda box: (box[1], box[0], box[3], box[2]))
+    """Returns the box that overlaps most with all; of equals the first in reading order."""
+    ordered = sorted(boxes, key=_reading_order)
     return max(ordered, key=lambda box: sum(iou(box, other) for other in boxes))
 
 
@@ -89,7 +93,7 @@ def iou(a: PixelBox, b: PixelBox) -> float:
 
 
 def shared_area(a: PixelBox, b: PixelBox) -> float:
-    """The area that two boxes have in common, square pixels."""
+    """Returns the area that two boxes have in common, square pixels."""
     width = min(a[2], b[2]) - max(a[0], b[0])
     height = min(a[3], b[3]) - max(a[1], b[1])
     return max(width, 0.0) * max(height, 0.0)

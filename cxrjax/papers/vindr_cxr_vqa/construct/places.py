@@ -1,4 +1,4 @@
-"""Places on the patient, from boxes and what is known of the image.
+"""Locates boxes on the patient, from what is known of the image.
 
 Sides are the patient's: the patient's right is on the image's left. Zones are thirds of the lungs'
 height. Where the image's size is known, the midline is its middle, and the lungs reach from 10 % to
@@ -51,7 +51,7 @@ class ChestFrame:
 
     @property
     def borders(self) -> tuple[float | None, float | None]:
-        """y of the borders between upper and mid, and mid and lower zone, as far as known."""
+        """Borders between upper and mid, and mid and lower zone: y, as far as known."""
         if self.image_hw:
             span = _LUNG_BOTTOM - _LUNG_TOP
             height = self.image_hw[0]
@@ -65,7 +65,7 @@ class ChestFrame:
 
 
 def frame_of(image: ImageAnnotation) -> ChestFrame:
-    """The frame of an image, of its size or of its landmarks."""
+    """Returns the frame of an image, of its size or of its landmarks."""
     heart, aorta = (
         lesions[0].box if (lesions := find_lesions(image, label)) else None
         for label in (HEART, AORTA)
@@ -89,12 +89,12 @@ class LesionPlace:
 
     @property
     def known(self) -> bool:
-        """Returns whether a side or a zone is known."""
+        """True where any of it is known."""
         return self.side in ("right", "left", "both") or bool(self.zones)
 
 
 def locate(box: PixelBox, label: str, frame: ChestFrame) -> LesionPlace:
-    """The place of a box of a class."""
+    """Returns the place of a box of a class."""
     side, zones = _side(box, label, frame), _zones(box, frame)
     return LesionPlace(side, zones, _detail(box, label, side, zones, frame))
 
@@ -191,7 +191,7 @@ _MOST_PARTS = 4  # that are named one by one; more are summed up
 
 
 def describe(label: str, boxes: Sequence[PixelBox], frame: ChestFrame) -> str | None:
-    """The place of a class's boxes in words, `in the right lower zone`; None where not known."""
+    """Returns the place of a class's boxes, `in the right lower zone`; None where not known."""
     places = [locate(box, label, frame) for box in boxes]
     if not places:
         return None
@@ -231,7 +231,7 @@ def _in_words(places: Sequence[LesionPlace]) -> str:
 
 
 def _from_the_top(parts: Collection[str]) -> list[str]:
-    """Parts in order; those within a zone that is named, too, are not named again."""
+    """Returns parts in order, without those within a zone that is named, too."""
     return [p for p in _ORDER if p in parts and (p in ZONES or _ZONE_OF[p] not in parts)]
 
 

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, Protocol
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import format_box
 from cxrjax.radiology_text.english import capital, join
 from cxrjax.records import Answer, DatasetName, GeneratorInfo, Provenance, QARecord, ReaderBox
@@ -17,17 +17,14 @@ class PlannedQuestion:
     """One question without its words.
 
     Attributes:
-        question_id: of the record it becomes.
         kind: one of `QUESTION_TYPES`.
         style: "lesions": about one finding and all of its lesions, a box each; "dense": about all
             boxes of a class; "list_all": every finding of the image with its boxes.
         labels: the findings it is about; those of the image where it asks for all of them.
-        boxes: label -> boxes that the answer shows, all of them, in this order; pixels of the
-            original image.
-        count: of boxes that it is about: what "How many" is answered with.
-        counts: the fewest and the most that a reader counted who marked the class; (0, 0) where
-            readers are not known, or none did.
-        place: of the boxes, in words; None where it is not known.
+        boxes: label -> all boxes that the answer shows, in this order; pixels of the original.
+        count: of boxes that it is about, the answer to "How many".
+        counts: the fewest and the most that a reader counted who marked the class; (0, 0): none.
+        place: of the boxes, in words.
         others: the other classes that readers marked, which are as right an answer to "What".
         negative_kind: None where what it asks about is there.
     """
@@ -56,9 +53,8 @@ class Wording:
     Attributes:
         answer: holds every box of the plan as `<loc_x_min_y_min_x_max_y_max>`, and no other; where
             `style` is "list_all", one sentence for each label, in the plan's order.
+        template_id: None for a language model's words.
         others: the sentence about `others` of a plan that has some.
-        variation: how the question departs from its template, "" where it does not.
-        template_id: which wording of a data file it is, None for a language model's.
     """
 
     question: str
@@ -67,7 +63,6 @@ class Wording:
     difficulty: Literal["Easy", "Medium"]
     template_id: str | None = None
     others: str = ""
-    variation: str = ""
 
 
 # Difficulty, a rule of ours (Table 3 has 49.1 % Easy and no rule): Easy asks whether or where,
@@ -92,8 +87,8 @@ class Writer(Protocol):
     version: str
 
     def write(self, plans: Iterable[PlannedQuestion]) -> Iterator[tuple[PlannedQuestion, Wording]]:
-        """Each plan with its words, in order. A plan that cannot be worded is set aside in the
-        writer's quality log, and left out."""
+        """Yields each plan with its words, in order, without those that cannot be worded, which the
+        writer's quality log has."""
         ...
 
 
@@ -112,16 +107,16 @@ class Assembly:
 
     @property
     def generator(self) -> GeneratorInfo:
-        """The source of words that the records name."""
+        """Source of words that the records name."""
         return GeneratorInfo(name=self.writer.name, version=self.writer.version)
 
     def records(self, plans: Iterable[PlannedQuestion], split: str) -> Iterator[QARecord]:
-        """Records of the plans that the writer has words for, in order."""
+        """Yields records of the plans that the writer has words for, in order."""
         for plan, wording in self.writer.write(plans):
             yield self.record(plan, wording, split)
 
     def record(self, plan: PlannedQuestion, wording: Wording, split: str) -> QARecord:
-        """Truth from the plan, words from the wording.
+        """Returns a record: ground truth from the plan, words from the wording.
 
         Raises:
             ValueError: the answer to "list_all" has not one sentence for each label, its boxes.
@@ -158,14 +153,12 @@ class Assembly:
 
 def _answers(plan: PlannedQuestion, wording: Wording) -> list[Answer]:
     if plan.style != "list_all":
-        answers = [_answer(plan, wording.answer, plan.labels)]
-        if plan.others:
-            text = (
-                wording.others or f"{capital(join(plan.others))} {are(plan.others)} seen as well."
-            )
-            others = Answer(answer_id="a1", text=text, labels=list(plan.others), polarity="pos")
-            answers.append(others)
-        return answers
+        answer = _answer(plan, wording.answer, plan.labels)
+        if not plan.others:
+            return [answer]
+        text = wording.others or f"{capital(join(plan.others))} {are(plan.others)} seen as well."
+        labels = list(plan.others)
+        return [answer, Answer(answer_id="a1", text=text, labels=labels, polarity="pos")]
     # Boxes of one answer are of one class: each sentence is an answer of its own.
     sentences = re.split(r"(?<=>\.) ", wording.answer)
     if len(sentences) != len(plan.labels):
@@ -180,8 +173,8 @@ def _answers(plan: PlannedQuestion, wording: Wording) -> list[Answer]:
 
 
 def _answer_key(plan: PlannedQuestion) -> list[str] | None:
-    """Lists what is right where several answers are: every class marked; every number from the
-    fewest to the most that readers, and all of them together, counted."""
+    """Returns the right answers where there are several: every class marked; every number from
+    the fewest to the most that readers, and all of them together, counted."""
     if plan.style != "lesions" or plan.negative_kind:
         return None
     if plan.kind == "What":
@@ -193,7 +186,7 @@ def _answer_key(plan: PlannedQuestion) -> list[str] | None:
 
 
 def are(names: Sequence[str]) -> str:
-    """`is` or `are`."""
+    """Returns `is` or `are`."""
     return "are" if len(names) > 1 else "is"
 
 
@@ -213,9 +206,8 @@ def _answer(
 
 
 def reader_boxes(image: ImageAnnotation) -> dict[str, list[ReaderBox]]:
-    """Each reader's marks, as records have them."""
-
-    def boxes(marked: Iterable[FindingBox]) -> list[ReaderBox]:
-        return [ReaderBox(label=finding.label, box=list(finding.box)) for finding in marked]
-
-    return {rad_id: boxes(marked) for rad_id, marked in image.readers.items()}
+    """Returns each reader's marks, as records have them."""
+    return {
+        rad_id: [ReaderBox(label=finding.label, box=list(finding.box)) for finding in marked]
+        for rad_id, marked in image.readers.items()
+    }

@@ -1,8 +1,8 @@
-"""Reasons of 150 to 250 words (Table 2) from the facts of the image.
+"""Writes reasons of 150 to 250 words (Table 2) from the facts of the image.
 
-First what the film shows: where, how large, how sure. Then how the finding usually shows and what
-looks like it, told as general knowledge. Then the answer that this leads to. What is said of the
-image follows from the annotation; no reader is named, and no outline counted as if it were a sign.
+First what the image shows: where, how large, how sure. Then how the finding usually shows and what
+looks like it, as general knowledge. Then the answer that this leads to. What is said of the image
+follows from the annotation; no reader is named, and no outline counted as if it were a sign.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.image_facts import (
     sides_of,
     zones_of,
 )
-from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, find_lesions
+from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, area, find_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
     ClassWords,
@@ -28,6 +28,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
     reading_remarks,
 )
 from cxrjax.radiology_text.english import capital, join
+from cxrjax.records_io.quality import PixelBox
 
 _CALLED = {places.HEART: "the enlarged heart", places.AORTA: "the widened aorta"}
 _MOST_LISTED = 6  # classes with their places, in one sentence
@@ -35,7 +36,7 @@ _MOST_LISTED = 6  # classes with their places, in one sentence
 
 @dataclasses.dataclass
 class _Parts:
-    """Sentences in the order of the text; of the optional ones, as many as the length asks for.
+    """Sentences in the order of the text; of the optional ones, as many as the length needs.
 
     Attributes:
         facts: of the image.
@@ -50,37 +51,29 @@ class _Parts:
     more_remarks: list[str]
 
     def text(self, rng: Random) -> str:
-        """The sentences, with as many optional ones as a drawn length asks for."""
-        required = [*self.facts, *self.remarks, self.end]
-        words = sum(map(_words, required))
+        """Returns the sentences, with as many optional ones as a random length needs."""
+        words = len(" ".join([*self.facts, *self.remarks, self.end]).split())
         fewest, most = REASON_WORDS
         target = rng.randint(fewest + 5, most - 35)
         chosen: set[str] = set()
         # Facts first: they are what the reason is for.
         for sentences in (self.more_facts, self.more_remarks):
             for sentence in rng.sample(sentences, len(sentences)):
-                if words < target and words + _words(sentence) <= most:
+                longer = words + len(sentence.split())
+                if words < target and longer <= most:
                     chosen.add(sentence)
-                    words += _words(sentence)
+                    words = longer
         facts = [*self.facts, *(s for s in self.more_facts if s in chosen)]
         remarks = [*self.remarks, *(s for s in self.more_remarks if s in chosen)]
         return " ".join([*facts, *remarks, self.end])
 
 
-def _words(text: str) -> int:
-    return len(text.split())
-
-
 def write_reason(plan: PlannedQuestion, templates: VindrTemplates, rng: Random) -> str:
-    """The reason for a plan's answer, of as many words as Table 2 says."""
+    """Returns the reason for a plan's answer, of as many words as Table 2 says."""
     texts = _Texts(plan.image, templates, rng)
     if plan.style == "list_all":
-        parts = _listed(plan, texts)
-    elif plan.negative_kind is None:
-        parts = _shown(plan, texts)
-    else:
-        parts = _denied(plan, texts)
-    return parts.text(rng)
+        return _listed(plan, texts).text(rng)
+    return (_denied if plan.negative_kind else _shown)(plan, texts).text(rng)
 
 
 class _Texts:
@@ -91,30 +84,30 @@ class _Texts:
         self.rng = rng
         self.frame: places.ChestFrame = places.frame_of(image)
         self._templates = templates
-        readers = len(image.readers)
-        whole = "both" if readers == 2 else f"all {number(readers)}"
-        none = "neither of the two" if readers == 2 else f"none of the {number(readers)}"
+        two, readers = len(image.readers) == 2, number(len(image.readers))
+        whole = "both radiologists" if two else f"all {readers} radiologists"
+        none = "neither of the two" if two else f"none of the {readers}"
         self._common = {
-            "readers": number(readers),
-            "radiologists": f"{number(readers)} radiologists",
-            "all_radiologists": f"{whole} radiologists",
-            "all_radiologists_low": f"{whole} radiologists",
+            "readers": readers,
+            "radiologists": f"{readers} radiologists",
+            "all_radiologists": whole,
+            "all_radiologists_low": whole,
             "no_radiologist": f"{none} radiologists",
         }
 
     def __call__(self, name: str, **values: str) -> str:
-        """The sentence of this name, filled."""
+        """Returns the sentence of this name, filled."""
         return self._templates.reason(name, self.rng, **{**self._common, **values})
 
     @property
     def read_by(self) -> str:
-        """Ends a sentence's name by who read the film: "_consensus", "_single" or ""."""
+        """Ending of a sentence's name by who read the image: "_consensus", "_single" or ""."""
         if tuple(self.image.readers) == (CONSENSUS,):
             return "_consensus"
         return "_single" if len(self.image.readers) <= 1 else ""
 
     def agreement(self, label: str) -> str:
-        """Describes the certainty of a finding by the number of readers who marked it."""
+        """Returns how sure a finding is, from how many readers marked it."""
         named = class_words()[label].prose_with_article
         if self.read_by:
             return self(f"agree{self.read_by}")
@@ -123,31 +116,27 @@ class _Texts:
         return self(f"agree_{kind}", votes=number(votes), a_finding=named)
 
     def mimics(self, words: ClassWords) -> list[str]:
-        """Sentences that set a class apart from those that look like it."""
-        sentences = []
-        for name in words.looks_like:
-            other = class_words()[name]
-            kind = "present" if name in self.image.present else "absent"
-            sentences.append(
-                self(
-                    f"mimic_{kind}",
-                    mimic=other.prose,
-                    a_mimic=other.prose_with_article,
-                    A_mimic=capital(other.prose_with_article),
-                    would=other.would,
-                )
+        """Returns sentences that set a class apart from those that look like it."""
+        return [
+            self(
+                f"mimic_{'present' if other.name in self.image.present else 'absent'}",
+                mimic=other.prose,
+                a_mimic=other.prose_with_article,
+                A_mimic=capital(other.prose_with_article),
+                would=other.would,
             )
-        return sentences
+            for other in map(class_words().__getitem__, words.looks_like)
+        ]
 
     def general(self, words: ClassWords) -> tuple[list[str], list[str]]:
-        """General knowledge about a class: (what has to be said, what may be added)."""
+        """Returns general knowledge about a class: what is needed, and what may be added."""
         definition = self.rng.sample(words.definition, len(words.definition))
         sign = self.rng.sample(words.sign, len(words.sign))
         reading = self.rng.sample(reading_remarks(), 2)
         return [definition[0], sign[0]], [sign[1], *words.care, *reading]
 
     def other(self, label: str, boxes: Sequence[Sequence[float]], it: str) -> list[str]:
-        """Sentences about a further finding of the image: votes, place, and beside the boxes."""
+        """Returns sentences on a further finding of the image: votes, place, beside the boxes."""
         prose = {"other": class_words()[label].prose}
         sentences = []
         if not self.read_by:
@@ -165,7 +154,7 @@ class _Texts:
         return sentences
 
     def expected(self, words: ClassWords, count: int = 3) -> list[str]:
-        """Describes how classes that were neither marked nor mentioned would appear."""
+        """Returns how classes that nobody marked or mentioned would have shown."""
         spoken_of = {words.name, *words.looks_like, *self.image.present, "Other lesion"}
         absent = [class_words()[name] for name in CLASSES if name not in spoken_of]
         return [
@@ -174,27 +163,26 @@ class _Texts:
         ]
 
     def named(self, labels: Sequence[str]) -> dict[str, str]:
-        """The slots of several classes in a sentence."""
+        """Returns the slots of several classes in a sentence."""
         names = join([class_words()[label].prose_with_article for label in labels])
         was = "were" if len(labels) > 1 else "was"
         return {"others": names, "Others": capital(names), "was": was}
 
     def place(self, label: str) -> str | None:
-        """The place of a class on this image, in words."""
+        """Returns the place of a class on this image, in words."""
         boxes = [lesion.box for lesion in find_lesions(self.image, label)]
         return places.describe(label, boxes, self.frame)
 
 
 def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:
-    """Parts about a finding and its lesions."""
+    """Returns the parts about a finding and its lesions."""
     image, (label,) = plan.image, plan.labels
     words, boxes = class_words()[label], plan.boxes[label]
     slots = {**_slots(words), "count": number(plan.count), "place": plan.place or ""}
     many = "one" if plan.count == 1 else "many"
     if not plan.place:
         many = f"{'organ' if label in ORGANS else many}_unplaced"
-    facts = [texts(f"seen_{many}", **slots)]
-    facts += _fit(label, boxes, texts, words)
+    facts = [texts(f"seen_{many}", **slots), *_fit(label, boxes, texts, words)]
     facts.append(texts.agreement(label))
     near = in_same_region(image, label, boxes)
     others = [name for name in image.present if name != label and name not in near]
@@ -212,16 +200,13 @@ def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     it = _CALLED.get(label, "all of these areas" if len(boxes) > 1 else "this area")
     for name in texts.rng.sample(others, min(len(others), 2)):
         more += texts.other(name, boxes, it)
-    more += texts.mimics(words)
-    more += texts.expected(words)
+    more += [*texts.mimics(words), *texts.expected(words)]
     remarks, more_remarks = texts.general(words)
     return _Parts(facts, remarks, _conclusion(plan, slots, texts), more, more_remarks)
 
 
-def _fit(
-    label: str, boxes: Sequence[tuple[float, float, float, float]], texts: _Texts, words: ClassWords
-) -> list[str]:
-    """Describes what the finding's place is evidence for."""
+def _fit(label: str, boxes: Sequence[PixelBox], texts: _Texts, words: ClassWords) -> list[str]:
+    """Returns the sentence on what the place of the finding speaks for, if there is one."""
     zones = zones_of(label, boxes, texts.frame)
     where = next(iter(zones)) if len(zones) == 1 else ""
     if "both" in words.fits and sides_of(label, boxes, texts.frame) == {"right", "left"}:
@@ -229,11 +214,9 @@ def _fit(
     return [words.fits[where]] if where in words.fits else []
 
 
-def _extent(
-    label: str, boxes: Sequence[tuple[float, float, float, float]], texts: _Texts
-) -> list[str]:
-    """Size and shape of the largest lesion, and the sides."""
-    largest = max(boxes, key=lambda box: (box[2] - box[0]) * (box[3] - box[1]))
+def _extent(label: str, boxes: Sequence[PixelBox], texts: _Texts) -> list[str]:
+    """Returns size and shape of the largest lesion, and the sides."""
+    largest = max(boxes, key=area)
     it = _CALLED.get(label, "the largest area" if len(boxes) > 1 else "the area")
     sentences = []
     if texts.frame.image_hw:
@@ -245,8 +228,8 @@ def _extent(
     sides = sides_of(label, boxes, texts.frame)
     if sides == {"right", "left"}:
         sentences.append(texts("sides_both"))
-    elif len(sides) == 1:
-        other = "left" if sides == {"right"} else "right"
+    elif sides:
+        (other,) = {"right", "left"} - sides
         sentences.append(texts("sides_one", other_side=other))
     return sentences
 
@@ -264,19 +247,15 @@ def _conclusion(plan: PlannedQuestion, slots: dict[str, str], texts: _Texts) -> 
         return texts(f"end_{kind}{'_doubt' * (votes < len(plan.image.readers))}", **slots)
     if kind == "How_many":
         return texts(f"end_How_many_{'one' if plan.count == 1 else 'many'}", **slots)
-    beside = ""
-    if plan.others:
-        beside = f", together with {texts.named(plan.others)['others']}"
-    return texts(f"end_{kind}", beside=beside, **slots)
+    others = f", together with {texts.named(plan.others)['others']}" if plan.others else ""
+    return texts(f"end_{kind}", beside=others, **slots)
 
 
 def _denied(plan: PlannedQuestion, texts: _Texts) -> _Parts:
-    """Parts about a class that nobody marked, or an image without any mark."""
-    image = plan.image
-    facts, more = [], []
+    """Returns the parts about a class that nobody marked, or an image without any mark."""
+    image, present = plan.image, plan.image.present
+    facts = [] if image.findings else [texts(f"normal{texts.read_by}")]
     end = f"end_none_{plan.kind}"
-    if not image.findings:
-        facts.append(texts(f"normal{texts.read_by}"))
     if not plan.labels:
         absent = [class_words()[name] for name in texts.rng.sample(CLASSES, len(CLASSES))]
         more = [texts("expected", **_slots(words), would=words.would) for words in absent]
@@ -285,16 +264,17 @@ def _denied(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     how = texts.read_by if image.findings else "_normal"
     facts.append(texts(f"denied{how}", **_slots(words)))
     facts.append(texts("would", would=words.would))
+    more = []
     if image.findings:
-        facts.append(texts("instead", **texts.named(image.present)))
-        placed = [(name, place) for name in image.present if (place := texts.place(name))]
-        if placed and len(image.present) > 1:
+        facts.append(texts("instead", **texts.named(present)))
+        placed = [(name, place) for name in present if (place := texts.place(name))]
+        if placed and len(present) > 1:
             name, place = texts.rng.choice(placed)
             other = class_words()[name].prose_with_article
             facts.append(texts("instead_placed", other=other, Other=capital(other), place=place))
         apart = zip(words.looks_like, texts.mimics(words), strict=True)
-        more += [sentence for name, sentence in apart if name in image.present]
-        for name in texts.rng.sample(image.present, min(len(image.present), 2)):
+        more += [sentence for name, sentence in apart if name in present]
+        for name in texts.rng.sample(present, min(len(present), 2)):
             more += texts.other(name, (), "")[:1]
     more += texts.expected(words)
     remarks, more_remarks = texts.general(words)
@@ -306,7 +286,7 @@ def _slots(words: ClassWords) -> dict[str, str]:
 
 
 def _listed(plan: PlannedQuestion, texts: _Texts) -> _Parts:
-    """Parts about everything that is marked on an image."""
+    """Returns the parts about everything that is marked on an image."""
     image = plan.image
     items = []
     for label in plan.labels:
@@ -335,7 +315,7 @@ def _listed(plan: PlannedQuestion, texts: _Texts) -> _Parts:
 
 
 def _separated(items: Sequence[str]) -> str:
-    """Items that may hold "and" and commas themselves, as one list."""
+    """Joins items that may hold "and" and commas themselves."""
     if not any(", " in item or " and " in item for item in items):
         return join(items)
     return "; and ".join(("; ".join(items[:-1]), items[-1])) if len(items) > 1 else items[0]
@@ -351,5 +331,5 @@ _NUMBERS = (
 
 
 def number(count: int) -> str:
-    """A count in words up to twenty, beyond it in digits."""
+    """Returns a count in words up to twenty, beyond it in digits."""
     return _NUMBERS[count] if count < len(_NUMBERS) else str(count)

@@ -11,6 +11,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.reasons import number, write_reason
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import class_words, format_box, load_templates
 from cxrjax.papers.vindr_cxr_vqa.construct.variation import vary_name, vary_question
 from cxrjax.radiology_text.english import capital, join
+from cxrjax.records_io.quality import PixelBox
 
 EASY_BOXES = 3  # places of a class; nearest to Table 3's share of Easy questions
 
@@ -31,7 +32,7 @@ class TemplateWriter:
         self.variations: Counter[str] = Counter()
 
     def write(self, plans: Iterable[PlannedQuestion]) -> Iterator[tuple[PlannedQuestion, Wording]]:
-        """Each plan with its words, in order."""
+        """Yields each plan with its words, in order."""
         for plan in plans:
             yield plan, self._word(plan)
 
@@ -56,37 +57,30 @@ class TemplateWriter:
         category = "List_all" if plan.style == "list_all" else plan.kind
         question, template_id = self._templates.question(category, rng, **slots)
         question, done = vary_question(question, self._templates, rng)
-        done = [*([named] if named else []), *done]
+        done = [named, *done] if named else done
         self.variations.update(done)
-        return question, "/".join([template_id, *(["+".join(done)] if done else [])])
+        return question, f"{template_id}/{'+'.join(done)}" if done else template_id
 
     def _answer(self, plan: PlannedQuestion, rng: Random) -> str:
+        answer = self._templates.answer
         if plan.style == "list_all":
             return " ".join(
-                self._templates.answer(
-                    "list_all",
-                    "What",
-                    rng,
-                    len(boxes),
-                    finding=label,
-                    boxes_and=join([format_box(box) for box in boxes]),
-                )
+                answer("list_all", "What", rng, len(boxes), finding=label, boxes_and=_and(boxes))
                 for label, boxes in plan.boxes.items()
             )
         values = {"count": number(plan.count), "range": _range(plan), "place": plan.place or ""}
         if plan.labels:
             words = class_words()[plan.labels[0]]
-            boxes = plan.boxes.get(words.name, ())
             values |= {
                 "finding": words.name,
                 "The_finding": f"The {words.name}" if words.article else words.name,
                 "a_finding": words.with_article,
-                "boxes_and": join([format_box(box) for box in boxes]),
+                "boxes_and": _and(plan.boxes.get(words.name, ())),
             }
         # Without a place to give, "Which" is answered as "Where" is.
         placed = plan.kind != "Which" or plan.place or plan.negative_kind
         kind = plan.kind if placed else "Where"
-        return self._templates.answer("lesions", kind, rng, plan.count, **values)
+        return answer("lesions", kind, rng, plan.count, **values)
 
     def _others(self, plan: PlannedQuestion, rng: Random) -> str:
         if not plan.others:
@@ -95,8 +89,12 @@ class TemplateWriter:
         return sentence.format(others=join(plan.others), are=are(plan.others))
 
 
+def _and(boxes: Iterable[PixelBox]) -> str:
+    return join([format_box(box) for box in boxes])
+
+
 def _range(plan: PlannedQuestion) -> str:
-    """Describes the readers' counts if they differ from the number of areas."""
+    """Returns what readers counted, where it is not the number of areas."""
     low, high = plan.counts
     if low < high:
         return f"; readers counted {number(low)} to {number(high)}"
@@ -110,8 +108,8 @@ _EASY_BOXES = 1
 class DenseWriter:
     """Words dense plans; a `Writer`.
 
-    The stream that decided what to ask about an image goes on to choose the words: a shipped
-    checkpoint was trained on what came of it. So an image's plans must come together, in order.
+    The stream that decided what to ask about an image also chooses the words: a shipped checkpoint
+    was trained on what came of it. So an image's plans must come together, in order.
     """
 
     name = "templates"
@@ -122,7 +120,7 @@ class DenseWriter:
         self.version = self._templates.version
 
     def write(self, plans: Iterable[PlannedQuestion]) -> Iterator[tuple[PlannedQuestion, Wording]]:
-        """Each plan with its words, in order."""
+        """Yields each plan with its words, in order."""
         for image_id, group in itertools.groupby(plans, key=lambda plan: plan.image.image_id):
             what, *about_classes = group
             yield what, self._word(what, stream(self._seed, image_id, "what"))
@@ -138,25 +136,11 @@ class DenseWriter:
         else:
             finding, reason = plan.labels[0], "marked" if boxes else "absent"
         question, template_id = self._templates.question(plan.kind, rng, finding=finding)
-        answer = self._templates.answer(
-            "dense",
-            plan.kind,
-            rng,
-            plan.count,
-            finding=finding,
-            findings=join(plan.labels),
-            boxes=" ".join(boxes),
-            boxes_and=join(boxes),
-            count=str(plan.count),
-        )
+        slots = {"finding": finding, "findings": join(plan.labels)}
+        shown = {"boxes": " ".join(boxes), "boxes_and": join(boxes), "count": str(plan.count)}
+        answer = self._templates.answer("dense", plan.kind, rng, plan.count, **slots, **shown)
         # Each has one wording; drawing it would move the stream.
         (wording,) = self._templates.reasons[reason]
-        filled = wording.format(
-            finding=finding,
-            findings=join(plan.labels),
-            votes=plan.image.votes(finding),
-            readers=len(plan.image.readers),
-        )
-        return Wording(
-            question, answer, capital(filled), difficulty(plan, _EASY_BOXES), template_id
-        )
+        votes, readers = plan.image.votes(finding), len(plan.image.readers)
+        filled = capital(wording.format(**slots, votes=votes, readers=readers))
+        return Wording(question, answer, filled, difficulty(plan, _EASY_BOXES), template_id)

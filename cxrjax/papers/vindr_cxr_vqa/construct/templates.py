@@ -1,4 +1,4 @@
-"""The wordings of questions, answers and reasons: data, read from versioned files.
+"""Reads the wordings of questions, answers and reasons from versioned files.
 
 The paper has one manually designed template per category and prints none (section 2.1); these are
 the project's own. Version 1 words the phantoms' dense questions, version 3 those about the box
@@ -23,9 +23,7 @@ class VindrTemplates:
     """One version of the wordings.
 
     Attributes:
-        questions: category -> phrasings.
         answers: style -> category -> form ("one", "many", "none") -> wordings.
-        reasons: name -> wordings.
         others: sentences that name further findings.
         variation: share of questions that depart from the wording, by how they do.
     """
@@ -38,7 +36,7 @@ class VindrTemplates:
     variation: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def question(self, category: str, rng: random.Random, **values: str) -> tuple[str, str]:
-        """(question, template id), one of the category's phrasings."""
+        """Fills one of the category's phrasings; returns question and template id."""
         number = rng.randrange(len(self.questions[category]))
         text = self.questions[category][number].format(**values)
         return capital(text), f"v{self.version}/{category}/{number}"
@@ -46,28 +44,28 @@ class VindrTemplates:
     def answer(
         self, style: str, category: str, rng: random.Random, count: int, /, **values: str
     ) -> str:
-        """An answer in the form (none, one, many) that `count` asks for."""
+        """Fills an answer in the form (none, one, many) for `count`."""
         form = "none" if count == 0 else "one" if count == 1 else "many"
         forms = self.answers[style][category]
         # Most answers word one box and several alike.
         return capital(rng.choice(forms.get(form, forms["one"])).format(**values))
 
     def reason(self, name: str, rng: random.Random, **values: str) -> str:
-        """One of the reason's wordings."""
+        """Fills one of the reason's wordings."""
         return capital(rng.choice(self.reasons[name]).format(**values))
 
 
 @functools.cache
 def load_templates(version: str) -> VindrTemplates:
-    """The wordings of a version, from the package's data file."""
+    """Returns the wordings of a version, from the package's data file."""
     data = read_packaged(__package__, f"templates_v{version}.json")
     return VindrTemplates(**{name: words for name, words in data.items() if name != "about"})
 
 
 def format_box(box: PixelBox) -> str:
-    """The box as VinDr-CXR-VQA writes it: whole pixels of the original, `<loc_x0_y0_x1_y1>`.
+    """Formats a box as VinDr-CXR-VQA does: whole pixels of the original, `<loc_x0_y0_x1_y1>`.
 
-    The codec `vindr_px` reads the same notation; it needs the image's size, which the box table
+    The codec `vindr_px` reads the same format; it needs the image's size, which the box table
     lacks, and the pixels here are copied, not computed.
     """
     return "<loc_" + "_".join(str(round(value)) for value in box) + ">"
@@ -79,10 +77,9 @@ class ClassWords:
 
     Attributes:
         prose: the name within a sentence.
-        article: its indefinite article, "" for a mass noun.
-        synonyms: other words for it, each with its article.
-        would: how it would show, behind "would".
-        looks_like: classes that may be taken for it.
+        article: indefinite, "" for a mass noun.
+        synonyms: each with its article.
+        would: how it would show, after "would".
         definition, sign, care: sentences: what it is, how it shows, what to beware of.
         fits: zone, or "both" for both sides -> a sentence about the class at that place.
     """
@@ -112,12 +109,12 @@ class ClassWords:
 
 @functools.cache
 def class_words() -> dict[str, ClassWords]:
-    """Class -> its words."""
+    """Returns class -> its words."""
     words = read_packaged(__package__, "class_vocabulary.json")["classes"]
     return {name: ClassWords(name, **of_class) for name, of_class in words.items()}
 
 
 @functools.cache
 def reading_remarks() -> tuple[str, ...]:
-    """Sentences on reading chest radiographs that belong to no class."""
+    """Returns sentences on reading chest radiographs that belong to no class."""
     return tuple(read_packaged(__package__, "class_vocabulary.json")["reading"])
