@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from cxrjax.papers.cxr_qba import native
-from cxrjax.papers.cxr_qba.construct import phrases
+from cxrjax.papers.cxr_qba.construct import phrases, wording
 from cxrjax.papers.cxr_qba.construct.checks import overlap
-from cxrjax.papers.cxr_qba.construct.wording import QuestionMaker, from_observation, least_sure
+from cxrjax.papers.cxr_qba.construct.wording import Node, QuestionMaker, least_sure
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.english import capital, join
 
@@ -57,8 +57,8 @@ class Change:
 
     finding: str
     kind: Kind
-    later: native.NativeObservation
-    earlier: native.NativeObservation | None
+    later: Node
+    earlier: Node | None
     certainty: str
 
 
@@ -95,16 +95,13 @@ def _is_device(name: str) -> bool:
     return load_definitions().findings[name].category == "device"
 
 
-def _is_acute(node: native.NativeObservation) -> bool:
+def _is_acute(node: Node) -> bool:
     kind, value = phrases.ACUTE
     return value in node.modifiers.get(kind, [])
 
 
 def _change(
-    name: str,
-    node: native.NativeObservation,
-    before: Sequence[native.NativeObservation],
-    warnings: collections.Counter[str],
+    name: str, node: Node, before: Sequence[Node], warnings: collections.Counter[str]
 ) -> Change | None:
     if node.certainty == "uncertain" or _is_acute(node):
         return None
@@ -136,15 +133,15 @@ def _change(
     return Change(name, kind, node, rests_on, certainty) if kind else None
 
 
-def _grade(node: native.NativeObservation) -> int:
+def _grade(node: Node) -> int:
     return max((_GRADES.get(value, 0) for value in node.modifiers.get("severity", [])), default=0)
 
 
-def _distances(node: native.NativeObservation) -> list[str]:
+def _distances(node: Node) -> list[str]:
     return [str(distance) for entry in node.regions for distance in entry.distances]
 
 
-def _moved(later: native.NativeObservation, earlier: native.NativeObservation) -> Kind | None:
+def _moved(later: Node, earlier: Node) -> Kind | None:
     """Returns whether a device's place in both reports is another; None where that is open."""
     now, before = _distances(later), _distances(earlier)
     if now and before:
@@ -207,11 +204,13 @@ class Comparer(QuestionMaker):
 
     def _answer(self, change: Change) -> native.NativeAnswer:
         """Returns a sentence on the change, what it rests on below it."""
-        later = from_observation(self.graph, change.later, "details", level=1)
+        later = wording.from_observation(self.graph, change.later, "details", level=1)
         later.sub_answers = []
         parts = [later]
         if change.earlier is not None:
-            earlier = from_observation(self.earlier, change.earlier, "related_information", 1)
+            earlier = wording.from_observation(
+                self.earlier, change.earlier, "related_information", 1
+            )
             said = change.earlier.name
             earlier.text = f"In the earlier study: {said[0].lower()}{said[1:]}."
             earlier.sub_answers = []
@@ -264,5 +263,5 @@ def _verbs(name: str) -> dict[str, str]:
     return {"is": verb, "has": has, "Has": has.capitalize(), "worse": worse, "better": better}
 
 
-def _place(node: native.NativeObservation) -> str:
+def _place(node: Node) -> str:
     return join(_distances(node) or [f"the {phrases.shown(name)}" for name in node.region_names])

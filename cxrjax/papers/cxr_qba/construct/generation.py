@@ -5,26 +5,16 @@ answered as not mentioned, neither yes nor no. Where the graph cannot vouch for 
 question is asked.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from cxrjax.papers.cxr_qba.construct import phrases
+from cxrjax.papers.cxr_qba import native
+from cxrjax.papers.cxr_qba.construct import phrases, wording
 from cxrjax.papers.cxr_qba.construct.checks import overlap
 from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts, sample, unmentioned_findings
-from cxrjax.papers.cxr_qba.construct.wording import (
-    QuestionMaker,
-    from_observation,
-    least_sure,
-    number_answers,
-    united,
-)
-from cxrjax.papers.cxr_qba.native import (
-    NativeAnswer,
-    NativeObservation,
-    NativeQuestion,
-    StudyQuestions,
-    StudySceneGraph,
-)
+from cxrjax.papers.cxr_qba.construct.wording import Node, Nodes, least_sure
 from cxrjax.radiology_text.english import capital, join
+
+Questions = Iterator[native.NativeQuestion]
 
 # Types that describe what is abnormal, and ask whether it is abnormal and normal, by the prefix of
 # their answers' templates: of the study, of an organ system, of a region.
@@ -88,8 +78,8 @@ _ACUTE_ONLY = "acute"
 
 
 def generate_questions(
-    graph: StudySceneGraph, counts: MentionCounts, seed: int = 0
-) -> StudyQuestions:
+    graph: native.StudySceneGraph, counts: MentionCounts, seed: int = 0
+) -> native.StudyQuestions:
     """Makes all questions of a study. A pure function: same arguments, same questions.
 
     Args:
@@ -106,14 +96,16 @@ def generate_questions(
     ]
     for number, question in enumerate(questions, start=1):
         question.question_id = f"Q{number:04d}"
-        number_answers(question.answers, f"{question.question_id}_A")
-    return StudyQuestions(patient_id=graph.patient_id, study_id=graph.study_id, questions=questions)
+        wording.number_answers(question.answers, f"{question.question_id}_A")
+    return native.StudyQuestions(
+        patient_id=graph.patient_id, study_id=graph.study_id, questions=questions
+    )
 
 
-class _Generator(QuestionMaker):
+class _Generator(wording.QuestionMaker):
     """Attributes: `said`, top-level observations of the report; `assumed`, the default ones."""
 
-    def __init__(self, graph: StudySceneGraph, counts: MentionCounts, seed: int) -> None:
+    def __init__(self, graph: native.StudySceneGraph, counts: MentionCounts, seed: int) -> None:
         super().__init__(graph, seed)
         self.counts = counts
         self.reported = [o for o in self.nodes if o.from_report]
@@ -124,13 +116,15 @@ class _Generator(QuestionMaker):
 
     # ---- A ----
 
-    def indication(self) -> Iterator[NativeQuestion]:
+    def indication(self) -> Questions:
         given = self.graph.indication
         if given is None or given.answer_for_indication is None or not given.indication_summary:
             return
-        answer = from_observation(self.graph, given.answer_for_indication, "main_answer")
+        answer = wording.from_observation(self.graph, given.answer_for_indication, "main_answer")
         answer.sub_answers = [
-            from_observation(self.graph, self.graph.observations[obs_id], "details", level=1)
+            wording.from_observation(
+                self.graph, self.graph.observations[obs_id], "details", level=1
+            )
             for obs_id in given.associated_obs_ids
         ]
         values = {"indication": given.indication_summary.rstrip(". ")}
@@ -138,7 +132,7 @@ class _Generator(QuestionMaker):
 
     # ---- B ----
 
-    def abnormal(self) -> Iterator[NativeQuestion]:
+    def abnormal(self) -> Questions:
         observed = [o for o in self.said if not _of(o, "artifact")]
         if observed:
             yield self.question("B01_describe_all", [*self.say(observed), *self._unmentioned()])
@@ -155,7 +149,7 @@ class _Generator(QuestionMaker):
             yield self.question(kind, self.say(of_system), values)
             yield from self.quartet("subcat_", of_system, values)
 
-    def _unmentioned(self) -> list[NativeAnswer]:
+    def _unmentioned(self) -> list[native.NativeAnswer]:
         """Returns one sentence on all that is assumed, as related information."""
         answers = self.say(self.assumed, "related_information")
         if len(answers) < 2:
@@ -163,10 +157,10 @@ class _Generator(QuestionMaker):
         names = [name for o in self.assumed for name in o.obs_entities]
         findings = [self.definitions.findings[name] for name in names]
         name, text = phrases.describe_unmentioned(findings)
-        update = {"text": text, "name_tag": name, **united(answers)}
+        update = {"text": text, "name_tag": name, **wording.united(answers)}
         return [answers[0].model_copy(update=update)]
 
-    def all_devices(self) -> Iterator[NativeQuestion]:
+    def all_devices(self) -> Questions:
         """Asks about devices as such; where the report mentions any, about each kind too."""
         for kind, names in {_ALL_DEVICES: (), **(_DEVICE_KINDS if self.devices else {})}.items():
             of_kind = [o for o in self.devices if not names or _entities(o) & {*names}]
@@ -174,7 +168,7 @@ class _Generator(QuestionMaker):
             denials = [o for o in of_kind if not o.positive]
             yield from self.there_or_not("devices_", _present(of_kind), denials, values)
 
-    def images_quality(self) -> Iterator[NativeQuestion]:
+    def images_quality(self) -> Questions:
         """Asks about acquisition and artifacts."""
         acquired = [o for o in self.said if _of(o, "acquisition") and o.positive]
         if acquired:
@@ -183,12 +177,8 @@ class _Generator(QuestionMaker):
         yield from self.there_or_not("artifacts_", _present(artifacts), (), {})
 
     def there_or_not(
-        self,
-        prefix: str,
-        present: Sequence[NativeObservation],
-        denials: Sequence[NativeObservation],
-        values: dict[str, str],
-    ) -> Iterator[NativeQuestion]:
+        self, prefix: str, present: Nodes, denials: Nodes, values: dict[str, str]
+    ) -> Questions:
         """Asks to describe what is there, and whether there is any."""
         describe, has = _PAIRS[prefix]
         if not present:
@@ -202,11 +192,11 @@ class _Generator(QuestionMaker):
     def quartet(
         self,
         prefix: str,
-        about: Sequence[NativeObservation],
+        about: Nodes,
         values: dict[str, str],
         region: str | None = None,
-        own: Sequence[NativeObservation] | None = None,
-    ) -> Iterator[NativeQuestion]:
+        own: Nodes | None = None,
+    ) -> Questions:
         """Asks to describe what is abnormal, whether anything is, and whether all is normal.
 
         Skipped where all that is there is uncertain, or only what is acute is denied: neither yes
@@ -231,12 +221,7 @@ class _Generator(QuestionMaker):
             ):
                 yield self.by_template(kind, name, positive, _lasting(denials), values, sure)
 
-    def denial_of(
-        self,
-        denials: Sequence[NativeObservation],
-        region: str | None = None,
-        own: Sequence[NativeObservation] | None = None,
-    ) -> str:
+    def denial_of(self, denials: Nodes, region: str | None = None, own: Nodes | None = None) -> str:
         """Returns how sure it is that there is no abnormality, or that only acute ones are denied.
 
         Args:
@@ -258,7 +243,7 @@ class _Generator(QuestionMaker):
         whole = any(not {*o.region_names} <= {"thorax"} for o in covering)
         return sure if whole or region == "thorax" else least_sure((sure, "likely"))
 
-    def _covers(self, denial: NativeObservation, region: str | None) -> bool:
+    def _covers(self, denial: Node, region: str | None) -> bool:
         names = {*denial.region_names}
         if region is None or not names:
             return True
@@ -268,7 +253,7 @@ class _Generator(QuestionMaker):
 
     # ---- C ----
 
-    def regions(self) -> Iterator[NativeQuestion]:
+    def regions(self) -> Questions:
         mentioned = [
             name
             for node in self.reported
@@ -284,9 +269,7 @@ class _Generator(QuestionMaker):
             yield from self.region(name, inside, around)
             yield from self.region_devices(name, inside, around)
 
-    def _inside_and_around(
-        self, region: str
-    ) -> tuple[list[NativeObservation], list[NativeObservation]]:
+    def _inside_and_around(self, region: str) -> tuple[list[Node], list[Node]]:
         """Splits what the report says into that of a region or its parts, and of what it lies in,
         which may or may not hold for it."""
         inside, around = [], []
@@ -301,12 +284,7 @@ class _Generator(QuestionMaker):
                 around.append(node)
         return inside, around
 
-    def region(
-        self,
-        region: str,
-        inside: Sequence[NativeObservation],
-        around: Sequence[NativeObservation],
-    ) -> Iterator[NativeQuestion]:
+    def region(self, region: str, inside: Nodes, around: Nodes) -> Questions:
         values = _grammar(region, region=phrases.shown(region))
         about = [o for o in inside if _of(o, "abnormality", "acquisition")]
         open_question = any(o.positive and _of(o, "abnormality") for o in around)
@@ -322,12 +300,7 @@ class _Generator(QuestionMaker):
         elif not open_question and region in DEFAULT_REGIONS:
             yield self.by_template(kind, "region_not_mentioned", False, (), values)
 
-    def region_devices(
-        self,
-        region: str,
-        inside: Sequence[NativeObservation],
-        around: Sequence[NativeObservation],
-    ) -> Iterator[NativeQuestion]:
+    def region_devices(self, region: str, inside: Nodes, around: Nodes) -> Questions:
         devices = [o for o in inside if _of(o, "device") and o.positive]
         may_be_here = any(_of(o, "device") for o in around)
         if devices or (not may_be_here and (self.devices or region in _DEVICE_REGIONS)):
@@ -336,7 +309,7 @@ class _Generator(QuestionMaker):
 
     # ---- D ----
 
-    def findings(self) -> Iterator[NativeQuestion]:
+    def findings(self) -> Questions:
         names = list(dict.fromkeys(name for node in self.reported for name in node.obs_entities))
         absent = unmentioned_findings(self.graph)
         names += sample(absent, self.counts, RANDOM_FINDINGS, self.rng("findings"))
@@ -351,7 +324,7 @@ class _Generator(QuestionMaker):
                 }
                 yield from self.finding(name, finding.category == "device", values)
 
-    def finding(self, name: str, device: bool, values: dict[str, str]) -> Iterator[NativeQuestion]:
+    def finding(self, name: str, device: bool, values: dict[str, str]) -> Questions:
         own = [o for o in self.reported if name in _entities(o)]
         # What another of them is taken for is below that one.
         below = {child for o in _present(own) for child in self.graph.children(o.obs_id)}
@@ -372,9 +345,7 @@ class _Generator(QuestionMaker):
         yield self.by_template(describe, "finding_none", False, whole, values, sure)
         yield self.by_template(has, "finding_no", False, whole, values, sure)
 
-    def _present_finding(
-        self, present: Sequence[NativeObservation], device: bool, values: dict[str, str]
-    ) -> Iterator[NativeQuestion]:
+    def _present_finding(self, present: Nodes, device: bool, values: dict[str, str]) -> Questions:
         """Asks to describe a finding that is there, whether, where, and how severe it is."""
         describe, has, where = _ABOUT_FINDING[device]
         yield self.question(describe, self.say(present), values)
@@ -399,39 +370,39 @@ def _grammar(name: str, **about: str) -> dict[str, str]:
     return {**about, "is": verb, "Is": verb.capitalize()}
 
 
-def _of(observation: NativeObservation, *categories: str) -> bool:
+def _of(observation: Node, *categories: str) -> bool:
     return any(category in categories for category in observation.obs_categories)
 
 
-def _entities(observation: NativeObservation) -> set[str]:
+def _entities(observation: Node) -> set[str]:
     return {*observation.obs_entities, *observation.obs_entities_parents}
 
 
-def _present(observations: Sequence[NativeObservation]) -> list[NativeObservation]:
+def _present(observations: Nodes) -> list[Node]:
     return [o for o in observations if o.positive]
 
 
-def _any_sure(present: Sequence[NativeObservation]) -> bool:
+def _any_sure(present: Nodes) -> bool:
     return any(o.certainty != "uncertain" for o in present)
 
 
-def _lasting(denials: Sequence[NativeObservation]) -> list[NativeObservation]:
+def _lasting(denials: Nodes) -> list[Node]:
     """Returns those that deny more than what is acute."""
     kind, value = phrases.ACUTE
     return [o for o in denials if value not in o.modifiers.get(kind, [])]
 
 
-def _denies_any(denial: NativeObservation) -> bool:
+def _denies_any(denial: Node) -> bool:
     """Returns true for a denial of any abnormality of what it is said of."""
     return phrases.calls_normal(denial.name) or bool(_ANY_ABNORMALITY & {*denial.obs_entities})
 
 
-def _places(observation: NativeObservation) -> Iterator[str]:
+def _places(observation: Node) -> Iterator[str]:
     """Yields `the trachea, 4 cm above the carina`, for each region."""
     for entry in observation.regions:
         measured = "".join(f", {distance}" for distance in entry.distances)
         yield f"the {phrases.shown(entry.region)}{measured}"
 
 
-def _severity(observation: NativeObservation) -> str:
+def _severity(observation: Node) -> str:
     return " to ".join(observation.modifiers["severity"][:2])

@@ -11,7 +11,7 @@ from cxrjax.papers.cxr_qba.construct.checks import Contradiction, drop_contradic
 from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper
 from cxrjax.papers.cxr_qba.construct.extraction import SourceStudy
 from cxrjax.papers.cxr_qba.construct.regions import LocalizedRegion
-from cxrjax.papers.cxr_qba.construct.wording import TAGS, least_sure, united
+from cxrjax.papers.cxr_qba.construct.wording import TAGS, Node, Nodes, least_sure, united
 from cxrjax.radiology_text.definitions import Finding, load_definitions
 from cxrjax.radiology_text.english import split_words
 
@@ -92,9 +92,9 @@ def build_scene_graph(
 
 def _read_nodes(
     extraction: read.Extraction, mapper: EntityMapper
-) -> tuple[list[native.NativeObservation], dict[str, str], list[native.SentenceRelation]]:
+) -> tuple[list[Node], dict[str, str], list[native.SentenceRelation]]:
     """Returns nodes, parents before children; child's id -> parent's; which sentence says which."""
-    nodes: list[native.NativeObservation] = []
+    nodes: list[Node] = []
     parents: dict[str, str] = {}
     spoken: list[native.SentenceRelation] = []
 
@@ -115,7 +115,7 @@ def _read_nodes(
     return nodes, parents, spoken
 
 
-def _set_levels(nodes: Sequence[native.NativeObservation], parents: Mapping[str, str]) -> None:
+def _set_levels(nodes: Nodes, parents: Mapping[str, str]) -> None:
     levels: dict[str, int] = {}
     for node in nodes:
         parent = parents.get(node.obs_id)
@@ -124,9 +124,7 @@ def _set_levels(nodes: Sequence[native.NativeObservation], parents: Mapping[str,
         levels[node.obs_id] = node.child_level
 
 
-def _node(
-    obs_id: str, observed: read.Observation, mapper: EntityMapper
-) -> native.NativeObservation:
+def _node(obs_id: str, observed: read.Observation, mapper: EntityMapper) -> Node:
     """Resolves the free values of an observation into a node."""
     known = load_definitions()
     mapped = {name: mapper(name) for name in observed.entity}
@@ -165,7 +163,7 @@ def _make(
     regions: Sequence[str],
     distances: Sequence[str] = (),
     **fields: Any,
-) -> native.NativeObservation:
+) -> Node:
     known = load_definitions()
     above = [up for finding in findings for up in known.finding_ancestors(finding.name)]
     sides = {known.regions[region].side for region in regions} - {""}
@@ -183,9 +181,7 @@ def _make(
     return node
 
 
-def _default_negatives(
-    nodes: Sequence[native.NativeObservation],
-) -> list[native.NativeObservation]:
+def _default_negatives(nodes: Nodes) -> list[Node]:
     """Returns findings that a report would have named, as absent, unless they or kin are there.
 
     Their certainty is "not mentioned", as that of the answers made of them.
@@ -220,7 +216,7 @@ def _default_negatives(
     return added
 
 
-def _locate(node: native.NativeObservation, images: LocalizedImages) -> None:
+def _locate(node: Node, images: LocalizedImages) -> None:
     """Sets the node's boxes on every image; of a more general region where there are none."""
     names, above = node.region_names, load_definitions().region_ancestors
     for image_id, localized in images.items():
@@ -261,7 +257,7 @@ def _over_images(localization: Mapping[str, native.NativeLocalization]) -> str:
 
 
 def _region_tree(
-    nodes: Sequence[native.NativeObservation], images: LocalizedImages
+    nodes: Nodes, images: LocalizedImages
 ) -> tuple[dict[str, native.NativeRegion], list[native.RegionRelation]]:
     """Returns regions of observations with every region that they lie in, and the edges between."""
     known = load_definitions()
@@ -314,9 +310,7 @@ def build_indication(
     )
 
 
-def _chosen_by_rule(
-    given: read.Indication, reported: Sequence[native.NativeObservation]
-) -> list[native.NativeObservation]:
+def _chosen_by_rule(given: read.Indication, reported: Nodes) -> list[Node]:
     """Returns what the report says of findings that the indication names, and everything abnormal
     that is there; without any of these, the denial of abnormality as such."""
     words = split_words(f"{given.indication} {given.evaluation}".lower())
@@ -331,9 +325,7 @@ def _chosen_by_rule(
     return answering or [o for o in reported if "general" in o.obs_subcategories]
 
 
-def _answer(
-    answering: Sequence[native.NativeObservation], in_words: str
-) -> native.NativeObservation:
+def _answer(answering: Nodes, in_words: str) -> Node:
     regions = {entry.region: entry for o in answering for entry in o.regions}
     return native.NativeObservation(
         obs_id="OIND",

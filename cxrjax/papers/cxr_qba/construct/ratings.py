@@ -11,15 +11,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from cxrjax.files import read_packaged
-from cxrjax.papers.cxr_qba.native import (
-    NativeAnswer,
-    NativeLocalization,
-    NativeObservation,
-    NativeQuestion,
-    walk,
-)
+from cxrjax.papers.cxr_qba import native
 from cxrjax.radiology_text.definitions import load_language
 from cxrjax.radiology_text.english import split_words
+
+Places = Mapping[str, native.NativeLocalization]  # by image
+ReadBack = Callable[[native.NativeAnswer], str | None]
 
 GRADES = ("A++", "A+", "A", "B", "C", "D")
 UNRATED = "unrated"
@@ -82,21 +79,21 @@ def worst_values(sources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def extraction_grade(question: NativeQuestion) -> str:
+def extraction_grade(question: native.NativeQuestion) -> str:
     """Returns the worst rating among criteria of the scene graph: of the question, of every answer
     and its sub-answers (the release's page leaves these open), and of boxes on every image.
 
     The observations count that answers are made from, not "the full scene graph" of that page.
     """
     grades = ratings_of(question.extraction_quality)
-    for answer in walk(question.answers):
+    for answer in native.walk(question.answers):
         grades += ratings_of(answer.extraction_quality, answer.answer_type)
     for value in question.question_img_localization_quality.values():
         grades += ratings_of({"localization_quality": value})
     return lowest(grades) or GRADES[0]
 
 
-def overall_grade(question: NativeQuestion) -> str:
+def overall_grade(question: native.NativeQuestion) -> str:
     """Returns the grade by the minimum rule; `unrated` without all of a language model's verdicts.
 
     Every answer and sub-answer needs its three verdicts and the question its two: a failed
@@ -104,7 +101,8 @@ def overall_grade(question: NativeQuestion) -> str:
     """
     grades = [extraction_grade(question)]
     rated = [(question.question_quality, QUESTION_CRITERIA, "main_answer")]
-    rated += [(a.answer_quality, ANSWER_CRITERIA, a.answer_type) for a in walk(question.answers)]
+    every = native.walk(question.answers)
+    rated += [(one.answer_quality, ANSWER_CRITERIA, one.answer_type) for one in every]
     for values, criteria, answer_type in rated:
         if any(values.get(criterion) not in table for criterion, table in criteria.items()):
             return UNRATED
@@ -122,7 +120,7 @@ def _first(*cases: tuple[object, str]) -> str:
     return next(value for holds, value in cases if holds)
 
 
-def rate_observation(node: NativeObservation) -> dict[str, str]:
+def rate_observation(node: native.NativeObservation) -> dict[str, str]:
     """Rates an observation by all criteria but localization, which depends on images."""
     names, defaults, entities = node.region_names, node.default_regions, node.obs_entities
     text, change = f"{node.name} {node.summary_sentence}", node.change_sentence or ""
@@ -170,10 +168,10 @@ def mentions_change(text: str) -> bool:
     return bool(language.change.find(words) or language.change_context.find(words))
 
 
-def localization_quality(places: Sequence[NativeLocalization | None]) -> str:
+def localization_quality(places: Sequence[native.NativeLocalization | None]) -> str:
     """Returns the worst of some localizations on one image; None is one that is not there."""
 
-    def value(place: NativeLocalization | None) -> str:
+    def value(place: native.NativeLocalization | None) -> str:
         if place is None or not place.bboxes:
             return "NO_LOCALIZATION"
         masked = len(place.instance_mask_ids) == len(place.localization_reference_ids)
@@ -187,17 +185,17 @@ def localization_quality(places: Sequence[NativeLocalization | None]) -> str:
     return min(map(value, places), key=_LOCALIZATION.index, default="NO_LOCALIZATION")
 
 
-def merged(places: Sequence[Mapping[str, NativeLocalization]]) -> dict[str, NativeLocalization]:
+def merged(places: Sequence[Places]) -> dict[str, native.NativeLocalization]:
     """Joins several localizations: image id -> localization."""
     found = {}
     for image_id in dict.fromkeys(image_id for place in places for image_id in place):
         own = [place[image_id] for place in places if image_id in place]
         boxes: dict[tuple, list] = {tuple(box): box for place in own for box in place.bboxes}
 
-        def union(name: str, own: list[NativeLocalization] = own) -> list:
+        def union(name: str, own: list[native.NativeLocalization] = own) -> list:
             return list(dict.fromkeys(value for place in own for value in getattr(place, name)))
 
-        found[image_id] = NativeLocalization(
+        found[image_id] = native.NativeLocalization(
             image_id=image_id,
             localization_reference_ids=union("localization_reference_ids"),
             bboxes=list(boxes.values()),
@@ -215,7 +213,7 @@ _SENTENCE = re.compile(r"[A-Z].*[.!]$", re.DOTALL)
 
 
 def rate_by_rules(
-    question: NativeQuestion, read_back: Callable[[NativeAnswer], str | None] = lambda answer: None
+    question: native.NativeQuestion, read_back: ReadBack = lambda answer: None
 ) -> str:
     """Writes verdicts into the question and its answers, and returns the surrogate grade.
 
@@ -224,7 +222,7 @@ def rate_by_rules(
     """
     texts: set[str] = set()
     grades = [extraction_grade(question)]
-    for answer in walk(question.answers):
+    for answer in native.walk(question.answers):
         verdicts = _answer_verdicts(answer, answer.text in texts, read_back(answer))
         texts.add(answer.text)
         answer.answer_quality = {**answer.answer_quality, SURROGATE: {"rater": RATER, **verdicts}}
@@ -241,7 +239,9 @@ def rate_by_rules(
     return grade
 
 
-def _answer_verdicts(answer: NativeAnswer, repeated: bool, by_source: str | None) -> dict[str, str]:
+def _answer_verdicts(
+    answer: native.NativeAnswer, repeated: bool, by_source: str | None
+) -> dict[str, str]:
     related = answer.answer_type == "related_information"
     whole = _SENTENCE.match(answer.text)
     return {
@@ -253,13 +253,13 @@ def _answer_verdicts(answer: NativeAnswer, repeated: bool, by_source: str | None
     }
 
 
-def _entailment(answer: NativeAnswer) -> str:
+def _entailment(answer: native.NativeAnswer) -> str:
     parts, opened = answer.sub_answers, answer.text.split(",")[0]
     # All that it follows from is denied, or nothing is said.
     silent = all(part.positiveness == "neg" for part in parts) and (
         bool(parts) or answer.positiveness == "neg"
     )
-    mentioned = any(part.from_report for part in walk(parts))
+    mentioned = any(part.from_report for part in native.walk(parts))
     by_template = answer.name_tag is None and opened in ("Yes", "No")
     agrees = (opened == "Yes") == (answer.positiveness == "pos")
     unsaid = answer.certainty == "not_mentioned"

@@ -10,12 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from cxrjax.papers.cxr_qba.construct import extraction, phrases
-from cxrjax.papers.cxr_qba.construct.extraction import (
-    OBSERVED_SECTIONS,
-    NumberedSentence,
-    Observation,
-    ReportSections,
-)
+from cxrjax.papers.cxr_qba.construct.extraction import OBSERVED_SECTIONS, Observation
 from cxrjax.radiology_text.assertions import Assertion, Time
 from cxrjax.radiology_text.definitions import Finding, load_definitions
 from cxrjax.radiology_text.reader import ReportReader
@@ -64,7 +59,7 @@ def split_text(text: str) -> Iterator[str]:
         yield " ".join(held.split())
 
 
-def split_report(report: ReportSections) -> list[NumberedSentence]:
+def split_report(report: extraction.ReportSections) -> list[extraction.NumberedSentence]:
     """Splits indication, findings and impression into sentences, numbered S01, S02, ...
 
     Raises:
@@ -73,17 +68,17 @@ def split_report(report: ReportSections) -> list[NumberedSentence]:
     length = sum(map(len, report.sections.values()))
     if length > MAX_CHARACTERS:
         raise Unusable("report_too_long", f"{length} characters; expected at most {MAX_CHARACTERS}")
-    sentences: list[NumberedSentence] = []
+    sentences: list[extraction.NumberedSentence] = []
     for section in ("indication", *OBSERVED_SECTIONS):
         for text in split_text(report.sections.get(section, "")):
             number = f"S{len(sentences) + 1:02d}"
-            sentences.append(NumberedSentence(number, section, section.upper(), text))
+            sentences.append(extraction.NumberedSentence(number, section, section.upper(), text))
     if not any(sentence.section in OBSERVED_SECTIONS for sentence in sentences):
         raise Unusable("empty_report", "neither findings nor impression has a sentence")
     return sentences
 
 
-def read_indication(sentences: list[NumberedSentence]) -> extraction.Indication | None:
+def read_indication(sentences: list[extraction.NumberedSentence]) -> extraction.Indication | None:
     """Returns the parts of the indication's sentences; None where there is none."""
     own = [sentence for sentence in sentences if sentence.section == "indication"]
     text = ". ".join(sentence.text.rstrip(".") for sentence in own)
@@ -138,7 +133,7 @@ class RuleExtractor:
         self._reader = ReportReader()
         self._kept = functools.lru_cache(maxsize=_KEPT_SENTENCES)(self._read)
 
-    def extract(self, report: ReportSections) -> extraction.Extraction:
+    def extract(self, report: extraction.ReportSections) -> extraction.Extraction:
         """See `extraction.Extractor`.
 
         Raises:

@@ -47,18 +47,10 @@ from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.records import nothing_exported, to_records
 from cxrjax.papers.cxr_qba.statistics import StudyStatistics, markdown, published
 from cxrjax.records import GeneratorInfo
+from cxrjax.records_io import shards as sharding
 from cxrjax.records_io.builder import Polarities, finish_build
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.records_io.shards import (
-    FOLDER,
-    ArrayRecordFile,
-    RecordShard,
-    by_image,
-    describe_shard,
-    describe_split,
-    read_elements,
-    shard_name,
-)
+from cxrjax.records_io.shards import shard_name
 from cxrjax.records_io.split import validation_groups
 from cxrjax.records_io.statistics import RecordStatistics, compare, ratio
 
@@ -145,7 +137,7 @@ def build_graphs(job: ShardedBuild, number: int) -> CorpusFacts:
     with (
         writing(build.out),
         contextlib.ExitStack() as opened,
-        ArrayRecordFile(job.file("scene_graphs", number)) as file,
+        sharding.ArrayRecordFile(job.file("scene_graphs", number)) as file,
     ):
         if build.regions_cache:
             name = f"{shard_name('regions', number, job.shards)}.sqlite"
@@ -212,19 +204,19 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
     validation = validation_groups(facts.patients, build.seed) if facts.without_split else set()
     _begin(job, "questions", number)
     # Its studies may have gone to other splits since.
-    for old in (build.out / FOLDER).glob(f"{shard_name('*', number, job.shards)}.*"):
+    for old in (build.out / sharding.FOLDER).glob(f"{shard_name('*', number, job.shards)}.*"):
         old.unlink()
     metadata_folder = build.out / "metadata" / shard_name("shard", number, job.shards)
-    shards: dict[str, RecordShard] = {}
+    shards: dict[str, sharding.RecordShard] = {}
     studies: collections.Counter[tuple[str, str]] = collections.Counter()
     with (
         writing(build.out),
         contextlib.ExitStack() as files,
         MetadataWriter(metadata_folder) as metadata,
-        ArrayRecordFile(job.file("qa", number)) as native,
+        sharding.ArrayRecordFile(job.file("qa", number)) as native,
     ):
         rater = _rater(job, number, files)
-        graphs = read_elements(job.file("scene_graphs", number))
+        graphs = sharding.read_elements(job.file("scene_graphs", number))
         for element, entry in zip(graphs, first["studies"], strict=True):
             graph = StudySceneGraph.model_validate_json(element)
             images = [_image_from_json(image) for image in entry["images"]]
@@ -234,7 +226,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
                     quality.warnings[SPLIT_NOT_FOLLOWED] += 1
                 split = "validation" if graph.patient_id in validation else "train"
             if split not in shards:
-                shard = RecordShard(build.out, shard_name(split, number, job.shards))
+                shard = sharding.RecordShard(build.out, shard_name(split, number, job.shards))
                 shards[split] = files.enter_context(shard)
             made = construct_questions(graph, facts.counts, how)
             if rater:
@@ -244,7 +236,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
             metadata.study(graph, made, images, split)
             studies[split, graph.patient_id] += 1
             kept, shown = build.export.apply(made, images, quality)
-            for record in by_image(to_records(kept, shown, split, None, generator, False)):
+            for record in sharding.by_image(to_records(kept, shown, split, None, generator, False)):
                 shards[split].add(record)
                 records.add(record)
                 polarities.add(split, record)
@@ -258,7 +250,8 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
         "study_statistics": statistics.to_json(),
         "record_counts": {name: counted[name] or 0 for name in _ADDITIVE if name in counted},
         "splits": {
-            split: describe_shard(build.out, shard) for split, shard in sorted(shards.items())
+            split: sharding.describe_shard(build.out, shard)
+            for split, shard in sorted(shards.items())
         },
     }
     _write_part(job, "questions", number, content)
@@ -306,7 +299,7 @@ def finish(job: ShardedBuild) -> None:
     quality.balance = {"rule": BALANCE_RULE, **polarities.to_json()}
     # The same for any number of shards.
     quality.entries.sort(key=lambda entry: (entry.reason, entry.item, entry.found))
-    manifest = {split: describe_split(shards) for split, shards in sorted(splits.items())}
+    manifest = {split: sharding.describe_split(shards) for split, shards in sorted(splits.items())}
     questions = sum(entry["questions"] for entry in manifest.values())
     if not questions:
         raise nothing_exported(build.source, quality)

@@ -34,12 +34,13 @@ def least_sure(certainties: Iterable[str | None]) -> str:
     return max((one or "certain" for one in certainties), key=CERTAINTIES.index)
 
 
+Node = native.NativeObservation
+Nodes = Sequence[Node]
 TAGS = ("obs_entities", "obs_entities_parents", "obs_categories", "obs_subcategories")
 
 
 def united(
-    parts: Sequence[native.NativeAnswer] | Sequence[native.NativeObservation],
-    names: Sequence[str] = ("regions", *TAGS),
+    parts: Sequence[native.NativeAnswer] | Nodes, names: Sequence[str] = ("regions", *TAGS)
 ) -> dict[str, Any]:
     """Returns what answers or observations are about: field -> values of all, each once."""
     return {
@@ -49,10 +50,7 @@ def united(
 
 
 def from_observation(
-    graph: native.StudySceneGraph,
-    observation: native.NativeObservation,
-    answer_type: str,
-    level: int = 0,
+    graph: native.StudySceneGraph, observation: Node, answer_type: str, level: int = 0
 ) -> native.NativeAnswer:
     """Returns an observation as an answer; what it is taken for becomes its details."""
     # Neither yes nor no of what is not mentioned, which the graph assumes to be absent.
@@ -150,9 +148,7 @@ class QuestionMaker:
         """Returns a generator for one purpose: the same for the same seed, study and purpose."""
         return random.Random(f"{self.seed}/{self.graph.study_id}/{purpose}")
 
-    def say(
-        self, observations: Sequence[native.NativeObservation], kind: str = "main_answer"
-    ) -> list[native.NativeAnswer]:
+    def say(self, observations: Nodes, kind: str = "main_answer") -> list[native.NativeAnswer]:
         """Returns each observation as an answer, what is there first."""
         ordered = sorted(observations, key=lambda o: not o.positive)
         return [from_observation(self.graph, o, kind) for o in ordered]
@@ -162,7 +158,7 @@ class QuestionMaker:
         kind: str,
         name: str,
         positive: bool,
-        because: Sequence[native.NativeObservation],
+        because: Nodes,
         values: dict[str, str],
         certainty: str | None = None,
         told: Mapping[str, str] | None = None,

@@ -9,14 +9,8 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from cxrjax.papers.sources.regions import (
-    Place,
-    effusion_regions,
-    find_places,
-    load_regions,
-    lung_regions,
-    sided,
-)
+from cxrjax.papers.sources import regions as region_names
+from cxrjax.papers.sources.regions import Place, load_regions
 from cxrjax.radiology_text.assertions import Assertion
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.english import FindingWords, load_vocabulary
@@ -81,7 +75,7 @@ def find_facts(text: str, source_regions: tuple[str, ...] = ()) -> tuple[Sentenc
     for one in _reader().read(text):
         if not one.is_now or (cause and one.span[0] > cause.start()):
             continue  # what caused it is part of the other finding's statement
-        places = find_places("; ".join(one.regions) or (one.side or ""))
+        places = region_names.find_places("; ".join(one.regions) or (one.side or ""))
         if one.finding in _GENERAL and one.status == "absent":
             facts.append(SentenceFact(CHEST, "normal", ("bilateral lung",)))
         elif one.organ and one.certainty == "certain":
@@ -164,10 +158,10 @@ def _normal(one: Assertion, places: Sequence[Place]) -> list[SentenceFact]:
         if one.organ in structure.names and structure.region:
             regions = structure.region.split("+")
             if structure.region == "lung":
-                regions = lung_regions(places)
+                regions = region_names.lung_regions(places)
             elif structure.region in ("hilar", "hemidiaphragm"):
                 what = "hilar structures" if structure.region == "hilar" else "hemidiaphragm"
-                regions = sided([place for place in places if place.side], what)
+                regions = region_names.sided([place for place in places if place.side], what)
             return [SentenceFact(structure.name, "normal", tuple(regions), True)]
     return []
 
@@ -186,22 +180,22 @@ def _regions(
     if role == "pacemaker":
         # Its leads end in the heart (rule 6); its generator lies where it is said to.
         named = [place for place in places if place.zone]
-        return tuple(lung_regions(named)) if named else ("cardiac silhouette",), True
+        return tuple(region_names.lung_regions(named)) if named else ("cardiac silhouette",), True
     if role not in (*_BY_PLACE, "hilar", "hemidiaphragm"):
         return (role,), True
     if absent and role in _BY_PLACE:
         sides = [place for place in places if place.zone != "hilar"]
-        return tuple(load_regions().combine(lung_regions(sides))), bool(places)
+        return tuple(load_regions().combine(region_names.lung_regions(sides))), bool(places)
     if role == "hilar":
-        found = sided(places, "hilar structures")
+        found = region_names.sided(places, "hilar structures")
     elif role == "hemidiaphragm":
-        found = sided(places, "hemidiaphragm")
+        found = region_names.sided(places, "hemidiaphragm")
     elif not places and source_regions:
         lung = [region for region in source_regions if "lung" in region]
         found = lung or ["bilateral lung"]
         return tuple(load_regions().combine(found)), bool(lung)
     elif role == "effusion":
-        found = effusion_regions(places, severity)
+        found = region_names.effusion_regions(places, severity)
     else:
-        found = lung_regions(places)
+        found = region_names.lung_regions(places)
     return tuple(load_regions().combine(found)), bool(places)

@@ -123,36 +123,6 @@ def content_of(finding: str) -> str:
     return "disease" if words_of(finding).kind == "disease" else "abnormality"
 
 
-def ask(
-    kind: str,
-    content_type: str,
-    asked: str,
-    rng: random.Random,
-    about: str | None = None,
-    **values: str,
-) -> Callable[..., Draft]:
-    """Words a question by one of the phrasings; returns what makes its draft of answer, reason,
-    regions, choices and finding.
-
-    Args:
-        asked: name of the phrasings.
-        about: the finding that the question names, if one.
-    """
-    phrasings = load_wordings()["questions"][kind][asked]
-    number = rng.randrange(len(phrasings))
-    verbs = _verbs("", refine.is_many(values.get("region", "")))
-    if about:
-        verbs |= _verbs("name_", refine.is_many_of(about))
-        values = {"finding": with_article(about), "name": words_of(about).noun} | values
-    text = capital(phrasings[number].format(**verbs, **values))
-    template_id = f"v{VERSION}/{kind}/{asked}/{number}"
-    return functools.partial(Draft, kind, content_type, text, template_id=template_id)
-
-
-def _verbs(prefix: str, many: bool) -> dict[str, str]:
-    return {f"{prefix}is": "are" if many else "is", f"{prefix}does": "do" if many else "does"}
-
-
 def with_article(finding: str) -> str:
     """Returns the finding's noun with its article: "a pneumothorax", "atelectasis"."""
     words = words_of(finding)
@@ -164,84 +134,101 @@ def places(fact: SentenceFact) -> str:
     return join([refine.spoken(region) for region in fact.regions])
 
 
-def reason_present(
-    facts: Sequence[SentenceFact], rng: random.Random, cause: bool = False, sign: bool = True
-) -> str:
-    """Words a reason: the findings are there, those of one place in one sentence.
-
-    Args:
-        cause: name the first one's cause.
-        sign: what a single finding looks like may follow, as of a reason that stands alone.
-    """
-    together: dict[str, list[SentenceFact]] = {}
-    for fact in facts:
-        together.setdefault(places(fact) if refine.is_placed(fact) else "", []).append(fact)
-    parts = [_there(place, group, rng) for place, group in together.items()]
-    told = facts[0].cause if cause else None
-    if told:
-        parts.append(_reason("cause", rng, cause=told, cause_start=capital(told)))
-    text = " ".join(parts)
-    if not sign or told or len(facts) > 1:
-        return text
-    several = refine.is_several(facts[0]) and not refine.is_many_of(facts[0].subject)
-    return _with_sign(text, "present", facts[0].subject, rng, "each" if several else None)
+def _verbs(prefix: str, many: bool) -> dict[str, str]:
+    return {f"{prefix}is": "are" if many else "is", f"{prefix}does": "do" if many else "does"}
 
 
-def _there(place: str, facts: Sequence[SentenceFact], rng: random.Random) -> str:
-    """Words one sentence: these findings are at a place, which is not named where it is empty."""
-    finding = join([refine.phrase(fact) for fact in facts])
-    return _reason(
-        ("pos" if len(facts) == 1 else "several") + ("" if place else "_fixed"),
-        rng,
-        region=place,
-        region_start=capital(place),
-        shows="show" if refine.is_many(place) else "shows",
-        finding=finding,
-        finding_start=capital(finding),
-        **{"is": "are" if refine.is_several(facts[0]) else "is"},
-    )
+class Asker:
+    """Words questions about a pool, and the reasons of their answers, by one random stream."""
 
+    def __init__(self, pool: Pool, rng: random.Random) -> None:
+        self.pool, self.rng = pool, rng
 
-def reason_absent(findings: Sequence[str], rng: random.Random, sign: bool = True) -> str:
-    """Words a reason: these findings are not there."""
-    names = join([words_of(name).noun for name in findings], "or")
-    named = join([with_article(name) for name in findings], "or")
-    verb = "are" if refine.is_many_of(findings[-1]) else "is"
-    text = _reason("neg", rng, names=names, named=named, **{"is": verb})
-    if not sign or len(findings) > 1:
-        return text
-    return _with_sign(text, "absent", findings[0], rng)
+    def ask(
+        self, kind: str, content_type: str, asked: str, about: str | None = None, **values: str
+    ) -> Callable[..., Draft]:
+        """Words a question by one of the phrasings; returns what makes its draft of answer,
+        reason, regions, choices and finding.
 
+        Args:
+            asked: name of the phrasings.
+            about: the finding that the question names, if one.
+        """
+        phrasings = load_wordings()["questions"][kind][asked]
+        number = self.rng.randrange(len(phrasings))
+        verbs = _verbs("", refine.is_many(values.get("region", "")))
+        if about:
+            verbs |= _verbs("name_", refine.is_many_of(about))
+            values = {"finding": with_article(about), "name": words_of(about).noun} | values
+        text = capital(phrasings[number].format(**verbs, **values))
+        template_id = f"v{VERSION}/{kind}/{asked}/{number}"
+        return functools.partial(Draft, kind, content_type, text, template_id=template_id)
 
-def reason_normal(pool: Pool, region: str, rng: random.Random, sign: bool = True) -> str:
-    """Words a reason: the region is normal; without `sign`, as one of several, plainly."""
-    told = pool.normal[region]
-    if not sign:
-        return told
-    text = _reason("normal", rng, normal=told, normal_low=told[:1].lower() + told[1:])
-    if len(text) >= _SHORT or rng.random() >= _EXPLAINED:
-        return text
-    looks = load_wordings()["signs"]["part"]
-    look = next(looks[part] for part in looks if part in told.lower())
-    return f"{text.rstrip('.')}: {rng.choice(look)}."
+    def present(self, facts: Sequence[SentenceFact], cause: bool = False, sign: bool = True) -> str:
+        """Words a reason: the findings are there, those of one place in one sentence.
 
+        Args:
+            cause: name the first one's cause.
+            sign: what a single finding looks like may follow, as of a reason that stands alone.
+        """
+        together: dict[str, list[SentenceFact]] = {}
+        for fact in facts:
+            together.setdefault(places(fact) if refine.is_placed(fact) else "", []).append(fact)
+        parts = [self._there(place, group) for place, group in together.items()]
+        told = facts[0].cause if cause else None
+        if told:
+            parts.append(self._reason("cause", cause=told, cause_start=capital(told)))
+        text = " ".join(parts)
+        if not sign or told or len(facts) > 1:
+            return text
+        several = refine.is_several(facts[0]) and not refine.is_many_of(facts[0].subject)
+        return self._with_sign(text, "present", facts[0].subject, "each" if several else None)
 
-def _with_sign(
-    text: str, polarity: str, finding: str, rng: random.Random, it: str | None = None
-) -> str:
-    signs = load_wordings()["signs"]
-    look = signs["finding"].get(finding)
-    if look is None or len(text) >= _SHORT or rng.random() >= _EXPLAINED:
-        return text
-    many = refine.is_many_of(finding)
-    told = rng.choice(signs[polarity]).format(
-        sign=look,
-        it=it or ("they" if many else "it"),
-        appears="appear" if many else "appears",
-        **_verbs("", many),
-    )
-    return f"{text} {capital(told)}"
+    def _there(self, place: str, facts: Sequence[SentenceFact]) -> str:
+        """Words one sentence: these findings are at a place, not named where it is empty."""
+        finding = join([refine.phrase(fact) for fact in facts])
+        return self._reason(
+            ("pos" if len(facts) == 1 else "several") + ("" if place else "_fixed"),
+            region=place,
+            region_start=capital(place),
+            shows="show" if refine.is_many(place) else "shows",
+            finding=finding,
+            finding_start=capital(finding),
+            **{"is": "are" if refine.is_several(facts[0]) else "is"},
+        )
 
+    def absent(self, findings: Sequence[str], sign: bool = True) -> str:
+        """Words a reason: these findings are not there."""
+        names = join([words_of(name).noun for name in findings], "or")
+        named = join([with_article(name) for name in findings], "or")
+        verb = "are" if refine.is_many_of(findings[-1]) else "is"
+        text = self._reason("neg", names=names, named=named, **{"is": verb})
+        if not sign or len(findings) > 1:
+            return text
+        return self._with_sign(text, "absent", findings[0])
 
-def _reason(name: str, rng: random.Random, **values: str) -> str:
-    return capital(rng.choice(load_wordings()["reasons"][name]).format(**values))
+    def normal(self, region: str, sign: bool = True) -> str:
+        """Words a reason: the region is normal; without `sign`, as one of several, plainly."""
+        told = self.pool.normal[region]
+        if not sign:
+            return told
+        text = self._reason("normal", normal=told, normal_low=told[:1].lower() + told[1:])
+        if len(text) >= _SHORT or self.rng.random() >= _EXPLAINED:
+            return text
+        looks = load_wordings()["signs"]["part"]
+        look = next(looks[part] for part in looks if part in told.lower())
+        return f"{text.rstrip('.')}: {self.rng.choice(look)}."
+
+    def _with_sign(self, text: str, polarity: str, finding: str, it: str | None = None) -> str:
+        signs = load_wordings()["signs"]
+        look = signs["finding"].get(finding)
+        if look is None or len(text) >= _SHORT or self.rng.random() >= _EXPLAINED:
+            return text
+        many = refine.is_many_of(finding)
+        it = it or ("they" if many else "it")
+        appears = "appear" if many else "appears"
+        slots = {"sign": look, "it": it, "appears": appears, **_verbs("", many)}
+        return f"{text} {capital(self.rng.choice(signs[polarity]).format(**slots))}"
+
+    def _reason(self, name: str, **values: str) -> str:
+        return capital(self.rng.choice(load_wordings()["reasons"][name]).format(**values))

@@ -7,30 +7,20 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cxrjax.papers.gemex.construct.choice_questions import multi_choice, single_choice
 from cxrjax.papers.gemex.construct.facts import SentenceFact
-from cxrjax.papers.gemex.construct.pool import (
-    VERSION,
-    Pool,
-    ask,
-    content_of,
-    places,
-    pool_of,
-    reason_absent,
-    reason_normal,
-    reason_present,
-)
+from cxrjax.papers.gemex.construct.pool import VERSION, Asker, content_of, places, pool_of
 from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, Draft, RefinedReport
 from cxrjax.papers.gemex.construct.refine import BY_PLACE, has_one_place, severity_word, spoken
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.radiology_text.english import capital, join
 
 
-def open_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
+def open_ended(asker: Asker) -> Iterator[Draft]:
     """Yields every open question that the report can answer."""
     by_region: dict[str, list[SentenceFact]] = {}
-    for fact in pool.present.values():
+    for fact in asker.pool.present.values():
         for region in fact.regions:
             by_region.setdefault(region, []).append(fact)
-    doubts = [region for fact in pool.doubtful.values() for region in fact.regions]
+    doubts = [region for fact in asker.pool.doubtful.values() for region in fact.regions]
     for region, facts in by_region.items():
         # Asked about a region, all that is said of it is the answer; doubts leave it open.
         others = (*doubts, *(other for other in by_region if other != region))
@@ -38,19 +28,19 @@ def open_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
         if kinds == {"device"} or any(load_regions().overlap(region, one) for one in others):
             continue
         content = "disease" if kinds == {"disease"} else "abnormality"
-        draft = ask("open_ended", content, content, rng, region=spoken(region))
+        draft = asker.ask("open_ended", content, content, region=spoken(region))
         answer = capital(join([fact.words.noun for fact in facts])) + "."
         here = [dataclasses.replace(one, regions=(region,)) for one in facts]
-        yield draft(answer, reason_present(here, rng), (region,), finding=facts[0].subject)
-    for fact in pool.present.values():
-        yield from _about(fact, rng)
-    for region in pool.normal:
-        draft = ask("open_ended", "abnormality", "condition", rng, region=spoken(region))
+        yield draft(answer, asker.present(here), (region,), finding=facts[0].subject)
+    for fact in asker.pool.present.values():
+        yield from _about(asker, fact)
+    for region in asker.pool.normal:
+        draft = asker.ask("open_ended", "abnormality", "condition", region=spoken(region))
         word = "Clear." if "lung" in region else "Normal."
-        yield draft(word, reason_normal(pool, region, rng), (region,))
+        yield draft(word, asker.normal(region), (region,))
 
 
-def _about(fact: SentenceFact, rng: random.Random) -> Iterator[Draft]:
+def _about(asker: Asker, fact: SentenceFact) -> Iterator[Draft]:
     """Yields questions about one finding: where, how severe, of what cause, meaning what."""
     words = fact.words
     placed = words.region in BY_PLACE and fact.located
@@ -61,14 +51,14 @@ def _about(fact: SentenceFact, rng: random.Random) -> Iterator[Draft]:
         ("implication", words.implication),
     ):
         if answer:
-            draft = ask("open_ended", content, content, rng, fact.subject)
-            reason = reason_present([fact], rng, cause=content == "cause")
+            draft = asker.ask("open_ended", content, content, fact.subject)
+            reason = asker.present([fact], cause=content == "cause")
             yield draft(capital(answer) + ".", reason, fact.regions, finding=fact.subject)
 
 
-def closed_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
+def closed_ended(asker: Asker) -> Iterator[Draft]:
     """Yields every closed question that the report can answer."""
-    for fact in pool.present.values():
+    for fact in asker.pool.present.values():
         asked: list[tuple[str, str, bool, dict[str, str]]] = []
         about = {"about": fact.subject}
         asked.append((content_of(fact.subject), "presence", True, about))
@@ -82,16 +72,16 @@ def closed_ended(pool: Pool, rng: random.Random) -> Iterator[Draft]:
         if fact.words.kind != "device":
             asked.append(("abnormality", "condition", False, {"region": spoken(fact.regions[0])}))
         for content, template, yes, values in asked:
-            reason = reason_present([fact], rng)
-            draft = ask("closed_ended", content, template, rng, **values)
+            reason = asker.present([fact])
+            draft = asker.ask("closed_ended", content, template, **values)
             yield draft("Yes." if yes else "No.", reason, fact.regions)
-    for name, fact in pool.absent.items():
-        reason = reason_absent([name], rng)
-        draft = ask("closed_ended", content_of(name), "presence", rng, name)
+    for name, fact in asker.pool.absent.items():
+        reason = asker.absent([name])
+        draft = asker.ask("closed_ended", content_of(name), "presence", name)
         yield draft("No.", reason, fact.regions)
-    for region in pool.normal:
-        reason = reason_normal(pool, region, rng)
-        draft = ask("closed_ended", "abnormality", "condition", rng, region=spoken(region))
+    for region in asker.pool.normal:
+        reason = asker.normal(region)
+        draft = asker.ask("closed_ended", "abnormality", "condition", region=spoken(region))
         yield draft("Yes.", reason, (region,))
 
 
@@ -126,7 +116,8 @@ class TemplateGenerator:
             drafts: list[Draft] = []
             for kind, maker in _MAKERS.items():
                 rng = random.Random(f"{self.seed}/{refined.report.report_id}/{kind}")
-                drafts += _pick(list(maker(pool, rng)), QUESTIONS_PER_REPORT[kind], rng)
+                made = list(maker(Asker(pool, rng)))
+                drafts += _pick(made, QUESTIONS_PER_REPORT[kind], rng)
             yield refined, drafts
 
 

@@ -218,90 +218,85 @@ def reason_length_fits(reason: str) -> bool:
     return REASON_WORDS[0] <= reason_words(reason) <= REASON_WORDS[1]
 
 
-def _question_faults(plan: PlannedQuestion, question: str) -> list[str]:
-    found = []
+def _question_faults(plan: PlannedQuestion, question: str) -> Iterator[str]:
     if not question.strip().endswith("?") or len(question.split()) < 2:
-        found.append("The question must be a sentence that ends with a question mark.")
+        yield "The question must be a sentence that ends with a question mark."
     kind = "List_all" if plan.style == "list_all" else plan.kind
     if not _ASKS[kind].search(question):
-        found.append(f"The question is of another type: {load_prompt()['type'][kind]}")
+        yield f"The question is of another type: {load_prompt()['type'][kind]}"
     if _BOX.search(question):
-        found.append("The question must not hold a box.")
+        yield "The question must not hold a box."
     named = [label for label in plan.labels if label.casefold() in question.casefold()]
     if plan.kind == "What" and named:
-        found.append(f"The question must not name the finding ({named[0]}): it is the answer.")
+        yield f"The question must not name the finding ({named[0]}): it is the answer."
     if plan.kind != "What" and plan.style != "list_all" and len(named) < len(plan.labels):
         missing = next(label for label in plan.labels if label not in named)
-        found.append(f'The question must name the finding, written "{missing}".')
-    return found
+        yield f'The question must name the finding, written "{missing}".'
 
 
-def _box_faults(plan: PlannedQuestion, wording: Wording) -> list[str]:
-    found = []
+def _box_faults(plan: PlannedQuestion, wording: Wording) -> Iterator[str]:
     wanted = written_boxes(plan)
+    known = {format_box(finding.box) for finding in plan.image.findings} | set(wanted)
     try:
         shown = [_as_written(box) for box in pixel_boxes(wording.answer)]
         if shown != wanted:
-            found.append(
-                f"The answer must hold these boxes in this order and no other: "
-                f"{' '.join(wanted) or 'none at all'}; it held {' '.join(shown) or 'none'}."
+            expected, held = " ".join(wanted) or "none at all", " ".join(shown) or "none"
+            yield (
+                f"The answer must hold these boxes in this order and no other: {expected}; it held "
+                f"{held}."
             )
     except Unusable as fault:
-        found.append(f"In the answer, {fault.found}.")
-    known = {format_box(finding.box) for finding in plan.image.findings} | set(wanted)
+        yield f"In the answer, {fault.found}."
     try:
         other = [box for box in map(_as_written, pixel_boxes(wording.reason)) if box not in known]
         if other:
-            found.append(f"The reason shows {other[0]}, which the annotation does not have.")
+            yield f"The reason shows {other[0]}, which the annotation does not have."
     except Unusable as fault:
-        found.append(f"In the reason, {fault.found}.")
-    return found
+        yield f"In the reason, {fault.found}."
 
 
-def _finding_faults(plan: PlannedQuestion, answer: str) -> list[str]:
-    return [
-        f'The answer must name the finding, written "{label}".'
-        for label in plan.labels
-        if label.casefold() not in answer.casefold()
-    ]
+def _finding_faults(plan: PlannedQuestion, answer: str) -> Iterator[str]:
+    for label in plan.labels:
+        if label.casefold() not in answer.casefold():
+            yield f'The answer must name the finding, written "{label}".'
 
 
-def _list_faults(plan: PlannedQuestion, answer: str) -> list[str]:
-    """One sentence for each label, with its boxes at the end, so that it can be told whose they
-    are."""
+def _list_faults(plan: PlannedQuestion, answer: str) -> Iterator[str]:
+    """Yields a fault unless each label has one sentence that ends with its boxes."""
     sentences = re.split(r"(?<=>\.)\s+", answer.strip())
     for label, sentence in zip(plan.labels, sentences, strict=False):
         shown = " ".join(_BOX.findall(sentence))
         wanted = " ".join(map(format_box, plan.boxes.get(label, ())))
         if label.casefold() not in sentence.casefold() or shown != wanted:
-            return [f'One sentence must name "{label}" and end with its boxes, {wanted}.']
+            yield f'One sentence must name "{label}" and end with its boxes, {wanted}.'
+            return
     if len(sentences) != len(plan.labels) or not answer.strip().endswith(">."):
         listed = ", ".join(plan.labels)
-        return [f"The answer must have one sentence ending with boxes for each of: {listed}."]
-    return []
+        yield f"The answer must have one sentence ending with boxes for each of: {listed}."
 
 
-def _polarity_faults(plan: PlannedQuestion, answer: str) -> list[str]:
+def _polarity_faults(plan: PlannedQuestion, answer: str) -> Iterator[str]:
     first = re.split(r"\W+", answer.strip().casefold(), maxsplit=1)[0]
+    about_all, by_yes_no = plan.style == "list_all", plan.kind in ("Is_there", "Yes_No")
     if plan.negative_kind is not None:
-        if plan.kind in ("Is_there", "Yes_No") and first != "no":
-            return ['The answer must begin with "No": it is not there.']
+        if by_yes_no and first != "no":
+            yield 'The answer must begin with "No": it is not there.'
+            return
         said = _reader().read(answer, plan.labels[0] if plan.labels else None)
         if said.present or not (said.absent or _NEGATION.search(answer)):
-            return ["The answer must say that it is not there."]
-        return []
-    if plan.kind in ("Is_there", "Yes_No") and plan.style != "list_all" and first != "yes":
-        return ['The answer must begin with "Yes": it is there.']
-    denied = _reader().read(answer).absent & set(plan.labels)
-    if denied or first == "no":
-        return ["The answer must not deny the finding: it is there."]
-    if plan.kind == "How_many" and plan.style != "list_all" and count_said(answer) != plan.count:
-        return [f"The answer must give the number {plan.count}, and no other before it."]
-    return [] if plan.style == "list_all" else _place_faults(plan, answer)
+            yield "The answer must say that it is not there."
+    elif by_yes_no and not about_all and first != "yes":
+        yield 'The answer must begin with "Yes": it is there.'
+    elif first == "no" or _reader().read(answer).absent & set(plan.labels):
+        yield "The answer must not deny the finding: it is there."
+    elif plan.kind == "How_many" and not about_all and count_said(answer) != plan.count:
+        yield f"The answer must give the number {plan.count}, and no other before it."
+    elif not about_all:
+        yield from _place_faults(plan, answer)
 
 
-def _place_faults(plan: PlannedQuestion, text: str) -> list[str]:
-    """Returns sides and levels that are not those of the boxes."""
+def _place_faults(plan: PlannedQuestion, text: str) -> Iterator[str]:
+    """Yields sides and levels that are not those of the boxes."""
     asked = plan.labels[0] if plan.labels else ""
     said = place_said(text, np.zeros((0, 4)), asked)
     boxes = [box for of_label in plan.boxes.values() for box in of_label]
@@ -311,22 +306,25 @@ def _place_faults(plan: PlannedQuestion, text: str) -> list[str]:
     if known and not plan.image.image_hw and asked not in ORGANS and said.sides - known:
         found.append(f"The answer: names the {' and '.join(sorted(said.sides))} side")
     right = f"; it is seen {plan.place}" if plan.place else ""
-    return [f"{one}{right}." for one in found]
+    yield from (f"{one}{right}." for one in found)
 
 
-def _reason_faults(plan: PlannedQuestion, reason: str) -> list[str]:
+def _reason_faults(plan: PlannedQuestion, reason: str) -> Iterator[str]:
     if not reason.strip():
-        return ["The reason is empty."]
+        yield "The reason is empty."
+        return
     said = _reader().read(reason)
     denied = sorted((said.absent - said.present) & set(plan.labels))
     if denied and plan.negative_kind is None:
-        return [f"The reason must not deny the finding ({denied[0]}): it is there."]
+        yield f"The reason must not deny the finding ({denied[0]}): it is there."
+        return
     asked = plan.labels[0] if len(plan.labels) == 1 else ""
-    sentences = re.split(r"(?<=[.?])\s+", reason)
     readers = reader_boxes(plan.image)
-    votes = [fault for one in sentences for fault in votes_faults(one, readers, asked)]
-    named = [rad_id for rad_id in readers if re.search(rf"\b{re.escape(rad_id)}\b", reason)]
-    return [f"{one}." for one in votes] + [f"The reason must not name {one}." for one in named]
+    for sentence in re.split(r"(?<=[.?])\s+", reason):
+        yield from (f"{fault}." for fault in votes_faults(sentence, readers, asked))
+    for rad_id in readers:
+        if re.search(rf"\b{re.escape(rad_id)}\b", reason):
+            yield f"The reason must not name {rad_id}."
 
 
 @functools.cache

@@ -10,15 +10,7 @@ from collections.abc import Sequence
 from random import Random
 
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, CONSENSUS, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct import places
-from cxrjax.papers.vindr_cxr_vqa.construct.image_facts import (
-    against_heart,
-    extent,
-    in_same_region,
-    shape,
-    sides_of,
-    zones_of,
-)
+from cxrjax.papers.vindr_cxr_vqa.construct import image_facts, places
 from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, area, find_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
@@ -184,7 +176,7 @@ def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:
         many = f"{'organ' if label in ORGANS else many}_unplaced"
     facts = [texts(f"seen_{many}", **slots), *_fit(label, boxes, texts, words)]
     facts.append(texts.agreement(label))
-    near = in_same_region(image, label, boxes)
+    near = image_facts.in_same_region(image, label, boxes)
     others = [name for name in image.present if name != label and name not in near]
     if near:
         facts.append(texts("same_region", **texts.named(near)))
@@ -207,9 +199,12 @@ def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:
 
 def _fit(label: str, boxes: Sequence[PixelBox], texts: _Texts, words: ClassWords) -> list[str]:
     """Returns the sentence on what the place of the finding speaks for, if there is one."""
-    zones = zones_of(label, boxes, texts.frame)
+    zones = image_facts.zones_of(label, boxes, texts.frame)
     where = next(iter(zones)) if len(zones) == 1 else ""
-    if "both" in words.fits and sides_of(label, boxes, texts.frame) == {"right", "left"}:
+    if "both" in words.fits and image_facts.sides_of(label, boxes, texts.frame) == {
+        "right",
+        "left",
+    }:
         where = "both"
     return [words.fits[where]] if where in words.fits else []
 
@@ -220,12 +215,12 @@ def _extent(label: str, boxes: Sequence[PixelBox], texts: _Texts) -> list[str]:
     it = _CALLED.get(label, "the largest area" if len(boxes) > 1 else "the area")
     sentences = []
     if texts.frame.image_hw:
-        width, height = extent(largest, texts.frame.image_hw)
+        width, height = image_facts.extent(largest, texts.frame.image_hw)
         sentences.append(texts("extent", it=it, width=str(width), height=str(height)))
-    elif (fraction := against_heart(label, largest, texts.frame)) is not None:
+    elif (fraction := image_facts.against_heart(label, largest, texts.frame)) is not None:
         sentences.append(texts("against_heart", it=it, fraction=fraction))
-    sentences.append(texts(f"shape_{shape(largest)}", it=it))
-    sides = sides_of(label, boxes, texts.frame)
+    sentences.append(texts(f"shape_{image_facts.shape(largest)}", it=it))
+    sides = image_facts.sides_of(label, boxes, texts.frame)
     if sides == {"right", "left"}:
         sentences.append(texts("sides_both"))
     elif sides:
