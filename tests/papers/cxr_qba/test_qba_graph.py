@@ -92,7 +92,7 @@ def test_children_of_what_was_dropped_move_up(how):
     denied = said("lung opacity", False, said("pneumonia", True, said("aspiration")))
     read = extraction.Extraction((), (said("consolidation"), denied))
     study = extraction.SourceStudy("p1", "s1", extraction.ReportSections({}))
-    graph = build_scene_graph(study, read, {}, how.mapper).graph
+    graph, _ = build_scene_graph(study, read, {}, how.mapper)
     own = [node for node in graph.observations.values() if node.from_report]
     levels = {node.obs_entities[0]: node.child_level for node in own}
     assert levels == {"consolidation": 0, "pneumonia": 0, "aspiration": 1}

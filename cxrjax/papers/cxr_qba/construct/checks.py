@@ -1,20 +1,19 @@
-"""Consistency of a study: contradicted denials are dropped, ids and edges checked.
+"""Checks the consistency of a study: contradicted denials are dropped, ids and edges checked.
 
 Reports say "the lungs are clear" and name a granuloma. What is said to be there stays; the denial
 that it contradicts is dropped and counted.
 """
 
-import dataclasses
 import graphlib
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from cxrjax.papers.cxr_qba.native import NativeObservation, StudyQuestions, StudySceneGraph
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import Unusable
 
 
-@dataclasses.dataclass(frozen=True)
-class Contradiction:
+class Contradiction(NamedTuple):
     """An observation that was dropped, and the one that it contradicts."""
 
     dropped: NativeObservation
@@ -31,11 +30,9 @@ def drop_contradicted(
     """
     kept = []
     dropped = []
-    positive = [node for node in nodes if node.positive]
     for node in nodes:
-        rival = None
-        if not node.positive:
-            rival = next((other for other in positive if _denies(node, other)), None)
+        rivals = (other for other in nodes if not node.positive and other.positive)
+        rival = next((other for other in rivals if _denies(node, other)), None)
         if rival is None:
             kept.append(node)
         else:

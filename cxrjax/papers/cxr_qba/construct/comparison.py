@@ -51,7 +51,6 @@ class Change:
     """One finding's change between two studies.
 
     Attributes:
-        earlier, later: the observations that it rests on.
         certainty: the least of both; `likely` where grades alone were compared.
     """
 
@@ -109,7 +108,7 @@ def _change(
     denied = [o for o in before if not o.positive and o.certainty == "certain" and not _is_acute(o)]
     said = next((_SAID[one] for one in node.changes if one in _SAID), None)
     rests_on = there[0] if there else denied[0] if denied else None
-    certainty = least_sure((node.certainty, rests_on and rests_on.certainty))
+    certainty = least_sure(one.certainty for one in (node, rests_on) if one)
     kind: Kind | None = None
     if not node.positive:
         if there and node.certainty == "certain":

@@ -34,7 +34,6 @@ class CxrQbaConstruction:
 
     Attributes:
         surrogate: rate questions and answers by rules, in fields that say so.
-        regions: keeps regions of images between builds; None: they are made anew.
     """
 
     extractor: Extractor = dataclasses.field(default_factory=RuleExtractor)
@@ -59,15 +58,12 @@ def construct_graph(
     find = how.regions.localize if how.regions else localize
     images = {image.image_id: find(image, quality) for image in study.images}
     localized = {image_id: regions for image_id, regions in images.items() if regions}
-    built = build_scene_graph(study, extraction, localized, how.mapper)
-    for clash in built.contradictions:
-        quality.set_aside(
-            "contradicted_observation",
-            f"{study.study_id}/{clash.dropped.obs_id}",
-            study.study_id,
-            f"{clash.dropped.obs_entities} is denied, and {clash.kept.obs_entities} is there",
-        )
-    return built.graph
+    graph, contradictions = build_scene_graph(study, extraction, localized, how.mapper)
+    for dropped, kept in contradictions:
+        item = f"{study.study_id}/{dropped.obs_id}"
+        found = f"{dropped.obs_entities} is denied, and {kept.obs_entities} is there"
+        quality.set_aside("contradicted_observation", item, study.study_id, found)
+    return graph
 
 
 def construct_questions(

@@ -1,6 +1,5 @@
 """Builds scene graphs from what was read out of a report and regions on images."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,23 +20,10 @@ PART_OF = "part_of"
 LocalizedImages = Mapping[str, Mapping[str, LocalizedRegion]]
 
 
-@dataclasses.dataclass
-class BuiltGraph:
-    """A scene graph, and what was dropped on the way."""
-
-    graph: native.StudySceneGraph
-    contradictions: list[Contradiction]
-
-
 def build_scene_graph(
     study: SourceStudy, extraction: read.Extraction, images: LocalizedImages, mapper: EntityMapper
-) -> BuiltGraph:
-    """Builds the scene graph of a study.
-
-    Args:
-        images: regions of each image that has any.
-        mapper: free names to findings.
-    """
+) -> tuple[native.StudySceneGraph, list[Contradiction]]:
+    """Builds the scene graph of a study; returns what was dropped on the way, too."""
     every, parents, spoken = _read_nodes(extraction, mapper)
     nodes, contradictions = drop_contradicted(every)
     kept = {node.obs_id for node in nodes}
@@ -87,7 +73,7 @@ def build_scene_graph(
         image_id: ratings.localization_quality([node.localization.get(image_id) for node in nodes])
         for image_id in images
     }
-    return BuiltGraph(graph, contradictions)
+    return graph, contradictions
 
 
 def _read_nodes(

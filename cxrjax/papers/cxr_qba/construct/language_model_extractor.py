@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from cxrjax.language_model import Client, NoAnswer, Request
+from cxrjax.language_model.client import Client
+from cxrjax.language_model.request import NoAnswer, Request
 from cxrjax.papers.cxr_qba.construct import extraction
 from cxrjax.papers.cxr_qba.construct import language_model_answers as answers
 from cxrjax.papers.cxr_qba.construct.construction import (
@@ -35,11 +36,7 @@ _ARTICLE = re.compile(r"^(?:the|an?)\s+", re.IGNORECASE)
 
 
 class LanguageModelExtractor:
-    """An `Extractor` (extraction.py) that asks a language model.
-
-    Attributes:
-        name, version: the model, and the version of the prompt.
-    """
+    """An `Extractor` (extraction.py) that asks a language model."""
 
     def __init__(self, client: Client) -> None:
         self.client = client
@@ -231,8 +228,7 @@ def estimate_language_model(
 
 
 def _planned_ratings(rater: LanguageModelRater, source: Path, seed: int) -> Iterator[Request]:
-    how = CxrQbaConstruction(seed=seed)
-    counts = MentionCounts()
+    how, counts = CxrQbaConstruction(seed=seed), MentionCounts()
 
     def graphs() -> Iterator[StudySceneGraph]:
         quality = QualityLog()

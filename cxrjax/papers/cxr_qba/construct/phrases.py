@@ -11,11 +11,7 @@ CERTAINTIES = ("certain", "likely", "uncertain", NOT_MENTIONED)
 ACUTE = ("temporal", "acute")
 _MODIFIER_ORDER = ("severity", "temporal", "spread", "texture")
 _MANY = frozenset(("bilateral", "multifocal", "scattered", "multiple"))
-_EXISTS = {
-    "certain": "There {is}",
-    "likely": "There {is} probably",
-    "uncertain": "There may be",
-}
+_EXISTS = {"certain": "There {is}", "likely": "There {is} probably", "uncertain": "There may be"}
 _CHANGES = {
     "no change": "{is} unchanged",
     "new": "{is} new",
@@ -163,8 +159,8 @@ def describe(
     side, rest = _side_and_place(findings, regions)
     said = [m for m in modifiers if not side or m[1] not in ("bilateral", side)]
     # A name may hold the region, as "calcified lymph node" does.
-    names = [f" {finding.name}" for finding in findings]
-    rest = [r for r in rest if not any(f" {r.removesuffix('s')}" in name for name in names)]
+    own = [f" {finding.name}" for finding in findings]
+    rest = [r for r in rest if not any(f" {r.removesuffix('s')}" in name for name in own)]
     usual = {region for finding in findings for region in finding.regions}
     where = place(_both_sides(rest), bool(usual) and usual <= {*_OF_LUNGS})
     last = findings[-1].name

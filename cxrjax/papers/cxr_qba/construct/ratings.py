@@ -74,8 +74,9 @@ def worst_values(sources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     for values in sources:
         for criterion, table in SCENE_GRAPH_CRITERIA.items():
             if (value := values.get(criterion)) in table:
-                held = found.get(criterion, value)
-                found[criterion] = max(held, value, key=lambda v, t=table: GRADES.index(t[v]))
+                held = found.setdefault(criterion, value)
+                if GRADES.index(table[value]) > GRADES.index(table[held]):
+                    found[criterion] = value
     return found
 
 

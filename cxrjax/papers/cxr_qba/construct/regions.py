@@ -201,10 +201,7 @@ def _large_enough(boxes: Sequence[Box], image_hw: tuple[int, int] | None) -> tup
 
 
 def _derive(
-    name: str,
-    found: dict[str, LocalizedRegion],
-    image: StudyImage,
-    open_names: set[str],
+    name: str, found: dict[str, LocalizedRegion], image: StudyImage, open_names: set[str]
 ) -> LocalizedRegion | None:
     """Returns the region given or derived, operands first; None where they are missing."""
     if name in found:

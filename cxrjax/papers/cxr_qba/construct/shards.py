@@ -308,28 +308,23 @@ def finish(job: ShardedBuild) -> None:
         "questions_per_image": ratio(questions, counts["images"]),
         **statistics.values(),
     }
+    text = markdown(values, build.generator == "rules")
     with writing(build.out):
         write_quality_mappings(build.out / "metadata" / "quality_mappings.csv")
-        (build.out / "tables.md").write_text(
-            markdown(values, build.generator == "rules"), encoding="utf-8"
-        )
+        (build.out / "tables.md").write_text(text, encoding="utf-8")
         write_json(build.out / "sampling_weights.json", facts.counts.to_json())
-    finish_build(
-        build.out,
-        quality,
-        compare(values, published()),
-        {
-            "dataset": "cxr_qba",
-            "format": "array_record",
-            "seed": build.seed,
-            "source": {"path": build.source.name, "release": False},
-            "generator": build.generator,
-            "grades": {"none": "unrated"}.get(build.rate_with, build.rate_with),
-            "entity_mapping": build.entity_mapping,
-            "least_grade": build.least_grade or None,
-            "splits": manifest,
-        },
-    )
+    described = {
+        "dataset": "cxr_qba",
+        "format": "array_record",
+        "seed": build.seed,
+        "source": {"path": build.source.name, "release": False},
+        "generator": build.generator,
+        "grades": {"none": "unrated"}.get(build.rate_with, build.rate_with),
+        "entity_mapping": build.entity_mapping,
+        "least_grade": build.least_grade or None,
+        "splits": manifest,
+    }
+    finish_build(build.out, quality, compare(values, published()), described)
 
 
 def prepare(job: ShardedBuild) -> None:

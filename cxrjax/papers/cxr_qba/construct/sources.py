@@ -25,13 +25,7 @@ from cxrjax.papers.sources.chest_imagenome import box_on_image, original_box
 from cxrjax.papers.sources.openi import is_openi, read_openi
 from cxrjax.papers.sources.report import parse_sections, text_without_header
 from cxrjax.records import LARGEST_SIDE
-from cxrjax.records_io.quality import (
-    QualityLog,
-    Unusable,
-    usable_json,
-    usable_name,
-    usable_path,
-)
+from cxrjax.records_io.quality import QualityLog, Unusable, usable_json, usable_name, usable_path
 from cxrjax.untrusted.foreign_files import MIB, decode_text, open_foreign, read_lines
 from cxrjax.untrusted.names import shown
 

@@ -121,7 +121,6 @@ def write_qba_tfds(
     """Writes questions in shards as a TFDS data set; does nothing where that was done before.
 
     Args:
-        image_root: folder that `image_path` is relative to; None leaves images out.
         beam_options: flags of Beam, with the runner; None: without Beam, in this process.
 
     Returns:

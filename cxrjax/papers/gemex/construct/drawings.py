@@ -1,4 +1,4 @@
-"""The paper's Figures 3 to 7, drawn from what was built."""
+"""Draws the paper's Figures 3 to 7 from what was built."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ def draw_figures(folder: Path, statistics: GemexStatistics) -> list[Path]:
         UserError: the folder cannot be written.
     """
     drawn = {
-        "figure_3_regions": _bars("Refined sentences by region", statistics.regions),
+        "figure_3_regions": _regions(statistics.regions),
         "figure_4_lengths": _lengths(statistics),
         "figure_5_words": _words(statistics),
         "figure_6_content_types": _contents(statistics),
@@ -42,15 +42,14 @@ def draw_figures(folder: Path, statistics: GemexStatistics) -> list[Path]:
     return files
 
 
-def _bars(title: str, counts: Mapping[str, int]) -> Figure | None:
+def _regions(counts: Mapping[str, int]) -> Figure | None:
     if not counts:
         return None
     names = sorted(counts, key=lambda name: (counts[name], name))
     figure = Figure(figsize=(8, 0.24 * len(names) + 1.2), layout="constrained")
     axes = figure.subplots()
     axes.barh(names, [counts[name] for name in names], color=_INK)
-    axes.set_title(title)
-    axes.set_xlabel("number")
+    axes.set(title="Refined sentences by region", xlabel="number")
     return figure
 
 
@@ -65,13 +64,12 @@ def _lengths(statistics: GemexStatistics) -> Figure | None:
         for axes, (name, lengths) in zip(row, sides, strict=True):
             counts = lengths[split]
             axes.hist(list(counts), weights=list(counts.values()), bins=40, color=_INK)
-            axes.set_title(f"{split}: {name}")
-            axes.set_xlabel("characters")
+            axes.set(title=f"{split}: {name}", xlabel="characters")
     return figure
 
 
 def _words(statistics: GemexStatistics) -> Figure | None:
-    """A cloud as the paper has it, and bars, which tell how often."""
+    """Draws a cloud, as the paper does, and bars with frequencies."""
     if not statistics.question_words:
         return None
     try:
@@ -88,14 +86,9 @@ def _words(statistics: GemexStatistics) -> Figure | None:
         if not words:
             below.axis("off")
             continue
-        cloud = wordcloud.WordCloud(
-            width=660,
-            height=440,
-            max_words=_CLOUD_WORDS,
-            background_color="white",
-            color_func=lambda *_, **__: _INK,
-            random_state=0,
-        )
+        how = {"width": 660, "height": 440, "max_words": _CLOUD_WORDS, "random_state": 0}
+        ink = {"background_color": "white", "color_func": lambda *_, **__: _INK}
+        cloud = wordcloud.WordCloud(**how, **ink)
         above.imshow(cloud.generate_from_frequencies(words).to_array(), interpolation="none")
         common = words.most_common(_WORDS)[::-1]
         below.barh([word for word, _ in common], [count for _, count in common], color=_INK)

@@ -77,10 +77,8 @@ def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
             else:
                 absent.setdefault(fact.subject, fact)
     present = {name: _merge(facts) for name, facts in several.items()}
-    found = [
-        fact for fact in (*present.values(), *doubtful.values()) if fact.words.kind != "device"
-    ]
-    affected = {region for fact in found for region in fact.regions}
+    seen = [f for f in (*present.values(), *doubtful.values()) if f.words.kind != "device"]
+    affected = {region for fact in seen for region in fact.regions}
     overlap = load_regions().overlap
     return Pool(
         present,

@@ -66,11 +66,7 @@ class RefinedReport(NamedTuple):
 
 
 class QuestionGenerator(Protocol):
-    """Makes questions out of refined reports.
-
-    Attributes:
-        name, version: what the records' `generator` says.
-    """
+    """Makes questions out of refined reports."""
 
     name: str
     version: str

@@ -21,23 +21,14 @@ SEVERITY_OF_SIZE = {"minimal": "tiny", "mild": "small", "moderate": "moderate", 
 
 
 class Refinement(NamedTuple):
-    """The refined sentences of a report, and counts of those left out.
-
-    Attributes:
-        sentences: in the report's order.
-        left_out: reason of `quality.REASONS` -> how many of the report's sentences.
-    """
+    """The refined sentences of a report, and counts of those left out."""
 
     sentences: list[RefinedSentence]
     left_out: collections.Counter[str]
 
 
 class Refiner(Protocol):
-    """Refines reports.
-
-    Attributes:
-        name, version: for the manifest.
-    """
+    """Refines reports."""
 
     name: str
     version: str

@@ -69,8 +69,6 @@ class _Classes:
     """Lists what can be asked about the classes of one image.
 
     Attributes:
-        lesions: class -> its lesions.
-        places: class -> where they are, in words.
         askable: classes of few enough lesions; all, where there are none.
     """
 

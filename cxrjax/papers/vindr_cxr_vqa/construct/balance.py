@@ -21,10 +21,6 @@ def balance(
     asked about in turns on images with findings and on images without any, at most once an image;
     those with the fewest questions so far go first. "What" is denied on images without findings.
 
-    Args:
-        positives: the questions of one split.
-        normal: images without findings, which are asked "What" once each.
-
     Raises:
         UserError: there are too few images.
     """

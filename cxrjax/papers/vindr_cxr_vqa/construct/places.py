@@ -38,12 +38,7 @@ _HILUM, _BEHIND_HEART, _LATERAL = (0.06, 0.16), (0.05, 0.18), 0.25
 
 @dataclasses.dataclass(frozen=True)
 class ChestFrame:
-    """The known part of where an image's chest is, pixels of the original.
-
-    Attributes:
-        image_hw: height and width, None where they are not known.
-        heart, aorta: their boxes, None where the image has no such finding.
-    """
+    """The known part of where an image's chest is, pixels of the original."""
 
     image_hw: tuple[int, int] | None
     heart: PixelBox | None

@@ -77,11 +77,7 @@ def difficulty(plan: PlannedQuestion, most_boxes: int) -> Literal["Easy", "Mediu
 
 
 class Writer(Protocol):
-    """Words for planned questions.
-
-    Attributes:
-        name, version: what the records' `generator` says.
-    """
+    """Words for planned questions."""
 
     name: str
     version: str
@@ -94,12 +90,7 @@ class Writer(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Assembly:
-    """Makes records of plans; holds what those of one build have in common.
-
-    Attributes:
-        writer: gives words to the plans.
-        source: file the annotations come from.
-    """
+    """Makes records of plans; holds what those of one build have in common."""
 
     dataset: DatasetName
     writer: Writer

@@ -28,13 +28,7 @@ _MOST_LISTED = 6  # classes with their places, in one sentence
 
 @dataclasses.dataclass
 class _Parts:
-    """Sentences in the order of the text; of the optional ones, as many as the length needs.
-
-    Attributes:
-        facts: of the image.
-        remarks: of general knowledge.
-        more_facts, more_remarks: optional ones, which follow theirs.
-    """
+    """Sentences in the order of the text; of the optional ones, as many as the length needs."""
 
     facts: list[str]
     remarks: list[str]
