@@ -15,7 +15,7 @@ from cxrjax.language_model.client import Client
 from cxrjax.language_model.flags import ClientFlags
 from cxrjax.language_model.settings import Settings
 from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions
-from cxrjax.papers.cxr_qba.construct import pipeline
+from cxrjax.papers.cxr_qba.commands import build_cxr_qba_shards
 from cxrjax.papers.cxr_qba.construct.construction import construct_questions
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections
 from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
@@ -174,8 +174,8 @@ def test_shards_ask_once(chat, source, tmp_path):
 def test_a_dry_run_sends_nothing_and_a_server_must_be_named(chat, source, tmp_path, capsys):
     flags = [f"--source={source}", f"--out={tmp_path / 'out'}", "--rate_with=language_model"]
     with chat.Server(scripted.Rules(chat)) as where:
-        pipeline.main([*flags, f"--base_url={where.url}", "--model=m", "--dry_run"])
+        build_cxr_qba_shards.main([*flags, f"--base_url={where.url}", "--model=m", "--dry_run"])
         assert not where.bodies and not (tmp_path / "out" / "parts").exists()
     assert "requests" in capsys.readouterr().out
     with pytest.raises(UserError, match="no server named"):
-        pipeline.main([*flags, "--dry_run"])
+        build_cxr_qba_shards.main([*flags, "--dry_run"])

@@ -11,9 +11,14 @@ from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct import language_model_answers as answers
 from cxrjax.papers.cxr_qba.construct import language_model_extractor as extracting
 from cxrjax.papers.cxr_qba.construct.construction import construct_graph
-from cxrjax.papers.cxr_qba.construct.extraction import ReportSections, SourceStudy, StudyImage
+from cxrjax.papers.cxr_qba.construct.extraction import (
+    NumberedSentence,
+    ReportSections,
+    SourceStudy,
+    StudyImage,
+)
 from cxrjax.papers.cxr_qba.construct.language_model_extractor import LanguageModelExtractor
-from cxrjax.papers.cxr_qba.construct.rule_extractor import NumberedSentence, split_report
+from cxrjax.papers.cxr_qba.construct.rule_extractor import split_report
 from cxrjax.records_io.quality import QualityLog, Unusable
 from tests.papers.cases import cases, data
 from tests.papers.cxr_qba import scripted_model as scripted
