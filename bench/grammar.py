@@ -63,7 +63,7 @@ def made(folder: Path) -> Iterator[QARecord]:
     from cxrjax.papers.vindr_cxr_vqa.construct.mix import plan_splits
     from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly
     from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
-    from cxrjax.simulation.phantoms.studies.build import StudiesBuilder, StudiesOptions
+    from cxrjax.simulation.studies.build import StudiesBuilder, StudiesOptions
     from tests.papers.vindr_cxr_vqa.test_vindr_record_checks import images
 
     StudiesBuilder(StudiesOptions(folder / "in", studies=220, long_side=128)).build()

@@ -37,7 +37,7 @@ from cxrjax.input_pipeline.tokenizer import (
 )
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vix_ray.records import CONCLUDE, GENDERS, STAGE_TAGS, VIEW_DEFINITIONS, prompt
-from cxrjax.simulation.phantoms.vix_ray import LesionCentre, load_grammar
+from cxrjax.simulation.vix_ray import LesionCentre, load_grammar
 from cxrjax.untrusted.foreign_files import read_text
 
 VOCAB_SIZE = 2048

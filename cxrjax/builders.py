@@ -22,13 +22,13 @@ BUILDERS = {
     ),
     "cxr_qba": ("CXR-QBA's release, or reports", "papers.cxr_qba.build", "QbaBuilder"),
     "gemex": ("GEMeX's files, scene graphs or reports", "papers.gemex.build", "GemexBuilder"),
-    "grafts": ("simulated lesions in real radiographs", "simulation.lesions.build", "GraftBuilder"),
+    "grafts": ("simulated lesions in real radiographs", "simulation.lesions", "LesionBuilder"),
     "lungs": ("radiographs with lung masks", "papers.lungs.build", "LungsBuilder"),
     "ms_cxr": ("MS-CXR's file of phrases", "papers.ms_cxr.build", "MsCxrBuilder"),
-    "phantom": ("drawn radiographs with questions", "simulation.phantoms.vqa", "PhantomBuilder"),
+    "phantom": ("rendered radiographs with questions", "simulation.phantoms", "PhantomBuilder"),
     "phantom_studies": (
-        "drawn studies in MIMIC-CXR-JPG's layout",
-        "simulation.phantoms.studies.build",
+        "rendered studies in MIMIC-CXR-JPG's layout",
+        "simulation.studies.build",
         "StudiesBuilder",
     ),
     "records": ("images and records of one's own", "builders", "RecordsBuilder"),
@@ -42,8 +42,8 @@ BUILDERS = {
     ),
     "vix_ray": ("ViX-Ray's release", "papers.vix_ray.build", "VixRayBuilder"),
     "vix_ray_synthetic": (
-        "drawn radiographs in ViX-Ray's layout",
-        "simulation.phantoms.vix_ray",
+        "rendered radiographs in ViX-Ray's layout",
+        "simulation.vix_ray",
         "SyntheticVixRayBuilder",
     ),
 }

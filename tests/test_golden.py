@@ -74,13 +74,12 @@ MODULES = {
     "train": "cxrjax.train",
     "ceiling": "bench.codec_ceiling",
     "coordinates": "cxrjax.tools.coordinates",
-    "draw_sentences": "cxrjax.papers.gemex.commands.sample_gemex_sentences",
-    "judge_agreement": "bench.judge_agreement",
-    "phantom_page": "cxrjax.simulation.phantoms.sample_page",
-    "refiner_accuracy": "cxrjax.papers.gemex.commands.measure_gemex_refiner",
-    "studies_page": "cxrjax.simulation.phantoms.sample_page",
-    "tokenizer": "bench.tokenizer_training",
-    "vix_ray_errors": "cxrjax.papers.vix_ray.commands.show_vix_ray_errors",
+    "draw_sentences": "cxrjax.papers.gemex.construct.draw_sentences",
+    "judge_agreement": "cxrjax.tools.judge_agreement",
+    "refiner_accuracy": "cxrjax.papers.gemex.construct.refiner_accuracy",
+    "simulation_samples": "cxrjax.simulation_samples",
+    "tokenizer": "cxrjax.tools.tokenizer_training",
+    "vix_ray_errors": "cxrjax.papers.vix_ray.errors",
 }
 MODEL_CASES = ("model_", "train_", "convert_")
 # Runs of a quarter of a minute and more, whose parts train_lora and the tests of training have too.

@@ -8,7 +8,7 @@ import unicodedata
 
 import pytest
 
-import cxrjax.simulation.phantoms
+import cxrjax.simulation
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.mentions import VINDR_CLASSES
@@ -126,8 +126,8 @@ def test_spellings_read_the_same():
 
 def test_sentences_of_our_reports():
     """Normal sentences deny or are silent; an impression names its class with its side."""
-    folder = pathlib.Path(cxrjax.simulation.phantoms.__file__).parent
-    grammar = json.loads((folder / "grammar_v1.json").read_text(encoding="utf-8"))
+    folder = pathlib.Path(cxrjax.simulation.__file__).parent
+    grammar = json.loads((folder / "vix_ray_grammar_v1.json").read_text(encoding="utf-8"))
     normal = [text for topic in grammar["normal"].values() for text in topic["sentences"]]
     for text in (*normal, *grammar["normal_impression"], *grammar["openings"]):
         assert all(one.status == "absent" for one in READER.read(text).assertions), text

@@ -22,10 +22,10 @@ from cxrjax.images.decode import audit_header, audit_image, read_image
 from cxrjax.papers.lungs.masks import find_lungs
 from cxrjax.papers.lungs.native import read_folder
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.simulation.lesions.build import read_pair
-from cxrjax.simulation.lesions.compose import render_graft
-from cxrjax.simulation.phantoms import render_phantom
-from cxrjax.simulation.phantoms.findings import STATISTICS
+from cxrjax.simulation.compose import simulate_lesions
+from cxrjax.simulation.findings import CLASSES
+from cxrjax.simulation.lesions import read_pair
+from cxrjax.simulation.render import render_phantom
 
 # Held-out radiographs that ship, and what to ask about each; with the lesions that `make demo`
 # simulates into them. Models miss some of them, and that is meant.
@@ -84,7 +84,7 @@ def render_examples(folder: Path, source: Path = RADIOGRAPHS) -> list[DemoExampl
     """
     folder.mkdir(parents=True, exist_ok=True)
     examples = []
-    for name, question, pixels, truth in _grafts(source) if source.is_dir() else _phantoms():
+    for name, question, pixels, truth in _lesions(source) if source.is_dir() else _phantoms():
         path = folder / f"{name}.png"
         Image.fromarray(pixels).save(path)
         examples.append(DemoExample(path, question, file_sha256(path), truth))
@@ -94,17 +94,17 @@ def render_examples(folder: Path, source: Path = RADIOGRAPHS) -> list[DemoExampl
 _Drawn = tuple[str, str, UInt8[np.ndarray, "h w"], tuple[TrueBox, ...]]
 
 
-def _grafts(source: Path) -> Iterator[_Drawn]:
+def _lesions(source: Path) -> Iterator[_Drawn]:
     radiographs = {image.image_id: image for image in read_folder(source, QualityLog())}
     for name, question in _ASKED.items():
         pixels, mask = read_pair(radiographs[name], _LONG_SIDE)
-        graft = render_graft(pixels, mask, 0, f"{name}-0", contrast=_CONTRAST)
+        one = simulate_lesions(pixels, mask, 0, f"{name}-0", contrast=_CONTRAST)
         if "lung" in question:
             lungs = find_lungs([mask.astype(np.uint8)])
             truth = _truth(_LUNGS, np.stack([lungs.right, lungs.left]))
         else:
-            truth = _truth(graft.labels, graft.boxes)
-        yield name, question, graft.image, truth
+            truth = _truth(one.labels, one.boxes)
+        yield name, question, one.image, truth
 
 
 def _phantoms() -> Iterator[_Drawn]:
@@ -122,7 +122,7 @@ def _truth(labels: Sequence[str], boxes: Float[np.ndarray, "n 4"]) -> tuple[True
 
 def asked_about(truth: tuple[TrueBox, ...], question: str) -> tuple[TrueBox, ...]:
     """The boxes of the findings that the question names; of one that names none, all."""
-    names = (*STATISTICS, *_LUNGS)
+    names = (*CLASSES, *_LUNGS)
     named = {finding for finding in names if finding.lower() in question.lower()}
     return tuple(one for one in truth if not named or one.label in named)
 

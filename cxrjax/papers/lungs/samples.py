@@ -1,17 +1,15 @@
-"""A page of what was built and of what was set aside, to look at before anything is trained."""
+"""Page of images of a build, and of rejected ones, to inspect before anything is trained."""
 
 import contextlib
 import random
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from PIL import ImageColor
 
 from cxrjax.errors import UserError
-from cxrjax.evaluation.overlays import jpeg_data_uri, overlay
-from cxrjax.evaluation.text_tables import template
-from cxrjax.files import replace_text
+from cxrjax.evaluation import sample_page
 from cxrjax.images.decode import read_image, read_levels
 from cxrjax.images.geometry import resize
 from cxrjax.papers.lungs.native import LungImage
@@ -20,10 +18,9 @@ from cxrjax.records_io.builder import records_files
 from cxrjax.records_io.quality import REASONS, QualityLog
 
 PAGE = "samples.html"
-_BUILT, _SET_ASIDE = 30, 6
-_SIDE = 320
+_BUILT, _REJECTED = 30, 6
 COLOURS = {"right_lung": "#4cc9f0", "left_lung": "#ffd60a"}
-# How much of a picture shows where a mask lies on it.
+# Share of the image that shows where a mask lies on it.
 _TINT = 0.65
 
 
@@ -32,37 +29,29 @@ def write_samples(out: Path, images: Iterable[LungImage], quality: QualityLog, s
 
     Args:
         out: folder of the build, whose records are written.
-        images: what was read; of what was set aside its picture and mask are shown where they can
-            be read.
+        images: what was read; rejected images and masks are shown where they can be read.
         seed: decides which records are shown.
     """
     by_name = {image.name: image for image in images}
-    counts = quality.counts()
-    reasons = [
-        {
-            "name": reason,
-            "why": REASONS[reason],
-            "n": counts[reason],
-            "cases": [
-                {"item": e.item, "found": e.found, "picture": _masked(by_name.get(e.item))}
-                for e in [e for e in quality.entries if e.reason == reason][:_SET_ASIDE]
-            ],
-        }
-        for reason in counts
-        if counts[reason]
-    ]
-    page = template(str(__package__), "samples.html.j2").render(
-        built=[_built(out, *pair) for pair in _drawn(out, seed)],
-        reasons=reasons,
-        warnings=dict(quality.warnings),
-        colours=COLOURS,
-        name=out.name,
-    )
-    replace_text(out / PAGE, page)
+    sections = []
+    for reason, count in quality.counts().items():
+        cases = [entry for entry in quality.entries if entry.reason == reason][:_REJECTED]
+        shown = [
+            sample_page.SampleImage(one.item, one.found, _masked(by_name.get(one.item)))
+            for one in cases
+        ]
+        if count:
+            heading = f"Rejected, {reason}: {count}"
+            sections.append(sample_page.SampleSection(heading, [REASONS[reason]], shown))
+    built = [_built(out, *pair) for pair in _sampled(out, seed)]
+    sections.append(sample_page.SampleSection("Built", (), built))
+    notes = [f"{text}: {count}" for text, count in quality.warnings.items()]
+    notes.append("Sides are the patient's: the right lung is on the image's left.")
+    sample_page.write_sample_page(out / PAGE, f"Lungs: {out.name}", notes, sections)
 
 
-def _drawn(out: Path, seed: int) -> list[tuple[QARecord, QARecord]]:
-    """The questions about the right and the left lung of images drawn at random."""
+def _sampled(out: Path, seed: int) -> list[tuple[QARecord, QARecord]]:
+    """Returns the questions about the right and the left lung of randomly chosen images."""
     asked: dict[str, dict[str, QARecord]] = {}
     for file in records_files(out):
         for record in read_records(file):
@@ -71,22 +60,23 @@ def _drawn(out: Path, seed: int) -> list[tuple[QARecord, QARecord]]:
     return random.Random(f"{seed}/samples").sample(able, min(_BUILT, len(able)))
 
 
-def _built(out: Path, right: QARecord, left: QARecord) -> dict[str, Any]:
+def _built(out: Path, right: QARecord, left: QARecord) -> sample_page.SampleImage:
     height, width = right.image_hw or (1, 1)
-    boxes = {
-        colour: np.array(record.boxes) / [width, height, width, height]
-        for colour, record in zip(COLOURS.values(), (right, left), strict=True)
-    }
-    picture = overlay(read_image(out / right.image_path), boxes)
-    return {
-        "item": right.image_id,
-        "found": f"{right.split}, patient {right.patient_id}, {width} x {height}",
-        "picture": jpeg_data_uri(picture, _SIDE),
-    }
+    boxes = [
+        sample_page.SampleBox(
+            name.replace("_", " "),
+            colour,
+            (np.array(record.boxes[0]) / [width, height, width, height]).tolist(),
+        )
+        for (name, colour), record in zip(COLOURS.items(), (right, left), strict=True)
+    ]
+    caption = f"{right.split}, patient {right.patient_id}, {width} x {height}"
+    pixels = read_image(out / right.image_path)
+    return sample_page.SampleImage(right.image_id, caption, pixels, boxes)
 
 
-def _masked(image: LungImage | None) -> str | None:
-    """The image with its masks tinted, or what of both can be read."""
+def _masked(image: LungImage | None) -> np.ndarray | None:
+    """Returns the image with its masks tinted, or what of both can be read."""
     if image is None:
         return None
     pixels = None
@@ -101,9 +91,9 @@ def _masked(image: LungImage | None) -> str | None:
         if pixels is None:
             pixels = np.zeros((*mask.shape, 3), np.uint8)
         if mask.shape != pixels.shape[:2]:
-            # Shown as large as the image: that it is not is what was found.
+            # Shown at the size of the image: a different size is what was found.
             mask = resize(mask.astype(np.uint8), *pixels.shape[:2])[0] > 0
-        colour = [int([*COLOURS.values()][place % 2][k : k + 2], 16) for k in (1, 3, 5)]
+        colour = ImageColor.getrgb([*COLOURS.values()][place % 2])
         tinted = _TINT * pixels + (1 - _TINT) * np.array(colour)
         pixels = np.where(mask[..., None], tinted, pixels).astype(np.uint8)
-    return None if pixels is None else jpeg_data_uri(pixels, _SIDE)
+    return pixels

@@ -15,7 +15,7 @@ from cxrjax.papers.cxr_qba.construct.construction import CxrQbaConstruction, con
 from cxrjax.papers.cxr_qba.construct.extraction import ReportSections, SourceStudy, StudyImage
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.simulation.phantoms.studies.build import StudiesBuilder, StudiesOptions
+from cxrjax.simulation.studies.build import StudiesBuilder, StudiesOptions
 from tests.papers.cxr_qba.builds import Built
 
 SAMPLE = Path(__file__).parents[3] / "data" / "cxr_qba" / "sample"

@@ -20,7 +20,7 @@ from cxrjax.papers.cxr_qba.validation.boxes import CXR_QBA_BOXES, score_boxes
 from cxrjax.papers.cxr_qba.validation.tags import CXR_QBA_TAGS, score_tags
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.simulation.phantoms.studies.build import TRUTH
+from cxrjax.simulation.studies.build import TRUTH
 from tests.papers.cases import cases, data, differing, write_files
 
 CLASSES = human_labels.load_label_classes()

@@ -7,7 +7,7 @@ from cxrjax.papers.gemex.construct.construction import GemexConstruction
 from cxrjax.papers.gemex.construct.refine import RuleRefiner
 from cxrjax.papers.gemex.construct.template_generator import TemplateGenerator
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.simulation.phantoms.studies.build import StudiesBuilder, StudiesOptions
+from cxrjax.simulation.studies.build import StudiesBuilder, StudiesOptions
 
 
 @pytest.fixture(scope="session")

@@ -29,8 +29,8 @@ from cxrjax.papers.sources.regions import Box, enclosing
 from cxrjax.papers.sources.report import ImageReport, ReportSentence
 from cxrjax.records import QARecord, read_records
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.simulation.lesions.build import GraftBuilder, GraftOptions
-from cxrjax.simulation.phantoms.studies.build import TRUTH, StudiesBuilder, StudiesOptions
+from cxrjax.simulation.lesions import LesionBuilder, LesionOptions
+from cxrjax.simulation.studies.build import TRUTH, StudiesBuilder, StudiesOptions
 
 RECORDS = Path(__file__).with_name("golden_records.jsonl")
 RADIOGRAPHS = Path(__file__).parents[3] / "data" / "radiographs"
@@ -118,11 +118,11 @@ def _grafts(folder: Path) -> Iterator[Made]:
         writer = csv.DictWriter(table, list(rows[0]))
         writer.writeheader()
         writer.writerows(rows)
-    options = GraftOptions(
+    options = LesionOptions(
         folder / "in", folder / "out", seed=SEED, normal_percent=0, contrast=1.6, processes=1,
         long_side=384, ask_lungs=True,
     )  # fmt: skip
-    GraftBuilder(options).build()
+    LesionBuilder(options).build()
     records: dict[str, list[QARecord]] = {}
     for file in sorted((folder / "out" / "records").glob("*.jsonl")):
         for record in read_records(file):

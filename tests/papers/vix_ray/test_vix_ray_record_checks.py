@@ -6,7 +6,7 @@ import pytest
 
 from cxrjax.papers.vix_ray.record_checks import check_record, check_study
 from cxrjax.papers.vix_ray.records import VixRayStudy, records
-from cxrjax.simulation.phantoms.vix_ray import LesionCentre, load_grammar
+from cxrjax.simulation.vix_ray import LesionCentre, load_grammar
 from tests.evaluation import made
 
 CASES = made.cases_of(__file__)

@@ -13,7 +13,7 @@ from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.records import read_records
-from cxrjax.simulation.phantoms.vix_ray import (
+from cxrjax.simulation.vix_ray import (
     LesionCentre,
     SyntheticVixRayOptions,
     load_grammar,

@@ -1,0 +1,271 @@
+"""Writes phantom studies to disk, patient by patient; an interrupted build resumes."""
+
+import collections
+import dataclasses
+import functools
+import hashlib
+import itertools
+import json
+import shutil
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cxrjax.errors import UserError
+from cxrjax.files import hash_lines, writing
+from cxrjax.progress import progress_bar
+from cxrjax.records import QARecord
+from cxrjax.records_io import workers
+from cxrjax.records_io.builder import Builder, BuildOptions
+from cxrjax.simulation.builder import check_flags, fingerprint, pixel_box, to_jpeg
+from cxrjax.simulation.render import SMALLEST
+from cxrjax.simulation.studies import layouts
+from cxrjax.simulation.studies.plan import PhantomStudy, plan_patients
+from cxrjax.simulation.studies.report import PhantomReport, PhantomSentence, write_report
+from cxrjax.simulation.studies.views import Item, RenderedView, items, render_study
+from cxrjax.untrusted.foreign_files import read_bytes
+
+SCENE_GRAPHS = Path("chest_imagenome/silver_dataset/scene_graph")
+MASKS = Path("cxas")
+TRUTH = Path("truth/studies.jsonl")
+LONG_SIDE = 512
+_LARGEST = 4096
+_PATIENTS = 4  # whose studies are made between two marks of progress
+
+
+@dataclasses.dataclass(frozen=True)
+class StudiesOptions(BuildOptions):
+    """Flags of phantom studies.
+
+    Attributes:
+        studies: examinations; patients have one to four each.
+        long_side: longer side of the images in pixels.
+    """
+
+    studies: int = 200
+    long_side: int = LONG_SIDE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_flags(
+            studies=(self.studies, 1, np.inf), long_side=(self.long_side, SMALLEST, _LARGEST)
+        )
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """Returns a hash of everything that decides a patient's files."""
+        return fingerprint(self.seed, self.long_side)
+
+
+class StudiesBuilder(Builder[StudiesOptions]):
+    """Writes the folder that data/phantom_studies/README.md describes: no records."""
+
+    dataset = "phantom_studies"
+    options_class = StudiesOptions
+    leaves = "files/, chest_imagenome/, cxas/, truth/, statistics.json, manifest.json"
+
+    def __init__(self, options: StudiesOptions) -> None:
+        super().__init__(options)
+        self.studies: list[dict[str, Any]] = []
+
+    def tidy(self) -> None:
+        shutil.rmtree(self.options.out / "parts")
+
+    def prepare(self, splits: Collection[str]) -> None:
+        """Makes the folder; files of other patients must not stay among this build's.
+
+        Raises:
+            UserError: it cannot be written, or holds another build.
+        """
+        out, fingerprint = self.options.out, self.options.fingerprint
+        mark = out / "parts" / "fingerprint"
+        if mark.exists() and read_bytes(mark) != fingerprint.encode():
+            raise UserError(
+                f"{out}: holds an unfinished build with another seed, size or version; choose "
+                "another --out or remove it"
+            )
+        if (out / "files").exists() and not mark.exists():
+            raise UserError(f"{out}: holds a finished build; choose another --out or remove it")
+        with writing(out):
+            for folder in (mark.parent, out / SCENE_GRAPHS, out / MASKS, out / TRUTH.parent):
+                folder.mkdir(parents=True, exist_ok=True)
+            (out / "manifest.json").unlink(missing_ok=True)
+            mark.write_text(fingerprint)
+
+    def read(self) -> dict[str, list[QARecord]]:
+        self.prepare(())
+        out = self.options.out
+        with (
+            writing(out),
+            open(out / TRUTH, "w", encoding="utf-8") as truth,
+            progress_bar(desc="drawing", total=self.options.studies, unit="study") as progress,
+        ):
+            for entry in self._make():
+                progress.update(1)
+                self.studies.append(entry)
+                public = {key: entry[key] for key in entry if key not in ("hashes", "time")}
+                truth.write(json.dumps(public, ensure_ascii=False) + "\n")
+        return {}
+
+    def write_files(self, comparison: Mapping[str, Any]) -> None:
+        layouts.write_tables(self.options.out, self.studies)
+
+    def _make(self) -> Iterator[dict[str, Any]]:
+        """The studies' entries in order, made or taken up again."""
+        options = self.options
+        chunks: dict[str, list[list[PhantomStudy]]] = {}
+        patients = enumerate(plan_patients(options.seed, options.studies))
+        for start, few in itertools.groupby(patients, lambda one: one[0] // _PATIENTS * _PATIENTS):
+            together = [studies for _, studies in few]
+            count = sum(map(len, together))
+            chunks[f"{start:07d}-{count}"] = together
+        parts = workers.resumable(
+            functools.partial(_make_chunk, options),
+            chunks,
+            _files,
+            options.out,
+            options.fingerprint,
+            options.processes,
+        )
+        for part in parts:
+            yield from part
+
+    def values(self) -> dict[str, float | None]:
+        studies = self.studies
+        images = [image for study in studies for image in study["images"]]
+        sentences = [one for study in studies for one in study["sentences"]]
+        views = collections.Counter(image["view"] for image in images)
+        kinds = collections.Counter(study["kind"] for study in studies)
+        splits = collections.Counter(study["split"] for study in studies)
+        found = collections.Counter(
+            lesion["finding"] for study in studies for lesion in study["images"][0]["lesions"]
+        )
+        polarities = collections.Counter(
+            fact["polarity"] for one in sentences for fact in one["facts"]
+        )
+        self.quality.examined.update(studies=len(studies), images=len(images))
+        return {
+            "patients": len({study["subject_id"] for study in studies}),
+            "studies": len(studies),
+            "images": len(images),
+            "boxes": sum(len(image["lesions"]) for image in images),
+            "sentences": len(sentences),
+            "longitudinal_sentences": sum(one["longitudinal"] for one in sentences),
+            **{f"images/{name}": count for name, count in sorted(views.items())},
+            **{f"studies/{name}": count for name, count in sorted(splits.items())},
+            **{f"reports/{name}": count for name, count in sorted(kinds.items())},
+            **{f"lesions/{name}": count for name, count in sorted(found.items())},
+            **{f"facts/{name}": count for name, count in sorted(polarities.items())},
+        }
+
+    def describe(self) -> dict[str, Any]:
+        pairs = (pair for study in self.studies for pair in study["hashes"].items())
+        return {
+            "synthetic": True,
+            "seed": self.options.seed,
+            "studies": self.options.studies,
+            "long_side": self.options.long_side,
+            "grammar": "v1",
+            "files_sha256": hash_lines(f"{name} {sha}" for name, sha in pairs),
+        }
+
+
+def _files(entry: dict[str, Any]) -> Iterable[str]:
+    return entry["hashes"]
+
+
+def _make_chunk(
+    options: StudiesOptions, patients: Sequence[Sequence[PhantomStudy]]
+) -> list[dict[str, Any]]:
+    return [entry for studies in patients for entry in _make_patient(options, studies)]
+
+
+def _make_patient(
+    options: StudiesOptions, studies: Sequence[PhantomStudy]
+) -> Iterator[dict[str, Any]]:
+    shown: list[Item] | None = None
+    before: str | None = None
+    for study in studies:
+        pictures = render_study(study, options.long_side)
+        present = items(pictures[0].lesions, study.body)
+        report = write_report(options.seed, study, present, shown)
+        hashes = _write_files(options, study, pictures, report, before)
+        yield _entry(study, pictures, report) | {"hashes": hashes}
+        shown, before = present, pictures[0].view.dicom_id
+
+
+def _write_files(
+    options: StudiesOptions,
+    study: PhantomStudy,
+    pictures: Sequence[RenderedView],
+    report: PhantomReport,
+    before: str | None,
+) -> dict[str, str]:
+    """Writes a study's files; returns path -> SHA-256."""
+    folder = layouts.image_folder(study.subject_id, study.study_id)
+    contents: dict[str, bytes] = {f"{folder}.txt": report.text.encode()}
+    for picture in pictures:
+        dicom_id = picture.view.dicom_id
+        contents[f"{folder}/{dicom_id}.jpg"] = to_jpeg(picture.image)
+        if picture.canvas is None:
+            continue
+        graph = layouts.scene_graph(study, picture, report, before)
+        contents[f"{SCENE_GRAPHS}/{dicom_id}_SceneGraph.json"] = _json(graph)
+        masks = layouts.coco_masks(picture.view.film, picture.canvas, f"{dicom_id}.jpg")
+        contents[f"{MASKS}/{dicom_id}.json"] = _json(masks)
+    (options.out / folder).mkdir(parents=True, exist_ok=True)
+    for name, content in contents.items():
+        (options.out / name).write_bytes(content)
+    return {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+
+
+def _json(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).encode()
+
+
+def _entry(
+    study: PhantomStudy, pictures: Sequence[RenderedView], report: PhantomReport
+) -> dict[str, Any]:
+    """The study's line in the truth file, and its time for the tables."""
+    return {
+        "subject_id": study.subject_id,
+        "study_id": study.study_id,
+        "split": study.split,
+        "study_order": study.order,
+        "time": study.time.isoformat(sep=" "),
+        "kind": report.kind,
+        "images": [_image(picture) for picture in pictures],
+        "sentences": [_sentence(n, one) for n, one in enumerate(report.sentences, start=1)],
+    }
+
+
+def _image(picture: RenderedView) -> dict[str, Any]:
+    height, width = picture.image.shape
+    return {
+        "dicom_id": picture.view.dicom_id,
+        "view": picture.view.position,
+        "height": height,
+        "width": width,
+        "lesions": [
+            {
+                "lesion": lesion.number,
+                "finding": lesion.label,
+                "kind": lesion.kind,
+                "box": pixel_box(lesion.box, height, width),
+                "regions": lesion.regions,
+            }
+            for lesion in picture.lesions
+        ],
+    }
+
+
+def _sentence(n: int, sentence: PhantomSentence) -> dict[str, Any]:
+    return {
+        "sentence_id": f"S{n:02d}",
+        "section": sentence.section,
+        "text": sentence.text,
+        "longitudinal": sentence.longitudinal,
+        "facts": [dataclasses.asdict(fact) for fact in sentence.facts],
+    }
