@@ -1,4 +1,4 @@
-"""The patient: what varies from person to person, and the outlines that follow from it.
+"""Rendered patients: what varies from person to person, and the outlines that follow from it.
 
 Shapes are written as (x, v): x in body units, v the fraction of the lung's height (0 apex, 1
 costophrenic angle); `Patient.place` turns them into body coordinates.
@@ -12,7 +12,8 @@ import numpy as np
 from cxrjax.files import read_packaged
 from cxrjax.simulation.canvas import Canvas, Points, ellipse, ribbon, spline
 
-RIGHT, LEFT = -1, 1  # the patient's sides as signs of x: the patient's left is the picture's right
+# The patient's sides as signs of x: the patient's left is the image's right.
+RIGHT, LEFT = -1, 1
 SIDES = {RIGHT: "right", LEFT: "left"}
 
 # A heart of the given width over the thorax' width is called enlarged above 0.5 (the radiologist's
@@ -38,7 +39,7 @@ class Patient:
         lung_height: apex to costophrenic angle over half the thorax' width.
         habitus: 0 slender to 1 heavy.
         dome: height of the right diaphragm's dome over that of the reference outline.
-        dome_drop: how much lower the left dome stands, fraction of the lung's height.
+        dome_drop: distance of the left dome below the right, fraction of the lung's height.
         turn: rotation about the long axis; moves midline structures to one side.
         heart_ratio: the heart's width over the thorax' width.
         heart_share: the part of the heart's width to the right of the midline.
@@ -78,7 +79,7 @@ class Patient:
     collimation: tuple[float, float]
 
     def canvas(self, height: int, width: int) -> Canvas:
-        """The picture's frame for this patient, at any size of this patient's aspect."""
+        """Returns the canvas for this patient, at any size of this patient's aspect."""
         scale = self.zoom * min(0.435 * width, 0.80 * height / self.lung_height)
         free = height - self.lung_height * scale
         return Canvas(
@@ -91,12 +92,12 @@ class Patient:
         )
 
     def place(self, points: Points) -> Points:
-        """(x, v) to body coordinates."""
+        """Converts (x, v) to body coordinates."""
         return np.asarray(points, dtype=np.float64) * (1.0, self.lung_height)
 
     @property
     def midline(self) -> float:
-        """The mediastinum's centre, x."""
+        """Returns the mediastinum's centre, x."""
         return 0.16 * self.turn
 
     def with_heart(self, ratio: float) -> "Patient":
@@ -104,11 +105,12 @@ class Patient:
         return dataclasses.replace(self, heart_ratio=ratio, heart_top=self.heart_top - 0.04)
 
     def dome_scale(self, side: int) -> float:
+        """Returns the height of one dome over that of the reference outline."""
         return self.dome - (self.dome_drop / 0.2 if side == LEFT else 0.0)
 
     @functools.cached_property
     def lung_outlines(self) -> dict[int, Points]:
-        """Side -> the lung's closed outline, body coordinates."""
+        """Returns side -> the lung's closed outline, body coordinates."""
         outlines = {}
         for side in (RIGHT, LEFT):
             lateral = LATERAL_BORDER.copy()
@@ -126,7 +128,7 @@ class Patient:
 
     @functools.cached_property
     def heart_box(self) -> tuple[float, float, float, float]:
-        """The heart's bounds, body coordinates."""
+        """Returns the heart's bounds, body coordinates."""
         width = 2 * self.heart_ratio
         x0 = self.midline - self.heart_share * width
         bottom = (1 - 0.2 * self.dome_scale(LEFT) * 0.52) * self.lung_height
@@ -134,19 +136,18 @@ class Patient:
 
     @functools.cached_property
     def heart(self) -> Points:
-        """The heart's outline, body coordinates."""
+        """Returns the heart's outline, body coordinates."""
         x0, y0, x1, y1 = self.heart_box
         return spline(_HEART * (x1 - x0, y1 - y0) + (x0, y0), closed=True)
 
     @functools.cached_property
     def arch(self) -> Points:
-        """The shadow of the aortic arch: the knob on the left, a flatter bulge on the right."""
-        x, y, r = self.arch_centre[0], self.arch_centre[1], self.arch_radius
-        return spline(OUTLINES["aortic_arch"] * r + (x, y), closed=True)
+        """Returns the shadow of the aortic arch: a knob on the left, a flat bulge on the right."""
+        return spline(OUTLINES["aortic_arch"] * self.arch_radius + self.arch_centre, closed=True)
 
     @property
     def arch_centre(self) -> tuple[float, float]:
-        """The centre of the knob; its left border moves outwards as it widens."""
+        """Returns the centre of the knob; its left border moves outwards as it widens."""
         x = self.midline + 0.10 + 0.45 * self.arch_radius
         return x, self.arch_level * self.lung_height
 
@@ -166,7 +167,7 @@ class Patient:
         return spans
 
     def free_span(self, side: int, v: float) -> tuple[float, float]:
-        """|x| of the free lung's medial and lateral border at height v, the heart heeded."""
+        """Returns |x| of the free lung's borders, medial (or of the heart) and lateral, at v."""
         return self._spans[side][round(50 * min(max(v, 0.0), 1.0))]
 
     @functools.cached_property
@@ -175,13 +176,13 @@ class Patient:
         return np.interp(np.linspace(0, 1, 51), _DOME[order, 0], _DOME[order, 1]).tolist()
 
     def dome_level(self, side: int, x: float) -> float:
-        """y of the diaphragm at |x|, body coordinates."""
+        """Returns y of the diaphragm at |x|, body coordinates."""
         v = self._domes[round(50 * min(abs(x), 1.0))]
         return (1 - (1 - v) * self.dome_scale(side)) * self.lung_height
 
 
 def draw_patient(rng: np.random.Generator) -> Patient:
-    """A person from the phantom's population, heart and aorta of normal size."""
+    """Samples a person from the phantoms' population, heart and aorta of normal size."""
     habitus = float(rng.beta(2, 3))
     return Patient(
         aspect=float(rng.uniform(0.8, 1.15)),
@@ -217,52 +218,27 @@ def draw_patient(rng: np.random.Generator) -> Patient:
 
 
 def body_outline(patient: Patient) -> Points:
-    """Neck, shoulders and trunk."""
+    """Returns neck, shoulders and trunk."""
+    x, v, by_habitus, by_fat = OUTLINES["body"].T
     fat = 0.10 + 0.16 * patient.habitus
-    half = np.array(
-        [
-            (0.24 + 0.1 * patient.habitus, -0.7),
-            (0.25 + 0.1 * patient.habitus, -0.22),
-            (0.5, -0.13),
-            (1.0, -0.09),
-            (1.35, -0.05),
-            (1.62, 0.08),
-            (1.9, 0.35),
-            (1.6, 0.5),
-            (1.0 + fat, 0.42),
-            (1.0 + fat, 0.6),
-            (1.02 + fat, 0.85),
-            (1.02 + 1.1 * fat, 1.1),
-            (1.0 + 1.2 * fat, 1.7),
-        ]
-    )
-    right = spline(half, samples=4)
-    return patient.place(np.concatenate([right, right[::-1] * (-1, 1)]))
+    half = spline(np.stack([x + by_habitus * patient.habitus + by_fat * fat, v], 1), samples=4)
+    return patient.place(np.concatenate([half, half[::-1] * (-1, 1)]))
 
 
 def breast(patient: Patient, side: int) -> Points:
-    """The shadow of one breast."""
+    """Returns the shadow of one breast."""
     return ellipse(side * 0.58, 0.74 * patient.lung_height, 0.46, 0.36)
 
 
 def mediastinum_outline(patient: Patient) -> Points:
-    """Great vessels, spine and the tissue around them, without heart and arch."""
-    x = patient.midline
-    right = np.array(
-        [(0.13, -0.5), (0.14, -0.1), (0.17, 0.08), (0.185, 0.25), (0.185, 0.42), (0.16, 0.6)]
-    )
-    left = np.array(
-        [(0.12, -0.5), (0.13, -0.1), (0.14, 0.1), (0.135, 0.25), (0.165, 0.4), (0.15, 0.6)]
-    )
-    low = np.array([(0.16, 1.0), (0.16, 1.6)])
-    outline = np.concatenate(
-        [spline(np.concatenate([right, low])) * (-1, 1), spline(np.concatenate([left, low]))[::-1]]
-    )
-    return patient.place(outline + np.array((x, 0)))
+    """Returns great vessels, spine and the tissue around them, without heart and arch."""
+    right, left = (spline(OUTLINES[f"mediastinum_{side}"]) for side in ("right", "left"))
+    outline = np.concatenate([right * (-1, 1), left[::-1]])
+    return patient.place(outline + np.array((patient.midline, 0)))
 
 
 def airway(patient: Patient) -> list[tuple[Points, float]]:
-    """Trachea and main bronchi."""
+    """Returns trachea and main bronchi."""
     x = patient.midline * 0.8 + 0.01
     trachea = np.array([(x, -0.5), (x, 0.1), (x - 0.01, 0.33)])
     right = np.array([(x - 0.01, 0.32), (x - 0.12, 0.385), (x - 0.2, 0.42)])
@@ -275,13 +251,13 @@ def airway(patient: Patient) -> list[tuple[Points, float]]:
 
 
 def _hilum_centres(patient: Patient) -> Points:
-    """Right and left, body coordinates."""
+    """Returns right and left, body coordinates."""
     side = np.array((RIGHT, LEFT))
     return patient.place(np.stack([side * 0.22 + patient.midline, [0.43, 0.405]], axis=1))
 
 
 def hilum_shapes(patient: Patient, side: int) -> list[tuple[Points, float]]:
-    """The shadows of one hilum: its root, and the descending artery."""
+    """Returns the shadows of one hilum: its root, and the descending artery."""
     x, y = _hilum_centres(patient)[0 if side == RIGHT else 1]
     return [
         (ellipse(x, y, 0.11, 0.19, side * -0.25), 0.8),
@@ -292,7 +268,7 @@ def hilum_shapes(patient: Patient, side: int) -> list[tuple[Points, float]]:
 def vessels(
     patient: Patient, rng: np.random.Generator
 ) -> tuple[list[tuple[Points, float, float]], list[tuple[Points, float]]]:
-    """The vessels that leave each hilum and fork three times, and the hila themselves.
+    """Samples the vessels that leave each hilum and fork three times, and returns the hila too.
 
     Returns:
         (lines with width and value, hilar shapes), body coordinates.
@@ -340,22 +316,15 @@ _RIB_FALL = np.array([0.20, 0.25, 0.285, 0.31, 0.33, 0.345, 0.36, 0.375, 0.39, 0
 _RIB_BACK = np.linspace(0.06, 1.62, 13)
 _RIB_FRONT = np.linspace(1.52, 2.40, 8)
 
-_CLAVICLE = spline(
-    np.array([(0.09, 0.125), (0.22, 0.105), (0.42, 0.06), (0.68, 0.0), (1.08, -0.045)]), samples=4
-)
+_CLAVICLE = spline(OUTLINES["clavicle"], samples=4)
 _CLAVICLE_WIDTH = np.interp(
     np.linspace(0, 1, len(_CLAVICLE)), [0, 0.15, 0.5, 1], [0.1, 0.07, 0.055, 0.075]
 )
 # Shoulder blade, its spine, shaft and head of the upper arm, each with its density.
-_BLADE = spline(
-    np.array([(0.80, 0.01), (1.1, -0.02), (1.17, 0.10), (1.08, 0.27), (0.98, 0.42), (0.88, 0.28)]),
-    closed=True,
-    samples=4,
-)
 _SHOULDER = (
-    (_BLADE, 0.32),
-    (ribbon(np.array([(0.82, 0.09), (1.0, 0.03), (1.2, -0.06)]), 0.03), 0.6),
-    (ribbon(np.array([(1.34, 0.03), (1.46, 0.27), (1.56, 0.65)]), 0.15), 0.55),
+    (spline(OUTLINES["blade"], closed=True, samples=4), 0.32),
+    (ribbon(OUTLINES["blade_spine"], 0.03), 0.6),
+    (ribbon(OUTLINES["arm"], 0.15), 0.55),
     (ellipse(1.30, 0.0, 0.15, 0.085), 0.65),
 )
 # End plate of a vertebra (x over half its width, v from its top) and its spinous process.
@@ -367,13 +336,13 @@ _VERTEBRA_TOPS = np.arange(-0.42, 1.7, 0.078)[:, None]
 def _bones(
     lines: np.ndarray, width: np.ndarray, rim: float, inside: float
 ) -> list[tuple[Points, float]]:
-    """Bands with dense rims (the cortex) and a paler inside (the marrow), rims first."""
+    """Returns bands with dense rims (the cortex) and a paler inside (the marrow), rims first."""
     rims, insides = ribbon(lines, width), ribbon(lines, np.maximum(width - 0.028, 0.005))
     return [*((band, rim) for band in rims), *((band, inside) for band in insides)]
 
 
 def ribs(patient: Patient) -> tuple[list[tuple[Points, float]], list[tuple[Points, float]]]:
-    """Posterior and anterior parts of the ribs as bands.
+    """Returns posterior and anterior parts of the ribs as bands.
 
     A rib is a hoop that falls from the spine to the front, seen from the front: half an ellipse
     from the spine outwards and down, and back inwards further down.
@@ -395,7 +364,7 @@ def ribs(patient: Patient) -> tuple[list[tuple[Points, float]], list[tuple[Point
 
 
 def clavicles(patient: Patient) -> list[tuple[Points, float]]:
-    """The two collar bones."""
+    """Returns the two collar bones."""
     lines = []
     for side in (RIGHT, LEFT):
         level = patient.clavicle_level + side * patient.turn * 0.03
@@ -405,7 +374,7 @@ def clavicles(patient: Patient) -> list[tuple[Points, float]]:
 
 
 def shoulder_bones(patient: Patient) -> list[tuple[Points, float]]:
-    """Shoulder blades, heads and shafts of the upper arms."""
+    """Returns shoulder blades, heads and shafts of the upper arms."""
     return [
         (patient.place(shape) * (side, 1), value)
         for side in (RIGHT, LEFT)
@@ -414,7 +383,7 @@ def shoulder_bones(patient: Patient) -> list[tuple[Points, float]]:
 
 
 def vertebrae(patient: Patient) -> list[tuple[Points, float]]:
-    """The column of vertebral bodies from neck to abdomen, with end plates and processes."""
+    """Returns the column of vertebral bodies, with end plates and processes."""
     tops = _VERTEBRA_TOPS
     half = 0.085 + 0.02 * np.maximum(tops, 0)
     x = half * _PLATE[:, 0] + patient.midline * 0.6
@@ -422,8 +391,4 @@ def vertebrae(patient: Patient) -> list[tuple[Points, float]]:
     x = 0 * tops + _PROCESS[:, 0] + patient.midline * 0.9
     processes = patient.place(np.stack([x, tops + _PROCESS[:, 1]], axis=-1))
     column = np.concatenate([plates[:, 0], plates[::-1, 1]])
-    return [
-        (column, 0.35),
-        *((plate, 0.55) for plate in plates),
-        *((process, 0.55) for process in processes),
-    ]
+    return [(column, 0.35), *((shape, 0.55) for shape in (*plates, *processes))]

@@ -137,7 +137,7 @@ class ImageBuilder(Builder[Options]):
         parts = workers.resumable(
             self.work(),
             {name: chunk for name, (_, chunk) in chunks.items()},
-            lambda entry: [entry["image_path"]] if "image_path" in entry else [],
+            _files,
             self.options.out,
             self.fingerprint(),
             self.options.processes,
@@ -189,6 +189,10 @@ class ImageBuilder(Builder[Options]):
             "templates": self._assembly.generator.version,
             "box_table": describe_file(self.options.out / BOX_TABLE),
         }
+
+
+def _files(entry: dict[str, Any]) -> list[str]:
+    return [entry["image_path"]] if "image_path" in entry else []
 
 
 def _finding_boxes(pairs: Iterable[tuple[str, list[float]]]) -> list[FindingBox]:

@@ -1,6 +1,6 @@
-"""Lateral view of a phantom: a left lateral radiograph, sternum on the image's left.
+"""Left lateral view of a rendered patient, sternum on the image's left.
 
-Signs that the eye looks for are there: the dark retrosternal and retrocardiac spaces, a spine that
+Its signs are those that a reader looks for: dark retrosternal and retrocardiac spaces, a spine that
 darkens downwards, two domes of which the heart hides the left one's front, the arch and descending
 aorta, the trachea with the dark ring of a bronchus at its end, ribs of both sides.
 
@@ -25,11 +25,16 @@ from cxrjax.simulation.canvas import (
 )
 from cxrjax.simulation.render import develop
 
-_ASPECT = 0.82  # width over height of the picture
+_ASPECT = 0.82  # width over height of the image
+# The organs show by their size; the others are hard to see from the side, on real films too.
+_UNSEEN = ("Cardiomegaly", "Aortic enlargement", "Pneumothorax", "Pleural thickening")
 
-_FRONT, _DOME, _BACK, _SPINE, _STERNUM = (
-    OUTLINES[f"side_{name}"] for name in ("front", "dome", "back", "spine", "sternum")
-)
+_SIDE = {
+    name.removeprefix("side_"): points
+    for name, points in OUTLINES.items()
+    if name.startswith("side_")
+}
+_BACK = _SIDE["back"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,18 +54,18 @@ class SideLesion:
 
 
 def lateral_size(long_side: int) -> tuple[int, int]:
-    """(height, width) of a lateral picture."""
+    """Returns (height, width) of a lateral image."""
     return long_side, max(1, round(_ASPECT * long_side))
 
 
 def render_lateral(
     patient: Patient, lesions: list[SideLesion], seed: int, index: int, long_side: int
 ) -> UInt8[np.ndarray, "h w"]:
-    """The picture, bone bright.
+    """Renders the image, bone bright.
 
     Args:
         patient: as in the frontal view.
-        lesions: what to show, at the frontal view's heights; how far in front is drawn by lot.
+        lesions: what to show, at the frontal view's heights; their depth is random.
         seed, index: of the texture and grain.
     """
     height, width = lateral_size(long_side)
@@ -89,32 +94,28 @@ def render_lateral(
 
 
 def _lung(patient: Patient) -> Points:
-    """Both lungs as they overlap; their floor is the right dome."""
-    dome = _DOME.copy()
+    """Returns both lungs as they overlap; their floor is the right dome."""
+    dome = _SIDE["dome"].copy()
     dome[:, 1] = 1 - (1 - dome[:, 1]) * (0.55 + 0.45 * patient.dome_scale(RIGHT))
-    outline = np.concatenate([spline(_FRONT), spline(np.concatenate([dome, _BACK]))])
-    return patient.place(outline)
+    outline = [spline(_SIDE["front"]), spline(np.concatenate([dome, _BACK]))]
+    return patient.place(np.concatenate(outline))
 
 
 def _body(patient: Patient, canvas: Canvas) -> Field:
-    """Soft tissue without lungs: thick at the shoulders and in the abdomen."""
+    """Paints soft tissue without lungs: thick at the shoulders and in the abdomen."""
     fat = 0.10 + 0.14 * patient.habitus
-    front = np.array(
-        [(-0.18, -0.7), (-0.20, -0.22), (-0.34, -0.02), (-0.62, 0.16)]
-        + [(-0.74 - fat, 0.42), (-0.80 - fat, 0.66), (-0.80 - fat, 0.95), (-0.78 - fat, 1.8)]
+    front, back = (
+        np.stack([x + by_fat * fat, v], axis=1)
+        for x, v, by_fat in (_SIDE["belly"].T, _SIDE["loin"].T)
     )
     if patient.female:
         front[4:6, 0] -= 0.11
-    back = np.array(
-        [(0.80 + fat, 1.8), (0.80 + fat, 0.9), (0.84 + fat, 0.55), (0.80 + fat, 0.28)]
-        + [(0.68 + fat, 0.06), (0.45, -0.14), (0.36, -0.3), (0.36, -0.7)]
-    )
     outline = patient.place(np.concatenate([spline(front), spline(back)]))
     coarse = canvas.coarse(120)
     small = coarse.canvas
     body = small.mask([(outline, 1.0)], 0.03)
-    # The raised arms leave the picture upwards.
-    arms = patient.place(np.array([(-0.42, -0.02), (-0.30, -0.8), (0.5, -0.8), (0.62, 0.05)]))
+    # The raised arms leave the image upwards.
+    arms = patient.place(_SIDE["arms"])
     gx, gy = small.grid(small.whole)
     v = gy / np.float32(patient.lung_height)
     tissue = np.float32(0.60 + 0.05 * patient.habitus) - np.float32(0.10) * np.square(gx)
@@ -127,8 +128,8 @@ def _body(patient: Patient, canvas: Canvas) -> Field:
 
 
 def _left_dome(patient: Patient, canvas: Canvas, lung: Field) -> Field:
-    """The second dome, seen through the lung behind the heart, and the stomach's gas below it."""
-    left = patient.place(np.array([(-0.30, 0.80), (-0.05, 0.785), (0.20, 0.81), (0.42, 0.88)]))
+    """Paints the second dome, through the lung behind the heart, and the stomach's gas below."""
+    left = patient.place(_SIDE["left_dome"])
     left[:, 1] += (0.03 - 0.2 * (patient.dome - 1) * 0.6) * patient.lung_height
     base = patient.place(np.array([(0.62, 1.04), (-0.30, 1.04)]))
     below = canvas.mask([(np.concatenate([spline(left), base]), 1.0)], 0.012)
@@ -138,43 +139,25 @@ def _left_dome(patient: Patient, canvas: Canvas, lung: Field) -> Field:
 
 
 def _heart(patient: Patient) -> Points:
-    """Leans on the lower half of the sternum and on the front of the dome."""
-    size = patient.heart_ratio / 0.42
-    height = patient.lung_height
-    centre = np.array((-0.335, 0.675)) + (0.10 * (size - 1), -0.04 * (size - 1))
-    return ellipse(
-        centre[0], centre[1] * height, 0.41 * size**0.9, 0.145 * height * size**0.9, 0.55
-    )
+    """Returns the heart, which leans on the lower sternum and on the front of the dome."""
+    size, height = patient.heart_ratio / 0.42, patient.lung_height
+    x, v = np.array((-0.335, 0.675)) + (0.10 * (size - 1), -0.04 * (size - 1))
+    return ellipse(x, v * height, 0.41 * size**0.9, 0.145 * height * size**0.9, 0.55)
 
 
 def _mediastinum(patient: Patient, canvas: Canvas, lung: Field) -> Field:
-    """Heart, aorta and airway."""
+    """Paints heart, aorta and airway."""
     heart = canvas.mask([(_heart(patient), 1.0)], 0.025)
     # The great vessels leave the heart upwards; in front of them stays lung.
-    trunk = patient.place(
-        spline(
-            np.array(
-                [(-0.38, 0.56), (-0.33, 0.42), (-0.22, 0.31), (-0.02, 0.27)]
-                + [(0.06, 0.36), (0.02, 0.50), (-0.08, 0.60)]
-            ),
-            closed=True,
-        )
-    )
+    trunk = patient.place(spline(_SIDE["trunk"], closed=True))
     root = canvas.mask([(trunk, 1.0)], 0.05)
     wide = 1.5 * patient.arch_radius + 0.06
-    level = patient.arch_level
-    arch = np.array(
-        [(-0.24, level + 0.13), (-0.20, level + 0.02), (-0.02, level - 0.045)]
-        + [(0.20, level - 0.02), (0.34, level + 0.10), (0.42, level + 0.30)]
-        + [(0.43, level + 0.52), (0.38, level + 0.72)]
-    )
-    aorta = canvas.mask([(ribbon(patient.place(spline(arch)), wide), 1.0)], 0.02)
+    arch = spline(_SIDE["aorta"] + (0, patient.arch_level))
+    aorta = canvas.mask([(ribbon(patient.place(arch), wide), 1.0)], 0.02)
     added = np.maximum(np.float32(0.27) * heart, np.float32(0.11) * root)
     added = np.maximum(added, np.float32(0.10) * aorta)
     added *= lung
-    windpipe = patient.place(
-        spline(np.array([(-0.04, -0.4), (0.0, -0.1), (0.08, 0.16), (0.13, 0.33)]))
-    )
+    windpipe = patient.place(spline(_SIDE["windpipe"]))
     dark = canvas.mask([(ribbon(windpipe, 0.11), 1.0)], 0.014)
     bronchi = [ellipse(0.14, v * patient.lung_height, 0.042, 0.042) for v in (0.355, 0.425)]
     dark += canvas.mask([(bronchus, 1.0) for bronchus in bronchi], 0.008)
@@ -182,7 +165,7 @@ def _mediastinum(patient: Patient, canvas: Canvas, lung: Field) -> Field:
 
 
 def _vessels(patient: Patient, canvas: Canvas, lung: Field, rng: np.random.Generator) -> Field:
-    """The hila in projection, and vessels that spread from them."""
+    """Paints the hila in projection, and vessels that spread from them."""
     hilum = patient.place(np.array([(0.06, 0.41)]))[0]
     blobs = [
         (ellipse(hilum[0] - 0.04, hilum[1], 0.13, 0.12), 0.7),
@@ -204,8 +187,8 @@ def _vessels(patient: Patient, canvas: Canvas, lung: Field, rng: np.random.Gener
 
 
 def _bones(patient: Patient, canvas: Canvas, lung: Field) -> Field:
-    """Spine, sternum, ribs of both sides."""
-    line = spline(_SPINE, samples=10)
+    """Paints spine, sternum, ribs of both sides."""
+    line = spline(_SIDE["spine"], samples=10)
     along = np.concatenate([[0], np.cumsum(np.hypot(*np.diff(line, axis=0).T))])
     bodies: list[tuple[Points, float]] = []
     plates: list[tuple[Points, float]] = []
@@ -221,8 +204,8 @@ def _bones(patient: Patient, canvas: Canvas, lung: Field) -> Field:
         waist = (corners[[1, 0]] + corners[[2, 3]]) / 2 * 0.94 + corners.mean(axis=0) * 0.06
         body = np.array([corners[0], corners[1], waist[0], corners[2], corners[3], waist[1]])
         bodies.append((body, 0.55))
-        plates.append((ribbon(np.array([top - across, top + across]), 0.022), 1.0))
-        plates.append((ribbon(np.array([bottom - across, bottom + across]), 0.022), 1.0))
+        for end in (top, bottom):
+            plates.append((ribbon(np.array([end - across, end + across]), 0.022), 1.0))
         arch = top - across * 1.2 + axis * 0.05
         plates.append((ribbon(np.array([arch, arch - across * 1.1 + axis * 0.14]), 0.04), 0.3))
     column = canvas.mask(bodies + plates, 0.006)
@@ -230,7 +213,7 @@ def _bones(patient: Patient, canvas: Canvas, lung: Field) -> Field:
     # The spine darkens towards the diaphragm, as less muscle and more lung lie over it.
     v = gy / np.float32(patient.lung_height)
     fade = np.clip(np.float32(1.1) - np.float32(0.55) * v, 0.45, 1.1)
-    front = patient.place(spline(_STERNUM))
+    front = patient.place(spline(_SIDE["sternum"]))
     manubrium, body = front[:7], front[7:]
     plate = canvas.mask([(ribbon(manubrium, 0.075), 1.0), (ribbon(body, 0.062), 0.9)], 0.007)
     ribs = []
@@ -252,11 +235,11 @@ def _bones(patient: Patient, canvas: Canvas, lung: Field) -> Field:
 def _lesion(
     patient: Patient, canvas: Canvas, lung: Field, lesion: SideLesion, rng: np.random.Generator
 ) -> Field:
-    """Density that a frontal finding adds; heart and aorta show by their size already."""
+    """Paints the density that a frontal finding adds; heart and aorta show by their size."""
     gx, gy = canvas.grid(canvas.whole)
     height = patient.lung_height
     depth = float(rng.uniform(-0.25, 0.45))
-    if lesion.label in ("Cardiomegaly", "Aortic enlargement"):
+    if lesion.label in _UNSEEN:
         return np.zeros_like(lung)
     if lesion.label == "Pleural effusion":
         # Fluid fills the posterior angle first; its border climbs towards the back.
@@ -265,8 +248,6 @@ def _lesion(
         level = top + np.float32(0.24 * height) * np.sqrt(away)
         weight = np.clip((gy - level) / np.float32(0.04) + np.float32(0.5), 0, 1)
         return np.float32(0.36) * weight * lung
-    if lesion.label in ("Pneumothorax", "Pleural thickening"):
-        return np.zeros_like(lung)  # hard to see from the side, on real films too
     y, ry = (lesion.top + lesion.bottom) / 2, (lesion.bottom - lesion.top) / 2
     rx = ry * float(rng.uniform(0.8, 1.1)) if lesion.label != "ILD" else 0.7
     if lesion.label == "Other lesion":

@@ -1,6 +1,6 @@
-"""The places of Chest ImaGenome's 29 regions on a phantom, from its geometry.
+"""Places of Chest ImaGenome's 29 regions on a phantom, from its geometry.
 
-The patient's right is on the picture's left. The lung's zones divide it by height: the apical zone
+The patient's right is on the image's left. The lung's zones divide it by height: the apical zone
 above the collar bone, the upper zone down to the top of the hilum, the mid zone around the hilum,
 the lower zone below.
 """
@@ -13,7 +13,7 @@ from cxrjax.simulation import anatomy
 from cxrjax.simulation.anatomy import RIGHT, SIDES, Patient
 from cxrjax.simulation.canvas import Canvas, Points, ellipse
 
-# Closed outlines in body coordinates, with 1 for what is added and 0 for what is taken away after.
+# Closed outlines in body coordinates, with 1 where they are added and 0 where they are removed.
 Shapes = list[tuple[Points, float]]
 
 REGIONS = tuple(load_region_table()["chest_imagenome"])
@@ -27,7 +27,7 @@ _ANGLE = (0.70, 0.84)  # the costophrenic angle: lateral of this |x|, below this
 def cut(
     polygon: Points, axis: int, low: float = -np.inf, high: float = np.inf
 ) -> Float[np.ndarray, "m 2"]:
-    """The part of a closed polygon whose coordinate `axis` is from low to high; may be empty.
+    """Returns the part of a closed polygon with coordinate `axis` from low to high; may be empty.
 
     Sutherland and Hodgman's clipping: the parts of a polygon cut in two stay joined along the cut.
     """
@@ -48,7 +48,7 @@ def cut(
 
 
 def zone_bounds(patient: Patient, side: int) -> dict[str, tuple[float, float]]:
-    """Zone -> (top, bottom) as v."""
+    """Returns zone -> (top, bottom) as v."""
     # The collar bone's level over the middle of the lung, its half width added.
     collar = 0.10 + patient.clavicle_level + side * patient.turn * 0.03 + 0.018
     return {
@@ -78,7 +78,7 @@ def _one_side(patient: Patient, side: int) -> dict[str, Shapes]:
 
 
 def region_shapes(patient: Patient) -> dict[str, Shapes]:
-    """Region -> its outlines, in the order of `REGIONS`."""
+    """Returns region -> its outlines, in the order of `REGIONS`."""
     height = patient.lung_height
     found: dict[str, Shapes] = {}
     for side, name in SIDES.items():
@@ -92,8 +92,9 @@ def region_shapes(patient: Patient) -> dict[str, Shapes]:
     windpipe, _ = anatomy.airway(patient)[0]
     fork = windpipe[windpipe[:, 1] > 0.9 * windpipe[:, 1].max()].mean(axis=0)
     junction = np.array((x0 + 0.13 * wide, y0 + 0.26 * high))
-    vein_left, vein_right = patient.midline - 0.185, patient.midline - 0.05
-    vein_top = 0.12 * height
+    left, right = patient.midline - 0.185, patient.midline - 0.05
+    top, bottom = 0.12 * height, junction[1]
+    vein = np.array([(left, top), (right, top), (right, bottom), (left, bottom)])
     column, _ = anatomy.vertebrae(patient)[0]
     lungs = [(patient.lung_outlines[side], 0.0) for side in SIDES]
     dome = min(
@@ -106,19 +107,7 @@ def region_shapes(patient: Patient) -> dict[str, Shapes]:
         "trachea": [(cut(windpipe, 1, -0.2 * height), 1)],
         "carina": [(ellipse(fork[0], fork[1] + 0.03, 0.11, 0.09), 1)],
         "aortic arch": [(patient.arch, 1)],
-        "svc": [
-            (
-                np.array(
-                    [
-                        (vein_left, vein_top),
-                        (vein_right, vein_top),
-                        (vein_right, junction[1]),
-                        (vein_left, junction[1]),
-                    ]
-                ),
-                1,
-            )
-        ],
+        "svc": [(vein, 1)],
         "cavoatrial junction": [(ellipse(junction[0], junction[1], 0.085, 0.085), 1)],
         "right atrium": [
             (cut(cut(patient.heart, 0, high=x0 + 0.36 * wide), 1, low=y0 + 0.26 * high), 1)
@@ -130,9 +119,9 @@ def region_shapes(patient: Patient) -> dict[str, Shapes]:
 
 
 def region_boxes(patient: Patient, canvas: Canvas) -> dict[str, Float[np.ndarray, "4"]]:
-    """Region -> bounds, as fractions of the picture, of the part that is on the picture.
+    """Returns region -> bounds, as fractions of the image, of its part inside the image.
 
-    Regions of which less than a pixel's width is there are left out.
+    Regions with less than a pixel's width inside are left out.
     """
     size = np.array([canvas.width, canvas.height])
     boxes = {}
@@ -150,5 +139,5 @@ def region_boxes(patient: Patient, canvas: Canvas) -> dict[str, Float[np.ndarray
 
 
 def hard_mask(canvas: Canvas, shapes: Shapes) -> Bool[np.ndarray, "h w"]:
-    """The pixels that lie inside, by their centres or, on small pictures, mostly."""
+    """Returns the pixels that lie inside, by their centres or, on small images, mostly."""
     return canvas.mask(shapes) > 0.5

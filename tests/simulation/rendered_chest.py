@@ -1,4 +1,4 @@
-"""A drawn chest with its lung mask, for tests that need no real radiograph."""
+"""A rendered chest with its lung mask, for tests that need no real radiograph."""
 
 import functools
 from pathlib import Path
@@ -11,7 +11,7 @@ SIDE = 224
 
 
 @functools.cache
-def drawn_chest(seed=0, side=SIDE, softness=0.012) -> tuple[np.ndarray, np.ndarray]:
+def rendered_chest(seed=0, side=SIDE, softness=0.012) -> tuple[np.ndarray, np.ndarray]:
     """(radiograph uint8, mask of the lungs): dark lungs with ribs and markings, a heart, grain.
 
     `softness` of the organs' borders: a Gaussian's width as a share of the side.
@@ -33,12 +33,12 @@ def drawn_chest(seed=0, side=SIDE, softness=0.012) -> tuple[np.ndarray, np.ndarr
 
 
 def write_folder(source: Path, count: int, one_lung: bool = False) -> Path:
-    """A folder of drawn chests as `--dataset=grafts` reads it, the last perhaps with one lung."""
+    """A folder of rendered chests as `--dataset=grafts` reads it, the last perhaps with one lung."""
     for name in ("images", "masks"):
         (source / name).mkdir(parents=True)
     rows = ["file,patient,finding,width,height"]
     for k in range(count):
-        image, mask = drawn_chest(k)
+        image, mask = rendered_chest(k)
         if one_lung and k == count - 1:
             mask = mask & (np.arange(SIDE) < SIDE // 2)
         PIL.Image.fromarray(image).save(source / "images" / f"chest{k}.png")

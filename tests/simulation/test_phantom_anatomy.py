@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from cxrjax.simulation import anatomy, render_phantom
+from cxrjax.simulation import anatomy
 from cxrjax.simulation.canvas import Canvas, ellipse, ribbon, spline
-from cxrjax.simulation.render import image_size, plan
+from cxrjax.simulation.render import image_size, plan, render_phantom
 
 INDICES = range(12)
 

@@ -3,7 +3,8 @@
 import numpy as np
 
 from cxrjax import boxes as box_arithmetic
-from cxrjax.simulation import findings, render_phantom
+from cxrjax.simulation import findings
+from cxrjax.simulation.render import render_phantom
 
 BOX = np.array([0.3, 0.4, 0.5, 0.55], np.float32)
 
