@@ -8,6 +8,7 @@ the same unit. Shapes given in body coordinates look alike at every image size.
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 from jaxtyping import Float
@@ -202,30 +203,26 @@ class Canvas:
             image = image.filter(ImageFilter.GaussianBlur(spread))
         return np.asarray(image) * np.float32(1 / 255)
 
-    def coarse(self, about: int) -> "Coarse":
-        """Returns a smaller canvas, its long side about this many pixels, for smooth shapes."""
+    def coarse(self, about: int) -> tuple["Canvas", Callable[[Field], Field]]:
+        """Returns a smaller canvas for smooth shapes, and what enlarges its fields linearly.
+
+        Args:
+            about: pixels of its long side.
+        """
         step = max(1, round(max(self.height, self.width) / about))
         size = -(-self.height // step), -(-self.width // step)
         scale, *origin = (one / step for one in (self.scale, self.origin_x, self.origin_y))
-        return Coarse(Canvas(*size, scale, *origin, self.tilt), self, step)
 
+        def enlarge(field: Field) -> Field:
+            if step == 1:
+                return field
+            image = Image.fromarray(np.ascontiguousarray(field, dtype=np.float32))
+            box = (0, 0, self.width / step, self.height / step)
+            return np.asarray(
+                image.resize((self.width, self.height), Image.Resampling.BILINEAR, box=box)
+            )
 
-@dataclasses.dataclass(frozen=True)
-class Coarse:
-    """A canvas whose pixels are `step` times as large as those of `target`."""
-
-    canvas: Canvas
-    target: Canvas
-    step: int
-
-    def enlarge(self, field: Field) -> Field:
-        """Returns the field at the target's size, interpolated linearly."""
-        if self.step == 1:
-            return field
-        size = self.target.width, self.target.height
-        image = Image.fromarray(np.ascontiguousarray(field, dtype=np.float32))
-        box = (0, 0, size[0] / self.step, size[1] / self.step)
-        return np.asarray(image.resize(size, Image.Resampling.BILINEAR, box=box))
+        return Canvas(*size, scale, *origin, self.tilt), enlarge
 
 
 def smooth_noise(

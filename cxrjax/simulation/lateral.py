@@ -37,20 +37,8 @@ _SIDE = {
 _BACK = _SIDE["back"]
 
 
-@dataclasses.dataclass(frozen=True)
-class SideLesion:
-    """A frontal finding as the side view shows it.
-
-    Attributes:
-        label: VinDr-CXR's class.
-        side: RIGHT, LEFT or 0.
-        top, bottom: its height in the frontal view, body coordinates.
-    """
-
-    label: str
-    side: int
-    top: float
-    bottom: float
+# A frontal finding: VinDr-CXR's class, top and bottom in body coordinates.
+SideLesion = tuple[str, float, float]
 
 
 def lateral_size(long_side: int) -> tuple[int, int]:
@@ -111,8 +99,7 @@ def _body(patient: Patient, canvas: Canvas) -> Field:
     if patient.female:
         front[4:6, 0] -= 0.11
     outline = patient.place(np.concatenate([spline(front), spline(back)]))
-    coarse = canvas.coarse(120)
-    small = coarse.canvas
+    small, enlarge = canvas.coarse(120)
     body = small.mask([(outline, 1.0)], 0.03)
     # The raised arms leave the image upwards.
     arms = patient.place(_SIDE["arms"])
@@ -124,7 +111,7 @@ def _body(patient: Patient, canvas: Canvas) -> Field:
     # Less tissue lies over the lower spine than over the shoulders.
     tissue -= np.float32(0.10) * np.clip(v - np.float32(0.3), 0, 0.5)
     outside = small.mask([(arms, 1.0)], 0.04) * (1 - body)
-    return coarse.enlarge(tissue * body + np.float32(0.5) * outside)
+    return enlarge(tissue * body + np.float32(0.5) * outside)
 
 
 def _left_dome(patient: Patient, canvas: Canvas, lung: Field) -> Field:
@@ -236,25 +223,26 @@ def _lesion(
     patient: Patient, canvas: Canvas, lung: Field, lesion: SideLesion, rng: np.random.Generator
 ) -> Field:
     """Paints the density that a frontal finding adds; heart and aorta show by their size."""
+    label, top, bottom = lesion
     gx, gy = canvas.grid(canvas.whole)
     height = patient.lung_height
     depth = float(rng.uniform(-0.25, 0.45))
-    if lesion.label in _UNSEEN:
+    if label in _UNSEEN:
         return np.zeros_like(lung)
-    if lesion.label == "Pleural effusion":
+    if label == "Pleural effusion":
         # Fluid fills the posterior angle first; its border climbs towards the back.
-        top = np.float32(min(lesion.top + 0.10 * height, 0.93 * height))
+        highest = np.float32(min(top + 0.10 * height, 0.93 * height))
         away = np.clip((np.float32(0.70) - gx) / np.float32(1.1), 0, 1)
-        level = top + np.float32(0.24 * height) * np.sqrt(away)
+        level = highest + np.float32(0.24 * height) * np.sqrt(away)
         weight = np.clip((gy - level) / np.float32(0.04) + np.float32(0.5), 0, 1)
         return np.float32(0.36) * weight * lung
-    y, ry = (lesion.top + lesion.bottom) / 2, (lesion.bottom - lesion.top) / 2
-    rx = ry * float(rng.uniform(0.8, 1.1)) if lesion.label != "ILD" else 0.7
-    if lesion.label == "Other lesion":
+    y, ry = (top + bottom) / 2, (bottom - top) / 2
+    rx = ry * float(rng.uniform(0.8, 1.1)) if label != "ILD" else 0.7
+    if label == "Other lesion":
         depth = 0.15
-    amount, soft = (0.24, 0.15) if lesion.label in ("Nodule/Mass", "Calcification") else (0.15, 0.3)
+    amount, soft = (0.24, 0.15) if label in ("Nodule/Mass", "Calcification") else (0.15, 0.3)
     r = np.hypot((gx - np.float32(depth)) / np.float32(rx), (gy - np.float32(y)) / np.float32(ry))
     weight = np.clip((1 - r) / np.float32(2 * soft) + np.float32(0.5), 0, 1)
-    if lesion.label in ("ILD", "Infiltration", "Pulmonary fibrosis"):
+    if label in ("ILD", "Infiltration", "Pulmonary fibrosis"):
         weight = weight * (1 + np.float32(0.22) * fractal_noise(rng, weight.shape, (12, 30), 0.8))
     return np.float32(amount) * weight * lung

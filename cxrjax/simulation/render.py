@@ -132,8 +132,7 @@ def _soft_tissue(
 
     Both are smooth, so they are painted small and enlarged.
     """
-    coarse = canvas.coarse(80)
-    small = coarse.canvas
+    small, enlarge = canvas.coarse(80)
     body = small.mask([(anatomy.body_outline(patient), 1.0)], 0.035)
     gx, gy = small.grid(small.whole)
     v = gy / np.float32(patient.lung_height)
@@ -153,7 +152,7 @@ def _soft_tissue(
         breasts = [(anatomy.breast(patient, side), 1.0) for side in (RIGHT, LEFT)]
         density += np.float32(0.05 + 0.03 * patient.habitus) * small.mask(breasts, 0.03)
     density -= np.float32(0.07) * small.mask(anatomy.airway(patient), 0.01)
-    return coarse.enlarge(density * body), coarse.enlarge(small.mask(hila, 0.035))
+    return enlarge(density * body), enlarge(small.mask(hila, 0.035))
 
 
 def _skeleton(patient: Patient, canvas: Canvas, lung: Field, cover: Field) -> Field:

@@ -1,12 +1,12 @@
-"""A synthetic set in ViX-Ray's own layout: phantoms, reports that follow from their labels.
+"""Synthetic set in ViX-Ray's own layout: phantoms, and reports that follow from their labels.
 
     FOLDER/train-00000-of-00002.parquet ... val-00000-of-00001.parquet, test-...
 
-Real about it are the columns, the Unicode and the lengths; no patient is. A report says in
-Vietnamese, in sentences of our own grammar, which classes the phantom shows, on which side and how
-high; only wording is drawn. Every tenth row has its texts in Unicode's decomposed form NFD, as some
-editors leave it. Depends on the seed and the sizes alone, not on the number of processes; a file
-that is there already is not made again.
+Columns, Unicode and lengths are as in the release; no patient is. A report states in Vietnamese, in
+sentences of our own grammar, which classes the phantom shows, on which side and how high; only the
+wording is random. Every tenth row has its texts in Unicode's decomposed form NFD, as some editors
+leave it. The rows depend on the seed and the sizes only, not on the number of processes; files that
+exist already are not made again.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import random
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged, writing
@@ -28,10 +28,10 @@ from cxrjax.records_io import workers
 from cxrjax.simulation.builder import to_jpeg
 from cxrjax.simulation.phantoms import RenderOptions
 
-# Phantoms look at the reader, as radiographs do: the patient's right is on the image's left.
+# The patient's right is on the image's left.
 _MIDDLE = 0.5
 _ZONES = (("upper", 0.40), ("middle", 0.62), ("lower", 1.01))
-# A normal structure is mentioned with a probability that is drawn for each report, so that some
+# A normal structure is mentioned with a probability that is sampled for each report, so that some
 # are terse: Table 3 has 19 to 104 words of findings, 46 on average.
 _MENTIONED = (0.0, 0.5)
 _SENTENCES = 4  # at least, of findings
@@ -60,7 +60,7 @@ class SyntheticVixRayOptions(RenderOptions):
 
     @property
     def made_by(self) -> str:
-        """The files' statement of where they come from: all that decides the rows."""
+        """Returns the files' statement of their origin: all that decides the rows."""
         return (
             f"v{load_grammar().version}, phantoms of seed {self.seed}, long side "
             f"{self.long_side}, conspicuity {self.conspicuity:g}, {self.normal_percent} % normal"
@@ -68,7 +68,7 @@ class SyntheticVixRayOptions(RenderOptions):
 
 
 class SyntheticVixRayBuilder(VixRayBuilder):
-    """Writes the release's layout in OUT/native, and from there what `vix_ray` makes of it."""
+    """Writes the release's layout in OUT/native, and reads it as `vix_ray` does."""
 
     options_class = SyntheticVixRayOptions
 
@@ -105,10 +105,10 @@ def write_synthetic(options: SyntheticVixRayOptions) -> None:
                 path = options.out / name
                 if not _is_made(path, options, len(indices)):
                     rows = apply(functools.partial(_row, options, split), indices)
-                    # Written aside and renamed: a file is there only when it is whole.
-                    aside = path.with_suffix(".tmp")
-                    write_rows(aside, rows, synthetic=options.made_by)
-                    os.replace(aside, path)
+                    # Renamed when it is complete.
+                    partial = path.with_suffix(".tmp")
+                    write_rows(partial, rows, synthetic=options.made_by)
+                    os.replace(partial, path)
                 progress.update(len(indices))
 
 
@@ -122,7 +122,7 @@ def _files(options: SyntheticVixRayOptions) -> Iterator[tuple[str, tuple[str, ra
 
 
 def _is_made(path: Path, options: SyntheticVixRayOptions, rows: int) -> bool:
-    """Returns whether an earlier, interrupted build left this file complete."""
+    """Checks if an interrupted build left this very file."""
     import pyarrow.parquet
 
     if not path.is_file():
@@ -136,55 +136,40 @@ def _is_made(path: Path, options: SyntheticVixRayOptions, rows: int) -> bool:
 
 
 def _row(options: SyntheticVixRayOptions, split: str, index: int) -> tuple[dict[str, Any], bytes]:
-    """One row as `write_rows` takes it."""
+    """Returns one row as `write_rows` expects it."""
     # Seeds of the splits never meet, whatever the build's.
     stream = len(_SPLITS) * options.seed + _SPLITS[split]
     phantom = options.render(stream, index)
     lesions = [
-        LesionCentre.of_box(label, [float(edge) for edge in box])
-        for label, box in zip(phantom.labels, phantom.boxes, strict=True)
+        LesionCentre(label, (x0 + x1) / 2, (y0 + y1) / 2)
+        for label, (x0, y0, x1, y1) in zip(phantom.labels, phantom.boxes.tolist(), strict=True)
     ]
     rng = random.Random(f"{options.seed}/{split}-{index}/report")
     report = load_grammar().report(lesions, rng)
     form: Literal["NFC", "NFD"] = "NFD" if index % _NFD_EVERY == _NFD_EVERY - 1 else "NFC"
     age = round(min(max(rng.gauss(_AGE_MEAN, _AGE_SPREAD), _AGES[0]), _AGES[1]))
-    texts = {
-        "findings": report.findings,
-        "impressions": report.impression,
-        "Ghi chú": report.note,
-        "Kỹ thuật": report.technique,
-    }
-    texts = {name: unicodedata.normalize(form, text) for name, text in texts.items()}
+    texts = [unicodedata.normalize(form, text) for text in report]
     native = {
         "image": {"path": f"{split}_{index:05d}.jpg"},
-        "findings": texts["findings"],
-        "impressions": texts["impressions"],
+        **dict(zip(("findings", "impressions"), texts[:2], strict=True)),
         "Ages": age,
         "sex": rng.choice(("Nam", "Nữ")),
         "view": rng.choices(_VIEWS, _VIEW_WEIGHTS)[0],
-        "Ghi chú": texts["Ghi chú"],
-        "Kỹ thuật": texts["Kỹ thuật"],
+        **dict(zip(("Ghi chú", "Kỹ thuật"), texts[2:], strict=True)),
     }
     return native, to_jpeg(phantom.image, _JPEG_QUALITY)
 
 
-@dataclasses.dataclass(frozen=True)
-class LesionCentre:
-    """A class and where its box has its middle, fractions of the image."""
+class LesionCentre(NamedTuple):
+    """A class and the centre of its box, fractions of the image."""
 
     label: str
     x: float
     y: float
 
-    @classmethod
-    def of_box(cls, label: str, box: Sequence[float]) -> "LesionCentre":
-        """Returns the centre of a box in fractions, xyxy."""
-        return cls(label, (box[0] + box[2]) / 2, (box[1] + box[3]) / 2)
 
-
-@dataclasses.dataclass(frozen=True)
-class VixRayReport:
-    """The texts of one synthetic study."""
+class VixRayReport(NamedTuple):
+    """Texts of one synthetic study."""
 
     findings: str
     impression: str
@@ -193,14 +178,14 @@ class VixRayReport:
 
 
 class ReportGrammar:
-    """The sentences of one version."""
+    """Sentences of one version."""
 
     def __init__(self, wordings: dict[str, Any]) -> None:
         self._wordings = wordings
         self.version: str = wordings["version"]
 
     def report(self, lesions: Sequence[LesionCentre], rng: random.Random) -> VixRayReport:
-        """Findings that name every class of the lesions and deny none; the weightiest diagnoses."""
+        """Words findings with every class of the lesions, and the weightiest diagnoses."""
         words = self._wordings
         by_label: dict[str, list[LesionCentre]] = {}
         for lesion in lesions:
@@ -245,5 +230,5 @@ class ReportGrammar:
 
 @functools.cache
 def load_grammar() -> ReportGrammar:
-    """The sentences, from the package's data file."""
+    """Reads the sentences from the package's data file."""
     return ReportGrammar(read_packaged("cxrjax.simulation", "vix_ray_grammar_v1.json"))

@@ -33,7 +33,7 @@ def rendered_chest(seed=0, side=SIDE, softness=0.012) -> tuple[np.ndarray, np.nd
 
 
 def write_folder(source: Path, count: int, one_lung: bool = False) -> Path:
-    """A folder of rendered chests as `--dataset=grafts` reads it, the last perhaps with one lung."""
+    """Writes rendered chests as `--dataset=grafts` reads them, the last perhaps with one lung."""
     for name in ("images", "masks"):
         (source / name).mkdir(parents=True)
     rows = ["file,patient,finding,width,height"]

@@ -99,10 +99,10 @@ def test_a_mask_has_the_area_of_its_shape(size):
 
 def test_a_coarse_canvas_shows_the_same_place():
     canvas = Canvas(223, 190, 60.0, 95.0, 80.0, 0.1)
-    coarse = canvas.coarse(80)
-    assert coarse.step == 3
+    coarse, enlarge = canvas.coarse(80)
+    assert (coarse.height, coarse.width) == (75, 64)
     shape = [(ellipse(0.2, 0.4, 0.7, 0.6), 1.0)]
-    fine, enlarged = canvas.mask(shape, 0.05), coarse.enlarge(coarse.canvas.mask(shape, 0.05))
+    fine, enlarged = canvas.mask(shape, 0.05), enlarge(coarse.mask(shape, 0.05))
     assert enlarged.shape == fine.shape
     assert np.abs(fine - enlarged).mean() < 0.01
 

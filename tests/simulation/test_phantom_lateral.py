@@ -5,8 +5,7 @@ import dataclasses
 import numpy as np
 
 from cxrjax.simulation import render
-from cxrjax.simulation.anatomy import LEFT, RIGHT
-from cxrjax.simulation.lateral import SideLesion, lateral_size, render_lateral
+from cxrjax.simulation.lateral import lateral_size, render_lateral
 
 SIDE = 256
 
@@ -42,7 +41,7 @@ def test_spine_is_behind_and_the_heart_in_front():
 def test_findings_show_at_their_height():
     patient, _ = render.plan(4, 2, normal=True)
     top, bottom = 0.45 * patient.lung_height, 0.58 * patient.lung_height
-    nodule = SideLesion("Nodule/Mass", RIGHT, top, bottom)
+    nodule = ("Nodule/Mass", top, bottom)
     change = np.abs(shot(2, [nodule]).astype(float) - shot(2)).sum(axis=1)
     clear = np.flatnonzero(change > 0.3 * change.max())
     scale = patient.zoom * min(0.50 * lateral_size(SIDE)[1], 0.78 * SIDE / patient.lung_height)
@@ -54,7 +53,7 @@ def test_findings_show_at_their_height():
 def test_effusion_fills_the_posterior_angle():
     patient, _ = render.plan(4, 3, normal=True)
     height = patient.lung_height
-    fluid = SideLesion("Pleural effusion", LEFT, 0.75 * height, height)
+    fluid = ("Pleural effusion", 0.75 * height, height)
     change = shot(3, [fluid]).astype(float) - shot(3)
     rows, columns = np.nonzero(np.abs(change) > 25)
     assert len(rows) > 50
@@ -63,5 +62,5 @@ def test_effusion_fills_the_posterior_angle():
 
 
 def test_heart_and_aorta_need_no_stamp():
-    seen = SideLesion("Cardiomegaly", 0, 0.6, 1.5)
+    seen = ("Cardiomegaly", 0.6, 1.5)
     assert np.array_equal(shot(0, [seen]), shot(0))

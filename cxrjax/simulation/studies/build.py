@@ -23,7 +23,7 @@ from cxrjax.simulation.builder import check_flags, fingerprint, pixel_box, to_jp
 from cxrjax.simulation.render import SMALLEST
 from cxrjax.simulation.studies import layouts
 from cxrjax.simulation.studies.plan import PhantomStudy, plan_patients
-from cxrjax.simulation.studies.report import PhantomReport, PhantomSentence, write_report
+from cxrjax.simulation.studies.report import PhantomReport, write_report
 from cxrjax.simulation.studies.views import Item, RenderedView, items, render_study
 from cxrjax.untrusted.foreign_files import read_bytes
 
@@ -32,7 +32,7 @@ MASKS = Path("cxas")
 TRUTH = Path("truth/studies.jsonl")
 LONG_SIDE = 512
 _LARGEST = 4096
-_PATIENTS = 4  # whose studies are made between two marks of progress
+_PATIENTS = 4  # in a chunk of work
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class StudiesOptions(BuildOptions):
 
 
 class StudiesBuilder(Builder[StudiesOptions]):
-    """Writes the folder that data/phantom_studies/README.md describes: no records."""
+    """Writes the folder that data/phantom_studies/README.md describes, without records."""
 
     dataset = "phantom_studies"
     options_class = StudiesOptions
@@ -74,7 +74,7 @@ class StudiesBuilder(Builder[StudiesOptions]):
         shutil.rmtree(self.options.out / "parts")
 
     def prepare(self, splits: Collection[str]) -> None:
-        """Makes the folder; files of other patients must not stay among this build's.
+        """Makes the folder; it must not hold files of other patients.
 
         Raises:
             UserError: it cannot be written, or holds another build.
@@ -100,7 +100,7 @@ class StudiesBuilder(Builder[StudiesOptions]):
         with (
             writing(out),
             open(out / TRUTH, "w", encoding="utf-8") as truth,
-            progress_bar(desc="drawing", total=self.options.studies, unit="study") as progress,
+            progress_bar(desc="rendering", total=self.options.studies, unit="study") as progress,
         ):
             for entry in self._make():
                 progress.update(1)
@@ -113,7 +113,7 @@ class StudiesBuilder(Builder[StudiesOptions]):
         layouts.write_tables(self.options.out, self.studies)
 
     def _make(self) -> Iterator[dict[str, Any]]:
-        """The studies' entries in order, made or taken up again."""
+        """Yields the studies' entries in order, made now or in an interrupted build."""
         options = self.options
         chunks: dict[str, list[list[PhantomStudy]]] = {}
         patients = enumerate(plan_patients(options.seed, options.studies))
@@ -136,15 +136,14 @@ class StudiesBuilder(Builder[StudiesOptions]):
         studies = self.studies
         images = [image for study in studies for image in study["images"]]
         sentences = [one for study in studies for one in study["sentences"]]
-        views = collections.Counter(image["view"] for image in images)
-        kinds = collections.Counter(study["kind"] for study in studies)
-        splits = collections.Counter(study["split"] for study in studies)
-        found = collections.Counter(
-            lesion["finding"] for study in studies for lesion in study["images"][0]["lesions"]
-        )
-        polarities = collections.Counter(
-            fact["polarity"] for one in sentences for fact in one["facts"]
-        )
+        lesions = [one for study in studies for one in study["images"][0]["lesions"]]
+        counters = {
+            "images": [image["view"] for image in images],
+            "studies": [study["split"] for study in studies],
+            "reports": [study["kind"] for study in studies],
+            "lesions": [lesion["finding"] for lesion in lesions],
+            "facts": [fact["polarity"] for one in sentences for fact in one["facts"]],
+        }
         self.quality.examined.update(studies=len(studies), images=len(images))
         return {
             "patients": len({study["subject_id"] for study in studies}),
@@ -153,11 +152,11 @@ class StudiesBuilder(Builder[StudiesOptions]):
             "boxes": sum(len(image["lesions"]) for image in images),
             "sentences": len(sentences),
             "longitudinal_sentences": sum(one["longitudinal"] for one in sentences),
-            **{f"images/{name}": count for name, count in sorted(views.items())},
-            **{f"studies/{name}": count for name, count in sorted(splits.items())},
-            **{f"reports/{name}": count for name, count in sorted(kinds.items())},
-            **{f"lesions/{name}": count for name, count in sorted(found.items())},
-            **{f"facts/{name}": count for name, count in sorted(polarities.items())},
+            **{
+                f"{what}/{name}": count
+                for what, counts in counters.items()
+                for name, count in sorted(collections.Counter(counts).items())
+            },
         }
 
     def describe(self) -> dict[str, Any]:
@@ -228,7 +227,7 @@ def _json(content: Mapping[str, Any]) -> bytes:
 def _entry(
     study: PhantomStudy, pictures: Sequence[RenderedView], report: PhantomReport
 ) -> dict[str, Any]:
-    """The study's line in the truth file, and its time for the tables."""
+    """Returns the study's line in the truth file, and its time for the tables."""
     return {
         "subject_id": study.subject_id,
         "study_id": study.study_id,
@@ -237,7 +236,16 @@ def _entry(
         "time": study.time.isoformat(sep=" "),
         "kind": report.kind,
         "images": [_image(picture) for picture in pictures],
-        "sentences": [_sentence(n, one) for n, one in enumerate(report.sentences, start=1)],
+        "sentences": [
+            {
+                "sentence_id": f"S{n:02d}",
+                "section": one.section,
+                "text": one.text,
+                "longitudinal": one.longitudinal,
+                "facts": [dataclasses.asdict(fact) for fact in one.facts],
+            }
+            for n, one in enumerate(report.sentences, start=1)
+        ],
     }
 
 
@@ -258,14 +266,4 @@ def _image(picture: RenderedView) -> dict[str, Any]:
             }
             for lesion in picture.lesions
         ],
-    }
-
-
-def _sentence(n: int, sentence: PhantomSentence) -> dict[str, Any]:
-    return {
-        "sentence_id": f"S{n:02d}",
-        "section": sentence.section,
-        "text": sentence.text,
-        "longitudinal": sentence.longitudinal,
-        "facts": [dataclasses.asdict(fact) for fact in sentence.facts],
     }

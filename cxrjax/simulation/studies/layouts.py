@@ -1,4 +1,4 @@
-"""The layouts of published data sets in which phantom studies are written.
+"""Layouts of published data sets in which phantom studies are written.
 
 MIMIC-CXR's and MIMIC-CXR-JPG's lists; Chest ImaGenome's splits and scene graphs (silver format, one
 JSON per frontal image); masks of single structures in CXAS' manner (COCO JSON, one file per image).
@@ -34,16 +34,16 @@ _IMAGENOME_SPLITS = {"train": "train", "validate": "valid", "test": "test"}
 
 
 def image_folder(subject_id: int, study_id: int) -> str:
-    """The folder of a study's images, relative to the root; the report is this with `.txt`."""
+    """Returns the folder of a study's images; the report is this with `.txt`."""
     subject = f"p{subject_id}"
     return f"files/{subject[:3]}/{subject}/s{study_id}"
 
 
 def chexpert_labels(sentences: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The report's facts as labels of the 14 classes: 1.0, 0.0, -1.0 or blank.
+    """Returns the report's facts as labels of the 14 classes: 1.0, 0.0, -1.0 or blank.
 
-    Said to be there outweighs uncertain, and that absent; "No Finding" is 1.0 where nothing but a
-    device is there or uncertain.
+    Present outweighs uncertain, uncertain outweighs absent; "No Finding" is 1.0 where nothing but a
+    device is present or uncertain.
     """
     ranks = {"positive": 2, "uncertain": 1, "negative": 0}
     values = {2: "1.0", 1: "-1.0", 0: "0.0"}
@@ -64,7 +64,7 @@ def chexpert_labels(sentences: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 
 def write_tables(out: Path, studies: Iterable[Mapping[str, Any]]) -> None:
-    """Writes all tables from the studies' entries, as `build` keeps them."""
+    """Writes all tables from the studies' entries, as `build` stores them."""
     metadata, splits, chexpert, records, reports = [], [], [], [], []
     imagenome: dict[str, list[list[Any]]] = {name: [] for name in _IMAGENOME_SPLITS.values()}
     for study in studies:
@@ -102,7 +102,7 @@ def write_tables(out: Path, studies: Iterable[Mapping[str, Any]]) -> None:
 
 
 def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A CSV file, compressed where its name says so; the same bytes whenever it is written."""
+    """Writes a CSV file, compressed if its name ends in .gz; the same bytes every time."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -120,7 +120,7 @@ _PREDICATES = {"no change": "No status change", "improved": "Better", "worsened"
 
 
 def letterbox(height: int, width: int) -> tuple[float, float, float]:
-    """(scale, left, top) from pixels to the 224 frame: the aspect is kept, the picture centred."""
+    """Returns (scale, left, top) from pixels to the centred frame of 224 with equal aspect."""
     scale = _FRAME / max(height, width)
     return scale, (_FRAME - width * scale) / 2, (_FRAME - height * scale) / 2
 
@@ -128,7 +128,7 @@ def letterbox(height: int, width: int) -> tuple[float, float, float]:
 def scene_graph(
     study: PhantomStudy, picture: RenderedView, report: PhantomReport, before: str | None
 ) -> dict[str, Any]:
-    """The file's content.
+    """Returns the file's content.
 
     Args:
         before: dicom_id of the first frontal view of the patient's study before, if any.
@@ -137,8 +137,8 @@ def scene_graph(
         raise ValueError("a lateral view has no scene graph")
     image_id = picture.view.dicom_id
     boxes = region_boxes(picture.view.film, picture.canvas)
-    height, width = picture.image.shape
     decade = study.age // 10 * 10
+    size = picture.image.shape
     return {
         "image_id": image_id,
         "viewpoint": picture.view.position,
@@ -149,7 +149,7 @@ def scene_graph(
         "reason_for_exam": report.reason,
         "StudyOrder": study.order,
         "StudyDateTime": study.time.strftime("%Y-%m-%d %H:%M:%S UTC"),
-        "objects": [_object(image_id, name, box, height, width) for name, box in boxes.items()],
+        "objects": [_object(image_id, name, box, *size) for name, box in boxes.items()],
         "attributes": _attributes(image_id, study.study_id, report, boxes),
         "relationships": _relationships(image_id, before, study.study_id, report, boxes),
     }
@@ -158,20 +158,15 @@ def scene_graph(
 def _object(
     image_id: str, name: str, box: Float[np.ndarray, "4"], height: int, width: int
 ) -> dict[str, Any]:
-    edges = box * (width, height, width, height)
-    original = [round(float(edge)) for edge in edges]
+    original = box * (width, height, width, height)
     scale, left, top = letterbox(height, width)
-    small = [round(float(e)) for e in edges * scale + (left, top, left, top)]
-    content: dict[str, Any] = {
-        "object_id": f"{image_id}_{name}",
-        "bbox_name": name,
-        "name": name.capitalize(),
-        "synsets": _SYNSETS.get(name, []),
-    }
-    for prefix, corners, limit in (
-        ("", small, (_FRAME, _FRAME)),
-        ("original_", original, (width, height)),
-    ):
+    small = original * scale + (left, top, left, top)
+    object_id, synsets = f"{image_id}_{name}", _SYNSETS.get(name, [])
+    content: dict[str, Any] = {"object_id": object_id, "bbox_name": name}
+    content |= {"name": name.capitalize(), "synsets": synsets}
+    frames = (("", small, (_FRAME, _FRAME)), ("original_", original, (width, height)))
+    for prefix, edges, limit in frames:
+        corners = [round(float(edge)) for edge in edges]
         x1, x2 = pixel_span(corners[0], corners[2], limit[0])
         y1, y2 = pixel_span(corners[1], corners[3], limit[1])
         values = {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "width": x2 - x1, "height": y2 - y1}
@@ -180,7 +175,7 @@ def _object(
 
 
 def _parents(regions: Sequence[str]) -> list[str]:
-    """The regions, and the lungs that their zones and angles are part of."""
+    """Returns the regions, and the lungs that their zones and angles belong to."""
     named = list(regions)
     for region in regions:
         side, _, part = region.partition(" ")
@@ -190,7 +185,7 @@ def _parents(regions: Sequence[str]) -> list[str]:
 
 
 def _labels(fact: PhantomFact) -> list[str]:
-    """`category|yes/no|finding` of a fact; an uncertain one counts as yes, as in the source."""
+    """Returns `category|yes/no|finding` of a fact; uncertain counts as yes, as in the source."""
     if fact.finding is None:
         return ["nlp|yes|normal"]
     category, label = grammar()["findings"][fact.finding]["attribute"].split("|")
@@ -219,7 +214,7 @@ def _cues(facts: Sequence[PhantomFact]) -> dict[str, list[str]]:
 def _attributes(
     image_id: str, study_id: int, report: PhantomReport, boxes: Mapping[str, Any]
 ) -> list[dict[str, Any]]:
-    """One entry per region that a sentence speaks of, in the order of the objects."""
+    """Returns one entry per region that a sentence mentions, in the order of the objects."""
     entries: dict[str, dict[str, Any]] = {}
     for n, sentence in enumerate(report.sentences, start=1):
         by_region: dict[str, list[PhantomFact]] = {}
@@ -227,16 +222,9 @@ def _attributes(
             for region in _parents(fact.regions):
                 by_region.setdefault(region, []).append(fact)
         for region, facts in by_region.items():
-            entry = entries.setdefault(
-                region,
-                {
-                    region: True,
-                    "bbox_name": region,
-                    "synsets": _SYNSETS.get(region, []),
-                    "name": region.capitalize(),
-                    "object_id": f"{image_id}_{region}",
-                },
-            )
+            head = {region: True, "bbox_name": region, "synsets": _SYNSETS.get(region, [])}
+            head |= {"name": region.capitalize(), "object_id": f"{image_id}_{region}"}
+            entry: dict[str, Any] = entries.setdefault(region, head)
             labels = list(dict.fromkeys(label for fact in facts for label in _labels(fact)))
             item: dict[str, Any] = {
                 "attributes": labels,
@@ -258,36 +246,32 @@ def _relationships(
     report: PhantomReport,
     boxes: Mapping[str, Any],
 ) -> list[dict[str, Any]]:
-    """Region to the same region of the view before, for each sentence that compares."""
+    """Relates regions to those of the view before, for each sentence that compares."""
     if before is None:
         return []
-    found = []
-    for n, sentence in enumerate(report.sentences, start=1):
-        for fact in sentence.facts:
-            if fact.change not in _PREDICATES:
-                continue
-            for region in _parents(fact.regions):
-                if region not in boxes:
-                    continue
-                found.append(
-                    {
-                        "relationship_id": f"{study_id}|{n}_{region}_{fact.change}",
-                        "predicate": f"['{_PREDICATES[fact.change]}']",
-                        "synsets": [],
-                        "relationship_names": [f"comparison|yes|{fact.change}"],
-                        "relationship_contexts": [1.0],
-                        "phrase": sentence.text,
-                        "attributes": _labels(fact),
-                        "bbox_name": region,
-                        "subject_id": f"{image_id}_{region}",
-                        "object_id": f"{before}_{region}",
-                    }
-                )
-    return found
+    return [
+        {
+            "relationship_id": f"{study_id}|{n}_{region}_{fact.change}",
+            "predicate": f"['{_PREDICATES[fact.change]}']",
+            "synsets": [],
+            "relationship_names": [f"comparison|yes|{fact.change}"],
+            "relationship_contexts": [1.0],
+            "phrase": sentence.text,
+            "attributes": _labels(fact),
+            "bbox_name": region,
+            "subject_id": f"{image_id}_{region}",
+            "object_id": f"{before}_{region}",
+        }
+        for n, sentence in enumerate(report.sentences, start=1)
+        for fact in sentence.facts
+        if fact.change in _PREDICATES
+        for region in _parents(fact.regions)
+        if region in boxes
+    ]
 
 
 _FROM_REGIONS: dict[str, str] = _DATA["structures"]
-_POSTERIOR, _ANTERIOR = 10, 7  # pairs of ribs as `anatomy.ribs` draws them
+_POSTERIOR, _ANTERIOR = 10, 7  # pairs of ribs of `anatomy.ribs`
 _ORDINALS = ("1st", "2nd", "3rd", *(f"{k}th" for k in range(4, 13)))
 _RIBS = tuple(
     (part, k, side)
@@ -304,7 +288,7 @@ STRUCTURES = (
 
 
 def structure_shapes(patient: Patient) -> dict[str, Shapes]:
-    """Structure -> its outlines in body coordinates, for all that this patient has."""
+    """Returns structure -> its outlines in body coordinates, for all that this patient has."""
     regional = regions.region_shapes(patient)
     found = {name: regional[region] for name, region in _FROM_REGIONS.items()}
     posterior, anterior = anatomy.ribs(patient)
@@ -329,13 +313,10 @@ def structure_shapes(patient: Patient) -> dict[str, Shapes]:
 
 
 def coco_masks(patient: Patient, canvas: Canvas, file_name: str) -> dict[str, Any]:
-    """The file's content. Structures outside the picture have no annotation."""
+    """Returns the file's content. Structures outside the image have no annotation."""
     annotations: list[dict[str, Any]] = []
-    drawn = structure_shapes(patient)
-    for category, name in enumerate(STRUCTURES):
-        shapes = drawn.get(name)
-        if shapes is None:
-            continue
+    size = [canvas.height, canvas.width]
+    for name, shapes in structure_shapes(patient).items():
         mask = regions.hard_mask(canvas, shapes)
         if not mask.any():
             continue
@@ -344,11 +325,8 @@ def coco_masks(patient: Patient, canvas: Canvas, file_name: str) -> dict[str, An
             {
                 "id": len(annotations) + 1,
                 "image_id": 1,
-                "category_id": category,
-                "segmentation": {
-                    "size": [canvas.height, canvas.width],
-                    "counts": lengths["counts"].decode(),
-                },
+                "category_id": STRUCTURES.index(name),
+                "segmentation": {"size": size, "counts": lengths["counts"].decode()},
                 "area": int(mask.sum()),
                 "bbox": coco.toBbox(lengths).tolist(),
                 "iscrowd": 0,

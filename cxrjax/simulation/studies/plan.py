@@ -1,4 +1,4 @@
-"""Plans who is examined when, with which views and findings; draws no pixel.
+"""Plan of examinations with views and findings, before any pixel is rendered.
 
 Everything about a patient is a function of (seed, patient number): more studies keep the first.
 """
@@ -65,7 +65,7 @@ class PhantomStudy:
 
 
 def patient_studies(seed: int, number: int) -> list[PhantomStudy]:
-    """All studies of patient `number`, in order of time; one to four."""
+    """Plans all studies of patient `number`, in order of time; one to four."""
     draw = random.Random(f"{seed}/{number}/patient")
     person = anatomy.draw_patient(np.random.default_rng((_SERIES + seed, number)))
     subject_id = 10_000_000 + (number * 9973 + seed * 31 + 17) % 10_000_000
@@ -111,7 +111,7 @@ def patient_studies(seed: int, number: int) -> list[PhantomStudy]:
 
 
 def plan_patients(seed: int, studies: int) -> Iterator[list[PhantomStudy]]:
-    """Patients with this many studies together; the last may be cut short."""
+    """Yields patients with this many studies together; the last may be cut short."""
     number = 0
     while studies > 0:
         planned = patient_studies(seed, number)[:studies]
@@ -121,13 +121,13 @@ def plan_patients(seed: int, studies: int) -> Iterator[list[PhantomStudy]]:
 
 
 def _split(seed: int, number: int) -> str:
-    """Tenths of the patients: eight train, one validate, one test."""
+    """Returns the split; of ten patients eight train, one validate, one test."""
     tenth = (number + random.Random(f"{seed}/{number // 10}/split").randrange(10)) % 10
     return {8: "validate", 9: "test"}.get(tenth, "train")
 
 
 def _findings(draw: random.Random, before: list[str]) -> list[Presence]:
-    """Findings of this study; those of the study before tend to stay."""
+    """Samples the findings of this study; those of the study before tend to stay."""
     normal = draw.random() < (0.1 if before else NORMAL_SHARE)
     labels: list[str] = []
     while not normal and not labels:
@@ -166,7 +166,7 @@ def _examined(
 
 
 def _second_film(draw: random.Random, body: Patient, position: str) -> Patient:
-    """Returns the body framed and exposed anew; lesions keep their places in it."""
+    """Frames and exposes the same body anew: lesions keep their places in it."""
     wider = 1.1 if position == "AP" else 1.0
     return dataclasses.replace(
         body,
@@ -182,6 +182,6 @@ def _second_film(draw: random.Random, body: Patient, position: str) -> Patient:
 
 
 def _dicom_id(name: str) -> str:
-    """Five groups of eight hexadecimal digits; the first says that it is synthetic."""
+    """Returns five groups of eight hexadecimal digits; the first marks a synthetic image."""
     draw = random.Random(f"{name}/dicom_id")
     return "-".join(["0" * 8, *(f"{draw.getrandbits(32):08x}" for _ in range(4))])

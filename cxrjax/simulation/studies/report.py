@@ -1,8 +1,7 @@
-"""A radiology report in our own words, with the meaning of each of its sentences kept.
+"""Radiology report in our own words, with the meaning of each of its sentences.
 
-The wordings are in `grammar_v1.json`. What is said follows from what is drawn: findings,
-sides, zones, degrees, change since the study before. Which of it is said, in which words and in
-which order, is drawn by lot.
+The wordings are in `grammar_v1.json`. The content follows from the rendered findings, sides, zones,
+degrees and changes since the study before; its choice, wording and order are random.
 """
 
 import dataclasses
@@ -26,6 +25,8 @@ _ADVERBS = {"mild": "mildly", "moderate": "moderately", "severe": "severely"}
 _NEGATABLE = ("pneumothorax", "pleural effusion", "consolidation", "pulmonary edema")
 # Terms that look like pulmonary edema or consolidation: neither is denied beside them.
 _LIKE_EDEMA = {"interstitial markings", "airspace opacity", "lung opacity"}
+_WIDENS = {"tortuous aorta", "hiatal hernia"}
+_BASES = (("angles", "costophrenic angle", 0.25), ("domes", "hemidiaphragm", 0.15))
 _OUTSIDE_LUNG = {"enlarged cardiac silhouette", "tortuous aorta", "hiatal hernia", "cardiac device"}
 
 
@@ -34,7 +35,7 @@ class PhantomFact:
     """A sentence's statement about one finding.
 
     Attributes:
-        finding: a key of the grammar's findings; None for regions said to be normal.
+        finding: a key of the grammar's findings; None for regions reported as normal.
         polarity: positive, negative, uncertain or normal.
         change: new, no change, improved, worsened or None.
     """
@@ -49,12 +50,15 @@ class PhantomFact:
 
 @dataclasses.dataclass(frozen=True)
 class PhantomSentence:
+    """A sentence and its meaning."""
+
     section: str
     text: str
     facts: tuple[PhantomFact, ...]
 
     @property
     def longitudinal(self) -> bool:
+        """Checks if the sentence compares with another study."""
         return any(fact.change for fact in self.facts)
 
 
@@ -70,31 +74,30 @@ class PhantomReport:
 
 @functools.cache
 def grammar() -> dict[str, Any]:
+    """Reads the wordings."""
     return read_packaged("cxrjax.simulation.studies", "grammar_v1.json")
 
 
 def write_report(
     seed: int, study: PhantomStudy, present: Sequence[Item], before: Sequence[Item] | None
 ) -> PhantomReport:
-    """The report of a study.
+    """Writes the report of a study.
 
     Args:
-        present: what it shows.
-        before: what the patient's study before showed; None for a first one.
+        present: its findings.
+        before: findings of the patient's study before; None for a first one.
     """
     draw = random.Random(f"{seed}/{study.study_id}/report")
     kind = draw.choices(list(KINDS), list(KINDS.values()))[0]
     compares = before is not None and draw.random() < _LONGITUDINAL
     said = _Words(draw)
     body = _findings(said, present, (before or []) if compares else None)
-    if kind == "short":
-        body = body[:1]
-    if kind in ("impression_only", "empty_findings"):
-        body = []
+    body = body[: {"short": 1, "impression_only": 0, "empty_findings": 0}.get(kind)]
     impression = [] if kind == "short" else _impression(said, present, body)
     sentences = [
-        *(dataclasses.replace(one, section="findings") for one in body),
-        *(dataclasses.replace(one, section="impression") for one in impression),
+        dataclasses.replace(one, section=section)
+        for section, of_section in (("findings", body), ("impression", impression))
+        for one in of_section
     ]
     reason = _reason(draw, study)
     text = _layout(draw, study, kind, reason, sentences)
@@ -102,7 +105,7 @@ def write_report(
 
 
 class _Words:
-    """Fills the grammar's templates, by lot."""
+    """Randomly chosen templates of the grammar, filled in."""
 
     def __init__(self, draw: random.Random) -> None:
         self.draw = draw
@@ -159,7 +162,7 @@ def _fact(item: Item, polarity: str, change: str | None = None) -> PhantomFact:
 def _findings(
     said: _Words, present: Sequence[Item], before: Sequence[Item] | None
 ) -> list[PhantomSentence]:
-    """All sentences of the findings, abnormal ones first or among the normal ones."""
+    """Returns all sentences of the findings, abnormal ones first or among the normal ones."""
     draw = said.draw
     abnormal = []
     both_sides = _bilateral(present)
@@ -189,15 +192,14 @@ def _findings(
         abnormal.append(said.uncertain(doubtful))
         mentioned.add("pleural effusion")
     normal = _normals(said, present, mentioned) + _negatives(said, present, mentioned)
-    if draw.random() < 0.5:
-        return [*abnormal, *normal]
-    mixed = [*abnormal, *normal]
-    draw.shuffle(mixed)
-    return mixed
+    sentences = [*abnormal, *normal]
+    if draw.random() >= 0.5:
+        draw.shuffle(sentences)
+    return sentences
 
 
 def _bilateral(present: Sequence[Item]) -> list[Item]:
-    """Effusions of both sides where they can share a sentence."""
+    """Returns effusions of both sides where they can share a sentence."""
     pair = [item for item in present if item.term == "pleural effusion"]
     return pair if len(pair) == 2 and pair[0].severity == pair[1].severity else []
 
@@ -211,17 +213,14 @@ def _bilateral_sentence(said: _Words, pair: Sequence[Item]) -> PhantomSentence:
 def _normals(
     said: _Words, present: Sequence[Item], mentioned: set[str | None]
 ) -> list[PhantomSentence]:
-    """Structures without findings, some of them named."""
+    """Names some of the structures without findings."""
     draw = said.draw
     terms = {item.term for item in present} | mentioned
     lung_sides = {item.side for item in present if item.term not in _OUTSIDE_LUNG}
     hidden = terms & {"pleural effusion", "consolidation", "lobar collapse"}
     sentences = []
     heart, middle = "cardiac silhouette", "mediastinum"
-    large, wide = (
-        "enlarged cardiac silhouette" in terms,
-        terms & {"tortuous aorta", "hiatal hernia"},
-    )
+    large, wide = "enlarged cardiac silhouette" in terms, terms & _WIDENS
     if not large and not wide and draw.random() < 0.5:
         sentences.append(said.normal("heart and mediastinum", heart, middle))
     else:
@@ -230,8 +229,7 @@ def _normals(
         if not wide and draw.random() < 0.5:
             sentences.append(said.normal("mediastinum", middle))
     if draw.random() < 0.5:
-        hila = ("right hilar structures", "left hilar structures")
-        sentences.append(said.normal("hila", *hila))
+        sentences.append(said.normal("hila", *_both("hilar structures")))
     if not lung_sides and not mentioned - _OUTSIDE_LUNG - {None}:
         sentences.append(said.normal("both lungs", *_LUNGS))
     elif len(lung_sides) == 1 and "pleural effusion" not in mentioned and draw.random() < 0.5:
@@ -244,20 +242,21 @@ def _normals(
         if draw.random() < 0.5:
             sentences.append(said.normal("spine", "spine"))
         else:
-            sentences.append(said.normal("bones", "spine", "right clavicle", "left clavicle"))
-    if not hidden and draw.random() < 0.25:
-        angles = ("right costophrenic angle", "left costophrenic angle")
-        sentences.append(said.normal("angles", *angles))
-    if not hidden and draw.random() < 0.15:
-        domes = ("right hemidiaphragm", "left hemidiaphragm")
-        sentences.append(said.normal("domes", *domes))
+            sentences.append(said.normal("bones", "spine", *_both("clavicle")))
+    for name, part, share in _BASES:
+        if not hidden and draw.random() < share:
+            sentences.append(said.normal(name, *_both(part)))
     return sentences
+
+
+def _both(part: str) -> tuple[str, str]:
+    return f"right {part}", f"left {part}"
 
 
 def _negatives(
     said: _Words, present: Sequence[Item], mentioned: set[str | None]
 ) -> list[PhantomSentence]:
-    """Findings that are not there, of both lungs or of the other side."""
+    """Denies findings that are absent, of both lungs or of the other side."""
     draw = said.draw
     terms = {item.term for item in present} | mentioned
     similar = bool(terms & _LIKE_EDEMA)
@@ -269,8 +268,8 @@ def _negatives(
     sentences = []
     if absent:
         listed = draw.sample(absent, draw.randint(1, min(3, len(absent))))
-        texts = grammar()["negative"]["both"]
-        text = said.fill(texts, list=_enumeration([_plain(term) for term in listed]))
+        words = ["focal consolidation" if one == "consolidation" else one for one in listed]
+        text = said.fill(grammar()["negative"]["both"], list=_enumeration(words))
         facts = [PhantomFact(term, "negative", _LUNGS) for term in listed]
         sentences.append(_sentence(text, *facts))
     for term in ("pleural effusion", "pneumothorax"):
@@ -281,14 +280,9 @@ def _negatives(
             sentences.append(_sentence(text, PhantomFact(term, "negative", (f"{other} lung",))))
     if draw.random() < 0.12:
         text = said.fill(grammar()["negative"]["abdomen"])
-        sentences.append(
-            _sentence(text, PhantomFact("subdiaphragmatic air", "negative", ("abdomen",)))
-        )
+        fact = PhantomFact("subdiaphragmatic air", "negative", ("abdomen",))
+        sentences.append(_sentence(text, fact))
     return sentences
-
-
-def _plain(term: str) -> str:
-    return "focal consolidation" if term == "consolidation" else term
 
 
 def _enumeration(words: Sequence[str]) -> str:
@@ -300,7 +294,7 @@ def _enumeration(words: Sequence[str]) -> str:
 def _impression(
     said: _Words, present: Sequence[Item], body: Sequence[PhantomSentence]
 ) -> list[PhantomSentence]:
-    """Phrases on what matters most, as certain as the findings were."""
+    """Phrases the most important findings, as certain as before."""
     if not present:
         text = said.fill(grammar()["summary of a normal study"])
         return [_sentence(text, PhantomFact(None, "normal", _LUNGS))]
@@ -334,7 +328,7 @@ def _layout(
     reason: str,
     sentences: Sequence[PhantomSentence],
 ) -> str:
-    """The report's file: indented, wrapped, sections in capitals, as MIMIC-CXR writes them."""
+    """Lays out the report's file as MIMIC-CXR: indented, wrapped, sections in capitals."""
     words = grammar()
     positions = [view.position for view in study.views]
     views = positions[0] if "LATERAL" not in positions else f"{positions[0]} LATERAL"
@@ -348,9 +342,7 @@ def _layout(
     blocks = [f"{name}:  {text}" for name, text in parts]
     for section in ("findings", "impression"):
         text = " ".join(one.text for one in sentences if one.section == section)
-        if section == "findings" and kind == "impression_only":
-            continue
-        if section == "impression" and kind == "short":
+        if (section, kind) in (("findings", "impression_only"), ("impression", "short")):
             continue
         blocks += [f"{section.upper()}:", *([text] if text else [])]
     # A line that ended within "mid-to-lower" would read as two words once the lines are joined.

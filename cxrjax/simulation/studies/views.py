@@ -1,4 +1,4 @@
-"""A study's pictures, and where findings and regions are on them."""
+"""Images of a study, with the places of its findings."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from cxrjax.simulation import regions, render
 from cxrjax.simulation.anatomy import LEFT, RIGHT, SIDES, Patient
 from cxrjax.simulation.canvas import Canvas
 from cxrjax.simulation.findings import CLASSES
-from cxrjax.simulation.lateral import SideLesion, render_lateral
+from cxrjax.simulation.lateral import render_lateral
 from cxrjax.simulation.studies.plan import PhantomStudy, View
 
 # A lesion is in a zone that holds this share of it.
@@ -32,7 +32,7 @@ class RenderedLesion:
         side: RIGHT, LEFT or 0 for the midline.
         regions: of the 29 names, lung zones and angles that hold it; organs for heart and aorta.
         height: top and bottom in body coordinates.
-        box: fractions of the picture.
+        box: fractions of the image.
     """
 
     number: int
@@ -55,18 +55,17 @@ class RenderedView:
 
 
 def render_study(study: PhantomStudy, long_side: int) -> list[RenderedView]:
-    """All views; lesions carry the regions that the first frontal view shows them in."""
-    pictures: list[RenderedView] = []
+    """Renders all views; lesions have the regions in which the first frontal view shows them."""
+    rendered: list[RenderedView] = []
     for view in study.views:
+        known = rendered[0].lesions if rendered else None
         if view.position == "LATERAL":
-            first = pictures[0].lesions
-            sides = [SideLesion(one.label, one.side, *one.height) for one in first]
+            sides = [(one.label, *one.height) for one in known or ()]
             image = render_lateral(view.film, sides, study.series, view.grain, long_side)
-            pictures.append(RenderedView(view, image, None, []))
-            continue
-        known = pictures[0].lesions if pictures else None
-        pictures.append(_frontal(study, view, long_side, known))
-    return pictures
+            rendered.append(RenderedView(view, image, None, []))
+        else:
+            rendered.append(_frontal(study, view, long_side, known))
+    return rendered
 
 
 def _frontal(
@@ -133,14 +132,14 @@ _CHANGED = 1.3
 
 @dataclasses.dataclass(frozen=True)
 class Item:
-    """Lesions of one term on one side, said in one sentence.
+    """Lesions of one term on one side, which share a sentence.
 
     Attributes:
         side: "right", "left" or "" for the midline.
-        regions: of Chest ImaGenome's names, where the words say that it is.
+        regions: Chest ImaGenome's names of the place in the sentence.
         places: wordings of the place, each meaning `regions`.
         severity: None where the term has no degrees.
-        area: share of the picture in the lesions' boxes.
+        area: share of the image in the lesions' boxes.
         lesions: their numbers.
     """
 
@@ -154,7 +153,7 @@ class Item:
 
 
 def items(lesions: Sequence[RenderedLesion], body: Patient) -> list[Item]:
-    """The lesions of a study grouped by term and side, in order of drawing."""
+    """Groups the lesions of a study by term and side, in order of rendering."""
     groups: dict[tuple[str, str], list[RenderedLesion]] = {}
     for lesion in lesions:
         term = TERMS[lesion.label, lesion.kind]
@@ -163,28 +162,27 @@ def items(lesions: Sequence[RenderedLesion], body: Patient) -> list[Item]:
 
 
 def _item(term: str, side: str, group: list[RenderedLesion], body: Patient) -> Item:
-    regions, places = _where(side, group)
+    named, places = _where(side, group)
     severity = None
     if term == "pneumothorax":
-        regions = (f"{side} lung",)  # no wording says more than the side
+        named = (f"{side} lung",)  # no wording says more than the side
     elif term == "enlarged cardiac silhouette":
         ratio = body.heart_ratio
         severity = "mild" if ratio < 0.58 else "moderate" if ratio < 0.63 else "severe"
     elif term == "pleural effusion":
         # Small ones stay in the lower zone (GEMeX's rule 4 places them there, too).
-        severity = "moderate" if any("mid" in region for region in regions) else "small"
+        severity = "moderate" if any("mid" in region for region in named) else "small"
     area = sum(float((one.box[2:] - one.box[:2]).prod()) for one in group)
     numbers = tuple(one.number for one in group)
-    return Item(term, side, regions, places, severity, area, numbers)
+    return Item(term, side, named, places, severity, area, numbers)
 
 
 def _where(side: str, group: list[RenderedLesion]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Regions of some lesions of one side, and wordings that mean just these."""
+    """Returns regions of some lesions of one side, and wordings that mean exactly these."""
     if not side:
         return group[0].regions, ("",)
-    order = ("apical zone", *(f"{part} lung zone" for part in ("upper", "mid", "lower")))
     held = {region.removeprefix(f"{side} ") for lesion in group for region in lesion.regions}
-    zones = tuple(zone for zone in order if zone in held)
+    zones = tuple(zone for zone in regions.ZONES if zone in held)
     extra = tuple(f"{side} {name}" for name in ("costophrenic angle",) if name in held)
     if zones in _TOGETHER:
         names = tuple(f"{side} {zone}" for zone in zones)
@@ -193,7 +191,7 @@ def _where(side: str, group: list[RenderedLesion]) -> tuple[tuple[str, ...], tup
 
 
 def change_since(item: Item, before: Sequence[Item]) -> str:
-    """The change since the study before: new, no change, improved or worsened."""
+    """Returns the change since the study before: new, no change, improved or worsened."""
     for other in before:
         if (other.term, other.side) == (item.term, item.side):
             if item.area > _CHANGED * other.area:
