@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from cxrjax.apps.demo.rendering import STATISTICS, TrueBox, asked_about, render_examples
+from cxrjax.apps.demo.rendering import CLASSES, TrueBox, asked_about, render_examples
 from cxrjax.commands import build
 
 RADIOGRAPHS = Path(__file__).parents[3] / "data/radiographs"
@@ -52,7 +52,7 @@ def test_examples_are_radiographs_with_the_lesions_of_the_demo(tmp_path):
 
 def test_truth_of_the_findings_that_are_asked_about():
     truth = (TrueBox("ILD", (0, 0, 1, 1)), TrueBox("Cardiomegaly", (0, 0, 0.5, 1)))
-    assert "Pneumothorax" in STATISTICS
+    assert "Pneumothorax" in CLASSES
     assert asked_about(truth, "detect ild") == truth[:1]
     assert asked_about(truth, "What findings are present?") == truth
     assert asked_about(truth, "Is there Pneumothorax?") == ()
