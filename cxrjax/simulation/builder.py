@@ -134,14 +134,9 @@ class ImageBuilder(Builder[Options]):
         self, chunks: Mapping[str, tuple[str, Any]]
     ) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yields (split, entry) in order, of images rendered now or in an interrupted build."""
-        parts = workers.resumable(
-            self.work(),
-            {name: chunk for name, (_, chunk) in chunks.items()},
-            _files,
-            self.options.out,
-            self.fingerprint(),
-            self.options.processes,
-        )
+        work = {name: chunk for name, (_, chunk) in chunks.items()}
+        how = (self.options.out, self.fingerprint(), self.options.processes)
+        parts = workers.resumable(self.work(), work, _files, *how)
         with progress_bar(desc="rendering", unit="image") as progress:
             for (split, _), part in zip(chunks.values(), parts, strict=True):
                 progress.update(len(part))

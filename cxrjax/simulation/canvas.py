@@ -133,10 +133,7 @@ class Canvas:
         return columns * cos + rows * sin, rows * cos - columns * sin
 
     def mask(
-        self,
-        shapes: list[tuple[Points, float]],
-        blur: float = 0.0,
-        window: Window | None = None,
+        self, shapes: list[tuple[Points, float]], blur: float = 0.0, window: Window | None = None
     ) -> Field:
         """Paints closed polygons with their values (0 to 1) in order, then blurs them.
 

@@ -14,15 +14,7 @@ import numpy as np
 from jaxtyping import UInt8
 
 from cxrjax.simulation.anatomy import LEFT, OUTLINES, RIGHT, Patient
-from cxrjax.simulation.canvas import (
-    Canvas,
-    Field,
-    Points,
-    ellipse,
-    fractal_noise,
-    ribbon,
-    spline,
-)
+from cxrjax.simulation.canvas import Canvas, Field, Points, ellipse, fractal_noise, ribbon, spline
 from cxrjax.simulation.render import develop
 
 _ASPECT = 0.82  # width over height of the image

@@ -9,16 +9,7 @@ from jaxtyping import Float
 
 from cxrjax.simulation import canvas
 from cxrjax.simulation.anatomy import LEFT, RIGHT, Patient
-from cxrjax.simulation.canvas import (
-    Canvas,
-    Field,
-    Points,
-    Window,
-    ellipse,
-    ribbon,
-    shape_of,
-    spline,
-)
+from cxrjax.simulation.canvas import Canvas, Field, Points, Window, ellipse, ribbon, spline
 from cxrjax.simulation.signs import Sign, extent, soft_step
 
 BOX_THRESHOLD = 0.3
@@ -70,7 +61,7 @@ class Scene:
 
     def noise(self, window: Window, *cells: int) -> Field:
         """Returns smooth noise on a window, with the given numbers of cells (y, x)."""
-        return canvas.smooth_noise(self.rng, shape_of(window), *cells)
+        return canvas.smooth_noise(self.rng, canvas.shape_of(window), *cells)
 
     def take(self, x: float, y: float, rx: float, ry: float) -> None:
         """Marks a rectangle as occupied, body coordinates."""
@@ -214,7 +205,7 @@ def infiltration(on: Scene, strength: float) -> Sign:
     _, x, y = on.find(rx, ry, v=(0.20, 0.74))
     window = on.around(x, y, rx, ry, 0.1)
     gx, gy = on.canvas.grid(window)
-    weight = np.zeros(shape_of(window), np.float32)
+    weight = np.zeros(canvas.shape_of(window), np.float32)
     count = int(rng.integers(7, 12))
     turn = rng.uniform(0, 2 * math.pi)
     for i in range(count):

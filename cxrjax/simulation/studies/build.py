@@ -4,10 +4,10 @@ import collections
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
+import operator
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,21 +115,15 @@ class StudiesBuilder(Builder[StudiesOptions]):
     def _make(self) -> Iterator[dict[str, Any]]:
         """Yields the studies' entries in order, made now or in an interrupted build."""
         options = self.options
-        chunks: dict[str, list[list[PhantomStudy]]] = {}
-        patients = enumerate(plan_patients(options.seed, options.studies))
-        for start, few in itertools.groupby(patients, lambda one: one[0] // _PATIENTS * _PATIENTS):
-            together = [studies for _, studies in few]
-            count = sum(map(len, together))
-            chunks[f"{start:07d}-{count}"] = together
-        parts = workers.resumable(
-            functools.partial(_make_chunk, options),
-            chunks,
-            _files,
-            options.out,
-            options.fingerprint,
-            options.processes,
-        )
-        for part in parts:
+        patients = list(plan_patients(options.seed, options.studies))
+        chunks = {
+            f"{start:07d}-{sum(map(len, few))}": few
+            for start in range(0, len(patients), _PATIENTS)
+            for few in [patients[start : start + _PATIENTS]]
+        }
+        work, files = functools.partial(_make_chunk, options), operator.itemgetter("hashes")
+        how = (options.out, options.fingerprint, options.processes)
+        for part in workers.resumable(work, chunks, files, *how):
             yield from part
 
     def values(self) -> dict[str, float | None]:
@@ -169,10 +163,6 @@ class StudiesBuilder(Builder[StudiesOptions]):
             "grammar": "v1",
             "files_sha256": hash_lines(f"{name} {sha}" for name, sha in pairs),
         }
-
-
-def _files(entry: dict[str, Any]) -> Iterable[str]:
-    return entry["hashes"]
 
 
 def _make_chunk(

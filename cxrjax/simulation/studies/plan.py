@@ -75,23 +75,18 @@ def patient_studies(seed: int, number: int) -> list[PhantomStudy]:
     studies: list[PhantomStudy] = []
     for k in range(draw.choice((1, 1, 2, 2, 3, 4))):
         time += datetime.timedelta(days=draw.choice((1, 3, 30, 200, 700)) if k else 0)
-        time = time.replace(
-            hour=draw.randrange(6, 23), minute=draw.randrange(60), second=draw.randrange(60)
-        )
+        hour, minute, second = draw.randrange(6, 23), draw.randrange(60), draw.randrange(60)
+        time = time.replace(hour=hour, minute=minute, second=second)
         before = [p.label for p in studies[-1].presences] if studies else []
         presences = _findings(draw, before)
         positions = draw.choices(list(VIEW_SETS), list(VIEW_SETS.values()))[0]
         body = _examined(person, presences, enlarged, positions[0])
         name = f"{seed}/{number}/{k}"
-        views = [
-            View(
-                _dicom_id(f"{name}/{i}"),
-                position,
-                body if i == 0 else _second_film(random.Random(f"{name}/{i}/film"), body, position),
-                grain=4 * (8 * number + k) + i,
-            )
-            for i, position in enumerate(positions)
-        ]
+        views = []
+        for i, position in enumerate(positions):
+            film = random.Random(f"{name}/{i}/film")
+            framed = _second_film(film, body, position) if i else body
+            views.append(View(_dicom_id(f"{name}/{i}"), position, framed, 4 * (8 * number + k) + i))
         studies.append(
             PhantomStudy(
                 subject_id=subject_id,
@@ -154,10 +149,9 @@ def _examined(
     if position == "AP":
         # Supine or semi-upright, the heart farther from the detector, a shallower breath. Normal
         # hearts stay under half the thorax' width.
-        ratio = person.heart_ratio * 1.05
         person = dataclasses.replace(
             person,
-            heart_ratio=min(ratio, 0.69),
+            heart_ratio=min(person.heart_ratio * 1.05, 0.69),
             dome=min(person.dome * 1.1, 1.32),
             contrast=0.92 * person.contrast,
             clavicle_level=person.clavicle_level - 0.015,
@@ -176,7 +170,6 @@ def _second_film(draw: random.Random, body: Patient, position: str) -> Patient:
         tilt=max(-0.08, min(0.08, draw.gauss(0, 0.03))),
         exposure=draw.gauss(0, 0.04),
         contrast=body.contrast * draw.uniform(0.9, 1.05),
-        marker=body.marker,
         collimation=(draw.uniform(-0.05, 0.02), draw.uniform(-0.05, 0.02)),
     )
 
