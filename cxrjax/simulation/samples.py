@@ -71,7 +71,7 @@ def _study(source: Path, study: dict[str, Any]) -> SampleSection:
         marks = [SampleBox(name, _colour(name), np.array(box) / size) for name, box in boxes]
         shown.append(SampleImage(image["view"], "", pixels, marks))
     found = [
-        f"{one['finding']} {one['kind']}: {', '.join(one['regions'])}" for one in first["lesions"]
+        f"{one['kind'] or one['finding']} ({', '.join(one['regions'])})" for one in first["lesions"]
     ]
     report = [" ".join(part.split()) for part in read_text(Path(f"{folder}.txt")).split("\n \n")]
     heading = f"s{study['study_id']}, number {study['study_order']}, {study['kind']}"
