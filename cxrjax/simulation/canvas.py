@@ -208,7 +208,7 @@ class Canvas:
         """
         step = max(1, round(max(self.height, self.width) / about))
         size = -(-self.height // step), -(-self.width // step)
-        scale, *origin = (one / step for one in (self.scale, self.origin_x, self.origin_y))
+        scale, x, y = (one / step for one in (self.scale, self.origin_x, self.origin_y))
 
         def enlarge(field: Field) -> Field:
             if step == 1:
@@ -219,7 +219,7 @@ class Canvas:
                 image.resize((self.width, self.height), Image.Resampling.BILINEAR, box=box)
             )
 
-        return Canvas(*size, scale, *origin, self.tilt), enlarge
+        return Canvas(*size, scale, x, y, self.tilt), enlarge
 
 
 def smooth_noise(
