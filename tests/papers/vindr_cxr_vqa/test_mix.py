@@ -9,8 +9,12 @@ from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import mix
 from cxrjax.papers.vindr_cxr_vqa.construct.asking import plan_lesions
-from cxrjax.papers.vindr_cxr_vqa.construct.balance import balance, lookup_score
-from cxrjax.papers.vindr_cxr_vqa.construct.mix import mix_training, plan_splits
+from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
+    balance,
+    lookup_score,
+    mix_training,
+    plan_splits,
+)
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 
 

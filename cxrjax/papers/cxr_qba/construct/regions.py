@@ -7,6 +7,7 @@ derived as reference/regions.json says: unions, intersections, boxes around seve
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from scipy import ndimage
@@ -215,7 +216,7 @@ def _derive(
     # A union of what is there is still right; an intersection or a box around all is not.
     if not present or (rule["op"] != "union" and len(present) < len(operands)):
         return None
-    made = _OPERATIONS[rule["op"]](present, rule, image)
+    made = _apply(rule, present, image)
     boxes = _large_enough(made.boxes, image.image_hw)
     if not boxes:
         return None
@@ -223,51 +224,37 @@ def _derive(
     return found[name]
 
 
-def _union(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
-    boxes = fuse_duplicates([box for operand in operands for box in operand.boxes])
+def _apply(
+    rule: Mapping[str, Any], operands: Sequence[LocalizedRegion], image: StudyImage
+) -> LocalizedRegion:
+    """Applies a rule of reference/regions.json to the regions that it is about."""
+    operation = rule["op"]
+    boxes = [box for operand in operands for box in operand.boxes]
     masks = [operand.mask for operand in operands if operand.mask is not None]
-    whole = len(masks) == len(operands)
-    return LocalizedRegion(boxes, np.logical_or.reduce(masks) if whole else None)
-
-
-def _intersection(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
-    masks = [operand.mask for operand in operands if operand.mask is not None]
-    if len(masks) == len(operands):
+    masked = len(masks) == len(operands)
+    if operation == "union":
+        mask = np.logical_or.reduce(masks) if masked else None
+        return LocalizedRegion(fuse_duplicates(boxes), mask)
+    if operation == "super":
+        return LocalizedRegion((_around(boxes),))
+    if operation == "intersection" and masked:
         mask = clean_mask(np.logical_and.reduce(masks))
         return LocalizedRegion(_boxes_on(image, mask), mask)
     corners = np.array([_around(operand.boxes) for operand in operands])
-    low, high = corners[:, :2].max(axis=0), corners[:, 2:].min(axis=0)
-    return LocalizedRegion((_box((*low, *high)),) if (low < high).all() else ())
-
-
-def _super(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
-    return LocalizedRegion((_around([box for operand in operands for box in operand.boxes]),))
-
-
-def _part(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
-    corners = _around(operands[0].boxes)
-    sizes = [corners[2] - corners[0], corners[3] - corners[1]]
-    starts = zip(corners[:2] * 2, rule["box"], sizes * 2, strict=True)
-    return LocalizedRegion((_box(start + share * size for start, share, size in starts),))
-
-
-def _grow(operands: Sequence[LocalizedRegion], rule: Mapping, image: StudyImage):
-    x_min, y_min, x_max, y_max = _around(operands[0].boxes)
-    by_x, by_y = ((rule["factor"] - 1) * length / 2 for length in (x_max - x_min, y_max - y_min))
-    height, width = image.image_hw or (np.inf, np.inf)
-    low = max(x_min - by_x, 0.0), max(y_min - by_y, 0.0)
-    return LocalizedRegion((_box((*low, min(x_max + by_x, width), min(y_max + by_y, height))),))
+    if operation == "intersection":
+        low, high = corners[:, :2].max(axis=0), corners[:, 2:].min(axis=0)
+        return LocalizedRegion((_box((*low, *high)),) if (low < high).all() else ())
+    low, high = corners[0, :2], corners[0, 2:]
+    if operation == "part":
+        shares = np.asarray(rule["box"], np.float64)
+        return LocalizedRegion((_box(np.tile(low, 2) + shares * np.tile(high - low, 2)),))
+    assert operation == "grow"
+    by = (rule["factor"] - 1) * (high - low) / 2
+    edges = image.image_hw[::-1] if image.image_hw else np.inf
+    low, high = np.maximum(low - by, 0.0), np.minimum(high + by, edges)
+    return LocalizedRegion((_box((*low, *high)),))
 
 
 def _around(boxes: Sequence[Box]) -> Box:
     corners = np.asarray(boxes, np.float64)
     return _box((*corners[:, :2].min(axis=0), *corners[:, 2:].max(axis=0)))
-
-
-_OPERATIONS = {
-    "union": _union,
-    "intersection": _intersection,
-    "super": _super,
-    "part": _part,
-    "grow": _grow,
-}

@@ -149,7 +149,7 @@ def accuracy_lines(flags: argparse.Namespace) -> Iterator[str]:
         client = client_from_flags(flags, cache, ["gemex"])
         refiner = LanguageModelRefiner(client, quality, prompt)
         if flags.dry_run:
-            yield refiner.estimate(map(_report, labels))
+            yield str(refiner.estimate(map(_report, labels)))
             return
     elif flags.prompt:
         raise UserError("--prompt is a language model's; give --refiner=language_model too")

@@ -7,6 +7,7 @@ There absent classes are drawn evenly, so that the name of a class tells much ab
 (`lookup_score`); the balanced mix, our own, denies each class as often as it affirms it.
 """
 
+import bisect
 import collections
 import dataclasses
 import math
@@ -16,10 +17,10 @@ from typing import Any, Literal
 from cxrjax.errors import UserError
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import asking
-from cxrjax.papers.vindr_cxr_vqa.construct.balance import Asked, balance, lookup_score
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 
+Asked = list[tuple[ImageAnnotation, str, str | None]]  # image, kind, class
 # Released: positive questions only.
 MixName = Literal["released", "paper", "balanced"]
 # Training questions of the paper's mix, of each kind alike.
@@ -99,6 +100,82 @@ def mix_held_out(positives: Sequence[PlannedQuestion], seed: int) -> list[Planne
     count = round(len(positives) * NEGATIVE / POSITIVE)
     asked = _about_absent(_shuffled(_images_of(positives), seed), count, seed, "held out")
     return _number([*positives, *_denied(asked)], seed)
+
+
+def balance(
+    positives: Sequence[PlannedQuestion], normal: Sequence[ImageAnnotation], seed: int, split: str
+) -> Asked:
+    """Returns for each positive question one to be denied, of its kind and class.
+
+    So neither the name of a class nor the kind of the question tells the answer. Absent classes are
+    asked about in turns on images with findings and on images without any, at most once an image;
+    those with the fewest questions so far go first. "What" is denied on images without findings.
+
+    Raises:
+        UserError: there are too few images.
+    """
+    by_class: dict[str, list[str]] = collections.defaultdict(list)
+    for plan in positives:
+        by_class["" if plan.kind == "What" else plan.labels[0]].append(plan.kind)
+    wanted = len(by_class.pop("", ()))
+    normal = _shuffled(normal, seed)[:wanted]
+    if len(normal) < wanted:
+        raise UserError(
+            f"{split}: {len(normal)} images without findings for {wanted} questions that want one "
+            "each, too few for --mix=balanced; use --mix=released"
+        )
+    asked: Asked = [(image, "What", None) for image in normal]
+    pools = [_Pool(_images_of(positives), seed, "abnormal", 0), _Pool(normal, seed, "normal", 1)]
+    # The classes with the fewest images without them choose first.
+    for label, kinds in sorted(by_class.items(), key=lambda one: (-len(one[1]), one[0])):
+        asking.stream(seed, f"{split}/{label}", "balance").shuffle(kinds)
+        for number, kind in enumerate(kinds):
+            first, second = pools[number % 2], pools[1 - number % 2]
+            image = first.take(label) or second.take(label)
+            if image is None:
+                raise UserError(
+                    f"{split}: no image left without {label} for --mix=balanced; use --mix=released"
+                )
+            asked.append((image, kind, label))
+    return asked
+
+
+class _Pool:
+    """Images to ask about absent classes, those with the fewest questions first."""
+
+    def __init__(
+        self, images: Sequence[ImageAnnotation], seed: int, purpose: str, asked: int
+    ) -> None:
+        self._images = images
+        self._taken = [set(image.present) for image in images]
+        self._order = sorted(
+            (asked, asking.stream(seed, image.image_id, purpose).random(), number)
+            for number, image in enumerate(images)
+        )
+
+    def take(self, label: str) -> ImageAnnotation | None:
+        """Takes an image without the class that was not asked about it; None without one."""
+        for place, (count, tie, number) in enumerate(self._order):
+            if label not in self._taken[number]:
+                self._taken[number].add(label)
+                del self._order[place]
+                bisect.insort(self._order, (count + 1, tie, number))
+                return self._images[number]
+        return None
+
+
+def lookup_score(plans: Sequence[PlannedQuestion]) -> float:
+    """Returns the share of the questions about classes that the class's name and the kind alone
+    answer: the more frequent of yes and no, for each class and kind."""
+    about = [
+        (plan.labels[0], plan.kind, plan.negative_kind is None)
+        for plan in plans
+        if plan.kind != "What"
+    ]
+    counts = collections.Counter(about)
+    kinds = {(label, kind) for label, kind, _ in about}
+    right = sum(max(counts[*one, True], counts[*one, False]) for one in kinds)
+    return right / len(about) if about else 0.0
 
 
 def _images_of(plans: Iterable[PlannedQuestion]) -> list[ImageAnnotation]:
