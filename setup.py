@@ -22,9 +22,6 @@ OPTIONAL = {
     "language_model": ["httpx2>=2.16,<3"],
     # CLU's own writer of event files; without it TensorBoard's writes the same.
     "tensorflow": ["tensorflow-cpu>=2.18,<3"],
-    # Data sets as ArrayRecord shards (`build --dataset=tfds`); needs importlib-resources and
-    # does not bring it.
-    "tfds": ["importlib-resources>=6,<8", "tensorflow-datasets>=4.9.10,<5"],
     # Serving models (`serve`), and the review of questions to its readers (`review --serve`).
     "serve": ["prometheus-client>=0.22,<1", "starlette>=1,<2", "uvicorn>=0.50,<1"],
     # Vietnamese words and parts of speech; its model comes with it.
@@ -71,6 +68,8 @@ setup(
         "imagehash>=4.3,<5",
         # What fetches models by name (`convert --download`); transformers brings it.
         "huggingface-hub>=1.3,<3",
+        # tensorflow-datasets needs it and does not bring it.
+        "importlib-resources>=6,<8",
         "jax>=0.10,<0.12",
         "jaxtyping>=0.3,<0.4",
         "jinja2>=3.1,<4",
@@ -95,6 +94,8 @@ setup(
         "sentencepiece>=0.2,<0.3",
         "tenacity>=9,<10",
         "tensorboard>=2.18,<3",
+        # Data sets as ArrayRecord shards, written and read without TensorFlow.
+        "tensorflow-datasets>=4.9.10,<5",
         # What transformers reads tokenizer.json with, and its version of it.
         "tokenizers>=0.22,<1",
         "tqdm>=4.66,<5",

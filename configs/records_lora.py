@@ -4,6 +4,11 @@
     python -m cxrjax.train --config=configs/records_lora.py --workdir=runs/own/train
     python -m cxrjax.evaluate --workdir=runs/own/train --benchmark=own
 
+The same from ArrayRecord shards, by random access, where many small files are slow to read:
+
+    python -m cxrjax.build --dataset=tfds --source=runs/own/data --out=runs/own/tfds
+    python -m cxrjax.train --config=configs/records_lora.py:tfds --workdir=runs/own/train
+
 FOLDER holds images and a records.jsonl (data/README.md). The base is data/real_base, which has seen
 real radiographs; for drawings, data/demo_base with model.preset "tiny". Copy this file and change
 model.preset and model.init_from for a larger one. Two CPU cores, some minutes.
@@ -18,8 +23,8 @@ HELP = "Build your records first: python -m cxrjax.build --dataset=records (data
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    if variant:
-        raise ValueError(f"variant {variant!r} is unknown: this configuration has none")
+    if variant not in ("", "tfds"):
+        raise ValueError(f"variant {variant!r} is unknown; expected none or tfds")
     config = default_config()
     config.missing_data_help = HELP
     config.benchmark = "own"  # the records' own classes, and no others
@@ -36,6 +41,8 @@ def get_config(variant: str = "") -> ConfigDict:
 
     config.data.train = "runs/own/data/records/train.jsonl"
     config.data.validation = "runs/own/data/records/validation.jsonl"
+    if variant == "tfds":
+        config.data.train = config.data.validation = "runs/own/tfds/cxr_records/1.0.0"
     config.data.questions_per_image = 4
     config.data.prefix_buckets = (24,)
     config.data.answer_buckets = (48,)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax.errors import optional
 from cxrjax.papers.benchmarks import CLOSED_CLASSES
 from cxrjax.records import QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions
@@ -82,7 +81,6 @@ class TfdsBuilder(Builder[TfdsOptions]):
         return {}  # TFDS reads the build by itself
 
     def build(self) -> str:
-        optional("tensorflow_datasets", "tfds")
         from cxrjax.papers.cxr_qba.construct.tfds_builder import write_qba_tfds
         from cxrjax.records_io.shards import is_sharded
         from cxrjax.records_io.tfds_builders import write_tfds

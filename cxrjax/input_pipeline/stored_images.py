@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cxrjax.errors import UserError, first_line, optional
+from cxrjax.errors import UserError, first_line
 from cxrjax.files import read_json_object
 
 IMAGES_FILE = "images.json"
@@ -92,8 +92,8 @@ class StoredImages:
             OSError: the shard is damaged there, by its own checksums.
         """
         if self._source is None:
-            # Not at the top: it loads TensorFlow, and most runs read image files.
-            tfds = optional("tensorflow_datasets", "tfds")
+            import tensorflow_datasets as tfds  # takes seconds, and most runs read image files
+
             builder = tfds.builder_from_directory(str(self.directory))
             self._source = builder.as_data_source(self.split)
         try:

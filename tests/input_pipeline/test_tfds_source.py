@@ -19,8 +19,13 @@ from cxrjax.input_pipeline.sources import RecordSource, open_tfds
 from cxrjax.input_pipeline.usable_records import check_records
 from cxrjax.records import QARecord, read_records, write_records
 from cxrjax.records_io import tfds_builders
+from cxrjax.training.config_file import load_config
+from cxrjax.training.data import open_records
 
 from .conftest import assert_equal, take
+
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -140,6 +145,16 @@ def test_the_index_alone_is_read_before_the_first_batch(folder):
     assert not check_records(stored).indices
     with pytest.raises(Exception, match="array_record"):
         read_image(stored[0].image_path)
+
+
+def test_the_recipe_s_variant_reads_what_the_build_wrote(built, tmp_path, monkeypatch):
+    path = built / "records/train.jsonl"
+    write_records(path, [r.model_copy(update={"dataset": "custom"}) for r in read_records(path)])
+    monkeypatch.chdir(tmp_path)
+    _convert(built, Path("runs/own/tfds"))
+    source = open_records(load_config(f"{ROOT}/configs/records_lora.py:tfds"), "train").source
+    assert source.fingerprint == RecordSource(path, questions_per_image=4).fingerprint
+    assert read_image(source[0].image_path).size
 
 
 def test_records_of_other_images_are_refused(folder):
