@@ -13,6 +13,7 @@ from cxrjax.progress import waiting
 from cxrjax.training.tracking import check_installed
 
 if TYPE_CHECKING:
+    from flax import nnx
     from jax.sharding import Mesh
 
     from cxrjax.evaluation.benchmark import References
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 # Records of each source that say of which data set they are.
 _LOOKED_AT = 64
+# Of the table of trained parameters on the run's card.
+_PARAMETER_LINES = 60
 
 
 def train_run(
@@ -127,7 +130,7 @@ def train_run(
             log_line=log_line,
         )
         if hosts.is_first():
-            _write_card(config, workdir, recipe, mixture, validation)
+            _write_card(config, workdir, recipe, model, mixture, validation)
 
 
 def rollouts_of(config: "ExperimentConfig", tokenizer: "Tokenizer") -> "loop.MakeRollouts | None":
@@ -177,11 +180,23 @@ def _write_card(
     config: "ExperimentConfig",
     workdir: Path,
     recipe: str | None,
+    model: "nnx.Module",
     mixture: "Mixture",
     validation: "OpenedRecords | None",
 ) -> None:
-    from cxrjax.apps.run_card import Data, write_card
+    import jax
+    from clu import parameter_overview
+    from flax import nnx
 
+    from cxrjax.apps.run_card import Data, write_card
+    from cxrjax.models import partition
+    from cxrjax.training.step import cast_params
+
+    _, trainable, _ = partition(model, config.trainable)
+    shapes = jax.eval_shape(lambda state: cast_params(state, "float32"), trainable)
+    overview = parameter_overview.get_parameter_overview(
+        nnx.to_pure_dict(shapes), include_stats=False, max_lines=_PARAMETER_LINES
+    )
     kind = "training" if len(mixture.sources) == 1 else "training, {}"
     data = [
         Data(
@@ -204,6 +219,7 @@ def _write_card(
         data=data,
         datasets=sorted({record.dataset for record in some}),
         languages=sorted({record.lang for record in some}),
+        parameters=overview,
     )
     print(f"card of the run: {', '.join(map(str, written))}")
 

@@ -54,12 +54,13 @@ class Data:
 
 @dataclass(frozen=True)
 class _Section:
-    """A heading with lines, and a table of two or more columns where `head` has any."""
+    """A heading with lines, a table of two or more columns where `head` has any, and set text."""
 
     title: str
     lines: Sequence[str] = ()
     head: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
+    text: str = ""
 
 
 def write_card(
@@ -70,6 +71,7 @@ def write_card(
     data: Sequence[Data],
     datasets: Sequence[str],
     languages: Sequence[str],
+    parameters: str,
 ) -> list[Path]:
     """Writes both files of a run that has ended.
 
@@ -78,6 +80,7 @@ def write_card(
         recipe: FILE[:VARIANT] that the configuration is a changed copy of; None: not known.
         data: what the run read, for training first.
         datasets, languages: of its records.
+        parameters: `clu.parameter_overview` of those that were trained.
 
     Returns:
         The files written; a card that somebody has edited is not.
@@ -93,6 +96,7 @@ def write_card(
         _data(workdir, data),
         _settings(config, recipe),
         _figures(config, figures, last),
+        _Section("Trained parameters", text=parameters),
         _hardware(run, figures),
         _terms(config, datasets),
         _again(run, recipe, workdir),
@@ -289,6 +293,8 @@ def _lines(section: _Section) -> Iterator[str]:
         for row in (section.head, ["---"] * len(section.head), *section.rows):
             yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |"
         yield ""
+    if section.text:
+        yield from ("```", section.text, "```", "")
 
 
 def _shown(value: Any) -> str:

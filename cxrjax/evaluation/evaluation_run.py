@@ -1,6 +1,7 @@
 """The work of `evaluate`: a model's answers to records, scored, logged at its step."""
 
 import argparse
+import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.progress import waiting
 from cxrjax.records import read_records, strip_answers, write_records
 from cxrjax.training.checkpoint import best_step, read_config
-from cxrjax.training.metric_log import write_figures
+from cxrjax.training.metric_log import RunWriter
 
 _WRITTEN = (
     "predictions.jsonl, metrics.json, tables.md, tables.tex, tables.csv, score.json, run.json"
@@ -125,5 +126,7 @@ def _log(
     }
     lines = (line for _, line in read_json_lines(predictions, "predictions", "predict again"))
     overlays = draw_predictions(RecordSource(place.references, place.image_root, 64), lines, 4)
-    pictures = {"evaluation/overlays": overlays} if overlays is not None else {}
-    write_figures(flags.workdir or place.out, place.step, figures, pictures)
+    with contextlib.closing(RunWriter(flags.workdir or place.out)) as writer:
+        writer.write_scalars(place.step, figures)
+        if overlays is not None:
+            writer.write_images(place.step, {"evaluation/overlays": overlays})

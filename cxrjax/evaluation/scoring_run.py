@@ -1,6 +1,7 @@
 """The work of `score`: files of predictions in, figures, tables and comparisons out."""
 
 import argparse
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def system_names(predictions: Sequence[Path], names: Sequence[str] | None) -> di
 
 def write_summaries(folder: Path, step: int, benchmark: Benchmark[Any], scores: Scores) -> None:
     """Writes what a training run logs, `score/<system>/<protocol>/<metric>`, to event files."""
-    from cxrjax.training.metric_log import write_figures
+    from cxrjax.training.metric_log import RunWriter
 
     figures = {
         f"score/{system}/{protocol}/{metric}": value
@@ -55,7 +56,8 @@ def write_summaries(folder: Path, step: int, benchmark: Benchmark[Any], scores: 
     }
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        write_figures(folder, step, figures, {})
+        with contextlib.closing(RunWriter(folder)) as writer:
+            writer.write_scalars(step, figures)
 
 
 def score(flags: argparse.Namespace, benchmark: Benchmark[Any], of_records: bool) -> Iterator[str]:

@@ -1,10 +1,17 @@
-"""Event files with what CLU's `SummaryWriter` writes, without TensorFlow, which that one needs."""
+"""CLU's metric writers, and event files without TensorFlow.
+
+`clu.metric_writers` imports TensorFlow for its `SummaryWriter`. A plain installation has no
+TensorFlow, and importing it takes seconds: here `metric_writers.SummaryWriter` is
+`open_event_files`, so that the other writers and `clu.periodic_actions` can be imported anywhere.
+"""
 
 import io
 import itertools
 import os
 import socket
+import sys
 import time
+import types
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,33 +27,66 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
+
+def open_event_files(directory: str) -> Any:
+    """Opens CLU's `SummaryWriter` where TensorFlow is installed, otherwise `EventWriter`."""
+    # It only writes files: its messages about kernels are noise.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+    try:
+        from clu.metric_writers.tf.summary_writer import SummaryWriter
+    except ModuleNotFoundError as error:
+        if error.name != "tensorflow":
+            raise
+        return EventWriter(directory)
+    return SummaryWriter(directory)
+
+
+_replaced: Any = types.ModuleType("clu.metric_writers.summary_writer")
+_replaced.SummaryWriter = open_event_files
+sys.modules.setdefault(_replaced.__name__, _replaced)
+
+from clu import metric_writers, periodic_actions  # noqa: E402, F401
+
 _NUMBERS = itertools.count()
 
 
-class EventWriter:
-    """The methods of CLU's `MetricWriter` that a run calls, over TensorBoard's own records.
+class FigureWriter(metric_writers.MetricWriter):
+    """Base of writers of what a run writes: scalars, images and hyperparameters."""
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None: ...
+
+    def write_hparams(self, hparams: Mapping[str, Any]) -> None: ...
+
+    def _write_other(self, *_: Any, **__: Any) -> None:
+        raise NotImplementedError(f"{type(self).__name__} writes scalars, images and hparams")
+
+    write_summaries = write_videos = write_audios = write_texts = write_histograms = _write_other
+
+
+class EventWriter(FigureWriter):
+    """The events of CLU's `SummaryWriter`, written with TensorBoard's own records.
 
     Args:
-        directory: receives one file; made if it is not there.
+        directory: receives one file; created if it does not exist.
 
     Raises:
-        OSError: it cannot be written, here and in every method.
+        OSError: the file cannot be written; every method raises it.
     """
 
     def __init__(self, directory: str) -> None:
         Path(directory).mkdir(parents=True, exist_ok=True)
-        told = f"{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
-        path = Path(directory) / f"events.out.tfevents.{told}.v2"
+        unique = f"{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
+        path = Path(directory) / f"events.out.tfevents.{unique}.v2"
         self._file = RecordWriter(open(path, "wb"))  # noqa: SIM115 - open for the run
         self._add(Event(file_version="brain.Event:2"))
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Adds values to a step."""
         for name, value in scalars.items():
             self._add(Event(step=step, summary=scalar_pb(name, np.float32(value))))
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
-        """Adds pictures, uint8 [n, H, W, 3], to a step."""
+        """Adds images, uint8 [n, H, W, 3], to a step."""
         for name, stack in images.items():
             height, width = stack.shape[1:3]
             value = Summary.Value(
@@ -59,7 +99,7 @@ class EventWriter:
             self._add(Event(step=step, summary=Summary(value=[value])))
 
     def write_hparams(self, hparams: Mapping[str, Any]) -> None:
-        """Adds what the run was told, keys of nested mappings joined by dots."""
+        """Adds the configuration, keys of nested mappings joined by dots."""
         self._add(Event(summary=hparams_pb(dict(flatten_dict(hparams)))))
 
     def flush(self) -> None:

@@ -37,7 +37,8 @@ from cxrjax.records_io.quality import QualityLog
 from cxrjax.training import checkpoint, step
 from cxrjax.training.base_model import copy_tokenizer
 from cxrjax.training.config import ExperimentConfig, TrainingConfig
-from cxrjax.training.metric_log import MetricLog, NoLog, step_figures
+from cxrjax.training.event_writer import metric_writers, periodic_actions
+from cxrjax.training.metric_log import RunWriter, step_figures
 from cxrjax.training.observers import (
     ExampleLog,
     FinishedStep,
@@ -254,9 +255,11 @@ def train(
     train_step = step.make_parallel_step(graphdef, config, updates, mesh, state, frozen)
     if rolls is not None:
         train_step = rolls.repeated(train_step)
-    log = MetricLog(workdir, first, track) if hosts.is_first() else NoLog()
+    writer = metric_writers.MultiWriter([])
+    if hosts.is_first():
+        writer = RunWriter(workdir, first, track)
     if not first:
-        log.write_hparams(config)
+        writer.write_hparams(config.to_json())
     loop = _Loop(
         settings=settings,
         workdir=workdir,
@@ -270,7 +273,7 @@ def train(
         evaluate=evaluate,
         preemption=preemption,
         checkpoints=checkpoints,
-        log=log,
+        writer=writer,
         observers=observers,
         log_line=log_line,
     )
@@ -280,7 +283,7 @@ def train(
         if preemption is not None:
             stack.enter_context(preemption.deferred())
         # Also after an error: a checkpoint that is being written gets finished.
-        for resource in (checkpoints, log, loop.clock, *observers):
+        for resource in (checkpoints, writer, loop.clock, *observers):
             stack.enter_context(contextlib.closing(resource))
         try:
             loop.run(state, data.batches, first, saved)
@@ -380,7 +383,7 @@ class _Loop:
     evaluate: Evaluate | None
     preemption: Preemption | None
     checkpoints: CheckpointStore
-    log: MetricLog | NoLog
+    writer: metric_writers.MultiWriter
     observers: Sequence[Observer]
     log_line: Callable[[str], None]
 
@@ -388,6 +391,9 @@ class _Loop:
         self.clock = StepClock()
         self.in_flight: collections.deque[_InFlight] = collections.deque()
         self.compiled_shapes: set[tuple[Any, ...]] = set()
+        self.report = periodic_actions.PeriodicCallback(
+            every_steps=self.settings.log_every, on_steps=[self.steps], callback_fn=self._report
+        )
 
     def run(
         self,
@@ -400,7 +406,6 @@ class _Loop:
         for observer in self.observers:
             observer.on_start(saved)
         if first and self._evaluates_after(first) and not self.checkpoints.metrics(first):
-            self.log.reopen()
             self._save(first, state, batches, self._evaluate(first, state))
         self._restart_clock()
         for number in range(first + 1, self.steps + 1):
@@ -456,7 +461,7 @@ class _Loop:
     ) -> None:
         self._begin(number, "saving a checkpoint")
         check_present(self.workdir, CONFIG_FILE)
-        self.log.flush()
+        self.writer.flush()
         position = {**batches.get_state()}
         for observer in self.observers:
             position |= observer.state()
@@ -511,14 +516,14 @@ class _Loop:
             done = FinishedStep(number, values, times, question_ids, compiled)
             for observer in self.observers:
                 observer.on_step(done)
-            if number % self.settings.log_every == 0 or number == self.steps:
-                self._report(number, done)
+            self.report(number, done=done)
 
-    def _report(self, step: int, done: FinishedStep) -> None:
+    def _report(self, step: int, done: FinishedStep, **_: Any) -> None:
         figures = dict(done.values)
         for observer in self.observers:
             observer.on_log(done, figures)
-        self.log.write(step, {f"train/{name}": value for name, value in figures.items()})
+        named = {f"train/{name}": value for name, value in figures.items()}
+        self.writer.write_scalars(step, named)
 
     def _evaluate(self, number: int, state: step.TrainState) -> dict[str, float | None]:
         assert self.evaluate is not None
@@ -532,11 +537,8 @@ class _Loop:
                 f"training.best_metric={best!r} is not among the evaluation's figures: "
                 + ", ".join(sorted(figures))
             )
-        self.log.write(
-            number,
-            {f"validation/{name}": value for name, value in figures.items()},
-            {f"validation/{name}": value for name, value in pictures.items()},
-        )
+        self.writer.write_scalars(number, {f"validation/{n}": v for n, v in figures.items()})
+        self.writer.write_images(number, {f"validation/{n}": v for n, v in pictures.items()})
         shown = "undefined" if figures[best] is None else f"{figures[best]:.4f}"
         self.log_line(f"step {number:,}: validation {best} {shown}")
         for observer in self.observers:

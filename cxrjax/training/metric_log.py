@@ -1,21 +1,21 @@
-"""Writes a run's figures to `metrics.jsonl` and CLU event files."""
+"""Writes a run's figures to `metrics.jsonl`, event files and trackers, as CLU's writers do."""
 
-import collections
 import contextlib
+import functools
 import json
 import math
 import os
-from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat
 
 import jax
 import numpy as np
+from clu import metrics
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
-from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.event_writer import FigureWriter, metric_writers
 from cxrjax.training.step import StepMetrics
 from cxrjax.training.tracking import open_tracker
 from cxrjax.training.workdir import storage_errors
@@ -25,80 +25,88 @@ from cxrjax.untrusted.json_text import parse_object
 FILE_NAME = "metrics.jsonl"
 
 
-class MetricLog:
-    """Named values by step, one JSON object a line and every step once.
+class RunWriter(metric_writers.MultiWriter):
+    """Writes what is known of a model to all places at once.
 
-    Values of one step may come in several writes; its line is written when a later step begins or
-    on `flush`. Undefined values (NaN, None) are null.
+    Undefined scalars (None, NaN, infinite) are null in `metrics.jsonl` and absent elsewhere. Event
+    files are written in a thread, whose errors are raised by a later call.
 
     Args:
-        workdir: receives `metrics.jsonl` and the event files.
-        start_step: the step a run resumes from; later lines are cut off, so that no step is there
-            twice. 0 begins anew.
-        track: one of `tracking.TRACKERS` that gets what the event files get.
+        directory: receives the files.
+        start_step: the step that a run resumes from: later lines of `metrics.jsonl` are removed, so
+            that no step is written twice. None: event files only, of a model whose run has ended.
+        track: one of `tracking.TRACKERS` that receives the figures of the event files.
 
     Raises:
-        UserError: the file cannot be written, or is not a metrics file.
+        UserError: the files cannot be written, or `metrics.jsonl` is not a metrics file.
     """
 
-    def __init__(self, workdir: Path, start_step: int = 0, track: str | None = None) -> None:
-        self._path = workdir / FILE_NAME
-        with storage_errors(str(self._path)):
-            _cut_after(self._path, start_step)
-            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115 - open for the run
-            self._events = _EventFiles(workdir, track)
+    def __init__(
+        self, directory: Path, start_step: int | None = None, track: str | None = None
+    ) -> None:
+        path = directory / FILE_NAME
+        self._storage = functools.partial(
+            storage_errors, str(directory if start_step is None else path)
+        )
+        with self._storage():
+            trackers = [] if track is None else [open_tracker(track, directory)]
+            lines = [] if start_step is None else [MetricsFile(path, start_step)]
+            events = metric_writers.AsyncWriter(_EventFiles(directory, trackers))
+        super().__init__([*lines, metric_writers.LoggingWriter(), events])
+
+    def write_scalars(self, step: int, scalars: Mapping[str, SupportsFloat | None]) -> None:
+        values = {name: math.nan if x is None else float(x) for name, x in scalars.items()}
+        with self._storage():
+            super().write_scalars(step, values)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """Writes images, uint8 [H, W, 3] or [n, H, W, 3], to the event files."""
+        with self._storage():
+            super().write_images(step, images)
+
+    def flush(self) -> None:
+        with self._storage():
+            super().flush()
+
+    def close(self) -> None:
+        with self._storage():
+            super().close()
+
+
+class MetricsFile(FigureWriter):
+    """Scalars by step in JSON Lines, one object a line and every step once.
+
+    Scalars of a step may come in several calls; its line is written when a later step starts, or by
+    `flush`. Those that are not finite are null.
+
+    Args:
+        path: the file; lines after `start_step` are removed.
+    """
+
+    def __init__(self, path: Path, start_step: int = 0) -> None:
+        _cut_after(path, start_step)
+        self._path = path
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open for the run
         self._step = start_step
         self._values: dict[str, float | None] = {}
 
-    def write(
-        self,
-        step: int,
-        values: Mapping[str, SupportsFloat | None],
-        images: Mapping[str, np.ndarray] | None = None,
-    ) -> None:
-        """Adds values, and pictures for the event files alone, to a step.
-
-        Args:
-            step: not before the last one.
-            images: uint8 [H, W, 3], or [n, H, W, 3].
-        """
-        if step < self._step or (step == self._step and not self._values):
-            raise ValueError(f"step {step} was written already")
-        clean = {name: _finite(value) for name, value in values.items()}
-        with storage_errors(str(self._path)):
-            if step > self._step:
-                self._write_line()
-            self._step = step
-            self._values.update(clean)
-            self._events.write(step, clean, images or {})
-
-    def write_hparams(self, config: ExperimentConfig) -> None:
-        """Writes the resolved configuration to the event files."""
-        with storage_errors(str(self._path)):
-            self._events.write_hparams(config.to_json())
-
-    def reopen(self) -> None:
-        """Takes the line of the step that the run resumes from back, to add values to it."""
-        start, last = 0, b"{}"
-        with reading(self._path):
-            for _, line in raw_lines(self._path):
-                start, last = start + len(line), line
-            values = parse_object(last)
-        if values.pop("step", None) == self._step:
-            self._values = values
-            os.truncate(self._path, start - len(last))
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        if step < self._step:
+            raise ValueError(f"{self._path}: step {step} after step {self._step}")
+        if step > self._step:
+            self._write_line()
+        elif not self._values:
+            self._values = self._take_back()
+        self._step = step
+        self._values |= {n: x if math.isfinite(x) else None for n, x in scalars.items()}
 
     def flush(self) -> None:
-        """Writes everything to the files; the step is closed."""
-        with storage_errors(str(self._path)):
-            self._write_line()
-            self._file.flush()
-            self._events.flush()
+        self._write_line()
+        self._file.flush()
 
     def close(self) -> None:
-        with storage_errors(str(self._path)), contextlib.closing(self._file):
+        with contextlib.closing(self._file):
             self.flush()
-            self._events.close()
 
     def _write_line(self) -> None:
         if self._values:
@@ -106,147 +114,66 @@ class MetricLog:
             self._file.write(line + "\n")
             self._values = {}
 
+    def _take_back(self) -> dict[str, Any]:
+        """Removes the line of the present step, if it is written; returns its values."""
+        self._file.flush()
+        start, last = 0, b"{}"
+        with reading(self._path):
+            for _, line in raw_lines(self._path):
+                start, last = start + len(line), line
+            values = parse_object(last)
+        if values.pop("step", None) != self._step:
+            return {}
+        os.truncate(self._path, start - len(last))
+        return values
 
-class NoLog:
-    """The log of every process but the first: it writes nothing."""
 
-    def write(self, *_: Any) -> None: ...
+class _EventFiles(FigureWriter):
+    """Event files of a directory, and trackers, opened when the first figures come.
 
-    def write_hparams(self, config: ExperimentConfig) -> None: ...
-
-    def reopen(self) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def write_figures(
-    directory: Path,
-    step: int,
-    values: Mapping[str, SupportsFloat | None],
-    images: Mapping[str, np.ndarray] | None = None,
-) -> None:
-    """Writes figures of a model, found after its run, to the event files of a directory.
-
-    Args:
-        directory: a workdir, whose `metrics.jsonl` stays the training's, or any other.
-        values: undefined ones (NaN, None) are left out.
-        images: as in `MetricLog.write`.
-
-    Raises:
-        UserError: the files cannot be written.
+    TensorFlow, where it is installed, takes seconds to import, which the first step need not share.
     """
-    with storage_errors(str(directory)):
-        events = _EventFiles(directory)
-        clean = {name: _finite(value) for name, value in values.items()}
-        events.write(step, clean, images or {})
-        events.close()
+
+    def __init__(self, directory: Path, trackers: Sequence[Any]) -> None:
+        self._directory = directory
+        self._trackers = trackers
+        self._hparams: Mapping[str, Any] = {}
+
+    @functools.cached_property
+    def _files(self) -> Any:
+        events = metric_writers.SummaryWriter(str(self._directory))
+        files = metric_writers.MultiWriter([events, *self._trackers])
+        if self._hparams:
+            files.write_hparams(self._hparams)
+        return files
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        defined = {name: x for name, x in scalars.items() if math.isfinite(x)}
+        if defined:
+            self._files.write_scalars(step, defined)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        self._files.write_images(
+            step, {n: x if x.ndim == 4 else x[None] for n, x in images.items()}
+        )
+
+    def write_hparams(self, hparams: Mapping[str, Any]) -> None:
+        self._hparams = hparams
+
+    def flush(self) -> None:
+        self._files.flush()
+
+    def close(self) -> None:
+        self._files.close()
 
 
 def step_figures(found: StepMetrics) -> dict[str, float]:
     """Figures of a step by name: sums divided by counts; NaN where a count is 0."""
-    from clu import metrics  # not at the top: a step runs without it
-
     # Divided on the host: on the device it would queue behind the steps dispatched since.
     sums = jax.device_get(found).sums()
     averages = {name: metrics.Average(*sum_and_count) for name, sum_and_count in sums.items()}
     with np.errstate(invalid="ignore"):
         return {name: float(average.compute()) for name, average in averages.items()}
-
-
-def quiet_tensorflow() -> None:
-    """Silences TensorFlow, before it is imported.
-
-    It writes event files and computes nothing: what it has to say of its kernels is noise.
-    """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-
-
-class _EventFiles:
-    """Event files, and what else gets their figures, written by a thread of their own.
-
-    Where TensorFlow is installed CLU writes them, else `EventWriter` the same. TensorFlow takes
-    seconds to import: that begins with the first figures, beside the steps that follow; what was to
-    be written before waits for it.
-
-    Raises:
-        UserError: the tracker's library is not installed.
-    """
-
-    def __init__(self, workdir: Path, track: str | None = None) -> None:
-        quiet_tensorflow()
-        self._workdir = workdir
-        self._trackers = [] if track is None else [open_tracker(track, workdir)]
-        self._writers: list[Any] = []
-        self._before: list[tuple[str, tuple[Any, ...]]] = []
-        self._pool = ThreadPoolExecutor(1, "event files")
-        self._pending: collections.deque[Future[None]] = collections.deque()
-
-    def write_hparams(self, hparams: Mapping[str, Any]) -> None:
-        self._before.append(("write_hparams", (hparams,)))
-
-    def write(
-        self, step: int, values: Mapping[str, float | None], images: Mapping[str, np.ndarray]
-    ) -> None:
-        """Writes what is defined of the values, and images uint8 [H, W, 3] or [n, H, W, 3].
-
-        Raises:
-            OSError, and what else went wrong in a write before.
-        """
-        figures = {name: value for name, value in values.items() if value is not None}
-        shown = {name: x if x.ndim == 4 else x[None] for name, x in images.items()}
-        if figures:
-            self._ask("write_scalars", step, figures)
-        if shown:
-            self._ask("write_images", step, shown)
-
-    def flush(self) -> None:
-        """Waits until all that was written is in the files; raises as `write`."""
-        if self._pending or self._writers:
-            self._ask("flush")
-        self._check(wait=True)
-
-    def close(self) -> None:
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._pool.shutdown)
-            self._ask("flush")
-            self._ask("close")
-            self._check(wait=True)
-
-    def _ask(self, method: str, *arguments: Any) -> None:
-        self._check(wait=False)
-        for earlier in (*self._before, (method, arguments)):
-            self._pending.append(self._pool.submit(self._do, *earlier))
-        self._before = []
-
-    def _do(self, method: str, arguments: tuple[Any, ...]) -> None:
-        if not self._writers:
-            self._writers = [_event_writer(str(self._workdir)), *self._trackers]
-        for writer in self._writers:
-            getattr(writer, method)(*arguments)
-
-    def _check(self, *, wait: bool) -> None:
-        """Raises what went wrong in the thread."""
-        while self._pending and (wait or self._pending[0].done()):
-            self._pending.popleft().result()
-
-
-def _event_writer(directory: str) -> Any:
-    try:
-        from clu import metric_writers
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
-            raise
-        from cxrjax.training.event_writer import EventWriter
-
-        return EventWriter(directory)
-    return metric_writers.SummaryWriter(directory)
-
-
-def _finite(value: SupportsFloat | None) -> float | None:
-    return None if value is None or not math.isfinite(float(value)) else float(value)
 
 
 def _cut_after(path: Path, step: int) -> None:

@@ -18,6 +18,7 @@ DATA = [
     Data("training", "own/records/train.jsonl", 1200, 5400),
     Data("validation", "own/records/validation.jsonl", 60, 270),
 ]
+OVERVIEW = "| projector/lora/a | (128, 16) |\nTotal: 2,048 -- 8,192 bytes"
 LINES = ROWS["log_of_a_run"]
 LINES[-1]["detection/f1@0.3"] = None
 
@@ -36,7 +37,7 @@ def _write(workdir, *overrides, recipe=RECIPE, datasets=("vindr_cxr_vqa",), data
     words = [f"--config.{one}" for one in overrides]
     config = load_config(RECIPE, [*words, "--config.training.best_metric=vqa/f1"])
     more = {"recipe": recipe, "data": data, "datasets": datasets, "languages": ["en"]}
-    return write_card(workdir, config, **more)
+    return write_card(workdir, config, **more, parameters=OVERVIEW)
 
 
 def test_both_cards_say_what_was_done(workdir):
@@ -46,6 +47,7 @@ def test_both_cards_say_what_was_done(workdir):
     page = html.unescape((workdir / "card.html").read_text())
     for text in ROWS["said_on_the_card"]:
         assert text in card and text in page, text
+    assert f"```\n{OVERVIEW}\n```" in card and f">{OVERVIEW}</pre>" in page
     assert "`python -m cxrjax.predict" in card and "`" not in page.partition("</style>")[2]
     settings = card.partition("## Settings")[2].partition("## Figures")[0]
     keys = re.findall(r"^\| ([\w.]+) \|", settings, re.M)

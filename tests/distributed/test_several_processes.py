@@ -83,7 +83,7 @@ def train(experiment, start_small, finish, tmp_path):
 
 @pytest.mark.slow
 def test_two_processes_train_and_evaluate_as_one(alone, train):
-    output, workdir = train(2, "two", EVENTS="1")
+    output, workdir = train(2, "two")
     assert _examples(workdir) == _examples(alone)
     assert len(_examples(workdir)) == _STEPS * 8
     _assert_same_run(workdir, alone)

@@ -24,7 +24,6 @@ from cxrjax.training.data import open_records
 
 from .conftest import assert_equal, take
 
-
 ROOT = Path(__file__).parents[2]
 
 

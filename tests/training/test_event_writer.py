@@ -5,7 +5,7 @@ import subprocess
 import sys
 
 import numpy as np
-from clu import metric_writers
+from clu.metric_writers.tf.summary_writer import SummaryWriter
 from PIL import Image
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
@@ -47,7 +47,7 @@ def _pixels(value):
 
 def test_the_same_events_as_clu_writes(tmp_path):
     clu, ours = tmp_path / "clu", tmp_path / "ours"
-    theirs = _written(metric_writers.SummaryWriter(str(clu)), clu)
+    theirs = _written(SummaryWriter(str(clu)), clu)
     assert _written(EventWriter(str(ours)), ours) == theirs
     tags = ["_hparams_/session_start_info", "loss", "acc", "overlay"]
     assert [tag for _, tag, *_ in theirs] == tags
@@ -57,10 +57,10 @@ _WITHOUT = """
 import sys
 from pathlib import Path
 sys.modules["tensorflow"] = None  # as if it were not installed
-from cxrjax.training.metric_log import MetricLog
-log = MetricLog(Path(sys.argv[1]))
-log.write(1, {"loss": 2.0})
-log.close()
+from cxrjax.training.metric_log import RunWriter
+writer = RunWriter(Path(sys.argv[1]), 0)
+writer.write_scalars(1, {"loss": 2.0})
+writer.close()
 """
 
 

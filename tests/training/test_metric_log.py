@@ -13,7 +13,8 @@ import pytest
 
 from cxrjax.commands import train
 from cxrjax.errors import UserError
-from cxrjax.training.metric_log import MetricLog
+from cxrjax.training.event_writer import metric_writers
+from cxrjax.training.metric_log import RunWriter
 from cxrjax.training.tracking import FILE_NAME, open_tracker
 
 
@@ -22,16 +23,18 @@ def _lines(workdir):
 
 
 def test_values_of_a_step_share_a_line_and_undefined_ones_are_null(tmp_path):
-    log = MetricLog(tmp_path)
-    log.write(2, {"train/loss": 1.5, "train/giou_loss": float("nan")})
-    log.write(2, {"validation/vqa/f1": None}, {"overlay": np.zeros((4, 4, 3), np.uint8)})
-    log.write(4, {"train/loss": np.float32(0.25)})
-    log.close()
+    writer = RunWriter(tmp_path, 0)
+    writer.write_scalars(2, {"train/loss": 1.5, "train/giou_loss": float("nan")})
+    writer.write_scalars(2, {"validation/vqa/f1": None})
+    writer.write_images(2, {"overlay": np.zeros((4, 4, 3), np.uint8)})
+    writer.write_scalars(4, {"train/loss": np.float32(0.25)})
+    writer.close()
     assert _lines(tmp_path) == [
         {"step": 2, "train/loss": 1.5, "train/giou_loss": None, "validation/vqa/f1": None},
         {"step": 4, "train/loss": 0.25},
     ]
-    assert list(tmp_path.glob("events.out.tfevents*"))
+    (events,) = tmp_path.glob("events.out.tfevents*")
+    assert b"overlay" in events.read_bytes() and b"giou_loss" not in events.read_bytes()
 
 
 @pytest.mark.parametrize(
@@ -43,41 +46,42 @@ def test_values_of_a_step_share_a_line_and_undefined_ones_are_null(tmp_path):
 )
 def test_resume_cuts_later_and_torn_lines(tmp_path, later, steps):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1}\n' + later)
-    log = MetricLog(tmp_path, start_step=2)
-    log.write(3, {"a": 30.0})
-    log.close()
+    writer = RunWriter(tmp_path, 2)
+    writer.write_scalars(3, {"a": 30.0})
+    writer.close()
     assert [line["step"] for line in _lines(tmp_path)] == steps
     assert _lines(tmp_path)[-1] == {"step": 3, "a": 30.0}
 
 
-def test_a_step_cannot_be_written_again_after_a_flush(tmp_path):
-    log = MetricLog(tmp_path)
-    log.write(5, {"a": 1.0})
-    log.flush()
-    with pytest.raises(ValueError, match="written already"):
-        log.write(5, {"a": 1.0})
-    with pytest.raises(ValueError, match="written already"):
-        log.write(4, {"a": 1.0})
-    log.close()
+def test_a_step_has_one_line_whatever_is_added_after_a_flush_or_a_resume(tmp_path):
+    for start in (0, 5):
+        writer = RunWriter(tmp_path, start)
+        writer.write_scalars(5, {f"a{start}": 1.0})
+        writer.flush()
+        writer.write_scalars(5, {f"b{start}": 2.0})
+        with pytest.raises(ValueError, match="step 4 after step 5"):
+            writer.write_scalars(4, {"a": 1.0})
+        writer.close()
+    assert _lines(tmp_path) == [{"step": 5, "a0": 1.0, "b0": 2.0, "a5": 1.0, "b5": 2.0}]
 
 
 def test_a_foreign_file_is_not_cut(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("something else\n")
     with pytest.raises(UserError, match=r"metrics\.jsonl:1: not a line of metrics"):
-        MetricLog(tmp_path, start_step=1)
+        RunWriter(tmp_path, 1)
     assert (tmp_path / "metrics.jsonl").read_text() == "something else\n"
 
 
 _LATE = """
 import sys
 from pathlib import Path
-from cxrjax.training.config import ExperimentConfig
-from cxrjax.training.metric_log import MetricLog
-log = MetricLog(Path(sys.argv[1]))
-log.write_hparams(ExperimentConfig())
+from cxrjax.training import loop
+from cxrjax.training.metric_log import RunWriter
+writer = RunWriter(Path(sys.argv[1]), 0)
+writer.write_hparams({"seed": 3})
 assert "tensorflow" not in sys.modules
-log.write(1, {"loss": 2.0})
-log.close()
+writer.write_scalars(1, {"loss": 2.0})
+writer.close()
 assert "tensorflow" in sys.modules
 """
 
@@ -92,17 +96,14 @@ def test_tensorflow_is_imported_with_the_first_figures(tmp_path):
 
 
 def test_what_goes_wrong_with_event_files_is_told(tmp_path, monkeypatch):
-    from clu import metric_writers
+    def full(folder):
+        raise OSError(28, "No space left on device")
 
-    class Full:
-        def __init__(self, folder):
-            raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(metric_writers, "SummaryWriter", Full)
-    log = MetricLog(tmp_path)
-    log.write(1, {"loss": 2.0})
+    monkeypatch.setattr(metric_writers, "SummaryWriter", full)
+    writer = RunWriter(tmp_path, 0)
+    writer.write_scalars(1, {"loss": 2.0})
     with pytest.raises(UserError, match="No space left"):
-        log.flush()
+        writer.flush()
     assert _lines(tmp_path) == [{"step": 1, "loss": 2.0}]
 
 
@@ -114,11 +115,12 @@ def _write_run(workdir, kind):
     """Two processes of one run, the second of which goes on after step 2."""
     for start, steps in ((0, (1, 2)), (2, (3,))):
         time.sleep(1.1 * (kind == "wandb"))  # which names folders by the second
-        log = MetricLog(workdir, start, kind)
+        writer = RunWriter(workdir, start, kind)
         for step in steps:
             values = {"train/loss": 1 / step, "validation/detection/f1@0.3": 0.5, "nothing": None}
-            log.write(step, values, {"overlay": IMAGE})
-        log.close()
+            writer.write_scalars(step, values)
+            writer.write_images(step, {"overlay": IMAGE})
+        writer.close()
 
 
 @pytest.mark.parametrize("kind", ["wandb", "mlflow"])
