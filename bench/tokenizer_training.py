@@ -37,7 +37,7 @@ from cxrjax.input_pipeline.tokenizer import (
 )
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vix_ray.records import CONCLUDE, GENDERS, STAGE_TAGS, VIEW_DEFINITIONS, prompt
-from cxrjax.simulation.vix_ray import LesionCentre, load_grammar
+from cxrjax.simulation.vix_ray import LesionCentre, word_report
 from cxrjax.untrusted.foreign_files import read_text
 
 VOCAB_SIZE = 2048
@@ -67,7 +67,7 @@ def vix_ray_corpus() -> Iterator[str]:
             LesionCentre(label, rng.random(), rng.random())
             for label in rng.sample(CLASSES, rng.randrange(5))
         ]
-        report = load_grammar().report(lesions, rng)
+        report = word_report(lesions, rng)
         view, sex = rng.choice([*VIEW_DEFINITIONS]), rng.choice([*GENDERS])
         yield from (report.findings, report.impression, *STAGE_TAGS.values())
         yield from (prompt(view, sex, rng.randrange(18, 100)), CONCLUDE)

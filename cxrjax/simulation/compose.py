@@ -93,8 +93,9 @@ def simulate_lesions(
         grey, lesions = _compose(chest, presences, generator(seed, key, "lesions"), contrast)
         image = np.clip(np.rint(grey * LEVELS), 0, LEVELS).astype(np.uint8)
     labels = [lesion.label for lesion in lesions]
-    boxes = np.array([lesion.box for lesion in lesions], np.float32).reshape(-1, 4)
-    boxes = boxes / np.array([*image.shape[::-1]] * 2, np.float32)
+    height, width = image.shape
+    pixels = np.array([lesion.box for lesion in lesions], np.float32).reshape(-1, 4)
+    boxes = pixels / np.array([width, height, width, height], np.float32)
     there = [presence for presence in presences if presence.label in labels]
     readers = findings.read(generator(seed, key, "readers"), there, labels, boxes)
     return LesionImage(image, labels, boxes, readers, lesions)
@@ -109,8 +110,8 @@ def _compose(
         if label in strengths:
             chest, edges = enlarge(chest, rng, strengths[label][0] * contrast)
             (height, width), (x0, y0, x1, y1) = chest.grey.shape, (round(float(e)) for e in edges)
-            box = max(x0, 0), max(y0, 0), min(x1, width), min(y1, height)
-            lesions.append(Lesion(label, "", box, None))
+            inside = max(x0, 0), max(y0, 0), min(x1, width), min(y1, height)
+            lesions.append(Lesion(label, "", inside, None))
     places = Places(chest, rng)
     grey = chest.grey.copy()
     # Grain stays as it is under every lesion; markings may vanish.

@@ -32,6 +32,7 @@ from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.simulation.builder import CHUNK, ImageBuilder, check_flags, fingerprint, save_image
 from cxrjax.simulation.chest import Mask
 from cxrjax.simulation.compose import LEVELS, LesionImage, generator, simulate_lesions
+from cxrjax.simulation.findings import Presence
 
 LESIONS = "lesions.csv"
 BOX = ("x_min", "y_min", "x_max", "y_max")
@@ -127,8 +128,8 @@ class LesionBuilder(ImageBuilder[LesionOptions]):
         for image_id, of_image in itertools.groupby(records, lambda record: record.image_id):
             asked = list(of_image)
             if self.options.ask_lungs:
-                of_split = asked[0].split, self.records_are, self.options.seed
-                asked += build.lung_records(*self._lungs[image_id], *of_split)
+                split, name, seed = asked[0].split, self.records_are, self.options.seed
+                asked += build.lung_records(*self._lungs[image_id], split, name, seed)
             patient = self._patients[image_id]
             known = {"patient_id": patient, "quality": {"synthetic": SYNTHETIC}}
             yield from (record.model_copy(update=known) for record in asked)
@@ -222,7 +223,8 @@ def _simulate(options: LesionOptions, image: LungImage, variants: int) -> list[d
     known = {"patient": image.patient, "lungs": boxes, "where": image.where}
     made = []
     for variant in range(1 if normal else variants):
-        image_id, presences = f"{image.image_id}-{variant}", [] if normal else None
+        image_id = f"{image.image_id}-{variant}"
+        presences: list[Presence] | None = [] if normal else None
         one = simulate_lesions(pixels, mask, options.seed, image_id, presences, options.contrast)
         entry = save_image(one, options.out, image_id, options.image_format)
         made.append({**entry, **known, "lesions": _rows(one, image_id, image)})

@@ -335,8 +335,8 @@ def pleural_thickening(on: Scene, strength: float, site: int) -> Sign:
     window = on.canvas.window(band, 0.04)
     weight = on.canvas.mask([(band, 1.0)], 0.010, window) * on.half(on.lung, side, window)
     weight = weight * on.free[window]
-    half = np.ptp(line, axis=0) / 2 + 0.05
-    on.take(*line.mean(axis=0), float(half[0]), float(half[1]))
+    (x, y), (rx, ry) = line.mean(axis=0), np.ptp(line, axis=0) / 2 + 0.05
+    on.take(x, y, float(rx), float(ry))
     return Sign.of(window, weight, 0.30 * strength, kind="apical" if site < 2 else "lateral")
 
 
@@ -439,6 +439,7 @@ def render_signs(on: Scene, strengths_by_label: dict[str, tuple[float, ...]]) ->
             signs.append(Sign(window, weight, np.zeros_like(weight), label=label))
     for label, (render, sites) in _SIGNS.items():
         strengths = strengths_by_label.get(label, ())
+        chosen: list[tuple[int, ...]] = [()] * len(strengths)
         if strengths and sites:
             order = on.rng.permutation(len(sites))
             if label == "Pleural thickening":
@@ -447,10 +448,6 @@ def render_signs(on: Scene, strengths_by_label: dict[str, tuple[float, ...]]) ->
                 if on.rng.random() < 0.3:
                     order = order[::-1]
             chosen = [(sites[int(k)],) for k in order]
-        else:
-            chosen = [()] * len(strengths)
-        made = [
-            render(on, strength, *site) for strength, site in zip(strengths, chosen, strict=False)
-        ]
-        signs += [dataclasses.replace(sign, label=label) for sign in made]
+        for strength, site in zip(strengths, chosen, strict=False):
+            signs.append(dataclasses.replace(render(on, strength, *site), label=label))
     return signs

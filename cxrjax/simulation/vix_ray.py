@@ -62,7 +62,7 @@ class SyntheticVixRayOptions(RenderOptions):
     def made_by(self) -> str:
         """Returns the files' statement of their origin: all that decides the rows."""
         return (
-            f"v{load_grammar().version}, phantoms of seed {self.seed}, long side "
+            f"v{grammar()['version']}, phantoms of seed {self.seed}, long side "
             f"{self.long_side}, conspicuity {self.conspicuity:g}, {self.normal_percent} % normal"
         )
 
@@ -145,7 +145,7 @@ def _row(options: SyntheticVixRayOptions, split: str, index: int) -> tuple[dict[
         for label, (x0, y0, x1, y1) in zip(phantom.labels, phantom.boxes.tolist(), strict=True)
     ]
     rng = random.Random(f"{options.seed}/{split}-{index}/report")
-    report = load_grammar().report(lesions, rng)
+    report = word_report(lesions, rng)
     form: Literal["NFC", "NFD"] = "NFD" if index % _NFD_EVERY == _NFD_EVERY - 1 else "NFC"
     age = round(min(max(rng.gauss(_AGE_MEAN, _AGE_SPREAD), _AGES[0]), _AGES[1]))
     texts = [unicodedata.normalize(form, text) for text in report]
@@ -177,58 +177,47 @@ class VixRayReport(NamedTuple):
     technique: str
 
 
-class ReportGrammar:
-    """Sentences of one version."""
-
-    def __init__(self, wordings: dict[str, Any]) -> None:
-        self._wordings = wordings
-        self.version: str = wordings["version"]
-
-    def report(self, lesions: Sequence[LesionCentre], rng: random.Random) -> VixRayReport:
-        """Words findings with every class of the lesions, and the weightiest diagnoses."""
-        words = self._wordings
-        by_label: dict[str, list[LesionCentre]] = {}
-        for lesion in lesions:
-            by_label.setdefault(lesion.label, []).append(lesion)
-        findings = [
-            self._say(rng.choice(words["present"][label]), found)
-            for label, found in by_label.items()
-        ]
-        chance = rng.uniform(*_MENTIONED)
-        topics = [t for t in words["normal"].values() if not by_label.keys() & set(t["unless"])]
-        rng.shuffle(topics)
-        for topic in topics:
-            if len(findings) < _SENTENCES or rng.random() < chance:
-                findings.append(rng.choice(topic["sentences"]))
-        rng.shuffle(findings)
-        if rng.random() < chance:
-            findings.insert(0, rng.choice(words["openings"]))
-        # The file has the classes in order of weight.
-        weighty = [label for label in words["impression"] if label in by_label][:_DIAGNOSES]
-        impression = [
-            self._say(rng.choice(words["impression"][label]), by_label[label]) for label in weighty
-        ] or [rng.choice(words["normal_impression"])]
-        if rng.random() < _ADVISED:
-            impression.append(rng.choice(words["advice"]))
-        return VixRayReport(
-            " ".join(findings),
-            ". ".join(impression) + ".",
-            rng.choice(words["notes"]),
-            rng.choice(words["techniques"]),
-        )
-
-    def _say(self, wording: str, lesions: Sequence[LesionCentre]) -> str:
-        side = self._side(lesions)
-        zones = {next(name for name, end in _ZONES if lesion.y < end) for lesion in lesions}
-        place = self._wordings["zones"][zones.pop() if len(zones) == 1 else "any"]
-        return wording.format(side=side, place=place.format(side=side))
-
-    def _side(self, lesions: Sequence[LesionCentre]) -> str:
-        sides = {"right" if lesion.x < _MIDDLE else "left" for lesion in lesions}
-        return self._wordings["sides"][sides.pop() if len(sides) == 1 else "both"]
+def grammar() -> dict[str, Any]:
+    """Reads the sentences."""
+    return read_packaged("cxrjax.simulation", "vix_ray_grammar_v1.json")
 
 
-@functools.cache
-def load_grammar() -> ReportGrammar:
-    """Reads the sentences from the package's data file."""
-    return ReportGrammar(read_packaged("cxrjax.simulation", "vix_ray_grammar_v1.json"))
+def word_report(lesions: Sequence[LesionCentre], rng: random.Random) -> VixRayReport:
+    """Words findings with every class of the lesions, and the weightiest diagnoses."""
+    words = grammar()
+    by_label: dict[str, list[LesionCentre]] = {}
+    for lesion in lesions:
+        by_label.setdefault(lesion.label, []).append(lesion)
+    findings = [
+        _say(rng.choice(words["present"][label]), found) for label, found in by_label.items()
+    ]
+    chance = rng.uniform(*_MENTIONED)
+    topics = [t for t in words["normal"].values() if not by_label.keys() & set(t["unless"])]
+    rng.shuffle(topics)
+    for topic in topics:
+        if len(findings) < _SENTENCES or rng.random() < chance:
+            findings.append(rng.choice(topic["sentences"]))
+    rng.shuffle(findings)
+    if rng.random() < chance:
+        findings.insert(0, rng.choice(words["openings"]))
+    # The file has the classes in order of weight.
+    weighty = [label for label in words["impression"] if label in by_label][:_DIAGNOSES]
+    impression = [
+        _say(rng.choice(words["impression"][label]), by_label[label]) for label in weighty
+    ] or [rng.choice(words["normal_impression"])]
+    if rng.random() < _ADVISED:
+        impression.append(rng.choice(words["advice"]))
+    return VixRayReport(
+        " ".join(findings),
+        ". ".join(impression) + ".",
+        rng.choice(words["notes"]),
+        rng.choice(words["techniques"]),
+    )
+
+
+def _say(wording: str, lesions: Sequence[LesionCentre]) -> str:
+    sides = {"right" if lesion.x < _MIDDLE else "left" for lesion in lesions}
+    side = grammar()["sides"][sides.pop() if len(sides) == 1 else "both"]
+    zones = {next(name for name, end in _ZONES if lesion.y < end) for lesion in lesions}
+    place = grammar()["zones"][zones.pop() if len(zones) == 1 else "any"]
+    return wording.format(side=side, place=place.format(side=side))

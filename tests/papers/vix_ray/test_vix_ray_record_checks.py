@@ -6,7 +6,7 @@ import pytest
 
 from cxrjax.papers.vix_ray.record_checks import check_record, check_study
 from cxrjax.papers.vix_ray.records import VixRayStudy, records
-from cxrjax.simulation.vix_ray import LesionCentre, load_grammar
+from cxrjax.simulation.vix_ray import LesionCentre, word_report
 from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
@@ -26,7 +26,7 @@ def study(number):
         for label in rng.sample(LABELS, rng.choice((0, 0, 1, 1, 2, 3)))
         for _ in range(rng.choice((1, 1, 2)))
     ]
-    report = load_grammar().report(lesions, rng)
+    report = word_report(lesions, rng)
     return VixRayStudy(
         image_id=f"image-{number}", split="train", where=f"row {number}",
         findings=report.findings, impression=report.impression,

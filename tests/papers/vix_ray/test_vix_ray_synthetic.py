@@ -16,7 +16,8 @@ from cxrjax.records import read_records
 from cxrjax.simulation.vix_ray import (
     LesionCentre,
     SyntheticVixRayOptions,
-    load_grammar,
+    grammar,
+    word_report,
     write_synthetic,
 )
 
@@ -97,9 +98,7 @@ def test_other_files_are_not_mixed_in(tmp_path):
 
 @given(_LESIONS, st.integers(0, 1000))
 def test_findings_name_every_class_and_deny_none(lesions, seed):
-    grammar = load_grammar()
-    report = grammar.report(lesions, random.Random(f"{seed}"))
-    words = json.loads(json.dumps(grammar._wordings))
+    report, words = word_report(lesions, random.Random(f"{seed}")), grammar()
     labels = {lesion.label for lesion in lesions}
     for label, sentences in words["present"].items():
         said = any(stem and stem in report.findings for stem in stems(sentences))
@@ -116,5 +115,5 @@ def test_findings_name_every_class_and_deny_none(lesions, seed):
 
 @pytest.mark.parametrize(("x", "side"), [(0.2, "phổi phải"), (0.8, "phổi trái")])
 def test_the_patients_right_is_on_the_images_left(x, side):
-    report = load_grammar().report([LesionCentre("Nodule/Mass", x, 0.1)], random.Random("0"))
+    report = word_report([LesionCentre("Nodule/Mass", x, 0.1)], random.Random("0"))
     assert f"1/3 trên {side}" in report.findings and side in report.impression
