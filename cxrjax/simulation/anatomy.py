@@ -300,7 +300,7 @@ def vessels(
         path += tip[:, None]
         values = value * (0.6 + 0.4 * chance[1])
         lines += zip(path, width.tolist(), values.tolist(), strict=True)
-        # The stem goes on, a side branch leaves somewhere along it.
+        # The stem continues, a side branch leaves somewhere along it.
         fork = (0.35 + 0.45 * chance[2]) * np.where(chance[3] < 0.5, 1, -1)
         branch = path[np.arange(n), 2 + (chance[2] * 997 % 3).astype(int)]
         tip = np.concatenate([path[:, -1], branch])

@@ -177,32 +177,32 @@ def _make_patient(
     shown: list[Item] | None = None
     before: str | None = None
     for study in studies:
-        pictures = render_study(study, options.long_side)
-        present = items(pictures[0].lesions, study.body)
+        rendered = render_study(study, options.long_side)
+        present = items(rendered[0].lesions, study.body)
         report = write_report(options.seed, study, present, shown)
-        hashes = _write_files(options, study, pictures, report, before)
-        yield _entry(study, pictures, report) | {"hashes": hashes}
-        shown, before = present, pictures[0].view.dicom_id
+        hashes = _write_files(options, study, rendered, report, before)
+        yield _entry(study, rendered, report) | {"hashes": hashes}
+        shown, before = present, rendered[0].view.dicom_id
 
 
 def _write_files(
     options: StudiesOptions,
     study: PhantomStudy,
-    pictures: Sequence[RenderedView],
+    rendered: Sequence[RenderedView],
     report: PhantomReport,
     before: str | None,
 ) -> dict[str, str]:
     """Writes a study's files; returns path -> SHA-256."""
     folder = layouts.image_folder(study.subject_id, study.study_id)
     contents: dict[str, bytes] = {f"{folder}.txt": report.text.encode()}
-    for picture in pictures:
-        dicom_id = picture.view.dicom_id
-        contents[f"{folder}/{dicom_id}.jpg"] = to_jpeg(picture.image)
-        if picture.canvas is None:
+    for one in rendered:
+        dicom_id = one.view.dicom_id
+        contents[f"{folder}/{dicom_id}.jpg"] = to_jpeg(one.image)
+        if one.canvas is None:
             continue
-        graph = layouts.scene_graph(study, picture, report, before)
+        graph = layouts.scene_graph(study, one, report, before)
         contents[f"{SCENE_GRAPHS}/{dicom_id}_SceneGraph.json"] = _json(graph)
-        masks = layouts.coco_masks(picture.view.film, picture.canvas, f"{dicom_id}.jpg")
+        masks = layouts.coco_masks(one.view.film, one.canvas, f"{dicom_id}.jpg")
         contents[f"{MASKS}/{dicom_id}.json"] = _json(masks)
     (options.out / folder).mkdir(parents=True, exist_ok=True)
     for name, content in contents.items():
@@ -215,7 +215,7 @@ def _json(content: Mapping[str, Any]) -> bytes:
 
 
 def _entry(
-    study: PhantomStudy, pictures: Sequence[RenderedView], report: PhantomReport
+    study: PhantomStudy, rendered: Sequence[RenderedView], report: PhantomReport
 ) -> dict[str, Any]:
     """Returns the study's line in the truth file, and its time for the tables."""
     return {
@@ -225,7 +225,7 @@ def _entry(
         "study_order": study.order,
         "time": study.time.isoformat(sep=" "),
         "kind": report.kind,
-        "images": [_image(picture) for picture in pictures],
+        "images": [_image(one) for one in rendered],
         "sentences": [
             {
                 "sentence_id": f"S{n:02d}",
@@ -239,11 +239,11 @@ def _entry(
     }
 
 
-def _image(picture: RenderedView) -> dict[str, Any]:
-    height, width = picture.image.shape
+def _image(one: RenderedView) -> dict[str, Any]:
+    height, width = one.image.shape
     return {
-        "dicom_id": picture.view.dicom_id,
-        "view": picture.view.position,
+        "dicom_id": one.view.dicom_id,
+        "view": one.view.position,
         "height": height,
         "width": width,
         "lesions": [
@@ -254,6 +254,6 @@ def _image(picture: RenderedView) -> dict[str, Any]:
                 "box": pixel_box(lesion.box, height, width),
                 "regions": lesion.regions,
             }
-            for lesion in picture.lesions
+            for lesion in one.lesions
         ],
     }

@@ -126,22 +126,22 @@ def letterbox(height: int, width: int) -> tuple[float, float, float]:
 
 
 def scene_graph(
-    study: PhantomStudy, picture: RenderedView, report: PhantomReport, before: str | None
+    study: PhantomStudy, rendered: RenderedView, report: PhantomReport, before: str | None
 ) -> dict[str, Any]:
     """Returns the file's content.
 
     Args:
         before: dicom_id of the first frontal view of the patient's study before, if any.
     """
-    if picture.canvas is None:
+    if rendered.canvas is None:
         raise ValueError("a lateral view has no scene graph")
-    image_id = picture.view.dicom_id
-    boxes = region_boxes(picture.view.film, picture.canvas)
+    image_id = rendered.view.dicom_id
+    boxes = region_boxes(rendered.view.film, rendered.canvas)
     decade = study.age // 10 * 10
-    size = picture.image.shape
+    size = rendered.image.shape
     return {
         "image_id": image_id,
-        "viewpoint": picture.view.position,
+        "viewpoint": rendered.view.position,
         "patient_id": study.subject_id,
         "study_id": study.study_id,
         "gender": "F" if study.body.female else "M",
