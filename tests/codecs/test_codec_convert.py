@@ -93,20 +93,3 @@ def test_the_command_says_what_it_left_out(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "| `maira2` |" in out
     assert "1 boxes do not fit 100x200 and were left out" in out
-
-
-@pytest.mark.parametrize(
-    ("record", "size", "message"),
-    [
-        (_record(1, [[1, 1, 5, 5]], None), None, "q1: image_hw is null"),
-        (_record(1, [[1, 1, 5000, 5]]), None, "image i: box .* is not inside 1000 x 1000"),
-        (_record(1, [[-1, 1, 5, 5]]), None, "image i: box .* is not inside 1000 x 1000"),
-        (_record(1, []), None, "no boxes"),
-        (_record(1, [[1, 1, 5, 5]]), "12", "expected HEIGHTxWIDTH"),
-    ],
-)
-def test_unusable_input_is_refused_in_one_line(tmp_path, record, size, message):
-    path = tmp_path / "records.jsonl"
-    write_records(path, [record])
-    with pytest.raises(UserError, match=message):
-        ceiling.main([f"--references={path}", *([f"--size={size}"] if size else [])])

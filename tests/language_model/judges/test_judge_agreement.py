@@ -51,18 +51,6 @@ def test_figures_are_those_of_scipy_and_scikit_learn(tmp_path, capsys):
     assert found["mean_difference"] == pytest.approx(np.mean(human) - np.mean(judged))
 
 
-def test_two_judges_of_several_systems(tmp_path):
-    files = []
-    for name, marks in (("a", [5, 6, 7]), ("b", [5, 6, 8])):
-        one = judgements(tmp_path / f"{name}1.jsonl", marks, "base")
-        two = judgements(tmp_path / f"{name}2.jsonl", marks[::-1], "tuned")
-        one.write_text(one.read_text() + two.read_text())
-        files.append(one)
-    found, left_out = agreement.compare(*map(agreement.read_marks, files))
-    assert found.n == 6 and not any(left_out.values())
-    assert found.spearman == pytest.approx(1.0)
-
-
 def test_undefined_is_null(tmp_path, capsys):
     one = judgements(tmp_path / "j.jsonl", [5, 5])
     two = people(tmp_path / "p.csv", [(0, 5), (1, 5)])
