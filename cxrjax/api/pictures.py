@@ -1,6 +1,5 @@
 """Images as people have them in notebooks, for whoever reads files."""
 
-import dataclasses
 import io
 from pathlib import Path
 from typing import Any
@@ -8,24 +7,10 @@ from typing import Any
 import numpy as np
 
 from cxrjax.errors import UserError
-from cxrjax.images.files import AnyFile
+from cxrjax.images.files import AnyFile, HeldFile
 
 # What `ask` takes: a file, its bytes, pixels, or a picture of Pillow.
 Picture = Any
-
-
-@dataclasses.dataclass(frozen=True)
-class _HeldImage:
-    """An image in memory, for whoever reads files."""
-
-    content: bytes = dataclasses.field(repr=False)
-    name: str = "image"
-
-    def __str__(self) -> str:
-        return self.name
-
-    def open(self) -> io.BytesIO:
-        return io.BytesIO(self.content)
 
 
 def as_file(image: Picture) -> AnyFile:
@@ -37,7 +22,7 @@ def as_file(image: Picture) -> AnyFile:
     if isinstance(image, str | Path):
         return Path(image)
     if isinstance(image, bytes | bytearray | memoryview):
-        return _HeldImage(bytes(image))
+        return HeldFile("image", bytes(image))
     from PIL import Image
 
     if not isinstance(image, Image.Image):
@@ -52,4 +37,4 @@ def as_file(image: Picture) -> AnyFile:
         image = Image.fromarray(pixels)
     buffer = io.BytesIO()
     image.save(buffer, "PNG")
-    return _HeldImage(buffer.getvalue())
+    return HeldFile("image", buffer.getvalue())

@@ -50,11 +50,13 @@ def read_once(file: AnyFile) -> AnyFile:
         content = opened.read(MOST_BYTES + 1)
     if len(content) > MOST_BYTES:
         raise OSError(errno.EFBIG, f"more than the {MOST_BYTES:,} bytes that an image may have")
-    return _InMemory(str(file), content)
+    return HeldFile(str(file), content)
 
 
 @dataclasses.dataclass(frozen=True)
-class _InMemory:
+class HeldFile:
+    """A file in memory, as image readers open one."""
+
     name: str
     content: bytes = dataclasses.field(repr=False)
 

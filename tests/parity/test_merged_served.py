@@ -9,8 +9,9 @@ from PIL import Image
 from cxrjax.apps.serving.engine import SeenImages
 from cxrjax.apps.serving.named_models import open_served
 from cxrjax.apps.serving.programs import SlotRequest
-from cxrjax.apps.serving.uploads import UploadedFile, Uploads
+from cxrjax.apps.serving.uploads import Uploads
 from cxrjax.commands import convert
+from cxrjax.images.files import HeldFile
 from tests.apps.serving.conftest import running  # noqa: F401 - a fixture
 from tests.apps.serving.test_engine import Heard
 from tests.asked import asked
@@ -72,7 +73,7 @@ def _ours(served, engine, pictures):
     (model,) = served.by_name.values()
     jobs = []
     for path in pictures:
-        read = Uploads(0).read(UploadedFile(path.name, path.read_bytes()), model.examples, "me")
+        read = Uploads(0).read(HeldFile(path.name, path.read_bytes()), model.examples, "me")
         for question in QUESTIONS:
             record = asked(split="asked", image_hw=read.size, question=question)
             prompt = model.encoder().encode(record, with_answer=False).prefix

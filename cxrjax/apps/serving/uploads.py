@@ -4,7 +4,6 @@ import base64
 import binascii
 import dataclasses
 import hashlib
-import io
 import re
 from collections.abc import Hashable, Sequence
 
@@ -14,26 +13,12 @@ from cxrjax.apps.serving.byte_lru import ByteLRU
 from cxrjax.apps.serving.engine import SeenImages
 from cxrjax.apps.serving.refusals import RefusedError
 from cxrjax.images.decode import image_size
-from cxrjax.images.files import ImageError
+from cxrjax.images.files import HeldFile, ImageError
 from cxrjax.input_pipeline.examples import ExampleConfig, load_image
 
 # The bytes say what they are; the name is only not to be another kind.
 _DATA_URI = re.compile(r"data:(?:image/(?:png|jpe?g|dicom)|application/(?:dicom|octet-stream));")
 _PARAM = "image_url"
-
-
-@dataclasses.dataclass(frozen=True)
-class UploadedFile:
-    """A file in memory, as image readers open one."""
-
-    name: str
-    content: bytes = dataclasses.field(repr=False)
-
-    def __str__(self) -> str:
-        return self.name
-
-    def open(self) -> io.BytesIO:
-        return io.BytesIO(self.content)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +35,7 @@ class UploadedImage:
     pixels: np.ndarray = dataclasses.field(repr=False)
 
 
-def data_of(uri: str, name: str) -> UploadedFile:
+def data_of(uri: str, name: str) -> HeldFile:
     """The file in a data URI.
 
     Raises:
@@ -73,7 +58,7 @@ def data_of(uri: str, name: str) -> UploadedFile:
         content = base64.b64decode(uri[begins + len("base64,") :].encode("ascii"), validate=True)
     except (ValueError, binascii.Error):
         raise RefusedError(400, f"{name}: not base64", "invalid_base64_image", _PARAM) from None
-    return UploadedFile(name, content)
+    return HeldFile(name, content)
 
 
 class Uploads:
@@ -86,7 +71,7 @@ class Uploads:
     def __init__(self, kept_bytes: int) -> None:
         self._kept: ByteLRU[UploadedImage] = ByteLRU(kept_bytes, lambda one: one.pixels.nbytes)
 
-    def read(self, file: UploadedFile, examples: ExampleConfig, who: Hashable) -> UploadedImage:
+    def read(self, file: HeldFile, examples: ExampleConfig, who: Hashable) -> UploadedImage:
         """The picture in a file; to be called in a thread.
 
         Args:

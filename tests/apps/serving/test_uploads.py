@@ -6,7 +6,8 @@ import io
 import numpy as np
 from PIL import Image
 
-from cxrjax.apps.serving.uploads import UploadedFile, UploadedImage, Uploads, seen_images
+from cxrjax.apps.serving.uploads import UploadedImage, Uploads, seen_images
+from cxrjax.images.files import HeldFile
 from cxrjax.input_pipeline.examples import ExampleConfig
 
 
@@ -15,7 +16,7 @@ def test_each_way_of_decoding_has_its_own_pixels():
     noise = np.random.default_rng(0).integers(0, 256, (512, 512), np.uint8)
     content = io.BytesIO()
     Image.fromarray(noise).save(content, "JPEG")
-    file = UploadedFile("noise.jpeg", content.getvalue())
+    file = HeldFile("noise.jpeg", content.getvalue())
     twice = ExampleConfig(128)
     once = dataclasses.replace(twice, jpeg_times=1)
     uploads = Uploads(2**24)
