@@ -27,7 +27,5 @@ BOX_READINGS = ("greedy", "smoothed", "median", "expected_iou")
 STAND_INS = ("shown", "blind", "shuffled", "noise", "blurred", "masked")
 WORDINGS = ("plain", "typed", "grounded", "locate")
 READINGS = ("whole", "final", "turn")
-# cxrjax.papers.vix_ray.noun_phrases.SEGMENTERS
-SEGMENTERS = ("pyvi", "syllables", "vncorenlp")
 # cxrjax.apps.results.pictures.PICTURES
 PICTURES = ("auto", "file", "folder", "none")

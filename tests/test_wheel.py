@@ -17,7 +17,6 @@ from cxrjax.decoding.answer_forms import ANSWER_FORMS
 from cxrjax.decoding.box_readings import BOX_READINGS
 from cxrjax.evaluation.systems import model_flags, stand_in_images, systems, table
 from cxrjax.input_pipeline import prompts, wording
-from cxrjax.papers.vix_ray.noun_phrases import SEGMENTERS
 
 ROOT = Path(__file__).parents[1]
 # Seconds of a processor that --help may take.
@@ -46,7 +45,7 @@ def test_a_mistyped_command_names_the_nearest():
 def test_flags_choose_among_all_names():
     tables = {
         **dict(CODECS=CODECS, GRAMMARS=ANSWER_FORMS, BOX_READINGS=BOX_READINGS),
-        **dict(PROMPTS=prompts.PROMPTS, REWORDINGS=wording.REWORDINGS, SEGMENTERS=SEGMENTERS),
+        **dict(PROMPTS=prompts.PROMPTS, REWORDINGS=wording.REWORDINGS),
         **dict(STAND_INS=stand_in_images.STAND_INS, WORDINGS=systems.WORDINGS),
         **dict(READINGS=systems.READINGS, PICTURES=pictures.PICTURES),
     }

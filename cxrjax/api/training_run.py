@@ -134,7 +134,7 @@ def train_run(
 
 
 def rollouts_of(config: "ExperimentConfig", tokenizer: "Tokenizer") -> "loop.MakeRollouts | None":
-    """What draws the answers of reinforcement learning; None: the run is supervised."""
+    """Returns the sampler of reinforcement learning's answers; None: the run is supervised."""
     from cxrjax.training.rollouts import Rollouts
 
     if config.rl.kind == "none":
@@ -155,7 +155,7 @@ def describe(mixture: "Mixture") -> str:
 
 
 def log_line_of(mixture: "Mixture") -> Callable[[str], None]:
-    """How lines are printed: those of a step say what of the data is simulated."""
+    """Returns a printer of lines, which adds to those of a step what of the data is simulated."""
     from cxrjax.records import what_is_made
     from cxrjax.training.loop import print_at_once
 

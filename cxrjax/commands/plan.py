@@ -1,4 +1,4 @@
-"""Says what a training run takes of a TPU or GPU slice, without the slice, data or weights.
+"""Estimates memory and time of a training run on a TPU or GPU slice that is not at hand.
 
     python -m cxrjax.plan --config=FILE[:VARIANT] --topology=v5e:4x4 [--json] [--config.key=value]
 

@@ -4,8 +4,6 @@ import argparse
 from collections.abc import Iterable
 from pathlib import Path
 
-from cxrjax import choices
-
 _GT_MODE = (
     "which boxes are true: by_protocol (the default: of VinDr-CXR's readers raw under paper and "
     "wbf under strict, else exact), exact (the answers' own), or of the readers: raw, per_reader, "
@@ -38,8 +36,8 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
     add("--bertscore_baseline", type=Path, metavar="FILE", help=text)
     text = (
         "metrics of the package radeval, with commas: radgraph, f1chexbert, ratescore, green, "
-        "srrbert (free text of cxr_qba, gemex and own; their weights must lie on this machine)"
+        "srrbert (benchmarks with free text; their weights must lie on this machine)"
     )
     add("--radeval", type=lambda names: names.split(","), metavar="NAMES", help=text)
-    text = "cuts Vietnamese words, for vix_ray (default pyvi)"
-    add("--segmenter", choices=choices.SEGMENTERS, help=text)
+    text = "splits Vietnamese text into words: pyvi (default), syllables or vncorenlp"
+    add("--segmenter", metavar="NAME", help=text)

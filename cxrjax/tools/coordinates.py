@@ -1,4 +1,4 @@
-"""Tells where a model puts the coordinates of boxes: swapped corners, stray mass, errors.
+"""Measures where a model puts the coordinates of boxes: swapped corners, stray mass, errors.
 
     python -m cxrjax.tools.coordinates --workdir=DIR | --checkpoint=DIR --records=FILE --out=FILE
 

@@ -157,7 +157,7 @@ def _comparisons(
 
 
 def _run_names(folders: Sequence[Path]) -> list[str]:
-    """What further runs are called: as their folders, and by number where two are called alike."""
+    """Returns the names of further runs: their folders', numbered where two are the same."""
     names = [folder.resolve().name for folder in folders]
     return [
         f"{name} {names[:place].count(name) + 1}" if names.count(name) > 1 else name
