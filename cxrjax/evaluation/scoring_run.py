@@ -10,12 +10,12 @@ from cxrjax.cli import garbage_collector_paused
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import Benchmark, write_scores
-from cxrjax.evaluation.bert_score import BertScoreSettings
 from cxrjax.evaluation.frame_doctor import diagnose_files
-from cxrjax.evaluation.radeval import RadEvalScorer
 from cxrjax.evaluation.run_record import check_folder, check_split, write_score_record
 from cxrjax.evaluation.scores import ScoreOptions, Scores
 from cxrjax.evaluation.several_runs import seed_spread, spread_markdown
+from cxrjax.evaluation.text_scores.bert_score import BertScoreSettings
+from cxrjax.evaluation.text_scores.radeval import RadEvalScorer
 from cxrjax.files import reading, write_json, writing
 from cxrjax.language_model.judges.asked import LanguageModelJudge
 from cxrjax.language_model.judges.flags import judge_from_flags, write_judgements

@@ -5,39 +5,38 @@ An undefined value is NaN: kappa where both readers use one and the same level f
 """
 
 import dataclasses
+import functools
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy.stats
-from jaxtyping import Float, Int, Num
+from jaxtyping import Float, Num
 
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Resampled, Sums, resample
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Sums, resample
+from cxrjax.metrics.classification import ratio
 
 Weights = Literal["unweighted", "linear", "quadratic"]
 Level = Literal["nominal", "ordinal"]
 WEIGHTS: tuple[Weights, ...] = ("unweighted", "linear", "quadratic")
 MEASUREMENT_LEVELS: tuple[Level, ...] = ("nominal", "ordinal")
 Z_95 = 1.959963984540054  # standard normal quantile of a two-sided 95 % interval
+Tables = Float[np.ndarray, "sums k k"]
 
 
-@dataclasses.dataclass(frozen=True)
-class Kappa:
-    """Cohen's kappa with its large-sample 95 % interval.
+class Kappa(NamedTuple):
+    """Cohen's kappa with its large-sample 95 % interval; NaN where undefined.
 
     Attributes:
-        value: NaN where undefined.
-        observed, expected: agreement found, and by chance (weighted where weights are).
+        observed, expected: agreement found, and by chance, weighted as kappa is.
         standard_error: after Fleiss, Cohen and Everitt (Psychological Bulletin 72, 1969).
-        n: items that both readers rated.
     """
 
     value: float
     observed: float
     expected: float
     standard_error: float
-    n: int
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -63,7 +62,7 @@ class KappaSanity:
 
 
 def kappa_sanity(observed: float, kappa: float, n: int) -> KappaSanity:
-    """The chance agreement and the interval that belong to a printed kappa.
+    """Computes the chance agreement and the interval that a printed kappa implies.
 
     Args:
         observed: share of items on which the readers agree, below 1.
@@ -84,102 +83,106 @@ def kappa_sanity(observed: float, kappa: float, n: int) -> KappaSanity:
     return KappaSanity(expected, half_width, max(levels, 2))
 
 
-def contingency(
-    first: Sequence[int] | Int[np.ndarray, " n"],
-    second: Sequence[int] | Int[np.ndarray, " n"],
-    levels: int,
-) -> Float[np.ndarray, "levels levels"]:
-    """Counts how often the first reader gave level i where the second gave j.
-
-    Raises:
-        ValueError: of different length, or a level outside 0 to `levels` - 1.
-    """
-    a, b = np.asarray(first, np.int64), np.asarray(second, np.int64)
-    if a.shape != b.shape or a.ndim != 1:
-        raise ValueError(f"ratings of shapes {a.shape} and {b.shape}: expected two equal lists")
-    if a.size and not (min(a.min(), b.min()) >= 0 and max(a.max(), b.max()) < levels):
-        raise ValueError(f"a level outside 0 to {levels - 1}")
-    table = np.zeros((levels, levels))
-    np.add.at(table, (a, b), 1)
-    return table
-
-
-def cohen_kappa(table: Float[np.ndarray, "k k"], weights: Weights = "unweighted") -> Kappa:
-    """Cohen's kappa of a contingency table, with interval.
+def cohen_kappa(
+    first: Sequence[int], second: Sequence[int], levels: int, weights: Weights = "unweighted"
+) -> Kappa:
+    """Computes Cohen's kappa by scikit-learn, and the interval that it lacks.
 
     Args:
-        table: counts, rows the first reader's levels, columns the second's, in order of severity.
+        first, second: levels, 0 to `levels` - 1, of the same items, in order of severity.
         weights: of disagreements: all the same, by distance of the levels, or by its square.
     """
-    n = float(table.sum())
-    if not n:
-        return Kappa(math.nan, math.nan, math.nan, math.nan, 0)
-    credit = 1 - _disagreement(len(table), weights)
-    cells = table / n
+    if not len(first):
+        return Kappa(*[math.nan] * 4)
+    from sklearn import metrics  # here: it takes seconds to load
+
+    cells = metrics.confusion_matrix(first, second, labels=range(levels)) / len(first)
+    credit = 1 - _disagreement(levels, weights)
     rows, columns = cells.sum(axis=1), cells.sum(axis=0)
-    observed = float((credit * cells).sum())
-    expected = float(rows @ credit @ columns)
+    observed, expected = float((credit * cells).sum()), float(rows @ credit @ columns)
     if 1 - expected < 1e-12:
-        return Kappa(math.nan, observed, expected, math.nan, int(n))
-    value = (observed - expected) / (1 - expected)
+        return Kappa(math.nan, observed, expected, math.nan)
+    named = None if weights == "unweighted" else weights
+    value = metrics.cohen_kappa_score(first, second, labels=range(levels), weights=named)
     mean_credit = (credit @ columns)[:, None] + (rows @ credit)[None, :]
     spread = (cells * (credit * (1 - expected) - mean_credit * (1 - observed)) ** 2).sum()
     spread -= (observed * expected - 2 * expected + observed) ** 2
-    error = math.sqrt(max(float(spread), 0.0) / n) / (1 - expected) ** 2
-    return Kappa(value, observed, expected, error, int(n))
+    error = math.sqrt(max(float(spread), 0.0) / len(first)) / (1 - expected) ** 2
+    return Kappa(float(value), observed, expected, error)
 
 
-def bootstrap_kappa(
+def bootstrap_agreement(
     first: Sequence[int],
     second: Sequence[int],
     levels: int,
     clusters: Sequence[Hashable],
-    weights: Weights = "unweighted",
     settings: Bootstrap | None = None,
-) -> Estimate:
-    """Cohen's kappa with an interval from resampled clusters (ratings of one item stay together).
+) -> dict[Weights | Level, Estimate]:
+    """Computes Cohen's kappas and Krippendorff's alphas of two readers, with intervals from
+    resampled clusters (ratings of one item stay together).
+
+    scikit-learn and krippendorff would take a millisecond for each of thousands of resamples: here
+    their formulas are over all tables together.
 
     Args:
-        first, second: the two readers' levels of every rating.
-        clusters: what each rating belongs to, such as the question.
+        first, second: the two readers' levels of every rating, from 0 to `levels` - 1.
+        clusters: of each rating, such as its question.
     """
-    disagreement = _disagreement(levels, weights)
+    a, b = np.asarray(first), np.asarray(second)
+    columns = {
+        f"{i}/{j}": ((a == i) & (b == j)).astype(np.float64)
+        for i in range(levels)
+        for j in range(levels)
+    }
+    drawn = resample(columns, clusters, settings or Bootstrap())
 
-    def kappas(sums: Sums) -> Float[np.ndarray, " sums"]:
-        tables = _tables(sums, levels)
-        n = tables.sum(axis=(1, 2))
-        chance = tables.sum(axis=2)[:, :, None] * tables.sum(axis=1)[:, None, :]
-        # In disagreements, kappa is 1 - observed / expected.
-        observed = (disagreement * tables).sum(axis=(1, 2)) * n
-        expected = (disagreement * chance).sum(axis=(1, 2))
-        safe = np.where(expected > 0, expected, 1)
-        return np.where(expected > 0, 1 - observed / safe, np.nan)
+    def estimate(formula: Callable[[Tables], Float[np.ndarray, " sums"]]) -> Estimate:
+        def of_sums(sums: Sums) -> Float[np.ndarray, " sums"]:
+            cells = np.stack([sums[name] for name in columns], axis=-1)
+            return formula(cells.reshape(-1, levels, levels))
 
-    return _resampled(first, second, levels, clusters, settings).estimate(
-        Figure(kappas, len(first))
+        return drawn.estimate(Figure(of_sums, len(a)))
+
+    kappas = {name: estimate(functools.partial(_kappas, weights=name)) for name in WEIGHTS}
+    alphas = {name: estimate(functools.partial(_alphas, level=name)) for name in MEASUREMENT_LEVELS}
+    return {**kappas, **alphas}
+
+
+def _kappas(tables: Tables, weights: Weights) -> Float[np.ndarray, " sums"]:
+    """1 - observed / expected disagreement."""
+    disagreement = _disagreement(tables.shape[1], weights)
+    chance = tables.sum(axis=2)[:, :, None] * tables.sum(axis=1)[:, None, :]
+    observed = (disagreement * tables).sum(axis=(1, 2)) * tables.sum(axis=(1, 2))
+    return 1 - ratio(observed, (disagreement * chance).sum(axis=(1, 2)))
+
+
+def _alphas(tables: Tables, level: Level) -> Float[np.ndarray, " sums"]:
+    """1 - (n - 1) times observed over expected squared distances of n ratings of both readers."""
+    pairs = tables + tables.transpose(0, 2, 1)
+    counts = pairs.sum(axis=2)
+    if level == "nominal":
+        distance = np.broadcast_to(1 - np.eye(tables.shape[1]), pairs.shape)
+    else:
+        # Ratings between two levels, half of those on the two themselves.
+        below = np.cumsum(counts, axis=1) - counts / 2
+        distance = (below[:, :, None] - below[:, None, :]) ** 2
+    observed = (pairs * distance).sum(axis=(1, 2)) * (counts.sum(axis=1) - 1)
+    return 1 - ratio(
+        observed, (counts[:, :, None] * counts[:, None, :] * distance).sum(axis=(1, 2))
     )
 
 
-def bootstrap_alpha(
-    first: Sequence[int],
-    second: Sequence[int],
-    levels: int,
-    clusters: Sequence[Hashable],
-    level: Level = "ordinal",
-    settings: Bootstrap | None = None,
-) -> Estimate:
-    """Krippendorff's alpha of two readers with an interval from resampled clusters."""
-
-    def alphas(sums: Sums) -> Float[np.ndarray, " sums"]:
-        return _alphas_of_tables(_tables(sums, levels), level)
-
-    return _resampled(first, second, levels, clusters, settings).estimate(
-        Figure(alphas, len(first))
-    )
+def _disagreement(levels: int, weights: Weights) -> Float[np.ndarray, "k k"]:
+    """0 on the diagonal to 1 for the ends of the scale (all 1 where unweighted)."""
+    steps = np.abs(np.subtract.outer(np.arange(levels), np.arange(levels))).astype(np.float64)
+    if weights == "unweighted":
+        return (steps > 0).astype(np.float64)
+    scaled = steps / max(levels - 1, 1)
+    return scaled if weights == "linear" else scaled**2
 
 
 def krippendorff_alpha(ratings: Float[np.ndarray, "readers items"], level: Level) -> float:
-    """Krippendorff's alpha; NaN in `ratings` means not rated."""
+    """Computes Krippendorff's alpha by its package; NaN in `ratings` means not rated."""
     import krippendorff  # extra `agreement`: nothing else here needs it
 
     values = np.asarray(ratings, np.float64)
@@ -190,7 +193,7 @@ def krippendorff_alpha(ratings: Float[np.ndarray, "readers items"], level: Level
 
 
 def fleiss_kappa(counts: Num[np.ndarray, "items levels"]) -> float:
-    """Fleiss' kappa (Psychological Bulletin 76, 1971) of counts of ratings by level.
+    """Computes Fleiss' kappa (Psychological Bulletin 76, 1971) of counts of ratings by level.
 
     Raises:
         ValueError: items with different numbers of ratings, or fewer than two.
@@ -204,60 +207,6 @@ def fleiss_kappa(counts: Num[np.ndarray, "items levels"]) -> float:
     if 1 - chance < 1e-12:
         return math.nan
     return (float(by_item.mean()) - chance) / (1 - chance)
-
-
-def _disagreement(levels: int, weights: Weights) -> Float[np.ndarray, "k k"]:
-    """0 on the diagonal to 1 for the ends of the scale (all 1 where unweighted)."""
-    steps = np.abs(np.subtract.outer(np.arange(levels), np.arange(levels))).astype(np.float64)
-    if weights == "unweighted":
-        return (steps > 0).astype(np.float64)
-    scaled = steps / max(levels - 1, 1)
-    return scaled if weights == "linear" else scaled**2
-
-
-def _alphas_of_tables(
-    tables: Float[np.ndarray, "sums k k"], level: Level
-) -> Float[np.ndarray, " sums"]:
-    """Alpha of two readers who rated everything, from their contingency tables.
-
-    The package's formula over tables, for thousands of resamples at once: 1 - (n - 1) times
-    observed over expected squared distances, n being the number of ratings of both readers.
-    """
-    pairs = tables + tables.transpose(0, 2, 1)
-    counts = pairs.sum(axis=2)
-    if level == "nominal":
-        distance = np.broadcast_to(1 - np.eye(tables.shape[1]), pairs.shape)
-    else:
-        # Ratings between two levels, half of those on the two themselves.
-        below = np.cumsum(counts, axis=1) - counts / 2
-        distance = (below[:, :, None] - below[:, None, :]) ** 2
-    observed = (pairs * distance).sum(axis=(1, 2)) * (counts.sum(axis=1) - 1)
-    expected = (counts[:, :, None] * counts[:, None, :] * distance).sum(axis=(1, 2))
-    safe = np.where(expected > 0, expected, 1)
-    return np.where(expected > 0, 1 - observed / safe, np.nan)
-
-
-def _tables(sums: Sums, levels: int) -> Float[np.ndarray, "sums k k"]:
-    cells = np.stack([sums[f"{i}/{j}"] for i in range(levels) for j in range(levels)], axis=-1)
-    return cells.reshape(-1, levels, levels)
-
-
-def _resampled(
-    first: Sequence[int],
-    second: Sequence[int],
-    levels: int,
-    clusters: Sequence[Hashable],
-    settings: Bootstrap | None,
-) -> Resampled:
-    """The contingency table as sums over ratings: as observed and in every resample."""
-    contingency(first, second, levels)  # refuses lists that don't fit
-    a, b = np.asarray(first), np.asarray(second)
-    columns = {
-        f"{i}/{j}": ((a == i) & (b == j)).astype(np.float64)
-        for i in range(levels)
-        for j in range(levels)
-    }
-    return resample(columns, clusters, settings or Bootstrap())
 
 
 class RaterAgreement(NamedTuple):
@@ -282,7 +231,7 @@ class RaterAgreement(NamedTuple):
 
 
 def rater_agreement(first: Sequence[float], second: Sequence[float]) -> RaterAgreement:
-    """Agreement on marks of the same items, in the same order.
+    """Computes the agreement on marks of the same items, in the same order.
 
     Kendall's tau is tau-b, which allows for ties.
     """
@@ -295,7 +244,7 @@ def rater_agreement(first: Sequence[float], second: Sequence[float]) -> RaterAgr
         kendall = float(scipy.stats.kendalltau(one, two).statistic)
     marks = np.rint(np.stack([one, two])).astype(np.int64)
     marks -= marks.min()
-    kappa = cohen_kappa(contingency(marks[0], marks[1], int(marks.max()) + 1), "quadratic")
+    kappa = cohen_kappa(*marks.tolist(), int(marks.max()) + 1, "quadratic")
     difference = float((two - one).mean())
     icc = intraclass_correlation(np.stack([one, two]))
     return RaterAgreement(
@@ -304,7 +253,7 @@ def rater_agreement(first: Sequence[float], second: Sequence[float]) -> RaterAgr
 
 
 def intraclass_correlation(ratings: Float[np.ndarray, "readers items"]) -> float:
-    """ICC(2,1): absolute agreement of single readers, who are drawn as the items are.
+    """Computes ICC(2,1): absolute agreement of single readers, a random sample as the items are.
 
     Shrout and Fleiss, Psychological Bulletin 86 (1979). NaN with fewer than two items or readers,
     or where nothing varies.

@@ -142,12 +142,9 @@ def reweighted_area(
 def rank_correlation(
     confidence: Float[np.ndarray, " n"], outcome: Float[np.ndarray, " n"]
 ) -> float:
-    """Spearman's correlation; NaN where one of the two never varies."""
-    ranks = []
-    for values in (confidence, outcome):
-        _, group, counts = np.unique(values, return_inverse=True, return_counts=True)
-        # The mean rank of equal values.
-        ranks.append((np.cumsum(counts) - (counts - 1) / 2)[group])
-    if len(confidence) < 2 or min(np.ptp(ranks[0]), np.ptp(ranks[1])) == 0:
+    """Computes Spearman's correlation; NaN where one of the two never varies."""
+    if len(confidence) < 2 or min(np.ptp(confidence), np.ptp(outcome)) == 0:
         return float("nan")
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    from scipy import stats  # here: it takes long to load
+
+    return float(stats.spearmanr(confidence, outcome).statistic)

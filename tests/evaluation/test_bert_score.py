@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.evaluation.bert_score import (
+from cxrjax.evaluation.text_scores.bert_score import (
     BertScore,
     BertScorer,
     BertScoreSettings,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from cxrjax.codecs import CODECS
-from cxrjax.evaluation.free_text import read_sentences, reference_text
 from cxrjax.evaluation.predictions import Prediction
+from cxrjax.evaluation.text_scores.sentences import read_sentences, reference_text
 from cxrjax.records import Answer
 from tests.evaluation import made
 

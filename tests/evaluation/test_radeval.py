@@ -130,7 +130,7 @@ def test_nothing_is_downloaded(files, monkeypatch):
 @pytest.mark.parametrize(
     ("fault", "told"),
     [
-        ("weights", r"green cannot be started \(OSError: We couldn't .* must lie on this machine"),
+        ("weights", r"green cannot be started \(OSError: We couldn't .* must be on this machine"),
         ("package", r"green lacks a package \(.*medspacy'\): pip install radeval==2.2.1"),
         ("short", r"green failed \(ValueError: not a number for each of 2 texts\).*2\.2\.1"),
     ],

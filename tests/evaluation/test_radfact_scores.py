@@ -7,12 +7,12 @@ import pytest
 
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.evaluation.compared_texts import compare_texts
 from cxrjax.evaluation.counted import Counted
-from cxrjax.evaluation.free_text import GroundedSentence, ReferenceText
 from cxrjax.evaluation.predictions import Prediction
-from cxrjax.evaluation.radfact import TextPair, radfact_columns, radfact_figures
 from cxrjax.evaluation.scores import ScoreOptions
+from cxrjax.evaluation.text_scores.comparison import compare_texts
+from cxrjax.evaluation.text_scores.radfact import TextPair, radfact_columns, radfact_figures
+from cxrjax.evaluation.text_scores.sentences import GroundedSentence, ReferenceText
 from cxrjax.language_model.judges import Entailment, Facts
 from cxrjax.language_model.judges.surrogate import SurrogateJudge
 from cxrjax.metrics.bootstrap import Bootstrap, resample

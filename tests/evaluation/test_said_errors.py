@@ -2,7 +2,12 @@
 
 import pytest
 
-from cxrjax.evaluation.said_errors import COLUMNS, clinical_weight, count_said, weighted_errors
+from cxrjax.evaluation.text_scores.assertion_errors import (
+    COLUMNS,
+    clinical_weight,
+    count_said,
+    weighted_errors,
+)
 from cxrjax.radiology_text.assertions import Assertion
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.reading import said_now

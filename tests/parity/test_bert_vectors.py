@@ -2,7 +2,7 @@
 
 import pytest
 
-from cxrjax.evaluation.bert_score import BertScorer, BertScoreSettings
+from cxrjax.evaluation.text_scores.bert_score import BertScorer, BertScoreSettings
 
 pytestmark = pytest.mark.parity
 

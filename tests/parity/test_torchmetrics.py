@@ -6,7 +6,7 @@ import types
 import numpy as np
 import pytest
 
-from cxrjax.evaluation.bert_score import BertScorer, BertScoreSettings
+from cxrjax.evaluation.text_scores.bert_score import BertScorer, BertScoreSettings
 from cxrjax.metrics.detection import ImageBoxes, find_overlaps
 from cxrjax.metrics.ranking import COCO_THRESHOLDS, coco_average_precision, pycocotools_rankings
 

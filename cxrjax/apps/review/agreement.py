@@ -1,5 +1,6 @@
 """The agreement of two filled review sheets, and the consensus that settles the rest."""
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -8,15 +9,7 @@ from typing import Any
 from cxrjax.apps.review.sheet import DIMENSIONS, LEVELS, Ratings, parse_level, read_rows
 from cxrjax.errors import UserError
 from cxrjax.evaluation.text_tables import UNDEFINED, grid
-from cxrjax.metrics.agreement import (
-    MEASUREMENT_LEVELS,
-    WEIGHTS,
-    bootstrap_alpha,
-    bootstrap_kappa,
-    cohen_kappa,
-    contingency,
-    kappa_sanity,
-)
+from cxrjax.metrics import agreement as measures
 from cxrjax.metrics.bootstrap import Bootstrap
 
 _RATINGS = ("first_rating", "second_rating")
@@ -38,7 +31,7 @@ class Consensus:
 
     Attributes:
         outcomes: (question id, dimension) -> index into `LEVELS` after discussion.
-        accepted: (question id, dimension) -> whether it was accepted in the end.
+        accepted: (question id, dimension) -> accepted in the end.
     """
 
     outcomes: dict[tuple[str, str], int]
@@ -46,7 +39,7 @@ class Consensus:
 
 
 def shared_items(first: Ratings, second: Ratings) -> list[tuple[str, str]]:
-    """(question id, dimension) that both readers rated, in the first sheet's order.
+    """Returns (question id, dimension) that both readers rated, in the first sheet's order.
 
     Raises:
         UserError: the sheets are not of the same questions.
@@ -66,7 +59,7 @@ def shared_items(first: Ratings, second: Ratings) -> list[tuple[str, str]]:
 
 
 def consensus_rows(first: Ratings, second: Ratings) -> list[dict[str, str]]:
-    """The consensus file to fill in."""
+    """Returns the rows of the consensus file to fill in."""
     rows = []
     for question_id, dimension in shared_items(first, second):
         a, b = (LEVELS[r.levels[question_id][dimension]] for r in (first, second))
@@ -88,11 +81,12 @@ def consensus_rows(first: Ratings, second: Ratings) -> list[dict[str, str]]:
 
 
 def read_consensus(path: Path, first: Ratings, second: Ratings) -> Consensus:
-    """A filled consensus file, checked against the two sheets it settles.
+    """Reads a filled consensus file and checks it against its two sheets.
 
     Raises:
         UserError: it cannot be read, an outcome or acceptance is missing or unknown, an initial
-            rating is not the sheet's, or a question is missing or superfluous; names file and line.
+            rating differs from the sheet's, or a question is missing or superfluous; names file
+            and line.
     """
     outcomes: dict[tuple[str, str], int] = {}
     accepted: dict[tuple[str, str], bool] = {}
@@ -124,7 +118,7 @@ def _check_initial(cells: dict[str, str], where: str, readers: Mapping[str, Rati
 
 
 def outcome_summary(consensus: Consensus, first: Ratings, second: Ratings) -> dict[str, object]:
-    """Counts before and after the discussion."""
+    """Counts ratings before and after the discussion."""
     items = shared_items(first, second)
     disagreed = [i for i in items if _rating(first, i) != _rating(second, i)]
     by_question: dict[str, bool] = {}
@@ -162,10 +156,10 @@ POOLED = "pooled"
 def agreement(
     first: Ratings, second: Ratings, bootstrap: Bootstrap | None = None
 ) -> dict[str, Any]:
-    """The content of agreement.json: each dimension, and all pooled.
+    """Returns the content of agreement.json: each dimension, and all pooled.
 
-    Intervals are the large-sample ones and those of resampled questions; the pooled ratings of one
-    question are no independent ones, which only the latter respect.
+    Intervals are the large-sample ones and those of resampled questions; only the latter allow for
+    the pooled ratings of one question, which are not independent.
 
     Raises:
         UserError: the sheets are not of the same questions.
@@ -203,33 +197,30 @@ def _figures(
         return {"n": 0}
     a, b = ([r.levels[q][dimension] for q, dimension in items] for r in (first, second))
     clusters = [question_id for question_id, _ in items]
-    table = contingency(a, b, len(LEVELS))
+    resampled = measures.bootstrap_agreement(a, b, len(LEVELS), clusters, bootstrap)
     kappas = {}
-    for weights in WEIGHTS:
-        kappa = cohen_kappa(table, weights)
-        resampled = bootstrap_kappa(a, b, len(LEVELS), clusters, weights, bootstrap)
-        defined = resampled.value is not None
-        low, high = kappa.interval if defined else (None, None)
+    for weights in measures.WEIGHTS:
+        estimate, kappa = resampled[weights], measures.cohen_kappa(a, b, len(LEVELS), weights)
         kappas[weights] = {
-            "value": resampled.value,
-            "analytic_ci": [low, high],
-            "bootstrap_ci": [resampled.ci_low, resampled.ci_high],
+            "value": estimate.value,
+            "analytic_ci": [None, None] if estimate.value is None else list(kappa.interval),
+            "bootstrap_ci": [estimate.ci_low, estimate.ci_high],
             "expected_agreement": kappa.expected,
         }
+    pairs = collections.Counter(zip(a, b, strict=True))
     return {
         "n": len(items),
-        "observed_agreement": cohen_kappa(table).observed,
-        "table": table.astype(int).tolist(),
+        "observed_agreement": sum(one == two for one, two in zip(a, b, strict=True)) / len(items),
+        "table": [[pairs[i, j] for j in range(len(LEVELS))] for i in range(len(LEVELS))],
         "kappa": kappas,
         "krippendorff_alpha": {
-            scale: bootstrap_alpha(a, b, len(LEVELS), clusters, scale, bootstrap).to_json()
-            for scale in MEASUREMENT_LEVELS
+            scale: resampled[scale].to_json() for scale in measures.MEASUREMENT_LEVELS
         },
     }
 
 
 def markdown(result: dict[str, Any]) -> str:
-    """agreement.md."""
+    """Returns the text of agreement.md."""
     lines = [["Dimension", "n", "Agreement", "Figure", "Value", "Analytic 95 %", "Bootstrap 95 %"]]
     for dimension, figures in result["dimensions"].items():
         name = dimension.replace("_", " ")
@@ -260,7 +251,7 @@ def _printed() -> str:
     po = 1 - PRINTED["disagreements"] / PRINTED["questions"]
     lines = [["If 7 ratings of 100 differ, over", "Chance agreement", "95 % half-width", "Levels"]]
     for observed, n in ((po, 100), (po, 300), (1 - 7 / 300, 300)):
-        sane = kappa_sanity(observed, PRINTED["kappa"], n)
+        sane = measures.kappa_sanity(observed, PRINTED["kappa"], n)
         title = f"{n} ratings, agreement {observed:.3f}"
         needed = f"at least {sane.least_levels}"
         lines.append([title, f"{sane.expected:.3f}", f"{sane.half_width:.3f}", needed])

@@ -17,8 +17,8 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.evaluation.counted import Outcome
-from cxrjax.evaluation.free_text import without_notation
 from cxrjax.evaluation.predictions import Prediction, ReadBoxes, read_boxes
+from cxrjax.evaluation.text_scores.sentences import without_notation
 from cxrjax.metrics.localization import region_areas, region_iou
 from cxrjax.papers.cxr_qba.truth import (
     CxrQbaQuestion,

@@ -14,7 +14,7 @@ from cxrjax.evaluation.overlays import COLOURS, TRUTH, jpeg_data_uri, overlay
 from cxrjax.evaluation.text_tables import template
 from cxrjax.files import replace_text, writing
 from cxrjax.images.decode import read_image
-from cxrjax.metrics.agreement import cohen_kappa, contingency
+from cxrjax.metrics.agreement import cohen_kappa
 from cxrjax.papers.cxr_qba.build import NATIVE
 from cxrjax.papers.cxr_qba.construct.ratings import GRADES, UNRATED
 from cxrjax.papers.cxr_qba.record_checks import check_record
@@ -163,7 +163,7 @@ def agreement(sheet: Path) -> str:
     both = [row for row in rows if row["grade"] and row["graded"] in GRADES]
     if both:
         ours, theirs = ([GRADES.index(row[n]) for row in both] for n in ("graded", "grade"))
-        kappa = cohen_kappa(contingency(ours, theirs, len(GRADES)), "linear")
+        kappa = cohen_kappa(ours, theirs, len(GRADES), "linear")
         same = sum(a == b for a, b in zip(ours, theirs, strict=True))
         lines.append(
             f"Grades given by both: {len(both)}, the same in {same}; linearly weighted kappa "

@@ -14,7 +14,7 @@ from cxrjax.evaluation.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCount
 from cxrjax.evaluation.counted import DECISION, code
 from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.predictions import Prediction
-from cxrjax.evaluation.said_errors import COLUMNS, count_said
+from cxrjax.evaluation.text_scores.assertion_errors import COLUMNS, count_said
 from cxrjax.metrics import text
 from cxrjax.metrics.localization import region_areas
 from cxrjax.papers.cxr_qba.answers import (

@@ -26,8 +26,9 @@ doubt, side, severity, region), and held against the structured parts of the ref
   where the reference has some.
 * `errors/...`: claims by what is wrong with them, and statements that were missed or contradicted
   (`answers.py`). `hallucination/...`: claims on questions where the reference finds nothing.
-* `temporal/...`, `surrogate/weighted_errors`: of the sentences (`scoring/said_errors.py`); what
-  other parts of the reference say is there is no false finding.
+* `temporal/...`, `surrogate/weighted_errors`: of the sentences
+  (`text_scores/assertion_errors.py`); a finding that other parts of the reference affirm is not
+  false.
 
 `n`: questions, but claims, statements and the like where a figure is a share of those.
 """

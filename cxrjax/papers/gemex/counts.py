@@ -15,12 +15,12 @@ from cxrjax.codecs import CODECS, FAILURE_CATEGORIES, Codec
 from cxrjax.codecs.prose import SIDE
 from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import CLASSLESS_PROBLEMS, Answers, SystemCounts, count_answers
-from cxrjax.evaluation.bert_score import BertScore
 from cxrjax.evaluation.counted import DECISION, Outcome, code
 from cxrjax.evaluation.figures import count_judge_failures
 from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.predictions import Prediction, ReadBoxes, read_boxes
-from cxrjax.evaluation.said_errors import COLUMNS, count_said
+from cxrjax.evaluation.text_scores.assertion_errors import COLUMNS, count_said
+from cxrjax.evaluation.text_scores.bert_score import BertScore
 from cxrjax.language_model.judges import Judge, Sample
 from cxrjax.metrics.classification import set_counts
 from cxrjax.metrics.localization import v_score

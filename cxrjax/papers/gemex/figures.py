@@ -32,13 +32,13 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
-from cxrjax.evaluation.bert_score import BertScorer
 from cxrjax.evaluation.counted import STRICT, Counted
 from cxrjax.evaluation.figure_lines import Figures, make_figures
 from cxrjax.evaluation.figures import NO_FIGURE
 from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.scores import ScoreOptions, Scores
 from cxrjax.evaluation.tables import load_layout
+from cxrjax.evaluation.text_scores.bert_score import BertScorer
 from cxrjax.language_model.judges import Judge, metric_name
 from cxrjax.metrics.bootstrap import Attributes, Figure, Sums
 from cxrjax.metrics.classification import ratio

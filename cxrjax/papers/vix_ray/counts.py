@@ -10,7 +10,7 @@ from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import Answers, SystemCounts, cluster_of, count_answers
 from cxrjax.evaluation.figures import count_judge_failures, named
 from cxrjax.evaluation.predictions import Prediction, check_known
-from cxrjax.evaluation.said_errors import count_said
+from cxrjax.evaluation.text_scores.assertion_errors import count_said
 from cxrjax.language_model.judges import FactMatch, FactPair, Judge, compare_facts
 from cxrjax.metrics import text
 from cxrjax.radiology_text.facts import (

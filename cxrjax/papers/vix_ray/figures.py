@@ -14,7 +14,7 @@ What the paper leaves open, and what is done here:
   and is 0 in means under `strict`; `judge_failure_rate` says how often. Of a surrogate judge all of
   this is called `surrogate/...`, as are the shares of facts by what is wrong with them (appendix
   D).
-* `temporal/...`, `surrogate/weighted_errors`: what texts assert (`scoring/said_errors.py`); the
+* `temporal/...`, `surrogate/weighted_errors`: assertions (`text_scores/assertion_errors.py`); the
   errors, in per cent, are the weight of those in a hundred texts.
 * History of stage 3's second turn: predictions say whether it was gold or their own (self).
 

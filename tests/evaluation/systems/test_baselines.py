@@ -130,7 +130,7 @@ def test_unusable_records_are_refused(record):
 
 
 def draw(asked, seed):
-    return baselines.draw(baselines.Question.of(asked), seed, CLASSES).text
+    return baselines.draw(baselines.BlindQuestion.of(asked), seed, CLASSES).text
 
 
 _DRAWS = 20_000
@@ -173,4 +173,4 @@ def test_a_finding_is_there_or_not_and_a_class_is_one_of_14(record):
     assert set(named) == {frozenset({name}) for name in CLASSES}
     assert max(named.values()) < 150
     open_ended = record(3, dataset="gemex", question_type="open_ended")
-    assert baselines.draw(baselines.Question.of(open_ended), 0, ()).text == ""
+    assert baselines.draw(baselines.BlindQuestion.of(open_ended), 0, ()).text == ""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cxrjax.metrics.radfact import KINDS, Statement, boxes_entailed, count_entailed
+from cxrjax.evaluation.text_scores.radfact import Statement, boxes_entailed, entailed_shares
 
 NO_BOX = np.zeros((0, 4))
 _OTHER = Statement(NO_BOX, ())
@@ -19,7 +19,7 @@ def box(*corners):
 
 
 def shares(counted):
-    return [part / whole for part, whole in map(counted.share, KINDS)]
+    return [part / whole for part, whole in counted.values()]
 
 
 def test_counts_one_way():
@@ -28,7 +28,7 @@ def test_counts_one_way():
     told = [(NO_BOX, (0,)), (a, (1,)), (b, (1,)), (NO_BOX, ()), (a, ())]
     statements = [Statement(*one) for one in told]
     others = [Statement(NO_BOX, ()), Statement(a, ())]
-    assert shares(count_entailed(statements, others)) == pytest.approx([3 / 5, 1 / 2, 1 / 3])
+    assert shares(entailed_shares(statements, others)) == pytest.approx([3 / 5, 1 / 2, 1 / 3])
 
 
 def test_counts_both_ways():
@@ -38,8 +38,8 @@ def test_counts_both_ways():
     predicted = [Statement(*one) for one in told]
     told = [(first, (0,)), (second, (1,)), (third, (2,)), (NO_BOX, ())]
     true = [Statement(*one) for one in told]
-    assert shares(count_entailed(predicted, true)) == pytest.approx([0.75, 0.5, 0.5])
-    assert shares(count_entailed(true, predicted)) == pytest.approx([0.75, 2 / 3, 2 / 3])
+    assert shares(entailed_shares(predicted, true)) == pytest.approx([0.75, 0.5, 0.5])
+    assert shares(entailed_shares(true, predicted)) == pytest.approx([0.75, 2 / 3, 2 / 3])
 
 
 def _mask(boxes):
@@ -79,7 +79,7 @@ def test_published_labels_give_the_published_range():
     def share(entailed, every):
         """Of one text, so many of whose statements are entailed."""
         statements = [Statement(NO_BOX, (0,) if n < entailed else ()) for n in range(every)]
-        part, whole = count_entailed(statements, [_OTHER]).share("logical")
+        part, whole = entailed_shares(statements, [_OTHER])["logical"]
         return part / whole
 
     found = [

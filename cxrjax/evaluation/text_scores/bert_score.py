@@ -1,7 +1,7 @@
 """BERTScore of many pairs of texts, with a transformers model from a folder, and its rescaling.
 
-Needs PyTorch, which `pip install 'cxrjax[bertscore]'` brings; nothing is downloaded. The package
-bert-score is what its figures are checked against; with transformers 5 it fails on an empty text.
+Needs PyTorch (`pip install 'cxrjax[bertscore]'`); nothing is downloaded. Tests compare it with the
+package bert-score, which with transformers 5 fails on an empty text.
 """
 
 import csv
@@ -34,19 +34,20 @@ def bert_score(
     reference: Float[np.ndarray, "m d"],
     reference_words: Bool[np.ndarray, " m"],
 ) -> BertScore:
-    """Each token's highest cosine with a token of the other text, averaged over a text's words.
+    """Averages each token's highest cosine with a token of the other text over a text's words.
 
     Args:
-        candidate, reference: a vector for each token, those that begin and end a text included:
+        candidate, reference: a vector for each token, first and last special tokens included:
             they may be another one's nearest.
-        candidate_words, reference_words: which tokens are of the text itself, and so are averaged.
+        candidate_words, reference_words: tokens of the text itself, over which to average.
 
     Returns:
         Zeros where a text has no words.
     """
     if not candidate_words.any() or not reference_words.any():
         return BertScore(0.0, 0.0, 0.0)
-    cosine = _unit(candidate) @ _unit(reference).T
+    one, two = (v / np.linalg.norm(v, axis=1, keepdims=True) for v in (candidate, reference))
+    cosine = one @ two.T
     precision = float(cosine.max(axis=1)[candidate_words].mean())
     recall = float(cosine.max(axis=0)[reference_words].mean())
     both = precision + recall
@@ -54,12 +55,8 @@ def bert_score(
 
 
 def rescale(score: BertScore, baseline: BertScore) -> BertScore:
-    """The score with the baseline of unrelated texts at 0 and 1 still at 1; below 0 is possible."""
+    """Maps the baseline of unrelated texts to 0 and 1 to 1; below 0 is possible."""
     return BertScore(*((s - b) / (1 - b) for s, b in zip(score, baseline, strict=True)))
-
-
-def _unit(vectors: Float[np.ndarray, "n d"]) -> Float[np.ndarray, "n d"]:
-    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 # The layer that the authors of BERTScore found best, by kind of model and number of layers:
@@ -72,13 +69,13 @@ TokenVectors = tuple[Float[np.ndarray, "tokens d"], Bool[np.ndarray, " tokens"]]
 
 @dataclass(frozen=True)
 class BertScoreSettings:
-    """Model and layer that BERTScore is taken with.
+    """Model and layer of BERTScore.
 
     Attributes:
         model: folder with config.json, weights and tokenizer.
-        layer: whose vectors are compared, 1 for the first; None: the best known one.
-        baseline: table of the package bert-score with the columns LAYER, P, R, F, by whose row
-            scores are rescaled; None: they are not.
+        layer: of the vectors, 1 for the first; None: the best known one.
+        baseline: table of the package bert-score with the columns LAYER, P, R, F, for rescaling;
+            None: raw scores.
     """
 
     model: Path
@@ -98,11 +95,8 @@ class BertScorer:
     """
 
     def __init__(self, settings: BertScoreSettings) -> None:
-        torch = optional(
-            "torch",
-            "bertscore",
-            "pip install 'cxrjax[bertscore]', or leave --bertscore_model out",
-        )
+        remedy = "pip install 'cxrjax[bertscore]', or leave --bertscore_model out"
+        torch = optional("torch", "bertscore", remedy)
         config = _read_config(settings.model)
         self._layer = _layer(settings, config)
         self._baseline = None if settings.baseline is None else _baseline(settings, self._layer)
@@ -127,8 +121,8 @@ class BertScorer:
         )
 
     def __call__(self, pairs: Sequence[tuple[str, str]]) -> list[BertScore]:
-        """The score of each (candidate, reference); texts beyond the model's length are cut."""
-        # Pairs of like length share a batch, so that little is padded.
+        """Scores each (candidate, reference); texts are cut to the model's length."""
+        # Pairs of similar length share a batch, which saves padding.
         order = sorted(range(len(pairs)), key=lambda i: max(map(len, pairs[i])))
         scores = [BertScore(0.0, 0.0, 0.0)] * len(pairs)
         starts = range(0, len(order), _BATCH)
@@ -168,8 +162,8 @@ def _read_config(folder: Path) -> dict[str, Any]:
         config = read_json_object(folder / "config.json")
     except UserError:
         raise UserError(
-            f"{folder}: no config.json of a transformers model: expected a folder as "
-            "`save_pretrained` writes it, such as roberta-large"
+            f"{folder}: no config.json of a transformers model: expected a folder of "
+            "`save_pretrained`, such as roberta-large"
         ) from None
     for key in ("num_hidden_layers", "max_position_embeddings"):
         if not isinstance(config.get(key), int):
@@ -183,15 +177,12 @@ def _layer(settings: BertScoreSettings, config: dict[str, Any]) -> int:
     if layer is None:
         layer = _BEST_LAYER.get((str(config.get("model_type")), layers))
     if layer is None:
-        raise UserError(
-            f"{settings.model}: which layer is best is not known: give --bertscore_layer, 1 to "
-            f"{layers}"
-        )
-    if not 1 <= layer <= layers:
-        raise UserError(
-            f"{settings.model}: --bertscore_layer={layer}: expected one of its 1 to {layers}"
-        )
-    return layer
+        found = "the best layer is not known: give --bertscore_layer,"
+    elif not 1 <= layer <= layers:
+        found = f"--bertscore_layer={layer}: expected"
+    else:
+        return layer
+    raise UserError(f"{settings.model}: {found} 1 to {layers}")
 
 
 def _baseline(settings: BertScoreSettings, layer: int) -> BertScore:

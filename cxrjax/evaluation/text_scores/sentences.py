@@ -1,8 +1,7 @@
-"""Free text of answers and references by sentence, each with its boxes.
+"""Sentences of answers and references, each with its boxes.
 
-Boxes that the text writes belong to the sentence that they stand in or behind. Those that are not
-in the text, or are given for the answer as a whole (GEMeX's location, MedGemma's list), belong to
-every sentence.
+Boxes in the text belong to the sentence that they are in or behind. Boxes beside the text, or given
+for the answer as a whole (GEMeX's location, MedGemma's list), belong to every sentence.
 """
 
 import re
@@ -24,11 +23,11 @@ Places = Sequence[tuple[int, int]]
 
 # Codecs whose boxes are of the whole answer, and the tag before such boxes.
 _OF_ALL, _LOCATION = frozenset(("gemex", "medgemma_json")), "<location"
-# Tags that part statements, and other notation of boxes: tokens, tags, lists of numbers.
+# Tags between statements, and other notation of boxes: tokens, tags, lists of numbers.
 _PARTS = re.compile(r"</?(?:answer|reason|location|obj)>", re.IGNORECASE)
 # Short enough that a text of brackets alone takes no longer than its length.
 _NOTATION = re.compile(r"<[^<>]{0,200}>|\[[\s\d.,;\[\]-]{0,400}\]|\([\s\d.,-]{0,200}\)")
-_MOST_SENTENCES = 200  # no answer that says something has as many
+_MOST_SENTENCES = 200  # more than any answer with content has
 
 
 class GroundedSentence(NamedTuple):
@@ -40,11 +39,11 @@ class GroundedSentence(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferenceText:
-    """What the main answers of a record say.
+    """The main answers of a record.
 
     Attributes:
         image_hw: height and width of its image; GEMeX's frame where they are not known.
-        codec: in which answers are read that give no boxes and no other codec is named for.
+        codec: reads answers without boxes of their own, unless another one is requested.
     """
 
     sentences: tuple[GroundedSentence, ...]
@@ -54,17 +53,17 @@ class ReferenceText:
 
     @property
     def text(self) -> str:
-        """All of it."""
+        """The words of all sentences."""
         return plain_text(self.sentences)
 
 
 def plain_text(sentences: Sequence[GroundedSentence]) -> str:
-    """The words of the sentences."""
+    """Returns the words of the sentences."""
     return " ".join(sentence.text for sentence in sentences)
 
 
 def reference_text(record: QARecord) -> ReferenceText:
-    """The main answers, each a text with boxes of its own."""
+    """Reads the main answers, each a text with boxes of its own."""
     height, width = size = record.image_hw or (SIDE, SIDE)
     codec = CODECS[RECORD_CODECS[record.dataset]]
     found: list[GroundedSentence] = []
@@ -82,12 +81,12 @@ def reference_text(record: QARecord) -> ReferenceText:
 def read_sentences(
     line: Prediction, codec: Codec, image_hw: tuple[int, int], where: str
 ) -> tuple[GroundedSentence, ...]:
-    """The sentences of a line, 200 at most.
+    """Reads the sentences of a line, at most 200.
 
     Args:
         codec: finds boxes in the text: those of the line where it gives as many, else, where it
             gives none, the boxes themselves.
-        where: names the file, for error messages.
+        where: the file, for error messages.
     """
     read = read_boxes(line, codec, *image_hw, where)
     places = read.places
@@ -97,7 +96,7 @@ def read_sentences(
         if len(written) == len(read.boxes):
             places = tuple((span.start, span.end) for span in written)
     words = without_notation(line.text, places or ())
-    # What ends in a colon ("Final Answer:") announces what was taken out.
+    # What ends in a colon ("Final Answer:") announces what was removed.
     spans = [
         s for s in split_sentences(words) if words[slice(*s)].rstrip(" \n`")[-1:] not in ("", ":")
     ]
@@ -115,9 +114,10 @@ def read_sentences(
 
 
 def without_notation(text: str, places: Places) -> str:
-    """The text with blanks for box notation, in `places` or what looks like it: as long as it was.
+    """Returns the text with blanks for box notation, in `places` or what looks like it; its length
+    is the same.
 
-    Tags that part statements become new lines.
+    Tags between statements become new lines.
     """
     pieces, at = [], 0
     for start, end in sorted(places):
@@ -132,7 +132,7 @@ def _owners(spans: Places, words: str, places: Places) -> list[int]:
     """The sentence of each box."""
     starts = [end - len(words[start:end].lstrip()) for start, end in spans]
     owners: list[int] = []
-    leading: set[int] = set()  # sentences whose boxes stand before their words
+    leading: set[int] = set()  # sentences with boxes before their words
     for place, _ in places:
         owner = max((n for n, (start, _) in enumerate(spans) if start <= place), default=0)
         # Before a sentence's first word it is of the one before, unless that begins with its own.

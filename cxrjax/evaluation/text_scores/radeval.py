@@ -1,19 +1,18 @@
-"""Metrics of the package RadEval 2.2.1 (github.com/jbdel/RadEval), whose weights lie on disk.
+"""Metrics of the package RadEval 2.2.1 (github.com/jbdel/RadEval), with weights on disk.
 
-RadGraph F1, CheXbert's F1, RaTEScore, GREEN and SRR-BERT, as that package computes them; it wants
-PyTorch, transformers 5 and what its weights were trained with. Nothing is downloaded and no text
-leaves this machine. No run with weights was made here: its interface is what was tested.
+RadGraph F1, CheXbert's F1, RaTEScore, GREEN and SRR-BERT, as that package computes them; it needs
+PyTorch, transformers 5 and the packages that its weights were trained with. Nothing is downloaded
+and no text leaves this machine. It was never run with weights here: tests cover its interface.
 
-An answer without words is worth 0 in metrics of single answers, which are not given it.
+An answer without words is worth 0 in metrics of single answers, and is not passed to them.
 """
 
 import importlib.metadata
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,7 +21,7 @@ from cxrjax.files import read_packaged
 from cxrjax.metrics.bootstrap import Columns, Estimate, Figure
 from cxrjax.metrics.classification import ratio
 
-# The RadGraph of 2.2.1 imports its own parts by the name that the package had before.
+# The RadGraph of 2.2.1 imports its own parts by the package's earlier name.
 _OLD_NAME = "sys.modules['RadEval'] = radeval"
 _REMEDY = (
     "pip install radeval==2.2.1 (it brings PyTorch: an environment of its own is best), or leave "
@@ -31,7 +30,7 @@ _REMEDY = (
 
 
 def figure_titles() -> dict[str, str]:
-    """Figure -> what it is called in tables."""
+    """Returns figure -> its title in tables."""
     return {
         f"radeval/{key}": title
         for metric in _table().values()
@@ -39,8 +38,7 @@ def figure_titles() -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class _Started:
+class _Started(NamedTuple):
     name: str
     evaluate: Any  # radeval.RadEval of this metric
     figures: Sequence[str]
@@ -54,7 +52,6 @@ class RadEvalScorer:
         names: sections of radeval.toml.
 
     Attributes:
-        names: each once.
         version: of the package; None where it does not say.
 
     Raises:
@@ -79,10 +76,10 @@ class RadEvalScorer:
     def __call__(
         self, pairs: Sequence[tuple[str, str]]
     ) -> tuple[Columns, dict[str, Figure | Estimate]]:
-        """Columns of the (answer, reference) pairs, and the figures of them.
+        """Returns columns of the (answer, reference) pairs, and their figures.
 
         Raises:
-            UserError: a metric fails, or does not give what its version gives.
+            UserError: a metric fails, or returns another form than its version does.
         """
         columns: dict[str, np.ndarray] = {"radeval/asked": np.ones(len(pairs))}
         figures: dict[str, Figure | Estimate] = {}
@@ -106,11 +103,11 @@ def _mean(column: str) -> Figure:
 
 
 def _table() -> Mapping[str, Any]:
-    return read_packaged("cxrjax.evaluation", "radeval.toml")
+    return read_packaged(str(__package__), "radeval.toml")
 
 
 def _package() -> ModuleType:
-    # Read when its library is imported, which other parts may have done.
+    # Read at the import of its library, which other parts may have imported already.
     os.environ["HF_HUB_OFFLINE"] = "1"
     if "huggingface_hub" in sys.modules:
         from huggingface_hub import constants
@@ -130,7 +127,7 @@ def _start(package: ModuleType, name: str) -> _Started:
     except Exception as error:  # whatever its libraries raise
         fetch = f"import sys, radeval; {_OLD_NAME}; radeval.RadEval(metrics=['{name}'])"
         raise UserError(
-            f"RadEval's {name} cannot be started ({_told(error)}): its weights must lie on this "
+            f"RadEval's {name} cannot be started ({_told(error)}): its weights must be on this "
             f'machine; `python -c "{fetch}"` fetches them, or leave it out of --radeval'
         ) from None
     return _Started(name, evaluate, tuple(metric["figures"]), metric["each"])

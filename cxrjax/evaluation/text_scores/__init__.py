@@ -1,0 +1,1 @@
+"""Scores of free text against free text: RadFact, RadEval, BERTScore, and errors of assertions."""
