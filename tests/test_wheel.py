@@ -52,7 +52,7 @@ def test_flags_choose_among_all_names():
     assert {name for name in vars(choices) if name.isupper()} == set(tables)
     for name, table_of in tables.items():
         assert sorted(getattr(choices, name)) == sorted(table_of), name
-    assert {"model", *model_flags.RUNNERS} == set(table.RUNNERS)
+    assert {"model", *model_flags.RUNNERS} == set(table.STARTERS)
 
 
 @pytest.mark.parametrize("name", sorted(commands()))

@@ -49,7 +49,7 @@ def predict(flags: argparse.Namespace, closed_classes: ClosedClasses) -> str:
         return table.estimate_run(flags, questions)
     if flags.seeds:
         return _predict_seeds(flags, closed_classes, questions, names)
-    answer = _named(table.start_runner(flags, closed_classes), names)
+    answer = _named(table.start_system(flags, closed_classes), names)
     if margins:
         answer = _widened(answer, margins)
     found = base.answer_all(questions, answer, flags.out)

@@ -97,20 +97,14 @@ def risk_coverage(
     return k / max(len(sure), 1), np.cumsum(expected) / k
 
 
-def area_under_risk_coverage(
-    confidence: Float[np.ndarray, " answers"], right: Num[np.ndarray, " answers"]
-) -> float:
-    """AURC (Geifman et al., ICLR 2019): mean risk over all coverages; NaN without answers."""
-    _, risk = risk_coverage(confidence, right)
-    return float(risk.mean()) if len(risk) else float("nan")
-
-
 def reweighted_area(
     confidence: Float[np.ndarray, " answers"],
     right: Num[np.ndarray, " answers"],
     weights: Float[np.ndarray, "draws answers"],
 ) -> Float[np.ndarray, " draws"]:
-    """AURC where each answer counts so many times in each draw; NaN in a draw without any.
+    """Computes AURC (Geifman et al., ICLR 2019), the mean risk over all coverages, in each draw.
+
+    It is NaN in a draw without answers.
 
     Within answers of equal confidence the risk after j of them is (W + j e) / (N + j), with W wrong
     of N before them and a share e of themselves wrong: summed over j, harmonic numbers come of it.

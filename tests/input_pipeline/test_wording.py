@@ -11,6 +11,7 @@ import pytest
 
 from cxrjax.commands import predict
 from cxrjax.errors import UserError
+from cxrjax.evaluation.systems import table
 from cxrjax.files import read_packaged
 from cxrjax.input_pipeline.examples import ExampleConfig, QuestionEncoder
 from cxrjax.input_pipeline.loader import single_source, train_loader
@@ -272,7 +273,7 @@ def test_boxes_keep_the_name_that_was_asked_about_before(
                 **{"labels": ["zebra"], "parse": "ok"},
             }
 
-    monkeypatch.setattr(predict, "start_runner", lambda *_: answers)
+    monkeypatch.setattr(table, "start_system", lambda *_: answers)
     out = tmp_path / "p.jsonl"
     flags = ["--runner=majority", f"--train={questions}", f"--questions={questions}"]
     predict.main([*flags, f"--out={out}", f"--reword={kind}"])

@@ -1,4 +1,4 @@
-"""The base of all runners: how they are started and asked, turn by turn and seed by seed."""
+"""The base of all systems: how they start, and how they answer turn by turn and seed by seed."""
 
 import argparse
 import collections
@@ -23,32 +23,30 @@ from cxrjax.records import QARecord, strip_answers, write_records
 
 # One line of predictions, in the form that `cxrjax.evaluation.predictions` reads.
 Line = Mapping[str, Any]
-# What a later turn was asked on: answers that the questions file has, or the model's own.
+# History of a later turn: answers of the questions file, or the system's own.
 GOLD, SELF = "gold", "self"
 Predict = Callable[[RecordSource], Iterable[Line]]
 
 
-def predict_in_turns(source: RecordSource, predict: Predict, joined: Path) -> Iterator[Line]:
-    """Lines of predictions for all questions, earlier turns first.
+def predict_in_turns(
+    source: RecordSource, predict: Predict, joined: Path, history: str = GOLD
+) -> Iterator[Line]:
+    """Yields lines of predictions for all questions, earlier turns first.
 
     A question whose history has an answer of null waits for the line of that earlier question, and
-    is then asked with its text, the model's own, as the answer. So does one of a records file, with
-    answers, whatever its history says: they are not to be looked at. The line of a later turn says
-    under `history` which of the two it was asked on: "gold" or "self".
+    is then asked with the system's own text as the answer. So does one of a records file, with
+    answers, whatever its history is: reference answers stay unseen. The line of a later turn has
+    its kind under `history`: "gold" or "self".
 
     Args:
         predict: source -> a line with `question_id` and `text` for each of its questions.
-        joined: where to write the questions that had waited, as they were asked; on storage that
-            all processes share.
+        joined: file for the questions that waited, as they were asked; on storage that all
+            processes share.
+        history: kind of the closed histories of the source's questions.
 
     Raises:
         UserError: a question continues one that is not in the file.
     """
-    yield from _in_turns(source, predict, joined, GOLD)
-
-
-def _in_turns(source: RecordSource, predict: Predict, joined: Path, history: str) -> Iterator[Line]:
-    """`predict_in_turns`; `history`: what closed histories of the source's questions are."""
     asked_as = ((i, strip_answers(r) if r.answers else r) for i, r in source.records())
     open_turns, later = {}, set()
     with waiting(f"looking for dialogues in {source.path}"):
@@ -82,7 +80,7 @@ def _in_turns(source: RecordSource, predict: Predict, joined: Path, history: str
         write_records(joined, (join_answers(record, answers) for record in open_turns.values()))
     hosts.wait_for_all(f"{joined.name} written")
     rest = RecordSource(joined, source.image_root, source.questions_per_image)
-    yield from _in_turns(rest, predict, joined.with_suffix(".next.jsonl"), SELF)
+    yield from predict_in_turns(rest, predict, joined.with_suffix(".next.jsonl"), SELF)
 
 
 def join_answers(record: QARecord, answers: Mapping[str, str]) -> QARecord:
@@ -107,14 +105,14 @@ Answer = Callable[[RecordSource], Iterable[Line]]
 
 
 @dataclass(frozen=True)
-class Runner:
-    """One way to answer questions.
+class Starter:
+    """The functions that start a system of `--runner`.
 
     Attributes:
-        start: the command's flags -> what answers. Called once; loads what there is to load.
-        needs: flags that it cannot run without.
-        sample: the same for runners that can sample: flags -> seed -> what answers.
-        estimate: what a run would take, without running.
+        start: the command's flags -> the system. Called once; loads the model.
+        needs: required flags.
+        sample: the same for systems that can sample: flags -> seed -> the system.
+        estimate: describes what a run would send and cost, without running.
     """
 
     start: Callable[[argparse.Namespace], Answer]
@@ -124,7 +122,7 @@ class Runner:
 
 
 def answer_all(questions: RecordSource, answer: Answer, out: Path) -> collections.Counter[str]:
-    """Writes a line for each question, the whole file or none; of several processes the first.
+    """Writes a line for each question, the whole file or none; only the first process writes.
 
     Args:
         out: the predictions file. Questions of later turns are left in OUT.turns.jsonl, as asked.
@@ -133,8 +131,8 @@ def answer_all(questions: RecordSource, answer: Answer, out: Path) -> collection
         How many lines have which `parse`.
 
     Raises:
-        UserError: what the runner raises, a question continues one that is not in the file, `out`
-            cannot be written, or another process is writing it.
+        UserError: the system fails, a question continues one that is not in the file, `out` cannot
+            be written, or another process is writing it.
     """
     with hosts.held_by_first(file_lock(out)):
         return _write_answers(questions, answer, out)
@@ -195,7 +193,7 @@ def answer_seeds(
     """Answers all questions once for each seed and returns the files.
 
     Raises:
-        UserError: what the runner raises.
+        UserError: the system fails.
     """
     files = [run_file(out, seed) for seed in seeds]
     for seed, file in zip(seeds, files, strict=True):

@@ -1,9 +1,8 @@
 """A transformers model in a folder on this machine (`AutoModelForImageTextToText`, a processor).
 
-Nothing is fetched, and no code of the folder's own is run. Questions go through in batches, padded
-on the left; the model's chat template is used where it has one, else one that is given. Greedy
-unless told otherwise: what the folder's generation settings say of sampling or beams does not
-count, what they say of end tokens does.
+Nothing is fetched, and no code from the folder is run. Questions are asked in batches, padded on
+the left, with the model's chat template where it has one, else with a template of the preset.
+Greedy by default: of the folder's generation settings only the end tokens are used.
 """
 
 import argparse
@@ -261,8 +260,8 @@ def _fingerprint(folder: Path) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class FolderRunner:
-    """A folder's model as a runner, with its cache of answers."""
+class FolderSystem:
+    """A folder's model as a system, with its cache of answers."""
 
     model: FolderModel
     setup: other_model.Setup
@@ -380,7 +379,7 @@ def start_hf(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
         raise UserError(f"--images_per_batch={flags.images_per_batch}: expected at least 1")
     check_seeds(flags.seeds, setup.samples)
     cache = AnswerCache(flags.cache or flags.out.with_suffix(".answers.jsonl"))
-    runner = FolderRunner(
+    system = FolderSystem(
         FolderModel(flags.folder),
         setup,
         other_model.ShownImages(flags.image, flags.seed or 0),
@@ -389,4 +388,4 @@ def start_hf(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
         flags.top_k or 0,
         1.0 if flags.top_p is None else flags.top_p,
     )
-    return lambda seed: functools.partial(runner.answer, seed=seed)
+    return lambda seed: functools.partial(system.answer, seed=seed)

@@ -1,4 +1,4 @@
-"""Shared by runners of other people's models: flags on how a model is asked and read."""
+"""Other people's models: flags on how one is asked and read, and the images that it sees."""
 
 import argparse
 import dataclasses
@@ -24,11 +24,12 @@ ANY = "any"  # the system that nothing is known of
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """The way in which a model is asked and read.
+    """Settings of asking and reading a model.
 
     Attributes:
-        codec: how it writes boxes; None: it writes none.
-        temperature: 0: the likeliest token at each step; None: the server's own, which may sample.
+        codec: of boxes in its text; None: it writes none.
+        temperature: 0: the likeliest token at each step; None: the server's default, which may
+            sample.
         max_answer_tokens: thinking included.
     """
 
@@ -48,7 +49,7 @@ def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
     """The setup that the flags describe.
 
     Raises:
-        UserError: an unknown name, a wording that the system lacks, a runner that cannot run it,
+        UserError: an unknown name, a wording that the system lacks, a --runner that cannot run it,
             a number out of range, or flags that are of no use here.
     """
     for name in _OURS:

@@ -1,4 +1,4 @@
-"""Our own models as a runner: a training run's checkpoint or a base."""
+"""Our own models as systems: a training run's checkpoint or a base."""
 
 import argparse
 import dataclasses

@@ -1,4 +1,4 @@
-"""The runners by name, and how one is started; `model_flags.RUNNERS` has a summary of each."""
+"""The systems of `--runner` by name; `model_flags.RUNNERS` has a summary of each."""
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
@@ -6,14 +6,14 @@ from typing import Any
 
 from cxrjax.errors import UserError
 from cxrjax.evaluation.systems import other_model
-from cxrjax.evaluation.systems.base import Answer, Runner
+from cxrjax.evaluation.systems.base import Answer, Starter
 from cxrjax.evaluation.systems.hf_model import start_hf
-from cxrjax.evaluation.systems.openai_runner import estimate, start_openai
+from cxrjax.evaluation.systems.openai_model import estimate, start_openai
 from cxrjax.evaluation.systems.stand_in_images import CHANGES
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import read_records
 
-# Seed -> what answers with it; None: without one.
+# Seed, or None for none -> the system.
 Sampler = Callable[[int | None], Answer]
 
 
@@ -42,60 +42,59 @@ def _random(flags: argparse.Namespace) -> Sampler:
 _OWN_MODEL = "model"
 _OTHER_MODELS = ("openai", "hf")
 
-RUNNERS: dict[str, Runner] = {
-    _OWN_MODEL: Runner(_model, sample=_sampled_model),
-    "prior_box": Runner(
+STARTERS: dict[str, Starter] = {
+    _OWN_MODEL: Starter(_model, sample=_sampled_model),
+    "prior_box": Starter(
         lambda flags: _baseline("learn_prior_box", read_records(flags.train)), ("train",)
     ),
-    "majority": Runner(
+    "majority": Starter(
         lambda flags: _baseline("learn_majority", read_records(flags.train)), ("train",)
     ),
-    "random": Runner(lambda flags: _random(flags)(flags.seed), sample=_random),
-    "reader": Runner(
+    "random": Starter(lambda flags: _random(flags)(flags.seed), sample=_random),
+    "reader": Starter(
         lambda flags: _baseline(
             "learn_reader", read_records(flags.readers), flags.reader, str(flags.readers)
         ),
         ("readers", "reader"),
     ),
-    "openai": Runner(
+    "openai": Starter(
         lambda flags: start_openai(flags)(None), sample=start_openai, estimate=estimate
     ),
-    "hf": Runner(lambda flags: start_hf(flags)(None), ("folder",), sample=start_hf),
+    "hf": Starter(lambda flags: start_hf(flags)(None), ("folder",), sample=start_hf),
 }
 
 
-def start_runner(flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]) -> Answer:
-    """The runner that the flags name, ready to be asked.
+def start_system(flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]) -> Answer:
+    """Starts the system that the flags name.
 
     Args:
-        closed_classes: data set -> the labels that its answers may have, for baselines that draw.
+        closed_classes: data set -> the labels that its answers may have, for random answers.
 
     Raises:
-        UserError: a flag that it needs is missing, or what the runner raises.
+        UserError: a flag that it needs is missing, or it cannot start.
     """
-    return _runner(flags).start(_with_classes(flags, closed_classes))
+    return _starter(flags).start(_with_classes(flags, closed_classes))
 
 
 def start_sampler(
     flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]
 ) -> Sampler:
-    """The same for each of `--seeds`.
+    """Starts the same system for each of `--seeds`.
 
     Raises:
-        UserError: as `start_runner`, or the runner never samples.
+        UserError: as `start_system`, or the system never samples.
     """
-    runner = _runner(flags)
-    if runner.sample is None:
+    starter = _starter(flags)
+    if starter.sample is None:
         raise UserError(f"--runner={flags.runner} does not sample; leave out --seeds")
-    return runner.sample(_with_classes(flags, closed_classes))
+    return starter.sample(_with_classes(flags, closed_classes))
 
 
 def resolved_settings(flags: argparse.Namespace) -> dict[str, Any]:
-    """The settings of the answers as they came out: flags, and in place of those that were not
-    given what the model or the runner has for them.
+    """Returns the settings of the answers: flags, or the defaults of the model or the system.
 
     Raises:
-        UserError: as `start_runner`.
+        UserError: as `start_system`.
     """
     name = getattr(flags, "runner", None) or _OWN_MODEL
     if name == _OWN_MODEL:
@@ -108,30 +107,30 @@ def resolved_settings(flags: argparse.Namespace) -> dict[str, Any]:
     return {}
 
 
+def estimate_run(flags: argparse.Namespace, questions: RecordSource) -> str:
+    """Describes what a run would send and cost.
+
+    Raises:
+        UserError: as `start_system`, or the system sends nothing.
+    """
+    starter = _starter(flags)
+    if starter.estimate is None:
+        raise UserError("--dry_run is about what --runner=openai sends; leave it out")
+    return starter.estimate(flags, questions)
+
+
 def _with_classes(
     flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]
 ) -> argparse.Namespace:
-    """A copy, so that the run's record shows the flags alone."""
+    # A copy, so that the run's record has only the flags.
     return argparse.Namespace(**vars(flags), closed_classes=closed_classes)
 
 
-def estimate_run(flags: argparse.Namespace, questions: RecordSource) -> str:
-    """The estimate of what a run would send and cost, in words.
-
-    Raises:
-        UserError: as `start_runner`, or the runner sends nothing.
-    """
-    runner = _runner(flags)
-    if runner.estimate is None:
-        raise UserError("--dry_run is about what --runner=openai sends; leave it out")
-    return runner.estimate(flags, questions)
-
-
-def _runner(flags: argparse.Namespace) -> Runner:
-    runner = RUNNERS[flags.runner or _OWN_MODEL]
-    for name in runner.needs:
+def _starter(flags: argparse.Namespace) -> Starter:
+    starter = STARTERS[flags.runner or _OWN_MODEL]
+    for name in starter.needs:
         if getattr(flags, name) is None:
             raise UserError(f"--runner={flags.runner} needs --{name}")
     if flags.runner not in _OTHER_MODELS:
         other_model.refuse_flags(flags)
-    return runner
+    return starter

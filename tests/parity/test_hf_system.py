@@ -15,7 +15,7 @@ from tests.parity.conftest import MODELS
 pytestmark = pytest.mark.parity
 
 SIZE, PATCH = 24, 6
-_SIZES = MODELS["of test_hf_runner"]
+_SIZES = MODELS["of test_hf_system"]
 # Gemma 3's form, without its escapes.
 _CHAT = (
     "{{ bos_token }}{% for m in messages %}<start_of_turn>{{ m.role }}\n"
