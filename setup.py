@@ -29,6 +29,21 @@ OPTIONAL = {
 }
 
 
+# Data set -> the module with its `Paper`, whose name there is in capitals (cxrjax/paper.py).
+DATA_SETS = {
+    **dict.fromkeys(("boxes", "custom"), "cxrjax.apps.annotations"),
+    **{
+        name: f"cxrjax.papers.{name}"
+        for name in ("cxr_qba", "gemex", "lungs", "ms_cxr", "vindr_cxr_vqa", "vix_ray")
+    },
+    **dict.fromkeys(("records", "shards", "sizes", "tfds"), "cxrjax.records_io"),
+    **dict.fromkeys(
+        ("grafts", "own_grafts", "phantom", "phantom_studies", "synthetic", "vix_ray_synthetic"),
+        "cxrjax.simulation",
+    ),
+}
+
+
 class BuildWithShipped(build_py):
     """Copies configurations and the bases into the wheel."""
 
@@ -53,7 +68,10 @@ setup(
     # On 3.11 all tests run; on the others those that docs/log/house.md names.
     classifiers=[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)],
     cmdclass={"build_py": BuildWithShipped},
-    entry_points={"console_scripts": ["cxrjax = cxrjax.__main__:main"]},
+    entry_points={
+        "console_scripts": ["cxrjax = cxrjax.__main__:main"],
+        "cxrjax.papers": [f"{name} = {place}:{name.upper()}" for name, place in DATA_SETS.items()],
+    },
     packages=find_packages(include=["cxrjax", "cxrjax.*"]),
     package_data={
         "cxrjax": [f"**/*.{ending}" for ending in ("css", "j2", "js", "json", "toml", "txt")]

@@ -16,7 +16,8 @@ from typing import Annotated, Any, Literal
 import pydantic
 
 from cxrjax.errors import ForeignError, UserError
-from cxrjax.files import read_packaged, reading, replacing
+from cxrjax.files import reading, replacing
+from cxrjax.paper import find_paper, record_dataset
 from cxrjax.untrusted.foreign_files import read_lines
 from cxrjax.untrusted.json_text import check_json
 from cxrjax.untrusted.names import file_name, path_anywhere
@@ -27,80 +28,6 @@ FIELDS_HELP = "data/README.md lists the fields of a record"
 LARGEST_SIDE = 1_000_000  # pixels; DICOM and JPEG end at 65,535
 
 PixelBox = Annotated[list[float], pydantic.Field(min_length=4, max_length=4)]
-DatasetName = Literal[
-    "vindr_cxr_vqa",
-    "gemex",
-    "cxr_qba",
-    "vix_ray",
-    "ms_cxr",
-    "lungs",
-    "grafts",
-    "own_grafts",
-    "synthetic",
-    "custom",
-]
-# How answers' texts write boxes, a key of `cxrjax.codecs.CODECS`. (CXR-QBA's, ViX-Ray's and
-# MS-CXR's write none.)
-RECORD_CODECS: dict[DatasetName, str] = {
-    "vindr_cxr_vqa": "vindr_px",
-    "gemex": "gemex",
-    "cxr_qba": "vindr_px",
-    "vix_ray": "vindr_px",
-    "ms_cxr": "vindr_px",
-    "lungs": "vindr_px",
-    "grafts": "vindr_px",
-    "own_grafts": "vindr_px",
-    "synthetic": "vindr_px",
-    "custom": "vindr_px",
-}
-
-
-class DataTerms(pydantic.BaseModel):
-    """The terms of a data set, as data_terms.toml has them.
-
-    Attributes:
-        terms: where they are.
-        credentialed: its content may not be passed on.
-        made: what of it is simulated and says so beside every figure; "" where nothing is.
-    """
-
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
-    title: str
-    licence: str
-    terms: str
-    credentialed: bool
-    made: str = ""
-
-    def __str__(self) -> str:
-        passed_on = "; not to be passed on" if self.credentialed else ""
-        return f"{self.title} ({self.licence}{passed_on}; {self.terms})"
-
-
-def data_terms(datasets: Iterable[str]) -> dict[str, DataTerms]:
-    """Data set -> its terms, of those that records may be of."""
-    known = read_packaged("cxrjax", "data_terms.toml")
-    return {name: DataTerms(**known[name]) for name in datasets if name in known}
-
-
-def terms_json(datasets: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The same as score.json has them."""
-    return {
-        name: terms.model_dump(exclude_defaults=True)
-        for name, terms in data_terms(datasets).items()
-    }
-
-
-def what_is_made(datasets: Iterable[str]) -> str:
-    """What of these data sets is simulated, to stand beside every figure; "" where nothing is."""
-    return "; ".join(
-        dict.fromkeys(terms.made for terms in data_terms(datasets).values() if terms.made)
-    )
-
-
-def about_terms(datasets: Iterable[str]) -> str:
-    """The line on the terms of what a result is of; "" of no data set that is known."""
-    terms = "; ".join(map(str, data_terms(datasets).values()))
-    return f"Data: {terms}." if terms else ""
 
 
 class _Strict(pydantic.BaseModel):
@@ -186,7 +113,7 @@ class QARecord(_Strict):
     """One question. `image_hw` is (height, width) in pixels, null until it is known."""
 
     schema_version: int = SCHEMA_VERSION
-    dataset: DatasetName
+    dataset: Annotated[str, pydantic.AfterValidator(record_dataset)]
     split: str
     patient_id: str | None = None
     study_id: str | None = None
@@ -250,6 +177,11 @@ class QARecord(_Strict):
                 f"image_hw {str(list(value))[:60]} is not a size: expected [height, width] > 0"
             )
         return value
+
+    @property
+    def codec(self) -> str:
+        """Box format of the answers' texts, a key of `cxrjax.codecs.CODECS`."""
+        return find_paper(self.dataset).record_codec
 
     @property
     def finding(self) -> str | None:

@@ -34,7 +34,7 @@ FLOORS = (
     Floor("apps", ("apps/",), "results, review, demo page, server, annotations, planner"),
     Floor(
         "data",
-        ("papers/", "simulation/", "builders.py"),
+        ("papers/", "simulation/"),
         "one folder a data set; rendered phantoms and simulated lesions",
     ),
     Floor(
@@ -62,6 +62,7 @@ FLOORS = (
         (
             "untrusted/",
             "boxes.py",
+            "paper.py",
             "records.py",
             "errors.py",
             "cli.py",

@@ -94,7 +94,7 @@ def test_imports_point_down():
 
 
 def test_papers_do_not_import_each_other():
-    """They share `sources/`, and `benchmarks.py` is the table of them."""
+    """They share `sources/`."""
     papers = {path.parent.name for path in (PACKAGE / "papers").glob("*/__init__.py")}
     for file in sorted((PACKAGE / "papers").glob("*/**/*.py")):
         own = file.relative_to(PACKAGE / "papers").parts[0]

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax.builders import BUILDERS, builder_of
 from cxrjax.cli import run
 from cxrjax.commands.build import main, parse_arguments
 from cxrjax.errors import UserError
+from cxrjax.paper import find_paper, load_papers
 from cxrjax.records_io.builder import Builder, BuildOptions
 
 ROOT = Path(__file__).parents[1]
+BUILT = [paper.name for paper in load_papers() if paper.builder]
 COMMON = {"out", "seed", "processes", "strict"}
 
 
@@ -23,9 +24,9 @@ def _help(capsys, *words: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.mark.parametrize("dataset", BUILDERS)
+@pytest.mark.parametrize("dataset", BUILT)
 def test_help_of_a_data_set_shows_its_flags_alone(dataset, capsys):
-    builder = builder_of(dataset)
+    builder = find_paper(dataset).part("builder")
     assert issubclass(builder, Builder) and issubclass(builder.options_class, BuildOptions)
     shown = _help(capsys, f"--dataset={dataset}")
     assert ("--lean" in shown) == (dataset == "cxr_qba")
@@ -38,7 +39,7 @@ def test_help_of_a_data_set_shows_its_flags_alone(dataset, capsys):
 
 def test_help_lists_data_sets_and_common_flags(capsys):
     shown = _help(capsys)
-    assert all(f"  {name} " in shown for name in BUILDERS)
+    assert all(f"  {name} " in shown for name in BUILT)
     assert all(f"--{flag}" in shown for flag in (*COMMON, "source", "dataset"))
     assert "--lean" not in shown
 

@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -15,15 +14,14 @@ from PIL import Image
 from cxrjax.cli import run
 from cxrjax.commands import build, predict, report, score
 from cxrjax.errors import UserError
-from cxrjax.records import DatasetName, Turn, data_terms, strip_answers, write_records
+from cxrjax.paper import data_terms, load_papers
+from cxrjax.records import Turn, strip_answers, write_records
 from tests.evaluation import made
 
 _ROOT = Path(__file__).resolve().parents[1]
 # In every text of the records here; what shows it has passed a record on.
 _CANARY = "canary"
-_CREDENTIALED = [
-    name for name, terms in data_terms(get_args(DatasetName)).items() if terms.credentialed
-]
+_CREDENTIALED = [paper.name for paper in load_papers() if paper.title and paper.credentialed]
 
 
 def _record(dataset, number):
@@ -69,7 +67,7 @@ def sent(monkeypatch):
 
 
 def test_every_data_set_has_its_terms():
-    assert set(data_terms(get_args(DatasetName))) == set(get_args(DatasetName))
+    assert all(paper.licence and paper.terms for paper in load_papers() if paper.title)
     # What PhysioNet gives on signature, and what nothing is known of.
     assert {"gemex", "cxr_qba", "ms_cxr", "vindr_cxr_vqa", "custom"} <= set(_CREDENTIALED)
     assert "synthetic" not in _CREDENTIALED

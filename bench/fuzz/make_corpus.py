@@ -344,7 +344,7 @@ def scores() -> None:
     """Writes some records of each benchmark's sample, and answers to them."""
     import tempfile
 
-    from cxrjax.builders import builder_of
+    from cxrjax.paper import find_paper
     from cxrjax.records import format_record, read_records
 
     samples = {
@@ -356,7 +356,7 @@ def scores() -> None:
     }
     for dataset, sample in samples.items():
         with tempfile.TemporaryDirectory() as folder:
-            made = builder_of(dataset)
+            made = find_paper(dataset).part("builder")
             options = made.options_class(source=ROOT / "data" / sample, out=Path(folder))
             made(options).build()
             files = sorted(Path(folder, "records").glob("*.jsonl"))

@@ -188,13 +188,12 @@ def predictions(folder: Path, name: str, data: bytes) -> None:
 
 
 def _own_records(folder: Path, name: str, data: bytes, out: Path) -> None:
-    from cxrjax.builders import RecordsBuilder
-    from cxrjax.records_io.own_records import OwnRecordsOptions
+    from cxrjax.records_io.own_records import OwnRecordsBuilder, OwnRecordsOptions
 
     source = folder / "source"
     shutil.copytree(CORPUS / "own_records_images", source)
     write(source, "records.jsonl", data)
-    builder = RecordsBuilder(OwnRecordsOptions(source, out))
+    builder = OwnRecordsBuilder(OwnRecordsOptions(source, out))
     builder.build()
     from cxrjax.records import read_records
 
@@ -543,12 +542,12 @@ def _build(dataset: str, sample: str, share: float, files: str = "**/*") -> None
     """A whole build of a sample of which one file is hostile."""
 
     def run(folder: Path, name: str, data: bytes) -> None:
-        from cxrjax.builders import builder_of
+        from cxrjax.paper import find_paper
 
         source = folder / "source"
         shutil.copytree(_SAMPLES / sample, source)
         write(source, name, data)
-        made = builder_of(dataset)
+        made = find_paper(dataset).part("builder")
         builder = made(made.options_class(source=source, out=folder / "out"))
         builder.build()
         json.loads((folder / "out" / "quality.json").read_text("utf-8"))

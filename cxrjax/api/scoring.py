@@ -108,11 +108,9 @@ def score(
     """
     from cxrjax.evaluation.scores import ScoreOptions
     from cxrjax.metrics.bootstrap import Bootstrap
-    from cxrjax.papers.benchmarks import BENCHMARKS
+    from cxrjax.paper import load_benchmark
 
-    if benchmark not in BENCHMARKS:
-        raise UserError(f"benchmark={benchmark!r}: expected one of {', '.join(BENCHMARKS)}")
-    chosen = BENCHMARKS[benchmark]()
+    chosen = load_benchmark(benchmark)
     systems = predictions if isinstance(predictions, Mapping) else {"model": predictions}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -49,7 +49,6 @@ def train_run(
     from cxrjax.distributed.meshes import check_enough_images, host_rows
     from cxrjax.input_pipeline.loader import train_loader
     from cxrjax.models import presets
-    from cxrjax.papers.benchmarks import CLOSED_CLASSES
     from cxrjax.training import checkpoint, loop, store
     from cxrjax.training.base_model import model_sizes, tokenizer_path
     from cxrjax.training.data import (
@@ -75,10 +74,10 @@ def train_run(
     rows = host_rows(mesh, config.batch_images)
     check_benchmark(config)
     with waiting("reading and checking the records"):
-        sources, quality = open_training(config, CLOSED_CLASSES)
+        sources, quality = open_training(config)
         validation = references = None
         if config.data.validation is not None:
-            validation = open_records(config, "validation", CLOSED_CLASSES)
+            validation = open_records(config, "validation")
             check_overlap(config, sources, validation.source)
             references = read_validation(config, validation.source)
     tokenizer_file = tokenizer_path(config)
@@ -156,7 +155,7 @@ def describe(mixture: "Mixture") -> str:
 
 def log_line_of(mixture: "Mixture") -> Callable[[str], None]:
     """Returns a printer of lines, which adds to those of a step what of the data is simulated."""
-    from cxrjax.records import what_is_made
+    from cxrjax.paper import what_is_made
     from cxrjax.training.loop import print_at_once
 
     made = what_is_made(sorted({record.dataset for record in _some_records(mixture)}))
@@ -230,13 +229,10 @@ def check_benchmark(config: "ExperimentConfig") -> None:
     Raises:
         UserError: no such benchmark, or a figure that is better the lower it is.
     """
-    from cxrjax.papers.benchmarks import BENCHMARKS
-
-    if config.benchmark not in BENCHMARKS:
-        raise UserError(f"benchmark={config.benchmark!r}: expected one of {', '.join(BENCHMARKS)}")
     from cxrjax.evaluation.figure_lines import direction_of, shared_lines
+    from cxrjax.paper import load_benchmark
 
-    lines = [*BENCHMARKS[config.benchmark]().layout.lines, *shared_lines("training")]
+    lines = [*load_benchmark(config.benchmark).layout.lines, *shared_lines("training")]
     metric = config.training.best_metric
     if metric and direction_of(lines, metric) < 0:
         raise UserError(
@@ -253,14 +249,14 @@ def read_validation(config: "ExperimentConfig", source: "QuestionSource") -> "Re
     Raises:
         UserError: the benchmark cannot score a record; names file, question and remedies.
     """
-    from cxrjax.papers.benchmarks import BENCHMARKS
+    from cxrjax.paper import benchmark_places, load_benchmark
 
-    benchmark = BENCHMARKS[config.benchmark]()
+    benchmark = load_benchmark(config.benchmark)
     records = (record for _, record in source.records())
     try:
         return benchmark.read(records, str(config.data.validation), benchmark.gt_modes[0])
     except UserError as error:
-        others = ", ".join(name for name in BENCHMARKS if name != config.benchmark)
+        others = ", ".join(name for name in benchmark_places() if name != config.benchmark)
         raise UserError(
             f"{error}; or, as benchmark={config.benchmark!r} is to score data.validation, set "
             f"--config.benchmark to the one of these records ({others}), or train without "
@@ -280,7 +276,7 @@ def make_evaluate(
     """The evaluation during training, on validation records."""
     from cxrjax.decoding.strategy import read_decoding
     from cxrjax.evaluation import validation
-    from cxrjax.papers.benchmarks import BENCHMARKS
+    from cxrjax.paper import load_benchmark
     from cxrjax.training.coordinate_report import make_coordinate_report, named_figures
     from cxrjax.training.data import training_examples
 
@@ -294,7 +290,7 @@ def make_evaluate(
         records.source,
         tokenizer,
         examples,
-        benchmark=BENCHMARKS[config.benchmark](),
+        benchmark=load_benchmark(config.benchmark),
         references=references,
         strategy=strategy,
         grammar=grammar,

@@ -21,9 +21,9 @@ from cxrjax.evaluation.text_tables import template
 from cxrjax.files import replace_text, writing
 from cxrjax.input_pipeline import examples
 from cxrjax.input_pipeline.sources import default_image_root
-from cxrjax.papers.benchmarks import CLOSED_CLASSES
+from cxrjax.paper import find_paper
 from cxrjax.progress import progress_bar
-from cxrjax.records import RECORD_CODECS, QARecord, read_records
+from cxrjax.records import QARecord, read_records
 from cxrjax.records_io import own_records
 from cxrjax.records_io.image_check import check_images
 from cxrjax.records_io.quality import QualityLog
@@ -42,7 +42,7 @@ REMEDIES = {
     "box_mismatch": "write the same boxes in the text and in boxes_by_image, or none in the text",
     "box_outside_image": "give the box in pixels of the image as displayed, not resized or turned",
     "box_text": "write <loc_x0_y0_x1_y1>, four whole numbers of pixels inside the image, or say "
-    "with --config.data.record_codec=NAME which notation it is, such as gemex",
+    "with --config.data.record_codec=NAME which notation it is",
     "duplicate_id": "give every question an id of its own",
     "invalid_record": "write the field as data/README.md says",
     "missing_image": "correct image_path, or say with --image_root what it is relative to",
@@ -173,9 +173,7 @@ def check_file(
     usable = []
     for line in progress_bar(lines, unit="question", desc="encoding"):
         found = list(
-            own_records.record_problems(
-                line, checks[line.image], CLOSED_CLASSES, encoder.config.record_codec
-            )
+            own_records.record_problems(line, checks[line.image], encoder.config.record_codec)
         )
         if not found:
             image_hw = own_records.original_size(line.record, checks[line.image].size())
@@ -239,8 +237,8 @@ def notation_of(source: Path) -> str | None:
     with contextlib.suppress(OSError, ForeignError):
         for _, line in read_lines(file_of(source)):
             # What is no record is told with its line.
-            with contextlib.suppress(ForeignError, KeyError, TypeError):
-                found.add(RECORD_CODECS[parse_object(line)["dataset"]])
+            with contextlib.suppress(ForeignError, UserError, KeyError, TypeError):
+                found.add(find_paper(parse_object(line)["dataset"]).record_codec)
     return found.pop() if len(found) == 1 else None
 
 

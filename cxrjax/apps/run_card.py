@@ -18,7 +18,7 @@ from markupsafe import Markup
 from cxrjax.errors import UserError
 from cxrjax.evaluation.text_tables import template
 from cxrjax.files import read_json_lines, read_json_object, read_packaged, replace_text
-from cxrjax.records import data_terms
+from cxrjax.paper import data_terms
 from cxrjax.training.config import ExperimentConfig, flatten
 from cxrjax.training.config_file import load_config
 from cxrjax.training.loop import QUALITY_FILE, RUN_FILE

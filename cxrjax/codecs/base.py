@@ -188,6 +188,10 @@ class Codec(abc.ABC):
     # groups x_min, y_min, x_max, y_max; and the most digits that one of them may have.
     number_pattern: ClassVar[re.Pattern[str] | None] = None
     max_digits: ClassVar[int] = 0
+    # An answer has one list of all its boxes, rather than boxes among its words; the list of an
+    # answer without boxes, where it has one too.
+    of_whole_answer: ClassVar[bool] = False
+    empty_list: ClassVar[str] = ""
 
     def encode(
         self,

@@ -78,6 +78,7 @@ class MedGemmaJson(Listed):
     """The `medgemma_json` codec. The grid is thousandths of the padded square."""
 
     name: ClassVar[str] = "medgemma_json"
+    of_whole_answer: ClassVar[bool] = True
     y_first: ClassVar[bool] = True
     frame: ClassVar[frames.Frame] = frames.PaddedSquareSteps(LARGEST)
     key: ClassVar[str] = "box_2d"

@@ -337,6 +337,8 @@ class Gemex(Listed):
     """
 
     name: ClassVar[str] = "gemex"
+    of_whole_answer: ClassVar[bool] = True
+    empty_list: ClassVar[str] = "<location>[]"
     frame: ClassVar[Frame] = ImageSteps(SIDE)
     number_pattern: ClassVar[re.Pattern[str]] = _listed_numbers(", ?")
     max_digits: ClassVar[int] = 3

@@ -1,19 +1,6 @@
 """Builds a dataset: records per split, the same without answers, hashes, quality, statistics.
 
-    python -m cxrjax.build --dataset=phantom --images=3000 --validation_images=300 --out=DIR
-    python -m cxrjax.build --dataset=phantom_studies --studies=200 --out=DIR
-    python -m cxrjax.build --dataset=vindr_cxr_vqa --source=train.csv.gz --out=DIR
-    python -m cxrjax.build --dataset=gemex --source=FOLDER --out=DIR
-    python -m cxrjax.build --dataset=cxr_qba --source=RELEASE_OR_REPORTS --out=DIR
-    python -m cxrjax.build --dataset=ms_cxr --source=FILE_OR_FOLDER --out=DIR
-    python -m cxrjax.build --dataset=lungs --source=FOLDER --out=DIR
-    python -m cxrjax.build --dataset=grafts --source=FOLDER --out=DIR
-    python -m cxrjax.build --dataset=records --source=FOLDER --out=DIR
-    python -m cxrjax.build --dataset=sizes --source=BUILD --sizes=train_meta.csv --out=DIR
-    python -m cxrjax.build --dataset=tfds --source=BUILD --out=DIR
-    python -m cxrjax.build --dataset=shards --source=BUILD --out=DIR
-    python -m cxrjax.build --dataset=vix_ray --source=FOLDER --out=DIR
-    python -m cxrjax.build --dataset=vix_ray_synthetic --images=3000 --out=DIR
+    python -m cxrjax.build --dataset=NAME --source=PATH --out=DIR
 
 data/README.md and data/<dataset>/README.md say what the sources look like.
 """
@@ -28,9 +15,9 @@ from typing import Any
 
 import tyro
 
-from cxrjax.builders import BUILDERS, builder_of
 from cxrjax.errors import UserError
 from cxrjax.lock import folder_lock
+from cxrjax.paper import find_paper, load_papers
 from cxrjax.records_io.builder import Builder, BuildOptions
 
 _STYLE = (tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes)
@@ -56,14 +43,15 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Builder[Any]:
         UserError: a flag belongs to another data set, or has a value out of its range.
     """
     parser = argparse.ArgumentParser("python -m cxrjax.build", allow_abbrev=False, add_help=False)
-    parser.add_argument("--dataset", choices=list(BUILDERS))
+    summaries = {paper.name: paper.help for paper in load_papers() if paper.builder}
+    parser.add_argument("--dataset", choices=list(summaries))
     chosen, words = parser.parse_known_args(sys.argv[1:] if argv is None else argv)
     if chosen.dataset is None:
-        listed = [f"  {name:18} {summary}" for name, (summary, _, _) in BUILDERS.items()]
+        listed = [f"  {name:18} {summary}" for name, summary in summaries.items()]
         told = "\n".join([__doc__ or "", "Data sets:", *listed])
         _parse(_AnyData, parser.prog, words, told)
         raise AssertionError("it wants --dataset")
-    builder = builder_of(chosen.dataset)
+    builder = find_paper(chosen.dataset).part("builder")
     words = [_our_word(word, builder.other_words) for word in words]
     _check_flags(chosen.dataset, words)
     prog = f"{parser.prog} --dataset={chosen.dataset}"
@@ -102,14 +90,16 @@ def _check_flags(dataset: str, words: Sequence[str]) -> None:
     """Raises `UserError` where a flag is missing, decides nothing, or is another data set's: says
     whose."""
     flags = {word[2:].partition("=")[0] for word in words if word.startswith("--")}
-    told = [f"--{flag} decides nothing" for flag in builder_of(dataset).unheeded if flag in flags]
-    for flag in sorted(flags - _flags_of(builder_of(dataset).options_class)):
-        owners = [n for n in BUILDERS if flag in _flags_of(builder_of(n).options_class)]
+    builder = find_paper(dataset).part("builder")
+    told = [f"--{flag} decides nothing" for flag in builder.unheeded if flag in flags]
+    for flag in sorted(flags - _flags_of(builder.options_class)):
+        others = {paper.name: paper.part("builder") for paper in load_papers() if paper.builder}
+        owners = [name for name, one in others.items() if flag in _flags_of(one.options_class)]
         if owners:
             told.append(f"--{flag} belongs to --dataset={' and '.join(owners)}")
     if told:
         raise UserError(f"--dataset={dataset}: {'; '.join(told)}")
-    missing = [name for name in _required(builder_of(dataset).options_class) if name not in flags]
+    missing = [name for name in _required(builder.options_class) if name not in flags]
     if missing and not {"-h", "--help"} & {*words}:
         raise UserError(f"--dataset={dataset} needs --{missing[0]}")
 

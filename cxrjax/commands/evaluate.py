@@ -1,7 +1,7 @@
 """Predicts and scores in one go, and logs the figures at the checkpoint's step.
 
-    python -m cxrjax.evaluate --workdir=runs/vindr --benchmark=vindr_cxr_vqa
-    python -m cxrjax.evaluate --checkpoint=data/demo_base --benchmark=vindr_cxr_vqa \\
+    python -m cxrjax.evaluate --workdir=runs/vindr --benchmark=NAME
+    python -m cxrjax.evaluate --checkpoint=data/demo_base --benchmark=NAME \\
         --references=DIR/records/validation.jsonl --out=runs/base
 
 Writes predictions.jsonl and what `score` writes to --out (default: the workdir's evaluation/). The
@@ -18,14 +18,14 @@ from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
 from cxrjax.evaluation.flags import add_benchmark_flags
 from cxrjax.evaluation.systems.model_flags import add_model_flags
-from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.paper import benchmark_places, load_benchmark
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Returns the flags; leaves with code 2 where they are unusable."""
     parser = command_parser("evaluate", __doc__)
     add_model_flags(parser)
-    add_benchmark_flags(parser, BENCHMARKS)
+    add_benchmark_flags(parser, benchmark_places())
     add = parser.add_argument
     add("--references", type=Path, metavar="FILE", help="records with answers (default: the run's)")
     add("--report", action="store_true", help="write the page, too: index.html in --out")
@@ -45,7 +45,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     from cxrjax.apps.results.collect import ReportFiles, write_report
     from cxrjax.evaluation.evaluation_run import evaluate, model_name
 
-    place, text = evaluate(flags, BENCHMARKS[flags.benchmark]())
+    place, text = evaluate(flags, load_benchmark(flags.benchmark))
     if text:
         print(text)
     if flags.report and hosts.is_first():

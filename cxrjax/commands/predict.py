@@ -89,8 +89,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Predicts what the flags request and prints where it is."""
     flags = parse_arguments(argv)
     from cxrjax.evaluation.prediction_run import predict
-    from cxrjax.papers.benchmarks import CLOSED_CLASSES
 
-    told = predict(flags, CLOSED_CLASSES)
+    told = predict(flags)
     if told:
         print(told)

@@ -32,7 +32,7 @@ from pathlib import Path
 
 from cxrjax import choices
 from cxrjax.cli import command_parser
-from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.paper import benchmark_places
 
 _FILES = ("metrics", "references", "training_log", "run", "score", "notes")
 
@@ -52,7 +52,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
         add(f"--{name}", type=Path, metavar="FILE")
     add("--image_root", type=Path, metavar="DIR")
     add("--codec", choices=choices.CODECS, help="reads boxes of predictions that are only text")
-    add("--benchmark", choices=sorted(BENCHMARKS), help="default: the one that score.json names")
+    text = "default: the one that score.json names"
+    add("--benchmark", choices=sorted(benchmark_places()), help=text)
     add("--max_images", type=int, default=5000, help="radiographs shown at most (5000)")
     text = "in the page's file, in a folder beside it, or none: only boxes (no image is read)"
     add("--pictures", choices=choices.PICTURES, default="auto", help=text)

@@ -1,14 +1,15 @@
 """Scores predictions of any model against reference answers, in the layout of a paper's tables.
 
-    python -m cxrjax.score --benchmark=vindr_cxr_vqa --references=DIR/records/validation.jsonl \\
+    python -m cxrjax.score --benchmark=NAME --references=DIR/records/validation.jsonl \\
         --predictions=base.jsonl --predictions=tuned.jsonl --out=DIR
 
 Several predictions files are scored side by side, on the same resamples. A line of predictions has
 `question_id`, `text` and `boxes` (xyxy fractions of the original image); for systems that give text
 alone, --codec names the convention in which it writes boxes.
 
---benchmark=cxr_qba_tags and cxr_qba_boxes score scene graphs (--predictions=BUILD/native) against
-people's labels of the same studies (--references: a label table, MS-CXR or REFLACX).
+Some benchmarks compare a data set itself with people's labels of the same studies (--references: a
+label table, or a file of boxes); its scene graphs stand in for predictions
+(--predictions=BUILD/native).
 
 --diagnose names, for each system, the coordinate frame in which its boxes would fit the reference
 boxes much better (`cxrjax.evaluation.frame_doctor`), such as y-first, 0-1000 or the padded square;
@@ -44,14 +45,14 @@ from cxrjax import choices
 from cxrjax.cli import command_parser
 from cxrjax.evaluation.flags import add_benchmark_flags, add_text_flags
 from cxrjax.language_model.judges.flags import add_judge_flags
-from cxrjax.papers.benchmarks import BENCHMARKS, DATA_VALIDATIONS
+from cxrjax.paper import benchmark_places, load_part, validation_places
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Returns the flags; leaves with code 2 where they are unusable."""
     parser = command_parser("score", __doc__)
     add = parser.add_argument
-    add_benchmark_flags(parser, [*BENCHMARKS, *DATA_VALIDATIONS])
+    add_benchmark_flags(parser, [*benchmark_places(), *validation_places()])
     add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
     text = "predictions of one system; may be repeated (default: only baselines that see no image)"
     add("--predictions", default=[], type=Path, action="append", metavar="FILE", help=text)
@@ -88,7 +89,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_arguments(argv)
     from cxrjax.evaluation import scoring_run
 
-    of_records = flags.benchmark in BENCHMARKS
-    benchmark = (BENCHMARKS if of_records else DATA_VALIDATIONS)[flags.benchmark]()
+    of_records = flags.benchmark in benchmark_places()
+    places = benchmark_places() if of_records else validation_places()
+    benchmark = load_part(places[flags.benchmark])
     for text in scoring_run.score(flags, benchmark, of_records):
         print(text)

@@ -12,7 +12,6 @@ from cxrjax.errors import UserError
 from cxrjax.evaluation.predictions import Prediction
 from cxrjax.records import (
     ANSWER_FIELDS,
-    RECORD_CODECS,
     Answer,
     GeneratorInfo,
     QARecord,
@@ -111,7 +110,7 @@ def _answered(
         elif record.image_hw is None:
             without["the image's size is unknown"] += 1
         else:
-            own, geometry = RECORD_CODECS[record.dataset], padded_to(grids, record.image_hw)
+            own, geometry = record.codec, padded_to(grids, record.image_hw)
             truth = transcode(record.answer_text, own, codec, *record.image_hw, geometry)
             yield record, truth, answers[name]
 
@@ -122,7 +121,7 @@ def _with_answer(
     """The question with this answer, boxes in the records' notation; None where one is no box."""
     assert record.image_hw is not None
     height, width = record.image_hw
-    own, reader = RECORD_CODECS[record.dataset], get_codec(codec)
+    own, reader = record.codec, get_codec(codec)
     placed = (height, width, padded_to(grids, record.image_hw))
     if any(any(span.swapped) for span in reader.read_as_written(text, *placed).spans):
         return None

@@ -39,14 +39,14 @@ from cxrjax.errors import UserError
 from cxrjax.evaluation.predictions import SHARED, Prediction
 from cxrjax.evaluation.scores import PERSON
 from cxrjax.evaluation.systems.base import Answer, Line
-from cxrjax.records import RECORD_CODECS, QARecord
+from cxrjax.paper import closed_classes, find_paper
+from cxrjax.records import QARecord
 
 Boxes = Float[np.ndarray, "n 4"]
 # (class, box as fractions [4]) of what a reader marked in an image.
 Marks = Sequence[tuple[str, np.ndarray]]
 
 _NO_BOXES = np.zeros((0, 4))
-_GEMEX = CODECS["gemex"]
 # A question that begins like this is answered by yes or no, in every language that is asked here.
 _CLOSED = re.compile(r"(?:is|are|was|were|does|do|did|has|have|can|could|will|would)\b", re.I)
 _CLOSED_TYPES = ("closed_ended", "Yes_No", "Is_there")
@@ -112,9 +112,10 @@ class Said(NamedTuple):
 
     def in_form_of(self, dataset: str) -> "Said":
         """Returns the answer with its boxes in the text where the data set's answers have them."""
-        if dataset == "gemex":
-            # Its answers end in their boxes, on a frame that needs no image's size.
-            shown = _GEMEX.encode(self.boxes, 1, 1) or "<location>[]"
+        codec = CODECS[find_paper(dataset).record_codec]
+        if codec.empty_list:
+            # Answers end in their boxes, on a frame that needs no image's size.
+            shown = codec.encode(self.boxes, 1, 1) or codec.empty_list
             return self._replace(text=f"{self.text} {shown}")
         return self
 
@@ -204,7 +205,7 @@ def answer_identity(record: QARecord) -> object:
 def answer_words(record: QARecord) -> str:
     """Returns the answer's text without its boxes."""
     size = record.image_hw or (_ANY_SIZE, _ANY_SIZE)
-    return _without_boxes(record.answer_text, RECORD_CODECS[record.dataset], *size)
+    return _without_boxes(record.answer_text, record.codec, *size)
 
 
 @functools.lru_cache(maxsize=4096)  # many records have the same few words
@@ -236,13 +237,9 @@ def answer_each(say: Callable[[QARecord], Said]) -> Answer:
     return lambda questions: (line(record) for _, record in questions.records())
 
 
-def draw_answers(
-    seed: int, closed_classes: Mapping[str, Sequence[str]]
-) -> Callable[[QARecord], Said]:
-    """Answers at random; `closed_classes`: data set -> the labels that its answers may have."""
-    return lambda record: draw(
-        BlindQuestion.of(record), seed, closed_classes.get(record.dataset, ())
-    )
+def draw_answers(seed: int) -> Callable[[QARecord], Said]:
+    """Answers at random, with the labels that a data set's answers may have."""
+    return lambda record: draw(BlindQuestion.of(record), seed, closed_classes(record.dataset))
 
 
 class MeanBoxes:

@@ -44,8 +44,9 @@ from cxrjax.evaluation.text_scores.sentences import ReferenceText, reference_tex
 from cxrjax.evaluation.text_tables import to_latex
 from cxrjax.files import cell, hash_lines, replace_text, writing
 from cxrjax.metrics.bootstrap import Attributes, Bootstrap, Columns, Estimate, Figure
+from cxrjax.paper import about_terms, terms_json
 from cxrjax.progress import progress_bar
-from cxrjax.records import QARecord, about_terms, read_records, terms_json
+from cxrjax.records import QARecord, read_records
 from cxrjax.untrusted.names import shown
 
 if TYPE_CHECKING:

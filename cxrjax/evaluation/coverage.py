@@ -12,7 +12,8 @@ from cxrjax.evaluation.run_record import side_file
 from cxrjax.files import read_json_object
 from cxrjax.metrics.bootstrap import Bootstrap, estimate_reweighted
 from cxrjax.metrics.classification import ratio
-from cxrjax.records import read_records, what_is_made
+from cxrjax.paper import what_is_made
+from cxrjax.records import read_records
 
 
 def coverage(predictions: Path, references: Path, bootstrap: Bootstrap) -> dict[str, Any]:

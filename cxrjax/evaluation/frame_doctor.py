@@ -34,7 +34,7 @@ from cxrjax.metrics.detection import (
     join_images,
     match_one_to_one,
 )
-from cxrjax.records import RECORD_CODECS, QARecord, read_records
+from cxrjax.records import QARecord, read_records
 
 # IoU above which a box counts, as in the tables.
 IOU = 0.3
@@ -203,7 +203,7 @@ def _true_boxes(record: QARecord) -> Boxes:
     if record.boxes and record.image_hw:
         height, width = record.image_hw
         return np.array(record.boxes, np.float64) / [width, height, width, height]
-    codec = CODECS[RECORD_CODECS[record.dataset]]
+    codec = CODECS[record.codec]
     if not record.boxes and isinstance(codec.frame, ImageSteps):  # which needs no size
         found = codec.find(record.answer_text, 1, 1)
         return np.array([span.box for span in found], np.float64).reshape(-1, 4)

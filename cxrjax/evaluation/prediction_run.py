@@ -3,7 +3,7 @@
 import argparse
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,8 @@ from cxrjax.input_pipeline.wording import UNKNOWN_ANSWER, reword, says_unknown
 from cxrjax.progress import waiting
 from cxrjax.records import write_records
 
-# Data set -> the labels that its answers may have.
-ClosedClasses = Mapping[str, Sequence[str]]
 
-
-def predict(flags: argparse.Namespace, closed_classes: ClosedClasses) -> str:
+def predict(flags: argparse.Namespace) -> str:
     """Predicts what the flags of `predict` request.
 
     Returns:
@@ -48,8 +45,8 @@ def predict(flags: argparse.Namespace, closed_classes: ClosedClasses) -> str:
     if flags.dry_run:
         return table.estimate_run(flags, questions)
     if flags.seeds:
-        return _predict_seeds(flags, closed_classes, questions, names)
-    answer = _named(table.start_system(flags, closed_classes), names)
+        return _predict_seeds(flags, questions, names)
+    answer = _named(table.start_system(flags), names)
     if margins:
         answer = _widened(answer, margins)
     found = base.answer_all(questions, answer, flags.out)
@@ -72,12 +69,11 @@ def _describe(flags: argparse.Namespace, found: Counter[str]) -> str:
 
 def _predict_seeds(
     flags: argparse.Namespace,
-    closed_classes: ClosedClasses,
     questions: RecordSource,
     names: Mapping[str, str | None],
 ) -> str:
     """Writes a file of predictions for each seed and describes their spread."""
-    sampler = table.start_sampler(flags, closed_classes)
+    sampler = table.start_sampler(flags)
     files = base.answer_seeds(
         questions, lambda seed: _named(sampler(seed), names), flags.out, flags.seeds
     )

@@ -31,7 +31,7 @@ from cxrjax.metrics.bootstrap import (
     needed_columns,
     resample,
 )
-from cxrjax.records import what_is_made
+from cxrjax.paper import what_is_made
 
 # The row of `cxrjax.evaluation.baselines` that is a person.
 PERSON = "one reader"

@@ -1,12 +1,12 @@
 """A cheap look at every record before a run: what cannot be learned from is set aside and counted.
 
 Reads image headers, never pixels; a file that breaks only on decoding shows up at run time as a
-`batch.BatchProblem`. Builders check their records too (`cxrjax.builders`): this is for files that
-were written elsewhere, or whose images have gone since.
+`batch.BatchProblem`. Builders check their records too (`cxrjax.records_io.builder`): this is for
+files that were written elsewhere, or whose images have gone since.
 """
 
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from cxrjax.images.files import ImageError
 from cxrjax.images.geometry import is_resize
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.stored_images import StoredImage
+from cxrjax.paper import closed_classes
 from cxrjax.records import QARecord
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box
 
@@ -41,7 +42,6 @@ class RecordCheck(NamedTuple):
 def check_records(
     source: RecordSource,
     record_codec: str = "vindr_px",
-    classes: Mapping[str, Collection[str]] | None = None,
     wanted: Callable[[QARecord], bool] = lambda record: True,
 ) -> RecordCheck:
     """Looks at every record of a source.
@@ -53,8 +53,6 @@ def check_records(
 
     Args:
         record_codec: how answers write boxes, a key of `cxrjax.codecs.CODECS`.
-        classes: dataset name -> the findings that its records may name; datasets not in it may
-            name any.
         wanted: says of a record whether a run asks for it; all are checked.
     """
     quality = QualityLog()
@@ -68,7 +66,7 @@ def check_records(
             if file is not None and file not in sizes:
                 sizes[file] = _image_size(file)
         try:
-            _check(record, sizes[path], record_codec, classes or {})
+            _check(record, sizes[path], record_codec)
             before = None if earlier is None else sizes[earlier]
             if isinstance(before, Unusable):
                 raise before
@@ -97,7 +95,6 @@ def _check(
     record: QARecord,
     size: tuple[int, int] | Unusable,
     record_codec: str,
-    classes: Mapping[str, Collection[str]],
 ) -> None:
     """Raises `Unusable` with what is wrong, most basic first."""
     if isinstance(size, Unusable):
@@ -116,8 +113,9 @@ def _check(
                 "box_text",
                 f"{failure.text!r} is {failure.category}, expected the notation of {record_codec}",
             )
-    for name in _named_findings(record) if record.dataset in classes else ():
-        if name not in classes[record.dataset]:
+    classes = closed_classes(record.dataset)
+    for name in _named_findings(record) if classes else ():
+        if name not in classes:
             raise Unusable("unknown_class", f"{name!r} is not a class of {record.dataset}")
 
 

@@ -17,7 +17,7 @@ from cxrjax.language_model.answer import Completion
 from cxrjax.language_model.completion import Server
 from cxrjax.language_model.request import SERVICE_FAILURES, NoAnswer, Request
 from cxrjax.language_model.settings import Settings
-from cxrjax.records import data_terms
+from cxrjax.paper import data_terms
 from cxrjax.untrusted.json_text import parse_json
 
 T = TypeVar("T", bound=pydantic.BaseModel)

@@ -18,8 +18,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, write_json, writing
+from cxrjax.paper import what_is_made
 from cxrjax.progress import progress_bar
-from cxrjax.records import QARecord, format_record, strip_answers, what_is_made
+from cxrjax.records import QARecord, format_record, strip_answers
 from cxrjax.records_io.quality import BY_RULE, QualityLog
 from cxrjax.records_io.statistics import Published, RecordStatistics, compare
 

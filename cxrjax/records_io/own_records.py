@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.images.geometry import is_resize
+from cxrjax.paper import closed_classes
 from cxrjax.progress import progress_bar
 from cxrjax.records import FIELDS_HELP, QARecord, read_record
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
@@ -142,14 +143,12 @@ def original_size(record: QARecord, image_hw: tuple[int, int]) -> tuple[int, int
 def record_problems(
     line: RecordLine,
     check: ImageCheck,
-    closed_classes: Mapping[str, Sequence[str]],
     record_codec: str = "vindr_px",
 ) -> Iterator[Problem]:
     """Contradictions of a record with itself or its image, most basic first.
 
     Args:
         check: of the record's image.
-        closed_classes: data set -> the only labels that its records may have.
         record_codec: how its answers write boxes, a key of `cxrjax.codecs.CODECS`.
     """
     record = line.record
@@ -163,7 +162,7 @@ def record_problems(
     except Unusable as verdict:
         yield line.problem(verdict.reason, "image_hw", verdict.found)
         return  # what its boxes are in is not known
-    classes = closed_classes.get(record.dataset)
+    classes = closed_classes(record.dataset)
     for number, answer in enumerate(record.answers):
         for label in answer.labels:
             if classes and label not in classes:
@@ -273,15 +272,10 @@ class OwnRecordsOptions(SourceOptions):
 
 
 class OwnRecordsBuilder(Builder[OwnRecordsOptions]):
-    """Writes the usable records by split.
-
-    Attributes:
-        closed_classes: data set -> the only labels that its records may have.
-    """
+    """Writes the usable records by split."""
 
     dataset = "records"
     options_class = OwnRecordsOptions
-    closed_classes: ClassVar[Mapping[str, Sequence[str]]] = {}
 
     @property
     def file(self) -> Path:
@@ -300,7 +294,7 @@ class OwnRecordsBuilder(Builder[OwnRecordsOptions]):
         checks = check_images(images, self.quality, out, self.options.processes)
         kept = []
         for line in progress_bar(lines, "records beside images", unit="record"):
-            found = next(record_problems(line, checks[line.image], self.closed_classes), None)
+            found = next(record_problems(line, checks[line.image]), None)
             found = found or _earlier_problem(line, checks)
             if found:
                 problems.append(found)

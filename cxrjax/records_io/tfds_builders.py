@@ -15,6 +15,7 @@ lie the records files, the build's manifest and images.json, so that a training 
 and orders questions without reading a pixel (cxrjax.input_pipeline.stored_images).
 """
 
+import functools
 import json
 import shutil
 import tempfile
@@ -28,6 +29,7 @@ import tensorflow_datasets as tfds
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading, replace_text, writing
 from cxrjax.images.decode import image_size
+from cxrjax.paper import find_paper
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, format_record, read_records
 from cxrjax.records_io.builder import records_files
@@ -123,16 +125,13 @@ def _content(path: Path) -> bytes:
         return read_bytes(path)
 
 
-class VindrCxrVqa(CxrRecords):
-    """VinDr-CXR-VQA: questions on chest radiographs, answered with boxes (arXiv 2511.00504)."""
-
-
-class VixRay(CxrRecords):
-    """ViX-Ray: Vietnamese findings and impressions of chest radiographs."""
-
-
-# Others are written by `CxrRecords` itself.
-BUILDERS = {"vindr_cxr_vqa": VindrCxrVqa, "vix_ray": VixRay}
+@functools.cache
+def _builder_of(dataset: str) -> type[CxrRecords]:
+    """A builder under the data set's own name where it has a description; else `CxrRecords`."""
+    if description := find_paper(dataset).tfds:
+        name = dataset.title().replace("_", "")
+        return type(name, (CxrRecords,), {"__doc__": description, "__module__": __name__})
+    return CxrRecords
 
 
 def write_tfds(source: Path, out: Path, image_root: Path | None = None) -> Path:
@@ -151,7 +150,7 @@ def write_tfds(source: Path, out: Path, image_root: Path | None = None) -> Path:
     manifest = read_json_object(source / MANIFEST)
     files = records_files(source)
     names = {record.dataset for file in files for record in read_records(file)}
-    builder_class = BUILDERS.get(names.pop(), CxrRecords) if len(names) == 1 else CxrRecords
+    builder_class = _builder_of(names.pop()) if len(names) == 1 else CxrRecords
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         root = None if image_root is None else str(image_root)

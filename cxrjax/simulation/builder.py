@@ -26,7 +26,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import DenseWriter
 from cxrjax.papers.vindr_cxr_vqa.statistics import PHANTOM_PAPER, annotation_values
 from cxrjax.progress import progress_bar
-from cxrjax.records import DatasetName, Provenance, QARecord
+from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io import workers
 from cxrjax.records_io.builder import Builder, BuildOptions, describe_file
 from cxrjax.records_io.quality import PixelBox
@@ -68,7 +68,7 @@ class ImageBuilder(Builder[Options]):
         images: split -> annotations of its images, in order.
     """
 
-    records_are: DatasetName = "synthetic"
+    records_are: str = "synthetic"
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)

@@ -22,11 +22,12 @@ from jaxtyping import UInt8
 from cxrjax.errors import UserError
 from cxrjax.images.files import ImageError
 from cxrjax.images.geometry import resize
+from cxrjax.paper import what_is_made
 from cxrjax.papers.lungs import build
 from cxrjax.papers.lungs.masks import find_lungs
 from cxrjax.papers.lungs.native import LungImage, is_published, read_folder
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
-from cxrjax.records import QARecord, what_is_made
+from cxrjax.records import QARecord
 from cxrjax.records_io.builder import SourceOptions
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.simulation.builder import CHUNK, ImageBuilder, check_flags, fingerprint, save_image

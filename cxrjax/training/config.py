@@ -294,7 +294,7 @@ class ExperimentConfig:
     rl: PolicyConfig = PolicyConfig()
     mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
     decoding: DecodingConfig = dataclasses.field(default_factory=DecodingConfig)
-    # Whose figures evaluations during training compute: a name in `BENCHMARKS`.
+    # Whose figures evaluations during training compute: a name of `score --benchmark`.
     benchmark: str = "vindr_cxr_vqa"
     # Said, on one line, when the data or the weights named above are absent.
     missing_data_help: str = ""

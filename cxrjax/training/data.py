@@ -9,7 +9,7 @@ pixels 2.4 MB).
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,22 +63,20 @@ class OpenedRecords(NamedTuple):
 Features = Callable[[QuestionSource], FeatureCache | None]
 
 
-def open_training(
-    config: ExperimentConfig, classes: Mapping[str, Collection[str]] | None = None
-) -> tuple[dict[str, QuestionSource], QualityLog]:
+def open_training(config: ExperimentConfig) -> tuple[dict[str, QuestionSource], QualityLog]:
     """The records of each source of the configured mixture; without one, data.train's, named "".
 
     Raises:
         UserError: as `open_records`.
     """
     if not config.mixture.sources:
-        source, quality = open_records(config, "train", classes)
+        source, quality = open_records(config, "train")
         return {"": source}, quality
     sources, quality = {}, QualityLog()
     for name in config.mixture.sources:
         where = f"mixture.sources.{name}.train"
         try:
-            opened = open_records(config.of_source(name), "train", classes, where)
+            opened = open_records(config.of_source(name), "train", where)
         except NoneWantedError as error:
             if config.rl.pairs is None:
                 raise
@@ -183,7 +181,6 @@ def make_mixture(
 def open_records(
     config: ExperimentConfig,
     key: str,
-    classes: Mapping[str, Collection[str]] | None = None,
     where: str | None = None,
 ) -> OpenedRecords:
     """The records that `data.<key>` names: a file, or a folder of shards or of a TFDS data set, of
@@ -191,7 +188,6 @@ def open_records(
 
     Args:
         key: `train` or `validation`.
-        classes: dataset name -> the findings its records may name.
         where: the configuration key, for messages.
 
     Raises:
@@ -229,7 +225,7 @@ def open_records(
         )
 
     with waiting(f"checking {path}"):
-        check = check_records(source, data.record_codec, classes, wanted)
+        check = check_records(source, data.record_codec, wanted)
     left_out = check.indices | check.unwanted
     if len(left_out) == source.num_records:
         asked = [f"asks about data.findings={tuple(findings)}"] if findings else []
@@ -347,7 +343,7 @@ def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
     if sizes.loc_token_start < 0 and get_codec(config.data.codec).coordinate_order is not None:
         raise UserError(
             f"data.codec={config.data.codec!r} writes boxes in location tokens, and this model's "
-            "vocabulary has none; set one that writes digits, such as 'llava' or 'gemex'"
+            "vocabulary has none; set one that writes digits, such as 'llava'"
         )
     return tokenizer
 

@@ -15,7 +15,7 @@ import scipy.stats
 from cxrjax.evaluation.predictions import Prediction
 from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.paper import load_benchmark
 from cxrjax.records import Answer
 from tests.evaluation import made
 
@@ -120,7 +120,7 @@ CASES = {
 
 
 def _figures(name, pairs, resamples, method="percentile"):
-    benchmark = BENCHMARKS[name]()
+    benchmark = load_benchmark(name)
     options = ScoreOptions(
         benchmark.gt_modes[0], bootstrap=Bootstrap(resamples, SEED, CONFIDENCE, method)
     )
@@ -202,7 +202,7 @@ def test_images_without_patients_are_resampled_one_by_one(benchmark):
 def test_headlines_and_what_is_logged_are_measured(benchmark):
     """A misspelt name of tables.toml would leave its figure out of the page in silence."""
     found = _figures(benchmark, _study(benchmark, range(PATIENTS)), 0)
-    layout = BENCHMARKS[benchmark]().layout
+    layout = load_benchmark(benchmark).layout
     logged = {(protocol, name) for protocol, names in layout.logged.items() for name in names}
     headlines = {(protocol, name) for protocol, name, _, _ in layout.headlines}
     assert logged and logged | headlines <= found.keys()

@@ -5,7 +5,7 @@ import pytest
 
 from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.ranked_boxes import constant_within_answers
-from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.paper import load_benchmark
 from tests.evaluation import made
 
 HERE, THERE = [0.1, 0.1, 0.5, 0.5], [0.6, 0.6, 0.9, 0.9]
@@ -58,7 +58,7 @@ def test_answers_that_give_all_their_boxes_one_score():
     ],
 )
 def test_every_benchmark_with_boxes_ranks_them(benchmark, fields):
-    known = BENCHMARKS[benchmark]()
+    known = load_benchmark(benchmark)
     answer = {"answer_id": "a", "level": 0}
     fields = {"dataset": benchmark, "kind": "phrase_grounding", "image_hw": (100, 100)} | fields
     one, two = (

@@ -12,7 +12,7 @@ from cxrjax.api import training_run
 from cxrjax.errors import UserError
 from cxrjax.evaluation import validation
 from cxrjax.input_pipeline.sources import RecordSource
-from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.paper import load_benchmark
 from cxrjax.records import Answer, write_records
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import load_config, typed_config
@@ -58,7 +58,7 @@ def evaluated(request, tmp_path, monkeypatch):
     monkeypatch.setattr(validation, "predict_questions", repeat)
     bars.clear()
     monkeypatch.setattr(validation, "progress_bar", noted_bar)
-    benchmark = BENCHMARKS[request.param]()
+    benchmark = load_benchmark(request.param)
     evaluate = validation.make_evaluate(
         source,
         None,
@@ -75,7 +75,7 @@ def evaluated(request, tmp_path, monkeypatch):
 def test_figures_are_the_benchmarks_own(evaluated):
     name, figures = evaluated
     assert bars == [("validation", 3)], "answering may take minutes, which is said"
-    logged = {metric for metrics in BENCHMARKS[name]().layout.logged.values() for metric in metrics}
+    logged = {one for metrics in load_benchmark(name).layout.logged.values() for one in metrics}
     assert set(figures) == logged | {"overlays"}
     assert figures["overlays"].shape[0] == 3
     if name == "gemex":
@@ -99,7 +99,7 @@ def test_an_image_that_cannot_be_read_is_not_drawn(tmp_path):
 def test_benchmarks_that_log_nothing_in_particular_log_all_that_is_strict():
     figures = {"paper": {"a": types.SimpleNamespace(value=1)}}
     figures["strict"] = {n: types.SimpleNamespace(value=v) for n, v in (("a", 2), ("b", None))}
-    vix_ray = BENCHMARKS["vix_ray"]()
+    vix_ray = load_benchmark("vix_ray")
     found = replace(vix_ray, layout=replace(vix_ray.layout, logged={})).logged_figures(figures)
     assert found == [("strict", "a", 2), ("strict", "b", None)]
 

@@ -14,7 +14,7 @@ from bench.readers import sentences
 from bench.readers.grading import grade, level, rate
 from bench.readers.sentences import Label, Sentence
 from cxrjax.evaluation.scores import Scores
-from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.paper import benchmark_places, load_benchmark
 from cxrjax.radiology_text import error_rates
 from cxrjax.radiology_text.assertions import Assertion
 
@@ -106,11 +106,12 @@ def test_the_errors_in_the_package_are_of_this_reader():
 
 
 def test_tables_that_rest_on_a_reader_say_how_often_it_errs():
-    told = {name: load().layout.read_as for name, load in BENCHMARKS.items()}
+    told = {name: load_benchmark(name).layout.read_as for name in benchmark_places()}
     of_answers = dict.fromkeys(("vindr_cxr_vqa", "gemex", "cxr_qba", "own"), "answers_en")
     read = {name: file for name, file in told.items() if file}
     assert read == of_answers | {"vix_ray": "sentences_vi"}
-    layout = dataclasses.replace(BENCHMARKS["ms_cxr"]().layout, heading="Title", read_as="hard_en")
+    layout = load_benchmark("ms_cxr").layout
+    layout = dataclasses.replace(layout, heading="Title", read_as="hard_en")
     bootstrap = dict.fromkeys(("confidence", "method", "resamples", "clusters", "seed"), 1)
     settings = {"bootstrap": bootstrap | {"clustered_by": ["patient"]}, "datasets": []}
     head = layout.head(Scores({}, {}, settings), {})

@@ -9,7 +9,6 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from cxrjax.builders import RecordsBuilder
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.records import read_records
@@ -61,7 +60,7 @@ def _build(source: Path, lines: list, **options) -> Path:
     text = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
     (source / "records.jsonl").write_text(text + "\n", encoding="utf-8")
     out = source.parent / "out"
-    RecordsBuilder(OwnRecordsOptions(source, out, **options)).build()
+    OwnRecordsBuilder(OwnRecordsOptions(source, out, **options)).build()
     return out
 
 

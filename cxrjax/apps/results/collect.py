@@ -15,7 +15,7 @@ from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.files import read_json_list, read_json_object, reading
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.lock import folder_lock
-from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.paper import benchmark_places, load_benchmark
 from cxrjax.progress import waiting
 from cxrjax.untrusted.foreign_files import read_text
 
@@ -112,7 +112,7 @@ def write_report(
 
 def _benchmark(given: str | None, score: Mapping[str, Any]) -> Benchmark[Any] | None:
     name = str(given or score.get("benchmark"))
-    return BENCHMARKS[name]() if name in BENCHMARKS else None
+    return load_benchmark(name) if name in benchmark_places() else None
 
 
 def _about(files: ReportFiles, missing: list[str]) -> tuple[Path | None, dict[str, Any]]:

@@ -43,7 +43,7 @@ from cxrjax.evaluation.overlays import COLOURS, TRUTH, system_colours
 from cxrjax.evaluation.tables import FEW, UNDEFINED
 from cxrjax.evaluation.text_tables import template
 from cxrjax.files import read_packaged, replace_text, writing
-from cxrjax.records import about_terms
+from cxrjax.paper import about_terms
 from cxrjax.untrusted.names import shown_value
 
 # Keys of `notes`; all are optional.

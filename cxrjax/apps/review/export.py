@@ -31,13 +31,13 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.images.decode import image_size
 from cxrjax.images.files import ImageError
-from cxrjax.records import RECORD_CODECS, Answer, GeneratorInfo, QARecord, class_in_words
+from cxrjax.paper import closed_classes
+from cxrjax.records import Answer, GeneratorInfo, QARecord, class_in_words
 
 # Reader -> question id -> field (a dimension, "comment", "correction") -> value.
 Reviews = Mapping[str, Mapping[str, Mapping[str, str]]]
 _WHERE = read_packaged("cxrjax.apps.annotations", "questions.toml")["where"]
 _NAMED_AND_JOINED = re.compile(r"(?:\s*(?:,|\band))*\s*\[box \d{1,3}\]")
-_NO_PLACE = "<location>[]"
 _FLIPPED = {"yes": "no", "no": "yes", "Yes": "No", "No": "Yes", "YES": "NO", "NO": "YES"}
 
 
@@ -81,7 +81,6 @@ def export_reviews(
     image_root: Path,
     out: Path,
     codec: str,
-    closed_classes: Mapping[str, Sequence[str]],
     grids: Sequence[tuple[int, int]] = (),
 ) -> Export:
     """Takes over what was reviewed.
@@ -92,7 +91,6 @@ def export_reviews(
         image_root: what the sample's image paths are relative to.
         out: the folder that the records will lie in.
         codec: how the model that is to learn writes boxes, a key of `cxrjax.codecs.CODECS`.
-        closed_classes: data set -> the only labels that its records may have.
         grids: (height, width) of its inputs, to which images are padded; empty: stretched.
 
     Raises:
@@ -108,7 +106,7 @@ def export_reviews(
             correctable = Correctable(
                 here.image_hw,
                 len(record.boxes),
-                closed_classes.get(record.dataset, ()),
+                closed_classes(record.dataset),
                 chosen_options(here),
             )
             correction = _settled(own, row, correctable)
@@ -252,7 +250,7 @@ def _with_boxes(said: str, boxes: Sequence[tuple[int, CorrectedBox]], record: QA
     Raises:
         LeftOutError: the words name a box that is not there.
     """
-    codec = get_codec(RECORD_CODECS[record.dataset])
+    codec = get_codec(record.codec)
     assert record.image_hw is not None
     size = height, width = record.image_hw
     scale = np.array([width, height, width, height], np.float64)
@@ -261,11 +259,11 @@ def _with_boxes(said: str, boxes: Sequence[tuple[int, CorrectedBox]], record: QA
     if not set(named) <= set(by_number) or "[another place]" in said:
         raise LeftOutError("its words name a box that is not there: correct the words")
     writes = writes_boxes(record)
-    if codec.name == "gemex":  # one list of all boxes, behind the words
+    if codec.empty_list:  # one list of all boxes, behind the words
         words = _NAMED_AND_JOINED.sub("", said).rstrip()
         all_boxes = [one for one in by_number.values()] if writes else []
         if not all_boxes:
-            return words + (f" {_NO_PLACE}" if "<location>" in record.answer_text else "")
+            return words + (f" {codec.empty_list}" if "<location>" in record.answer_text else "")
         return f"{words} {codec.encode(np.concatenate(all_boxes), *size)}"
     written = {number: codec.encode(one, *size) for number, one in by_number.items()}
     text = NAMED.sub(lambda found: written[int(found[1])], said)
@@ -310,7 +308,7 @@ def _pair(
         UserError: the answer that was has a box that is none.
     """
     assert before.image_hw is not None
-    own, geometry = RECORD_CODECS[before.dataset], padded_to(grids, before.image_hw)
+    own, geometry = before.codec, padded_to(grids, before.image_hw)
     better, worse = (
         transcode(one.answer_text, own, codec, *before.image_hw, geometry)
         for one in (after, before)

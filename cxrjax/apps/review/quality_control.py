@@ -6,6 +6,7 @@ import json
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from cxrjax.apps.review.agreement import (
     CONSENSUS_COLUMNS,
@@ -16,6 +17,7 @@ from cxrjax.apps.review.agreement import (
     read_consensus,
 )
 from cxrjax.apps.review.export import export_reviews
+from cxrjax.apps.review.record_checks import check_file, contradictions, reason_words
 from cxrjax.apps.review.review_pages import render_agreement, render_review_page
 from cxrjax.apps.review.sheet import (
     COLUMNS,
@@ -31,22 +33,13 @@ from cxrjax.errors import UserError, optional
 from cxrjax.files import replace_text, write_json, writing
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.papers.benchmarks import CLOSED_CLASSES
-from cxrjax.papers.record_checks import contradictions
-from cxrjax.papers.vindr_cxr_vqa import reader_ceiling
-from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
-from cxrjax.papers.vindr_cxr_vqa.construct import verify
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import reader_boxes
-from cxrjax.papers.vindr_cxr_vqa.native import read_native
-from cxrjax.papers.vindr_cxr_vqa.readers import Readers
+from cxrjax.paper import load_papers
 from cxrjax.progress import waiting
 from cxrjax.radiology_text.english import longitudinal_wording
 from cxrjax.records import QARecord, read_records, write_records
 from cxrjax.records_io.leakage import find_leakage, question_variety
 from cxrjax.records_io.quality import QualityLog
 
-_OF_ANOTHER_STRUCTURE = {"gemex", "cxr_qba", "vix_ray", "lungs", "ms_cxr"}
 _SHOWN = 5  # faults printed of each reason; all are in check.json
 
 
@@ -74,19 +67,13 @@ def check(flags: Namespace) -> bool:
     with waiting("reading the questions and checking their structure"):
         by_file = {file: _read(file, log) for file in files}
         for file, records in by_file.items():
-            # Its classes, types and lengths of reasons are this data set's alone.
-            own = [record for record in records if record.dataset not in _OF_ANOTHER_STRUCTURE]
-            if own or not records:
-                verify.verify_structure(own, log, file.name)
+            check_file(records, log, file.name)
     everything = list(itertools.chain.from_iterable(by_file.values()))
     if not everything and not log.entries:
         raise UserError(f"{files[0]}: no question to check")
     result: dict[str, object] = {"files": [str(file) for file in files]}
     if flags.source:
-        images = {image.image_id: image for image in _table(flags.source)}
-        for file, records in by_file.items():
-            verify.verify_source(records, images, log, file.name)
-        result["source_coverage"] = verify.coverage(everything, images.values())
+        result["source_coverage"] = _readings().check_source(by_file, flags.source, log)
     splits: dict[str, list[QARecord]] = collections.defaultdict(list)
     for record in everything:
         splits[record.split].append(record)
@@ -99,7 +86,7 @@ def check(flags: Namespace) -> bool:
     result |= {"passed": passed, "faults": log.to_json()}
     with waiting("looking for contradictions and repeated questions"):
         result |= {
-            "reason_words": verify.reason_words(everything),
+            "reason_words": reason_words(everything),
             "repeated_questions": question_variety(everything),
             "contradictions": contradictions(everything),
             "longitudinal_wording": {
@@ -167,7 +154,7 @@ def _print_check(result: dict, log: QualityLog) -> None:
 def draw_sample(flags: Namespace) -> None:
     """sheet.csv and index.html of a stratified sample."""
     sample, root = _sample(flags)
-    page = render_review_page(sample, root, closed_classes=CLOSED_CLASSES)
+    page = render_review_page(sample, root)
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
         replace_text(flags.out / "sheet.csv", format_csv(COLUMNS, sheet_rows(sample)))
@@ -199,7 +186,7 @@ def serve_review(flags: Namespace) -> None:
     sample, root = _sample(flags)
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
-    page = render_review_page(sample, root, served=True, closed_classes=CLOSED_CLASSES)
+    page = render_review_page(sample, root, served=True)
     rows = sheet_rows(sample)
     store = ReviewStore(flags.out / STORE_FILE, rows, flags.reader, page.correctable)
     review = Review(store, page.html, page.pictures, lambda: _handed_in(store, flags))
@@ -226,7 +213,7 @@ def export_review(flags: Namespace) -> None:
     sample, root = _sample(flags)
     reviews = _reviews(flags, sample)
     out = flags.export
-    found = export_reviews(sample, reviews, root, out, flags.codec, CLOSED_CLASSES, flags.letterbox)
+    found = export_reviews(sample, reviews, root, out, flags.codec, flags.letterbox)
     for reason, left_out in found.left_out.items():
         print(f"  {len(left_out):,} left out: {reason}: {', '.join(left_out[:_SHOWN])}")
     if not found.records:
@@ -321,23 +308,33 @@ def compare_readers(flags: Namespace) -> None:
     """Every reader scored against the others."""
     with waiting("reading the readers' boxes"):
         readers = _readers(flags.readers)
-    ceiling = reader_ceiling.reader_ceiling(
-        readers, Bootstrap(resamples=flags.resamples, seed=flags.seed)
-    )
-    text = reader_ceiling.markdown(ceiling)
+    bootstrap = Bootstrap(resamples=flags.resamples, seed=flags.seed)
+    result, text = _readings().compare_readers(readers, bootstrap)
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
-        write_json(flags.out / "readers.json", ceiling.to_json())
+        write_json(flags.out / "readers.json", result)
         replace_text(flags.out / "readers.md", text)
     print(text)
     print(f"{flags.out}: readers.json, readers.md")
 
 
-def _readers(path: Path) -> dict[str, Readers]:
-    """Each reader's marks by image, from a box table or from records."""
+def _readings() -> Any:
+    """The `review` module of the data set that has one: its table of readers' boxes, its release.
+
+    Raises:
+        UserError: no installed data set has one.
+    """
+    for paper in load_papers():
+        if paper.review:
+            return paper.part("review")
+    raise UserError("no installed data set has a table of readers' boxes")
+
+
+def _readers(path: Path) -> dict[str, Any]:
+    """Each reader's marks by image, from a table of boxes or from records."""
     if path.name.endswith((".csv", ".csv.gz", ".whl")):
-        return {image.image_id: reader_boxes(image) for image in _table(path)}
-    found: dict[str, Readers] = {}
+        return _readings().read_readers(path)
+    found: dict[str, Any] = {}
     for file in record_files([path]):
         for record in read_records(file):
             if record.readers is not None:
@@ -345,16 +342,6 @@ def _readers(path: Path) -> dict[str, Readers]:
     if not found:
         raise UserError(f"{path}: no record has readers; give records built from the box table")
     return found
-
-
-def _table(path: Path) -> list[ImageAnnotation]:
-    """The box table's images; says how many rows could not be used."""
-    log = QualityLog()
-    images = read_box_table(path, log)
-    if log.entries:
-        counts = {reason: count for reason, count in log.counts().items() if count}
-        print(f"{path.name}: {len(log.entries):,} rows set aside: {counts}")
-    return images
 
 
 def record_files(paths: Iterable[Path]) -> Iterator[Path]:
@@ -374,7 +361,7 @@ def record_files(paths: Iterable[Path]) -> Iterator[Path]:
 
 
 def _read(path: Path, log: QualityLog) -> list[QARecord]:
-    """Records of a file, or of a release file (its structure checked while it is read)."""
+    """Reads a file of records, or of a release (its structure is checked while it is read)."""
     if path.suffix == ".json":
-        return read_native(path, log)
+        return _readings().read_release(path, log)
     return list(read_records(path))

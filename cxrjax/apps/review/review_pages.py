@@ -23,6 +23,7 @@ from cxrjax.evaluation.overlays import COLOURS, TRUTH, jpeg_data_uri
 from cxrjax.evaluation.text_tables import template
 from cxrjax.images.decode import read_grey_or_rgb, read_image
 from cxrjax.images.files import ImageError
+from cxrjax.paper import closed_classes
 from cxrjax.progress import progress_bar
 from cxrjax.records import Answer, QARecord, class_in_words
 from cxrjax.untrusted.foreign_files import read_text
@@ -52,7 +53,6 @@ def render_review_page(
     sample: Sequence[QARecord],
     image_root: Path,
     served: bool = False,
-    closed_classes: Mapping[str, Sequence[str]] | None = None,
 ) -> ReviewPage:
     """The page of a sample.
 
@@ -62,7 +62,6 @@ def render_review_page(
             is replaced by a line that says so.
         served: the page belongs to a review server, which keeps the ratings and has the pictures
             at full resolution; else the browser keeps them, and saves a CSV.
-        closed_classes: data set -> the only labels that its records may have.
     """
     rows = sheet.sheet_rows(sample)
     files: dict[str, Path] = {}
@@ -74,7 +73,6 @@ def render_review_page(
             progress_bar(files.items(), desc="pictures", unit="image")
         )
     }
-    closed = closed_classes or {}
     items = [
         {
             "row": row,
@@ -97,8 +95,8 @@ def render_review_page(
         "served": served,
         "colour": COLOURS[TRUTH],
         "pictures": pictures,
-        "classes": sorted(labels.union(*(closed.get(one.dataset, ()) for one in sample))),
-        "items": [_item(one, pictures[one.image_id], closed.get(one.dataset)) for one in sample],
+        "classes": sorted(labels.union(*(closed_classes(one.dataset) for one in sample))),
+        "items": [_item(record, pictures[record.image_id]) for record in sample],
     }
     viewer = viewer_parts()
     html = template(str(__package__), "review.html.j2").render(
@@ -115,7 +113,7 @@ def render_review_page(
         record.question_id: Correctable(
             counted_in(record, pictures[record.image_id]),
             len(record.boxes),
-            tuple(closed.get(record.dataset, ())),
+            closed_classes(record.dataset),
             chosen_options(record),
         )
         for record in sample
@@ -143,9 +141,7 @@ def full_picture(path: Path) -> bytes:
     return out.getvalue()
 
 
-def _item(
-    record: QARecord, picture: Mapping[str, Any], closed: Sequence[str] | None
-) -> dict[str, Any]:
+def _item(record: QARecord, picture: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the data with which the page shows one question and takes its correction."""
     size = counted_in(record, picture)
     finding = sheet.finding_of(record)
@@ -168,7 +164,7 @@ def _item(
         "english": record.lang == "en",
         "counts": record.question_type.lower() == "how_many",
         "polar": record.question_type.lower() in ("is_there", "yes_no"),
-        "closed": closed is not None,
+        "closed": bool(closed_classes(record.dataset)),
     }
 
 

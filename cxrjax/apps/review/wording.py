@@ -6,14 +6,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from cxrjax.codecs import get_codec
-from cxrjax.records import RECORD_CODECS, QARecord
+from cxrjax.paper import find_paper
+from cxrjax.records import QARecord
 
 # Any notation that no codec of the record has read: tokens of models, boxes cut off.
 _LEFT = re.compile(r"(?:<loc\d{1,4}>\s?){1,4}|<loc[_\d]*>?")
 _LOCATION_TAG = re.compile(r"\s*<\s{0,3}location\s{0,3}>\s?\[((?:\[box [^\]]{1,9}\](?:,\s)?)*)\]")
 _ASIDE = 2.0  # pixels that a text's box, of whole pixels, may lie beside the record's
-# Whose answers write no box into their texts.
-_WITHOUT_NOTATION = frozenset({"cxr_qba", "vix_ray", "ms_cxr"})
 NO_REASON = frozenset({"", "none", "none.", "n/a", "na", "-", "null"})
 
 
@@ -27,7 +26,7 @@ def writes_boxes(record: QARecord) -> bool:
     if record.boxes:
         return "[box " in in_words(record.answer_text, record)
     main = [one for one in record.answers if one.answer_type == "main"]
-    return record.dataset not in _WITHOUT_NOTATION and len(main) <= 1
+    return find_paper(record.dataset).boxes_in_text and len(main) <= 1
 
 
 def in_words(text: str, record: QARecord) -> str:
@@ -37,7 +36,7 @@ def in_words(text: str, record: QARecord) -> str:
     """
     # Of a size that nobody knows, the order is what is left to tell boxes by.
     height, width = record.image_hw or (1_000_000, 1_000_000)
-    spans = get_codec(RECORD_CODECS[record.dataset]).find(text, height, width)
+    spans = get_codec(record.codec).find(text, height, width)
     scale = np.array([width, height, width, height], np.float64)
     pieces, done = [], 0
     for place, span in enumerate(spans):

@@ -1,7 +1,7 @@
 """The systems of `--runner` by name; `model_flags.RUNNERS` has a summary of each."""
 
 import argparse
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from cxrjax.errors import UserError
@@ -35,7 +35,7 @@ def _baseline(name: str, *arguments: Any) -> Answer:
 
 
 def _random(flags: argparse.Namespace) -> Sampler:
-    return lambda seed: _baseline("draw_answers", seed or 0, flags.closed_classes)
+    return lambda seed: _baseline("draw_answers", seed or 0)
 
 
 # What --workdir and --checkpoint stand for.
@@ -64,21 +64,16 @@ STARTERS: dict[str, Starter] = {
 }
 
 
-def start_system(flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]) -> Answer:
+def start_system(flags: argparse.Namespace) -> Answer:
     """Starts the system that the flags name.
-
-    Args:
-        closed_classes: data set -> the labels that its answers may have, for random answers.
 
     Raises:
         UserError: a flag that it needs is missing, or it cannot start.
     """
-    return _starter(flags).start(_with_classes(flags, closed_classes))
+    return _starter(flags).start(flags)
 
 
-def start_sampler(
-    flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]
-) -> Sampler:
+def start_sampler(flags: argparse.Namespace) -> Sampler:
     """Starts the same system for each of `--seeds`.
 
     Raises:
@@ -87,7 +82,7 @@ def start_sampler(
     starter = _starter(flags)
     if starter.sample is None:
         raise UserError(f"--runner={flags.runner} does not sample; leave out --seeds")
-    return starter.sample(_with_classes(flags, closed_classes))
+    return starter.sample(flags)
 
 
 def resolved_settings(flags: argparse.Namespace) -> dict[str, Any]:
@@ -117,13 +112,6 @@ def estimate_run(flags: argparse.Namespace, questions: RecordSource) -> str:
     if starter.estimate is None:
         raise UserError("--dry_run is about what --runner=openai sends; leave it out")
     return starter.estimate(flags, questions)
-
-
-def _with_classes(
-    flags: argparse.Namespace, closed_classes: Mapping[str, Sequence[str]]
-) -> argparse.Namespace:
-    # A copy, so that the run's record has only the flags.
-    return argparse.Namespace(**vars(flags), closed_classes=closed_classes)
 
 
 def _starter(flags: argparse.Namespace) -> Starter:

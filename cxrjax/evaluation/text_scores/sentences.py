@@ -1,7 +1,7 @@
 """Sentences of answers and references, each with its boxes.
 
-Boxes in the text belong to the sentence that they are in or behind. Boxes beside the text, or given
-for the answer as a whole (GEMeX's location, MedGemma's list), belong to every sentence.
+Boxes in the text belong to the sentence that they are in or behind. Boxes beside the text, and
+lists of the whole answer's boxes, belong to every sentence.
 """
 
 import re
@@ -16,13 +16,12 @@ from cxrjax.codecs import CODECS, Codec
 from cxrjax.codecs.prose import SIDE
 from cxrjax.evaluation.predictions import Prediction, read_boxes
 from cxrjax.radiology_text.lexicon import split_sentences
-from cxrjax.records import RECORD_CODECS, QARecord
+from cxrjax.records import QARecord
 
 Boxes = Float[np.ndarray, "_ 4"]
 Places = Sequence[tuple[int, int]]
 
-# Codecs whose boxes are of the whole answer, and the tag before such boxes.
-_OF_ALL, _LOCATION = frozenset(("gemex", "medgemma_json")), "<location"
+_LOCATION = "<location"  # the tag before boxes of a whole answer
 # Tags between statements, and other notation of boxes: tokens, tags, lists of numbers.
 _PARTS = re.compile(r"</?(?:answer|reason|location|obj)>", re.IGNORECASE)
 # Short enough that a text of brackets alone takes no longer than its length.
@@ -42,7 +41,7 @@ class ReferenceText:
     """The main answers of a record.
 
     Attributes:
-        image_hw: height and width of its image; GEMeX's frame where they are not known.
+        image_hw: height and width of its image; 224 x 224 where they are not known.
         codec: reads answers without boxes of their own, unless another one is requested.
     """
 
@@ -65,7 +64,7 @@ def plain_text(sentences: Sequence[GroundedSentence]) -> str:
 def reference_text(record: QARecord) -> ReferenceText:
     """Reads the main answers, each a text with boxes of its own."""
     height, width = size = record.image_hw or (SIDE, SIDE)
-    codec = CODECS[RECORD_CODECS[record.dataset]]
+    codec = CODECS[record.codec]
     found: list[GroundedSentence] = []
     for answer in record.answers:
         if answer.answer_type == "main":
@@ -101,7 +100,7 @@ def read_sentences(
         s for s in split_sentences(words) if words[slice(*s)].rstrip(" \n`")[-1:] not in ("", ":")
     ]
     spans = spans[:_MOST_SENTENCES]
-    if codec.name in _OF_ALL or _LOCATION in line.text.lower():
+    if codec.of_whole_answer or _LOCATION in line.text.lower():
         places = None
     owners = _owners(spans, words, places) if places else None
     return tuple(

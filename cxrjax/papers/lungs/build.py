@@ -21,7 +21,7 @@ from cxrjax.files import read_packaged, writing
 from cxrjax.images.geometry import is_resize, resize
 from cxrjax.papers.lungs.masks import find_lungs
 from cxrjax.papers.lungs.native import TABLE, LungImage, is_published, read_folder
-from cxrjax.records import Answer, DatasetName, Provenance, QARecord
+from cxrjax.records import Answer, Provenance, QARecord
 from cxrjax.records_io import workers
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.quality import Unusable
@@ -61,7 +61,7 @@ class LungsBuilder(Builder[SourceOptions]):
         self._images: list[LungImage] = []
         for image in read_folder(source, self.quality):
             self._images.append(image)
-        published: DatasetName = "lungs" if is_published(source) else "custom"
+        published: str = "lungs" if is_published(source) else "custom"
         records: dict[str, list[QARecord]] = {split: [] for split in SPLIT_PERCENTS}
         with writing(out), workers.pool(min(self.options.processes, len(self._images) or 1)) as go:
             (out / "images").mkdir(parents=True, exist_ok=True)
@@ -100,7 +100,7 @@ def split_of(image: LungImage, seed: int) -> str:
 
 
 def lung_records(
-    image: LungImage, examined: Examined, split: str, dataset: DatasetName, seed: int
+    image: LungImage, examined: Examined, split: str, dataset: str, seed: int
 ) -> Iterator[QARecord]:
     """What a radiograph is asked: where lungs are, with masks; if it is normal, with a finding."""
     told = read_packaged(str(__package__), "questions.toml")

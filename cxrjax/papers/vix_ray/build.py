@@ -31,7 +31,7 @@ from cxrjax.papers.vix_ray.native import (
 from cxrjax.papers.vix_ray.noun_phrases import load_segmenter
 from cxrjax.papers.vix_ray.records import NATIVE_ROW, STAGES, VixRayStudy, records, understand
 from cxrjax.progress import progress_bar
-from cxrjax.records import DatasetName, QARecord, format_record, strip_answers
+from cxrjax.records import QARecord, format_record, strip_answers
 from cxrjax.records_io.builder import (
     Builder,
     BuildOptions,
@@ -78,7 +78,7 @@ class VixRayBuilder(Builder[VixRayOptions]):
     def __init__(self, options: VixRayOptions) -> None:
         super().__init__(options)
         self.studies: dict[str, list[VixRayStudy]] = {}
-        self.kind: DatasetName = "vix_ray"
+        self.kind: str = "vix_ray"
 
     def read(self) -> Mapping[str, Iterable[QARecord]]:
         self.published = statistics.PAPER

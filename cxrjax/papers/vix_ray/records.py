@@ -14,7 +14,7 @@ from typing import Any
 
 from cxrjax.papers.vix_ray.native import NativeRow
 from cxrjax.radiology_text.vietnamese_words import without_diacritics
-from cxrjax.records import Answer, DatasetName, GeneratorInfo, Provenance, QARecord, Turn
+from cxrjax.records import Answer, GeneratorInfo, Provenance, QARecord, Turn
 from cxrjax.records_io.quality import QualityLog
 
 # A view's name -> what it is called in the reports' headings. PA's is the one met in public
@@ -174,7 +174,7 @@ def prompt(view: str | None, sex: str | None, age: float | None) -> str:
     return f"{text}. Cho biết bệnh nhân bị gì?"
 
 
-def records(study: VixRayStudy, dataset: DatasetName = "vix_ray") -> Iterator[QARecord]:
+def records(study: VixRayStudy, dataset: str = "vix_ray") -> Iterator[QARecord]:
     """Four records: stage 1, stage 2, and both turns of stage 3, the second with its gold history.
 
     `question_strategy` is the stage, `question_type` what is asked for.
@@ -190,7 +190,7 @@ def records(study: VixRayStudy, dataset: DatasetName = "vix_ray") -> Iterator[QA
 
 
 def _record(
-    study: VixRayStudy, dataset: DatasetName, stage: str, kind: str, question: str, **fields: Any
+    study: VixRayStudy, dataset: str, stage: str, kind: str, question: str, **fields: Any
 ) -> QARecord:
     file = str(study.native["file"])
     return QARecord(

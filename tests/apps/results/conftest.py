@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from cxrjax.apps.results.page import Inputs, write_page
-from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.paper import load_benchmark
 from cxrjax.records import GeneratorInfo, QARecord, write_records
 from tests.apps.html_tree import Node, Tree
 from tests.apps.page_records import make_record as record_of
@@ -85,7 +85,7 @@ class Page:
         }
         # Of `Inputs`, and of `write_page`.
         self.inputs: dict = {"metrics": copy.deepcopy(METRICS), "image_root": root}
-        self.arguments: dict = {"title": "Run A", "benchmark": BENCHMARKS["vindr_cxr_vqa"]()}
+        self.arguments: dict = {"title": "Run A", "benchmark": load_benchmark("vindr_cxr_vqa")}
 
     def write(self, **changes) -> Path:
         """Writes the page; changes are of `Inputs` where it has such a field."""

@@ -13,7 +13,7 @@ from PIL import Image
 from cxrjax.apps.results.cases import IMAGES_PER_PART
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.paper import load_benchmark
 from tests.apps.annotations.samples import dicom_image
 
 
@@ -186,7 +186,7 @@ def test_texts_alone_need_neither_boxes_nor_sizes(page):
     said = {"image_hw": None, "answers": [{"text": "Bóng tim không to."}], "lang": "vi"}
     page.records = [page.record(i, **said) for i in range(page.images)]
     page.predictions = {"tuned": page.texts("Tim to")}
-    benchmark = replace(BENCHMARKS["vix_ray"](), outcome=None)
+    benchmark = replace(load_benchmark("vix_ray"), outcome=None)
     root = page.read(benchmark=benchmark, pictures="none")
     assert "names" not in [i.attributes.get("value") for i in root.all("input")]
     assert not list(root.all("input", name="system")), "no boxes to switch"

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cxrjax.apps.review.record_checks import reason_words
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import verify
 from cxrjax.records_io.quality import QualityLog
@@ -78,13 +79,13 @@ def test_each_mismatch_with_the_table_is_listed(fields, found):
 
 def test_words_of_reasons_are_counted_and_none_is_dropped():
     records = [_record(reason="word " * n) for n in (0, 5, 149, 150, 250, 251)]
-    counted = verify.reason_words(records)
+    counted = reason_words(records)
     assert counted["reasons"] == 6
     assert counted["share_within_150_to_250"] == pytest.approx(2 / 6)
     shares = {"none": 1, "1-49": 1, "50-99": 0, "100-149": 1, "150-250": 2, "over 250": 1}
     assert counted["distribution"] == shares
     assert counted["quantiles"]["max"] == 251
-    assert verify.reason_words([]) == {"reasons": 0}
+    assert reason_words([]) == {"reasons": 0}
 
 
 def test_images_that_nobody_asks_about_are_counted():

@@ -7,7 +7,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.evaluation.counted import STRICT
 from cxrjax.evaluation.scores import ScoreOptions
-from cxrjax.papers.benchmarks import BENCHMARKS
+from cxrjax.paper import load_benchmark
 from cxrjax.papers.vindr_cxr_vqa.counts import mean_best_iou, outcome
 from cxrjax.records import write_records
 from tests.evaluation import made
@@ -67,7 +67,7 @@ def test_the_share_of_right_answers_is_the_benchmarks_exact_set(tmp_path):
     lines = list(map(made.line_of, records, texts))
     write_records(tmp_path / "r.jsonl", records)
     made.write_lines(tmp_path / "p.jsonl", lines)
-    scores = BENCHMARKS["vindr_cxr_vqa"]().score_files(
+    scores = load_benchmark("vindr_cxr_vqa").score_files(
         tmp_path / "r.jsonl",
         {"p": tmp_path / "p.jsonl"},
         ScoreOptions(gt_mode="exact", bootstrap=made.NO),

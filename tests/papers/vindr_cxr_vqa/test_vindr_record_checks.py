@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from cxrjax.papers.record_checks import contradictions
+from cxrjax.apps.review.record_checks import contradictions
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import plan_splits
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly

@@ -19,13 +19,13 @@ from cxrjax.evaluation.scores import ScoreOptions, Scores, make_scores
 from cxrjax.evaluation.text_tables import UNDEFINED, grid
 from cxrjax.files import file_sha256
 from cxrjax.metrics.bootstrap import Estimate, Figure
+from cxrjax.paper import terms_json
 from cxrjax.papers.cxr_qba.native import NativeObservation, StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import SUFFIXES, StudyFiles
 from cxrjax.papers.cxr_qba.truth import normalised
 from cxrjax.papers.cxr_qba.validation.human_labels import ClassTags
 from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.definitions import Definitions, load_definitions
-from cxrjax.records import terms_json
 from cxrjax.records_io.quality import QualityLog
 
 PROTOCOLS = (PAPER, STRICT)

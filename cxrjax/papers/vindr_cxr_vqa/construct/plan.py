@@ -8,7 +8,7 @@ from typing import Literal, Protocol
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import format_box
 from cxrjax.radiology_text.english import capital, join
-from cxrjax.records import Answer, DatasetName, GeneratorInfo, Provenance, QARecord, ReaderBox
+from cxrjax.records import Answer, GeneratorInfo, Provenance, QARecord, ReaderBox
 from cxrjax.records_io.quality import PixelBox
 
 
@@ -92,7 +92,7 @@ class Writer(Protocol):
 class Assembly:
     """Makes records of plans; holds what those of one build have in common."""
 
-    dataset: DatasetName
+    dataset: str
     writer: Writer
     source: Provenance | None = None
 

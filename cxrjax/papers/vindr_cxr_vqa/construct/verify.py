@@ -4,14 +4,9 @@ Nothing is dropped here: what is wrong is listed by its question, with a reason 
 """
 
 import collections
-import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
-import numpy as np
 
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING, ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes
 from cxrjax.records import QARecord
@@ -166,27 +161,6 @@ def contradiction(record: QARecord, image: ImageAnnotation | None) -> str:
         if not _among(box, drawn):
             return f"box {box}, which is no reader's box of {' or '.join(labels)}"
     return ""
-
-
-def reason_words(records: Iterable[QARecord]) -> dict[str, Any]:
-    """Counts words of reasons, beside Table 2's 150 to 250."""
-    counts = np.array([len(re.findall(r"\S+", record.reason or "")) for record in records])
-    low, high = REASON_WORDS
-    if not len(counts):
-        return {"reasons": 0}
-    edges = (0, 1, 50, 100, low, high + 1, 2**31)
-    names = ("none", "1-49", "50-99", f"100-{low - 1}", f"{low}-{high}", f"over {high}")
-    histogram, _ = np.histogram(counts, edges)
-    quantiles = np.quantile(counts, (0, 0.05, 0.25, 0.5, 0.75, 0.95, 1))
-    return {
-        "reasons": len(counts),
-        "mean": float(counts.mean()),
-        "quantiles": dict(
-            zip(("min", "5%", "25%", "50%", "75%", "95%", "max"), quantiles.tolist(), strict=True)
-        ),
-        "share_within_150_to_250": float(((counts >= low) & (counts <= high)).mean()),
-        "distribution": dict(zip(names, histogram.tolist(), strict=True)),
-    }
 
 
 def coverage(records: Iterable[QARecord], images: Iterable[ImageAnnotation]) -> dict[str, int]:

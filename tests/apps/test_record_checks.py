@@ -1,6 +1,6 @@
 """Records of several data sets are each read by the rules of their own."""
 
-from cxrjax.papers.record_checks import contradictions
+from cxrjax.apps.review.record_checks import contradictions
 from cxrjax.papers.vix_ray.records import records as vix_ray_records
 from tests.papers.gemex.test_gemex_record_checks import changed
 from tests.papers.vix_ray.test_vix_ray_record_checks import study
