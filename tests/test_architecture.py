@@ -103,6 +103,22 @@ def test_papers_do_not_import_each_other():
         assert named <= {own, "sources"}, f"{file} imports {named - {own}}"
 
 
+def test_files_outside_that_name_a_data_set_are_listed_with_a_reason():
+    pages = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    reasons = pages.split("each for a reason:")[1].split("\n\n")[1]
+    listed = set(re.findall(r"`([\w/.]+)`", reasons))
+    found = set()
+    for file in PACKAGE.rglob("*"):
+        name = file.relative_to(PACKAGE)
+        if name.parts[0] in ("papers", "simulation") or "__pycache__" in name.parts:
+            continue
+        if file.is_file() and re.search(
+            b"(?i)vindr_cxr|gemex|cxr_qba|vix_ray|ms_cxr", file.read_bytes()
+        ):
+            found.add(str(name))
+    assert found == listed
+
+
 def test_metrics_know_boxes_and_nothing_else():
     assert {other for part, other in edges() if part == "metrics"} == {"boxes"}
 

@@ -10,7 +10,7 @@ tokens. Exit code 2 where anything cannot be used. The last line is the `train` 
 with all settings that the longest question, the longest answer and the most boxes need.
 
 How answers write boxes is data.record_codec of --config. Without --config it is what the records'
-data set has, such as GEMeX's <location> [[x1, y1, x2, y2]], and the first line says so.
+data set has, such as <location> [[x1, y1, x2, y2]], and the first line says so.
 """
 
 import argparse

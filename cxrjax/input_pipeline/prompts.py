@@ -199,7 +199,7 @@ def _detect_target(record: QARecord, box_text: BoxText) -> str:
 
 
 def _instructed(record: QARecord) -> str:
-    """The type's instruction, the question, and its options (GEMeX, Table 4)."""
+    """The type's instruction, the question, and its options (Table 4 of arXiv 2411.16778)."""
     if not record.type_prompt:
         raise UserError(
             f"question {record.question_id}: type_prompt is null, and the prompt formats 'gemex' "
@@ -372,12 +372,12 @@ PROMPTS: dict[str, PromptFormat] = {
     # And in Gemma 4's; of E2B and E4B.
     "gemma4": _conversation(_question, _answer_target, form=chat.GEMMA4),
     "gemma4_small": _conversation(_question, _answer_target, form=chat.GEMMA4_SMALL),
-    # GEMeX's dialogue: instruction, question and options; the answer with its reason and boxes.
+    # Instruction, question and options; the answer with its reason and boxes.
     "gemex": PromptFormat(prefix=_instructed_prefix, target=_answer_target),
     # The same between the marks of LLaVA-Med's turns, as the paper prints it.
     "gemex_dialogue": PromptFormat(prefix=_dialogue_prefix, target=_dialogue_target),
     "gemex_chat": _conversation(_instructed, _answer_target),
-    # LLaVA 1.5's turns, and those of LLaVA-Med v1.5, which are Mistral's; GEMeX's request in them.
+    # LLaVA 1.5's turns, and those of LLaVA-Med v1.5, which are Mistral's; the same request in them.
     "llava": _one_turn(_question, "llava"),
     "llava_med": _one_turn(_question, "llava_med"),
     "gemex_llava": _one_turn(_instructed, "llava"),

@@ -42,7 +42,7 @@ class StoredImages:
     """The images of a split, by (image id, path). Can be pickled; reads one image at a time.
 
     Args:
-        directory: of the data set's version, such as `DIR/vindr_cxr_vqa/1.0.0`.
+        directory: of the data set's version, such as `DIR/NAME/1.0.0`.
         split: such as `train`.
 
     Raises:

@@ -1,9 +1,8 @@
 """The interface of judges: what they are asked, and what they say.
 
-A judge rates an answer beside the reference (the relative score of LLaVA-Med, which GEMeX calls
-AR-score, section 4.2), takes texts apart into facts (ViX-Ray, section 4.2) and says which facts
-entail another (RadFact of MAIRA-2, section 3.3). What it fails at is
-part of its result, with a category, and counted; the benchmarks say what it is worth.
+A judge rates an answer beside the reference (the relative score of LLaVA-Med), takes texts apart
+into facts and decides which facts entail another (RadFact of MAIRA-2, section 3.3). Its failures
+are part of the result, by category, and counted; each benchmark decides what they are worth.
 """
 
 from collections.abc import Iterable, Sequence
