@@ -97,7 +97,7 @@ def test_a_model_learns_from_it_and_answers(built, tmp_path, monkeypatch):
             "--config.benchmark=elsewhere",
         ]
         + [f"--config.data.{name}={records / name}.jsonl" for name in ("train", "validation")]
-        + ["--config.training.steps=2", "--config.training.batch_images=2"]
+        + ["--config.training.steps=2", "--config.training.batch_images=8"]
         + ["--config.training.best_metric=accuracy", "--config.data.record_codec=llava"]
         + ["--config.decoding.max_answer_tokens=6", "--config.data.workers=0"]
         + ["--config.training.checkpoint_every=2", "--config.model.unroll=false"]

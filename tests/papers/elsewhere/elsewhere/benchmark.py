@@ -1,25 +1,25 @@
 """The share of right answers to yes-or-no questions."""
 
-import dataclasses
+from typing import NamedTuple
 
 from cxrjax.evaluation import benchmark
-from cxrjax.evaluation.figures import share
+from cxrjax.evaluation.counted import Counted
+from cxrjax.evaluation.figure_lines import make_figures
 from cxrjax.evaluation.predictions import PROBLEMS
-from cxrjax.evaluation.scores import PAPER, STRICT, Counted
 from cxrjax.evaluation.tables import load_layout
 
+LAYOUT = load_layout("elsewhere")
 
-@dataclasses.dataclass(frozen=True)
-class Presence:
+
+class Presence(NamedTuple):
     """A question with its key."""
 
-    question_id: str
     cluster: tuple[str, str]
     key: str
 
 
 def read_presence(record, source):
-    return Presence(record.question_id, benchmark.cluster_of(record), record.answer_key)
+    return Presence(benchmark.cluster_of(record), record.answer_key)
 
 
 def count(references, systems, options):
@@ -30,20 +30,18 @@ def _count(references, answers):
     def of_question(question, prediction, counts):
         said = prediction.text.lower() if prediction else ""
         right = said.startswith("yes") == (question.key == "yes")
-        return {"asked": 1.0, "right": float(right), "parse_failures": float(not said)}
+        return {"questions": 1.0, "right": float(right), "parse_failures": float(not said)}
 
     counts = benchmark.count_answers(
         references.questions, answers, of_question, PROBLEMS, columns=("parse_failures",)
     )
-    failed = share("parse_failures", "asked")
-    figures = {"accuracy": share("right", "asked"), "parse_failure_rate": failed}
-    return Counted(counts.columns, {PAPER: figures, STRICT: figures}, dict(counts.problems))
+    return Counted(counts.columns, make_figures(LAYOUT.lines), dict(counts.problems))
 
 
 ELSEWHERE = benchmark.Benchmark(
     name="elsewhere",
     gt_modes=("exact",),
-    layout=load_layout("elsewhere"),
+    layout=LAYOUT,
     read=lambda records, source, mode: benchmark.read_references(records, source, read_presence),
     count=count,
 )

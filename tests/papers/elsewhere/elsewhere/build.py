@@ -40,6 +40,9 @@ class ElsewhereBuilder(Builder[SourceOptions]):
             check_box((x_min, y_min, x_max, y_max), (height, width))
             fractions = [[x_min / width, y_min / height, x_max / width, y_max / height]]
             text = f"Yes, a {finding} {get_codec('llava').encode(fractions, height, width)}"
+        shown = {row["image"]: boxes} if boxes else {}
+        said = "pos" if boxes else "neg"
+        answer = Answer(text=text, labels=[finding], polarity=said, boxes_by_image=shown)
         return QARecord(
             dataset="elsewhere",
             split=row["split"],
@@ -50,14 +53,7 @@ class ElsewhereBuilder(Builder[SourceOptions]):
             question=f"Is there a {finding}?",
             question_type="presence",
             variables={"finding": finding},
-            answers=[
-                Answer(
-                    text=text,
-                    labels=[finding],
-                    polarity="pos" if boxes else "neg",
-                    boxes_by_image={row["image"]: boxes} if boxes else {},
-                )
-            ],
+            answers=[answer],
             answer_key="yes" if boxes else "no",
         )
 
