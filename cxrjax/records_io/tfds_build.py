@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from cxrjax.errors import UserError, optional
+from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
 from cxrjax.paper import find_paper
 from cxrjax.records import QARecord
@@ -32,7 +32,6 @@ class TfdsBuilder(Builder[TfdsOptions]):
         return {}  # TFDS reads the build by itself
 
     def build(self) -> str:
-        optional("tensorflow_datasets", "tfds")
         from cxrjax.records_io.shards import is_sharded
         from cxrjax.records_io.tfds_builders import write_tfds
 
