@@ -14,7 +14,7 @@ import threading
 import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Generic, TextIO, TypeVar
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.lock import try_flock
@@ -255,28 +255,37 @@ def git_commit() -> str | None:
 
 _START = b'{"key": "'  # of every line
 Fields = dict[str, Any]
+Value = TypeVar("Value")
 
 
-class KeyedLines:
-    """The file, held by one process at a time; threads share it.
+class KeyedLines(Generic[Value]):
+    """Values in a JSON Lines file, held by one process at a time; threads share it.
 
-    Lines are read when asked for: memory holds their positions alone.
+    Lines are read on demand: memory holds only their positions.
 
     Args:
-        path: made where it isn't there.
+        path: created if missing.
         flag: the option that names the file, for messages.
-        what: what a line is, for messages.
-        check: raises ForeignError where a line is that, and cannot be used: it counts as not there,
-            and a line on stderr says how many do; ValueError, TypeError or KeyError where its
-            fields are something else.
+        what: the kind of a line, for messages.
+        read: fields of a line -> value. Raises ForeignError where a line is of the kind, and
+            unusable: it counts as missing, and stderr reports the number of such lines; ValueError,
+            TypeError or KeyError where its fields are something else.
+        write: value -> fields.
 
     Raises:
         UserError: it cannot be written, another process holds it, or it holds something else.
     """
 
-    def __init__(self, path: Path, flag: str, what: str, check: Callable[[Fields], Any]) -> None:
+    def __init__(
+        self,
+        path: Path,
+        flag: str,
+        what: str,
+        read: Callable[[Fields], Value],
+        write: Callable[[Value], Fields],
+    ) -> None:
         self.path = path
-        self._flag, self._what, self._check = flag, what, check
+        self._flag, self._what, self._read, self._write = flag, what, read, write
         self._lock = threading.Lock()
         self._places: dict[str, tuple[int, int]] = {}
         if path.exists() and not path.is_file():
@@ -312,22 +321,22 @@ class KeyedLines:
     def __iter__(self) -> Iterator[str]:
         return iter(list(self._places))
 
-    def get(self, key: str) -> Fields | None:
-        """The fields under this key without it, None where there are none."""
+    def get(self, key: str) -> Value | None:
+        """Returns the value under this key, or None."""
         place = self._places.get(key)
         if place is None:
             return None
         fields = parse_object(os.pread(self._file.fileno(), place[1], place[0]))
         del fields["key"]
-        return fields
+        return self._read(fields)
 
-    def put(self, key: str, fields: Fields) -> None:
-        """Keeps fields; on the disk when this returns.
+    def put(self, key: str, value: Value) -> None:
+        """Stores a value; on the disk when this returns.
 
         Raises:
             UserError: the disk takes no more.
         """
-        line = json.dumps({"key": key, **fields}).encode() + b"\n"
+        line = json.dumps({"key": key, **self._write(value)}).encode() + b"\n"
         with self._lock:
             start = os.fstat(self._file.fileno()).st_size
             try:
@@ -376,7 +385,7 @@ class KeyedLines:
             fields = parse_object(line)
             key = fields.pop("key")
             if isinstance(key, str):
-                self._check(fields)
+                self._read(fields)
                 return key, True
         except ForeignError:
             return key, False

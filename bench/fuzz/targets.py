@@ -414,7 +414,7 @@ def answer_cache(folder: Path, name: str, data: bytes) -> None:
         getattr(store, "close", lambda: None)()
     cache = AnswerCache(write(folder, "cache.jsonl", data))
     try:
-        for key in cache._lines:
+        for key in cache:
             cache.get(key)
     finally:
         cache.close()

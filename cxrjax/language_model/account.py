@@ -17,43 +17,19 @@ from cxrjax.language_model.answer import Completion
 from cxrjax.language_model.settings import Prices
 
 
-class AnswerCache:
-    """The file, held by one process at a time; threads share it.
+class AnswerCache(KeyedLines[Completion]):
+    """Completions by the keys of their requests.
 
     Args:
-        path: made where it isn't there. Answers in it that no client of today would have kept
-            count as not there; a line on stderr says how many.
+        path: created if missing. Answers in it that no client of today would have stored count as
+            missing.
 
     Raises:
         UserError: it cannot be written, another process holds it, or it holds something else.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._lines = KeyedLines(path, "--cache", "cached answer", _completion)
-
-    def close(self) -> None:
-        """Lets other processes have the file."""
-        self._lines.close()
-
-    def __len__(self) -> int:
-        return len(self._lines)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._lines
-
-    def get(self, key: str) -> Completion | None:
-        """The answer to the request of this key, None where there is none yet."""
-        fields = self._lines.get(key)
-        return None if fields is None else _completion(fields)
-
-    def put(self, key: str, completion: Completion) -> None:
-        """Keeps an answer; on the disk when this returns.
-
-        Raises:
-            UserError: the disk takes no more.
-        """
-        self._lines.put(key, dataclasses.asdict(completion))
+        super().__init__(path, "--cache", "cached answer", _completion, dataclasses.asdict)
 
 
 def _completion(fields: dict[str, Any]) -> Completion:

@@ -13,7 +13,7 @@ from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.evaluation.text_scores.comparison import compare_texts
 from cxrjax.evaluation.text_scores.radfact import TextPair, radfact_columns, radfact_figures
 from cxrjax.evaluation.text_scores.sentences import GroundedSentence, ReferenceText
-from cxrjax.language_model.judges import Entailment, Facts
+from cxrjax.language_model.judges.judge import Entailment, Facts
 from cxrjax.language_model.judges.surrogate import SurrogateJudge
 from cxrjax.metrics.bootstrap import Bootstrap, resample
 from cxrjax.records import write_records

@@ -120,4 +120,4 @@ def test_a_system_has_a_name_that_can_be_written(tmp_path):
 
 def test_lines_are_not_kept_in_a_device():
     with pytest.raises(UserError, match="no regular file; give another --cache"):
-        KeyedLines(Path("/dev/zero"), "--cache", "a", len)
+        KeyedLines(Path("/dev/zero"), "--cache", "a", len, dict)

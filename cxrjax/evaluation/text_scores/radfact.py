@@ -32,7 +32,7 @@ from jaxtyping import Float
 from cxrjax.evaluation.counted import PAPER, STRICT
 from cxrjax.evaluation.figures import quotient, share
 from cxrjax.evaluation.text_scores.sentences import GroundedSentence
-from cxrjax.language_model.judges import Entailment, Judge, judgement_line, metric_name
+from cxrjax.language_model.judges.judge import Entailment, Judge, judgement_line, metric_name
 from cxrjax.metrics.bootstrap import Columns, Figure, Formula, Sums
 from cxrjax.metrics.classification import harmonic_mean, ratio
 from cxrjax.metrics.detection import TOLERANCE

@@ -7,31 +7,3 @@ flags           chooses a judge from a command line
 
 `bench/judge_agreement.py` compares two judges, or a judge and people.
 """
-
-from cxrjax.language_model.judges.judge import (
-    Entailment,
-    FactMatch,
-    FactPair,
-    Facts,
-    Judge,
-    Marks,
-    RelativeScore,
-    Sample,
-    compare_facts,
-    judgement_line,
-    metric_name,
-)
-
-__all__ = [
-    "Entailment",
-    "FactMatch",
-    "FactPair",
-    "Facts",
-    "Judge",
-    "Marks",
-    "RelativeScore",
-    "Sample",
-    "compare_facts",
-    "judgement_line",
-    "metric_name",
-]

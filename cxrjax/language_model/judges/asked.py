@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import pydantic
 
 from cxrjax.errors import ForeignError, UserError
-from cxrjax.files import KeyedLines, read_packaged
+from cxrjax.files import Fields, KeyedLines, read_packaged
 from cxrjax.language_model.client import Client
 from cxrjax.language_model.judges.judge import (
     FAILURES,
@@ -48,12 +48,12 @@ def verdict_key(prompt: str, judge: str, sample: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-class VerdictStore:
-    """The file, held by one process at a time; threads share it.
+class VerdictStore(KeyedLines[Fields]):
+    """Verdicts by their keys.
 
     Args:
-        path: made where it isn't there, unless `replay`.
-        replay: whether it must be there already.
+        path: created if missing, unless `replay`.
+        replay: the file must exist.
 
     Raises:
         UserError: it cannot be used, or holds something else.
@@ -65,52 +65,44 @@ class VerdictStore:
                 f"{path}: no such file; --judge=replay needs the verdicts of an earlier "
                 "--judge=language_model"
             )
-        self.path = path
-        self._lines = KeyedLines(path, "--verdicts", "verdict", _check)
+        super().__init__(path, "--verdicts", "verdict", _checked, dict)
 
-    def close(self) -> None:
-        """Lets other processes have the file."""
-        self._lines.close()
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._lines
-
-    def get(self, key: str) -> Verdict | None:
-        """The verdict under this key, None where there is none yet."""
-        fields = self._lines.get(key)
+    def verdict(self, key: str) -> Verdict | None:
+        """Returns the verdict under this key, or None."""
+        fields = self.get(key)
         return None if fields is None else fields["verdict"]
 
-    def put(self, key: str, judge: str, task: str, prompt: str, verdict: Verdict) -> None:
-        """Keeps a verdict; on the disk when this returns.
+    def keep(self, key: str, judge: str, task: str, prompt: str, verdict: Verdict) -> None:
+        """Stores a verdict; on the disk when this returns.
 
         Raises:
             UserError: the disk takes no more.
         """
         digest = hashlib.sha256(prompt.encode()).hexdigest()
-        self._lines.put(key, {"judge": judge, "task": task, "prompt": digest, "verdict": verdict})
+        self.put(key, {"judge": judge, "task": task, "prompt": digest, "verdict": verdict})
 
     def holds(self, task: str) -> bool:
         """Returns whether the store has verdicts of a task."""
-        return any(line and line["task"] == task for line in map(self._lines.get, self._lines))
+        return any(line and line["task"] == task for line in map(self.get, self))
 
     def judges(self) -> list[str]:
-        """Names of the judges whose verdicts are here, in order of their first."""
-        lines = (self._lines.get(key) for key in self._lines)
-        return list(dict.fromkeys(line["judge"] for line in lines if line))
+        """Returns names of the judges, in order of their first verdict."""
+        return list(dict.fromkeys(line["judge"] for line in map(self.get, self) if line))
 
 
-def _check(fields: Mapping[str, Any]) -> None:
+def _checked(fields: Fields) -> Fields:
     verdict = fields["verdict"]
     if not isinstance(verdict, dict):
         raise ValueError("the verdict is no object")
     if not all(isinstance(fields[name], str) for name in _FIELDS[:3]):
         raise ValueError("not a line of verdicts")
     if verdict.keys() == {"failure"} and verdict["failure"] in list(FAILURES):
-        return
+        return fields
     try:
         _FORMS[fields["task"]].model_validate(verdict, strict=True)
     except (KeyError, pydantic.ValidationError):
         raise ForeignError("no verdict of this task") from None
+    return fields
 
 
 PROMPT = "judge_prompts_v1"
@@ -295,7 +287,7 @@ class LanguageModelJudge:
                     failed[key] = verdict
         over = {"failure": "over_length"}
         return [
-            over if _over_length(sample) else failed.get(key) or self._store.get(key) or {}
+            over if _over_length(sample) else failed.get(key) or self._store.verdict(key) or {}
             for key, sample in zip(keys, inputs, strict=True)
         ]
 
@@ -348,7 +340,7 @@ class _JudgeStage(Stage[tuple[str, Mapping[str, Any]], pydantic.BaseModel]):
         if isinstance(answer, NoAnswer) and answer.category in SERVICE_FAILURES:
             return  # it may be asked again
         told = json.dumps(self._prompt, sort_keys=True)
-        self._store.put(item[0], judge_name(self.client), self._task, told, _verdict_of(answer))
+        self._store.keep(item[0], judge_name(self.client), self._task, told, _verdict_of(answer))
 
     def request(self, item: tuple[str, Mapping[str, Any]]) -> Request:
         text = _text(self._task, item[1])

@@ -21,7 +21,7 @@ from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.predictions import Prediction, ReadBoxes, read_boxes
 from cxrjax.evaluation.text_scores.assertion_errors import COLUMNS, count_said
 from cxrjax.evaluation.text_scores.bert_score import BertScore
-from cxrjax.language_model.judges import Judge, Sample
+from cxrjax.language_model.judges.judge import Judge, Sample
 from cxrjax.metrics.classification import set_counts
 from cxrjax.metrics.localization import v_score
 from cxrjax.metrics.text import bleu_statistics, rouge

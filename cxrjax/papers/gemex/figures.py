@@ -39,7 +39,7 @@ from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.scores import ScoreOptions, Scores
 from cxrjax.evaluation.tables import load_layout
 from cxrjax.evaluation.text_scores.bert_score import BertScorer
-from cxrjax.language_model.judges import Judge, metric_name
+from cxrjax.language_model.judges.judge import Judge, metric_name
 from cxrjax.metrics.bootstrap import Attributes, Figure, Sums
 from cxrjax.metrics.classification import ratio
 from cxrjax.papers.gemex.counts import (

@@ -11,7 +11,7 @@ from cxrjax.evaluation.benchmark import Answers, SystemCounts, cluster_of, count
 from cxrjax.evaluation.figures import count_judge_failures, named
 from cxrjax.evaluation.predictions import Prediction, check_known
 from cxrjax.evaluation.text_scores.assertion_errors import count_said
-from cxrjax.language_model.judges import FactMatch, FactPair, Judge, compare_facts
+from cxrjax.language_model.judges.judge import FactMatch, FactPair, Judge, compare_facts
 from cxrjax.metrics import text
 from cxrjax.radiology_text.facts import (
     VIETNAMESE,

@@ -39,7 +39,7 @@ from cxrjax.evaluation.figure_lines import Figures, make_figures
 from cxrjax.evaluation.figures import NO_FIGURE, share
 from cxrjax.evaluation.predictions import Prediction
 from cxrjax.evaluation.scores import ScoreOptions
-from cxrjax.language_model.judges import metric_name
+from cxrjax.language_model.judges.judge import metric_name
 from cxrjax.metrics import text
 from cxrjax.metrics.bootstrap import Figure, Formula, LazyColumns, Sums
 from cxrjax.papers.vix_ray.counts import (

@@ -7,8 +7,8 @@ import pytest
 
 from cxrjax.language_model.account import AnswerCache
 from cxrjax.language_model.client import Client
-from cxrjax.language_model.judges import Sample
 from cxrjax.language_model.judges.asked import LanguageModelJudge, VerdictStore, judge_name
+from cxrjax.language_model.judges.judge import Sample
 from cxrjax.language_model.settings import Settings
 
 

@@ -5,8 +5,7 @@ import json
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.language_model.judges import FactPair, Facts, compare_facts
-from cxrjax.language_model.judges.judge import FAILURES
+from cxrjax.language_model.judges.judge import FAILURES, FactPair, Facts, compare_facts
 
 
 def asked(body):

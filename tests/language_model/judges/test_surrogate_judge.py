@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cxrjax.language_model.judges import FactPair, Sample, compare_facts, metric_name
+from cxrjax.language_model.judges.judge import FactPair, Sample, compare_facts, metric_name
 from cxrjax.language_model.judges.surrogate import SurrogateJudge, mark
 from tests.language_model.conftest import CASES
 

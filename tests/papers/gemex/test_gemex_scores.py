@@ -17,7 +17,7 @@ from cxrjax.evaluation.benchmark import Answers, read_references
 from cxrjax.evaluation.counted import PAPER, STRICT
 from cxrjax.evaluation.predictions import parse_prediction
 from cxrjax.evaluation.scores import ScoreOptions
-from cxrjax.language_model.judges import Marks, RelativeScore
+from cxrjax.language_model.judges.judge import Marks, RelativeScore
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.gemex.figures import GEMEX
 from cxrjax.papers.gemex.native_files import read_native
