@@ -90,10 +90,9 @@ def write_report(
     draw = random.Random(f"{seed}/{study.study_id}/report")
     kind = draw.choices(list(KINDS), list(KINDS.values()))[0]
     compares = before is not None and draw.random() < _LONGITUDINAL
-    said = _Words(draw)
-    body = _findings(said, present, (before or []) if compares else None)
-    body = body[: {"short": 1, "impression_only": 0, "empty_findings": 0}.get(kind)]
-    impression = [] if kind == "short" else _impression(said, present, body)
+    said = _Words(draw, present, (before or []) if compares else None)
+    body = said.findings()[: {"short": 1, "impression_only": 0, "empty_findings": 0}.get(kind)]
+    impression = [] if kind == "short" else said.impression(body)
     sentences = [
         dataclasses.replace(one, section=section)
         for section, of_section in (("findings", body), ("impression", impression))
@@ -105,208 +104,181 @@ def write_report(
 
 
 class _Words:
-    """Randomly chosen templates of the grammar, filled in."""
+    """Sentences of one report, with randomly chosen wordings of the grammar.
 
-    def __init__(self, draw: random.Random) -> None:
-        self.draw = draw
+    Attributes:
+        present: findings of the study.
+        before: findings of the study that it is compared with; None: with none.
+        mentioned: terms in the sentences so far.
+    """
 
-    def fill(self, templates: Sequence[str], **slots: str) -> str:
+    def __init__(
+        self, draw: random.Random, present: Sequence[Item], before: Sequence[Item] | None
+    ) -> None:
+        self.draw, self.present, self.before = draw, present, before
+        self.mentioned: set[str | None] = set()
+
+    def say(self, templates: Sequence[str], *facts: PhantomFact, **slots: str) -> PhantomSentence:
+        """Returns a sentence with the meaning of the facts."""
         slots |= {name.capitalize(): capital(value) for name, value in slots.items()}
-        return capital(self.draw.choice(templates).format(**slots))
+        text = capital(self.draw.choice(templates).format(**slots))
+        return PhantomSentence("", text, facts)
 
     def _slots(self, item: Item) -> dict[str, str]:
-        severity = item.severity or ""
-        return {
-            "side": item.side,
-            "where": self.draw.choice(item.places),
-            "severity": severity,
-            "severity_adverb": _ADVERBS.get(severity, ""),
-        }
+        severity, adverb = item.severity or "", _ADVERBS.get(item.severity or "", "")
+        where = self.draw.choice(item.places)
+        return {"side": item.side, "where": where, "severity": severity, "severity_adverb": adverb}
 
-    def noun(self, item: Item) -> str:
+    def _noun(self, item: Item) -> str:
         nouns = grammar()["findings"][item.term]["noun"]
         return self.draw.choice(nouns).format(**self._slots(item))
 
-    def positive(self, item: Item) -> PhantomSentence:
+    def _positive(self, item: Item) -> PhantomSentence:
         entry = grammar()["findings"][item.term]
         several = len(item.lesions) > 1 and "plural" in entry
-        text = self.fill(entry["plural" if several else "positive"], **self._slots(item))
-        return _sentence(text, _fact(item, "positive"))
+        templates = entry["plural" if several else "positive"]
+        return self.say(templates, _fact(item, "positive"), **self._slots(item))
 
-    def uncertain(self, item: Item) -> PhantomSentence:
-        text = self.fill(grammar()["uncertain"], noun=self.noun(item))
-        return _sentence(text, _fact(item, "uncertain"))
+    def _finding(self, item: Item) -> PhantomSentence:
+        if self.before is not None and self.draw.random() < 0.7:
+            change = change_since(item, self.before)
+            fact = _fact(item, "positive", change)
+            return self.say(grammar()["change"][change], fact, noun=self._noun(item))
+        if self.draw.random() < _UNCERTAIN and item.term not in _OUTSIDE_LUNG:
+            return self._uncertain(item)
+        return self._positive(item)
 
-    def changed(self, item: Item, change: str) -> PhantomSentence:
-        text = self.fill(grammar()["change"][change], noun=self.noun(item))
-        return _sentence(text, _fact(item, "positive", change))
+    def _uncertain(self, item: Item) -> PhantomSentence:
+        fact = _fact(item, "uncertain")
+        return self.say(grammar()["uncertain"], fact, noun=self._noun(item))
 
-    def resolved(self, item: Item) -> PhantomSentence:
-        text = self.fill(grammar()["change"]["resolved"], noun=self.noun(item))
+    def _resolved(self, item: Item) -> PhantomSentence:
         fact = PhantomFact(item.term, "negative", item.regions, change="improved")
-        return _sentence(text, fact)
+        return self.say(grammar()["change"]["resolved"], fact, noun=self._noun(item))
 
-    def normal(self, what: str, *regions: str, side: str = "") -> PhantomSentence:
-        text = self.fill(grammar()["normal"][what], side=side)
-        return _sentence(text, PhantomFact(None, "normal", regions))
+    def _normal(self, what: str, *regions: str, side: str = "") -> PhantomSentence:
+        return self.say(grammar()["normal"][what], PhantomFact(None, "normal", regions), side=side)
 
+    def findings(self) -> list[PhantomSentence]:
+        """Returns all sentences of the findings, abnormal ones first or among the normal ones."""
+        draw, before = self.draw, self.before
+        pair = [item for item in self.present if item.term == "pleural effusion"]
+        shared = len(pair) == 2 and pair[0].severity == pair[1].severity and before is None
+        sentences = []
+        if shared:
+            templates = grammar()["findings"]["pleural effusion"]["bilateral"]
+            facts = [_fact(item, "positive") for item in pair]
+            sentences.append(self.say(templates, *facts, severity=pair[0].severity or ""))
+        alone = [item for item in self.present if not (shared and item in pair)]
+        sentences += [self._finding(item) for item in alone]
+        there = {(item.term, item.side) for item in self.present}
+        gone = [
+            item
+            for item in before or []
+            if item.term != "cardiac device" and (item.term, item.side) not in there
+        ]
+        sentences += [self._resolved(item) for item in gone if draw.random() < 0.5]
+        self.mentioned = {fact.finding for sentence in sentences for fact in sentence.facts}
+        if draw.random() < _HEDGED_ABSENT and "pleural effusion" not in self.mentioned:
+            side = draw.choice(("right", "left"))
+            regions = (f"{side} lower lung zone", f"{side} costophrenic angle")
+            doubtful = Item("pleural effusion", side, regions, ("",), "small", 0.0, ())
+            sentences.append(self._uncertain(doubtful))
+            self.mentioned.add("pleural effusion")
+        sentences += self._normals() + self._negatives()
+        if draw.random() >= 0.5:
+            draw.shuffle(sentences)
+        return sentences
 
-def _sentence(text: str, *facts: PhantomFact) -> PhantomSentence:
-    return PhantomSentence("", text, facts)
+    def _normals(self) -> list[PhantomSentence]:
+        """Names some of the structures without findings."""
+        draw, mentioned = self.draw, self.mentioned
+        terms = {item.term for item in self.present} | mentioned
+        lung_sides = {item.side for item in self.present if item.term not in _OUTSIDE_LUNG}
+        hidden = terms & {"pleural effusion", "consolidation", "lobar collapse"}
+        sentences = []
+        heart, middle = "cardiac silhouette", "mediastinum"
+        large, wide = "enlarged cardiac silhouette" in terms, terms & _WIDENS
+        if not large and not wide and draw.random() < 0.5:
+            sentences.append(self._normal("heart and mediastinum", heart, middle))
+        else:
+            if not large:
+                sentences.append(self._normal("heart", heart))
+            if not wide and draw.random() < 0.5:
+                sentences.append(self._normal("mediastinum", middle))
+        if draw.random() < 0.5:
+            sentences.append(self._normal("hila", *_both("hilar structures")))
+        if not lung_sides and not mentioned - _OUTSIDE_LUNG - {None}:
+            sentences.append(self._normal("both lungs", *_LUNGS))
+        elif len(lung_sides) == 1 and "pleural effusion" not in mentioned and draw.random() < 0.5:
+            # An effusion in doubt may be on the side that looks clear.
+            other = "left" if "right" in lung_sides else "right"
+            sentences.append(self._normal("one lung", f"{other} lung", side=other))
+        if draw.random() < 0.25:
+            sentences.append(self._normal("trachea", "trachea"))
+        if draw.random() < 0.35:
+            if draw.random() < 0.5:
+                sentences.append(self._normal("spine", "spine"))
+            else:
+                sentences.append(self._normal("bones", "spine", *_both("clavicle")))
+        for name, part, share in _BASES:
+            if not hidden and draw.random() < share:
+                sentences.append(self._normal(name, *_both(part)))
+        return sentences
+
+    def _negatives(self) -> list[PhantomSentence]:
+        """Denies findings that are absent, of both lungs or of the other side."""
+        draw, said = self.draw, grammar()["negative"]
+        terms = {item.term for item in self.present} | self.mentioned
+        if terms & _LIKE_EDEMA:
+            terms |= {"consolidation", "pulmonary edema"}
+        absent = [term for term in _NEGATABLE if term not in terms]
+        sentences = []
+        if absent:
+            listed = draw.sample(absent, draw.randint(1, min(3, len(absent))))
+            words = ["focal consolidation" if one == "consolidation" else one for one in listed]
+            facts = [PhantomFact(term, "negative", _LUNGS) for term in listed]
+            sentences.append(self.say(said["both"], *facts, list=_enumeration(words)))
+        for term in ("pleural effusion", "pneumothorax"):
+            sides = {item.side for item in self.present if item.term == term}
+            if len(sides) == 1 and draw.random() < 0.35:
+                other = "left" if "right" in sides else "right"
+                fact = PhantomFact(term, "negative", (f"{other} lung",))
+                sentences.append(self.say(said["side"], fact, side=other, list=term))
+        if draw.random() < 0.12:
+            fact = PhantomFact("subdiaphragmatic air", "negative", ("abdomen",))
+            sentences.append(self.say(said["abdomen"], fact))
+        return sentences
+
+    def impression(self, body: Sequence[PhantomSentence]) -> list[PhantomSentence]:
+        """Phrases the most important findings, as certain as in the body."""
+        if not self.present:
+            fact = PhantomFact(None, "normal", _LUNGS)
+            return [self.say(grammar()["summary of a normal study"], fact)]
+        many = self.draw.choice((1, 2, 2, 3))
+        facts = [fact for sentence in body for fact in sentence.facts]
+        doubted = {fact.lesions for fact in facts if fact.polarity == "uncertain"}
+        sentences = []
+        for item in sorted(self.present, key=lambda item: -item.area)[:many]:
+            doubtful, noun = item.lesions in doubted, self._noun(item)
+            text = f"Possible {noun}." if doubtful else f"{capital(noun)}."
+            fact = _fact(item, "uncertain" if doubtful else "positive")
+            sentences.append(PhantomSentence("", text, (fact,)))
+        return sentences
 
 
 def _fact(item: Item, polarity: str, change: str | None = None) -> PhantomFact:
     return PhantomFact(item.term, polarity, item.regions, item.severity, change, item.lesions)
 
 
-def _findings(
-    said: _Words, present: Sequence[Item], before: Sequence[Item] | None
-) -> list[PhantomSentence]:
-    """Returns all sentences of the findings, abnormal ones first or among the normal ones."""
-    draw = said.draw
-    abnormal = []
-    both_sides = _bilateral(present)
-    if both_sides and before is None:
-        abnormal.append(_bilateral_sentence(said, both_sides))
-    for item in present:
-        if before is None and item in both_sides:
-            continue
-        if before is not None and draw.random() < 0.7:
-            abnormal.append(said.changed(item, change_since(item, before)))
-        elif draw.random() < _UNCERTAIN and item.term not in _OUTSIDE_LUNG:
-            abnormal.append(said.uncertain(item))
-        else:
-            abnormal.append(said.positive(item))
-    gone = [
-        item
-        for item in before or []
-        if item.term != "cardiac device"
-        and all((item.term, item.side) != (other.term, other.side) for other in present)
-    ]
-    abnormal += [said.resolved(item) for item in gone if draw.random() < 0.5]
-    mentioned = {fact.finding for sentence in abnormal for fact in sentence.facts}
-    if draw.random() < _HEDGED_ABSENT and "pleural effusion" not in mentioned:
-        side = draw.choice(("right", "left"))
-        regions = (f"{side} lower lung zone", f"{side} costophrenic angle")
-        doubtful = Item("pleural effusion", side, regions, ("",), "small", 0.0, ())
-        abnormal.append(said.uncertain(doubtful))
-        mentioned.add("pleural effusion")
-    normal = _normals(said, present, mentioned) + _negatives(said, present, mentioned)
-    sentences = [*abnormal, *normal]
-    if draw.random() >= 0.5:
-        draw.shuffle(sentences)
-    return sentences
-
-
-def _bilateral(present: Sequence[Item]) -> list[Item]:
-    """Returns effusions of both sides where they can share a sentence."""
-    pair = [item for item in present if item.term == "pleural effusion"]
-    return pair if len(pair) == 2 and pair[0].severity == pair[1].severity else []
-
-
-def _bilateral_sentence(said: _Words, pair: Sequence[Item]) -> PhantomSentence:
-    severity = pair[0].severity or ""
-    text = said.fill(grammar()["findings"]["pleural effusion"]["bilateral"], severity=severity)
-    return _sentence(text, *(_fact(item, "positive") for item in pair))
-
-
-def _normals(
-    said: _Words, present: Sequence[Item], mentioned: set[str | None]
-) -> list[PhantomSentence]:
-    """Names some of the structures without findings."""
-    draw = said.draw
-    terms = {item.term for item in present} | mentioned
-    lung_sides = {item.side for item in present if item.term not in _OUTSIDE_LUNG}
-    hidden = terms & {"pleural effusion", "consolidation", "lobar collapse"}
-    sentences = []
-    heart, middle = "cardiac silhouette", "mediastinum"
-    large, wide = "enlarged cardiac silhouette" in terms, terms & _WIDENS
-    if not large and not wide and draw.random() < 0.5:
-        sentences.append(said.normal("heart and mediastinum", heart, middle))
-    else:
-        if not large:
-            sentences.append(said.normal("heart", heart))
-        if not wide and draw.random() < 0.5:
-            sentences.append(said.normal("mediastinum", middle))
-    if draw.random() < 0.5:
-        sentences.append(said.normal("hila", *_both("hilar structures")))
-    if not lung_sides and not mentioned - _OUTSIDE_LUNG - {None}:
-        sentences.append(said.normal("both lungs", *_LUNGS))
-    elif len(lung_sides) == 1 and "pleural effusion" not in mentioned and draw.random() < 0.5:
-        # An effusion in doubt may be on the side that looks clear.
-        other = "left" if "right" in lung_sides else "right"
-        sentences.append(said.normal("one lung", f"{other} lung", side=other))
-    if draw.random() < 0.25:
-        sentences.append(said.normal("trachea", "trachea"))
-    if draw.random() < 0.35:
-        if draw.random() < 0.5:
-            sentences.append(said.normal("spine", "spine"))
-        else:
-            sentences.append(said.normal("bones", "spine", *_both("clavicle")))
-    for name, part, share in _BASES:
-        if not hidden and draw.random() < share:
-            sentences.append(said.normal(name, *_both(part)))
-    return sentences
-
-
 def _both(part: str) -> tuple[str, str]:
     return f"right {part}", f"left {part}"
-
-
-def _negatives(
-    said: _Words, present: Sequence[Item], mentioned: set[str | None]
-) -> list[PhantomSentence]:
-    """Denies findings that are absent, of both lungs or of the other side."""
-    draw = said.draw
-    terms = {item.term for item in present} | mentioned
-    similar = bool(terms & _LIKE_EDEMA)
-    absent = [
-        term
-        for term in _NEGATABLE
-        if term not in terms and not (similar and term in ("consolidation", "pulmonary edema"))
-    ]
-    sentences = []
-    if absent:
-        listed = draw.sample(absent, draw.randint(1, min(3, len(absent))))
-        words = ["focal consolidation" if one == "consolidation" else one for one in listed]
-        text = said.fill(grammar()["negative"]["both"], list=_enumeration(words))
-        facts = [PhantomFact(term, "negative", _LUNGS) for term in listed]
-        sentences.append(_sentence(text, *facts))
-    for term in ("pleural effusion", "pneumothorax"):
-        sides = {item.side for item in present if item.term == term}
-        if len(sides) == 1 and draw.random() < 0.35:
-            other = "left" if "right" in sides else "right"
-            text = said.fill(grammar()["negative"]["side"], side=other, list=term)
-            sentences.append(_sentence(text, PhantomFact(term, "negative", (f"{other} lung",))))
-    if draw.random() < 0.12:
-        text = said.fill(grammar()["negative"]["abdomen"])
-        fact = PhantomFact("subdiaphragmatic air", "negative", ("abdomen",))
-        sentences.append(_sentence(text, fact))
-    return sentences
 
 
 def _enumeration(words: Sequence[str]) -> str:
     if len(words) < 3:
         return " or ".join(words)
     return f"{', '.join(words[:-1])}, or {words[-1]}"
-
-
-def _impression(
-    said: _Words, present: Sequence[Item], body: Sequence[PhantomSentence]
-) -> list[PhantomSentence]:
-    """Phrases the most important findings, as certain as before."""
-    if not present:
-        text = said.fill(grammar()["summary of a normal study"])
-        return [_sentence(text, PhantomFact(None, "normal", _LUNGS))]
-    ranked = sorted(present, key=lambda item: -item.area)[: said.draw.choice((1, 2, 2, 3))]
-    facts = [fact for sentence in body for fact in sentence.facts]
-    doubted = {fact.lesions for fact in facts if fact.polarity == "uncertain"}
-    return [
-        _sentence(f"Possible {said.noun(item)}.", _fact(item, "uncertain"))
-        if item.lesions in doubted
-        else _sentence(f"{capital(said.noun(item))}.", _fact(item, "positive"))
-        for item in ranked
-    ]
 
 
 def _reason(draw: random.Random, study: PhantomStudy) -> str:
