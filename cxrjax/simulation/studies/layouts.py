@@ -65,7 +65,8 @@ def chexpert_labels(sentences: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def write_tables(out: Path, studies: Iterable[Mapping[str, Any]]) -> None:
     """Writes all tables from the studies' entries, as `build` stores them."""
-    metadata, splits, chexpert, records, reports = [], [], [], [], []
+    tables: list[list[list[Any]]] = [[] for _ in range(5)]
+    metadata, splits, chexpert, records, reports = tables
     imagenome: dict[str, list[list[Any]]] = {name: [] for name in _IMAGENOME_SPLITS.values()}
     for study in studies:
         subject, number = study["subject_id"], study["study_id"]
@@ -92,21 +93,18 @@ def write_tables(out: Path, studies: Iterable[Mapping[str, Any]]) -> None:
             if view != "LATERAL":
                 rows = imagenome[_IMAGENOME_SPLITS[study["split"]]]
                 rows.append([len(rows), subject, number, dicom_id, path, view])
-    tables = zip(_COLUMNS, (metadata, splits, chexpert, records, reports), strict=False)
-    for name, table in tables:
+    for name, table in zip(_COLUMNS, tables, strict=False):
         _write(out / name, _COLUMNS[name], table)
-    folder_of_splits = out / "chest_imagenome" / "silver_dataset" / "splits"
-    folder_of_splits.mkdir(parents=True, exist_ok=True)
     for name, rows in imagenome.items():
-        _write(folder_of_splits / f"{name}.csv", _COLUMNS["chest_imagenome"], rows)
+        file = out / "chest_imagenome" / "silver_dataset" / "splits" / f"{name}.csv"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _write(file, _COLUMNS["chest_imagenome"], rows)
 
 
 def _write(path: Path, header: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     """Writes a CSV file, compressed if its name ends in .gz; the same bytes every time."""
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
     content = text.getvalue().encode()
     if path.suffix == ".gz":
         content = gzip.compress(content, mtime=0)
@@ -271,17 +269,15 @@ def _relationships(
 
 
 _FROM_REGIONS: dict[str, str] = _DATA["structures"]
-_POSTERIOR, _ANTERIOR = 10, 7  # pairs of ribs of `anatomy.ribs`
-_ORDINALS = ("1st", "2nd", "3rd", *(f"{k}th" for k in range(4, 13)))
-_RIBS = tuple(
-    (part, k, side)
-    for part, count in (("posterior", _POSTERIOR), ("anterior", _ANTERIOR))
-    for side in ("right", "left")
-    for k in range(count)
-)
+_ORDINALS = ("1st", "2nd", "3rd", *(f"{k}th" for k in range(4, 11)))
+# Names of the first bands of `anatomy.ribs`.
+_RIBS = {
+    part: [f"{part} {one} rib {side}" for side in ("right", "left") for one in _ORDINALS[:count]]
+    for part, count in (("posterior", 10), ("anterior", 7))
+}
 STRUCTURES = (
     *_FROM_REGIONS,
-    *(f"{part} {_ORDINALS[k]} rib {side}" for part, k, side in _RIBS),
+    *(name for names in _RIBS.values() for name in names),
     *("scapula right", "scapula left", "humerus right", "humerus left"),
     *("thoracic spine", "stomach", "breast right", "breast left"),
 )
@@ -291,11 +287,8 @@ def structure_shapes(patient: Patient) -> dict[str, Shapes]:
     """Returns structure -> its outlines in body coordinates, for all that this patient has."""
     regional = regions.region_shapes(patient)
     found = {name: regional[region] for name, region in _FROM_REGIONS.items()}
-    posterior, anterior = anatomy.ribs(patient)
-    for part, k, side in _RIBS:
-        bands, count = (posterior, _POSTERIOR) if part == "posterior" else (anterior, _ANTERIOR)
-        band, _ = bands[k + (count if side == "left" else 0)]
-        found[f"{part} {_ORDINALS[k]} rib {side}"] = [(band, 1)]
+    for names, bands in zip(_RIBS.values(), anatomy.ribs(patient), strict=True):
+        found |= {name: [(band, 1)] for name, (band, _) in zip(names, bands, strict=False)}
     shoulder = [shape for shape, _ in anatomy.shoulder_bones(patient)]
     for at, side in ((0, "right"), (len(shoulder) // 2, "left")):
         blade, spine, shaft, head = shoulder[at : at + 4]
@@ -333,13 +326,11 @@ def coco_masks(patient: Patient, canvas: Canvas, file_name: str) -> dict[str, An
             }
         )
     image = {"id": 1, "file_name": file_name, "height": canvas.height, "width": canvas.width}
+    categories = [{"supercategory": one, "id": k, "name": one} for k, one in enumerate(STRUCTURES)]
     return {
         "info": {"description": "phantom: synthetic, from geometry"},
         "licenses": [],
         "images": [image],
-        "categories": [
-            {"supercategory": name, "id": category, "name": name}
-            for category, name in enumerate(STRUCTURES)
-        ],
+        "categories": categories,
         "annotations": annotations,
     }
