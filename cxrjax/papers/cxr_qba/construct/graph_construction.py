@@ -44,16 +44,7 @@ def build_scene_graph(
         },
         top_level_obs_ids=[node.obs_id for node in nodes if node.obs_id not in parents],
         observations={node.obs_id: node for node in nodes},
-        located_at_relations=[
-            native.LocatedAt(
-                region=entry.region,
-                observation_id=node.obs_id,
-                distances=entry.distances,
-                where_specified="default" if entry.region in node.default_regions else "report",
-            )
-            for node in nodes
-            for entry in node.regions
-        ],
+        located_at_relations=[_located(node, entry) for node in nodes for entry in node.regions],
         obs_relations=[
             native.ObservationRelation(
                 parent_observation_id=parent, child_observation_id=child, child_type=CHILD_TYPE
@@ -99,6 +90,15 @@ def _read_nodes(
     for observed in extraction.observations:
         add(observed, None)
     return nodes, parents, spoken
+
+
+def _located(node: Node, entry: native.ObservedRegion) -> native.LocatedAt:
+    return native.LocatedAt(
+        region=entry.region,
+        observation_id=node.obs_id,
+        distances=entry.distances,
+        where_specified="default" if entry.region in node.default_regions else "report",
+    )
 
 
 def _set_levels(nodes: Nodes, parents: Mapping[str, str]) -> None:

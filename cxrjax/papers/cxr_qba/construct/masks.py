@@ -4,6 +4,7 @@ A chest radiograph of 3,000 x 2,500 pixels has 158 masks: whole, they are 1.2 GB
 at every n-th row and column alone, within the structure's box, so that none is ever whole.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -113,28 +114,26 @@ class MaskFile(Mapping[str, np.ndarray]):
     ) -> None:
         self._path, self._image_id, self._image_hw = path, image_id, image_hw
         self._quality = quality
-        self._read: dict[str, list[np.ndarray]] | None = None
 
+    @functools.cached_property
     def _runs(self) -> dict[str, list[np.ndarray]]:
-        """Reads where the runs of each structure's parts end."""
-        if self._read is None:
-            self._read = {}
-            lists = ("categories", "annotations")
-            categories, annotations = read_lists(self._path, self._image_id, lists, self._quality)
-            names = {one.get("id"): one.get("name") for one in categories}
-            for number, entry in enumerate(annotations):
-                try:
-                    lengths, name = entry["segmentation"], str(names[entry["category_id"]])
-                    if tuple(lengths["size"]) != self._image_hw:
-                        found = f"annotation {number}: {lengths['size']}; the image has "
-                        self._set_aside("wrong_frame", f"{found}{self._image_hw}")
-                        continue
-                    ends = check_lengths(lengths)
-                except (KeyError, TypeError, ValueError, AttributeError) as error:
-                    self._set_aside("invalid_record", f"annotation {number} is no mask: {error!r}")
+        """Ends of the runs of each structure's parts."""
+        found: dict[str, list[np.ndarray]] = {}
+        lists = ("categories", "annotations")
+        categories, annotations = read_lists(self._path, self._image_id, lists, self._quality)
+        names = {one.get("id"): one.get("name") for one in categories}
+        for number, entry in enumerate(annotations):
+            try:
+                lengths, name = entry["segmentation"], str(names[entry["category_id"]])
+                if tuple(lengths["size"]) != self._image_hw:
+                    wrong = f"annotation {number}: {lengths['size']}; the image has "
+                    self._set_aside("wrong_frame", f"{wrong}{self._image_hw}")
                     continue
-                self._read.setdefault(name, []).append(ends)
-        return self._read
+                ends = check_lengths(lengths)
+                found.setdefault(name, []).append(ends)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                self._set_aside("invalid_record", f"annotation {number} is no mask: {error!r}")
+        return found
 
     def _set_aside(self, reason: str, found: str) -> None:
         self._quality.set_aside(reason, self._image_id, self._path.name, found)
@@ -142,13 +141,13 @@ class MaskFile(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         # A structure in several parts may have an annotation for each.
         height, width = self._image_hw or (0, 0)  # all that were read have the image's size
-        return np.logical_or.reduce([sample_runs(one, height, width) for one in self._runs()[name]])
+        return np.logical_or.reduce([sample_runs(one, height, width) for one in self._runs[name]])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._runs())
+        return iter(self._runs)
 
     def __len__(self) -> int:
-        return len(self._runs())
+        return len(self._runs)
 
 
 def read_lists(

@@ -179,18 +179,12 @@ class RuleExtractor:
     def _observe(
         self, place: int, said: Sequence[Sequence[Assertion]], parents: Sequence[int]
     ) -> Observation:
-        one = said[place][0]
+        one, parent = said[place][0], parents[place]
         positive = one.status != "absent" and one.certainty != "unlikely"
         certainty = _CERTAINTIES[one.status, one.certainty]
-        side = _SIDES[one.side]
         names = tuple(each.finding for each in said[place])
         findings = [self.definitions.findings[name] for name in names]
-        regions = one.regions if one.organ or one.regions else self._usual(findings, side)
-        parent = parents[place]
-        sign = said[parent][0] if parent >= 0 else None
-        if not one.organ and (alone := self._own_place(one, sign)):
-            regions = self._usual(findings, alone)
-        places, _ = self.definitions.resolve_regions(regions, "")
+        places = self._places(one, findings, said[parent][0] if parent >= 0 else None)
         distances = tuple(d for d in one.distances if d.split()[-1] not in _NO_LANDMARK)
         if one.organ:
             name, summary = phrases.describe_normal(one.organ)
@@ -198,7 +192,7 @@ class RuleExtractor:
             sizes = [f"measuring {' and '.join(one.sizes)}"] if one.sizes else []
             measured = [*distances, *sizes]
             name, summary = phrases.describe(
-                findings, list(places), list(one.modifiers), positive, certainty, measured
+                findings, places, list(one.modifiers), positive, certainty, measured
             )
         changed = one.time in _CHANGES and (positive or one.time == "resolved")
         change = (_CHANGES[one.time],) if changed else ()
@@ -207,7 +201,7 @@ class RuleExtractor:
             summary_sentence=summary,
             entity=names,
             regions=tuple(places),
-            side=side,
+            side=_SIDES[one.side],
             positive=positive,
             probability=one.cue,
             certainty=certainty,
@@ -222,6 +216,17 @@ class RuleExtractor:
                 if parent == place
             ),
         )
+
+    def _places(
+        self, one: Assertion, findings: Sequence[Finding], sign: Assertion | None
+    ) -> list[str]:
+        """Returns the regions of a statement; `sign` is what it was taken from."""
+        regions = one.regions
+        if not one.organ and (alone := self._own_place(one, sign)):
+            regions = self._usual(findings, alone)
+        elif not one.organ and not regions:
+            regions = self._usual(findings, _SIDES[one.side])
+        return self.definitions.resolve_regions(regions, "")[0]
 
     def _own_place(self, one: Assertion, parent: Assertion | None) -> str:
         """Returns the side where a finding's place is that of another organ's sign, else "".

@@ -201,7 +201,6 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
     generator = GeneratorInfo(name="cxrjax-rules", version=cxrjax.__version__)
     if build.generator == "language_model":
         generator = GeneratorInfo(name=build.client.model or "language model", version="1")
-    validation = validation_groups(facts.patients, build.seed) if facts.without_split else set()
     _begin(job, "questions", number)
     # Its studies may have gone to other splits since.
     for old in (build.out / sharding.FOLDER).glob(f"{shard_name('*', number, job.shards)}.*"):
@@ -216,15 +215,7 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
         sharding.ArrayRecordFile(job.file("qa", number)) as native,
     ):
         rater = _rater(job, number, files)
-        graphs = sharding.read_elements(job.file("scene_graphs", number))
-        for element, entry in zip(graphs, first["studies"], strict=True):
-            graph = StudySceneGraph.model_validate_json(element)
-            images = [_image_from_json(image) for image in entry["images"]]
-            split = entry["split"]
-            if facts.without_split:
-                if split:
-                    quality.warnings[SPLIT_NOT_FOLLOWED] += 1
-                split = "validation" if graph.patient_id in validation else "train"
+        for graph, images, split in _first_pass(job, number, first["studies"], facts, quality):
             if split not in shards:
                 shard = sharding.RecordShard(build.out, shard_name(split, number, job.shards))
                 shards[split] = files.enter_context(shard)
@@ -255,6 +246,26 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
         },
     }
     _write_part(job, "questions", number, content)
+
+
+def _first_pass(
+    job: ShardedBuild,
+    number: int,
+    entries: Sequence[dict[str, Any]],
+    facts: CorpusFacts,
+    quality: QualityLog,
+) -> Iterator[tuple[StudySceneGraph, list[StudyImage], str]]:
+    """Yields scene graph, images and split of each study that the first pass left."""
+    validation = validation_groups(facts.patients, job.build.seed) if facts.without_split else set()
+    graphs = sharding.read_elements(job.file("scene_graphs", number))
+    for element, entry in zip(graphs, entries, strict=True):
+        graph = StudySceneGraph.model_validate_json(element)
+        split = entry["split"]
+        if facts.without_split:
+            if split:
+                quality.warnings[SPLIT_NOT_FOLLOWED] += 1
+            split = "validation" if graph.patient_id in validation else "train"
+        yield graph, [_image_from_json(image) for image in entry["images"]], split
 
 
 def _rater(
