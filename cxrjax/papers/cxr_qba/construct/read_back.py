@@ -10,6 +10,7 @@ import functools
 import re
 from typing import Literal
 
+from cxrjax.files import read_packaged
 from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.papers.cxr_qba.native import NativeAnswer, StudySceneGraph
 from cxrjax.radiology_text.definitions import load_definitions
@@ -19,31 +20,13 @@ Reading = Literal["present", "denied", "doubted"]
 OBSERVED = ("findings", "impression")
 
 
-def _words(text: str) -> re.Pattern[str]:
-    return re.compile(rf"\b(?:{text})\b")
-
-
-_ENDS = _words(
-    r"but|however|although|though|except|aside from|other than|which|yet|there (?:is|are)|"
-    r"otherwise|apart from|despite|demonstrat\w+|show(?:s|ing)?"
-)
+_CUES = read_packaged(str(__package__), "reference/read_back.toml")
+_WORDS = {name: re.compile(rf"\b(?:{'|'.join(words)})\b") for name, words in _CUES["words"].items()}
 _STOP = re.compile(r"[;:]|\.(?!\d)")
-_DENIES = _words(
-    r"no|not|without|negative for|free of|clear of|absence of|lack of|neither|nor|never|none|"
-    r"resolution of|clearing of|negative|resolved|rules? out|ruled out|devoid of|"
-    r"denies|zero|removal of|removed"
-)
 _DENIES_BEHIND = re.compile(
     r"^[^,;.]{0,60}?\b(?:(?:is|are|was|were|has been|have been) (?:\w+ )?(?:not|absent|excluded|"
     r"removed|resolved)|not (?:seen|identified|present|evident|appreciated|visuali[sz]ed|noted|"
     r"demonstrated)|(?:has|have) (?:\w+ )?(?:resolved|cleared)|unlikely|absent|removed|ruled out)\b"
-)
-_DOUBTS = _words(
-    r"may|might|could|possibl[ey]|question(?:able|ed)?|suspicious|suspect(?:ed)?|cannot|"
-    r"can not|can't|concern\w*|versus|vs|differential|equivocal|exclude|rule|probabl[ey]|likely|"
-    r"suggest\w*|consistent|compatible|favou?r\w*|represent\w*|reflect\w*|perhaps|appear\w*|"
-    r"presum\w+|or|consider\w*|indicat\w+|related to|due to|secondary to|"
-    r"etiolog\w+|top normal|upper limits?"
 )
 _DOUBTS_BEHIND = re.compile(
     r"^[^,;.]{0,40}?(?:\?|\b(?:(?:can ?not|not|difficult to) (?:be )?(?:entirely |"
@@ -54,35 +37,7 @@ _NO_DENIAL = re.compile(
     r"\b(?:no|not|without|never) (?:\w+ ){0,2}(?:chang\w+|longer|increase\w*|worsen\w*|different|"
     r"progress\w*|excluded?|only|entirely|definitive|well)\b|\bcan ?not\b|\bnot (?:be )?exclude\w*"
 )
-# Findings that reports say without their name: an organ and its state.
-_SAID_OTHERWISE = {
-    "cardiomegaly": r"(?:heart|cardi\w+)\b.*?\b(?:enlarge\w*|large|upper|top|prominen\w+)",
-    "aortic calcification": r"calci\w+\b.*?\baort\w+|aort\w+\b.*?\bcalci\w+|atheroscl\w+",
-    "low lung volumes": r"volumes?\b.*?\blow|low\b.*?\bvolumes?|hypo\w+|shallow",
-    "bone abnormality": r"(?:oss\w+|bon\w+|skelet\w+)\b.*?\babnormal\w+",
-    "pulmonary vascular congestion": r"vascul\w+\b.*?\b(?:engorg\w+|congest\w+|prominen\w+)",
-    "mediastinal widening": r"mediastin\w+\b.*?\b(?:wid\w+|prominen\w+|full\w*|enlarg\w+)",
-    "lung calcification": r"calci\w+",
-    "granuloma": r"calci\w+\b.*?\bnodul\w+|nodul\w+\b.*?\bcalci\w+",
-    "flattened diaphragm": r"flatten\w*",
-    "elevated hemidiaphragm": r"elevat\w+\b.*?diaphragm",
-}
-_NORMAL = _words(
-    r"normal\w*|clear|unremarkable|intact|negative|midline|patent|preserved|sharp|stable|"
-    r"within (?:\w+ )?limits|no (?:\w+ ){0,4}(?:abnormalit\w+|process|disease|findings?)|unchanged|"
-    r"satisfactory|not (?:\w+ )?(?:enlarged|widened|deviated|dilated)|free of"
-)
 _NORMAL_TEXT = re.compile(r"^The [\w\s/-]+ (?:is|are) normal\.$")
-_SIDES = {
-    "left": _words(r"left|lingul\w*|l|retrocardiac|left-sided|levo\w*"),
-    "right": _words(r"right|middle lobe|r|right-sided|dextro\w*"),
-}
-_BOTH = _words(r"bilateral\w*|both|bi\w+|each|symmetric\w*|either|two|lungs|bases|apices|hila")
-_UPPER = _words(r"upper|ap(?:ex|ices|ical)|biapical|supra\w+|superior|aort\w+|clavi\w+")
-_LOWER = _words(
-    r"lower|bas(?:es?|al|ilar)|bibas\w+|infra\w+|inferior|costophrenic|diaphragm\w*|retrocardiac|"
-    r"hemidiaphragm\w*|cp|sulc\w+|gutter|subpulmonic"
-)
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
 
@@ -104,7 +59,7 @@ def _readings(
             if key and forms[first : first + len(key)] == key:
                 last = words[first + len(key) - 1].end
                 found.add(_status(sentence, words[first].start, last))
-    said = _SAID_OTHERWISE.get(wordings[0])
+    said = _CUES["said_otherwise"].get(wordings[0])
     if not found and said_otherwise and said and (match := re.search(rf"\b(?:{said})\b", sentence)):
         # What denies may stand between the organ and its state.
         found.add(_status(sentence, match.end(), match.end()))
@@ -113,16 +68,16 @@ def _readings(
 
 def _status(sentence: str, start: int, end: int) -> Reading:
     before = sentence[:start]
-    for pattern in (_STOP, _ENDS):
+    for pattern in (_STOP, _WORDS["ends"]):
         ends = [match.end() for match in pattern.finditer(before)]
         before = before[ends[-1] :] if ends else before
     behind = _STOP.split(sentence[end:])[0]
     without = _NO_DENIAL.sub(" ", before)
     if _DOUBTS_BEHIND.search(behind) or (_NO_DENIAL.search(before) and "exclude" in before):
         return "doubted"
-    if _DENIES.search(without) or _DENIES_BEHIND.search(_NO_DENIAL.sub(" ", behind)):
+    if _WORDS["denies"].search(without) or _DENIES_BEHIND.search(_NO_DENIAL.sub(" ", behind)):
         return "denied"
-    return "doubted" if _DOUBTS.search(before) else "present"
+    return "doubted" if _WORDS["doubts"].search(before) else "present"
 
 
 class ReadBack:
@@ -167,7 +122,7 @@ class ReadBack:
         if not {*_NUMBER.findall(text)} <= {*_NUMBER.findall(source)}:
             return "NON_ALIGNED_CONTRADICTING"
         if _NORMAL_TEXT.match(answer.text):
-            said = _NORMAL.search(source)
+            said = _WORDS["normal"].search(source)
             return "ALIGNED_MENTIONED" if said else "NON_ALIGNED_NON_INFERABLE"
         readings: set[Reading] = set()
         for name in answer.obs_entities:
@@ -185,13 +140,13 @@ class ReadBack:
 
 def _other_place(text: str, source: str) -> bool:
     """Returns true for an answer that has the other side or height than its sentence."""
-    sides = {side for side in _SIDES if re.search(rf"\b{side}\b", text)}
-    there = {side for side, pattern in _SIDES.items() if pattern.search(source)}
-    if sides and there and not sides & there and not _BOTH.search(source):
+    sides = {side for side in ("left", "right") if re.search(rf"\b{side}\b", text)}
+    there = {side for side in ("left", "right") if _WORDS[side].search(source)}
+    if sides and there and not sides & there and not _WORDS["both"].search(source):
         return True
-    upper, lower = (bool(pattern.search(text)) for pattern in (_UPPER, _LOWER))
+    upper, lower = (bool(pattern.search(text)) for pattern in (_WORDS["upper"], _WORDS["lower"]))
     if upper and not lower:
-        return bool(_LOWER.search(source)) and not _UPPER.search(source)
+        return bool(_WORDS["lower"].search(source)) and not _WORDS["upper"].search(source)
     if lower and not upper:
-        return bool(_UPPER.search(source)) and not _LOWER.search(source)
+        return bool(_WORDS["upper"].search(source)) and not _WORDS["lower"].search(source)
     return False
