@@ -74,12 +74,12 @@ MODULES = {
     "train": "cxrjax.train",
     "ceiling": "bench.codec_ceiling",
     "coordinates": "cxrjax.tools.coordinates",
-    "draw_sentences": "cxrjax.papers.gemex.construct.draw_sentences",
+    "draw_sentences": "cxrjax.papers.gemex.commands.sample_gemex_sentences",
     "judge_agreement": "cxrjax.tools.judge_agreement",
-    "refiner_accuracy": "cxrjax.papers.gemex.construct.refiner_accuracy",
+    "refiner_accuracy": "cxrjax.papers.gemex.commands.measure_gemex_refiner",
     "simulation_samples": "cxrjax.simulation_samples",
     "tokenizer": "cxrjax.tools.tokenizer_training",
-    "vix_ray_errors": "cxrjax.papers.vix_ray.errors",
+    "vix_ray_errors": "cxrjax.papers.vix_ray.commands.show_vix_ray_errors",
 }
 MODEL_CASES = ("model_", "train_", "convert_")
 # Runs of a quarter of a minute and more, whose parts train_lora and the tests of training have too.
