@@ -11,7 +11,7 @@ import json
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -20,7 +20,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
-from cxrjax.evaluation.counted import STRICT, WORDS, Counted, Outcome, code
+from cxrjax.evaluation.counted import WORDS, Counted, Outcome, code
 from cxrjax.evaluation.figures import JUDGE_PROBLEMS, answer_calibration, share
 from cxrjax.evaluation.predictions import (
     LINE_PROBLEMS,
@@ -75,7 +75,11 @@ R = TypeVar("R", bound="References[Any]")
 
 @dataclass(frozen=True, eq=False)
 class References(Generic[Q]):
-    """The questions of a references file, by id in the file's order, and where they come from."""
+    """The questions of a references file, by id in the file's order, and where they come from.
+
+    A subclass may have `classes`, which an answer to an open question may name, and
+    `asked(question id)`, the class asked about where records do not name it.
+    """
 
     questions: Mapping[str, Q]
     image_ids: tuple[str, ...]
@@ -275,41 +279,22 @@ class Benchmark(Generic[R]):
 
     Attributes:
         name: as --benchmark has it.
-        gt_modes: ground-truth modes it knows, the default first.
-        gt_arguments: whether a mode may have an argument, as in wbf:0.4.
-        layout: what is printed, of tables.toml.
+        layout: title, figures and tables, of tables.toml.
         read: (records, source, ground-truth mode) -> references.
         count: (references, {system: answers}, options) -> all systems counted.
-        outcome: what came of one question, for the page: (record, prediction, codec or None) ->
-            outcome. None where the benchmark has no such thing.
-        words: what the heading of tables.md says beside the settings.
-        own_score: in place of reading and counting, for what is no file of records.
-        own_markdown, own_rows: in place of the layout's.
-        asked: (references, question id) -> the class asked about, where records may not say it.
-        classes: references -> the classes that an answer to an open question may name.
-        has_floors: whether answers can be given without looking.
-        free_text: which records' answers are compared as free text, by RadFact where a judge is
-            asked, and by RadEval; None: no answers are.
-        uses: the options that it takes, of "codec", "judge", "segmenter", "bert_score" and
-            "radeval".
+        outcome: (record, prediction, codec or None) -> what came of one question, for the page.
+        gt_modes: ground-truth modes, the default first; of several, one may have an argument, as
+            in wbf:0.4.
     """
 
     name: str
-    gt_modes: tuple[str, ...]
-    gt_arguments: bool = field(default=False, kw_only=True)
     layout: Layout
     read: Callable[[Iterable[QARecord], str, str], R]
     count: Callable[[R, Mapping[str, Answers], ScoreOptions], Evaluated]
-    outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] | None = None
-    words: Callable[[Scores], Mapping[str, str]] = field(default=lambda scores: {})
-    own_score: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores] | None = None
-    own_markdown: Callable[[Scores], str] | None = None
-    own_rows: Callable[[Scores], list[dict[str, Any]]] | None = None
-    asked: Callable[[R, str], str | None] | None = None
-    classes: Callable[[R], Sequence[str]] = field(default=lambda references: ())
-    has_floors: bool = True
-    free_text: Callable[[QARecord], bool] | None = None
-    uses: frozenset[str] = frozenset({"codec"})
+    outcome: Callable[[QARecord, Prediction, Codec | None], Outcome] = field(
+        default=lambda record, prediction, codec: Outcome(None, None, "")
+    )
+    gt_modes: tuple[str, ...] = ("exact",)
 
     def score_files(
         self, references: Path, predictions: Mapping[str, Path], options: ScoreOptions
@@ -319,12 +304,10 @@ class Benchmark(Generic[R]):
         Raises:
             UserError: a file or an option is unusable; the message names file and line or question.
         """
-        self._check(options)
-        if self.own_score is not None:
-            return self.own_score(references, predictions, options)
+        check_options(self.name, self.gt_modes, self.layout.takes, options)
         images: dict[str, frozenset[str]] = {}
         texts: dict[str, ReferenceText] = {}
-        compared = self.free_text if options.judge or options.radeval else None
+        compared = self.layout.free_text if options.judge or options.radeval else ()
         floors = self._new_floors(options)
 
         def noted() -> Iterable[QARecord]:
@@ -334,7 +317,7 @@ class Benchmark(Generic[R]):
                 # Of more questions than there are floors for, none is kept.
                 if floors is not None and (options.floors or len(floors) <= MOST_FOR_FLOORS):
                     floors.add(record)
-                if compared is not None and compared(record):
+                if {"*", record.question_type}.intersection(compared):
                     texts[record.question_id] = reference_text(record)
                 yield record
 
@@ -361,7 +344,7 @@ class Benchmark(Generic[R]):
         return self.score(truth, answers, options, files, floors, texts)
 
     def _new_floors(self, options: ScoreOptions) -> "Baselines | None":
-        if not self.has_floors or options.floors is False:
+        if not self.layout.floors or options.floors is False:
             return None
         from cxrjax.evaluation.baselines import Baselines  # here: it loads the systems
 
@@ -370,8 +353,9 @@ class Benchmark(Generic[R]):
     def _floors(
         self, references: R, floors: "Baselines", options: ScoreOptions
     ) -> Iterator[tuple[str, list[Prediction]]]:
-        asked = None if self.asked is None else partial(self.asked, references)
-        return floors.systems(asked, options.bootstrap.seed, self.classes(references))
+        classes = getattr(references, "classes", ())
+        asked = getattr(references, "asked", None)
+        return floors.systems(asked, options.bootstrap.seed, classes)
 
     def score(
         self,
@@ -438,42 +422,38 @@ class Benchmark(Generic[R]):
             del found
             yield name, counted
 
-    def _check(self, options: ScoreOptions) -> None:
-        mode, with_argument, _ = options.gt_mode.partition(":")
-        if mode not in self.gt_modes or (with_argument and not self.gt_arguments):
-            expected = ", ".join(map(repr, self.gt_modes))
-            raise UserError(f"--gt_mode={options.gt_mode}: expected {expected} ({self.name})")
-        for name in ("codec", "judge", "segmenter", "bert_score", "radeval"):
-            if getattr(options, name) is not None and name not in self.uses:
-                flag = "bertscore_model" if name == "bert_score" else name
-                raise UserError(f"--{flag}: {self.name} has no use for one; leave it out")
-
     def markdown(self, scores: Scores) -> str:
         """tables.md: the benchmark's tables, then its systems compared."""
-        if self.own_markdown is not None:
-            tables = self.own_markdown(scores)
-        else:
-            tables = self.layout.markdown(scores, self.words(scores))
-        terms = about_terms(scores.settings.get("datasets", ()))
-        data = [f"\n{terms}\n"] if terms else []
-        added = [
-            *text_tables(scores),
-            *floor_tables(scores),
-            *reliance_tables(scores),
-            *comparison_tables(scores),
-        ]
-        return "\n".join([tables, *added, *data])
+        added = [*text_tables(scores), *floor_tables(scores), *reliance_tables(scores)]
+        return with_comparisons("\n".join([self.layout.markdown(scores), *added]), scores)
 
     def rows(self, scores: Scores) -> list[dict[str, Any]]:
         """The cells of tables.csv."""
-        return (self.own_rows or self.layout.rows)(scores)
+        return self.layout.rows(scores)
 
-    def logged_figures(
-        self, figures: Mapping[str, Mapping[str, Estimate]]
-    ) -> list[tuple[str, str, float | None]]:
-        """(protocol, metric, value) of what a training run logs of one system's figures."""
-        logged = self.layout.logged or {STRICT: list(figures[STRICT])}
-        return [(p, name, figures[p][name].value) for p, names in logged.items() for name in names]
+
+def check_options(
+    name: str, gt_modes: Sequence[str], takes: Sequence[str], options: ScoreOptions
+) -> None:
+    """Validates the ground-truth mode, and that the benchmark takes the options that are set.
+
+    Raises:
+        UserError: names the flag.
+    """
+    mode, with_argument, _ = options.gt_mode.partition(":")
+    if mode not in gt_modes or (with_argument and len(gt_modes) == 1):
+        expected = ", ".join(map(repr, gt_modes))
+        raise UserError(f"--gt_mode={options.gt_mode}: expected {expected} ({name})")
+    for option in ("codec", "judge", "segmenter", "bert_score", "radeval"):
+        if getattr(options, option) is not None and option not in takes:
+            flag = "bertscore_model" if option == "bert_score" else option
+            raise UserError(f"--{flag}: {name} has no use for one; leave it out")
+
+
+def with_comparisons(tables: str, scores: Scores) -> str:
+    """Returns tables.md with the comparisons of systems and the terms of the data below it."""
+    terms = about_terms(scores.settings.get("datasets", ()))
+    return "\n".join([tables, *comparison_tables(scores), *([f"\n{terms}\n"] if terms else [])])
 
 
 def _line_problems(answers: Mapping[str, Answers]) -> dict[str, Any]:
@@ -489,10 +469,13 @@ def _line_problems(answers: Mapping[str, Answers]) -> dict[str, Any]:
     return {"line_problems": found} if found else {}
 
 
-def write_scores(out: Path, benchmark: Benchmark[Any], scores: Scores) -> str:
+def write_scores(out: Path, benchmark: Any, scores: Scores) -> str:
     """Writes metrics.json, tables.md, .tex and .csv, and score.json (settings and problems).
 
     Beside them curves.json, comparisons.json and image_reliance.json, where there are any.
+
+    Args:
+        benchmark: a benchmark, or a data validation.
 
     Returns:
         The content of tables.md.

@@ -122,7 +122,9 @@ def _log(
     """Writes the figures and some overlays to event files."""
     figures = {
         f"evaluation/{protocol}/{metric}": value
-        for protocol, metric, value in benchmark.logged_figures(scores.figures[model_name(flags)])
+        for protocol, metric, value in benchmark.layout.logged_figures(
+            scores.figures[model_name(flags)]
+        )
     }
     lines = (line for _, line in read_json_lines(predictions, "predictions", "predict again"))
     overlays = draw_predictions(RecordSource(place.references, place.image_root, 64), lines, 4)

@@ -52,7 +52,7 @@ def write_summaries(folder: Path, step: int, benchmark: Benchmark[Any], scores: 
     figures = {
         f"score/{system}/{protocol}/{metric}": value
         for system, named in scores.figures.items()
-        for protocol, metric, value in benchmark.logged_figures(named)
+        for protocol, metric, value in benchmark.layout.logged_figures(named)
     }
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -73,7 +73,7 @@ def score(flags: argparse.Namespace, benchmark: Benchmark[Any], of_records: bool
         UserError: flags that do not go together, or files that cannot be used.
     """
     systems = system_names(flags.predictions, flags.name)
-    if not systems and (flags.floors == "never" or not of_records or not benchmark.has_floors):
+    if not systems and (flags.floors == "never" or not of_records or not benchmark.layout.floors):
         raise UserError(f"{flags.benchmark}: nothing to score: give --predictions")
     check_folder(flags.out)
     if of_records:

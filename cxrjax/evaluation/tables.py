@@ -9,7 +9,7 @@ tables.toml may have.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from cxrjax.evaluation.counted import PAPER, STRICT, Counted
 from cxrjax.evaluation.figure_lines import FigureLine, direction_of, shared_lines
@@ -477,6 +477,10 @@ class Layout:
             warned of.
         logged: protocol -> the metrics that a training run logs.
         texts: further data, whatever the paper needs.
+        takes: the options of scoring, of "codec", "judge", "segmenter", "bert_score", "radeval".
+        free_text: question types whose answers are compared as free text, "*" for all: by RadFact
+            with a judge, and by RadEval.
+        floors: whether questions can be answered without looking.
     """
 
     title: str
@@ -502,6 +506,21 @@ class Layout:
     above_floors: Sequence[Sequence[str]] = ()
     logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     texts: Mapping[str, Any] = field(default_factory=dict)
+    takes: Sequence[str] = ("codec",)
+    free_text: Sequence[str] = ()
+    floors: bool = True
+
+    def words(self, scores: Scores) -> Mapping[str, str]:
+        """Words of the heading beside the settings."""
+        del scores
+        return {}
+
+    def logged_figures(
+        self, figures: Mapping[str, Mapping[str, Estimate]]
+    ) -> list[tuple[str, str, float | None]]:
+        """(protocol, metric, value) of one system's figures that a training run logs."""
+        logged = self.logged or {STRICT: list(figures[STRICT])}
+        return [(p, name, figures[p][name].value) for p, names in logged.items() for name in names]
 
     @property
     def reading(self) -> str:
@@ -570,10 +589,10 @@ class Layout:
             and "train" not in settings.get("splits", ())
         )
 
-    def head(self, scores: Scores, words: Mapping[str, str]) -> str:
+    def head(self, scores: Scores) -> str:
         """The heading of tables.md: what the figures stand on."""
         settings = scores.settings
-        filled = {"intervals": about_intervals(settings), **settings, **words}
+        filled = {"intervals": about_intervals(settings), **settings, **self.words(scores)}
         if "images" in settings:
             filled["references"] = about_references(settings)
         if self.judged:
@@ -587,7 +606,7 @@ class Layout:
             text += NOT_THE_PAPERS
         return text + floor_warnings(scores, self.above_floors)
 
-    def markdown(self, scores: Scores, words: Mapping[str, str]) -> str:
+    def markdown(self, scores: Scores) -> str:
         """tables.md."""
         parts = {
             "tables": [
@@ -599,7 +618,7 @@ class Layout:
             "breakdowns": [b.markdown(scores) for b in self.breakdowns if b.most or b.keys(scores)],
         }
         texts = [text for part in self.order for text in parts[part]]
-        return "\n".join([self.head(scores, words), *texts])
+        return "\n".join([self.head(scores), *texts])
 
     def rows(self, scores: Scores) -> list[dict[str, Any]]:
         """The cells of tables.csv."""
@@ -644,11 +663,14 @@ def _broken_down(breakdown: Breakdown, scores: Scores) -> Iterable[dict[str, Any
                 yield csv_row(breakdown.key, system, STRICT, key, PLAIN, figure) | {"metric": name}
 
 
+AnyLayout = TypeVar("AnyLayout", bound=Layout)
+
+
 def _letters(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def load_layout(package: str) -> Layout:
+def load_layout(package: str, kind: type[AnyLayout] = Layout) -> AnyLayout:  # type: ignore[assignment]
     """The tables.toml of a paper's folder.
 
     Keys are those of `Layout`, and of `PaperTable`, `FigureList` and `Breakdown` below `tables`,
@@ -671,7 +693,7 @@ def load_layout(package: str) -> Layout:
     lines = {name: FigureLine(name, *line) for name, line in figures.items()}
     for line in (one for section in content.pop("uses", ()) for one in shared_lines(section)):
         lines.setdefault(line.name, line)
-    return Layout(
+    return kind(
         **content,
         lines=tuple(lines.values()),
         tables=tuple(_paper_table(table, texts) for table in tables),

@@ -81,7 +81,7 @@ def make_evaluate(
     def score(lines: list[dict[str, Any]]) -> dict[str, Any]:
         answers = Answers([parse_prediction(line, "model") for line in lines], "model")
         scores = benchmark.score(references, {"model": answers}, options)
-        logged = benchmark.logged_figures(scores.figures["model"])
+        logged = benchmark.layout.logged_figures(scores.figures["model"])
         return {name: value for _, name, value in logged}
 
     return evaluate

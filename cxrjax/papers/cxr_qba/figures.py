@@ -34,21 +34,34 @@ doubt, side, severity, region), and held against the structured parts of the ref
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
 from cxrjax.evaluation.counted import PAPER, STRICT, Counted
 from cxrjax.evaluation.figure_lines import Figures, make_figures
 from cxrjax.evaluation.figures import NO_FIGURE
 from cxrjax.evaluation.matched_boxes import ScoredAnswers
-from cxrjax.evaluation.scores import ScoreOptions
-from cxrjax.evaluation.tables import all_figures, load_layout
+from cxrjax.evaluation.scores import ScoreOptions, Scores
+from cxrjax.evaluation.tables import Layout, all_figures, load_layout
 from cxrjax.files import hash_lines
 from cxrjax.papers.cxr_qba.answers import outcome
 from cxrjax.papers.cxr_qba.counts import ceiling_columns, count_system
 from cxrjax.papers.cxr_qba.truth import CxrQbaReferences, read_question
 
 GT_MODE = "exact"
-LAYOUT = load_layout(str(__package__))
+
+
+class _Layout(Layout):
+    """Lists, and a line of tables.csv for every figure: no paper has tables to follow."""
+
+    def rows(self, scores: Scores) -> list[dict[str, Any]]:
+        return [
+            {name: cell for name, cell in row.items() if name not in ("small", "difference")}
+            for row in all_figures(scores, lambda metric: metric.split("/")[0])
+        ]
+
+
+LAYOUT = load_layout(str(__package__), _Layout)
 ATTRIBUTES = ("strategy", "question_type", "grade", "region", "view")
 
 
@@ -96,16 +109,9 @@ def _figures(
 
 
 CXR_QBA = Benchmark(
-    name="cxr_qba",
-    gt_modes=(GT_MODE,),
-    layout=LAYOUT,
+    "cxr_qba",
+    LAYOUT,
     read=lambda records, source, gt_mode: read_references(records, source, read_question),
     count=count,
     outcome=outcome,
-    free_text=lambda record: True,
-    uses=frozenset({"codec", "judge", "radeval"}),
-    own_rows=lambda scores: [
-        {name: cell for name, cell in row.items() if name not in ("small", "difference")}
-        for row in all_figures(scores, lambda metric: metric.split("/")[0])
-    ],
 )

@@ -37,7 +37,7 @@ from cxrjax.evaluation.figure_lines import Figures, make_figures
 from cxrjax.evaluation.figures import NO_FIGURE
 from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.scores import ScoreOptions, Scores
-from cxrjax.evaluation.tables import load_layout
+from cxrjax.evaluation.tables import Layout, load_layout
 from cxrjax.evaluation.text_scores.bert_score import BertScorer
 from cxrjax.language_model.judges.judge import Judge, metric_name
 from cxrjax.metrics.bootstrap import Attributes, Figure, Sums
@@ -54,7 +54,22 @@ from cxrjax.papers.sources.regions import load_regions
 GT_MODE = "exact"
 BROKEN_DOWN_BY = ("content_type", "view", "sex", "age")
 KEYED_TYPES = tuple(kind for kind in QUESTION_TYPES if kind != "open_ended")
-LAYOUT = load_layout(str(__package__))
+
+
+class _Layout(Layout):
+    """Tables whose heading tells of BERTScore and of references without a key."""
+
+    def words(self, scores: Scores) -> Mapping[str, str]:
+        without = scores.settings["questions_without_key"]
+        return {
+            "bert_score": scores.settings["bert_score"] or "no model was given (--bertscore_model)",
+            "unkeyed": f"\n{without:,} references name no option: no A-score is taken of them.\n"
+            if without
+            else "",
+        }
+
+
+LAYOUT = load_layout(str(__package__), _Layout)
 
 
 def count(
@@ -172,25 +187,10 @@ def _mean_rating(sums: Sums, rating: str, part: str, whole: str) -> Float[np.nda
     return np.mean(means, axis=0)
 
 
-def _words(scores: Scores) -> dict[str, str]:
-    """Words of the heading on BERTScore and keys."""
-    without = scores.settings["questions_without_key"]
-    return {
-        "bert_score": scores.settings["bert_score"] or "no model was given (--bertscore_model)",
-        "unkeyed": f"\n{without:,} references name no option: no A-score is taken of them.\n"
-        if without
-        else "",
-    }
-
-
 GEMEX = Benchmark(
-    name="gemex",
-    gt_modes=(GT_MODE,),
-    layout=LAYOUT,
+    "gemex",
+    LAYOUT,
     read=lambda records, source, gt_mode: read_references(records, source, read_question),
     count=count,
     outcome=outcome,
-    words=_words,
-    free_text=lambda record: record.question_type == "open_ended",
-    uses=frozenset({"codec", "judge", "bert_score", "radeval"}),
 )

@@ -16,7 +16,7 @@
 whether an image is normal are read as yes or no; neither counts as wrong.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,6 +89,21 @@ def read_question(record: QARecord, source: str) -> LungQuestion:
         record.image_hw,
         polarity == "pos" if finding == _NORMAL else None,
     )
+
+
+class LungReferences(benchmark.References[LungQuestion]):
+    """Questions about lungs."""
+
+    def asked(self, question_id: str) -> str | None:
+        """Returns the lung asked about; "is it normal?" is a plain yes or no."""
+        finding = self.questions[question_id].finding
+        return None if finding == _NORMAL else finding
+
+
+def read_references(records: Iterable[QARecord], source: str, gt_mode: str) -> LungReferences:
+    """Returns the questions of the records."""
+    del gt_mode
+    return LungReferences(**vars(benchmark.read_references(records, source, read_question)))
 
 
 def matched_iou(
@@ -212,14 +227,4 @@ def _sides(
     return row
 
 
-LUNGS = benchmark.Benchmark(
-    name="lungs",
-    gt_modes=(GT_MODE,),
-    layout=LAYOUT,
-    read=lambda records, source, gt_mode: benchmark.read_references(records, source, read_question),
-    count=count,
-    # "Is it normal?" asks about no class: a floor's plain yes or no is an answer to it.
-    asked=lambda references, question: (
-        None if (asked := references.questions[question]).finding == _NORMAL else asked.finding
-    ),
-)
+LUNGS = benchmark.Benchmark("lungs", LAYOUT, read_references, count)

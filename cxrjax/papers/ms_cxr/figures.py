@@ -189,9 +189,8 @@ def _mean_of_findings(sums: Sums, top: str, bottom: str) -> Float[np.ndarray, " 
 
 
 MS_CXR = benchmark.Benchmark(
-    name="ms_cxr",
-    gt_modes=(GT_MODE,),
-    layout=LAYOUT,
+    "ms_cxr",
+    LAYOUT,
     read=lambda records, source, gt_mode: benchmark.read_references(records, source, read_phrase),
     count=count,
 )

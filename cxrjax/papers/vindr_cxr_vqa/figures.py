@@ -163,13 +163,10 @@ def _attributes(references: truth.VindrReferences) -> dict[str, list[str | None]
 
 
 VINDR_CXR_VQA = Benchmark(
-    name="vindr_cxr_vqa",
-    gt_modes=truth.GT_MODES,
-    gt_arguments=True,
-    layout=LAYOUT,
+    "vindr_cxr_vqa",
+    LAYOUT,
     read=lambda records, source, gt_mode: truth.read_references(records, gt_mode, source),
     count=count,
     outcome=outcome,
-    asked=lambda references, question: references.questions[question].asked,
-    classes=lambda references: references.classes,
+    gt_modes=truth.GT_MODES,
 )

@@ -38,14 +38,14 @@ def _layout(of: Layout) -> Layout:
         breakdowns=breakdowns,
         paper_rows={},
         default_row="",
+        takes=("codec", "judge", "radeval"),
+        free_text=("*",),
     )
 
 
 OWN = replace(
     VINDR_CXR_VQA,
     name="own",
-    free_text=lambda record: True,
-    uses=frozenset({"codec", "judge", "radeval"}),
     layout=_layout(VINDR_CXR_VQA.layout),
     read=lambda records, source, gt_mode: read_references(
         records, gt_mode, source, own_classes=True

@@ -165,6 +165,10 @@ class VindrReferences(References[VindrQuestion]):
     images: tuple[VindrImage, ...]
     reader: MentionReader
 
+    def asked(self, question_id: str) -> str | None:
+        """Returns the class that a question asks about, as its words have it."""
+        return self.questions[question_id].asked
+
     @functools.cached_property
     def images_with_truth(self) -> int:
         """The number of images that boxes are scored on."""

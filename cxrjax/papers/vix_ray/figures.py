@@ -51,7 +51,7 @@ from cxrjax.papers.vix_ray.counts import (
     read_question,
 )
 from cxrjax.papers.vix_ray.noun_phrases import load_segmenter, words
-from cxrjax.papers.vix_ray.tables import LAYOUT, METRICS, WORDS, markdown, rows
+from cxrjax.papers.vix_ray.tables import LAYOUT, METRICS, WORDS
 from cxrjax.radiology_text.facts import VIETNAMESE, FactLabel, align, is_refusal
 from cxrjax.records import QARecord
 
@@ -184,14 +184,10 @@ def _difference(one: Formula, two: Formula) -> Formula:
 
 
 VIX_RAY = Benchmark(
-    name="vix_ray",
-    gt_modes=(GT_MODE,),
-    has_floors=False,
-    layout=LAYOUT,
+    "vix_ray",
+    LAYOUT,
     read=lambda records, source, gt_mode: read_references(records, source, read_question),
     count=count,
     outcome=outcome,
-    own_markdown=markdown,
-    own_rows=rows,
-    uses=frozenset({"judge", "segmenter"}),
+    gt_modes=(GT_MODE,),
 )

@@ -13,6 +13,7 @@ from cxrjax.evaluation.scores import Scores
 from cxrjax.evaluation.tables import (
     Column,
     Layout,
+    PaperTable,
     csv_row,
     failures_markdown,
     load_layout,
@@ -23,7 +24,20 @@ from cxrjax.evaluation.text_tables import UNDEFINED, grid
 from cxrjax.metrics.bootstrap import Estimate
 from cxrjax.papers.vix_ray.counts import EARLIER, HISTORY_KIND
 
-LAYOUT = load_layout(str(__package__))
+
+class VixRayLayout(Layout):
+    """Tables whose values differ by split and kind of question."""
+
+    def markdown(self, scores: Scores) -> str:
+        return _markdown(scores)
+
+    def rows(self, scores: Scores) -> list[dict[str, Any]]:
+        kept = printed_tables(scores.settings["splits"][0])
+        of_split = Layout.rows(dataclasses.replace(self, tables=kept), scores)
+        return [*of_split, *_added_rows(scores)]
+
+
+LAYOUT = load_layout(str(__package__), VixRayLayout)
 SPLITS = ("validation", "test")
 # Kind of question -> heading; metric -> heading, the columns of the paper's tables and of our own.
 TITLES: Mapping[str, str] = LAYOUT.texts["titles"]
@@ -37,21 +51,19 @@ _LOST = "the paper's values are not available"
 _UNIT = Column("", {}, percent=True, decimals=2)
 
 
-def layout_of(split: str) -> Layout:
-    """The layout of Table 6 with a split's values: validation's own, else those of the test."""
+def printed_tables(split: str) -> tuple[PaperTable, ...]:
+    """Table 6 with a split's values: validation's own, else those of the test."""
     split = split if split in SPLITS else SPLITS[-1]
-    kept = tuple(table for table in LAYOUT.tables if table.split == split)
-    return dataclasses.replace(LAYOUT, tables=kept)
+    return tuple(table for table in LAYOUT.tables if table.split == split)
 
 
-def markdown(scores: Scores) -> str:
-    """tables.md."""
+def _markdown(scores: Scores) -> str:
     stages = list(TITLES)
     title = f"Table 4. Stages 1 and 2 ({_LOST})"
-    parts = [LAYOUT.head(scores, {}), _own_table(scores, title, METRICS, stages[:2])]
+    parts = [LAYOUT.head(scores), _own_table(scores, title, METRICS, stages[:2])]
     title = f"Table 5. Stage 3 beside stages 1 and 2 ({_LOST})"
     parts.append(_differences(scores, "minus_stage", title, stages[2:]))
-    for table in layout_of(scores.settings["splits"][0]).tables:
+    for table in printed_tables(scores.settings["splits"][0]):
         answering = _answering(scores, table.key.removeprefix("table_6/"))
         if answering.figures:
             parts.append(table_markdown(table, answering, LAYOUT.paper_row))
@@ -72,9 +84,9 @@ def markdown(scores: Scores) -> str:
     return "\n".join(part for part in parts if part)
 
 
-def rows(scores: Scores) -> list[dict[str, Any]]:
-    """The cells of tables.csv."""
-    listed = layout_of(scores.settings["splits"][0]).rows(scores)
+def _added_rows(scores: Scores) -> list[dict[str, Any]]:
+    """Returns the cells of tables of our own."""
+    listed: list[dict[str, Any]] = []
     tables = {"table_4": (METRICS, list(TITLES)[:2]), "words": (_LEXICAL, list(TITLES))}
     facts = _named_facts(scores)
     tables |= {"said": (_SAID, list(TITLES))}

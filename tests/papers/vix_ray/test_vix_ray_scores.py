@@ -12,7 +12,7 @@ from cxrjax.evaluation.predictions import Prediction
 from cxrjax.papers.vix_ray.commands import show_vix_ray_errors
 from cxrjax.papers.vix_ray.figures import VIX_RAY
 from cxrjax.papers.vix_ray.records import VixRayStudy, records
-from cxrjax.papers.vix_ray.tables import layout_of
+from cxrjax.papers.vix_ray.tables import printed_tables
 from cxrjax.records import read_records, strip_answers, write_records
 from tests.apps.axe import accessibility_faults
 from tests.apps.chromium import chromium
@@ -227,7 +227,7 @@ def test_footnotes_stand_at_the_papers_odd_cells():
     noted = {
         (table.title.split(", ", 1)[1], note.column, row)
         for split in ("validation", "test")
-        for table in layout_of(split).tables
+        for table in printed_tables(split)
         for note in table.notes
         for row in note.rows
     }
@@ -276,10 +276,10 @@ def test_unusable_input_is_refused(folder):
 
 
 def test_the_papers_values_are_those_of_table_6():
-    found = {table.title: table.printed for table in layout_of("validation").tables}
+    found = {table.title: table.printed for table in printed_tables("validation")}
     gemini = found["Table 6, validation. Stage 1, findings"]["Gemini"]
     assert gemini == (44.07, 34.01, 34.49, 22.79, 12.10, 11.20)
-    test = {table.title: table.printed for table in layout_of("test").tables}
+    test = {table.title: table.printed for table in printed_tables("test")}
     tuned = test["Table 6, test. Stage 3, impression"]["Qwen2.5VL-7B"]
     assert tuned == (95.2, 93.8, 94.68, 89.75, 89.95, 90.88)
 

@@ -33,11 +33,11 @@ from cxrjax.papers.cxr_qba.validation import human_labels
 from cxrjax.papers.cxr_qba.validation.studies import (
     OVERLAPS,
     PROTOCOLS,
+    DataValidation,
     Named,
     Row,
     Tags,
     beside,
-    data_validation,
     how,
     problems_markdown,
     score_studies,
@@ -188,6 +188,6 @@ def boxes_markdown(scores: Scores) -> str:
     )
 
 
-CXR_QBA_BOXES = data_validation(
+CXR_QBA_BOXES = DataValidation(
     "cxr_qba_boxes", (GT_MODE,), score_boxes, boxes_markdown, printed_as="boxes/{}/micro"
 )

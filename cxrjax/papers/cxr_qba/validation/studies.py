@@ -6,6 +6,7 @@ page has tables of both; theirs stand beside ours.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 
 from cxrjax.errors import UserError
 from cxrjax.evaluation import tables
-from cxrjax.evaluation.benchmark import Benchmark
+from cxrjax.evaluation.benchmark import check_options, with_comparisons
 from cxrjax.evaluation.counted import PAPER, STRICT, Counted
 from cxrjax.evaluation.scores import ScoreOptions, Scores, make_scores
 from cxrjax.evaluation.text_tables import UNDEFINED, grid
@@ -171,38 +172,44 @@ def digits(study_id: str) -> str:
     return study_id.strip().removeprefix("s")
 
 
-def data_validation(
-    name: str,
-    gt_modes: tuple[str, ...],
-    score: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores],
-    markdown: Callable[[Scores], str],
-    printed_as: str,
-) -> Benchmark[Any]:
-    """The benchmark of this name, which is scored from files that hold no records.
+@dataclass(frozen=True)
+class DataValidation:
+    """A comparison of scene graphs with people's labels; it reads no records and knows no model.
 
-    Args:
+    Attributes:
+        score: (labels, name -> scene graphs, options) -> figures.
+        tables: figures -> tables.md.
         printed_as: metric of a printed value, {} in place of its group or overlap.
     """
 
-    def no_records(*_: Any) -> Any:
-        raise TypeError(f"{name} has no records")
+    name: str
+    gt_modes: tuple[str, ...]
+    score: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores]
+    tables: Callable[[Scores], str]
+    printed_as: str
+    layout: tables.Layout = LAYOUT
 
-    def rows(scores: Scores) -> list[dict[str, Any]]:
+    def score_files(
+        self, references: Path, predictions: Mapping[str, Path], options: ScoreOptions
+    ) -> Scores:
+        """Figures of several sets of scene graphs.
+
+        Raises:
+            UserError: a file or an option is unusable.
+        """
+        check_options(self.name, self.gt_modes, (), options)
+        return self.score(references, predictions, options)
+
+    def markdown(self, scores: Scores) -> str:
+        """tables.md, with the sets of scene graphs compared."""
+        return with_comparisons(self.tables(scores), scores)
+
+    def rows(self, scores: Scores) -> list[dict[str, Any]]:
+        """The cells of tables.csv."""
         labels = scores.settings["labels"]
-        printed = {printed_as.format(key): value for key, value in PRINTED[labels][OURS].items()}
-        return tables.all_figures(scores, lambda metric: labels, printed)
-
-    return Benchmark(
-        name=name,
-        gt_modes=gt_modes,
-        layout=LAYOUT,
-        read=no_records,
-        count=no_records,
-        own_score=score,
-        own_markdown=markdown,
-        own_rows=rows,
-        uses=frozenset(),
-    )
+        printed = PRINTED[labels][OURS].items()
+        values = {self.printed_as.format(key): value for key, value in printed}
+        return tables.all_figures(scores, lambda metric: labels, values)
 
 
 def beside(scores: Scores, columns: Mapping[str, str], protocols: Sequence[str]) -> str:

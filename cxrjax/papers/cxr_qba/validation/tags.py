@@ -32,11 +32,11 @@ from cxrjax.papers.cxr_qba.validation.studies import (
     OURS,
     PRINTED,
     PROTOCOLS,
+    DataValidation,
     Named,
     Row,
     Tags,
     beside,
-    data_validation,
     how,
     problems_markdown,
     score_studies,
@@ -174,6 +174,6 @@ def _tags_by_class(scores: Scores, system: str, classes: Sequence[str]) -> str:
     return grid(lines)
 
 
-CXR_QBA_TAGS = data_validation(
+CXR_QBA_TAGS = DataValidation(
     "cxr_qba_tags", UNCERTAIN, score_tags, tags_markdown, printed_as="tags/mcc/{}"
 )
