@@ -304,7 +304,8 @@ class Benchmark(Generic[R]):
         Raises:
             UserError: a file or an option is unusable; the message names file and line or question.
         """
-        check_options(self.name, self.gt_modes, self.layout.takes, options)
+        arguments = len(self.gt_modes) > 1
+        check_options(self.name, self.gt_modes, self.layout.takes, options, arguments)
         images: dict[str, frozenset[str]] = {}
         texts: dict[str, ReferenceText] = {}
         compared = self.layout.free_text if options.judge or options.radeval else ()
@@ -433,7 +434,11 @@ class Benchmark(Generic[R]):
 
 
 def check_options(
-    name: str, gt_modes: Sequence[str], takes: Sequence[str], options: ScoreOptions
+    name: str,
+    gt_modes: Sequence[str],
+    takes: Sequence[str],
+    options: ScoreOptions,
+    arguments: bool = False,
 ) -> None:
     """Validates the ground-truth mode, and that the benchmark takes the options that are set.
 
@@ -441,7 +446,7 @@ def check_options(
         UserError: names the flag.
     """
     mode, with_argument, _ = options.gt_mode.partition(":")
-    if mode not in gt_modes or (with_argument and len(gt_modes) == 1):
+    if mode not in gt_modes or (with_argument and not arguments):
         expected = ", ".join(map(repr, gt_modes))
         raise UserError(f"--gt_mode={options.gt_mode}: expected {expected} ({name})")
     for option in ("codec", "judge", "segmenter", "bert_score", "radeval"):

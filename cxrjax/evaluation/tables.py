@@ -9,7 +9,7 @@ tables.toml may have.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from cxrjax.evaluation.counted import PAPER, STRICT, Counted
 from cxrjax.evaluation.figure_lines import FigureLine, direction_of, shared_lines
@@ -663,14 +663,11 @@ def _broken_down(breakdown: Breakdown, scores: Scores) -> Iterable[dict[str, Any
                 yield csv_row(breakdown.key, system, STRICT, key, PLAIN, figure) | {"metric": name}
 
 
-AnyLayout = TypeVar("AnyLayout", bound=Layout)
-
-
 def _letters(name: str) -> str:
     return "".join(letter for letter in name.lower() if letter.isalnum())
 
 
-def load_layout(package: str, kind: type[AnyLayout] = Layout) -> AnyLayout:  # type: ignore[assignment]
+def load_layout(package: str, kind: type[Layout] = Layout) -> Layout:
     """The tables.toml of a paper's folder.
 
     Keys are those of `Layout`, and of `PaperTable`, `FigureList` and `Breakdown` below `tables`,
