@@ -100,9 +100,10 @@ def make_figures(
             for name, filled in _expanded(line.name, names) if value else ():
                 figure = _figure(value, filled, known, attributes)
                 here[name] = figure
-                for by in line.by.split() if isinstance(figure, Figure) else ():
-                    if protocol == STRICT or by.startswith("+"):
-                        parts.setdefault(by.lstrip("+"), {})[name] = figure
+                if isinstance(figure, Figure):
+                    for by in line.by.split():
+                        if protocol == STRICT or by.startswith("+"):
+                            parts.setdefault(by.lstrip("+"), {})[name] = figure
         for by, figures in parts.items():
             attribute, _, rows = by.partition(":")
             keys = names.get(rows or attribute)

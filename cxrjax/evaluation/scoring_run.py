@@ -9,7 +9,7 @@ from typing import Any
 from cxrjax.cli import garbage_collector_paused
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
-from cxrjax.evaluation.benchmark import Benchmark, write_scores
+from cxrjax.evaluation.benchmark import write_scores
 from cxrjax.evaluation.frame_doctor import diagnose_files
 from cxrjax.evaluation.run_record import check_folder, check_split, write_score_record
 from cxrjax.evaluation.scores import ScoreOptions, Scores
@@ -45,7 +45,7 @@ def system_names(predictions: Sequence[Path], names: Sequence[str] | None) -> di
     return systems
 
 
-def write_summaries(folder: Path, step: int, benchmark: Benchmark[Any], scores: Scores) -> None:
+def write_summaries(folder: Path, step: int, benchmark: Any, scores: Scores) -> None:
     """Writes what a training run logs, `score/<system>/<protocol>/<metric>`, to event files."""
     from cxrjax.training.metric_log import RunWriter
 
@@ -60,7 +60,7 @@ def write_summaries(folder: Path, step: int, benchmark: Benchmark[Any], scores: 
             writer.write_scalars(step, figures)
 
 
-def score(flags: argparse.Namespace, benchmark: Benchmark[Any], of_records: bool) -> Iterator[str]:
+def score(flags: argparse.Namespace, benchmark: Any, of_records: bool) -> Iterator[str]:
     """Scores what the flags of `score` name and writes the files.
 
     Args:
@@ -95,9 +95,7 @@ def score(flags: argparse.Namespace, benchmark: Benchmark[Any], of_records: bool
         yield from _write(flags, benchmark, scores, systems, of_records)
 
 
-def _options(
-    flags: argparse.Namespace, benchmark: Benchmark[Any], judge: Judge | None
-) -> ScoreOptions:
+def _options(flags: argparse.Namespace, benchmark: Any, judge: Judge | None) -> ScoreOptions:
     bert_score = None
     if flags.bertscore_model is not None:
         bert_score = BertScoreSettings(
@@ -119,7 +117,7 @@ def _options(
 
 def _write(
     flags: argparse.Namespace,
-    benchmark: Benchmark[Any],
+    benchmark: Any,
     scores: Scores,
     systems: Mapping[str, Path],
     of_records: bool,

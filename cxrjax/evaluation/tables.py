@@ -673,11 +673,13 @@ def load_layout(package: str, kind: type[Layout] = Layout) -> Layout:
     Keys are those of `Layout`, and of `PaperTable`, `FigureList` and `Breakdown` below `tables`,
     `lists` and `breakdowns`. A column is [title, metric] or [title, metric, metric under `paper`];
     `percent` of a table is true or the titles of such columns; "" is a blank cell; the text of a
-    note may be a key of `note_texts`, and its rows "all".
+    note may be a key of `note_texts`, and its rows "all". `every_table` has what all tables have,
+    and `each` of a breakdown makes one of each of its keys.
     """
     content: dict[str, Any] = dict(read_packaged(package, "tables.toml"))
     texts = content.pop("note_texts", {})
     tables, breakdowns = content.pop("tables", ()), content.pop("breakdowns", ())
+    every = content.pop("every_table", {})
     figures = dict(content.pop("figures", {}))
     lists = []
     for listed in content.pop("lists", ()):
@@ -693,18 +695,34 @@ def load_layout(package: str, kind: type[Layout] = Layout) -> Layout:
     return kind(
         **content,
         lines=tuple(lines.values()),
-        tables=tuple(_paper_table(table, texts) for table in tables),
+        tables=tuple(_paper_table(table, texts, every) for table in tables),
         lists=tuple(lists),
-        breakdowns=tuple(Breakdown(**one) for one in breakdowns),
+        breakdowns=tuple(one for listed in breakdowns for one in _breakdowns(**listed)),
     )
 
 
-def _paper_table(table: Mapping[str, Any], texts: Mapping[str, str]) -> PaperTable:
+def _breakdowns(
+    title: str, each: Mapping[str, str] | None = None, corner: str = "", **listed: Any
+) -> Iterable[Breakdown]:
+    """One, or one for each key of `each`, whose name stands for {} in title and corner."""
+    if each is None:
+        yield Breakdown(title=title, corner=corner, **listed)
+    for key, name in (each or {}).items():
+        title_here, corner_here = title.replace("{}", name), corner.replace("{}", name)
+        yield Breakdown(key=key, prefix=key, title=title_here, corner=corner_here, **listed)
+
+
+def _paper_table(
+    table: Mapping[str, Any], texts: Mapping[str, str], every: Mapping[str, Any]
+) -> PaperTable:
+    kind = table["key"].partition("/")[2]
+    listed = [*table.get("notes", ()), *every.get("notes", ())]
+    table = {**every, **table, "notes": listed}
     percent, decimals = table.get("percent", False), table.get("decimals")
     columns = tuple(
         Column(
             title,
-            {PAPER: names[-1], STRICT: names[0]},
+            {PAPER: names[-1].replace("{}", kind), STRICT: names[0].replace("{}", kind)},
             percent if isinstance(percent, bool) else title in percent,
             decimals,
         )

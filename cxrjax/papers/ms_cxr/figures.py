@@ -138,9 +138,9 @@ def _count(
     for finding in FINDINGS:
         here = np.array([phrase.finding == finding for phrase in references.questions.values()])
         columns |= named(finding, {name: c * here for name, c in counts.columns.items()})
-    lines = [line for line in LAYOUT.lines if boxed or not line.name.startswith("boxes/")]
+    wanted = [line for line in LAYOUT.lines if boxed or not line.name.startswith("boxes/")]
     functions = {"mean_of_findings": _mean_of_findings}
-    figures = make_figures(lines, names={"finding": FINDINGS}, functions=functions)
+    figures = make_figures(wanted, names={"finding": FINDINGS}, functions=functions)
     if not boxed:
         return Counted(columns, figures, dict(counts.problems))
     boxes = scored.counted(references.clusters, bootstrap)

@@ -178,14 +178,14 @@ class DataValidation:
 
     Attributes:
         score: (labels, name -> scene graphs, options) -> figures.
-        tables: figures -> tables.md.
+        as_markdown: figures -> tables.md.
         printed_as: metric of a printed value, {} in place of its group or overlap.
     """
 
     name: str
     gt_modes: tuple[str, ...]
     score: Callable[[Path, Mapping[str, Path], ScoreOptions], Scores]
-    tables: Callable[[Scores], str]
+    as_markdown: Callable[[Scores], str]
     printed_as: str
     layout: tables.Layout = LAYOUT
 
@@ -202,7 +202,7 @@ class DataValidation:
 
     def markdown(self, scores: Scores) -> str:
         """tables.md, with the sets of scene graphs compared."""
-        return with_comparisons(self.tables(scores), scores)
+        return with_comparisons(self.as_markdown(scores), scores)
 
     def rows(self, scores: Scores) -> list[dict[str, Any]]:
         """The cells of tables.csv."""
