@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy.stats
-from jaxtyping import Float, Num
+from jaxtyping import Float, Int, Num
 
 from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Sums, resample
 from cxrjax.metrics.classification import ratio
@@ -84,7 +84,10 @@ def kappa_sanity(observed: float, kappa: float, n: int) -> KappaSanity:
 
 
 def cohen_kappa(
-    first: Sequence[int], second: Sequence[int], levels: int, weights: Weights = "unweighted"
+    first: Sequence[int] | Int[np.ndarray, " n"],
+    second: Sequence[int] | Int[np.ndarray, " n"],
+    levels: int,
+    weights: Weights = "unweighted",
 ) -> Kappa:
     """Computes Cohen's kappa by scikit-learn, and the interval that it lacks.
 
@@ -94,16 +97,17 @@ def cohen_kappa(
     """
     if not len(first):
         return Kappa(*[math.nan] * 4)
-    from sklearn import metrics  # here: it takes seconds to load
-
-    cells = metrics.confusion_matrix(first, second, labels=range(levels)) / len(first)
+    cells = np.zeros((levels, levels))
+    np.add.at(cells, (np.asarray(first), np.asarray(second)), 1 / len(first))
     credit = 1 - _disagreement(levels, weights)
     rows, columns = cells.sum(axis=1), cells.sum(axis=0)
     observed, expected = float((credit * cells).sum()), float(rows @ credit @ columns)
     if 1 - expected < 1e-12:
         return Kappa(math.nan, observed, expected, math.nan)
+    from sklearn.metrics import cohen_kappa_score  # here: it takes seconds to load
+
     named = None if weights == "unweighted" else weights
-    value = metrics.cohen_kappa_score(first, second, labels=range(levels), weights=named)
+    value = cohen_kappa_score(first, second, labels=range(levels), weights=named)
     mean_credit = (credit @ columns)[:, None] + (rows @ credit)[None, :]
     spread = (cells * (credit * (1 - expected) - mean_credit * (1 - observed)) ** 2).sum()
     spread -= (observed * expected - 2 * expected + observed) ** 2
@@ -117,7 +121,7 @@ def bootstrap_agreement(
     levels: int,
     clusters: Sequence[Hashable],
     settings: Bootstrap | None = None,
-) -> dict[Weights | Level, Estimate]:
+) -> dict[str, Estimate]:
     """Computes Cohen's kappas and Krippendorff's alphas of two readers, with intervals from
     resampled clusters (ratings of one item stay together).
 
@@ -143,9 +147,12 @@ def bootstrap_agreement(
 
         return drawn.estimate(Figure(of_sums, len(a)))
 
-    kappas = {name: estimate(functools.partial(_kappas, weights=name)) for name in WEIGHTS}
-    alphas = {name: estimate(functools.partial(_alphas, level=name)) for name in MEASUREMENT_LEVELS}
-    return {**kappas, **alphas}
+    found: dict[str, Estimate] = {}
+    for weights in WEIGHTS:
+        found[weights] = estimate(functools.partial(_kappas, weights=weights))
+    for level in MEASUREMENT_LEVELS:
+        found[level] = estimate(functools.partial(_alphas, level=level))
+    return found
 
 
 def _kappas(tables: Tables, weights: Weights) -> Float[np.ndarray, " sums"]:
@@ -244,7 +251,7 @@ def rater_agreement(first: Sequence[float], second: Sequence[float]) -> RaterAgr
         kendall = float(scipy.stats.kendalltau(one, two).statistic)
     marks = np.rint(np.stack([one, two])).astype(np.int64)
     marks -= marks.min()
-    kappa = cohen_kappa(*marks.tolist(), int(marks.max()) + 1, "quadratic")
+    kappa = cohen_kappa(marks[0], marks[1], int(marks.max()) + 1, "quadratic")
     difference = float((two - one).mean())
     icc = intraclass_correlation(np.stack([one, two]))
     return RaterAgreement(

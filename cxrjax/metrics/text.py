@@ -8,6 +8,7 @@ goes in their place by `tokenize`.
 
 import functools
 import re
+import types
 import unicodedata
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
@@ -33,18 +34,11 @@ def tokens(text: str) -> list[str]:
     return _WORD.findall(unicodedata.normalize("NFC", text).lower())
 
 
-class _Tokenizer:
-    """Adapter from a function to rouge-score's interface of tokenizers."""
-
-    def __init__(self, tokenize: Tokenize) -> None:
-        self.tokenize: Tokenize = tokenize
-
-
 @functools.cache
 def _scorer(tokenize: Tokenize, names: tuple[str, ...]) -> "RougeScorer":
     from rouge_score import rouge_scorer  # not at the top: NLTK comes with it, seconds
 
-    return rouge_scorer.RougeScorer(names, tokenizer=_Tokenizer(tokenize))
+    return rouge_scorer.RougeScorer(names, tokenizer=types.SimpleNamespace(tokenize=tokenize))
 
 
 @functools.cache
