@@ -63,7 +63,7 @@ def test_help_is_quick(name):
         told = _run([sys.executable, "-m", "cxrjax", name, "--help"], cwd=ROOT)
         spent.append(sum(os.times()[2:4]) - sum(before[2:4]))
     assert told.returncode == 0 and told.stdout.startswith("usage: ")
-    assert min(spent) < (1.0 if name == "build" else _HELP_SECONDS)
+    assert min(spent) < _HELP_SECONDS
 
 
 @pytest.fixture(scope="module")
