@@ -6,7 +6,7 @@ options, the reason against answer, options and itself, sentences against simple
 
 import functools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,6 @@ _OVER = 0.06
 _LEVELS = {"upper": (0.0, 0.5), "mid": (0.15, 0.8), "lower": (0.4, 1.0)}
 _LEVEL_WORDS = re.compile(r"\b(upper|mid|lower)\b(?= zone| lung|-to)|(?<=to-)(upper|lower)\b")
 _SIDE_WORDS = re.compile(r"\b(left|right|both|bilateral)\b", re.IGNORECASE)
-_OF_NO_SIDE = ("mediastinum", "cardiac silhouette", "spine", "trachea", "abdomen", "svc")
 _NORMAL = re.compile(r"\b(?:normal|clear|unremarkable|no acute abnormality)\b", re.IGNORECASE)
 _ASKS_NORMAL = re.compile(r"\b(?:normal|unremarkable|free of abnormalities)\b")
 _ASKS_ABSENT = re.compile(r"\b(?:not|absent|cannot)\b")
@@ -280,8 +279,3 @@ def _named(text: str) -> frozenset[str]:
 @functools.cache
 def _reader() -> ReportReader:
     return ReportReader()
-
-
-def check_all(records: Iterable[QARecord]) -> dict[str, list[str]]:
-    """Question id -> what contradicts itself, of those records in which anything does."""
-    return {record.question_id: told for record in records if (told := check_record(record))}

@@ -24,7 +24,17 @@ from cxrjax.untrusted.json_stream import read_items
 FILE_NAME = "data_v1.json"
 # Its names in a folder; a table has a row a question, with the image's id.
 FILE_NAMES = (FILE_NAME, "vqa.json", "data_v1.csv", "vqa.csv")
-FIELDS = ("question", "answer", "reason", "type", "difficulty", "gt_finding", "gt_location")
+# Table 2: field of the release -> attribute of a record.
+_ATTRIBUTES = {
+    "question": "question",
+    "answer": "answer_text",
+    "reason": "reason",
+    "type": "question_type",
+    "difficulty": "difficulty",
+    "gt_finding": "gt_finding",
+    "gt_location": "gt_location",
+}
+FIELDS = tuple(_ATTRIBUTES)
 _MAY_BE_NULL = ("gt_finding", "gt_location")
 _IMAGE_FIELDS = ("image_id", "num_questions", "vqa")
 # Fields that a file has beyond the known ones, kept where no model can see them.
@@ -105,13 +115,7 @@ def to_native(records: Iterable[QARecord]) -> list[dict[str, Any]]:
         entry["num_questions"] += 1
         entry["vqa"].append(
             {
-                "question": record.question,
-                "answer": record.answer_text,
-                "reason": record.reason,
-                "type": record.question_type,
-                "difficulty": record.difficulty,
-                "gt_finding": record.gt_finding,
-                "gt_location": record.gt_location,
+                **{name: getattr(record, attribute) for name, attribute in _ATTRIBUTES.items()},
                 **record.quality.get(EXTRA_FIELDS, {}),
             }
         )
@@ -187,9 +191,6 @@ def _record(
         image_id=image_id,
         image_path=f"images/{image_id}.dicom",
         question_id=question_id,
-        question=pair["question"],
-        question_type=pair["type"],
-        difficulty=pair["difficulty"],
         variables={"finding": finding} if present and pair["type"] != "What" else None,
         answers=[
             Answer(
@@ -199,9 +200,7 @@ def _record(
                 boxes_by_image={image_id: boxes} if boxes else {},
             )
         ],
-        reason=pair["reason"],
-        gt_finding=finding,
-        gt_location=pair["gt_location"],
+        **{of: pair[name] for name, of in _ATTRIBUTES.items() if name != "answer"},
         # Only of an image without findings does the file say so itself.
         negative_kind="no_finding_image" if finding == NO_FINDING else None,
         quality={EXTRA_FIELDS: extra} if extra else {},

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cxrjax.papers.gemex.dialogue import assistant_text
-from cxrjax.papers.gemex.record_checks import check_all, check_record
+from cxrjax.papers.gemex.record_checks import check_record
 
 CHECKED = 2_000
 
@@ -15,7 +15,7 @@ def test_none_of_two_thousand_records_contradicts_itself(phantom_records):
     assert len(phantom_records) >= CHECKED
     assert all(record.boxes for record in phantom_records)
     assert len({record.template_id for record in phantom_records}) > 100
-    assert check_all(phantom_records) == {}
+    assert not any(map(check_record, phantom_records))
 
 
 def changed(record, **fields):
