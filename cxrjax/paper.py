@@ -91,7 +91,12 @@ def load_part(place: str) -> Any:
 
 @functools.cache
 def _entry_points() -> dict[str, importlib.metadata.EntryPoint]:
-    return {one.name: one for one in sorted(importlib.metadata.entry_points(group=GROUP))}
+    found: dict[str, importlib.metadata.EntryPoint] = {}
+    for one in sorted(importlib.metadata.entry_points(group=GROUP)):
+        if (other := found.setdefault(one.name, one)) is not one:
+            both = f"{other.value} and {one.value}"
+            raise UserError(f"data set {one.name!r} is declared twice: {both}; uninstall one")
+    return found
 
 
 @functools.cache

@@ -117,3 +117,16 @@ def test_what_is_not_installed_is_refused_with_what_is(built, tmp_path):
         list(read_records(tmp_path / "r.jsonl"))
     with pytest.raises(UserError, match="'nowhere' is not known; installed: boxes, custom"):
         paper.find_paper("nowhere")
+
+
+def test_a_name_that_two_packages_declare_is_refused(tmp_path, monkeypatch):
+    folder = tmp_path / "other-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: other\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[cxrjax.papers]\ngemex = other:GEMEX\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    _forget()
+    told = "'gemex' is declared twice: cxrjax.papers.gemex:GEMEX and other:GEMEX; uninstall one"
+    with pytest.raises(UserError, match=told):
+        paper.find_paper("gemex")
+    _forget()
