@@ -248,7 +248,7 @@ def _padding_ids(tokenizer: Any) -> set[int]:
 
 
 def _fingerprint(folder: Path) -> str:
-    """Tells folders' contents apart: by the small files, and size and time of the others."""
+    """Hashes a folder: its small files, and size and time of the others."""
     digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.is_file():

@@ -41,12 +41,12 @@ class Setup:
 
     @property
     def samples(self) -> bool:
-        """Says whether a second run may answer otherwise."""
+        """Returns whether a second run may answer otherwise."""
         return self.temperature != 0
 
 
 def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
-    """The setup that the flags describe.
+    """Reads the setup from flags.
 
     Raises:
         UserError: an unknown name, a wording that the system lacks, a --runner that cannot run it,
@@ -104,7 +104,7 @@ def refuse_flags(flags: argparse.Namespace) -> None:
 
 
 class ShownImages:
-    """The images shown in the place of each question's, by `--image`."""
+    """Images in the place of each question's, by `--image`."""
 
     def __init__(self, kind: str, seed: int) -> None:
         self.kind = kind
@@ -112,14 +112,13 @@ class ShownImages:
         self._stand_ins: StandInImages | None = None
 
     def of(self, questions: RecordSource, record: QARecord) -> AnyFile:
-        """The image of a question.
+        """Returns the image of a question.
 
         Args:
-            questions: those that are being asked; at first, all that the file holds or the first
-                turns of them.
+            questions: of the current turn; at first, all of the file or their first turns.
 
         Raises:
-            UserError: images of one alone are to be shuffled.
+            UserError: only one image, and --image=shuffled.
         """
         if self.kind == "shown":
             return questions.image_of(record)
@@ -130,7 +129,7 @@ class ShownImages:
 
 
 def decoding_of(setup: Setup) -> dict[str, Any]:
-    """All that shaped the answers but the model, for the note beside the predictions."""
+    """Returns the settings that shape answers, for the note beside the predictions."""
     return {
         "system": setup.system.title,
         "wording": setup.wording,

@@ -1,4 +1,4 @@
-"""Images in the place of those that questions are about: what a model knows without looking.
+"""Images in the place of a question's own, to measure what a model knows without seeing it.
 
     shown     the image itself
     blind     mid-grey (128) everywhere
@@ -67,7 +67,7 @@ class DrawnImage:
         return f"{self.kind} in the place of image {self.image_id}"
 
     def open(self) -> io.BytesIO:
-        """A PNG file's bytes."""
+        """Returns the bytes of a PNG file."""
         shape = (self.height, self.width)
         if self.kind == "noise":
             drawn = random.Random(f"{self.seed}/{self.image_id}/noise")
@@ -93,7 +93,7 @@ class ChangedImage:
         return f"{self.own} ({self.kind})"
 
     def open(self) -> io.BytesIO:
-        """A PNG file's bytes.
+        """Returns the bytes of a PNG file.
 
         Raises:
             ImageError: the image itself cannot be read.
@@ -165,7 +165,7 @@ class OtherImages:
 
 
 class StandInImages:
-    """The images shown in the place of others.
+    """Images in the place of others.
 
     Args:
         questions: all questions, those of later turns too, so that an image is replaced by the
@@ -175,7 +175,7 @@ class StandInImages:
         seed: of the noise and of the order.
 
     Raises:
-        UserError: images of one alone are to be shuffled.
+        UserError: only one image, and it is to be shuffled.
     """
 
     def __init__(
@@ -200,7 +200,7 @@ class StandInImages:
         self._shuffled = {key: files[keys[k]] for key, k in zip(keys, order, strict=True)}
 
     def of(self, record: QARecord) -> AnyFile:
-        """The image shown in the place of the record's."""
+        """Returns the image in the place of the record's."""
         if self.kind == "shuffled":
             return self._shuffled[_key(record)]
         if self.kind in CHANGES:
@@ -211,8 +211,8 @@ class StandInImages:
 
 
 def derangement(n: int, drawn: random.Random) -> list[int]:
-    """An order of 0 to n - 1 in which no number keeps its place, drawn evenly from those that go
-    through all numbers in one cycle (Sattolo's algorithm)."""
+    """Returns an order of 0 to n - 1 in which no number keeps its place, drawn evenly from those
+    that are one cycle through all numbers (Sattolo's algorithm)."""
     order = list(range(n))
     for last in range(n - 1, 0, -1):
         other = drawn.randrange(last)
