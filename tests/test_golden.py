@@ -75,10 +75,10 @@ MODULES = {
     "ceiling": "bench.codec_ceiling",
     "coordinates": "cxrjax.tools.coordinates",
     "draw_sentences": "cxrjax.papers.gemex.commands.sample_gemex_sentences",
-    "judge_agreement": "cxrjax.tools.judge_agreement",
+    "judge_agreement": "bench.judge_agreement",
     "refiner_accuracy": "cxrjax.papers.gemex.commands.measure_gemex_refiner",
     "simulation_samples": "cxrjax.simulation_samples",
-    "tokenizer": "cxrjax.tools.tokenizer_training",
+    "tokenizer": "bench.tokenizer_training",
     "vix_ray_errors": "cxrjax.papers.vix_ray.commands.show_vix_ray_errors",
 }
 MODEL_CASES = ("model_", "train_", "convert_")
