@@ -34,7 +34,7 @@ from cxrjax.evaluation.counted import PAPER, STRICT
 from cxrjax.evaluation.figures import NO_FIGURE, break_down
 from cxrjax.files import read_packaged
 from cxrjax.metrics import classification, detection, text
-from cxrjax.metrics.bootstrap import Attributes, Estimate, Figure, Formula, Sums
+from cxrjax.metrics.bootstrap import Attributes, Estimate, Figure, Formula, LazyColumns, Sums
 from cxrjax.metrics.classification import ratio
 
 # (sums, arguments as written) -> the figure.
@@ -104,10 +104,10 @@ def make_figures(
                     for by in line.by.split():
                         if protocol == STRICT or by.startswith("+"):
                             parts.setdefault(by.lstrip("+"), {})[name] = figure
-        for by, figures in parts.items():
+        for by, alike in parts.items():
             attribute, _, rows = by.partition(":")
             keys = names.get(rows or attribute)
-            here |= break_down(figures, attribute, attributes[attribute], keys)
+            here |= break_down(alike, attribute, attributes[attribute], keys)
         found[protocol] = here
     return found
 
@@ -235,6 +235,16 @@ def _total(terms: Iterable[tuple[int, str]], sums: Sums) -> Any:
         amount = sums[column] if factor == 1 else factor * sums[column]
         total = amount if total is None else total + amount
     return total
+
+
+def under(prefix: str, formula: Formula) -> Formula:
+    """Returns the formula on the sums whose names begin with the prefix."""
+
+    def inner(sums: Sums) -> Float[np.ndarray, " sums"]:
+        names = [name.removeprefix(prefix) for name in sums if name.startswith(prefix)]
+        return formula(LazyColumns(names, lambda name: sums[prefix + name]))
+
+    return inner
 
 
 def _undefined(n: str, sums: Sums) -> Float[np.ndarray, " sums"]:

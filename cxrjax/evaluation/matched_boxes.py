@@ -8,18 +8,18 @@ and how many true ones are within reach of one box a question. (Of a reference a
 all are within its reach: that ceiling is 1.)
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
 
 from cxrjax.evaluation import ranked_boxes
-from cxrjax.evaluation.figures import of, quotient
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Formula
-from cxrjax.metrics.classification import ratio, sums_at
+from cxrjax.evaluation.counted import STRICT
+from cxrjax.evaluation.figure_lines import FigureLine, make_figures, shared_lines
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure
+from cxrjax.metrics.classification import sums_at
 from cxrjax.metrics.detection import (
     SWEEP,
     ImageBoxes,
@@ -27,7 +27,6 @@ from cxrjax.metrics.detection import (
     find_overlaps,
     join_images,
     match_one_to_one,
-    mean_iou_of_hits,
 )
 
 _METRICS = {
@@ -37,33 +36,25 @@ _METRICS = {
     "miou_tp": "mean IoU of true positives",
 }
 
-# IoU threshold -> metric -> formula.
-Formulas = Callable[[float], Mapping[str, Formula]]
 Columns = dict[str, Float[np.ndarray, " units"]]
 
 
-def one_to_one(prefix: str, boxes: str, threshold: float) -> dict[str, Formula]:
-    """Metric -> formula, at one IoU threshold.
+def sweep_curves(
+    title: str, lines: Iterable[FigureLine], prefix: str, protocol: str, columns: Columns
+) -> ranked_boxes.Curves:
+    """Curves `sweep/<title>/<metric>` over the threshold; null where a figure is undefined.
 
     Args:
-        prefix: of the columns of matched pairs.
-        boxes: of the columns of all boxes.
+        lines: those called `<prefix>/<metric>@{thresholds}` among them.
     """
-    hits, predicted, truth = f"{prefix}/tp", f"{boxes}/predicted", f"{boxes}/truth"
-    return {
-        "precision": quotient(hits, predicted),
-        "recall": quotient(hits, truth),
-        "f1": lambda sums: ratio(2 * sums[hits], sums[predicted] + sums[truth]),
-        "miou_tp": of(partial(mean_iou_of_hits, threshold=threshold), f"{prefix}/iou", hits),
-    }
-
-
-def sweep_curves(title: str, formulas: Formulas, columns: Columns) -> ranked_boxes.Curves:
-    """Curves `sweep/<title>/<metric>` over the threshold; null where a figure is undefined."""
     sums = {name: np.array([column.sum()]) for name, column in columns.items()}
     curves: dict[str, dict[str, Any]] = {}
     for metric, label in _METRICS.items():
-        values = [float(formulas(threshold)[metric](sums)[0]) for threshold in SWEEP]
+        name = f"{prefix}/{metric}@"
+        line = next(one for one in lines if one.name.startswith(f"{name}{{"))
+        swept = FigureLine(f"{name}{{{','.join(map(str, SWEEP))}}}", line.value)
+        figures = make_figures([swept], protocols=[protocol])[protocol].values()
+        values = [float(f.formula(sums)[0]) for f in figures if isinstance(f, Figure)]
         curves[f"sweep/{title}/{metric}"] = {
             "x": list(SWEEP),
             "y": [None if np.isnan(value) else value for value in values],
@@ -112,11 +103,6 @@ def question_columns(
     return columns
 
 
-def question_formulas(prefix: str) -> Formulas:
-    """The formulas of `question_columns`."""
-    return lambda threshold: one_to_one(f"{prefix}@{threshold}", prefix, threshold)
-
-
 @dataclass
 class ScoredAnswers:
     """Boxes without classes, question by question: what a benchmark notes while it counts answers.
@@ -160,7 +146,7 @@ class ScoredAnswers:
         return CountedBoxes(
             columns,
             {**figures, "ap/constant_within_answers": constant},
-            sweep_curves("boxes", question_formulas("boxes"), columns) | curves,
+            sweep_curves("boxes", shared_lines("boxes"), "boxes", STRICT, columns) | curves,
             ranked,
         )
 

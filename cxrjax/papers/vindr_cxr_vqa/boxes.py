@@ -6,20 +6,13 @@ the sum over its views.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
-from cxrjax.evaluation.figure_lines import area
-from cxrjax.evaluation.figures import of, quotient
-from cxrjax.evaluation.matched_boxes import (
-    one_to_one,
-    sweep_curves,
-)
-from cxrjax.evaluation.ranked_boxes import Curves
-from cxrjax.metrics.bootstrap import Formula, Sums
-from cxrjax.metrics.classification import harmonic_mean, sums_at
+from cxrjax.evaluation.figure_lines import area, harmonic_mean
+from cxrjax.metrics.bootstrap import Sums
+from cxrjax.metrics.classification import sums_at
 from cxrjax.metrics.detection import (
     SWEEP,
     TOLERANCE,
@@ -28,7 +21,6 @@ from cxrjax.metrics.detection import (
     find_overlaps,
     join_images,
     match_one_to_one,
-    mean_iou_of_hits,
 )
 from cxrjax.metrics.localization import localize
 from cxrjax.papers.vindr_cxr_vqa.truth import Labelled, VindrReferences, join_lists
@@ -204,57 +196,11 @@ def ceiling_columns(references: VindrReferences, views: Views) -> Columns:
     }
 
 
-def image_curves(columns: Columns) -> Curves:
-    """Curves over the IoU threshold, of each way of counting."""
-    return {
-        name: curve
-        for title, kind in (
-            ("strict", "one_to_one"),
-            ("strict_agnostic", "agnostic"),
-            ("paper", "any"),
-        )
-        for name, curve in sweep_curves(title, partial(formulas, kind), columns).items()
-    }
-
-
-def formulas(kind: str, threshold: float, truth: str = "") -> dict[str, Formula]:
-    """Metric -> formula, of one way of counting at one IoU threshold.
-
-    Args:
-        kind: `one_to_one`, `agnostic` or `any`.
-        truth: what the columns' names begin with.
-    """
-    prefix = f"{truth}{kind}@{threshold}"
-    if kind == "any":
-        return _any_overlap(prefix, f"{truth}paper", threshold)
-    return one_to_one(prefix, f"{truth}strict", threshold)
-
-
-def class_formulas(name: str, threshold: float, truth: str = "") -> dict[str, Formula]:
-    """The same of one class, one to one."""
-    prefix = f"{truth}one_to_one/class/{name}"
-    return one_to_one(prefix, prefix, threshold)
-
-
-def _any_overlap(prefix: str, boxes: str, threshold: float) -> dict[str, Formula]:
-    precision = quotient(f"{prefix}/hits", f"{boxes}/predicted")
-    recall = quotient(f"{prefix}/found", f"{boxes}/truth")
-    return {
-        "precision": precision,
-        "recall": recall,
-        # Hits are predicted boxes and found are true boxes: their numbers differ, so that only the
-        # harmonic mean makes an F1 of the two. The paper's own figures agree with it.
-        "f1": lambda sums: harmonic_mean(precision(sums), recall(sums)),
-        "miou_tp": of(
-            partial(mean_iou_of_hits, threshold=threshold), f"{prefix}/iou", f"{prefix}/hits"
-        ),
-    }
-
-
-def any_f1_area(sums: Sums, kind: str, truth: str) -> Float[np.ndarray, " sums"]:
-    """Area under F1 of boxes that overlap any true one."""
-    del truth
-    return area([formulas(kind, threshold)["f1"](sums) for threshold in SWEEP])
+def any_f1_area(sums: Sums, kind: str, boxes: str) -> Float[np.ndarray, " sums"]:
+    """Area under F1 of boxes that overlap any true one: hits and found boxes differ in number."""
+    sides = [(f"{kind}@{t}/hits", f"{kind}@{t}/found") for t in SWEEP]
+    whole = f"{boxes}/predicted", f"{boxes}/truth"
+    return area([harmonic_mean(sums, hits, whole[0], found, whole[1]) for hits, found in sides])
 
 
 _TENTHS = 10

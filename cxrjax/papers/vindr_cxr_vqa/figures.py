@@ -46,13 +46,15 @@ otherwise (accuracy and its kin: questions that ask about a class).
 
 import functools
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated
-from cxrjax.evaluation.counted import STRICT, Counted
+from cxrjax.evaluation.counted import PAPER, STRICT, Counted
 from cxrjax.evaluation.figure_lines import make_figures
 from cxrjax.evaluation.figures import box_calibration, joined_columns
+from cxrjax.evaluation.matched_boxes import sweep_curves
 from cxrjax.evaluation.ranked_boxes import constant_within_answers, ranked_figures
 from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.evaluation.tables import load_layout
@@ -65,7 +67,6 @@ from cxrjax.papers.vindr_cxr_vqa.boxes import (
     any_f1_area,
     ceiling_columns,
     group_true_boxes,
-    image_curves,
     make_views,
 )
 from cxrjax.papers.vindr_cxr_vqa.counts import count_system, outcome
@@ -119,7 +120,7 @@ def count(
             joined_columns(images | by_score, {**counts.answers.columns, **calibrated}),
             figures,
             dict(counts.answers.problems),
-            image_curves(images) | ranking_curves | curves | score_curves,
+            _image_curves(images) | ranking_curves | curves | score_curves,
             boxes,
         )
     settings = {
@@ -131,6 +132,19 @@ def count(
     }
     clusters = [image.cluster for image in references.images] + references.clusters
     return Evaluated(counted, settings, attributes, clusters)
+
+
+def _image_curves(columns: Columns) -> dict[str, Any]:
+    """Curves over the IoU threshold, of each way of counting."""
+    return {
+        name: curve
+        for title, prefix, protocol in (
+            ("strict", "detection", STRICT),
+            ("strict_agnostic", "detection_agnostic", STRICT),
+            ("paper", "detection", PAPER),
+        )
+        for name, curve in sweep_curves(title, LAYOUT.lines, prefix, protocol, columns).items()
+    }
 
 
 @functools.lru_cache(maxsize=1)

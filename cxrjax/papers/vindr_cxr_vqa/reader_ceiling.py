@@ -20,26 +20,27 @@ import numpy as np
 
 from cxrjax.errors import UserError, optional
 from cxrjax.evaluation.counted import PAPER, STRICT
+from cxrjax.evaluation.figure_lines import make_figures, under
 from cxrjax.evaluation.tables import PLAIN, with_interval
 from cxrjax.evaluation.text_tables import UNDEFINED, grid
 from cxrjax.metrics.agreement import fleiss_kappa, krippendorff_alpha
-from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, estimate_all, resample
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate, Figure, Formula, estimate_all, resample
 from cxrjax.metrics.detection import find_overlaps, join_images
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,
     Views,
-    class_formulas,
-    formulas,
     paper_columns,
     strict_columns,
 )
+from cxrjax.papers.vindr_cxr_vqa.figures import LAYOUT
 from cxrjax.papers.vindr_cxr_vqa.readers import LabelledBox, Readers, merge_readers, parse_mode
 from cxrjax.papers.vindr_cxr_vqa.truth import LabelledBoxes, stack
 from cxrjax.progress import progress_bar
 
 MERGED = ("majority", "lesion_majority", "wbf", "nms", "components")
 TRUTHS = ("raw", "per_reader", *MERGED)
+_WAYS, _METRICS = ("detection", "detection_agnostic"), ("precision", "recall", "f1", "miou_tp")
 _NUMBERS = {name: number for number, name in enumerate(CLASSES)}
 
 
@@ -123,17 +124,19 @@ def reader_ceiling(
         for label in {mark.label for marks in readers.values() for mark in marks}
     )
     readers_per_image = Counter(len(readers) for readers in images.values())
+    formulas = _formulas()
     presence, read = _presence(list(images.values()), readers_per_image.most_common(1)[0][0])
     return ReaderCeiling(
         figures={
             truth: estimate_all(
                 sums,
                 {
-                    STRICT: {
-                        **_figures(truth, "one_to_one", "detection", len(marked)),
-                        **_figures(truth, "agnostic", "detection_agnostic", len(marked)),
-                    },
-                    PAPER: _figures(truth, "any", "detection", len(marked)),
+                    protocol: {
+                        name: Figure(under(f"{truth}/", formula), len(marked))
+                        for name, formula in named.items()
+                        if name.endswith(f"@{IOU}")
+                    }
+                    for protocol, named in formulas.items()
                 },
             )
             for truth in TRUTHS
@@ -142,7 +145,9 @@ def reader_ceiling(
             sums,
             {
                 truth: {
-                    name: Figure(class_formulas(name, IOU, f"{truth}/")["f1"], having[name])
+                    name: Figure(
+                        under(f"{truth}/", formulas[STRICT][f"{_F1}/{name}"]), having[name]
+                    )
                     for name in CLASSES
                 }
                 for truth in TRUTHS
@@ -198,9 +203,18 @@ def _stacked(boxes: Iterable[LabelledBox]) -> LabelledBoxes:
     return stack((_NUMBERS[label], box) for label, box in boxes)
 
 
-def _figures(truth: str, kind: str, metric: str, n: int) -> dict[str, Figure]:
-    found = formulas(kind, IOU, f"{truth}/")
-    return {f"{metric}/{name}@{IOU}": Figure(formula, n) for name, formula in found.items()}
+_F1 = f"by_class/detection/f1@{IOU}"
+
+
+def _formulas() -> dict[str, dict[str, Formula]]:
+    """{protocol: {metric: formula}} of boxes, together and by class."""
+    starts = (*(f"{p}/{m}@" for p in _WAYS for m in _METRICS), f"{_F1}/")
+    lines = [line for line in LAYOUT.lines if line.name.startswith(starts)]
+    made = make_figures([line._replace(by="") for line in lines], names={"class": CLASSES})
+    return {
+        protocol: {name: f.formula for name, f in named.items() if isinstance(f, Figure)}
+        for protocol, named in made.items()
+    }
 
 
 def _presence(

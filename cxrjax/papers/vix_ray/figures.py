@@ -28,20 +28,17 @@ of the pair, resampled together.
 import functools
 from collections.abc import Mapping
 
-import numpy as np
-from jaxtyping import Float
-
 from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, References, read_references
 from cxrjax.evaluation.counted import PAPER, STRICT, Counted, Outcome
-from cxrjax.evaluation.figure_lines import Figures, make_figures
+from cxrjax.evaluation.figure_lines import Figures, make_figures, under
 from cxrjax.evaluation.figures import NO_FIGURE, share
 from cxrjax.evaluation.predictions import Prediction
 from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.language_model.judges.judge import metric_name
 from cxrjax.metrics import text
-from cxrjax.metrics.bootstrap import Figure, Formula, LazyColumns, Sums
+from cxrjax.metrics.bootstrap import Figure, Formula
 from cxrjax.papers.vix_ray.counts import (
     EARLIER,
     KINDS,
@@ -142,12 +139,12 @@ def _figures(
         for metric in dict.fromkeys((*formulas, *METRICS)):
             found[f"{kind}/{metric}"] = NO_FIGURE
             if kind in own.kinds and metric in formulas:
-                found[f"{kind}/{metric}"] = Figure(_at(formulas[metric], f"{kind}/"), n)
+                found[f"{kind}/{metric}"] = Figure(under(f"{kind}/", formulas[metric]), n)
         for other, other_kind, label in _beside(name, kind, counts):
             for metric, formula in formulas.items():
                 if metric in METRICS or "fact_" in metric:
                     difference = _difference(
-                        _at(formula, f"{name}/{kind}/"), _at(formula, f"{other}/{other_kind}/")
+                        under(f"{name}/{kind}/", formula), under(f"{other}/{other_kind}/", formula)
                     )
                     found[f"{kind}/{label}/{metric}"] = Figure(difference, n)
     return found | {"parse_failure_rate": share("parse_failures", "questions")}
@@ -167,16 +164,6 @@ def _beside(name: str, kind: str, counts: Mapping[str, VixRayCounts]) -> list[tu
         other = next((other for other in nearest if earlier in counts[other].kinds), None)
         pairs += [(other, earlier, f"minus_{stage}/{other}")] if other else []
     return [pair for pair in pairs if pair[1] in counts[pair[0]].kinds]
-
-
-def _at(formula: Formula, prefix: str) -> Formula:
-    """The formula on the sums whose names begin so."""
-
-    def inner(sums: Sums) -> Float[np.ndarray, " sums"]:
-        names = [name.removeprefix(prefix) for name in sums if name.startswith(prefix)]
-        return formula(LazyColumns(names, lambda name: sums[prefix + name]))
-
-    return inner
 
 
 def _difference(one: Formula, two: Formula) -> Formula:
