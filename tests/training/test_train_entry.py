@@ -159,7 +159,7 @@ def test_validation_that_the_benchmark_cannot_score_is_refused_before_training(s
         train_run(config, tmp_path / "run")
     told = str(caught.value)
     assert told.startswith(f"{held}: question 'q40' has the class 'right lung'"), told
-    assert "benchmark='vindr_cxr_vqa'" in told and "lungs, own" in told and "\n" not in told
+    assert "benchmark='vindr_cxr_vqa'" in told and "lungs, ms_cxr" in told and "\n" not in told
     assert not (tmp_path / "run").exists()
 
 
