@@ -46,7 +46,7 @@ def run(main: Callable[[], object]) -> NoReturn:
         print(f"error: {for_terminal(str(error))}", file=sys.stderr)
         _leave(EXIT_USER_ERROR)
     except Preempted as stopped:
-        print(f"{stopped}; the same command goes on (exit code {EXIT_RESUME})", file=sys.stderr)
+        print(f"{stopped}; resume by the same command (exit code {EXIT_RESUME})", file=sys.stderr)
         _leave(EXIT_RESUME)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

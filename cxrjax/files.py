@@ -289,7 +289,7 @@ class KeyedLines(Generic[Value]):
         self._lock = threading.Lock()
         self._places: dict[str, tuple[int, int]] = {}
         if path.exists() and not path.is_file():
-            raise UserError(f"{path}: no regular file; give another {flag}")
+            raise UserError(f"{path}: not a regular file; pass another {flag}")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = open(path, "a+b", buffering=0)  # noqa: SIM115 - held as long as this
@@ -299,7 +299,7 @@ class KeyedLines(Generic[Value]):
         if taken:
             self._file.close()
             raise UserError(
-                f"{path}: another process is adding answers to it; wait for it, or give another "
+                f"{path}: another process is adding answers to it; wait for it, or pass another "
                 f"{flag}"
             )
         try:
@@ -363,7 +363,7 @@ class KeyedLines(Generic[Value]):
                 if key is None:
                     raise UserError(
                         f"{self.path}:{number}: no {self._what}; if this is the right file, "
-                        f"delete the line, else give another {self._flag}"
+                        f"delete the line, else pass another {self._flag}"
                     )
                 if usable:
                     self._places[key] = (start, len(line))

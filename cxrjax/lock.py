@@ -201,7 +201,7 @@ def _open(path: Path) -> int:
     _open_files.add(descriptor)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         _close(descriptor)
-        raise OSError(errno.EINVAL, f"{path} is no file")
+        raise OSError(errno.EINVAL, f"{path} is not a file")
     return descriptor
 
 

@@ -258,8 +258,8 @@ def test_global_layers_may_be_described_one_by_one():
         ("llava", "image_mean", [0.5, 0.5, 0.5], "image_mean is"),
         ("qwen", "image_mean", [0.5, 0.5, 0.5], "image_mean is"),
         # Without them the class of image processors takes CLIP's.
-        ("qwen3", "image_mean", None, r"preprocessor_config\.json: image_mean is not there"),
-        ("qwen3", "image_std", None, r"preprocessor_config\.json: image_std is not there"),
+        ("qwen3", "image_mean", None, r"preprocessor_config\.json: image_mean is missing"),
+        ("qwen3", "image_std", None, r"preprocessor_config\.json: image_std is missing"),
     ],
 )
 def test_pictures_of_other_colours_are_refused(tmp_path, name, key, value, said):

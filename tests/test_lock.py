@@ -273,7 +273,7 @@ def test_a_lock_file_that_is_none(tmp_path):
     assert (tmp_path / "target").read_text() == "whole"
     (tmp_path / LOCK_FILE).unlink()
     os.mkfifo(tmp_path / LOCK_FILE)
-    with pytest.raises(UserError, match=r"cannot write: .* is no file"), folder_lock(tmp_path):
+    with pytest.raises(UserError, match=r"cannot write: .* is not a file"), folder_lock(tmp_path):
         pass
     inside_of_file = folder_lock(tmp_path / "target" / "x")
     with pytest.raises(UserError, match="cannot write: Not a directory"), inside_of_file:

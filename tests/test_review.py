@@ -115,7 +115,7 @@ def test_the_sheet_and_the_page_hold_the_same_questions(built, tmp_path):
     shown = [item for item in page.data["items"] if item["image"] == "sample_heart"]
     assert len(shown) == len(hearts) == 3 and all(len(item["boxes"]) == 1 for item in shown)
     assert page.data["pictures"]["sample_heart"]["uri"].startswith("data:image/jpeg")
-    assert page.data["pictures"]["sample_nodules"]["why"] == "sample_nodules.dicom is not there"
+    assert page.data["pictures"]["sample_nodules"]["why"] == "sample_nodules.dicom is missing"
     assert page.outside == []
     # The same seed gives the same files.
     review.main([*flags, f"--out={tmp_path / 'b'}"])

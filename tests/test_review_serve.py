@@ -256,7 +256,7 @@ def test_a_review_by_keyboard_alone(opened, served):
     bare = next(n for n, row in enumerate(served.rows()) if row["question_id"] == "q3")
     for _ in range(bare):
         anna.keyboard.press("n")
-    assert "i3.png is not there" in anna.inner_text("main") and anna.is_hidden("#viewer")
+    assert "i3.png is missing" in anna.inner_text("main") and anna.is_hidden("#viewer")
     for _ in range(4):
         anna.keyboard.press("p")
     for _ in range(bare == 0):
@@ -314,7 +314,7 @@ def test_a_review_by_keyboard_alone(opened, served):
     # The tab that stayed open cannot rate any more.
     anna.keyboard.press("1")
     anna.wait_for_selector("#problem:not([hidden])")
-    assert "Not saved: handed in already" in anna.inner_text("#problem")
+    assert "Not saved: already submitted" in anna.inner_text("#problem")
     with open(served.out / "anna.csv", newline="") as file:
         assert [row[FIRST] for row in csv.DictReader(file)] == ["major", *["acceptable"] * 3]
 
@@ -418,7 +418,7 @@ def test_the_page_without_a_server_saves_the_same_sheet(browser, tmp_path):
     review.main([*flags, f"--export={tmp_path / 'second'}"])
     exported = json.loads((tmp_path / "second" / "export.json").read_text())
     assert exported["corrected"] == exported["pairs"] == 1
-    assert exported["left_out"] == {"its image is not there": ["q3"]}
+    assert exported["left_out"] == {"its image is missing": ["q3"]}
     exported = read_records(tmp_path / "second" / "records.jsonl")
     (moved,) = [record for record in exported if record.boxes != [[8, 16, 40, 60]]]
     x0, y0, x1, y1 = map(int, moved.boxes[0])

@@ -298,7 +298,7 @@ class Guard:
             await tell(503, "That took too long; try again later.")
         except Exception as error:
             _LOG.error("%s: %s: %s", _place(scope), type(error).__name__, first_line(error))
-            await tell(500, "Something went wrong here; the program's output says more.")
+            await tell(500, "Internal error; see the program's output.")
         except asyncio.CancelledError:
             pass  # the server ends
         finally:
@@ -321,7 +321,7 @@ class Guard:
             raise HTTPException(403, "Only the server's own pages may ask this.")
         who = self._who(scope, headers)
         if self._running > self._limits.requests:
-            raise HTTPException(503, "Too much is asked at a time; try again in a moment.")
+            raise HTTPException(503, "Too many requests; try again in a moment.")
         if "transfer-encoding" in headers and "content-length" in headers:
             raise HTTPException(400, "A body has Content-Length or Transfer-Encoding, not both.")
         length = headers.get("content-length", "0")[:20]  # digits alone: h11 has seen to it
@@ -361,7 +361,7 @@ class Guard:
             allowed |= {"localhost"}
         if name not in allowed:
             raise HTTPException(
-                400, "Host: not a name of this server; whoever runs it can add it: --allowed_host"
+                400, "Host: not a name of this server; its operator can add it with --allowed_host"
             )
         return told[0].lower()
 

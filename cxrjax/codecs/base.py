@@ -225,7 +225,7 @@ class Codec(abc.ABC):
         outside = np.any((units[:, 2:] <= -0.5) | (units[:, :2] >= largest[:2] + 0.5), axis=1)
         if outside.any():
             row = inside[int(np.argmax(outside))]
-            raise UserError(f"box {_format(row)} lies outside the model's input: drop it there")
+            raise UserError(f"box {_format(row)} is outside the model's input; drop it there")
         # Where a letterbox leaves a margin, no box may be widened into it.
         image = self.frame.to_grid(np.array([[0.0, 0.0, 1.0, 1.0]]), height, width, geometry)[0]
         low, high = np.split(np.clip(np.floor(image + 0.5), 0, largest), 2)

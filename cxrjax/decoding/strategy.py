@@ -167,7 +167,7 @@ class Strategy:
             )
         if self.boxes != "greedy" and (self.beams > 1 or self.temperature > 0):
             raise UserError(
-                f"decoding.boxes={self.boxes!r} chooses coordinates by itself, which beam search "
+                f"decoding.boxes={self.boxes!r} chooses coordinates itself, which beam search "
                 "and sampling do too; set beams=1 and temperature=0, or boxes='greedy'"
             )
 

@@ -73,11 +73,11 @@ def _call(port: int, count: int, timeout: float) -> None:
             process, their_count = report.get("process"), report.get("count")
             if their_count != count or not isinstance(process, int) or not 0 < process < count:
                 problem = (
-                    f"a process came as {process} of {their_count} to a run of {count}; give all "
-                    "of them the same number of processes, and each run a port of its own"
+                    f"a process came as {process} of {their_count} to a run of {count}; start all "
+                    "of them the same number of processes, and each run on its own port"
                 )
             elif process in present:
-                problem = f"process {process} came twice; give every process its own number"
+                problem = f"process {process} came twice; start every process with its own number"
             else:
                 present[process] = connection
         for connection in present.values():
@@ -165,14 +165,14 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         type=int,
         default=300,
         metavar="SECONDS",
-        help="wait so long for all processes (default 300)",
+        help="timeout for all processes to start (default 300)",
     )
     add(
         "--host_timeout",
         type=int,
         default=100,
         metavar="SECONDS",
-        help="a process that is not heard of for so long ends the run (default 100)",
+        help="the run ends if a process stays silent for longer (default 100)",
     )
 
 
@@ -198,7 +198,7 @@ def initialize(flags: argparse.Namespace, environment: Mapping[str, str] = os.en
     if address is None or count is None or index is None:
         raise UserError(
             f"several processes: coordinator is {address}, num_processes {count}, process_id "
-            f"{index}; give all three (flags, or {ADDRESS}, {COUNT} and {INDEX})"
+            f"{index}; set all three (flags, or {ADDRESS}, {COUNT} and {INDEX})"
         )
     if not 0 <= index < count:
         raise UserError(f"process_id {index} of {count} processes: expected 0 to {count - 1}")
@@ -277,7 +277,7 @@ def check_same(values: Mapping[str, Any]) -> None:
             if theirs[name] != value:
                 raise UserError(
                     f"process {process} has another {name} than process 0: {theirs[name]!r} and "
-                    f"{value!r}; give all hosts the same files and arguments"
+                    f"{value!r}; use the same files and arguments on all hosts"
                 )
 
 
@@ -370,5 +370,5 @@ def _refuse_unknown_tasks(environment: Mapping[str, str]) -> None:
         if tasks > 1:
             raise UserError(
                 f"{name}={value}: one of {tasks} processes; add --distributed=auto to make them "
-                "one run, or --distributed=off to run each alone"
+                "one run, or --distributed=off to run each separately"
             )

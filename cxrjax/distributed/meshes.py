@@ -77,7 +77,7 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     if config.replica % slices:
         raise UserError(
             f"mesh.replica={config.replica} is not a multiple of the {slices} slices there are: a "
-            "copy of the model would lie on several of them"
+            "copy of the model would span several of them"
         )
     arranged = mesh_utils.create_hybrid_device_mesh(
         (config.replica // slices, *shape[1:]),
@@ -98,8 +98,8 @@ def mesh_sizes(config: MeshConfig, count: int, devices: str) -> dict[str, int]:
     named = " ".join(f"{axis}={size}" for axis, size in sizes.items())
     if config.strategy == "pmap" and any(sizes[axis] > 1 for axis in AXES if axis != "data"):
         raise UserError(
-            f"mesh {named}: strategy 'pmap' keeps everything on every device and has the data axis "
-            "alone; set the others to 1, or mesh.strategy=jit"
+            f"mesh {named}: strategy 'pmap' keeps everything on every device and has only the data "
+            "axis; set the others to 1, or mesh.strategy=jit"
         )
     if config.data == -1:
         sizes["data"] = max(1, count // (config.replica * config.fsdp * config.tensor))

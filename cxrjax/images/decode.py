@@ -219,7 +219,7 @@ def audit_header(path: AnyFile) -> list[str]:
     with _open(path) as image:
         turn = _orientation(image)
         if turn in _TURNS:
-            notes.append(f"EXIF orientation {turn}: displayed turned, boxes must fit that")
+            notes.append(f"EXIF orientation {turn}: displayed rotated; boxes must fit it")
         if image.format == "PNG":
             with open_file(path) as file:
                 depth = file.read(_PNG_BIT_DEPTH_AT + 1)[-1]
@@ -277,14 +277,14 @@ def _open(path: AnyFile, whole: bool = False) -> Iterator[ImageFile.ImageFile]:
             check_size(path, image.height, image.width)
             if image.format == "PNG" and getattr(image, "n_frames", 1) > 1:
                 raise ImageError(
-                    f"{path}: animated PNG; expected a single image: save the frame that is meant"
+                    f"{path}: animated PNG; expected a single image: save the intended frame"
                 )
             yield image
     except (ImageError, MemoryError):
         raise
     except ForeignError as error:
         raise ImageError(
-            f"{path}: unusable {kind} ({error}): save it anew, without what is beside its pixels"
+            f"{path}: unusable {kind} ({error}): save it again without metadata"
         ) from None
     except Image.DecompressionBombError as error:
         raise ImageError(

@@ -180,7 +180,7 @@ def _notes(dataset: Dataset) -> list[str]:
         notes.append("columns run to the patient's right: mirrored against the usual display")
     elif str(row)[:1] in ("H", "F") or str(column).startswith("H"):
         row, column = printable(row, 16), printable(column, 16)
-        notes.append(f"stored turned (patient orientation {row}, {column}), shown as stored")
+        notes.append(f"stored rotated (patient orientation {row}, {column}), shown as stored")
     return notes
 
 
@@ -236,7 +236,7 @@ def _decode(path: AnyFile, file: DicomFile) -> Integer[np.ndarray, "h w *channel
     if frames > 1:
         raise ImageError(
             f"{path}: DICOM with {printable(frames)} frames; expected a single radiograph: export "
-            "the frame that is meant to a file of its own"
+            "the intended frame to its own file"
         )
     with _reading(path):
         if not file.read_pixels():

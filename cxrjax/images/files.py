@@ -87,7 +87,7 @@ def check_size(path: AnyFile, height: int, width: int) -> None:
     """
     if height < 1 or width < 1:
         raise ImageError(
-            f"{path}: header gives {printable(height)} rows and {printable(width)} columns; "
+            f"{path}: header has {printable(height)} rows and {printable(width)} columns; "
             "expected at least one of each: the file is damaged, fetch it again"
         )
     if height * width > MAX_PIXELS:

@@ -345,7 +345,7 @@ class TrainLoader:
             stands_at = self._begun + _handed_out(self._restored)
             if stands_at != self._step:
                 raise UserError(
-                    f"data position: Grain's iterator stands at step {stands_at} and the loader at "
+                    f"data position: Grain's iterator is at step {stands_at} and the loader at "
                     f"step {self._step}; the checkpoint is damaged, resume from another one"
                 )
 

@@ -186,7 +186,7 @@ def shares(
     missing = [name for name, weight in weights.items() if weight is None]
     if missing and len(missing) < len(weights):
         raise UserError(
-            f"mixture: no weight for {', '.join(missing)}; give all sources one or none"
+            f"mixture: no weight for {', '.join(missing)}; set it for all sources or for none"
         )
     for name, weight in weights.items():
         if weight is not None and not 0 < weight < float("inf"):
@@ -216,8 +216,8 @@ def one_box_route(route: str, codecs: Mapping[str, str]) -> BoxRoute:
     if len(set(routes.values())) > 1:
         found = ", ".join(f"{name} ({codecs[name]}) by {way}" for name, way in routes.items())
         raise UserError(
-            f"mixture: a batch has one way from the loss to boxes, and training.box_route={route!r}"
-            f" means {found}; give all sources location tokens or all of them digits"
+            f"mixture: a batch has one route to boxes, and training.box_route={route!r}"
+            f" means {found}; use location tokens for all sources, or digits for all"
         )
     return next(iter(routes.values()))
 

@@ -203,7 +203,7 @@ def _instructed(record: QARecord) -> str:
     if not record.type_prompt:
         raise UserError(
             f"question {record.question_id}: type_prompt is null, and the prompt formats 'gemex' "
-            "and 'gemex_chat' begin with it; use 'vqa' or 'medgemma'"
+            "and 'gemex_chat' start with it; use 'vqa' or 'medgemma'"
         )
     choices = f" <choices>: [{', '.join(record.choices)}]" if record.choices else ""
     return f"{record.type_prompt}\n{record.question}{choices}"
@@ -285,7 +285,7 @@ def _medgemma_request(record: QARecord) -> str:
 def _medgemma_boxes_target(record: QARecord, box_text: BoxText) -> str:
     if box_text.target != "medgemma_json":
         raise UserError(
-            f"the prompt format 'medgemma_boxes' asks for JSON, and codec is {box_text.target!r}; "
+            f"the prompt format 'medgemma_boxes' requires JSON, and codec is {box_text.target!r}; "
             "set it to 'medgemma_json' or use the format 'medgemma'"
         )
     finding = _finding(record)

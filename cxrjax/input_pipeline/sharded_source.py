@@ -184,7 +184,7 @@ class ShardedSource:
             raise UserError(f"{path}: cannot read the table: {error}") from None
         if table.num_rows != shard["questions"]:
             raise UserError(
-                f"{path}: {table.num_rows} rows, the manifest says {shard['questions']}; build "
+                f"{path}: {table.num_rows} rows, the manifest has {shard['questions']}; build "
                 "this shard again"
             )
         return table

@@ -160,7 +160,7 @@ class RecordSource:
         if not self._elements:
             raise UserError(
                 f"{self.path}: no records to read"
-                + (f" ({len(self.exclude)} were set aside)" if self.exclude else "")
+                + (f" ({len(self.exclude)} were rejected)" if self.exclude else "")
             )
         self.num_images = len(groups)
         # Same file, same grouping, same exclusions: the same elements under the same numbers.

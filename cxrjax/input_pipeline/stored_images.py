@@ -62,7 +62,7 @@ class StoredImages:
             }
         except (TypeError, ValueError):
             raise UserError(
-                f"{directory / IMAGES_FILE}: {split!r} is no list of [image id, path, [height, "
+                f"{directory / IMAGES_FILE}: {split!r} is not a list of [image id, path, [height, "
                 "width]]; write the data set again"
             ) from None
         self._source: Any = None

@@ -169,7 +169,7 @@ def _check_sentencepiece(proto: Any) -> None:
     if any(isinstance(text, bytes) for text in (*pieces, *texts)):
         raise ForeignError("a piece is not UTF-8")
     if not all(map(math.isfinite, (piece.score for piece in proto.pieces))):
-        raise ForeignError("a piece has a score that is no number")
+        raise ForeignError("the score of a piece is not a number")
     if max(map(len, pieces)) > _LONGEST_PIECE:
         raise ForeignError(f"a piece has more than {_LONGEST_PIECE} characters")
     if LOC_PIECES[0] not in pieces and LOC_CARRIERS[0] in pieces:

@@ -84,7 +84,7 @@ def _image_size(path: Path | StoredImage) -> tuple[int, int] | Unusable:
     if isinstance(path, StoredImage):
         return path.image_hw
     if not os.path.isfile(path):  # False also where a folder may not be looked into
-        return Unusable("missing_image", f"{path} is not there")
+        return Unusable("missing_image", f"{path} is missing")
     try:
         return image_size(path)
     except ImageError as error:

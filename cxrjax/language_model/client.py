@@ -62,8 +62,8 @@ class CostEstimate:
             f"{self.requests:,} requests to send with {self.images:,} images in them, "
             f"{self.from_cache:,} answered from the cache; about {self.input_tokens:,} input and "
             f"{self.output_tokens:,} output tokens, cost about {about}; at most "
-            f"{self.output_tokens_at_most:,} output tokens, cost at most {most} (answers that must "
-            "be asked for again not counted)"
+            f"{self.output_tokens_at_most:,} output tokens, cost at most {most} (repeated "
+            "requests not counted)"
         )
 
 
@@ -216,7 +216,7 @@ class Client:
         clear = ", unencrypted" * self.settings.base_url.startswith("http:")
         raise UserError(
             f"this would send {estimate.requests:,} requests with {pixels}{content} to "
-            f"{self.settings.host}{clear}; if the data's terms allow that, say --allow_sending, "
+            f"{self.settings.host}{clear}; if the data's terms allow that, pass --allow_sending, "
             "else use a server on this machine"
         )
 

@@ -134,7 +134,7 @@ class Server:
             return _Transient("http_error", self._one_line(found)), True
         said = (completion.text, completion.refusal or "", completion.model)
         if any(map(self._guard.is_in_answer, (*said, completion.finish_reason))):
-            return _Transient("http_error", "the answer repeats the key, and is not kept"), True
+            return _Transient("http_error", "the answer contains the key, and is not stored"), True
         return completion, True
 
     def _status_error(self, reply: Reply) -> Exception:

@@ -141,7 +141,7 @@ async def _read(response: Any, most_bytes: int) -> Reply | Broken:
     most = most_bytes if reply.is_success else _MOST_ERROR_BYTES
     encoding = response.headers.get("content-encoding", "identity").strip().lower()
     if encoding not in ("", "identity"):
-        told = f"a body compressed by {encoding}, which was not asked for"
+        told = f"a body compressed by {encoding}, which was not requested"
         return Broken("http_error", told) if reply.is_success else reply
     body = bytearray()
     async for piece in response.aiter_raw():

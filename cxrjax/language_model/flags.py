@@ -137,7 +137,7 @@ def client_from_flags(
         flags = ClientFlags(**{"structured_output": "prompt"} | given)
     base_url = flags.base_url or os.environ.get(BASE_URL)
     if not base_url:
-        raise UserError(f"no server named; give --base_url=URL or {BASE_URL}")
+        raise UserError(f"no server named; pass --base_url=URL or {BASE_URL}")
     taken = {field.name for field in dataclasses.fields(Settings)}
     shared = {name: value for name, value in vars(flags).items() if name in taken}
     shared |= {"base_url": base_url, "model": flags.model or os.environ.get(MODEL, "")}
@@ -154,7 +154,7 @@ def _prices(flags: ClientFlags) -> Prices | None:
     if price_in is None and price_out is None:
         return None
     if price_in is None or price_out is None:
-        raise UserError("one price alone: give both --price_in and --price_out, or neither")
+        raise UserError("only one price; pass both --price_in and --price_out, or neither")
     return Prices(price_in, price_out)
 
 

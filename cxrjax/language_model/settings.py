@@ -87,23 +87,23 @@ class Settings:
                 f"base URL {shown!r}: expected http(s)://HOST[:PORT]/PATH, most often ending in /v1"
             )
         if parts.username or parts.password:
-            raise UserError("the base URL holds a password; give the key by CXRJAX_LM_API_KEY")
+            raise UserError("the base URL contains a password; pass the key in CXRJAX_LM_API_KEY")
         if any(not "!" <= character <= "~" for character in self.api_key):
             raise UserError(
-                "CXRJAX_LM_API_KEY holds a space, the end of a line or a letter beyond ASCII; give "
-                "the key alone"
+                "CXRJAX_LM_API_KEY contains a space, the end of a line or a letter beyond ASCII; "
+                "set only the key"
             )
         if self.api_key and parts.scheme == "http" and not self.is_local:
             raise UserError(
                 f"{self.host}: the key would go there unencrypted, for all on the way to read; "
-                "use https, a tunnel that begins on this machine, or unset CXRJAX_LM_API_KEY"
+                "use https, a tunnel that starts on this machine, or unset CXRJAX_LM_API_KEY"
             )
         if not self.model:
-            raise UserError("no language model named; give --model=NAME or CXRJAX_LM_MODEL")
+            raise UserError("no language model named; pass --model=NAME or CXRJAX_LM_MODEL")
         if self.max_cost is not None and self.prices is None:
             raise UserError(
-                "--max_cost needs --price_in and --price_out (per million tokens): without "
-                "prices there is no telling what a request costs"
+                "--max_cost needs --price_in and --price_out (per million tokens): "
+                "without prices the cost of a request is unknown"
             )
 
     @property

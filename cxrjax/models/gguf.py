@@ -205,7 +205,7 @@ class GGUFFile:
             found = f"model.layers.{int(layer[1])}.{_LAYER_TENSORS[layer[2]]}"
         if found is None or kind != "weight":
             raise UserError(
-                f"{self.path}: tensor {shown(name)} is none of Gemma 3's; expected such as "
+                f"{self.path}: tensor {shown(name)} is not one of Gemma 3's; expected one such as "
                 "blk.0.attn_q.weight"
             )
         return f"{found}.weight"

@@ -637,7 +637,7 @@ def read_config(directory: str | Path) -> dict[str, Any]:
             lacking = [key for key in ("image_mean", "image_std") if key not in (picture or {})]
             if picture and lacking and stated.get("model_type") in _COLOURS_STATED:
                 raise UserError(
-                    f"{path}: {lacking[0]} is not there, and the class would take CLIP's, which "
+                    f"{path}: {lacking[0]} is missing, and the class would use CLIP's, which "
                     "the model was not trained with; use the file that belongs to the weights"
                 )
     return complete_config(stated, str(directory / CONFIG_FILE))
@@ -704,7 +704,7 @@ def _qwen_in_parts(values: Mapping[str, Any], where: str) -> dict[str, Any]:
     lacking = [key for key in ("vision_config",) if not values.get(key)]
     lacking += [] if text else ["text_config"]
     if lacking:
-        raise UserError(f"{where}: {lacking[0]} is not there; use the config.json of the weights")
+        raise UserError(f"{where}: {lacking[0]} is missing; use the config.json of the weights")
     return {
         "text_config": text,
         "vision_config": values["vision_config"],
@@ -716,7 +716,7 @@ def _check_parts(values: dict[str, Any], where: str) -> None:
     """Refuses settings without a part, or with two answers to one question."""
     for part in ("text_config", "vision_config"):
         if not values.get(part):
-            raise UserError(f"{where}: {part} is not there; use the config.json of the weights")
+            raise UserError(f"{where}: {part} is missing; use the config.json of the weights")
     inner = values["text_config"].pop("tie_word_embeddings", None)
     tied = bool(values.get("tie_word_embeddings"))
     if inner is not None and inner != tied:

@@ -732,7 +732,7 @@ def _positions(vision: Mapping[str, Any], text: Mapping[str, Any]) -> dict[str, 
     """Settings of Qwen3-VL's position table and of the layers that it taps."""
     rows, deepstack = vision["num_position_embeddings"], list(vision["deepstack_visual_indexes"])
     if math.isqrt(rows) ** 2 != rows:
-        raise ValueError(f"num_position_embeddings {rows} is no square")
+        raise ValueError(f"num_position_embeddings {rows} is not a square number")
     in_order = deepstack == sorted(set(deepstack)) and max(deepstack, default=0) < vision["depth"]
     if not in_order or len(deepstack) > text["num_hidden_layers"]:
         raise ValueError(

@@ -204,7 +204,7 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
     stated = checked(stated, _RULES, str(path))
     lacking = [key for key in ("r", "lora_alpha") if key not in stated]
     if lacking:
-        raise UserError(f"{path}: {lacking[0]} is not there; save the adapter again")
+        raise UserError(f"{path}: {lacking[0]} is missing; save the adapter again")
     if not (directory / ADAPTER_WEIGHTS).is_file():
         raise UserError(
             f"{directory}: no {ADAPTER_WEIGHTS}; adapter_model.bin is a pickle and not read: save "
@@ -502,7 +502,7 @@ def _saved_rules(
     if stated != [projector] or config.vision is None:
         raise UserError(
             f"{where}: modules_to_save is {shown_value(stated)}; only [{projector!r}] of a model "
-            "that sees is supported, other modules have adapters alone"
+            "that sees is supported, other modules may only have adapters"
         )
     rules = [rule for rule in tensor_rules(config) if re.match(PROJECTOR_RULE, rule.path)]
     shapes = parameter_shapes(abstract_vlm(config))

@@ -391,7 +391,7 @@ class VLMConfig:
         if most and max(height, width) > most:
             raise ValueError(f"its table of positions ends at {most}")
         if height < unit or width < unit or height % unit or width % unit:
-            raise ValueError(f"{height} and {width} are no multiples of {unit}, a token's side")
+            raise ValueError(f"{height} and {width} are not multiples of {unit}, a token's side")
         across = None if width == height else width
         vision = dataclasses.replace(vision, image_size=height, image_width=across)
         most = _MOST_TOKENS[vision.kind]

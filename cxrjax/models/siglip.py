@@ -289,13 +289,13 @@ class VisionTower(nnx.Module):
     ):
         if config.image_size % config.patch_size:
             raise ValueError(
-                f"image size {config.image_size} is no multiple of patch {config.patch_size}"
+                f"image size {config.image_size} is not a multiple of patch {config.patch_size}"
             )
         unit = config.patch_size * config.pool
         wants_whole = config.merges or config.kind == "gemma4"
         if wants_whole and any(side % unit for side in config.image_hw):
             raise ValueError(
-                f"image size {config.image_hw} is no multiple of {config.pool} patches of "
+                f"image size {config.image_hw} is not a multiple of {config.pool} patches of "
                 f"{config.patch_size}"
             )
         if config.image_width is not None and not config.any_size and config.tile_size is None:

@@ -60,7 +60,7 @@ def read_table(
         wheel_member: the csv.gz within a wheel.
 
     Raises:
-        UserError: the file cannot be read, or a column is missing or stands twice.
+        UserError: the file cannot be read, or a column is missing or occurs twice.
     """
     with reading(path, "the table"), _open(path, wheel_member) as file:
         lines = _Lines(file)
@@ -143,7 +143,7 @@ def _check_header(path: Path, header: Sequence[str], required: Collection[str]) 
         )
     twice = [name for name, count in Counter(found).items() if count > 1]
     if twice:
-        raise UserError(f"{path}:1: column {twice[0]} stands twice; remove one of them")
+        raise UserError(f"{path}:1: column {twice[0]} occurs twice; remove one of them")
 
 
 # What stands in the header of a table that separates or encodes otherwise.

@@ -129,7 +129,7 @@ def _check(path: Path) -> ImageCheck:
     from cxrjax.images.decode import audit_header, audit_image, image_size, read_image
 
     if not os.path.isfile(path):
-        return ImageCheck(None, "missing_image", f"{path} is not there")
+        return ImageCheck(None, "missing_image", f"{path} is missing")
     try:
         size = image_size(path)
         warnings = (*audit_header(path), *audit_image(read_image(path)))

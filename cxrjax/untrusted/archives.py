@@ -82,7 +82,7 @@ class ZipArchive:
                 continue
             fault = _member_fault(member, path.name, most)
             if fault is None and member.filename in seen:
-                fault = "a name that stands twice in the archive"
+                fault = "a name that occurs twice in the archive"
             if fault is None:
                 seen.add(member.filename)
                 self.names.append(member.filename)
@@ -118,7 +118,7 @@ class ZipArchive:
         end = 0
         for member in sorted(self._archive.filelist, key=lambda member: member.header_offset):
             if member.header_offset < end:
-                raise ForeignError(f"members lie over each other at byte {member.header_offset}")
+                raise ForeignError(f"members overlap at byte {member.header_offset}")
             end = member.header_offset + _LOCAL_HEADER + member.compress_size
         if end > self._archive.start_dir:
             raise ForeignError("members reach into the directory; fetch it again")
@@ -165,7 +165,7 @@ def _name_fault(name: str, archive: str) -> str | None:
     except ForeignError as error:
         return f"a path that leads out of the archive, or none: {error}"
     if re.match("[A-Za-z]:", name):
-        return "a path that leads out of the archive: it begins with a drive"
+        return "a path that leads out of the archive: it starts with a drive"
     return None
 
 
@@ -292,7 +292,7 @@ def _next_header(stream: io.BufferedReader) -> tarfile.TarInfo | None:
         member.name = named[b"path"].decode("utf-8", "surrogateescape")
     if b"size" in named:
         if not (named[b"size"].isdigit() and len(named[b"size"]) < 16):
-            raise _damaged("a size that is no number")
+            raise _damaged("a size that is not a number")
         member.size = int(named[b"size"])
     if member.type == tarfile.GNUTYPE_SPARSE or any(key.startswith(b"GNU.sparse") for key in named):
         raise ForeignError("a sparse file in it; expected plain ones")

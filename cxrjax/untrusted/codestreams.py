@@ -54,7 +54,7 @@ def codestream_size(content: bytes) -> tuple[int, int, int]:
                 break
     except struct.error:
         pass
-    raise ForeignError("the pixel data are no JPEG or JPEG 2000 that says its size")
+    raise ForeignError("the pixel data are not a JPEG or JPEG 2000 that states its size")
 
 
 def _codestream_start(content: bytes) -> int:
@@ -176,7 +176,7 @@ def check_png(file: BufferedIOBase, whole: bool) -> None:
         else:
             about, parts = about + size, parts + 1
         if about > _MOST_ABOUT or parts > _MOST_PARTS:
-            raise ForeignError(f"{about:,} bytes in {parts:,} chunks beside its pixels")
+            raise ForeignError(f"{about:,} bytes in {parts:,} chunks besides its pixels")
         if pixels > plain + plain // 4 + MIB:
             raise ForeignError(f"{pixels:,} compressed bytes for {plain:,} of pixels")
         place += size + 12

@@ -151,7 +151,7 @@ class DicomFile:
                 raise
             raise ForeignError(
                 f"{error}; one of {plain:,} bytes may take more than the {_DECODER_MEMORY // MIB} "
-                "MiB that decoders are given: convert it to uncompressed"
+                "MiB that decoders may use: convert it to uncompressed"
             ) from None
         shape = (height, width) if samples == 1 else (height, width, samples)
         dtype = np.dtype(f"{'i' if found.get('signed') else 'u'}{self.header.BitsAllocated // 8}")
@@ -205,7 +205,7 @@ def _check_shape(stored: np.ndarray, expected: list[int], bits: int) -> None:
     # pydicom takes more pixels than the header has for more frames.
     if list(stored.shape) != expected or stored.dtype.itemsize * 8 != bits:
         found = f"{stored.dtype} of {_times(stored.shape)}"
-        raise ForeignError(f"the pixel data are {found}, the header says {_times(expected)}")
+        raise ForeignError(f"the pixel data are {found}, the header has {_times(expected)}")
 
 
 def _check_codestream(frame: bytes, syntax: str, rows: int, columns: int, samples: int) -> None:
@@ -213,7 +213,7 @@ def _check_codestream(frame: bytes, syntax: str, rows: int, columns: int, sample
     size = codestream_size(frame)
     if size != (rows, columns, samples):
         raise ForeignError(
-            f"the pixel data are {_times(size)}, the header says {_times((rows, columns, samples))}"
+            f"the pixel data are {_times(size)}, the header has {_times((rows, columns, samples))}"
         )
     # The decoder would fill what is missing. Frames are padded to even length, with zero or FF.
     if syntax in JPEGTransferSyntaxes and not frame.rstrip(b"\0\xff").endswith(b"\xff\xd9"):

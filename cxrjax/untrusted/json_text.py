@@ -33,7 +33,7 @@ def check_json(text: str | bytes, most: int = MOST_BYTES) -> bytes:
     try:
         content = text.encode() if isinstance(text, str) else text
     except UnicodeEncodeError:
-        raise ForeignError("not JSON: half of a surrogate pair stands in it") from None
+        raise ForeignError("not JSON: it contains half of a surrogate pair") from None
     decode_text(content)
     if len(content) > most:
         raise ForeignError(f"JSON of {len(content):,} bytes, at most {most:,} are read")

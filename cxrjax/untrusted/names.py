@@ -23,7 +23,7 @@ def file_name(name: str) -> str:
             half of a surrogate pair.
     """
     if name in (".", "..") or "/" in name or "\\" in name:
-        raise ForeignError(f"{shown(name)} cannot name a file: it would lie in another folder")
+        raise ForeignError(f"{shown(name)} cannot name a file: it would be in another folder")
     return plain_name(name)
 
 
@@ -39,7 +39,7 @@ def path_inside(folder: Path, name: str) -> Path:
     if path.is_absolute() or not path.parts or ".." in path.parts:
         raise ForeignError(f"{shown(name)} is not inside of {folder}")
     if any(len(part.encode()) > _LONGEST_NAME for part in path.parts):
-        raise ForeignError(f"{shown(name)} is no path: a part is too long")
+        raise ForeignError(f"{shown(name)} is not a path: a part is too long")
     return folder / path
 
 
@@ -47,12 +47,12 @@ def path_anywhere(name: str) -> str:
     """The name, where it can be one of a file, in whatever folder; one's own lists hold such.
 
     Raises:
-        ForeignError: it is too long, or holds a control character or half of a surrogate pair.
+        ForeignError: it is too long, or has a control character or half of a surrogate pair.
     """
     if name:
         plain_name(name, _LONGEST_PATH)
     if any(len(part.encode()) > _LONGEST_PART for part in name.split("/")):
-        raise ForeignError(f"{shown(name)} is no path: a part is too long")
+        raise ForeignError(f"{shown(name)} is not a path: a part is too long")
     return name
 
 
@@ -76,9 +76,9 @@ def system_name(name: str) -> str:
     """
     plain_name(name)
     if any(mark in name for mark in ("<", ">", "](")):
-        raise ForeignError(f"{shown(name)} holds markup: it would change the page it stands on")
+        raise ForeignError(f"{shown(name)} contains markup; it would change its page")
     if any(unicodedata.category(character) == "Cf" for character in name):
-        raise ForeignError(f"{shown(name)} holds a character that is not seen")
+        raise ForeignError(f"{shown(name)} contains an invisible character")
     if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
         raise ForeignError(f"{shown(name)} would lead out of a folder")
     return name
@@ -88,13 +88,13 @@ def plain_name(name: str, longest: int = _LONGEST_NAME) -> str:
     """The name, where it can be shown and written; it may hold slashes.
 
     Raises:
-        ForeignError: it is empty, too long, or holds a control character or half of a surrogate
+        ForeignError: it is empty, too long, or contains a control character or half of a surrogate
             pair.
     """
     if not name:
         raise ForeignError("the name is empty")
     if _UNPRINTABLE.search(name):
-        raise ForeignError(f"{shown(name)} holds a control character or half of a surrogate pair")
+        raise ForeignError(f"{shown(name)} has a control character or half of a surrogate pair")
     if len(name.encode()) > longest:
         raise ForeignError(f"{shown(name)} has {len(name.encode()):,} bytes, at most {longest:,}")
     return name

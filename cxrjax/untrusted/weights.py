@@ -117,12 +117,12 @@ def _offsets(name: str, entry: Any) -> tuple[int, int]:
     if not (_are_sizes(shape) and len(shape) <= _MOST_DIMENSIONS):
         raise ForeignError(f"{shown(name)} has shape {shown_value(shape)}, which no tensor has")
     if not (_are_sizes(offsets) and len(offsets) == 2):
-        raise ForeignError(f"{shown(name)} lies at {shown_value(offsets)}, expected two offsets")
+        raise ForeignError(f"{shown(name)} is at {shown_value(offsets)}, expected two offsets")
     nbytes = math.prod(shape) * _ITEM_BYTES[dtype]
     if offsets[1] - offsets[0] != nbytes:
         raise ForeignError(
             f"{shown(name)} of shape {shape} and type {dtype} has {nbytes:,} bytes, and "
-            f"{offsets[1] - offsets[0]:,} are said to be there"
+            f"{offsets[1] - offsets[0]:,} are stored"
         )
     return offsets[0], offsets[1]
 
@@ -268,7 +268,7 @@ def _gguf_header(
             )
         start = begin + tensor.start
         if start < end or start % alignment:
-            raise ForeignError(f"tensor {shown(tensor.name)} lies within another, or unaligned")
+            raise ForeignError(f"tensor {shown(tensor.name)} overlaps another or is unaligned")
         end = start + math.prod(tensor.shape) // values * nbytes
         if end > size:
             raise ForeignError(f"tensor {shown(tensor.name)} ends at byte {end:,}")

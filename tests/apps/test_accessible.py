@@ -72,7 +72,7 @@ def test_boxes_as_they_were_read(browser, tmp_path):
     rows += [f"{name}.png,Nodule,40,50,9000,170" for name in "bcd"]
     (source / "boxes.csv").write_text("\n".join(rows))
     command = ["--dataset=boxes", f"--source={source}", f"--out={tmp_path / 'out'}"]
-    with pytest.raises(UserError, match="look at it, then say --accept"):
+    with pytest.raises(UserError, match="inspect it, then pass --accept"):
         build.main([*command, "--processes=1"])
     page = tmp_path / "out" / "look" / "index.html"
 

@@ -137,10 +137,10 @@ def test_what_cannot_be_taken_over_is_counted_by_reason(export):
     assert [record.question_id for record in found.records] == ["a"]
     assert dict(found.left_out) == {
         "rated major and not corrected": ["b"],
-        "its words name a box that is not there: correct the words": ["c"],
+        "its words name a box that is missing: correct the words": ["c"],
         "corrected by both readers, and differently: choose one by --reader": ["d"],
         "not rated yet": ["e", "f"],
-        "its image is not there": ["g"],
+        "its image is missing": ["g"],
     }
     assert found.to_json()["left_out"]["not rated yet"] == ["e", "f"]
 

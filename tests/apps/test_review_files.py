@@ -182,7 +182,7 @@ def test_outcomes_are_counted(tmp_path, readers):
 
 BAD = [(lambda rows, n=n, of=of: rows[n].update(of), says) for n, of, says in ROWS["bad_consensus"]]
 BAD += [
-    (lambda rows: rows.append(dict(rows[0])), ":7: .* stands there twice"),
+    (lambda rows: rows.append(dict(rows[0])), ":7: .* occurs twice"),
     (lambda rows: rows.pop(), r": no row for i1-1 / answer_appropriateness \(1 missing\)"),
 ]
 

@@ -88,9 +88,9 @@ def test_what_is_handed_in_stays_as_it_is(store):
     _rate_all(store, "anna")
     store.hand_in("anna")
     assert store.handed_in("anna") and not store.handed_in("bao") and not store.complete()
-    with pytest.raises(HandedInError, match="handed in already"):
+    with pytest.raises(HandedInError, match="already submitted"):
         store.rate("anna", BOXED, "reasoning_accuracy", "major")
-    with pytest.raises(HandedInError, match="handed in already"):
+    with pytest.raises(HandedInError, match="already submitted"):
         store.hand_in("anna")
     _rate_all(store, "bao")
     store.hand_in("bao")
@@ -149,8 +149,8 @@ def test_threads_lose_nothing(path):
 def test_another_review_in_the_file_is_refused(store, path, tmp_path):
     (tmp_path / "text.sqlite").write_text("no database, but long enough to be looked at" * 30)
     for file, rows, readers, says in (
-        (path, _rows([BOXED]), READERS, "holds a review of other questions"),
-        (path, _rows(), ("anna", "chi"), "holds a review by anna and bao, found anna and chi"),
+        (path, _rows([BOXED]), READERS, "has a review of other questions"),
+        (path, _rows(), ("anna", "chi"), "has a review by anna and bao, found anna and chi"),
         (tmp_path / "twice.sqlite", _rows([BOXED, BOXED]), READERS, "has a question_id twice"),
         (tmp_path / "text.sqlite", _rows(), READERS, r"text.sqlite: cannot keep ratings there"),
         (tmp_path / "none" / "r.sqlite", _rows(), READERS, r"r.sqlite: cannot keep ratings there"),

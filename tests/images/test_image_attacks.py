@@ -131,7 +131,7 @@ def test_a_codestream_that_is_larger_than_its_header(tmp_path, name):
     syntax, stream, dtype = STREAMS[name]
     path = save(tmp_path, described(np.zeros((64, 64), dtype)), syntax, [stream])
     assert path.stat().st_size < 2000
-    assert f"are {SIDE} x {SIDE} x 1, the header says 64 x 64" in refusal(path)
+    assert f"are {SIDE} x {SIDE} x 1, the header has 64 x 64" in refusal(path)
 
 
 def test_a_second_size_behind_the_first(tmp_path):

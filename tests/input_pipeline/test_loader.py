@@ -269,7 +269,7 @@ def test_a_state_that_contradicts_its_step_is_refused(train):
     take(loader, 3)
     state = loader.get_state()
     state["step"] = 5
-    with pytest.raises(UserError, match="iterator stands at step 3 and the loader at step 5"):
+    with pytest.raises(UserError, match="iterator is at step 3 and the loader at step 5"):
         train().set_state(state)
 
 

@@ -78,7 +78,7 @@ def test_no_boxes_are_an_empty_list():
 
 
 def test_json_is_not_asked_for_where_boxes_are_written_otherwise(tokenizer):
-    with pytest.raises(UserError, match=r"question q1: .*asks for JSON, and codec is 'paligemma'"):
+    with pytest.raises(UserError, match=r"question q1: .*requires JSON, and codec is 'paligemma'"):
         encoder(tokenizer, "medgemma_boxes", "paligemma").encode(make_record())
 
 

@@ -220,7 +220,7 @@ def test_folders_that_cannot_be_read(sharded):
     manifest = json.loads((out / "manifest.json").read_text())
     manifest["splits"]["train"]["shards"][0]["questions"] += 1
     (out / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(UserError, match="rows, the manifest says"):
+    with pytest.raises(UserError, match="rows, the manifest has"):
         ShardedSource(out, "train")
     (out / "manifest.json").unlink()
     with pytest.raises(UserError, match="cannot be read"):

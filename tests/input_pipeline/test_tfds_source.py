@@ -253,5 +253,5 @@ def test_a_damaged_shard_loses_questions_that_are_told_by_id(folder, tokenizer, 
 )
 def test_an_index_of_something_else(tmp_path, entries):
     (tmp_path / stored_images.IMAGES_FILE).write_text(f'{{"train": {entries}}}')
-    with pytest.raises(UserError, match=r"images\.json: 'train' is no list of"):
+    with pytest.raises(UserError, match=r"images\.json: 'train' is not a list of"):
         stored_images.StoredImages(tmp_path, "train")

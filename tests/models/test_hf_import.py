@@ -266,10 +266,10 @@ def test_a_refusal_of_transformers_without_words_is_told_too(tmp_path, monkeypat
     [
         ("model-00001-of-00002.safetensors", r"differ in more\.weight"),
         ("a" * 5000, "has 5,000 bytes"),
-        ("../x/model.safetensors", "it would lie in another folder"),
-        ("/dev/zero", "it would lie in another folder"),
+        ("../x/model.safetensors", "it would be in another folder"),
+        ("/dev/zero", "it would be in another folder"),
         ("", "the name is empty"),
-        ("a\0b", "holds a control character"),
+        ("a\0b", "has a control character"),
         (7, "the name is empty"),
         ("pipe", "a device or pipe, expected a file"),
         ("folder", "a folder, expected a file"),

@@ -40,7 +40,7 @@ def test_a_table_in_each_dress(tmp_path):
     ("content", "words"),
     [
         (b"", "column a is missing"),
-        (b"a,b,b\n", "column b stands twice"),
+        (b"a,b,b\n", "column b occurs twice"),
         (",".join(f"c{n}" for n in range(100_000)).encode(), "100,000 columns"),
         (b"a" * 2_000_000, "line 1 has more than 1,048,576 characters"),
         (b"a,b\n1," + b"x" * 2_000_000, "line 2 has more than"),

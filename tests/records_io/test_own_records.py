@@ -125,7 +125,7 @@ def test_splits_must_be_whole_and_patients_on_one_side(source):
         (_line(0, colour="red"), "invalid_record", "colour"),
         (_line(0, image_hw=[0, 4]), "invalid_record", "image_hw"),
         (_line(0, question_id="q4"), "duplicate_id", "earlier"),
-        (_line(0, image_path="images/none.png"), "missing_image", "none.png is not there"),
+        (_line(0, image_path="images/none.png"), "missing_image", "none.png is missing"),
         (_line(0, image_path="images/cut.jpg"), "unreadable_image", "cut.jpg"),
         (_line(0, image_path="images/text.png"), "unreadable_image", "text.png"),
         (_line(0, image_hw=[80, 60]), "size_mismatch", "[60, 80]"),

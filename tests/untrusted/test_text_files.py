@@ -119,5 +119,5 @@ def test_a_system_has_a_name_that_can_be_written(tmp_path):
 
 
 def test_lines_are_not_kept_in_a_device():
-    with pytest.raises(UserError, match="no regular file; give another --cache"):
+    with pytest.raises(UserError, match="not a regular file; pass another --cache"):
         KeyedLines(Path("/dev/zero"), "--cache", "a", len, dict)

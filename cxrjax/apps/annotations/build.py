@@ -143,8 +143,8 @@ class BoxesBuilder(Builder[BoxesOptions]):
             print(line)
         if doubts and not options.accept:
             raise UserError(
-                f"{doubts[0]}{f', and {len(doubts) - 1} more' * (len(doubts) > 1)}; nothing was "
-                f"written but {options.out / PAGE}: look at it, then say --accept"
+                f"{doubts[0]}{f', and {len(doubts) - 1} more' * (len(doubts) > 1)}; wrote "
+                f"only {options.out / PAGE}: inspect it, then pass --accept"
             )
         return records
 
@@ -159,9 +159,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
         unnamed = [path for path in folder.images if path not in names]
         if unnamed and self.options.unlisted == "negative":
             names |= {path: [] for path in unnamed}
-            self.quality.warnings["images that no annotation names, taken as normal"] += len(
-                unnamed
-            )
+            self.quality.warnings["images without annotations, used as normal"] += len(unnamed)
         elif unnamed:
             self.quality.warnings["images that no annotation names, left out"] += len(unnamed)
         checks = check_images(names, self.quality, self.options.out, self.options.processes)
@@ -271,12 +269,12 @@ class BoxesBuilder(Builder[BoxesOptions]):
             yield f"{self._odd_sizes:,} of {total:,} boxes are tiny, or all of the image"
         missing = counts["missing_image"]
         if missing > _MANY_LOST * (missing + len(looked)):
-            yield f"{missing:,} of {missing + len(looked):,} annotated images are not there"
+            yield f"{missing:,} of {missing + len(looked):,} annotated images are missing"
         rows = sum(counts[reason] for reason in ("malformed_row", "unknown_class", "bad_encoding"))
         if rows > _MANY_LOST * (total + rows):
             yield f"{rows:,} rows cannot be read or have no class"
         if counts["size_mismatch"] > _MANY_LOST * len(looked):
-            yield f"{counts['size_mismatch']:,} images are not of the size that annotations say"
+            yield f"{counts['size_mismatch']:,} images differ in size from their annotations"
 
     def _split(self, images: Sequence[BoxedImage]) -> dict[str, list[BoxedImage]]:
         """Images by split; no patient is in both, and each class is in both at its share."""
@@ -286,7 +284,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
         if len(labels) < 2:
             raise UserError(
                 f"{self.options.source}: all images are of one patient ({images[0].patient}), "
-                "which cannot be divided into training and validation; say --patient=PATTERN if "
+                "which cannot be divided into training and validation; pass --patient=PATTERN if "
                 "that is wrong"
             )
         # Patients with boxes and without are divided each by themselves: of few the one that is
@@ -347,10 +345,10 @@ class BoxesBuilder(Builder[BoxesOptions]):
 
     def _rule(self) -> str:
         if self.options.negatives == "none":
-            return "it is asked where and how many, never if something is there (--negatives=none)"
+            return "no presence questions, only where and how many (--negatives=none)"
         return (
-            "if a class is there is asked of as many images that show it as of others, in each "
-            "split; that takes every class to be marked wherever it is (else --negatives=none)"
+            "presence questions are balanced in each split: as many images with the class as "
+            "without; every instance must be annotated (otherwise use --negatives=none)"
         )
 
     def write_files(self, comparison: Mapping[str, Any]) -> None:
@@ -391,10 +389,10 @@ class BoxesBuilder(Builder[BoxesOptions]):
         if never := self._never_denied():
             words = ", ".join(map(class_in_words, never))
             yield (
-                f"if there is {words} is never asked: every image shows it (an image without boxes "
-                "that is in the source counts as one without)"
+                f"no presence questions on {words}: every image has it (images without boxes in "
+                "the source count as images without)"
             )
-        yield f"{self.options.out / PAGE}: what was read, on pictures"
+        yield f"{self.options.out / PAGE}: overlays of the boxes"
 
 
 def _ids(files: Mapping[Path, Any], folder: Folder) -> dict[Path, str]:
@@ -426,8 +424,8 @@ def _size(found: Annotations, names: Sequence[str], check: ImageCheck) -> tuple[
     )
     if stated is None or is_resize(file_hw, stated):
         return stated or file_hw
-    turned = " (it is turned: EXIF)" * is_resize((file_hw[1], file_hw[0]), stated)
-    told = f"annotations say {list(stated)} (height, width), the file has {list(file_hw)}{turned}"
+    turned = " (rotated by EXIF)" * is_resize((file_hw[1], file_hw[0]), stated)
+    told = f"annotations have {list(stated)} (height, width), the file has {list(file_hw)}{turned}"
     raise Unusable("size_mismatch", told)
 
 

@@ -51,7 +51,7 @@ def _read_file(folder: Folder, path: Path, said: table.Stated, found: table.Anno
             raise ForeignError(f"images[{number}] has no id or no file_name")
         key = str(one["id"])
         if key in images:
-            raise ForeignError(f"images[{number}]: id {shown_value(one['id'])} stood there before")
+            raise ForeignError(f"images[{number}]: id {shown_value(one['id'])} occurred before")
         patient = one.get("patient_id", one.get("patient"))
         images[key] = table.MarkedImage(
             one["file_name"],
@@ -99,7 +99,7 @@ def _categories(content: dict[str, Any], where: str, said: table.Stated) -> dict
     if not names and said.label:
         return {}
     if not names:
-        raise UserError(f"{where}: no categories in it; say --label=NAME if all boxes are of one")
+        raise UserError(f"{where}: no categories in it; pass --label=NAME if all boxes are of one")
     return names
 
 

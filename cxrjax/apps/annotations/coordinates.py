@@ -105,13 +105,13 @@ def _units(
         if outside > _FEW * len(given):
             raise UserError(
                 f"{where}: {outside:,} of {len(given):,} boxes have numbers above {most}, expected "
-                f"{named}; the highest is {highest:g}: say --units=pixels if they are pixels"
+                f"{named}; the highest is {highest:g}; pass --units=pixels if they are pixels"
             )
         return named, "as the format has them"
     if highest <= 1:
         if all(value == int(value) for value in numbers):
             raise UserError(
-                f"{where}: all {len(given):,} boxes consist of 0 and 1: fractions or pixels? say "
+                f"{where}: all {len(given):,} boxes consist of 0 and 1: fractions or pixels? pass "
                 "--units=fractions or --units=pixels"
             )
         return "fractions", "(none is above 1)"
@@ -119,8 +119,8 @@ def _units(
     within = highest <= 100 and len(given) >= _ENOUGH and highest > 50
     if named is None and within and sides and min(sides) > _PERCENT_SIDE:
         raise UserError(
-            f"{where}: all {len(given):,} boxes lie within 0 and 100, of images of "
-            f"{min(sides):,} pixels and more: percent or pixels? say --units=percent or "
+            f"{where}: all {len(given):,} boxes are between 0 and 100, of images of "
+            f"{min(sides):,} pixels and more: percent or pixels? pass --units=percent or "
             "--units=pixels"
         )
     return "pixels", f"(up to {highest:g})"
@@ -140,14 +140,14 @@ def _form(
         if known and misfits[named] > _MANY * len(known) and better:
             raise UserError(
                 f"{where}: {misfits[named]:,} of {total} boxes do not fit their images as {named}, "
-                f"which the file says, and all fit as {better[0]}: say --box_form={better[0]} or "
-                f"--box_form={named}"
+                f"which the file states, and all fit as {better[0]}; pass --box_form={better[0]} "
+                f"or --box_form={named}"
             )
-        return named, "as the file says"
+        return named, "as the file states"
     if not known:
         raise UserError(
-            f"{where}: no image of these boxes can be opened, so that nothing tells xyxy from "
-            "xywh; say --box_form, or --images=FOLDER"
+            f"{where}: no image of these boxes can be opened, so that xyxy and xywh cannot "
+            "be distinguished; pass --box_form, or --images=FOLDER"
         )
     # A centre is seldom written without being called one: it needs that nothing else fits.
     likely = [form for form in fit if form != "cxcywh"] or fit
@@ -161,12 +161,12 @@ def _form(
     if likely:
         flags = " or ".join(f"--box_form={form}" for form in likely)
         raise UserError(
-            f"{where}: {total} boxes fit their images as {' and as '.join(likely)}: say {flags}"
+            f"{where}: {total} boxes fit their images as {' and as '.join(likely)}; pass {flags}"
         )
     told = ", ".join(f"{count:,} not as {form}" for form, count in misfits.items())
     raise UserError(
-        f"{where}: {total} boxes fit their images in no form ({told}); are these "
-        "the images they were drawn on? else say --box_form and --units"
+        f"{where}: {total} boxes fit their images in no form ({told}); check that "
+        "these are the annotated images, else pass --box_form and --units"
     )
 
 

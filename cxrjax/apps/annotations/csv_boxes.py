@@ -127,8 +127,8 @@ def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) ->
         found.told.append(f"{folder.where(path)}: {_told(table, columns)}")
         if columns.guessed:
             found.doubts.append(
-                f"{folder.where(path)}: columns were told by what stands in them; --columns says "
-                "which they are"
+                f"{folder.where(path)}: columns were detected by their content; pass --columns "
+                "to set them"
             )
         _read_rows(folder, path, table, columns, said, found)
 
@@ -175,7 +175,7 @@ def _decode(content: bytes) -> str:
         try:
             return content.decode("utf-16")
         except UnicodeDecodeError:
-            raise ForeignError("not UTF-16, as its first bytes say; save it as UTF-8") from None
+            raise ForeignError("not UTF-16, as its first bytes suggest; save it as UTF-8") from None
     return decode_text(content)
 
 
@@ -202,7 +202,7 @@ def _guess(table: _Rows, folder: Folder, said: Stated, path: Path) -> _Columns:
     names = [plain(name) for name in table.header]
     for name in table.header:
         if name and table.header.count(name) > 1:
-            raise UserError(f"{path}:1: column {shown(name)} stands twice; remove one of them")
+            raise UserError(f"{path}:1: column {shown(name)} occurs twice; remove one of them")
     chosen = {
         role: _named(table.header, name, path)
         for role, name in said.columns.items()
@@ -277,7 +277,7 @@ def _box_columns(
 def _which(table: _Rows, role: str) -> str:
     found = ", ".join(map(shown, table.header[:30]))
     value = "'A+B+C+D'" if role == "box" else "NAME"
-    return f"found {found}; say --columns={role}={value}"
+    return f"found {found}; pass --columns={role}={value}"
 
 
 def _by_content(table: _Rows, folder: Folder, said: Stated, path: Path) -> _Columns:
@@ -345,7 +345,7 @@ def _read_rows(
             if "\ufffd" in "".join(cells):
                 raise Unusable("bad_encoding", "characters that were lost in another program")
             if tuple(cells) in seen:
-                raise Unusable("duplicate_row", "the same row stood there before")
+                raise Unusable("duplicate_row", "the same row occurred before")
             seen.add(tuple(cells))
             size = _size(cells, columns)
             found.add_image(MarkedImage(name, at, size, _cell(cells, columns.patient)))
@@ -367,7 +367,7 @@ def _read_rows(
     if all(_is_number(label) for _, label, _ in given):
         column = table.header[columns.label] if table.header and columns.label is not None else ""
         raise UserError(
-            f"{path}:1: the column of classes, {shown(column)}, holds numbers alone, such as "
+            f"{path}:1: the column of classes, {shown(column)}, contains only numbers, such as "
             f"{shown(given[0][1])}; {_which(table, 'label')}, or --label=NAME if all boxes are of "
             "one"
         )
@@ -412,7 +412,7 @@ def _numbers(cells: Sequence[str], columns: _Columns, separator: str) -> list[st
             return []
         texts = re.findall(_NUMBER.pattern.replace("[.,]", r"\."), texts[0])
         if len(texts) != 4:
-            found = f"{shown(cells[columns.box[0]])} holds {len(texts)} numbers, expected 4"
+            found = f"{shown(cells[columns.box[0]])} has {len(texts)} numbers, expected 4"
             raise Unusable("bad_box", found)
         return texts
     if all(plain(text) in NOTHING for text in texts):

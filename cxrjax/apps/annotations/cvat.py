@@ -34,7 +34,7 @@ def read(folder: Folder, files: list[Path], said: table.Stated, found: table.Ann
         with reading(path):
             root = read_xml(path)
             if not is_cvat(root):
-                raise ForeignError(f"<{root.tag}> in place of CVAT's <annotations>")
+                raise ForeignError(f"<{root.tag}> instead of CVAT's <annotations>")
             if root.find("track") is not None:
                 raise ForeignError(
                     "CVAT for video, whose boxes belong to frames; export as 'CVAT for images 1.1'"

@@ -87,7 +87,7 @@ class Folder:
                 raise Unusable("duplicate_id", told)
             return found[ends.index(best)]
         if not found:
-            told = f"no image named {shown(name)} in {self._image_root}; --images says where"
+            told = f"no image named {shown(name)} in {self._image_root}; pass --images=FOLDER"
             raise Unusable("missing_image", told)
         return found[0]
 

@@ -124,8 +124,8 @@ def read_annotations(
             for kind, files in found.items()
         )
         raise UserError(
-            f"{folder.root}: annotations of {len(found)} formats ({told}); say --format=NAME, or "
-            "give the one file as --input"
+            f"{folder.root}: annotations of {len(found)} formats ({told}); pass --format=NAME, or "
+            "the one file as --input"
         )
     kind = next(iter(found)) if wanted == "auto" else wanted
     if kind == "masks" and kind not in found:

@@ -137,7 +137,7 @@ def _image_name(
 def _box(value: dict[str, Any], image_hw: tuple[int, int], turned: int) -> PixelBox:
     """Pixels, of a shape in percent."""
     if turned:
-        raise Unusable("wrong_frame", f"the image was turned by {turned} degrees in the tool")
+        raise Unusable("wrong_frame", f"the image was rotated by {turned} degrees in the tool")
     height, width = image_hw
     if "points" in value:
         points = [table.numbers_of(point, 2) for point in table.entries(value["points"], "points")]

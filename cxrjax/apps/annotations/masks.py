@@ -103,8 +103,8 @@ def _by_class(
         return [(label_of(one), levels > 0)]
     if not said.classes:
         raise UserError(
-            f"{path}: nothing names the class of this mask; say --label=NAME, --classes=NAME,NAME "
-            "for levels 1, 2 and so on, or lay masks into a folder a class"
+            f"{path}: the class of this mask is unknown; pass --label=NAME, --classes=NAME,NAME "
+            "for levels 1, 2 and so on, or put masks into one folder per class"
         )
     if found and max(found) > len(said.classes):
         told = f"level {max(found)}, and --classes names {len(said.classes)}"

@@ -42,7 +42,7 @@ def read(folder: Folder, files: list[Path], said: table.Stated, found: table.Ann
         with reading(path):
             root = read_xml(path)
             if not is_voc(root):
-                raise ForeignError(f"<{root.tag}> in place of Pascal VOC's <annotation>")
+                raise ForeignError(f"<{root.tag}> instead of Pascal VOC's <annotation>")
         name = (root.findtext("filename") or "").strip() or path.stem
         if folder.has(path.stem) and not (folder.has(name) and _same(folder, name, path.stem)):
             name = path.stem  # renamed or copied after it was annotated

@@ -43,8 +43,8 @@ def patients_of(
     if any(given.values()):
         found = {path: given.get(path) or name for path, name in names.items()}
         alone = sum(not given.get(path) for path in names)
-        told = f"; {alone:,} images without one are patients of their own" if alone else ""
-        return found, f"patients: {len({*found.values()}):,}, as the annotations say{told}"
+        told = f"; {alone:,} images without one count as one patient each" if alone else ""
+        return found, f"patients: {len({*found.values()}):,}, from the annotations{told}"
     for known in _KNOWN:
         matches = {path: re.search(known, name) for path, name in names.items()}
         if names and all(matches.values()):
@@ -52,8 +52,8 @@ def patients_of(
             told = f"patients: {len({*found.values()}):,}, by names such as"
             return found, f"{told} {next(iter(names.values()))}"
     return names, (
-        f"patients: not known, so each of {len(names):,} images counts as one of its own; two "
-        "images of a patient may be divided (--patient=PATTERN tells patients by names)"
+        f"patients: not known, so each of {len(names):,} images counts as one patient; one "
+        "patient's images may be in both splits (pass --patient=PATTERN to match names)"
     )
 
 

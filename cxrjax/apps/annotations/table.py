@@ -98,7 +98,7 @@ def label_of(value: Any) -> str:
         found = f"a box whose class is {shown_value(value)}; expected a name"
         raise Unusable("unknown_class", found)
     if "<" in text or ">" in text:
-        raise Unusable("unknown_class", f"the class {shown(text)} holds < or >; rename it")
+        raise Unusable("unknown_class", f"the class {shown(text)} contains < or >; rename it")
     return text
 
 

@@ -92,7 +92,7 @@ def _line(line: bytes, names: Sequence[str], at: str) -> tuple[str, tuple[float,
     words = line.decode("utf-8", "replace").split()
     first = words[0].removesuffix(".0")
     if not _CLASS.fullmatch(first):
-        raise Unusable("malformed_row", f"{shown(words[0])} is no class number")
+        raise Unusable("malformed_row", f"{shown(words[0])} is not a class number")
     count = len(words) - 1
     if count < 4 or (count > 5 and count % 2):
         raise Unusable(
@@ -126,7 +126,7 @@ def _names(folder: Folder) -> list[str]:
                 return found
     raise UserError(
         f"{folder.root}: YOLO's labels, and no names of classes in data.yaml, classes.txt or "
-        "obj.names; say --classes=NAME,NAME in the order of their numbers"
+        "obj.names; pass --classes=NAME,NAME in the order of their numbers"
     )
 
 

@@ -13,7 +13,7 @@ _GPUS_OF_A_MACHINE = 8
 def describe(plan: Plan) -> str:
     """A page for people."""
     topology, flops = plan.topology, total(plan.flops)
-    by = "by formula alone: nothing was compiled" if plan.guess else "compiled"
+    by = "by formula only; nothing was compiled" if plan.guess else "compiled"
     lines = [
         f"{topology.name} ({topology.vendor_name}), {topology.chips} chips, {by}",
         f"  batch of {plan.config.batch_images} images in "

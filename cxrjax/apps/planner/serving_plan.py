@@ -75,7 +75,7 @@ def plan_serving(
     if topology.chip.kind != "tpu" or topology.chips != 1:
         raise UserError(
             f"--serve: a server has one device, and is compiled for a TPU; {topology.name} is "
-            f"{topology.chips} of a {topology.chip.kind}: give --topology=v5e-1"
+            f"{topology.chips} of a {topology.chip.kind}: pass --topology=v5e-1"
         )
     device = program.tpu_devices(topology)[0]
     found = []

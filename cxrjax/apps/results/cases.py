@@ -152,8 +152,8 @@ def collect_cases(
     for system, path in predictions.items():
         if not known[system]:
             raise UserError(
-                f"{path}: answers none of the {overview.questions} questions of {references}: give "
-                "the predictions and the references of one split"
+                f"{path}: answers none of the {overview.questions} questions of {references}; "
+                "pass predictions and references of the same split"
             )
     # Where nothing has boxes, predictions need none either.
     maker.text_alone = not overview.boxes

@@ -87,7 +87,7 @@ class Correctable:
             where = ".".join(str(part) for part in first["loc"])
             raise CorrectionRefusedError(f"{shown(where)}: {first['msg']}") from None
         if self.image_hw is None:
-            raise CorrectionRefusedError("boxes cannot be corrected without a picture")
+            raise CorrectionRefusedError("boxes cannot be corrected without an image")
         if "\0" in found.answer:
             raise CorrectionRefusedError("an answer with a NUL character: delete it")
         height, width = self.image_hw

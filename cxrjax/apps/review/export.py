@@ -155,7 +155,7 @@ def _beside(record: QARecord, image_root: Path, out: Path) -> QARecord:
         try:
             update["image_hw"] = image_size(path)
         except (ImageError, OSError):
-            raise LeftOutError("its image is not there") from None
+            raise LeftOutError("its image is missing") from None
     return record.model_copy(update=update)
 
 
@@ -257,7 +257,7 @@ def _with_boxes(said: str, boxes: Sequence[tuple[int, CorrectedBox]], record: QA
     by_number = {number: np.array([one.box], np.float64) / scale for number, one in boxes}
     named = [int(number) for number in NAMED.findall(said)]
     if not set(named) <= set(by_number) or "[another place]" in said:
-        raise LeftOutError("its words name a box that is not there: correct the words")
+        raise LeftOutError("its words name a box that is missing: correct the words")
     writes = writes_boxes(record)
     if codec.empty_list:  # one list of all boxes, behind the words
         words = _NAMED_AND_JOINED.sub("", said).rstrip()

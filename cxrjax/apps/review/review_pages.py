@@ -209,7 +209,7 @@ def _picture(path: Path, url: str) -> dict[str, Any]:
     try:
         pixels = read_image(path)
     except (ImageError, OSError):
-        found = "cannot be read" if path.is_file() else "is not there"
+        found = "cannot be read" if path.is_file() else "is missing"
         return {"uri": "", "url": "", "why": f"{path.name} {found}", "width": 0, "height": 0}
     height, width = pixels.shape[:2]
     return {

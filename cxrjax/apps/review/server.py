@@ -109,12 +109,12 @@ class Review:
     def _show_picture(self, request: Request) -> Response:
         number = request.path_params["number"]
         if number >= len(self._pictures):
-            return PlainTextResponse("No such picture.", 404)
+            return PlainTextResponse("No such image.", 404)
         with self._decoding:
             try:
                 content = full_picture(self._pictures[number])
             except (ImageError, OSError):
-                return PlainTextResponse("The picture cannot be read.", 404)
+                return PlainTextResponse("The image cannot be read.", 404)
         return Response(content, media_type="image/png")
 
     def _tell(self, request: Request) -> Response:
@@ -144,7 +144,7 @@ class Review:
         if self._store.complete():
             return HTMLResponse(self.agreement())
         waits = "the other reader" if self._store.handed_in(request.state.who) else "your own sheet"
-        return PlainTextResponse(f"Shown when both have handed in; {waits} has not.", 409)
+        return PlainTextResponse(f"Shown when both have submitted; {waits} has not.", 409)
 
 
 def _answering(status: int) -> Callable[[Request, Exception], Response]:

@@ -199,7 +199,7 @@ def read_sheet(path: Path) -> Ratings:
 
     Raises:
         UserError: it cannot be read, a rating is missing or none of the levels, or a question
-            stands there twice; names file and line.
+            occurs twice; names file and line.
     """
     levels: dict[str, dict[str, int]] = {}
     comments = {}
@@ -207,7 +207,7 @@ def read_sheet(path: Path) -> Ratings:
     for cells, where in read_rows(path, needed):
         question_id = cells["question_id"]
         if question_id in levels:
-            raise UserError(f"{where}: question_id {question_id!r} stands there twice")
+            raise UserError(f"{where}: question_id {question_id!r} occurs twice")
         levels[question_id] = {
             dimension: level
             for dimension in DIMENSIONS

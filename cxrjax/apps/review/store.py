@@ -106,12 +106,12 @@ class ReviewStore:
                 return
         if kept[0] != sheet:
             raise UserError(
-                f"{self.path}: holds a review of other questions: expected the same --records, "
-                "--sample and --seed as when it began; to begin anew choose another --out"
+                f"{self.path}: has a review of other questions: expected the same --records, "
+                "--sample and --seed as at its start; to start anew choose another --out"
             )
         if sorted(self.tokens()) != sorted(self.readers):
             raise UserError(
-                f"{self.path}: holds a review by {' and '.join(self.tokens())}, found "
+                f"{self.path}: has a review by {' and '.join(self.tokens())}, found "
                 f"{' and '.join(self.readers)}; name the same readers or choose another --out"
             )
 
@@ -123,7 +123,7 @@ class ReviewStore:
         try:
             yield self._database
         except sqlite3.Error as error:
-            raise BusyError(f"the ratings cannot be kept now ({error}); try again") from None
+            raise BusyError(f"the ratings cannot be stored now ({error}); try again") from None
         finally:
             self._lock.release()
 
@@ -232,7 +232,7 @@ class ReviewStore:
 
     def _check_open(self, reader: str) -> None:
         if self.handed_in(reader):
-            raise HandedInError("handed in already; ratings stay as they are")
+            raise HandedInError("already submitted; ratings can no longer change")
 
 
 def _hash_of(rows: Sequence[dict[str, str]]) -> str:
@@ -248,7 +248,7 @@ def kept_reviews(
         UserError: there is none, or it is one of other questions.
     """
     if not path.is_file():
-        raise UserError(f"{path}: no review there: expected the --out that --serve was given")
+        raise UserError(f"{path}: no review there; expected the --out of --serve")
     try:
         # Readable only: whoever serves it goes on.
         with contextlib.closing(
@@ -265,8 +265,8 @@ def kept_reviews(
         raise UserError(f"{path}: cannot read the review there: {error}") from None
     if kept is None or kept[0] != _hash_of(rows):
         raise UserError(
-            f"{path}: holds a review of other questions: expected the same --records, --sample and "
-            "--seed as when it began"
+            f"{path}: has a review of other questions: expected the same --records, --sample and "
+            "--seed as at its start"
         )
     found: dict[str, dict[str, dict[str, str]]] = {name: {} for name in readers}
     for reader, question_id, field, value in ratings:

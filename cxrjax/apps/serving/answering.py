@@ -289,7 +289,7 @@ def _prompt(model: NamedModel, record: QARecord) -> np.ndarray:
         raise RefusedError(
             400,
             f"the model is asked about one finding by its name (prompt format "
-            f"{model.examples.prompt!r}): give the field finding",
+            f"{model.examples.prompt!r}); set the field finding",
             "finding_missing",
             "finding",
         )

@@ -130,8 +130,8 @@ def open_served(
     base, models, parts = opened.generator.model, [(name, opened)], []
     if adapters and (opened.config.lora.rank > 0 or opened.config.lora.loc_rows):
         raise UserError(
-            f"{directory}: has an adapter of its own, and --adapter puts adapters on a base; give "
-            "--checkpoint=BASE, and this one by --adapter too"
+            f"{directory}: has its own adapter, and --adapter adds adapters to a base; pass "
+            "--checkpoint=BASE, and this one as --adapter too"
         )
     for other, folder in adapters.items():
         if other in dict(models):
@@ -301,6 +301,6 @@ def _check_alike(folder: Path, base: OwnModel, other: OwnModel) -> None:
     differ = [name for name, (mine, its) in pairs.items() if mine != its]
     if differ:
         raise UserError(
-            f"--adapter={folder}: {', '.join(differ)} not as of the base; serve it by itself, by "
-            "--workdir (or give --boxes, where that is it)"
+            f"--adapter={folder}: {', '.join(differ)} differ from the base's; serve it alone with "
+            "--workdir (or pass --boxes, if only that differs)"
         )

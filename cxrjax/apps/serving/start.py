@@ -76,8 +76,8 @@ def answer_until_told(
         raise UserError(f"answers took longer than --drain_seconds={bounds.drain_seconds}")
     if engine.failure is not None:
         raise UserError(
-            "the engine has failed, as its last line of log says; start the server again, with "
-            "fewer --slots where memory was short"
+            "the engine has failed (see its last log line); start the server again, with fewer "
+            "--slots if memory was short"
         )
     return engine
 

@@ -93,7 +93,7 @@ class VerdictStore(KeyedLines[Fields]):
 def _checked(fields: Fields) -> Fields:
     verdict = fields["verdict"]
     if not isinstance(verdict, dict):
-        raise ValueError("the verdict is no object")
+        raise ValueError("the verdict is not an object")
     if not all(isinstance(fields[name], str) for name in _FIELDS[:3]):
         raise ValueError("not a line of verdicts")
     if verdict.keys() == {"failure"} and verdict["failure"] in list(FAILURES):
@@ -258,7 +258,7 @@ class LanguageModelJudge:
     def _beyond_the_end(self, task: str) -> UserError:
         return UserError(
             f"{self._store.path}: a verdict of {task} names facts beyond the ends of the lists "
-            "that it is about; give other --verdicts"
+            "that it is about; pass other --verdicts"
         )
 
     def to_json(self) -> dict[str, Any]:

@@ -27,7 +27,7 @@ def add_judge_flags(parser: argparse.ArgumentParser) -> None:
         "--verdicts",
         type=Path,
         metavar="FILE",
-        help=f"a judge's verdicts, kept and replayed (default: {_VERDICTS} in --out)",
+        help=f"a judge's verdicts, stored and replayed (default: {_VERDICTS} in --out)",
     )
     add_client_flags(parser)
 
@@ -47,7 +47,7 @@ def judge_from_flags(flags: argparse.Namespace, out: Path) -> Judge | None:
     from cxrjax.language_model.judges.surrogate import SurrogateJudge
 
     if flags.judge != "language_model" and flags.dry_run:
-        raise UserError("--dry_run counts what --judge=language_model would ask; give both")
+        raise UserError("--dry_run counts what --judge=language_model would request; pass both")
     if flags.judge in ("none", "surrogate"):
         if flags.verdicts is not None:
             raise UserError(f"--verdicts is for a judge that keeps them, not --judge={flags.judge}")
@@ -84,5 +84,5 @@ def _only_judge(path: Path, known: list[str], name: str | None) -> str:
         return name
     if len(known) != 1:
         found = f"{len(known)} judges ({', '.join(known)})" if known else "no verdict"
-        raise UserError(f"{path}: {found}; expected one, or --model=NAME that says which")
+        raise UserError(f"{path}: {found}; expected one; pass --model=NAME")
     return known[0]

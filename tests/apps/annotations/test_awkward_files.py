@@ -136,7 +136,7 @@ CASES = {
         FIRST,
     ),
     "COCO with an id twice": Case(
-        coco_of(lambda c: c["images"][1].update(id=0)), r"images\[1\]: id 0 stood there before"
+        coco_of(lambda c: c["images"][1].update(id=0)), r"images\[1\]: id 0 occurred before"
     ),
     "JSON too deep": Case(text("coco.json", "[" * 5000 + "]" * 5000), "coco.json"),
     # XML, Label Studio.

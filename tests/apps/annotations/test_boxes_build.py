@@ -63,8 +63,8 @@ def test_every_format_gives_the_same_boxes(data, kind):
 def test_records_ask_in_the_words_of_classes_and_are_balanced(data, tmp_path, capsys):
     records = built(data, kind="coco")
     printed = capsys.readouterr().out
-    assert "COCO: 1 files" in printed and "xywh as the file says" in printed
-    assert "questions about" in printed and "is never asked" not in printed
+    assert "COCO: 1 files" in printed and "xywh as the file states" in printed
+    assert "questions about" in printed and "no presence questions" not in printed
     by_kind = collections.Counter(one.question_type for one in records)
     assert by_kind["Where"] == 6 - 1  # c.png shows two nodules: one question
     assert by_kind["Is_there"]
@@ -94,7 +94,7 @@ def test_what_every_image_shows_is_said_to_be_never_asked_for(data, capsys):
     rows = [f"{Path(name).stem},Left lung,5,5,30,30" for name in BOXES]
     records = built(data, table="\n".join([csv_text().splitlines()[0], *rows]))
     assert {one.question_type for one in records} == {"Where"}
-    assert "if there is left lung is never asked: every image shows it" in capsys.readouterr().out
+    assert "no presence questions on left lung: every image has it" in capsys.readouterr().out
 
 
 def test_check_records_takes_what_was_built(data, tmp_path):
@@ -150,7 +150,7 @@ def test_images_that_nobody_annotated_are_left_out_unless_said(data):
     assert quality_of(data)["warnings"]["images that no annotation names, left out"] == 1
     built(data, "--unlisted=negative", out="other")
     warnings = quality_of(data, "other")["warnings"]
-    assert warnings["images that no annotation names, taken as normal"] == 1
+    assert warnings["images without annotations, used as normal"] == 1
 
 
 def test_import_is_the_same_command(data, tmp_path, capsys):

@@ -182,7 +182,7 @@ def test_an_id_that_leads_elsewhere_is_set_aside(tmp_path, image_id):
 def test_broken_files(tmp_path):
     with pytest.raises(UserError, match="column class_name is missing"):
         read_box_table(_table(tmp_path, header="image_id,rad_id,x_min,y_min,x_max,y_max"))
-    with pytest.raises(UserError, match="column rad_id stands twice"):
+    with pytest.raises(UserError, match="column rad_id occurs twice"):
         read_box_table(_table(tmp_path, header=HEADER + ",rad_ID"))
     with pytest.raises(UserError, match=r"train\.csv:2: a: malformed_row: 3 cells, expected 10"):
         read_box_table(_table(tmp_path, "a,b,c"))
