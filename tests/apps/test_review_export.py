@@ -169,7 +169,7 @@ def test_a_correction_that_cannot_be_is_refused(text, says):
 
 
 def test_a_correction_takes_a_picture():
-    with pytest.raises(CorrectionRefusedError, match="without a picture"):
+    with pytest.raises(CorrectionRefusedError, match="without an image"):
         Correctable(None, 2).read('{"boxes": []}')
 
 

@@ -287,7 +287,7 @@ def test_header_notes(tmp_path):
     notes = " / ".join(audit_header(save(tmp_path, odd)))
     assert "12 bits" in notes and "mirrored" in notes and "not square" in notes
     turned = dataset_of(ramp(8), 8, **window, PatientOrientation=["F", "R"])
-    assert "turned" in audit_header(save(tmp_path, turned))[0]
+    assert "rotated" in audit_header(save(tmp_path, turned))[0]
 
 
 EVERY_READER = (read_image, image_size, audit_header)

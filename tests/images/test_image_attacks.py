@@ -302,7 +302,7 @@ def test_a_size_beyond_what_any_format_has(tmp_path):
         b"\0\0\0\x0cjP  \0\0\0\x01",
         b"\xff" * 99,
     ):
-        with pytest.raises(ForeignError, match="no JPEG or JPEG 2000"):
+        with pytest.raises(ForeignError, match="not a JPEG or JPEG 2000"):
             codestream_size(stream)
     boxes = b"\0\0\0\x0cjP  \r\n\x87\n" + b"\0\0\0\x08free" * 3
     stream = jpeg_2000(640)

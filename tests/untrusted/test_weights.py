@@ -130,7 +130,7 @@ _LIES = [
     ({"tensors": [(b"a", (16,), 0, 2**63)]}, "ends at byte"),
     ({"tensors": [(b"a", (16,), 0, 32)]}, "ends at byte"),
     ({"tensors": [(b"a", (1,), 0, 8)]}, "unaligned"),
-    ({"tensors": [*_ONE, (b"b", (16,), 0, 32)]}, "lies within another"),
+    ({"tensors": [*_ONE, (b"b", (16,), 0, 32)]}, "overlaps another"),
 ]
 
 

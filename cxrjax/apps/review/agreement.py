@@ -94,7 +94,7 @@ def read_consensus(path: Path, first: Ratings, second: Ratings) -> Consensus:
     for cells, where in read_rows(path, CONSENSUS_COLUMNS[:-1]):
         item = cells["question_id"], cells["dimension"]
         if item not in expected or item in outcomes:
-            again = "stands there twice" if item in outcomes else "is not in both sheets"
+            again = "occurs twice" if item in outcomes else "is not in both sheets"
             raise UserError(f"{where}: {' / '.join(item)} {again}")
         _check_initial(cells, where, dict(zip(_RATINGS, (first, second), strict=True)))
         what = f"{where}: {' / '.join(item)}:"

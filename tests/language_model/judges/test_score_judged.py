@@ -125,7 +125,7 @@ def test_a_replay_without_every_verdict_is_refused(chat, files, reply, tmp_path)
     with pytest.raises(UserError, match="24 of fact_matching are missing"):
         score.main(flags(files, tmp_path / "x", "--judge=replay", f"--verdicts={cut}"))
     cut.write_text("".join(lines + [lines[0].replace('"m"', '"other"').replace("0", "1")]))
-    with pytest.raises(UserError, match=r"2 judges \(m, other\); expected one, or --model=NAME"):
+    with pytest.raises(UserError, match=r"2 judges \(m, other\); expected one; pass --model=NAME"):
         score.main(flags(files, tmp_path / "x", "--judge=replay", f"--verdicts={cut}"))
     chosen = ["--judge=replay", f"--verdicts={cut}", "--model=m"]
     score.main(flags(files, tmp_path / "x", *chosen))
