@@ -466,7 +466,7 @@ def _stacked(
             if lacking:
                 name = _PREFIX + with_prefix(lacking[0], module_prefixes(config))
                 raise UserError(
-                    f"{where}: {name} is not there, and other parts of the same adapter are; save "
+                    f"{where}: {name} is missing, and other parts of the same adapter are; save "
                     "the adapter again"
                 )
             found = {module: files.read(f"{module}.{suffix}") for module in adapted}

@@ -243,7 +243,7 @@ _DAMAGED = [
         _without(f"{_QUERY}.lora_A.weight"),
         rf"{_QUERY}\.lora_A\.weight is missing, and other parts of the same adapter are",
     ),
-    ({}, _without(f"{_QUERY}.lora_magnitude_vector"), r"lora_magnitude_vector is not"),
+    ({}, _without(f"{_QUERY}.lora_magnitude_vector"), r"lora_magnitude_vector is missing"),
     ({}, _without(_QUERY), "2 of 3 layers have decoder/layers/attn/q_proj's magnitude"),
     (
         {},
