@@ -225,15 +225,15 @@ class Builder(abc.ABC, Generic[Chosen]):
         first = [f"; the first: {e.where}: {e.reason}: {e.found}" for e in self.quality.entries[:1]]
         where = getattr(self.options, "source", self.options.out)
         return UserError(
-            f"{where}: no {what} left to use; set aside: {counts or 'none'}{''.join(first)}{remedy}"
+            f"{where}: no {what} left; rejected: {counts or 'none'}{''.join(first)}{remedy}"
         )
 
     def _refuse_defects(self) -> None:
         defects = {r: n for r, n in self.quality.counts().items() if n and r not in BY_RULE}
         if defects:
             raise UserError(
-                f"{self.options.out / 'quality.json'}: --strict, and {sum(defects.values()):,} "
-                f"things were set aside: {defects}; mend the source, or build without --strict"
+                f"{self.options.out / 'quality.json'}: found with --strict: {defects}; "
+                "expected no rejections; fix the source, or build without --strict"
             )
 
 

@@ -99,7 +99,7 @@ def test_missing_and_empty_files_are_user_errors(tmp_path):
 
 
 def test_a_source_of_which_all_is_excluded_says_so(records_file):
-    with pytest.raises(UserError, match=r"15 were set aside"):
+    with pytest.raises(UserError, match=r"15 were rejected"):
         RecordSource(records_file, exclude=range(15))
 
 

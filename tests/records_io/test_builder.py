@@ -84,7 +84,7 @@ def test_strict_refuses_defects_when_all_is_written_and_tidied(toy, monkeypatch)
     left = []
     monkeypatch.setattr(Toy, "tidy", lambda builder: left.append(builder.options.out))
     builder = toy("a bad", strict=True)
-    with pytest.raises(UserError, match=r"--strict, and 1 things were set aside: \{'bad_box': 1\}"):
+    with pytest.raises(UserError, match=r"found with --strict: \{'bad_box': 1\}"):
         builder.build()
     assert left == [builder.options.out]
     assert _json(builder, "manifest.json")["splits"]["train"]["questions"] == 1

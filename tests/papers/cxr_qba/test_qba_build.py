@@ -272,5 +272,5 @@ def test_nothing_to_read(built, tmp_path):
     with pytest.raises(UserError, match="found neither"):
         built(tmp_path, tmp_path / "out")
     write(tmp_path, {**GOOD, "sections": {"findings": ""}})
-    with pytest.raises(UserError, match=r"no study left to use; set aside: .*empty_report"):
+    with pytest.raises(UserError, match=r"no study left; rejected: .*empty_report"):
         built(tmp_path, tmp_path / "out")

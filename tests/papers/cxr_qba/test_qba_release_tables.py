@@ -135,7 +135,7 @@ def test_a_table_without_a_column(release, build):
 def test_nothing_that_can_be_used(release, build):
     for path in release.rglob("*.json"):
         path.write_text("{}")
-    with pytest.raises(UserError, match=r"no study left to use; .*'invalid_graph': 4.*patient_id"):
+    with pytest.raises(UserError, match=r"no study left; .*'invalid_graph': 4.*patient_id"):
         build()
 
 

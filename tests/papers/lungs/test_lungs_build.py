@@ -192,7 +192,7 @@ def test_bad_input_is_set_aside_with_its_reason(tmp_path, case):
     page = (tmp_path / "out" / "samples.html").read_text()
     assert page.count("<figure>") == 3
     assert page.count("data:image/jpeg") == 2 + (case != "unmatched_mask")
-    with pytest.raises(UserError, match=r"--strict, and 1 things were set aside"):
+    with pytest.raises(UserError, match=r"found with --strict: .*; expected no rejections"):
         built(source, tmp_path / "strict", "--strict")
 
 
@@ -298,7 +298,7 @@ def test_nothing_to_use_is_one_line(tmp_path):
     with pytest.raises(UserError, match=r"no images in images/ of it; expected images/, masks/"):
         built(tmp_path, tmp_path / "out")
     source = folder(tmp_path / "in", {"x": 0 * LUNGS})
-    with pytest.raises(UserError, match=r"no image left to use; set aside: .'no_lung': 1"):
+    with pytest.raises(UserError, match=r"no image left; rejected: .'no_lung': 1"):
         built(source, tmp_path / "out")
 
 
