@@ -258,7 +258,7 @@ def test_sizes_join_a_finished_build_by_a_table_alone(tmp_path):
     # Known, and another; too small for the boxes; not in the table.
     _size_table(sizes, {"sample_heart": (2080, 2337), "sample_nodules": NODULES})
     common[1] = f"--source={tmp_path / 'joined'}"
-    with pytest.raises(UserError, match="found with --strict: .*; expected no rejections"):
+    with pytest.raises(UserError, match=r"found with --strict: \{"):
         build.main([*common, f"--out={tmp_path / 'again'}", "--strict"])
     assert _quality(tmp_path / "again")["counts"]["size_mismatch"] == 4
     common[1] = f"--source={tmp_path / 'built'}"
