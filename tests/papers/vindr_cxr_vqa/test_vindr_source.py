@@ -276,7 +276,7 @@ def test_sizes_join_a_finished_build_by_a_table_alone(tmp_path):
 def test_strict_ends_with_an_error_after_the_build(tmp_path):
     table = tmp_path / "train.csv"
     table.write_text((TABLE).read_text() + "sample_heart,ILD\n")
-    with pytest.raises(UserError, match=r"quality\.json: --strict, and 1 thing.*malformed_row"):
+    with pytest.raises(UserError, match=r"quality\.json: found with --strict: .*malformed_row"):
         _build(table, tmp_path / "out", "--strict")
     assert (tmp_path / "out" / "manifest.json").is_file()
     assert {r.image_id for r in _build(table, tmp_path / "out")} == {"sample_nodules"}
