@@ -3,7 +3,7 @@
 # make demo_phantom: the same on drawn radiographs.
 # make test: installs, then runs the tests that are quick (12 minutes on two cores).
 # make slow: the other tests: several processes, browsers, notebooks, commands that train (half an hour).
-# make lint: ruff and mypy.
+# make lint: ruff, mypy, and the first words of docstrings (docs/docstring_openings.txt).
 # make affected BASE=COMMIT: of both, those that can reach a file changed since the commit.
 # make heavy: the tests that take many minutes each; no gate runs them.
 # make chaos: kills, signals, full and vanished disks, another clock, against a run left alone (10
@@ -196,6 +196,7 @@ docs: $(VENV)/.installed $(VENV)-docs/.installed
 lint: $(VENV)/.installed
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
+	$(PY) docs/check_docstrings.py
 	$(VENV)/bin/mypy
 
 # Every file that is installed has a hash in requirements/, what builds the few that come as source

@@ -166,7 +166,7 @@ def data_terms(datasets: Iterable[str]) -> dict[str, Paper]:
 
 
 def terms_json(datasets: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The same as score.json has them."""
+    """Returns the data sets' terms in the form that score.json has."""
     fields = ("title", "licence", "terms", "credentialed", "made")
     return {
         name: {field: getattr(paper, field) for field in fields if field != "made" or paper.made}

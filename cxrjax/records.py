@@ -185,13 +185,13 @@ class QARecord(_Strict):
 
     @property
     def finding(self) -> str | None:
-        """The one finding that the question asks about; None where it names none."""
+        """Finding that the question asks about; None if it names none."""
         finding = (self.variables or {}).get("finding")
         return str(finding) if finding else None
 
     @property
     def shown(self) -> tuple[str, ...]:
-        """Which image or images the question is asked of: id and path, the earlier one's too."""
+        """Identity of the images shown: id and path, and the path of an earlier image."""
         own = (self.image_id, self.image_path)
         return own if self.earlier is None else (*own, self.earlier.image_path)
 
@@ -228,7 +228,7 @@ def class_in_words(label: str) -> str:
 
 
 def strip_answers(record: QARecord) -> QARecord:
-    """The same question without anything that tells its answer.
+    """Returns the question without its answers or anything that reveals them.
 
     Earlier turns of a dialogue keep their questions and lose their answers.
     """

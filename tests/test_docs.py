@@ -350,3 +350,13 @@ def test_named_tests_are_found():
         ("tests/a.py", "b"),
         ("tests/a.py", "c"),
     ]
+
+
+def test_docstrings_start_with_a_verb_or_a_noun():
+    check = runpy.run_path(str(ROOT / "docs/check_docstrings.py"))
+    openings = check["pattern"]("# a comment\nWhat\n")
+    assert check["refused"]('"""What it does."""', "a.py", openings)
+    assert not check["refused"]('"""Whatever it does."""', "a.py", openings)
+    with pytest.raises(SystemExit) as end:
+        check["main"]()
+    assert end.value.code == 0

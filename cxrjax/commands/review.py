@@ -92,7 +92,7 @@ def _check(parser: argparse.ArgumentParser, flags: argparse.Namespace) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Does what the flags request and prints the outcome; returns the exit code."""
+    """Runs what the flags request and prints the result; returns the exit code."""
     flags = parse_arguments(argv)
     from cxrjax.apps.review import quality_control
 

@@ -86,7 +86,7 @@ def image_reliance(
 
 
 def _changes(own: Columns, other: Columns) -> dict[str, Float[np.ndarray, " units"]]:
-    """What changed, and among what: where either system said something."""
+    """Columns of changes between two systems, and of the answers with content in either."""
     columns: dict[str, Float[np.ndarray, " units"]] = {}
     for name, column in (("words", WORDS), ("decision", DECISION)):
         nothing = np.zeros(len(next(iter(own.values()))))

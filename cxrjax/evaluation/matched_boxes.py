@@ -152,7 +152,7 @@ class ScoredAnswers:
 
 
 class CountedBoxes(NamedTuple):
-    """What a system's boxes come to; `figures` are those of AP and FROC."""
+    """Counts and figures of a system's boxes; `figures` lacks those of `question_figures`."""
 
     columns: Columns
     figures: dict[str, Estimate]

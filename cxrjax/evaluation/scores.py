@@ -116,7 +116,7 @@ class Scores:
 
     @property
     def made(self) -> str:
-        """What of the references is simulated; "" where nothing is."""
+        """Returns a note on which of the references are simulated; "" if none are."""
         return what_is_made(self.settings.get("datasets", ()))
 
     def metrics(self) -> FiguresJson:
@@ -124,7 +124,7 @@ class Scores:
         return figures_json(self.figures, self.made)
 
     def with_settings(self, settings: Mapping[str, Any]) -> "Scores":
-        """The same with more settings."""
+        """Returns the scores with more settings."""
         return replace(self, settings={**self.settings, **settings})
 
 
@@ -286,7 +286,7 @@ def _drawn(counted: Counted, drawn: Resampled, wanted: Mapping[str, Iterable[str
 
 
 def is_blind(system: str) -> bool:
-    """Says whether a system's name tells that it was shown no image, or another."""
+    """Returns whether a system's name states that it was shown no image, or another."""
     return _BLIND.fullmatch(system.lower()) is not None
 
 
@@ -369,7 +369,7 @@ def _compared(
 def _bootstrap(
     bootstrap: Bootstrap, clusters: Sequence[tuple[str, Hashable]], figures: Figures
 ) -> dict[str, Any]:
-    """Tells how intervals were made, and which are not by the method asked for."""
+    """Describes how intervals were computed, and which are not by the requested method."""
     fallbacks = {
         system: {
             protocol: [name for name, figure in named.items() if figure.fallback]

@@ -98,7 +98,7 @@ class PaperTable:
 
 
 def about_references(settings: Mapping[str, Any]) -> str:
-    """Tells what was scored, as every tables.md begins."""
+    """Describes what was scored; the first line of every tables.md."""
     return (
         f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
         f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}."
@@ -106,7 +106,7 @@ def about_references(settings: Mapping[str, Any]) -> str:
 
 
 def about_intervals(settings: Mapping[str, Any]) -> str:
-    """Tells how intervals were made, and what an undefined figure looks like."""
+    """Describes how intervals were computed, and the sign for undefined figures."""
     bootstrap = settings["bootstrap"]
     return (
         f"In brackets: {100 * bootstrap['confidence']:g} % intervals ({bootstrap['method']} "
@@ -524,7 +524,7 @@ class Layout:
 
     @property
     def reading(self) -> str:
-        """How often answers are read wrongly; "" where none is read by rules."""
+        """Describes how often rules misread answers; "" if answers are not read by rules."""
         return about_reading(self.read_as) if self.read_as else ""
 
     def table(self, key: str) -> PaperTable:
@@ -805,6 +805,6 @@ def with_interval(column: Column, figure: Estimate) -> str:
 
 
 def cell_with_n(column: Column, figure: Estimate, with_n: bool = True) -> str:
-    """The same with what it was taken over, in italics where that is little."""
+    """Formats a cell with its interval and n, in italics if n is small."""
     text = with_interval(column, figure) + (f"; n = {figure.n:,}" if with_n else "")
     return f"*{text}*" if figure.n < FEW else text

@@ -1,4 +1,4 @@
-"""The one builder under all data sets, and the folder that it leaves behind.
+"""Common steps of every data set's build, and the folder that a build writes.
 
 records/<split>.jsonl     questions with answers
 questions/<split>.jsonl   the same without anything that tells the answer
@@ -148,7 +148,7 @@ class Builder(abc.ABC, Generic[Chosen]):
         """Writes what this data set alone leaves; `comparison` is that of statistics.json."""
 
     def balance_rule(self) -> str:
-        """How questions with the answer no were chosen beside those with yes; for quality.json."""
+        """Describes for quality.json how questions answered no and yes are balanced."""
         return "none: questions are those of the source"
 
     def describe(self) -> dict[str, Any]:
@@ -163,7 +163,7 @@ class Builder(abc.ABC, Generic[Chosen]):
         return iter(())
 
     def estimate(self) -> str | None:
-        """Tells what a build would cost, where the flags ask for that in place of a build."""
+        """Returns a cost estimate if the flags request one instead of a build."""
         return None
 
     def build(self) -> str:
@@ -212,7 +212,7 @@ class Builder(abc.ABC, Generic[Chosen]):
         return write_split(self.options.out, split, self.counted(split, records), self.counts)
 
     def counted(self, split: str, records: Iterable[QARecord]) -> Iterator[QARecord]:
-        """The same records, counted by class and polarity for quality.json."""
+        """Yields the records and counts them by class and polarity for quality.json."""
         if isinstance(records, Sequence):  # what is made only now tells how far it is by itself
             records = progress_bar(records, desc=f"writing {split}", unit="question")
         for record in records:
@@ -220,7 +220,7 @@ class Builder(abc.ABC, Generic[Chosen]):
             yield record
 
     def nothing_left(self, what: str = "question", remedy: str = "") -> UserError:
-        """Says that nothing can be used, and why: what was set aside, and the first of it."""
+        """Returns the error for a build without usable records: counts and the first rejection."""
         counts = {reason: n for reason, n in self.quality.counts().items() if n}
         first = [f"; the first: {e.where}: {e.reason}: {e.found}" for e in self.quality.entries[:1]]
         where = getattr(self.options, "source", self.options.out)

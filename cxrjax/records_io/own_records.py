@@ -72,7 +72,7 @@ class RecordLine:
 
 
 def _earlier_problem(line: RecordLine, checks: Mapping[Path, ImageCheck]) -> Problem | None:
-    """What keeps the earlier image from being used."""
+    """Returns why the earlier image is unusable, or None if it is usable or there is none."""
     if line.earlier is None:
         return None
     try:
@@ -214,7 +214,7 @@ def _text_problems(
 
 
 def _mismatch(written: np.ndarray, boxes: np.ndarray, image_id: str) -> str:
-    """What differs between boxes of the text and of the record, both [n, 4]."""
+    """Describes the difference between boxes of the text and of the record, both [n, 4]."""
     counts = (
         f"{len(written)} boxes in the text, {len(boxes)} in boxes_by_image for {image_id}; "
         "expected the same"
@@ -233,7 +233,7 @@ def _apart(box: np.ndarray, boxes: np.ndarray) -> float:
 
 
 def _same_boxes(first: np.ndarray, second: np.ndarray) -> bool:
-    """Says whether the rows of both [n, 4] agree to rounding, in whatever order."""
+    """Returns whether the rows of both [n, 4] agree to rounding, in any order."""
     left = list(second)
     for box in first:
         match = next((k for k, o in enumerate(left) if np.abs(o - box).max() <= _ROUNDING), None)

@@ -23,7 +23,7 @@ class TfdsOptions(SourceOptions):
 
 
 class TfdsBuilder(Builder[TfdsOptions]):
-    """Has TFDS write ArrayRecord shards of a finished build."""
+    """Conversion of a finished build to TFDS: ArrayRecord shards."""
 
     options_class = TfdsOptions
     unheeded = ("seed", "processes", "strict")

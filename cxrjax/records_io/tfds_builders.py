@@ -159,7 +159,7 @@ def write_tfds(source: Path, out: Path, image_root: Path | None = None) -> Path:
 
 
 def generate(builder: tfds.core.DatasetBuilder, manifest: Mapping[str, Any], **how: Any) -> Path:
-    """Has TFDS write a data set, unless it is there.
+    """Writes a data set through TFDS, unless it exists.
 
     A run that is killed leaves a folder named `incomplete...`, which TFDS does not read and the
     next run removes.

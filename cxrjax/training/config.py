@@ -340,7 +340,7 @@ class ExperimentConfig:
 
     @property
     def lists_noise(self) -> bool:
-        """Whether answers go on with noise boxes (cxrjax/input_pipeline/listed_boxes.py)."""
+        """Returns whether noise boxes follow answers (cxrjax/input_pipeline/listed_boxes.py)."""
         names = [self.data.prompt, *(each.prompt for each in self.mixture.sources.values())]
         return not LISTED_FORMATS.isdisjoint(names)
 
@@ -351,7 +351,7 @@ class ExperimentConfig:
         return [file for file in files if file]
 
     def of_source(self, name: str) -> "ExperimentConfig":
-        """The same configuration with `data` as a source of its mixture has it.
+        """Returns the configuration with the `data` of one source of its mixture.
 
         Raises:
             UserError: no such source.

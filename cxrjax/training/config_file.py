@@ -188,7 +188,7 @@ def _each_key(group: Any, path: str = "") -> Iterator[tuple[str, Key, Any]]:
 
 
 def is_from_base(preset: str) -> bool:
-    """Says whether `model.preset` means the base's own sizes, whatever the images'."""
+    """Returns whether `model.preset` means the base's own sizes, whatever the images'."""
     return preset.partition("@")[0] == FROM_BASE
 
 
@@ -233,7 +233,7 @@ def at_size(sizes: VLMConfig, size: str) -> VLMConfig:
 
 
 def _one_of(config: ExperimentConfig, *names: str) -> str:
-    """What to do about two keys of which one belongs set."""
+    """Returns the remedy for two keys of which exactly one must be set."""
     found = [(name, getattr(config.training, name)) for name in names]
     told = " and ".join(f"training.{name}={value}" for name, value in found)
     return f"found {told}: set one, and the other to None, as in --config.training.{names[1]}=None"

@@ -241,7 +241,7 @@ def open_records(
 
 
 def _why_none(check: RecordCheck, asked: Sequence[str]) -> str:
-    """In words; `asked` is what a question does that is wanted."""
+    """Explains why no record is usable; `asked` are the required properties of a question."""
     if not check.quality.entries:
         return f"none {' and '.join(asked)}"
     first = check.quality.entries[0]

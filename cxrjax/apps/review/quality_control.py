@@ -44,7 +44,7 @@ _SHOWN = 5  # faults printed of each reason; all are in check.json
 
 
 def run(flags: Namespace) -> int:
-    """Does what the flags of `review` request; returns the exit code, 1 where a check failed."""
+    """Runs what the flags of `review` request; returns the exit code, 1 if a check failed."""
     if flags.check:
         return 0 if check(flags) else 1
     if flags.serve:

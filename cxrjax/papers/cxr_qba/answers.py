@@ -152,7 +152,7 @@ def _claim_category(question: CxrQbaQuestion, claim: Claim, definitions: Definit
 
 
 def _region_is_clear(question: CxrQbaQuestion, claim: Claim, definitions: Definitions) -> bool:
-    """Says whether the question is about a region that the reference calls free of abnormality."""
+    """Returns whether the question is about a region without abnormality in the reference."""
     if question.attributes["question_type"] not in _REGION_TYPES or question.present:
         return False
     finding = definitions.findings.get(claim.name)
@@ -162,7 +162,7 @@ def _region_is_clear(question: CxrQbaQuestion, claim: Claim, definitions: Defini
 
 
 def _same_place(claimed: Collection[str], true: Collection[str], definitions: Definitions) -> bool:
-    """Says whether a claimed region is a true one, lies in one or holds one."""
+    """Returns whether a claimed region equals a reference region, is in one or contains one."""
     return any(
         one == two
         or one in definitions.region_ancestors(two)
@@ -257,7 +257,7 @@ class AnswerReader:
         return _said(question, question.text)
 
     def judge(self, question: CxrQbaQuestion, answer: PredictedAnswer) -> Verdict:
-        """Its claims against the reference."""
+        """Compares the answer's claims with the reference."""
         return judge(question, answer.said, self.definitions)
 
     def _yes(self, question: CxrQbaQuestion, plain: str, said: Sequence[Assertion]) -> bool | None:

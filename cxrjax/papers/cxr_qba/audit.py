@@ -133,10 +133,10 @@ def _picture(record: QARecord, image_root: Path | None) -> str:
 
 
 def agreement(sheet: Path) -> str:
-    """What a filled sheet says of the grades, as Markdown.
+    """Evaluates the grades by a filled sheet; returns Markdown.
 
     Raises:
-        UserError: the sheet cannot be read, a cell is none of what is expected, or none is filled.
+        UserError: the sheet is unreadable, a cell has an unexpected value, or none is filled.
     """
     rows = list(_filled(sheet))
     if not rows:

@@ -1,6 +1,6 @@
-"""From the release, or from reports and regions, to a data set on disk.
+"""Builds a data set from the release, or from reports and regions.
 
-DIR/native/scene_graphs.zip, qa.zip                        what was constructed, a file a study
+DIR/native/scene_graphs.zip, qa.zip                        constructed content, a file a study
 DIR/metadata/<level>_metadata.csv.gz, .parquet             seven levels
 DIR/metadata/quality_mappings.csv, DIR/dataset_info.json, DIR/tables.md
 DIR/records, questions, statistics.json, quality.json, manifest.json     as every build
@@ -106,7 +106,7 @@ class QbaOptions(SourceOptions):
 
     @property
     def surrogate(self) -> bool:
-        """Says whether rules rate questions and answers, under names that say so."""
+        """Returns whether rules rate questions and answers, under names that mark this."""
         return self.rate_with == "surrogate"
 
     def construction(self) -> CxrQbaConstruction:
@@ -516,7 +516,7 @@ def refuse_ungraded(options: QbaOptions, rated: bool) -> None:
 
 
 def is_release(source: Path) -> bool:
-    """Says whether a path holds the release's files, in folders or in archives at any depth."""
+    """Returns whether a path has the release's files, in folders or in archives at any depth."""
     if source.suffix == ".zip":
         return True
     return source.is_dir() and holds_studies(source)

@@ -74,8 +74,8 @@ def count_system(
 
 
 def _parse_failed(question: CxrQbaQuestion, answer: PredictedAnswer) -> bool:
-    """Says whether an answer could not be read. No box is a failure only where the reference
-    has some; that there is none at all is a problem of its own (`missing_prediction`)."""
+    """Returns whether an answer is unreadable. A missing box is a failure only if the reference has
+    boxes; a missing answer is a problem of its own (`missing_prediction`)."""
     if answer.parse == "no_box":
         return len(question.boxes) > 0
     return answer.parse not in ("ok", None)

@@ -283,7 +283,7 @@ def _ratings(
 
 
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
-    """Says what came of one question."""
+    """Returns the outcome of one question."""
     question = read_question(record, record.question_id)
     answer = read_answer(question, prediction, codec, record.question_id)
     iou = None

@@ -40,8 +40,8 @@ _SPECKS = "specks of a mask left out"
 
 @dataclasses.dataclass(frozen=True)
 class Examined:
-    """What was found of one image: the boxes are of the right and the left lung, in pixels of the
-    original; None where there is no mask. `path`: of the picture, relative to the build."""
+    """Results for an image: boxes of the right and the left lung, in pixels of the original; None
+    without a mask. `path`: of the image, relative to the build."""
 
     path: str
     image_hw: tuple[int, int]
@@ -102,7 +102,7 @@ def split_of(image: LungImage, seed: int) -> str:
 def lung_records(
     image: LungImage, examined: Examined, split: str, dataset: str, seed: int
 ) -> Iterator[QARecord]:
-    """What a radiograph is asked: where lungs are, with masks; if it is normal, with a finding."""
+    """Yields a radiograph's questions: on lungs if there are masks; on normality if known."""
     told = read_packaged(str(__package__), "questions.toml")
     for name, answer in _answers(image, examined, told):
         asked = told[name]["ask"]

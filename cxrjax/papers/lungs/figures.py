@@ -1,4 +1,4 @@
-"""How well boxes of lungs fit those of masks that people drew.
+"""Agreement of boxes of lungs with those of masks that people annotated.
 
 * mean IoU, IoU > 0.75: over the true boxes of questions about one lung; those about both have their
   own, which floors of one box per answer cannot reach. Boxes of an answer and true ones are matched

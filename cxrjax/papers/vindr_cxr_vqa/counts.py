@@ -292,7 +292,7 @@ def _count_question(
 
 
 def is_exact(question: VindrQuestion, reading: Reading) -> bool:
-    """Says whether an answer's set of classes is right; who names none has to say that none is."""
+    """Returns whether an answer's set of classes is correct; an empty one needs an explicit no."""
     said = reading.outcome == "no" or (reading.outcome == "yes" and reading.present)
     return bool(said) and reading.present == question.present
 
@@ -312,7 +312,7 @@ def _count_asked(asked: str, question: VindrQuestion, answer: _Answer) -> dict[s
 
 
 def _count_details(question: VindrQuestion, answer: _Answer) -> dict[str, float]:
-    """How many, and in which place, where that is asked."""
+    """Counts answers on numbers of lesions and on places, if the question asks for them."""
     counted: dict[str, float] = {}
     outcome = answer.reading.outcome
     decided = outcome in ("yes", "no")
@@ -389,8 +389,8 @@ def _count_pairs(references: VindrReferences, answers: list[list[_Answer]]) -> C
 
 
 def _parse_failed(question: VindrQuestion, answer: _Answer) -> bool:
-    """Says whether an answer could not be read. No box is a failure only where one is due:
-    the reference has boxes, and the answer doesn't deny the class."""
+    """Returns whether an answer is unreadable. A missing box is a failure only if one is due: the
+    reference has boxes, and the answer doesn't deny the class."""
     if answer.parse is None or answer.parse == "ok":
         return False
     if answer.parse == "no_box":
@@ -441,7 +441,7 @@ def _count_all_boxes(
 def _count_no_boxes(
     references: VindrReferences, views: Views, groups: BoxGroups
 ) -> tuple[Columns, detection.Overlaps, Float[np.ndarray, " n"]]:
-    """The same of all systems that give no box."""
+    """Counts boxes for all systems that output none."""
     nothing: list[list[_Answer]] = [[] for _ in references.images]
     return _count_all_boxes(references, views, groups, nothing)
 

@@ -1,4 +1,4 @@
-"""What `review` reads beside records: the table of readers' boxes, and the release's files."""
+"""Inputs of `review` beside records: the table of readers' boxes, and the release's files."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -94,7 +94,7 @@ def count(
 
 
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
-    """Says what came of a question by its facts, told apart by rules: right if all of them are."""
+    """Returns a question's outcome by its facts, compared by rules: correct if all of them are."""
     if not prediction.text.strip():
         return Outcome(False, None, "no answer")
     if is_refusal(prediction.text):

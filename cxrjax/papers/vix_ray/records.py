@@ -112,7 +112,7 @@ def _view(row: NativeRow, quality: QualityLog) -> str | None:
 
 
 def _named(value: Any, words: Mapping[str, str]) -> list[str]:
-    """Those of which a word is in the text."""
+    """Returns the names of which a word is in the text."""
     text = plain(value).lower()
     text = f"{text}\n{without_diacritics(text)}"
     return [name for name, of in words.items() if re.search(rf"(?<!\w)(?:{of})(?!\w)", text)]

@@ -229,7 +229,7 @@ def beside(scores: Scores, columns: Mapping[str, str], protocols: Sequence[str])
 
 
 def how(scores: Scores) -> str:
-    """Tells what the figures stand on."""
+    """Describes the studies and intervals that the figures are based on."""
     studies = ", ".join(f"{n:,} ({name})" for name, n in scores.settings["studies"].items())
     return str(LAYOUT.texts["how"]).format(
         found=studies, intervals=tables.about_intervals(scores.settings)
