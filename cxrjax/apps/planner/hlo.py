@@ -7,7 +7,7 @@ program is the work of one device, so everything here is per chip.
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 _ITEM_BITS = {
     **{"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "bf16": 16, "f16": 16},
@@ -15,13 +15,8 @@ _ITEM_BITS = {
     **{"f8e4m3fn": 8, "f8e5m2": 8, "f8e4m3": 8, "s2": 2, "u2": 2},
 }
 COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-    "ragged-all-to-all",
-    "collective-broadcast",
+    *("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"),
+    *("ragged-all-to-all", "collective-broadcast"),
 )
 _CALLING = ("calls", "to_apply", "condition", "body", "true_computation", "false_computation")
 _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
@@ -59,13 +54,7 @@ class Array:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a computation.
-
-    Attributes:
-        arrays: of the result; those of a tuple one after the other.
-        operands: names.
-        attributes: everything behind the operands.
-    """
+    """One line of a computation; `attributes` is everything behind the operands."""
 
     name: str
     opcode: str
@@ -86,17 +75,14 @@ class Instruction:
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """A collective operation of a program.
+    """A collective operation, which one instruction may start and another await (`overlapped`).
 
     Attributes:
-        kind: one of `COLLECTIVES`.
-        times: how often a step runs it.
         bytes: of the whole (unsharded) array that it gathers, sums or moves, each time.
         group: devices that take part together.
         sent_bytes: what one chip sends each time, on a ring.
-        overlapped: begun by one instruction and awaited by another, so that work goes on beside.
-        begun, awaited: how many of the program's `work` stand before its begin and its end, in the
-            order in which the compiler has put them.
+        begun, awaited: how many of the program's `work` are before its start and its end, in the
+            compiler's order.
     """
 
     kind: str
@@ -121,11 +107,9 @@ class Work:
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """The result of `read_program`.
+    """Result of `read_program`: all that runs on its own, fused matrix products counted in.
 
     Attributes:
-        work: of every instruction that runs on its own; matrix products of fused ones counted in.
-        collectives: likewise.
         unknown_loops: loops whose trip count the text does not tell; their bodies count once.
         kernels: runs of hand-written kernels (Pallas), whose products the text does not show.
     """
@@ -167,9 +151,7 @@ def read_program(text: str, devices: int) -> Program:
     computations, entry = parse_text(text)
     reader = _Reader(computations, devices)
     reader.visit(entry, 1)
-    return Program(
-        tuple(reader.work), tuple(reader.collectives), reader.unknown_loops, reader.kernels
-    )
+    return reader.program()
 
 
 class _Reader:
@@ -184,50 +166,56 @@ class _Reader:
         self.kernels = 0
         self._users_of: dict[str, dict[str, list[Instruction]]] = {}
 
+    def program(self) -> Program:
+        """Everything that was visited."""
+        return Program(tuple(self.work), tuple(self.collectives), self.unknown_loops, self.kernels)
+
     def visit(self, name: str, times: int) -> None:
         computation = self.computations[name]
-        under_way: dict[str, int] = {}  # collectives by what begins them
+        under_way: dict[str, int] = {}  # collectives by what starts them
         for instruction in computation.values():
-            opcode = instruction.opcode
-            kind = collective_kind(opcode)
-            if kind is None and opcode in ("async-start", "fusion"):
-                kind = self._wrapped_collective(instruction)
             place = self._place_in_chain(instruction)
-            if place == "done" or opcode.endswith("-done"):
+            if place == "done" or instruction.opcode.endswith("-done"):
                 for source in self._begins(computation, instruction, place):
                     self._await(under_way.pop(source, None))
             if place == "done":
                 continue
-            if place == "step":
-                kind = None
-            if opcode == "while":
-                called = dict(instruction.called())
-                count = self._trip_count(computation, instruction, called)
-                if count is None:
-                    self.unknown_loops += 1
-                self.visit(called["body"], times * (1 if count is None else count))
-            elif opcode == "conditional":
-                self._visit_largest([name for _, name in instruction.called()], times)
-            elif opcode == "call":
-                for _, called_name in instruction.called():
-                    self.visit(called_name, times)
-            elif kind is not None:
-                before = len(self.collectives)
-                self._add_collective(computation, instruction, kind, times, place == "start")
-                for source in self._begins(computation, instruction, place):
-                    under_way[source] = before
-            elif opcode.endswith(("-start", "-update")) or opcode in _FREE:
+            kind = None if place == "step" else self._kind(instruction)
+            if kind is None:
+                self._run(computation, instruction, times)
                 continue
-            else:
-                if 'custom_call_target="tpu_custom_call"' in instruction.attributes:
-                    self.kernels += times
-                flops = self._flops(computation, instruction)
-                moved = self._hbm_bytes(computation, instruction)
-                if flops or moved:
-                    self.work.append(Work(instruction.name, times, flops, moved))
+            before = len(self.collectives)
+            self._add_collective(computation, instruction, kind, times, place == "start")
+            for source in self._begins(computation, instruction, place):
+                under_way[source] = before
 
         for still in under_way.values():  # carried into a loop's next round
             self._await(still)
+
+    def _run(self, computation: dict[str, Instruction], found: Instruction, times: int) -> None:
+        """Visits what an instruction calls, else counts its own work."""
+        if found.opcode == "while":
+            called = dict(found.called())
+            count = self._trip_count(computation, found, called)
+            self.unknown_loops += count is None
+            self.visit(called["body"], times * (1 if count is None else count))
+        elif found.opcode == "conditional":
+            self.visit(max((name for _, name in found.called()), key=self._weight), times)
+        elif found.opcode == "call":
+            for _, called_name in found.called():
+                self.visit(called_name, times)
+        elif not found.opcode.endswith(("-start", "-update")) and found.opcode not in _FREE:
+            if 'custom_call_target="tpu_custom_call"' in found.attributes:
+                self.kernels += times
+            flops, moved = self._flops(computation, found), self._hbm_bytes(computation, found)
+            if flops or moved:
+                self.work.append(Work(found.name, times, flops, moved))
+
+    def _weight(self, name: str) -> float:
+        """Work of a branch."""
+        reader = _Reader(self.computations, self.devices)
+        reader.visit(name, 1)
+        return reader.program().flops + reader.program().hbm_bytes
 
     def _await(self, number: int | None) -> None:
         if number is not None and number < len(self.collectives):
@@ -246,24 +234,6 @@ class _Reader:
             found = computation[found.operands[0]]
         return [found.name] if found.opcode.endswith("-start") else []
 
-    def _visit_largest(self, names: Sequence[str], times: int) -> None:
-        best, largest = None, -1.0
-        for name in names:
-            reader = _Reader(self.computations, self.devices)
-            reader.visit(name, times)
-            program = Program(tuple(reader.work), (), 0)
-            if program.flops + program.hbm_bytes > largest:
-                best, largest = reader, program.flops + program.hbm_bytes
-        if best is not None:
-            before = len(self.work)
-            self.work += best.work
-            self.collectives += [
-                dataclasses.replace(one, begun=one.begun + before, awaited=one.awaited + before)
-                for one in best.collectives
-            ]
-            self.unknown_loops += best.unknown_loops
-            self.kernels += best.kernels
-
     def _trip_count(
         self, computation: dict[str, Instruction], loop: Instruction, called: dict[str, str]
     ) -> int | None:
@@ -275,7 +245,10 @@ class _Reader:
             return None
         counter, bound = found[0]
         index = int(re.search(r"index=(\d+)", counter.attributes)[1])  # type: ignore[index]
-        start = self._tuple_constant(computation, loop.operands[0], index)
+        made = computation.get(loop.operands[0])
+        if made is None or made.opcode != "tuple":
+            return None
+        start = _constant(_through(computation, made.operands[index]))
         if start is None:
             return None
         return max(0, math.ceil((bound - start) / self._counter_step(called["body"], index)))
@@ -317,13 +290,12 @@ class _Reader:
                 if bound is not None and counter.opcode == "get-tuple-element":
                     yield counter, bound
 
-    def _tuple_constant(
-        self, computation: dict[str, Instruction], name: str, index: int
-    ) -> int | None:
-        made = computation.get(name)
-        if made is None or made.opcode != "tuple":
-            return None
-        return _constant(_through(computation, made.operands[index]))
+    def _kind(self, instruction: Instruction) -> str | None:
+        """Kind of a collective, by itself or within an async wrapper or a fusion."""
+        wraps = instruction.opcode in ("async-start", "fusion")
+        return collective_kind(instruction.opcode) or (
+            self._wrapped_collective(instruction) if wraps else None
+        )
 
     def _wrapped_collective(self, instruction: Instruction) -> str | None:
         """The kind of collective within an async wrapper or a fusion.
@@ -364,16 +336,13 @@ class _Reader:
         if group < 2:
             return
         given = sum(a.bytes for name in inner.operands for a in computation[name].arrays)
-        if kind == "all-gather":
-            whole, sent = given * group, given * (group - 1.0)
-        elif kind == "all-reduce":
-            whole, sent = given, 2.0 * given * (group - 1) / group
-        elif kind == "reduce-scatter":
-            whole, sent = given, given * (group - 1.0) / group
-        elif kind == "collective-permute":
-            whole, sent = given, float(given)
+        summed = kind in ("all-reduce", "reduce-scatter", "collective-permute")
+        whole = given if summed else given * group
+        if kind == "collective-permute":
+            sent = float(given)
         else:
-            whole, sent = given * group, given * (group - 1.0) / group
+            parts = 1 if kind == "all-gather" else group
+            sent = (2 if kind == "all-reduce" else 1) * given * (group - 1.0) / parts
         overlapped, now = found.opcode.endswith("-start") or in_chain, len(self.work)
         self.collectives.append(Collective(kind, times, whole, group, sent, overlapped, now, now))
 
@@ -455,47 +424,42 @@ class _Reader:
             elif user.opcode == "dynamic-update-slice" and user.operands[0] == value:
                 read += inner[user.operands[1]].arrays[0].bytes
                 in_place = True
-            elif user.opcode == "bitcast" or user.opcode == "fusion":
-                if user.opcode == "bitcast":
-                    part = self._read_of(computation, user.name, whole)
-                else:
-                    called = next(name for _, name in user.called())
-                    number = user.operands.index(value)
-                    parameter = next(
-                        p.name
-                        for p in self.computations[called].values()
-                        if p.opcode == "parameter" and _parameter_number(p) == number
-                    )
-                    part = self._read_of(called, parameter, whole)
+            elif user.opcode in ("bitcast", "fusion"):
+                part = self._read_of(*self._inner_name(computation, user, value), whole)
                 read, in_place = read + part[0], in_place or part[1]
             else:
                 return whole, in_place
         return read, in_place
 
+    def _inner_name(self, computation: str, user: Instruction, value: str) -> tuple[str, str]:
+        """Computation and name of a value behind a bitcast or within a fusion."""
+        if user.opcode == "bitcast":
+            return computation, user.name
+        called = next(name for _, name in user.called())
+        number = user.operands.index(value)
+        inside = self.computations[called].values()
+        parameters = (one for one in inside if one.opcode == "parameter")
+        return called, next(p.name for p in parameters if _parameter_number(p) == number)
+
     def _users(self, computation: str, value: str) -> list[Instruction]:
         if computation not in self._users_of:
-            found: dict[str, list[Instruction]] = {}
+            found = self._users_of[computation] = {}
             for one in self.computations[computation].values():
                 for operand in set(one.operands):
                     found.setdefault(operand, []).append(one)
-            self._users_of[computation] = found
         return self._users_of[computation].get(value, [])
 
 
 def _keeps_slices(computation: dict[str, Instruction], summed: Instruction) -> bool:
     """Returns whether only slices of a sum leave a fused computation."""
-    parts = {summed.name}
-    parts |= {
+    parts = {summed.name} | {
         one.name
         for one in computation.values()
         if one.opcode == "get-tuple-element" and one.operands[0] == summed.name
     }
-    users = [
-        one.opcode
-        for one in computation.values()
-        if one.name not in parts and parts & set(one.operands)
-    ]
-    return bool(users) and set(users) == {"dynamic-slice"}
+    others = (one for one in computation.values() if one.name not in parts)
+    users = {one.opcode for one in others if parts & set(one.operands)}
+    return users == {"dynamic-slice"}
 
 
 def _parameter_number(parameter: Instruction) -> int:
@@ -591,11 +555,7 @@ def convolution_flops(computation: dict[str, Instruction], instruction: Instruct
         def of(key: str, default: str, axis: str = axis) -> str:
             return settings[key].split("x")[int(axis)] if key in settings else default
 
-        stride, spread, gaps = (
-            int(of("stride", "1")),
-            int(of("rhs_dilate", "1")),
-            int(of("lhs_dilate", "1")),
-        )
+        stride, spread, gaps = (int(of(key, "1")) for key in ("stride", "rhs_dilate", "lhs_dilate"))
         before = int(of("pad", "0_0").split("_")[0])
         last = (given[axis] - 1) * gaps
         products *= sum(
