@@ -59,8 +59,6 @@ class Limits:
     Attributes:
         connections: open at a time; beyond, the oldest idle one is closed.
         requests: answered at a time; beyond, a client gets status 503 and may retry.
-        head_bytes: of a request's first line and headers.
-        body_bytes: of its body.
         head_seconds: from the connection, or the last answer, to the end of a request's headers.
         body_seconds: from there to the end of its body.
         answer_seconds: from the headers to the end of the answer.

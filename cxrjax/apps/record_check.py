@@ -70,12 +70,7 @@ class Usable:
 
 @dataclasses.dataclass(frozen=True)
 class Needs:
-    """Sizes that a configuration needs, so that every question fits.
-
-    Attributes:
-        prefix, answer: tokens of the longest, 0 of none.
-        boxes: most in one answer.
-    """
+    """Sizes that a configuration needs, so that every question fits."""
 
     prefix: int = 0
     answer: int = 0
@@ -116,7 +111,6 @@ class RecordsCheck:
 
     Attributes:
         needs: of all its questions, and of the other splits of its build.
-        examined: lines with something in them.
         warnings: what can be used and looks odd -> how often.
     """
 

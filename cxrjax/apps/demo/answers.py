@@ -53,13 +53,7 @@ class NamedFile:
 
 
 class Token(NamedTuple):
-    """A token of an answer.
-
-    Attributes:
-        piece: its text.
-        probability: that the model gave it, 0 to 1, before the grammar ruled any out.
-        kind: `location` of a coordinate, `end` of what ends the answer.
-    """
+    """A token of an answer, and its probability before the grammar ruled any out."""
 
     piece: str
     probability: float
@@ -67,13 +61,7 @@ class Token(NamedTuple):
 
 
 class AnswerBox(NamedTuple):
-    """A box of an answer.
-
-    Attributes:
-        pixels: x_min, y_min, x_max, y_max in the original image, rounded.
-        fractions: the same, as fractions of the image.
-        confidence: `cxrjax.decoding.confidence.box_confidences`, 0 to 1.
-    """
+    """A box (xyxy) in rounded pixels of the original image, and as fractions of it."""
 
     pixels: tuple[int, int, int, int]
     fractions: tuple[float, float, float, float]
@@ -82,14 +70,13 @@ class AnswerBox(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """A model's answer.
+    """A model's answer as generated.
 
     Attributes:
-        text: as generated, boxes in the model's notation.
         reason: what a format that gives reasons has after the answer.
         probability: of the whole answer, the product of its tokens'.
         token_probability: their geometric mean.
-        parse: `ok`, or why a box could not be read (a failure category of cxrjax/codecs/base.py).
+        parse: `ok`, or a failure category of cxrjax/codecs/base.py.
     """
 
     text: str

@@ -64,9 +64,7 @@ class Gate:
     """Stands before Gradio, behind a `Guard`.
 
     Attributes:
-        app: Gradio's.
-        blocks: its page.
-        uploads: folder of what it keeps.
+        uploads: folder of what Gradio keeps.
         most_bytes: of an upload; all together may have ten times that.
     """
 

@@ -63,12 +63,7 @@ class TrueBox(NamedTuple):
 
 
 class DemoExample(NamedTuple):
-    """A picture to begin with.
-
-    Attributes:
-        sha256: of the file.
-        truth: everything that was painted into it.
-    """
+    """A picture to start with, and everything that was simulated into it."""
 
     path: Path
     question: str
@@ -131,13 +126,9 @@ _QUALITY = 92  # of JPEG: pictures are looked at closely
 
 
 class Picture(NamedTuple):
-    """An image as the page shows it.
+    """An image as the page shows it: a `data:` address of all its pixels, and its original size.
 
-    Attributes:
-        name: of the file.
-        source: a `data:` address of all its pixels.
-        height, width: of the original.
-        notes: what people trip over, see `audit_header` and `audit_image`.
+    `notes`: what people trip over, see `audit_header` and `audit_image`.
     """
 
     name: str

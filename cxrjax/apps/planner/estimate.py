@@ -30,13 +30,7 @@ HOP_SECONDS = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class StepEstimate:
-    """Seconds of one step.
-
-    Attributes:
-        step: all of it.
-        compute, hbm, links: what products, memory and links would take alone.
-        limit: which of the three is the largest: `compute`, `hbm` or `links`.
-    """
+    """Seconds of one step, and what products, memory and links would take alone."""
 
     step: float
     compute: float

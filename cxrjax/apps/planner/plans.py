@@ -38,14 +38,10 @@ _FLAGS = ("LIBTPU_INIT_ARGS", "XLA_FLAGS")
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """Figures of a compiled program.
+    """Figures of a compiled program; `seconds` is the time of compilation.
 
-    Attributes:
-        memory: None where the program does not fit.
-        limit: bytes of a chip's memory by the compiler; None where it did not say.
-        needed: bytes that a program that does not fit would need; None likewise.
-        program: None where it does not fit.
-        seconds: that compiling took.
+    Where it does not fit, there is no memory and no program. `limit` and `needed` are bytes of a
+    chip, None where the compiler did not report them.
     """
 
     memory: program.Memory | None
@@ -74,15 +70,12 @@ class Measured:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """One configuration on one slice.
+    """One configuration on one slice, measured by the compiler or guessed by formula.
 
     Attributes:
-        config: as planned.
-        topology: of the slice.
         flops: of a step, by part, all chips together.
-        measured: by the compiler; None of a GPU.
-        guess: by formula; None where it was compiled.
-        decode: by the compiler, of prefill and decode loop; None where nobody asked.
+        measured: None of a GPU.
+        decode: of prefill and decode loop; None if not requested.
     """
 
     config: ExperimentConfig

@@ -45,11 +45,7 @@ _LIBTPU_ENVIRONMENT = {
 
 
 class DoesNotFitError(Exception):
-    """The compiler found no way into the memory.
-
-    Attributes:
-        needed, limit: bytes a chip; None where its message does not say.
-    """
+    """The compiler needs more bytes of a chip than its limit; None where it does not say."""
 
     def __init__(self, needed: int | None, limit: int | None) -> None:
         super().__init__(f"needs {needed} of {limit} bytes")
@@ -58,13 +54,7 @@ class DoesNotFitError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of HBM on each chip, as the compiler has them.
-
-    Attributes:
-        arguments: parameters, optimiser's state, batch. outputs: what the step returns.
-        aliased: outputs that take the place of arguments. temporaries: everything between.
-        peak: the most that is there at a time.
-    """
+    """Bytes of HBM on each chip, by the compiler; `aliased` outputs replace arguments."""
 
     arguments: int
     outputs: int

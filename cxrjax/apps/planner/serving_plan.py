@@ -33,12 +33,7 @@ _STOP = 1
 
 @dataclasses.dataclass(frozen=True)
 class SlotsPlan:
-    """A server with so many slots on one chip.
-
-    Attributes:
-        measured: its step, by the compiler.
-        seconds: of a step, by the model; None where it does not fit.
-    """
+    """Slots of a server on one chip; `seconds` of a step, None where it does not fit."""
 
     slots: int
     measured: Measured

@@ -35,11 +35,7 @@ SAMPLE_SEED = 0
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """A box as fractions of the original image (xyxy), and the class it is about.
-
-    Attributes:
-        confidence: of a prediction that has one.
-    """
+    """A box as fractions of the original image (xyxy), and the class it is about."""
 
     label: str
     box: tuple[float, float, float, float]
@@ -48,11 +44,7 @@ class LabelledBox:
 
 @dataclass(frozen=True)
 class SystemAnswer:
-    """One system's answer, and the reference with the words set apart that this answer lacks.
-
-    Attributes:
-        errors: as `errors_of` has them.
-    """
+    """One system's answer, and the reference with the words set apart that this answer lacks."""
 
     text: list[Piece]
     reference: list[Piece]

@@ -38,13 +38,7 @@ ACCENT = Look(_ACCENT)
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of the page.
-
-    Attributes:
-        summary: what it shows, in words.
-        csv: its values.
-        links: whether its points lead somewhere.
-    """
+    """A figure of the page, with its values as CSV; `links`: its points lead somewhere."""
 
     name: str
     title: str
@@ -55,13 +49,7 @@ class Plot:
 
 
 class Line(NamedTuple):
-    """Points by x; a NaN is a gap.
-
-    Attributes:
-        label: in the legend; empty: not there.
-        faint: drawn thin, as what a smooth line was made of.
-        dotted: each point has a dot.
-    """
+    """Points by x; a NaN is a gap. Without a label it is not in the legend."""
 
     label: str
     points: Sequence[tuple[float, float]]

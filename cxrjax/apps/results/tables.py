@@ -208,12 +208,9 @@ _KINDS = {"as printed": "printed", "difference": "difference"}
 
 @dataclass
 class Section:
-    """One heading with what stands below it, ready for the page.
+    """One heading with HTML of its tables, paragraphs and footnotes, ready for the page.
 
-    Attributes:
-        broken_down: whether its tables are by class, type and the like.
-        parts: HTML of its tables and paragraphs, in order.
-        notes: footnotes of its tables.
+    `broken_down`: its tables are by class, type and the like.
     """
 
     title: str

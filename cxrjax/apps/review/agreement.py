@@ -27,12 +27,7 @@ CONSENSUS_COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Consensus:
-    """A filled consensus file.
-
-    Attributes:
-        outcomes: (question id, dimension) -> index into `LEVELS` after discussion.
-        accepted: (question id, dimension) -> accepted in the end.
-    """
+    """A filled consensus file: (question id, dimension) -> level, accepted or not."""
 
     outcomes: dict[tuple[str, str], int]
     accepted: dict[tuple[str, str], bool]

@@ -64,7 +64,6 @@ class Correctable:
         image_hw: (height, width) of the boxes' frame; None if there is no image.
         boxes: number of boxes in the record.
         classes: the only classes that its data set allows; empty: any.
-        options: None if the question has no options to choose from.
     """
 
     image_hw: tuple[int, int] | None

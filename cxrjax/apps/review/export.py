@@ -47,14 +47,7 @@ class LeftOutError(ValueError):
 
 @dataclasses.dataclass
 class Export:
-    """Content of an export.
-
-    Attributes:
-        records: reviewed ones, image paths relative to the folder of the export.
-        pairs: lines of `rl.pairs`.
-        corrected, missed: number of changed records, and of records on missed findings.
-        left_out: reason -> question ids.
-    """
+    """Content of an export: reviewed records, `rl.pairs`, and reason -> question ids left out."""
 
     records: list[QARecord] = dataclasses.field(default_factory=list)
     pairs: list[dict[str, str]] = dataclasses.field(default_factory=list)

@@ -35,13 +35,7 @@ _LONG_SIDE = 1000
 
 @dataclasses.dataclass(frozen=True)
 class ReviewPage:
-    """A page, and what its server needs beside it.
-
-    Attributes:
-        pictures: files by their number in the address of the full resolution.
-        correctable: question id -> what a correction of it is held to.
-        without: how many questions have no picture.
-    """
+    """A page, its pictures by number, and limits of corrections by question id."""
 
     html: str
     pictures: list[Path]

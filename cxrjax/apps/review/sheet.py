@@ -104,14 +104,7 @@ COLUMNS = (
 
 @dataclasses.dataclass(frozen=True)
 class Ratings:
-    """A filled sheet.
-
-    Attributes:
-        reader: the file's stem.
-        levels: question id -> dimension -> index into `LEVELS`; dimensions that do not apply are
-            left out.
-        comments: question id -> what the reader wrote, where anything.
-    """
+    """A filled sheet (its stem is the reader): question id -> levels, comments."""
 
     reader: str
     levels: dict[str, dict[str, int]]

@@ -25,15 +25,7 @@ _LONGEST_TEXT = 20_000
 
 @dataclasses.dataclass(frozen=True)
 class AskedQuestion:
-    """Question of a request.
-
-    Attributes:
-        text: of the question.
-        history: (question, answer) of earlier turns.
-        finding: its subject, for boxes' labels and for models that need a finding's name.
-        type_prompt, choices: as of a record.
-        name: its id.
-    """
+    """Question of a request; `history` has (question, answer) of earlier turns."""
 
     text: str
     history: tuple[tuple[str, str], ...] = ()
@@ -96,9 +88,7 @@ class WholeAnswer:
     """A whole answer.
 
     Attributes:
-        text: all that was written.
         texts: of its tokens, side by side; the one that ends it left out.
-        finish: `stop` or `length`.
         line: as `predict` writes it, with `margins` where the model has them.
         end_logprob: of the token that ended it; None: it was broken off.
         prompt_tokens, completion_tokens: as clients count them.

@@ -73,10 +73,9 @@ class GroundRequest(pydantic.BaseModel):
 
 @dataclasses.dataclass
 class ModelServer:
-    """Application that answers requests.
+    """Application that answers requests, by default by the first model.
 
     Attributes:
-        models: by name; the first is the default.
         seconds: timeout of an answer.
         most_bytes: limit of the bodies held in memory at a time.
     """

@@ -34,12 +34,9 @@ Ending = Literal["stop", "length", "cancelled", "timeout", "failed"]
 
 
 class TokenEvent(NamedTuple):
-    """A token of an answer.
+    """A token of an answer, its parts as of `Generation`.
 
-    Attributes:
-        logprob, words, quantiles: as of `Generation`.
-        top: likeliest tokens in its place and their log-probabilities, the likeliest first; empty
-            where nobody wants them.
+    `top`: likeliest tokens in its place and their log-probabilities, if requested.
     """
 
     token: int
@@ -51,13 +48,7 @@ class TokenEvent(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SeenImages:
-    """An image, or two, as the model is given them.
-
-    Attributes:
-        key: of content and of who sent it.
-        pixels: uint8 [H, W, 3]; [2, H, W, 3] where the model takes two.
-        has_second: whether there are two.
-    """
+    """An image [H, W, 3], or two [2, H, W, 3]; `key` is of their content and of the client."""
 
     key: Hashable
     pixels: np.ndarray = dataclasses.field(repr=False)
@@ -69,11 +60,9 @@ class Job:
     """A question to be answered.
 
     Attributes:
-        client: whose it is.
-        deadline: by `time.monotonic`.
+        deadline, asked_at: by `time.monotonic`.
         heard: called in the engine's thread with every token, and in the end with how it ended.
-        watched: each of its tokens is waited for, not the answer alone.
-        asked_at: when it came.
+        watched: the client reads each token, not only the answer.
     """
 
     client: Hashable

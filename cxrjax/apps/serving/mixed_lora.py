@@ -45,12 +45,7 @@ class MixedLoRA(nnx.Module):
 
 
 class MixedEmbedder(Embedder):
-    """An embedder with trained rows of location tokens for each adapter.
-
-    Attributes:
-        loc_rows: [M, 1024, D], zeros where an adapter has none.
-        which: as of `MixedLoRA`.
-    """
+    """An embedder with trained rows of location tokens for each adapter, [M, 1024, D]."""
 
     def __init__(self, embedder: Embedder, rows: Array) -> None:
         self.width, self.softcap = embedder.width, embedder.softcap
@@ -94,12 +89,7 @@ def choose_adapters(modules: Sequence[nnx.Module], which: Int[Array, " B"]) -> N
 
 
 class AdapterParts(NamedTuple):
-    """Parameters that an adapter adds to a base.
-
-    Attributes:
-        loras: by the path of the linear map that each is added to.
-        rows: of location tokens, [1024, D]; None: it has none.
-    """
+    """Parameters of an adapter: LoRAs by path, rows [1024, D] of location tokens."""
 
     loras: dict[str, LoRA]
     rows: Array | None

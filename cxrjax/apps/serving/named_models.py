@@ -42,15 +42,11 @@ class NamedModel:
     """A model as requests name it.
 
     Attributes:
-        name: in requests.
-        tokenizer: shared by all of a server.
-        examples: how questions become its input.
         strategy: how it decodes where a request says nothing.
         start: where its own grammar begins.
         free: it has none.
         forms: where the grammars of `FORMS` begin, and the fewest tokens of their answers.
         adapter: its number; 0: none.
-        sizes: of the model.
         margins: by which its boxes are made wider; None: as they are.
     """
 
@@ -85,12 +81,7 @@ class NamedModel:
 
 @dataclasses.dataclass(frozen=True)
 class ServedModels:
-    """All that a server needs of its models.
-
-    Attributes:
-        programs: of the base with all adapters.
-        by_name: the base first.
-    """
+    """Programs of a base with all adapters, and the models by name, the base first."""
 
     programs: Programs
     by_name: Mapping[str, NamedModel]

@@ -71,9 +71,7 @@ class SlotRequest(NamedTuple):
         start: the grammar's start state.
         free: its answer is not restricted to a grammar.
         limit: tokens of the answer, the end token included.
-        temperature: 0: the likeliest token; above: sampled.
-        top_p: mass of the tokens that are sampled from.
-        seed, sample: of the random stream.
+        top_p: mass of the tokens that are sampled from, where `temperature` is above 0.
         adapter: number of the adapter; 0: none.
         wants_top: return the likeliest tokens of each step.
     """
@@ -104,12 +102,7 @@ class SlotState(NamedTuple):
 
 
 class StepTokens(NamedTuple):
-    """A token of each of n slots, and the likeliest in its place where somebody wants them.
-
-    Attributes:
-        tokens, logprobs, words, quantiles: as of `Generation`.
-        top_tokens, top_logprobs: before the grammar; zeros where nobody wants them.
-    """
+    """Parts of `Generation` for n slots, and likeliest tokens before the grammar."""
 
     tokens: Int[Any, " n"]
     logprobs: Float[Any, " n"]

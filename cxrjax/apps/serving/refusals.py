@@ -4,13 +4,7 @@ from typing import Any
 
 
 class RefusedError(Exception):
-    """A request that is not answered.
-
-    Attributes:
-        status: of HTTP.
-        code: a word for programs.
-        param: the field that it is about.
-    """
+    """A request that is not answered: HTTP status, a code for programs, the field it is about."""
 
     def __init__(
         self, status: int, message: str, code: str | None = None, param: str | None = None

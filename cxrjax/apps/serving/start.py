@@ -19,14 +19,9 @@ from cxrjax.errors import UserError
 
 @dataclasses.dataclass(frozen=True)
 class Bounds:
-    """Resource limits of a server.
+    """Resource limits of a server: waiting questions, seconds of an answer, bytes.
 
-    Attributes:
-        queue: questions that may wait beside those in slots.
-        seconds: timeout of an answer.
-        drain_seconds: timeout of running answers when the server is to end.
-        body_bytes: of a request.
-        image_bytes: of decoded images.
+    `drain_seconds` is the timeout of running answers when the server is to end.
     """
 
     queue: int = 128

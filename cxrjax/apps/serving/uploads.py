@@ -23,12 +23,7 @@ _PARAM = "image_url"
 
 @dataclasses.dataclass(frozen=True)
 class UploadedImage:
-    """One image, decoded and at the model's size.
-
-    Attributes:
-        digest: of the file's bytes.
-        size: (height, width) of the original.
-    """
+    """One image, decoded and at the model's size; `size` is (height, width) of the original."""
 
     digest: bytes
     size: tuple[int, int]
