@@ -1,9 +1,8 @@
-"""Sends a run's figures to Weights & Biases or MLflow, by their own libraries and settings.
+"""Sends a run's figures to Weights & Biases or MLflow.
 
-Where they send them, under which project and whether at all is theirs to be told:
-WANDB_MODE=offline, WANDB_PROJECT, MLFLOW_TRACKING_URI, MLFLOW_EXPERIMENT_NAME and the rest of their
-variables. A run that goes on is the same run there: its name is in `tracked_as.json` of the
-workdir.
+Their own variables set server and project: WANDB_MODE=offline, WANDB_PROJECT, MLFLOW_TRACKING_URI,
+MLFLOW_EXPERIMENT_NAME. A resumed run stays the same run there: `tracked_as.json` in the workdir
+has its id.
 """
 
 import re
@@ -30,7 +29,7 @@ _LONGEST_PARAMETER = 500  # characters that every MLflow store takes
 
 
 class WandbTracker:
-    """A writer of CLU's kind whose figures go to Weights & Biases."""
+    """Metric writer that sends figures to Weights & Biases."""
 
     def __init__(self, workdir: Path, known_as: str | None) -> None:
         wandb = optional("wandb", extra="wandb")
@@ -57,14 +56,14 @@ class WandbTracker:
 
 
 class MlflowTracker:
-    """A writer of CLU's kind whose figures go to MLflow."""
+    """Metric writer that sends figures to MLflow."""
 
     def __init__(self, workdir: Path, known_as: str | None) -> None:
         mlflow = optional("mlflow", extra="mlflow")
         run = mlflow.start_run(run_id=known_as, run_name=None if known_as else workdir.name)
         self.known_as = str(run.info.run_id)
-        # The library's current run is a thread's, and figures are written from another, which could
-        # not end it: it is told by name from here on, and this thread may start the next one.
+        # The library's current run belongs to this thread, and another one writes figures: it
+        # passes the run's id, and this thread may start the next run.
         mlflow.end_run("RUNNING")
         self._client = mlflow.MlflowClient()
         self._log_metrics = mlflow.log_metrics
@@ -83,10 +82,8 @@ class MlflowTracker:
     def write_hparams(self, hparams: Mapping[str, Any]) -> None:
         from cxrjax.training.config import flatten  # brings JAX, which --help does without
 
-        flat = flatten(hparams).items()
-        told = {name: str(value)[:_LONGEST_PARAMETER] for name, value in flat}
-        for name, value in told.items():
-            self._client.log_param(self.known_as, name, value)
+        for name, value in flatten(hparams).items():
+            self._client.log_param(self.known_as, name, str(value)[:_LONGEST_PARAMETER])
 
     def flush(self) -> None:
         """No-op: every call is sent as it is made."""
@@ -96,27 +93,23 @@ class MlflowTracker:
 
 
 def _mlflow_name(name: str) -> str:
-    """A figure's name as MLflow takes it: `detection/f1@0.3` as `detection/f1_at_0.3`."""
+    """Returns a name that MLflow accepts: `detection/f1_at_0.3` for `detection/f1@0.3`."""
     return re.sub(r"[^\w\-. :/]", "_", name.replace("@", "_at_"))
 
 
 def check_installed(kind: str) -> None:
-    """Looks for the library of one of TRACKERS.
-
-    Raises:
-        UserError: it is not installed.
-    """
+    """Raises a UserError if the library of one of TRACKERS is not installed."""
     optional(kind, extra=kind)
 
 
 def open_tracker(kind: str, workdir: Path) -> WandbTracker | MlflowTracker:
-    """A writer for a workdir's run, which goes on with what an earlier process has sent.
+    """Opens the writer of a workdir's run, which continues the run of an earlier process.
 
     Args:
         kind: one of TRACKERS.
 
     Raises:
-        UserError: the library is not installed, or cannot begin a run.
+        UserError: the library is not installed, or cannot start a run.
     """
     file = workdir / FILE_NAME
     known = read_json_object(file) if file.is_file() else {}
@@ -124,8 +117,8 @@ def open_tracker(kind: str, workdir: Path) -> WandbTracker | MlflowTracker:
         tracker = (WandbTracker if kind == "wandb" else MlflowTracker)(workdir, known.get(kind))
     except UserError:
         raise
-    except Exception as error:  # each library has its own for a login or a place that is missing
-        told = f"--track={kind}: {first_line(error)}"
-        raise UserError(f"{told}; {_HOW_TO_BEGIN[kind]}") from error
+    except Exception as error:  # each library has its own for a missing login or server
+        found = f"--track={kind}: {first_line(error)}"
+        raise UserError(f"{found}; {_HOW_TO_BEGIN[kind]}") from error
     write_json(file, {**known, kind: tracker.known_as})
     return tracker
