@@ -151,8 +151,10 @@ def test_the_recipe_s_variant_reads_what_the_build_wrote(built, tmp_path, monkey
     write_records(path, [r.model_copy(update={"dataset": "custom"}) for r in read_records(path)])
     monkeypatch.chdir(tmp_path)
     _convert(built, Path("runs/own/tfds"))
-    source = open_records(load_config(f"{ROOT}/configs/records_lora.py:tfds"), "train").source
+    opened = open_records(load_config(f"{ROOT}/configs/records_lora.py:tfds"), "train")
+    source, entries = opened.source, opened.quality.entries
     assert source.fingerprint == RecordSource(path, questions_per_image=4).fingerprint
+    assert not entries and source.num_images == 5
     assert read_image(source[0].image_path).size
 
 

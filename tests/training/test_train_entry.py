@@ -217,15 +217,12 @@ def test_cached_features_change_no_loss_and_are_made_once(learned, tmp_path):
 _RUN = {"seed": 0, "steps": 1, "resumed_from": 0, "parameters": {}, "base": {}}
 
 
-def test_a_tfds_data_set_is_opened_and_hashed_as_its_records_are(spec, tmp_path):
+def test_a_tfds_data_set_is_hashed_as_its_records_are(tmp_path):
     manifest, records = tmp_path / "data/manifest.json", tmp_path / "data/records/train.jsonl"
+    write_noise(tmp_path / "data/images/i0.png", np.random.default_rng(0))
     manifest.write_text("{}")
-    write_records(records, (_record(i, 2.0 * i) for i in range(16)))
+    write_records(records, [_record(0, 5.0)])
     stored = write_tfds(tmp_path / "data", tmp_path / "tfds")
-    config = load_config(spec, (f"--config.data.train={stored}",))
-    opened, expected = open_records(config, "train"), open_records(load_config(spec), "train")
-    assert opened.source.fingerprint == expected.source.fingerprint
-    assert opened.quality == expected.quality and not opened.quality.entries
     hashes = [describe_run(**_RUN, data_files=[path])["data_sha256"] for path in (stored, records)]
     assert list(hashes[0]) == [str(stored / "records/train.jsonl"), str(stored / "manifest.json")]
     assert list(hashes[0].values()) == list(hashes[1].values())
