@@ -93,7 +93,7 @@ def test_scores_are_rows_that_pandas_takes(tmp_path):
     assert again.value("localization/mean_iou") == table.value("localization/mean_iou", "good")
     pandas = pytest.importorskip("pandas")
     assert list(pandas.DataFrame(table).columns) == [*table[0]]
-    with pytest.raises(UserError, match="expected one of vindr"):
+    with pytest.raises(UserError, match="expected one of own, cxr_qba"):
         cxrjax.score(records, good, benchmark="none")
 
 

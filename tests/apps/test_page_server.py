@@ -197,7 +197,7 @@ def test_too_many_requests_at_a_time_are_told_to_come_again(server):
 
 def test_who_does_not_read_the_answer_is_left(tmp_path):
     # Half a minute in life; the same code with less patience.
-    patience = "from cxrjax.apps import page_server\nserving._STALL_SECONDS = 2.0\n"
+    patience = "from cxrjax.apps import page_server\npage_server._STALL_SECONDS = 2.0\n"
     server = Server(tmp_path, patience, answer_seconds=60)
     assert server.plain().endswith(b"anna")
 

@@ -7,7 +7,7 @@ import pytest
 
 from cxrjax.commands import build
 from cxrjax.errors import UserError
-from cxrjax.papers.cxr_qba.construct.entity_mapping import LexicalMapper, embedding_mapper
+from cxrjax.papers.cxr_qba.construct.entity_mapping import embedding_mapper, map_by_wording
 from cxrjax.radiology_text.definitions import load_definitions
 
 pytestmark = pytest.mark.parity
@@ -29,11 +29,11 @@ def model(tmp_path_factory):
 def test_the_nearest_wording_is_the_finding(model):
     mapper = embedding_mapper(model)
     for name in ("pleural effusion", "cardiomegaly", "pneumothorax"):
-        assert mapper.map(name) == LexicalMapper().map(name) == name
+        assert mapper(name) == map_by_wording(name) == name
     # In another order, which no spelling resembles.
-    assert LexicalMapper().map("effusion pleural") is None
-    assert mapper.map("effusion pleural") == "pleural effusion"
-    assert mapper.map("banana") is None
+    assert map_by_wording("effusion pleural") is None
+    assert mapper("effusion pleural") == "pleural effusion"
+    assert mapper("banana") is None
 
 
 def test_a_build_is_made_with_it_and_says_so(model, tmp_path):

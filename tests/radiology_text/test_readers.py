@@ -114,7 +114,7 @@ def test_tables_that_rest_on_a_reader_say_how_often_it_errs():
     layout = dataclasses.replace(layout, heading="Title", read_as="hard_en")
     bootstrap = dict.fromkeys(("confidence", "method", "resamples", "clusters", "seed"), 1)
     settings = {"bootstrap": bootstrap | {"clustered_by": ["patient"]}, "datasets": []}
-    head = layout.head(Scores({}, {}, settings), {})
+    head = layout.head(Scores({}, {}, settings))
     assert f"\n{error_rates.about_reading('hard_en')}\n" in head
 
 
