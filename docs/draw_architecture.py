@@ -5,11 +5,13 @@
 tests/test_architecture.py checks imports against `FLOORS`.
 """
 
+import ast
 from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
 SVG = Path(__file__).parent / "architecture.svg"
+PACKAGE = Path(__file__).resolve().parents[1] / "cxrjax"
 ENTRY_POINTS = "entry points"
 
 
@@ -108,13 +110,36 @@ def draw() -> str:
     )
 
 
+def _lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def reached(module: str) -> set[Path]:
+    """Returns the files of cxrjax that a module imports, directly or not, also within functions.
+
+    Data sets, which are found by entry points, are not among them.
+    """
+    found: set[Path] = set()
+    waiting = {module}
+    while waiting:
+        path = PACKAGE.parent / waiting.pop().replace(".", "/")
+        path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
+        if path in found or not path.is_file():
+            continue
+        found.add(path)
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("cxrjax."):
+                waiting |= {str(node.module), *(f"{node.module}.{a.name}" for a in node.names)}
+            elif isinstance(node, ast.ImportFrom) and node.module == "cxrjax":
+                waiting |= {f"cxrjax.{alias.name}" for alias in node.names}
+    return found
+
+
 def sizes() -> dict[str, tuple[int, int]]:
     """Returns Python files and lines of each folder of the package, of its base and of all."""
-    package = Path(__file__).parents[1] / "cxrjax"
     found: dict[str, tuple[int, int]] = {}
-    for path in package.rglob("*.py"):
-        top = path.relative_to(package).parts[0]
-        lines = len(path.read_text(encoding="utf-8").splitlines())
+    for path in PACKAGE.rglob("*.py"):
+        top, lines = path.relative_to(PACKAGE).parts[0], _lines(path)
         for name in ("base" if top.endswith(".py") else top, "package"):
             files, total = found.get(name, (0, 0))
             found[name] = (files + 1, total + lines)
@@ -124,5 +149,8 @@ def sizes() -> dict[str, tuple[int, int]]:
 if __name__ == "__main__":
     SVG.write_text(draw(), encoding="utf-8")
     print(SVG)
-    for name, (files, lines) in sorted(sizes().items(), key=lambda item: item[1]):
-        print(f"{name}: {files} files, {lines:,} lines")
+    for name, (count, lines) in sorted(sizes().items(), key=lambda item: item[1]):
+        print(f"{name}: {count} files, {lines:,} lines")
+    for command in ("train", "predict", "score", "serve"):
+        files = reached(f"cxrjax.commands.{command}")
+        print(f"{command} reaches {len(files)} modules, {sum(map(_lines, files)):,} lines")
