@@ -336,17 +336,17 @@ class Guard:
         if scope["path"] == "/favicon.ico":  # browsers ask for it without the token
             raise HTTPException(204, "")
         first, slash, _ = scope["path"].lstrip("/").partition("/")
-        told = first.encode(errors="replace")
-        # All are compared, so that the time tells nothing.
-        found = [
-            name
-            for name, token in self._tokens.items()
-            if hmac.compare_digest(token.encode(), told)
-        ]
-        if not found or not slash or not scope["path"].startswith(f"/{first}/"):
+        found = self._holder(first)
+        if found is None or not slash or not scope["path"].startswith(f"/{first}/"):
             raise HTTPException(404, OTHER_LINK)
         scope["root_path"] = f"/{first}"
-        return found[0]
+        return found
+
+    def _holder(self, told: str) -> str | None:
+        """Name of who has a token; all are compared, so that the time tells nothing."""
+        sent, tokens = told.encode(errors="replace"), self._tokens.items()
+        found = [name for name, token in tokens if hmac.compare_digest(token.encode(), sent)]
+        return found[0] if found else None
 
     def _host(self, scope: Scope, headers: Headers) -> str:
         """Returns the request's host with its port; refuses foreign names (DNS rebinding)."""

@@ -212,7 +212,7 @@ def make_plan(
         tuple(config.trainable),
         shape,
         remat=recomputes(config.model.remat),
-        loc_loss=_loc_loss(config),
+        loc_loss=config.box_route == "loc",
     )
     # What training refuses is told at once.
     presets.check_heads_divide(abstract_mesh(config, topology).shape["tensor"], model.config)
@@ -243,10 +243,6 @@ def make_plan(
         guess = by_formula(config, inputs, model.config, shape, total(flops), topology)
         return Plan(config, topology, flops, None, guess)
     return Plan(config, topology, flops, measured, None, answered)
-
-
-def _loc_loss(config: ExperimentConfig) -> bool:
-    return config.box_route == "loc"
 
 
 def file_of(lowered: Any, topology: Topology, kept: Path | None) -> Path | None:

@@ -12,7 +12,7 @@ import numpy as np
 from cxrjax.apps.serving.engine import Ending, Job, SeenImages, TokenEvent
 from cxrjax.apps.serving.named_models import NamedModel
 from cxrjax.apps.serving.programs import SlotRequest
-from cxrjax.apps.serving.refusals import RefusedError
+from cxrjax.apps.serving.refusals import RefusedError, invalid
 from cxrjax.apps.serving.uploads import UploadedImage
 from cxrjax.decoding.confidence import spell
 from cxrjax.decoding.predictor import TokenAnswer, prediction
@@ -140,12 +140,8 @@ class Answering:
         most = model.strategy.max_answer_tokens
         limit = min(wish.limit or most, most)
         if limit <= shortest:
-            raise RefusedError(
-                400,
-                f"max_tokens of {limit}: the shortest answer takes {shortest + 1}",
-                "max_tokens_too_small",
-                "max_tokens",
-            )
+            told = f"max_tokens of {limit}: the shortest answer takes {shortest + 1}"
+            raise invalid("max_tokens", told, "max_tokens_too_small")
         temperature = wish.temperature
         asked = SlotRequest(
             tokens,
@@ -268,20 +264,18 @@ class Answering:
 def _prompt(model: NamedModel, record: QARecord) -> np.ndarray:
     said = sum(len(turn.question) + len(turn.answer or "") for turn in record.history)
     if len(record.question) + said > _LONGEST_TEXT:
-        raise RefusedError(
-            400,
+        raise invalid(
+            "messages",
             f"a question of {len(record.question) + said:,} characters with what was said before "
             f"it: at most {_LONGEST_TEXT:,}",
             "context_length_exceeded",
-            "messages",
         )
     if model.needs_finding and not record.finding:
-        raise RefusedError(
-            400,
+        raise invalid(
+            "finding",
             f"the model is asked about one finding by its name (prompt format "
             f"{model.examples.prompt!r}); set the field finding",
             "finding_missing",
-            "finding",
         )
     try:
         return model.encoder().encode(record, with_answer=False).prefix
@@ -289,7 +283,7 @@ def _prompt(model: NamedModel, record: QARecord) -> np.ndarray:
         too_long = getattr(error, "reason", "") == "prefix_too_long"
         message = str(error).removeprefix(f"question {record.question_id}: ").partition(";")[0]
         code = "context_length_exceeded" if too_long else "unusable_question"
-        raise RefusedError(400, message, code, "messages") from None
+        raise invalid("messages", message, code) from None
 
 
 def _first_stop(text: str, stops: Sequence[str]) -> int | None:

@@ -27,12 +27,12 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from cxrjax.apps.serving.answering import Answering, AskedQuestion, Wish
-from cxrjax.apps.serving.chat import ChatRequest, ChatResponse, checked, read_request
+from cxrjax.apps.serving.chat import ChatRequest, ChatResponse, Form, checked, read_request
 from cxrjax.apps.serving.engine import Engine, SeenImages
 from cxrjax.apps.serving.fair_queue import QueueFullError
 from cxrjax.apps.serving.metrics import ServerMetrics
 from cxrjax.apps.serving.named_models import NamedModel
-from cxrjax.apps.serving.refusals import RefusedError, error_body
+from cxrjax.apps.serving.refusals import RefusedError, error_body, invalid
 from cxrjax.apps.serving.uploads import UploadedImage, Uploads, data_of, seen_images
 from cxrjax.errors import ForeignError
 from cxrjax.input_pipeline.examples import ExampleConfig
@@ -43,9 +43,7 @@ _DECODERS = 2  # images that are decoded at a time, of up to 200 MB each
 _LOG = logging.getLogger("cxrjax.apps.serving")
 
 
-class _GroundQuestion(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
-
+class _GroundQuestion(Form):
     question: str
     question_id: str | None = pydantic.Field(None, max_length=200)
     finding: str | None = pydantic.Field(None, max_length=200)
@@ -58,10 +56,8 @@ def _as_question(told: Any) -> Any:
     return {"question": told} if isinstance(told, str) else told
 
 
-class GroundRequest(pydantic.BaseModel):
+class GroundRequest(Form):
     """The body of /v1/ground."""
-
-    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
     image: str
     questions: list[Annotated[_GroundQuestion, pydantic.BeforeValidator(_as_question)]] = (
@@ -207,13 +203,9 @@ class ModelServer:
         """The images of a request."""
         most = 2 if model.examples.earlier_images else 1
         if not 1 <= len(uris) <= most:
-            raise RefusedError(
-                400,
-                f"{len(uris)} images: this model is asked about "
-                + ("1" if most == 1 else "1, or 2: the one asked about and an earlier one"),
-                "invalid_image_count",
-                "messages",
-            )
+            known = "1" if most == 1 else "1, or 2: the one asked about and an earlier one"
+            told = f"{len(uris)} images: this model is asked about {known}"
+            raise invalid("messages", told, "invalid_image_count")
 
         def read(uri: str, number: int, examples: ExampleConfig) -> UploadedImage:
             return self.uploads.read(data_of(uri, f"image {number}"), examples, who)

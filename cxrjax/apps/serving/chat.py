@@ -15,7 +15,7 @@ import pydantic
 from cxrjax.apps.serving.answering import AskedQuestion, WholeAnswer, Wish
 from cxrjax.apps.serving.engine import TokenEvent
 from cxrjax.apps.serving.named_models import FORMS
-from cxrjax.apps.serving.refusals import RefusedError
+from cxrjax.apps.serving.refusals import RefusedError, invalid
 
 MOST_CHOICES = 8
 # Known to OpenAI, and nothing to us whatever they say.
@@ -39,21 +39,23 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
 }
 
 
-class _Form(pydantic.BaseModel):
+class Form(pydantic.BaseModel):
+    """Fields of a request; others are refused, and values of another type."""
+
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
 
 
-class _ImageURL(_Form):
+class _ImageURL(Form):
     url: str
     detail: Literal["auto", "low", "high"] | None = None
 
 
-class _TextPart(_Form):
+class _TextPart(Form):
     type: Literal["text"]
     text: str
 
 
-class _ImagePart(_Form):
+class _ImagePart(Form):
     type: Literal["image_url"]
     image_url: _ImageURL
 
@@ -66,25 +68,25 @@ def _as_parts(content: Any) -> Any:
     return [{"type": "text", "text": content}] if isinstance(content, str) else content
 
 
-class _Message(_Form):
+class _Message(Form):
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[list[_Part], pydantic.BeforeValidator(_as_parts)]
     name: str | None = None
     refusal: None = None
 
 
-class _ResponseFormat(_Form):
+class _ResponseFormat(Form):
     type: Literal["text", "json_object", "json_schema", "answer_form"]
     form: str | None = None
     json_schema: Any = None
 
 
-class _StreamOptions(_Form):
+class _StreamOptions(Form):
     include_usage: bool = False
     include_obfuscation: bool = False
 
 
-class ChatRequest(_Form):
+class ChatRequest(Form):
     """The body of a request; `finding`, `type_prompt` and `choices` are ours."""
 
     model: str
@@ -122,24 +124,19 @@ class ChatRequest(_Form):
         """
         turns = [(message.role, _text_of(message)) for message in self.messages]
         if any(role in ("system", "developer") and text.strip() for role, text in turns):
-            raise RefusedError(
-                400,
+            raise invalid(
+                "messages",
                 "the models were not taught instructions of a system: leave the message out",
                 "unsupported_value",
-                "messages",
             )
         turns = [(role, text) for role, text in turns if role in ("user", "assistant")]
         roles = [role for role, _ in turns]
         if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
-            raise RefusedError(
-                400,
-                "messages: expected the user's and the assistant's in turn, the user's last",
-                "invalid_value",
-                "messages",
-            )
+            told = "messages: expected the user's and the assistant's in turn, the user's last"
+            raise invalid("messages", told)
         texts = [text for _, text in turns]
         if not texts[-1].strip():
-            raise RefusedError(400, "messages: no question", "invalid_value", "messages")
+            raise invalid("messages", "messages: no question")
         return AskedQuestion(
             texts[-1],
             tuple(zip(texts[:-1:2], texts[1::2], strict=True)),
@@ -162,31 +159,22 @@ class ChatRequest(_Form):
         form = None
         told = self.response_format
         if told is not None and told.type == "json_schema":
-            raise RefusedError(
-                400,
+            raise invalid(
+                "response_format",
                 "response_format: no schema can be followed; json_object gives the reading as an "
                 f"object, and answer_form with form one of {', '.join(FORMS)} holds to a form",
                 "unsupported_value",
-                "response_format",
             )
         if told is not None and told.type == "answer_form":
             if told.form not in FORMS:
-                raise RefusedError(
-                    400,
-                    f"response_format.form: expected one of {', '.join(FORMS)}",
-                    "invalid_value",
-                    "response_format",
-                )
+                forms = ", ".join(FORMS)
+                raise invalid("response_format", f"response_format.form: expected one of {forms}")
             form = told.form
         stops = [self.stop] if isinstance(self.stop, str) else self.stop or []
         if len(stops) > 4 or not all(0 < len(stop) <= 100 for stop in stops):
-            raise RefusedError(
-                400, "stop: expected up to 4 texts of 1 to 100 characters", "invalid_value", "stop"
-            )
+            raise invalid("stop", "stop: expected up to 4 texts of 1 to 100 characters")
         if self.top_logprobs and not self.logprobs:
-            raise RefusedError(
-                400, "top_logprobs needs logprobs=true", "invalid_value", "top_logprobs"
-            )
+            raise invalid("top_logprobs", "top_logprobs needs logprobs=true")
         limits = (self.max_tokens, self.max_completion_tokens)
         return Wish(
             min((limit for limit in limits if limit is not None), default=None),
@@ -209,7 +197,7 @@ def read_request(body: dict[str, Any]) -> ChatRequest:
     told = {name: value for name, value in body.items() if name not in _IGNORED}
     for name, neutral in _NEUTRAL.items():
         if name in told and told.pop(name) not in neutral:
-            raise RefusedError(400, f"{name}: not supported", "unsupported_parameter", name)
+            raise invalid(name, f"{name}: not supported", "unsupported_parameter")
     return checked(ChatRequest, told)
 
 
@@ -254,10 +242,7 @@ def content(said: WholeAnswer, as_json: bool) -> str:
 
 
 def logprobs_of(
-    texts: Sequence[str],
-    events: Sequence[TokenEvent],
-    top: int,
-    piece_of: Any,
+    texts: Sequence[str], events: Sequence[TokenEvent], top: int, piece_of: Any
 ) -> dict[str, Any]:
     """Log-probabilities as OpenAI writes them."""
 
@@ -311,11 +296,8 @@ class ChatResponse:
         choices = [
             {
                 "index": index,
-                "message": {
-                    "role": "assistant",
-                    "content": content(said, as_json),
-                    "refusal": None,
-                },
+                "message": {"role": "assistant", "content": content(said, as_json)}
+                | {"refusal": None},
                 "logprobs": self._logprobs(said.texts, said.events),
                 "finish_reason": said.finish,
                 "grounding": grounding(said),
@@ -363,10 +345,6 @@ class ChatResponse:
 
 def usage(answers: Sequence[WholeAnswer]) -> dict[str, int]:
     """Tokens as OpenAI counts them: the prompt once, whatever the number of choices."""
-    prompt = answers[0].prompt_tokens if answers else 0
-    written = sum(said.completion_tokens for said in answers)
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "total_tokens": prompt + written,
-    }
+    asked = answers[0].prompt_tokens if answers else 0
+    said = sum(said.completion_tokens for said in answers)
+    return {"prompt_tokens": asked, "completion_tokens": said, "total_tokens": asked + said}

@@ -22,6 +22,11 @@ class RefusedError(Exception):
         return {"Retry-After": "1"} if self.status in (429, 503) else {}
 
 
+def invalid(param: str, message: str, code: str = "invalid_value") -> RefusedError:
+    """A refusal of the value of a field."""
+    return RefusedError(400, message, code, param)
+
+
 def error_body(
     status: int, message: str, code: str | None = None, param: str | None = None
 ) -> dict[str, Any]:

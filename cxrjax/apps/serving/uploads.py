@@ -11,7 +11,7 @@ import numpy as np
 
 from cxrjax.apps.serving.byte_lru import ByteLRU
 from cxrjax.apps.serving.engine import SeenImages
-from cxrjax.apps.serving.refusals import RefusedError
+from cxrjax.apps.serving.refusals import invalid
 from cxrjax.images.decode import image_size
 from cxrjax.images.files import HeldFile, ImageError
 from cxrjax.input_pipeline.examples import ExampleConfig, load_image
@@ -39,20 +39,19 @@ def data_of(uri: str, name: str) -> HeldFile:
     head = uri[:64]
     found = _DATA_URI.match(head)
     if found is None:
-        raise RefusedError(
-            400,
+        raise invalid(
+            _PARAM,
             f"{name}: expected a data URI, data:image/png;base64,... (JPEG, PNG or DICOM); this "
             "server fetches nothing from elsewhere",
             "invalid_image_url",
-            _PARAM,
         )
     begins = uri.find("base64,", found.end() - 1, 200)
     if begins < 0:
-        raise RefusedError(400, f"{name}: expected base64", "invalid_base64_image", _PARAM)
+        raise invalid(_PARAM, f"{name}: expected base64", "invalid_base64_image")
     try:
         content = base64.b64decode(uri[begins + len("base64,") :].encode("ascii"), validate=True)
     except (ValueError, binascii.Error):
-        raise RefusedError(400, f"{name}: not base64", "invalid_base64_image", _PARAM) from None
+        raise invalid(_PARAM, f"{name}: not base64", "invalid_base64_image") from None
     return HeldFile(name, content)
 
 
@@ -85,7 +84,7 @@ class Uploads:
             size = image_size(file)
             picture = UploadedImage(digest, size, load_image(file, examples, image_hw=size))
         except ImageError as error:
-            raise RefusedError(400, str(error), "invalid_image", _PARAM) from None
+            raise invalid(_PARAM, str(error), "invalid_image") from None
         self._kept.put(key, picture)
         return picture
 

@@ -253,20 +253,6 @@ def test_a_bug_is_a_line_on_the_page_and_one_in_the_log(page):
     assert line.endswith("RuntimeError: a bug")
 
 
-def test_raw_sockets_get_nothing_and_shut_nobody_out(page):
-    for name, (sent, right) in raw_http.broken_requests(page.token, "theme.css").items():
-        assert status_of(raw_http.ask_raw(page.port, sent, seconds=3)) in right, name
-    half = f"POST /{page.token}/gradio_api/upload HTTP/1.1\r\nHost: ".encode()
-    with half_open(page.port, 400, half):
-        assert status_of(page.get("theme.css")) == 200
-    raw_http.attack(page.port, 0, 100, page.token)
-    before = raw_http.state_of(page.process.pid)
-    raw_http.attack(page.port, 1, 500, page.token)
-    memory, threads, files = raw_http.state_of(page.process.pid)
-    assert memory <= before[0] + 20 and threads <= before[1] + 5 and files <= before[2] + 3
-    assert status_of(page.get("theme.css")) == 200
-
-
 @pytest.mark.slow
 def test_a_page_of_another_origin_gets_nothing_and_ours_has_no_complaint(page, tmp_path, browser):
     (tmp_path / "own.png").write_bytes(_png())

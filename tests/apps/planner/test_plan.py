@@ -297,13 +297,6 @@ def test_kept_only_compiles_no_decode_loop_either(tmp_path, monkeypatch):
 
 
 @needs_libtpu
-@pytest.mark.slow
-def test_kept_only_compiles_nothing(capsys, tmp_path):
-    flags = (*PHANTOM, "--topology=v5e-1", f"--kept={tmp_path}", "--kept_only")
-    assert _json(capsys, *flags)["source"] == "formula" and not list(tmp_path.iterdir())
-
-
-@needs_libtpu
 @pytest.mark.heavy
 def test_compiled_for_a_slice_that_is_not_there(capsys, tmp_path):
     """The tiny model's step for eight v5e chips; a second look compiles nothing."""
@@ -330,9 +323,6 @@ def test_what_does_not_fit_is_told_with_sizes(capsys, tmp_path):
     arguments += ["--config.training.batch_images=8192", "--config.training.logit_chunk=1000000"]
     said = _json(capsys, *arguments)
     assert said["fits"] is False and said["hbm_bytes_per_chip"] > said["hbm_limit_bytes"] > 15 * GIB
-
-
-GIB = 2**30
 
 
 class Lowered:

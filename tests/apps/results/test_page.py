@@ -50,10 +50,7 @@ def test_the_benchmarks_tables_stand_with_intervals_paper_and_difference(page):
     assert rows["tuned − Fine-tuned"] == ["difference"] and rows["tuned"] == []
     assert [note.text for note in root.all("li")] == ["The paper prints 0.070; 0.080 it is."]
     assert "300 images" in root.text and "Systems compared" not in root.text
-
-
-def test_a_table_with_models_as_columns_marks_its_columns(page):
-    root = page.read(tables={"": TABLES})
+    # One with models as columns marks its columns.
     printed, ours, difference = _cells(root, _key(root, "Table 6. Localization"), "IoU>0.5 (%)")
     assert printed.classes == ["num", "printed"] and difference.classes == ["num", "difference"]
     assert ours.classes == ["num"] and next(ours.all("b")).text == "57.7"
@@ -70,10 +67,6 @@ def test_breakdowns_are_grouped_by_metric_and_small_cells_are_grey(page):
     assert [small.text for small in seen[1].all("small")] == ["0.394 to 0.434", "n = 55"]
     assert not any("few" in cell.classes for cell in seen)
     assert all("few" in cell.classes for cell in _cells(root, key, "Atelectasis"))
-
-
-def test_without_tables_the_page_says_so(page):
-    assert "No tables.md was given." in page.read().text
 
 
 def test_headlines_show_base_before_tuned(page):
@@ -321,7 +314,7 @@ def test_the_papers_protocol_is_the_one_that_chooses(page):
 def test_what_is_missing_is_said(page):
     root = page.read(notes={"missing": ["the training log (run/metrics.jsonl)"]})
     assert "No training log was given" in root.text
-    assert "No run.json was given" in root.text
+    assert "No run.json was given" in root.text and "No tables.md was given." in root.text
     assert "Not found, so not shown: the training log (run/metrics.jsonl)" in root.text
     log = page.write_lines(page.root / "short.jsonl", [{"step": 1, "loss": 1.0}])
     root = page.read(training_log=log)
@@ -329,21 +322,19 @@ def test_what_is_missing_is_said(page):
 
 
 def test_what_was_run_is_printed(page):
-    root = page.read(notes={"run": {"seed": 7, "versions": {"jax": "0.10.2"}}, "remarks": ["A."]})
+    bootstrap = {"confidence": 0.9, "resamples": 2000, "seed": 5, "clustered_by": ["patient"]}
+    notes = {"run": {"seed": 7, "versions": {"jax": "0.10.2"}}, "remarks": ["A."]}
+    assert "Intervals:" not in page.read(notes=notes).text
+    notes["score"] = {"gt_mode": "per_reader", "bootstrap": bootstrap}
+    root = page.read(notes=notes)
+    assert "Ground truth: per_reader. Intervals: 90 % by bootstrap, 2,000 resamples" in root.text
+    assert "clustered by patient, seed 5." in root.text
     run = next(root.all("dl", "run"))
     pairs = dict(zip([d.text for d in run.all("dt")], [d.text for d in run.all("dd")], strict=True))
     assert pairs == {"seed": "7", "versions.jax": "0.10.2"}
     assert "A." in next(root.all("div", "banner")).text
-    assert "Intervals:" not in root.text
     assert "10 questions about 10 radiographs with 10 true boxes" in root.text
     assert "questions by templates 3" in root.text
-
-
-def test_how_the_figures_came_about_is_said(page):
-    bootstrap = {"confidence": 0.9, "resamples": 2000, "seed": 5, "clustered_by": ["patient"]}
-    root = page.read(notes={"score": {"gt_mode": "per_reader", "bootstrap": bootstrap}})
-    assert "Ground truth: per_reader. Intervals: 90 % by bootstrap, 2,000 resamples" in root.text
-    assert "clustered by patient, seed 5." in root.text
 
 
 def test_it_says_what_it_is_for_and_that_phantoms_are_synthetic(page):

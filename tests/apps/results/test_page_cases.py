@@ -27,8 +27,10 @@ def _question(cases, question_id):
 def test_every_question_has_its_boxes_answers_and_outcomes(page):
     page.predictions["base"][3]["parse"] = "wrong_arity"
     del page.predictions["base"][4]
+    page.predictions["blind"] = page.predictions["base"]
     cases = page.cases(page.read())
-    assert [system["name"] for system in cases["systems"]] == ["base", "tuned"]
+    assert [system["name"] for system in cases["systems"]] == ["base", "tuned", "blind"]
+    assert len({(s["colour"], s["style"]) for s in cases["systems"]}) == 3
     assert len(cases["questions"]["id"]) == len(cases["cases"]) == page.images
     number, shown = _question(cases, "image-3-0")
     # Pixels 8..40 of 80 and 20..60 of 100.
@@ -51,16 +53,13 @@ def test_every_question_has_its_boxes_answers_and_outcomes(page):
 def test_an_answer_that_it_is_unknown_says_so(page, judged):
     page.predictions["tuned"][4] |= {"text": "Unknown.", "boxes": []}
     cases = page.cases(page.read() if judged else page.read(benchmark=None))
+    decided = set("".join(cases["questions"]["right"]))
+    assert cases["judged"] == judged and (judged or decided == {"u"})
     said, unknown = (
         _question(cases, name)[1]["answers"][1].get("note") for name in ("image-3-0", "image-4-0")
     )
     assert said is None or "does not know" not in cases["notes"][said]
     assert cases["notes"][unknown].startswith("the model says that it does not know this")
-
-
-def test_without_a_benchmark_nobody_decides(page):
-    cases = page.cases(page.read(benchmark=None))
-    assert set("".join(cases["questions"]["right"])) == {"u"} and not cases["judged"]
 
 
 def test_the_embedded_picture_is_the_radiograph(page):
@@ -161,15 +160,11 @@ def test_of_many_images_a_random_sample_and_the_worst_are_shown(page):
     first = page.html
     page.read()
     assert page.html == first, "the sample is drawn with a fixed seed"
+    undecided = page.cases(page.read(benchmark=None))["images"]
+    assert len(undecided["id"]) == 6 and undecided["sampled"].count("1") == 3
     for name in rest:
         (page.root / "images" / f"{name}.png").unlink()
     page.read()  # pictures that are not shown are not read
-
-
-def test_as_many_images_are_shown_where_nobody_decides(page):
-    page.arguments["max_images"] = 6
-    images = page.cases(page.read(benchmark=None))["images"]
-    assert len(images["id"]) == 6 and images["sampled"].count("1") == 3
 
 
 def test_boxes_are_read_from_text_by_a_codec(page):
@@ -194,11 +189,3 @@ def test_texts_alone_need_neither_boxes_nor_sizes(page):
     assert shown["boxes"] == shown["answers"][0]["boxes"] == []
     assert "Facts are told apart by rules" in root.text
     assert shown["answers"][0]["text"] != ["Tim to"], "facts are marked"
-
-
-def test_a_third_system_gets_its_column(page):
-    page.predictions["blind"] = page.predictions["base"]
-    cases = page.cases(page.read())
-    assert [system["name"] for system in cases["systems"]] == ["base", "tuned", "blind"]
-    assert len({(s["colour"], s["style"]) for s in cases["systems"]}) == 3
-    assert len(cases["cases"][0]["q"][0]["answers"]) == 3
