@@ -128,9 +128,7 @@ def test_a_clipped_ratio_has_no_gradient():
 
     def gradient(shift, sign):
         moved = dataclasses.replace(
-            experience,
-            advantages=sign * jnp.abs(experience.advantages),
-            old_logprobs=now - shift,
+            experience, advantages=sign * jnp.abs(experience.advantages), old_logprobs=now - shift
         )
         grads = gradients(state, moved)
         return max(float(jnp.abs(g).max()) for g in jax.tree.leaves(grads))
