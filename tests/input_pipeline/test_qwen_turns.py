@@ -16,7 +16,7 @@ from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import Turn
 
-from .conftest import make_record, train_pieces
+from .conftest import demo_tokenizer, make_record, train_pieces
 
 IMAGE = -1
 _TEXTS = ["You are a helpful assistant.", "system\nuser\nassistant\n", "Is there a nodule? Yes."]
@@ -203,9 +203,9 @@ def test_the_turns(both):
     assert question("Where?", "llava") == "\nWhere? ASSISTANT:"
 
 
-def test_gemma_s_tokenizer_has_no_such_turns(tokenizer):
+def test_gemma_s_tokenizer_has_no_such_turns():
     with pytest.raises(UserError, match="not a tokenizer of Llama's family"):
-        llava_context(tokenizer, IMAGE, "llava")
+        llava_context(demo_tokenizer(), IMAGE, "llava")
 
 
 @pytest.mark.parametrize("codec", ["gemex", "vindr_px"])
