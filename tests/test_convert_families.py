@@ -42,7 +42,7 @@ from cxrjax.training.config import ModelConfig
 from cxrjax.training.config_file import find_preset, load_config
 from cxrjax.training.data import example_config, open_tokenizer
 from tests.asked import asked
-from tests.input_pipeline import test_gemma4_turns, test_llava_turns, test_qwen_turns
+from tests.input_pipeline import test_gemma4_turns, test_qwen_turns
 from tests.models.sizes import sizes_of, stated
 
 _ROWS = Path(__file__).with_name("convert_families")
@@ -76,7 +76,7 @@ _FAMILIES = sorted(path.stem for path in _ROWS.glob("*.json"))
 
 def _tokenizer_files(name):
     if name == "llava":
-        return {"tokenizer.model": test_llava_turns.make_llama(400)}
+        return {"tokenizer.model": test_qwen_turns.make_llama(400)}
     if name.startswith("gemma4"):
         made = test_gemma4_turns.make_gemma4(448).backend_tokenizer.to_str()
         # The larger sizes' begins an answer by a thought without words; these sizes' does not.

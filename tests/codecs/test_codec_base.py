@@ -26,8 +26,7 @@ fraction = st.floats(0, 1, width=32)
 # Sides down to a millionth: thinner than any grid's step.
 extents = st.tuples(fraction, fraction).map(sorted).filter(lambda pair: pair[1] - pair[0] > 1e-6)
 some_boxes = st.lists(
-    st.tuples(extents, extents).map(lambda xy: [xy[0][0], xy[1][0], xy[0][1], xy[1][1]]),
-    max_size=6,
+    st.tuples(extents, extents).map(lambda xy: [xy[0][0], xy[1][0], xy[0][1], xy[1][1]]), max_size=6
 ).map(lambda rows: np.array(rows, np.float32).reshape(-1, 4))
 
 

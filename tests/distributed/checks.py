@@ -10,18 +10,7 @@ import pytest
 from jax.sharding import Mesh
 
 from cxrjax import cli
-from cxrjax.distributed import hosts
-from cxrjax.distributed.meshes import (
-    AXES,
-    MeshConfig,
-    batch_sharding,
-    check_enough_images,
-    fetch_whole,
-    host_rows,
-    make_mesh,
-    put_batch,
-    put_tree,
-)
+from cxrjax.distributed import hosts, meshes
 from cxrjax.errors import UserError
 
 
@@ -50,31 +39,33 @@ def main() -> None:
         hosts.check_shared(own)
 
     with pytest.raises(UserError, match=r"a\.jsonl: 1 images for 2 processes"):
-        check_enough_images(1, "a.jsonl")
-    config = MeshConfig()
+        meshes.check_enough_images(1, "a.jsonl")
+    config = meshes.MeshConfig()
     with pytest.raises(UserError, match="6 images does not divide over 4 devices"):
-        host_rows(make_mesh(config), 6)
+        meshes.host_rows(meshes.make_mesh(config), 6)
     rows = np.arange(8 * 3).reshape(8, 3)
     dealt = np.asarray(jax.devices())[[0, 2, 1, 3]]  # as a pod may number its devices
     for mesh, mine in (
-        (make_mesh(config), [[0, 1, 2, 3], [4, 5, 6, 7]]),
-        (Mesh(dealt.reshape(1, 4, 1, 1), AXES), [[0, 1, 4, 5], [2, 3, 6, 7]]),
-        (Mesh(dealt.reshape(2, 1, 2, 1), AXES), [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        (meshes.make_mesh(config), [[0, 1, 2, 3], [4, 5, 6, 7]]),
+        (Mesh(dealt.reshape(1, 4, 1, 1), meshes.AXES), [[0, 1, 4, 5], [2, 3, 6, 7]]),
+        (Mesh(dealt.reshape(2, 1, 2, 1), meshes.AXES), [[0, 1, 4, 5], [2, 3, 6, 7]]),
         # `tensor` goes over both processes: they load the same rows.
-        (Mesh(dealt.reshape(1, 2, 1, 2), AXES), [[*range(8)], [*range(8)]]),
-        (Mesh(dealt.reshape(1, 1, 1, 4), AXES), [[*range(8)], [*range(8)]]),
+        (Mesh(dealt.reshape(1, 2, 1, 2), meshes.AXES), [[*range(8)], [*range(8)]]),
+        (Mesh(dealt.reshape(1, 1, 1, 4), meshes.AXES), [[*range(8)], [*range(8)]]),
     ):
-        assert host_rows(mesh, 8) == mine[me]
-        placed = put_batch({"rows": rows[mine[me]]}, mesh)
-        assert placed["rows"].sharding == batch_sharding(mesh)
-        np.testing.assert_array_equal(fetch_whole(placed, mesh)["rows"], rows)
+        assert meshes.host_rows(mesh, 8) == mine[me]
+        placed = meshes.put_batch({"rows": rows[mine[me]]}, mesh)
+        assert placed["rows"].sharding == meshes.batch_sharding(mesh)
+        np.testing.assert_array_equal(meshes.fetch_whole(placed, mesh)["rows"], rows)
     kernel = np.arange(512 * 256, dtype=np.float32).reshape(512, 256)
     for shape in ((1, 4, 1, 1), (1, 1, 4, 1), (1, 1, 1, 4), (1, 1, 2, 2)):
-        mesh = Mesh(np.asarray(jax.devices()).reshape(shape), AXES)
-        tree = put_tree({"decoder": {"layers": {"mlp": {"up_proj": {"kernel": kernel}}}}}, mesh)
+        mesh = Mesh(np.asarray(jax.devices()).reshape(shape), meshes.AXES)
+        tree = meshes.put_tree(
+            {"decoder": {"layers": {"mlp": {"up_proj": {"kernel": kernel}}}}}, mesh
+        )
         (leaf,) = jax.tree.leaves(tree)
         assert leaf.addressable_data(0).size == kernel.size // (shape[2] * shape[3])
-        np.testing.assert_array_equal(jax.tree.leaves(fetch_whole(tree, mesh))[0], kernel)
+        np.testing.assert_array_equal(jax.tree.leaves(meshes.fetch_whole(tree, mesh))[0], kernel)
     print(f"process {me} has seen it all")
 
 

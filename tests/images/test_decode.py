@@ -6,14 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFile
 
-from cxrjax.images.decode import (
-    audit_header,
-    audit_image,
-    image_size,
-    read_grey_or_rgb,
-    read_image,
-    three_channels,
-)
+from cxrjax.images import decode
 from cxrjax.images.files import MAX_PIXELS
 from cxrjax.images.geometry import letterbox, resize
 
@@ -42,19 +35,19 @@ def write(tmp_path, data, name="image.bin"):
 
 def test_grey_png_is_read_exactly(tmp_path, gradient):
     path = write(tmp_path, encoded(Image.fromarray(gradient), "PNG"), "wrong_suffix.jpg")
-    image = read_image(path)
+    image = decode.read_image(path)
     assert image.dtype == np.uint8 and image.shape == (40, 60, 3)
     assert (image == gradient[..., None]).all()
     assert image.flags.writeable and image.flags.c_contiguous
-    assert image_size(path) == (40, 60)
+    assert decode.image_size(path) == (40, 60)
 
 
 def test_colour_and_bilevel_png_are_read_exactly(tmp_path, gradient):
     colour = np.stack([gradient, gradient[::-1], gradient[:, ::-1]], axis=-1)
     path = write(tmp_path, encoded(Image.fromarray(colour), "PNG"))
-    assert (read_image(path) == colour).all()
+    assert (decode.read_image(path) == colour).all()
     path = write(tmp_path, encoded(Image.fromarray(gradient > 100), "PNG"))
-    assert (read_image(path)[..., 0] == np.where(gradient > 100, 255, 0)).all()
+    assert (decode.read_image(path)[..., 0] == np.where(gradient > 100, 255, 0)).all()
 
 
 @pytest.mark.parametrize("mode", ["L", "RGB"])
@@ -62,8 +55,8 @@ def test_colour_and_bilevel_png_are_read_exactly(tmp_path, gradient):
 def test_jpeg(tmp_path, gradient, mode, progressive):
     picture = Image.fromarray(gradient).convert(mode)
     path = write(tmp_path, encoded(picture, "JPEG", quality=95, progressive=progressive))
-    assert np.abs(read_image(path).astype(int) - gradient[..., None]).max() <= 4
-    assert image_size(path) == (40, 60)
+    assert np.abs(decode.read_image(path).astype(int) - gradient[..., None]).max() <= 4
+    assert decode.image_size(path) == (40, 60)
 
 
 def test_cmyk_jpeg(tmp_path):
@@ -73,7 +66,7 @@ def test_cmyk_jpeg(tmp_path):
     inks[:, 24:48, 3] = 255
     inks[:, 48:, 1:3] = 255
     picture = Image.fromarray(inks, "CMYK")
-    image = read_image(write(tmp_path, encoded(picture, "JPEG", quality=95)))
+    image = decode.read_image(write(tmp_path, encoded(picture, "JPEG", quality=95)))
     for column, expected in ((12, (255, 255, 255)), (36, (0, 0, 0)), (60, (255, 0, 0))):
         assert np.abs(image[12, column].astype(int) - expected).max() <= 6
 
@@ -82,11 +75,11 @@ def test_palette_png(tmp_path):
     indices = np.array([[0, 1], [2, 1]], np.uint8)
     picture = Image.fromarray(indices, "P")
     picture.putpalette([10, 20, 30, 200, 100, 0, 255, 255, 255])
-    image = read_image(write(tmp_path, encoded(picture, "PNG")))
+    image = decode.read_image(write(tmp_path, encoded(picture, "PNG")))
     assert image.tolist() == [[[10, 20, 30], [200, 100, 0]], [[255, 255, 255], [200, 100, 0]]]
     path = write(tmp_path, encoded(picture, "PNG", transparency=0))
-    assert read_image(path)[0].tolist() == [[0, 0, 0], [200, 100, 0]]
-    assert audit_header(path) == ["transparency: composited on black"]
+    assert decode.read_image(path)[0].tolist() == [[0, 0, 0], [200, 100, 0]]
+    assert decode.audit_header(path) == ["transparency: composited on black"]
 
 
 @pytest.mark.parametrize("mode", ["LA", "RGBA"])
@@ -94,7 +87,7 @@ def test_alpha_is_composited_on_black(tmp_path, mode):
     values = np.full((1, 3, len(mode) if mode == "LA" else 4), 200, np.uint8)
     values[0, :, -1] = [0, 128, 255]
     path = write(tmp_path, encoded(Image.fromarray(values, mode), "PNG"))
-    levels = read_image(path)[0, :, 0].astype(int)
+    levels = decode.read_image(path)[0, :, 0].astype(int)
     assert levels[0] == 0 and levels[2] == 200
     assert abs(levels[1] - 200 * 128 / 255) <= 1
 
@@ -103,27 +96,27 @@ def test_alpha_is_composited_on_black(tmp_path, mode):
 def test_16_bit_png_uses_the_range_that_is_there(tmp_path, bits):
     ramp = np.linspace(0, 2**bits - 1, 4000).reshape(40, 100).round().astype(np.uint16)
     path = write(tmp_path, encoded(Image.fromarray(ramp), "PNG"))
-    image = read_image(path)[..., 0].ravel().astype(int)
+    image = decode.read_image(path)[..., 0].ravel().astype(int)
     assert (np.diff(image) >= 0).all(), "wrapped"
     # Between the 0.5 and 99.5 percentiles of a ramp: linear, and clipped outside.
     expected = np.clip((np.linspace(0, 1, 4000) - 0.005) / 0.99, 0, 1) * 255
     assert np.abs(image - expected).max() <= 1
-    assert audit_header(path) == ["16-bit grey: exposed by percentiles"]
+    assert decode.audit_header(path) == ["16-bit grey: exposed by percentiles"]
 
 
 def test_16_bit_png_is_not_ruled_by_one_pixel(tmp_path):
     chest = np.random.default_rng(0).integers(500, 1500, (200, 200)).astype(np.uint16)
     chest[0, 0], chest[0, 1] = 65535, 0
-    image = read_image(write(tmp_path, encoded(Image.fromarray(chest), "PNG")))
+    image = decode.read_image(write(tmp_path, encoded(Image.fromarray(chest), "PNG")))
     assert image.std() > 60
 
 
 def test_16_bit_png_of_two_levels_and_of_one(tmp_path):
     speck = np.full((100, 100), 7, np.uint16)
-    flat = read_image(write(tmp_path, encoded(Image.fromarray(speck), "PNG")))
+    flat = decode.read_image(write(tmp_path, encoded(Image.fromarray(speck), "PNG")))
     assert (flat == 0).all()
     speck[50, 50] = 9
-    image = read_image(write(tmp_path, encoded(Image.fromarray(speck), "PNG")))
+    image = decode.read_image(write(tmp_path, encoded(Image.fromarray(speck), "PNG")))
     assert image[50, 50, 0] == 255 and image.sum() == 3 * 255
 
 
@@ -133,8 +126,8 @@ def test_16_bit_colour_png_is_scaled_not_wrapped(tmp_path, colour_type, channels
     values[0, :, 0] = [0, 0x80FF, 0xFFFF]
     rows = zlib.compress(b"\0" + values.tobytes())
     path = write(tmp_path, png_bytes(3, 1, 16, colour_type, chunk(b"IDAT", rows)))
-    assert read_image(path)[0, :, 0].tolist() == [0, 0x80, 0xFF]
-    assert "16-bit colour: only the high byte is used" in audit_header(path)
+    assert decode.read_image(path)[0, :, 0].tolist() == [0, 0x80, 0xFF]
+    assert "16-bit colour: only the high byte is used" in decode.audit_header(path)
 
 
 # EXIF 2.32, tag 274: where the stored first row and first column are in the displayed picture.
@@ -157,12 +150,12 @@ def test_exif_orientation(tmp_path, gradient, orientation, kind):
     exif[274] = orientation
     stored = gradient.astype(np.uint16) * 100 if kind == "PNG16" else gradient
     path = write(tmp_path, encoded(Image.fromarray(stored), kind[:4].rstrip("1"), exif=exif))
-    image = read_image(path)
-    assert image_size(path) == image.shape[:2]
+    image = decode.read_image(path)
+    assert decode.image_size(path) == image.shape[:2]
     unturned = write(tmp_path, encoded(Image.fromarray(stored), kind[:4].rstrip("1")), "plain")
-    expected = DISPLAYED[orientation](read_image(unturned))
+    expected = DISPLAYED[orientation](decode.read_image(unturned))
     assert (image == expected).all()
-    notes = [note for note in audit_header(path) if "EXIF" in note]
+    notes = [note for note in decode.audit_header(path) if "EXIF" in note]
     assert len(notes) == (orientation != 1)
 
 
@@ -171,8 +164,8 @@ def test_undefined_exif_orientation_is_upright(tmp_path, gradient, orientation):
     exif = Image.Exif()
     exif[274] = orientation
     path = write(tmp_path, encoded(Image.fromarray(gradient), "PNG", exif=exif))
-    assert (read_image(path)[..., 0] == gradient).all()
-    assert image_size(path) == (40, 60)
+    assert (decode.read_image(path)[..., 0] == gradient).all()
+    assert decode.image_size(path) == (40, 60)
 
 
 def test_image_size_decodes_no_pixel(tmp_path, monkeypatch, gradient):
@@ -184,8 +177,8 @@ def test_image_size_decodes_no_pixel(tmp_path, monkeypatch, gradient):
         raise AssertionError("pixels were decoded")
 
     monkeypatch.setattr(ImageFile.ImageFile, "load", fail)
-    assert [image_size(path) for path in paths] == [(40, 60)] * 2
-    assert audit_header(paths[0]) == []
+    assert [decode.image_size(path) for path in paths] == [(40, 60)] * 2
+    assert decode.audit_header(paths[0]) == []
 
 
 # --- what is refused
@@ -203,7 +196,7 @@ def test_image_size_decodes_no_pixel(tmp_path, monkeypatch, gradient):
 )
 def test_what_is_no_image(tmp_path, data, said):
     path = tmp_path / "nowhere.png" if data is None else write(tmp_path, data)
-    for reader in (read_image, image_size, audit_header):
+    for reader in (decode.read_image, decode.image_size, decode.audit_header):
         assert said in refusal(path, reader)
 
 
@@ -253,7 +246,7 @@ def test_damaged_png_data(tmp_path, noise):
 @pytest.mark.parametrize("side", [8193, 12_000, 100_000])
 def test_decompression_bomb_is_refused_by_its_header(tmp_path, side):
     path = write(tmp_path, png_bytes(side, side, 8, 0))
-    for reader in (read_image, image_size):
+    for reader in (decode.read_image, decode.image_size):
         assert f"more than the {MAX_PIXELS} that are decoded" in refusal(path, reader)
     assert 8192 * 8192 <= MAX_PIXELS < side * side
 
@@ -265,7 +258,7 @@ def test_decompression_bomb_adds_no_second_line_to_the_error(tmp_path, capfd):
 
 
 def test_size_zero(tmp_path):
-    refusal(write(tmp_path, png_bytes(0, 5, 8, 0)), image_size)
+    refusal(write(tmp_path, png_bytes(0, 5, 8, 0)), decode.image_size)
 
 
 def test_animated_png(tmp_path, gradient):
@@ -309,10 +302,10 @@ def test_target_reduces_only_exactly_and_leaves_it_once_or_twice(
     tmp_path, times, size, target, expected
 ):
     path = rectangle_jpeg(tmp_path, *size, (10, 20, 150, 160))
-    assert read_grey_or_rgb(path, target, times).shape == expected
-    assert read_image(path).shape[:2] == image_size(path) == size
+    assert decode.read_grey_or_rgb(path, target, times).shape == expected
+    assert decode.read_image(path).shape[:2] == decode.image_size(path) == size
     if times == 2:
-        assert read_image(path, target).shape[:2] == expected
+        assert decode.read_image(path, target).shape[:2] == expected
 
 
 @pytest.mark.parametrize(("times", "mean", "largest"), [(2, 0.2, 2), (1, 0.8, 21)])
@@ -327,7 +320,10 @@ def test_how_far_a_reduced_radiograph_is_from_the_whole_one(tmp_path, side, time
         path = write(tmp_path, encoded(Image.fromarray(noisy), "JPEG", quality=95), "r.jpg")
         whole, reduced = (
             resize(image, side, side)[0].astype(int)
-            for image in (read_grey_or_rgb(path), read_grey_or_rgb(path, (side, side), times))
+            for image in (
+                decode.read_grey_or_rgb(path),
+                decode.read_grey_or_rgb(path, (side, side), times),
+            )
         )
         apart = np.abs(whole - reduced)
         assert apart.mean() <= mean and apart.max() <= largest, (file, apart.mean(), apart.max())
@@ -337,7 +333,7 @@ def test_how_far_a_reduced_radiograph_is_from_the_whole_one(tmp_path, side, time
 def test_a_reduced_jpeg_has_its_content_at_the_same_fractions(tmp_path, factor):
     box = (64 * 3, 64 * 5, 64 * 9, 64 * 12)
     path = rectangle_jpeg(tmp_path, 1024, 2048, box)
-    image = read_image(path, (1024 // factor // 2, 2048 // factor // 2))[..., 0]
+    image = decode.read_image(path, (1024 // factor // 2, 2048 // factor // 2))[..., 0]
     assert image.shape == (1024 // factor, 2048 // factor)
     expected = np.zeros_like(image)
     x0, y0, x1, y1 = (side // factor for side in box)
@@ -348,8 +344,8 @@ def test_a_reduced_jpeg_has_its_content_at_the_same_fractions(tmp_path, factor):
 
 def test_target_is_as_displayed(tmp_path):
     path = rectangle_jpeg(tmp_path, 1024, 512, (0, 0, 512, 64), orientation=6)
-    assert image_size(path) == (512, 1024)
-    image = read_image(path, (100, 250))
+    assert decode.image_size(path) == (512, 1024)
+    image = decode.read_image(path, (100, 250))
     assert image.shape[:2] == (256, 512)
     assert image[:, -20:].mean() > 250 and image[:, :-40].mean() < 5
 
@@ -364,10 +360,10 @@ def by_rgb(path):
 def test_a_grey_picture_in_a_colour_jpeg_is_one_channel(tmp_path, gradient, subsampling):
     picture = Image.fromarray(gradient).convert("RGB").resize((96, 64))
     path = write(tmp_path, encoded(picture, "JPEG", subsampling=subsampling), "c.jpg")
-    found = read_grey_or_rgb(path)
+    found = decode.read_grey_or_rgb(path)
     assert found.shape == (64, 96)
-    np.testing.assert_array_equal(read_image(path), by_rgb(path))
-    half = read_grey_or_rgb(path, (16, 24))
+    np.testing.assert_array_equal(decode.read_image(path), by_rgb(path))
+    half = decode.read_grey_or_rgb(path, (16, 24))
     with Image.open(path) as image:
         image.draft("L", (48, 32))
         np.testing.assert_array_equal(half, np.asarray(image))
@@ -386,8 +382,8 @@ def test_any_colour_in_a_jpeg_makes_it_three_channels(tmp_path, pixels, is_grey)
     picture = Image.new("RGB", (8, 8))
     picture.putdata(pixels)
     path = write(tmp_path, encoded(picture, "JPEG", quality=98, subsampling=0), "c.jpg")
-    assert (read_grey_or_rgb(path).ndim == 2) == is_grey
-    np.testing.assert_array_equal(read_image(path), by_rgb(path))
+    assert (decode.read_grey_or_rgb(path).ndim == 2) == is_grey
+    np.testing.assert_array_equal(decode.read_image(path), by_rgb(path))
 
 
 def test_a_jpeg_that_is_stored_as_rgb_is_read_as_such(tmp_path, gradient):
@@ -397,13 +393,13 @@ def test_a_jpeg_that_is_stored_as_rgb_is_read_as_such(tmp_path, gradient):
     )
     content = encoded(picture, "JPEG", quality=98, subsampling=0, keep_rgb=True)
     path = write(tmp_path, content, "r.jpg")
-    assert read_grey_or_rgb(path).ndim == 3
-    np.testing.assert_array_equal(read_image(path), by_rgb(path))
+    assert decode.read_grey_or_rgb(path).ndim == 3
+    np.testing.assert_array_equal(decode.read_image(path), by_rgb(path))
 
 
 def test_target_does_not_touch_png(tmp_path, gradient):
     path = write(tmp_path, encoded(Image.fromarray(gradient), "PNG"))
-    assert (read_image(path, (2, 2)) == read_image(path)).all()
+    assert (decode.read_image(path, (2, 2)) == decode.read_image(path)).all()
 
 
 @pytest.mark.parametrize("transform", [resize, letterbox])
@@ -416,10 +412,10 @@ def test_a_channel_resized_and_repeated_is_three_channels_resized(tmp_path, kind
     if kind == "16-bit PNG":
         data = encoded(Image.fromarray(noise.astype(np.uint16) * 200), "PNG")
     path = write(tmp_path, data)
-    grey, colour = read_grey_or_rgb(path), read_image(path)
+    grey, colour = decode.read_grey_or_rgb(path), decode.read_image(path)
     assert grey.ndim == 2 and colour.ndim == 3
     for size in ((224, 224), (448, 448), (97, 61), (700, 601)):
-        repeated = three_channels(transform(grey, *size)[0])
+        repeated = decode.three_channels(transform(grey, *size)[0])
         assert repeated.flags.writeable
         np.testing.assert_array_equal(repeated, transform(colour, *size)[0])
 
@@ -427,12 +423,12 @@ def test_a_channel_resized_and_repeated_is_three_channels_resized(tmp_path, kind
 def test_channels_that_are_equal_everywhere_are_grey(tmp_path, gradient):
     channels = np.repeat(gradient[..., None], 3, axis=2)
     path = write(tmp_path, encoded(Image.fromarray(channels), "PNG"))
-    assert (read_grey_or_rgb(path) == gradient).all()
+    assert (decode.read_grey_or_rgb(path) == gradient).all()
     for channel in range(3):
         spot = channels.copy()
         spot[39, 59, channel] ^= 1
         path = write(tmp_path, encoded(Image.fromarray(spot), "PNG"))
-        assert (read_grey_or_rgb(path) == spot).all()
+        assert (decode.read_grey_or_rgb(path) == spot).all()
 
 
 class Stored:
@@ -453,7 +449,7 @@ class Stored:
 
 def test_a_stored_file_is_read_once_or_refused(gradient):
     stored = Stored(encoded(Image.fromarray(gradient), "PNG"))
-    assert read_image(stored).shape == (40, 60, 3)
+    assert decode.read_image(stored).shape == (40, 60, 3)
     assert stored.opened == 1
     assert "cannot be read: Input/output error" in refusal(Stored(None))
 
@@ -472,8 +468,8 @@ def rough_chest(height, width):
 @pytest.mark.parametrize("size", [(300, 240), (101, 333), (224, 224)])
 def test_inversion_is_noticed_and_nothing_else(size):
     chest = rough_chest(*size)
-    assert audit_image(chest) == []
-    warnings = audit_image(255 - chest)
+    assert decode.audit_image(chest) == []
+    warnings = decode.audit_image(255 - chest)
     assert len(warnings) == 1 and warnings[0].startswith("likely inverted")
 
 
@@ -481,9 +477,9 @@ def test_inversion_is_noticed_and_nothing_else(size):
 def test_flat_image_is_noticed(level):
     flat = np.full((64, 64, 3), level, np.uint8)
     flat[0, 0] = 90
-    assert [warning.split(":")[0] for warning in audit_image(flat)] == ["nearly flat"]
+    assert [warning.split(":")[0] for warning in decode.audit_image(flat)] == ["nearly flat"]
 
 
 @pytest.mark.parametrize("size", [(1, 1), (1, 50), (50, 1), (2, 2), (3, 5)])
 def test_tiny_images_are_no_error(size):
-    audit_image(np.zeros((*size, 3), np.uint8))
+    decode.audit_image(np.zeros((*size, 3), np.uint8))

@@ -8,12 +8,7 @@ from PIL import Image
 
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import Geometry, letterbox
-from cxrjax.input_pipeline.augment import (
-    AugmentConfig,
-    ImageChange,
-    OutOfPictureError,
-    draw_change,
-)
+from cxrjax.input_pipeline.augment import AugmentConfig, ImageChange, OutOfPictureError, draw_change
 from cxrjax.input_pipeline.caches import ImageCache
 from cxrjax.input_pipeline.examples import ExampleConfig, QuestionEncoder, load_image
 from cxrjax.input_pipeline.loader import single_source, train_loader
@@ -88,8 +83,7 @@ _BOXES = [[60, 10, 70, 20], [5, 5, 50, 90], [30, 40, 55, 60]]
 
 
 @pytest.mark.parametrize(
-    ("order", "expected"),
-    [("written", [0, 1, 2]), ("size", [1, 2, 0]), ("left", [1, 2, 0])],
+    ("order", "expected"), [("written", [0, 1, 2]), ("size", [1, 2, 0]), ("left", [1, 2, 0])]
 )
 @pytest.mark.parametrize("prompt", ["vqa", "detect"])
 def test_boxes_of_a_finding_are_written_in_the_order_asked_for(tokenizer, order, expected, prompt):

@@ -13,14 +13,7 @@ from cxrjax.boxes import iou
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import letterbox_geometry
-from cxrjax.input_pipeline.examples import (
-    ExampleConfig,
-    QuestionEncoder,
-    TooLongError,
-    bucket,
-    image_geometry,
-    load_image,
-)
+from cxrjax.input_pipeline import examples
 from cxrjax.input_pipeline.listed_boxes import LISTED_FORMATS
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.records import QARecord, strip_answers
@@ -30,11 +23,13 @@ from .conftest import demo_tokenizer, make_record, written
 TOKENIZER = demo_tokenizer()
 PALIGEMMA = CODECS["paligemma"]
 HEIGHT, WIDTH = 300, 200
-CONFIG = ExampleConfig(image_size=112)
+CONFIG = examples.ExampleConfig(image_size=112)
 
 
 def encode(record: QARecord, **changes):
-    return QuestionEncoder(TOKENIZER, dataclasses.replace(CONFIG, **changes)).encode(record)
+    return examples.QuestionEncoder(TOKENIZER, dataclasses.replace(CONFIG, **changes)).encode(
+        record
+    )
 
 
 def test_prefix_and_answer_are_delimited_as_the_model_expects():
@@ -129,7 +124,7 @@ def test_detect_format_needs_a_finding():
 
 def test_questions_without_answers_encode_for_prediction_alone():
     record = strip_answers(make_record("It is at <loc_20_30_100_150>."))
-    encoder = QuestionEncoder(TOKENIZER, CONFIG)
+    encoder = examples.QuestionEncoder(TOKENIZER, CONFIG)
     example = encoder.encode(record.model_copy(update={"image_hw": None}), with_answer=False)
     assert TOKENIZER.decode(example.prefix) == "Where is the Cardiomegaly?\n"
     assert len(example.answer) == 0
@@ -160,7 +155,7 @@ def test_answer_boxes_that_do_not_parse_are_refused_by_name(text):
 )
 def test_nothing_is_truncated(changes, reason, message):
     record = make_record("At <loc_1_2_30_40> and <loc_5_6_70_80>.")
-    with pytest.raises(TooLongError, match=f"question q1: {message}") as caught:
+    with pytest.raises(examples.TooLongError, match=f"question q1: {message}") as caught:
         encode(record, **changes)
     copy = pickle.loads(pickle.dumps(caught.value))
     assert (copy.reason, str(copy)) == (reason, str(caught.value))
@@ -183,11 +178,11 @@ def test_nothing_is_truncated(changes, reason, message):
 def test_unusable_settings_are_refused_by_name(changes):
     (name,) = changes
     with pytest.raises(UserError, match=f"{name} is "):
-        ExampleConfig(image_size=112, **changes)
+        examples.ExampleConfig(image_size=112, **changes)
 
 
 def test_bucket_is_the_smallest_that_holds_the_length():
-    assert [bucket(n, (4, 8)) for n in (0, 4, 5, 8)] == [4, 4, 8, 8]
+    assert [examples.bucket(n, (4, 8)) for n in (0, 4, 5, 8)] == [4, 4, 8, 8]
 
 
 def test_every_prompt_format_ends_its_prefix_with_a_newline_or_a_mark():
@@ -212,10 +207,10 @@ def test_pixels_land_where_boxes_are_said_to(tmp_path, geometry, height, width):
     pixels = np.zeros((height, width), np.uint8)
     pixels[y0:y1, x0:x1] = 255
     Image.fromarray(pixels).save(tmp_path / "image.png")
-    config = ExampleConfig(112, geometry=geometry)
-    bright = load_image(tmp_path / "image.png", config)[..., 0] > 127
+    config = examples.ExampleConfig(112, geometry=geometry)
+    bright = examples.load_image(tmp_path / "image.png", config)[..., 0] > 127
     rows, columns = np.flatnonzero(bright.any(1)), np.flatnonzero(bright.any(0))
     seen = np.array([columns[0], rows[0], columns[-1] + 1, rows[-1] + 1]) / 112
     fractions = np.array([[x0 / width, y0 / height, x1 / width, y1 / height]])
-    said = image_geometry(height, width, config).apply(fractions)[0]
+    said = examples.image_geometry(height, width, config).apply(fractions)[0]
     np.testing.assert_allclose(seen, said, atol=1 / 112)

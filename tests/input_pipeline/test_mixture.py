@@ -61,8 +61,7 @@ def test_shares_by_size_and_temperature():
 
 
 @given(
-    sizes=st.lists(st.integers(1, 10**8), min_size=2, max_size=5),
-    temperature=st.floats(1.0, 50.0),
+    sizes=st.lists(st.integers(1, 10**8), min_size=2, max_size=5), temperature=st.floats(1.0, 50.0)
 )
 def test_a_higher_temperature_never_takes_from_the_smallest(sizes, temperature):
     free = {str(i): None for i in range(len(sizes))}

@@ -189,10 +189,7 @@ def test_training_opens_them(built, sharded):
         open_records(typed_config(config), "train")
 
 
-@given(
-    st.lists(st.integers(1, 9), max_size=6),
-    st.integers(1, 4),
-)
+@given(st.lists(st.integers(1, 9), max_size=6), st.integers(1, 4))
 def test_elements_begin_at_images_and_when_full(sizes, most):
     images = np.repeat(np.arange(len(sizes)) * 3, sizes)
     starts = [*_element_starts(images, most), len(images)]

@@ -8,16 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cxrjax.boxes import pairwise_iou
+from cxrjax.metrics import localization
 from cxrjax.metrics.detection import find_overlaps, join_images
-from cxrjax.metrics.localization import (
-    VScore,
-    localize,
-    region_areas,
-    region_iop,
-    region_iot,
-    region_iou,
-    v_score,
-)
 
 TRUTH = np.array([[0.0, 0.0, 0.4, 0.4], [0.6, 0.6, 1.0, 1.0]])
 NONE = np.zeros((0, 4))
@@ -28,7 +20,7 @@ def _localize(*images):
         join_images((boxes, np.zeros(len(boxes), np.int64)) for boxes in side)
         for side in zip(*images, strict=True)
     )
-    return [part.tolist() for part in localize(find_overlaps(*sides))]
+    return [part.tolist() for part in localization.localize(find_overlaps(*sides))]
 
 
 def test_every_prediction_counts_with_its_best_box():
@@ -75,26 +67,26 @@ def _drawn(items):
 @given(pixel_boxes, pixel_boxes)
 def test_areas_are_the_masks_numbers_of_pixels(predicted, truth):
     a, b = _drawn(predicted), _drawn(truth)
-    assert region_areas(predicted, truth) == ((a & b).sum(), a.sum(), b.sum())
+    assert localization.region_areas(predicted, truth) == ((a & b).sum(), a.sum(), b.sum())
 
 
 @given(pixel_boxes, pixel_boxes, st.randoms())
 def test_order_copies_and_scale_do_not_matter(predicted, truth, random):
     shuffled = predicted[random.sample(range(len(predicted)), len(predicted))]
     scale = np.array([1 / 3000, 7, 1 / 3000, 7])
-    there = region_areas(np.concatenate([shuffled, shuffled]) * scale, truth * scale)
-    here = region_areas(predicted, truth)
+    there = localization.region_areas(np.concatenate([shuffled, shuffled]) * scale, truth * scale)
+    here = localization.region_areas(predicted, truth)
     np.testing.assert_allclose(there, np.array(here) * 7 / 3000, atol=1e-9)
 
 
 def test_areas_of_several_images_add_up():
     """Micro: the study's mask is the masks of its images together."""
-    first = region_areas(np.array([[0, 0, 10, 10]]), np.array([[0, 0, 10, 20]]))
-    second = region_areas(np.array([[0, 0, 10, 10]]), np.array([[5, 0, 10, 10]]))
+    first = localization.region_areas(np.array([[0, 0, 10, 10]]), np.array([[0, 0, 10, 20]]))
+    second = localization.region_areas(np.array([[0, 0, 10, 10]]), np.array([[5, 0, 10, 10]]))
     whole = np.add(first, second)
-    assert region_iou(*whole) == pytest.approx(150 / 300)
-    assert region_iop(*whole[:2]) == pytest.approx(150 / 200)
-    assert region_iot(whole[0], whole[2]) == pytest.approx(150 / 250)
+    assert localization.region_iou(*whole) == pytest.approx(150 / 300)
+    assert localization.region_iop(*whole[:2]) == pytest.approx(150 / 200)
+    assert localization.region_iot(whole[0], whole[2]) == pytest.approx(150 / 250)
 
 
 corner = st.integers(0, 12)
@@ -115,7 +107,7 @@ def test_sum_is_the_largest_of_all_pairings(predicted, truth):
         sum(overlap[row, column] for row, column in zip(rows, chosen, strict=True))
         for chosen in itertools.permutations(range(overlap.shape[1]), len(overlap))
     )
-    score = v_score(predicted, truth)
+    score = localization.v_score(predicted, truth)
     assert score.strict * max(overlap.shape) == pytest.approx(largest)
     assert score.lenient * min(overlap.shape) == pytest.approx(largest)
     assert score.truth * len(truth) == pytest.approx(largest)
@@ -125,12 +117,12 @@ def test_sum_is_the_largest_of_all_pairings(predicted, truth):
 def test_order_and_scale_do_not_matter(predicted, truth, random):
     order = random.sample(range(len(predicted)), len(predicted))
     scale = np.array([3000, 0.5, 3000, 0.5])
-    there = v_score(predicted[order] * scale, truth * scale)
-    assert there[:3] == pytest.approx(v_score(predicted, truth)[:3])
+    there = localization.v_score(predicted[order] * scale, truth * scale)
+    assert there[:3] == pytest.approx(localization.v_score(predicted, truth)[:3])
 
 
 def test_empty_sides_of_the_v_score():
     none, one = np.zeros((0, 4)), np.array([[0.1, 0.1, 0.5, 0.5]])
-    assert v_score(none, none) == VScore(1, 1, 1, both_empty=True)
-    assert v_score(none, one) == VScore(0, 0, 0, both_empty=False)
-    assert v_score(one, none) == VScore(0, 0, 0, both_empty=False)
+    assert localization.v_score(none, none) == localization.VScore(1, 1, 1, both_empty=True)
+    assert localization.v_score(none, one) == localization.VScore(0, 0, 0, both_empty=False)
+    assert localization.v_score(one, none) == localization.VScore(0, 0, 0, both_empty=False)

@@ -1,13 +1,23 @@
-"""Images of several sizes through one model: what a model made for each of them gives."""
+"""Images of several sizes, rows of a table over devices, and the box head."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
+from cxrjax.apps.planner.hlo import read_program
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
+from cxrjax.distributed.meshes import BATCH_AXES, mesh_of_kernels
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora
+from cxrjax.models.gemma import Embedder
+from cxrjax.models.layers import BoxHead
+from cxrjax.models.partition import parameter_shapes
+from cxrjax.models.presets import DecoderConfig
+from tests.models.sizes import PLAIN, changed
 
 
 def _inputs(rng, height, width):
@@ -61,3 +71,69 @@ def test_a_tower_of_one_size_refuses_another(drawn):
     model = drawn(lambda: VLM(PRESETS["tiny"], rngs=nnx.Rngs(0)))
     with pytest.raises(ValueError, match="only models of Qwen-VL, Gemma 4 and InternVL"):
         model.encode_images(np.zeros((1, 64, 128, 3), np.uint8))
+
+
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
+def test_boxes_are_in_order_and_float32_whatever_the_states(dtype):
+    head = BoxHead(12, nnx.Rngs(0))
+    states = 50 * jax.random.normal(jax.random.key(0), (7, 3, 12), dtype)
+    found = np.asarray(head(states))
+    assert found.shape == (7, 3, 4) and found.dtype == np.float32
+    assert (found[..., :2] <= found[..., 2:]).all()
+    center = (found[..., :2] + found[..., 2:]) / 2
+    assert center.min() >= 0 and center.max() <= 1
+    assert (found[..., 2:] - found[..., :2]).max() <= 1
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+def test_a_few_logits_are_those_of_all_and_no_model_has_a_head_by_itself(softcap, drawn):
+    config = changed(PLAIN, decoder={"final_softcap": softcap})
+    model = drawn(lambda: VLM(config, rngs=nnx.Rngs(0)))
+    assert not any("box_head" in path for path in parameter_shapes(model))
+    hidden = 3 * jax.random.normal(jax.random.key(1), (2, 5, 8))
+    tokens = (1090, 1031, 2)
+    np.testing.assert_allclose(
+        model.token_logits(hidden, tokens), model.logits(hidden)[..., list(tokens)], atol=1e-5
+    )
+
+
+VOCAB, WIDTH = 512, 16
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        *((2, 2, 2, 1), (1, 2, 2, 2)),
+        *(pytest.param(sizes, marks=pytest.mark.slow) for sizes in ((1, 2, 4, 1), (1, 1, 8, 1))),
+    ],
+)
+def test_rows_and_gradients_on_a_mesh(sizes):
+    """The last of the meshes also cuts over `tensor`, and is left to XLA."""
+    mesh = Mesh(np.asarray(jax.devices()).reshape(sizes), (*BATCH_AXES, "tensor"))
+    config = DecoderConfig(
+        vocab_size=VOCAB, width=WIDTH, depth=1, num_heads=1, num_kv_heads=1, head_dim=16, mlp_dim=16
+    )
+    graph, state = nnx.split(Embedder(config, -1, nnx.Rngs(0)))
+    rng = np.random.default_rng(0)
+    tokens = jnp.asarray(rng.integers(0, VOCAB, (64, 3, 40)), jnp.int32)
+    weights = jnp.asarray(rng.normal(size=(*tokens.shape, WIDTH)), jnp.float32)
+
+    def loss(state, tokens, weights):
+        rows = nnx.merge(graph, state).encode(tokens, jnp.float32)
+        return jnp.sum(rows * weights), rows
+
+    def spread(*arguments):
+        with mesh_of_kernels(mesh):
+            return jax.grad(loss, has_aux=True)(*arguments)
+
+    cut, rows = NamedSharding(mesh, P("fsdp")), NamedSharding(mesh, P(BATCH_AXES))
+    step = jax.jit(spread, in_shardings=(cut, rows, rows), out_shardings=(cut, rows))
+    found = step(state, tokens, weights)
+    expected = jax.grad(loss, has_aux=True)(state, tokens, weights)
+    for ours, plain in zip(*map(jax.tree.leaves, (found, expected)), strict=True):
+        np.testing.assert_allclose(ours, plain, rtol=1e-5, atol=1e-5)
+    if sizes[3] == 1:
+        text = step.lower(state, tokens, weights).compile().as_text()
+        sent = read_program(text, mesh.size).collectives
+        whole = [one for one in sent if one.bytes >= 4 * VOCAB * WIDTH and one.kind == "all-reduce"]
+        assert not whole and f"f32[{VOCAB},{WIDTH}]" not in text

@@ -1,4 +1,4 @@
-"""Several questions of one image: what sharing the context leaves exactly as it is."""
+"""Several questions of one image: what sharing the context, or layers apart, leaves as it is."""
 
 import dataclasses
 import functools
@@ -10,8 +10,9 @@ import pytest
 from flax import nnx
 
 from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
-from cxrjax.models.layers import ClippedLinear
-from cxrjax.models.presets import IMAGE, VLMConfig
+from cxrjax.models.layers import ClippedLinear, take_apart
+from cxrjax.models.presets import IMAGE, VisionConfig, VLMConfig
+from cxrjax.models.siglip import VisionTower
 from cxrjax.models.vlm import context_of_two
 from tests.models import sizes
 
@@ -244,3 +245,27 @@ def test_paligemma_shared_by_the_tower_is_paligemma_and_shared_by_the_image_is_n
     alone = states(model("tower", SMALL_PALIGEMMA), first)
     np.testing.assert_allclose(tower[:, :1][mask[:, :1]], alone[mask[:, :1]], atol=1e-5)
     assert np.abs(np.asarray(tower - image))[mask].max() > 1e-3
+
+
+KINDS = {
+    "siglip": {},
+    "clip": {"kind": "clip", "skip_last": 1},
+    "qwen": {"kind": "qwen", "pool": 2, "window": 2, "full_every": 2},
+    "qwen3": {"kind": "qwen3", "pool": 2, "position_side": 3, "deepstack": (0, 2)},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_layers_one_by_one_see_what_stacked_ones_do(kind):
+    config = VisionConfig(16, 4, 16, depth=3, num_heads=2, mlp_dim=16, **KINDS[kind])
+    tower = VisionTower(config, nnx.Rngs(0), remat="none", unroll=False, attention="dense")
+    images = jnp.asarray(np.random.default_rng(0).uniform(-1, 1, (1, 16, 16, 3)), jnp.float32)
+
+    def see(apart: bool) -> np.ndarray:
+        own = nnx.merge(*nnx.split(tower))
+        if apart:
+            own.layers = nnx.List(take_apart(own.layers))
+        graphdef, state = nnx.split(own)
+        return np.asarray(jax.jit(lambda state: nnx.merge(graphdef, state)(images))(state))
+
+    np.testing.assert_allclose(see(True), see(False), atol=1e-5)

@@ -1,25 +1,35 @@
-"""Ids, paths and sizes in the files of data sets: what cannot be one costs its record alone."""
+"""Files of data sets with ids, paths, sizes and texts that nobody meant well."""
 
 import csv
+import itertools
 import json
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.evaluation.predictions import Prediction
+from cxrjax.papers.cxr_qba.construct.rule_extractor import split_text
 from cxrjax.papers.cxr_qba.construct.sources import read_studies
 from cxrjax.papers.cxr_qba.release_tables import read_release_tables
 from cxrjax.papers.cxr_qba.study_files import StudyFiles
 from cxrjax.papers.gemex import native_files
+from cxrjax.papers.gemex.construct.refine import refine_sentence
+from cxrjax.papers.gemex.native_files import reports
 from cxrjax.papers.ms_cxr import native as ms_cxr
 from cxrjax.papers.ms_cxr.figures import _load_map
+from cxrjax.papers.sources import report
 from cxrjax.papers.sources.chest_imagenome import find_scene_graphs, read_reports
+from cxrjax.papers.sources.openi import parse_openi
+from cxrjax.papers.sources.report import split_sentences
 from cxrjax.papers.vindr_cxr_vqa import native as vindr
 from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
-from cxrjax.records_io.quality import QualityLog
+from cxrjax.papers.vix_ray.deidentification import find_identifiers
+from cxrjax.radiology_text.facts import align
+from cxrjax.records_io.quality import QualityLog, Unusable
 from tests.papers.cases import cases, data, write_files
 
 DATA = Path(__file__).parents[2] / "data"
@@ -136,3 +146,47 @@ def test_a_heat_map_outside_of_the_predictions_folder(tmp_path):
         object.__setattr__(prediction, "where", "p.jsonl:1")
         with pytest.raises(UserError, match=r"p\.jsonl:1: heat map"):
             _load_map(tmp_path, prediction)
+
+
+LENGTH = 60_000
+PIECES = (
+    *(" ", "\n", "a", "A", ",", "(", ". ", "no ", "1", "1. ", "A. ", "Dr. ", "no. ", "e.g. "),
+    *("a@a.", "effusion, ", "Right pleural effusion. ", "\n \n", "FINDINGS: a\n", "tràn dịch, "),
+)
+READERS = {
+    "sentences": split_sentences,
+    "sections": report.parse_sections,
+    "text": lambda text: list(split_text(text)),
+    "identifiers": find_identifiers,
+    "refined": lambda text: refine_sentence(report.ReportSentence(text)),
+    "align en": lambda text: align(text, "No effusion. The heart is large.", "en"),
+    "align vi": lambda text: align(text, "Không tràn dịch. Tim to.", "vi"),
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_no_text_holds_a_reader_up(reader):
+    READERS[reader]("A first text, so that tables are loaded.")
+    for piece in PIECES:
+        text = "".join(itertools.islice(itertools.cycle(piece), LENGTH))
+        start = time.process_time()
+        READERS[reader](text)
+        assert time.process_time() - start < 1, piece
+
+
+def test_abbreviations_end_no_sentence_however_long_it_is():
+    text = "The aorta, as Dr. Who says, i.e. the large one, is normal. No. 7 is not."
+    first, second = split_sentences(text)
+    assert first == "The aorta, as Dr. Who says, i.e. the large one, is normal."
+    assert second == "No. 7 is not."
+
+
+def test_a_report_that_cannot_be_one_is_refused(tmp_path):
+    text = "no " * (report.MAX_REPORT_CHARACTERS // 3 + 9)
+    xml = f'<a><uId id="CXR1"/><AbstractText Label="FINDINGS">{text}</AbstractText></a>'
+    with pytest.raises(Unusable, match="report_too_long"):
+        parse_openi(xml.encode(), "1.xml")
+    path = tmp_path / "closed_ended_question.jsonl"
+    path.write_text(f'{{"image_path": "a", "ori_report": "{text}"}}')
+    with pytest.raises(UserError, match="expected at most"):
+        reports(path)

@@ -7,13 +7,8 @@ import random
 import pytest
 
 from cxrjax.errors import UserError
+from cxrjax.records_io import split
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.records_io.split import (
-    follow_manifest,
-    read_split_manifest,
-    stratified_validation,
-    validation_groups,
-)
 
 
 def _label_sets(count: int) -> dict[str, list[str]]:
@@ -26,13 +21,13 @@ def _label_sets(count: int) -> dict[str, list[str]]:
 
 
 def test_size_is_the_papers():
-    assert len(stratified_validation({str(i): ["a"] for i in range(4394)}, seed=0)) == 659
+    assert len(split.stratified_validation({str(i): ["a"] for i in range(4394)}, seed=0)) == 659
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_each_label_keeps_its_share(seed):
     label_sets = _label_sets(2000)
-    validation = stratified_validation(label_sets, seed)
+    validation = split.stratified_validation(label_sets, seed)
     total = collections.Counter(x for labels in label_sets.values() for x in labels)
     held = collections.Counter(x for i in validation for x in label_sets[i])
     for label, count in total.items():
@@ -43,34 +38,34 @@ def test_each_label_keeps_its_share(seed):
 def test_order_of_the_images_does_not_matter_but_the_seed_does():
     label_sets = _label_sets(300)
     backwards = dict(reversed(label_sets.items()))
-    chosen = stratified_validation(label_sets, 0)
-    assert chosen == stratified_validation(backwards, 0)
-    assert chosen != stratified_validation(label_sets, 1)
+    chosen = split.stratified_validation(label_sets, 0)
+    assert chosen == split.stratified_validation(backwards, 0)
+    assert chosen != split.stratified_validation(label_sets, 1)
 
 
 def test_small_sets():
-    assert stratified_validation({}, 0) == set()
-    assert stratified_validation({"a": []}, 0) == set()
-    assert len(stratified_validation({"a": [], "b": ["x"]}, 0)) == 1
+    assert split.stratified_validation({}, 0) == set()
+    assert split.stratified_validation({"a": []}, 0) == set()
+    assert len(split.stratified_validation({"a": [], "b": ["x"]}, 0)) == 1
 
 
 def test_groups():
     groups = [f"patient-{i}" for i in range(48)] * 2
-    chosen = validation_groups(groups, 0)
+    chosen = split.validation_groups(groups, 0)
     assert len(chosen) == 7 and chosen < set(groups)
-    assert chosen == validation_groups(reversed(groups), 0)
-    assert chosen != validation_groups(groups, 1)
-    assert len(validation_groups(["a", "b"], 0)) == 1
-    assert validation_groups(["a"], 0) == set()
+    assert chosen == split.validation_groups(reversed(groups), 0)
+    assert chosen != split.validation_groups(groups, 1)
+    assert len(split.validation_groups(["a", "b"], 0)) == 1
+    assert split.validation_groups(["a"], 0) == set()
 
 
 def test_split_manifest(tmp_path):
     path = tmp_path / "splits.json"
     path.write_text(json.dumps({"train": ["a", "b"], "validation": ["c"], "test300": ["t"]}))
-    manifest = read_split_manifest(path)
+    manifest = split.read_split_manifest(path)
     assert manifest == {"a": "train", "b": "train", "c": "validation", "t": "test300"}
     quality = QualityLog()
-    followed = follow_manifest(manifest, ["c", "a", "x"], ["t"], "splits.json", quality)
+    followed = split.follow_manifest(manifest, ["c", "a", "x"], ["t"], "splits.json", quality)
     assert followed == {"c": "validation", "a": "train"}
     assert [(entry.reason, entry.item) for entry in quality.entries] == [
         ("not_in_source", "b"),
@@ -94,5 +89,5 @@ def test_unusable_split_manifests(tmp_path, content, message):
     path = tmp_path / "splits.json"
     path.write_text(json.dumps(content))
     with pytest.raises(UserError, match=message) as error:
-        read_split_manifest(path)
+        split.read_split_manifest(path)
     assert str(path) in str(error.value)

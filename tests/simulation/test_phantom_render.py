@@ -10,18 +10,12 @@ import pytest
 from PIL import Image
 from scipy import ndimage
 
+from cxrjax.simulation import render
 from cxrjax.simulation.findings import CLASSES
-from cxrjax.simulation.render import (
-    NORMAL_PROBABILITY,
-    SIZES,
-    image_size,
-    plan,
-    render_phantom,
-)
 
 
 def digest(seed: int, index: int, long_side: int = 128, normal: bool | None = False) -> str:
-    phantom = render_phantom(seed, index, long_side, normal)
+    phantom = render.render_phantom(seed, index, long_side, normal)
     parts = [phantom.image.tobytes(), phantom.boxes.tobytes(), repr(phantom.labels).encode()]
     for reader, marks in phantom.readers.items():
         parts += [reader.encode(), *(label.encode() + box.tobytes() for label, box in marks)]
@@ -50,7 +44,10 @@ def test_seed_and_index_matter():
 
 @pytest.mark.parametrize("index", range(8))
 def test_the_same_patient_at_every_size(index):
-    large, small = render_phantom(2, index, 600, False), render_phantom(2, index, 150, False)
+    large, small = (
+        render.render_phantom(2, index, 600, False),
+        render.render_phantom(2, index, 150, False),
+    )
     assert large.labels == small.labels
     pixel = 1 / min(small.image.shape)
     np.testing.assert_allclose(large.boxes, small.boxes, atol=2.5 * pixel)
@@ -66,7 +63,7 @@ def test_the_same_patient_at_every_size(index):
 
 def test_fields():
     for index in range(25):
-        phantom = render_phantom(1, index, 96, False)
+        phantom = render.render_phantom(1, index, 96, False)
         assert phantom.image.dtype == np.uint8
         height, width = phantom.image.shape
         assert max(height, width) == 96 and 0.78 <= width / height <= 1.17
@@ -82,32 +79,32 @@ def test_fields():
 
 
 def test_normal_and_abnormal():
-    kinds = [not plan(9, index)[1] for index in range(300)]
-    assert abs(np.mean(kinds) - NORMAL_PROBABILITY) < 0.08
+    kinds = [not render.plan(9, index)[1] for index in range(300)]
+    assert abs(np.mean(kinds) - render.NORMAL_PROBABILITY) < 0.08
     for index in range(3):
-        normal = render_phantom(9, index, 96, True)
+        normal = render.render_phantom(9, index, 96, True)
         assert normal.labels == [] and normal.boxes.shape == (0, 4)
         assert normal.readers == {"P1": [], "P2": [], "P3": []}
-        abnormal = render_phantom(9, index, 96, False)
+        abnormal = render.render_phantom(9, index, 96, False)
         assert abnormal.labels
         # None draws one of the two.
-        either = render_phantom(9, index, 96).image
+        either = render.render_phantom(9, index, 96).image
         assert any(np.array_equal(either, p.image) for p in (normal, abnormal))
 
 
 @pytest.mark.slow  # pictures as large as the real ones
 def test_own_size_is_drawn_from_the_range():
-    sizes = {max(render_phantom(4, index, None, True).image.shape) for index in range(2)}
-    assert len(sizes) == 2 and SIZES[0] <= min(sizes) < max(sizes) <= SIZES[1]
+    sizes = {max(render.render_phantom(4, index, None, True).image.shape) for index in range(2)}
+    assert len(sizes) == 2 and render.SIZES[0] <= min(sizes) < max(sizes) <= render.SIZES[1]
 
 
 @pytest.mark.slow
 def test_large_and_small():
-    large = render_phantom(0, 0, 3000, False)
+    large = render.render_phantom(0, 0, 3000, False)
     assert max(large.image.shape) == 3000
-    patient, _ = plan(0, 0, False)
-    assert large.image.shape == image_size(patient, 3000)
-    assert max(render_phantom(0, 0, 64, False).image.shape) == 64
+    patient, _ = render.plan(0, 0, False)
+    assert large.image.shape == render.image_size(patient, 3000)
+    assert max(render.render_phantom(0, 0, 64, False).image.shape) == 64
 
 
 @pytest.mark.parametrize(
@@ -116,4 +113,4 @@ def test_large_and_small():
 )
 def test_unusable_arguments(arguments, message):
     with pytest.raises(ValueError, match=message):
-        render_phantom(*arguments)
+        render.render_phantom(*arguments)

@@ -242,8 +242,7 @@ def _written(config, codec, route):
 
 
 @pytest.mark.parametrize(
-    ("codec", "route"),
-    [("vindr_px", "auto"), ("medgemma_json", "auto"), ("medgemma_json", "head")],
+    ("codec", "route"), [("vindr_px", "auto"), ("medgemma_json", "auto"), ("medgemma_json", "head")]
 )
 def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, route):
     config = _written(run_config, codec, route)

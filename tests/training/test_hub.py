@@ -22,8 +22,7 @@ def test_names_are_told_from_paths(source):
 
 # The first is a folder of the working folder, mistyped.
 @pytest.mark.parametrize(
-    "source",
-    ["data/medgemma_4b", "/google/medgemma-4b-it", "medgemma-4b-it", "a/b/c", "../google"],
+    "source", ["data/medgemma_4b", "/google/medgemma-4b-it", "medgemma-4b-it", "a/b/c", "../google"]
 )
 def test_paths_are_told_from_names(source, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -9,15 +9,9 @@ import pytest
 
 from cxrjax.input_pipeline.batch import BatchProblem, LoadedBatch
 from cxrjax.records_io.quality import QualityLog
+from cxrjax.training import observers
 from cxrjax.training.box_loss import Coordinates
 from cxrjax.training.coordinate_report import named_figures, summarize, swapped_share
-from cxrjax.training.observers import (
-    FinishedStep,
-    PolicyHealth,
-    SetAsideQuestions,
-    StepTimes,
-    SwappedCorners,
-)
 
 
 def _problem(index, question_id=None):
@@ -27,7 +21,7 @@ def _problem(index, question_id=None):
 
 def test_each_question_is_counted_and_told_once(tmp_path):
     told, file = [], tmp_path / "quality.json"
-    questions = SetAsideQuestions(QualityLog(), file, told.append)
+    questions = observers.SetAsideQuestions(QualityLog(), file, told.append)
     questions.note(1, [_problem(5)])
     # Two files of a mixture may have the same id.
     questions.note(2, [_problem(5), _problem(3, "q5")])
@@ -38,13 +32,13 @@ def test_each_question_is_counted_and_told_once(tmp_path):
 
 def test_a_resumed_run_counts_on_and_repeats_nothing_of_quality_json(tmp_path):
     file = tmp_path / "quality.json"
-    first = SetAsideQuestions(QualityLog(), file, lambda _: None)
+    first = observers.SetAsideQuestions(QualityLog(), file, lambda _: None)
     first.note(1, [_problem(5)])
     saved = first.state()
     first.note(2, [_problem(6)])  # after the checkpoint: the run is killed
     quality, told = QualityLog(), []
     quality.extend(json.loads(file.read_text()))
-    resumed = SetAsideQuestions(quality, file, told.append)
+    resumed = observers.SetAsideQuestions(quality, file, told.append)
     resumed.on_start(saved)
     assert len(resumed) == 1
     resumed.note(2, [_problem(6), _problem(5)])
@@ -65,13 +59,13 @@ def test_questions_moved_out_of_the_picture_are_counted_over_a_resume(tmp_path):
         return figures
 
     told, file = [], tmp_path / "quality.json"
-    questions = SetAsideQuestions(QualityLog(), file, told.append)
+    questions = observers.SetAsideQuestions(QualityLog(), file, told.append)
     questions.on_batch(1, loaded(0))
     assert "out_of_picture" not in logged(questions)
     questions.on_batch(2, loaded(2))
     questions.on_batch(3, loaded(3))
     assert logged(questions) == {"set_aside": 0, "out_of_picture": 5}
-    resumed = SetAsideQuestions(QualityLog(), file, told.append)
+    resumed = observers.SetAsideQuestions(QualityLog(), file, told.append)
     resumed.on_start(questions.state())
     resumed.on_batch(4, loaded(1))
     assert logged(resumed)["out_of_picture"] == 6
@@ -90,10 +84,10 @@ HEALTHY = {
 def _told(*parts, saved=None, steps=4):
     """Lines after so many steps of each of the values."""
     lines = []
-    health = PolicyHealth(lines.append, steps=steps)
+    health = observers.PolicyHealth(lines.append, steps=steps)
     health.on_start(saved or {})
     for number, values in enumerate(v for v in parts for _ in range(2 * steps)):
-        health.on_step(FinishedStep(number + 1, HEALTHY | values, StepTimes()))
+        health.on_step(observers.FinishedStep(number + 1, HEALTHY | values, observers.StepTimes()))
     return lines, health
 
 
@@ -174,10 +168,10 @@ class _Run:
 
     def warnings(self, total=1000):
         told = []
-        watch = SwappedCorners(total, told.append, steps=10)
+        watch = observers.SwappedCorners(total, told.append, steps=10)
         for step in range(1, total + 1):
             values = {"coordinates/swapped": self.shares.get(step, 0.0)}
-            watch.on_step(FinishedStep(step, values, StepTimes()))
+            watch.on_step(observers.FinishedStep(step, values, observers.StepTimes()))
         return told
 
 
@@ -187,4 +181,6 @@ def test_a_run_warns_once_of_corners_that_stay_swapped():
     assert _Run(early | {500: 0.09}).warnings() == []  # 0.9 % over ten steps
     (found,) = _Run(early | dict.fromkeys(range(500, 1000), 0.2)).warnings()
     assert found.startswith("step 500: warning: 2.0% of expected boxes have swapped corners")
-    SwappedCorners(10, pytest.fail, steps=1).on_step(FinishedStep(5, {}, StepTimes()))
+    observers.SwappedCorners(10, pytest.fail, steps=1).on_step(
+        observers.FinishedStep(5, {}, observers.StepTimes())
+    )

@@ -19,18 +19,7 @@ from cxrjax.training.config_file import typed_config
 from cxrjax.training.policy_loss import answer_logprobs
 from cxrjax.training.rewards import advantages
 from cxrjax.training.rollouts import Rollouts, check_policy
-from tests.training.conftest import (
-    END,
-    LOC_START,
-    SMALL,
-    BatchStream,
-    Letters,
-    assert_close,
-    assert_same_arrays,
-    question_ids,
-    random_batch,
-    read_metrics,
-)
+from tests.training import conftest
 
 GROUP = 4
 
@@ -46,14 +35,14 @@ def policy(run_config):
 
 
 def _loaded(batch):
-    return LoadedBatch(batch, question_ids(batch), [])
+    return LoadedBatch(batch, conftest.question_ids(batch), [])
 
 
 def _make(config, model):
     graphdef, trainable, frozen = partition(model, config.trainable)
     state = step.init_state(trainable, step.make_optimizer(config.optimizer, 10))
     mesh = make_mesh(config.mesh, jax.devices()[: config.mesh.data])
-    rolls = Rollouts(config, graphdef, state.trainable, frozen, mesh, Letters())
+    rolls = Rollouts(config, graphdef, state.trainable, frozen, mesh, conftest.Letters())
     return rolls, state, graphdef, frozen
 
 
@@ -83,13 +72,15 @@ def draw(rollouts):
 
     def found(batch=None, step=1, devices=1):
         rolls, state, *_ = rollouts(devices)
-        return jax.tree.map(np.asarray, rolls(step, state, _loaded(batch or random_batch())))
+        return jax.tree.map(
+            np.asarray, rolls(step, state, _loaded(batch or conftest.random_batch()))
+        )
 
     return found
 
 
 def test_what_is_drawn_hangs_on_seed_step_and_question_alone(draw):
-    batch = random_batch(questions=2)
+    batch = conftest.random_batch(questions=2)
     first, again, later = (draw(batch, number) for number in (1, 1, 2))
     spread = draw(batch, devices=8)
     assert np.array_equal(first.batch.answer_tokens, again.batch.answer_tokens)
@@ -112,7 +103,7 @@ def test_an_answer_ends_with_its_end_or_its_slots(draw):
     assert not found.weights[~there].any() and not found.advantages[~there].any()
     for answer, kept in zip(tokens[there], mask[there], strict=True):
         length = kept.sum()
-        ended = np.flatnonzero(answer[:length] == END)
+        ended = np.flatnonzero(answer[:length] == conftest.END)
         assert kept[:length].all()
         assert length == (ended[0] + 1 if len(ended) else 6)
 
@@ -120,7 +111,7 @@ def test_an_answer_ends_with_its_end_or_its_slots(draw):
 def test_the_start_is_kept_while_parameters_move(rollouts):
     rolls, state, graphdef, frozen = rollouts()
     moved = jax.tree.map(lambda x: x + 0.05, state.trainable)
-    found = rolls(1, step.TrainState(state.step, moved, None), _loaded(random_batch()))
+    found = rolls(1, step.TrainState(state.step, moved, None), _loaded(conftest.random_batch()))
     start = answer_logprobs(nnx.merge(graphdef, state.trainable, frozen), found.batch, 1.0, 512)
     now = answer_logprobs(nnx.merge(graphdef, moved, frozen), found.batch, 1.0, 512)
     np.testing.assert_allclose(found.reference_logprobs, start, rtol=1e-4, atol=1e-4)
@@ -154,13 +145,15 @@ def test_rewards_rise(policy):
     policy.rl.group_size = 8
     policy.rl.kl_weight = policy.rl.weight_answer = policy.rl.weight_format = 0.0
     policy.decoding.max_answer_tokens = 5
-    batch = random_batch(questions=2)
-    box = LOC_START + np.array([200, 200, 800, 800, END - LOC_START], np.int32)
+    batch = conftest.random_batch(questions=2)
+    box = conftest.LOC_START + np.array(
+        [200, 200, 800, 800, conftest.END - conftest.LOC_START], np.int32
+    )
     batch.answer_tokens[..., :5] = box
     batch.answer_mask[...] = (np.arange(12) < 5) & batch.prefix_mask.any(-1, keepdims=True)
     policy.mesh.data = 1
     # Parameters as training draws them: others may learn more slowly.
-    model = VLM(SMALL, rngs=nnx.Rngs(0))
+    model = VLM(conftest.SMALL, rngs=nnx.Rngs(0))
     rolls, state, graphdef, frozen = _make(typed_config(policy), model)
     train_step = jax.jit(step.make_train_step(graphdef, typed_config(policy), 100))
     told = []
@@ -177,7 +170,7 @@ def test_preferences_are_the_gradient_of_their_loss(policy, rollouts):
     policy.rl.kind, policy.rl.beta, policy.rl.kl_weight = "dpo", 0.3, 0.0
     rolls, state, graphdef, frozen = rollouts()
     moved = jax.tree.map(lambda x: x + 0.02, state.trainable)
-    found = rolls(1, step.TrainState(state.step, moved, None), _loaded(random_batch()))
+    found = rolls(1, step.TrainState(state.step, moved, None), _loaded(conftest.random_batch()))
     worth = np.nan_to_num(np.asarray(found.told["reward"])).reshape(-1, GROUP)
     alive = worth.std(-1) > 0
     assert alive.any()
@@ -200,14 +193,14 @@ def test_preferences_are_the_gradient_of_their_loss(policy, rollouts):
 
     expected = jax.jit(jax.grad(loss))(moved)
     gradient = jax.jit(jax.grad(ours))(moved)
-    assert_close(expected, gradient, rtol=1e-2, atol=1e-5)
+    conftest.assert_close(expected, gradient, rtol=1e-2, atol=1e-5)
     told = np.asarray(found.told["preference_loss"])
     assert np.nanmean(told) == pytest.approx(float(loss(moved)), rel=1e-4)
 
 
 def test_a_batch_without_a_question_teaches_nothing(draw):
     """All of its questions were set aside."""
-    batch = random_batch()
+    batch = conftest.random_batch()
     batch.question_index[...] = -1
     batch.prefix_mask[...] = batch.answer_mask[...] = False
     found = draw(batch)
@@ -223,13 +216,13 @@ def test_pairs_of_a_file_take_the_place_of_drawn_answers(policy, draw, tmp_path)
     pairs = ({"question_id": f"q{i}", "better": "ab", "worse": "aaaa"} for i in range(3))
     _prefer(policy, tmp_path / "pairs.jsonl", *map(json.dumps, pairs))
     found = draw()
-    asked = np.repeat(random_batch().question_index, 2, axis=1)
+    asked = np.repeat(conftest.random_batch().question_index, 2, axis=1)
     has_pair = (asked >= 0) & (asked < 3)
     assert np.array_equal(found.weights > 0, has_pair)
     better, worse = found.advantages[:, ::2], found.advantages[:, 1::2]
     assert np.all(better[has_pair[:, ::2]] > 0) and np.all(worse[has_pair[:, 1::2]] < 0)
     row, slot = np.argwhere(has_pair)[0]
-    assert found.batch.answer_tokens[row, slot, :3].tolist() == [2, 3, END]
+    assert found.batch.answer_tokens[row, slot, :3].tolist() == [2, 3, conftest.END]
 
 
 @pytest.mark.parametrize(
@@ -294,7 +287,7 @@ def test_rewards_read_one_convention_in_a_mixture(policy):
 def learn(run, policy, small_vlm):
     """`learn(workdir, batches=BatchStream(), ...)`: four steps of the policy."""
     policy.optimizer.learning_rate = 0.03
-    make = functools.partial(Rollouts, tokenizer=Letters())
+    make = functools.partial(Rollouts, tokenizer=conftest.Letters())
 
     def train(workdir, batches=None, **options):
         options = {"steps": 4, "make_rollouts": make, **options}
@@ -311,10 +304,10 @@ def test_a_run_that_was_cut_ends_bit_for_bit_as_one_that_was_not(
     policy.rl.updates, policy.mesh.strategy = updates, strategy
     learn("whole")
     with pytest.raises(KeyboardInterrupt):
-        learn("cut", BatchStream(stop_before=4))
+        learn("cut", conftest.BatchStream(stop_before=4))
     assert "resumed from the checkpoint of step 2" in learn("cut")
-    assert_same_arrays(tmp_path / "cut", tmp_path / "whole", 4)
-    line = read_metrics(tmp_path / "cut")[-1]
+    conftest.assert_same_arrays(tmp_path / "cut", tmp_path / "whole", 4)
+    line = conftest.read_metrics(tmp_path / "cut")[-1]
     for name in ("reward", "kl", "coordinate_entropy", "dead_groups", "length", "spread"):
         assert line[f"train/rl/{name}"] is not None
 
@@ -322,7 +315,7 @@ def test_a_run_that_was_cut_ends_bit_for_bit_as_one_that_was_not(
 def test_the_schedule_is_of_all_updates_of_all_steps(policy, learn, tmp_path):
     policy.rl.updates, policy.optimizer.schedule = 2, "cosine"
     learn("run")
-    rates = [line["train/learning_rate"] for line in read_metrics(tmp_path / "run")]
+    rates = [line["train/learning_rate"] for line in conftest.read_metrics(tmp_path / "run")]
     whole = step.learning_rate_schedule(typed_config(policy).optimizer, 8)
     assert rates == pytest.approx([float(whole(n)) for n in (1, 3, 5, 7)], abs=1e-8)
     assert min(rates[:3]) > 0
@@ -349,11 +342,11 @@ def test_of_each_group_the_best_answer_alone_is_learned_from(policy, draw):
 
 
 def test_answers_weigh_less_where_the_reference_has_no_box_and_nowhere_else(policy, draw):
-    batch = random_batch()
-    batch.answer_tokens[...] = LOC_START + 1024 + 5  # a word
+    batch = conftest.random_batch()
+    batch.answer_tokens[...] = conftest.LOC_START + 1024 + 5  # a word
     there = batch.prefix_mask.any(-1)
     boxed = there & (np.arange(there.size).reshape(there.shape) % 3 == 0)
-    batch.answer_tokens[boxed, :4] = LOC_START + np.array([200, 200, 800, 800])
+    batch.answer_tokens[boxed, :4] = conftest.LOC_START + np.array([200, 200, 800, 800])
     batch.answer_mask[...] = (np.arange(12) < 5) & there[..., None]
     policy.rl.weight_absent = 0.25
     found = draw(batch)
@@ -368,7 +361,7 @@ def test_further_updates_remember_the_probabilities_of_the_drawing(policy, rollo
     policy.rl.updates = 2
     rolls, state, graphdef, frozen = rollouts()
     moved = jax.tree.map(lambda x: x + 0.05, state.trainable)
-    found = rolls(1, step.TrainState(state.step, moved, None), _loaded(random_batch()))
+    found = rolls(1, step.TrainState(state.step, moved, None), _loaded(conftest.random_batch()))
     now = answer_logprobs(nnx.merge(graphdef, moved, frozen), found.batch, 1.0, 512)
     np.testing.assert_allclose(found.old_logprobs, now, rtol=1e-4, atol=1e-4)
     assert not np.allclose(found.reference_logprobs, now, atol=1e-2)
@@ -377,7 +370,7 @@ def test_further_updates_remember_the_probabilities_of_the_drawing(policy, rollo
 @pytest.mark.parametrize("loss_mean", ["answer", "token"])
 def test_each_answer_or_each_token_counts_alike(policy, draw, loss_mean):
     policy.rl.loss_mean = loss_mean
-    found = draw(random_batch(images=32))
+    found = draw(conftest.random_batch(images=32))
     lengths = found.batch.answer_mask.sum(-1)
     learned = found.weights > 0
     assert len(set(lengths[learned].tolist())) > 1
@@ -386,11 +379,14 @@ def test_each_answer_or_each_token_counts_alike(policy, draw, loss_mean):
 
 
 def test_the_token_that_ends_an_answer_is_learned_with_it(policy, small_vlm, monkeypatch):
-    stops = (END, *range(LOC_START + 1024, LOC_START + 1034))  # so many that some are drawn
-    monkeypatch.setattr(Letters, "stop_ids", stops)
+    stops = (
+        conftest.END,
+        *range(conftest.LOC_START + 1024, conftest.LOC_START + 1034),
+    )  # so many that some are drawn
+    monkeypatch.setattr(conftest.Letters, "stop_ids", stops)
     policy.mesh.data = 1
     rolls, state, *_ = _make(typed_config(policy), small_vlm())
-    found = jax.tree.map(np.asarray, rolls(1, state, _loaded(random_batch())))
+    found = jax.tree.map(np.asarray, rolls(1, state, _loaded(conftest.random_batch())))
     is_stop = np.isin(found.batch.answer_tokens, stops) & found.batch.answer_mask
     lengths = found.batch.answer_mask.sum(-1)
     ended = is_stop.any(-1)

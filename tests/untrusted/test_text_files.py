@@ -1,4 +1,4 @@
-"""Records, predictions, logs and checksums that nobody meant well, as the commands read them."""
+"""Text files, XML, NumPy files and JSON arrays that nobody meant well, as commands read them."""
 
 import json
 import os
@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from cxrjax.apps.results.curves import read_series
-from cxrjax.errors import UserError
+from cxrjax.errors import ForeignError, UserError
 from cxrjax.evaluation.predictions import read_predictions
 from cxrjax.evaluation.run_record import split_hashes
 from cxrjax.evaluation.scoring_run import system_names
@@ -19,6 +19,9 @@ from cxrjax.records import read_records
 from cxrjax.records_io.own_records import OwnRecordsBuilder, OwnRecordsOptions
 from cxrjax.training.metric_log import _cut_after
 from cxrjax.training.store import find_damage
+from cxrjax.untrusted.arrays import read_array
+from cxrjax.untrusted.json_stream import read_items
+from cxrjax.untrusted.xml_text import decode_xml, parse_xml
 from tests.untrusted.conftest import CASES
 
 RECORD = {
@@ -121,3 +124,104 @@ def test_a_system_has_a_name_that_can_be_written(tmp_path):
 def test_lines_are_not_kept_in_a_device():
     with pytest.raises(UserError, match="not a regular file; pass another --cache"):
         KeyedLines(Path("/dev/zero"), "--cache", "a", len, dict)
+
+
+def npy(shape, kind="<f8", content=b""):
+    header = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\1\0" + len(header).to_bytes(2, "little") + header.encode() + content
+
+
+def test_an_array_comes_back(tmp_path):
+    for array in (np.arange(6.0).reshape(2, 3), np.zeros((2, 0)), np.ones(3, np.int8)):
+        np.save(tmp_path / "a.npy", array)
+        if array.size:  # what has no cells cannot be mapped
+            np.testing.assert_array_equal(read_array(tmp_path / "a.npy", 6), array)
+
+
+def test_arrays_that_are_refused(tmp_path, subtests):
+    shapes = ((1 << 40, 1 << 20), (1 << 62, 8), (-5,), (10**400,), "(" * 60 + ")" * 60, "()")
+    no_arrays = [npy(shape) for shape in shapes]
+    no_arrays += [npy((3, 3), content=bytes(71)), npy((2,), "|O", bytes(16)), b"PK\3\4", b""]
+    heads = (b"\1\0\xff\xff", b"\2\0\xff\xff\xff\xff", b"\x09\0")
+    no_arrays += [b"\x93NUMPY" + head for head in heads]
+    others = [(npy((3, 3), content=bytes(72)), "at most 8 numbers")]
+    others += [(npy((2,), "<c16", bytes(32)), "expected real numbers")]
+    for content, words in [*((one, "no .npy file") for one in no_arrays), *others]:
+        (tmp_path / "a.npy").write_bytes(content)
+        with subtests.test(content[:99]), pytest.raises(ForeignError, match=words):
+            read_array(tmp_path / "a.npy", 8)
+
+
+def test_items_come_one_by_one(tmp_path):
+    path = tmp_path / "a.json"
+    items = [{"a": [1, 2.5, None, "phổi"], "b": {}}, 1, "x" * 999, []] * 500
+    for text in (json.dumps(items), "\ufeff" + json.dumps(items, indent=2, ensure_ascii=False)):
+        path.write_text(text, encoding="utf-8")
+        for longest in (999 + 2, 2_000, 2**20):
+            assert list(read_items(path, longest)) == items
+    path.write_text(" [ ] ")
+    assert list(read_items(path)) == []
+
+
+def test_arrays_of_json_that_are_refused(tmp_path, subtests):
+    rows = [(text.encode(), words) for text, words in CASES["arrays_of_json_that_are_refused"]]
+    rows += [(b'["\xff"]', "no UTF-8"), (b"[" + b"[" * 300 + b"]" * 300 + b"]", "recursion limit")]
+    rows += [(start * 1_000_000, "too deep") for start in (b"[", b'[{"a":')]
+    rows += [(b"[" + b"1" * count + b"]", "digits") for count in (5_000, 400)]
+    long = [b'["' + b"a" * count + b'"]' for count in (3_000_000, 1_500_000)]
+    long += [b"[" + b" " * 3_000_000 + b"1]"]
+    rows += [(text, "more than 1,048,576 characters") for text in long]
+    for text, words in rows:
+        (tmp_path / "a.json").write_bytes(text)
+        with subtests.test(text[:99]), pytest.raises(ForeignError, match=words):
+            list(read_items(tmp_path / "a.json"))
+
+
+def document(encoding, text="é"):
+    return f'<?xml version="1.0" encoding="{encoding}"?><a b="c">{text}</a>'
+
+
+def test_encodings_that_are_read():
+    pairs = {"UTF-8": "utf-8-sig", "utf-16": "utf-16", "ISO-8859-1": "latin-1"}
+    pairs |= {"windows-1252": "cp1252", "utf-8": "utf-8"}
+    # A mark says more than the declaration.
+    for declared, written in [*pairs.items(), ("utf-8", "utf-16")]:
+        root = parse_xml(decode_xml(document(declared).encode(written)))
+        assert (root.text, root.get("b")) == ("é", "c"), (declared, written)
+
+
+def test_without_a_declaration_it_is_utf8():
+    assert parse_xml(decode_xml("<a>phổi</a>".encode())).text == "phổi"
+    with pytest.raises(ForeignError, match="byte 3 is not UTF-8"):
+        decode_xml(b"<a>\xe9</a>")
+    with pytest.raises(ForeignError, match="is not ASCII"):
+        decode_xml(document("us-ascii").encode())
+
+
+def test_encodings_that_are_refused(subtests):
+    names = "utf-32 utf-7 cp037 shift_jis no-such base64 idna unicode_escape x\0"
+    for encoding in names.split(" "):
+        refused = pytest.raises(ForeignError, match=r"XML in the encoding .*; save it as UTF-8")
+        with subtests.test(ascii(encoding)), refused:
+            decode_xml(document(encoding).encode())
+    with pytest.raises(ForeignError, match="XML in UTF-32"):
+        decode_xml(document("utf-8").encode("utf-32"))
+
+
+def test_documents_that_are_refused(subtests):
+    deep = ("<a>" * 201 + "</a>" * 201, "<a>" * 300_000)
+    others = [("<a>\ud800</a>", "not XML"), (" " * (2**24 + 1), "at most")]
+    others += [(text, "deeper than 200") for text in deep]
+    for text, words in [*CASES["documents_that_are_refused"], *others]:
+        with subtests.test(ascii(text[:99])), pytest.raises(ForeignError, match=words):
+            parse_xml(text)
+
+
+def test_a_floor_that_is_left_does_not_count():
+    assert len(parse_xml("<a>" + "<b><c/></b>" * 1_000 + "</a>")) == 1_000
+    assert parse_xml("<a>" * 200 + "</a>" * 200).tag == "a"
+
+
+def test_a_floor_that_is_entered_again_counts():
+    with pytest.raises(ForeignError, match="deeper than 200"):
+        parse_xml("<a>" * 150 + "<b/>" + "<a>" * 60 + "</a>" * 210)

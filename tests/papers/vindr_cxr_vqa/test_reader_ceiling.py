@@ -39,10 +39,7 @@ def test_readers_who_agree_reach_everything_that_can_be_reached():
 def test_figures_of_a_panel_by_hand():
     """R1 and R2 mark the heart, R3 fluid in the same place; R4's image has no finding."""
     heart, fluid = _marks((HEART, HERE)), _marks((FLUID, HERE))
-    images = {
-        "i0": {"R1": heart, "R2": heart, "R3": fluid},
-        "i1": {"R1": [], "R2": [], "R4": []},
-    }
+    images = {"i0": {"R1": heart, "R2": heart, "R3": fluid}, "i1": {"R1": [], "R2": [], "R4": []}}
     ceiling = reader_ceiling(images, NONE)
     assert (ceiling.images, ceiling.images_read) == (1, 2)
     # Six ordered pairs, of which R1-R2 and R2-R1 agree on the class.

@@ -9,13 +9,8 @@ import pytest
 
 from cxrjax.simulation import anatomy
 from cxrjax.simulation.regions import REGIONS
+from cxrjax.simulation.studies import plan
 from cxrjax.simulation.studies.layouts import CHEXPERT, chexpert_labels, image_folder
-from cxrjax.simulation.studies.plan import (
-    PhantomStudy,
-    View,
-    patient_studies,
-    plan_patients,
-)
 from cxrjax.simulation.studies.report import KINDS, PhantomReport, grammar, write_report
 from cxrjax.simulation.studies.views import TERMS, Item, RenderedLesion, change_since, items
 
@@ -40,11 +35,11 @@ def lesion(number: int, draw: random.Random) -> RenderedLesion:
     return RenderedLesion(number, label, kind, side, regions, (0.1, 0.4), box)
 
 
-def study(number: int, order: int = 1) -> PhantomStudy:
+def study(number: int, order: int = 1) -> plan.PhantomStudy:
     body = anatomy.draw_patient(np.random.default_rng(number))
-    view = View("00000000-1", "PA", body, 0)
+    view = plan.View("00000000-1", "PA", body, 0)
     time = datetime.datetime(2150, 3, 4, 5, 6)
-    return PhantomStudy(
+    return plan.PhantomStudy(
         10000001, 50000000 + number, "train", order, time, 60, 0, 0, body, [], [view]
     )
 
@@ -202,21 +197,21 @@ def test_reports_on_disk(built, truth):
 
 
 def test_plan_is_a_prefix_and_seeds_differ():
-    few = [s for studies in plan_patients(3, 9) for s in studies]
-    many = [s for studies in plan_patients(3, 30) for s in studies]
+    few = [s for studies in plan.plan_patients(3, 9) for s in studies]
+    many = [s for studies in plan.plan_patients(3, 30) for s in studies]
     assert len(few) == 9 and [s.study_id for s in many[:9]] == [s.study_id for s in few]
     assert len({s.study_id for s in many}) == 30
     ids = [view.dicom_id for s in many for view in s.views]
     assert len(set(ids)) == len(ids) and all(i.startswith("00000000-") for i in ids)
-    other = {v.dicom_id for s in patient_studies(4, 0) for v in s.views}
+    other = {v.dicom_id for s in plan.patient_studies(4, 0) for v in s.views}
     assert not other & set(ids)
-    for studies in plan_patients(3, 30):
+    for studies in plan.plan_patients(3, 30):
         times = [s.time for s in studies]
         assert times == sorted(set(times)) and len({s.split for s in studies}) == 1
 
 
 def test_statistics_of_the_plan():
-    studies = [s for patient in plan_patients(5, 600) for s in patient]
+    studies = [s for patient in plan.plan_patients(5, 600) for s in patient]
     sets = [tuple(view.position for view in s.views) for s in studies]
     assert 0.5 < np.mean(["LATERAL" in found for found in sets]) < 0.62
     assert 0.08 < np.mean([sum(p != "LATERAL" for p in f) == 2 for f in sets]) < 0.26
