@@ -108,7 +108,7 @@ def test_check_records_takes_what_was_built(data, tmp_path):
 def test_what_is_doubtful_is_shown_before_anything_is_written(data, tmp_path):
     text = csv_text().replace("10,20,40,50", "-30,20,40,50").replace("8,22,36,58", "8,22,36,95")
     out = tmp_path / "out"
-    says = r"2 of 6 boxes reach beyond.*nothing was written.*--accept"
+    says = r"2 of 6 boxes reach beyond.*wrote only.*--accept"
     with pytest.raises(UserError, match=says):
         built(data, table=text)
     assert not (out / "records").exists() and not (out / "quality.json").exists()
