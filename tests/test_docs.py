@@ -196,6 +196,7 @@ def test_hooks_run_what_lint_runs():
     (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
     makefile = (ROOT / "Makefile").read_text()
     recipe = makefile.split("\nlint:")[1].split("\n\n")[0].replace("$(VENV)", ".venv")
+    recipe = recipe.replace("$(PY)", ".venv/bin/python")
     linted = [line.strip().removesuffix(" .") for line in recipe.splitlines()[1:]]
     assert [hook["entry"] for hook in repo["hooks"]] == linted
     assert all(hook["language"] == "system" for hook in repo["hooks"])

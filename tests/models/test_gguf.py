@@ -159,7 +159,7 @@ def refusal(path) -> str:
             "gemma3.attention.key_length is None, expected a number",
         ),
         *(
-            ({"extra": {name: np.ones(32, np.float32)}}, f"tensor '{name}' is none of Gemma 3's")
+            ({"extra": {name: np.ones(32, np.float32)}}, f"tensor '{name}' is not one of Gemma 3's")
             for name in ("blk.0.attn_sinks.weight", "blk.0.attn_q.bias", "v.patch_embd.weight")
         ),
     ],

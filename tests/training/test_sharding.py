@@ -140,7 +140,7 @@ def test_mesh_must_fill_the_devices_and_divide_the_batch(run_config):
 
 def test_pmap_has_the_data_axis_alone(run_config):
     assert _mesh(run_config, strategy="pmap").shape["data"] == 8
-    with pytest.raises(UserError, match=r"fsdp=2 tensor=1: strategy 'pmap' .* data axis alone"):
+    with pytest.raises(UserError, match=r"fsdp=2 tensor=1: strategy 'pmap' .* only the data axis"):
         _mesh(run_config, fsdp=2)
     run_config.mesh.strategy = "pjit"
     with pytest.raises(UserError, match=r"mesh\.strategy='pjit': expected one of jit, pmap"):

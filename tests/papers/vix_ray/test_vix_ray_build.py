@@ -202,7 +202,7 @@ def test_splits_by_manifest(folder, tmp_path):
 
 def test_nothing_usable_is_an_error_of_one_line(tmp_path):
     write(tmp_path / "source" / "train.parquet", [row(findings="")])
-    told = r"no row left .*; the first: train.parquet row 0: missing_"
+    told = r"no row left; .*; the first: train.parquet row 0: missing_"
     with pytest.raises(UserError, match=told):
         built(tmp_path / "source", tmp_path / "out")
 
