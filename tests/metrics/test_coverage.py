@@ -54,7 +54,7 @@ def _known():
     known = {name: float(formula(sums)[0]) for name, formula in _FIGURES.items()}
     right = columns["right"]
     known["difference"] = known["accuracy"] - columns["other"].mean()
-    known["aurc"] = calibration.area_under_risk_coverage(confidence, right)
+    known["aurc"] = float(calibration.risk_coverage(confidence, right)[1].mean())
     known["brier"] = float(((confidence - right) ** 2).mean())
     table = calibration.reliability(confidence, right)
     known["ece"] = float((table.n * np.abs(table.confidence - table.outcome)).sum() / len(right))
