@@ -114,7 +114,9 @@ def test_two_processes_learn_from_rewards_as_one(train):
 def test_a_signal_to_one_process_before_the_first_step_ends_both_alike(train, signalled):
     output, workdir = train(2, "told", code=75, SIGNALLED=str(signalled))
     assert f"[{signalled}] SIGTERM; resume by the same command (exit code 75)" in output
-    assert f"[{1 - signalled}] another process was told to stop; resume by the same command" in output
+    assert (
+        f"[{1 - signalled}] another process was told to stop; resume by the same command" in output
+    )
     assert "Traceback" not in output and "Check failure" not in output
     assert not list((workdir / "checkpoints").glob("[0-9]*"))
 

@@ -160,7 +160,10 @@ def test_the_shipped_tokenizer_is_one_of_ours():
             lambda p: setattr(p.denormalizer_spec, "precompiled_charsmap", b"x"),
             "a precompiled_charsmap, expected none",
         ),
-        (lambda p: setattr(p.pieces[300], "score", float("nan")), "the score of a piece is not a number"),
+        (
+            lambda p: setattr(p.pieces[300], "score", float("nan")),
+            "the score of a piece is not a number",
+        ),
         (lambda p: setattr(p.pieces[300], "piece", "a" * 1001), "more than 1000 characters"),
         (lambda p: p.ClearField("pieces"), "0 pieces"),
     ],

@@ -156,7 +156,9 @@ def test_bad_records_are_set_aside_and_counted(source, bad, reason, found):
 
 
 def test_nothing_usable_or_unreadable(source):
-    with pytest.raises(UserError, match=r"no record left; .*; the first: records\.jsonl:1: missing"):
+    with pytest.raises(
+        UserError, match=r"no record left; .*; the first: records\.jsonl:1: missing"
+    ):
         _build(source, [_line(0, image_path="images/none.png")])
     with pytest.raises(UserError, match="no record left"):
         _build(source, [])
