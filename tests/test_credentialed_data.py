@@ -24,6 +24,11 @@ _CANARY = "canary"
 _CREDENTIALED = [paper.name for paper in load_papers() if paper.title and paper.credentialed]
 
 
+def test_what_may_be_passed_on_is_free_or_simulated():
+    free = {"grafts", "lungs", "synthetic"}
+    assert {p.name for p in load_papers() if p.title and not p.credentialed} == free
+
+
 def _record(dataset, number):
     answer = {"text": f"Yes, a {_CANARY} opacity.", "labels": ["Lung Opacity"]}
     own = {"image_hw": (40, 60), "split": "test", "patient_id": f"p{number}"}

@@ -46,7 +46,7 @@ def test_names_in_braces_attributes_and_directions():
     (figure,) = make_figures(lines[1:], {"view": ["lateral"]}, {"part": names["part"][:1]})[
         "strict"
     ].values()
-    assert figure.n == "x + y over z/all"
+    assert (figure.n, figure.within) == ("x + y over z/all", ("view", "lateral"))
     assert [direction_of(lines, m) for m in ("f@1", "by_view/f@2/PA", "g/w", "h")] == [-1, -1, 0, 1]
 
 
