@@ -13,8 +13,9 @@ What counts as the answer is what follows the thinking part, `<unused94>...<unus
 "Final Answer:" that lists something. Thinking that never ends is an answer cut off before it began.
 Exact is a fenced list of JSON objects with "box_2d" and, if there is one, "label", with or without
 JSON's optional spaces; an empty list says that there is no box. Read leniently, the fence, quotes
-and braces may be missing and more keys be there, numbers may be quoted, the key may be "bbox_2d",
-two corners or several boxes may stand in a list of their own, and MedGemma's four numbers within
+and braces may be missing and more keys be there, numbers or the whole list may be quoted, a quoted
+key may be another name of a box (`_OTHER_KEYS`), null or an empty list stands for no box, two
+corners or several boxes may stand in a list of their own, and MedGemma's four numbers within
 [0, 1] that are not all whole are fractions of the square, as its paper has them; nothing is
 published of Gemini's. A list of several boxes is shared out among their spans, its brackets with
 the first and the last, so that text with the spans replaced has no rest of it.
@@ -38,6 +39,9 @@ _S = r"[ \t\r\n]{0,60}"
 _STRING = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4}){0,200}"'
 _LABEL = rf'"label"{_S}:{_S}{_STRING}'
 _OPEN, _CLOSE = rf"```json{_S}\[{_S}", rf"{_S}\]{_S}```"
+# Names that models give a box's numbers in place of the one that their format has. "box_2d" is none
+# of them: where the format writes x first, nobody knows the order of numbers under that key.
+_OTHER_KEYS = r"(?:b?box(?:es)?|bbox2d|bounding_?box(?:es)?|box_?coordinates|coordinates|coords)"
 _COORDINATES = ("x_min", "y_min", "x_max", "y_max")
 
 
@@ -51,10 +55,14 @@ def _items(key: str, keys: str) -> re.Pattern[str]:
     exact = rf"\{{{_S}(?:{_LABEL}{_S},{_S}{box}|{box}(?:{_S},{_S}{_LABEL})?){_S}\}}"
     return re.compile(
         rf"(?P<open>{_OPEN})?(?:(?P<exact>{exact})"
-        rf"|(?i:(?:\{{[^{{}}\[\]]{{0,300}}?)?[\"']?\b{keys}[\"']?{_S}[:=]?{_S}"
-        # A list of boxes, or of two corners.
-        rf"(?:(?P<nested>\[{_S}(?:\[[^\[\]{{}}]{{0,200}}\]{_S},?{_S}){{1,50}}\])"
-        r"|(?P<list>\[)?(?P<body>[^\[\]{}]{0,200})(?P<end>\])?)(?:[^{}\[\]]{0,300}\})?))"
+        rf"|(?i:(?:\{{[^{{}}\[\]]{{0,300}}?)?"
+        rf"(?:[\"']?\b{keys}[\"']?{_S}[:=]?|[\"']{_OTHER_KEYS}[\"']{_S}:){_S}"
+        # None, a list of boxes or of two corners, or a list in quotes without its brackets.
+        rf"(?:(?P<none>null|none|\[{_S}(?:(?:null|none){_S},?{_S}){{0,4}}\])"
+        rf"|[\"']?(?P<nested>\[{_S}(?:\[[^\[\]{{}}]{{0,200}}\]{_S},?{_S}){{1,50}}\])[\"']?"
+        r"|[\"'](?P<quoted>[-+0-9.,;\s]{7,200})[\"']"
+        r"|(?P<list>[\"']?\[)?(?P<body>[^\[\]{}]{0,200})(?P<end>\][\"']?)?)"
+        r"(?:[^{}\[\]]{0,300}\})?))"
         rf"(?P<close>{_CLOSE})?"
         # The end of the text within the fence, or within the name of the first key.
         r"|(?i:```json\s{0,60}\[?\s{0,60}|[\[,]\s{0,60}\{\s{0,60}[\"']?"
@@ -120,8 +128,12 @@ class MedGemmaJson(Listed):
                 fields = json.loads(item["exact"])
                 grid = self._in_order([float(number) for number in fields[self.key]])
                 yield Candidate(start, end, None, grid, exact, _printable(fields.get("label")))
+            elif item["none"] is not None:
+                continue
             elif item["nested"] is not None:
                 yield from self._read_nested(item)
+            elif item["quoted"] is not None:
+                yield self._read_body(start, end, item["quoted"], item)
             elif not (item["list"] and item["end"]):
                 yield unclosed(text, start, end)
             else:

@@ -132,6 +132,7 @@ _TWO_CORNERS = re.compile(
     rf"\((?P<x_min>{WHOLE}),(?P<y_min>{WHOLE})\),\((?P<x_max>{WHOLE}),(?P<y_max>{WHOLE})\)"
 )
 _PAIR = re.compile(rf"\({_INSIDE}{{1,40}}\)\s{{0,3}},?\s{{0,3}}\({_INSIDE}{{1,40}}\)")
+_FOUR_IN_LIST = re.compile(r"\[\s{0,9}[-+0-9.]{1,12}(?:[,;\s]{1,9}[-+0-9.]{1,12}){3}\s{0,9}\]")
 _BETWEEN_CORNERS = re.compile(r"[,;()\[\]\s]+")
 
 
@@ -182,9 +183,8 @@ class CheXagent(Codec):
             ):
                 yield Candidate(start, end, "truncated")
                 continue
-            pairs = list(_PAIR.finditer(item["tagged"] or ""))
-            if len(pairs) > 1 and not _PAIR.sub("", item["tagged"]).strip(" ,;\t\r\n"):
-                yield from self._split(item, pairs)
+            if several := _several(item["tagged"] or ""):
+                yield from self._split(item, several)
                 continue
             exact = self._is_exact(text[start:end])
             read = four_or_failure(start, end, body, exact, label_of(item), _BETWEEN_CORNERS)
@@ -205,6 +205,15 @@ class CheXagent(Codec):
             start = item.start("box") if pair is pairs[0] else at + pair.start()
             end = item.end("box") if pair is pairs[-1] else at + pair.end()
             yield four_or_failure(start, end, pair[0], False, label_of(item), _BETWEEN_CORNERS)
+
+
+def _several(tagged: str) -> list[re.Match[str]]:
+    """Boxes between tags, as pairs of corners or lists of four; [] where there are not several."""
+    for one in (_PAIR, _FOUR_IN_LIST):
+        found = list(one.finditer(tagged))
+        if len(found) > 1 and not one.sub("", tagged).strip(" ,;[]\t\r\n"):
+            return found
+    return []
 
 
 class QwenVl(CheXagent):

@@ -79,6 +79,38 @@ def unclosed(text: str, start: int, end: int) -> Candidate:
     return Candidate(start, end, "truncated" if end == len(text) else "malformed")
 
 
+# MedGemma's thinking, decoded without the tokens around it; its answer begins where the last of
+# these ends: what announces it, a sentence without a blank after its full stop (where the token
+# was), an empty line, a line.
+_BARE_THOUGHT = re.compile(r"\s{0,9}thought\s{0,9}\n", re.IGNORECASE)
+_ANSWER_STARTS = tuple(
+    map(
+        re.compile,
+        (
+            r"(?i:final\s{1,9}answer\**\s{0,9}:\**)\s{0,9}(?=\S)",
+            r"(?<=[a-z0-9)\]*\"'][.!?])(?=[A-Z`{\[<])|(?<=[.!?][*)\"'])(?=[A-Z`{\[<])",
+            r"\n[ \t]{0,9}\n(?!```)(?=\s{0,9}\S)",
+            r"\n(?=[^\n])",
+        ),
+    )
+)
+
+
+def without_bare_thought(text: str) -> str:
+    """Returns an answer without the thinking before it that no token separates from it.
+
+    A text that is thinking only is returned as "".
+    """
+    opening = _BARE_THOUGHT.match(text)
+    if opening is None:
+        return text
+    for start in _ANSWER_STARTS:
+        ends = [found.end() for found in start.finditer(text, opening.end())]
+        if ends:
+            return text[ends[-1] :].strip()
+    return ""
+
+
 def lists_of(text: str, items: Iterable[re.Match[str]]) -> Iterator[list[re.Match[str]]]:
     """Matches by the list that they stand in, where boxes are shared out among the matches.
 

@@ -3,8 +3,8 @@
 The numbers of a system's boxes are read in every frame that people write: fractions, hundredths,
 thousandths, pixels of the image or of a model's input; of the image, of the square that it is
 padded to, of the square cut out of its middle, or of its long side; x or y first; two corners, a
-corner and an extent, or a middle and an extent. What fits much better than what was scored is
-told; nothing is applied.
+corner and an extent, or a middle and an extent; or of the image mirrored left to right. What fits
+much better than what was scored is reported; nothing is applied.
 
 A frame's fit is, over questions with true boxes, the boxes' highest IoU with one of the other side,
 counted from 0 at IoU 0.3 to 1 at IoU 1, divided by the number of boxes of both sides (a soft F1).
@@ -354,6 +354,9 @@ _DIVIDED: dict[str, Callable[[Sizes], Any]] = {
 }
 
 
+_MIRRORED = "of the image mirrored left to right"
+
+
 @dataclass(frozen=True)
 class _Reading:
     """A way to read numbers; keys of the tables above, "" where it is the plain one."""
@@ -364,12 +367,14 @@ class _Reading:
     scale: str
     whole: str
     divided: str
+    mirrored: str = ""
 
     @property
     def names(self) -> list[str]:
         """The parts that are not the plain ones, in words."""
         turned = self.first_axis if self.turned else ""
-        return list(filter(None, (turned, self.extent, self.scale, self.whole, self.divided)))
+        parts = (turned, self.extent, self.scale, self.whole, self.divided, self.mirrored)
+        return list(filter(None, parts))
 
     def read(self, numbers: Numbers) -> Boxes:
         """Boxes as fractions of the original image; in any order, of any size."""
@@ -383,7 +388,10 @@ class _Reading:
             resized = [smart_resize(h, w, _SMART[self.scale]) for w, h in numbers.sizes.tolist()]
             height, width = np.array(resized, np.float64)[numbers.question].T
             boxes = boxes / np.stack([width, height] * 2, axis=1) * np.tile(side, 2)
-        return (boxes - np.tile(offset, 2)) / np.tile(size, 2)
+        boxes = (boxes - np.tile(offset, 2)) / np.tile(size, 2)
+        if self.mirrored:
+            boxes = np.stack([1 - boxes[:, 2], boxes[:, 1], 1 - boxes[:, 0], boxes[:, 3]], axis=1)
+        return boxes
 
 
 def _readings(y_first: bool, divided: bool) -> list[_Reading]:
@@ -391,11 +399,14 @@ def _readings(y_first: bool, divided: bool) -> list[_Reading]:
     scales = [*_SCALES, *_SMART]
     axis = "x-first" if y_first else "y-first"
     return [
-        _Reading(turned, axis, extent, scale, whole, by)
-        for by, whole, extent, turned, scale in itertools.product(
-            _DIVIDED if divided else [""], _WHOLES, _EXTENTS, (False, True), scales
+        _Reading(turned, axis, extent, scale, whole, by, mirrored)
+        for mirrored, by, whole, extent, turned, scale in itertools.product(
+            ("", _MIRRORED), _DIVIDED if divided else [""], _WHOLES, _EXTENTS, (False, True), scales
         )
-        if not (scale in _SMART and whole) and not (by and extent)
+        if not (scale in _SMART and whole)
+        and not (by and extent)
+        # Of mirrored images the plain ways only: each of them doubles what is tried.
+        and not (mirrored and (by or extent or turned))
     ]
 
 

@@ -32,6 +32,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.codecs.base import MOST_BOXES, NOT_BEGUN
+from cxrjax.codecs.reading import without_bare_thought
 from cxrjax.errors import UserError
 from cxrjax.files import read_raw_json_lines
 from cxrjax.radiology_text.answers import thought_length
@@ -61,6 +62,7 @@ LINE_PROBLEMS = {
     "misspelt_key": "key of a line that looks like one that is read; ignored",
     "half_character": "text with half of a surrogate pair; read with U+FFFD in its place",
     "repeated_key": "key that a line has more than once; its last value is read",
+    "bare_thought": "thinking without the token that ends it; only what follows it is read",
     "point": "tag of points in a text, as Molmo writes; a point has no extent and is no box",
 }
 
@@ -243,11 +245,12 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
     if not isinstance(repaired, int) or isinstance(repaired, bool) or repaired < 0:
         raise UserError(f"{where}: repaired_boxes is {_show(repaired)}: expected a count")
     image_id = fields.get("image_id")
+    answer = without_bare_thought(text or "")
     # More than there are boxes is nobody's count.
     repaired = min(repaired, 0 if boxes is None else len(boxes))
     return Prediction(
         question_id=name,
-        text=text or "",
+        text=answer,
         boxes=boxes,
         labels=None if labels is None else tuple(labels),
         parse=parse,
@@ -260,6 +263,7 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
         image_id=image_id if isinstance(image_id, str) else None,
         problems=(
             *(("misspelt_key", key) for key in fields if _is_misspelt(key)),
+            *([("bare_thought", "text")] if answer != (text or "") else ()),
             *(("point", f"<{tag.lower()}>") for tag in _POINT.findall(text or "")),
         ),
         where=where,

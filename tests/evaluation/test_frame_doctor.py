@@ -81,6 +81,9 @@ WRONG = {
     "pixels of a 224 x 224 input": lambda b, h, w: b * 224,
     "pixels of a 896 x 896 input": lambda b, h, w: b * 896,
     "xywh": lambda b, h, w: _xywh(b),
+    "of the image mirrored left to right": lambda b, h, w: (
+        b[:, [2, 1, 0, 3]] * [-1, 1, -1, 1] + [1, 0, 1, 0]
+    ),
     "xywh pixels of the image": lambda b, h, w: _xywh(_pixels(b, h, w)),
     "y-first": lambda b, h, w: b[:, TURNED],
     "y-first 0-1000": lambda b, h, w: b[:, TURNED] * 1000,

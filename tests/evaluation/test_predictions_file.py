@@ -101,6 +101,14 @@ def test_other_doubtful_boxes_are_counted():
     assert _read(boxes=[]).problems == ()
 
 
+def test_thinking_without_its_tokens_is_no_answer(subtests):
+    for text, answer in made.cases_of(__file__)["bare_thought"]:
+        with subtests.test(text=text):
+            (line,) = made.predictions_of([{"question_id": "q", "text": text}])
+            assert line.text == answer
+            assert line.problems == ((("bare_thought", "text"),) if answer != text else ())
+
+
 def test_what_a_line_tells_of_its_question_is_no_misspelt_key():
     line = _parsed(question="Is there ILD?", text="No.", box_score=[])
     assert line.problems == (("misspelt_key", "box_score"),)
