@@ -152,7 +152,7 @@ class Ours:
         self.state, metrics = self.step(self.state, self.frozen, experience)
         jax.block_until_ready((self.state, metrics))
         end = cases.clock()
-        total, count = metrics.parts.named()["rl/reward"]
+        total, count = metrics.figures["rl/reward"]
         return {
             "draw": self.rollouts.draw.tolist(),
             "experience": (made - start).tolist(),

@@ -89,30 +89,6 @@ def giou(
     return _iou(intersection, union, xp) - _ratio(uncovered, hull, xp)
 
 
-def diou(
-    a: Num[Any, "... 4"], b: Num[Any, "... 4"], swapped: Swapped = "sort"
-) -> Float[Any, "..."]:
-    """Distance IoU: IoU minus the squared distance of the centres, by the hull's diagonal squared.
-
-    Where one box lies in the other, or beside it, it still tells where its centre is (Zheng et al.,
-    AAAI 2020, arXiv 1911.08287, equation 7).
-
-    Args:
-        a: boxes xyxy; b: boxes in the same unit. Leading axes broadcast.
-        swapped: as of `iou`.
-
-    Returns:
-        From -1 to 1, never above IoU. Where the hull has no extent, IoU.
-    """
-    (a, b), xp = _prepare(a, b)
-    intersection, union, _ = _areas(a, b, xp, swapped)
-    away = xp.sum((a[..., :2] + a[..., 2:] - b[..., :2] - b[..., 2:]) ** 2, axis=-1) / 4
-    low = xp.minimum(xp.minimum(a[..., :2], a[..., 2:]), xp.minimum(b[..., :2], b[..., 2:]))
-    high = xp.maximum(xp.maximum(a[..., :2], a[..., 2:]), xp.maximum(b[..., :2], b[..., 2:]))
-    diagonal = xp.sum((high - low) ** 2, axis=-1)
-    return _iou(intersection, union, xp) - _ratio(away, diagonal, xp)
-
-
 def pairwise_iou(a: Num[Any, "n 4"], b: Num[Any, "m 4"]) -> Float[Any, "n m"]:
     """`iou` of every box of `a` with every box of `b`."""
     return iou(a[:, None, :], b[None, :, :])

@@ -15,7 +15,7 @@ PROMPTS = (
     *("gemma4", "gemma4_reason", "gemma4_small", "gemma4_small_reason", "gemma4_small_typed"),
     *("gemma4_typed", "grounded", "grounded_chat", "grounding", "llava", "llava_med"),
     *("medgemma", "medgemma_boxes", "medgemma_reason", "medgemma_typed", "qwen", "qwen_reason"),
-    *("qwen_typed", "vqa", "vqa_listed", "vqa_reason", "vqa_typed"),
+    *("qwen_typed", "vqa", "vqa_reason", "vqa_typed"),
 )
 # cxrjax.input_pipeline.wording.REWORDINGS
 REWORDINGS = ("form", "synonym", "lower", "upper", "title", "no_mark", "typo", "unknown")

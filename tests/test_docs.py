@@ -4,6 +4,7 @@ import argparse
 import ast
 import importlib
 import importlib.util
+import os
 import re
 import runpy
 import shlex
@@ -292,7 +293,7 @@ def patched(tmp_path_factory):
     shutil.copytree(ROOT / "cxrjax", folder / "cxrjax", ignore=ignored)
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     diffs = re.findall(r"^```diff\n(.*?)^```", text, re.M | re.S)
-    assert len(diffs) == 2
+    assert len(diffs) == 3
     for diff in diffs:
         done = subprocess.run(
             ["git", "apply", "-"], input=diff, text=True, capture_output=True, cwd=folder
@@ -303,7 +304,8 @@ def patched(tmp_path_factory):
 
 def _python(folder: Path, *words: str) -> str:
     command = [sys.executable, *words]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}  # the tests; the package is the folder's
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -326,6 +328,35 @@ def test_the_model_and_the_metric_of_contributing_are_known(patched):
         "print(PRESETS['gemma3_12b'].decoder.width, figure.formula({'strict/iou': 3, 'views': 4}))",
     )
     assert said == "3840 0.75\n"
+
+
+def test_the_term_of_contributing_is_part_of_the_loss(patched):
+    """Its function and its key are all that it takes."""
+    said = _python(patched, "-c", _TERM.replace("{ROOT}", str(ROOT)))
+    assert said == "lambda_box lambda_confidence\n"
+
+
+_TERM = """
+import jax, numpy
+from cxrjax.training.config_file import load_config
+from cxrjax.training.loss import multitask_loss
+from cxrjax.training.step import MultitaskObjective
+from tests.training.conftest import HiddenModel, random_batch
+
+recipe = "{ROOT}/configs/vindr_lora.py:demo"
+config = load_config(recipe, ["--config.training.lambda_confidence=0.25"])
+batch = jax.tree.map(jax.numpy.asarray, random_batch())
+model = HiddenModel(batch)
+weights = {"lambda_box": 0.5, "lambda_confidence": 0.25}
+(without, _), (found, figures) = (
+    multitask_loss(model, batch, chosen) for chosen in ({"lambda_box": 0.5}, weights)
+)
+log_p = jax.nn.log_softmax(model.logits(model.hidden[...]))
+sure = float(numpy.sum(jax.numpy.exp(log_p) * log_p, axis=-1)[batch.answer_mask].mean())
+numpy.testing.assert_allclose(found - without, 0.25 * sure, rtol=1e-4)
+numpy.testing.assert_allclose(numpy.divide(*figures["confidence"]), sure, rtol=1e-4)
+print(*MultitaskObjective(config)._weights)
+"""
 
 
 def named_tests(text: str) -> list[tuple[str, str]]:

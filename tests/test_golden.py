@@ -84,7 +84,7 @@ MODULES = {
 MODEL_CASES = ("model_", "train_", "convert_")
 # Runs of a quarter of a minute and more, whose parts train_lora and the tests of training have too.
 HEAVY = (
-    *("train_box_head", "train_full", "train_mixture", "train_pmap", "train_shards"),
+    *("train_full", "train_mixture", "train_pmap", "train_shards"),
     "train_vix_ray",
 )
 CELL = ["value", "ci_low", "ci_high", "n"]

@@ -123,10 +123,10 @@ def base(lungs):
 
     @jax.jit
     def parts(state, batch):
-        return multitask_loss(nnx.merge(graphdef, state), batch, 0.0, box_route="none")[1]
+        return multitask_loss(nnx.merge(graphdef, state), batch, {})[1]
 
     def cost(batch) -> float:
-        return float(parts(state, batch).ce_sum) / float(batch.answer_mask.any(axis=-1).sum())
+        return float(parts(state, batch)["ce"][0]) / float(batch.answer_mask.any(axis=-1).sum())
 
     return batch, cost
 

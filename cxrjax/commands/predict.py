@@ -72,14 +72,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     text = "of other patients, to widen boxes by"
     add("--conformal", type=Path, metavar="DIR", default=absent, help=text)
     add("--cover", type=float, metavar="SHARE", default=absent, help="of true boxes (0.9)")
-    text = "how likely a listed box must be real to count (prompt formats '_listed'; 0.5)"
-    add("--listed_above", type=float, metavar="PROBABILITY", default=absent, help=text)
     hosts.add_flags(parser)
     flags = parser.parse_args(argv)
     if "cover" in flags and "conformal" not in flags:
         parser.error("--cover is for --conformal=DIR; give both")
-    if "listed_above" in flags and not (flags.workdir or flags.checkpoint):
-        parser.error("--listed_above is for a model of ours; give --workdir or --checkpoint")
     if "conformal" in flags and flags.seeds:
         parser.error("--conformal is for one file of predictions; leave out --seeds")
     return flags

@@ -15,14 +15,13 @@ import dataclasses
 import itertools
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
 from cxrjax.decoding.box_readings import expected_iou, spreads
-from cxrjax.input_pipeline.listed_boxes import NOISE, list_of
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 
 # Their probability is noted at every step, beside that of the token that is chosen.
@@ -188,26 +187,9 @@ class BoxConfidence(NamedTuple):
     spread: Float[np.ndarray, "4"] | None
 
 
-def real_probabilities(spelled: Spelled) -> dict[int, float]:
-    """The probability that a box of a list (listed_boxes.py) is real, by its first character.
-
-    That no mark of noise stands behind it; where no words were noted, whether none does.
-    """
-    found, ends = {}, spelled.ends
-    for box in list_of(spelled.text):
-        place = int(np.searchsorted(ends, box.end("box"), side="right"))
-        real = float(box["mark"] is None)
-        if spelled.words is not None and place < len(spelled.words):
-            noise = float(spelled.words[place, ANSWER_WORDS.index(NOISE)])
-            real = 1 - math.exp(min(noise, 0.0))
-        found[box.start("box")] = real
-    return found
-
-
 def box_confidences(
     spelled: Spelled,
     places: Sequence[tuple[int, int]],
-    real: Mapping[int, float] | None = None,
 ) -> list[BoxConfidence]:
     """The model's confidence in each box, in order.
 
@@ -218,7 +200,6 @@ def box_confidences(
 
     Args:
         places: the characters, from and to, of which boxes were read.
-        real: how likely there is one, by the first character of those that a list has.
     """
     if not places:
         return []
@@ -235,10 +216,6 @@ def box_confidences(
     words[np.concatenate(numbers)] = False
     least = np.minimum.accumulate(np.where(words, spelled.logprobs, 0.0))
     there = [math.exp(min(float(least[own[0]]), 0.0)) if len(own) else 0.0 for own in numbers]
-    if real:
-        there = [
-            real.get(start, is_there) for (start, _), is_there in zip(places, there, strict=True)
-        ]
     return [
         _box_confidence(spelled, own, is_there) if len(own) else BoxConfidence(0.0, None)
         for own, is_there in zip(numbers, there, strict=True)

@@ -17,7 +17,6 @@ from cxrjax.distributed.meshes import fetch_whole, host_rows, put_batch
 from cxrjax.images.geometry import Geometry
 from cxrjax.input_pipeline.batch import BatchProblem
 from cxrjax.input_pipeline.examples import ExampleConfig, image_geometry
-from cxrjax.input_pipeline.listed_boxes import only
 from cxrjax.input_pipeline.loader import eval_loader
 from cxrjax.input_pipeline.prompts import PROMPTS, REASONING
 from cxrjax.input_pipeline.sources import QuestionSource
@@ -61,8 +60,7 @@ def predict_questions(
     answer's tokens), `decision_logprob` and `coordinate_logprob` (its parts, see `confidence`),
     `parse` (`ok`, the first failure's category, `truncated` where the answer does not end, or the
     reason why the question was left out). A prompt format that gives reasons adds `reason`; boxes
-    are those of the answer before it. Of one that lists, boxes are those that count, and `text` is
-    without the others and without marks. `repaired_boxes` counts those that were not written
+    are those of the answer before it. `repaired_boxes` counts those that were not written
     exactly, where there are any. Boxes in location tokens have `box_spreads`: the standard
     deviation of each coordinate, in fractions of the original image.
 
@@ -173,21 +171,17 @@ def prediction(
         words[:upto] if words is not None and words.shape[1] else None,
         None if quantiles is None else quantiles[:upto],
     ).within(0, len(text))
-    real = confidence.real_probabilities(spelled) if PROMPTS[config.prompt].lists else {}
-    spans = [span for span in read.spans if real.get(span.start, 1.0) > config.listed_above]
-    places = [(span.start, span.end) for span in spans]
+    places = [(span.start, span.end) for span in read.spans]
     sure = confidence.answer_confidence(spelled, places)
     parse = "truncated" if read.parse == "ok" and not len(ended) else read.parse
-    found = confidence.box_confidences(spelled, places, real)
-    if real:
-        text = only(text, [each > config.listed_above for each in real.values()])
+    found = confidence.box_confidences(spelled, places)
     spreads = [_spread(one, geometry) for one in found]
     return {
         "question_id": record.question_id,
         "text": text,
         **({"reason": reason} if gives_reason else {}),
-        "boxes": [[round(float(value), 6) for value in one.as_written] for one in spans],
-        "labels": [record.finding] * len(spans),
+        "boxes": [[round(float(value), 6) for value in one.as_written] for one in read.spans],
+        "labels": [record.finding] * len(read.spans),
         "box_scores": [round(one.score, 6) for one in found],
         **({"box_spreads": spreads} if any(spreads) else {}),
         "answer_logprob": round(float(np.sum(logprobs)), 6),

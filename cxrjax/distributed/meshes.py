@@ -31,7 +31,7 @@ TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
     (r"vision/.*/(out_proj|fc2)/(kernel|lora/a)$", -2),
     (r"/(q|gate|up|o|down|out|k|v)_proj/(bias|lora/(a|b|magnitude))$", None),
     (r"vision/.*/(fc1|fc2)/(bias|lora/(a|b|magnitude))$", None),
-    (r"(^|/)(projector|projector_out|deepstack|audio|vision/patch_embed|box_head)/", None),
+    (r"(^|/)(projector|projector_out|deepstack|audio|vision/patch_embed)/", None),
     (r"decoder/(.*/per_layer_(gate|proj)|per_layer/projection)/", None),
     (r"(^|/)vision/(position|class)_embed$", None),
     (r"(^|/)((layer|attn|mlp)_scale|feature_(scale|bias)|(in|out)put_(min|max))$", None),

@@ -5,7 +5,6 @@ The loss reaches boxes by one of these routes (`training.box_route`):
     loc     a coordinate is one of 1,024 `<loc>` tokens (codec paligemma)
     digits  a coordinate is a whole number in digits, a token each (vindr_px, medgemma_json,
             gemex, chexagent)
-    head    a regression head reads the hidden state before a box's first coordinate
     none    cross-entropy alone
 
 `auto` is `loc` or `digits`, whichever the codec's notation is.
@@ -23,7 +22,7 @@ from cxrjax.errors import UserError
 from cxrjax.images.geometry import Geometry
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 
-BoxRoute = Literal["loc", "digits", "head", "none"]
+BoxRoute = Literal["loc", "digits", "none"]
 BOX_ROUTES: tuple[str, ...] = ("auto", *get_args(BoxRoute))
 
 _DIGITS = "0123456789"
@@ -47,13 +46,11 @@ def resolve_box_route(route: str, codec: str) -> BoxRoute:
             return "none"
         case "auto" if own is not None:
             return own
-        case "head" if own is not None:
-            return "head"
         case "loc" if own == "loc":
             return "loc"
         case "digits" if own == "digits":
             return "digits"
-    possible = ("none",) if own is None else ("auto", own, "head", "none")
+    possible = ("none",) if own is None else ("auto", own, "none")
     raise UserError(
         f"training.box_route={route!r} cannot reach the boxes of data.codec={codec!r}: expected "
         f"one of {', '.join(possible)}"

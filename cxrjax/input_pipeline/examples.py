@@ -25,7 +25,6 @@ from cxrjax.images.geometry import IDENTITY, Geometry, letterbox, letterbox_geom
 from cxrjax.input_pipeline import coordinates
 from cxrjax.input_pipeline.augment import ImageChange, OutOfPictureError
 from cxrjax.input_pipeline.caches import FeatureCache, ImageCache
-from cxrjax.input_pipeline.listed_boxes import are_real
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import QARecord
@@ -57,7 +56,6 @@ class ExampleConfig:
         image_width: of an input that is not square.
         grids: (height, width) of several inputs, of which each image has the nearest.
         jpeg_times: the input that a JPEG leaves at least (`read_grey_or_rgb`).
-        listed_above: how likely a box of a list must be real to count (listed_boxes.py).
     """
 
     image_size: int
@@ -75,7 +73,6 @@ class ExampleConfig:
     features: FeatureCache | None = None
     image_cache: ImageCache | None = None
     image_width: int | None = None
-    listed_above: float = 0.5
     grids: tuple[tuple[int, int], ...] = ()
     jpeg_times: int = 2
 
@@ -115,11 +112,6 @@ class ExampleConfig:
         ):
             if getattr(self, name) not in choices:
                 raise UserError(f"{name} is {getattr(self, name)!r}, expected one of {choices}")
-        if PROMPTS[self.prompt].lists and self.box_route == "none":
-            raise UserError(
-                f"data.prompt={self.prompt!r} lists noise, whose places are told from boxes by "
-                "the box loss's route, and box_route is 'none'; set 'auto'"
-            )
         if self.grids and self.image_hw not in self.grids:
             raise UserError(f"grids are {self.grids}, and {self.image_hw} is none of them")
         if self.earlier_images and self.features is not None:
@@ -363,8 +355,7 @@ class QuestionEncoder:
                 found = self.digit_finder.find(text, answer, self._codec, *size, geometry)
             except UserError as error:
                 raise UserError(f"question {record.question_id}: {error}") from None
-            digits = found if self.box_route == "digits" else None
-            return found.positions[..., 0], found.boxes, digits
+            return found.positions[..., 0], found.boxes, found
         assert isinstance(self._codec, PaliGemma)
         first, last = self.tokenizer.loc_ids[[0, -1]]
         # The prompt format wrote whole boxes only, so that location tokens come in fours.
@@ -375,8 +366,6 @@ class QuestionEncoder:
                 "expected four a box; the prompt format must write boxes with its BoxText"
             )
         of_boxes = emitted.reshape(-1, 4)
-        if PROMPTS[self.config.prompt].lists:
-            of_boxes = of_boxes[are_real(text)]
         positions = np.empty(of_boxes.shape, np.int32)
         positions[:, list(self._codec.coordinate_order)] = of_boxes
         return positions, self._codec.from_bins(answer[positions] - first), None

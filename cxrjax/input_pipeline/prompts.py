@@ -17,7 +17,6 @@ from cxrjax.files import read_packaged
 from cxrjax.images.geometry import Geometry
 from cxrjax.input_pipeline import chat, llava_turns
 from cxrjax.input_pipeline.augment import ImageChange
-from cxrjax.input_pipeline.listed_boxes import list_boxes
 from cxrjax.input_pipeline.wording import UNKNOWN_ANSWER, UNKNOWN_TYPE
 from cxrjax.records import Answer, QARecord
 
@@ -113,7 +112,6 @@ class PromptFormat:
         end: the piece that ends the answer; None: the tokenizer's end of sequence.
         needs_finding: whether it can only ask questions that are about one finding.
         gives_reason: whether `REASONING` and a reason follow the answer.
-        lists: whether answers about one finding go on with noise boxes (listed_boxes.py).
     """
 
     prefix: Callable[[QARecord], str]
@@ -122,7 +120,6 @@ class PromptFormat:
     end: str | None = None
     needs_finding: bool = False
     gives_reason: bool = False
-    lists: bool = False
 
 
 def _history(record: QARecord) -> list[tuple[str, str]]:
@@ -320,24 +317,6 @@ def _reasoned(prompt: PromptFormat) -> PromptFormat:
     return dataclasses.replace(prompt, target=target, gives_reason=True)
 
 
-def _listing(prompt: PromptFormat) -> PromptFormat:
-    """Returns the format with noise boxes added to the lists of boxes in its targets."""
-
-    def target(record: QARecord, box_text: BoxText) -> str:
-        if box_text.target != "paligemma":
-            raise UserError(
-                f"the prompt formats '_listed' mark boxes in location tokens, and data.codec is "
-                f"{box_text.target!r}; set it to 'paligemma', or leave '_listed' out"
-            )
-        text = prompt.target(record, box_text)
-        if record.finding is None:
-            return text
-        visit = () if box_text.change is None else box_text.change.noise_seed
-        return list_boxes(text, (*visit, zlib.crc32(record.question_id.encode())))
-
-    return dataclasses.replace(prompt, target=target, lists=True)
-
-
 def _one_turn(
     ask: Callable[[QARecord], str], turns: llava_turns.Turns, target: _Target = _answer_target
 ) -> PromptFormat:
@@ -394,5 +373,3 @@ _IN_WORDS = ("vqa", "medgemma", "qwen", "gemma4", "gemma4_small")
 PROMPTS |= {f"{name}_typed": _typed(PROMPTS[name]) for name in _IN_WORDS}
 # Answer and reason in one, as the paper of VinDr-CXR-VQA prints them (figure 2).
 PROMPTS |= {f"{name}_reason": _reasoned(PROMPTS[name]) for name in _IN_WORDS}
-# Longer lists than there are boxes, after Pix2Seq.
-PROMPTS["vqa_listed"] = _listing(PROMPTS["vqa"])

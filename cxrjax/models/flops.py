@@ -72,7 +72,7 @@ class Flops:
 def step_flops(
     model: VLM, rules: Sequence[str], shape: BatchShape, *, remat: bool, loc_loss: bool = False
 ) -> dict[str, Flops]:
-    """Operations of a training step by part: vision, projector, decoder, lora, logits, box_head.
+    """Operations of a training step by part: vision, projector, decoder, lora, logits.
 
     Args:
         model: with its adapters; arrays may be abstract.
@@ -106,14 +106,12 @@ def step_flops(
         "vision": images * (0 if sizes.vision is None else sizes.vision.num_positions),
         "projector": 0 if sizes.vision is None else shown * sizes.vision.num_tokens,
         "decoder": rows * _num_context(sizes, shape) + text_rows * length,
-        "box_head": shape.images * shape.questions * shape.boxes,
     }
     backwards = {
         "vision": vision_backward,
         "projector": projector_input,
         "deepstack": vision_backward or trains("deepstack/norm/"),
         "decoder": decoder_backward,
-        "box_head": hidden_backward,
     }
     again = {"vision": remat and vision_backward, "decoder": remat and decoder_backward}
 

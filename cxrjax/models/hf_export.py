@@ -102,8 +102,7 @@ def hf_tensors(
     """A model's parameters as a checkpoint's tensors, in the order of `tensor_rules`.
 
     Args:
-        model: without adapters (`merge_lora`); quantised kernels are made whole. A regression head
-            has no place in Hugging Face's models and is left out.
+        model: without adapters (`merge_lora`); quantised kernels are made whole.
         prefixes: how to call the parts (`published_prefixes`).
         dtype: of the tensors; None: each in its own, float32 for quantised ones.
 
@@ -112,7 +111,6 @@ def hf_tensors(
     """
     _, state = nnx.split(model)
     arrays = {path_of(path): leaf.get_value() for path, leaf in nnx.to_flat_state(state)}
-    arrays = {path: array for path, array in arrays.items() if not path.startswith("box_head/")}
     rules = {rule.path: rule for rule in tensor_rules(config)}
     extra = sorted(arrays.keys() - rules.keys())
     if extra:

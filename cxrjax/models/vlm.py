@@ -123,7 +123,6 @@ class VLM(nnx.Module):
         self.decoder = Decoder(
             config.decoder, config.loc_token_start, rngs, remat=remat, unroll=unroll
         )
-        self.box_head: Any = nnx.data(None)  # an auxiliary, see BoxHead in layers.py
 
     def of_batch(self, images: Any) -> "VLM":
         """Returns a copy with the same parameters for images of this size."""

@@ -12,19 +12,18 @@ spread  An expectation can be right while no part of the distribution is. Probab
         distance from the target, which is linear in the probabilities: mass costs in proportion
         to how far away it lies, and the one distribution without cost is a point on the target.
 
-`python -m bench.box_losses` compares the first with what else could be done, and
-`python -m bench.objectives` what models learn from the costs of `BoxCost`. What is told of
+`python -m bench.box_losses` compares the first with what else could be done. What is reported of
 boxes is not sorted either: a report must not share a symmetry with what it reports on.
+
+In the order in which it is computed: the coordinates that the model says, what a box costs, sums.
 """
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import struct
-from jaxtyping import Array, Bool, Float, Int
-from optax.assignment import hungarian_algorithm
+from jaxtyping import Array, Float, Int
 
 from cxrjax import boxes
 from cxrjax.codecs import tokens
@@ -43,47 +42,6 @@ _MIN_EXTENT = 1 / tokens.NUM_BINS
 NEAR = 0.05
 XYXY = ("x_min", "y_min", "x_max", "y_max")
 
-BoxKind = Literal["giou_l1", "giou", "diou_l1", "sampled_giou_l1"]
-Matching = Literal["written", "hungarian"]
-# Boxes drawn of each predicted distribution where the loss is of samples.
-_SAMPLES = 8
-
-
-class BoxCost(NamedTuple):
-    """Cost of a predicted box, and its assignment to a reference box of its question.
-
-    Attributes:
-        kind: `giou_l1`: `ordered_giou_loss` of the expected box and the expected distance; `giou`:
-            without the distance; `diou_l1`: with the distance of centres in place of GIoU;
-            `sampled_giou_l1`: the mean GIoU of sampled boxes in place of the expected one's, by the
-            score function (each relative to the mean of the others).
-        matching: `written`: the box at its position in the answer; `hungarian`: the box of the
-            question that the cheapest assignment gives it.
-    """
-
-    kind: BoxKind = "giou_l1"
-    matching: Matching = "written"
-
-    @property
-    def samples(self) -> int:
-        """Boxes to draw of each distribution."""
-        return _SAMPLES if self.kind == "sampled_giou_l1" else 0
-
-
-DEFAULT_COST = BoxCost()
-
-
-class SampledBoxes(NamedTuple):
-    """Boxes drawn of predicted distributions, xyxy, fractions of the model's input.
-
-    Attributes:
-        boxes: without a gradient.
-        log_probability: of each; it has one.
-    """
-
-    boxes: Float[Array, "samples *batch 4"]
-    log_probability: Float[Array, "samples ..."]
-
 
 class Coordinates(NamedTuple):
     """The four coordinates of boxes as a model says them, xyxy, fractions of its input.
@@ -95,7 +53,6 @@ class Coordinates(NamedTuple):
         spread: standard deviation.
         likeliest: the value with the highest probability.
         median: the value at which half of the probability is reached.
-        sampled: drawn boxes, where the loss is of them.
     """
 
     expected: Float[ArrayLike, "*batch 4"]
@@ -104,163 +61,13 @@ class Coordinates(NamedTuple):
     spread: Float[ArrayLike, "*batch 4"]
     likeliest: Float[ArrayLike, "*batch 4"]
     median: Float[ArrayLike, "*batch 4"]
-    sampled: SampledBoxes | None = None
-
-
-@struct.dataclass
-class BoxSums:
-    """Reported sums over questions with boxes, each of the mean over the question's boxes.
-
-    Attributes:
-        giou: 1 - GIoU of the expected box; one with swapped corners has no area.
-        iou: IoU of the same.
-        swapped: 1 where its corners are swapped along an axis.
-        distance: expected distance of coordinates, mean of the four.
-        near: probability within `NEAR` of the target, [4].
-        spread: standard deviation of each coordinate, [4].
-    """
-
-    giou: Any
-    iou: Any
-    swapped: Any
-    distance: Any
-    near: Any
-    spread: Any
-
-    def named(self) -> dict[str, Any]:
-        """The sums by the names of their figures."""
-        return {
-            "giou_loss": self.giou,
-            "box_iou": self.iou,
-            "coordinates/swapped": self.swapped,
-            "coordinates/expected_distance": self.distance,
-            **{f"coordinates/mass_within_{NEAR}/{n}": self.near[i] for i, n in enumerate(XYXY)},
-            **{f"coordinates/spread/{n}": self.spread[i] for i, n in enumerate(XYXY)},
-        }
-
-
-def ordered_giou_loss(
-    predicted: Float[ArrayLike, "*batch 4"],
-    target: Float[ArrayLike, "*batch 4"],
-    spread: Float[ArrayLike, "*batch 4"] | float = 0.0,
-    measure: Callable[..., Float[Array, "*batch"]] = boxes.giou,
-) -> Float[Array, "*batch"]:
-    """1 - GIoU of boxes as they stand, and what swapped corners cost.
-
-    Args:
-        predicted: xyxy, fractions, corners in any order.
-        target: xyxy, corners in order.
-        spread: standard deviation of each coordinate. By so much a corner may be on the wrong side
-            of the other: where a model cannot tell which of two boxes is meant, its expectations
-            lie between them in an order that says nothing.
-        measure: of two boxes, `boxes.giou` or `boxes.diou`.
-
-    Returns:
-        From 0 to 2 where corners are in order. Beyond the spread, swapped corners cost the more the
-        farther they are swapped, with a finite gradient that moves each to its own side.
-    """
-    spread = jax.lax.stop_gradient(jnp.broadcast_to(spread, predicted.shape))
-    doubt = jnp.hypot(spread[..., :2], spread[..., 2:])
-    extent = jnp.maximum(target[..., 2:] - target[..., :2], _MIN_EXTENT)
-    swapped = jax.nn.relu(predicted[..., :2] - predicted[..., 2:] - doubt)
-    overlap = measure(predicted, target, swapped="empty")
-    return 1 - overlap + ORDER_WEIGHT * jnp.sum(swapped / (extent + swapped), axis=-1)
-
-
-def box_loss(
-    found: Coordinates, target: Float[ArrayLike, "*batch 4"], kind: BoxKind = "giou_l1"
-) -> Float[Array, "*batch"]:
-    """The loss of each box; see `BoxCost`."""
-    if kind == "sampled_giou_l1":
-        overlapping = _sampled_loss(found.sampled, target)
-    else:
-        overlap = boxes.diou if kind == "diou_l1" else boxes.giou
-        overlapping = ordered_giou_loss(found.expected, target, found.spread, overlap)
-    if kind == "giou":
-        return overlapping
-    return overlapping + DISTANCE_WEIGHT * jnp.sum(found.distance, axis=-1)
-
-
-def _sampled_loss(
-    drawn: SampledBoxes | None, target: Float[ArrayLike, "*batch 4"]
-) -> Float[Array, "*batch"]:
-    """The mean of 1 - GIoU over drawn boxes; its gradient is the score function's."""
-    if drawn is None:
-        raise ValueError("box loss 'sampled_giou_l1' needs the route 'loc', whose boxes are drawn")
-    cost = 1 - boxes.giou(drawn.boxes, target, swapped="empty")
-    mean, count = jnp.mean(cost, axis=0), len(cost)
-    gained = (cost - mean) * count / (count - 1)  # beside the mean of the others
-    score = drawn.log_probability - jax.lax.stop_gradient(drawn.log_probability)
-    return mean + jnp.mean(gained * score, axis=0)
-
-
-def matched_targets(
-    expected: Float[Array, "B Q K 4"],
-    target: Float[Array, "B Q K 4"],
-    mask: Bool[Array, "B Q K"],
-) -> Float[Array, "B Q K 4"]:
-    """The true boxes of each question in the order in which its predicted boxes are nearest.
-
-    Args:
-        mask: which boxes there are; they are the first of their question.
-    """
-    away = jax.lax.stop_gradient(expected)[..., :, None, :], target[..., None, :, :]
-    cost = 1 - boxes.giou(*away, swapped="empty")
-    cost += DISTANCE_WEIGHT * jnp.sum(jnp.abs(away[0] - away[1]), axis=-1)
-    there = mask[..., :, None] & mask[..., None, :]
-    # What is none goes with what is none.
-    neither = ~mask[..., :, None] & ~mask[..., None, :]
-    cost = jnp.where(there, cost, jnp.where(neither, 0, 1e3))
-    row, column = jax.vmap(hungarian_algorithm)(cost.reshape(-1, *cost.shape[-2:]))
-    order = jax.vmap(lambda at, to: jnp.zeros_like(at).at[at].set(to))(row, column)
-    return jnp.take_along_axis(target, order.reshape(mask.shape)[..., None], axis=-2)
-
-
-def box_sums(
-    found: Coordinates,
-    target: Float[ArrayLike, "*batch 4"],
-    weight: Float[Array, "*batch"],
-    kind: BoxKind = "giou_l1",
-) -> tuple[Float[Array, ""], BoxSums]:
-    """Weighted sums of the loss, and of what is told of the boxes, which has no gradient.
-
-    Args:
-        target: the boxes that the answer's tokens say, fractions of the model's input.
-        weight: what each box counts; 0: it is none, and what stands there counts for nothing.
-        kind: see `BoxCost`.
-    """
-    target = target.astype(found.expected.dtype)
-    there = weight > 0
-    loss = jnp.sum(jnp.where(there, weight * box_loss(found, target, kind), 0))
-    at = jax.tree.map(jax.lax.stop_gradient, found)
-
-    def total(values: Array) -> Array:
-        of_four = values.ndim > weight.ndim
-        mask, by = (there[..., None], weight[..., None]) if of_four else (there, weight)
-        return jnp.sum(jnp.where(mask, by * values, 0), axis=tuple(range(weight.ndim)))
-
-    swapped = jnp.any(at.expected[..., :2] > at.expected[..., 2:], axis=-1)
-    return loss, BoxSums(
-        giou=total(1 - boxes.giou(at.expected, target, swapped="empty")),
-        iou=total(boxes.iou(at.expected, target, swapped="empty")),
-        swapped=total(swapped.astype(weight.dtype)),
-        distance=total(jnp.mean(at.distance, axis=-1)),
-        near=total(at.near),
-        spread=total(at.spread),
-    )
 
 
 def coordinates_of_bins(
     loc_logits: Float[Array, "*batch 4 1024"],
     target: Float[ArrayLike, "*batch 4"],
-    samples: int = 0,
 ) -> Coordinates:
-    """Reads distributions over the bins, temperature 1; each bin is its centre.
-
-    Args:
-        samples: boxes to draw of each. What is drawn hangs on the targets alone: a step that is
-            taken again draws the same.
-    """
+    """Reads distributions over the bins, temperature 1; each bin is its centre."""
     centers = jnp.asarray(tokens.bin_centers(), loc_logits.dtype)
     probability = jax.nn.softmax(loc_logits, axis=-1)
     away = jnp.abs(centers - target[..., None].astype(loc_logits.dtype))
@@ -273,20 +80,7 @@ def coordinates_of_bins(
         spread=jnp.sqrt(variance),
         likeliest=centers[jnp.argmax(probability, axis=-1)],
         median=centers[_median(probability)],
-        sampled=_drawn(loc_logits, target, samples) if samples else None,
     )
-
-
-def _drawn(
-    loc_logits: Float[Array, "*batch 4 1024"], target: Float[ArrayLike, "*batch 4"], samples: int
-) -> SampledBoxes:
-    total = jnp.sum(target, dtype=jnp.float32)
-    key = jax.random.key(jax.lax.bitcast_convert_type(total, jnp.uint32))
-    at = jax.random.categorical(key, loc_logits, shape=(samples, *loc_logits.shape[:-1]))
-    log_probability = jax.nn.log_softmax(loc_logits, axis=-1)
-    chosen = jax.vmap(lambda one: jnp.take_along_axis(log_probability, one[..., None], axis=-1))(at)
-    centers = jnp.asarray(tokens.bin_centers(), loc_logits.dtype)
-    return SampledBoxes(centers[at], jnp.sum(chosen[..., 0], axis=-1))
 
 
 def coordinates_of_digits(
@@ -326,15 +120,102 @@ def coordinates_of_digits(
     )
 
 
-def coordinates_of_points(
-    predicted: Float[ArrayLike, "*batch 4"], target: Float[ArrayLike, "*batch 4"]
-) -> Coordinates:
-    """Reads a regressed box, which says nothing of its own doubt."""
-    away = jnp.abs(predicted - target)
-    near = (away <= NEAR).astype(predicted.dtype)
-    return Coordinates(predicted, away, near, jnp.zeros_like(predicted), predicted, predicted)
-
-
 def _median(probability: Float[Array, "*batch n"]) -> Int[Array, "*batch"]:
     """The first index at which half of the probability is reached."""
     return jnp.argmax(jnp.cumsum(probability, axis=-1) >= 0.5, axis=-1)
+
+
+def ordered_giou_loss(
+    predicted: Float[ArrayLike, "*batch 4"],
+    target: Float[ArrayLike, "*batch 4"],
+    spread: Float[ArrayLike, "*batch 4"] | float = 0.0,
+) -> Float[Array, "*batch"]:
+    """1 - GIoU of boxes as they stand, and what swapped corners cost.
+
+    Args:
+        predicted: xyxy, fractions, corners in any order.
+        target: xyxy, corners in order.
+        spread: standard deviation of each coordinate. By so much a corner may be on the wrong side
+            of the other: where a model cannot tell which of two boxes is meant, its expectations
+            lie between them in an order that says nothing.
+
+    Returns:
+        From 0 to 2 where corners are in order. Beyond the spread, swapped corners cost the more the
+        farther they are swapped, with a finite gradient that moves each to its own side.
+    """
+    spread = jax.lax.stop_gradient(jnp.broadcast_to(spread, predicted.shape))
+    doubt = jnp.hypot(spread[..., :2], spread[..., 2:])
+    extent = jnp.maximum(target[..., 2:] - target[..., :2], _MIN_EXTENT)
+    swapped = jax.nn.relu(predicted[..., :2] - predicted[..., 2:] - doubt)
+    overlap = boxes.giou(predicted, target, swapped="empty")
+    return 1 - overlap + ORDER_WEIGHT * jnp.sum(swapped / (extent + swapped), axis=-1)
+
+
+def box_loss(found: Coordinates, target: Float[ArrayLike, "*batch 4"]) -> Float[Array, "*batch"]:
+    """Returns the loss of each box: `ordered_giou_loss` of the expected one, and the distance."""
+    overlapping = ordered_giou_loss(found.expected, target, found.spread)
+    return overlapping + DISTANCE_WEIGHT * jnp.sum(found.distance, axis=-1)
+
+
+@struct.dataclass
+class BoxSums:
+    """Reported sums over questions with boxes, each of the mean over the question's boxes.
+
+    Attributes:
+        giou: 1 - GIoU of the expected box; one with swapped corners has no area.
+        iou: IoU of the same.
+        swapped: 1 where its corners are swapped along an axis.
+        distance: expected distance of coordinates, mean of the four.
+        near: probability within `NEAR` of the target, [4].
+        spread: standard deviation of each coordinate, [4].
+    """
+
+    giou: Any
+    iou: Any
+    swapped: Any
+    distance: Any
+    near: Any
+    spread: Any
+
+    def named(self) -> dict[str, Any]:
+        """The sums by the names of their figures."""
+        return {
+            "giou_loss": self.giou,
+            "box_iou": self.iou,
+            "coordinates/swapped": self.swapped,
+            "coordinates/expected_distance": self.distance,
+            **{f"coordinates/mass_within_{NEAR}/{n}": self.near[i] for i, n in enumerate(XYXY)},
+            **{f"coordinates/spread/{n}": self.spread[i] for i, n in enumerate(XYXY)},
+        }
+
+
+def box_sums(
+    found: Coordinates,
+    target: Float[ArrayLike, "*batch 4"],
+    weight: Float[Array, "*batch"],
+) -> tuple[Float[Array, ""], BoxSums]:
+    """Weighted sums of the loss, and of what is told of the boxes, which has no gradient.
+
+    Args:
+        target: the boxes that the answer's tokens say, fractions of the model's input.
+        weight: what each box counts; 0: it is none, and what stands there counts for nothing.
+    """
+    target = target.astype(found.expected.dtype)
+    there = weight > 0
+    loss = jnp.sum(jnp.where(there, weight * box_loss(found, target), 0))
+    at = jax.tree.map(jax.lax.stop_gradient, found)
+
+    def total(values: Array) -> Array:
+        of_four = values.ndim > weight.ndim
+        mask, by = (there[..., None], weight[..., None]) if of_four else (there, weight)
+        return jnp.sum(jnp.where(mask, by * values, 0), axis=tuple(range(weight.ndim)))
+
+    swapped = jnp.any(at.expected[..., :2] > at.expected[..., 2:], axis=-1)
+    return loss, BoxSums(
+        giou=total(1 - boxes.giou(at.expected, target, swapped="empty")),
+        iou=total(boxes.iou(at.expected, target, swapped="empty")),
+        swapped=total(swapped.astype(weight.dtype)),
+        distance=total(jnp.mean(at.distance, axis=-1)),
+        near=total(at.near),
+        spread=total(at.spread),
+    )

@@ -21,7 +21,7 @@ from cxrjax.distributed.meshes import fetch_whole, tree_shardings
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
 from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
-from cxrjax.models.layers import BoxHead, Linear, salt
+from cxrjax.models.layers import Linear, salt
 from cxrjax.models.lora import parse_pattern
 from cxrjax.models.partition import path_of
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft
@@ -401,7 +401,7 @@ def _restore_params(path: Path, like: Any, mesh: Mesh | None) -> Any:
 
 
 def add_adapters(model: VLM, config: ExperimentConfig) -> None:
-    """Gives the model LoRA adapters, rows for location tokens and a box head, where configured."""
+    """Gives the model LoRA adapters and rows for location tokens, where configured."""
     settings = config.lora
     if settings.rank > 0:
         lora = LoRAConfig(
@@ -418,9 +418,6 @@ def add_adapters(model: VLM, config: ExperimentConfig) -> None:
         apply_lora(model, lora, nnx.Rngs(key))
     if settings.loc_rows:
         model.decoder.embedder.add_loc_delta()
-    if config.model.box_head:
-        key = jax.random.fold_in(jax.random.key(config.training.seed), salt("box_head"))
-        model.box_head = BoxHead(model.config.decoder.width, nnx.Rngs(key))
 
 
 def fill_adapters(

@@ -30,7 +30,6 @@ from cxrjax.distributed.meshes import MeshConfig
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.augment import AugmentConfig, NotNegativeFloat, Share
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, BoxRoute, resolve_box_route
-from cxrjax.input_pipeline.listed_boxes import LISTED_FORMATS
 from cxrjax.models.layers import REMAT
 from cxrjax.models.quantize import QUANTIZED_DTYPES
 from cxrjax.models.splash import ATTENTION
@@ -72,7 +71,6 @@ class ModelConfig:
     # 'auto': splash on a TPU, cudnn on Hopper in 16 bits, else dense.
     attention: Annotated[str, ATTENTION] = "auto"
     unroll: bool = False  # write the loop over layers out: faster on CPUs, slower to compile
-    box_head: bool = False  # an auxiliary head that regresses boxes, for box_route='head'
     # Of the activations and matrix products.
     dtype: Literal["float32", "bfloat16"] = "float32"
     # Storage of parameters that are not trained. int8 and nf4 quantise the kernels of linear maps;
@@ -206,23 +204,13 @@ class TrainingConfig:
     epochs: PositiveFloat | None = None  # passes over the training records
     seed: NotNegative = 0  # initialisation, data order and dropout
     lambda_box: NotNegativeFloat = 0.5  # weight of the box loss
-    # How it reaches boxes: 'loc', 'digits', 'head' or 'none' (input_pipeline/coordinates.py);
-    # 'auto': by the codec, <loc> tokens or digits.
+    # How it reaches boxes: 'loc', 'digits' or 'none' (input_pipeline/coordinates.py); 'auto': by
+    # the codec, <loc> tokens or digits.
     box_route: Annotated[str, BOX_ROUTES] = "auto"
-    # What a box costs: 'giou_l1', 'giou', 'diou_l1', or with location tokens alone
-    # 'sampled_giou_l1' (cxrjax/training/box_loss.py).
-    box_loss: Literal["giou_l1", "giou", "diou_l1", "sampled_giou_l1"] = "giou_l1"
-    # The true box that a written one is compared with: the one at its place in the answer
-    # ('written'), or with location tokens alone the best match ('hungarian').
-    box_matching: Literal["written", "hungarian"] = "written"
-    # Loss of each location token: cross-entropy with a 'gaussian' or 'linear' weights over the bins
-    # about its own, or 'ranked' (cxrjax/training/coordinate_targets.py).
-    coordinate_loss: Literal["gaussian", "linear", "ranked"] = "gaussian"
-    # Standard deviation of the Gaussian, or where linear weights end, in pixels of the model's
-    # input; 0: the target is its bin alone.
+    # Standard deviation in pixels of the model's input of the Gaussian about a location token's bin
+    # that is its target (cxrjax/training/coordinate_targets.py); 0: the bin alone.
     coordinate_width: NotNegativeFloat = 0.0
     coordinate_weight: NotNegativeFloat = 1.0  # of a location token beside another token
-    absent_weight: NotNegativeFloat = 1.0  # of answers without a box beside those with boxes
     logit_chunk: Positive = 512  # answer tokens whose logits exist at a time, on each device
     log_every: Positive = 50  # steps
     eval_every: NotNegative = 0  # steps; 0: after the last one alone
@@ -337,12 +325,6 @@ class ExperimentConfig:
     def box_route(self) -> BoxRoute:
         """The loss's way to boxes, 'auto' resolved."""
         return resolve_box_route(self.training.box_route, self.data.codec)
-
-    @property
-    def lists_noise(self) -> bool:
-        """Returns whether noise boxes follow answers (cxrjax/input_pipeline/listed_boxes.py)."""
-        names = [self.data.prompt, *(each.prompt for each in self.mixture.sources.values())]
-        return not LISTED_FORMATS.isdisjoint(names)
 
     @property
     def train_files(self) -> list[str]:

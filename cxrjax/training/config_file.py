@@ -2,6 +2,7 @@
 
 import dataclasses
 import difflib
+import functools
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 _DEFAULTS = flatten(ExperimentConfig().to_json())
 # What the dotted keys of a mixture's sources begin with.
 SOURCES = "mixture.sources."
-# What a rule must match for the regression head to train.
-_HEAD_PARAMETER = "box_head/out/kernel"
 # Of files from when these were true or false.
 _SWITCHES: dict[str, dict[object, str]] = {
     "decoding.grammar": {True: "boxes", False: "none"},
@@ -115,9 +114,13 @@ def _group(group: type, nested: Any, path: str) -> Any:
         raise UserError(f"{path.rstrip('.')}={nested!r}: expected keys")
     keys, values = keys_of(group), {}
     for name, value in sorted(nested.items()):
+        if name not in keys and f"{path}{name}" in removed_keys():
+            check_removed(f"{path}{name}", value)
+            continue
         if name not in keys:
             inner = [*value][:1] if hasattr(value, "items") else []
             raise UserError(unknown_key(".".join([f"{path}{name}", *inner])))
+        check_removed(f"{path}{name}", value)
         values[name] = _value(keys[name], value, f"{path}{name}")
     return group(**values)
 
@@ -283,40 +286,16 @@ def _check_one_of(config: ExperimentConfig) -> None:
             "data.augment changes images at every visit, and data.feature_cache keeps what the "
             "tower makes of them as they are: leave one of the two out"
         )
-    training, route = config.training, config.box_route
+    training = config.training
     of_tokens = get_codec(config.data.codec).coordinate_order is not None
-    for key, value in (
-        ("coordinate_loss", training.coordinate_loss),
-        ("coordinate_width", training.coordinate_width),
-        ("coordinate_weight", training.coordinate_weight),
-    ):
+    config.box_route  # noqa: B018  raises where the codec has no such route
+    for key in ("coordinate_width", "coordinate_weight"):
+        value = getattr(training, key)
         if value != _DEFAULTS[f"training.{key}"] and not of_tokens:
             raise UserError(
                 f"training.{key}={value} is of location tokens, and data.codec="
                 f"{config.data.codec!r} writes boxes in digits; leave it out"
             )
-    if training.absent_weight != 1.0 and (route == "none" or config.rl.kind != "none"):
-        raise UserError(
-            f"training.absent_weight={training.absent_weight} weighs answers without a box in "
-            "supervised training, and needs training.box_route to find boxes; leave it out "
-            "(reinforcement learning has rl.weight_absent)"
-        )
-    for key, only in (("box_loss", "sampled_giou_l1"), ("box_matching", "hungarian")):
-        if getattr(training, key) == only and route != "loc":
-            raise UserError(
-                f"training.{key}={only!r} is of location tokens, and boxes are reached by "
-                f"training.box_route={route!r}; leave it out"
-            )
-    if config.model.box_head != (route == "head"):
-        raise UserError(
-            f"model.box_head={config.model.box_head} and training.box_route="
-            f"{config.training.box_route!r}: set both or neither, for only box_route='head' "
-            "trains the head"
-        )
-    if route == "head" and not any(re.search(rule, _HEAD_PARAMETER) for rule in config.trainable):
-        raise UserError(
-            "training.box_route='head' needs the head to train: add 'box_head/' to trainable"
-        )
     if (config.training.batch_images is None) == (config.training.batch_questions is None):
         raise UserError(_one_of(config, "batch_images", "batch_questions"))
     if (config.training.steps is None) == (config.training.epochs is None):
@@ -367,8 +346,27 @@ def other_names() -> dict[str, str]:
     return {name: key for key, names in keys.items() for name in names}
 
 
+@functools.cache
+def removed_keys() -> dict[str, dict[str, Any]]:
+    """Keys that earlier versions had -> `kept`, the value that still is meant, and `why`."""
+    return read_packaged("cxrjax.training", "removed_keys.toml")
+
+
+def check_removed(key: str, value: Any) -> None:
+    """Rejects a removed key, or a removed value of a key, that means what no run does any more."""
+    removed = removed_keys().get(key) or removed_keys().get(f"{key}={value}")
+    if removed and ("kept" not in removed or value != removed["kept"]):
+        remedy = f"this version has {removed['kept']!r}" if "kept" in removed else "set another"
+        raise UserError(
+            f"{key}={value!r}: removed, as {removed['why']} (docs/log/boxes.md, 'Objectives that "
+            f"left'); {remedy}; commit {removed['commit']} reads it"
+        )
+
+
 def unknown_key(key: str) -> str:
     """The message about a key that does not exist, dotted or bare."""
+    if removed := removed_keys().get(key):
+        return f"configuration key {key!r} was removed, as {removed['why']}; leave it out"
     if meant := other_names().get(key.rpartition(".")[2]):
         return f"unknown configuration key {key!r}; did you mean {meant!r}?"
     known = dict(zip(_DEFAULTS, _DEFAULTS, strict=True))

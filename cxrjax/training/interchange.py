@@ -306,7 +306,7 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
     loaded = load_model(source)
     _, trainable, _ = partition(loaded.model, loaded.config.trainable)
     paths = [path_of(path) for path, _ in nnx.to_flat_state(trainable)]
-    other = [p for p in paths if "/lora/" not in p and not p.startswith("box_head/")]
+    other = [p for p in paths if "/lora/" not in p]
     other = sorted(set(other) - {"decoder/embedder/loc_delta"})
     projector = {p for p in parameter_shapes(loaded.model) if re.match(PROJECTOR_RULE, p)}
     with_projector = bool(projector) and projector <= set(other)

@@ -1,7 +1,7 @@
 """The multi-task loss: cross-entropy of the answer's tokens plus lambda times a box loss.
 
 The paper (arXiv 2511.00504, section 3.1) has L = L_vqa + 0.5 L_bbox with an "IoU-based" L_bbox and
-does not say how a loss on boxes reaches a model that emits tokens. Here are three routes to a box
+does not say how a loss on boxes reaches a model that emits tokens. Here are two routes to a box
 with a gradient; what the box then costs is `cxrjax.training.box_loss`:
 
 loc     a coordinate is the expectation of the bin centres under the softmax over the 1,024 `<loc>`
@@ -12,32 +12,35 @@ digits  a coordinate is the place-weighted sum of the expectations of its digits
         digits, and the number of digits is the target's. So it is not the expectation of the
         number that the model would generate: a wrong first digit costs what its place says,
         while a longer or shorter number, or text in its stead, is for the cross-entropy alone.
-head    `cxrjax.models.layers` regresses the box from the hidden state that predicts its first
-        coordinate: a point, without spread.
 
-Each part is a sum with its count: tokens, and questions that have boxes (a question's own boxes
-are averaged first). Micro-batches, devices and hosts add sums; one division by the counts of the
-whole batch makes the gradient what one large batch would give.
+Read from top to bottom: `multitask_loss` takes the model's states of the answers, then each term.
+A term is a function of `LossInputs` and a key of the group `training`, its weight; `TERMS` joins
+the two (CONTRIBUTING.md adds one).
+
+Each term is a sum with its count: tokens, or questions that have boxes (a question's own boxes are
+averaged first). Micro-batches, devices and hosts add sums; one division by the counts of the whole
+batch makes the gradient what one large batch would give.
 
 The logits of a vocabulary of 262 thousand for every answer token of a batch are more than a chip
 has room for; they exist for a chunk of the tokens at a time, forward and backward.
 """
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from flax import struct
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from cxrjax.codecs.tokens import NUM_BINS
 from cxrjax.input_pipeline.batch import ArrayLike, Batch
 from cxrjax.input_pipeline.coordinates import BoxRoute
 from cxrjax.models.vlm import VLM, context_of_two
 from cxrjax.training import box_loss
 from cxrjax.training.coordinate_targets import CoordinateTargets
+
+# Sum and count of each figure by name; those of two parts of a batch add up to the batch's.
+Figures = dict[str, tuple[Any, Any]]
 
 
 @runtime_checkable
@@ -75,45 +78,82 @@ class Denominators(NamedTuple):
     questions: Any
 
 
-@struct.dataclass
-class LossParts:
-    """Sums and counts, float32 scalars; those of two parts of a batch add up to the batch's.
-
-    The fields are not typed, since JAX fills pytrees with shapes and shardings as well.
+class LossInputs(NamedTuple):
+    """Input of a term of the loss.
 
     Attributes:
-        ce_sum: cross-entropy in nats over answer tokens.
-        correct_sum: answer tokens whose logit is the largest.
-        ce_count: answer tokens.
-        box_sum: over questions with boxes, the mean box loss of the question's boxes.
-        box_count: questions with boxes.
-        boxes: what is told of the boxes, sums over the same; None with route `none`.
+        model: of the states.
+        batch: device arrays.
+        hidden: states that predict the answers' tokens, [B, QA, D].
+        chunk: answer tokens, over all of the batch's images, whose logits over the vocabulary may
+            exist at a time (`sum_in_chunks`).
+        box_route: the loss's way to boxes; the batch must have been made for it.
+        coordinates: targets of location tokens; None: their bins.
     """
 
-    ce_sum: Any
-    correct_sum: Any
-    ce_count: Any
-    box_sum: Any
-    box_count: Any
-    boxes: box_loss.BoxSums | None = None
+    model: AnswerModel
+    batch: Batch
+    hidden: Float[Array, "B QA D"]
+    chunk: int
+    box_route: BoxRoute
+    coordinates: CoordinateTargets | None
 
-    def __add__(self, other: "LossParts") -> "LossParts":
-        return jax.tree.map(jnp.add, self, other)
 
-    def named(self) -> dict[str, tuple[Any, Any]]:
-        """Sum and count of each figure by name."""
-        boxes = {} if self.boxes is None else self.boxes.named()
-        return {
-            "ce": (self.ce_sum, self.ce_count),
-            "token_accuracy": (self.correct_sum, self.ce_count),
-            "box_loss": (self.box_sum, self.box_count),
-            **{name: (total, self.box_count) for name, total in boxes.items()},
-        }
+class Term(NamedTuple):
+    """A term of the loss.
 
-    def total(self, lambda_box: Any, denominators: Denominators) -> Float[Array, ""]:
-        """The loss. A batch without any box has no box loss; one without a token, no loss."""
-        token_loss = self.ce_sum / jnp.maximum(denominators.tokens, 1)
-        return token_loss + lambda_box * self.box_sum / jnp.maximum(denominators.questions, 1)
+    Attributes:
+        name: of its figure.
+        sums: returns its sum over a batch, which is differentiated, and sums that are reported.
+        per: what it is a mean over.
+        always: computed and reported at weight 0 too.
+    """
+
+    name: str
+    sums: Callable[[LossInputs], tuple[Array, Mapping[str, Array]]]
+    per: Literal["tokens", "questions"] = "tokens"
+    always: bool = False
+
+
+def multitask_loss(
+    model: AnswerModel,
+    batch: Batch,
+    weights: Mapping[str, float | Float[Array, ""]],
+    dropout_key: Key[Array, ""] | None = None,
+    denominators: Denominators | None = None,
+    logit_chunk: int = 512,
+    box_route: BoxRoute = "loc",
+    coordinates: CoordinateTargets | None = None,
+) -> tuple[Float[Array, ""], Figures]:
+    """Computes the loss of a batch, or of a micro-batch of a larger one.
+
+    Args:
+        model: `cxrjax.models.VLM`, or anything that is called the same way.
+        weights: key of `TERMS` -> weight of the term beside the cross-entropy; what is not there
+            is not computed. At 0 a term is only reported.
+        dropout_key: noise of this step; None turns dropout off.
+        denominators: counts of the whole batch that `batch` is a part of; None: its own. The
+            losses of the parts add up to the loss of the whole.
+        logit_chunk, box_route, coordinates: as in `LossInputs`.
+
+    Returns:
+        The loss, and sum and count over `batch` of each figure. A batch without any box has no box
+        loss; one without a token, no loss.
+
+    Raises:
+        ValueError: the route needs what the batch does not have.
+    """
+    hidden = answer_states(model, batch, dropout_key)
+    answers = LossInputs(model, batch, hidden, logit_chunk, box_route, coordinates)
+    counts = batch_denominators(batch)
+    over = counts if denominators is None else denominators
+    loss, figures = jnp.zeros(()), Figures()
+    for term, weight in [(CROSS_ENTROPY, 1.0), *((TERMS[key], w) for key, w in weights.items())]:
+        total, reported = term.sums(answers)
+        loss += weight * total / jnp.maximum(getattr(over, term.per), 1)
+        for name, value in {term.name: total, **reported}.items():
+            figures[name] = (value, getattr(counts, term.per))
+    return loss, figures
 
 
 def batch_denominators(batch: Batch) -> Denominators:
@@ -122,105 +162,6 @@ def batch_denominators(batch: Batch) -> Denominators:
         tokens=jnp.sum(batch.answer_mask, dtype=jnp.float32),
         questions=jnp.sum(jnp.any(batch.box_mask, axis=-1), dtype=jnp.float32),
     )
-
-
-def multitask_loss(
-    model: AnswerModel,
-    batch: Batch,
-    lambda_box: float | Float[Array, ""],
-    dropout_key: Key[Array, ""] | None = None,
-    denominators: Denominators | None = None,
-    logit_chunk: int = 512,
-    box_route: BoxRoute = "loc",
-    coordinates: CoordinateTargets | None = None,
-    boxes: box_loss.BoxCost = box_loss.DEFAULT_COST,
-    absent_weight: float = 1.0,
-    noise_start: int | None = None,
-) -> tuple[Float[Array, ""], LossParts]:
-    """Loss of a batch, or of a micro-batch of a larger one.
-
-    Args:
-        model: `cxrjax.models.VLM`, or anything that is called the same way.
-        batch: device arrays.
-        lambda_box: weight of the box loss; at 0 it is still reported.
-        dropout_key: noise of this step; None turns dropout off.
-        denominators: counts of the whole batch that `batch` is a part of; None: its own. The
-            losses of the parts add up to the loss of the whole.
-        logit_chunk: answer tokens, over all of the batch's images, whose logits over the
-            vocabulary exist at a time.
-        box_route: how the loss reaches boxes; the batch must have been made for it.
-        coordinates: targets of location tokens; None: their bins alone.
-        boxes: what a box costs.
-        absent_weight: of the tokens of an answer without a box beside those of one with boxes.
-        noise_start: id of the first location token, where those that belong to no box of the batch
-            are noise (listed_boxes.py): any location is as good there. None: there is no noise.
-
-    Returns:
-        The loss, and its parts as sums over `batch`.
-
-    Raises:
-        ValueError: the route needs what the batch or the model does not have.
-    """
-    hidden = answer_states(model, batch, dropout_key)
-    rows = hidden.shape[0]
-    items: tuple[ArrayLike, ...] = (hidden, batch.answer_tokens.reshape(rows, -1))
-    if absent_weight != 1.0:
-        has_box = jnp.any(batch.box_mask, axis=-1, keepdims=True)
-        weight = jnp.where(has_box, 1.0, absent_weight)
-        items += (jnp.broadcast_to(weight, batch.answer_mask.shape).reshape(rows, -1),)
-    if noise_start is not None:
-        items += (_is_noise(batch, noise_start).reshape(rows, -1),)
-
-    def sums(h: Array, target: Array, *others: Array) -> tuple[Array, Array]:
-        rest = iter(others)
-        weight = None if absent_weight == 1.0 else next(rest)
-        noise = None if noise_start is None else (noise_start, next(rest))
-        return _token_sums(model.logits(h), target, next(rest), coordinates, weight, noise)
-
-    ce_sum, correct_sum = sum_in_chunks(
-        sums, items, batch.answer_mask.reshape(rows, -1), logit_chunk
-    )
-    counts = batch_denominators(batch)
-    box_sum, told = _box_sums(model, hidden, batch, logit_chunk, box_route, boxes)
-    parts = LossParts(
-        ce_sum=ce_sum,
-        correct_sum=correct_sum,
-        ce_count=counts.tokens,
-        box_sum=box_sum,
-        box_count=counts.questions,
-        boxes=told,
-    )
-    return parts.total(lambda_box, counts if denominators is None else denominators), parts
-
-
-def _is_noise(batch: Batch, start: int) -> Bool[Array, "B Q A"]:
-    """Returns whether a token of an answer is a location token that belongs to no box."""
-    tokens = jnp.asarray(batch.answer_tokens)
-    slots = jnp.arange(tokens.shape[-1])
-    own = (batch.coordinate_positions[..., None] == slots) & batch.box_mask[..., None, None]
-    return (tokens >= start) & (tokens < start + NUM_BINS) & ~jnp.any(own, axis=(-3, -2))
-
-
-def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> box_loss.Coordinates:
-    """Coordinates of a batch's boxes as a model's answer says them, teacher-forced.
-
-    Args:
-        route: `loc` or `digits`, how the answer writes them.
-
-    Returns:
-        [B, Q, K, 4] each.
-
-    Raises:
-        ValueError: another route, or the batch has not what it needs.
-    """
-    hidden = answer_states(model, batch)
-    if route == "digits":
-        return _digit_coordinates(model, hidden, batch)
-    if route != "loc":
-        raise ValueError(f"box_route {route!r}: no tokens of the answer are its coordinates")
-    target = jnp.asarray(batch.target_boxes)
-    logits = model.loc_logits(_loc_states(hidden, batch))
-    return box_loss.coordinates_of_bins(logits.reshape(*target.shape, -1), target)
 
 
 def answer_states(
@@ -253,19 +194,25 @@ def _contexts(model: AnswerModel, batch: Batch) -> dict[str, Any]:
     return {"context_tokens": tokens, "context_mask": mask}
 
 
+def token_sums(answers: LossInputs) -> tuple[Array, dict[str, Array]]:
+    """Sums over tokens of the cross-entropy in nats, and of those whose logit is the largest."""
+    batch, rows = answers.batch, answers.hidden.shape[0]
+
+    def sums(states: Array, target: Array, mask: Array) -> tuple[Array, Array]:
+        return _token_sums(answers.model.logits(states), target, mask, answers.coordinates)
+
+    items = (answers.hidden, batch.answer_tokens.reshape(rows, -1))
+    mask = batch.answer_mask.reshape(rows, -1)
+    total, correct = sum_in_chunks(sums, items, mask, answers.chunk)
+    return total, {"token_accuracy": correct}
+
+
 def _token_sums(
     logits: Float[Array, "B n V"],
     target: Int[Array, "B n"],
     mask: Bool[Array, "B n"],
     coordinates: CoordinateTargets | None,
-    weight: Float[Array, "B n"] | None = None,
-    noise: tuple[int, Bool[Array, "B n"]] | None = None,
 ) -> tuple[Array, Array]:
-    """Sums over tokens of the cross-entropy and of whether the target's logit is the largest.
-
-    Args:
-        noise: id of the first location token, and which tokens are any of them.
-    """
     # Compare and select rather than gather: it fuses, and shards over the vocabulary as it is.
     is_target = jnp.arange(logits.shape[-1]) == target[..., None]
     chosen = jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
@@ -274,53 +221,59 @@ def _token_sums(
     if coordinates is not None:
         of_bins = coordinates.loss(logits, target, log_total)
         loss = jnp.where(coordinates.concerns(target), of_bins, loss)
-    if noise is not None:
-        start, is_noise = noise
-        of_any = jax.nn.logsumexp(logits[..., start : start + NUM_BINS], axis=-1)
-        loss = jnp.where(is_noise, log_total - of_any, loss)
-    if weight is not None:
-        loss = loss * weight
     # Not `chosen >= max`: a model whose logits are all alike would be right every time.
     correct = jnp.argmax(logits, axis=-1) == target
     return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(jnp.where(mask, correct, False), dtype=float)
 
 
-def _box_sums(
-    model: AnswerModel,
-    hidden: Float[Array, "B QA D"],
-    batch: Batch,
-    chunk: int,
-    route: BoxRoute,
-    cost: box_loss.BoxCost,
-) -> tuple[Array, box_loss.BoxSums | None]:
-    """Sums over questions of the mean box loss, and of what is told of their boxes."""
+def box_sums(answers: LossInputs) -> tuple[Array, dict[str, Array]]:
+    """Sums over questions of the mean box loss of their boxes, and of what is reported of them."""
+    model, batch, hidden, chunk, route, _ = answers
     if route == "none":
-        return jnp.zeros(()), None
+        return jnp.zeros(()), {}
     weight, target = _box_weights(batch), jnp.asarray(batch.target_boxes)
-    if route == "loc":
-        rows, states = hidden.shape[0], _loc_states(hidden, batch)
-        if cost.matching == "hungarian":
-            logits = model.loc_logits(jax.lax.stop_gradient(states))
-            found = box_loss.coordinates_of_bins(logits.reshape(*target.shape, -1), target)
-            target = box_loss.matched_targets(
-                jnp.asarray(found.expected), target, jnp.asarray(batch.box_mask)
-            )
-        items = (
-            states.reshape(rows, -1, 4, hidden.shape[-1]),
-            target.reshape(rows, -1, 4),
-            weight.reshape(rows, -1),
-        )
+    if route == "digits":
+        found = _digit_coordinates(model, hidden, batch)
+        total, reported = box_loss.box_sums(found, target, weight)
+        return total, reported.named()
 
-        def sums(
-            states: Array, target: Array, weight: Array, mask: Array
-        ) -> tuple[Array, box_loss.BoxSums]:
-            found = box_loss.coordinates_of_bins(model.loc_logits(states), target, cost.samples)
-            return box_loss.box_sums(found, target, jnp.where(mask, weight, 0), cost.kind)
+    def sums(
+        states: Array, target: Array, weight: Array, mask: Array
+    ) -> tuple[Array, box_loss.BoxSums]:
+        found = box_loss.coordinates_of_bins(model.loc_logits(states), target)
+        return box_loss.box_sums(found, target, jnp.where(mask, weight, 0))
 
-        # A box takes four positions' logits.
-        return sum_in_chunks(sums, items, batch.box_mask.reshape(rows, -1), chunk // 4)
-    read = _digit_coordinates if route == "digits" else _head_coordinates
-    return box_loss.box_sums(read(model, hidden, batch), target, weight, cost.kind)
+    rows = hidden.shape[0]
+    items = (
+        _loc_states(hidden, batch).reshape(rows, -1, 4, hidden.shape[-1]),
+        target.reshape(rows, -1, 4),
+        weight.reshape(rows, -1),
+    )
+    # A box takes four positions' logits.
+    total, reported = sum_in_chunks(sums, items, batch.box_mask.reshape(rows, -1), chunk // 4)
+    return total, reported.named()
+
+
+def read_coordinates(model: AnswerModel, batch: Batch, route: BoxRoute) -> box_loss.Coordinates:
+    """Coordinates of a batch's boxes as a model's answer says them, teacher-forced.
+
+    Args:
+        route: `loc` or `digits`, how the answer writes them.
+
+    Returns:
+        [B, Q, K, 4] each.
+
+    Raises:
+        ValueError: another route, or the batch has not what it needs.
+    """
+    hidden = answer_states(model, batch)
+    if route == "digits":
+        return _digit_coordinates(model, hidden, batch)
+    if route != "loc":
+        raise ValueError(f"box_route {route!r}: no tokens of the answer are its coordinates")
+    target = jnp.asarray(batch.target_boxes)
+    logits = model.loc_logits(_loc_states(hidden, batch))
+    return box_loss.coordinates_of_bins(logits.reshape(*target.shape, -1), target)
 
 
 def _box_weights(batch: Batch) -> Float[Array, "B Q K"]:
@@ -356,20 +309,6 @@ def _digit_coordinates(
         digits.scale[:, :, None],
         digits.offset[:, :, None],
     )
-
-
-def _head_coordinates(
-    model: AnswerModel, hidden: Float[Array, "B QA D"], batch: Batch
-) -> box_loss.Coordinates:
-    head = getattr(model, "box_head", None)
-    if head is None:
-        raise ValueError("box_route 'head' needs a model with a box head (model.box_head)")
-    rows, questions, slots = batch.answer_mask.shape
-    first = jnp.min(batch.coordinate_positions, axis=-1)
-    position = first + slots * jnp.arange(questions)[:, None]  # [B, Q, K]
-    states = jax.vmap(lambda h, p: h[p])(hidden, position.reshape(rows, -1))
-    boxes = head(states).reshape(*position.shape, 4)
-    return box_loss.coordinates_of_points(boxes, jnp.asarray(batch.target_boxes))
 
 
 def sum_in_chunks(
@@ -484,3 +423,8 @@ def _scan_chunks(
     for i, gradient in zip(number, of_parameters, strict=True):
         of_closed_over[i] = gradient
     return found, (of_states, of_closed_over)
+
+
+CROSS_ENTROPY = Term("ce", token_sums)
+# Key of the group `training` that is the term's weight -> the term.
+TERMS = {"lambda_box": Term("box_loss", box_sums, per="questions", always=True)}

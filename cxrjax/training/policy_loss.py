@@ -22,7 +22,7 @@ from jaxtyping import Array, Float, Key
 from cxrjax.codecs.tokens import NUM_BINS
 from cxrjax.input_pipeline.batch import ArrayLike, Batch
 from cxrjax.training.config import ExperimentConfig
-from cxrjax.training.loss import AnswerModel, answer_states, sum_in_chunks
+from cxrjax.training.loss import AnswerModel, Figures, answer_states, sum_in_chunks
 
 
 @struct.dataclass
@@ -56,41 +56,6 @@ class PolicyDenominators(NamedTuple):
     weight: Any
 
 
-@struct.dataclass
-class PolicyParts:
-    """Sums and counts, float32 scalars; those of two parts of a batch add up to the batch's.
-
-    Attributes:
-        gain_sum, kl_sum: over tokens, weighted: the surrogate, and the estimate of the divergence
-            from the start.
-        weight: of the tokens.
-        clipped_sum: tokens whose ratio was clipped.
-        entropy_sum, tokens: in nats over tokens of the vocabulary.
-        bin_entropy_sum, bins: in nats over the location tokens, of those tokens.
-        told: sum and count of each figure of `Experience.told`.
-    """
-
-    gain_sum: Any
-    kl_sum: Any
-    weight: Any
-    clipped_sum: Any
-    entropy_sum: Any
-    tokens: Any
-    bin_entropy_sum: Any
-    bins: Any
-    told: dict[str, tuple[Any, Any]]
-
-    def named(self) -> dict[str, tuple[Any, Any]]:
-        """Sum and count of each figure by name."""
-        return {
-            **{f"rl/{name}": found for name, found in self.told.items()},
-            "rl/kl": (self.kl_sum, self.weight),
-            "rl/clipped": (self.clipped_sum, self.tokens),
-            "rl/entropy": (self.entropy_sum, self.tokens),
-            "rl/coordinate_entropy": (self.bin_entropy_sum, self.bins),
-        }
-
-
 class PolicyObjective:
     """The loss of group `rl` as the step wants it (cxrjax/training/step.py)."""
 
@@ -108,8 +73,11 @@ class PolicyObjective:
         key: Key[Array, ""] | None,
         denominators: PolicyDenominators,
         logit_chunk: int,
-    ) -> tuple[Float[Array, ""], PolicyParts]:
-        """The loss of a batch or of a part of one, and its sums; `model` is a `VLM`."""
+    ) -> tuple[Float[Array, ""], Figures]:
+        """Computes the loss of a batch or of a part of one, and sum and count of its figures.
+
+        Entropies are in nats: of the vocabulary over tokens, of the location tokens over those.
+        """
         rl, answers = self._config, batch.batch
         hidden = answer_states(model, answers, key)
         rows, start = hidden.shape[0], model.config.loc_token_start
@@ -143,7 +111,6 @@ class PolicyObjective:
 
             told = jax.lax.stop_gradient(
                 (
-                    total(weight * gain),
                     total(weight * kl),
                     total(bounded * advantage < ratio * advantage),
                     total(entropy(distribution)),
@@ -154,21 +121,19 @@ class PolicyObjective:
             return total(weight * (rl.kl_weight * kl - gain)), told
 
         flat = [x.reshape(rows, -1, *x.shape[3:]) if i else x for i, x in enumerate(items)]
-        loss, (gain, kl, clipped, words, bins, count) = sum_in_chunks(
+        loss, (kl, clipped, words, bins, count) = sum_in_chunks(
             sums, tuple(flat), answers.answer_mask.reshape(rows, -1), logit_chunk
         )
-        parts = PolicyParts(
-            gain_sum=gain,
-            kl_sum=kl,
-            weight=self.denominators(batch).weight,
-            clipped_sum=clipped,
-            entropy_sum=words,
-            tokens=jnp.sum(answers.answer_mask, dtype=jnp.float32),
-            bin_entropy_sum=bins,
-            bins=count,
-            told={name: _sum_and_count(values) for name, values in batch.told.items()},
-        )
-        return loss / jnp.maximum(denominators.weight, 1e-6), parts
+        weight = self.denominators(batch).weight
+        tokens = jnp.sum(answers.answer_mask, dtype=jnp.float32)
+        figures = {
+            **{f"rl/{name}": _sum_and_count(values) for name, values in batch.told.items()},
+            "rl/kl": (kl, weight),
+            "rl/clipped": (clipped, tokens),
+            "rl/entropy": (words, tokens),
+            "rl/coordinate_entropy": (bins, count),
+        }
+        return loss / jnp.maximum(denominators.weight, 1e-6), figures
 
 
 def entropy(log_probabilities: Float[Array, "*batch n"]) -> Float[Array, "*batch"]:

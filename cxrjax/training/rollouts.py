@@ -146,9 +146,9 @@ class Rollouts:
         @jax.jit
         def joined(told: list[StepMetrics]) -> StepMetrics:
             """Sums of all updates, the mean of their losses, the last one's gradient and rate."""
-            parts = jax.tree.map(lambda *x: sum(x), *(one.parts for one in told))
+            figures = jax.tree.map(lambda *x: sum(x), *(one.figures for one in told))
             mean = sum(one.loss for one in told) / updates
-            return StepMetrics(mean, parts, told[-1].grad_norm, told[-1].learning_rate)
+            return StepMetrics(mean, figures, told[-1].grad_norm, told[-1].learning_rate)
 
         def several(state: TrainState, frozen: Any, batch: Any) -> tuple[TrainState, StepMetrics]:
             told = []
@@ -396,11 +396,6 @@ def check_policy(config: ExperimentConfig) -> None:
                 f"mixture.sources.{name}.codec={own!r}: rewards read boxes in data.codec={codec!r} "
                 "alone; name one for all sources"
             )
-    if config.lists_noise:
-        raise UserError(
-            "data.prompt or a source's is a format '_listed', whose noise rewards would take for "
-            "boxes; set the one without '_listed'"
-        )
     frame = get_codec(codec).frame
     if isinstance(frame, InputPixels) and len(frame.grids) > 1:
         raise UserError(

@@ -30,12 +30,12 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models.layers import salt
 from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
-from cxrjax.training.box_loss import BoxCost
 from cxrjax.training.config import ExperimentConfig, OptimizerConfig
 from cxrjax.training.coordinate_targets import coordinate_targets
 from cxrjax.training.loss import (
+    TERMS,
     Denominators,
-    LossParts,
+    Figures,
     batch_denominators,
     multitask_loss,
 )
@@ -118,13 +118,13 @@ class StepMetrics:
 
     Attributes:
         loss: the whole batch's, as it was before the update.
-        parts: sums and counts of the objective over the whole batch, such as `LossParts`.
+        figures: sum and count of each figure of the objective over the whole batch.
         grad_norm: global norm of the gradients before clipping.
         learning_rate: of this update.
     """
 
     loss: Any
-    parts: Any
+    figures: Any
     grad_norm: Any
     learning_rate: Any
 
@@ -132,7 +132,7 @@ class StepMetrics:
         """Sum and count of each figure by name (`metric_log.step_figures` divides them)."""
         return {
             "loss": (self.loss, 1),
-            **self.parts.named(),
+            **self.figures,
             "grad_norm": (self.grad_norm, 1),
             "learning_rate": (self.learning_rate, 1),
         }
@@ -150,43 +150,35 @@ class Objective(Protocol):
 
     def loss(
         self, model: Any, batch: Any, key: Any, denominators: Any, logit_chunk: int
-    ) -> tuple[Array, Any]:
-        """The loss of a part of a batch, and its sums, which can name themselves (`named`)."""
+    ) -> tuple[Array, Figures]:
+        """The loss of a part of a batch, and sum and count of its figures."""
 
 
 class MultitaskObjective:
     """`multitask_loss` as a configuration has it."""
 
     def __init__(self, config: ExperimentConfig) -> None:
-        self._training = config.training
+        self._training = training = config.training
         self._box_route = config.box_route
-        self._lists = config.lists_noise
+        weights = {key: getattr(training, key) for key in TERMS}
+        self._weights = {key: w for key, w in weights.items() if w or TERMS[key].always}
 
     def denominators(self, batch: Batch) -> Denominators:
         return batch_denominators(batch)
 
     def loss(
         self, model: Any, batch: Batch, key: Any, denominators: Denominators, logit_chunk: int
-    ) -> tuple[Array, LossParts]:
+    ) -> tuple[Array, Figures]:
         training, sizes = self._training, model.config
+        coordinates = coordinate_targets(
+            training.coordinate_width,
+            training.coordinate_weight,
+            sizes.loc_token_start,
+            max(sizes.vision.image_hw),
+        )
+        weights, route = self._weights, self._box_route
         return multitask_loss(
-            model,
-            batch,
-            training.lambda_box,
-            key,
-            denominators,
-            logit_chunk,
-            self._box_route,
-            coordinate_targets(
-                training.coordinate_loss,
-                training.coordinate_width,
-                training.coordinate_weight,
-                sizes.loc_token_start,
-                max(sizes.vision.image_hw),
-            ),
-            BoxCost(training.box_loss, training.box_matching),
-            training.absent_weight,
-            sizes.loc_token_start if self._lists else None,
+            model, batch, weights, key, denominators, logit_chunk, route, coordinates
         )
 
 
@@ -273,20 +265,20 @@ def make_train_step(
             return loss_and_gradients(state.trainable, frozen, batch, key, denominators)
 
         if training.accumulation_steps == 1:
-            (loss, parts), gradients = of(batch)
+            (loss, figures), gradients = of(batch)
         else:
             micro_batches = cut_micro_batches(batch, training.accumulation_steps, mesh)
             shapes = jax.eval_shape(of, jax.tree.map(lambda x: x[0], micro_batches))
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
-            ((loss, parts), gradients), _ = jax.lax.scan(
+            ((loss, figures), gradients), _ = jax.lax.scan(
                 lambda total, micro: (jax.tree.map(jnp.add, total, of(micro)), None),
                 zeros,
                 micro_batches,
             )
-        (loss, parts), gradients = over_parts(((loss, parts), gradients))
+        (loss, figures), gradients = over_parts(((loss, figures), gradients))
         metrics = StepMetrics(
             loss=loss,
-            parts=parts,
+            figures=figures,
             grad_norm=optax.tree.norm(gradients),
             learning_rate=jnp.asarray(schedule(state.step), jnp.float32),
         )

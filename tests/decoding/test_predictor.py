@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from cxrjax.codecs import CODECS
-from cxrjax.decoding.confidence import ANSWER_WORDS, Spelled, box_confidences
+from cxrjax.decoding.confidence import Spelled, box_confidences
 from cxrjax.decoding.predictor import TokenAnswer, prediction
 from cxrjax.input_pipeline.examples import ExampleConfig
 from tests.asked import asked
@@ -94,21 +94,6 @@ def test_each_box_has_its_own_score():
     logprobs = np.log(np.array([0.5] * 4 + [0.1] + [0.25] * 4))
     line = _predicted([*loc[1:5], 1500, *loc[5:9]], logprobs, stops=(1,))
     np.testing.assert_allclose(line["box_scores"], [0.5, 0.025], rtol=1e-6)
-
-
-@pytest.mark.parametrize(("above", "counts"), [(0.5, [0]), (0.2, [0, 2]), (0.0, [0, 1, 2])])
-def test_boxes_of_a_list_count_where_they_are_likely_real(above, counts):
-    boxes = [f"<loc0{n}00><loc0200><loc0{n}50><loc0400>" for n in (1, 3, 5)]
-    text = f"{boxes[0]} {boxes[1]} no {boxes[2]} no Yes."
-    tokens = [*TOKENIZER.encode(text), TOKENIZER.eos_id]
-    words = np.full((len(tokens), len(ANSWER_WORDS)), -np.inf)
-    behind = np.flatnonzero(np.isin(tokens[:-1], TOKENIZER.loc_ids)).reshape(-1, 4)[:, 3] + 1
-    words[behind, ANSWER_WORDS.index("no")] = np.log([0.25, 0.9, 0.6])
-    config = ExampleConfig(112, prompt="vqa_listed", listed_above=above)
-    line = _predicted(tokens, np.zeros(len(tokens)), words, config)
-    assert line["text"] == " ".join([*(boxes[n] for n in counts), "Yes."])
-    assert len(line["boxes"]) == len(line["labels"]) == len(counts)
-    np.testing.assert_allclose(line["box_scores"], np.array([0.75, 0.1, 0.4])[counts], rtol=1e-5)
 
 
 @pytest.mark.parametrize("codec", ["vindr_px", "medgemma_json", "qwen3_vl"])

@@ -40,9 +40,9 @@ def record(text: str):
     ],
 )
 def test_the_route_follows_the_codec_or_is_refused(codec, own, other):
-    assert {"auto", own, other, "head", "none"} == {*BOX_ROUTES}
-    routes = {route: resolve_box_route(route, codec) for route in ("auto", own, "head", "none")}
-    assert routes == {"auto": own, own: own, "head": "head", "none": "none"}
+    assert {"auto", own, other, "none"} == {*BOX_ROUTES}
+    routes = {route: resolve_box_route(route, codec) for route in ("auto", own, "none")}
+    assert routes == {"auto": own, own: own, "none": "none"}
     with pytest.raises(UserError, match=f"box_route='{other}' cannot reach"):
         resolve_box_route(other, codec)
 
@@ -106,11 +106,6 @@ def test_examples_carry_the_digits_of_their_answers(codec, tokenizer):
         np.testing.assert_array_equal(example.boxes, example.digits.boxes)
         first = example.digits.positions[..., 0]
         np.testing.assert_array_equal(example.coordinate_positions, first)
-        # The head needs to know where coordinates begin, and no more.
-        head = dataclasses.replace(config, box_route="head")
-        other = QuestionEncoder(tokenizer, head).encode(record(text))
-        np.testing.assert_array_equal(other.coordinate_positions, first)
-        assert other.digits is None
 
 
 def test_prediction_needs_no_digits(merging_tokenizer):

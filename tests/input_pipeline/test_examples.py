@@ -14,7 +14,6 @@ from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import letterbox_geometry
 from cxrjax.input_pipeline import examples
-from cxrjax.input_pipeline.listed_boxes import LISTED_FORMATS
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.records import QARecord, strip_answers
 
@@ -189,11 +188,10 @@ def test_every_prompt_format_ends_its_prefix_with_a_newline_or_a_mark():
     record = make_record("No.").model_copy(update={"type_prompt": "[tag]"})
     ends = ("\n", " ASSISTANT:", " [/INST]", "<channel|>")
     assert all(format.prefix(record).endswith(ends) for format in PROMPTS.values())
-    assert {name for name, format in PROMPTS.items() if format.lists} == LISTED_FORMATS
     asked = {name + kind for name in _ASKED for kind in ("", "_reason", "_typed")}
     gemex = {"gemex" + kind for kind in ("", "_chat", "_dialogue", "_llava", "_llava_med")}
     others = {"detect", "grounded", "grounded_chat", "grounding", "llava", "llava_med"}
-    assert set(PROMPTS) == asked | gemex | others | {"vqa_listed", "medgemma_boxes"}
+    assert set(PROMPTS) == asked | gemex | others | {"medgemma_boxes"}
 
 
 _ASKED = ("vqa", "qwen", "gemma4", "gemma4_small", "medgemma")

@@ -14,8 +14,6 @@ from cxrjax.decoding.strategy import Strategy
 from cxrjax.distributed.meshes import BATCH_AXES, mesh_of_kernels
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora
 from cxrjax.models.gemma import Embedder
-from cxrjax.models.layers import BoxHead
-from cxrjax.models.partition import parameter_shapes
 from cxrjax.models.presets import DecoderConfig
 from tests.models.sizes import PLAIN, changed
 
@@ -73,23 +71,10 @@ def test_a_tower_of_one_size_refuses_another(drawn):
         model.encode_images(np.zeros((1, 64, 128, 3), np.uint8))
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_boxes_are_in_order_and_float32_whatever_the_states(dtype):
-    head = BoxHead(12, nnx.Rngs(0))
-    states = 50 * jax.random.normal(jax.random.key(0), (7, 3, 12), dtype)
-    found = np.asarray(head(states))
-    assert found.shape == (7, 3, 4) and found.dtype == np.float32
-    assert (found[..., :2] <= found[..., 2:]).all()
-    center = (found[..., :2] + found[..., 2:]) / 2
-    assert center.min() >= 0 and center.max() <= 1
-    assert (found[..., 2:] - found[..., :2]).max() <= 1
-
-
 @pytest.mark.parametrize("softcap", [None, 3.0])
-def test_a_few_logits_are_those_of_all_and_no_model_has_a_head_by_itself(softcap, drawn):
+def test_a_few_logits_are_those_of_all(softcap, drawn):
     config = changed(PLAIN, decoder={"final_softcap": softcap})
     model = drawn(lambda: VLM(config, rngs=nnx.Rngs(0)))
-    assert not any("box_head" in path for path in parameter_shapes(model))
     hidden = 3 * jax.random.normal(jax.random.key(1), (2, 5, 8))
     tokens = (1090, 1031, 2)
     np.testing.assert_allclose(

@@ -1,4 +1,4 @@
-"""The routes of the box loss where there are no <loc> tokens: digits, and a regression head."""
+"""The routes of the box loss where there are no <loc> tokens: digits."""
 
 import dataclasses
 import functools
@@ -20,9 +20,7 @@ from cxrjax.input_pipeline.loader import single_source, train_loader
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.models import VLM, partition
-from cxrjax.models.layers import BoxHead
 from cxrjax.records import write_records
-from cxrjax.training import checkpoint
 from cxrjax.training.box_loss import DISTANCE_WEIGHT, ordered_giou_loss
 from cxrjax.training.config_file import typed_config, validate
 from cxrjax.training.coordinate_report import make_coordinate_report
@@ -71,7 +69,8 @@ def digit_batch():
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "route"))
 def _compiled(graphdef, state, batch, lambda_box, route):
-    return multitask_loss(nnx.merge(graphdef, state), batch, lambda_box, box_route=route)
+    weights = {"lambda_box": lambda_box}
+    return multitask_loss(nnx.merge(graphdef, state), batch, weights, box_route=route)
 
 
 def box_loss(model, batch, route, lambda_box=1.0):
@@ -105,9 +104,8 @@ def test_digit_route_equals_numpy(digit_batch):
         target = digit_batch.target_boxes[b, q, k]
         loss += weight * (float(ordered_giou_loss(box, target, spread)) + DISTANCE_WEIGHT * away)
         iou += weight * boxes.iou(box, target, swapped="empty")
-    np.testing.assert_allclose(parts.box_sum, loss, rtol=1e-5)
-    np.testing.assert_allclose(parts.boxes.iou, iou, rtol=1e-6)
-    assert parts.box_count == 3
+    np.testing.assert_allclose(parts["box_loss"], (loss, 3), rtol=1e-5)
+    np.testing.assert_allclose(parts["box_iou"], (iou, 3), rtol=1e-6)
 
 
 def test_certain_digits_give_the_plain_box(digit_batch):
@@ -120,8 +118,8 @@ def test_certain_digits_give_the_plain_box(digit_batch):
     hidden[..., :10] = 200 * np.eye(10)[value] * is_digit[..., None]
     model.table[...], model.hidden[...] = jnp.asarray(table), jnp.asarray(hidden)
     _, parts = box_loss(model, on_device(digit_batch), "digits")
-    np.testing.assert_allclose(parts.box_sum, 0, atol=1e-3)
-    np.testing.assert_allclose(parts.boxes.iou, 3, atol=1e-4)
+    np.testing.assert_allclose(parts["box_loss"], (0, 3), atol=1e-3)
+    np.testing.assert_allclose(parts["box_iou"], (3, 3), atol=1e-4)
 
 
 def test_digit_gradient_equals_finite_differences_and_flows_through_digits_alone(digit_batch):
@@ -132,7 +130,7 @@ def test_digit_gradient_equals_finite_differences_and_flows_through_digits_alone
 
         @jax.jit
         def loss(state):
-            return _compiled(graphdef, state, batch, 1.0, "digits")[1].box_sum
+            return _compiled(graphdef, state, batch, 1.0, "digits")[1]["box_loss"][0]
 
         gradient = jax.jit(jax.grad(loss))(state)
         check_grads(loss, (state,), order=1, modes=["rev"], rtol=1e-6)
@@ -150,52 +148,8 @@ def test_a_route_without_what_it_needs_is_refused(digit_batch):
     batch = on_device(random_batch(images=1))
     with pytest.raises(ValueError, match="needs a batch with `digits`"):
         box_loss(HiddenModel(batch), batch, "digits")
-    with pytest.raises(ValueError, match="needs a model with a box head"):
-        box_loss(HiddenModel(batch), batch, "head")
     _, parts = box_loss(HiddenModel(batch), batch, "none")
-    assert parts.box_sum == 0 and parts.boxes is None
-
-
-def test_head_loss_equals_numpy_and_reads_the_first_coordinate_s_state():
-    batch = random_batch(seed=1, images=2)
-    model = HiddenModel(batch, seed=2)
-    model.box_head = nnx.data(BoxHead(model.hidden.shape[-1], nnx.Rngs(0)))
-    total, parts = box_loss(model, on_device(batch), "head", 0.5)
-    regressed = nnx.jit(lambda model: model.box_head(model.hidden[...]))(model)
-    giou = iou = l1 = 0.0
-    for b, q, k in np.argwhere(batch.box_mask):
-        at = batch.coordinate_positions[b, q, k].min()
-        box = np.asarray(regressed[b, q, at], np.float64)
-        target = batch.target_boxes[b, q, k].astype(np.float64)
-        weight = 1 / batch.box_mask[b, q].sum()
-        giou += weight * (1 - boxes.giou(box, target))
-        iou += weight * boxes.iou(box, target)
-        l1 += weight * np.abs(box - target).sum()
-    np.testing.assert_allclose(parts.boxes.giou, giou, rtol=1e-5)
-    np.testing.assert_allclose(parts.boxes.iou, iou, rtol=1e-4)
-    np.testing.assert_allclose(parts.boxes.distance, l1 / 4, rtol=1e-5)
-    assert parts.boxes.swapped == 0  # the head gives centre and size
-    expected = parts.ce_sum / parts.ce_count
-    expected += 0.5 * (giou + DISTANCE_WEIGHT * l1) / parts.box_count
-    np.testing.assert_allclose(total, expected, rtol=1e-5)
-
-
-def test_the_head_is_there_where_it_is_asked_for_and_trains_by_its_name(run_config):
-    config = run_config
-    keys = {"model.preset": "tiny", "model.init": "random", "model.box_head": True}
-    keys |= {"training.box_route": "head", "trainable": ("box_head/", "/lora/")}
-    config.update_from_flattened_dict(keys | {"lora.rank": 2, "lora.alpha": 2.0})
-    validate(typed_config(config))
-    model, _ = checkpoint.build_model(typed_config(config))
-    _, trainable, frozen = partition(model, config.trainable)
-    paths = ["/".join(map(str, path)) for path, _ in nnx.to_flat_state(trainable)]
-    assert {path for path in paths if "lora" not in path} == {
-        f"box_head/{layer}/{part}" for layer in ("fc1", "fc2", "out") for part in ("kernel", "bias")
-    }
-    assert not any("box_head" in map(str, path) for path, _ in nnx.to_flat_state(frozen))
-    config.mesh.tensor = 2
-    mesh = meshes.make_mesh(typed_config(config).mesh, jax.devices()[:2])
-    assert jax.tree.leaves(meshes.tree_shardings(mesh, trainable))
+    assert parts["box_loss"][0] == 0 and "box_iou" not in parts
 
 
 def _small_model(tokenizer: Tokenizer) -> VLM:
@@ -234,19 +188,16 @@ def source(tmp_path_factory):
     return RecordSource(folder / "train.jsonl", folder, questions_per_image=1)
 
 
-def _written(config, codec, route):
-    config.data.codec, config.training.box_route = codec, route
+def _written(config, codec):
+    config.data.codec = codec
     config.data.prefix_buckets, config.data.answer_buckets = (24,), (64,)
     config.data.max_boxes = 2
     return config
 
 
-@pytest.mark.parametrize(
-    ("codec", "route"), [("vindr_px", "auto"), ("medgemma_json", "auto"), ("medgemma_json", "head")]
-)
-def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, route):
-    config = _written(run_config, codec, route)
-    config.model.box_head = route == "head"
+@pytest.mark.parametrize("codec", ["vindr_px", "medgemma_json"])
+def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec):
+    config = _written(run_config, codec)
     config.data.geometry = "letterbox"
     config.training.batch_images, config.training.lambda_box = 2, 1.0
     config.optimizer.learning_rate = 1e-2
@@ -256,10 +207,7 @@ def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, rou
     mixture = single_source(source, examples)
     batch = next(train_loader(mixture, tokenizer, global_batch_size=2, seed=0)).batch
     assert batch.box_mask.sum() == 2
-    assert (batch.digits is None) == (route == "head")
     model = _small_model(tokenizer)
-    if config.model.box_head:
-        model.box_head = BoxHead(32, nnx.Rngs(1))
     graphdef, trainable, frozen = partition(model, config.trainable)
     step = jax.jit(make_train_step(graphdef, typed_config(config), steps=40))
     state = init_state(trainable, make_optimizer(typed_config(config).optimizer, 40))
@@ -267,18 +215,16 @@ def test_records_to_a_falling_box_loss(run_config, source, tokenizer, codec, rou
     for _ in range(40):
         state, metrics = step(state, frozen, batch)
         seen.append(step_figures(metrics))
-    # The head begins without knowing what the tokens already say.
-    assert seen[-1]["giou_loss"] < (0.75 if route == "head" else 0.6) * seen[0]["giou_loss"]
+    assert seen[-1]["giou_loss"] < 0.6 * seen[0]["giou_loss"]
     assert seen[-1]["box_iou"] > seen[0]["box_iou"] + 0.1
     assert seen[-1]["coordinates/expected_distance"] < seen[0]["coordinates/expected_distance"]
     assert seen[-1]["ce"] < seen[0]["ce"]
 
 
-def test_the_report_of_a_model_with_a_box_head_is_of_its_text(run_config, source, tokenizer):
-    config = _written(run_config, "medgemma_json", "head")
+def test_the_report_is_of_the_text(run_config, source, tokenizer):
+    config = _written(run_config, "medgemma_json")
     examples = dataclasses.replace(example_config(typed_config(config)), image_size=16)
     model = _small_model(tokenizer)
-    model.box_head = BoxHead(32, nnx.Rngs(1))
     mesh = meshes.make_mesh(typed_config(config).mesh, jax.devices()[:1])
     seen = []
 
@@ -288,7 +234,7 @@ def test_the_report_of_a_model_with_a_box_head_is_of_its_text(run_config, source
 
     told = report(examples)
     assert told["n"] == 2 and told["questions_left_out"] == 0 and seen == [1]
-    assert told["spread"][0] > 0  # a head's box has none
+    assert told["spread"][0] > 0
     told = report(dataclasses.replace(examples, answer_buckets=(4,)))
     assert told["n"] == 0 and told["questions_left_out"] == 2
 

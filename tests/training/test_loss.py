@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -13,11 +11,8 @@ from flax import nnx
 from scipy import stats
 from scipy.special import softmax
 
-from cxrjax.models.presets import PRESETS
-from cxrjax.training import step
 from cxrjax.training.box_loss import DISTANCE_WEIGHT, ORDER_WEIGHT
-from cxrjax.training.config_file import load_config
-from cxrjax.training.coordinate_targets import RANKED_WEIGHT, CoordinateTargets, coordinate_targets
+from cxrjax.training.coordinate_targets import CoordinateTargets, coordinate_targets
 from cxrjax.training.loss import batch_denominators, multitask_loss
 from tests.training.conftest import LOC_START, HiddenModel, assert_close, random_batch
 
@@ -91,16 +86,23 @@ def _reference(hidden, table, batch, lambda_box):
             by_logits = probability * (slope + DISTANCE_WEIGHT * (away - distance))
             gradient[b, q, p] += lambda_box * weight / questions * by_logits @ rows
     assert beyond, "no box of this batch has corners swapped beyond their spread"
-    return dict(ce=ce, correct=correct, loss=loss, giou=giou, iou=iou, swapped=swapped), gradient
+    names = ("ce", "token_accuracy", "box_loss", "giou_loss", "box_iou", "coordinates/swapped")
+    found = (ce, correct, loss, giou, iou, swapped)
+    return dict(zip(names, found, strict=True)), gradient
 
 
 @functools.partial(jax.jit, static_argnames=("graphdef", "options"))
 def _compiled(graphdef, state, batch, lambda_box, denominators, options):
     def loss(state):
         model = nnx.merge(graphdef, state)
-        return multitask_loss(model, batch, lambda_box, denominators=denominators, **dict(options))
+        weights = {"lambda_box": lambda_box}
+        return multitask_loss(model, batch, weights, denominators=denominators, **dict(options))
 
     return jax.value_and_grad(loss, has_aux=True)(state)
+
+
+def _half(model, batch, **options):
+    return multitask_loss(model, batch, {"lambda_box": 0.5}, **options)[0]
 
 
 def _evaluate(model, batch, lambda_box=0.5, denominators=None, logit_chunk=16, **options):
@@ -131,15 +133,13 @@ def test_parts_and_gradient_equal_a_numpy_implementation(logit_chunk):
     expected, by_hidden = _reference(
         np.asarray(model.hidden[...]), np.asarray(model.table[...]), batch, 0.5
     )
-    assert parts.ce_count == batch.answer_mask.sum()
-    assert parts.box_count == batch.box_mask.any(-1).sum()
-    assert 0 < expected["swapped"] < parts.box_count
-    np.testing.assert_allclose(parts.ce_sum, expected["ce"], rtol=1e-9)
-    np.testing.assert_allclose(parts.correct_sum, expected["correct"])
-    np.testing.assert_allclose(parts.box_sum, expected["loss"], rtol=1e-6)
-    for name in ("giou", "iou", "swapped"):
-        np.testing.assert_allclose(getattr(parts.boxes, name), expected[name], rtol=1e-6)
-    whole = expected["ce"] / parts.ce_count + 0.5 * expected["loss"] / parts.box_count
+    tokens, questions = batch.answer_mask.sum(), batch.box_mask.any(-1).sum()
+    assert 0 < expected["coordinates/swapped"] < questions
+    np.testing.assert_allclose(parts["ce"], (expected["ce"], tokens), rtol=1e-9)
+    np.testing.assert_allclose(parts["token_accuracy"], (expected["token_accuracy"], tokens))
+    for name in ("box_loss", "giou_loss", "box_iou", "coordinates/swapped"):
+        np.testing.assert_allclose(parts[name], (expected[name], questions), rtol=1e-6)
+    whole = expected["ce"] / tokens + 0.5 * expected["box_loss"] / questions
     np.testing.assert_allclose(total, whole, rtol=1e-6)
     np.testing.assert_allclose(gradient["hidden"][...], by_hidden, rtol=1e-6, atol=1e-9)
 
@@ -153,7 +153,7 @@ def test_gradient_equals_finite_differences():
 
         @jax.jit
         def loss(state):
-            return multitask_loss(nnx.merge(graphdef, state), batch, 0.5, logit_chunk=16)[0]
+            return _half(nnx.merge(graphdef, state), batch, logit_chunk=16)
 
         gradient = jax.jit(jax.grad(loss))(state)
         rng = np.random.default_rng(0)
@@ -171,7 +171,7 @@ def test_gradient_of_the_whole_model_equals_finite_differences(small_vlm):
 
     @jax.jit
     def loss(state):
-        return multitask_loss(nnx.merge(graphdef, state), batch, 0.5)[0]
+        return _half(nnx.merge(graphdef, state), batch)
 
     gradient = jax.jit(jax.grad(loss))(state)
     rng = np.random.default_rng(0)
@@ -181,24 +181,6 @@ def test_gradient_of_the_whole_model_equals_finite_differences(small_vlm):
         gradient,
     )
     _assert_along_differences(loss, state, gradient, direction, 3e-4, rtol=1e-2)
-
-
-@pytest.mark.parametrize("logit_chunk", [5, 10_000])
-def test_answers_without_a_box_weigh_as_asked(logit_chunk):
-    batch = random_batch()
-    has_box = batch.box_mask.any(-1)
-    assert has_box.any() and not has_box.all()
-    model = HiddenModel(batch)
-
-    def cross_entropy(answer_mask, absent_weight=1.0):
-        masked = dataclasses.replace(batch, answer_mask=answer_mask)
-        options = {"logit_chunk": logit_chunk, "absent_weight": absent_weight}
-        return _evaluate(model, masked, **options)[1].ce_sum
-
-    present = cross_entropy(batch.answer_mask & has_box[..., None])
-    absent = cross_entropy(batch.answer_mask & ~has_box[..., None])
-    weighted = cross_entropy(batch.answer_mask, 0.25)
-    np.testing.assert_allclose(weighted, present + 0.25 * absent, rtol=1e-5)
 
 
 def test_soft_targets_are_scipy_s_cross_entropy_with_a_gaussian():
@@ -223,24 +205,23 @@ def test_soft_targets_are_scipy_s_cross_entropy_with_a_gaussian():
         probability = softmax(table @ hidden[b, q, a])
         target = target / target.sum()
         expected += stats.entropy(target) + stats.entropy(target, probability)
-    coordinates = CoordinateTargets(LOC_START, "gaussian", 6.5)
+    coordinates = CoordinateTargets(LOC_START, 6.5)
     _, parts, _ = _evaluate(model, batch, coordinates=coordinates)
-    assert float(parts.ce_sum) == pytest.approx(expected, rel=1e-5)
+    assert float(parts["ce"][0]) == pytest.approx(expected, rel=1e-5)
 
 
 def test_soft_targets_without_width_are_hard_ones():
     batch = random_batch()
     model = HiddenModel(batch)
     hard, soft, wide = (
-        _evaluate(model, batch, coordinates=soft and CoordinateTargets(LOC_START, "gaussian", soft))
+        _evaluate(model, batch, coordinates=soft and CoordinateTargets(LOC_START, soft))
         for soft in (None, 1e-3, 2.0)
     )
     assert hard[0] == soft[0] and hard[0] != wide[0]
     assert_close(soft[2], hard[2], atol=1e-7)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "linear", "ranked"])
-def test_words_beside_soft_targets_cost_what_they_do_alone(kind):
+def test_words_beside_soft_targets_cost_what_they_do_alone():
     batch = random_batch()
     words = np.full(batch.answer_tokens.shape, LOC_START - 1, np.int32)
     words[0, 0] = LOC_START + 1024  # no word is within the width of a bin
@@ -248,83 +229,29 @@ def test_words_beside_soft_targets_cost_what_they_do_alone(kind):
     model = HiddenModel(batch)
     hard, soft = (
         _evaluate(model, batch, coordinates=found)
-        for found in (None, CoordinateTargets(LOC_START, kind, 0.5))
+        for found in (None, CoordinateTargets(LOC_START, 0.5))
     )
     assert float(hard[0]) == pytest.approx(float(soft[0]), rel=1e-6)
     assert_close(soft[2], hard[2], atol=1e-6)
 
 
 def test_the_width_is_in_pixels_of_the_model_s_input():
-    assert coordinate_targets("gaussian", 0.0, 1.0, 7, 192) is None
-    found = coordinate_targets("linear", 1.5, 0.5, 7, 192)
-    assert found == CoordinateTargets(7, "linear", 8.0, 0.5)
+    assert coordinate_targets(0.0, 1.0, 7, 192) is None
+    assert coordinate_targets(1.5, 0.5, 7, 192) == CoordinateTargets(7, 8.0, 0.5)
 
 
-@pytest.mark.parametrize("kind", ["gaussian", "ranked"])
-def test_location_tokens_weigh_as_much_as_asked_for(kind):
+def test_location_tokens_weigh_as_much_as_asked_for():
     batch = random_batch()
     tokens = np.array(batch.answer_tokens)
     tokens[0, 0, 0] = LOC_START + 500
     batch = dataclasses.replace(batch, answer_tokens=tokens)
     model = HiddenModel(batch)
-    targets = (coordinate_targets(kind, 0, w, LOC_START, 8) for w in (1.0, 0.5, 0.0))
+    targets = (coordinate_targets(0, w, LOC_START, 8) for w in (1.0, 0.5, 0.0))
     whole, half, none = (
-        float(_evaluate(model, batch, coordinates=target)[1].ce_sum) for target in targets
+        float(_evaluate(model, batch, coordinates=target)[1]["ce"][0]) for target in targets
     )
     assert whole > half > none
     assert half == pytest.approx((whole + none) / 2, rel=1e-6)
-
-
-def _loss_of(kind, width, logits, target):
-    """Of location tokens alone: the vocabulary has 5 other tokens before them."""
-    found = CoordinateTargets(5, kind, width).loss(
-        logits[None], jnp.asarray([target]) + 5, jax.nn.logsumexp(logits, axis=-1)[None]
-    )
-    return np.asarray(found[0])
-
-
-def test_linear_targets_are_distribution_focal_loss_on_a_coarse_grid():
-    """Its weights of the two grid points beside the true value are those of 1 - distance."""
-    rng = np.random.default_rng(0)
-    logits = jnp.asarray(rng.normal(size=(1, 1029)), jnp.float32)
-    # Between the grid points 96 and 128, a quarter of the way.
-    log_p = jax.nn.log_softmax(logits[0])
-    on_grid = np.zeros(1024)
-    for at in range(0, 1024, 32):
-        on_grid[at] = max(0.0, 1 - abs(at - 104) / 32)
-    assert np.flatnonzero(on_grid).tolist() == [96, 128]
-    assert on_grid[[96, 128]].tolist() == [0.75, 0.25]
-    triangle = np.maximum(0, 1 - np.abs(np.arange(1024) - 104) / 32)
-    expected = -np.sum(triangle / triangle.sum() * np.asarray(log_p[5:]))
-    np.testing.assert_allclose(_loss_of("linear", 32.0, logits, [104])[0], expected, rtol=1e-5)
-    np.testing.assert_array_equal(triangle[::32], on_grid[::32])
-
-
-def test_the_ranked_score_is_scipy_s_energy_distance_to_the_target():
-    """Half of the squared energy distance is the integral of the squared distance of the CDFs."""
-    rng = np.random.default_rng(1)
-    logits = jnp.asarray(rng.normal(size=(3, 1029)) * 3, jnp.float32)
-    target = np.array([0, 700, 1023])
-    probability = np.asarray(jax.nn.softmax(logits[:, 5:], axis=-1), np.float64)
-    mass = np.exp(np.asarray(jax.nn.logsumexp(logits[:, 5:], axis=-1), np.float64))
-    total = np.exp(np.asarray(jax.nn.logsumexp(logits, axis=-1), np.float64))
-    bins = np.arange(1024.0)
-    energy = [
-        stats.energy_distance(bins, [float(t)], p / p.sum()) ** 2 / 2 / 1024
-        for p, t in zip(probability, target, strict=True)
-    ]
-    expected = RANKED_WEIGHT * np.array(energy) - np.log(mass / total)
-    np.testing.assert_allclose(_loss_of("ranked", 0.0, logits, target), expected, rtol=1e-4)
-
-
-def test_the_ranked_score_of_an_even_distribution_costs_what_cross_entropy_does():
-    logits = jnp.full((1024, 1029), -1e9).at[:, 5:].set(0.0)
-    found = _loss_of("ranked", 0.0, logits, np.arange(1024))
-    assert float(found.mean()) == pytest.approx(np.log(1024), rel=1e-2)
-    near = jnp.full((1, 1029), -1e9).at[0, 5 + 500].set(0.0)
-    assert _loss_of("ranked", 0.0, near, [500]) == pytest.approx(0, abs=1e-4)
-    costs = [_loss_of("ranked", 0.0, near, [at])[0] for at in (501, 520, 900)]
-    assert costs == sorted(costs), "what is farther away costs more"
 
 
 def test_parts_of_a_batch_add_up_to_the_batch():
@@ -341,7 +268,7 @@ def test_parts_of_a_batch_add_up_to_the_batch():
         part_model.table[...] = model.table[...]
         loss, part, part_gradient = _evaluate(part_model, piece, denominators=denominators)
         total += loss
-        summed = part if summed is None else summed + part
+        summed = part if summed is None else jax.tree.map(jnp.add, summed, part)
         np.testing.assert_allclose(
             part_gradient["hidden"][...], gradient["hidden"][start:stop], rtol=1e-4, atol=1e-7
         )
@@ -369,9 +296,9 @@ def test_without_boxes_or_weight_of_them_the_loss_is_the_cross_entropy():
     without = batch.replace(box_mask=np.zeros_like(batch.box_mask))
     none, unweighted = _evaluate(model, without), _evaluate(model, batch, 0.0)
     for loss, parts, gradient in (none, unweighted):
-        np.testing.assert_allclose(loss, parts.ce_sum / parts.ce_count, rtol=1e-6)
+        np.testing.assert_allclose(loss, np.divide(*parts["ce"]), rtol=1e-6)
         assert all(bool(jnp.all(jnp.isfinite(g))) for g in jax.tree.leaves(gradient))
-    assert none[1].box_count == none[1].box_sum == 0 < unweighted[1].box_sum
+    assert none[1]["box_loss"] == (0, 0) and unweighted[1]["box_loss"][0] > 0
     gradients = (gradient["hidden"][...] for _, _, gradient in (none, unweighted))
     np.testing.assert_allclose(*gradients, atol=1e-8)
 
@@ -385,7 +312,7 @@ def test_logits_over_all_tokens_never_exist_at_once():
     def compiled(logit_chunk):
         def loss(state):
             model = nnx.merge(graphdef, state)
-            return multitask_loss(model, batch, 0.5, logit_chunk=logit_chunk)[0]
+            return _half(model, batch, logit_chunk=logit_chunk)
 
         return jax.jit(jax.grad(loss)).lower(state).compile().memory_analysis().temp_size_in_bytes
 
@@ -399,41 +326,4 @@ def test_logits_that_are_all_alike_are_not_always_right():
     model = HiddenModel(batch)
     model.hidden[...] = jnp.zeros_like(model.hidden[...])
     _, parts, _ = _evaluate(model, batch)
-    assert parts.correct_sum == np.sum(batch.answer_tokens[batch.answer_mask] == 0)
-
-
-@pytest.mark.parametrize(("prompt", "start"), [("vqa", None), ("vqa_listed", LOC_START)])
-def test_the_configuration_says_what_absent_answers_and_noise_cost(monkeypatch, prompt, start):
-    told = []
-    monkeypatch.setattr(step, "multitask_loss", lambda *given: told.append(given[-2:]))
-    recipe = Path(__file__).parents[2] / "configs" / "vindr_lora.py"
-    changes = ["--config.training.absent_weight=0.25", f"--config.data.prompt={prompt}"]
-    config = load_config(f"{recipe}:demo", changes)
-    model = SimpleNamespace(config=PRESETS["tiny"])
-    step.objective_of(config).loss(model, random_batch(), None, None, 16)
-    assert told == [(0.25, start)]
-
-
-def test_of_noise_boxes_only_that_they_are_locations_is_learned():
-    batch = random_batch()
-    own = np.zeros(batch.answer_mask.shape, bool)
-    for b, q, k in np.argwhere(batch.box_mask):
-        own[b, q, batch.coordinate_positions[b, q, k]] = True
-    noise = np.zeros_like(own)
-    noise[..., [0, -3]] = True  # a padded box, which is none, has its positions at the first slot
-    noise &= ~own & batch.answer_mask
-    assert noise[..., 0].any() and noise[..., -3].any() and own.any()
-    word = LOC_START + 1024
-    tokens = np.where(noise, LOC_START + 9, np.where(own, LOC_START + 5, word)).astype(np.int32)
-    batch = dataclasses.replace(batch, answer_tokens=tokens)
-    model = HiddenModel(batch)
-    hidden, table = (np.asarray(x[...], np.float64) for x in (model.hidden, model.table))
-    has_box, expected = batch.box_mask.any(-1), 0.0
-    for b, q, a in np.argwhere(batch.answer_mask):
-        probability = softmax(table @ hidden[b, q, a])
-        right = (
-            probability[LOC_START:word].sum() if noise[b, q, a] else probability[tokens[b, q, a]]
-        )
-        expected -= np.log(right) * (1 if has_box[b, q] else 0.5)
-    found = _evaluate(model, batch, absent_weight=0.5, noise_start=LOC_START)[1].ce_sum
-    assert float(found) == pytest.approx(expected, rel=1e-5)
+    assert parts["token_accuracy"][0] == np.sum(batch.answer_tokens[batch.answer_mask] == 0)

@@ -91,7 +91,7 @@ def test_loss_and_figures_are_the_sums_of_the_papers(off_policy):
     graphdef, state = nnx.split(model)
     found, parts = _loss_of(config)(state, graphdef, given)
     assert float(found) == pytest.approx(loss / weight, rel=1e-4)
-    figures = {name: float(total) / float(count) for name, (total, count) in parts.named().items()}
+    figures = {name: float(total) / float(count) for name, (total, count) in parts.items()}
     assert figures["rl/kl"] == pytest.approx(kl_sum / weight, rel=1e-4)
     tokens = batch.answer_mask.sum()
     assert figures["rl/clipped"] == pytest.approx(clipped / tokens, abs=1e-6)

@@ -160,7 +160,7 @@ def test_rewards_rise(policy):
     for number in range(1, 17):
         experience = rolls(number, state, _loaded(batch))
         state, metrics = train_step(state, frozen, experience)
-        total, count = metrics.parts.named()["rl/reward_iou"]
+        total, count = metrics.figures["rl/reward_iou"]
         told.append(float(total) / float(count))
     assert np.mean(told[-3:]) > 2 * np.mean(told[:3]), told
 
@@ -246,7 +246,6 @@ def test_a_bad_pair_is_told_with_its_line(policy, rollouts, tmp_path, line, told
         ("rl.group_size", 1, r"rl\.group_size=1"),
         ("lora.dropout", 0.1, r"lora\.dropout=0\.1"),
         ("data.earlier_images", True, r"beside one image"),
-        ("data.prompt", "vqa_listed", r"whose noise rewards"),
         ("rl.pairs", "x", r"pairs are for rl\.kind dpo, ipo, hinge"),
     ],
 )

@@ -18,7 +18,6 @@ from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.batch import Batch, empty_batch
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition, presets
-from cxrjax.models.layers import BoxHead
 from cxrjax.models.partition import parameter_shapes
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.models.quantize import quantize_kernel
@@ -116,7 +115,6 @@ def test_every_rule_is_for_some_parameter():
         apply_lora(model, LoRAConfig(rank=4, targets=targets, use_dora=True), nnx.Rngs(1))
         if sizes.loc_token_start >= 0:
             model.decoder.embedder.add_loc_delta()
-            model.box_head = BoxHead(sizes.decoder.width, nnx.Rngs(2))
         return model
 
     models = (nnx.eval_shape(functools.partial(make, sizes)) for sizes in PRESETS.values())
@@ -234,7 +232,7 @@ def test_corners_stay_in_order_and_greedy_is_near_the_median():
     @jax.jit
     def step(state, moments, batch):
         def loss(state):
-            return multitask_loss(nnx.merge(graphdef, state), batch, LAMBDA)[0]
+            return multitask_loss(nnx.merge(graphdef, state), batch, {"lambda_box": LAMBDA})[0]
 
         updates, moments = optimizer.update(jax.grad(loss)(state), moments)
         return optax.apply_updates(state, updates), moments

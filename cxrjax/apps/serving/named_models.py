@@ -259,11 +259,7 @@ def _peft_parts(folder: Path, model: VLM, directory: Path) -> AdapterParts:
 def _check_trained(folder: Path, model: VLM, config: ExperimentConfig) -> None:
     _, trainable, _ = partition(model, config.trainable)
     paths = [path_of(path) for path, _ in nnx.to_flat_state(trainable)]
-    other = [
-        path
-        for path in paths
-        if "/lora/" not in path and path != LOC_DELTA and not path.startswith("box_head/")
-    ]
+    other = [path for path in paths if "/lora/" not in path and path != LOC_DELTA]
     if other:
         raise UserError(
             f"--adapter={folder}: trained {len(other)} parameters besides its adapter, such as "

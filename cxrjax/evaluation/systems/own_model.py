@@ -140,13 +140,6 @@ def start_model(flags: argparse.Namespace) -> Answer:
         mesh=meshes.make_mesh(mesh_config(flags.mesh)),
     )
     generator, config, examples = opened.generator, opened.config, opened.examples
-    if "listed_above" in flags:
-        if not PROMPTS[config.data.prompt].lists:
-            raise UserError(
-                f"--listed_above: the prompt format {config.data.prompt!r} lists no noise; leave "
-                "it out, or ask a model of a format '_listed'"
-            )
-        examples = dataclasses.replace(examples, listed_above=flags.listed_above)
     images_per_batch = generator.whole_batch(flags.images_per_batch)
     needs_finding = PROMPTS[config.data.prompt].needs_finding
 

@@ -9,7 +9,6 @@ from cxrjax.cli import run
 from cxrjax.commands import evaluate, predict, score
 from cxrjax.errors import UserError
 from cxrjax.evaluation.predictions import read_predictions
-from cxrjax.evaluation.systems.own_model import start_model
 from cxrjax.evaluation.systems.table import resolved_settings
 from cxrjax.records import ReaderBox, strip_answers, write_records
 from cxrjax.tools import coverage
@@ -216,15 +215,3 @@ def test_conformal_boxes_cover_those_of_other_patients(tmp_path, record, capsys)
     for flags in (["--cover=0.5"], [held_out, "--seeds=0,1,2"]):
         with pytest.raises(SystemExit):
             ask("asked", *flags)
-
-
-def test_what_lists_no_noise_has_no_listed_boxes_to_count(tmp_path, capsys):
-    said = ["--listed_above=0.3", f"--questions={tmp_path}/q.jsonl", f"--out={tmp_path}/p.jsonl"]
-    with pytest.raises(SystemExit):
-        predict.parse_arguments(["--runner=random", *said])
-    assert "--listed_above is for a model of ours" in capsys.readouterr().err
-    flags = predict.parse_arguments(["--checkpoint=data/demo_base", *said])
-    with pytest.raises(UserError, match="'grounding' lists no noise"):
-        start_model(flags)
-    flags.prompt = "vqa_listed"
-    start_model(flags)
