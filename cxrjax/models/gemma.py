@@ -465,7 +465,7 @@ class PerLayerInputs(nnx.Module):
         dropout: TokenDropout | None = None,
     ) -> Float[Array, "n B S P"]:
         dtype = embedded.dtype
-        rows = (_rows_of(self.table[...], tokens) * self.width**0.5).astype(dtype)
+        rows = _rows_of(self.table[...], tokens).astype(dtype) * self.width**0.5
         noise = dropout.fold_in(salt("per_layer")) if dropout else None
         mapped = self.projection(embedded, noise) * self.scale
 
@@ -521,14 +521,17 @@ class Embedder(nnx.Module):
         self.loc_delta = nnx.Param(jnp.zeros((NUM_LOC_TOKENS, self.width)))
 
     def encode(self, tokens: Int[Array, "*batch"], dtype: jnp.dtype) -> Float[Array, "*batch D"]:
-        """Rows of the tokens, scaled by sqrt(width) in Gemma."""
+        """Rows of the tokens, scaled by sqrt(width) in Gemma, the product in `dtype`.
+
+        So transformers does, whatever the rows are stored in; in bfloat16 the scale is rounded too.
+        """
         x = _rows_of(self.table[...], tokens)
         if self.loc_delta is not None:
             index = tokens - self.loc_token_start
             is_loc = (index >= 0) & (index < NUM_LOC_TOKENS)
             delta = self.loc_delta[...][jnp.clip(index, 0, NUM_LOC_TOKENS - 1)]
             x = x + jnp.where(is_loc[..., None], delta, 0.0)
-        return (x * self.input_scale).astype(dtype)
+        return x.astype(dtype) * self.input_scale
 
     def decode(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
         """Logits over the whole vocabulary, float32."""

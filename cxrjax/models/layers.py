@@ -152,6 +152,10 @@ class Linear(nnx.Module):
         return y
 
 
+# The parameters of a map that may be infinite.
+BOUNDS = ("input_min", "input_max", "output_min", "output_max")
+
+
 class ClippedLinear(Linear):
     """A linear map without bias whose input and output are kept within bounds.
 

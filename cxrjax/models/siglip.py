@@ -362,10 +362,8 @@ class VisionTower(nnx.Module):
         if self.class_embed is not None:
             first = jnp.broadcast_to(self.class_embed[...].astype(x.dtype), (rows, 1, x.shape[-1]))
             x = jnp.concatenate([first, x], axis=1)
-        positions = self.position_embed[...]
-        if self.has_table:
-            positions = self._of_directions(positions)
-        x = x + positions.astype(images.dtype)
+        positions = self.position_embed[...].astype(x.dtype)
+        x = x + (self._of_directions(positions) if self.has_table else positions)
         if self.pre_norm is not None:
             x = self.pre_norm(x)
 
@@ -390,8 +388,8 @@ class VisionTower(nnx.Module):
         """The features of a model without layers, whose pixels are from 0 to 1."""
         assert self.patch_norm is not None and self.pre_norm is not None
         x = self.pre_norm(self.patch_embed(self.patch_norm(patches / 2 + 0.5)))
-        positions = self._of_directions(self.position_embed[...].swapaxes(0, 1))
-        return self.final_norm(x + positions.astype(x.dtype))
+        table = self.position_embed[...].astype(x.dtype).swapaxes(0, 1)
+        return self.final_norm(x + self._of_directions(table))
 
     def _of_directions(self, table: Float[Array, "2 M D"]) -> Float[Array, "N D"]:
         """Position embedding of each patch: the sum of its column's and its row's embedding."""

@@ -1,32 +1,38 @@
 """A base model's directory: what runs start from.
 
-It holds `model.json` (what the model is and how it wants to be asked), a tokenizer, and `params/`
-(Orbax). `model.json` is written last: it is what makes a directory a base.
+It holds `model.json` (what the model is and how it wants to be asked), a tokenizer, `params/`
+(Orbax) and `checksums.json`, which all of them are compared with. `model.json` is written last but
+for the checksums: it is what makes a directory a base.
 """
 
 import dataclasses
 import hashlib
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import orbax.checkpoint as ocp
 from flax import nnx
 
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, read_json_object
 from cxrjax.models import VLM, count_parameters, presets
+from cxrjax.models.hf_import import shortened
+from cxrjax.models.layers import BOUNDS
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import store
 from cxrjax.training.config import FROM_BASE, ExperimentConfig, flatten
 from cxrjax.training.config_file import at_size, find_preset, grids_of, is_from_base, typed_config
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import CONFIG_FILE, write_json
+from cxrjax.untrusted.names import shown
 
 MODEL_FILE, TOKENIZER_FILE, PARAMS = "model.json", "tokenizer.model", "params"
-TOKENIZER_JSON = "tokenizer.json"
+TOKENIZER_JSON, HF_FILE = "tokenizer.json", "hf.json"
 FORMAT = 1
 
 # What of a configuration goes with a base model, by its name in `model.json`.
@@ -98,14 +104,68 @@ def base_config(directory: Path) -> ExperimentConfig:
 
 
 def base_sha256(directory: Path) -> str:
-    """One hash over the files that make a base directory."""
-    parts = sorted(p for p in (directory / PARAMS).rglob("*") if p.is_file())
-    digest = hashlib.sha256()
-    tokenizers = (directory / TOKENIZER_FILE, directory / TOKENIZER_JSON)
-    for path in (directory / MODEL_FILE, *tokenizers, *parts):
-        if path.is_file():
-            digest.update(f"{path.relative_to(directory)} {file_sha256(path)}\n".encode())
-    return digest.hexdigest()
+    """One hash over the files that make a base directory, compared with `checksums.json` before.
+
+    Raises:
+        UserError: a file is not the one that was written, or odd (a link, say).
+    """
+    found = {name: file_sha256(directory / name) for name in _base_files(directory)}
+    _check_whole(directory, found)
+    text = "".join(f"{name} {sha256}\n" for name, sha256 in found.items() if name != HF_FILE)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _base_files(directory: Path) -> list[str]:
+    odd = store.find_odd_file(directory / PARAMS)
+    if odd is not None:
+        raise UserError(f"{odd}; fetch or make the base again")
+    names = (MODEL_FILE, TOKENIZER_FILE, TOKENIZER_JSON, HF_FILE)
+    params = sorted(path for path in (directory / PARAMS).rglob("*") if path.is_file())
+    present = [directory / name for name in names if (directory / name).is_file()]
+    return [path.relative_to(directory).as_posix() for path in (*present, *params)]
+
+
+def _check_whole(directory: Path, found: Mapping[str, str]) -> None:
+    """Compares the hashes of a base's files with those of its `checksums.json`."""
+    if not (directory / store.CHECKSUMS).exists():
+        print(
+            f"warning: {directory}: no {store.CHECKSUMS}, so damage to its files would go "
+            "unnoticed; convert the model again to have one",
+            file=sys.stderr,
+        )
+        return
+    again = "fetch or make the base again"
+    try:
+        written = store.read_checksums(directory)
+    except UserError as error:
+        raise UserError(f"{error}; {again}") from None
+    for name in sorted(written.keys() | found.keys()):
+        if written.get(name) != found.get(name):
+            what = "is missing" if name not in found else "is not what was written"
+            raise UserError(f"{directory}: {shown(name)} {what} ({store.CHECKSUMS}); {again}")
+
+
+def check_finite(where: str, params: Any) -> None:
+    """Refuses parameters that are not numbers; bounds of maps may be infinite.
+
+    Raises:
+        UserError: names the first one.
+    """
+    arrays = store.flat_arrays(params)
+
+    @jax.jit
+    def all_finite(arrays: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        return {
+            name: ~jnp.isnan(x).any() if name.endswith(BOUNDS) else jnp.isfinite(x).all()
+            for name, x in arrays.items()
+            if jnp.issubdtype(x.dtype, jnp.floating)
+        }
+
+    odd = sorted(name for name, finite in all_finite(arrays).items() if not finite)
+    if odd:
+        raise UserError(
+            f"{where}: numbers that are not finite in {shortened(odd)}; use weights that are whole"
+        )
 
 
 def model_sizes(config: ExperimentConfig) -> presets.VLMConfig:
@@ -197,6 +257,7 @@ def save_base(
     sizes = model.config if carries else find_preset(config.model.preset)
     fresh = nnx.state(nnx.eval_shape(lambda: new_model(config, sizes)))
     store.check_arrays("the model to save", store.flat_arrays(params), fresh)
+    check_finite("the model to save", params)
     directory.mkdir(parents=True, exist_ok=True)
     copy_tokenizer(tokenizer_file, directory)
     with ocp.StandardCheckpointer() as checkpointer:
@@ -212,7 +273,7 @@ def save_base(
         several = ",".join(f"{height}x{width}" for height, width in grids if len(grids) > 1)
         described["preset"] = f"{FROM_BASE}@{several}".removesuffix("@")
         described["sizes"] = dataclasses.asdict(sizes)
-    # Last, since it is what makes the directory a base.
+    # It is what makes the directory a base.
     write_json(
         directory / MODEL_FILE,
         {
@@ -223,6 +284,7 @@ def save_base(
             "notes": dict(notes or {}),
         },
     )
+    store.write_checksums(directory, _base_files(directory))
 
 
 def tokenizer_path(config: ExperimentConfig) -> Path:

@@ -33,6 +33,7 @@ from cxrjax.training.base_model import (
     base_config,
     base_directory,
     base_sha256,
+    check_finite,
     model_sizes,
     new_model,
     read_model_json,
@@ -224,6 +225,7 @@ def build_model(config: ExperimentConfig, mesh: Mesh | None = None) -> tuple[VLM
             f"{settings.preset!r}, and they differ in more than the image's size; set one of them "
             "to match the other"
         )
+    sha256 = base_sha256(directory)
     shapes = nnx.state(nnx.eval_shape(lambda: new_model(config, theirs)))
     graphdef = nnx.graphdef(nnx.eval_shape(lambda: new_model(config, sizes)))
     model = nnx.merge(graphdef, _restore_params(directory / PARAMS, shapes, mesh))
@@ -231,7 +233,7 @@ def build_model(config: ExperimentConfig, mesh: Mesh | None = None) -> tuple[VLM
         model.vision.resize_positions(sizes.vision)
     add_adapters(model, config)
     path = str(directory.resolve())
-    reference = {"kind": "checkpoint", "path": path, "sha256": base_sha256(directory)}
+    reference = {"kind": "checkpoint", "path": path, "sha256": sha256}
     fill_adapters(model, config, reference["sha256"], lambda: new_model(config, sizes))
     return _started(model, config, reference | adapter_reference(config), mesh)
 
@@ -381,9 +383,6 @@ def _take_tower(model: VLM, directory: str, mesh: Mesh | None) -> None:
 
 def _restore_params(path: Path, like: Any, mesh: Mesh | None) -> Any:
     """Parameters of a base in the dtype they are stored in, on a mesh or on one device."""
-    odd = store.find_odd_file(path)
-    if odd is not None:
-        raise UserError(f"{odd}; fetch or make the base again")
     with store.readable(path), ocp.StandardCheckpointer() as checkpointer:
         metadata = checkpointer.metadata(path.absolute()).item_metadata
         if metadata is None:
@@ -397,7 +396,9 @@ def _restore_params(path: Path, like: Any, mesh: Mesh | None) -> Any:
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=shardings.get(name, device))
             for name, leaf in metadata.tree.items()
         }
-        return store.unflatten(checkpointer.restore(path.absolute(), wanted), like)
+        restored = store.unflatten(checkpointer.restore(path.absolute(), wanted), like)
+    check_finite(str(path), restored)
+    return restored
 
 
 def add_adapters(model: VLM, config: ExperimentConfig) -> None:

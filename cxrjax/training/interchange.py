@@ -32,6 +32,7 @@ from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.peft import ADAPTER_CONFIG, LOC_ROWS, PROJECTOR_RULE, read_peft, save_peft
 from cxrjax.models.presets import IMAGE, VLMConfig
 from cxrjax.training.base_model import (
+    HF_FILE,
     MODEL_FILE,
     TOKENIZER_FILE,
     TOKENIZER_JSON,
@@ -52,7 +53,6 @@ from cxrjax.training.workdir import CONFIG_FILE, write_json
 from cxrjax.untrusted.foreign_files import MIB, read_bytes
 
 Kind = Literal["base", "run", "hf", "gguf", "peft"]
-HF_FILE = "hf.json"
 # Beside the tokenizer itself: what transformers reads with a model, and we keep for the way back.
 _SIDE_FILES = (
     "tokenizer_config.json",

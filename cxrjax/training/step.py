@@ -383,7 +383,8 @@ def _compile_pmap_step(train_step: StepFunction, mesh: Mesh) -> StepFunction:
     def parallel_step(state: TrainState, frozen: Any, batch: Any) -> tuple[TrainState, StepMetrics]:
         parts = cut(batch)
         if not several:
-            return step(state, frozen, parts)
+            # On the mesh again: a state of another sharding would compile the step a second time.
+            return jax.device_put(step(state, frozen, parts), NamedSharding(mesh, P()))
         # pmap speaks of this host's devices alone.
         parts = global_array_to_host_local_array(parts, mesh, P(meshes.BATCH_AXES))
         return host_local_array_to_global_array(step(state, frozen, parts), mesh, P())

@@ -395,9 +395,10 @@ def check_arrays(where: str, found: Mapping[str, Any], like: Any) -> None:
             )
 
 
-def write_checksums(directory: Path) -> None:
-    """Writes `checksums.json`: the SHA-256 of every file by relative path."""
-    files = {name: file_sha256(directory / name) for name in _content_files(directory)}
+def write_checksums(directory: Path, names: Iterable[str] | None = None) -> None:
+    """Writes `checksums.json`: the SHA-256 of these files by relative path; None: of all."""
+    names = _content_files(directory) if names is None else names
+    files = {name: file_sha256(directory / name) for name in names}
     replace_text(directory / CHECKSUMS, json.dumps({"sha256": files}, indent=1) + "\n")
 
 
@@ -418,26 +419,39 @@ def find_odd_file(directory: Path) -> str | None:
     return None
 
 
+def read_checksums(directory: Path) -> dict[str, str]:
+    """The SHA-256 by relative path that `write_checksums` has written.
+
+    Raises:
+        UserError: missing, unreadable or empty.
+    """
+    path = directory / CHECKSUMS
+    try:
+        expected = parse_object(read_bytes(path, _MOST_CHECKSUM_BYTES))["sha256"]
+        items = {str(name): str(checksum) for name, checksum in expected.items()}
+    except FileNotFoundError:
+        raise UserError(f"{path} is missing") from None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        raise UserError(f"{path} cannot be read") from None
+    if not items:
+        raise UserError(f"{path} names no file")
+    return items
+
+
 def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | None:
     """Finds damage in the files that `write_checksums` has seen in a directory; None: none.
 
     Args:
         parts: look only at what lies in these of its folders.
     """
-    path = directory / CHECKSUMS
     odd = find_odd_file(directory)
     if odd is not None:
         return odd
     try:
-        expected = parse_object(read_bytes(path, _MOST_CHECKSUM_BYTES))["sha256"]
-        items = [(str(name), str(checksum)) for name, checksum in expected.items()]
-    except FileNotFoundError:
-        return f"{path} is missing"
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return f"{path} cannot be read"
-    if not items:
-        return f"{path} names no file"
-    for name, checksum in items:
+        expected = read_checksums(directory)
+    except UserError as error:
+        return str(error)
+    for name, checksum in expected.items():
         try:
             file = path_inside(directory, name)
             if parts is not None and file.relative_to(directory).parts[0] not in parts:

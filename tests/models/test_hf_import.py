@@ -128,6 +128,7 @@ def test_a_stream_of_tensors_gives_the_same(read):
         parameters_of_stream({"lm_head.weight": head + 1, **tensors}.items(), SIZES)
 
 
+_REFUSED = json.loads(Path(__file__).with_name("refused_files.json").read_text())
 _UP, _NORM = (f"{_TEXT}{name}.weight" for name in ("layers.{}.mlp.up_proj", "norm"))
 
 
@@ -205,18 +206,7 @@ def test_published_configurations_are_the_presets(tmp_path, subtests):
             assert dataclasses.asdict(found) == dataclasses.asdict(expected)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ('{"model_type": "llava_next"}', "model_type is 'llava_next', expected one of paligemma"),
-        ('{"model_type": "llava_mistral"}', "in the layout .*convert_llava_weights"),
-        ('{"model_type": "llava", "mm_vision_tower": "x"}', "own code; take .*llava-1.5-7b-hf"),
-        ('{"model_type": "internvl_chat"}', "own code; take .*InternVL3-2B-hf"),
-        ("{", "not JSON"),
-        ("[]", "expected a JSON object"),
-        (None, "cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("content", "said"), _REFUSED["configurations"])
 def test_configurations_of_others_are_refused(tmp_path, content, said):
     if content is not None:
         (tmp_path / "config.json").write_text(content)
@@ -233,14 +223,7 @@ _SMALL = {
 }
 
 
-@pytest.mark.parametrize(
-    ("changed", "said"),
-    [
-        ({"mm_tokens_per_image": 9}, "8 x 8 patches, mm_tokens_per_image 9"),
-        ({"mm_tokens_per_image": 8}, "8 x 8 patches, mm_tokens_per_image 8"),
-        ({"vision_config": {"image_size": 112, "patch_size": 15}}, "images of 112, patches of 15"),
-    ],
-)
+@pytest.mark.parametrize(("changed", "said"), _REFUSED["sizes"])
 def test_sizes_that_make_no_model_are_refused(tmp_path, changed, said):
     (tmp_path / "config.json").write_text(json.dumps(_SMALL))
     assert vlm_config(read_config(tmp_path), "c.json", 4).vision.pool == 4
@@ -261,21 +244,7 @@ def test_a_refusal_of_transformers_without_words_is_told_too(tmp_path, monkeypat
         read_config(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"),
-    [
-        ("model-00001-of-00002.safetensors", r"differ in more\.weight"),
-        ("a" * 5000, "has 5,000 bytes"),
-        ("../x/model.safetensors", "it would be in another folder"),
-        ("/dev/zero", "it would be in another folder"),
-        ("", "the name is empty"),
-        ("a\0b", "has a control character"),
-        (7, "the name is empty"),
-        ("pipe", "a device or pipe, expected a file"),
-        ("folder", "a folder, expected a file"),
-        ("zero", "a device or pipe, expected a file"),
-    ],
-)
+@pytest.mark.parametrize(("name", "said"), _REFUSED["shards"])
 def test_shards_are_files_beside_the_index(tmp_path, write_hf, name, said):
     write_hf(tmp_path, SIZES, shards=2)
     os.mkfifo(tmp_path / "pipe")

@@ -256,17 +256,19 @@ def check_same_adapter(first, back):
 
 @pytest.fixture(scope="session")
 def make_pair(tmp_path_factory):
-    """`make_pair(kind) -> Pair`, each kind made once."""
-    pytest.importorskip("torch")
-    made: dict[str, Pair] = {}
+    """`make_pair(kind, stored="float32") -> Pair`, each made once; both compute in float32."""
+    torch = pytest.importorskip("torch")
+    made: dict[tuple[str, str], Pair] = {}
 
-    def make(kind):
-        if kind not in made:
+    def make(kind, stored="float32"):
+        if (kind, stored) not in made:
             hf = _random_hf(kind)
             directory = tmp_path_factory.mktemp(kind)
-            hf.save_pretrained(directory)
-            made[kind] = _pair(kind, hf, directory)
-        return made[kind]
+            hf.to(getattr(torch, stored)).save_pretrained(directory)
+            if stored != "float32":  # read again: scales that are no parameters are rounded too
+                hf = type(hf).from_pretrained(directory, dtype=torch.float32).eval()
+            made[kind, stored] = _pair(kind, hf, directory)
+        return made[kind, stored]
 
     return make
 

@@ -1,5 +1,6 @@
 """Vision features, logits, loss and greedy answers against transformers, in float32."""
 
+import copy
 import dataclasses
 
 import jax
@@ -98,13 +99,24 @@ def test_gemma4_sees_images_that_are_not_square(make_pair, close, kind):
     close(nnx.jit(lambda m, x: m.encode_images(x))(pair.model, images), np.stack(theirs))
 
 
-@pytest.mark.parametrize("side", ["right", "left"])
+@pytest.mark.parametrize(
+    ("side", "stored"), [("right", "float32"), ("left", "float32"), ("left", "bfloat16")]
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_logits_at_every_position(make_pair, close, kind, side):
-    pair = make_pair(kind)
+def test_logits_at_every_position(make_pair, close, kind, side, stored):
+    pair = make_pair(kind, stored)
     for ours, theirs, answers, start, _ in _both(pair, pair.questions(), side):
-        close(ours, theirs)
-        close(answers, theirs[start - 1 : -1])
+        close(ours, theirs, 3e-5)
+        close(answers, theirs[start - 1 : -1], 3e-5)
+    embedder = pair.model.decoder.embedder
+    assert embedder.table.dtype == stored
+    ids = jnp.arange(20)
+    theirs = copy.deepcopy(pair.hf.get_input_embeddings()).to(torch.bfloat16)
+    close(
+        embedder.encode(ids, jnp.dtype("bfloat16")).astype(jnp.float32),
+        theirs(torch.arange(20)).detach().float().numpy(),
+        0,
+    )
 
 
 @pytest.mark.parametrize(("kind", "images"), [("gemma3", 2), *((kind, 3) for kind in CAUSAL)])

@@ -202,6 +202,9 @@ def test_a_changed_base_is_refused(base, config, tmp_path):
     _save_run(tmp_path / "run", config, model, reference, scores=(0.2,))
     described = json.loads((directory / "model.json").read_text())
     (directory / "model.json").write_text(json.dumps({**described, "prompt": "vqa"}))
+    with pytest.raises(UserError, match=r"model\.json' is not what was written"):
+        checkpoint.load_model(tmp_path / "run")
+    (directory / "checksums.json").unlink()  # as of before there were any
     with pytest.raises(UserError, match="put the same base back"):
         checkpoint.load_model(tmp_path / "run")
 
@@ -232,6 +235,7 @@ def test_a_base_says_how_its_boxes_are_read(base, config, save):
     described = json.loads((median / "model.json").read_text())
     del described["boxes"]
     (median / "model.json").write_text(json.dumps(described))
+    (median / "checksums.json").unlink()
     assert checkpoint.load_model(median).config.decoding.boxes == "greedy"
 
 

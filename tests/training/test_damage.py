@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
 from cxrjax.errors import UserError
-from cxrjax.training.checkpoint import check_same_base
+from cxrjax.training.base_model import check_finite
+from cxrjax.training.checkpoint import check_same_base, load_model
 from cxrjax.training.step import TrainState
 from cxrjax.training.store import CHECKSUMS, DAMAGED, CheckpointStore, find_damage, write_checksums
 from tests.training.conftest import assert_same_arrays
@@ -37,6 +39,17 @@ def _truncate(path, position):
 def _remove(path, position):
     del position
     path.unlink()
+
+
+def _swap(path, position):
+    others = [other for other in sorted(path.parent.iterdir()) if other.is_file() and other != path]
+    shutil.copy(others[position % len(others)] if others else __file__, path)
+
+
+def _add(path, position):
+    if "params" in path.parts:
+        path = path.parent / f"more{position}"
+    path.write_bytes(b"x")
 
 
 def _open(workdir, **options):
@@ -71,6 +84,28 @@ def test_any_damage_to_any_file_is_refused_and_the_one_before_taken(run, ended, 
     # The last of them goes on, to the same end.
     assert "resumed from the checkpoint of step 4" in run(workdir=cut)
     assert_same_arrays(cut, ended)
+
+
+def test_any_damage_to_a_base_is_refused_by_name(tmp_path):
+    base = Path(__file__).parents[2] / "data/demo_base"
+    whole = load_model(base).model
+    files = [f for f in _files(base) if f.name not in ("README.md", "notes.json", CHECKSUMS)]
+    rng = np.random.default_rng(0)
+    for number in range(90):
+        damage = (_flip, _truncate, _remove, _swap, _add)[number % 5]
+        file = files[int(rng.integers(len(files)))].relative_to(base)
+        cut = shutil.copytree(base, tmp_path / "cut")
+        damage(cut / file, int(rng.integers(1, 1_000_000)))
+        with pytest.raises(UserError) as caught:
+            load_model(cut)
+        said = str(caught.value)
+        assert "\n" not in said and (file.name in said or damage is _add or "model.json" in said)
+        shutil.rmtree(cut)
+    # A base of before there were checksums, with weights that are no numbers.
+    kernel = whole.projector.kernel
+    kernel[...] = kernel[...].at[0, 0].set(jnp.nan)
+    with pytest.raises(UserError, match=r"numbers that are not finite in projector\.kernel; use"):
+        check_finite("base", nnx.state(whole))
 
 
 def test_damage_that_leaves_no_checkpoint_stops_the_run(run, ended):

@@ -63,7 +63,7 @@ class MixedEmbedder(Embedder):
         row = self.which.reshape(-1, *[1] * (tokens.ndim - 1))
         delta = self.loc_rows[...][row, jnp.clip(index, 0, self.loc_rows.shape[1] - 1)]
         x = x + jnp.where(is_loc[..., None], delta, 0.0)
-        return (x * self.input_scale).astype(dtype)
+        return x.astype(dtype) * self.input_scale
 
     def decode(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
         softcap, self.softcap = self.softcap, None
