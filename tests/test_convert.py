@@ -287,6 +287,7 @@ def test_kinds_are_told_apart(hf, base, run):
 def test_notes_that_no_import_wrote_are_refused(base, copied, tmp_path, notes, said):
     base = copied(base)
     (base / "hf.json").write_text(json.dumps(notes))
+    (base / "checksums.json").unlink()
     with pytest.raises(UserError, match=said) as caught:
         _convert(base, tmp_path / "back", "--to=hf")
     assert str(base / "hf.json") in str(caught.value) and "\n" not in str(caught.value)
