@@ -1,12 +1,14 @@
 """Boxes that people drew with any tool, to a folder of records.
 
-look/index.html         20 pictures, the doubtful first, written before anything else
-records/, questions/    is it there, where, how many; splits by patient, train 85 %, validation 15 %
-quality.json            what was set aside, and how questions with yes and with no were balanced
+look/index.html         20 images, the doubtful first, written before anything else
+records/, questions/    is it there, where, how many; splits of the source, or 85 % and 15 %
+quality.json            what was rejected, and how questions with yes and with no were balanced
+unpacked/               of an export that is a zip
 
-The format is told by the files (COCO, Pascal VOC, YOLO, CVAT, Label Studio, CSV, DICOM SR, masks);
-a form of boxes that is not clear is asked for by name. Where something is doubtful nothing is
-written but the page, until --accept says that somebody has looked.
+The format is detected (COCO, Pascal VOC, YOLO, CVAT, Label Studio, VIA, Supervisely, MD.ai,
+ChestX-Det, lines for PaliGemma, CSV, DICOM SR, masks, or a zip of these); a form of boxes that is
+not clear is requested by a flag. Where something is doubtful nothing is written but the page, until
+--accept confirms that somebody has inspected it.
 """
 
 import collections
@@ -17,9 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from cxrjax.apps.annotations import checks, splits
+from cxrjax.apps.annotations.annotation import Annotation, Annotations, Stated
 from cxrjax.apps.annotations.coordinates import Form, Units
+from cxrjax.apps.annotations.csv_boxes import ROLES
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.formats import read_annotations
+from cxrjax.apps.annotations.formats import FORMATS, read_annotations
 from cxrjax.apps.annotations.patients import patients_of
 from cxrjax.apps.annotations.questions import (
     MOST_BOXES,
@@ -27,7 +32,7 @@ from cxrjax.apps.annotations.questions import (
     ask,
     choose_balanced,
 )
-from cxrjax.apps.annotations.table import Annotations, MarkedBox, Stated, plain
+from cxrjax.apps.annotations.zips import unpack, zips_of
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.images.geometry import is_resize
@@ -38,9 +43,6 @@ from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import ROUNDING, PixelBox, Unusable, cut_box
 from cxrjax.records_io.split import stratified_validation
 
-FormatName = Literal[
-    "auto", "coco", "pascal_voc", "yolo", "cvat", "label_studio", "csv", "dicom_sr", "masks"
-]
 PAGE = Path("look") / "index.html"
 # Shares beyond which somebody has to look.
 _MANY_LOST = 0.05
@@ -49,29 +51,34 @@ _MANY_CUT = 0.05
 _TINY, _HUGE = 1e-4, 0.95
 _MANY_ODD = 0.2
 _SAME = 0.95  # IoU of two boxes of one class that are one
+_PER_IMAGE = ("yolo", "pascal_voc", "supervisely")
 
 
 @dataclasses.dataclass(frozen=True)
 class BoxesOptions(SourceOptions):
-    """Flags of boxes from any tool: `source` is a folder with images and annotations, or the one
-    file of annotations in it. --input is another word for --source.
+    """Flags of boxes from any tool: `source` is a folder with images and annotations, the one file
+    of annotations in it, or a zip. --input is another word for --source.
 
     Attributes:
-        format: of the annotations; auto: told by the files.
+        format: of the annotations, such as coco or csv; auto: detected.
         images: folder of the images, where they do not lie in the source.
-        columns: of a table, such as image=file,label=finding,box=x1+y1+x2+y2,patient=id.
-        box_form: what four numbers are, where the files do not tell.
-        units: of the boxes, where the files do not tell.
+        columns: of a table, such as image=file,label=finding,box=x1+y1+x2+y2,patient=id,reader=who.
+        box_form: form of four numbers, where the files do not state it.
+        units: of the boxes, where the files do not state them.
         label: class of all boxes, where the files name none.
         classes: names by number, separated by commas (YOLO from 0, masks from 1).
         patient: pattern of which the first group is the patient in an image's path.
+        readers: several readers of an image: fuse boxes of one lesion, keep lesions of a majority,
+            keep the boxes of any reader unmerged, or those of the reader of this name.
+        split: keep the splits of the source, or draw them again.
+        predictions_as_labels: confidence from which on a model's boxes are used as labels.
         negatives: ask if a class is there, as often of images without it as of others; none: where
             not everything was marked, do not ask.
         unlisted: images that the annotations do not name: left out, or nothing is there.
-        accept: write, in spite of doubts; somebody has looked at the page.
+        accept: write, in spite of doubts; somebody has inspected the page.
     """
 
-    format: FormatName = "auto"
+    format: str = "auto"
     images: Path | None = None
     columns: str = ""
     box_form: Form | None = None
@@ -79,9 +86,20 @@ class BoxesOptions(SourceOptions):
     label: str = ""
     classes: str = ""
     patient: str = ""
+    readers: str = "fuse"
+    split: Literal["keep", "again"] = "keep"
+    predictions_as_labels: float | None = None
     negatives: Literal["balanced", "none"] = "balanced"
     unlisted: Literal["skip", "negative"] = "skip"
     accept: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.format not in ("auto", *FORMATS):
+            raise UserError(f"--format={self.format}: expected auto, {', '.join(FORMATS)}")
+        least = self.predictions_as_labels
+        if least is not None and not 0 <= least <= 1:
+            raise UserError(f"--predictions_as_labels={least}: expected 0 to 1")
 
     def said(self) -> Stated:
         """Returns the flags that readers of annotations use.
@@ -92,9 +110,8 @@ class BoxesOptions(SourceOptions):
         columns = {}
         for pair in filter(None, self.columns.split(",")):
             role, sign, name = pair.partition("=")
-            known = ("image", "label", "box", "patient", "image_height", "image_width")
-            if not sign or role not in known:
-                raise UserError(f"--columns={self.columns}: {pair!r}; expected {', '.join(known)}")
+            if not sign or role not in ROLES:
+                raise UserError(f"--columns={self.columns}: {pair!r}; expected {', '.join(ROLES)}")
             columns[role] = name
         classes = tuple(name.strip() for name in self.classes.split(",") if name.strip())
         return Stated(self.box_form, self.units, columns, self.label, classes)
@@ -106,17 +123,19 @@ class Looked:
 
     Attributes:
         image: as it is asked about.
-        file: of the picture.
-        odd: what is doubtful of it.
+        file: of the image.
+        odd: what is doubtful about it.
+        entries: of the source that are used of it.
     """
 
     image: BoxedImage
     file: Path
     odd: tuple[str, ...]
+    entries: tuple[Annotation, ...] = ()
 
 
 class BoxesBuilder(Builder[BoxesOptions]):
-    """Reads annotations of any of eight formats and asks what they answer."""
+    """Reads annotations of any format and asks what they answer."""
 
     dataset = "boxes"
     options_class = BoxesOptions
@@ -126,19 +145,24 @@ class BoxesBuilder(Builder[BoxesOptions]):
     def read(self) -> dict[str, list[QARecord]]:
         options = self.options
         with waiting("reading the annotations"):
-            folder = Folder(options.source, options.images)
-            self._format, found = read_annotations(
-                folder, options.said(), self.quality, options.format
-            )
+            folder, found = self._open()
+
+            def size_of(one: Annotation) -> tuple[int, int] | None:
+                return one.image_hw or folder.size_or_none(one.image)
+
+            checks.check_predictions(found, options.predictions_as_labels)
+            checks.drop_normal(found, size_of)
+            checks.spell_classes(found)
+            found.doubts += checks.class_doubts(found)
         looked = list(self._look(folder, found))
         if not looked or not any(one.image.boxes for one in looked):
             raise self.nothing_left("box", "; " + "; ".join(found.told))
         with waiting("dividing the images and wording the questions"):
-            splits = self._split([one.image for one in looked])
-            records = {split: self._ask(images, split) for split, images in splits.items()}
+            divided = self._split(folder, looked, found)
+            records = {split: self._ask(images, split) for split, images in divided.items()}
         self.found, self.looked = found, looked
         doubts = [*found.doubts, *self._doubts(looked)]
-        self._write_page(looked, found.told, doubts, records)
+        self._write_page(looked, found, doubts, records)
         for line in found.told:
             print(line)
         if doubts and not options.accept:
@@ -148,43 +172,70 @@ class BoxesBuilder(Builder[BoxesOptions]):
             )
         return records
 
+    def _open(self) -> tuple[Folder, Annotations]:
+        """The source, unpacked where it is a zip or has nothing but a zip."""
+        options, said = self.options, self.options.said()
+        archives = zips_of(options.source)
+        try:
+            if options.source in archives:
+                raise UserError("packed")
+            folder = Folder(options.source, options.images)
+            self._format, found = read_annotations(folder, said, self.quality, options.format)
+            if archives:
+                found.told.append(f"{archives[0].name} is not read: annotations lie beside it")
+            return folder, found
+        except UserError:
+            if not archives or self.quality.entries:
+                raise
+        place, refused = unpack(archives, options.out)
+        beside = None if options.source in archives else options.source
+        folder = Folder(place, options.images or beside, both=True)
+        folder.refused += refused
+        self._format, found = read_annotations(folder, said, self.quality, options.format)
+        return folder, found
+
     def _look(self, folder: Folder, found: Annotations) -> Iterator[Looked]:
         """Opens every image that is named, and puts its boxes on it."""
-        names: dict[Path, list[str]] = collections.defaultdict(list)
-        for image in found.images.values():
-            try:
-                names[folder.image(image.name)].append(image.name)
-            except Unusable as why:
-                found.set_aside(why, image.name, image.where)
-        unnamed = [path for path in folder.images if path not in names]
+        paths = {name: folder.image(name) for name in found.images}
+        checks.name_readers(found, paths, self._format in _PER_IMAGE)
+        fusion = checks.Fusion(self.options.readers, found)
+        entries: dict[Path, list[Annotation]] = collections.defaultdict(list)
+        for one in found.kept:
+            entries[paths[one.image]].append(one)
+        unnamed = [path for path in folder.images if path not in entries]
         if unnamed and self.options.unlisted == "negative":
-            names |= {path: [] for path in unnamed}
+            entries.update({path: [] for path in unnamed})
             self.quality.warnings["images without annotations, used as normal"] += len(unnamed)
         elif unnamed:
             self.quality.warnings["images that no annotation names, left out"] += len(unnamed)
-        checks = check_images(names, self.quality, self.options.out, self.options.processes)
-        boxes: dict[str, list[MarkedBox]] = collections.defaultdict(list)
-        for box in found.boxes:
-            boxes[box.image].append(box)
-        labels = self._labels(found.boxes)
-        ids = _ids(names, folder)
+        files = check_images(entries, self.quality, self.options.out, self.options.processes)
+        ids = _ids(entries, folder)
         given = {
-            path: next(
-                (found.images[name].patient for name in of if found.images[name].patient), ""
-            )
-            for path, of in names.items()
+            path: next((one.patient for one in of if one.patient), "")
+            for path, of in entries.items()
         }
-        patients, told = patients_of(names, given, self.options.patient, folder.root)
+        patients, told = patients_of(entries, given, self.options.patient, folder.root)
         found.told.append(told)
-        for path, of in progress_bar(sorted(names.items()), "boxes", unit="image"):
-            marked = [box for name in of for box in boxes[name]]
-            where = found.images[of[0]].where if of else folder.where(path)
+        kept: list[Annotation] = []
+        for path, of in progress_bar(sorted(entries.items()), "boxes", unit="image"):
+            where = of[0].where if of else folder.where(path)
             try:
-                size = _size(found, of, checks[path])
+                size = _size(of, files[path])
             except Unusable as why:
-                found.set_aside(why, ids[path], where)
+                for one in of:
+                    found.reject(one, why)
                 continue
-            by_class, odd = self._fit(marked, size, labels, ids[path])
+            odd: list[str] = []
+            fitted = fusion.of_image(self._fit(of, size, found, odd))
+            if fitted is None:
+                continue
+            fitted = self._distinct(fitted, found)
+            kept += fitted
+            by_class: dict[str, list[PixelBox]] = {}
+            for one in fitted:
+                if one.shape:
+                    by_class.setdefault(one.label, []).append(one.box)
+            unlocated = {label for one in of for label in found.unlocated.get(one.image, ())}
             yield Looked(
                 BoxedImage(
                     image_id=ids[path],
@@ -193,43 +244,38 @@ class BoxesBuilder(Builder[BoxesOptions]):
                     patient=patients[path],
                     boxes=by_class,
                     where=where,
+                    unlocated=frozenset(unlocated - by_class.keys()),
                 ),
                 path,
-                odd,
+                tuple(odd),
+                tuple(fitted),
             )
-
-    def _labels(self, boxes: Sequence[MarkedBox]) -> dict[str, str]:
-        """Spelling of a class -> the commonest one; others differ in case and signs alone."""
-        counts = collections.Counter(box.label for box in boxes)
-        best: dict[str, str] = {}
-        for label, _ in counts.most_common():
-            best.setdefault(plain(label) or label, label)
-        spelt = {label: best[plain(label) or label] for label in counts}
-        for label, ours in spelt.items():
-            if label != ours:
-                told = f"boxes of class {label} counted as {ours}"
-                self.quality.warnings[told] += counts[label]
-        return spelt
+        found.kept = kept
+        found.told += fusion.told()
+        if rare := checks.rare_classes(found):
+            found.told.append(f"classes of a single image: {', '.join(rare[:20])}")
 
     def _fit(
         self,
-        marked: Sequence[MarkedBox],
+        marked: Sequence[Annotation],
         size: tuple[int, int],
-        labels: Mapping[str, str],
-        image_id: str,
-    ) -> tuple[dict[str, list[PixelBox]], tuple[str, ...]]:
-        """Boxes by class as they lie on the image, and what is doubtful of them."""
-        by_class: dict[str, list[PixelBox]] = {}
-        odd: list[str] = []
+        found: Annotations,
+        odd: list[str],
+    ) -> list[Annotation]:
+        """Entries of an image with boxes as they lie on it; adds what is doubtful to `odd`."""
+        kept = []
         area = size[0] * size[1]
         for one in marked:
-            label = labels[one.label]
+            if one.shape is None:
+                kept.append(one)
+                continue
+            label = one.label
             try:
                 box = cut_box(one.box, size, label)
                 if max(box) <= 1:
                     raise Unusable("wrong_frame", f"{list(box)} looks like fractions among pixels")
             except Unusable as why:
-                self.quality.set_aside(why.reason, image_id, one.where, why.found)
+                found.reject(one, why)
                 odd.append(f"{label}: {why.found}")
                 continue
             beyond = max(abs(old - new) for old, new in zip(one.box, box, strict=True))
@@ -242,16 +288,27 @@ class BoxesBuilder(Builder[BoxesOptions]):
             if not _TINY <= share <= _HUGE:
                 odd.append(f"{label}: a box of {share:.2%} of the image")
                 self._odd_sizes += 1
-            here = by_class.setdefault(label, [])
-            if any(_overlap(box, other) > _SAME for other in here):
-                self.quality.warnings["boxes that another of the same class covers, left out"] += 1
-                continue
-            if len(here) == MOST_BOXES:
-                told = f"more than {MOST_BOXES} boxes of {label}; the others are left out"
-                self.quality.set_aside("too_many_boxes", image_id, one.where, told)
-                continue
-            here.append(box)
-        return by_class, tuple(odd)
+            kept.append(dataclasses.replace(one, shape=one.shape._replace(numbers=box)))
+        return kept
+
+    def _distinct(self, fitted: Sequence[Annotation], found: Annotations) -> list[Annotation]:
+        """Leaves out boxes that another of the same class covers, and those beyond the limit."""
+        kept: list[Annotation] = []
+        boxes: dict[str, list[PixelBox]] = collections.defaultdict(list)
+        for one in fitted:
+            if one.shape is not None:
+                here = boxes[one.label]
+                if any(_overlap(one.box, other) > _SAME for other in here):
+                    told = f"{one.label} {list(one.box)}: another box covers it"
+                    found.reject(one, Unusable("repeated_box", told))
+                    continue
+                if len(here) == MOST_BOXES:
+                    told = f"more than {MOST_BOXES} boxes of {one.label}; the others are left out"
+                    found.reject(one, Unusable("too_many_boxes", told))
+                    continue
+                here.append(one.box)
+            kept.append(one)
+        return kept
 
     _cut = _odd_sizes = 0
 
@@ -259,7 +316,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
         """Yields signs that boxes were misread, taken over all boxes."""
         counts = self.quality.counts()
         kept = sum(len(boxes) for one in looked for boxes in one.image.boxes.values())
-        total = max(self.quality.examined["boxes"], kept)
+        total = kept + sum(counts.values())
         lost = counts["bad_box"] + counts["box_outside_image"] + counts["wrong_frame"]
         if lost > _MANY_LOST * (kept + lost):
             yield f"{lost:,} of {kept + lost:,} boxes do not fit their images"
@@ -267,25 +324,56 @@ class BoxesBuilder(Builder[BoxesOptions]):
             yield f"{self._cut:,} of {total:,} boxes reach beyond their images"
         if self._odd_sizes > _MANY_ODD * total:
             yield f"{self._odd_sizes:,} of {total:,} boxes are tiny, or all of the image"
-        missing = counts["missing_image"]
+        missing = len(
+            {entry.item for entry in self.quality.entries if entry.reason == "missing_image"}
+        )
         if missing > _MANY_LOST * (missing + len(looked)):
             yield f"{missing:,} of {missing + len(looked):,} annotated images are missing"
-        rows = sum(counts[reason] for reason in ("malformed_row", "unknown_class", "bad_encoding"))
+        unread = ("malformed_row", "unknown_class", "bad_encoding", "invalid_record")
+        rows = sum(counts[reason] for reason in unread) + counts["unreadable_file"]
         if rows > _MANY_LOST * (total + rows):
-            yield f"{rows:,} rows cannot be read or have no class"
+            yield f"{rows:,} entries cannot be read or have no class"
         if counts["size_mismatch"] > _MANY_LOST * len(looked):
             yield f"{counts['size_mismatch']:,} images differ in size from their annotations"
 
-    def _split(self, images: Sequence[BoxedImage]) -> dict[str, list[BoxedImage]]:
-        """Images by split; no patient is in both, and each class is in both at its share."""
+    def _split(
+        self, folder: Folder, looked: list[Looked], found: Annotations
+    ) -> dict[str, list[BoxedImage]]:
+        """Images by split; no patient and no image with a copy is in two.
+
+        Images that have no place are taken out of `looked`.
+        """
+        entries = {one.file: one.entries for one in looked}
+        patients = {one.file: one.image.patient for one in looked}
+        groups, told = splits.one_side(entries, patients, self.options.processes)
+        found.told += told
+        own: dict[Path, str] = {}
+        if self.options.split == "keep":
+            own, faults, how = splits.own_splits(folder, entries)
+            found.told += [how] * bool(how)
+            faults |= _divided(own, groups)
+            for one in looked:
+                for entry in one.entries if one.file in faults else ():
+                    found.reject(entry, faults[one.file])
+            looked[:] = [one for one in looked if one.file not in faults]
+            found.kept = [entry for one in looked for entry in one.entries]
+        held_out = set() if own else self._held_out(looked, groups)
+        divided: dict[str, list[BoxedImage]] = {"train": [], "validation": []}
+        for one in looked:
+            split = own.get(one.file) or ("validation" if groups[one.file] in held_out else "train")
+            divided.setdefault(split, []).append(one.image)
+        return {split: images for split, images in divided.items() if images or not own}
+
+    def _held_out(self, looked: Sequence[Looked], groups: Mapping[Path, str]) -> set[str]:
+        """Groups for validation, in which each class is at its share."""
         labels: dict[str, set[str]] = collections.defaultdict(set)
-        for image in images:
-            labels[image.patient] |= {*image.boxes}
+        for one in looked:
+            labels[groups[one.file]] |= {*one.image.boxes}
         if len(labels) < 2:
             raise UserError(
-                f"{self.options.source}: all images are of one patient ({images[0].patient}), "
-                "which cannot be divided into training and validation; pass --patient=PATTERN if "
-                "that is wrong"
+                f"{self.options.source}: all images are of one patient "
+                f"({looked[0].image.patient}), which cannot be divided into training and "
+                "validation; pass --patient=PATTERN if that is wrong"
             )
         # Patients with boxes and without are divided each by themselves: of few the one that is
         # held out should have something to ask about.
@@ -293,10 +381,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
         for marked in (True, False):
             of_kind = {who: found for who, found in labels.items() if bool(found) == marked}
             held_out |= stratified_validation(of_kind, self.options.seed)
-        splits: dict[str, list[BoxedImage]] = {"train": [], "validation": []}
-        for image in images:
-            splits["validation" if image.patient in held_out else "train"].append(image)
-        return splits
+        return held_out
 
     def _ask(self, images: Sequence[BoxedImage], split: str) -> list[QARecord]:
         classes = sorted({label for image in images for label in image.boxes})
@@ -313,7 +398,9 @@ class BoxesBuilder(Builder[BoxesOptions]):
         self.quality.balance[split] = {
             label: {
                 "images_with": sum(label in image.boxes for image in images),
-                "images_without": sum(label not in image.boxes for image in images),
+                "images_without": sum(
+                    label not in image.boxes and label not in image.unlocated for image in images
+                ),
                 "is_there_yes": kinds[label, "Is_there", True],
                 "is_there_no": kinds[label, "Is_there", False],
                 "where": kinds[label, "Where", True],
@@ -326,7 +413,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
     def _write_page(
         self,
         looked: Sequence[Looked],
-        told: Sequence[str],
+        found: Annotations,
         doubts: Sequence[str],
         records: Mapping[str, Sequence[QARecord]],
     ) -> None:
@@ -336,10 +423,11 @@ class BoxesBuilder(Builder[BoxesOptions]):
             write_page(
                 self.options.out / PAGE,
                 looked,
-                [*told, self._rule()],
+                [*found.told, self._rule()],
                 doubts,
                 self.quality,
                 {split: len(of) for split, of in records.items()},
+                found.account(),
                 self.options.seed,
             )
 
@@ -364,6 +452,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
             "seed": self.options.seed,
             "format": self._format,
             "read": self.found.told,
+            "entries": self.found.account(),
             "images_sha256": hash_lines(files),
         }
 
@@ -395,6 +484,22 @@ class BoxesBuilder(Builder[BoxesOptions]):
         yield f"{self.options.out / PAGE}: overlays of the boxes"
 
 
+def _divided(own: Mapping[Path, str], groups: Mapping[Path, str]) -> dict[Path, Unusable]:
+    """Faults of images that share a patient or a copy with a split that is held out of theirs."""
+    held_out: dict[str, str] = {}
+    for path, split in own.items():
+        best = max(held_out.get(groups[path], "train"), split, key=splits.SPLITS.index)
+        held_out[groups[path]] = best
+    return {
+        path: Unusable(
+            "split_conflict",
+            f"in {split}, and its patient or a copy of it in {held_out[groups[path]]}",
+        )
+        for path, split in own.items()
+        if held_out[groups[path]] != split
+    }
+
+
 def _ids(files: Mapping[Path, Any], folder: Folder) -> dict[Path, str]:
     """File -> id: its name without ending, with its folders where that is not enough."""
     names = collections.Counter(path.stem for path in files)
@@ -412,20 +517,24 @@ def _ids(files: Mapping[Path, Any], folder: Folder) -> dict[Path, str]:
     return found
 
 
-def _size(found: Annotations, names: Sequence[str], check: ImageCheck) -> tuple[int, int]:
+def _size(entries: Sequence[Annotation], check: ImageCheck) -> tuple[int, int]:
     """The size that boxes refer to: the stated one, of which the file may be a smaller copy.
 
     Raises:
         Unusable: the file cannot be opened, or is no resize of the stated size.
     """
     file_hw = check.size()
-    stated = next(
-        (found.images[name].image_hw for name in names if found.images[name].image_hw), None
-    )
+    stated = next((one.image_hw for one in entries if one.image_hw), None)
     if stated is None or is_resize(file_hw, stated):
         return stated or file_hw
-    turned = " (rotated by EXIF)" * is_resize((file_hw[1], file_hw[0]), stated)
-    told = f"annotations have {list(stated)} (height, width), the file has {list(file_hw)}{turned}"
+    told = f"annotations have {list(stated)} (height, width), the file has {list(file_hw)}"
+    if is_resize((file_hw[1], file_hw[0]), stated):
+        told += (
+            " (rotated by EXIF)"
+            if any(note.startswith("EXIF") for note in check.warnings)
+            else ": height and width are exchanged, and the file has no EXIF rotation; exchange "
+            "them in the annotations"
+        )
     raise Unusable("size_mismatch", told)
 
 

@@ -4,16 +4,16 @@ Boxes are [x, y, width, height] in pixels; where there is none, the outline's po
 https://cocodataset.org/#format-data
 """
 
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from cxrjax.apps.annotations import table
-from cxrjax.apps.annotations.coordinates import Four, in_pixels, settle
+from cxrjax.apps.annotations import annotation as an
+from cxrjax.apps.annotations.annotation import Annotation, Annotations, Entries, Rejected, Stated
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.errors import ForeignError, UserError
-from cxrjax.files import reading
-from cxrjax.records_io.quality import PixelBox, Unusable
+from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.names import shown_value
 
 
@@ -26,79 +26,79 @@ def is_coco(content: Any) -> bool:
     return not (isinstance(first, dict) and "caption" in first)
 
 
-def read(folder: Folder, files: list[Path], said: table.Stated, found: table.Annotations) -> None:
-    """Reads all files; ids hold within each.
+def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
+    """Yields the entries of one file, within which its ids hold.
 
     Raises:
-        UserError: one is not COCO, or the form of its boxes is not clear.
+        ForeignError: it is not COCO.
+        UserError: it names no classes.
     """
-    for path in files:
-        with reading(path):
-            _read_file(folder, path, said, found)
-
-
-def _read_file(folder: Folder, path: Path, said: table.Stated, found: table.Annotations) -> None:
     where = folder.where(path)
-    content = table.fields(folder.json(path), "the file")
+    content = an.fields(folder.json(path), "the file")
     if not is_coco(content):
         raise ForeignError("no images and annotations in it; expected COCO's")
     names = _categories(content, where, said)
     # Ids as text: some tools write 7 here and "7" there.
-    images: dict[str, table.MarkedImage] = {}
-    for number, entry in enumerate(table.entries(content["images"], "images")):
-        one = table.fields(entry, f"images[{number}]")
-        if not isinstance(one.get("file_name"), str) or not isinstance(one.get("id"), int | str):
-            raise ForeignError(f"images[{number}] has no id or no file_name")
-        key = str(one["id"])
-        if key in images:
-            raise ForeignError(f"images[{number}]: id {shown_value(one['id'])} occurred before")
-        patient = one.get("patient_id", one.get("patient"))
-        images[key] = table.MarkedImage(
-            one["file_name"],
-            f"{where}: images[{number}]",
-            table.size_of_entry(one.get("height"), one.get("width")),
-            str(patient) if isinstance(patient, str | int) else "",
-        )
-        found.add_image(images[key])
-    # (image, label, four numbers or the box itself, degrees it is turned by, where)
-    given: list[tuple[table.MarkedImage, str, Four | PixelBox, float, str]] = []
-    for number, entry in enumerate(table.entries(content["annotations"], "annotations")):
-        at = f"{where}: annotations[{number}]"
-        found.quality.examined["boxes"] += 1
-        image = None
+    images: dict[str, Annotation] = {}
+    for number, one in enumerate(an.entries(content["images"], "images")):
+        place = f": images[{number}]"
         try:
-            one = table.fields(entry, f"annotations[{number}]")
-            image = images.get(str(one.get("image_id")))
-            if image is None:
+            key, image = _image(one, where, place)
+        except Unusable as why:
+            yield Rejected(where, place, why)
+            continue
+        if key in images:  # boxes could be of either
+            raise ForeignError(f"images[{number}]: id {shown_value(one['id'])} occurred before")
+        images[key] = image
+    yield from images.values()
+    for number, one in enumerate(an.entries(content["annotations"], "annotations")):
+        place = f": annotations[{number}]"
+        try:
+            if not isinstance(one, dict):
+                raise Unusable("invalid_record", f"{shown_value(one)}; expected an object")
+            about = images.get(str(one.get("image_id")))
+            if about is None:
                 told = f"image_id {shown_value(one.get('image_id'))} is not among the images"
                 raise Unusable("dangling_id", told)
-            label = _label(one, names) if names else table.label_of(said.label)
-            given.append((image, label, _box(one, folder, image, at), _rotation(one), at))
+            label = _label(one, names) if names else said.label
+            yield dataclasses.replace(
+                about,
+                place=place,
+                shape=_shape(one),
+                label=label,
+                confidence=an.number_or_none(one.get("score")),
+                reader=_reader(one),
+            )
         except Unusable as why:
-            found.set_aside(why, image.name if image else "?", at)
-    fours = [one for _, _, one, _, _ in given if isinstance(one, Four)]
-    if fours:
-        settled = settle(fours, where, "xywh", None, said.box_form, said.units)
-        found.told.append(f"{where}: {settled.why}")
-    for image, label, box, turned, at in given:
-        if isinstance(box, Four):
-            size = image.image_hw or folder.size_or_none(image.name)
-            box = table.turned_box(in_pixels(box.numbers, settled, size), turned)
-        found.boxes.append(table.MarkedBox(image.name, label, box, at))
+            yield Rejected(where, place, why)
 
 
-def _categories(content: dict[str, Any], where: str, said: table.Stated) -> dict[str, str]:
+def _image(one: Any, where: str, place: str) -> tuple[str, Annotation]:
+    if not isinstance(one, dict):
+        raise Unusable("invalid_record", f"{shown_value(one)}; expected an object")
+    key, name = one.get("id"), one.get("file_name")
+    if not isinstance(name, str) or not isinstance(key, int | str):
+        raise Unusable("invalid_record", f"{place[2:]} has no id or no file_name")
+    patient = one.get("patient_id", one.get("patient"))
+    return str(key), Annotation(
+        name,
+        where,
+        place,
+        image_hw=an.size_of_entry(one.get("height"), one.get("width")),
+        patient=str(patient) if isinstance(patient, str | int) else "",
+    )
+
+
+def _categories(content: dict[str, Any], where: str, said: Stated) -> dict[str, str]:
     names: dict[str, str] = {}
-    for number, entry in enumerate(table.entries(content.get("categories", []), "categories")):
-        one = table.fields(entry, f"categories[{number}]")
+    for number, entry in enumerate(an.entries(content.get("categories", []), "categories")):
+        one = an.fields(entry, f"categories[{number}]")
         key, name = one.get("id"), one.get("name")
         if not isinstance(key, int | str) or not isinstance(name, str):
             raise ForeignError(f"categories[{number}] has no id or no name")
         if names.setdefault(str(key), name) != name:
             raise ForeignError(f"categories[{number}]: id {shown_value(key)} has two names")
-    if not names and said.label:
-        return {}
-    if not names:
+    if not names and not said.label:
         raise UserError(f"{where}: no categories in it; pass --label=NAME if all boxes are of one")
     return names
 
@@ -107,18 +107,28 @@ def _label(one: dict[str, Any], names: dict[str, str]) -> str:
     key = one.get("category_id")
     if str(key) not in names:
         raise Unusable("unknown_class", f"category_id {shown_value(key)} is not among categories")
-    return table.label_of(names[str(key)])
+    return names[str(key)]
 
 
-def _box(one: dict[str, Any], folder: Folder, image: table.MarkedImage, at: str) -> Four | PixelBox:
+def _reader(one: dict[str, Any]) -> str:
+    """The reader of a box, under any of the usual names, also among its attributes."""
+    attributes = one.get("attributes")
+    for fields in (one, attributes if isinstance(attributes, dict) else {}):
+        for key, value in fields.items():
+            if an.plain(key) in an.READER_WORDS and isinstance(value, str | int) and value != "":
+                return str(value)
+    return ""
+
+
+def _shape(one: dict[str, Any]) -> an.Shape:
     if one.get("bbox"):
         if not isinstance(one["bbox"], list):
             raise Unusable("bad_box", f"bbox is {shown_value(one['bbox'])}; expected four numbers")
-        size = image.image_hw or folder.size_or_none(image.name)
-        return Four(table.numbers_of(one["bbox"], 4), size, at)
+        numbers = an.numbers_of(one["bbox"], 4)
+        return an.Shape(numbers, "xywh", None, _rotation(one), exact=False)
     outline = one.get("segmentation")
     if isinstance(outline, list) and outline:
-        return table.bounds(_points(outline))
+        return an.Shape(an.bounds(_points(outline)))
     raise Unusable("missing_box", "neither a bbox nor polygons")
 
 
@@ -126,10 +136,10 @@ def _rotation(one: dict[str, Any]) -> float:
     """Degrees that CVAT has turned a box by, which its bbox does not show."""
     attributes = one.get("attributes")
     turned = attributes.get("rotation", 0) if isinstance(attributes, dict) else 0
-    return table.numbers_of([turned], 1)[0]
+    return an.numbers_of([turned], 1)[0]
 
 
 def _points(polygons: list[Any]) -> Iterator[tuple[float, float]]:
     for polygon in polygons:
-        values = table.numbers_of(polygon if isinstance(polygon, list) else [])
+        values = an.numbers_of(polygon if isinstance(polygon, list) else [])
         yield from zip(values[::2], values[1::2], strict=False)

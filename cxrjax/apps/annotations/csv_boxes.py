@@ -1,38 +1,41 @@
-"""Tables with a row a box: columns told by their names, or by what stands in them.
+"""Tables with a row a box: columns found by their names, or by their content.
 
-What is guessed is said. Cells are separated by commas, semicolons, tabs or bars; a decimal comma is
-read where commas do not separate. A row without numbers says that nothing is marked there.
+What is guessed is reported. Cells are separated by commas, semicolons, tabs or bars; a decimal
+comma is read where commas do not separate. A row without numbers means that nothing is marked.
+Cells may hold JSON, lists of boxes, or Kaggle's runs of class, confidence and corners. Each line is
+parsed for itself, so that a quote that is not closed costs one line.
 """
 
 import codecs
 import csv
+import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from cxrjax.apps.annotations.coordinates import Form, Four, Units, in_pixels, settle
-from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.table import (
-    NOTHING,
+from cxrjax.apps.annotations import annotation as an
+from cxrjax.apps.annotations.annotation import (
+    Annotation,
     Annotations,
-    MarkedBox,
-    MarkedImage,
+    Entries,
+    Rejected,
+    Shape,
     Stated,
-    label_of,
-    numbers_of,
     plain,
-    size_of_entry,
 )
+from cxrjax.apps.annotations.coordinates import Form, Units
+from cxrjax.apps.annotations.folder import IMAGE_ENDINGS, Folder, split_of
+from cxrjax.apps.annotations.keys import four_of, shape_of, value_of_cell
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.records_io.quality import Unusable
-from cxrjax.untrusted.foreign_files import decode_text, read_bytes
+from cxrjax.untrusted.foreign_files import MIB, decode_text, read_bytes
 from cxrjax.untrusted.names import shown
 
 _SEPARATORS = (",", ";", "\t", "|")
 _SAID_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
-_SAMPLE = 50  # rows that tell the separator and what stands in columns
+_SAMPLE = 50  # rows that tell the separator and the content of columns
 _MOST_COLUMNS = 4_096
 # Role -> names that a column may have, as `plain` has them, the likeliest first.
 _NAMES: dict[str, tuple[str, ...]] = {
@@ -42,65 +45,41 @@ _NAMES: dict[str, tuple[str, ...]] = {
         *("bild", "bildname", "bilddatei", "dateiname", "datei"),
         *("sopinstanceuid", "id", "studyinstanceuid", "patientid"),
     ),
-    "label": (
-        *("label", "class", "classname", "labelname", "finding", "findinglabel", "findingname"),
-        *("category", "categoryname", "disease", "diagnosis", "pathology", "lesion", "name"),
-        *("findings", "lesiontype", "object", "classes", "labels", "classlabel"),
-        *("klasse", "befund", "diagnose", "target"),
-    ),
+    "label": (*an.CLASS_WORDS, "regionattributes", "predictionstring"),
     "patient": ("patientid", "patient", "subjectid", "subject", "mrn", "caseid", "patientennummer"),
     "image_width": ("imagewidth", "imgwidth", "imgw", "columns", "originalwidth", "dim1"),
     "image_height": ("imageheight", "imgheight", "imgh", "rows", "originalheight", "dim0"),
+    "reader": an.READER_WORDS,
+    "confidence": an.CONFIDENCE_WORDS,
+    "split": ("split", "subset", "set", "partition", "phase", "usage", "dataset"),
 }
-_LEFT = ("xmin", "x0", "left", "xtl", "xleft", "bboxxmin", "boxxmin", "bbxmin", "minx", "links")
-_TOP = ("ymin", "y0", "top", "ytl", "ytop", "bboxymin", "boxymin", "bbymin", "miny", "oben")
-_RIGHT = ("xmax", "right", "xbr", "xright", "bboxxmax", "boxxmax", "bbxmax", "maxx", "rechts")
-_BOTTOM = ("ymax", "bottom", "ybr", "ybottom", "bboxymax", "boxymax", "bbymax", "maxy", "unten")
-_WIDE = ("w", "width", "bw", "bboxw", "bboxwidth", "boxwidth", "boxw", "breite")
-_HIGH = ("h", "height", "bh", "bboxh", "bboxheight", "boxheight", "boxh", "höhe", "hoehe")
-_X = ("x", "bboxx", "boxx")
-_Y = ("y", "bboxy", "boxy")
-# Names of the four columns -> the form that they say.
-_FOURS: tuple[tuple[tuple[tuple[str, ...], ...], Form], ...] = (
-    ((_LEFT, _TOP, _RIGHT, _BOTTOM), "xyxy"),
-    ((("x0",), ("y0",), ("x1",), ("y1",)), "xyxy"),
-    ((("x1",), ("y1",), ("x2",), ("y2",)), "xyxy"),
-    ((("x1",), ("y1",), _WIDE, _HIGH), "xywh"),
-    ((_X, _Y, _WIDE, _HIGH), "xywh"),
-    ((_LEFT, _TOP, _WIDE, _HIGH), "xywh"),
-    (
-        (
-            ("cx", "xcenter", "xcentre", "centerx", "centrex", "xc"),
-            ("cy", "ycenter", "ycentre", "centery", "centrey", "yc"),
-            _WIDE,
-            _HIGH,
-        ),
-        "cxcywh",
-    ),
-)
+ROLES = (*_NAMES, "box")
 _CELL = ("bbox", "box", "boundingbox", "bboxes", "boxes", "coordinates", "coords", "rect")
+_SHAPES = "regionshapeattributes"
 _CELL_FORMS: dict[str, Form] = {"xywh": "xywh", "xyxy": "xyxy", "cxcywh": "cxcywh"}
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d+)?")
+# RSNA's table of 2018 has boxes of one class, marked by 1.
+_RSNA = ("patientid", "x", "y", "width", "height", "target")
+_RSNA_CLASS = "Lung opacity"
 
 
 class _Columns(NamedTuple):
-    """Indices of the columns; `box` are four columns, or one that has four numbers."""
+    """Indices of the columns; `box` are four columns, or one that has boxes."""
 
     image: int
-    label: int | None
     box: tuple[int, ...]
     form: Form | None
-    patient: int | None = None
-    height: int | None = None
-    width: int | None = None
+    others: dict[str, int]
+    label: str = ""
     guessed: bool = False
 
 
 class _Rows(NamedTuple):
-    """A table's cells with the line that each row begins in."""
+    """A table's cells with the line of each row, and lines that are no rows."""
 
     header: list[str]
     rows: list[tuple[int, list[str]]]
+    broken: list[tuple[int, str]]
     separator: str
 
 
@@ -108,33 +87,44 @@ def looks_like_boxes(path: Path, folder: Folder) -> bool:
     """Returns whether the first lines of a table have boxes."""
     try:
         with reading(path):
-            _guess(_table(path, _SAMPLE), folder, Stated(label="box"), path)
+            _guess(_table(path, folder, _SAMPLE), folder, Stated(label="box"), path)
     except UserError:
         return False
     return True
 
 
-def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) -> None:
-    """Reads all tables, each with columns of its own.
+def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
+    """Yields the entries of one table.
 
     Raises:
-        UserError: one cannot be read, or what its columns are is not clear.
+        ForeignError: it is no table.
+        UserError: the roles of its columns are not clear.
     """
-    for path in files:
-        with reading(path):
-            table = _table(path)
-        columns = _guess(table, folder, said, path)
-        found.told.append(f"{folder.where(path)}: {_told(table, columns)}")
-        if columns.guessed:
-            found.doubts.append(
-                f"{folder.where(path)}: columns were detected by their content; pass --columns "
-                "to set them"
-            )
-        _read_rows(folder, path, table, columns, said, found)
+    table = _table(path, folder)
+    columns = _guess(table, folder, said, path)
+    where = folder.where(path)
+    found.told.append(f"{where}: {_told(table, columns)}")
+    if columns.guessed:
+        found.doubts.append(
+            f"{where}: columns were detected by their content; pass --columns to set them"
+        )
+    for line, why in table.broken:
+        yield Rejected(where, f":{line}", Unusable("malformed_row", why))
+    read_so_far = list(_read_rows(where, table, columns))
+    labels = {one.label for one in read_so_far if isinstance(one, Annotation) and one.shape}
+    if labels and all(map(_is_number, labels)):
+        place = columns.others.get("label")
+        column = table.header[place] if table.header and place is not None else ""
+        raise UserError(
+            f"{path}:1: the column of classes, {shown(column)}, contains only numbers, such as "
+            f"{shown(min(labels))}; {_which(table, 'label')}, or --label=NAME if all boxes are of "
+            "one"
+        )
+    yield from read_so_far
 
 
-def _table(path: Path, most: int | None = None) -> _Rows:
-    """The rows of a file; the first is the header unless it holds numbers of a box.
+def _table(path: Path, folder: Folder, most: int | None = None) -> _Rows:
+    """The rows of a file; the first is the header unless it holds a box or names an image.
 
     Raises:
         ForeignError: it is no table.
@@ -142,32 +132,38 @@ def _table(path: Path, most: int | None = None) -> _Rows:
     text = _decode(read_bytes(path))
     if "\0" in text:
         raise ForeignError("zero bytes in it; save the table as UTF-8")
-    lines = text.splitlines(keepends=True)
-    line = 1
-    # Excel's own first line says what divides cells.
+    lines = text.splitlines()
+    begun = 1
+    # Excel's own first line states what separates cells.
     said = _SAID_SEPARATOR.fullmatch(lines[0].strip()) if lines else None
     if said:
-        lines, line = lines[1:], 2
-    separator = said[1] if said else _separator(text)
-    begun = line
-    try:
-        reader = csv.reader(lines, delimiter=separator)
-        rows: list[tuple[int, list[str]]] = []
-        for cells in reader:
-            if any(cell.strip() for cell in cells):
-                rows.append((line, [cell.strip() for cell in cells]))
-            line = reader.line_num + begun
-            if most and len(rows) > most:
-                break
-    except csv.Error as error:
-        raise ForeignError(f"{error}; is a quote not closed?", reader.line_num) from None
+        lines, begun = lines[1:], 2
+    separator = said[1] if said else _separator(lines)
+    rows: list[tuple[int, list[str]]] = []
+    broken: list[tuple[int, str]] = []
+    for number, line in enumerate(lines, start=begun):
+        if not line.strip(f" \t{separator}"):
+            continue
+        try:
+            cells = next(csv.reader([line], delimiter=separator, strict=True))
+        except (csv.Error, StopIteration) as error:
+            broken.append((number, f"{error}; is a quote not closed?"))
+            continue
+        rows.append((number, [cell.strip() for cell in cells]))
+        if most and len(rows) > most:
+            break
     if not rows:
         raise ForeignError("an empty table")
-    if len(rows[0][1]) > _MOST_COLUMNS:
-        raise ForeignError(f"{len(rows[0][1]):,} columns")
-    if sum(map(_is_number, rows[0][1])) >= 4:
-        return _Rows([], rows, separator)
-    return _Rows(rows[0][1], rows[1:], separator)
+    first = rows[0][1]
+    if len(first) > _MOST_COLUMNS:
+        raise ForeignError(f"{len(first):,} columns")
+    if sum(map(_is_number, first)) >= 4 or any(_names_image(cell, folder) for cell in first):
+        return _Rows([], rows, broken, separator)
+    return _Rows(first, rows[1:], broken, separator)
+
+
+def _names_image(cell: str, folder: Folder) -> bool:
+    return cell.lower().endswith(IMAGE_ENDINGS) and folder.has(cell)
 
 
 def _decode(content: bytes) -> str:
@@ -179,11 +175,16 @@ def _decode(content: bytes) -> str:
     return decode_text(content)
 
 
-def _separator(text: str) -> str:
+def _separator(lines: Sequence[str]) -> str:
     """Returns the most frequent separator of the first line, outside of quotes and brackets."""
-    first = next((line for line in text.splitlines() if line.strip()), "")
-    bare = re.sub(r'"[^"]*"|\[[^\]]*\]|\([^)]*\)', "", first)
-    counts = {sign: bare.count(sign) for sign in _SEPARATORS}
+    first = next((line for line in lines if line.strip()), "")[:MIB]
+    counts = dict.fromkeys(_SEPARATORS, 0)
+    depth, quoted = 0, False
+    for sign in first:
+        quoted ^= sign == '"'
+        depth = max(0, depth + (sign in "[(") - (sign in "])"))
+        if sign in counts and not depth and not quoted:
+            counts[sign] += 1
     return max(_SEPARATORS, key=lambda sign: counts[sign])
 
 
@@ -218,26 +219,31 @@ def _guess(table: _Rows, folder: Folder, said: Stated, path: Path) -> _Columns:
         places = [names.index(name) for name in _NAMES[role] if name in names]
         return next((place for place in places if place not in used), None)
 
-    patient = first("patient")
-    image = first("image")
+    patient, image = first("patient"), first("image")
     if image is not None and image == patient:
         patient = None  # RSNA's patientId names its images
     if image is None:
         raise UserError(f"{path}:1: no column names the image; {_which(table, 'image')}")
-    used |= {image} | ({patient} if patient is not None else set())
+    used.add(image)
+    others = {} if patient is None else {"patient": patient}
+    used |= {*others.values()}
     label = first("label")
-    if label is None and not said.label:
+    constant = said.label or _RSNA_CLASS * (set(_RSNA) <= set(names))
+    if label is None and not constant and "predictionstring" not in names:
         raise UserError(
             f"{path}:1: no column names the class; {_which(table, 'label')}, or --label=NAME if "
             "all boxes are of one"
         )
-    height, width = first("image_height"), first("image_width")
-    if height is None and width is None:
+    for role in ("label", "image_height", "image_width", "reader", "confidence", "split"):
+        if (place := first(role)) is not None:
+            others[role] = place
+            used.add(place)
+    if "image_height" not in others and "image_width" not in others:
         # Beside corners these are the image's.
-        places = [names.index(name) if name in names else None for name in ("height", "width")]
-        if None not in places and not {*places} & used:
-            height, width = places
-    return _Columns(image, None if said.label else label, box, form, patient, height, width)
+        sides = [names.index(name) for name in ("height", "width") if name in names]
+        if len(sides) == 2 and not {*sides} & used:
+            others |= dict(zip(("image_height", "image_width"), sides, strict=True))
+    return _Columns(image, box, form, others, constant)
 
 
 def _named(header: Sequence[str], name: str, path: Path) -> int:
@@ -256,11 +262,10 @@ def _box_columns(
         if len(places) not in (1, 4):
             raise UserError("--columns: box expects one column, or four joined by +")
         return places, None
-    for four, form in _FOURS:
-        found = [next((names.index(n) for n in group if n in names), None) for group in four]
-        places = tuple(place for place in found if place is not None)
-        if len(places) == 4:
-            return places, form
+    if found := four_of(names):
+        return found
+    if _SHAPES in names:
+        return (names.index(_SHAPES),), None
     # NIH's header breaks at the commas in its brackets: "Bbox [x", "y", "w", "h]".
     for place, name in enumerate(header):
         inside = re.search(r"[\[(](.*)$", name)
@@ -271,6 +276,8 @@ def _box_columns(
             if across and len(header) >= place + 4 and not written.endswith(("h", "y", "y2")):
                 return tuple(range(place, place + 4)), across
             return (place,), _CELL_FORMS.get(written)
+    if "predictionstring" in names:
+        return (names.index("predictionstring"),), "xyxy"
     raise UserError(f"{path}:1: no columns of boxes; {_which(table, 'box')}")
 
 
@@ -285,11 +292,7 @@ def _by_content(table: _Rows, folder: Folder, said: Stated, path: Path) -> _Colu
     sample = [cells for _, cells in table.rows[:_SAMPLE]]
     count = min(map(len, sample))
     image = next(
-        (
-            place
-            for place in range(count)
-            if any(folder.size_or_none(cells[place]) for cells in sample)
-        ),
+        (place for place in range(count) if any(folder.has(cells[place]) for cells in sample)),
         None,
     )
     numeric = [
@@ -304,90 +307,115 @@ def _by_content(table: _Rows, folder: Folder, said: Stated, path: Path) -> _Colu
             f"{path}: no header, and no column is seen to be the {missing}; put a first line "
             "with names of columns, such as image,label,x_min,y_min,x_max,y_max"
         )
-    places = tuple(range(box, box + 4))
-    return _Columns(image, None if said.label else label, places, None, guessed=True)
+    others = {} if label is None else {"label": label}
+    return _Columns(image, tuple(range(box, box + 4)), None, others, said.label, guessed=True)
 
 
 def _told(table: _Rows, columns: _Columns) -> str:
     def name(place: int) -> str:
         return table.header[place] if table.header else f"number {place + 1}"
 
-    sign = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar"}[table.separator]
+    signs = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar"}
     parts = [f"image is column {name(columns.image)}"]
-    if columns.label is not None:
-        parts.append(f"class is {name(columns.label)}")
+    if columns.label:
+        parts.append(f"class is {columns.label} of all boxes")
+    elif "label" in columns.others:
+        parts.append(f"class is {name(columns.others['label'])}")
     parts.append(f"box is {', '.join(map(name, columns.box))}")
-    if columns.patient is not None:
-        parts.append(f"patient is {name(columns.patient)}")
-    if columns.height is not None and columns.width is not None:
-        parts.append(f"size of images is {name(columns.width)}, {name(columns.height)}")
+    for role in ("patient", "reader", "confidence", "split"):
+        if role in columns.others:
+            parts.append(f"{role} is {name(columns.others[role])}")
+    if "image_height" in columns.others and "image_width" in columns.others:
+        sides = name(columns.others["image_width"]), name(columns.others["image_height"])
+        parts.append(f"size of images is {', '.join(sides)}")
+    sign = signs.get(table.separator, f"'{table.separator}'")
     return f"{'; '.join(parts)} (cells end at a {sign})"
 
 
-def _read_rows(
-    folder: Folder, path: Path, table: _Rows, columns: _Columns, said: Stated, found: Annotations
-) -> None:
-    where = folder.where(path)
-    given: list[tuple[str, str, Four]] = []
-    needed = max(columns.image, columns.label or 0, *columns.box)
+def _read_rows(where: str, table: _Rows, columns: _Columns) -> Entries:
     seen: set[tuple[str, ...]] = set()
+    units = _units_of(table, columns)
     for line, cells in table.rows:
-        at = f"{where}:{line}"
-        found.quality.examined["rows"] += 1
+        place = f":{line}"
         name = cells[columns.image] if columns.image < len(cells) else ""
         try:
-            if len(cells) <= needed or not name:
+            if len(cells) <= max(columns.image, *columns.box) or not name:
                 told = f"{len(cells)} cells, expected an image and a box as in the header"
-                raise Unusable("malformed_row", told)
-            if any("\n" in cell for cell in cells):
-                told = "a cell of several lines; is a quote not closed?"
                 raise Unusable("malformed_row", told)
             if "\ufffd" in "".join(cells):
                 raise Unusable("bad_encoding", "characters that were lost in another program")
             if tuple(cells) in seen:
                 raise Unusable("duplicate_row", "the same row occurred before")
             seen.add(tuple(cells))
-            size = _size(cells, columns)
-            found.add_image(MarkedImage(name, at, size, _cell(cells, columns.patient)))
-            numbers = _numbers(cells, columns, table.separator)
-            label = said.label or _cell(cells, columns.label)
-            if not numbers or (plain(label) in NOTHING and not any(numbers)):
-                if plain(label) not in NOTHING and not said.label and not _is_number(label):
-                    found.quality.warnings["rows that name a class and have no box"] += 1
-                continue
-            if plain(label) in NOTHING:
-                raise Unusable("unknown_class", f"a box of class {shown(label)}")
-            four = Four(numbers_of(numbers, 4), size or folder.size_or_none(name), at)
-            given.append((name, label_of(label), four))
+            for label, shape in _marked(cells, columns, table.separator):
+                if shape is not None and shape.units is None and not shape.exact:
+                    shape = shape._replace(units=units)
+                yield dataclasses.replace(
+                    _entry(cells, columns, name, where, place), label=label, shape=shape
+                )
         except Unusable as why:
-            found.set_aside(why, name or "?", at)
-    fours = [four for _, _, four in given]
-    if not fours:
-        return
-    if all(_is_number(label) for _, label, _ in given):
-        column = table.header[columns.label] if table.header and columns.label is not None else ""
-        raise UserError(
-            f"{path}:1: the column of classes, {shown(column)}, contains only numbers, such as "
-            f"{shown(given[0][1])}; {_which(table, 'label')}, or --label=NAME if all boxes are of "
-            "one"
-        )
-    settled = settle(
-        fours, where, columns.form, _units_of(table, columns), said.box_form, said.units
+            yield Rejected(where, place, why, name)
+
+
+def _entry(
+    cells: Sequence[str], columns: _Columns, name: str, where: str, place: str
+) -> Annotation:
+    """The content of a row besides class and box."""
+
+    def cell(role: str) -> str:
+        found = columns.others.get(role)
+        return cells[found] if found is not None and found < len(cells) else ""
+
+    return Annotation(
+        name,
+        where,
+        place,
+        reader=cell("reader"),
+        split=split_of(cell("split")),
+        confidence=an.number_or_none(cell("confidence")),
+        image_hw=an.size_of_entry(cell("image_height"), cell("image_width")),
+        patient=cell("patient"),
     )
-    found.told.append(f"{where}: {settled.why}")
-    for name, label, four in given:
-        if four.image_hw is None and settled.units != "pixels":
-            continue  # told once for the image, by whoever opens it
-        box = in_pixels(four.numbers, settled, four.image_hw)
-        found.boxes.append(MarkedBox(name, label, box, four.where))
 
 
-def _cell(cells: Sequence[str], place: int | None) -> str:
-    return cells[place] if place is not None and place < len(cells) else ""
+def _marked(
+    cells: Sequence[str], columns: _Columns, separator: str
+) -> list[tuple[str, Shape | None]]:
+    """(class, shape) of what a row marks.
+
+    Raises:
+        Unusable: its cells hold something else.
+    """
+    place = columns.others.get("label")
+    written = cells[place] if place is not None and place < len(cells) else ""
+    if len(columns.box) == 1 and (alone := _run(cells[columns.box[0]])):
+        return alone
+    shapes = _shapes(cells, columns, separator)
+    run = _run(written)
+    if run and len(run) == len(shapes):
+        labels = [label for label, _ in run]
+    else:
+        label = an.class_of(value_of_cell(written)) if written.startswith("{") else written
+        labels = [columns.label or label] * len(shapes)
+    if not shapes:
+        label = columns.label if an.number_or_none(written) == 1 else written
+        if run or written.startswith("{"):
+            label = run[0][0] if run else an.class_of(value_of_cell(written))
+        return [("" if an.is_normal(label) or _is_number(label) else label, None)]
+    return list(zip(labels, shapes, strict=True))
 
 
-def _size(cells: Sequence[str], columns: _Columns) -> tuple[int, int] | None:
-    return size_of_entry(_cell(cells, columns.height), _cell(cells, columns.width))
+def _run(text: str) -> list[tuple[str, Shape | None]] | None:
+    """Boxes of Kaggle's text, runs of class, confidence and corners; None of other text."""
+    words = text.split()
+    if len(words) < 6 or len(words) % 6 or not all(map(_is_number, words[1:6])):
+        return None
+    found: list[tuple[str, Shape | None]] = []
+    for start in range(0, len(words), 6):
+        label, *numbers = words[start : start + 6]
+        shape = Shape(an.numbers_of(numbers[1:], 4), "xyxy", exact=False)
+        found.append(("", None) if an.is_normal(label) else (label, shape))
+    return found
 
 
 def _units_of(table: _Rows, columns: _Columns) -> Units | None:
@@ -400,22 +428,35 @@ def _units_of(table: _Rows, columns: _Columns) -> Units | None:
     return "percent" if "percent" in together or "%" in together else None
 
 
-def _numbers(cells: Sequence[str], columns: _Columns, separator: str) -> list[str]:
-    """The four numbers as text; none where their cells are empty.
+def _shapes(cells: Sequence[str], columns: _Columns, separator: str) -> list[Shape]:
+    """The boxes of a row; none where their cells are empty.
 
     Raises:
-        Unusable: they are others.
+        Unusable: they are something else.
     """
     texts = [cells[place] for place in columns.box]
-    if len(texts) == 1:
-        if plain(texts[0]) in NOTHING:
-            return []
-        texts = re.findall(_NUMBER.pattern.replace("[.,]", r"\."), texts[0])
-        if len(texts) != 4:
-            found = f"{shown(cells[columns.box[0]])} has {len(texts)} numbers, expected 4"
-            raise Unusable("bad_box", found)
-        return texts
-    if all(plain(text) in NOTHING for text in texts):
+    if all(an.is_normal(text) for text in texts):
         return []
-    comma = separator != ","
-    return [text.replace(",", ".") if comma else text for text in texts]
+    if len(texts) == 1:
+        return _shapes_of_cell(texts[0], columns.form)
+    texts = [text.replace(",", ".") if separator != "," else text for text in texts]
+    label = columns.others.get("label")
+    marked = cells[label] if label is not None and label < len(cells) else "x"
+    numbers = an.numbers_of(texts, 4)
+    if an.is_normal(marked) and not any(numbers):
+        return []  # zeros beside "No finding"
+    return [Shape(numbers, columns.form, None, exact=False)]
+
+
+def _shapes_of_cell(text: str, form: Form | None) -> list[Shape]:
+    if text.startswith("{") or text.startswith(("[{", "[[", "[(", "[ {", "[ [")):
+        value = value_of_cell(text)
+        found = [shape_of(one, form) for one in (value if isinstance(value, list) else [value])]
+        return [shape for shape in found if shape is not None]
+    shapes = []
+    for part in filter(str.strip, re.split(r"[;|]", text)):
+        numbers = re.findall(_NUMBER.pattern.replace("[.,]", r"\."), part)
+        if len(numbers) != 4:
+            raise Unusable("bad_box", f"{shown(part)} has {len(numbers)} numbers, expected 4")
+        shapes.append(Shape(an.numbers_of(numbers, 4), form, None, exact=False))
+    return shapes

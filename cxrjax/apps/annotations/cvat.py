@@ -1,21 +1,31 @@
-"""CVAT for images 1.1: one XML file, an `image` with `box`, `polygon`, `mask` or `ellipse` in it.
+"""CVAT for images 1.1: one XML file, an `image` with `box`, `polygon`, `mask`, `ellipse` or `tag`.
 
 https://docs.cvat.ai/docs/manual/advanced/formats/format-cvat/
 """
 
+import collections
+import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from xml.etree.ElementTree import Element
 
-from cxrjax.apps.annotations import table
-from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.pascal_voc import read_xml
-from cxrjax.errors import ForeignError, UserError
-from cxrjax.files import reading
-from cxrjax.records_io.quality import PixelBox, Unusable
+from cxrjax.apps.annotations import annotation as an
+from cxrjax.apps.annotations.annotation import (
+    Annotation,
+    Annotations,
+    Entries,
+    Rejected,
+    Shape,
+    Stated,
+)
+from cxrjax.apps.annotations.folder import Folder, split_of
+from cxrjax.errors import ForeignError
+from cxrjax.records_io.quality import Unusable
+from cxrjax.untrusted.names import shown
 
 _SHAPES = ("box", "polygon", "mask", "ellipse")
 _NO_AREA = ("polyline", "points", "cuboid", "skeleton")
+_PATIENT = ("patient", "patient_id")
 
 
 def is_cvat(root: Element) -> bool:
@@ -23,81 +33,95 @@ def is_cvat(root: Element) -> bool:
     return root.tag == "annotations"
 
 
-def read(folder: Folder, files: list[Path], said: table.Stated, found: table.Annotations) -> None:
-    """Reads all files.
+def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
+    """Yields the entries of one file.
 
     Raises:
-        UserError: one is not CVAT's for images.
+        ForeignError: it is not CVAT's for images.
     """
-    for path in files:
-        where = folder.where(path)
-        with reading(path):
-            root = read_xml(path)
-            if not is_cvat(root):
-                raise ForeignError(f"<{root.tag}> instead of CVAT's <annotations>")
-            if root.find("track") is not None:
-                raise ForeignError(
-                    "CVAT for video, whose boxes belong to frames; export as 'CVAT for images 1.1'"
-                )
-        images = root.findall("image")
-        for entry in images:
-            _read_image(entry, where, said, found)
-        if not images:
-            raise UserError(f"{path}: no <image> in it; export as 'CVAT for images 1.1'")
-
-
-def _read_image(entry: Element, where: str, said: table.Stated, found: table.Annotations) -> None:
-    name = entry.get("name", "")
-    at = f"{where}: {name}"
-    if not name:
-        raise UserError(f"{where}: an <image> without a name")
-    found.add_image(
-        table.MarkedImage(
-            name, at, table.size_of_entry(entry.get("height"), entry.get("width")), _patient(entry)
+    where = folder.where(path)
+    root = folder.xml(path)
+    if not is_cvat(root):
+        raise ForeignError(f"<{root.tag}> instead of CVAT's <annotations>")
+    if root.find("track") is not None:
+        raise ForeignError(
+            "CVAT for video, whose boxes belong to frames; export as 'CVAT for images 1.1'"
         )
+    images = root.findall("image")
+    if not images:
+        raise ForeignError("no <image> in it; export as 'CVAT for images 1.1'")
+    kind = (root.findtext("meta/job/type") or "").strip()
+    job = root.findtext("meta/job/id")
+    reader = "ground truth" if kind == "ground_truth" else f"job {job}" if job else ""
+    times: collections.Counter[str] = collections.Counter()
+    for number, entry in enumerate(images):
+        name = entry.get("name", "")
+        times[name] += 1
+        # A frame that a second job has, such as one of ground truth, stands in the file twice.
+        again = f"{reader} {times[name]}".strip() if times[name] > 1 else reader
+        if name:
+            yield from _read_image(entry, where, again)
+        else:
+            told = Unusable("invalid_record", "an <image> without a name")
+            yield Rejected(where, f": image {number + 1}", told)
+
+
+def _read_image(entry: Element, where: str, reader: str) -> Entries:
+    name = entry.get("name", "")
+    size = an.size_of_entry(entry.get("height"), entry.get("width"))
+    image = Annotation(
+        name,
+        where,
+        f": {shown(name)[1:-1]}",
+        image_hw=size,
+        patient=_patient(entry),
+        split=split_of(entry.get("subset") or ""),
+        reader=reader,
     )
+    yield image
     for shape in entry:
-        if shape.tag in _SHAPES:
-            found.quality.examined["boxes"] += 1
-            try:
-                label = table.label_of(shape.get("label"))
-                found.boxes.append(table.MarkedBox(name, label, _box(shape), at))
-            except Unusable as why:
-                found.set_aside(why, name, at)
-        elif shape.tag in _NO_AREA:
-            found.quality.examined["boxes"] += 1
-            found.set_aside(Unusable("missing_box", f"a {shape.tag} has no area"), name, at)
+        try:
+            if shape.tag in _SHAPES:
+                label = shape.get("label") or ""
+                yield dataclasses.replace(image, label=label, shape=_shape(shape))
+            elif shape.tag == "tag":
+                if (shape.get("label") or "").lower() not in _PATIENT:
+                    yield dataclasses.replace(image, label=an.label_of(shape.get("label")))
+            elif shape.tag in _NO_AREA:
+                raise Unusable("missing_box", f"a {shape.tag} has no area")
+            elif shape.tag != "attribute":
+                raise Unusable("missing_box", f"<{shown(shape.tag)}> is no shape of CVAT's")
+        except Unusable as why:
+            yield Rejected(where, image.place, why, name)
 
 
 def _patient(entry: Element) -> str:
     """The tag's attribute that people add to images for it."""
     for attribute in entry.iter("attribute"):
-        if (attribute.get("name") or "").lower() in ("patient", "patient_id"):
+        if (attribute.get("name") or "").lower() in _PATIENT:
             return (attribute.text or "").strip()
     return ""
 
 
-def _box(shape: Element) -> PixelBox:
-    if shape.tag == "box":
-        edges = table.numbers_of([shape.get(edge) for edge in ("xtl", "ytl", "xbr", "ybr")], 4)
-        return table.turned_box(edges, _rotation(shape))
+def _shape(shape: Element) -> Shape:
+    if shape.tag == "polygon":
+        return Shape(an.bounds(_points(shape.get("points", ""))))
+    sides = {
+        "box": ("xtl", "ytl", "xbr", "ybr"),
+        "mask": ("left", "top", "width", "height"),
+        "ellipse": ("cx", "cy", "rx", "ry"),
+    }[shape.tag]
+    numbers = an.numbers_of([shape.get(side) for side in sides], 4)
+    degrees = an.numbers_of([shape.get("rotation", "0")], 1)[0]
     if shape.tag == "mask":
-        sides = ("left", "top", "width", "height")
-        left, top, width, height = table.numbers_of([shape.get(side) for side in sides], 4)
-        return left, top, left + width, top + height
+        return Shape(numbers, "xywh")
     if shape.tag == "ellipse":
-        sides = ("cx", "cy", "rx", "ry")
-        return table.turned_ellipse(
-            table.numbers_of([shape.get(one) for one in sides], 4), _rotation(shape)
-        )
-    return table.bounds(_points(shape.get("points", "")))
-
-
-def _rotation(shape: Element) -> float:
-    return table.numbers_of([shape.get("rotation", "0")], 1)[0]
+        x, y, across, down = numbers
+        return Shape((x, y, 2 * across, 2 * down), "cxcywh", degrees=degrees, ellipse=True)
+    return Shape(numbers, degrees=degrees)
 
 
 def _points(text: str) -> Iterator[tuple[float, float]]:
     for pair in filter(None, text.split(";")):
-        x, y = table.numbers_of(pair.split(","), 2)
+        x, y = an.numbers_of(pair.split(","), 2)
         yield x, y

@@ -2,22 +2,32 @@
 
 import collections
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote
+from xml.etree.ElementTree import Element
 
 from cxrjax.errors import ForeignError, UserError
-from cxrjax.files import reading
 from cxrjax.records_io.quality import Unusable
-from cxrjax.untrusted.foreign_files import open_foreign, read_text
+from cxrjax.untrusted.foreign_files import open_foreign, read_bytes, read_text
 from cxrjax.untrusted.json_text import parse_json
-from cxrjax.untrusted.names import shown
+from cxrjax.untrusted.names import plain_name, shown
+from cxrjax.untrusted.xml_text import decode_xml, parse_xml
 
 IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".dcm", ".dicom")
 # Told as unreadable rather than as missing.
 _OTHER_PICTURES = (".tif", ".tiff", ".bmp", ".webp", ".gif")
-MASK_FOLDERS = ("masks", "mask", "segmentations", "segmentation")
+# Parts of the names of folders that hold masks.
+_MASK_WORDS = ("mask", "segmentation")
+_SPLITS = {
+    **dict.fromkeys(("train", "training", "trn"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "validation"),
+    **dict.fromkeys(("test", "testing", "tst"), "test"),
+}
+# Of a name: a split's word with at most a year behind it, such as "instances_train2017".
+_SPLIT_WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(_SPLITS)})(?:20\d\d)?(?=$|[^a-z])")
 _MOST_FILES = 2_000_000
 _MAGIC = b"DICM"
 
@@ -27,44 +37,97 @@ class Folder:
 
     Attributes:
         root: the folder.
-        files: what is no image, in the order of names.
+        files: those that are not images, in the order of names.
         images: files of images.
+        masks: images in folders of masks.
+        refused: (name, why) of files that are not used.
+        cache: what importers keep of a source.
 
     Args:
         source: a folder, or one file of annotations in it, which is the only one then.
         images: where images lie, if not there.
+        both: images lie in the source too.
 
     Raises:
         UserError: one of them is not there.
     """
 
-    def __init__(self, source: Path, images: Path | None = None) -> None:
+    def __init__(self, source: Path, images: Path | None = None, both: bool = False) -> None:
         if not source.exists() or (images and not images.is_dir()):
             missing = images if images and source.exists() else source
-            raise UserError(f"{missing}: not there; expected a folder of images and annotations")
+            raise UserError(
+                f"{printable(missing)}: not there; expected a folder of images and annotations"
+            )
         self.root = source if source.is_dir() else source.parent
-        found = list(_walk(self.root))
+        self.refused: list[tuple[str, str]] = []
+        found = list(self._walk(self.root))
         self.files = [path for path in found if path.suffix.lower() not in IMAGE_ENDINGS]
         self.files += [path for path in found if path.suffix.lower() in (".dcm", ".dicom")]
         if source.is_file():
             self.files = [source]
-        self.masks = [path for path in found if mask_folder(path, self.root)]
         pictures = (*IMAGE_ENDINGS, *_OTHER_PICTURES)
-        everything = list(_walk(images)) if images else found
+        everything = [*self._walk(images), *(found if both else ())] if images else found
         self._image_root = images or self.root
-        self.images = [
+        candidates = [
             path
             for path in everything
-            if (path.suffix.lower() in pictures or (not path.suffix and _is_dicom(path)))
-            and not mask_folder(path, self.root)
+            if path.suffix.lower() in pictures or (not path.suffix and _is_dicom(path))
         ]
+        self.masks = [path for path in candidates if mask_folder(path, self.root)]
+        if images:
+            self.masks += [path for path in found if mask_folder(path, self.root)]
+        self.images = candidates
+        self.leave_out(self.masks)
+        self._strip: tuple[str, str, str, str] = ("", "", "", "")
+        self._sizes: dict[Path, tuple[int, int]] = {}
+        self.cache: dict[Any, Any] = {}
+
+    def leave_out(self, masks: Iterable[Path]) -> None:
+        """Files that turn out to be masks are no images."""
+        masks = set(masks)
+        self.images = [path for path in self.images if path not in masks]
         self._by_name: dict[str, list[Path]] = collections.defaultdict(list)
         for path in self.images:
-            for name in (path.name.lower(), path.stem.lower()):
-                if path not in self._by_name[name]:
-                    self._by_name[name].append(path)
-        self._json: dict[Path, Any] = {}
-        self._sizes: dict[Path, tuple[int, int]] = {}
+            for name in {path.name.lower(), path.stem.lower()}:
+                self._by_name[name].append(path)
+
+    def _walk(self, root: Path) -> Iterator[Path]:
+        """Files below a folder, by their names; hidden ones are left out, links that lead out too.
+
+        Names that are not UTF-8 or hold a control character are refused.
+        """
+        count = 0
+        inside = os.path.realpath(root)
+        seen: set[str] = set()
+        for folder, folders, names in os.walk(root, followlinks=True):
+            if os.path.realpath(folder) in seen:
+                folders[:] = []
+                continue
+            seen.add(os.path.realpath(folder))
+            shown_names = [name for name in folders if not name.startswith((".", "__MACOSX"))]
+            folders[:] = sorted(n for n in shown_names if self._usable(folder, n, inside))
+            for name in sorted(names):
+                if name.startswith(".") or not self._usable(folder, name, inside):
+                    continue
+                count += 1
+                if count > _MOST_FILES:
+                    raise UserError(
+                        f"{root}: more than {_MOST_FILES:,} files; choose a folder in it"
+                    )
+                yield Path(folder) / name
+
+    def _usable(self, folder: str, name: str, inside: str) -> bool:
+        path = os.path.join(folder, name)
+        try:
+            plain_name(name, 255)
+        except ForeignError as error:
+            self.refused.append((printable(path), str(error)))
+            return False
+        if os.path.islink(path) and not f"{os.path.realpath(path)}/".startswith(f"{inside}/"):
+            told = "a link that leads out of the folder; pass --images=FOLDER or copy the file"
+            self.refused.append((printable(path), told))
+            return False
+        return True
 
     def image(self, name: str) -> Path:
         """The file of an image by its path, its name, or its name without ending.
@@ -79,8 +142,10 @@ class Folder:
             found = self._by_name.get(wanted.lower(), [])
             if found:
                 break
+        if not found and any(self._strip):
+            found = self._by_name.get(self._stripped(PurePosixPath(last).stem.lower()), [])
         if len(found) > 1:  # the same name in several folders: the longest common end decides
-            ends = [_common_end(plain, path.relative_to(self._image_root)) for path in found]
+            ends = [_common_end(plain, self.inside(path)) for path in found]
             best = max(ends)
             if ends.count(best) > 1:
                 told = f"{shown(name)} may be {found[0]} or {found[1]}; expected a name with folder"
@@ -90,6 +155,11 @@ class Folder:
             told = f"no image named {shown(name)} in {self._image_root}; pass --images=FOLDER"
             raise Unusable("missing_image", told)
         return found[0]
+
+    def inside(self, path: Path) -> Path:
+        """The path of an image within its folder."""
+        root = self._image_root if path.is_relative_to(self._image_root) else self.root
+        return path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
 
     def has(self, name: str) -> bool:
         """Returns whether a name refers to exactly one image."""
@@ -123,49 +193,89 @@ class Folder:
         except Unusable:
             return None
 
+    def _stripped(self, stem: str) -> str:
+        """The stem of the file of an image whose name and file differ in what is common to all."""
+        before, after, file_before, file_after = self._strip
+        return file_before + stem[len(before) : len(stem) - len(after)] + file_after
+
+    def match_affixes(self, names: Iterable[str]) -> str:
+        """Matches names to files that all differ from them in the same beginning or end.
+
+        Returns:
+            How, for people; "" where names already match or no common part explains it.
+        """
+        missing = [name for name in names if not self.has(name)]
+        stems = [PurePosixPath(name.replace("\\", "/")).stem.lower() for name in missing]
+        files = [path.stem.lower() for path in self.images]
+        if len(stems) < 2 or not files or any(self.has(name) for name in names):
+            return ""
+        self._strip = (*_common_ends(stems), *_common_ends(files))
+        if sum(self.has(name) for name in missing) > len(missing) // 2:
+            before, after, file_before, file_after = map(shown, self._strip)
+            told = f"names of images are {before}...{after}, their files {file_before}..."
+            return f"{told}{file_after}: matched by what lies between"
+        self._strip = ("", "", "", "")
+        return ""
+
     def json(self, path: Path) -> Any:
         """Reads and caches a JSON file.
 
         Raises:
-            UserError: it cannot be read.
+            OSError, ForeignError: it cannot be read.
         """
-        if path not in self._json:
-            with reading(path):
-                self._json[path] = parse_json(read_text(path))
-        return self._json[path]
+        if path not in self.cache:
+            self.cache[path] = parse_json(read_text(path))
+        return self.cache[path]
+
+    def xml(self, path: Path) -> Element:
+        """Reads the root of an XML file.
+
+        Raises:
+            OSError, ForeignError: it cannot be read.
+        """
+        return parse_xml(decode_xml(read_bytes(path)))
 
     def where(self, path: Path) -> str:
         """A file as messages name it."""
-        return (
-            path.relative_to(self.root).as_posix() if path.is_relative_to(self.root) else str(path)
-        )
-
-
-def _walk(root: Path) -> Iterator[Path]:
-    """Files below a folder, by their names; hidden ones are left out, links are followed once."""
-    count = 0
-    seen: set[str] = set()
-    for folder, folders, names in os.walk(root, followlinks=True):
-        if os.path.realpath(folder) in seen:
-            folders[:] = []
-            continue
-        seen.add(os.path.realpath(folder))
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "__MACOSX")))
-        for name in sorted(names):
-            if not name.startswith("."):
-                count += 1
-                if count > _MOST_FILES:
-                    raise UserError(
-                        f"{root}: more than {_MOST_FILES:,} files; choose a folder in it"
-                    )
-                yield Path(folder) / name
+        inside = path.is_relative_to(self.root)
+        return path.relative_to(self.root).as_posix() if inside else printable(path)
 
 
 def mask_folder(path: Path, root: Path) -> bool:
-    """Returns whether a file is in a folder of masks."""
+    """Returns whether a file is in a folder of masks, by the folder's name."""
     if not path.is_relative_to(root):
         return False
-    return any(part.lower() in MASK_FOLDERS for part in path.relative_to(root).parts[:-1])
+    parts = path.relative_to(root).parts[:-1]
+    return any(word in part.lower() for part in parts for word in _MASK_WORDS)
+
+
+def split_of(text: str) -> str:
+    """The split that a name states, such as "train2017" or "images/val/a.png"; "" if none."""
+    found = _SPLIT_WORD.findall(text.lower()[-1000:])
+    return _SPLITS[found[-1]] if found else ""
+
+
+def printable(path: str | Path) -> str:
+    """A path as messages show it: what is not UTF-8 or printable is escaped."""
+    text = str(path)
+    return text if text.isprintable() else ascii(text)
+
+
+def _common_beginning(first: str, last: str) -> str:
+    pairs = enumerate(zip(first, last, strict=False))
+    end = next((place for place, (one, other) in pairs if one != other), None)
+    return first[: min(len(first), len(last)) if end is None else end]
+
+
+def _common_ends(stems: list[str]) -> tuple[str, str]:
+    """Beginning and end that stems have in common, up to a sign that separates words."""
+    before = _common_beginning(min(stems), max(stems))
+    backwards = [stem[::-1] for stem in stems]
+    after = _common_beginning(min(backwards), max(backwards))[::-1]
+    before = before[: max(before.rfind(sign) for sign in "_- .") + 1]
+    places = [place for place, sign in enumerate(after) if sign in "_- ."]
+    after = after[places[0] :] if places else ""
+    return before, after if len(before) + len(after) < len(min(stems, key=len)) else ""
 
 
 def _is_dicom(path: Path) -> bool:

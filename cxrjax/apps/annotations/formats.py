@@ -1,40 +1,81 @@
 """Detection of the format of a folder's annotations, and its reader."""
 
 import collections
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 from cxrjax.apps.annotations import (
     coco,
     csv_boxes,
     cvat,
     dicom_sr,
+    json_formats,
     label_studio,
     masks,
     pascal_voc,
     yolo,
 )
+from cxrjax.apps.annotations.annotation import (
+    Annotation,
+    Annotations,
+    Entries,
+    Rejected,
+    Stated,
+    turned,
+)
+from cxrjax.apps.annotations.coordinates import Four, Settled, in_pixels, settle
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.table import Annotations, Stated
-from cxrjax.errors import UserError
-from cxrjax.records_io.quality import QualityLog
+from cxrjax.errors import ForeignError, UserError, first_line
+from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.untrusted.dicom_reports import is_report
 
-Reader = Callable[[Folder, list[Path], Stated, Annotations], None]
-# Format -> what people call it, and its reader.
-FORMATS: dict[str, tuple[str, Reader]] = {
-    "coco": ("COCO", coco.read),
-    "pascal_voc": ("Pascal VOC", pascal_voc.read),
-    "yolo": ("YOLO", yolo.read),
-    "cvat": ("CVAT for images", cvat.read),
-    "label_studio": ("Label Studio", label_studio.read),
-    "csv": ("a table", csv_boxes.read),
-    "dicom_sr": ("DICOM structured reports", dicom_sr.read),
-    "masks": ("segmentation masks", masks.read),
+Reader = Callable[[Folder, Path, Stated, Annotations], Entries]
+
+
+class Format(NamedTuple):
+    """A format of annotations.
+
+    Attributes:
+        title: as people call it.
+        read: yields the entries of one file.
+        told: form of its boxes, where the format leaves no doubt.
+        joint: the form of all its files is one, which is detected from all of them.
+    """
+
+    title: str
+    read: Reader
+    told: str = ""
+    joint: bool = False
+
+
+FORMATS: dict[str, Format] = {
+    "coco": Format("COCO", coco.read),
+    "pascal_voc": Format("Pascal VOC", pascal_voc.read, joint=True),
+    "yolo": Format("YOLO", yolo.read, joint=True),
+    "cvat": Format("CVAT for images", cvat.read, "boxes are in pixels, as the format has them"),
+    "label_studio": Format(
+        "Label Studio", label_studio.read, "boxes are xywh, in percent, as the format has them"
+    ),
+    "csv": Format("a table", csv_boxes.read),
+    "dicom_sr": Format(
+        "DICOM structured reports",
+        dicom_sr.read,
+        "boxes around regions, in pixels of the stored image",
+    ),
+    "masks": Format("segmentation masks", masks.read, "a box around each connected part"),
+    "via": Format("VIA", json_formats.read_via),
+    "supervisely": Format("Supervisely", json_formats.read_supervisely, "boxes in pixels"),
+    "md_ai": Format("MD.ai", json_formats.read_md_ai),
+    "chestx_det": Format("ChestX-Det", json_formats.read_chestx_det),
+    "paligemma": Format(
+        "lines for PaliGemma", json_formats.read_paligemma, "boxes are tokens of a 1024th"
+    ),
 }
 # Ending of a file that is not read -> what it is, and what to do.
 _REMEDIES = {
-    **dict.fromkeys((".zip", ".gz", ".tar", ".7z"), "packed: unpack it first"),
+    **dict.fromkeys((".zip", ".gz", ".tar", ".7z", ".rar"), "packed: unpack it first"),
     **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet: save it as CSV (UTF-8)"),
     **dict.fromkeys((".json", ".jsonl"), "JSON of another form: export as COCO or as CSV"),
     **dict.fromkeys((".nii", ".nrrd"), "a volume: save masks as PNG"),
@@ -44,42 +85,38 @@ _TABLES = (".csv", ".tsv")
 _SHOWN = 3
 
 
-def recognise(folder: Folder) -> dict[str, list[Path]]:
-    """Format -> its files, of all formats that a folder has files of.
+def recognise(folder: Folder) -> tuple[dict[str, list[Path]], dict[Path, str]]:
+    """Format -> its files, of all formats that a folder has files of, and files with faults.
 
     Raises:
         UserError: there are none; names what could not be read.
     """
     found: dict[str, list[Path]] = collections.defaultdict(list)
-    unread: list[str] = []
+    unread: dict[Path, str] = {}
     for path in folder.files:
-        ending = path.suffix.lower()
         try:
-            if ending in (".json", ".xml"):
-                kind = _kind(folder, path)
-                if kind:
-                    found[kind].append(path)
-            elif ending in (".dcm", ".dicom", "") and is_report(path):
-                found["dicom_sr"].append(path)
-        except UserError as error:
-            unread.append(str(error))
+            if kind := _kind(folder, path):
+                found[kind].append(path)
+        except (ForeignError, OSError) as error:
+            unread[path] = first_line(error)
     if labels := yolo.label_files(folder):
         found["yolo"] = labels
     tables = [path for path in folder.files if path.suffix.lower() in _TABLES]
     with_boxes = [path for path in tables if csv_boxes.looks_like_boxes(path, folder)]
     if with_boxes or (tables and not found):
         found["csv"] = with_boxes or tables
-    if not found and (drawn := masks.mask_files(folder)):
+    if not found and not unread and (drawn := masks.mask_files(folder)):
         found["masks"] = drawn
-    if not found or unread:
-        if unread:
-            raise UserError(unread[0])
+    if not found:
+        for path, why in unread.items():
+            raise UserError(f"{folder.where(path)}: {why}")
         seen = _not_read(folder)
         raise UserError(
             f"{folder.root}: no annotations found{seen and f'; {seen}'}; expected files of "
-            f"{', '.join(told for told, _ in FORMATS.values())}, beside the images"
+            f"{', '.join(one.title for one in FORMATS.values())} beside the images (masks in a "
+            "folder whose name contains mask)"
         )
-    return dict(found)
+    return dict(found), unread
 
 
 def _not_read(folder: Folder) -> str:
@@ -92,32 +129,41 @@ def _not_read(folder: Folder) -> str:
 
 
 def _kind(folder: Folder, path: Path) -> str:
-    """The format of a JSON or XML file; "" of another's.
+    """The format of a file that is told by its content; "" of another's.
 
     Raises:
-        UserError: it cannot be read.
+        OSError, ForeignError: it cannot be read.
     """
-    if path.suffix.lower() == ".xml":
-        root = pascal_voc.read_xml(path)
+    ending = path.suffix.lower()
+    if ending == ".xml":
+        root = folder.xml(path)
         return "pascal_voc" if pascal_voc.is_voc(root) else "cvat" if cvat.is_cvat(root) else ""
+    if ending == ".jsonl":
+        return "paligemma" if json_formats.is_paligemma(path) else ""
+    if ending != ".json":
+        return "dicom_sr" if ending in (".dcm", ".dicom", "") and is_report(path) else ""
     content = folder.json(path)
     if coco.is_coco(content):
         return "coco"
-    return "label_studio" if label_studio.is_label_studio(content) else ""
+    if label_studio.is_label_studio(content):
+        return "label_studio"
+    return json_formats.kind_of(content, path)
 
 
 def read_annotations(
     folder: Folder, said: Stated, quality: QualityLog, wanted: str = "auto"
 ) -> tuple[str, Annotations]:
-    """The annotations of a folder, and the name of their format.
+    """The annotations of a folder with boxes in pixels, and the name of their format.
+
+    A file that cannot be read is rejected and counted, unless none can.
 
     Args:
         wanted: a key of `FORMATS`, or "auto".
 
     Raises:
-        UserError: there are none, or of several formats, or they cannot be read.
+        UserError: there are none, or of several formats, or what they mean is not clear.
     """
-    found = recognise(folder)
+    found, unread = recognise(folder)
     if wanted == "auto" and len(found) > 1:
         told = "; ".join(
             f"{kind}: {', '.join(folder.where(path) for path in files[:_SHOWN])}"
@@ -130,13 +176,116 @@ def read_annotations(
     kind = next(iter(found)) if wanted == "auto" else wanted
     if kind == "masks" and kind not in found:
         found["masks"] = masks.mask_files(folder)
-    if not found.get(kind):
+    files = found.get(kind)
+    if not files:
         raise UserError(
             f"{folder.root}: no files of --format={kind}; found {', '.join(found) or 'none'}"
         )
     annotations = Annotations(quality)
-    annotations.told.append(
-        f"{FORMATS[kind][0]}: {len(found[kind]):,} files, the first {folder.where(found[kind][0])}"
-    )
-    FORMATS[kind][1](folder, found[kind], said, annotations)
+    title, read, form, joint = FORMATS[kind]
+    count = f"{len(files):,} file{'s' * (len(files) != 1)}"
+    annotations.told.append(f"{title}: {count}, the first {folder.where(files[0])}")
+    if form:
+        annotations.told.append(f"{title}: {form}")
+    for path, why in unread.items():
+        annotations.add(Rejected(folder.where(path), "", Unusable("unreadable_file", why)))
+    for name, why in folder.refused:
+        annotations.add(Rejected(name, "", Unusable("invalid_record", why)))
+    unreadable = []
+    for path in files:
+        try:
+            for entry in read(folder, path, said, annotations):
+                annotations.add(entry)
+        except (ForeignError, OSError) as error:
+            line = getattr(error, "line", None)
+            place = f":{line}" if line else ""
+            why = first_line(error)
+            unreadable.append(f"{path}{place}: {why}")
+            fault = Unusable("unreadable_file", why)
+            annotations.add(Rejected(folder.where(path), place, fault))
+    if not annotations.kept and unreadable:
+        raise UserError(unreadable[0])
+    _find_images(folder, annotations)
+    _place_boxes(folder, annotations, said, title if joint else "")
     return kind, annotations
+
+
+def _find_images(folder: Folder, found: Annotations) -> None:
+    """Rejects entries whose image is not there.
+
+    Raises:
+        UserError: none is there.
+    """
+    names = list(dict.fromkeys(entry.image for entry in found.kept))
+    if told := folder.match_affixes(names):
+        found.told.append(told)
+    faults: dict[str, Unusable] = {}
+    for name in names:
+        try:
+            folder.image(name)
+        except Unusable as why:
+            faults[name] = why
+    if names and len(faults) == len(names) and len(names) > 1:
+        seen = f", such as {folder.images[0].name}" * bool(folder.images)
+        raise UserError(
+            f"{folder.root}: none of the {len(names):,} images that the annotations name is there, "
+            f"the first {names[0]!a}; found {len(folder.images):,} images{seen}; rename them, or "
+            "pass --images=FOLDER"
+        )
+    kept = []
+    for entry in found.kept:
+        if entry.image in faults:
+            found.reject(entry, faults[entry.image])
+        else:
+            kept.append(entry)
+    found.kept = kept
+
+
+def _place_boxes(folder: Folder, found: Annotations, said: Stated, joint: str) -> None:
+    """Replaces shapes by boxes in pixels, once the form of a source's numbers is settled.
+
+    Args:
+        joint: the name of the source, where all files are one.
+
+    Raises:
+        UserError: their form is not clear.
+    """
+    unsure: dict[str, list[Annotation]] = collections.defaultdict(list)
+    for entry in found.boxes:
+        if entry.shape is not None and not entry.shape.exact:
+            unsure[joint or entry.file].append(entry)
+    settled: dict[str, Settled] = {}
+    for source, members in unsure.items():
+        fours = [
+            Four(one.shape.numbers, one.image_hw or folder.size_or_none(one.image), one.where)
+            for one in members
+            if one.shape is not None
+        ]
+        shape = members[0].shape
+        assert shape is not None
+        settled[source] = settle(fours, source, shape.form, shape.units, said.box_form, said.units)
+        found.told.append(f"{source}: {settled[source].why}")
+    found.kept = [
+        one for entry in found.kept if (one := _placed(folder, found, entry, settled, joint))
+    ]
+
+
+def _placed(
+    folder: Folder,
+    found: Annotations,
+    entry: Annotation,
+    settled: Mapping[str, Settled],
+    joint: str,
+) -> Annotation | None:
+    shape = entry.shape
+    if shape is None:
+        return entry
+    form = Settled(shape.form or "xyxy", shape.units or "pixels", "")
+    if not shape.exact:
+        form = settled[joint or entry.file]
+    size = entry.image_hw or folder.size_or_none(entry.image)
+    if size is None and form.units != "pixels":
+        found.reject(entry, Unusable("unreadable_image", "the image of this box has no size"))
+        return None
+    box = turned(in_pixels(shape.numbers, form, size), shape)
+    return dataclasses.replace(entry, shape=shape._replace(numbers=box, degrees=0.0, exact=True))

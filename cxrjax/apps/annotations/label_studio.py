@@ -1,19 +1,28 @@
-"""Label Studio's JSON: a task an image, rectangles and polygons in percent of it.
+"""Label Studio's JSON: a task an image or several, rectangles and polygons in percent of it.
 
+Of one annotator's annotations of a task the newest counts; other annotators are other readers.
 https://labelstud.io/guide/export
 """
 
-import math
+import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from cxrjax.apps.annotations import table
-from cxrjax.apps.annotations.folder import Folder
-from cxrjax.errors import ForeignError, UserError
-from cxrjax.files import reading
-from cxrjax.records_io.quality import PixelBox, Unusable
+from cxrjax.apps.annotations import annotation as an
+from cxrjax.apps.annotations.annotation import (
+    Annotation,
+    Annotations,
+    Entries,
+    Rejected,
+    Shape,
+    Stated,
+)
+from cxrjax.apps.annotations.folder import Folder, split_of
+from cxrjax.errors import ForeignError
+from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.names import shown_value
 
 # Uploads get eight characters in front of their names.
@@ -22,7 +31,11 @@ _UPLOADED = re.compile(r"^[0-9a-f]{8}-(.+)$")
 _SHAPES = {"rectanglelabels", "polygonlabels", "ellipselabels", "labels"}
 _NO_BOXES = {"brushlabels", "keypointlabels"}
 _HAS_AREA = {"width", "points", "radiusX"}
+# Drawn without a class, which a result of "labels" with the same id has.
+_DRAWN = {"rectangle", "polygon", "ellipse", "brush", "keypoint"}
 _PATIENT = ("patient_id", "patient", "patientid", "PatientID")
+# Some data is no image: texts, ids.
+_ADDRESS = re.compile(r"(?i)://|^/data/|\.(?:png|jpe?g|dcm|dicom)(?:$|\?)")
 
 
 def is_label_studio(content: Any) -> bool:
@@ -37,133 +50,228 @@ def _is_min(first: dict[str, Any]) -> bool:
     return "annotation_id" in first and "annotator" in first
 
 
-def read(folder: Folder, files: list[Path], said: table.Stated, found: table.Annotations) -> None:
-    """Reads all files.
+def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
+    """Yields the entries of one file.
 
     Raises:
-        UserError: one is not Label Studio's.
+        ForeignError: it is not Label Studio's.
     """
-    several = undone = 0
-    for path in files:
-        where = folder.where(path)
-        with reading(path):
-            tasks = table.entries(folder.json(path), "the file")
-            if not is_label_studio(tasks):
-                raise ForeignError("no tasks of Label Studio in it")
-            if _is_min(tasks[0]) and "data" not in tasks[0]:
-                raise ForeignError("Label Studio's JSON-MIN; export as JSON")
-            for number, task in enumerate(tasks):
-                annotations = _read_task(
-                    table.fields(task, f"[{number}]"), f"{where}: [{number}]", folder, found
-                )
-                undone += not annotations
-                several += annotations > 1
-    found.told.append("Label Studio: boxes are xywh, in percent, as the format has them")
+    where = folder.where(path)
+    tasks = an.entries(folder.json(path), "the file")
+    if not is_label_studio(tasks):
+        raise ForeignError("no tasks of Label Studio in it")
+    if _is_min(tasks[0]) and "data" not in tasks[0]:
+        raise ForeignError("Label Studio's JSON-MIN; export as JSON")
+    undone = several = 0
+    for number, task in enumerate(tasks):
+        place = f": [{number}]"
+        try:
+            current, older = _annotations(an.fields(task, f"[{number}]"))
+            undone += not current and not task.get("predictions")
+            several += bool(older)
+            yield from _read_task(task, current, older, where, place, folder)
+        except (Unusable, ForeignError) as error:
+            why = error if isinstance(error, Unusable) else Unusable("invalid_record", str(error))
+            yield Rejected(where, place, why)
     if undone:
         found.told.append(
-            f"Label Studio: {undone:,} tasks without an annotation left out (cancelled ones and "
-            "predictions do not count)"
+            f"{where}: {undone:,} task{'s' * (undone > 1)} without an annotation left out "
+            "(cancelled ones do not count)"
         )
     if several:
-        found.told.append(f"Label Studio: of {several:,} tasks with several annotations the newest")
-
-
-def _read_task(task: dict[str, Any], at: str, folder: Folder, found: table.Annotations) -> int:
-    """Reads one; says how many annotations it had."""
-    data = table.fields(task.get("data"), "data")
-    done = [
-        one
-        for one in table.entries(
-            task.get("annotations", task.get("completions", [])), "annotations"
+        found.told.append(
+            f"{where}: of {several:,} task{'s' * (several > 1)} with several annotations of one "
+            "annotator the newest"
         )
-        if isinstance(one, dict) and not one.get("was_cancelled")
-    ]
-    if not done:
-        return 0  # nobody has looked at it
-    newest = max(done, key=lambda one: str(one.get("updated_at") or one.get("created_at") or ""))
-    results = [
-        one for one in table.entries(newest.get("result", []), "result") if isinstance(one, dict)
-    ]
-    name = _image_name(data, results, folder, at)
-    sizes = [
-        table.size_of_entry(one.get("original_height"), one.get("original_width"))
-        for one in results
-    ]
-    size = next(filter(None, sizes), None)
+
+
+Done = dict[str, Any]
+
+
+def _annotations(task: dict[str, Any]) -> tuple[dict[str, Done], list[Done]]:
+    """Annotator -> the newest annotation, and older ones."""
+    given = task.get("annotations", task.get("completions", []))
+    done = [one for one in an.entries(given, "annotations") if isinstance(one, dict)]
+    done = [one for one in done if not one.get("was_cancelled")]
+    done.sort(key=lambda one: str(one.get("updated_at") or one.get("created_at") or ""))
+    by_reader: dict[str, Done] = {}
+    older = []
+    for one in done:
+        who = one.get("completed_by", "")
+        who = who.get("email", who.get("id", "")) if isinstance(who, dict) else who
+        if str(who) in by_reader:
+            older.append(by_reader[str(who)])
+        by_reader[str(who)] = one
+    return by_reader, older
+
+
+def _read_task(
+    task: dict[str, Any],
+    current: dict[str, Done],
+    older: list[Done],
+    where: str,
+    place: str,
+    folder: Folder,
+) -> Entries:
+    data = an.fields(task.get("data"), "data")
     patient = next((data[key] for key in _PATIENT if isinstance(data.get(key), str | int)), "")
-    found.add_image(table.MarkedImage(name, at, size, str(patient)))
-    known = size or folder.size_or_none(name)
-    for one in results:
-        kind = one.get("type")
-        value = one.get("value")
-        if kind not in _SHAPES | _NO_BOXES:
-            continue
-        found.quality.examined["boxes"] += 1
-        try:
-            if not isinstance(value, dict) or kind not in _SHAPES or not _HAS_AREA & value.keys():
-                told = f"{kind}: expected rectangles, polygons or ellipses"
-                raise Unusable("missing_box", told)
-            labels = value.get(kind)
-            if not isinstance(labels, list) or not labels:
-                raise Unusable("unknown_class", f"no label: {shown_value(labels)}")
-            if known is None:
-                continue  # told once for the image, by whoever opens it
-            box = _box(value, known, int(one.get("image_rotation") or 0))
-            for label in labels:
-                found.boxes.append(table.MarkedBox(name, table.label_of(label), box, at))
-        except Unusable as why:
-            found.set_aside(why, name, at)
-    return len(done)
-
-
-def _image_name(
-    data: dict[str, Any], results: list[dict[str, Any]], folder: Folder, at: str
-) -> str:
-    """The image's name in the folder, out of an address."""
-    key = next((one["to_name"] for one in results if one.get("to_name") in data), None)
-    texts = [data[key]] if key else [data.get("image"), *data.values()]
-    address = next((text for text in texts if isinstance(text, str) and text), None)
-    if address is None:
-        raise UserError(f"{at}: data names no image: {shown_value(data)}")
-    parts = urlsplit(address)
-    local = parse_qs(parts.query).get("d")
-    path = local[0] if local else unquote(parts.path if parts.scheme else address)
-    uploaded = _UPLOADED.match(PurePosixPath(path).name)
-    if uploaded and folder.size_or_none(path) is None and folder.size_or_none(uploaded[1]):
-        return uploaded[1]
-    return path
-
-
-def _box(value: dict[str, Any], image_hw: tuple[int, int], turned: int) -> PixelBox:
-    """Pixels, of a shape in percent."""
-    if turned:
-        raise Unusable("wrong_frame", f"the image was rotated by {turned} degrees in the tool")
-    height, width = image_hw
-    if "points" in value:
-        points = [table.numbers_of(point, 2) for point in table.entries(value["points"], "points")]
-        box = table.bounds([(x * width / 100, y * height / 100) for x, y in points])
-    elif "radiusX" in value:
-        names = ("x", "y", "radiusX", "radiusY")
-        x, y, across, down = table.numbers_of([value.get(name) for name in names], 4)
-        ellipse = (x * width, y * height, across * width, down * height)
-        box = table.turned_ellipse([one / 100 for one in ellipse], _rotation(value))
-    else:
-        names = ("x", "y", "width", "height")
-        x, y, across, down = table.numbers_of([value.get(name) for name in names], 4)
-        angle = math.radians(_rotation(value))
-        # It turns about its upper left corner, in pixels.
-        left, top = x * width / 100, y * height / 100
-        across, down = across * width / 100, down * height / 100
-        cos, sin = math.cos(angle), math.sin(angle)
-        box = table.bounds(
-            [
-                (left + a * cos - d * sin, top + a * sin + d * cos)
-                for a, d in ((0, 0), (across, 0), (across, down), (0, down))
-            ]
+    split = next((split_of(str(data[key])) for key in ("split", "subset") if key in data), "")
+    images = _Images(data, folder)
+    base = Annotation("", where, place, patient=str(patient), split=split)
+    predicted = [one for one in task.get("predictions") or [] if isinstance(one, dict)]
+    for reader, done in current.items():
+        by = dataclasses.replace(base, reader=reader)
+        yield from _read_results(done, by, images)
+    for one in older:
+        told = Unusable("replaced_annotation", "a newer one of the same annotator counts")
+        yield from (Rejected(where, place, told) for _ in _regions(one))
+    for one in predicted if not current else ():
+        score = an.number_or_none(one.get("score"))
+        yield from _read_results(
+            one, dataclasses.replace(base, prediction=True, confidence=score), images
         )
-    x_min, y_min, x_max, y_max = box
-    return round(x_min, 2), round(y_min, 2), round(x_max, 2), round(y_max, 2)
 
 
-def _rotation(value: dict[str, Any]) -> float:
-    return table.numbers_of([value.get("rotation") or 0], 1)[0]
+def _regions(done: Done) -> list[dict[str, Any]]:
+    """Results that are regions; one that is drawn and labelled apart is two of them."""
+    results = [one for one in an.entries(done.get("result", []), "result") if isinstance(one, dict)]
+    labelled = {str(one.get("id")) for one in results if str(one.get("type")).endswith("labels")}
+    return [
+        one
+        for one in results
+        if str(one.get("type")) in _SHAPES | _NO_BOXES
+        or (str(one.get("type")) in _DRAWN and str(one.get("id")) not in labelled)
+    ]
+
+
+def _read_results(done: Done, base: Annotation, images: "_Images") -> Entries:
+    results = [one for one in an.entries(done.get("result", []), "result") if isinstance(one, dict)]
+    sizes: dict[str, tuple[int, int]] = {}
+    named = []
+    for one in results:
+        size = an.size_of_entry(one.get("original_height"), one.get("original_width"))
+        try:
+            name = images.of(one)
+        except Unusable:
+            continue
+        if size:
+            sizes.setdefault(name, size)
+    every = images.every()
+    if not every:
+        raise Unusable("dangling_id", f"data names no image: {shown_value(images.data)}")
+    for name in every:
+        named.append(dataclasses.replace(base, image=name, image_hw=sizes.get(name)))
+        yield named[-1]
+    by_name = {one.image: one for one in named}
+    for one in _regions(done):
+        try:
+            name = images.of(one)
+            about = by_name.get(name) or dataclasses.replace(base, image=name)
+            about = dataclasses.replace(about, image_hw=sizes.get(name))
+            shape = _shape(one)
+            for label in _labels(one):
+                yield dataclasses.replace(about, label=str(label), shape=shape)
+        except (Unusable, ForeignError) as error:
+            why = error if isinstance(error, Unusable) else Unusable("bad_box", str(error))
+            yield Rejected(base.file, base.place, why)
+
+
+def _labels(one: dict[str, Any]) -> list[Any]:
+    kind = str(one.get("type"))
+    labels = one["value"].get(kind)
+    if not isinstance(labels, list) or not labels:
+        raise Unusable("unknown_class", f"no label: {shown_value(labels)}")
+    return labels
+
+
+class _Images:
+    """The images of a task: one or several, by the name of the control that shows each."""
+
+    def __init__(self, data: dict[str, Any], folder: Folder) -> None:
+        self.data = data
+        self._folder = folder
+        self._by_key = {
+            key: [self._name(one) for one in (value if isinstance(value, list) else [value])]
+            for key, value in data.items()
+            if _addresses(value, key)
+        }
+        if not self._by_key and isinstance(data.get("image"), str):
+            self._by_key = {"image": [self._name(data["image"])]}
+
+    def every(self) -> list[str]:
+        """All of them, in their order."""
+        return list(dict.fromkeys(name for names in self._by_key.values() for name in names))
+
+    def of(self, result: dict[str, Any]) -> str:
+        """The image that a result is about.
+
+        Raises:
+            Unusable: several could be.
+        """
+        control = result.get("to_name")
+        control = control if isinstance(control, str) else ""
+        keys = [control] if control in self._by_key else []
+        close = an.plain(control)
+        if close and not keys:
+            plain = {key: an.plain(key) for key in self._by_key}
+            keys = [key for key, name in plain.items() if name in close or close in name]
+        if len(keys) != 1:
+            keys = list(self._by_key)
+        names = [name for key in keys for name in self._by_key[key]]
+        index = result.get("item_index")
+        if len(keys) == 1 and isinstance(index, int) and 0 <= index < len(names):
+            return names[index]
+        if len(names) != 1:
+            told = f"to_name {shown_value(control)} and item_index {shown_value(index)}"
+            raise Unusable("dangling_id", f"{told} name none of {len(names)} images of the task")
+        return names[0]
+
+    def _name(self, address: str) -> str:
+        """The image's name in the folder, out of an address."""
+        try:
+            parts = urlsplit(address)
+        except ValueError:  # half an address of IPv6
+            raise Unusable("missing_image", f"no address: {shown_value(address)}") from None
+        local = parse_qs(parts.query).get("d")
+        path = local[0] if local else unquote(parts.path if parts.scheme else address)
+        uploaded = _UPLOADED.match(PurePosixPath(path).name)
+        if uploaded and not self._folder.has(path) and self._folder.has(uploaded[1]):
+            return uploaded[1]
+        return path
+
+
+def _addresses(value: Any, key: str) -> bool:
+    """Returns whether a field of a task holds images."""
+    values = value if isinstance(value, list) else [value]
+    if not values or not all(isinstance(one, str) and one for one in values):
+        return False
+    return all(_ADDRESS.search(one) for one in values) or key.lower() in ("image", "images", "img")
+
+
+def _shape(one: dict[str, Any]) -> Shape:
+    """A region, in percent of its image."""
+    kind, value = str(one.get("type")), one.get("value")
+    if kind in _DRAWN:
+        raise Unusable("unknown_class", f"a {kind} without a label")
+    if not isinstance(value, dict) or kind not in _SHAPES or not _HAS_AREA & value.keys():
+        raise Unusable("missing_box", f"{kind}: expected rectangles, polygons or ellipses")
+    rotation = one.get("image_rotation") or 0
+    if an.number_or_none(rotation) != 0:
+        told = f"the image was rotated by {shown_value(rotation)} degrees in the tool"
+        raise Unusable("wrong_frame", told)
+    if "points" in value:
+        points = [an.numbers_of(an.entries(p, "a point"), 2) for p in _points(value)]
+        return Shape(an.bounds(points), "xyxy", "percent")
+    degrees = an.numbers_of([value.get("rotation") or 0], 1)[0]
+    sides = (
+        ("x", "y", "radiusX", "radiusY") if "radiusX" in value else ("x", "y", "width", "height")
+    )
+    x, y, across, down = an.numbers_of([value.get(name) for name in sides], 4)
+    if "radiusX" in value:
+        box = (x, y, 2 * across, 2 * down)
+        return Shape(box, "cxcywh", "percent", degrees, ellipse=True)
+    return Shape((x, y, across, down), "xywh", "percent", degrees, pivot="corner")
+
+
+def _points(value: dict[str, Any]) -> Iterator[Any]:
+    yield from an.entries(value["points"], "points")

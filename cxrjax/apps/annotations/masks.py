@@ -1,69 +1,85 @@
 """Segmentation masks as boxes: a box around each connected part.
 
-masks/CLASS/NAME.png      marked or not
+masks/CLASS/NAME.png      marked or not; the folder has "mask" or "segmentation" in its name
 masks/NAME_CLASS.png      the same
+CLASSmask/NAME.png        the same
 masks/NAME.png            levels are numbers of classes (--classes), or all are of one (--label)
+
+A folder of another name holds masks where its files are named like images elsewhere and have two
+levels.
 """
 
 import os
+import re
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Integer
 
-from cxrjax.apps.annotations.folder import MASK_FOLDERS, Folder
-from cxrjax.apps.annotations.table import Annotations, MarkedBox, MarkedImage, Stated, label_of
+from cxrjax.apps.annotations.annotation import (
+    Annotation,
+    Annotations,
+    Entries,
+    Rejected,
+    Shape,
+    Stated,
+)
+from cxrjax.apps.annotations.folder import Folder, split_of
 from cxrjax.errors import UserError
 from cxrjax.records_io.quality import PixelBox, Unusable
 from cxrjax.untrusted.names import shown
 
+_ENDINGS = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
+# Words of folders and names that name no class.
+_NO_CLASS = re.compile(
+    r"(?i)masks?|segmentations?|seg|labels?|manual|ground|truth|gt|binary|png|jpe?g|tiff?|images?"
+    r"|annotations?|bin|files?|[\W_]+"
+)
 # Ours: parts of fewer of a mask's pixels are specks of the brush.
 _SPECK = 1e-4
 _MOST_LEVELS = 64
 _MOST_PARTS = 200
 
 
-def read(folder: Folder, files: list[Path], said: Stated, found: Annotations) -> None:
-    """Reads all masks; one that marks nothing says that its class is not there.
+def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
+    """Yields the entries of one mask; one that marks nothing means that its class is absent.
 
     Raises:
         UserError: nothing names a class.
     """
-    specks = 0
-    for path in files:
-        where = folder.where(path)
-        try:
-            name, label = _whose(folder, path)
-            found.add_image(MarkedImage(name, where))
-            levels = _levels(path)
-            size = folder.size(name)
-            for of_class, mask in _by_class(levels, label, said, path):
-                boxes, left_out = boxes_of(mask, size)
-                specks += left_out
-                found.quality.examined["boxes"] += len(boxes)
-                found.boxes += [MarkedBox(name, of_class, box, where) for box in boxes]
-        except Unusable as why:
-            found.set_aside(why, path.stem, where)
-    if specks:
-        found.quality.warnings["specks of masks left out"] += specks
-    found.told.append("masks: a box around each connected part")
+    where = folder.where(path)
+    try:
+        name, label = _whose(folder, path)
+        yield Annotation(name, where)
+        size = folder.size(name)
+        for of_class, mask in _by_class(_levels(path), label, said, path):
+            boxes, specks = boxes_of(mask, size)
+            if specks:
+                found.quality.warnings["specks of masks left out"] += specks
+            for box in boxes:
+                yield Annotation(name, where, shape=Shape(box), label=of_class)
+    except Unusable as why:
+        yield Rejected(where, "", why, path.stem)
 
 
 def _whose(folder: Folder, path: Path) -> tuple[str, str]:
-    """The image that a mask is of, and its class; "" where its name tells none."""
-    parts = path.relative_to(folder.root).parts
-    start = next(place for place, part in enumerate(parts) if part.lower() in MASK_FOLDERS)
-    nested = [
-        part for part in parts[start + 1 : -1] if part.lower() not in ("train", "val", "test")
-    ]
-    label = nested[-1] if nested else ""
+    """The image that a mask is of, and its class; "" where its name contains none."""
+    parts = path.relative_to(folder.root).parts[:-1]
+    split = next((part for part in parts if split_of(part)), "")
+    words = [_NO_CLASS.sub(" ", part).strip() for part in parts if part != split]
+    above = [part for part in parts if part != split]
+    # Of folders above the one of masks only that itself can name a class.
+    start = next((n for n, part in enumerate(above) if _NO_CLASS.search(part)), len(above) - 1)
+    named = [word for word in words[max(start, 0) :] if word]
     stem = path.stem
     for candidate in _beginnings(stem):
-        if folder.size_or_none(candidate) is not None:
-            rest = stem[len(candidate) :].strip("_- ")
-            if rest.lower() in ("mask", "seg", "segmentation", "label"):
-                rest = ""
-            return candidate, label or rest
+        if folder.has(candidate):
+            rest = _NO_CLASS.sub(" ", stem[len(candidate) :]).strip()
+            rest = "" if rest.isdigit() else rest
+            image = candidate
+            if split and folder.has(f"{split}/{candidate}"):
+                image = f"{split}/{candidate}"
+            return image, named[-1] if named else rest
     raise Unusable("unmatched_mask", f"no image is named {shown(stem)}, or as its beginning")
 
 
@@ -88,7 +104,7 @@ def _by_class(
     """(class, where it is) of a mask.
 
     Raises:
-        Unusable: it is a picture.
+        Unusable: it is an image.
         UserError: nothing names its classes.
     """
     found = [int(level) for level in np.unique(levels) if level]
@@ -99,8 +115,8 @@ def _by_class(
     if one and not said.classes:
         if len(found) > 1:
             # The edges of a mask that was scaled or compressed.
-            return [(label_of(one), levels > max(found) // 2)]
-        return [(label_of(one), levels > 0)]
+            return [(one, levels > max(found) // 2)]
+        return [(one, levels > 0)]
     if not said.classes:
         raise UserError(
             f"{path}: the class of this mask is unknown; pass --label=NAME, --classes=NAME,NAME "
@@ -109,7 +125,7 @@ def _by_class(
     if found and max(found) > len(said.classes):
         told = f"level {max(found)}, and --classes names {len(said.classes)}"
         raise Unusable("unknown_class", told)
-    return [(label_of(said.classes[level - 1]), levels == level) for level in found]
+    return [(said.classes[level - 1], levels == level) for level in found]
 
 
 def boxes_of(
@@ -144,6 +160,25 @@ def boxes_of(
 
 
 def mask_files(folder: Folder) -> list[Path]:
-    """Pictures in folders of masks."""
-    endings = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
-    return [path for path in folder.masks if os.path.splitext(path)[1].lower() in endings]
+    """Images in folders of masks, or in folders whose images look like masks of others."""
+    drawn = [path for path in folder.masks if os.path.splitext(path)[1].lower() in _ENDINGS]
+    if drawn:
+        return drawn
+    by_folder: dict[Path, list[Path]] = {}
+    for path in folder.images:
+        by_folder.setdefault(path.parent, []).append(path)
+    found: list[Path] = []
+    for parent, files in sorted(by_folder.items()):
+        others = {p.stem.lower() for p in folder.images if p.parent != parent}
+        of_others = all(others & {*_beginnings(path.stem.lower())} for path in files)
+        if others and of_others and all(map(_has_two_levels, files[:3])):
+            found += files
+    folder.leave_out(found)
+    return found
+
+
+def _has_two_levels(path: Path) -> bool:
+    try:
+        return len(np.unique(_levels(path))) <= 2
+    except Unusable:
+        return False

@@ -1,4 +1,4 @@
-"""The page of what was read: how, what is doubtful, and 20 pictures, the doubtful ones first."""
+"""The page of an import: how it was read, what is doubtful, and 20 images, the doubtful first."""
 
 import os
 import random
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 PICTURES = 20
 _SIDE = 480
 _OF_BROWSERS = {".png", ".jpg", ".jpeg"}
-_FIRST = 5  # of what was set aside for one reason
+_FIRST = 5  # entries that were rejected for one reason
+_FILES = 20
 
 
 def write_page(
@@ -31,6 +32,7 @@ def write_page(
     doubts: Sequence[str],
     quality: QualityLog,
     questions: Mapping[str, int],
+    account: Mapping[str, Mapping[str, Any]],
     seed: int,
 ) -> None:
     """Writes the page.
@@ -38,6 +40,7 @@ def write_page(
     Args:
         told: how the annotations were read.
         questions: split -> how many there will be.
+        account: file -> entries, kept and rejected ones.
         seed: decides which pictures are shown of those that are not doubtful.
     """
     counts = {reason: count for reason, count in quality.counts().items() if count}
@@ -55,6 +58,7 @@ def write_page(
         empty=sum(not one.image.boxes for one in looked),
         classes=sorted(classes.items(), key=lambda item: -item[1][0]),
         questions=questions,
+        files=_files(account),
         warnings=dict(quality.warnings),
         reasons=[
             {
@@ -70,6 +74,19 @@ def write_page(
         viewer=viewer_parts(),
     )
     replace_text(path, html)
+
+
+def _files(account: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, int, int, str]]:
+    """Rows of the table of files: those with most rejected entries, and the sum of the others."""
+    rows = sorted(account.items(), key=lambda item: -sum(item[1]["rejected"].values()))
+    table: list[tuple[str, int, int, str]] = []
+    for file, of in rows[:_FILES]:
+        why = ", ".join(f"{count:,} {reason}" for reason, count in of["rejected"].items())
+        table.append((file, of["entries"], of["kept"], why))
+    if rest := [of for _, of in rows[_FILES:]]:
+        entries, kept = (sum(of[name] for of in rest) for name in ("entries", "kept"))
+        table.append((f"{len(rest):,} other files", entries, kept, f"{entries - kept:,}"))
+    return table
 
 
 def chosen(looked: Sequence["Looked"], seed: int) -> list["Looked"]:

@@ -8,7 +8,7 @@ from cxrjax.errors import UserError
 
 # Names that tell their patient: NIH, CheXpert, MIMIC-CXR, Kermany.
 _KNOWN = (
-    r"^(\d{8})_\d{3}$",
+    r"(?:^|/)(\d{8})_\d{3}$",
     r"(?:^|/)(patient\d{3,})(?:/|_|$)",
     r"(?:^|/)(p\d{8})(?:/|_|$)",
     r"(?:^|/)(person\d+)_(?:bacteria|virus)_\d+$",

@@ -8,6 +8,7 @@ asked, since "yes" would need no look at the image.
 
 import collections
 import dataclasses
+import hashlib
 import random
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,6 +34,7 @@ class BoxedImage:
         image_hw: what boxes refer to.
         boxes: class -> boxes in pixels.
         where: file and line.
+        unlocated: classes that it shows somewhere, which are not asked about.
     """
 
     image_id: str
@@ -41,6 +43,7 @@ class BoxedImage:
     patient: str
     boxes: Mapping[str, Sequence[PixelBox]]
     where: str
+    unlocated: frozenset[str] = frozenset()
 
 
 def choose_balanced(
@@ -57,7 +60,11 @@ def choose_balanced(
     for label in sorted(having, key=lambda label: (len(having[label]), label)):
         draw = random.Random(f"{seed}/{label}/asked")
         shown = set(having[label])
-        without = [one.image_id for one in images if one.image_id not in shown]
+        without = [
+            one.image_id
+            for one in images
+            if one.image_id not in shown and label not in one.unlocated
+        ]
         order = {one.image_id: draw.random() for one in images}
         without.sort(key=lambda image_id: (denied[image_id], order[image_id]))
         count = min(len(shown), len(without))
@@ -92,6 +99,14 @@ def ask(
                 yield _record(image, label, boxes, kind, told[kind], split, seed)
 
 
+def identifier(label: str) -> str:
+    """A class as part of an id: other classes have other ids, whatever letters they are in."""
+    slug = re.sub(r"[^0-9a-z]+", "_", label.lower())
+    if slug == re.sub(r"[ _]", "_", label.lower()):
+        return slug
+    return f"{slug.strip('_')}_{hashlib.sha256(label.encode()).hexdigest()[:8]}".lstrip("_")
+
+
 def _record(
     image: BoxedImage,
     label: str,
@@ -102,7 +117,7 @@ def _record(
     seed: int,
 ) -> QARecord:
     words = class_in_words(label)
-    question_id = f"{image.image_id}-{re.sub(r'[^0-9a-z]+', '_', label.lower())}-{kind}"
+    question_id = f"{image.image_id}-{identifier(label)}-{kind}"
     draw = random.Random(f"{seed}/{question_id}")
     wording = draw.choice(told["ask"]) if split == "train" else told["ask"][0]
     form = told["one"] if kind == "how_many" and len(boxes) == 1 else told["yes"]

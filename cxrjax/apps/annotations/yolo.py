@@ -1,15 +1,17 @@
 """YOLO: a text file an image, a line a box: class number, centre and size as fractions.
 
-Lines with more numbers are outlines, whose box is around them. Names of classes are in data.yaml,
-classes.txt or obj.names, or said by --classes.
+Lines with more numbers are outlines, whose box is around them; a fifth number is a model's
+confidence. Names of classes are in data.yaml, classes.txt or obj.names of the folder or of one
+above it, or stated by --classes.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from cxrjax.apps.annotations import table
-from cxrjax.apps.annotations.coordinates import Four, in_pixels, settle
+from cxrjax.apps.annotations import annotation as an
+from cxrjax.apps.annotations.annotation import Annotation, Annotations, Entries, Rejected, Stated
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
@@ -18,11 +20,10 @@ from cxrjax.untrusted.foreign_files import MIB, read_lines, read_text
 from cxrjax.untrusted.names import shown
 
 _NAME_FILES = ("classes.txt", "obj.names", "labels.txt", "class_names.txt")
+_YAML = (".yaml", ".yml")
 _NO_LABELS = {*_NAME_FILES, "train.txt", "val.txt", "valid.txt", "test.txt", "notes.txt"}
 _CLASS = re.compile(r"\d{1,6}")
-# Of a list in one line: a number, if there is one, and a name, in quotes where a comma is in it.
-_ITEM = re.compile(r"""\s*(?:(\d+)\s*:\s*)?("[^"]*"|'[^']*'|[^,\s][^,]*)\s*(?:,|$)""")
-_NUMBERED = re.compile(r"\s+(?:-\s*|(\d+)\s*:\s*)(.+)")
+_NUMBERS = (4, 5)  # the fifth is a confidence
 
 
 def label_files(folder: Folder) -> list[Path]:
@@ -38,96 +39,117 @@ def label_files(folder: Folder) -> list[Path]:
     ]
 
 
-def read(folder: Folder, files: list[Path], said: table.Stated, found: table.Annotations) -> None:
-    """Reads all files; an empty one says that nothing is there.
+def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
+    """Yields the entries of one file; an empty one means that nothing is marked.
 
     Raises:
-        UserError: names of classes are missing, or a file is not YOLO's.
+        UserError: names of classes are missing or contradict each other.
     """
-    names = list(said.classes) or _names(folder)
-    boxes: list[tuple[str, str, Four]] = []
-    for path in files:
-        where = folder.where(path)
-        name = path.with_suffix("").as_posix()
-        if folder.root in path.parents:
-            name = path.relative_to(folder.root).with_suffix("").as_posix()
-        # labels/train/a.txt belongs to images/train/a.png.
-        name = re.sub(r"(^|/)labels(/|$)", r"\1images\2", name)
-        found.add_image(table.MarkedImage(name, where))
-        with reading(path):
-            lines = list(read_lines(path))
-        for number, line in lines:
-            found.quality.examined["boxes"] += 1
-            at = f"{where}:{number}"
-            try:
-                label, numbers = _line(line, names, at)
-                if len(numbers) in (4, 5):  # the fifth is a confidence
-                    boxes.append((name, label, Four(numbers[:4], folder.size_or_none(name), at)))
-                else:
-                    points = zip(numbers[::2], numbers[1::2], strict=True)
-                    x_min, y_min, x_max, y_max = table.bounds(points)
-                    four = ((x_min + x_max) / 2, (y_min + y_max) / 2, x_max - x_min, y_max - y_min)
-                    boxes.append((name, label, Four(four, folder.size_or_none(name), at)))
-            except Unusable as why:
-                found.set_aside(why, name, at)
-    fours = [one for _, _, one in boxes]
-    if not fours:
-        return
-    settled = settle(fours, "YOLO", "cxcywh", "fractions", said.box_form, said.units)
-    found.told.append(f"YOLO: {settled.why}; classes {', '.join(names[:20])}")
-    for name, label, one in boxes:
-        if one.image_hw is None:
-            # Told once for the image, by whoever opens it.
-            continue
-        box = in_pixels(one.numbers, settled, one.image_hw)
-        found.boxes.append(table.MarkedBox(name, label, box, one.where))
+    names, names_from = said.classes, "--classes"
+    if not names:
+        names, names_from = _names_for(folder, path.parent)
+    told = f"YOLO: classes of {names_from}: {', '.join(map(shown, names[:20]))}"
+    if told not in found.told:
+        found.told.append(told)
+    where = folder.where(path)
+    name = path.with_suffix("").as_posix()
+    if folder.root in path.parents:
+        name = path.relative_to(folder.root).with_suffix("").as_posix()
+    # labels/train/a.txt belongs to images/train/a.png.
+    name = re.sub(r"(^|/)labels(/|$)", r"\1images\2", name)
+    image = Annotation(name, where, names_from=names_from)
+    yield image
+    for number, line in read_lines(path):
+        place = f":{number}"
+        try:
+            label, numbers = _line(line, names, names_from)
+            shape, confidence = _shape(numbers)
+            yield dataclasses.replace(
+                image, place=place, label=label, shape=shape, confidence=confidence
+            )
+        except Unusable as why:
+            yield Rejected(where, place, why, name)
 
 
-def _line(line: bytes, names: Sequence[str], at: str) -> tuple[str, tuple[float, ...]]:
+def _shape(numbers: tuple[float, ...]) -> tuple[an.Shape, float | None]:
+    if len(numbers) in _NUMBERS:
+        four, confidence = numbers[:4], numbers[4] if len(numbers) > 4 else None
+    else:
+        x_min, y_min, x_max, y_max = an.bounds(zip(numbers[::2], numbers[1::2], strict=True))
+        four = ((x_min + x_max) / 2, (y_min + y_max) / 2, x_max - x_min, y_max - y_min)
+        confidence = None
+    return an.Shape(four, "cxcywh", "fractions", exact=False), confidence
+
+
+def _line(line: bytes, names: Sequence[str], names_from: str) -> tuple[str, tuple[float, ...]]:
     """The class and the numbers of a line.
 
     Raises:
         Unusable: it is none of YOLO's.
     """
     words = line.decode("utf-8", "replace").split()
-    first = words[0].removesuffix(".0")
+    first = words[0].removesuffix(".0") if words else ""
     if not _CLASS.fullmatch(first):
-        raise Unusable("malformed_row", f"{shown(words[0])} is not a class number")
+        raise Unusable("malformed_row", f"{shown(first)} is not a class number")
     count = len(words) - 1
     if count < 4 or (count > 5 and count % 2):
         raise Unusable(
             "malformed_row", f"{count} numbers after the class; expected 4, or an outline"
         )
     if int(first) >= len(names):
-        told = f"class {first}, and there are {len(names)} names"
+        told = f"class {first}, and {names_from} has {len(names)} names"
         raise Unusable("unknown_class", told)
-    return table.label_of(names[int(first)]), table.numbers_of(words[1:])
+    return names[int(first)], an.numbers_of(words[1:])
 
 
-def _names(folder: Folder) -> list[str]:
-    """Names of classes by number.
+def _names_for(folder: Folder, of: Path) -> tuple[tuple[str, ...], str]:
+    """Names of classes by number for the label files of a folder, and the file they are in.
+
+    Lists in the folder and in those above it hold; where there is none, those beside do.
 
     Raises:
-        UserError: there are none.
+        UserError: there are none, or two lists disagree.
+    """
+    key = ("names", of)
+    if key not in folder.cache:
+        if "names" not in folder.cache:
+            folder.cache["names"] = list(_lists(folder))
+        every = folder.cache["names"]
+        above = [one for one in every if one[0].parent in (of, *of.parents)] or every
+        for path, names in above[1:]:
+            if names != above[0][1]:
+                raise UserError(
+                    f"{above[0][0]} and {path}: lists of classes that disagree; remove the wrong "
+                    "one, or pass --classes=NAME,NAME in the order of their numbers"
+                )
+        if not above:
+            raise UserError(
+                f"{folder.root}: YOLO's labels, and no names of classes in data.yaml, classes.txt "
+                "or obj.names; pass --classes=NAME,NAME in the order of their numbers"
+            )
+        folder.cache[key] = above[0][1], folder.where(above[0][0])
+    found: tuple[tuple[str, ...], str] = folder.cache[key]
+    return found
+
+
+def _lists(folder: Folder) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Yields each list of classes and its file.
+
+    Raises:
+        UserError: a list cannot be read.
     """
     for path in folder.files:
-        if path.name.lower() in _NAME_FILES:
-            with reading(path):
-                found = [line.strip() for line in read_text(path, MIB).splitlines()]
-            while found and not found[-1]:
-                found.pop()
-            if found:
-                return found
-    for path in folder.files:
-        if path.suffix.lower() in (".yaml", ".yml"):
-            with reading(path):
-                found = list(_yaml_names(read_text(path, MIB)))
-            if found:
-                return found
-    raise UserError(
-        f"{folder.root}: YOLO's labels, and no names of classes in data.yaml, classes.txt or "
-        "obj.names; pass --classes=NAME,NAME in the order of their numbers"
-    )
+        is_yaml = path.suffix.lower() in _YAML
+        if not is_yaml and path.name.lower() not in _NAME_FILES:
+            continue
+        with reading(path):
+            text = read_text(path, MIB)
+            lines = [line.strip() for line in text.splitlines()]
+            names = list(_yaml_names(text)) if is_yaml else lines
+        while names and not names[-1]:
+            names.pop()
+        if names:
+            yield path, tuple(names)
 
 
 def _yaml_names(text: str) -> Iterator[str]:
@@ -139,29 +161,55 @@ def _yaml_names(text: str) -> Iterator[str]:
     if start is None:
         return
     inline = lines[start].removeprefix("names:").strip()
-    place = start + 1
+    rest = lines[start + 1 :]
     if inline.startswith(("[", "{")):
-        while place < len(lines) and not inline.endswith(("]", "}")):
-            inline += " " + lines[place].strip()
-            place += 1
-        if not inline.endswith(("]", "}")):
+        end = "]" if inline[0] == "[" else "}"
+        parts = [inline]
+        if not inline.endswith(end):
+            for line in rest:
+                parts.append(line.strip())
+                if parts[-1].endswith(end):
+                    break
+        inline = " ".join(parts)
+        if not inline.endswith(end):
             raise ForeignError("names: a list without an end", start + 1)
-        for expected, item in enumerate(_ITEM.finditer(inline[1:-1])):
-            if (inline[0] == "{") != (item[1] == str(expected)):
-                raise ForeignError("names: expected numbers 0, 1, 2 and so on", start + 1)
-            yield _unquoted(item[2])
-        return
-    expected = 0
-    for line in lines[place:]:
-        found = _NUMBERED.fullmatch(line if line.startswith(" ") else f" {line}")
-        if not line.strip():
-            continue
-        if found is None or (not line.startswith((" ", "-"))):
-            return
-        if found[1] is not None and int(found[1]) != expected:
-            raise ForeignError(f"names: number {found[1]} where {expected} was expected", start + 1)
-        expected += 1
-        yield _unquoted(found[2])
+        items = [(*_numbered(item, end == "}"), item) for item in _items(inline[1:-1])]
+    else:
+        items = []
+        for line in filter(str.strip, rest):
+            bare = line.strip()
+            is_item = bare.startswith("-")
+            if not line.startswith((" ", "-")) or not (is_item or bare[:1].isdigit()):
+                break
+            items.append((*_numbered(bare.removeprefix("-").strip(), not is_item), bare))
+    for expected, (number, name, item) in enumerate(items):
+        if number is not None and number != str(expected):
+            told = f"names: number {shown(number or item)} where {expected} was expected"
+            raise ForeignError(told.replace("'", ""), start + 1)
+        yield name
+
+
+def _numbered(item: str, numbered: bool) -> tuple[str | None, str]:
+    """The number and the name of an item; None where the list has no numbers."""
+    if not numbered:
+        return None, _unquoted(item)
+    number, _, name = item.partition(":")
+    return number.strip(), _unquoted(name)
+
+
+def _items(text: str) -> Iterator[str]:
+    """Yields the items of a list on one line; a comma in quotes belongs to its item."""
+    quote, start = "", 0
+    for place, sign in enumerate(text):
+        if quote:
+            quote = "" if sign == quote else quote
+        elif sign in "'\"" and text[start:place].strip(" :0123456789") == "":
+            quote = sign
+        elif sign == ",":
+            yield text[start:place].strip()
+            start = place + 1
+    if text[start:].strip():
+        yield text[start:].strip()
 
 
 def _unquoted(text: str) -> str:

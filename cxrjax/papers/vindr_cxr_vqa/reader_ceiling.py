@@ -5,7 +5,7 @@ by the benchmark's own definitions and at its IoU. What the others say is taken 
 
 * `raw`: all their boxes, unmerged;
 * `per_reader`: each of them alone, counts summed;
-* the merged modes of `cxrjax.papers.vindr_cxr_vqa.readers`.
+* the merged modes of `cxrjax.records_io.readers`.
 
 Beside it: how many boxes each mode leaves of each class, and how the readers agree on whether a
 class is there at all.
@@ -34,9 +34,9 @@ from cxrjax.papers.vindr_cxr_vqa.boxes import (
     strict_columns,
 )
 from cxrjax.papers.vindr_cxr_vqa.figures import LAYOUT
-from cxrjax.papers.vindr_cxr_vqa.readers import LabelledBox, Readers, merge_readers, parse_mode
 from cxrjax.papers.vindr_cxr_vqa.truth import LabelledBoxes, stack
 from cxrjax.progress import progress_bar
+from cxrjax.records_io.readers import LabelledBox, Readers, merge_readers, parse_mode
 
 MERGED = ("majority", "lesion_majority", "wbf", "nms", "components")
 TRUTHS = ("raw", "per_reader", *MERGED)

@@ -11,9 +11,9 @@ from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct import verify
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import reader_boxes
 from cxrjax.papers.vindr_cxr_vqa.native import read_native
-from cxrjax.papers.vindr_cxr_vqa.readers import Readers
 from cxrjax.records import QARecord
 from cxrjax.records_io.quality import QualityLog
+from cxrjax.records_io.readers import Readers
 
 read_release = read_native
 

@@ -12,7 +12,7 @@ differently against one lesion's box and against three readers' boxes of it):
 * `per_reader`: each reader is a truth of their own, and counts are summed over (image, reader).
 * `reader:ID`: this reader alone, on the images that they read; others have no truth of boxes.
 * `majority`, `unanimous`, `lesion_majority`, `wbf`, `nms`, `components`: the readers' boxes merged,
-  as `cxrjax.papers.vindr_cxr_vqa.readers` says.
+  as `cxrjax.records_io.readers` says.
 """
 
 import functools
@@ -28,10 +28,10 @@ from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import References
 from cxrjax.evaluation.figures import boxes_band, image_attributes
 from cxrjax.metrics.detection import NO_CLASS, ImageBoxes, join_images
-from cxrjax.papers.vindr_cxr_vqa.readers import MODES, MergeMode, merge_readers, parse_mode
 from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_said
 from cxrjax.radiology_text.mentions import VINDR_CLASSES, MentionReader
 from cxrjax.records import Answer, PixelBox, QARecord, ReaderBox
+from cxrjax.records_io.readers import MODES, MergeMode, merge_readers, parse_mode
 
 # Boxes of the source lie within the image; this much (pixels) is rounding.
 _BORDER = 1.0

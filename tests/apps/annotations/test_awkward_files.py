@@ -12,10 +12,10 @@ import PIL.Image
 import pydicom
 import pytest
 
+from cxrjax.apps.annotations.annotation import Stated
 from cxrjax.apps.annotations.coordinates import Four, settle
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.formats import read_annotations
-from cxrjax.apps.annotations.table import Stated
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.untrusted.dicom_reports import read_report
@@ -240,7 +240,7 @@ def test_tasks_that_nobody_did_are_told(tmp_path):
     done = samples.label_studio_task(1)
     found, _ = read(tmp_path, Case(studio(cancelled, done), 1))
     assert [*found.images] == ["b.png"]
-    assert any("1 tasks without an annotation left out" in line for line in found.told)
+    assert any("1 task without an annotation left out" in line for line in found.told)
 
 
 def test_regions_of_ohif_and_of_ellipses(tmp_path):

@@ -1,4 +1,4 @@
-"""`build --dataset=boxes` and `import`: eight formats, one set of records."""
+"""`build --dataset=boxes` and `import`: every format, one set of records."""
 
 import collections
 import importlib
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from cxrjax.apps.annotations.annotation import Stated
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.formats import FORMATS, read_annotations
 from cxrjax.apps.annotations.questions import BoxedImage, choose_balanced
-from cxrjax.apps.annotations.table import Stated
 from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.records import class_in_words, read_records
@@ -49,12 +49,13 @@ def test_every_format_gives_the_same_boxes(data, kind):
     write_format(kind, data)
     found_kind, found = read_annotations(Folder(data), Stated(), QualityLog())
     assert found_kind == kind and not found.quality.entries and not found.doubts
+    assert sum(one["entries"] for one in found.account().values()) == len(found.kept)
     boxes = collections.defaultdict(list)
     for one in found.boxes:
         boxes[Path(one.image).stem].append((one.label, one.box))
     expected = {Path(name).stem: sorted(of) for name, of in BOXES.items() if of}
     assert {name: sorted(of) for name, of in boxes.items()} == {
-        name: [(label, pytest.approx(box, abs=0.02)) for label, box in of]
+        name: [(label, pytest.approx(box, abs=0.05)) for label, box in of]
         for name, of in expected.items()
     }
     assert {Path(name).stem for name in found.images} == {Path(name).stem for name in BOXES}
@@ -63,7 +64,7 @@ def test_every_format_gives_the_same_boxes(data, kind):
 def test_records_ask_in_the_words_of_classes_and_are_balanced(data, tmp_path, capsys):
     records = built(data, kind="coco")
     printed = capsys.readouterr().out
-    assert "COCO: 1 files" in printed and "xywh as the file states" in printed
+    assert "COCO: 1 file," in printed and "xywh as the file states" in printed
     assert "questions about" in printed and "no presence questions" not in printed
     by_kind = collections.Counter(one.question_type for one in records)
     assert by_kind["Where"] == 6 - 1  # c.png shows two nodules: one question
@@ -82,7 +83,7 @@ def test_records_ask_in_the_words_of_classes_and_are_balanced(data, tmp_path, ca
     counted = [one for one in records if one.question_type == "How_many" and one.image_id == "c"]
     assert len(counted) <= 1 and all("2 regions" in one.answers[0].text for one in counted)
     page = (tmp_path / "out" / "look" / "index.html").read_text()
-    assert page.count("<figure") == 6 and "Doubtful" not in page
+    assert page.count("<figure") == 6 and "Doubts" not in page
     patients = {
         split: {one.patient_id for one in read(tmp_path / "out", split)}
         for split in ("train", "validation")

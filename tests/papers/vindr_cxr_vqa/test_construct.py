@@ -19,9 +19,9 @@ from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import (
     TemplateWriter,
 )
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES, format_box
-from cxrjax.papers.vindr_cxr_vqa.readers import merge_readers, parse_mode
 from cxrjax.radiology_text.english import join
 from cxrjax.records import format_record
+from cxrjax.records_io.readers import merge_readers, parse_mode
 
 # Of dense records as they were when the checkpoint in data/demo_base was trained.
 DENSE_SHA256 = "2c50c09e679e03410f84bdc7602720e08c7ca3e419edff9a5c90641cc77afed7"

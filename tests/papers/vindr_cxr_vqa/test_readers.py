@@ -13,8 +13,8 @@ from cxrjax.evaluation.counted import STRICT
 from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.paper import load_benchmark
 from cxrjax.papers.vindr_cxr_vqa.counts import mean_best_iou, outcome
-from cxrjax.papers.vindr_cxr_vqa.readers import merge_readers, parse_mode
 from cxrjax.records import ReaderBox, write_records
+from cxrjax.records_io.readers import merge_readers, parse_mode
 from tests.evaluation import made
 
 CASES = made.cases_of(__file__)

@@ -9,8 +9,8 @@ import dataclasses
 from collections.abc import Sequence
 
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
-from cxrjax.papers.vindr_cxr_vqa.readers import COPY_IOU, DEFAULT_IOU
 from cxrjax.records_io.quality import PixelBox
+from cxrjax.records_io.readers import COPY_IOU, DEFAULT_IOU
 
 # Of these a chest has one: boxes of several readers are of it, however little they overlap.
 ORGANS = ("Aortic enlargement", "Cardiomegaly")

@@ -1,0 +1,364 @@
+"""The annotation: what every importer yields, and all that checks know of a source."""
+
+import collections
+import dataclasses
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from cxrjax.apps.annotations.coordinates import Form, Units
+from cxrjax.errors import ForeignError
+from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable
+from cxrjax.untrusted.names import plain_name, shown, shown_value
+
+_LONGEST_LABEL = 200
+_SIDE = 1_000_000  # pixels that no image has
+# Names of classes that mean that nothing is marked, as `plain` has them.
+_NORMAL = re.compile(
+    r"|none|nan|null|na|background|clear|unremarkable|normal(al)?(image|chest|cxr|xray|lungs?|study|case)?s?"
+    r"|normalchestxrays?|healthy\w*|no|no(significant|acute|relevant|abnormal)?(findings?|abnormality|"
+    r"abnormalities|disease|lesions?|pathology|label)|negative\w*|\w+negative|unauffällig|ohnebefund"
+    r"|normalbefund|keinbefund|sinhallazgos|sano"
+)
+_NEGATED = re.compile(
+    r"(?:no|not|non|without|absent|absence of|kein\w{0,2}|ohne)[\s_-]+(?!normal)\w"
+)
+
+
+class Shape(NamedTuple):
+    """A region of an image as four numbers.
+
+    Attributes:
+        numbers: four, in `form` and `units`.
+        form: None: detected from all boxes of the source.
+        units: None: detected too.
+        degrees: it is turned by, clockwise.
+        pivot: of the turn: "centre" or "corner" (the upper left one).
+        ellipse: an ellipse in the box, which turns otherwise.
+        exact: the format leaves no doubt of form and units.
+    """
+
+    numbers: tuple[float, ...]
+    form: Form | None = "xyxy"
+    units: Units | None = "pixels"
+    degrees: float = 0.0
+    pivot: str = "centre"
+    ellipse: bool = False
+    exact: bool = True
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Annotation:
+    """One entry of a source: a region, a class without a region, or an image that was inspected.
+
+    Attributes:
+        image: its name in the source; in a task of several images, that of this one.
+        file: of annotations, as messages name it.
+        place: in the file, such as ":3" or ": images[4]".
+        shape: None where nothing is located.
+        label: class as in the source; "" where the entry is about the image alone.
+        names_from: list that the class's name was looked up in, where it was.
+        reader: who marked it; "" where the source does not state it.
+        split: "train", "validation" or "test" of the source, or "".
+        confidence: beside it in the source.
+        prediction: a model made it.
+        image_hw: (height, width) that the shape refers to; None: those of the image's file.
+        patient: "" where it is not known.
+    """
+
+    image: str
+    file: str
+    place: str = ""
+    shape: Shape | None = None
+    label: str = ""
+    names_from: str = ""
+    reader: str = ""
+    split: str = ""
+    confidence: float | None = None
+    prediction: bool = False
+    image_hw: tuple[int, int] | None = None
+    patient: str = ""
+
+    @property
+    def where(self) -> str:
+        """File and line."""
+        return self.file + self.place
+
+    @property
+    def box(self) -> PixelBox:
+        """The shape's four numbers, which are corners in pixels once the source was read."""
+        assert self.shape is not None
+        x_min, y_min, x_max, y_max = self.shape.numbers
+        return x_min, y_min, x_max, y_max
+
+
+class Rejected(NamedTuple):
+    """An entry that cannot be used.
+
+    Attributes:
+        why: reason and what was found.
+        image: "" where none is known.
+    """
+
+    file: str
+    place: str
+    why: Unusable
+    image: str = ""
+
+
+Entries = Iterator[Annotation | Rejected]
+
+
+@dataclasses.dataclass
+class Annotations:
+    """Everything that was read, and the account of it: entries = kept + rejected, file by file.
+
+    Attributes:
+        quality: rejected entries.
+        kept: entries that are in use.
+        told: how the source was read, for people.
+        doubts: what may have been misread; nothing is written until somebody has inspected it.
+        examined: file -> entries in it.
+        rejected: file -> reason -> entries.
+        unlocated: image -> classes that it shows and that nothing locates, which are not denied.
+    """
+
+    quality: QualityLog
+    kept: list[Annotation] = dataclasses.field(default_factory=list)
+    told: list[str] = dataclasses.field(default_factory=list)
+    doubts: list[str] = dataclasses.field(default_factory=list)
+    examined: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
+    rejected: dict[str, collections.Counter[str]] = dataclasses.field(default_factory=dict)
+    unlocated: dict[str, set[str]] = dataclasses.field(default_factory=dict)
+
+    def add(self, entry: Annotation | Rejected) -> None:
+        """Counts an entry and keeps it if its names can be used."""
+        self.examined[entry.file] += 1
+        self.quality.examined["entries"] += 1
+        if isinstance(entry, Rejected):
+            self._reject(entry.file, entry.place, entry.why, entry.image)
+            return
+        try:
+            usable_image(entry.image)
+            label = label_of(entry.label) if entry.label or entry.shape else ""
+        except Unusable as why:
+            self.reject(entry, why)
+            return
+        self.kept.append(dataclasses.replace(entry, label=label))
+
+    def reject(self, entry: Annotation, why: Unusable) -> None:
+        """Rejects an entry that was counted; whoever does it leaves it out of `kept`."""
+        self._reject(entry.file, entry.place, why, entry.image)
+
+    def _reject(self, file: str, place: str, why: Unusable, image: str) -> None:
+        self.rejected.setdefault(file, collections.Counter())[why.reason] += 1
+        item = image.encode("ascii", "backslashreplace").decode()
+        self.quality.set_aside(why.reason, item or "?", file + place, why.found)
+
+    @property
+    def boxes(self) -> list[Annotation]:
+        """Entries with a shape."""
+        return [entry for entry in self.kept if entry.shape is not None]
+
+    @property
+    def images(self) -> dict[str, list[Annotation]]:
+        """Image -> its entries."""
+        found: dict[str, list[Annotation]] = {}
+        for entry in self.kept:
+            found.setdefault(entry.image, []).append(entry)
+        return found
+
+    def account(self) -> dict[str, dict[str, Any]]:
+        """File -> entries, kept ones, and rejected ones by reason."""
+        kept = collections.Counter(entry.file for entry in self.kept)
+        return {
+            file: {
+                "entries": count,
+                "kept": kept[file],
+                "rejected": dict(sorted(self.rejected.get(file, {}).items())),
+            }
+            for file, count in sorted(self.examined.items())
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Stated:
+    """Properties of a source that the user states because the files do not.
+
+    Attributes:
+        box_form, units: as in `coordinates`; None: detected.
+        columns: role -> column's name, of a table.
+        label: the class of all boxes, if the source names none.
+        classes: names by number.
+    """
+
+    box_form: Form | None = None
+    units: Units | None = None
+    columns: dict[str, str] = dataclasses.field(default_factory=dict)
+    label: str = ""
+    classes: tuple[str, ...] = ()
+
+
+def plain(name: str) -> str:
+    """A name without case, spaces and signs, to match spellings."""
+    return re.sub(r"[^\w]|_", "", name.lower())
+
+
+def is_normal(label: str) -> bool:
+    """Returns whether a class's name means that nothing is marked."""
+    return bool(_NORMAL.fullmatch(plain(label)) or _NEGATED.match(label.lower().strip()))
+
+
+def usable_image(name: str) -> str:
+    """The name of an image.
+
+    Raises:
+        Unusable: it cannot be the name of a file, or contains a line break or a control character.
+    """
+    try:
+        return plain_name(name, 2_000)
+    except ForeignError as error:
+        raise Unusable("invalid_record", f"an image's name: {error}") from None
+
+
+def label_of(value: Any) -> str:
+    """A class's name.
+
+    Raises:
+        Unusable: it is no text, empty, or too long.
+    """
+    text = " ".join(str(value).split()) if isinstance(value, str | int) else ""
+    if not text or len(text) > _LONGEST_LABEL or not text.isprintable():
+        found = f"a box whose class is {shown_value(value)}; expected a name"
+        raise Unusable("unknown_class", found)
+    if "<" in text or ">" in text:
+        raise Unusable("unknown_class", f"the class {shown(text)} contains < or >; rename it")
+    return text
+
+
+def class_of(attributes: Any) -> str:
+    """A class out of attributes by name, as VIA and others have them; "" if there are none.
+
+    Raises:
+        Unusable: none of several attributes is called a class.
+    """
+    if not isinstance(attributes, dict):
+        return attributes if isinstance(attributes, str) else ""
+    chosen = {
+        key: [name for name, on in value.items() if on is True or on == "true"]
+        if isinstance(value, dict)
+        else [value]
+        for key, value in attributes.items()
+        if value not in ("", None)
+    }
+    named = {key: names for key, names in chosen.items() if plain(key) in CLASS_WORDS} or chosen
+    if len(named) > 1:
+        told = f"attributes {shown_value(list(named))}; expected one that is called class or label"
+        raise Unusable("unknown_class", told)
+    names = next(iter(named.values()), [])
+    if len(names) > 1:
+        raise Unusable("unknown_class", f"{len(names)} classes of one box: {shown_value(names)}")
+    return str(names[0]) if names and isinstance(names[0], str | int) else ""
+
+
+# Names of columns and attributes that hold a class, as `plain` has them, the likeliest first.
+CLASS_WORDS = (
+    *("label", "class", "classname", "labelname", "finding", "findinglabel", "findingname"),
+    *("category", "categoryname", "disease", "diagnosis", "pathology", "lesion", "name", "type"),
+    *("findings", "lesiontype", "object", "classes", "labels", "classlabel"),
+    *("klasse", "befund", "diagnose", "target"),
+)
+READER_WORDS = (
+    *("radid", "reader", "readerid", "annotator", "annotatorid", "rater", "raterid", "radiologist"),
+    *("radiologistid", "observer", "doctor", "doctorid", "labeler", "labeller", "annotatedby"),
+    *("createdby", "createdbyid", "completedby", "user", "userid", "expert", "expertid", "arzt"),
+)
+CONFIDENCE_WORDS = ("confidence", "conf", "score", "scores", "prob", "probability", "objectness")
+
+
+def numbers_of(values: Sequence[Any], count: int | None = None) -> tuple[float, ...]:
+    """Finite numbers.
+
+    Raises:
+        Unusable: `bad_box`.
+    """
+    try:
+        found = tuple(float(value) for value in values)
+    except (TypeError, ValueError, OverflowError):
+        found = (math.nan,)
+    wrong = count is not None and len(found) != count
+    if wrong or not found or not all(map(math.isfinite, found)):
+        told = shown_value(list(values) if isinstance(values, list | tuple) else values)
+        raise Unusable("bad_box", f"{told}; expected {count or 'a row of'} numbers")
+    return found
+
+
+def number_or_none(value: Any) -> float | None:
+    """A finite number; None for anything else."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def bounds(points: Iterable[Sequence[float]]) -> PixelBox:
+    """The box around points (x, y).
+
+    Raises:
+        Unusable: there are none.
+    """
+    xs, ys = zip(*points, strict=True) if (points := list(points)) else ((), ())
+    if len(xs) < 2:
+        raise Unusable("bad_box", "an outline of less than two points")
+    return min(xs), min(ys), max(xs), max(ys)
+
+
+def turned(box: Sequence[float], shape: Shape) -> PixelBox:
+    """The box around a shape that fills a box in pixels and is turned."""
+    x_min, y_min, x_max, y_max = box
+    if shape.degrees % 360 == 0:
+        return x_min, y_min, x_max, y_max
+    cos, sin = math.cos(math.radians(shape.degrees)), math.sin(math.radians(shape.degrees))
+    across, down = (x_max - x_min) / 2, (y_max - y_min) / 2
+    x, y = (x_min + x_max) / 2, (y_min + y_max) / 2
+    if shape.pivot == "corner":
+        x, y = x_min + across * cos - down * sin, y_min + across * sin + down * cos
+    if shape.ellipse:
+        wide = math.hypot(across * cos, down * sin)
+        high = math.hypot(across * sin, down * cos)
+    else:
+        wide = across * abs(cos) + down * abs(sin)
+        high = across * abs(sin) + down * abs(cos)
+    return round(x - wide, 2), round(y - high, 2), round(x + wide, 2), round(y + high, 2)
+
+
+def size_of_entry(height: Any, width: Any) -> tuple[int, int] | None:
+    """(height, width) as an annotation has them; None where it has none, or none that can be."""
+    high, wide = number_or_none(height), number_or_none(width)
+    if high is None or wide is None or not (1 <= high < _SIDE and 1 <= wide < _SIDE):
+        return None
+    return int(high), int(wide)
+
+
+def fields(value: Any, what: str) -> dict[str, Any]:
+    """An object of JSON.
+
+    Raises:
+        ForeignError: it is something else.
+    """
+    if not isinstance(value, dict):
+        raise ForeignError(f"{what} is {shown_value(value)}; expected an object")
+    return value
+
+
+def entries(value: Any, what: str) -> list[Any]:
+    """A list of JSON.
+
+    Raises:
+        ForeignError: it is something else.
+    """
+    if not isinstance(value, list):
+        raise ForeignError(f"{what} is {shown_value(value)}; expected a list")
+    return value

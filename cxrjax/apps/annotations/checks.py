@@ -1,0 +1,302 @@
+"""Checks of annotations from any source: predictions, normal classes, names of classes, readers."""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+
+from cxrjax.apps.annotations.annotation import Annotation, Annotations, is_normal, plain
+from cxrjax.boxes import pairwise_iou
+from cxrjax.errors import UserError
+from cxrjax.records import ReaderBox
+from cxrjax.records_io.quality import Unusable
+from cxrjax.records_io.readers import MergeMode, merge_readers, parse_mode
+from cxrjax.untrusted.names import shown
+
+# --readers -> the mode of `cxrjax.records_io.readers`.
+_MODES = {"fuse": "wbf", "majority": "lesion_majority", "any": "raw"}
+_WHOLE = 0.98  # of an image's area
+_UNNAMED = "(unnamed)"
+_UNLOCATED = "classes of an image without a region (tags, rows): neither located nor denied"
+_SAME_LESION = 0.25  # IoU at which a box is one of those that were fused
+# Signs that a column of something else was read as classes.
+_NUMBERS = re.compile(r"\d+\.\d+|\d+\D+\d+")
+_MOST_CLASSES = 0.8
+_FEW = 5
+
+Size = Callable[[Annotation], tuple[int, int] | None]
+
+
+def check_predictions(found: Annotations, least: float | None) -> None:
+    """Refuses a model's boxes as ground truth, or those under a confidence.
+
+    Args:
+        least: confidence from which on predictions are used as labels; None: they are not.
+
+    Raises:
+        UserError: most boxes are predictions.
+    """
+    # A confidence of 1 beside each box is a column that everybody fills in.
+    sure = {one.file for one in found.boxes if one.confidence not in (None, 1)}
+    bare = {one.file for one in found.boxes if one.confidence is None}
+
+    def is_predicted(one: Annotation) -> bool:
+        return one.prediction or (one.file in sure - bare and one.shape is not None)
+
+    predicted = [one for one in found.boxes if is_predicted(one)]
+    if least is None and 2 * len(predicted) > len(found.boxes):
+        raise UserError(
+            f"{predicted[0].where}: {len(predicted):,} of {len(found.boxes):,} boxes have a "
+            "confidence: predictions of a model, no reference; pass --predictions_as_labels=0.5 "
+            "to use those of at least this confidence"
+        )
+    kept = []
+    for one in found.kept:
+        if not is_predicted(one):
+            kept.append(one)
+        elif least is None:
+            found.reject(one, Unusable("prediction", "made by a model; no reference"))
+        elif (one.confidence or 0) < least:
+            told = f"confidence {one.confidence or 0:g}, expected at least {least:g}"
+            found.reject(one, Unusable("low_confidence", told))
+        else:
+            kept.append(one)
+    found.kept = kept
+    if predicted and least is not None:
+        found.told.append(
+            f"{len(predicted):,} boxes are predictions of a model, used as labels from a "
+            f"confidence of {least:g} on (--predictions_as_labels)"
+        )
+
+
+def drop_normal(found: Annotations, size_of: Size) -> None:
+    """Turns classes that mean "normal" into images without findings, and drops boxes of theirs.
+
+    A class whose every box is the whole image is a label of images too, and located nowhere.
+    """
+    whole: dict[str, list[bool]] = collections.defaultdict(list)
+    for one in found.boxes:
+        whole[one.label].append(_is_whole(one, size_of(one)))
+    labels = {label for label, of in whole.items() if all(of) and not is_normal(label)}
+    marked = {one.image for one in found.boxes if not is_normal(one.label)}
+    kept, normal = [], collections.Counter[str]()
+    for one in found.kept:
+        if one.label and is_normal(one.label):
+            normal[one.label] += 1
+            if one.image in marked and one.shape is None:
+                told = f"{shown(one.label)} beside a finding on the same image"
+                found.reject(one, Unusable("contradictory_rows", told))
+                continue
+            one = dataclasses.replace(one, label="", shape=None)
+        elif one.label in labels and one.shape is not None:
+            found.unlocated.setdefault(one.image, set()).add(one.label)
+            one = dataclasses.replace(one, label="", shape=None)
+        elif one.label and one.shape is None:
+            found.quality.warnings[_UNLOCATED] += 1
+            found.unlocated.setdefault(one.image, set()).add(one.label)
+            one = dataclasses.replace(one, label="")
+        kept.append(one)
+    found.kept = kept
+    for label, count in normal.items():
+        found.told.append(
+            f"{shown(label)} is no class: {count:,} {_plural('entry', count)} used as images "
+            "without a finding"
+        )
+    for label in sorted(labels):
+        found.told.append(f"{shown(label)} is no class: its every box is the whole image")
+
+
+def _is_whole(one: Annotation, size: tuple[int, int] | None) -> bool:
+    if size is None:
+        return False
+    x_min, y_min, x_max, y_max = one.box
+    wide = min(x_max, size[1]) - max(x_min, 0)
+    high = min(y_max, size[0]) - max(y_min, 0)
+    return wide > 0 and high > 0 and wide * high >= _WHOLE * size[0] * size[1]
+
+
+def spell_classes(found: Annotations) -> None:
+    """Gives each class one spelling, the commonest; others differ in case and separators only."""
+    counts = collections.Counter(one.label for one in found.boxes)
+    best: dict[str, str] = {}
+    for label, _ in counts.most_common():
+        best.setdefault(_spelling(label), label)
+    for label, count in counts.items():
+        ours = best[_spelling(label)]
+        if label != ours:
+            found.quality.warnings[f"boxes of class {label} counted as {ours}"] += count
+    found.kept = [
+        dataclasses.replace(one, label=best[_spelling(one.label)]) if one.label else one
+        for one in found.kept
+    ]
+    found.unlocated = {
+        image: {best.get(_spelling(label), label) for label in labels}
+        for image, labels in found.unlocated.items()
+    }
+
+
+def _spelling(label: str) -> str:
+    return re.sub(r"(?<=\w)[\s_-]+(?=\w)|_", "", label.casefold())
+
+
+def class_doubts(found: Annotations) -> Iterator[str]:
+    """Yields signs that something else than names of classes was read as one."""
+    images: dict[str, set[str]] = collections.defaultdict(set)
+    for one in found.boxes:
+        images[one.label].add(one.image)
+    total = len(found.boxes)
+    for label in sorted(images):
+        if _NUMBERS.search(label) or plain(label).isdigit():
+            yield f"the class {shown(label)} contains numbers: is it the right column?"
+            break
+    if len(images) > _FEW and len(images) > _MOST_CLASSES * total:
+        yield f"{len(images):,} classes of {total:,} boxes: is it the right column?"
+    sides = [label for label in images if plain(label) in ("left", "right")]
+    if sides:
+        yield f"the class {shown(sides[0])} names a side and no finding; rename its folder or class"
+
+
+def rare_classes(found: Annotations) -> list[str]:
+    """Classes that a single image shows."""
+    images: dict[str, set[str]] = collections.defaultdict(set)
+    for one in found.boxes:
+        images[one.label].add(one.image)
+    return sorted(label for label, of in images.items() if len(of) == 1)
+
+
+def name_readers(found: Annotations, paths: Mapping[str, Path], per_image: bool) -> None:
+    """Names readers where several files annotate the same images with the same classes.
+
+    Args:
+        paths: image -> its file.
+        per_image: a file of annotations is about one image, so that a reader has a folder.
+    """
+
+    def source(one: Annotation) -> str:
+        return PurePosixPath(one.file).parent.as_posix() if per_image else one.file
+
+    classes: dict[str, set[str]] = collections.defaultdict(set)
+    together: dict[Path, set[str]] = collections.defaultdict(set)
+    for one in found.kept:
+        together[paths[one.image]].add(source(one))
+        if one.shape:
+            classes[source(one)].add(_spelling(one.label))
+    readers: set[str] = set()
+    for sources in together.values():
+        for name in sources if len(sources) > 1 else ():
+            if any(classes[name] & classes[other] for other in sources - {name}):
+                readers.add(name)
+    found.kept = [
+        dataclasses.replace(one, reader=one.reader or source(one))
+        if source(one) in readers
+        else one
+        for one in found.kept
+    ]
+
+
+class Fusion:
+    """Boxes of several readers of an image as one set.
+
+    Args:
+        wanted: "fuse", "majority", "any" or a reader's name.
+    """
+
+    def __init__(self, wanted: str, found: Annotations) -> None:
+        self._wanted, self._found = wanted, found
+        names = {one.reader for one in found.kept} - {""}
+        self._mode: MergeMode | None = None
+        if wanted in _MODES:
+            self._mode = parse_mode(_MODES[wanted])
+        elif wanted not in names:
+            raise UserError(
+                f"--readers={wanted}: expected fuse, majority, any or one of "
+                f"{', '.join(sorted(names)[:20]) or 'the readers, and the source names none'}"
+            )
+        self._images = self._alone = self._boxes = 0
+        self._names: set[str] = set()
+
+    def of_image(self, on_image: Sequence[Annotation]) -> list[Annotation] | None:
+        """The entries of an image that remain; None where the wanted reader did not read it."""
+        named = {one.reader for one in on_image} - {""}
+        if self._mode is None:
+            return self._of_reader(on_image)
+        readers = {(one.reader or _UNNAMED) if one.shape else one.reader for one in on_image} - {""}
+        boxes = [one for one in on_image if one.shape]
+        if not named or len(readers) < 2:
+            return list(on_image)
+        self._images += 1
+        self._names |= readers
+        marks = {
+            reader: [
+                ReaderBox(label=one.label, box=list(one.box))
+                for one in boxes
+                if (one.reader or _UNNAMED) == reader
+            ]
+            for reader in readers
+        }
+        merged = merge_readers(marks, self._mode)
+        kept = [one for one in on_image if not one.shape]
+        for label in dict.fromkeys(one.label for one in boxes):
+            ours = [one for one in boxes if one.label == label]
+            kept += self._assigned(ours, [box for name, box in merged if name == label])
+        return kept
+
+    def _of_reader(self, on_image: Sequence[Annotation]) -> list[Annotation] | None:
+        theirs = [one for one in on_image if one.reader == self._wanted]
+        for one in on_image:
+            if one.reader != self._wanted:
+                told = f"of reader {one.reader or _UNNAMED}; --readers={self._wanted}"
+                self._found.reject(one, Unusable("other_reader", told))
+        return theirs or None
+
+    def _assigned(
+        self, ours: list[Annotation], boxes: Iterable[Sequence[float]]
+    ) -> list[Annotation]:
+        """Fused boxes, each in the place of the nearest box that it came from."""
+        targets = np.array(list(boxes), np.float64).reshape(-1, 4)
+        overlap = np.asarray(pairwise_iou(np.array([one.box for one in ours]), targets))
+        left = list(range(len(ours)))
+        kept = []
+        for number, target in enumerate(targets.tolist()):
+            nearest = max(left, key=lambda index: overlap[index, number])
+            left.remove(nearest)
+            one = ours[nearest]
+            assert one.shape is not None
+            kept.append(dataclasses.replace(one, shape=one.shape._replace(numbers=tuple(target))))
+            agreeing = {
+                ours[index].reader for index in np.flatnonzero(overlap[:, number] > _SAME_LESION)
+            }
+            self._boxes += 1
+            self._alone += len(agreeing) < 2
+        for index in left:
+            fused = targets.size and overlap[index].max() > _SAME_LESION
+            reason = "fused_reader" if fused else "minority_reader"
+            told = f"{ours[index].label} of reader {ours[index].reader or _UNNAMED}"
+            self._found.reject(ours[index], Unusable(reason, told))
+        return kept
+
+    def told(self) -> Iterator[str]:
+        """Yields what was done, once all images are through."""
+        if self._mode is None:
+            yield f"boxes of reader {self._wanted} only (--readers={self._wanted})"
+        elif self._images:
+            what = {
+                "fuse": "boxes of one lesion were fused into one",
+                "majority": "lesions that more than half of an image's readers boxed",
+                "any": "every reader's boxes, unmerged",
+            }[self._wanted]
+            yield (
+                f"{self._images:,} {_plural('image', self._images)} with several readers "
+                f"({', '.join(sorted(self._names)[:10])}): {what} (--readers={self._wanted}); "
+                f"{self._alone:,} of {self._boxes:,} boxes are of one reader only; "
+                "--readers=majority, any or a name choose otherwise"
+            )
+
+
+def _plural(noun: str, count: int) -> str:
+    if count == 1:
+        return noun
+    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"

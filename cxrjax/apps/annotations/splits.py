@@ -1,0 +1,183 @@
+"""Splits of a source's images: its own, or new ones; copies and patients stay on one side."""
+
+import collections
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from cxrjax.apps.annotations.annotation import Annotation
+from cxrjax.apps.annotations.folder import Folder, split_of
+from cxrjax.errors import ForeignError
+from cxrjax.images.decode import read_image
+from cxrjax.images.files import ImageError
+from cxrjax.records_io.leakage import close_pairs, hash_images
+from cxrjax.records_io.quality import Unusable
+from cxrjax.untrusted.foreign_files import MIB, read_text
+
+SPLITS = ("train", "validation", "test")
+_LISTS = (".txt",)
+_YAML = (".yaml", ".yml")
+# What tools add to the name of an image that they changed.
+_CHANGED = re.compile(
+    r"(?:\.rf\.[0-9a-z]{6,40}|[ _-]+copy(?:[ _-]?\d{1,3})?|[_-](?:aug(?:mented)?|[hv]?flip(?:ped)?|"
+    r"flip(?:lr|ud)|mirror(?:ed)?|rot(?:ated?)?|bright(?:er|ness)?|dark(?:er)?|blur(?:red)?|noisy?e?|"
+    r"crop(?:ped)?|clahe|shear|shift|zoom|equali[sz]ed)[_-]?\d{0,4})+$"
+)
+_CHANGED_BEFORE = re.compile(
+    r"^(?:(?:aug(?:mented)?|[hv]?flip(?:ped)?|rot(?:ated?)?)\d*[_-]|copy of )+"
+)
+_NUMBERED = re.compile(r"[ _-]*\((\d{1,3})\)$")
+_ALIKE = 0.98  # correlation of thumbnails
+_SIDE = 48
+
+
+def own_splits(
+    folder: Folder, entries: Mapping[Path, Sequence[Annotation]]
+) -> tuple[dict[Path, str], dict[Path, Unusable], str]:
+    """File of an image -> its split in the source, faults of images, and how for people.
+
+    A column or attribute decides, then lists of images (data.yaml, ImageSets), then folders of
+    images and of annotations, then names of files that annotate several images. Splits are the
+    source's where there are at least two; else the mapping is empty.
+    """
+    listed = _listed(folder)
+    about: dict[str, set[str]] = collections.defaultdict(set)
+    for of in entries.values():
+        for one in of:
+            about[one.file].add(one.image)
+    splits: dict[Path, str] = {}
+    faults: dict[Path, Unusable] = {}
+    for path, of in entries.items():
+        given = {one.split for one in of} - {""}
+        given = given or listed.get(path.stem.lower(), set())
+        given = given or ({split_of(folder.inside(path).parent.as_posix())} - {""})
+        for one in of if not given else ():
+            parent, _, name = one.file.rpartition("/")
+            found = split_of(parent) or (split_of(name) if len(about[one.file]) > 1 else "")
+            given |= {found} - {""}
+        if len(given) > 1:
+            told = f"in {' and '.join(sorted(given))} of the source; expected one"
+            faults[path] = Unusable("split_conflict", told)
+        elif given:
+            splits[path] = next(iter(given))
+    if len({*splits.values()}) < 2 or "train" not in splits.values():
+        return {}, {}, ""
+    for path in entries:
+        if path not in splits and path not in faults:
+            faults[path] = Unusable("not_in_split", "in no split of the source; --split=again")
+    counts = collections.Counter(splits.values())
+    told = ", ".join(f"{split} {counts[split]:,}" for split in SPLITS if counts[split])
+    return splits, faults, f"splits of the source are kept: {told} images (--split=again: new ones)"
+
+
+def _listed(folder: Folder) -> dict[str, set[str]]:
+    """Stem of an image -> splits, by lists such as ImageSets/Main/train.txt and by data.yaml."""
+    found: dict[str, set[str]] = collections.defaultdict(set)
+    for path in folder.files:
+        try:
+            if path.suffix.lower() in _LISTS and split_of(path.stem) and path.stem.isalpha():
+                for line in read_text(path, 64 * MIB).splitlines():
+                    words = line.split()
+                    # VOC's lists by class have a second word, -1 where the class is absent.
+                    if words and len(words) <= 2:
+                        found[Path(words[0]).stem.lower()].add(split_of(path.stem))
+            elif path.suffix.lower() in _YAML:
+                for line in read_text(path, MIB).splitlines():
+                    key, colon, value = line.partition(":")
+                    place = value.strip(" '\"").removeprefix("../").removeprefix("./").strip("/")
+                    if colon and split_of(key) and key.isalpha() and len(place) > 1:
+                        for image in folder.images:
+                            if f"/{place}/" in f"/{folder.inside(image).as_posix()}":
+                                found[image.stem.lower()].add(split_of(key))
+        except (OSError, ForeignError):
+            continue
+    return found
+
+
+def one_side(
+    files: Iterable[Path], patients: Mapping[Path, str], processes: int
+) -> tuple[dict[Path, str], list[str]]:
+    """File -> the group that no split divides: its patient, joined with copies of its images.
+
+    Returns:
+        The groups, and what was found, for people.
+    """
+    files = sorted(files)
+    names = {path: path.stem.lower() for path in files}
+    stems = {*names.values()}
+    groups = _Groups(files)
+    by_key: dict[str, Path] = {}
+    by_name = 0
+    for path, name in names.items():
+        base = _CHANGED_BEFORE.sub("", _CHANGED.sub("", name))
+        numbered = _NUMBERED.sub("", base)
+        if numbered in stems:  # NAME (1) beside NAME; alone it is a number like others
+            base = numbered
+        by_name += groups.join(by_key.setdefault(base, path), path) if base else 0
+    pairs = _copies(files, processes)
+    by_picture = sum(groups.join(*pair) for pair in pairs)
+    for path in files:
+        groups.join(by_key.setdefault(f"patient/{patients[path]}", path), path)
+    told = []
+    if len(files) > 1 and len({groups.of(path) for path in files}) < 2:
+        if len({*patients.values()}) < 2:
+            return dict(patients), []
+        told.append("all images look like copies of one, so that copies are not held together")
+        return dict(patients), told
+    if by_name or by_picture:
+        told.append(
+            f"copies on one side: {by_name:,} by the names of their files, {by_picture:,} by their "
+            "pixels"
+        )
+    return {path: str(groups.of(path)) for path in files}, told
+
+
+def _copies(files: Sequence[Path], processes: int) -> list[tuple[Path, Path]]:
+    """Pairs of images that show the same, by perceptual hash and then by their thumbnails."""
+    hashes, _ = hash_images(files, processes)
+    known = [path for path in files if path in hashes]
+    of = [hashes[path] for path in known]
+    pairs = [(i, j) for i, j, _ in close_pairs(of, of) if i < j]
+    thumbnails: dict[int, np.ndarray] = {}
+    for index in {index for pair in pairs for index in pair}:
+        thumbnails[index] = _thumbnail(known[index])
+    return [
+        (known[i], known[j])
+        for i, j in pairs
+        if float((thumbnails[i] * thumbnails[j]).sum()) >= _ALIKE
+    ]
+
+
+def _thumbnail(path: Path) -> np.ndarray:
+    """Grey levels of a small copy without their mean, of length 1."""
+    from PIL import Image
+
+    try:
+        grey = Image.fromarray(read_image(path)).convert("L").resize((_SIDE, _SIDE))
+    except ImageError:
+        return np.zeros((_SIDE, _SIDE))
+    levels = np.asarray(grey, np.float64)
+    levels -= levels.mean()
+    length = float(np.linalg.norm(levels))
+    return levels / length if length else levels
+
+
+class _Groups:
+    """Files by the group that they are joined into."""
+
+    def __init__(self, files: Iterable[Path]) -> None:
+        self._parent = {path: path for path in files}
+
+    def of(self, path: Path) -> Path:
+        while self._parent[path] != path:
+            self._parent[path] = self._parent[self._parent[path]]
+            path = self._parent[path]
+        return path
+
+    def join(self, first: Path, second: Path) -> int:
+        """Joins two groups; returns 1 if they were two."""
+        ours, theirs = sorted((self.of(first), self.of(second)))
+        self._parent[theirs] = ours
+        return int(ours != theirs)
