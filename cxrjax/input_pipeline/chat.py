@@ -171,6 +171,33 @@ INTERNVL = dataclasses.replace(
 )
 
 
+# By the name that a family gives its form; the prompt format that writes it.
+FORMS = {
+    **{"medgemma": GEMMA, "gemma4": GEMMA4, "gemma4_small": GEMMA4_SMALL},
+    **{"qwen": QWEN, "qwen3": QWEN3, "internvl": INTERNVL},
+}
+PROMPT_OF = {"qwen3": "qwen", "internvl": "qwen", "llava": "llava", "llava_med": "llava_med"} | {
+    name: name for name in ("medgemma", "gemma4", "gemma4_small", "qwen")
+}
+
+
+def contexts(
+    form: str, tokenizer: Tokenizer, image: int
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Returns ids before a question, and those of a second image, in a family's form."""
+    if form == "medgemma":
+        return context_ids(tokenizer, image), second_image_ids(tokenizer, image)
+    if form == "internvl":
+        return internvl_context(tokenizer, image)
+    if form.startswith("gemma4"):
+        return gemma4_context(tokenizer, image)
+    if form == "llava" or form == "llava_med":
+        from cxrjax.input_pipeline.llava_turns import llava_context
+
+        return llava_context(tokenizer, image, form)  # type: ignore[arg-type]
+    return qwen_context(tokenizer, image, FORMS[form])
+
+
 def internvl_context(tokenizer: Tokenizer, image: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """`qwen_context` of InternVL, where a newline stands behind each image."""
     begin, end = (tokenizer.piece_id(piece) for piece in ("<img>", "</img>"))

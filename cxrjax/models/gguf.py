@@ -24,7 +24,7 @@ from sentencepiece import sentencepiece_model_pb2
 from cxrjax.errors import UserError, optional
 from cxrjax.files import reading
 from cxrjax.input_pipeline.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
-from cxrjax.models.hf_config import MOST_LAYERS
+from cxrjax.models.families.family import MOST_LAYERS
 from cxrjax.models.hf_layout import canonical_name
 from cxrjax.untrusted.names import shown, shown_value
 from cxrjax.untrusted.weights import read_gguf_header

@@ -345,6 +345,8 @@ class VLMConfig:
             Qwen3-VL).
         audio_width: numbers of a frame of sound, which the checkpoint has a map for and nothing
             asks here (Gemma 4 12B); 0: none.
+        family: the `model_type` whose names its tensors have in a checkpoint
+            (`cxrjax/models/families/`).
     """
 
     vision: VisionConfig | None
@@ -354,6 +356,7 @@ class VLMConfig:
     second_image: tuple[int, ...] = (IMAGE,)
     projector: Literal["linear", "normed", "unscaled", "mlp", "normed_mlp", "merger"] = "linear"
     audio_width: int = 0
+    family: str = "paligemma"
 
     @property
     def num_context(self) -> int:
@@ -467,7 +470,7 @@ def check_sizes(sizes: VLMConfig) -> None:
                 fits = len(value) <= _DEEPEST and all(type(n) is int and n >= 0 for n in value)
             elif typing.get_origin(kind) is Literal:
                 fits = value in typing.get_args(kind)
-            elif kind is bool or value is None:
+            elif kind in (bool, str) or value is None:
                 fits = isinstance(value, typing.cast(type, kind))
             else:
                 whole = kind in (int, int | None)

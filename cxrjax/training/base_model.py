@@ -21,6 +21,7 @@ from flax import nnx
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, read_json_object
 from cxrjax.models import VLM, count_parameters, presets
+from cxrjax.models.families import family_of_sizes
 from cxrjax.models.hf_import import shortened
 from cxrjax.models.layers import BOUNDS
 from cxrjax.models.splash import resolve_attention
@@ -188,6 +189,7 @@ def model_sizes(config: ExperimentConfig) -> presets.VLMConfig:
         for name in ("context", "second_image"):
             if name in sizes or name == "context":  # bases of before take one image
                 rest[name] = tuple(sizes[name])
+        rest["family"] = family_of_sizes(sizes)
         found = presets.VLMConfig(**{**sizes, "vision": vision, **rest})
         presets.check_sizes(found)
     except (KeyError, TypeError, ValueError) as error:

@@ -20,9 +20,9 @@ from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading
 from cxrjax.input_pipeline import chat
-from cxrjax.input_pipeline.llava_turns import Turns, llava_context
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.models import hf_import, partition
+from cxrjax.models.families import FAMILIES
 from cxrjax.models.gguf import GGUFFile
 from cxrjax.models.hf_config import MOST_CONFIG_BYTES, complete_config, read_config
 from cxrjax.models.hf_export import hf_tensors, write_shards
@@ -66,10 +66,6 @@ _SIDE_FILES = (
     "generation_config.json",
 )
 _TOKENIZERS = (TOKENIZER_FILE, TOKENIZER_JSON)
-_FORMS = {
-    **{"qwen2_5_vl": chat.QWEN, "qwen3_vl": chat.QWEN3, "internvl": chat.INTERNVL},
-    **dict.fromkeys(("gemma4", "gemma4_unified"), chat.GEMMA4),
-}
 _MOST_SIDE_BYTES = 64 * MIB
 
 
@@ -118,20 +114,20 @@ def import_hf(
     _refuse_existing(out)
     stated = read_json_object(source / CONFIG_FILE, MOST_CONFIG_BYTES)
     config = read_config(source)
+    family = FAMILIES[config["model_type"]]
     files = hf_import.open_checkpoint(source)
-    if config["model_type"] == "internvl" and "tie_word_embeddings" not in stated:
-        # What published files leave out, and versions of transformers take one way or the other.
+    if family.tied_without_head and "tie_word_embeddings" not in stated:
         config["tie_word_embeddings"] = "lm_head.weight" not in files.tensors
     tokenizer = load_tokenizer(source)
-    sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer)
-    if sizes.decoder.prefix_attention == "causal" or config["model_type"] in _FORMS:
-        form = _FORMS.get(config["model_type"], chat.GEMMA)
-        chat.check_template(source, chat.GEMMA4_SMALL if _is_small_gemma4(sizes) else form)
+    form = family.form(config)
+    sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer, form)
+    if form in chat.FORMS:
+        chat.check_template(source, chat.FORMS[form])
     for what, names in unasked(files.tensors, sizes).items():
         print(f"{source}: {len(names):,} tensors are left out, of {what}")
         files.leave_out(names)
-    if config["model_type"] == "gemma4" and stated.get("audio_config"):
-        stated = stated | {"audio_config": None}  # so that what goes out again is whole
+    # So that what goes out again is whole.
+    stated = stated | {key: None for key in family.left_out_keys if stated.get(key)}
     says_untied = config.get("tie_word_embeddings") is False and sizes.decoder.tied
     if says_untied and "lm_head.weight" not in files.tensors:
         raise UserError(
@@ -142,7 +138,7 @@ def import_hf(
     prefixes = found_prefixes(tensor.name for tensor in files.tensors.values())
     _copy_files(source, out, (*_SIDE_FILES, *_TOKENIZERS))
     notes = _hf_notes(stated, prefixes, name or source.name)
-    _write_base(out, sizes, arrays, Path(tokenizer.name), notes)
+    _write_base(out, sizes, arrays, Path(tokenizer.name), notes, form)
     return sizes
 
 
@@ -154,14 +150,15 @@ def import_gguf(source: str | Path, out: str | Path, dtype: str | None = None) -
     stated = file.config()
     config = complete_config(stated, str(source))
     tokenizer = file.tokenizer()
-    sizes = _sizes(config, str(source), tokenizer)
+    form = FAMILIES[config["model_type"]].form(config)
+    sizes = _sizes(config, str(source), tokenizer, form)
     hf_import.check_tensors(file.shapes, sizes, str(source))
     arrays = hf_import.parameters_of_stream(file.tensors(), sizes, dtype or "float32", str(source))
     out.mkdir(parents=True, exist_ok=True)
     tokenizer_file = out / tokenizer.file_name
     tokenizer_file.write_bytes(tokenizer.model)
     notes = _hf_notes(stated, published_prefixes(sizes), source.name)
-    _write_base(out, sizes, arrays, tokenizer_file, notes)
+    _write_base(out, sizes, arrays, tokenizer_file, notes, form)
     return sizes
 
 
@@ -333,88 +330,30 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
     )
 
 
-def _sizes(config: Mapping[str, Any], where: str, tokenizer: Tokenizer) -> VLMConfig:
-    kind = config["model_type"]
-    context: tuple[int, ...] = (IMAGE,)
-    second_image = context
-    if kind == "gemma3_text":
-        context = ()
-    if kind == "gemma3":
-        context = chat.context_ids(tokenizer, IMAGE)
-        second_image = chat.second_image_ids(tokenizer, IMAGE)
-    if kind == "llava":
-        context, second_image = llava_context(tokenizer, IMAGE, _turns_of(config))
-    if kind == "internvl":
-        context, second_image = chat.internvl_context(tokenizer, IMAGE)
-    elif kind in ("gemma4", "gemma4_unified"):
-        context, second_image = chat.gemma4_context(tokenizer, IMAGE)
-    elif kind in _FORMS:
-        context, second_image = chat.qwen_context(tokenizer, IMAGE, _FORMS[kind])
-    sizes = vlm_config(config, where, tokenizer.loc_token_start, context, second_image)
+def _sizes(
+    config: Mapping[str, Any], where: str, tokenizer: Tokenizer, form: str | None
+) -> VLMConfig:
+    contexts: tuple[tuple[int, ...], ...] = ((IMAGE,), (IMAGE,))
+    if form is not None and "vision_config" in config:
+        contexts = chat.contexts(form, tokenizer, IMAGE)
+    sizes = vlm_config(config, where, tokenizer.loc_token_start, *contexts)
     check_vocabulary(tokenizer, sizes.decoder.vocab_size)
     return sizes
 
 
-def _turns_of(config: Mapping[str, Any]) -> Turns:
-    """The marks of a LLaVA's turns: Mistral's, or those of Vicuna."""
-    return "llava_med" if config["text_config"]["model_type"] == "mistral" else "llava"
-
-
-def _settings(sizes: VLMConfig, turns: Turns) -> ExperimentConfig:
-    """Settings by which a model of this kind wants to be asked, as far as its family says."""
-    preset = preset_of(sizes)
-    if sizes.projector == "merger":
-        # Qwen-VL: conversations; boxes in JSON, pixels of the input or its thousandths.
-        is_third = sizes.vision is not None and sizes.vision.kind == "qwen3"
-        rule = RESIZE_RULES["qwen3_vl_512" if is_third else "qwen2.5_vl_448"]
-        return ExperimentConfig(
-            model=ModelConfig(preset=preset, share="image"),
-            data=DataConfig(prompt="qwen", codec=rule.codec, geometry=rule.placing),
-            decoding=DecodingConfig(grammar="none"),
-        )
-    if sizes.projector == "normed_mlp":
-        # InternVL: Qwen's turns; the whole image is stretched to one tile.
-        rule = RESIZE_RULES["internvl"]
-        return ExperimentConfig(
-            model=ModelConfig(preset=preset, share="image"),
-            data=DataConfig(prompt="qwen", codec=rule.codec, geometry=rule.placing),
-            decoding=DecodingConfig(grammar="none"),
-        )
-    if sizes.projector == "unscaled":
-        # Gemma 4: conversations; boxes in JSON, thousandths of the padded square that it is shown.
-        rule = RESIZE_RULES["gemma4_768"]
-        return ExperimentConfig(
-            model=ModelConfig(preset=preset, share="image"),
-            data=DataConfig(
-                prompt="gemma4_small" if _is_small_gemma4(sizes) else "gemma4",
-                codec=rule.codec,
-                geometry=rule.placing,
-            ),
-            decoding=DecodingConfig(grammar="none"),
-        )
-    if sizes.decoder.prefix_attention == "past":
-        # LLaVA: one turn in its own marks; boxes in digits of the padded square.
-        rule = RESIZE_RULES["llava"]
-        return ExperimentConfig(
-            model=ModelConfig(preset=preset, share="image"),
-            data=DataConfig(prompt=turns, codec=rule.codec, geometry=rule.placing),
-            decoding=DecodingConfig(grammar="none"),
-        )
-    if sizes.decoder.prefix_attention == "causal":
-        # Gemma 3 and MedGemma: conversations; sharing the image's tokens changes nothing; boxes in
-        # JSON, relative to the padded square (cxrjax/codecs/medgemma.py).
-        rule = RESIZE_RULES["medgemma"]
-        return ExperimentConfig(
-            model=ModelConfig(preset=preset, share="image"),
-            data=DataConfig(prompt="medgemma", codec=rule.codec, geometry=rule.placing),
-            decoding=DecodingConfig(grammar="none"),
-        )
-    return ExperimentConfig(model=ModelConfig(preset=preset))
-
-
-def _is_small_gemma4(sizes: VLMConfig) -> bool:
-    """E2B and E4B alone have an embedding for every layer."""
-    return sizes.decoder.per_layer_width > 0
+def _settings(sizes: VLMConfig, form: str | None) -> ExperimentConfig:
+    """Returns settings by which a model wants to be asked, as far as its family says."""
+    model = ModelConfig(preset=preset_of(sizes))
+    family = FAMILIES[sizes.family]
+    if form is None or family.resize is None:
+        return ExperimentConfig(model=model)
+    # Conversations, in which sharing the image's tokens changes nothing.
+    rule = RESIZE_RULES[family.resize]
+    return ExperimentConfig(
+        model=dataclasses.replace(model, share="image"),
+        data=DataConfig(prompt=chat.PROMPT_OF[form], codec=rule.codec, geometry=rule.placing),
+        decoding=DecodingConfig(grammar="none"),
+    )
 
 
 def _write_base(
@@ -423,10 +362,9 @@ def _write_base(
     arrays: dict[str, jax.Array],
     tokenizer_file: Path,
     notes: Mapping[str, Any],
+    form: str | None,
 ) -> None:
-    # Of the others nothing asks.
-    turns = _turns_of(notes["config"]) if sizes.projector == "mlp" else "llava"
-    config = _settings(sizes, turns)
+    config = _settings(sizes, form)
     write_json(out / HF_FILE, dict(notes))
     model = hf_import.make_model(sizes, arrays, share=config.model.share)
     save_base(out, model, config, tokenizer_file, dtype=None, notes={"source": notes["source"]})

@@ -8,7 +8,8 @@ import json
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.models.hf_config import _BY_KIND
+from cxrjax.models.families import FAMILIES
+from cxrjax.models.families.family import rules
 from cxrjax.untrusted.closed_world import NO_MATTER
 from tests.models.sizes import sizes_of
 from tests.random_configs import KINDS, Draw, draw_config
@@ -105,7 +106,7 @@ def test_a_strange_key_anywhere_is_named(kind, seeds, subtests):
 def test_a_wrong_value_of_any_key_is_named(kind, seeds, subtests):
     for seed in seeds:
         draw, config = Draw(7, seed), draw_config(kind, seed)
-        place, key = draw.of(*_counting(config, _BY_KIND[config["model_type"]]))
+        place, key = draw.of(*_counting(config, rules(FAMILIES[config["model_type"]].settings)))
         place[key] = draw.of(*_WRONG)
         with subtests.test(seed=seed):
             with pytest.raises(UserError) as caught:

@@ -232,18 +232,6 @@ def test_sizes_that_make_no_model_are_refused(tmp_path, changed, said):
         vlm_config(read_config(tmp_path), "c.json", 4)
 
 
-def test_a_refusal_of_transformers_without_words_is_told_too(tmp_path, monkeypatch):
-    transformers = pytest.importorskip("transformers")
-
-    def refuse(*_, **__):
-        raise NotImplementedError
-
-    monkeypatch.setattr(transformers.AutoConfig, "for_model", refuse)
-    (tmp_path / "config.json").write_text('{"model_type": "gemma3_text"}')
-    with pytest.raises(UserError, match="transformers reads: NotImplementedError"):
-        read_config(tmp_path)
-
-
 @pytest.mark.parametrize(("name", "said"), _REFUSED["shards"])
 def test_shards_are_files_beside_the_index(tmp_path, write_hf, name, said):
     write_hf(tmp_path, SIZES, shards=2)

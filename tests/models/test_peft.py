@@ -136,9 +136,10 @@ def test_names_of_older_versions_are_read(saved, tmp_path):
         np.testing.assert_array_equal(found.arrays[path], array)
 
 
-@pytest.mark.parametrize("projector", ["linear", "normed", "mlp"])
-def test_a_projector_that_was_trained_whole_goes_along(tmp_path, projector, drawn):
-    sizes = dataclasses.replace(SIZES, projector=projector)
+@pytest.mark.parametrize("family", ["linear paligemma", "normed gemma3", "mlp llava"])
+def test_a_projector_that_was_trained_whole_goes_along(tmp_path, family, drawn):
+    projector, family = family.split()
+    sizes = dataclasses.replace(SIZES, projector=projector, family=family)
     model = drawn(lambda: VLM(sizes, rngs=nnx.Rngs(0)))
     apply_lora(model, LoRAConfig(rank=2, alpha=6.0, targets=("q_proj",)), nnx.Rngs(1))
     save_peft(tmp_path / "without", model)

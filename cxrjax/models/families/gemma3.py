@@ -1,0 +1,111 @@
+"""Gemma 3 and MedGemma (arXiv 2503.19786): SigLIP, squares of patches as tokens, and text alone."""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from cxrjax.models.families import parts
+from cxrjax.models.families.family import (
+    Family,
+    Tensors,
+    expect,
+    key,
+    notes,
+    part,
+    rope,
+    rope_scale,
+)
+from cxrjax.models.presets import DecoderConfig, VLMConfig
+
+_TEXT = {
+    **parts.GEMMA,
+    **parts.decoder_keys(262_208, 2304, 9216, 26, 8, 4),
+    "model_type": key("gemma3_text", default="gemma3_text"),
+    # transformers stores numbers here, and applies none.
+    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), key(None)),
+}
+_SETTINGS = {
+    **parts.COMMON,
+    **parts.TIE,
+    "text_config": part(_TEXT, default={}),
+    "vision_config": part(parts.SIGLIP, default={}),
+    "mm_tokens_per_image": key(most=2**20, default=256),
+    **notes(
+        *("image_token_index", "image_token_id", "ignore_index"),
+        *("boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id"),
+    ),
+}
+
+
+def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
+    seen = bool(text["use_bidirectional_attention"])
+    expect(where, "use_bidirectional_attention", seen, False)
+    stated = text.get("rope_parameters") or {}
+    far = rope(
+        {"rope_scaling": text.get("rope_scaling") or stated.get("full_attention")},
+        float(text.get("rope_theta", 1_000_000.0)),
+    )
+    near = rope(
+        {"rope_scaling": stated.get("sliding_attention")},
+        float(text.get("rope_local_base_freq", 10_000.0)),
+    )
+    expect(where, "rope_type of local layers", near["rope_type"], "default")
+    return DecoderConfig(
+        **parts.gemma(text),
+        **parts.gemma_layers(text, text["sliding_window_pattern"], where),
+        rope_base=far["rope_theta"],
+        rope_scale=rope_scale(far, where),
+        local_rope_base=near["rope_theta"],
+        qk_norm=True,
+        prefix_attention="causal",
+    )
+
+
+def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
+    tower = parts.tower(parts.SIGLIP, values["vision_config"])
+    side, tokens = tower.image_size // tower.patch_size, values["mm_tokens_per_image"]
+    pool = side // math.isqrt(tokens)
+    if (side // pool) ** 2 != tokens or side % pool:
+        raise ValueError(f"{side} x {side} patches, mm_tokens_per_image {tokens}")
+    tower = parts.tower(parts.SIGLIP, values["vision_config"], pool=pool)
+    return VLMConfig(tower, _decoder(values["text_config"], where), -1, projector="normed")
+
+
+def _text_sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
+    return VLMConfig(None, _decoder(values, where), -1, context=())
+
+
+GEMMA3 = Family(
+    kind="gemma3",
+    named="Gemma 3",
+    before=("siglip", "normed"),
+    settings=_SETTINGS,
+    sizes=_sizes,
+    tensors=(
+        *parts.SIGLIP_TENSORS,
+        Tensors("same", "projector/", "projector.", "kernel=mm_input_projection_weight"),
+        Tensors("scale", "", "projector.", "projector_norm=mm_soft_emb_norm"),
+    ),
+    prefixes=parts.PREFIXES,
+    published=parts.PUBLISHED,
+    modules=parts.MODULES,
+    images=parts.IMAGES,
+    form=lambda values: "medgemma",
+    resize="medgemma",
+    has_two_ropes=True,
+)
+GEMMA3_TEXT = Family(
+    kind="gemma3_text",
+    named="Gemma 3",
+    before=(None, "linear"),
+    settings={name: entry for name, entry in _TEXT.items() if name != "model_type"},
+    sizes=_text_sizes,
+    tensors=(),
+    prefixes=parts.PREFIXES,
+    published={"text.": "model.", "lm_head.": "lm_head."},
+    modules={"text.": "model.", "lm_head.": "lm_head."},
+    images=parts.IMAGES,
+    form=lambda values: "medgemma",
+    resize="medgemma",
+    has_two_ropes=True,
+)

@@ -1,0 +1,412 @@
+"""Gemma 4: its larger sizes, the small ones (E2B and E4B), and the 12B, whose tower has no layers.
+
+Sources: transformers' `gemma4` and `gemma4_unified`, and the configurations of google/gemma-4-*.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from cxrjax.errors import UserError
+from cxrjax.models.families import parts
+from cxrjax.models.families.family import (
+    MOST_LAYERS,
+    Family,
+    Tensors,
+    divides,
+    expect,
+    global_every,
+    key,
+    kinds_of_layers,
+    notes,
+    ours,
+    part,
+)
+from cxrjax.models.presets import GEMMA4_ROPE_BASE, DecoderConfig, VisionConfig, VLMConfig
+
+# Its images are of any size; ours are of one, which its configuration does not have: of the squares
+# of whole tokens the largest within 280 tokens, its default.
+_SIDE = 16
+_OF_LAYER = {"head_dim": key(most=2**12), "num_key_value_heads": key(most=2**10)}
+_FAR = {
+    "rope_type": key("proportional", "default", default="default"),
+    "rope_theta": key(most=1e12, default=10_000.0),
+    "partial_rotary_factor": key(most=1.0),
+    "factor": key(most=1e6),
+}
+_NEAR = {"rope_type": key("default"), "rope_theta": key(most=1e12, default=10_000.0)}
+# What its mixture of experts has besides is refused.
+_TEXT = {
+    **parts.COMMON,
+    **parts.decoder_keys(262_144, 2304, 9216, 30, 8, 4),
+    "model_type": key("gemma4_text"),
+    "tie_word_embeddings": key(True, None),
+    "head_dim": key(most=2**12, default=256, ours="head_dim"),
+    "hidden_activation": parts.GELU_TANH,
+    "rms_norm_eps": key(1e-6),
+    "attention_bias": key(False, None),
+    "final_logit_softcapping": key(None, most=1e6, default=None, ours="final_softcap"),
+    "sliding_window": key(most=2**40, default=512, ours="window"),
+    "layer_types": key(None, items=("full_attention", "sliding_attention"), default=None),
+    # Of global layers: by these two keys, or layer by layer in the third.
+    "global_head_dim": key(most=2**12, default=512),
+    "num_global_key_value_heads": key(None, most=2**10, default=None),
+    "per_layer_config": part(
+        # Some versions of transformers write numbers of one length.
+        dict.fromkeys(
+            {f"{layer:0{digits}}" for layer in range(MOST_LAYERS) for digits in (1, 2, 3)},
+            part(_OF_LAYER, null=False),
+        ),
+        null=False,
+    ),
+    "attention_k_eq_v": key(True, False, default=False, ours="keys_are_values"),
+    "use_bidirectional_attention": key("vision", None, default=None),
+    "rope_parameters": part(
+        {
+            "full_attention": part(_FAR, null=False),
+            "sliding_attention": part(_NEAR, null=False),
+        },
+        default={
+            "full_attention": {
+                **{"rope_type": "proportional", "partial_rotary_factor": 0.25},
+                "rope_theta": 1_000_000.0,
+            },
+            "sliding_attention": {},
+        },
+    ),
+    "hidden_size_per_layer_input": key(0, most=2**12, default=256, ours="per_layer_width"),
+    "vocab_size_per_layer_input": key(most=2**22, default=262_144),
+    "num_kv_shared_layers": key(0, most=MOST_LAYERS, default=0, ours="shared_layers"),
+    "use_double_wide_mlp": key(True, False, default=False),
+    "pad_token_id": key(0),  # whose row of the second table images have
+    "enable_moe_block": key(False, None),
+    **dict.fromkeys(
+        ("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size"),
+        key(None),
+    ),
+}
+# The 12B has none of what the small sizes have.
+_UNIFIED_TEXT = {
+    **_TEXT,
+    "model_type": key("gemma4_unified_text"),
+    "sliding_window": key(most=2**40, default=1024, ours="window"),
+    "use_bidirectional_attention": key("vision", None, default="vision"),
+    "hidden_size_per_layer_input": key(0, default=0, ours="per_layer_width"),
+    "num_kv_shared_layers": key(0, default=0, ours="shared_layers"),
+    **notes("vocab_size_per_layer_input", "use_double_wide_mlp", "pad_token_id"),
+}
+_VISION = {
+    **parts.COMMON,
+    **parts.tower_keys(768, 3072, 16, 12),
+    "model_type": key("gemma4_vision"),
+    "patch_size": key(most=2**10, default=16, ours="patch_size"),
+    "num_key_value_heads": key(most=2**10, default=12),
+    "head_dim": key(most=2**12, default=64),
+    "hidden_activation": key("gelu_pytorch_tanh"),
+    "rms_norm_eps": key(1e-6),
+    "attention_bias": key(False, None),
+    "rope_parameters": part(
+        {"rope_type": key("axial", "default"), "rope_theta": key(GEMMA4_ROPE_BASE)}
+    ),
+    "pooling_kernel_size": key(most=2**6, default=3, ours="pool"),
+    "position_embedding_size": key(most=2**20, default=10_240, ours="most_positions"),
+    "standardize": key(True, False, default=False, ours="standardized"),
+    "use_clipped_linears": key(True, False, default=False, ours="clipped"),
+    **notes("global_head_dim", "default_output_length"),  # published, and read by no version
+}
+# Patches that go straight into the decoder, and the map of sounds, which nothing asks.
+_PATCHES = {
+    **parts.COMMON,
+    "model_type": key("gemma4_unified_vision"),
+    "patch_size": key(most=2**10, default=16),
+    "pooling_kernel_size": key(most=2**6, default=3),
+    "model_patch_size": key(most=2**16),
+    "mm_embed_dim": key(most=2**16, default=3840),
+    "mm_posemb_size": key(most=2**20, default=1120),
+    "output_proj_dims": key(most=2**16, default=3840),
+    "rms_norm_eps": key(1e-6),
+    **notes("num_soft_tokens"),
+}
+_SOUNDS = {
+    **parts.COMMON,
+    "model_type": key("gemma4_unified_audio"),
+    "rms_norm_eps": key(1e-6),
+    "audio_embed_dim": key(most=2**16, default=640),
+    **dict.fromkeys(
+        ("audio_samples_per_token", "hidden_size", "output_proj_dims"), key(most=2**16)
+    ),
+}
+_WHOLE = {
+    **parts.COMMON,
+    "tie_word_embeddings": key(True, None),
+    **notes(
+        *("image_token_id", "video_token_id", "audio_token_id", "boi_token_id"),
+        *("eoi_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
+        "vision_soft_tokens_per_image",
+    ),
+}
+_SETTINGS = {
+    **_WHOLE,
+    "text_config": part(_TEXT, default={}),
+    "vision_config": part(_VISION),
+    **notes("audio_config"),  # its whole tower is left out
+}
+_UNIFIED_SETTINGS = {
+    **_WHOLE,
+    "text_config": part(_UNIFIED_TEXT, default={}),
+    "vision_config": part(_PATCHES),
+    "audio_config": part(_SOUNDS, default=None),
+}
+
+
+def _placed(tower: VisionConfig) -> VisionConfig:
+    side = tower.image_size // tower.patch_size
+    if tower.most_positions < side:
+        raise ValueError(f"{tower.most_positions} positions, {side} patches")
+    return tower
+
+
+def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
+    vision, found = values["vision_config"], ours(_VISION, values["vision_config"])
+    heads, width = found["num_heads"], found["width"]
+    expect(where, "vision_config.num_key_value_heads", vision["num_key_value_heads"], heads)
+    if vision["head_dim"] * heads != width:
+        raise ValueError(f"{heads} heads of {vision['head_dim']} in a tower of width {width}")
+    divides(4, vision["head_dim"], "quarters of the tower's heads")
+    size = _SIDE * found["pool"] * found["patch_size"]
+    tower = _placed(VisionConfig(**found, image_size=size, kind="gemma4"))
+    return VLMConfig(tower, _decoder(values["text_config"], where), -1, projector="unscaled")
+
+
+def _unified_sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
+    vision = values["vision_config"]
+    width, unit = vision["mm_embed_dim"], vision["patch_size"] * vision["pooling_kernel_size"]
+    expect(where, "vision_config.output_proj_dims", vision["output_proj_dims"], width)
+    stated = vision.get("model_patch_size", unit)
+    if stated != unit:
+        raise ValueError(f"model_patch_size {stated}, {unit} pixels")
+    tower = VisionConfig(
+        image_size=_SIDE * unit,
+        patch_size=unit,
+        width=width,
+        depth=0,
+        num_heads=1,
+        mlp_dim=0,
+        kind="patches",
+        most_positions=vision["mm_posemb_size"],
+    )
+    sound = values["audio_config"]
+    return VLMConfig(
+        _placed(tower),
+        _decoder(values["text_config"], where),
+        -1,
+        projector="unscaled",
+        audio_width=sound["audio_embed_dim"] if sound else 0,
+    )
+
+
+def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
+    found = ours(_TEXT, text)
+    given, shared, depth = found["per_layer_width"], found["shared_layers"], found["depth"]
+    if given:
+        rows = text["vocab_size_per_layer_input"]
+        expect(where, "vocab_size_per_layer_input", rows, text["vocab_size"])
+    far, near = (text["rope_parameters"][f"{kind}_attention"] for kind in ("full", "sliding"))
+    if far["rope_type"] == "default":  # by which the library reads neither
+        far = {**far, "factor": 1.0, "partial_rotary_factor": 1.0}
+    layers = list(text["layer_types"] or kinds_of_layers(depth, 6))
+    if len(layers) != depth:
+        raise ValueError(f"{len(layers)} layer_types for {depth} layers")
+    layers[-1] = "full_attention"  # as transformers does, whatever is stated
+    every = global_every(layers, where)
+    if shared % every or shared >= depth:
+        raise UserError(
+            f"{where}: num_kv_shared_layers is {shared}; expected a multiple of {every}, after so "
+            f"many layers a global one comes, and fewer than all {depth}"
+        )
+    wide = 2 if text.get("use_double_wide_mlp") else 1
+    global_heads = _heads_of_global_layers(text, layers, every)
+    in_both = text["use_bidirectional_attention"] == "vision"
+    decoder = DecoderConfig(
+        **found,
+        query_scale=1.0,
+        rope_base=float(far["rope_theta"]),
+        rope_scale=float(far.get("factor", 1.0)),
+        local_rope_base=float(near["rope_theta"]),
+        global_every=every,
+        post_norms=True,
+        qk_norm=True,
+        prefix_attention="local" if in_both else "past",
+        plain_norms=True,
+        global_head_dim=global_heads["head_dim"],
+        global_kv_heads=global_heads["num_key_value_heads"],
+        global_rope_share=float(far.get("partial_rotary_factor", 1.0)),
+        value_norm=True,
+        layer_scale=True,
+        shared_mlp_dim=wide * text["intermediate_size"] if shared else None,
+    )
+    for layer in (0, every - 1):
+        sizes = decoder.of_layer(layer)
+        divides(sizes.num_kv_heads, found["num_heads"], "heads of keys and values")
+        divides(2, sizes.head_dim, "halves of a head")
+    return decoder
+
+
+def _heads_of_global_layers(
+    text: Mapping[str, Any], layers: list[str], every: int
+) -> dict[str, int]:
+    """Returns head_dim and key-value heads of the global layers; local ones have the decoder's."""
+    usual = {key: text[key] for key in ("head_dim", "num_key_value_heads")}
+    if "per_layer_config" in text:
+        own = {int(layer): found for layer, found in text["per_layer_config"].items()}
+    else:
+        of_global = {"head_dim": text["global_head_dim"]}
+        heads = text["num_global_key_value_heads"]
+        if text["attention_k_eq_v"] and heads is not None:
+            of_global["num_key_value_heads"] = heads
+        own = {n: of_global for n, kind in enumerate(layers) if kind == "full_attention"}
+    found = [usual | own.get(layer, {}) for layer in range(len(layers))]
+    is_global = [(layer + 1) % every == 0 for layer in range(len(layers))]
+    if every > len(layers) or found != [found[every - 1] if far else usual for far in is_global]:
+        raise ValueError(
+            f"per_layer_config {own}: expected the same head_dim and num_key_value_heads for every "
+            "full_attention layer, and nothing for the others"
+        )
+    return found[every - 1]
+
+
+def _left_out(config: VLMConfig) -> dict[str, str]:
+    """A tower for sounds with its map, and keys and values of layers that read another's."""
+    shared = [n for n in range(config.decoder.depth) if config.decoder.keys_of(n) != n]
+    patterns = {"the tower for sounds": r"audio\..*|text\.(audio_tower|embed_audio)\..*"}
+    if shared:
+        numbers = "|".join(map(str, shared))
+        patterns["keys that no layer reads"] = (
+            rf"text\.layers\.({numbers})\.self_attn\.(k_proj|v_proj|k_norm|v_norm)\..*"
+        )
+    return patterns
+
+
+def _form(values: Mapping[str, Any]) -> str:
+    """E2B and E4B alone have an embedding for every layer."""
+    return "gemma4_small" if values["text_config"]["hidden_size_per_layer_input"] else "gemma4"
+
+
+# Its colours are from 0 to 1, and its model brings them to ours.
+_IMAGES = {
+    **parts.images((0, 0, 0), (1, 1, 1), do_normalize=key(False, None)),
+    **notes("patch_size", "max_soft_tokens", "pooling_kernel_size"),
+}
+_PROCESSOR = (
+    *("video_processor", "feature_extractor", "chat_template", "audio_seq_length"),
+    "audio_ms_per_token",
+)
+_PREFIXES = {
+    "vision.": (
+        *("model.vision_tower.", "vision_tower.", "model.embed_vision.", "embed_vision."),
+        *("model.vision_embedder.", "vision_embedder."),
+    ),
+    "projector.": (
+        *("model.embed_vision.", "embed_vision."),
+        *("model.embed_vision.multimodal_embedder.", "embed_vision.multimodal_embedder."),
+    ),
+    "audio.": ("model.embed_audio.", "embed_audio."),
+    "text.": parts.TEXT_PREFIXES,
+    "lm_head.": parts.HEAD_PREFIXES,
+}
+_MODULES = {
+    "vision.": "model.vision_tower.",
+    "projector.": "model.embed_vision.",
+    "text.": "model.language_model.",
+}
+_LAYER = "vision.encoder.layers.{layer}."
+_EMBEDDER = "vision.patch_embedder."
+_MAPS = {
+    "attn": "q_proj k_proj v_proj out_proj=o_proj",
+    "mlp": "gate_proj up_proj down_proj",
+}
+
+
+def _maps() -> list[Tensors]:
+    """Maps of a layer, which are each within a module of their own, and their bounds."""
+    found = []
+    for module, theirs in (("attn", "self_attn"), ("mlp", "mlp")):
+        for each in _MAPS[module].split():
+            mine, _, name = each.partition("=")
+            inner = f"{_LAYER}{theirs}.{name or mine}."
+            path = f"vision/layers/{module}/{mine}"
+            found.append(Tensors("linear", path, inner, "=linear"))
+            bounds = "input_min input_max output_min output_max"
+            found.append(Tensors("same", f"{path}/", inner, bounds, when="clipped"))
+    return found
+
+
+GEMMA4 = Family(
+    kind="gemma4",
+    named="Gemma 4",
+    before=("gemma4", "unscaled"),
+    settings=_SETTINGS,
+    sizes=_sizes,
+    tensors=(
+        Tensors("linear", "vision/", _EMBEDDER, "patch_embed=input_proj"),
+        Tensors("same", "vision/", _EMBEDDER, "position_embed=position_embedding_table"),
+        Tensors(
+            "same",
+            "vision/",
+            "vision.",
+            "feature_bias=std_bias feature_scale=std_scale",
+            when="standardized",
+        ),
+        Tensors(
+            "scale",
+            "vision/layers/",
+            _LAYER,
+            "norm1=input_layernorm attn_post_norm=post_attention_layernorm "
+            "norm2=pre_feedforward_layernorm mlp_post_norm=post_feedforward_layernorm "
+            "attn/q_norm=self_attn.q_norm attn/k_norm=self_attn.k_norm",
+        ),
+        *_maps(),
+        Tensors("linear", "", "projector.", "projector=embedding_projection"),
+    ),
+    prefixes=_PREFIXES,
+    # Files and modules have one name.
+    published=_MODULES,
+    modules=_MODULES,
+    images=_IMAGES,
+    processor=_PROCESSOR,
+    form=_form,
+    resize="gemma4_768",
+    has_two_ropes=True,
+    left_out=_left_out,
+    left_out_keys=("audio_config",),
+)
+_UNIFIED = _MODULES | {"vision.": "model.vision_embedder.", "audio.": "model.embed_audio."}
+GEMMA4_UNIFIED = Family(
+    kind="gemma4_unified",
+    named="Gemma 4 12B",
+    before=("patches", "unscaled"),
+    settings=_UNIFIED_SETTINGS,
+    sizes=_unified_sizes,
+    tensors=(
+        Tensors("linear+bias", "vision/", "vision.", "patch_embed=patch_dense"),
+        Tensors("same", "vision/", "vision.", "position_embed=pos_embedding"),
+        Tensors(
+            "norm",
+            "vision/",
+            "vision.",
+            "patch_norm=patch_ln1 pre_norm=patch_ln2 final_norm=pos_norm",
+        ),
+        Tensors("linear", "", "projector.", "projector=embedding_projection"),
+        Tensors("linear", "", "audio.", "audio=embedding_projection"),
+    ),
+    prefixes=_PREFIXES,
+    published=_UNIFIED,
+    modules=_UNIFIED
+    | {"vision.": "model.embed_vision.", "projector.": "model.embed_vision.multimodal_embedder."},
+    # One part of its modules has both.
+    special=((r"(?:model\.)?embed_vision\.(?=patch_|pos_)", "vision."),),
+    images=_IMAGES,
+    processor=_PROCESSOR,
+    form=lambda values: "gemma4",
+    resize="gemma4_768",
+    has_two_ropes=True,
+)
