@@ -3,6 +3,8 @@
 tests/test_wheel.py compares each with the table that it is of.
 """
 
+from cxrjax.family_tables import family_tables
+
 # cxrjax.codecs.CODECS
 CODECS = (
     *("chexagent", "deepseek_vl2", "florence2", "gemex", "gemini_json", "glm_v", "internvl"),
@@ -10,12 +12,18 @@ CODECS = (
     *("qwen2.5_vl_448", "qwen2_vl", "qwen3_vl", "qwen_vl", "radvlm", "vindr_px"),
 )
 # cxrjax.input_pipeline.prompts.PROMPTS
-PROMPTS = (
-    *("detect", "gemex", "gemex_chat", "gemex_dialogue", "gemex_llava", "gemex_llava_med"),
-    *("gemma4", "gemma4_reason", "gemma4_small", "gemma4_small_reason", "gemma4_small_typed"),
-    *("gemma4_typed", "grounded", "grounded_chat", "grounding", "llava", "llava_med"),
-    *("medgemma", "medgemma_boxes", "medgemma_reason", "medgemma_typed", "qwen", "qwen_reason"),
-    *("qwen_typed", "vqa", "vqa_reason", "vqa_typed"),
+_chats = {name: form for name, form in family_tables("chat").items() if not form.get("prompt")}
+_talks = tuple(name for name, form in _chats.items() if form.get("end"))
+PROMPTS = tuple(
+    sorted(
+        (
+            *("detect", "gemex", "gemex_chat", "gemex_dialogue", "grounded", "grounded_chat"),
+            *("grounding", "medgemma_boxes", *_chats),
+            *(f"gemex_{name}" for name in _chats if name not in _talks),
+            *(f"{name}{end}" for name in ("vqa", *_talks) for end in ("_reason", "_typed")),
+            "vqa",
+        )
+    )
 )
 # cxrjax.input_pipeline.wording.REWORDINGS
 REWORDINGS = ("form", "synonym", "lower", "upper", "title", "no_mark", "typo", "unknown")

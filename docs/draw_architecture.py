@@ -69,6 +69,7 @@ FLOORS = (
             "errors.py",
             "cli.py",
             "choices.py",
+            "family_tables.py",
             "files.py",
             "lock.py",
             "progress.py",

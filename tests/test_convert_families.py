@@ -23,11 +23,11 @@ from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
 from cxrjax.codecs import CODECS, get_codec
-from cxrjax.codecs.frames import internvl_tiles
+from cxrjax.codecs.frames import nearest_tiles
 from cxrjax.codecs.resize_rules import RESIZE_RULES
 from cxrjax.commands import convert
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.chat import QWEN
+from cxrjax.input_pipeline.chat import CHAT_FORMS
 from cxrjax.input_pipeline.examples import QuestionEncoder, image_geometry, load_image
 from cxrjax.models import VLM
 from cxrjax.models.hf_config import read_config
@@ -345,7 +345,7 @@ def test_questions_and_answers_in_its_ids(base):
     tokenizer = open_tokenizer(base("qwen") / "tokenizer.json", config)
     record = asked(dataset="vix_ray", split="train", answers=[Answer(text="Here.")])
     encoded = QuestionEncoder(tokenizer, example_config(config)).encode(record)
-    assert encoded.prefix.tolist() == tokenizer.encode(QWEN.question("Where?"))
+    assert encoded.prefix.tolist() == tokenizer.encode(CHAT_FORMS["qwen"].question("Where?"))
     assert encoded.answer.tolist() == [*tokenizer.encode("Here."), tokenizer.eos_id]
 
 
@@ -460,4 +460,4 @@ def test_tiles_have_the_nearest_aspect(subtests):
     tiles |= {(700, 700): (2, 2), (2500, 2500): (3, 3), (2991, 2512): (4, 3)}
     for size, (down, across) in tiles.items():
         with subtests.test(size=size):
-            assert internvl_tiles(*size) == (448 * down, 448 * across)
+            assert nearest_tiles(*size) == (448 * down, 448 * across)

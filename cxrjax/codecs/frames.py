@@ -105,10 +105,8 @@ class PaddedSquareSteps(Frame):
         return (grid / self.steps * side - padding) / size
 
 
-# Of Qwen2-VL's and Qwen2.5-VL's published processors (preprocessor_config.json).
+# Of the processors that made this rule (arXiv 2409.12191; preprocessor_config.json).
 SMART_FACTOR, SMART_LEAST, SMART_MOST = 28, 56 * 56, 12_845_056
-# Of Qwen3-VL's.
-QWEN3_FACTOR, QWEN3_LEAST, QWEN3_MOST = 32, 256 * 256, 4096 * 4096
 
 
 def smart_resize(
@@ -118,12 +116,12 @@ def smart_resize(
     least: int = SMART_LEAST,
     factor: int = SMART_FACTOR,
 ) -> tuple[int, int]:
-    """The size of a Qwen-VL model's input: both sides multiples of 28, the area within limits.
+    """Returns the size of an input whose sides are multiples of a number, its area within limits.
 
     Args:
         height, width: of the image, pixels.
         most, least: pixels of the input.
-        factor: what both sides are multiples of; 32 for Qwen3-VL.
+        factor: what both sides are multiples of.
     """
     sides = [max(factor, round(side / factor) * factor) for side in (height, width)]
     if sides[0] * sides[1] > most:
@@ -137,18 +135,17 @@ def smart_resize(
     return sides[0], sides[1]
 
 
-# Of Gemma 4's published processor: a token of 3 x 3 patches of 16 pixels, at most so many tokens.
-GEMMA4_UNIT, GEMMA4_TOKENS = 48, 280
+def square(height: int, width: int, side: int) -> tuple[int, int]:
+    """Returns the size of an input that is always the same."""
+    return side, side
 
 
-def gemma4_resize(
-    height: int, width: int, tokens: int = GEMMA4_TOKENS, unit: int = GEMMA4_UNIT
-) -> tuple[int, int]:
-    """The size of a Gemma 4 model's input: whole tokens, as many as fit, about the same aspect.
+def whole_tokens(height: int, width: int, tokens: int, unit: int) -> tuple[int, int]:
+    """Returns the size of an input of whole tokens, as many as fit, of about the same aspect.
 
     Args:
         height, width: of the image, pixels.
-        tokens: the most of an image: 70, 140, 280, 560 or 1,120.
+        tokens: the most of an image.
         unit: pixels along a side of a token.
     """
     scale = math.sqrt(tokens * unit**2 / (height * width))
@@ -161,11 +158,11 @@ def gemma4_resize(
     return down * unit, across * unit
 
 
-def internvl_tiles(height: int, width: int, most: int = 12, tile: int = 448) -> tuple[int, int]:
-    """The size of an InternVL model's input: the whole tiles whose aspect is nearest.
+def nearest_tiles(height: int, width: int, most: int = 12, tile: int = 448) -> tuple[int, int]:
+    """Returns the size of an input of whole tiles, those whose aspect is nearest.
 
     Of grids of one aspect, the larger where the image has more than half of its pixels. Source:
-    InternVL 1.5 (arXiv 2404.16821, section 3.1) and its published code.
+    arXiv 2404.16821, section 3.1, and its published code.
 
     Args:
         height, width: of the image, pixels.

@@ -7,14 +7,16 @@ back, at any size and aspect; nothing else need know which family resizes how.
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Literal
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float
 
 from cxrjax.codecs import frames
 from cxrjax.codecs.medgemma import Qwen25VlInput
+from cxrjax.family_tables import family_tables
 from cxrjax.images.geometry import IDENTITY, Geometry, letterbox_geometry
 
 
@@ -63,33 +65,20 @@ class ResizeRule:
         ends = self.original(np.array([[0.0] * 4, [1.0] * 4]), height, width)
         return ends[1] - ends[0]
 
+    def on_grids(self, *grids: tuple[int, int]) -> "ResizeRule":
+        """Returns the rule on a run's grids, as a model is trained and asked here.
 
-def _square(side: int) -> Callable[[int, int], tuple[int, int]]:
-    return lambda height, width: (side, side)
+        The image is padded to the nearest, so that nothing is stretched.
 
-
-def _snapped_qwen3(height: int, width: int) -> tuple[int, int]:
-    return frames.smart_resize(
-        height, width, frames.QWEN3_MOST, frames.QWEN3_LEAST, frames.QWEN3_FACTOR
-    )
-
-
-def on_grids(family: Literal["qwen2.5_vl", "qwen3_vl"], *grids: tuple[int, int]) -> ResizeRule:
-    """Qwen-VL's rule on a run's grids, as it is trained and asked here.
-
-    The image is padded to the nearest, so that nothing is stretched.
-
-    Args:
-        grids: (height, width) of inputs, pixels.
-    """
-
-    def size_of(height: int, width: int) -> tuple[int, int]:
-        return frames.nearest_grid(height, width, grids)
-
-    if family == "qwen3_vl":
-        return ResizeRule("qwen3_vl", "letterbox", frames.InputSteps(1000), size_of)
-    pixels = Qwen25VlInput(*grids)
-    return ResizeRule(pixels.name, "letterbox", pixels.frame, size_of)
+        Args:
+            grids: (height, width) of inputs, pixels.
+        """
+        codec, frame = self.codec, self.frame
+        if isinstance(frame, frames.SmartResizedPixels):  # whose numbers are then the grid's pixels
+            pixels = Qwen25VlInput(*grids)
+            codec, frame = pixels.name, pixels.frame
+        of_grids = functools.partial(frames.nearest_grid, grids=grids)
+        return ResizeRule(codec, "letterbox", frame, of_grids)
 
 
 def padded_to(grids: Sequence[tuple[int, int]], image_hw: tuple[int, int]) -> Geometry | None:
@@ -97,33 +86,24 @@ def padded_to(grids: Sequence[tuple[int, int]], image_hw: tuple[int, int]) -> Ge
     return letterbox_geometry(*image_hw, *frames.nearest_grid(*image_hw, grids)) if grids else None
 
 
-# By family, at the size that it is published with. Sources: the preprocessor_config.json of each,
-# and for the numbers the module of its codec.
+def _rule(entry: Mapping[str, Any]) -> ResizeRule:
+    """Returns the rule that a family's table states: frame and size by name and numbers."""
+    kind, *steps = entry["frame"]
+    name, *sizes = entry["input_size"]
+    frame: frames.Frame = getattr(frames, kind)(*steps)
+    size_of = functools.partial(_placed, getattr(frames, name), tuple(sizes))
+    rule = ResizeRule(entry["codec"], entry["placing"], frame, size_of)
+    grids = entry.get("grids", [])
+    return rule.on_grids(*((height, width) for height, width in grids)) if grids else rule
+
+
+def _placed(
+    resize: Callable[..., tuple[int, int]], sizes: tuple[int, ...], height: int, width: int
+) -> tuple[int, int]:
+    return resize(height, width, *sizes)
+
+
+# By family, at the size that it is published with.
 RESIZE_RULES: dict[str, ResizeRule] = {
-    "paligemma": ResizeRule("paligemma", "resize", frames.InputBins(1024), _square(224)),
-    # Its processor would stretch the image; its makers' notebooks pad it first.
-    "medgemma": ResizeRule(
-        "medgemma_json", "letterbox", frames.PaddedSquareSteps(1000), _square(896)
-    ),
-    # Within 280 tokens; its makers' pages speak of thousandths of the image (`box_2d`).
-    "gemma4": ResizeRule("gemini_json", "resize", frames.ImageSteps(1000), frames.gemma4_resize),
-    # On one grid a run, as it is trained and asked here: padded to a square, of which the numbers
-    # are then thousandths, since the padding is all that the model knows of the image's edges.
-    "gemma4_768": ResizeRule(
-        "medgemma_json", "letterbox", frames.PaddedSquareSteps(1000), _square(768)
-    ),
-    # `image_aspect_ratio: pad`; hundredths of the square.
-    "llava": ResizeRule("llava", "letterbox", frames.PaddedSquareSteps(100), _square(336)),
-    # One tile, as its processor makes where it may make no more.
-    "internvl": ResizeRule("internvl", "resize", frames.ImageSteps(1000), _square(448)),
-    "internvl_tiles": ResizeRule(
-        "internvl", "resize", frames.ImageSteps(1000), frames.internvl_tiles
-    ),
-    "qwen2_vl": ResizeRule("qwen2_vl", "resize", frames.ImageSteps(1000), frames.smart_resize),
-    "qwen2.5_vl": ResizeRule(
-        "qwen2.5_vl", "resize", frames.SmartResizedPixels(), frames.smart_resize
-    ),
-    "qwen2.5_vl_448": on_grids("qwen2.5_vl", (448, 448)),
-    "qwen3_vl": ResizeRule("qwen3_vl", "resize", frames.InputSteps(1000), _snapped_qwen3),
-    "qwen3_vl_512": on_grids("qwen3_vl", (512, 512)),
+    name: _rule(entry) for name, entry in family_tables("resize").items()
 }

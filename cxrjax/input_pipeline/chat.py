@@ -1,35 +1,10 @@
-"""Gemma 3's, MedGemma's, Gemma 4's and Qwen-VL's conversations as text.
+"""Conversations as text, in the form of each family's chat template and image processor.
 
-    <bos><start_of_turn>user
-    IMAGE QUESTION<end_of_turn>
-    <start_of_turn>model
-    ANSWER<end_of_turn>
-
-in the form that their chat template and image processor give (google/gemma-3-4b-it;
-`Gemma3Processor` in transformers), of Gemma 4's larger sizes (google/gemma-4-31B-it), which an
-empty thought keeps from thinking aloud,
-
-    <bos><|turn>user
-    IMAGE QUESTION<turn|>
-    <|turn>model
-    <|channel>thought
-    <channel|>ANSWER<turn|>
-
-and of Qwen2.5-VL (Qwen/Qwen2.5-VL-7B-Instruct)
-
-    <|im_start|>system
-    You are a helpful assistant.<|im_end|>
-    <|im_start|>user
-    IMAGE QUESTION<|im_end|>
-    <|im_start|>assistant
-    ANSWER<|im_end|>
-
-which Qwen3-VL (Qwen/Qwen3-VL-8B-Instruct) writes without the system's turn.
-
-Our decoders take everything up to the image as the context that all its questions share, so that a
-conversation is written in two parts: `context_ids` up to there, `question` from there. Tokenized
-apart they have the ids of the whole. Weights that come with a template of their own are compared
-with this one when they are imported (`check_template`).
+A form is data (`[chat.NAME]` in `cxrjax/models/families/*.toml`). Our decoders take everything up
+to the image as the context that all its questions share, so that a conversation is written in two
+parts: `contexts` up to there, `ChatForm.question` from there. Tokenized apart they have the ids of
+the whole. Weights that come with a template of their own are compared with their family's form when
+they are imported (`check_template`).
 """
 
 import dataclasses
@@ -38,31 +13,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.errors import ForeignError, UserError
+from cxrjax.family_tables import family_tables
 from cxrjax.files import read_json_object, reading
-from cxrjax.input_pipeline.tokenizer import (
-    END_OF_TURN,
-    IM_END,
-    IM_START,
-    IMAGE_SOFT_TOKEN,
-    TURN_END,
-    Tokenizer,
-)
+from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.untrusted.foreign_files import MIB, read_text
 from cxrjax.untrusted.names import shown_value
 
-START_OF_TURN = "<start_of_turn>"
-START_OF_IMAGE, END_OF_IMAGE = "<start_of_image>", "<end_of_image>"
-USER_TURN, _MODEL_TURN = f"{START_OF_TURN}user\n", f"{START_OF_TURN}model\n"
-# Gemma 3's template has 2 kB and takes milliseconds; its tokenizer's settings have 1.2 MB.
+# Published templates have up to some 20 kB and take milliseconds; tokenizers' settings 1.2 MB.
 _MOST_TEMPLATE_BYTES, _MOST_CONFIG_BYTES = MIB, 8 * MIB
 _TEMPLATE_SECONDS, _TEMPLATE_MEMORY, _LONGEST_CONVERSATION = 1.0, 200 * MIB, 2_000
 # Where a folder keeps its template, in the order in which transformers looks.
 TEMPLATE_FILES = ("chat_template.jinja", "chat_template.json", "tokenizer_config.json")
-
-_CONTROL = re.compile(
-    "|".join((START_OF_TURN, END_OF_TURN, START_OF_IMAGE, END_OF_IMAGE, IMAGE_SOFT_TOKEN))
-)
-_VISION_START, _VISION_END = "<|vision_start|>", "<|vision_end|>"
+_BOS = "<bos>"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,48 +32,66 @@ class ChatForm:
     """A family's marks of a conversation.
 
     Attributes:
-        opening: what stands before the first turn.
+        named, source: the family, and the model whose template has this form; "": none has.
         user, model: what begins each side's turns.
-        end: what ends a turn, a newline behind it.
-        begun: what stands behind `model` where the model is to go on; earlier turns are without.
         image: an image as the template writes it.
-        control: what texts may not contain.
-        named, source: the family, and the model whose template has this form.
+        shown: an image as the image processor makes text of it, {} for its tokens.
+        opening: what stands before the first turn.
+        end: what ends a turn, a newline behind it; "": nothing does, and there is one turn a side.
+        begun: what stands behind `model` where the model is to go on; earlier turns are without.
+        lead: what stands between an image and a question.
+        between: what stands between two images, where that is not what `shown` says.
+        pieces: which the tokenizer must have for an image.
+        control: a pattern of what texts may not contain; "": they may contain anything.
+        tokenizer: "llama": it must be of that family.
+        prompt: the prompt format that writes this form; "": the one of its own name.
     """
 
-    opening: str
-    user: str
-    model: str
-    end: str
-    image: str
-    control: re.Pattern[str]
     named: str
     source: str
+    user: str
+    model: str
+    image: str
+    shown: str = "{}"
+    opening: str = ""
+    end: str = ""
     begun: str = ""
+    lead: str = ""
+    between: str | None = None
+    pieces: Sequence[str] = ()
+    control: str = ""
+    tokenizer: str = ""
+    prompt: str = ""
 
     def question(self, text: str, history: Sequence[tuple[str, str]] = ()) -> str:
-        """The text behind the image: the user's question, and the start of the model's turn.
+        """Returns the text behind the image: the user's question, and the model's turn begun.
 
         Args:
             history: (question, answer) of earlier turns; the images stand before the first one.
 
         Raises:
-            UserError: a text contains a control token.
+            UserError: a text contains a control token, or there are earlier turns in a form that
+                has none.
         """
-        behind = f"{self.end}\n{self.model}"
+        if history and not self.end:
+            raise UserError(
+                f"has earlier turns, and {self.named}'s prompt formats ask one question; use the "
+                "format 'vqa', or leave history out"
+            )
+        end = f"{self.end}\n" if self.end else ""
         said = "".join(
-            f"{self.answer(asked)}{behind}{self.answer(answered)}{self.end}\n{self.user}"
+            f"{self.answer(asked)}{end}{self.model}{self.answer(answered)}{end}{self.user}"
             for asked, answered in history
         )
-        return f"{said}{self.answer(text)}{behind}{self.begun}"
+        return f"{self.lead}{said}{self.answer(text)}{end}{self.model}{self.begun}"
 
     def answer(self, text: str) -> str:
-        """The words of one side, without the mark that ends them.
+        """Returns the words of one side, without the mark that ends them.
 
         Raises:
-            UserError: it contains a control token.
+            UserError: they contain a control token.
         """
-        found = self.control.search(text)
+        found = re.search(self.control, text) if self.control else None
         if found is not None:
             raise UserError(
                 f"the text {text[:60]!r} contains {found[0]}, which only the chat format itself "
@@ -119,176 +99,76 @@ class ChatForm:
             )
         return text.strip()
 
-
-GEMMA = ChatForm(
-    opening="<bos>",
-    user=USER_TURN,
-    model=_MODEL_TURN,
-    end=END_OF_TURN,
-    image=START_OF_IMAGE,
-    control=_CONTROL,
-    named="Gemma 3",
-    source="google/gemma-3-4b-it",
-)
-GEMMA4 = ChatForm(
-    opening="<bos>",
-    user="<|turn>user\n",
-    model="<|turn>model\n",
-    end=TURN_END,
-    image="<|image|>",
-    control=re.compile(r"<\|[a-z_]+\|?>|<[a-z_]+\|>"),
-    named="Gemma 4",
-    source="google/gemma-4-31B-it",
-    begun="<|channel>thought\n<channel|>",
-)
-# These sizes begin an answer without a thought, not even an empty one.
-GEMMA4_SMALL = dataclasses.replace(
-    GEMMA4, begun="", named="Gemma 4 E2B and E4B", source="google/gemma-4-E4B-it"
-)
-QWEN = ChatForm(
-    opening=f"{IM_START}system\nYou are a helpful assistant.{IM_END}\n",
-    user=f"{IM_START}user\n",
-    model=f"{IM_START}assistant\n",
-    end=IM_END,
-    image=f"{_VISION_START}<|image_pad|>{_VISION_END}",
-    control=re.compile(r"<\|[a-z_]+\|>"),
-    named="Qwen2.5-VL",
-    source="Qwen/Qwen2.5-VL-7B-Instruct",
-)
+    def whole(self, text: str, history: Sequence[tuple[str, str]] = ()) -> str:
+        """Returns a conversation about an image as the template writes it."""
+        return f"{self.opening}{self.user}{self.image}{self.question(text, history)}"
 
 
-# Without a system's turn.
-QWEN3 = dataclasses.replace(QWEN, opening="", named="Qwen3-VL", source="Qwen/Qwen3-VL-8B-Instruct")
-
-
-# The processor puts the marks of an image around its tokens.
-INTERNVL = dataclasses.replace(
-    QWEN3,
-    image="<IMG_CONTEXT>\n",
-    control=re.compile(r"<\|[a-z_]+\|>|</?img>|<IMG_CONTEXT>"),
-    named="InternVL 3",
-    source="OpenGVLab/InternVL3-8B-hf",
-)
-
-
-# By the name that a family gives its form; the prompt format that writes it.
-FORMS = {
-    **{"medgemma": GEMMA, "gemma4": GEMMA4, "gemma4_small": GEMMA4_SMALL},
-    **{"qwen": QWEN, "qwen3": QWEN3, "internvl": INTERNVL},
-}
-PROMPT_OF = {"qwen3": "qwen", "internvl": "qwen", "llava": "llava", "llava_med": "llava_med"} | {
-    name: name for name in ("medgemma", "gemma4", "gemma4_small", "qwen")
-}
+# By name; families give the name of theirs.
+CHAT_FORMS = {name: ChatForm(**entry) for name, entry in family_tables("chat").items()}
 
 
 def contexts(
-    form: str, tokenizer: Tokenizer, image: int
+    form: ChatForm, tokenizer: Tokenizer, image: int
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Returns ids before a question, and those of a second image, in a family's form."""
-    if form == "medgemma":
-        return context_ids(tokenizer, image), second_image_ids(tokenizer, image)
-    if form == "internvl":
-        return internvl_context(tokenizer, image)
-    if form.startswith("gemma4"):
-        return gemma4_context(tokenizer, image)
-    if form == "llava" or form == "llava_med":
-        from cxrjax.input_pipeline.llava_turns import llava_context
+    """Returns ids of what stands before a question, and of what a second image puts in.
 
-        return llava_context(tokenizer, image, form)  # type: ignore[arg-type]
-    return qwen_context(tokenizer, image, FORMS[form])
-
-
-def internvl_context(tokenizer: Tokenizer, image: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """`qwen_context` of InternVL, where a newline stands behind each image."""
-    begin, end = (tokenizer.piece_id(piece) for piece in ("<img>", "</img>"))
-    newline = tokenizer.encode("\n")
-    before = tokenizer.encode(INTERNVL.opening + INTERNVL.user)
-    return (*before, begin, image, end, *newline), (end, *newline, begin, image)
-
-
-def qwen_context(
-    tokenizer: Tokenizer, image: int, form: ChatForm = QWEN
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Ids of what stands before a question, and of what a second image puts in behind the first.
+    The first end with the first image and what stands behind it, the others go behind the image.
 
     Args:
-        tokenizer: Qwen's.
-        image: what to put for an image.
-        form: of Qwen2.5-VL or Qwen3-VL.
+        image: what to put for an image, in place of its tokens.
 
     Raises:
-        UserError: the tokenizer has no such pieces.
+        UserError: the tokenizer is of another family, or has no such pieces.
     """
-    begin, end = (tokenizer.piece_id(piece) for piece in (_VISION_START, _VISION_END))
-    before = tokenizer.encode(form.opening + form.user)
-    return (*before, begin, image, end), (end, begin, image)
+    if form.tokenizer == "llama" and not tokenizer.is_llama:
+        raise UserError(
+            f"{tokenizer.name}: not a tokenizer of Llama's family, which {form.named}'s turns are "
+            "written in; use the one that belongs to the weights"
+        )
+    for piece in form.pieces:
+        tokenizer.piece_id(piece)
+    before, behind = form.shown.split("{}")
+    begins = form.opening.startswith(_BOS) or form.tokenizer == "llama"
+    first = form.opening.removeprefix(_BOS) + form.user + before
+    between = behind + before if form.between is None else form.between
+    return (
+        (
+            *((tokenizer.bos_id,) if begins else ()),
+            *tokenizer.encode(first),
+            image,
+            *(tokenizer.encode(behind) if behind else ()),
+        ),
+        (*tokenizer.encode(between), image),
+    )
 
 
-def gemma4_context(tokenizer: Tokenizer, image: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """`qwen_context` of Gemma 4."""
-    begin, end = (tokenizer.piece_id(piece) for piece in ("<|image>", "<image|>"))
-    before = tokenizer.encode(GEMMA4.user)
-    return (tokenizer.bos_id, *before, begin, image, end), (end, begin, image)
-
-
-def context_ids(tokenizer: Tokenizer, image: int, images: int = 1) -> tuple[int, ...]:
-    """Ids of what stands before a question: all up to the last image and its two newlines.
-
-    Args:
-        tokenizer: Gemma 3's.
-        image: what to put for an image, in place of its 256 ids.
-        images: how many of them follow one another.
-
-    Raises:
-        UserError: the tokenizer has no image tokens.
-    """
-    # The image processor's form of the template's `<start_of_image>`.
-    text = USER_TURN + f"\n\n{START_OF_IMAGE}{IMAGE_SOFT_TOKEN}{END_OF_IMAGE}\n\n" * images
-    soft_token = tokenizer.piece_id(IMAGE_SOFT_TOKEN)
-    ids = tokenizer.encode(text)
-    return (tokenizer.bos_id, *(image if i == soft_token else i for i in ids))
-
-
-def second_image_ids(tokenizer: Tokenizer, image: int) -> tuple[int, ...]:
-    """Ids that a second image puts in behind the first: the first one's end, and its own."""
-    ids = context_ids(tokenizer, image, images=2)
-    first, second = (place for place, token in enumerate(ids) if token == image)
-    return ids[first + 1 : second + 1]
-
-
-def question(text: str, history: Sequence[tuple[str, str]] = ()) -> str:
-    """`ChatForm.question` of Gemma 3, behind `context_ids`."""
-    return GEMMA.question(text, history)
-
-
-def answer(text: str) -> str:
-    """`ChatForm.answer` of Gemma 3."""
-    return GEMMA.answer(text)
-
-
-def check_template(folder: Path, form: ChatForm = GEMMA) -> None:
-    """Compares the template of a folder of weights, where it has one, with this module's form.
+def check_template(folder: Path, form: ChatForm) -> None:
+    """Compares the template of a folder of weights, where it has one, with its family's form.
 
     Raises:
         UserError: the template cannot be read, or it writes a conversation in another form.
     """
     templates = ((folder / name, _template(folder / name)) for name in TEMPLATE_FILES)
     path, template = next((each for each in templates if each[1]), (folder, None))
-    if template is None:
+    if template is None or not form.source:
         return
-    asked, answered, last = "Is there a nodule?", "Yes.", "Where?"
-    contents = [
-        ("user", [{"type": "image"}, {"type": "text", "text": asked}]),
-        ("assistant", [{"type": "text", "text": answered}]),
-        ("user", [{"type": "text", "text": last}]),
+    history = [("Is there a nodule?", "Yes.")] if form.end else []
+    turns = [text for turn in history for text in turn] + ["Where?"]
+    messages = [
+        {"role": ("user", "assistant")[n % 2], "content": [{"type": "text", "text": text}]}
+        for n, text in enumerate(turns)
     ]
-    messages = [{"role": role, "content": content} for role, content in contents]
+    messages[0]["content"] = [{"type": "image"}, *messages[0]["content"]]
     # In a process of its own, since a template is a program.
     from cxrjax.input_pipeline.chat_template import render
     from cxrjax.untrusted.child import run_in_child
 
-    ours = f"{form.opening}{form.user}{form.image}{form.question(last, [(asked, answered)])}"
-    expected = f"expected {form.named}'s template, as of {form.source}"
+    ours = form.whole("Where?", history)
+    expected = (
+        f"expected {form.named}'s template; the file may be replaced by that of {form.source}, "
+        "where the weights were trained in its form"
+    )
     try:
         _, theirs = run_in_child(
             render,

@@ -15,8 +15,8 @@ from cxrjax.codecs import get_codec, transcode
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 from cxrjax.images.geometry import Geometry
-from cxrjax.input_pipeline import chat, llava_turns
 from cxrjax.input_pipeline.augment import ImageChange
+from cxrjax.input_pipeline.chat import CHAT_FORMS, ChatForm
 from cxrjax.input_pipeline.wording import UNKNOWN_ANSWER, UNKNOWN_TYPE
 from cxrjax.records import Answer, QARecord
 
@@ -254,7 +254,7 @@ def _conversation(
     ask: Callable[[QARecord], str],
     target: Callable[[QARecord, BoxText], str],
     needs_finding: bool = False,
-    form: chat.ChatForm = chat.GEMMA,
+    form: ChatForm = CHAT_FORMS["medgemma"],
 ) -> PromptFormat:
     """The format that asks and answers so in a family's conversation, behind the earlier turns."""
 
@@ -269,7 +269,7 @@ def _conversation(
         prefix,
         lambda record, box_text: form.answer(target(record, box_text)),
         begins=False,
-        end=form.end,
+        end=form.end or None,
         needs_finding=needs_finding,
     )
 
@@ -317,22 +317,6 @@ def _reasoned(prompt: PromptFormat) -> PromptFormat:
     return dataclasses.replace(prompt, target=target, gives_reason=True)
 
 
-def _one_turn(
-    ask: Callable[[QARecord], str], turns: llava_turns.Turns, target: _Target = _answer_target
-) -> PromptFormat:
-    """The format that asks so in LLaVA's turns, the image before the question."""
-
-    def prefix(record: QARecord) -> str:
-        if record.history:
-            raise UserError(
-                f"question {record.question_id}: has earlier turns, and LLaVA's prompt formats ask "
-                "one question; use the format 'vqa', or leave history out"
-            )
-        return llava_turns.question(ask(record), turns)
-
-    return PromptFormat(prefix, target, begins=False)
-
-
 PROMPTS: dict[str, PromptFormat] = {
     # The question as it is written; the answer as it is written, its boxes in the model's codec.
     "vqa": PromptFormat(prefix=_question_prefix, target=_answer_target),
@@ -344,23 +328,11 @@ PROMPTS: dict[str, PromptFormat] = {
     "grounding": PromptFormat(
         prefix=_grounding_prefix, target=_grounding_target, needs_finding=True
     ),
-    # Gemma 3's conversation, in which MedGemma was tuned: the question and the answer as written.
-    "medgemma": _conversation(_question, _answer_target),
-    # The same in Qwen2.5-VL's conversation.
-    "qwen": _conversation(_question, _answer_target, form=chat.QWEN),
-    # And in Gemma 4's; of E2B and E4B.
-    "gemma4": _conversation(_question, _answer_target, form=chat.GEMMA4),
-    "gemma4_small": _conversation(_question, _answer_target, form=chat.GEMMA4_SMALL),
     # Instruction, question and options; the answer with its reason and boxes.
     "gemex": PromptFormat(prefix=_instructed_prefix, target=_answer_target),
     # The same between the marks of LLaVA-Med's turns, as the paper prints it.
     "gemex_dialogue": PromptFormat(prefix=_dialogue_prefix, target=_dialogue_target),
     "gemex_chat": _conversation(_instructed, _answer_target),
-    # LLaVA 1.5's turns, and those of LLaVA-Med v1.5, which are Mistral's; the same request in them.
-    "llava": _one_turn(_question, "llava"),
-    "llava_med": _one_turn(_question, "llava_med"),
-    "gemex_llava": _one_turn(_instructed, "llava"),
-    "gemex_llava_med": _one_turn(_instructed, "llava_med"),
     # Answers in parts, each part's boxes behind it; and the same in Gemma 3's conversation.
     "grounded": PromptFormat(prefix=_question_prefix, target=_grounded_target),
     "grounded_chat": _conversation(_question, _grounded_target),
@@ -368,8 +340,15 @@ PROMPTS: dict[str, PromptFormat] = {
     # asks for: the records have none.
     "medgemma_boxes": _conversation(_medgemma_request, _medgemma_boxes_target, needs_finding=True),
 }
+# The question and the answer as they are written, in the conversation of each family; of those that
+# ask one question a conversation, the same request in it.
+_CHATS = {name: form for name, form in CHAT_FORMS.items() if not form.prompt}
+for _name, _form in _CHATS.items():
+    PROMPTS[_name] = _conversation(_question, _answer_target, form=_form)
+    if not _form.end:
+        PROMPTS[f"gemex_{_name}"] = _conversation(_instructed, _answer_target, form=_form)
 # For a model that answers one question in several ways, as the stages of ViX-Ray do.
-_IN_WORDS = ("vqa", "medgemma", "qwen", "gemma4", "gemma4_small")
+_IN_WORDS = ("vqa", *(name for name, form in _CHATS.items() if form.end))
 PROMPTS |= {f"{name}_typed": _typed(PROMPTS[name]) for name in _IN_WORDS}
 # Answer and reason in one, as the paper of VinDr-CXR-VQA prints them (figure 2).
 PROMPTS |= {f"{name}_reason": _reasoned(PROMPTS[name]) for name in _IN_WORDS}

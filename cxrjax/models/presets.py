@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal
 
 from cxrjax.errors import UserError
-from cxrjax.files import read_packaged
+from cxrjax.family_tables import family_tables
 from cxrjax.untrusted.names import shown_value
 
 NUM_LOC_TOKENS = 1024
@@ -433,21 +433,16 @@ def _in_tiles(vision: VisionConfig, height: int, width: int) -> VisionConfig:
 
 
 def _read_presets() -> dict[str, VLMConfig]:
-    tables = read_packaged(str(__package__), "presets.toml")
-
-    def fields(kind: str, name: str) -> dict[str, Any]:
-        own = dict(tables[kind][name])
-        return (fields(kind, own.pop("like")) if "like" in own else {}) | own
-
+    towers, decoders = family_tables("vision"), family_tables("decoder")
     presets = {}
-    for name in tables["model"]:
-        entry = fields("model", name)
-        vision = entry.pop("vision", None)
-        entry["vision"] = None if vision is None else VisionConfig(**fields("vision", vision))
-        entry["decoder"] = DecoderConfig(**fields("decoder", entry["decoder"]))
-        for name_of in ("context", "second_image"):
-            entry[name_of] = tuple(entry.get(name_of, (IMAGE,)))
-        presets[name] = VLMConfig(**entry)
+    for name, entry in family_tables("model").items():
+        vision = entry.get("vision")
+        parts: dict[str, Any] = {
+            "vision": None if vision is None else VisionConfig(**towers[vision]),
+            "decoder": DecoderConfig(**decoders[entry["decoder"]]),
+        }
+        parts |= {each: tuple(entry.get(each, (IMAGE,))) for each in _CONTEXTS}
+        presets[name] = VLMConfig(**entry | parts)
     return presets
 
 

@@ -6,6 +6,7 @@ import shlex
 from pathlib import Path
 
 from cxrjax.errors import UserError, first_line
+from cxrjax.family_tables import family_tables
 from cxrjax.models.hf_config import CONFIG_FILE, read_config
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
@@ -13,17 +14,6 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 _WEIGHTS = "*.safetensors"
 _SMALL = ("*.json", "tokenizer.model", "*.jinja")
 FILES = (*_SMALL, _WEIGHTS)
-# Of the families that we have, by name; a licence is accepted by a person, on the page.
-_LICENCES = {
-    "google/medgemma*": "the Health AI Developer Foundations terms",
-    "google/paligemma*": "the Gemma terms of use",
-    "google/gemma-4-*": "the Apache licence 2.0",
-    "google/gemma*": "the Gemma terms of use",
-    "llava-hf/llava-1.5*": "the Llama 2 community licence",
-    "Qwen/Qwen2.5-VL-3B*": "the Qwen research licence",
-    "Qwen/Qwen2.5-VL-7B*": "the Apache licence 2.0",
-    "Qwen/Qwen3-VL-*": "the Apache licence 2.0",
-}
 
 
 def hub_name(source: Path) -> str | None:
@@ -103,5 +93,8 @@ def _fetch(name: str, files: tuple[str, ...]) -> Path:
 
 
 def _licence(name: str) -> str:
-    found = next((words for key, words in _LICENCES.items() if fnmatch.fnmatch(name, key)), None)
+    # A licence is accepted by a person, on the page; the longest pattern is the most special.
+    licences = family_tables("licence")
+    known = (key for key in sorted(licences, key=len, reverse=True) if fnmatch.fnmatch(name, key))
+    found = licences.get(next(known, ""))
     return f"Accept {found}" if found else "Read its licence, and accept it"

@@ -121,8 +121,8 @@ def import_hf(
     tokenizer = load_tokenizer(source)
     form = family.form(config)
     sizes = _sizes(config, str(source / CONFIG_FILE), tokenizer, form)
-    if form in chat.FORMS:
-        chat.check_template(source, chat.FORMS[form])
+    if form is not None:
+        chat.check_template(source, chat.CHAT_FORMS[form])
     for what, names in unasked(files.tensors, sizes).items():
         print(f"{source}: {len(names):,} tensors are left out, of {what}")
         files.leave_out(names)
@@ -335,7 +335,7 @@ def _sizes(
 ) -> VLMConfig:
     contexts: tuple[tuple[int, ...], ...] = ((IMAGE,), (IMAGE,))
     if form is not None and "vision_config" in config:
-        contexts = chat.contexts(form, tokenizer, IMAGE)
+        contexts = chat.contexts(chat.CHAT_FORMS[form], tokenizer, IMAGE)
     sizes = vlm_config(config, where, tokenizer.loc_token_start, *contexts)
     check_vocabulary(tokenizer, sizes.decoder.vocab_size)
     return sizes
@@ -348,10 +348,10 @@ def _settings(sizes: VLMConfig, form: str | None) -> ExperimentConfig:
     if form is None or family.resize is None:
         return ExperimentConfig(model=model)
     # Conversations, in which sharing the image's tokens changes nothing.
-    rule = RESIZE_RULES[family.resize]
+    rule, prompt = RESIZE_RULES[family.resize], chat.CHAT_FORMS[form].prompt or form
     return ExperimentConfig(
         model=dataclasses.replace(model, share="image"),
-        data=DataConfig(prompt=chat.PROMPT_OF[form], codec=rule.codec, geometry=rule.placing),
+        data=DataConfig(prompt=prompt, codec=rule.codec, geometry=rule.placing),
         decoding=DecodingConfig(grammar="none"),
     )
 

@@ -7,15 +7,15 @@ from hypothesis import strategies as st
 
 from cxrjax.boxes import iou
 from cxrjax.codecs import get_codec
-from cxrjax.codecs.resize_rules import RESIZE_RULES, on_grids
+from cxrjax.codecs.resize_rules import RESIZE_RULES
 
 # Beside the published ones, inputs that are not square, and several of them.
 RULES = RESIZE_RULES | {
-    "qwen2.5_vl_portrait": on_grids("qwen2.5_vl", (560, 448)),
-    "qwen2.5_vl_square": on_grids("qwen2.5_vl", (560, 560)),
-    "qwen3_vl_landscape": on_grids("qwen3_vl", (448, 1024)),
-    "qwen2.5_vl_grids": on_grids("qwen2.5_vl", (448, 448), (560, 448), (448, 560)),
-    "qwen3_vl_grids": on_grids("qwen3_vl", (512, 512), (576, 448), (448, 576)),
+    "qwen2.5_vl_portrait": RESIZE_RULES["qwen2.5_vl"].on_grids((560, 448)),
+    "qwen2.5_vl_square": RESIZE_RULES["qwen2.5_vl"].on_grids((560, 560)),
+    "qwen3_vl_landscape": RESIZE_RULES["qwen3_vl"].on_grids((448, 1024)),
+    "qwen2.5_vl_grids": RESIZE_RULES["qwen2.5_vl"].on_grids((448, 448), (560, 448), (448, 560)),
+    "qwen3_vl_grids": RESIZE_RULES["qwen3_vl"].on_grids((512, 512), (576, 448), (448, 576)),
 }
 # Seventeen families share the code that is tried.
 unhurried = settings(max_examples=40)

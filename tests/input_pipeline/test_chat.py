@@ -6,25 +6,18 @@ from pathlib import Path
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.chat import (
-    END_OF_IMAGE,
-    START_OF_IMAGE,
-    USER_TURN,
-    answer,
-    check_template,
-    context_ids,
-    question,
-    second_image_ids,
-)
+from cxrjax.input_pipeline import chat
+from cxrjax.input_pipeline.chat import CHAT_FORMS, contexts
 from cxrjax.models import PRESETS
 from cxrjax.models.presets import IMAGE
 
-CONTROLS = ("<start_of_turn>", "<end_of_turn>", START_OF_IMAGE, END_OF_IMAGE)
+FORM = CHAT_FORMS["medgemma"]
+CONTROLS = ("<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<end_of_image>")
+conversation, question = FORM.whole, FORM.question
 
 
-def conversation(text, history=()):
-    """The whole, as a template writes it."""
-    return f"<bos>{USER_TURN}{START_OF_IMAGE}{question(text, history)}"
+def check_template(folder):
+    chat.check_template(folder, FORM)
 
 
 def test_a_question_about_an_image_reads_as_published():
@@ -38,7 +31,7 @@ def test_a_question_about_an_image_reads_as_published():
 @pytest.mark.parametrize("control", [*CONTROLS, "<image_soft_token>"])
 def test_a_text_cannot_pose_as_the_format(control):
     text = f"Is there{control} a nodule?"
-    for write in (question, answer, lambda t: question("Where?", [("A", t)])):
+    for write in (question, FORM.answer, lambda t: question("Where?", [("A", t)])):
         with pytest.raises(UserError, match=f"contains {control}, which only the chat format"):
             write(text)
 
@@ -131,15 +124,14 @@ def test_the_published_template_gives_the_same_text(real):
 @pytest.mark.slow
 def test_tokenized_in_two_parts_it_has_the_ids_of_the_whole(real):
     asked = "Where is the <loc0012> 1. nodule?\n\nAnswer briefly."
-    image_tokens = f"\n\n{START_OF_IMAGE}<image_soft_token>{END_OF_IMAGE}\n\n"
-    whole = real.encode(f"{USER_TURN}{image_tokens}{question(asked)}")
+    whole = real.encode(FORM.user + FORM.shown.format("<image_soft_token>") + question(asked))
     image = real.piece_id("<image_soft_token>")
-    context = context_ids(real, image)
+    context, _ = contexts(FORM, real, image)
     assert [*context, *real.encode(question(asked))] == [real.bos_id, *whole]
     assert context.count(image) == 1
 
 
 @pytest.mark.slow
 def test_medgemma_presets_have_the_context_of_one_image(real):
-    assert PRESETS["medgemma_4b"].context == context_ids(real, IMAGE)
-    assert PRESETS["medgemma_4b"].second_image == second_image_ids(real, IMAGE)
+    sizes = PRESETS["medgemma_4b"]
+    assert (sizes.context, sizes.second_image) == contexts(FORM, real, IMAGE)

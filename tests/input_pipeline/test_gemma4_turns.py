@@ -5,11 +5,12 @@ from pathlib import Path
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.chat import GEMMA4, GEMMA4_SMALL, check_template, gemma4_context
+from cxrjax.input_pipeline.chat import CHAT_FORMS, check_template, contexts
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 
 IMAGE = -1
+GEMMA4, GEMMA4_SMALL = CHAT_FORMS["gemma4"], CHAT_FORMS["gemma4_small"]
 SPECIAL = ["<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|image>", "<|image|>", "<image|>"]
 _TEXT = "user model thought Is there a nodule? Yes. Where? No.\n"
 # In the published template's form, without its tools, thinking and other media.
@@ -38,7 +39,7 @@ def test_ids_are_those_of_transformers(both):
     theirs, ours = both
     assert not (ours.is_llama or ours.is_qwen) and ours.loc_token_start == -1
     assert ours.stop_ids == (1, ours.piece_id("<turn|>"))
-    context, second = gemma4_context(ours, IMAGE)
+    context, second = contexts(GEMMA4, ours, IMAGE)
     assert context[-3:] == (ours.piece_id("<|image>"), IMAGE, ours.piece_id("<image|>"))
     assert second == (context[-1], context[-3], IMAGE)
     image = ours.piece_id("<|image|>")

@@ -9,9 +9,8 @@ import pytest
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import IDENTITY, letterbox_geometry
-from cxrjax.input_pipeline.chat import QWEN, check_template, qwen_context
+from cxrjax.input_pipeline.chat import CHAT_FORMS, check_template, contexts
 from cxrjax.input_pipeline.coordinates import DigitFinder
-from cxrjax.input_pipeline.llava_turns import llava_context, question
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.records import Turn
@@ -19,6 +18,7 @@ from cxrjax.records import Turn
 from .conftest import demo_tokenizer, make_record, train_pieces
 
 IMAGE = -1
+QWEN = CHAT_FORMS["qwen"]
 _TEXTS = ["You are a helpful assistant.", "system\nuser\nassistant\n", "Is there a nodule? Yes."]
 _SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>"]
 _SPECIAL += ["<|image_pad|>"]
@@ -71,8 +71,8 @@ def test_as_transformers_reads_the_file(tokenizer, tmp_path):
 
     (tmp_path / "tokenizer.json").write_bytes(tokenizer.model)
     theirs = PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
-    conversation = QWEN.opening + QWEN.user + QWEN.image + QWEN.question("Is there?", [("A", "B")])
-    context, _ = qwen_context(tokenizer, tokenizer.piece_id("<|image_pad|>"))
+    conversation = QWEN.whole("Is there?", [("A", "B")])
+    context, _ = contexts(QWEN, tokenizer, tokenizer.piece_id("<|image_pad|>"))
     ours = [*context, *tokenizer.encode(QWEN.question("Is there?", [("A", "B")]))]
     assert ours == theirs(conversation)["input_ids"]
 
@@ -89,7 +89,7 @@ def test_other_programs_are_refused(tokenizer):
 
 
 def test_the_context(tokenizer):
-    before, second = qwen_context(tokenizer, IMAGE)
+    before, second = contexts(QWEN, tokenizer, IMAGE)
     begin, end = (tokenizer.piece_id(f"<|vision_{side}|>") for side in ("start", "end"))
     assert before[-3:] == (begin, IMAGE, end) and second == (end, begin, IMAGE)
     assert tokenizer.decode(before[:-3]).replace("<|im_start|>", "") == (
@@ -191,21 +191,22 @@ def test_both_files_give_the_same_ids_and_texts(both):
 
 
 def test_the_turns(both):
+    llava, med = CHAT_FORMS["llava"], CHAT_FORMS["llava_med"]
     for tokenizer in both:
         space, line = tokenizer.encode("\n")
-        before, second = llava_context(tokenizer, IMAGE, "llava_med")
+        before, second = contexts(med, tokenizer, IMAGE)
         assert before == (1, *tokenizer.encode("[INST] "), IMAGE)
         # The space before the image is a piece of its own, as where LLaVA's code tokenizes it.
         assert before[-2] == space and tokenizer.decode(before[1:-1]) == "[INST] "
         assert second == (space, line, IMAGE)
-        assert tokenizer.decode(llava_context(tokenizer, IMAGE, "llava")[0][1:-1]) == "USER: "
-    assert question(" Is there a nodule? ", "llava_med") == "\nIs there a nodule? [/INST]"
-    assert question("Where?", "llava") == "\nWhere? ASSISTANT:"
+        assert tokenizer.decode(contexts(llava, tokenizer, IMAGE)[0][1:-1]) == "USER: "
+    assert med.question(" Is there a nodule? ") == "\nIs there a nodule? [/INST]"
+    assert llava.question("Where?") == "\nWhere? ASSISTANT:"
 
 
 def test_gemma_s_tokenizer_has_no_such_turns():
     with pytest.raises(UserError, match="not a tokenizer of Llama's family"):
-        llava_context(demo_tokenizer(), IMAGE, "llava")
+        contexts(CHAT_FORMS["llava"], demo_tokenizer(), IMAGE)
 
 
 @pytest.mark.parametrize("codec", ["gemex", "vindr_px"])

@@ -15,7 +15,7 @@ from transformers.tokenization_utils_base import generate_merges
 
 from bench.tokenizer_training import template_corpus, train_tokenizer
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.chat import USER_TURN, question
+from cxrjax.input_pipeline.chat import CHAT_FORMS
 from cxrjax.input_pipeline.tokenizer import (
     GEMMA3_LOC_START,
     LOC_CARRIERS,
@@ -302,7 +302,9 @@ def test_a_conversation_has_the_ids_of_transformers_own_template(gemma3, tmp_pat
     ]
     expected = reference.apply_chat_template(messages, chat_template=template, return_dict=False)
     for tokenizer in gemma3:
-        ours = tokenizer.encode(USER_TURN + question(said[2], [said[:2]]))
+        ours = tokenizer.encode(
+            CHAT_FORMS["medgemma"].user + CHAT_FORMS["medgemma"].question(said[2], [said[:2]])
+        )
         assert [tokenizer.bos_id, *ours] == expected
 
 

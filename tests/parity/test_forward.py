@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from cxrjax.codecs.frames import internvl_tiles
+from cxrjax.codecs.frames import nearest_tiles
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
@@ -152,7 +152,7 @@ def test_tiles_are_chosen_as_there():
     rng = np.random.default_rng(0)
     for height, width in [(448, 448), (1000, 1000), *rng.integers(200, 3500, (200, 2)).tolist()]:
         across, down = theirs.get_optimal_tiled_canvas((height, width), (448, 448), 1, 12)
-        assert internvl_tiles(height, width) == (448 * down, 448 * across), (height, width)
+        assert nearest_tiles(height, width) == (448 * down, 448 * across), (height, width)
 
 
 @pytest.mark.parametrize("kind", KINDS)

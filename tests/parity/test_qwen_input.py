@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cxrjax.codecs.frames import SMART_FACTOR, SMART_LEAST, gemma4_resize, smart_resize
+from cxrjax.codecs.frames import SMART_FACTOR, SMART_LEAST, smart_resize, whole_tokens
 
 pytestmark = pytest.mark.parity
 
@@ -41,4 +41,4 @@ def test_gemma4_s_is_theirs(tokens):
     sizes = np.random.default_rng(0).integers(1, 4000, (300, 2)).tolist()
     for height, width in [*sizes, (1, 3000), (3000, 2), (10, 100_000)]:
         expected = theirs(height, width, 16, tokens * 9, 3)
-        assert gemma4_resize(height, width, tokens) == tuple(expected)
+        assert whole_tokens(height, width, tokens, 48) == tuple(expected)
