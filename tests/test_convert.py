@@ -72,10 +72,10 @@ def copied(tmp_path):
     return lambda folder: Path(shutil.copytree(folder, tmp_path / "copied"))
 
 
-def _trained(base, workdir, *rules, dropout=0.1, scale=1.0):
+def _trained(base, workdir, *rules, dropout=0.1, scale=1.0, untied=False):
     config = dataclasses.replace(
         base_model.base_config(base),
-        lora=AdapterConfig(rank=2, alpha=3.0, dropout=dropout, loc_rows=True),
+        lora=AdapterConfig(rank=2, alpha=3.0, dropout=dropout, loc_rows=not untied, untied=untied),
         trainable=rules,
         training=TrainingConfig(batch_images=1, steps=1),
     )
@@ -127,6 +127,34 @@ def test_an_output_layer_that_is_the_embedding_again_is_tied(tmp_path, write_hf)
     out = _convert(_convert(source, tmp_path / "base"), tmp_path / "back", "--to=hf")
     assert not [name for name in load_file(out / "model.safetensors") if "lm_head" in name]
     assert json.loads((out / "config.json").read_text())["tie_word_embeddings"] is True
+    save_file(tensors | {"language_model.lm_head.weight": table + 1}, path)
+    base = _convert(source, tmp_path / "own")
+    model = checkpoint.load_model(base).model
+    assert not model.config.decoder.tied
+    np.testing.assert_array_equal(arrays(model)["decoder/embedder/head"], table + 1)
+    _convert(base, tmp_path / "out", "--to=hf")
+    found = load_file(tmp_path / "out/model.safetensors")
+    np.testing.assert_array_equal(found["language_model.lm_head.weight"], table + 1)
+    _convert(tmp_path / "out", tmp_path / "again")
+
+
+def test_an_adapter_with_embedding_and_output_layer(base, tmp_path):
+    """As most published adapters of MedGemma have them: trained, out, in, merged, and in again."""
+    rules = ("/lora/", "embedder/(table|head)$")
+    run = _trained(base, tmp_path / "run", *rules, untied=True)
+    adapter = _convert(run, tmp_path / "adapter", "--to=peft")
+    stated = json.loads((adapter / "adapter_config.json").read_text())
+    assert stated["modules_to_save"] == ["embed_tokens", "lm_head"]
+    back = _convert(adapter, tmp_path / "back", f"--base={base}")
+    ours = arrays(checkpoint.load_model(run).model)
+    _assert_close(arrays(checkpoint.load_model(back).model), ours)
+    merged = _convert(back, tmp_path / "merged", "--to=merged")
+    assert json.loads((merged / "config.json").read_text())["tie_word_embeddings"] is False
+    again = arrays(checkpoint.load_model(_convert(merged, tmp_path / "again")).model)
+    for name in ("table", "head"):
+        path = f"decoder/embedder/{name}"
+        np.testing.assert_array_equal(again[path], ours[path])
+    assert not np.array_equal(ours[path], ours["decoder/embedder/table"])
 
 
 def test_hugging_face_there_and_back(base, hf, tmp_path):

@@ -236,8 +236,8 @@ def read_parameters(
         if before is not None:
             before.block_until_ready()
         before = arrays[rule.path]
-    if config.decoder.tied:
-        _check_tied(files, where)
+    if config.decoder.tied and has_own_head(files):
+        raise _untied(files.tensors[_LM_HEAD].name, files.tensors[_EMBEDDING].name, where)
     return arrays
 
 
@@ -365,23 +365,20 @@ def _check_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...], whe
         )
 
 
-def _check_tied(files: SafetensorsFiles, where: str) -> None:
-    """An output layer in the file must be the embedding again: ours are one."""
-    if _LM_HEAD not in files.tensors:
-        return
-    head, embedding = files.tensors[_LM_HEAD], files.tensors[_EMBEDDING]
-    equal = all(
-        np.array_equal(files.read(_LM_HEAD, rows), files.read(_EMBEDDING, rows))
-        for rows in _row_blocks(head.shape[0])
+def has_own_head(files: SafetensorsFiles) -> bool:
+    """Returns whether there is an output layer that is not the embedding again."""
+    if _LM_HEAD not in files.tensors or files.shapes[_LM_HEAD] != files.shapes.get(_EMBEDDING):
+        return False
+    return not all(
+        np.array_equal(files.mapped(_LM_HEAD, rows), files.mapped(_EMBEDDING, rows))
+        for rows in _row_blocks(files.shapes[_LM_HEAD][0])
     )
-    if not equal:
-        raise _untied(head.name, embedding.name, where)
 
 
 def _untied(head: str, embedding: str, where: str) -> UserError:
     return UserError(
-        f"{where}: {head} is not equal to {embedding}, and these models have one table for both; "
-        "untied output layers are not supported"
+        f"{where}: {head} is not equal to {embedding}, and the sizes have one table for both; "
+        "take the model as safetensors, whose output layer may be another"
     )
 
 

@@ -75,19 +75,16 @@ def _of_model(prefixes: Mapping[str, str], config: VLMConfig) -> dict[str, str]:
 
 def published_prefixes(config: VLMConfig) -> dict[str, str]:
     """Returns the prefixes of a checkpoint as the family is published; see `found_prefixes`."""
-    return _of_model(FAMILIES[config.family].published, config)
+    published = _of_model(FAMILIES[config.family].published, config)
+    if not config.decoder.tied:  # of families too that are published with one table
+        within = "language_model." if published["text."].startswith("language_model.") else ""
+        published.setdefault("lm_head.", f"{within}lm_head.")
+    return published
 
 
 def module_prefixes(config: VLMConfig) -> dict[str, str]:
     """Returns the prefixes of transformers 5's modules, as PEFT's adapters have them."""
-    return dict(FAMILIES[config.family].modules)
-
-
-def names_of_all_versions(canonical: str) -> list[str]:
-    """Returns every name that some version of transformers has given to a module."""
-    part, _, rest = canonical.partition(".")
-    prefixes = (family.prefixes.get(f"{part}.", ()) for family in FAMILIES.values())
-    return [prefix + rest for prefix in dict.fromkeys(p for each in prefixes for p in each)]
+    return {"lm_head.": "lm_head.", **FAMILIES[config.family].modules}
 
 
 def with_prefix(canonical: str, prefixes: Mapping[str, str]) -> str:

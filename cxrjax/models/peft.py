@@ -9,7 +9,7 @@ magnitude is the same. Trained `<loc>` rows are PEFT's `trainable_token_indices`
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +25,12 @@ from cxrjax.models.hf_import import SafetensorsFiles, abstract_vlm, shortened
 from cxrjax.models.hf_layout import (
     TensorRule,
     canonical_name,
+    found_prefixes,
     module_prefixes,
     tensor_rules,
     to_ours,
     to_theirs,
+    unasked,
     with_prefix,
 )
 from cxrjax.models.layers import Linear
@@ -80,11 +82,11 @@ _RULES = {
             *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
             *("inference_mode", "runtime_config", "megatron_core", "qalora_group_size"),
             *("loftq_config", "eva_config", "corda_config", "lora_ga_config"),
-            "ensure_weight_tying",  # all of ours share one table
         ),
         NO_MATTER,
     ),
-    # The weights say which maps have an adapter; these must not say otherwise.
+    "ensure_weight_tying": Rule((True, False, None)),
+    # The weights must be those of the maps that these name.
     **dict.fromkeys(
         ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
         CHECKED_LATER,
@@ -99,18 +101,21 @@ class PeftAdapter:
     Attributes:
         config: as `apply_lora` takes it; targets and patterns name whole paths.
         arrays: of the adapters' parameters by path (`.../lora/a`); with `decoder/embedder/loc_rows`
-            the trained rows of the `<loc>` tokens themselves, [1024, D]; with `projector/kernel`
-            and its like the trained projector.
+            the trained rows of the `<loc>` tokens themselves, [1024, D]; the parameters of modules
+            that were trained whole (`saved_modules`).
         base_sha256: hash of the base it was trained on; None where it was not trained here.
+        untied: embedding and output layer are two; a model that has one table needs `VLM.untie`.
     """
 
     config: LoRAConfig
     arrays: dict[str, np.ndarray]
     base_sha256: str | None
+    untied: bool = False
 
 
-# PEFT's `modules_to_save` that we have: the whole projector, trained beside the adapters.
-PROJECTOR_RULE = r"^projector(_out|_norm)?/(kernel|bias|scale)$"
+_PROJECTOR = re.compile(r"projector(_out|_norm)?/(kernel|bias|scale)")
+_TABLE = TensorRule("decoder/embedder/table", f"{_EMBEDDING}.weight", "same")
+_HEAD = TensorRule("decoder/embedder/head", "lm_head.weight", "same")
 LOC_ROWS = "decoder/embedder/loc_rows"
 # Where a model trains them: as their difference from the table.
 LOC_DELTA = "decoder/embedder/loc_delta"
@@ -123,7 +128,7 @@ def save_peft(
     *,
     use_rslora: bool = False,
     base_sha256: str | None = None,
-    with_projector: bool = False,
+    whole: Collection[str] = (),
 ) -> list[str]:
     """Writes a model's adapters as PEFT does.
 
@@ -133,14 +138,16 @@ def save_peft(
         base_model: name or path of the Hugging Face model that they belong to.
         use_rslora: say alpha so (the scale of an adapter is the same either way).
         base_sha256: hash of our base directory; `read_peft` returns it.
-        with_projector: the projector was trained too, and goes with them (`modules_to_save`).
+        whole: paths of the parameters that were trained beside them, which go along
+            (`modules_to_save`): all of some of the `saved_modules`.
 
     Returns:
         The paths of the maps that have an adapter.
 
     Raises:
-        UserError: no adapters, one on a projector that goes along whole, or adapters with
-            different dropout or of different kinds, which PEFT cannot say in one file.
+        UserError: no adapters, one on a projector that goes along whole, rows of an embedding that
+            does, or adapters with different dropout or of different kinds, which PEFT cannot say
+            in one file.
     """
     directory = Path(directory)
     loras = {
@@ -156,8 +163,12 @@ def save_peft(
     tensors = [
         tensor for path, lora in loras.items() for tensor in _lora_tensors(lora, modules[path])
     ]
-    if with_projector:
-        tensors += _projector_tensors(model, loras)
+    saved = [
+        name
+        for name, rules in saved_modules(model.config).items()
+        if {rule.path for rule in rules} <= set(whole)
+    ]
+    tensors += _saved_tensors(model, saved, loras)
     indices = None
     embedder = model.decoder.embedder
     if embedder.loc_delta is not None:
@@ -177,7 +188,9 @@ def save_peft(
         "use_rslora": use_rslora,
         "use_dora": use_dora,
         "trainable_token_indices": indices,
-        "modules_to_save": [_projector_of(model.config)] if with_projector else None,
+        "modules_to_save": saved or None,
+        # Of one table PEFT would make two.
+        "ensure_weight_tying": model.config.decoder.tied and "embed_tokens" in saved,
         **_describe_targets(loras, modules, stacks, use_rslora),
     }
     directory.mkdir(parents=True, exist_ok=True)
@@ -193,7 +206,7 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
 
     Raises:
         UserError: not an adapter of PEFT's LoRA, one with a setting that we do not have, one of
-            another model, or one that not every layer of a stack has.
+            another model, or one without the weights of a module that its settings name.
     """
     directory = Path(directory)
     path = directory / ADAPTER_CONFIG
@@ -212,6 +225,9 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
         )
     files = SafetensorsFiles([directory / ADAPTER_WEIGHTS], _canonical_key)
     where = str(directory / ADAPTER_WEIGHTS)
+    for what, names in unasked(files.tensors, config).items():
+        print(f"{where}: {len(names):,} tensors are left out, of {what}")
+        files.leave_out(names)
     tokens = f"{_EMBEDDING}.{_TOKENS}"
     ranks = peft_patterns.read_patterns(stated, "rank_pattern", _RANK, str(path))
     alphas = peft_patterns.read_patterns(stated, "alpha_pattern", _ALPHA, str(path))
@@ -219,11 +235,18 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
         peft_patterns.check_all_match(patterns, key, config, str(path))
     _check_shapes(files, stated, ranks, config, where)
     arrays, unused = _stacked(files, config, where, use_dora=bool(stated.get("use_dora")))
-    adapted = (key for key in sorted(files.tensors) if key.endswith(_A) and key not in unused)
-    peft_patterns.check_targets(stated, (key.removesuffix(_A) for key in adapted), str(path))
-    for rule in _saved_rules(stated.get("modules_to_save"), files, arrays, config, str(path)):
-        arrays[rule.path] = to_ours(files.read(rule.name).astype(np.float32), rule.transform)
-        unused.discard(rule.name)
+    adapted = {k.removesuffix(_A) for k in files.tensors.keys() - unused if k.endswith(_A)}
+    parts = found_prefixes(stored.name.removeprefix(_PREFIX) for stored in files.tensors.values())
+    peft_patterns.check_targets(stated, adapted, config, parts, str(path))
+    whole, untied = _read_whole(stated, files, arrays, config, str(path))
+    arrays |= whole
+    unused &= files.tensors.keys()
+    unused -= {
+        rule.name
+        for rules in saved_modules(config).values()
+        for rule in rules
+        if rule.path in whole
+    }
     has_rows = tokens in unused
     unused.discard(tokens)
     if stated.get("trainable_token_indices") and not has_rows:
@@ -245,8 +268,11 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
                 f"{(len(ids), config.decoder.width)}; use the model that the adapter was trained on"
             )
         arrays[LOC_ROWS] = files.read(tokens).astype(np.float32)[np.argsort(ids)]
+    odd = sorted(path for path, array in arrays.items() if not np.isfinite(array).all())
+    if odd:
+        raise UserError(f"{where}: numbers that are not finite in {shortened(odd)}; save it again")
     sha256 = files.metadata.get(_BASE_KEY)
-    return PeftAdapter(_lora_config(stated, alphas, arrays, config, where), arrays, sha256)
+    return PeftAdapter(_lora_config(stated, alphas, arrays, config, where), arrays, sha256, untied)
 
 
 def adapter_parameters(model: VLM, adapter: PeftAdapter) -> dict[str, np.ndarray]:
@@ -393,6 +419,7 @@ def _canonical_key(name: str) -> str:
     key = name.removeprefix(_PREFIX)
     # Written by versions that kept the adapter's name.
     key = re.sub(r"\.(lora_[AB])\.default\.", r".\1.", key)
+    key = re.sub(r"\.modules_to_save(\.default)?\.", ".", key)
     key = re.sub(r"\.lora_magnitude_vector(\.default)?(\.weight)?$", ".lora_magnitude_vector", key)
     return canonical_name(key)
 
@@ -412,7 +439,7 @@ def _check_shapes(
         inputs, outputs = kernels[rule.path][-2:]
         path = rule.path.removesuffix("/kernel")
         rank = peft_patterns.value_by_pattern(
-            ranks, _canonical_modules(path, config), stated["r"], where
+            ranks, _canonical_modules(path, config), stated["r"], config, where
         )
         wanted = {
             "lora_A.weight": (rank, inputs),
@@ -484,50 +511,100 @@ def _projector_of(config: VLMConfig) -> str:
     return names.get(config.projector, "multi_modal_projector")
 
 
-def _saved_rules(
-    stated: Any,
+def saved_modules(config: VLMConfig) -> dict[str, list[TensorRule]]:
+    """The modules that may be trained whole beside adapters (`modules_to_save`), by their names."""
+    modules = {"embed_tokens": [_TABLE], "lm_head": [_HEAD]}
+    if config.vision is not None:
+        rules = [rule for rule in tensor_rules(config) if _PROJECTOR.fullmatch(rule.path)]
+        modules[_projector_of(config)] = rules
+    return modules
+
+
+def _modules_named(stated: Mapping[str, Any], config: VLMConfig, where: str) -> set[str]:
+    """The `saved_modules` that `modules_to_save` names.
+
+    Raises:
+        UserError: another module, or the embedding beside rows of it.
+    """
+    modules, names = saved_modules(config), stated.get("modules_to_save") or []
+    chosen = {str(name).rpartition(".")[2] for name in names}
+    if not isinstance(names, list) or not chosen <= modules.keys():
+        raise UserError(
+            f"{where}: modules_to_save is {shown_value(names)}; only {', '.join(modules)} can be "
+            "trained whole, others have adapters: train it without, or merge it by PEFT "
+            "(merge_and_unload) and convert the model that comes out"
+        )
+    if chosen & {"embed_tokens", "lm_head"} and stated.get("trainable_token_indices"):
+        raise UserError(
+            f"{where}: modules_to_save and trainable_token_indices both name the embedding; "
+            "expected one of them"
+        )
+    return chosen
+
+
+def _read_whole(
+    stated: Mapping[str, Any],
     files: SafetensorsFiles,
     arrays: Mapping[str, np.ndarray],
     config: VLMConfig,
     where: str,
-) -> list[TensorRule]:
-    """Rules for the tensors of `modules_to_save`: none, or every parameter of the projector.
+) -> tuple[dict[str, np.ndarray], bool]:
+    """The parameters of `modules_to_save`; True if embedding and output layer are two by them.
 
     Raises:
-        UserError: another module, or a projector that is not whole.
+        UserError: another module, one that is not whole, or one with an adapter as well.
     """
-    if not stated:
-        return []
-    projector = _projector_of(config)
-    if stated != [projector] or config.vision is None:
-        raise UserError(
-            f"{where}: modules_to_save is {shown_value(stated)}; only [{projector!r}] of a model "
-            "that sees is supported, other modules may only have adapters"
-        )
-    rules = [rule for rule in tensor_rules(config) if re.match(PROJECTOR_RULE, rule.path)]
+    chosen = _modules_named(stated, config, where)
+    embeddings = chosen & {"embed_tokens", "lm_head"}
+    tied = bool(embeddings and config.decoder.tied and stated.get("ensure_weight_tying"))
+    if tied:  # the output layer may be there again
+        chosen = chosen - {"lm_head"} | {"embed_tokens"}
     shapes = parameter_shapes(abstract_vlm(config))
-    for rule in rules:
-        wanted = rule.their_shape(shapes[rule.path], 0)
-        if files.shapes.get(rule.name) != wanted:
-            name = _PREFIX + with_prefix(rule.name, module_prefixes(config))
+    shapes[_HEAD.path] = shapes[_TABLE.path]
+    found = {}
+    for module, rules in saved_modules(config).items():
+        for rule in rules if module in chosen else ():
+            wanted = rule.their_shape(shapes[rule.path], 0)
+            if files.shapes.get(rule.name) != wanted:
+                name = _PREFIX + with_prefix(rule.name, module_prefixes(config))
+                raise UserError(
+                    f"{where}: modules_to_save names {module}, and {name} has shape "
+                    f"{files.shapes.get(rule.name)}, expected {wanted}; save the adapter again"
+                )
+            tensor = files.mapped(rule.name).astype(np.float32)
+            found[rule.path] = to_ours(tensor, rule.transform)
+    if tied and _HEAD.name in files.tensors:
+        if not np.array_equal(files.mapped(_HEAD.name), files.mapped(_TABLE.name)):
             raise UserError(
-                f"{where}: modules_to_save names {projector}, and {name} has shape "
-                f"{files.shapes.get(rule.name)}, expected {wanted}; save the adapter again"
+                f"{where}: ensure_weight_tying is True, and the weights of embedding and output "
+                "layer differ; save the adapter again"
             )
-    if any(path.startswith("projector") for path in arrays):
+        files.leave_out([_HEAD.name])
+    projector = _projector_of(config)
+    if projector in chosen and any(path.startswith("projector") for path in arrays):
         raise UserError(f"{where}: {projector} is saved whole and has an adapter as well")
-    return rules
+    return found, bool(embeddings) and not tied and config.decoder.tied
 
 
-def _projector_tensors(model: VLM, loras: Mapping[str, LoRA]) -> Iterator[LazyTensor]:
-    if any(path.startswith("projector") for path in loras):
+def _saved_tensors(
+    model: VLM, saved: Collection[str], loras: Mapping[str, LoRA]
+) -> Iterator[LazyTensor]:
+    if _projector_of(model.config) in saved and any(p.startswith("projector") for p in loras):
         raise UserError(
             "the projector was trained whole and has an adapter as well, and PEFT has a place for "
             "one of them; use --to=merged"
         )
+    if model.decoder.embedder.loc_delta is not None and {"embed_tokens", "lm_head"} & set(saved):
+        raise UserError(
+            "the embedding was trained whole, and rows of it as well, and PEFT has a place for one "
+            "of them; use --to=merged"
+        )
     arrays = {path_of(path): leaf for path, leaf in nnx.to_flat_state(nnx.state(model))}
-    for rule in tensor_rules(model.config):
-        if re.match(PROJECTOR_RULE, rule.path):
+    if model.config.decoder.tied:  # PEFT wants the one table under both names
+        arrays[_HEAD.path] = arrays[_TABLE.path]
+        saved = {*saved, *(["lm_head"] if "embed_tokens" in saved else [])}
+    for module, rules in saved_modules(model.config).items():
+        for rule in rules if module in saved else ():
             name = _PREFIX + with_prefix(rule.name, module_prefixes(model.config))
             array = np.asarray(arrays[rule.path].get_value(), np.float32)
             yield _whole(name, to_theirs(array, rule.transform, 0))
@@ -571,7 +648,7 @@ def _lora_config(
         if found != rank:
             ranks[re.escape(path)] = found
         own = peft_patterns.value_by_pattern(
-            patterns, _canonical_modules(path, config), alpha, where
+            patterns, _canonical_modules(path, config), alpha, config, where
         )
         if own != alpha:
             alphas[re.escape(path)] = float(own)

@@ -1,6 +1,7 @@
 """PaliGemma, MedGemma, Gemma 4, LLaVA and Qwen-VL: images and questions in, hidden states out."""
 
 import copy
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -123,6 +124,16 @@ class VLM(nnx.Module):
         self.decoder = Decoder(
             config.decoder, config.loc_token_start, rngs, remat=remat, unroll=unroll
         )
+
+    def untie(self) -> None:
+        """Gives the output layer rows of its own, which start as the embedding's."""
+        embedder = self.decoder.embedder
+        if embedder.head is None:
+            # A copy: where both are trained, both are donated to the step.
+            embedder.head = nnx.Param(jnp.copy(embedder.table[...]))
+            decoder = dataclasses.replace(self.config.decoder, tied=False)
+            self.config = dataclasses.replace(self.config, decoder=decoder)
+            self.decoder.config = decoder
 
     def of_batch(self, images: Any) -> "VLM":
         """Returns a copy with the same parameters for images of this size."""

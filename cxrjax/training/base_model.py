@@ -255,7 +255,8 @@ def save_base(
     params = nnx.state(model)
     if dtype is not None:
         params = cast_params(params, dtype)
-    carries = is_from_base(config.model.preset)
+    # Also of a preset whose output layer was untied.
+    carries = is_from_base(config.model.preset) or config.lora.untied
     sizes = model.config if carries else find_preset(config.model.preset)
     fresh = nnx.state(nnx.eval_shape(lambda: new_model(config, sizes)))
     store.check_arrays("the model to save", store.flat_arrays(params), fresh)

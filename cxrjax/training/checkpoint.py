@@ -417,6 +417,8 @@ def add_adapters(model: VLM, config: ExperimentConfig) -> None:
         )
         key = jax.random.fold_in(jax.random.key(config.training.seed), salt("lora"))
         apply_lora(model, lora, nnx.Rngs(key))
+    if settings.untied:
+        model.untie()
     if settings.loc_rows:
         model.decoder.embedder.add_loc_delta()
 

@@ -94,6 +94,9 @@ class AdapterConfig:
     alpha_pattern: tuple[str, ...] = ()  # the same for alpha; of several that fit, the first counts
     init_from: str | None = None  # PEFT adapter of this very shape to start from; null: anew
     loc_rows: bool = False  # a trainable difference on the embedding rows of the <loc> tokens
+    # An output layer apart from the embedding, which it starts as; train them by a rule such as
+    # "embedder/(table|head)$", as PEFT's modules_to_save does.
+    untied: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

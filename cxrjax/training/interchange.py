@@ -7,7 +7,6 @@ can go back out.
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -28,8 +27,8 @@ from cxrjax.models.hf_config import MOST_CONFIG_BYTES, complete_config, read_con
 from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes, unasked, vlm_config
 from cxrjax.models.lora import merge_lora
-from cxrjax.models.partition import parameter_shapes, path_of
-from cxrjax.models.peft import ADAPTER_CONFIG, LOC_ROWS, PROJECTOR_RULE, read_peft, save_peft
+from cxrjax.models.partition import path_of
+from cxrjax.models.peft import ADAPTER_CONFIG, LOC_ROWS, read_peft, save_peft, saved_modules
 from cxrjax.models.presets import IMAGE, VLMConfig
 from cxrjax.training.base_model import (
     HF_FILE,
@@ -129,7 +128,11 @@ def import_hf(
     # So that what goes out again is whole.
     stated = stated | {key: None for key in family.left_out_keys if stated.get(key)}
     says_untied = config.get("tie_word_embeddings") is False and sizes.decoder.tied
-    if says_untied and "lm_head.weight" not in files.tensors:
+    if sizes.decoder.tied and hf_import.has_own_head(files):
+        # As transformers 5, whatever config.json says.
+        decoder = dataclasses.replace(sizes.decoder, tied=False)
+        sizes = dataclasses.replace(sizes, decoder=decoder)
+    elif says_untied and "lm_head.weight" not in files.tensors:
         raise UserError(
             f"{source / CONFIG_FILE}: tie_word_embeddings is False, and the weights have no output "
             "layer: transformers would draw one at random; set it to true if the embedding is meant"
@@ -182,11 +185,11 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
     for key in ("rank_pattern", "alpha_pattern"):
         lora[key] = tuple(f"{rule}={value}" for rule, value in lora[key].items())
     rows = LOC_ROWS in found.arrays
-    whole = any(re.match(PROJECTOR_RULE, path) for path in found.arrays)
-    trained = ("/lora/", *(("loc_delta$",) if rows else ()), *((PROJECTOR_RULE,) if whole else ()))
+    whole = (f"^{path}$" for path in found.arrays if "/lora/" not in path and path != LOC_ROWS)
+    trained = ("/lora/", *(("loc_delta$",) if rows else ()), *whole)
     config = dataclasses.replace(
         config,
-        lora=AdapterConfig(**lora, loc_rows=rows, init_from=str(adapter)),
+        lora=AdapterConfig(**lora, loc_rows=rows, untied=found.untied, init_from=str(adapter)),
         trainable=trained,
         training=dataclasses.replace(config.training, batch_images=1, steps=1),
     )
@@ -262,23 +265,28 @@ def export_hf(
             raise UserError(
                 f"{source}: has adapters; --to=merged folds them in, --to=peft writes them alone"
             )
-    lacking = published_prefixes(model.config).keys() - notes["prefixes"].keys()
+    published = published_prefixes(model.config)
+    prefixes = {part: published[part] for part in published if part == "lm_head."} | notes[
+        "prefixes"
+    ]
+    lacking = published.keys() - prefixes.keys()
     if lacking:
         raise UserError(
             f"{base / HF_FILE}: does not say what {', '.join(sorted(lacking))} is called; convert "
             "the model again"
         )
     merged = merge_lora(model) if merge else []
-    tensors = hf_tensors(model, model.config, notes["prefixes"], dtype)
+    tensors = hf_tensors(model, model.config, prefixes, dtype)
     _copy_files(base, out, (*_SIDE_FILES, *_TOKENIZERS))
     write_shards(out, tensors)
     kinds = {tensor.dtype for tensor in tensors}
     config = {key: value for key, value in notes["config"].items() if key != "torch_dtype"}
     config["dtype"] = kinds.pop() if len(kinds) == 1 else "float32"
+    tied = model.config.decoder.tied
     for part in (config, config.get("text_config") or {}):
-        # Stated otherwise where the file had the embedding again as its output layer.
-        if model.config.decoder.tied and "tie_word_embeddings" in part:
-            part["tie_word_embeddings"] = True
+        # Stated otherwise where the file had the embedding again, or an adapter untied them.
+        if "tie_word_embeddings" in part or (part is config and not tied):
+            part["tie_word_embeddings"] = tied
     # Last, since it is what makes the directory a model.
     text = json.dumps(config, indent=2) + "\n"
     (out / CONFIG_FILE).write_text(text, encoding="utf-8")
@@ -305,10 +313,11 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
     paths = [path_of(path) for path, _ in nnx.to_flat_state(trainable)]
     other = [p for p in paths if "/lora/" not in p]
     other = sorted(set(other) - {"decoder/embedder/loc_delta"})
-    projector = {p for p in parameter_shapes(loaded.model) if re.match(PROJECTOR_RULE, p)}
-    with_projector = bool(projector) and projector <= set(other)
-    if with_projector:
-        other = [path for path in other if path not in projector]
+    modules = [
+        {rule.path for rule in rules} for rules in saved_modules(loaded.model.config).values()
+    ]
+    whole = set().union(*(module for module in modules if module <= set(other)))
+    other = [path for path in other if path not in whole]
     if other:
         raise UserError(
             f"{source}: trained {len(other)} parameters besides adapters, such as {other[0]}, and "
@@ -326,7 +335,7 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
         base_model,
         use_rslora=loaded.config.lora.use_rslora,
         base_sha256=sha256,
-        with_projector=with_projector,
+        whole=whole,
     )
 
 

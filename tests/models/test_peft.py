@@ -144,7 +144,8 @@ def test_a_projector_that_was_trained_whole_goes_along(tmp_path, family, drawn):
     apply_lora(model, LoRAConfig(rank=2, alpha=6.0, targets=("q_proj",)), nnx.Rngs(1))
     save_peft(tmp_path / "without", model)
     assert not any(p.startswith("proj") for p in read_peft(tmp_path / "without", sizes).arrays)
-    save_peft(tmp_path / "with", model, with_projector=True)
+    whole = [path for path in arrays(model) if path.startswith("projector")]
+    save_peft(tmp_path / "with", model, whole=whole)
     stated = json.loads((tmp_path / "with/adapter_config.json").read_text())
     assert stated["modules_to_save"] == ["multi_modal_projector"]
     found, ours = read_peft(tmp_path / "with", sizes), arrays(model)
@@ -157,7 +158,54 @@ def test_a_projector_that_was_trained_whole_goes_along(tmp_path, family, drawn):
     both = drawn(lambda: VLM(sizes, rngs=nnx.Rngs(0)))
     apply_lora(both, LoRAConfig(rank=2, targets=("q_proj", "projector")), nnx.Rngs(1))
     with pytest.raises(UserError, match="trained whole and has an adapter as well"):
-        save_peft(tmp_path / "both", both, with_projector=True)
+        save_peft(tmp_path / "both", both, whole=whole)
+
+
+@pytest.mark.parametrize("modules", [["embed_tokens"], ["lm_head"], ["embed_tokens", "lm_head"]])
+def test_embedding_and_output_layer_trained_whole_go_along(tmp_path, modules, drawn):
+    config = LoRAConfig(rank=2, alpha=6.0, targets=("decoder/.*q_proj",))
+    model = _model(drawn, config, loc_rows=False)
+    model.untie()
+    paths = {"embed_tokens": "decoder/embedder/table", "lm_head": "decoder/embedder/head"}
+    whole = {paths[module]: 3 * arrays(model)[paths[module]] for module in modules}
+    model = with_arrays(model, whole)
+    save_peft(tmp_path / "new", model, whole=whole)
+    stated = json.loads((tmp_path / "new/adapter_config.json").read_text())
+    assert stated["modules_to_save"] == modules and not stated["ensure_weight_tying"]
+
+    def older(tensors):
+        for name in list(tensors):
+            if "lora" not in name:
+                tensors[name.replace(".weight", ".modules_to_save.default.weight")] = tensors.pop(
+                    name
+                )
+
+    (tmp_path / "old").mkdir()
+    old = _copy((tmp_path / "new", model), tmp_path / "old", edit=older)
+    for folder in (tmp_path / "new", old):
+        found = read_peft(folder, SIZES)
+        assert found.untied
+        trained = adapter_parameters(drawn(_base), found)
+        assert {path for path in trained if "/lora/" not in path} == whole.keys()
+        assert all(np.array_equal(trained[path], whole[path]) for path in whole)
+    for stated, said in (
+        ({"modules_to_save": None}, "without a place in this model"),
+        ({"modules_to_save": ["embed_tokens", "lm_head", "norm"]}, "only embed_tokens, lm_head, "),
+        ({"trainable_token_indices": [6]}, "both name the embedding"),
+    ):
+        with pytest.raises(UserError, match=said):
+            read_peft(_copy((tmp_path / "new", model), old, stated), SIZES)
+    tied = _copy((tmp_path / "new", model), old, {"ensure_weight_tying": True})
+    if modules == ["embed_tokens"]:
+        assert not read_peft(tied, SIZES).untied
+        return
+    said = "layer differ" if len(modules) == 2 else "names embed_tokens, and .* has shape None"
+    if len(modules) == 2:
+        model.decoder.embedder.head[...] = model.decoder.embedder.head[...] + 1
+        save_peft(tmp_path / "new", model, whole=whole)
+        tied = _copy((tmp_path / "new", model), old, {"ensure_weight_tying": True})
+    with pytest.raises(UserError, match=said):
+        read_peft(tied, SIZES)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +239,10 @@ def test_layers_without_an_adapter_stay_without(tmp_path, drawn):
 
     (tmp_path / "part").mkdir()
     part = _copy((tmp_path / "whole", model), tmp_path / "part", edit=edit)
+    with pytest.raises(UserError, match=r"lack 1 of them \(.*layers\.1\.self_attn\.q_proj\)"):
+        read_peft(part, SIZES)
+    less = {"target_modules": ["q_proj", "linear"], "exclude_modules": [lacking[17:]]}
+    part = _copy((tmp_path / "whole", model), part, less, edit=edit)
     found = read_peft(part, SIZES)
     query = "decoder/layers/attn/q_proj/lora"
     for name in ("a", "b"):

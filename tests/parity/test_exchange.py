@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.hf_export import hf_tensors, write_shards
+from cxrjax.models.hf_import import open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes
 from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
@@ -104,6 +105,7 @@ def _peft(pair, directory, **options):
         warnings.simplefilter("error")
         # PEFT 0.21 asks transformers 5.23 for it whatever the adapter.
         warnings.filterwarnings("ignore", "`is_gradient_checkpointing`", FutureWarning)
+        warnings.filterwarnings("ignore", "Model has `tie_word_embeddings=True`")
         return peft.PeftModel.from_pretrained(hf, directory, **options).eval()
 
 
@@ -163,6 +165,8 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
     import peft
 
     pair = make_pair(kind)
+    saved = options.get("modules_to_save", ())
+    rows = kind not in NO_LOC and not {"embed_tokens", "lm_head"} & set(saved)
     torch.manual_seed(0)
     theirs = peft.get_peft_model(
         _load_hf(pair.directory, kind),
@@ -170,7 +174,7 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
             r=3,
             lora_alpha=7,
             init_lora_weights=False,
-            trainable_token_indices=list(range(100, 1124)) if kind not in NO_LOC else None,
+            trainable_token_indices=list(range(100, 1124)) if rows else None,
             task_type="CAUSAL_LM",
             **options,
         ),
@@ -185,15 +189,27 @@ def test_adapters_that_peft_trained(make_pair, close, tmp_path, kind, options):
     adapter = read_peft(tmp_path, pair.model.config)
     model = copied(pair.model)
     apply_lora(model, adapter.config, nnx.Rngs(0))
-    if kind not in NO_LOC:
+    if rows:
         model.decoder.embedder.add_loc_delta()
+    if adapter.untied:
+        model.untie()
     trained = adapter_parameters(model, adapter)
     model = with_arrays(model, trained)
     _compare(close, model, theirs, with_loc(pair.questions(seed=5)), kind)
 
-    whole = "modules_to_save" in options
-    assert ("projector/kernel" in trained) == whole
-    save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora, with_projector=whole)
+    whole = [path for path in trained if "/lora/" not in path and path != LOC_DELTA]
+    assert bool(whole) == bool(saved)
+    save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora, whole=whole)
+    if whole:
+        _compare(close, model, _peft(pair, tmp_path / "back"), pair.questions(seed=6), kind)
+        merge_lora(model)
+        sizes = model.config
+        (tmp_path / "m").mkdir()
+        write_shards(tmp_path / "m", hf_tensors(model, sizes, published_prefixes(sizes)))
+        (tmp_path / "m/config.json").write_text((pair.directory / "config.json").read_text())
+        _compare(close, model, _load_hf(tmp_path / "m", kind), pair.questions(seed=6), kind)
+        again = read_parameters(open_checkpoint(tmp_path / "m"), sizes)
+        assert all(np.array_equal(again[path], array) for path, array in arrays(model).items())
     check_same_adapter(tmp_path, tmp_path / "back")
     stated, again = (
         json.loads((path / "adapter_config.json").read_text())

@@ -1,7 +1,7 @@
 """The models that a server answers by: a base or a run, and adapters on it, each by its name."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -244,6 +244,7 @@ def _peft_parts(folder: Path, model: VLM, directory: Path) -> AdapterParts:
         raise UserError(f"--adapter={folder}: trained on another base than {directory}")
     own = nnx.merge(*nnx.split(model))
     trained = adapter_parameters(own, adapter)
+    _check_only_adapter(folder, trained)
     apply_lora(own, adapter.config, nnx.Rngs(0))
     if LOC_DELTA in trained:
         own.decoder.embedder.add_loc_delta()
@@ -258,12 +259,15 @@ def _peft_parts(folder: Path, model: VLM, directory: Path) -> AdapterParts:
 
 def _check_trained(folder: Path, model: VLM, config: ExperimentConfig) -> None:
     _, trainable, _ = partition(model, config.trainable)
-    paths = [path_of(path) for path, _ in nnx.to_flat_state(trainable)]
+    _check_only_adapter(folder, (path_of(path) for path, _ in nnx.to_flat_state(trainable)))
+
+
+def _check_only_adapter(folder: Path, paths: Iterable[str]) -> None:
     other = [path for path in paths if "/lora/" not in path and path != LOC_DELTA]
     if other:
         raise UserError(
             f"--adapter={folder}: trained {len(other)} parameters besides its adapter, such as "
-            f"{other[0]}; serve it by --workdir={folder}"
+            f"{other[0]}; serve it alone, of a PEFT adapter what `convert --base` makes of it"
         )
 
 

@@ -39,7 +39,7 @@ _TEXT = {
     **parts.COMMON,
     **parts.decoder_keys(262_144, 2304, 9216, 30, 8, 4),
     "model_type": key("gemma4_text"),
-    "tie_word_embeddings": key(True, None),
+    "tie_word_embeddings": key(True, False, None),
     "head_dim": key(most=2**12, default=256, ours="head_dim"),
     "hidden_activation": parts.GELU_TANH,
     "rms_norm_eps": key(1e-6),
@@ -137,7 +137,7 @@ _SOUNDS = {
 }
 _WHOLE = {
     **parts.COMMON,
-    "tie_word_embeddings": key(True, None),
+    "tie_word_embeddings": key(True, False, None),
     **notes(
         *("image_token_id", "video_token_id", "audio_token_id", "boi_token_id"),
         *("eoi_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
