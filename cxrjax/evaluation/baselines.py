@@ -14,10 +14,16 @@ not exist (`--floors`):
 | `one class` | as `prior box` for the class whose box hits most images, and no to all others |
 | `easy classes` | the same for the classes that make the F1 of boxes highest |
 | `easy questions` | the same by question, and that nothing is there to an open one |
+| `question` | the most frequent answer of other images to the question in the same words; of \
+  options those whose words are right most often where they are offered; of reports the one that \
+  has most words in common with the others |
+| `named place` | the same, and the typical box of the region or finding that the question names |
+| `mean box` | the same, and the mean box of what the question names, in other images |
 | `random` | any of the answers that the question leaves open, all equally likely |
 | `one reader` | the boxes of one of the image's readers, chosen at random: a person |
 
-Systems of `--runner` are `majority` and `prior_box`, learnt from training records, `random`, and
+Systems of `--runner` are `majority`, `question` (as `named place`) and `prior_box`, learnt from
+training records, `random`, and
 `reader`, the boxes of one radiologist. A system called `blind`, `shuffled` or `noise`, or with such
 an ending, did not see the image either.
 """
@@ -27,7 +33,7 @@ import dataclasses
 import functools
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,6 +43,7 @@ from cxrjax.boxes import pairwise_iou
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.evaluation.predictions import SHARED, Prediction
+from cxrjax.evaluation.question_priors import QuestionPriors, is_report, named_place
 from cxrjax.evaluation.scores import PERSON
 from cxrjax.evaluation.systems.base import Answer, Line
 from cxrjax.paper import closed_classes, find_paper
@@ -64,6 +71,8 @@ class BlindQuestion:
     Attributes:
         closed: the answer is yes or no.
         labels: the classes that the answer affirms.
+        question: its words.
+        key: letters of the right options.
         said: the identity of the answer, in `text` without boxes.
         boxes: xyxy, fractions of the image.
     """
@@ -75,6 +84,8 @@ class BlindQuestion:
     finding: str | None
     choices: tuple[str, ...]
     closed: bool
+    question: str = ""
+    key: tuple[str, ...] = ()
     labels: tuple[str, ...] = ()
     said: object = None
     text: str = ""
@@ -87,7 +98,21 @@ class BlindQuestion:
         closed = kind in _CLOSED_TYPES or bool(_CLOSED.match(record.question.strip()))
         choices = tuple(record.choices or ())
         identity = (record.question_id, record.image_id, record.dataset)
-        return cls(*identity, kind, record.finding, choices, closed)
+        return cls(*identity, kind, record.finding, choices, closed, record.question)
+
+    @classmethod
+    def answered(cls, record: QARecord) -> "BlindQuestion":
+        """Reads a record with its answer; boxes of images of known size."""
+        present = (answer for answer in record.answers if answer.polarity != "neg")
+        boxes = box_fractions(record) if record.boxes and record.image_hw else _NO_BOXES
+        return dataclasses.replace(
+            cls.of(record),
+            key=tuple(record.answer_key or ()),
+            labels=tuple(dict.fromkeys(label for one in present for label in one.labels)),
+            said=answer_identity(record),
+            text=answer_words(record),
+            boxes=boxes,
+        )
 
 
 class Said(NamedTuple):
@@ -349,6 +374,19 @@ def learn_prior_box(records: Iterable[QARecord]) -> Callable[[QARecord], Said]:
     return say
 
 
+def learn_question(records: Iterable[QARecord]) -> Callable[[QARecord], Said]:
+    """Learns what is answered to questions in their words, and where what they name is.
+
+    Raises:
+        UserError: no record has an answer.
+    """
+    known = [BlindQuestion.answered(record) for record in records if record.answers]
+    if not known:
+        raise UserError("training records without answers: there is nothing to learn from them")
+    say = _placed(known, QuestionPriors(known))
+    return lambda record: say(BlindQuestion.of(record)).in_form_of(record.dataset)
+
+
 def learn_reader(
     records: Iterable[QARecord], rad_id: str, source: str
 ) -> Callable[[QARecord], Said]:
@@ -393,24 +431,17 @@ class Baselines:
 
     def add(self, record: QARecord) -> None:
         """Reads a reference."""
-        boxes, sized = _NO_BOXES, record.image_hw is not None
-        if record.boxes and sized:
-            boxes = box_fractions(record)
+        sized = record.image_hw is not None
         if record.readers and sized and record.image_id not in self._marks:
             self._marks[record.image_id] = _marks_of(record)
-        present = (answer for answer in record.answers if answer.polarity != "neg")
-        labels = tuple(dict.fromkeys(label for answer in present for label in answer.labels))
-        question = BlindQuestion.of(record)
-        self._questions.append(
-            dataclasses.replace(
-                question,
-                choices=self._same(question.choices),
-                labels=self._same(labels),
-                said=self._same(answer_identity(record)),
-                text=self._same(answer_words(record)),
-                boxes=boxes,
-            )
-        )
+        one = BlindQuestion.answered(record)
+        alike = ("question", "choices", "labels", "said", "text")
+        shared = {name: self._same(getattr(one, name)) for name in alike}
+        self._questions.append(dataclasses.replace(one, **shared))
+
+    def leave_out(self, question_ids: Collection[str]) -> None:
+        """Forgets questions that are not scored."""
+        self._questions = [q for q in self._questions if q.question_id not in question_ids]
 
     def _same(self, value: Any) -> Any:
         return self._known.setdefault(value, value)
@@ -459,6 +490,10 @@ def _baselines(
     known: Sequence[BlindQuestion], seed: int, classes: Sequence[str]
 ) -> Iterator[tuple[str, Callable[[BlindQuestion], Said]]]:
     """Each baseline that sees no image: its name, and its answer to a question."""
+    priors = QuestionPriors(known)
+    yield "question", lambda one: Said(priors.answer(one))
+    if all(map(is_report, known)):
+        return
     most = collections.Counter(label for one in known for label in one.labels)
     every = f"There is {', '.join(sorted(most))}." if most else "Yes."
     yield "constant yes", lambda one: Said(_constant(one, True, every))
@@ -474,6 +509,8 @@ def _baselines(
 
     yield "majority", majority
     if any(len(one.boxes) for one in known):
+        yield "named place", _placed(known, priors)
+        yield "mean box", lambda one: Said(priors.answer(one), priors.mean_boxes(one))
         typical = _typical_boxes(known)
         best = _best_of_all(known, [boxes[0][1] for boxes in typical.values()])
         hits, looked_for = _hits(known, typical, lambda one: one.image_id)
@@ -495,12 +532,33 @@ def _baselines(
 _Typical = Mapping[str, Sequence[tuple[str, np.ndarray]]]
 
 
-def _typical_boxes(known: Sequence[BlindQuestion]) -> _Typical:
+def _placed(
+    known: Sequence[BlindQuestion], priors: QuestionPriors
+) -> Callable[[BlindQuestion], Said]:
+    """Answers by `priors`, with the typical box of what each question names."""
+    named = _typical_boxes(known, named_place)
+    plain = _typical_boxes(known)
+
+    def say(one: BlindQuestion) -> Said:
+        boxes = named.get(named_place(one)) or plain.get(one.finding or one.kind, ())
+        shown = _of_others(one, boxes) if priors.shows_box(one) else _NO_BOXES
+        return Said(priors.answer(one), shown)
+
+    return say
+
+
+def _subject(one: BlindQuestion) -> str:
+    return one.finding or one.kind
+
+
+def _typical_boxes(
+    known: Sequence[BlindQuestion], subject_of: Callable[[BlindQuestion], str] = _subject
+) -> _Typical:
     """The boxes that overlap most of other images' boxes of the same subject."""
     seen: dict[str, dict[tuple[str, bytes], np.ndarray]] = collections.defaultdict(dict)
     for one in known:
         for box in one.boxes:
-            seen[one.finding or one.kind][one.image_id, box.tobytes()] = box
+            seen[subject_of(one)][one.image_id, box.tobytes()] = box
     typical = {}
     for subject, found in seen.items():
         images = np.array([image for image, _ in found])

@@ -77,6 +77,8 @@ R = TypeVar("R", bound="References[Any]")
 class References(Generic[Q]):
     """The questions of a references file, by id in the file's order, and where they come from.
 
+    `left_out` are ids of questions without a truth, predictions for which are not read.
+
     A subclass may have `classes`, which an answer to an open question may name, and
     `asked(question id)`, the class asked about where records do not name it.
     """
@@ -85,6 +87,7 @@ class References(Generic[Q]):
     image_ids: tuple[str, ...]
     datasets: tuple[str, ...]
     splits: tuple[str, ...]
+    left_out: frozenset[str] = field(default=frozenset(), kw_only=True)
 
     @cached_property
     def clusters(self) -> list[tuple[str, str]]:
@@ -93,31 +96,38 @@ class References(Generic[Q]):
 
 
 def read_references(
-    records: Iterable[QARecord], source: str, read_question: Callable[[QARecord, str], Q]
+    records: Iterable[QARecord], source: str, read_question: Callable[[QARecord, str], Q | None]
 ) -> References[Q]:
     """The questions of the records.
 
     Args:
         records: of one split, answers included.
         source: names the file, for error messages.
-        read_question: (record, source) -> its truth.
+        read_question: (record, source) -> its truth; None: the question is left out.
 
     Raises:
         UserError: no records, a repeated question, or one that `read_question` refuses.
     """
     questions: dict[str, Q] = {}
+    left_out: set[str] = set()
     images: dict[str, None] = {}
     datasets, splits = set(), set()
     for record in records:
-        if record.question_id in questions:
+        if record.question_id in questions or record.question_id in left_out:
             raise UserError(f"{source}: question_id {record.question_id!r} stands there twice")
-        questions[record.question_id] = read_question(record, source)
+        question = read_question(record, source)
+        if question is None:
+            left_out.add(record.question_id)
+            continue
+        questions[record.question_id] = question
         images[record.image_id] = None
         datasets.add(record.dataset)
         splits.add(record.split)
     if not questions:
-        raise UserError(f"{source}: holds no records: nothing to score against")
-    return References(questions, tuple(images), tuple(sorted(datasets)), tuple(sorted(splits)))
+        none = "no question with a truth" if left_out else "no records"
+        raise UserError(f"{source}: holds {none}: nothing to score against")
+    where = tuple(images), tuple(sorted(datasets)), tuple(sorted(splits))
+    return References(questions, *where, left_out=frozenset(left_out))
 
 
 def cluster_of(record: QARecord) -> tuple[str, str]:
@@ -356,6 +366,7 @@ class Benchmark(Generic[R]):
     ) -> Iterator[tuple[str, list[Prediction]]]:
         classes = getattr(references, "classes", ())
         asked = getattr(references, "asked", None)
+        floors.leave_out(references.left_out)
         return floors.systems(asked, options.bootstrap.seed, classes)
 
     def score(
@@ -380,6 +391,14 @@ class Benchmark(Generic[R]):
         """
         if options.judge is not None:
             options.judge.datasets = references.datasets
+        if references.left_out:
+            systems = {
+                name: Answers(
+                    [p for p in given.predictions if p.question_id not in references.left_out],
+                    given.source,
+                )
+                for name, given in systems.items()
+            }
         found = self.count(references, systems, options)
         if texts:
             lines = {name: answers.predictions for name, answers in systems.items()}

@@ -221,19 +221,29 @@ def floor_tables(scores: Scores) -> list[str]:
 
 
 def floor_warnings(scores: Scores, metrics: Iterable[Sequence[str]]) -> str:
-    """A line for each system that is no better than a floor in a metric of (protocol, metric)."""
+    """A line for each system that is no better than a floor in any headline.
+
+    Args:
+        metrics: (protocol, metric) of the headlines.
+    """
     wanted = [tuple(metric) for metric in metrics]
-    weak: dict[str, list[str]] = {}
+    rows: dict[str, list[Mapping[str, Any]]] = {}
     for row in scores.against_floors:
-        if (row["protocol"], row["metric"]) in wanted and not row["better"]:
-            weak.setdefault(row["system"], []).append(
-                f"`{row['metric']}` ({_compared(row)} to {row['floor']})"
-            )
+        if (row["protocol"], row["metric"]) in wanted:
+            rows.setdefault(row["system"], []).append(row)
     confidence = f"{100 * scores.settings['bootstrap']['confidence']:g} %"
+    told = {
+        system: ", ".join(
+            f"`{row['metric']}` ({_compared(row)} to {row['floor']})"
+            for row in sorted(found, key=lambda row: -(row["difference"] or -1.0))
+        )
+        for system, found in rows.items()
+        if not any(row["better"] for row in found)
+    }
     return "".join(
         f"\n**Warning: {system} is not better at {confidence} than answers given without looking: "
-        f"{', '.join(found)}.**\n"
-        for system, found in weak.items()
+        f"{found}.**\n"
+        for system, found in told.items()
     )
 
 
@@ -473,8 +483,6 @@ class Layout:
         compared_in: protocol -> metrics that systems are compared in; "tables" among them, or
             none: those of the tables.
         headlines: (protocol, metric, label, definition) of the figures that matter most.
-        above_floors: (protocol, metric) in which a system that is no better than the floors is
-            warned of.
         logged: protocol -> the metrics that a training run logs.
         texts: further data, whatever the paper needs.
         takes: the options of scoring, of "codec", "judge", "segmenter", "bert_score", "radeval".
@@ -503,7 +511,6 @@ class Layout:
         default_factory=lambda: {PAPER: (), STRICT: ()}
     )
     headlines: Sequence[Sequence[str]] = ()
-    above_floors: Sequence[Sequence[str]] = ()
     logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
     texts: Mapping[str, Any] = field(default_factory=dict)
     takes: Sequence[str] = ("codec",)
@@ -531,14 +538,20 @@ class Layout:
         """The first table of this key."""
         return next(table for table in self.tables if table.key == key)
 
+    def telling(self) -> list[tuple[str, str]]:
+        """(protocol, metric) of the headlines that say how good answers are, not their form."""
+        return [(p, metric) for p, metric, *_ in self.headlines if metric != "parse_failure_rate"]
+
     def compared(self) -> dict[str, list[str]]:
-        """Protocol -> the metrics that systems are compared in; "tables": those of the tables."""
+        """Protocol -> the metrics that systems are compared in, headlines among them; "tables":
+        those of the tables."""
+        told = self.telling()
         columns = [column for table in self.tables for column in table.columns]
         return {
             protocol: list(
                 dict.fromkeys(
                     metric
-                    for name in metrics or ["tables"]
+                    for name in (*(metrics or ["tables"]), *(m for p, m in told if p == protocol))
                     for metric in (
                         [c.metrics[protocol] for c in columns] if name == "tables" else [name]
                     )
@@ -565,7 +578,7 @@ class Layout:
             f"{one.prefix}/{metric}/" for one in self.breakdowns for metric in one.metrics
         )
         names = dict.fromkeys(name for one in systems for name in one.figures[STRICT])
-        compared = self.compared()[STRICT]
+        compared = self.compared().get(STRICT, ())
         # In order, which a set has not: it is that of the lines of floors.json.
         groups = [
             name for name in names if starts and name.startswith(starts) and name not in compared
@@ -604,7 +617,7 @@ class Layout:
             text += f"\n{self.reading}\n"
         if not self.has_papers_images(scores):
             text += NOT_THE_PAPERS
-        return text + floor_warnings(scores, self.above_floors)
+        return text + floor_warnings(scores, self.telling())
 
     def markdown(self, scores: Scores) -> str:
         """tables.md."""

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 RUNNERS = {
     "prior_box": "each finding's mean box in training records",
     "majority": "training records' most frequent answer",
+    "question": "most frequent answer to the question's words, box of what it names",
     "random": "an answer sampled from those that the question leaves open",
     "reader": "one radiologist's boxes",
     "openai": "any model behind an OpenAI-compatible server",

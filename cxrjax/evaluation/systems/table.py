@@ -50,6 +50,9 @@ STARTERS: dict[str, Starter] = {
     "majority": Starter(
         lambda flags: _baseline("learn_majority", read_records(flags.train)), ("train",)
     ),
+    "question": Starter(
+        lambda flags: _baseline("learn_question", read_records(flags.train)), ("train",)
+    ),
     "random": Starter(lambda flags: _random(flags)(flags.seed), sample=_random),
     "reader": Starter(
         lambda flags: _baseline(

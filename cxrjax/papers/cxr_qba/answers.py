@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.evaluation.counted import Outcome
+from cxrjax.evaluation.on_topic import is_about_another
 from cxrjax.evaluation.predictions import Prediction, ReadBoxes, read_boxes
 from cxrjax.evaluation.text_scores.sentences import without_notation
 from cxrjax.metrics.localization import region_areas, region_iou
@@ -26,6 +27,7 @@ from cxrjax.papers.cxr_qba.truth import (
     asked_for,
     read_question,
 )
+from cxrjax.radiology_text.answers import ANY_FINDING
 from cxrjax.radiology_text.assertions import Assertion, Side, joined_side
 from cxrjax.radiology_text.definitions import SIDES, Definitions, load_definitions
 from cxrjax.radiology_text.facts import said_of
@@ -123,6 +125,8 @@ def _borne_out_by(
     question: CxrQbaQuestion, name: str, definitions: Definitions
 ) -> list[TrueFinding]:
     """The reference's findings that this one is, or is a more general name for."""
+    if name == ANY_FINDING:
+        return [true for one, true in question.present.items() if _is_abnormal(one, definitions)]
     if name in question.present:
         return [question.present[name]]
     return [
@@ -130,6 +134,11 @@ def _borne_out_by(
         for special, true in question.present.items()
         if name in definitions.finding_ancestors(special)
     ]
+
+
+def _is_abnormal(name: str, definitions: Definitions) -> bool:
+    finding = definitions.findings.get(name)
+    return finding is None or finding.category == "abnormality"
 
 
 def _claim_category(question: CxrQbaQuestion, claim: Claim, definitions: Definitions) -> str:
@@ -212,6 +221,7 @@ class PredictedAnswer:
         boxes: float64 [n, 4], fractions.
         said: what it says of findings; the one asked about too, where only a yes, a no or a
             place speaks for it.
+        off_topic: all that it states is about something else than what is asked.
         yes: what it answers to a yes-or-no question; None where it says neither.
         parse: `ok`, a failure category, or None where there is no prediction.
         box_scores: confidence of each box, NaN where it has none.
@@ -224,6 +234,12 @@ class PredictedAnswer:
     parse: str | None
     problems: tuple[str, ...]
     box_scores: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
+    off_topic: bool = False
+
+    @property
+    def says_nothing(self) -> bool:
+        """Returns whether there is neither a finding nor a decision nor a box in it."""
+        return not self.said and self.yes is None and not len(self.boxes)
 
 
 class AnswerReader:
@@ -250,7 +266,9 @@ class AnswerReader:
         if not plain.strip() and not len(read.boxes):
             problems = (*problems, "blank_answer")
         yes = self._yes(question, plain, said) if question.asks_yes_no else None
-        return PredictedAnswer(plain, read.boxes, said, yes, read.parse, problems, read.scores)
+        off_topic = question.asks_yes_no and is_about_another(plain, *_subject(question))
+        given = (read.parse, problems, read.scores, off_topic)
+        return PredictedAnswer(plain, read.boxes, said, yes, *given)
 
     def stated(self, question: CxrQbaQuestion) -> tuple[Assertion, ...]:
         """Reads what the sentences of the reference's main answers say of findings."""
@@ -262,7 +280,7 @@ class AnswerReader:
 
     def _yes(self, question: CxrQbaQuestion, plain: str, said: Sequence[Assertion]) -> bool | None:
         kind = str(question.attributes["question_type"])
-        opened = yes_or_no(plain, asked_for(kind, question.asked))
+        opened = _opened(question, plain)
         if opened is not None:
             return opened
         about = next((category for word, category in _ABOUT.items() if word in kind), "abnormality")
@@ -275,7 +293,7 @@ class AnswerReader:
                 else getattr(self.definitions.findings.get(one.finding), "category", "") == about
             )
         ]
-        if not concerned:
+        if not concerned or is_about_another(plain, *_subject(question)):
             return True if _MAYBE.match(plain) else None
         there = any(not one.denies for one in concerned)
         return not there if "_is_normal" in kind else there
@@ -286,7 +304,7 @@ def _said(question: CxrQbaQuestion, plain: str) -> tuple[Assertion, ...]:
     if asked is None or not plain.strip() or any(one.finding == asked for one in said):
         return said
     kind = str(question.attributes["question_type"])
-    opened = yes_or_no(plain, asked_for(kind, asked))
+    opened = _opened(question, plain)
     if question.asks_yes_no:
         if opened is not None:
             return (*said, Assertion(asked, "present" if opened else "absent"))
@@ -295,8 +313,27 @@ def _said(question: CxrQbaQuestion, plain: str) -> tuple[Assertion, ...]:
     elif not said and _PRESUPPOSES.match(kind):
         if opened is False:
             return (Assertion(asked, "absent"),)
-        return said_now(f"{asked} {plain}")
+        # The finding is presupposed; only a place or a severity of it says something.
+        told = said_now(f"{asked} {plain}")
+        detailed = any(
+            one.side or {*one.regions} - {"thorax"} or one.severity or one.distances for one in told
+        )
+        return told if detailed else said
     return said
+
+
+def _subject(question: CxrQbaQuestion) -> tuple[tuple[str, ...], str]:
+    """Findings that a question asks about, and the words for what it asks about."""
+    named = (question.asked,) if question.asked else ()
+    return named, question.about
+
+
+def _opened(question: CxrQbaQuestion, plain: str) -> bool | None:
+    """The yes or no that an answer opens with, if it does not speak of something else."""
+    kind = str(question.attributes["question_type"])
+    if is_about_another(plain, *_subject(question)):
+        return None
+    return yes_or_no(plain, asked_for(kind, question.asked))
 
 
 def _without_boxes(written: str, read: ReadBoxes) -> str:
@@ -312,6 +349,8 @@ def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Ou
     statement.
     """
     question = read_question(record, "references")
+    if question is None:
+        return Outcome(None, None, "not mentioned in the reference")
     reader = AnswerReader(codec, "predictions")
     answer = reader.read(question, prediction)
     verdict = reader.judge(question, answer)

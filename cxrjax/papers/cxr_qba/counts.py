@@ -61,8 +61,10 @@ def count_system(
         return {
             "questions": 1.0,
             "parse_failures": float(failed),
-            **_count_findings(question, answer, reader.judge(question, answer)),
-            **_count_yes_no(question, answer),
+            "contentless": float(answer.says_nothing),
+            "off_topic": float(answer.off_topic),
+            **_count_findings(question, answer, verdict := reader.judge(question, answer)),
+            **_count_yes_no(question, answer, verdict),
             **_count_boxes(question, answer),
             **_count_text(answer.text, question.text),
             **count_said(answer.said, reader.stated(question), question.present),
@@ -93,8 +95,8 @@ def ceiling_columns(references: CxrQbaReferences) -> dict[str, Column]:
         own = Prediction(question.question_id, question.text, question.boxes, None, "ok")
         answer = reader.read(question, own)
         counted = {
-            **_count_findings(question, answer, reader.judge(question, answer)),
-            **_count_yes_no(question, answer),
+            **_count_findings(question, answer, verdict := reader.judge(question, answer)),
+            **_count_yes_no(question, answer, verdict),
         }
         for name in names:
             columns[f"ceiling/{name}"][number] = counted.get(name, 0.0)
@@ -108,7 +110,16 @@ _REGION_SUMS = ("iou", "iop", "iot")
 def _column_names() -> list[str]:
     """Every column, so that what never happened is a zero."""
     return [
-        *("questions", "parse_failures", "claims", "supported", "stated", "found"),
+        *(
+            "questions",
+            "parse_failures",
+            "contentless",
+            "off_topic",
+            "claims",
+            "supported",
+            "stated",
+            "found",
+        ),
         *(f"claim/{name}" for name in CLAIMS),
         *(f"statement/{name}" for name in STATEMENTS),
         *("sides/compared", "sides/swapped", "sides/partial"),
@@ -159,11 +170,18 @@ def _count_findings(
     return {name: float(amount) for name, amount in counted.items()}
 
 
-def _count_yes_no(question: CxrQbaQuestion, answer: PredictedAnswer) -> dict[str, float]:
-    """The decision; who says neither yes nor no is wrong either way."""
+def _count_yes_no(
+    question: CxrQbaQuestion, answer: PredictedAnswer, verdict: Verdict
+) -> dict[str, float]:
+    """The decision; who says neither yes nor no is wrong either way.
+
+    So is who is asked for any abnormality and names only what the reference does not bear out.
+    """
     if question.yes is None:
         return {}
-    says = answer.yes if answer.yes is not None else not question.yes
+    unfounded = question.asked is None and bool(verdict.claims) and bool(question.present)
+    unfounded &= not any(category in SUPPORTED for _, category in verdict.claims)
+    says = not question.yes if answer.yes is None or unfounded else answer.yes
     decision = ("tp" if says else "fn") if question.yes else ("fp" if says else "tn")
     return {
         "yes_no/questions": 1.0,

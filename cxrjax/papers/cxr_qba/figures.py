@@ -33,7 +33,8 @@ doubt, side, severity, region), and held against the structured parts of the ref
 `n`: questions, but claims, statements and the like where a figure is a share of those.
 """
 
-from collections.abc import Mapping
+import functools
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, SystemCounts, read_references
@@ -47,8 +48,10 @@ from cxrjax.files import hash_lines
 from cxrjax.papers.cxr_qba.answers import outcome
 from cxrjax.papers.cxr_qba.counts import ceiling_columns, count_system
 from cxrjax.papers.cxr_qba.truth import CxrQbaReferences, read_question
+from cxrjax.records import QARecord
 
-GT_MODE = "exact"
+# What the report does not mention has no truth: such questions are left out, or asked for.
+GT_MODES = ("exact", "with_unmentioned")
 
 
 class _Layout(Layout):
@@ -87,8 +90,9 @@ def count(
             boxes.ranked,
         )
     settings = {
+        "gt_mode": options.gt_mode,
+        "questions_left_out": len(references.left_out),
         "split_sha256": hash_lines(references.questions),
-        "gt_mode": GT_MODE,
         "codec": options.box_codec.name if options.box_codec else None,
         "findings_without_definition": sum(q.unknown_findings for q in questions),
         "breakdowns": {
@@ -108,10 +112,17 @@ def _figures(
     return {PAPER: {**dict.fromkeys(measured, NO_FIGURE), **shared}, STRICT: {**strict, **shared}}
 
 
+def _read(records: Iterable[QARecord], source: str, gt_mode: str) -> CxrQbaReferences:
+    unmentioned = gt_mode == "with_unmentioned"
+    reader = functools.partial(read_question, unmentioned=unmentioned)
+    return read_references(records, source, reader)
+
+
 CXR_QBA = Benchmark(
     "cxr_qba",
     LAYOUT,
-    read=lambda records, source, gt_mode: read_references(records, source, read_question),
+    read=_read,
     count=count,
     outcome=outcome,
+    gt_modes=GT_MODES,
 )

@@ -61,6 +61,7 @@ class CxrQbaQuestion:
         stated: those of `present` that the main answers name: what an answer should name.
         asked: the finding asked about.
         region: the region asked about.
+        about: words for what is asked about.
         yes: the answer to a yes-or-no question; None for others, and where the reference says
             neither, or that it is not mentioned.
         asks_yes_no: whether it is such a question.
@@ -80,6 +81,7 @@ class CxrQbaQuestion:
     stated: frozenset[str]
     asked: str | None
     region: str | None
+    about: str
     yes: bool | None
     asks_yes_no: bool
     boxes: Float[np.ndarray, "n 4"]
@@ -89,8 +91,13 @@ class CxrQbaQuestion:
 CxrQbaReferences = References[CxrQbaQuestion]
 
 
-def read_question(record: QARecord, source: str) -> CxrQbaQuestion:
-    """The truth of one record.
+def read_question(
+    record: QARecord, source: str, unmentioned: bool = False
+) -> CxrQbaQuestion | None:
+    """The truth of one record; None where the report does not mention what is asked.
+
+    Args:
+        unmentioned: whether such records are read too, as questions without a truth.
 
     Raises:
         UserError: a record without answers or image size, or with an unusable box.
@@ -104,6 +111,8 @@ def read_question(record: QARecord, source: str) -> CxrQbaQuestion:
     if record.image_hw is None:
         raise UserError(f"{where} has image_hw null: join its true [height, width]")
     main = [answer for answer in record.answers if answer.answer_type == "main"]
+    if not unmentioned and main and all(one.certainty == NOT_MENTIONED for one in main):
+        return None
     found: dict[str, list[Answer]] = {}
     denied: dict[str, list[Answer]] = {}
     stated: set[str] = set()
@@ -151,6 +160,7 @@ def read_question(record: QARecord, source: str) -> CxrQbaQuestion:
         stated=frozenset(stated & found.keys()),
         asked=asked,
         region=str(region) if region else None,
+        about=" ".join(map(str, (record.variables or {}).values())),
         yes=yes,
         asks_yes_no=asks_yes_no,
         boxes=_boxes(record, main, where),

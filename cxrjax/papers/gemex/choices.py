@@ -19,6 +19,7 @@ import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from cxrjax.evaluation.on_topic import is_about_another
 from cxrjax.files import read_packaged
 from cxrjax.papers.gemex.dialogue import AnswerFailure, parse_answer
 from cxrjax.papers.gemex.option_letters import (
@@ -37,7 +38,7 @@ from cxrjax.papers.gemex.option_words import (
     plain_words,
     without_article,
 )
-from cxrjax.radiology_text.answers import EnglishReader, without_thoughts
+from cxrjax.radiology_text.answers import ANY_FINDING, EnglishReader, without_thoughts
 from cxrjax.radiology_text.reading import open_reader
 
 # Whoever answers at greater length than this has not named an option; the work grows with it.
@@ -386,11 +387,21 @@ def _closed(response: str, question: str, in_form: bool) -> NamedOptions:
     )
     for stretch in reversed(stretches):
         outcome = _yes_or_no(stretch, question)
+        if outcome in ("yes", "no") and _is_off_topic(stretch, question):
+            continue
         if outcome in ("yes", "no"):
             return NamedOptions(frozenset([outcome.capitalize()]), in_form, None)
         if outcome == "undecided":
             return NamedOptions(None, in_form, "undecided")
     return NamedOptions(None, in_form, "not_yes_or_no")
+
+
+def _is_off_topic(text: str, question: str) -> bool:
+    """Returns whether a yes or no goes with a statement on something else than the question."""
+    reader = open_reader("en")
+    assert isinstance(reader, EnglishReader)
+    asked = {*reader.asked(question).findings} - {ANY_FINDING} if question else set()
+    return bool(question) and is_about_another(text, asked, question)
 
 
 def _yes_or_no(text: str, question: str) -> str | None:

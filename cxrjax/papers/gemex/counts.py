@@ -231,6 +231,8 @@ def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
         "boxed": len(answer.boxes.boxes) > 0,
         "no_boxes_at_all": placed.both_empty,
         "v_strict": 0.0 if answer.missing else placed.strict,
+        "v_due": not placed.both_empty,
+        "v_strict_due": 0.0 if answer.missing or placed.both_empty else placed.strict,
         "v_lenient": 0.0 if answer.missing else placed.lenient,
         "v_truth": 0.0 if answer.missing else placed.truth,
         "rouge_l": rouge(answer.text, question.text, names=("rougeL",))["rougeL"],

@@ -19,6 +19,7 @@ from cxrjax.codecs import FAILURE_CATEGORIES, Codec
 from cxrjax.evaluation.benchmark import Answers, SharedCounts, SystemCounts, count_answers
 from cxrjax.evaluation.counted import DECISION, Outcome, code
 from cxrjax.evaluation.matched_boxes import question_columns
+from cxrjax.evaluation.on_topic import is_about_another
 from cxrjax.evaluation.predictions import PROBLEMS, SHARED, Prediction, ReadBoxes, read_boxes
 from cxrjax.metrics import detection
 from cxrjax.metrics.classification import set_counts, sums_at
@@ -42,7 +43,7 @@ from cxrjax.papers.vindr_cxr_vqa.truth import (
     union,
 )
 from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_said
-from cxrjax.radiology_text.mentions import MentionReader, Reading
+from cxrjax.radiology_text.mentions import VINDR_CLASSES, MentionReader, Reading
 from cxrjax.records import QARecord
 
 _ANSWER_COLUMNS = (
@@ -193,11 +194,19 @@ def _read(
 def read_classes(
     reader: MentionReader, question: VindrQuestion, prediction: Prediction, given: ReadBoxes
 ) -> Reading:
-    """The classes that an answer says are there and not; a refusal that names none is no answer."""
+    """The classes that an answer says are there and not; a refusal that names none is no answer.
+
+    A yes or no before a statement on something else than the class asked about decides nothing.
+    """
     if given.parse == "refusal" and not any(reader.read(prediction.text)[:2]):
         return _NO_ANSWER
-    counts = question.kind == "How_many"
-    return reader.read(prediction.text, question.asked, len(given.boxes) > 0, counts)
+    asked, counts = question.asked, question.kind == "How_many"
+    read = reader.read(prediction.text, asked, len(given.boxes) > 0, counts)
+    if asked is None or read.outcome not in ("yes", "no"):
+        return read
+    if not is_about_another(prediction.text, VINDR_CLASSES.get(asked, ()), asked):
+        return read
+    return Reading(read.present - {asked}, read.absent - {asked}, "off_topic")
 
 
 def _classes(

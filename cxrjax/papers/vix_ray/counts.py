@@ -97,7 +97,7 @@ def count_system(
             }
             parts |= {prefix + part: value for part, value in counted.items()}
         said, true = (said_of(content, VIETNAMESE) for content in (predicted, question.text))
-        parts |= count_said(said, true)
+        parts |= count_said(said, true) | {"contentless": float(not said)}
         return {**named(question.kind, parts), "questions": 1.0, "parse_failures": float(blank)}
 
     counts = count_answers(references, answers._replace(predictions=lines), count, (MISSING, BLANK))
