@@ -293,8 +293,8 @@ class Benchmark(Generic[R]):
         read: (records, source, ground-truth mode) -> references.
         count: (references, {system: answers}, options) -> all systems counted.
         outcome: (record, prediction, codec or None) -> what came of one question, for the page.
-        gt_modes: ground-truth modes, the default first; of several, one may have an argument, as
-            in wbf:0.4.
+        gt_modes: ground-truth modes, the default first.
+        mode_arguments: modes may have an argument, as in wbf:0.4.
     """
 
     name: str
@@ -305,6 +305,7 @@ class Benchmark(Generic[R]):
         default=lambda record, prediction, codec: Outcome(None, None, "")
     )
     gt_modes: tuple[str, ...] = ("exact",)
+    mode_arguments: bool = False
 
     def score_files(
         self, references: Path, predictions: Mapping[str, Path], options: ScoreOptions
@@ -314,8 +315,8 @@ class Benchmark(Generic[R]):
         Raises:
             UserError: a file or an option is unusable; the message names file and line or question.
         """
-        arguments = len(self.gt_modes) > 1
-        check_options(self.name, self.gt_modes, self.layout.takes, options, arguments)
+        takes, arguments = self.layout.takes, self.mode_arguments
+        check_options(self.name, self.gt_modes, takes, options, arguments)
         images: dict[str, frozenset[str]] = {}
         texts: dict[str, ReferenceText] = {}
         compared = self.layout.free_text if options.judge or options.radeval else ()

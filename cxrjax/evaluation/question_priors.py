@@ -22,7 +22,7 @@ _MOST_TEXTS = 300
 
 
 class _Votes:
-    """What other images say in each group, most frequent first."""
+    """Counts of what other images say in each group."""
 
     def __init__(self) -> None:
         self._all: dict[Hashable, collections.Counter[Any]] = collections.defaultdict(
@@ -137,7 +137,7 @@ def _options(one: "BlindQuestion") -> list[tuple[str, str]]:
 
 
 class _Medoids:
-    """Of each kind of report, those that share most words with the others."""
+    """Reports of each kind in the order of the words that they share with the others."""
 
     def __init__(self, reports: Sequence["BlindQuestion"]) -> None:
         groups: dict[Hashable, list[BlindQuestion]] = collections.defaultdict(list)

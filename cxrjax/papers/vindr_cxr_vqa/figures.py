@@ -183,4 +183,5 @@ VINDR_CXR_VQA = Benchmark(
     count=count,
     outcome=outcome,
     gt_modes=truth.GT_MODES,
+    mode_arguments=True,
 )
