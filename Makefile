@@ -162,6 +162,7 @@ grammar: $(VENV)/.installed $(VENV)-grammar/.installed
 
 readers: $(VENV)-readers/.installed
 	$(VENV)-readers/bin/python -m bench.readers --families
+	$(VENV)-readers/bin/python -m bench.readers --frames
 	$(VENV)-readers/bin/python -m bench.readers --speed
 	$(VENV)-readers/bin/python -m bench.readers --radlabels
 

@@ -5,6 +5,7 @@
     python -m bench.readers --page=FILE                   every sentence, as a page
     python -m bench.readers --write                       figures of the held-out files, for tables
     python -m bench.readers --metamorphic [--show=RELATION|reading|place] [--write]
+    python -m bench.readers --frames              frames of sentences with every finding
     python -m bench.readers --speed | --radlabels
 
 Prints for each file, and for each of its families with --families, the share that is right with its
@@ -27,7 +28,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import get_args
 
-from bench.readers import metamorphic, radlabels
+from bench.readers import frames, metamorphic, radlabels
 from bench.readers.grading import MEASURES, Graded, grade, rate
 from bench.readers.sentences import HELD_OUT, Label, files, language, read_file
 from bench.readers.systems import OURS, Read, open_systems
@@ -66,6 +67,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     add("--speed", action="store_true", help="sentences a second")
     add("--metamorphic", action="store_true", help="relations of texts that do not hold")
+    add("--frames", action="store_true", help="error rates on frames, shown and held aside")
     add("--radlabels", action="store_true", help="beside radlabels' labels of its reports")
     add("--examples", type=int, default=0, help="disagreements with radlabels to print")
     flags = parser.parse_args(argv)
@@ -86,6 +88,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"{sum(bool(one.broken) for one in checked):,} of {len(checked):,} do not hold")
         if flags.write:
             metamorphic.write_not_yet(checked)
+    elif flags.frames:
+        for name in ("en", "vi", "zh"):
+            print(f"## frames_{name}\n\n{grid(frames.table(name, open_systems()))}")
     elif flags.radlabels:
         print(radlabels.compared(flags.examples))
     elif flags.write:

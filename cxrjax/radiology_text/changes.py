@@ -22,8 +22,8 @@ _APART = frozenset(("with", "without", "no", "not"))
 _NEARLY = ("nearly", "almost", "near", "incomplete", "partial")
 _PASSED_BY = word_set("passed_by")
 
-# Behind "no longer": a finding, and what it no longer is or does.
-_AFTER_LONGER = word_set("after_longer")
+# What a finding may cease to be without being gone.
+_PROPERTIES = word_set("properties")
 _BIG = ("large", "big", "prominent", "dense", "extensive", "marked", "severe", "moderate")
 _GROWING = ("increasing", "enlarging", "growing", "worsening", "decreasing", "improving", "new")
 
@@ -180,8 +180,10 @@ def _weighed(tokens: Words, match: Match[Time], named: frozenset[int]) -> Match[
     if last == "longer" and match.last - match.first == 2 and match.last not in named:
         if follows in _BIG:
             return match._replace(payload="better")  # "no longer large"
-        if follows and follows not in _AFTER_LONGER:
-            return match._replace(payload="unchanged") if follows in _GROWING else None
+        if follows in _GROWING:
+            return match._replace(payload="unchanged")
+        if follows in _PROPERTIES:
+            return None  # "no longer loculated"
     if last == "more" and follows == "than":
         return None
     leads = before[-1] if before else ""

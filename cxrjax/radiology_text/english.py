@@ -19,9 +19,10 @@ _AMERICAN = {
     "alis": "aliz",
     "ilis": "iliz",
     "imis": "imiz",
+    "gnis": "gniz",
 }
 _BRITISH = re.compile(
-    r"^oe(?=dem|soph)|^haem|(?<=fav|tum)our|(?<=col)our|(?:alis|ilis|imis)(?=e|ed|es|ing|ation)"
+    r"^oe(?=dem|soph)|^haem|(?<=fav|tum)our|(?<=col)our|(?:alis|ilis|imis|gnis)(?=e|ed|es|ing|ation|able)"
 )
 _IRREGULAR = {
     "apices": "apex",
@@ -64,6 +65,10 @@ class Words(list[Word]):
     def __init__(self, words: Iterable[Word] = ()) -> None:
         super().__init__(words)
         self.forms = forms_of(self)
+
+    def form(self, place: int) -> str:
+        """The dictionary form at a place; "" beyond the ends."""
+        return self.forms[place] if 0 <= place < len(self.forms) else ""
 
 
 class Match(NamedTuple, Generic[Payload]):

@@ -1,6 +1,7 @@
 """Findings and organs' states named in a sentence, as items with their words."""
 
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -112,7 +113,7 @@ def find_items(tokens: Words, english: English, topic: Topic | None = None) -> l
         if not clash:
             items.append(item)
     items.sort(key=lambda item: item.first)
-    items = _with_other_side(tokens, _merged(items, english), english)
+    items = _with_other_side(tokens, _by_side(tokens, _merged(items, english)), english)
     return _with_pronouns(tokens, items, topic, english)
 
 
@@ -176,6 +177,33 @@ def _is_setting(tokens: Words, match: Match[str], english: English) -> bool:
     return bool({"on", "this", "given", "despite"} & set(before)) and "," not in before
 
 
+def _by_side(tokens: Words, items: list[NamedItem]) -> list[NamedItem]:
+    """Items by side of a label with a value for each: "effusion: right none, left small"."""
+    found: list[NamedItem] = []
+    for n, item in enumerate(items):
+        end = items[n + 1].first if n + 1 < len(items) else len(tokens)
+        forms = tokens.forms[item.last : end]
+        if forms[:1] != [":"] or not {"left", "right"} <= set(forms) or item.statement:
+            found.append(item)
+            continue
+        values = [place for place, form in enumerate(forms) if form in ("left", "right")]
+        parts = [forms[a:b] for a, b in itertools.pairwise([*values, len(forms)])]
+        bare = [[form for form in part[1:] if form not in _BETWEEN_VALUES] for part in parts]
+        if values[0] > 1 or not all(bare) or not any(part[0] in _NO_VALUES for part in bare):
+            found.append(item)
+            continue
+        for place, part in zip(values, bare, strict=True):
+            first = item.last + place
+            own = frozenset((first,))
+            denied = part[0] in _NO_VALUES
+            found.append(NamedItem(first, first + 1, item.names, is_denied=denied, own=own))
+    return found
+
+
+_BETWEEN_VALUES = frozenset((",", ":", "and", "side", "sided", "the", "on", "(", ")", "is"))
+_NO_VALUES = frozenset(("no", "none", "absent", "nil", "negative", "clear", "0", "not"))
+
+
 def _with_other_side(tokens: Words, items: list[NamedItem], english: English) -> list[NamedItem]:
     """Adds the first of two that share a noun: "small right and moderate left effusions"."""
     if sum([form in _SIDE_WORDS for form in tokens.forms]) < 2:
@@ -224,6 +252,10 @@ def _with_pronouns(
     "the right one is new", "cleared on the left but is new on the right"."""
     taken = {index for item in items for index in item.own}
     last = len(tokens)
+    is_value = tokens.form(0) in _SIDE_WORDS and tokens.form(1) == ":" and last > 2
+    if is_value and not items and topic and topic.statement is None:  # "...; right: small"
+        denied = tokens.forms[2] in _NO_VALUES
+        items, taken = [NamedItem(0, 1, topic.names, is_denied=denied, own=frozenset((0,)))], {0}
     for place, form in enumerate(tokens.forms):
         if form not in _STAND_FOR or place in taken:
             continue
@@ -391,6 +423,14 @@ def _statements(tokens: Words, taken: set[int], english: English) -> list[NamedI
         if not taken.intersection(range(match.first, match.last))
         and not (match.payload.name in _PLACES and _is_place(tokens, match.first))
         and not _is_owner(tokens, match.first, taken)
+    ]
+    starts = {match.first for match in subjects}
+    # "Upper lobe vascularity" is of the vessels.
+    subjects = [
+        match
+        for match in subjects
+        if match.payload.name != "lungs"
+        or starts.isdisjoint((match.last, match.last + (tokens.form(match.last) == "pulmonary")))
     ]
     if not subjects:
         return []

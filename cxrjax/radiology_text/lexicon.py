@@ -22,11 +22,18 @@ Payload = TypeVar("Payload")
 _TOKEN = re.compile(
     r"(?<=[a-z] )#(?=[\s.,]|$)|\d+(?:\.\d+)+|[a-z]+?(?=n't\b)|n't\b|\s[-–—]+\s|"
     # With the letters of other languages, whose words would else fall apart: the "ng" of "không".
-    r"[a-z0-9\u00c0-\u024f\u1e00-\u1eff\u0300-\u036f]+|[,:;()/=?<>]"
+    r"[a-z0-9\u00c0-\u024f\u1e00-\u1eff\u0300-\u036f]+|[,:;()/=?<>✗]"
 )
 _DATA = "reference/cues_en.toml"
-_MARKS = {"=": ":", "[": "(", "]": ")", "#": "fracture"}
-_BOX = re.compile(r"\[\s*x?\s*\](?<!\[\])|\([+-]\)")
+_MARKED = frozenset("[(✓✔☑✅✗✘☒❌☐")
+_MARKS = {"✗": "no", "=": ":", "[": "(", "]": ")", "#": "fracture"}
+# A box or mark, and whether nothing of its line stands before it, or behind it.
+_BOX = re.compile(
+    r"(?P<open>(?:\A|(?<=[\n|,;]))[\s|*•–-]{0,9})?"
+    r"(?P<box>(?:\[\s*[x✓✔✗✘]?\s*\](?<!\[\])|\([+-]\)|[✓✔☑✅✗✘☒❌☐])[ \t]?)"
+    r"(?P<end>\s*(?:[\n|,;.]|\Z))?"
+)
+_TICKED = re.compile(r"[x+✓✔☑✅]")
 _WITH = re.compile(r"\bw/(?!o\b)")
 # Abbreviations with a slash become two words; places in the text stay.
 _SLASHED = re.compile(r"\b([a-z])/([a-z])\b|\b(and)/(or)\b")
@@ -100,6 +107,10 @@ class FillerIndex(Generic[Payload]):
         )
         self._fillers = fillers
 
+    def phrases(self) -> Iterator[tuple[tuple[str, ...], Payload]]:
+        """Every phrase, as dictionary forms, with what it stands for."""
+        return self._index.items()
+
     def find(self, tokens: Words, taken: frozenset[int]) -> list[Match[Payload]]:
         """Phrases among the tokens that are not taken; none reaches over one that is."""
         exact = [m for m in self._exact.find(tokens) if not taken & {*range(m.first, m.last)}]
@@ -171,8 +182,7 @@ class English:
         part = said = text[start:end].replace("ø", "0")
         if "/" in said:
             said = _WITH.sub("w ", said.replace("b/l", "bl "))
-        if "[" in said or "(" in said:
-            said = _BOX.sub(_ticked, said)
+        said = with_ticks(said)
         part = _SLASHED.sub(lambda m: m.group().replace("/", " "), said) if "/" in said else said
         part = _STOPS.sub(" ", part)
         tokens: list[Word] = []
@@ -229,9 +239,18 @@ class English:
         return word
 
 
+def with_ticks(text: str) -> str:
+    """The text with the boxes and marks of a form as values, every character at its place."""
+    return text if _MARKED.isdisjoint(text) else _BOX.sub(_ticked, text)
+
+
 def _ticked(box: re.Match[str]) -> str:
-    """A box of a form as the value of what stands before it, as long as it is."""
-    return (":1," if {"x", "+"} & {*box.group()} else ":0,").rjust(len(box.group()))
+    """A box or mark of a form as what it says, before what it is of or behind, at its length."""
+    is_true = _TICKED.search(box["box"]) is not None
+    leads, behind, room = box["open"] or "", box["end"] or "", len(box["box"])
+    if room < 3 or (box["open"] is not None and box["end"] is None):
+        return leads + (" " if is_true else "✗").ljust(room) + behind
+    return leads + (":1," if is_true else ":0,").rjust(room) + behind
 
 
 def _is_alone(text: str, start: int, end: int) -> bool:

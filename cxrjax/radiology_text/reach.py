@@ -206,6 +206,8 @@ def ends_at(
         expected = next_item is not None and next_item.is_expected and not words
         # "No effusion or pneumothorax, right rib fractures": the "or" has closed the list.
         closed = mark == "," and "or" in lemmas_at(tokens, cue_at[1], place)
+        if mark == "," and next_item and _states_itself(tokens, next_item.last, clause[1]):
+            return True
         return graded or ended or (mark == "," and (opened_late or closed) and not expected)
     if _DIFFERENTIAL & {*tokens.forms[cue_at[0] : cue_at[1]]}:
         return False
@@ -218,6 +220,13 @@ def ends_at(
             and bool({"now", "there", "still"} & set(words))
         )
     return mark in (",", "with", "(", ")")
+
+
+def _states_itself(tokens: Words, place: int, end: int) -> bool:
+    """Returns whether a degree, or "present", ends a statement behind its finding: "no nodule,
+    effusion small"."""
+    graded = tokens.form(place) in _GRADES | {"large", "massive", "severe", "present"}
+    return graded and (place + 1 >= end or tokens.form(place + 1) in (",", ";"))
 
 
 def _or_follows(tokens: Words, place: int, end: int, cues: dict[int, Match[Cue]]) -> bool:

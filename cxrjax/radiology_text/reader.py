@@ -16,11 +16,15 @@ from cxrjax.radiology_text import lexicon
 from cxrjax.radiology_text.assertions import Assertion, Certainty, Side, Status, Time
 from cxrjax.radiology_text.changes import OTHER_SIDE, find_times, times_by_side
 from cxrjax.radiology_text.clauses import split_clauses
+from cxrjax.radiology_text.definitions import Definitions
 from cxrjax.radiology_text.details import find_count, find_distances, find_modifiers, find_sizes
 from cxrjax.radiology_text.english import Match, Words
+from cxrjax.radiology_text.explained import EXPLAINABLE, explain, is_cause, refers_to_sign
 from cxrjax.radiology_text.items import NamedItem, Topic, find_items, is_device
 from cxrjax.radiology_text.places import find_places, is_midline, side_name, without_corrected
-from cxrjax.radiology_text.scope import Judgement, judge, without_insertions
+from cxrjax.radiology_text.rules import load_grammar
+from cxrjax.radiology_text.scope import Judgement, judge, say, without_insertions
+from cxrjax.radiology_text.unread import unread_items
 
 # Reports repeat themselves, and models answer in templates.
 _KEPT_SENTENCES = 1 << 14
@@ -44,6 +48,11 @@ _COMPARISON = re.compile(
     r"(?:had\s+|have\s+)?(?:show(?:s|ed|n)?|demonstrated|revealed)\b(?!.*\b(?:now|today|which|but)\b))"
 )
 _CORRECTS = re.compile(r"\W*(?:correction|corrigendum|erratum)\b")
+# "The effusion, which was large yesterday, is ...": of then.
+_INSERTION = re.compile(
+    r",\s(?:(?:which|that)\s)?(?:was|were|had\sbeen|measured|so|first|previously|formerly|once|seen|noted|"
+    r"described|present|visible|evident|large|small)\b[^,.;:]{0,60},(?=\s(?:is|are|has|have|can|does|do)\b)"
+)
 # "Comparison: none" denies nothing.
 _COMPARED_WITH = re.compile(r"\bcomparisons?\s*:\s*(?:none|no|not|nil|n/a)\b")
 _SIGNS = lexicon.word_set("signs")
@@ -75,6 +84,7 @@ class ReportReader:
         plain = lexicon.plain_text(text)
         found: list[Assertion] = []
         context = _NOTHING
+        last = 0
         for start, end in _joined_answers(plain, lexicon.split_sentences(text)):
             # Every character stays at its place.
             said = plain[start:end]
@@ -87,6 +97,9 @@ class ReportReader:
             if _CORRECTS.match(said):
                 corrected = {one.finding for one in sentence.assertions}
                 found = [one for one in found if one.finding not in corrected]
+            if refers_to_sign(said):
+                _explain_before(found, sentence.assertions, last, self._english.definitions)
+            last = len(found)
             now_at: list[int] = []
             for one, is_reference in zip(sentence.assertions, sentence.refers, strict=True):
                 a, b = one.span
@@ -100,9 +113,17 @@ class ReportReader:
             context = sentence.context
         return found
 
+    def _as_inserted(self, found: re.Match[str]) -> str:
+        """Blanks out words of former times between commas, unless they name a finding."""
+        tokens = self._english.read_tokens(found[0], 0, len(found[0])).tokens
+        return found[0] if self._english.findings.find(tokens) else " " * len(found[0])
+
     def _read_sentence(self, text: str, before: "_Context") -> "_Reading":
         english = self._english
-        said = _COMPARED_WITH.sub(lambda match: " " * len(match.group()), without_corrected(text))
+        said = without_corrected(text)
+        if _INSERTION.search(said):
+            said = _INSERTION.sub(self._as_inserted, said)
+        said = _COMPARED_WITH.sub(lambda match: " " * len(match.group()), said)
         sentence = english.read_tokens(said, 0, len(text))
         tokens = sentence.tokens
         if english.language.ignored_sentences.find(tokens):
@@ -111,12 +132,34 @@ class ReportReader:
         if not items:
             return _Reading()
         named = frozenset(place for item in items if item.names for place in item.own)
-        cues = [c for c in english.cues.find(tokens, named) if not _is_aside(tokens, c)]
+        heard = frozenset(p for item in items if item.names and not item.refers for p in item.own)
+        rules = load_grammar("en").find(tokens.forms, heard)
+        taken = named.union(rules.taken())
+        cues = [*rules.cues, *english.cues.find(tokens, taken)]
+        cues = sorted((c for c in cues if not _is_aside(tokens, c)), key=lambda cue: cue.first)
         cues = without_insertions(tokens, cues)
-        changes = english.times.find(tokens, named)
+        timed = named.union(*(range(m.first, m.last) for m in rules.times))
+        changes = [*rules.times, *english.times.find(tokens, timed)]
+        changes.sort(key=lambda match: match.first)
         clauses = split_clauses(tokens, items, cues)
         told = frozenset(place for c in changes for place in range(c.first, c.last))
         judged = judge(tokens, items, cues, clauses, told)
+        for match in rules.inside:
+            for item, judgement in zip(items, judged, strict=True):
+                if match.first <= item.first < match.last:
+                    say(judgement, match.payload, (match.first, match.last))
+        plain = [
+            n
+            for n, (item, judgement) in enumerate(zip(items, judged, strict=True))
+            if not judgement.reason
+            and judgement.status == "present"
+            and item.statement is None
+            and item.names
+            and not item.refers
+        ]
+        read = taken.union(told, *(range(c.first, c.last) for c in cues))
+        for n, words in unread_items(tokens, items, plain, clauses, read, english, said).items():
+            judged[n] = Judgement("uncertain", "possible", reason="unread", cue=words)
         if _COMPARISON.match(text):
             judged = [Judgement("uncertain", "possible", "past") for _ in items]
         distances, landmarks = find_distances(sentence, items)
@@ -128,6 +171,11 @@ class ReportReader:
         _as_before_there(tokens, items, judged, times, changes)
         modifiers = find_modifiers(tokens, items, english, changes)
         sizes = find_sizes(sentence, items)
+        gone = explain(tokens, items, judged, english.definitions)
+        for n, cause in gone.items():
+            if cause is not None and not places[cause].side:
+                places[cause].side = places[n].side  # where the sign is
+                places[cause].regions = places[cause].regions or places[n].regions
         asks = sentence.asks and not _SUPPOSES.match(text)
         assertions: list[Assertion] = []
         refers: list[bool] = []
@@ -135,6 +183,8 @@ class ReportReader:
         first_of: dict[int, int] = {}
         for n, item in enumerate(items):
             if not item.names or _is_heading(tokens, items, n, english):
+                continue
+            if n in gone:
                 continue
             judgement = judged[n]
             meant = _meant(item, judgement, times[n], asks)
@@ -269,6 +319,24 @@ def _context_of(
     return _Context(
         Topic(last.names, last.statement), sides[-1] or "" if sides else before.side, sign
     )
+
+
+def _explain_before(
+    found: list[Assertion], said: Sequence[Assertion], last: int, definitions: Definitions
+) -> None:
+    """Takes out the sign of the sentence before that this one explains: "density over the rib. This
+    is an old fracture"; softens it where it only may be that."""
+    cause = next(iter(said), None)
+    signs = [n for n in range(last, len(found)) if found[n].finding in EXPLAINABLE]
+    if cause is None or len(signs) != 1 or not is_cause(cause.finding, definitions):
+        return
+    n = signs[0]
+    if cause.status == "absent" or found[n].status != "present" or n != len(found) - 1:
+        return
+    if cause.status == "uncertain":
+        found[n] = dataclasses.replace(found[n], status="uncertain", certainty="possible")
+    else:
+        del found[n]
 
 
 def _drop_excepted(assertions: list[Assertion], refers: list[bool]) -> None:
@@ -439,6 +507,8 @@ def _meant(
     item: NamedItem, judgement: Judgement, time: Time, asks: bool
 ) -> tuple[Status, Certainty, Time] | None:
     """Status, certainty and time of an item; None where nothing that can be named is said."""
+    if judgement.reason == "silent":
+        return None
     if judgement.not_now == "past" and time == "resolved":
         return "absent", "certain", "resolved"  # "status post extubation"
     if judgement.not_now:

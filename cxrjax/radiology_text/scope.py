@@ -95,7 +95,7 @@ def judge(
         said = [cue for cue in own if cue.payload.before and not is_part]
         if before and said:  # "infiltrate is less likely but not excluded"
             judged[before[-1]] = Judgement()
-            _say(judged[before[-1]], said[0].payload.before, (said[0].first, said[0].last))
+            say(judged[before[-1]], said[0].payload.before, (said[0].first, said[0].last))
     _likewise(tokens, items, judged)
     for n, (one, other) in enumerate(itertools.pairwise(items), start=1):
         if lemmas_at(tokens, one.last, min(other.own)) == ["for"] and _SURGERY & set(one.names):
@@ -335,6 +335,8 @@ def _forward(
                     says = ""
             elif said == "except":
                 says, seen_since = "", 0
+            elif said == "now":
+                says = "" if says == "past" else says
             elif said == "neutral":
                 pass
             elif said == "contrast":
@@ -395,7 +397,7 @@ def _forward(
             follows = tokens.forms[items[n].last] if items[n].last < len(tokens) else ""
             if not (says.startswith("denied") and follows in _PARTS):  # "without catheter kinking"
                 for one in sharing[place]:
-                    _say(judged[one], says, cue_at)
+                    say(judged[one], says, cue_at)
             last_item = max(items[n].own)
             seen_items += len(sharing[place])
             seen_since += len(sharing[place])
@@ -434,7 +436,7 @@ def _is_behind_procedure(tokens: Words, begin: int, place: int) -> bool:
     return bool(done) and done[-1] not in _LEADS_ON
 
 
-def _say(judgement: Judgement, says: str, cue: tuple[int, int]) -> None:
+def say(judgement: Judgement, says: str, cue: tuple[int, int]) -> None:
     if not says:
         return
     kind, _, level = says.removeprefix("value ").partition(" ")
@@ -507,7 +509,7 @@ def _backward(
         if before.reason == "denied" and said.startswith("denied"):
             continue
         judged[n] = Judgement()
-        _say(judged[n], cue.payload.before or cue.payload.after, (cue.first, cue.last))
+        say(judged[n], cue.payload.before or cue.payload.after, (cue.first, cue.last))
 
 
 def _is_parenthesis(tokens: Words, judgement: Judgement) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from cxrjax.radiology_text import answers
 from cxrjax.radiology_text.assertions import Assertion, Certainty, Outcome, Status, Time
 from cxrjax.radiology_text.definitions import SIDES
-from cxrjax.radiology_text.lexicon import plain_text, split_sentences
+from cxrjax.radiology_text.lexicon import plain_text, split_sentences, with_ticks
 from cxrjax.radiology_text.places import side_name
 from cxrjax.radiology_text.vietnamese_items import (
     GENERAL,
@@ -66,7 +66,7 @@ class VietnameseReader:
 
 def _read_sentence(text: str) -> tuple[Assertion, ...]:
     """Returns a sentence's assertions."""
-    sentence = VietnameseSentence(text)
+    sentence = VietnameseSentence(with_ticks(text))
     items = sentence.items
     if not items:
         return ()
@@ -150,7 +150,11 @@ def _meant(
     item: VietnameseItem, asks: bool, inquires: bool
 ) -> tuple[Status, Certainty, Time] | None:
     """Status, certainty and time; None where nothing that can be named is said."""
+    if item.says == "silent":
+        return None
     status, certainty, time = SAID[item.says]
+    if time == "past" and "resolved" in item.times:
+        return "absent", "certain", "resolved"
     if time != "current":
         return status, certainty, time
     if item.is_normal:

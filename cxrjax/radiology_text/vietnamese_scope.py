@@ -115,7 +115,8 @@ def _say_back(
         if item.is_normal or item.says in ("query", "past"):
             continue
         changed = _CHANGED.get((item.says, said), said)
-        if changed in SAID and not (item.is_denied_here and said.startswith("denied")):
+        again = item.is_denied_here and said.startswith("denied")
+        if changed in (*SAID, "silent") and not again:
             item.says, item.cue = changed, (cue.first, cue.last)
 
 

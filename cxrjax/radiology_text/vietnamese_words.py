@@ -12,7 +12,7 @@ from cxrjax.radiology_text.definitions import OrganStatement, load_definitions
 from cxrjax.radiology_text.english import Payload, PhraseIndex, Word
 from cxrjax.radiology_text.lexicon import Cue
 
-_TOKEN = re.compile(r"\d+(?:[.,]\d+)+|[^\W_]+|(?<=\s)[-–—](?=\s)|(?<=\()[-+](?=\))|[,:;()/=?<>≤≥]")
+_TOKEN = re.compile(r"\d+(?:[.,]\d+)+|[^\W_]+|(?<=\s)[-–—](?=\s)|(?<=\()[-+](?=\))|[,:;()/=?<>≤≥✗]")
 _CHOICE = re.compile(r"\(([^()]*\|[^()]*)\)")
 
 
