@@ -6,7 +6,8 @@
 FILE has a line of JSON each: {"id", "text"[, "question"]}. Out comes, in their order, {"id",
 "assertions": [{"finding", "status", "certainty", "time", "side", "regions", "severity", "sizes",
 "distances", "count", "span", "modifiers", "cue", "organ", "source"}], "answer": "yes" | "no" |
-"undecided" | "off_topic" | "nothing", or null where there is no question}.
+"undecided" | "off_topic" | "nothing", or null where there is no question, "unsaid": [{"finding",
+"reason", "span"}] of findings that are named and not asserted}.
 """
 
 import json
@@ -60,6 +61,7 @@ def _read_line(line: bytes, where: str, reader: AnyReader) -> dict[str, Any]:
         "id": fields["id"],
         "assertions": [one.to_json() for one in answer.assertions],
         "answer": answer.outcome,
+        "unsaid": [one._asdict() for one in answer.unsaid],
     }
 
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from cxrjax.radiology_text import lexicon
-from cxrjax.radiology_text.assertions import Assertion, Outcome
+from cxrjax.radiology_text.assertions import Assertion, Outcome, Unsaid
 from cxrjax.radiology_text.chinese import in_english
 from cxrjax.radiology_text.english import Match, PhraseIndex, Word, Words, lemma
 from cxrjax.radiology_text.items import find_items
@@ -37,7 +37,14 @@ _THOUGHT = lexicon.pattern("thought", re.IGNORECASE)
 _THOUGHT_END = lexicon.pattern("thought_end", re.IGNORECASE)
 _NO_ANSWER = lexicon.pattern("no_answer", re.IGNORECASE)
 _ZERO = ("0", "00", "zero", "none")
-_TABLE_ROW = re.compile(r"(?m)^\|(?P<cells>[^\n]{0,500})\|")
+_LEADS = re.compile(r"\W*(?:no|yes)\b", re.I)
+# A mark alone is an answer; boxes of a form that are not ticked are none.
+_TICKS: dict[str, Outcome] = dict.fromkeys(("✓", "✔", "✅", "☑", "(+)", "[x]"), "yes")
+_TICKS |= dict.fromkeys(("✗", "✘", "❌", "☒", "(-)", "[ ]"), "no")
+_UNTICKED = re.compile(r"(?:\[\s?\]|☐)\s*(?:yes|no|present|absent|positive|negative)\b", re.I)
+_NOT_VERDICT = re.compile(
+    r"(?:\bnot|n['’]t)\s+(?:a\s+)?['\"]?(yes|no)\b(?!\s*(?:or|nor|but)\b)", re.I
+)
 _OTHER = lexicon.pattern("other", re.IGNORECASE)
 _CLAUSE_END = lexicon.pattern("clause_end")
 _MARKS = frozenset(",/()[]:=?|")
@@ -56,11 +63,13 @@ class AnswerReading:
 
     Attributes:
         outcome: of what is asked; None where nothing is asked.
+        unsaid: findings of which it asserts nothing firm, each with the reason.
         assertions: everything that it asserts; beside a question, without the reason after it.
     """
 
     outcome: Outcome | None
     assertions: tuple[Assertion, ...]
+    unsaid: tuple[Unsaid, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,21 +128,28 @@ class EnglishReader:
             has_box: whether the answer gives a box in a notation or field of its own.
         """
         if question is None:
-            return AnswerReading(None, self._assertions(text))
+            return AnswerReading(None, *self._assertions(text))
         return self.read_about(text, self.asked(question), has_box)
 
     def _read_about(self, text: str, asked: AskedFor, has_box: bool = False) -> AnswerReading:
         """Reads an answer to a question that has been read already."""
         english, places = in_english(text)
         said = _own_words(english)
-        assertions = self._assertions(said)
+        assertions, unsaid = self._assertions(said)
         (_, end), _ = _own_part(lexicon.plain_text(said))
         kept = tuple(_placed(one, places) for one in assertions if one.span[0] < end)
-        return AnswerReading(self._outcome(said, assertions, asked, has_box), kept)
+        outcome = self._outcome(said, assertions, asked, has_box)
+        reasons = {one.reason for one in unsaid if one.finding in asked.findings}
+        if "said nothing" in reasons and outcome in ("nothing", "no") and not _LEADS.match(said):
+            outcome = "undecided"
+        elif "explained" in reasons and outcome in ("nothing", "off_topic"):
+            outcome = "yes" if asked.is_denied else "no"
+        return AnswerReading(outcome, kept, unsaid)
 
-    def _read(self, text: str) -> tuple[Assertion, ...]:
+    def _read(self, text: str) -> tuple[tuple[Assertion, ...], tuple[Unsaid, ...]]:
         english, places = in_english(text)
-        return tuple(_placed(one, places) for one in self._reports.read(english))
+        found, unsaid = self._reports.read_all(english)
+        return tuple(_placed(one, places) for one in found), tuple(unsaid)
 
     def opening(self, text: str, asked: AskedFor = NOTHING_ASKED) -> Outcome | None:
         """Returns an answer's explicit verdict: "no" for "No, there is a mass", None for "No mass".
@@ -150,6 +166,8 @@ class EnglishReader:
     ) -> Outcome:
         """Decides the outcome of an answer, by the answer's own part if that decides anything."""
         plain = lexicon.plain_text(said)
+        if (mark := plain.strip(" \n.*_-|")) in _TICKS:
+            return _TICKS[mark]
         if not re.search(r"[a-z0-9]", plain):
             return "yes" if has_box and not asked.is_denied else "nothing"
         (start, end), retracts = _own_part(plain)
@@ -486,6 +504,7 @@ def without_thoughts(text: str) -> str:
     """The text with what it thinks before it answers, and the choices of a form, blanked out."""
     thought = thought_length(text)
     text = " " * thought + text[thought:]
+    text = _UNTICKED.sub(lambda match: " " * len(match[0]), text)
     return _NO_ANSWER.sub(lambda match: " " * len(match[0]), text)
 
 
@@ -509,13 +528,13 @@ def _own_words(text: str) -> str:
             kept[start:end] = " " * (end - start)
         elif start + len(sentence) < last:
             kept[start + len(sentence) - 1] = ":"  # "Effusion? No."
-    own = _TABLE_ROW.sub(_as_statement, "".join(kept))
+    own = _NOT_VERDICT.sub(_turned_verdict, lexicon.with_table_rows("".join(kept)))
     return own + " " * (len(text) - cut)
 
 
-def _as_statement(row: re.Match[str]) -> str:
-    """A row of a table as "name: value.", every character at its place."""
-    return " " + row["cells"].replace("|", ":") + "."
+def _turned_verdict(said: re.Match[str]) -> str:
+    """The verdict of "not yes", as long as it is."""
+    return (" no" if said[1].lower() == "yes" else " yes").ljust(len(said[0]))
 
 
 def _own_part(plain: str) -> tuple[tuple[int, int], bool]:

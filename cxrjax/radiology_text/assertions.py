@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Status = Literal["present", "absent", "uncertain"]
 Certainty = Literal["certain", "likely", "possible", "unlikely"]
@@ -67,6 +67,19 @@ class Assertion:
     def to_json(self) -> dict[str, Any]:
         """The fields for a line of JSON."""
         return dataclasses.asdict(self)
+
+
+class Unsaid(NamedTuple):
+    """A finding that a text names without asserting anything firm of it.
+
+    Attributes:
+        reason: "said nothing" (not mentioned, not assessed), "explained" (by an artefact or a
+            structure outside the lung), or "unread": under a predicate that is not known.
+    """
+
+    finding: str
+    reason: str
+    span: tuple[int, int]
 
 
 _SIDES: dict[str, Side] = {"left": "left", "right": "right"}

@@ -1,7 +1,6 @@
-"""Small words of Chinese within English answers, in English: verdicts, denials, doubt, sides.
+"""Chinese of answers and reports in the English that the reader knows, word by word.
 
-"没有 pneumothorax" denies what it would assert without its Chinese. Names of findings
-stay: an answer in Chinese alone is read no further than its yes or no.
+"没有 pneumothorax" denies what it would assert without its Chinese, and so does "未见气胸".
 """
 
 import functools
@@ -14,6 +13,10 @@ _MARKS = str.maketrans("，。：；！？、（）“”【】", ',.:;!?,()""()
 # Alone, or behind what they are said of, these are verdicts.
 _ALONE = {"is": "yes", "there is": "yes"}
 _BEHIND = {"no": "is absent", "there is": "is present", "is": ""}
+# A run with one of these that is part of no known word is not read.
+_DENYING = frozenset("不未无没非否勿莫")
+
+Piece = tuple[str, int, int]
 
 
 def in_english(text: str) -> tuple[str, list[int] | None]:
@@ -27,18 +30,20 @@ def in_english(text: str) -> tuple[str, list[int] | None]:
         return text, None
     pieces: list[str] = []
     places: list[int] = []
-
-    def add(piece: str, start: int, step: int) -> None:
-        pieces.append(piece)
-        places.extend(start + step * k for k in range(len(piece)))
-
     done = 0
-    for run in _RUN.finditer(text):
-        add(text[done : run.start()].translate(_MARKS), done, 1)
+    for run in [*_RUN.finditer(text), None]:
+        between = text[done : run.start() if run else len(text)]
+        pieces.append(between.translate(_MARKS))
+        places.extend(range(done, done + len(between)))
+        if run is None:
+            break
         done = run.end()
-        read = _translated(run[0], _is_english(text[: run.start()]), _is_english(text[done:][::-1]))
-        add(run[0] if read is None else f" {read} ", run.start(), 1 if read is None else 0)
-    add(text[done:].translate(_MARKS), done, 1)
+        ahead, behind = _is_english(text[: run.start()]), _is_english(text[done:][::-1])
+        for word, start, end in _translated(run[0], ahead, behind):
+            said = word if (start, end) == (0, len(run[0])) and word == run[0] else f" {word} "
+            pieces.append(said)
+            steps = range(len(said)) if said == run[0] else [start] * (len(said) - 1) + [end]
+            places.extend(run.start() + step for step in steps)
     return "".join(pieces), [*places, len(text)]
 
 
@@ -47,35 +52,40 @@ def _is_english(before: str) -> bool:
     return re.search(r"[A-Za-z][\s)\"'*]{0,3}\Z", before[-10:]) is not None
 
 
-def _translated(run: str, behind: bool, ahead: bool) -> str | None:
-    """Translates a run of Chinese, or of one next to English as much as is known beside it."""
-    for start in range(len(run) if ahead else 1):
-        if (words := _words(run[start:])) is not None:
-            if not ahead and len(words) == 1:
-                return (_BEHIND if behind else _ALONE).get(words[0], words[0])
-            return " ".join(words)
-    for end in range(len(run) - 1, 0, -1) if behind else ():
-        if (words := _words(run[:end])) is not None:
-            return " ".join(_BEHIND.get(word, word) for word in words)
-    return None
+def _translated(run: str, behind: bool, ahead: bool) -> list[Piece]:
+    """English of a run of Chinese; the run itself where too little of it is known."""
+    words = _words(run)
+    if words is None:
+        return [(run, 0, len(run))]
+    if len(words) == 1 and not ahead:
+        word, start, end = words[0]
+        return [((_BEHIND if behind else _ALONE).get(word, word), start, end)]
+    return [word for word in words if word[0]]
 
 
-def _words(run: str) -> list[str] | None:
-    """The English of all words that a run is made of; None where one is not known."""
+def _words(run: str) -> list[Piece] | None:
+    """The English words of a run with their places; None where a denial may be unknown, or none
+    of it is known."""
     english, pattern = _lexicon()
-    found, place = [], 0
+    found: list[Piece] = []
+    known = place = 0
     while place < len(run):
         word = pattern.match(run, place)
         if word is None:
-            return None
-        found.append(english[word[0]])
+            if run[place] in _DENYING:
+                return None
+            place += 1
+            continue
+        known += word.end() - place
+        found.append((english[word[0]], place, word.end()))
         place = word.end()
-    return [word for word in found if word]
+    return found if 2 * known > len(run) else None
 
 
 @functools.cache
 def _lexicon() -> tuple[dict[str, str], re.Pattern[str]]:
     """Chinese word -> English, and what finds the longest of them."""
-    words = read_packaged(str(__package__), "reference/cues_en.toml")["chinese"]
-    english = {said: meant for meant, all_said in words.items() for said in all_said}
+    data = read_packaged(str(__package__), "reference/words_zh.toml")
+    groups = (data["cues"], data["findings"], data["places"])
+    english = {said: meant for group in groups for meant, words in group.items() for said in words}
     return english, re.compile("|".join(sorted(english, key=len, reverse=True)))

@@ -31,7 +31,7 @@ _MARKS = {"✗": "no", "=": ":", "[": "(", "]": ")", "#": "fracture"}
 _BOX = re.compile(
     r"(?P<open>(?:\A|(?<=[\n|,;]))[\s|*•–-]{0,9})?"
     r"(?P<box>(?:\[\s*[x✓✔✗✘]?\s*\](?<!\[\])|\([+-]\)|[✓✔☑✅✗✘☒❌☐])[ \t]?)"
-    r"(?P<end>\s*(?:[\n|,;.]|\Z))?"
+    r"(?P<end>\s*(?:[\n|,;.]|\Z))?(?P<said>(?=(?:no|not|none|absent|without)\b))?"
 )
 _TICKED = re.compile(r"[x+✓✔☑✅]")
 _WITH = re.compile(r"\bw/(?!o\b)")
@@ -239,6 +239,22 @@ class English:
         return word
 
 
+_ROW = re.compile(r"(?m)^\|(?P<cells>[^\n]{0,500})\|(?P<heads>[ \t]*\n(?=\|[\s:|-]{3,500}\|))?")
+
+
+def with_table_rows(text: str) -> str:
+    """The text with rows of tables as "name: value, remark.", every character at its place; their
+    headings say nothing."""
+    return _ROW.sub(_as_statement, text) if "|" in text else text
+
+
+def _as_statement(row: re.Match[str]) -> str:
+    cells, end = row["cells"], row["heads"] or ""
+    if end or not any(map(str.isalnum, cells)):
+        return " " * (len(cells) + 2) + end
+    return " " + cells.replace("|", ":", 1).replace("|", ",") + "." + end
+
+
 def with_ticks(text: str) -> str:
     """The text with the boxes and marks of a form as values, every character at its place."""
     return text if _MARKED.isdisjoint(text) else _BOX.sub(_ticked, text)
@@ -246,7 +262,7 @@ def with_ticks(text: str) -> str:
 
 def _ticked(box: re.Match[str]) -> str:
     """A box or mark of a form as what it says, before what it is of or behind, at its length."""
-    is_true = _TICKED.search(box["box"]) is not None
+    is_true = _TICKED.search(box["box"]) is not None or box["said"] is not None
     leads, behind, room = box["open"] or "", box["end"] or "", len(box["box"])
     if room < 3 or (box["open"] is not None and box["end"] is None):
         return leads + (" " if is_true else "✗").ljust(room) + behind

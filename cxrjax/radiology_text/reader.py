@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from cxrjax.radiology_text import lexicon
-from cxrjax.radiology_text.assertions import Assertion, Certainty, Side, Status, Time
+from cxrjax.radiology_text.assertions import Assertion, Certainty, Side, Status, Time, Unsaid
 from cxrjax.radiology_text.changes import OTHER_SIDE, find_times, times_by_side
 from cxrjax.radiology_text.clauses import split_clauses
 from cxrjax.radiology_text.definitions import Definitions
@@ -59,6 +59,8 @@ _SIGNS = lexicon.word_set("signs")
 # Findings that are on no side because another one is.
 _UNSIDED = lexicon.word_set("directed") | {"low lung volumes", "support device"}
 _NOT_NOW = ("past", "to be ruled out")
+# What cues and the grammar say of a finding of which nothing is asserted.
+_UNSAID = {"silent": "said nothing", "unread": "unread"}
 _OF_NORMAL = ("unchanged", "resolved")
 _CALCIFIED = {
     "lung nodule": "granuloma",
@@ -81,6 +83,12 @@ class ReportReader:
 
     def read(self, text: str) -> list[Assertion]:
         """Returns a text's assertions, in order. Questions assert nothing with certainty."""
+        return self.read_all(text)[0]
+
+    def read_all(self, text: str) -> tuple[list[Assertion], list[Unsaid]]:
+        """Returns a text's assertions, and the findings that it names and asserts nothing of."""
+        text = lexicon.with_table_rows(text)
+        unsaid: list[Unsaid] = []
         plain = lexicon.plain_text(text)
         found: list[Assertion] = []
         context = _NOTHING
@@ -100,6 +108,10 @@ class ReportReader:
             if refers_to_sign(said):
                 _explain_before(found, sentence.assertions, last, self._english.definitions)
             last = len(found)
+            unsaid += [
+                one._replace(span=(one.span[0] + start, one.span[1] + start))
+                for one in sentence.unsaid
+            ]
             now_at: list[int] = []
             for one, is_reference in zip(sentence.assertions, sentence.refers, strict=True):
                 a, b = one.span
@@ -111,7 +123,7 @@ class ReportReader:
                 if updated is None:
                     found.append(one)
             context = sentence.context
-        return found
+        return found, unsaid
 
     def _as_inserted(self, found: re.Match[str]) -> str:
         """Blanks out words of former times between commas, unless they name a finding."""
@@ -179,14 +191,19 @@ class ReportReader:
         asks = sentence.asks and not _SUPPOSES.match(text)
         assertions: list[Assertion] = []
         refers: list[bool] = []
+        unsaid: list[Unsaid] = []
         definitions = english.definitions
         first_of: dict[int, int] = {}
         for n, item in enumerate(items):
             if not item.names or _is_heading(tokens, items, n, english):
                 continue
+            judgement = judged[n]
+            reason = "explained" if n in gone else _UNSAID.get(judgement.reason)
+            if reason is not None and not item.refers:
+                span = tokens[item.first].start, tokens[item.last - 1].end
+                unsaid += [Unsaid(name, reason, span) for name in item.names]
             if n in gone:
                 continue
-            judgement = judged[n]
             meant = _meant(item, judgement, times[n], asks)
             if meant is None:
                 continue
@@ -275,7 +292,9 @@ class ReportReader:
         if any(cue.payload.after == "except" for cue in cues):
             _drop_excepted(assertions, refers)
         return _Reading(
-            *_merged(assertions, refers), _context_of(items, judged, assertions, before)
+            *_merged(assertions, refers),
+            _context_of(items, judged, assertions, before),
+            tuple(unsaid),
         )
 
 
@@ -296,6 +315,7 @@ class _Reading(NamedTuple):
     assertions: tuple[Assertion, ...] = ()
     refers: tuple[bool, ...] = ()
     context: _Context = _NOTHING
+    unsaid: tuple[Unsaid, ...] = ()
 
 
 def _context_of(

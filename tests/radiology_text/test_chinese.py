@@ -1,4 +1,4 @@
-"""Chinese within English answers."""
+"""Chinese of reports, and within English answers."""
 
 from cxrjax.radiology_text.chinese import in_english
 from cxrjax.radiology_text.reading import open_reader
