@@ -72,7 +72,7 @@ def _words(run: str) -> list[Piece] | None:
     while place < len(run):
         word = pattern.match(run, place)
         if word is None:
-            if run[place] in _DENYING:
+            if run[place] in _DENYING or (found and found[-1][::2] == ("no", place)):
                 return None
             place += 1
             continue
