@@ -182,7 +182,9 @@ class English:
         part = said = text[start:end].replace("ø", "0")
         if "/" in said:
             said = _WITH.sub("w ", said.replace("b/l", "bl "))
-        said = with_ticks(said)
+        said = with_ticks(
+            said.replace("-ve", "neg").replace("+ve", "pos") if "ve" in said else said
+        )
         part = _SLASHED.sub(lambda m: m.group().replace("/", " "), said) if "/" in said else said
         part = _STOPS.sub(" ", part)
         tokens: list[Word] = []

@@ -37,15 +37,17 @@ _VERDICT = re.compile(
     r"present|maybe|possibly|perhaps|unlikely|doubtful|probably|likely)\b"
 )
 # Of a question that is answered at once: the mark, and what stands before the answer.
-_ASKED = re.compile(r"\?(?=\s*\S)(?:\s*a(?:nswer)?\s*:)?(?:\s*i\s+see\b)?(?<!\A\?)(?<!\s\?)")
+_ASKED = re.compile(
+    r"\?(?=\s*\S)(?:\s*a(?:nswer)?\s*:)?(?:\s*i\s+see\b)?(?<!\A\?)(?<!\s\?)(?<!\(\?)"
+)
 _REFERS = re.compile(
     r"\A\W*(?:ddx|d\s?/\s?d|differential|superimposed)\b|"
     r"\b(?:it|its|this|they|these|those|that|both|none|one|the\s+(?:left|right)|same\s+side|other\s+side)\b"
 )
 _COMPARISON = re.compile(
     r"\W*(?:comparisons?\s*:|(?:the\s+)?(?:earlier|prior|previous|old|outside|last|preceding)\s+"
-    r"(?:films?|study|studies|exams?|examinations?|radiographs?|images?)\s+"
-    r"(?:had\s+|have\s+)?(?:show(?:s|ed|n)?|demonstrated|revealed)\b(?!.*\b(?:now|today|which|but)\b))"
+    r"(?:films?|study|studies|exams?|examinations?|radiographs?|images?|reports?|records?|notes?|letters?)\s+"
+    r"(?:had\s+|have\s+)?(?:show(?:s|ed|n)?|demonstrated|revealed|mention(?:s|ed)?|describ(?:e|es|ed)|noted)\b(?!.*\b(?:now|today|which|but)\b))"
 )
 _CORRECTS = re.compile(r"\W*(?:correction|corrigendum|erratum)\b")
 # "The effusion, which was large yesterday, is ...": of then.
@@ -188,7 +190,9 @@ class ReportReader:
             if cause is not None and not places[cause].side:
                 places[cause].side = places[n].side  # where the sign is
                 places[cause].regions = places[cause].regions or places[n].regions
-        asks = sentence.asks and not _SUPPOSES.match(text)
+        tail = any(map(str.isalpha, tokens.forms[items[-1].last :]))
+        supposes = _SUPPOSES.match(text)
+        asks = sentence.asks and not (supposes and (tail or supposes[0].endswith("the")))
         assertions: list[Assertion] = []
         refers: list[bool] = []
         unsaid: list[Unsaid] = []

@@ -10,7 +10,7 @@ from cxrjax.radiology_text.lexicon import English, word_set
 _AUXILIARIES = frozenset(
     ("is", "are", "was", "were", "be", "been", "being", "has", "have", "had", "can", "could",
      "will", "would", "should", "must", "do", "doe", "did", "may", "might", "not", "also", "then",
-     "m", "need"),
+     "m", "indeed", "remained", "stayed"),
 )  # fmt: skip
 _GOVERNORS = frozenset(
     ("i", "we", "you", "to", "would", "will", "should", "must", "can", "could", "let", "cannot")
@@ -19,6 +19,12 @@ _NEGATORS = frozenset(("not", "never", "cannot"))
 # Behind a verb that governs the rest of its clause.
 _COMPLEMENTS = frozenset(
     ("about", "on", "that", "whether", "at", "against", "between", "over", "if")
+)
+# Behind the plural of a noun, rather than a verb.
+_BEHIND_NOUNS = (
+    _AUXILIARIES
+    | word_set("prepositions")
+    | frozenset(("", "with", "and", "or", "for", ",", ".", ":", "(", ")"))
 )
 _MARKS = frozenset(",;:()/")
 
@@ -85,6 +91,7 @@ def unread_predicate(
     while place < end and tokens.forms[place] in _AUXILIARIES:
         place += 1
     acts = place < end and first == place and _is_third_person(tokens, place, text)
+    acts = acts and tokens.form(place + 1) not in _BEHIND_NOUNS
     if place < end and (first < place or acts) and first not in read and not is_known(place):
         return first, place + 1
     return None
