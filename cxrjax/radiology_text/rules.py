@@ -1,4 +1,4 @@
-"""Grammar of cues: patterns over a sentence's words, from a data file."""
+"""CueGrammar of cues: patterns over a sentence's words, from a data file."""
 
 import bisect
 import functools
@@ -42,7 +42,7 @@ class _Rule(NamedTuple):
     needs: tuple[frozenset[str], ...]
 
 
-class Grammar:
+class CueGrammar:
     """The rules of a language, in their order of precedence.
 
     Args:
@@ -130,6 +130,6 @@ def _needs(pattern: str) -> tuple[frozenset[str], ...]:
 
 
 @functools.cache
-def load_grammar(language: str) -> Grammar:
+def load_grammar(language: str) -> CueGrammar:
     """The grammar of a language, from the package's data file."""
-    return Grammar(read_packaged(str(__package__), f"reference/rules_{language}.toml"))
+    return CueGrammar(read_packaged(str(__package__), f"reference/rules_{language}.toml"))

@@ -21,11 +21,8 @@ _COMPLEMENTS = frozenset(
     ("about", "on", "that", "whether", "at", "against", "between", "over", "if")
 )
 # Behind the plural of a noun, rather than a verb.
-_BEHIND_NOUNS = (
-    _AUXILIARIES
-    | word_set("prepositions")
-    | frozenset(("", "with", "and", "or", "for", ",", ".", ":", "(", ")"))
-)
+_BEHIND_NOUNS = _AUXILIARIES | word_set("prepositions")
+_BEHIND_NOUNS |= {"", "with", "and", "or", "for", ",", ".", ":", "(", ")"}
 _MARKS = frozenset(",;:()/")
 
 
