@@ -1,14 +1,21 @@
 """Readers of what others wrote hold against the corpus and some seconds of new attacks."""
 
+import fnmatch
 import os
 import random
+import re
 import subprocess
 import sys
 
 import pytest
 
 from bench.fuzz.mutate import BY_ENDING, mutated
+from bench.fuzz.targets import TARGETS
 from bench.fuzz.worker import ROOT
+
+_READS = re.compile(
+    r"cxrjax\.untrusted\.(?!names|closed_world)\w+|read_json_(?:object|list|lines)|sqlite3\.connect"
+)
 
 
 def fuzz(*words, **variables):
@@ -54,3 +61,18 @@ def test_cases_are_the_same_in_every_run(ending):
 
     assert cases() == cases()
     assert len(set(cases())) > 20
+
+
+def test_every_reader_is_attacked():
+    """Every module that reads files is in SECURITY.md's table, and each row's targets are there."""
+    table = (ROOT / "SECURITY.md").read_text().partition("## Readers")[2].partition("## Servers")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    patterns = [name for modules, _ in rows for name in re.findall("`([^`]+)`", modules)]
+    told = {name for _, targets in rows for name in re.findall("`([^`]+)`", targets)}
+    package = ROOT / "cxrjax"
+    reading = [p for p in package.rglob("*.py") if _READS.search(p.read_text(encoding="utf-8"))]
+    names = [path.relative_to(package).as_posix() for path in reading]
+    missing = [n for n in names if not any(fnmatch.fnmatch(n, pattern) for pattern in patterns)]
+    assert not missing, f"put them into a row of SECURITY.md, with a target: {missing}"
+    assert all(fnmatch.filter(TARGETS, name) for name in told)
+    assert all(any(fnmatch.fnmatch(name, one) for one in told) for name in TARGETS)

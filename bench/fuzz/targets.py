@@ -562,6 +562,149 @@ _build("vix_ray", "vix_ray/sample", 1.0)
 _build("cxr_qba", "cxr_qba/sample/release", 1.0)
 
 
+# ---- Annotations of any tool, reports, shards, the review's database
+
+_FORMATS = ROOT / "tests" / "apps" / "annotations" / "formats"
+
+
+@functools.cache
+def _annotated() -> dict[str, bytes]:
+    """A file of each format of annotations, and small images that it is about."""
+    found = {}
+    for path in sorted(_FORMATS.glob("*/**/*")):
+        if path.is_file():
+            found[path.relative_to(_FORMATS).as_posix()] = path.read_bytes()
+    return found
+
+
+def _small_image(level: int) -> bytes:
+    from PIL import Image
+
+    out = io.BytesIO()
+    Image.linear_gradient("L").resize((80, 60)).point(lambda v: v // 2 + level).save(out, "PNG")
+    return out.getvalue()
+
+
+@target(seeds=_annotated, share=3.0)
+def importers(folder: Path, name: str, data: bytes) -> None:
+    """One file of an export is hostile; its entries are kept or rejected, one by one."""
+    from cxrjax.apps.annotations import checks
+    from cxrjax.apps.annotations.annotation import Stated
+    from cxrjax.apps.annotations.folder import Folder
+    from cxrjax.apps.annotations.formats import read_annotations
+
+    kind, _, inside = name.partition("/")
+    for number, letter in enumerate("abcdef"):
+        write(folder, f"images/{letter}.png", _small_image(20 * number))
+    for other, content in _annotated().items():
+        if other.startswith(f"{kind}/") and other != name:
+            write(folder, other.partition("/")[2], content)
+    write(folder, inside or name, data)
+    quality = QualityLog()
+    _, found = read_annotations(Folder(folder), Stated(label="x"), quality)
+    checks.drop_normal(found, lambda one: (60, 80))
+    checks.spell_classes(found)
+    list(checks.class_doubts(found))
+    for file, of in found.account().items():
+        if of["entries"] != of["kept"] + sum(of["rejected"].values()):
+            raise Fault(f"silent loss: {file}: {of}")
+    strict_json(quality.to_json())
+
+
+def _zipped() -> dict[str, bytes]:
+    import zipfile
+
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("annotations.xml", _annotated()["cvat/annotations.xml"])
+        archive.writestr("images/a.png", _small_image(0))
+    return {"cvat.zip": out.getvalue()}
+
+
+@target(seeds=_zipped)
+def exported_zips(folder: Path, name: str, data: bytes) -> None:
+    from cxrjax.apps.annotations.zips import unpack
+
+    unpack([write(folder, name, data)], folder / "out")
+
+
+def _structured_report() -> dict[str, bytes]:
+    import tempfile
+
+    from tests.apps.annotations.samples import report
+
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "report.dcm"
+        report(path, [("1.2.3.1", "Effusion", (10, 20, 40, 50))])
+        return {"report.dcm": path.read_bytes()}
+
+
+@target(seeds=_structured_report)
+def dicom_reports(folder: Path, name: str, data: bytes) -> None:
+    """Sniffing of reports, and reading of one."""
+    from cxrjax.untrusted.dicom_reports import instance_uid, is_report, read_report
+
+    path = write(folder, name, data)
+    is_report(path)
+    for read in (instance_uid, read_report):
+        with contextlib.suppress(ForeignError):
+            read(path)
+
+
+@functools.cache
+def _shards() -> dict[str, bytes]:
+    import tempfile
+
+    from cxrjax.records_io.shards import ShardsBuilder, ShardsOptions
+
+    with tempfile.TemporaryDirectory() as place:
+        source, out = Path(place) / "source", Path(place) / "out"
+        (source / "records").mkdir(parents=True)
+        shutil.copy(CORPUS / "records" / "records.jsonl", source / "records" / "train.jsonl")
+        (source / "manifest.json").write_text("{}")
+        ShardsBuilder(ShardsOptions(source, out, num_shards=1)).build()
+        files = [path for path in sorted(out.rglob("*")) if path.is_file()]
+        return {path.relative_to(out).as_posix(): path.read_bytes() for path in files}
+
+
+@target(seeds=_shards)
+def sharded_source(folder: Path, name: str, data: bytes) -> None:
+    from cxrjax.input_pipeline.sharded_source import ShardedSource
+
+    for other, content in _shards().items():
+        write(folder, other, content)
+    write(folder, name, data)
+    source = ShardedSource(folder, "train")
+    for element in range(len(source)):
+        _ = source[element]
+    source.image_sizes()
+
+
+_SHEET = [{"question_id": "q1", "comment": ""}]
+
+
+@functools.cache
+def _database() -> dict[str, bytes]:
+    import tempfile
+
+    from cxrjax.apps.review.store import ReviewStore
+
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "review.sqlite"
+        ReviewStore(path, _SHEET, ["anna", "bao"]).close()
+        return {"review.sqlite": path.read_bytes()}
+
+
+@target(seeds=_database)
+def review_database(folder: Path, name: str, data: bytes) -> None:
+    from cxrjax.apps.review.store import ReviewStore, kept_reviews
+
+    path = write(folder, "review.sqlite", data)
+    with contextlib.suppress(UserError):
+        kept_reviews(path, _SHEET)
+    ReviewStore(path, _SHEET, ["anna", "bao"]).close()
+
+
 # ---- Images
 
 

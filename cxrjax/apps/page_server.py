@@ -164,6 +164,13 @@ class _Server(uvicorn.Server):
                     connection.transport.abort()
         return await super().on_tick(counter) or self._is_over()
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for connection in list(self.server_state.connections):
+            # Who has not sent all of a request would hold up the end until its timeout.
+            if isinstance(connection, _Connection) and connection.is_sending():
+                connection.transport.abort()
+        await super().shutdown(sockets)
+
 
 class _Connection(H11Protocol):
     """One connection. uvicorn itself waits for ever for the end of a request."""
@@ -215,6 +222,10 @@ class _Connection(H11Protocol):
     def _to_send(self) -> int:
         return self.transport.get_write_buffer_size()
 
+    def is_sending(self) -> bool:
+        """Returns whether a request has begun and its body has not ended."""
+        return self._is_answering() and self.cycle.more_body
+
     def is_overdue(self, now: float) -> bool:
         """Returns whether the client has exceeded the timeout of its current phase."""
         unsent = self._to_send()
@@ -222,7 +233,7 @@ class _Connection(H11Protocol):
             phase, seconds = "reads", _STALL_SECONDS
         elif not self._is_answering():
             phase, seconds = "asks", self._limits.head_seconds
-        elif self.cycle.more_body:
+        elif self.is_sending():
             phase, seconds = "sends", self._limits.body_seconds
         else:
             return False  # the Guard's to end

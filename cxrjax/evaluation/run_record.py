@@ -81,7 +81,11 @@ def check_split(
 
 def _check_records(references: Path, splits: Mapping[str, Any], manifest: Path) -> None:
     """Compares the records of each split, as they are written, with what was built."""
-    built = {split: entry.get("records_sha256") for split, entry in splits.items()}
+    built = {
+        split: entry.get("records_sha256")
+        for split, entry in splits.items()
+        if isinstance(entry, dict)
+    }
     written: dict[str, Any] = {}
     for _, fields, line in read_raw_json_lines(references, "records", FIELDS_HELP):
         digest = written.setdefault(str(fields["split"]), hashlib.sha256())

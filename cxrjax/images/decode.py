@@ -396,9 +396,13 @@ def _strips(height: int, width: int) -> Iterator[slice]:
 # the lower border bright abdomen. This form called none of the 90 inverted, and 85 of them after
 # inversion.
 _INVERSION_MARGIN = 10
-# What `audit_image` says of a picture with nothing on it.
+# What `audit_image` says of an image that shows nothing, or hardly anything.
 NEARLY_FLAT = "nearly flat: hardly any contrast, perhaps a wrong window"
+MOSTLY_WHITE = "mostly white: perhaps a window below its values"
+MOSTLY_BLACK = "mostly black: perhaps a window or lookup table above its values"
 _FLAT_LEVELS = 8
+_WHITE, _MOST_WHITE = 250, 0.5
+_BLACK, _MOST_BLACK = 8, 0.7
 
 
 def audit_image(image: UInt8[np.ndarray, "h w 3"]) -> list[str]:
@@ -407,7 +411,9 @@ def audit_image(image: UInt8[np.ndarray, "h w 3"]) -> list[str]:
     - likely inverted: the upper corners (outer eighths) are brighter than the midline (middle
       sixth, from about a third down) by more than 10 of 256 levels on average. White
       surroundings that a collimator left, and views other than frontal, can look the same;
-    - nearly flat: 99 percent of the pixels lie within 8 levels, as a wrong window leaves them.
+    - nearly flat: 99 percent of the pixels lie within 8 levels, as a wrong window leaves them;
+    - mostly white or black: over 50 percent of the pixels have 250 levels or more, or over 70
+      percent 8 or fewer (at most 2 and 11 percent of each of 90 real radiographs).
 
     What the header tells is in `audit_header`.
 
@@ -425,7 +431,12 @@ def audit_image(image: UInt8[np.ndarray, "h w 3"]) -> list[str]:
     if corners - midline > _INVERSION_MARGIN:
         warnings.append("likely inverted: upper corners brighter than the midline")
     step = max(1, min(height, width) // 256)  # enough pixels for a percentile
-    low, high = np.percentile(image[::step, ::step, 1], (0.5, 99.5))
+    sample = image[::step, ::step, 1]
+    low, high = np.percentile(sample, (0.5, 99.5))
     if high - low < _FLAT_LEVELS:
         warnings.append(NEARLY_FLAT)
+    elif (sample >= _WHITE).mean() > _MOST_WHITE:
+        warnings.append(MOSTLY_WHITE)
+    elif (sample <= _BLACK).mean() > _MOST_BLACK:
+        warnings.append(MOSTLY_BLACK)
     return warnings

@@ -271,12 +271,13 @@ def _check_description(path: AnyFile, header: Dataset) -> None:
     allocated, bits = header.get("BitsAllocated"), header.get("BitsStored")
     samples = header.get("SamplesPerPixel")
     grey = photometric in ("MONOCHROME1", "MONOCHROME2") and allocated in (8, 16)
-    colour = photometric.startswith(("RGB", "YBR")) and allocated == 8
+    signed = header.get("PixelRepresentation") == 1
+    colour = photometric.startswith(("RGB", "YBR")) and allocated == 8 and not signed
     if not (grey or colour) or samples != (1 if grey else 3):
         raise ImageError(
             f"{path}: DICOM with photometric interpretation {printable(photometric)}, "
             f"{printable(allocated)} bits allocated and {printable(samples)} samples per pixel; "
-            "expected grey of 8 or 16 or colour of three times 8: export the image as PNG"
+            "expected grey of 8 or 16 or unsigned colour of three times 8: export the image as PNG"
         )
     if not bits or not 1 <= bits <= allocated or header.get("HighBit", bits - 1) != bits - 1:
         # The standard has retired other positions of the high bit; decoders read them wrongly.
@@ -308,7 +309,12 @@ def _is_padding(
     if first is None:
         return np.zeros(len(values), bool)
     last = dataset.get("PixelPaddingRangeLimit")
-    low, high = sorted((int(first), int(first if last is None else last)))
+    ends = (int(first), int(first if last is None else last))
+    # A value representation of the other sign turns -2000 into 63536 and back.
+    bits = int(dataset.BitsAllocated)
+    signed = bool(dataset.get("PixelRepresentation"))
+    low, high = sorted((end + 2 ** (bits - 1) * signed) % 2**bits for end in ends)
+    low, high = (end - 2 ** (bits - 1) * signed for end in (low, high))
     return (values >= low) & (values <= high)
 
 
@@ -322,8 +328,12 @@ def _values_of_interest(
     Of several LUTs or windows the first, as viewers do. Pixels are counted for percentiles alone.
     """
     if dataset.get("VOILUTSequence"):
-        depth = int(dataset.VOILUTSequence[0].LUTDescriptor[2])
+        entries, first, depth = map(int, dataset.VOILUTSequence[0].LUTDescriptor)
         whole = np.round(values).astype(np.int64)
+        # The descriptor may state the size of entries in place of their range: 16 bits, and 12 in
+        # them. The table's highest entry tells.
+        table = apply_voi(np.arange(first, first + (entries or 2**16)), dataset)
+        depth = min(depth, max(1, int(table.max()).bit_length()))
         return apply_voi(whole, dataset) / (2.0**depth - 1)
     window = _window(dataset)
     if window is None:

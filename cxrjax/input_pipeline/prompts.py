@@ -4,6 +4,7 @@ A format sees the record and a `BoxText`, and never learns which codec writes th
 """
 
 import dataclasses
+import re
 import zlib
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -161,12 +162,21 @@ def _grounded_target(record: QARecord, box_text: BoxText) -> str:
     return " ".join(parts)
 
 
+# A line break ends PaliGemma's prompt; its tokens of places and images are boxes and pictures.
+_CONTROL = re.compile(r"[\n\r]|<(?:loc|seg)\d+>|</?(?:bos|eos|pad|unk|image|mask)>")
+
+
 def _finding(record: QARecord) -> str:
     if record.finding is None:
         raise UserError(
             f"question {record.question_id}: variables.finding is null, and the prompt formats "
             "'detect', 'grounding' and 'medgemma_boxes' ask about one finding; leave such records "
             "out or use the format 'vqa'"
+        )
+    if found := _CONTROL.search(record.finding):
+        raise UserError(
+            f"question {record.question_id}: variables.finding contains {found[0]!r}, which only "
+            "the prompt format itself may write; remove it"
         )
     return record.finding
 

@@ -25,10 +25,12 @@ from array_record.python.array_record_module import ArrayRecordReader
 from jaxtyping import Int32
 
 from cxrjax.errors import UserError, first_line
-from cxrjax.files import read_json_object, replace_text
+from cxrjax.files import file_sha256, read_json_object, reading, replace_text
 from cxrjax.input_pipeline.sources import ImageQuestions
 from cxrjax.records import QARecord, parse_record
 from cxrjax.records_io.shards import FOLDER, SELECTABLE
+from cxrjax.untrusted.foreign_files import read_text
+from cxrjax.untrusted.names import file_name, shown_value
 
 SELECTIONS = "selections"
 # What a value of a choice says of an empty cell.
@@ -80,21 +82,23 @@ class ShardedSource:
         identity: list[Any] = [sorted(self._select.items()), questions_per_image]
         sample = self._select.pop(SAMPLE, None)
         self._sample = None if sample is None else int(sample[0])
-        splits = read_json_object(self.directory / "manifest.json").get("splits", {})
-        if split not in splits:
-            raise UserError(f"{directory}: no split {split!r}, found {sorted(splits)}")
-        self._shards: Sequence[Mapping[str, Any]] = splits[split].get("shards", ())
+        manifest = self.directory / "manifest.json"
+        splits = read_json_object(manifest).get("splits")
+        if not isinstance(splits, dict) or split not in splits:
+            known = sorted(splits) if isinstance(splits, dict) else "none"
+            raise UserError(f"{directory}: no split {split!r}, found {known}")
+        self._shards: Sequence[Mapping[str, Any]] = _shards_of(manifest, split, splits[split])
         self._ends = list(itertools.accumulate(shard["questions"] for shard in self._shards))
         self.num_records = sum(shard["questions"] for shard in self._shards)
         identity.insert(0, self._shards)
         self.fingerprint = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
         self._folder = self._selection()
-        counts = read_json_object(self._folder / "counts.json")
-        self._chosen: int = counts["questions"]
-        self.without_size: int = counts["without_size"]
-        self._elements: int = counts["elements"]
+        self._compare_hashes()
+        counts = self._counts()
+        self._chosen, self.without_size = counts["questions"], counts["without_size"]
+        self._elements = counts["elements"]
         # Selections that were kept before images were counted have none.
-        self.num_images: int = counts.get("images", self._elements)
+        self.num_images = counts.get("images", self._elements)
         if not self._chosen:
             raise UserError(
                 f"{directory}: no question of split {split} to learn from: {self.num_records:,} in "
@@ -102,6 +106,47 @@ class ShardedSource:
                 "size"
             )
         self._open_files()
+
+    def _counts(self) -> dict[str, int]:
+        """Counts of the selection that is kept, if its files are as long as they say.
+
+        Raises:
+            UserError: they are damaged.
+        """
+        counts = read_json_object(self._folder / "counts.json")
+        names = ("questions", "without_size", "elements", *({"images"} & counts.keys()))
+        sound = all(type(counts.get(name)) is int and counts[name] >= 0 for name in names)
+        if sound:
+            lengths = {"positions": counts["questions"], "starts": counts["elements"] + 1}
+            sound = all(
+                (path := self._folder / name).is_file()
+                and path.stat().st_size == length * _INDEX.itemsize
+                for name, length in lengths.items()
+            )
+        if not sound:
+            raise UserError(f"{self._folder}: a damaged selection; remove the folder")
+        return counts
+
+    def _compare_hashes(self) -> None:
+        """Compares shards with the manifest, once: those that have not changed since are trusted.
+
+        Raises:
+            UserError: a file is not the one that was built.
+        """
+        for shard in self._shards:
+            for kind, key in (("array_record", "records_sha256"), ("parquet", "table_sha256")):
+                path, expected = self._file(shard, kind), shard.get(key)
+                found = path.stat()
+                stamp = f"{path.name} {found.st_size} {found.st_mtime_ns} {expected}"
+                seen = self.directory / SELECTIONS / f"{path.name}.checked"
+                if expected is None or (seen.is_file() and read_text(seen, 4096) == stamp):
+                    continue
+                if (actual := file_sha256(path)) != expected:
+                    raise UserError(
+                        f"{path}: has the hash {actual[:12]}, the manifest {expected[:12]}; bring "
+                        "this shard back or build it again"
+                    )
+                replace_text(seen, stamp)
 
     def _open_files(self) -> None:
         self._positions = os.open(self._folder / "positions", os.O_RDONLY)
@@ -205,7 +250,9 @@ class ShardedSource:
         if not 0 <= element < self._elements:
             raise IndexError(element)
         start, stop = _read(self._starts, element, element + 2)
-        indices = tuple(_read(self._positions, start, stop))
+        indices = tuple(_read(self._positions, start, stop)) if 0 <= start < stop else ()
+        if not indices or not all(0 <= index < self.num_records for index in indices):
+            raise UserError(f"{self._folder}: a damaged selection; remove the folder")
         records = tuple(self.record(index) for index in indices)
         first = records[0]
         return ImageQuestions(self.image_of(first), indices, records, self.earlier_of(first))
@@ -285,6 +332,31 @@ class ShardedSource:
         for name in ("_positions", "_starts"):
             if (descriptor := self.__dict__.get(name)) is not None:
                 os.close(descriptor)
+
+
+def _shards_of(manifest: Path, split: str, entry: Any) -> Sequence[Mapping[str, Any]]:
+    """The shards of a split's entry.
+
+    Raises:
+        UserError: it is of another form.
+    """
+    shards = entry.get("shards", ()) if isinstance(entry, dict) else None
+    if not isinstance(shards, list | tuple) or not all(
+        isinstance(shard, dict)
+        and isinstance(shard.get("name"), str)
+        and type(shard.get("questions")) is int
+        and shard["questions"] >= 0
+        and all(isinstance(shard.get(f"{k}_sha256", ""), str) for k in ("records", "table"))
+        for shard in shards
+    ):
+        raise UserError(
+            f"{manifest}: split {split!r} is {shown_value(entry)}; expected shards, each with a "
+            "name and a number of questions"
+        )
+    for shard in shards:
+        with reading(manifest):
+            file_name(shard["name"])
+    return shards
 
 
 def parse_selection(conditions: Collection[str]) -> dict[str, tuple[str, ...]]:

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import contextlib
+import ctypes
 import functools
 import json
 import multiprocessing
@@ -15,6 +16,7 @@ from typing import Any
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, replace_text
 
+_PR_SET_PDEATHSIG = 1  # Linux: a signal for a process whose parent has ended
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
@@ -32,7 +34,7 @@ def pool(processes: int) -> Iterator[Callable]:
         return
     # "spawn" starts processes afresh: a forked one may hold a lock of jax's threads.
     executor = concurrent.futures.ProcessPoolExecutor(
-        processes, multiprocessing.get_context("spawn"), _ignore_interrupts
+        processes, multiprocessing.get_context("spawn"), _start
     )
     with _one_thread_each():
         try:
@@ -45,9 +47,14 @@ def pool(processes: int) -> Iterator[Callable]:
             executor.shutdown(cancel_futures=True)
 
 
-def _ignore_interrupts() -> None:
+def _start() -> None:
     # Ctrl-C reaches every process; the one that started the others tells them to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Who is killed tells nothing: the kernel ends the others with it.
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @contextlib.contextmanager

@@ -19,6 +19,8 @@ _MOST_PARTS = 500
 _MOST_ABOUT = 16 * MIB
 MOST_JPEG_HEADER = _MOST_ABOUT
 _MOST_JUNK = 2**16  # Pillow passes over it byte by byte
+_MOST_PIXELS = 8192 * 8192  # more are refused as such
+_MOST_DECODED = 288 * MIB  # as many pixels of red, green, blue and transparency of 8 bits
 _MOST_CHUNKS = 2**17
 MOST_JPEG = 128 * MIB
 # A scan goes over all pixels. Progressive files have about ten.
@@ -161,6 +163,9 @@ def check_png(file: BufferedIOBase, whole: bool) -> None:
         return  # Pillow says what is wrong with it
     width, height, bits, colour = struct.unpack(">IIBB", described)
     plain = height * (width * bits * _CHANNELS.get(colour, 4) // 8 + 2)
+    if whole and plain > _MOST_DECODED and width * height <= _MOST_PIXELS:
+        told = f"{plain:,} bytes of pixels, at most {_MOST_DECODED:,}; save 8 bits a channel"
+        raise ForeignError(told)
     place = len(PNG_SIGNATURE)
     pixels = about = parts = 0
     for _ in range(_MOST_CHUNKS):

@@ -35,6 +35,7 @@ from cxrjax.apps.annotations.questions import (
 from cxrjax.apps.annotations.zips import unpack, zips_of
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
+from cxrjax.images.decode import MOSTLY_BLACK, MOSTLY_WHITE, NEARLY_FLAT
 from cxrjax.images.geometry import is_resize
 from cxrjax.progress import progress_bar, waiting
 from cxrjax.records import QARecord, class_in_words
@@ -333,6 +334,9 @@ class BoxesBuilder(Builder[BoxesOptions]):
         rows = sum(counts[reason] for reason in unread) + counts["unreadable_file"]
         if rows > _MANY_LOST * (total + rows):
             yield f"{rows:,} entries cannot be read or have no class"
+        for what in (NEARLY_FLAT, MOSTLY_WHITE, MOSTLY_BLACK):
+            if (images := self.quality.warnings[what]) > _MANY_LOST * len(looked):
+                yield f"{images:,} of {len(looked):,} images are {what}"
         if counts["size_mismatch"] > _MANY_LOST * len(looked):
             yield f"{counts['size_mismatch']:,} images differ in size from their annotations"
 

@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
@@ -10,7 +11,9 @@ from pathlib import Path
 
 from cxrjax.apps import page_server
 from cxrjax.apps.demo import answers
+from cxrjax.lock import LOCK_FILE, try_flock
 
+_PREFIX = "cxrjax-demo-"
 # Few programs: somebody waits for the page.
 _SHAPES = {"slots": 2, "longest_prompt": 128, "least_bucket": 64}
 
@@ -25,14 +28,29 @@ def serve(flags: argparse.Namespace) -> None:
 
     # Uploads are removed however the process is asked to end.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+    with contextlib.suppress(KeyboardInterrupt), uploads_folder() as folder:
         import_gradio(folder / "uploads")
         from cxrjax.apps.demo import page
 
         with page_server.listen(flags.host, flags.port) as listening, open_models(flags) as models:
             hosts = flags.allowed_host or [flags.host]
             page.serve(models, listening, folder, flags.max_megabytes, hosts)
+
+
+@contextlib.contextmanager
+def uploads_folder() -> Iterator[Path]:
+    """A folder for uploads, removed at the end; those that killed pages left are removed first."""
+    for left in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError), open(left / LOCK_FILE, "ab") as lock:
+            # A page that runs holds its lock; another user's folder cannot be opened.
+            if try_flock(lock.fileno()):
+                shutil.rmtree(left, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(prefix=_PREFIX) as name,
+        open(Path(name) / LOCK_FILE, "ab") as own,
+    ):
+        try_flock(own.fileno())
+        yield Path(name)
 
 
 @contextlib.contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 from cxrjax.apps.review.correction import Correctable, CorrectionRefusedError
 from cxrjax.apps.review.sheet import DIMENSIONS, LEVELS, NOT_APPLICABLE
 from cxrjax.errors import UserError
-from cxrjax.untrusted.names import shown
+from cxrjax.untrusted.names import shown, shown_value
 
 STORE_FILE = "review.sqlite"
 COMMENT = "comment"
@@ -88,10 +88,21 @@ class ReviewStore:
             self._database.execute("PRAGMA synchronous = FULL")
             self._database.executescript(_TABLES)
             self._begin(_hash_of(rows))
-        except (sqlite3.Error, OSError, BusyError) as error:
+        except (sqlite3.Error, OSError, BusyError, UnicodeDecodeError) as error:
             raise UserError(
                 f"{path}: cannot keep ratings there: {error}; choose another --out"
             ) from None
+
+    def _check_sound(self) -> None:
+        """Refuses a damaged database: names, tokens and ratings that are not text."""
+        with self._held() as database:
+            for table in ("SELECT name, token FROM reader", "SELECT * FROM rating"):
+                for row in database.execute(table):
+                    if not all(isinstance(value, str) for value in row):
+                        raise UserError(
+                            f"{self.path}: a damaged review: {shown_value(row)} in place of text; "
+                            "restore the file, or choose another --out"
+                        )
 
     def _begin(self, sheet: str) -> None:
         """Writes the sample and the readers down, or checks that they are the same."""
@@ -109,6 +120,7 @@ class ReviewStore:
                 f"{self.path}: has a review of other questions: expected the same --records, "
                 "--sample and --seed as at its start; to start anew choose another --out"
             )
+        self._check_sound()
         if sorted(self.tokens()) != sorted(self.readers):
             raise UserError(
                 f"{self.path}: has a review by {' and '.join(self.tokens())}, found "
@@ -261,8 +273,10 @@ def kept_reviews(
             ratings = database.execute(
                 "SELECT reader, question_id, field, value FROM rating"
             ).fetchall()
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot read the review there: {error}") from None
+    if not all(isinstance(value, str) for row in [readers, *ratings] for value in row):
+        raise UserError(f"{path}: a damaged review: expected text in each field; restore the file")
     if kept is None or kept[0] != _hash_of(rows):
         raise UserError(
             f"{path}: has a review of other questions: expected the same --records, --sample and "

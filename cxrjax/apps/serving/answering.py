@@ -261,6 +261,16 @@ class Answering:
         return new
 
 
+def check_question(model: NamedModel, question: AskedQuestion, images: int) -> None:
+    """Refuses what no answer can be given to, before the request's images are decoded.
+
+    Raises:
+        RefusedError: the question cannot be put to the model.
+    """
+    stand_in = UploadedImage(b"", (64, 64), np.zeros(0))
+    _prompt(model, question.record([stand_in] * max(images, 1)))
+
+
 def _prompt(model: NamedModel, record: QARecord) -> np.ndarray:
     said = sum(len(turn.question) + len(turn.answer or "") for turn in record.history)
     if len(record.question) + said > _LONGEST_TEXT:

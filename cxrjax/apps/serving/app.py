@@ -26,7 +26,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from cxrjax.apps.serving.answering import Answering, AskedQuestion, Wish
+from cxrjax.apps.serving.answering import Answering, AskedQuestion, Wish, check_question
 from cxrjax.apps.serving.chat import ChatRequest, ChatResponse, Form, checked, read_request
 from cxrjax.apps.serving.engine import Engine, SeenImages
 from cxrjax.apps.serving.fair_queue import QueueFullError
@@ -231,12 +231,18 @@ class ModelServer:
         told: GroundRequest = checked(GroundRequest, await self._body(request))
         model = self._model(told.model)
         uris = [told.image, *([told.earlier_image] if told.earlier_image else [])]
+        questions = [
+            _question(each, each.question_id or f"q{number}")
+            for number, each in enumerate(told.questions)
+        ]
+        for asked in questions:
+            check_question(model, asked, len(uris))
         pictures, images = await self._see(model, uris, request.state.who)
         client = _client(request)
-        answers = []
-        for number, each in enumerate(told.questions):
-            asked = _question(each, each.question_id or f"q{number}")
-            answers.append(Answering(model, asked, pictures, images, Wish(), client, self.seconds))
+        answers = [
+            Answering(model, asked, pictures, images, Wish(), client, self.seconds)
+            for asked in questions
+        ]
         self._submit(client, answers)
         said = await _unless_gone(request, answers, _all_said(answers))
         about |= {"model": model.name, "questions": len(answers), "images": len(pictures)}
@@ -246,6 +252,7 @@ class ModelServer:
     async def _chat(self, request: Request, about: dict[str, Any]) -> Response:
         told = read_request(await self._body(request))
         model, wish, question = self._model(told.model), told.wish(), told.question()
+        check_question(model, question, len(told.images()))
         pictures, images = await self._see(model, told.images(), request.state.who)
         client = _client(request)
         answers = [

@@ -2,10 +2,12 @@
 
 import base64
 import binascii
+import contextlib
 import dataclasses
 import hashlib
 import re
-from collections.abc import Hashable, Sequence
+import threading
+from collections.abc import Hashable, Iterator, Sequence
 
 import numpy as np
 
@@ -19,6 +21,9 @@ from cxrjax.input_pipeline.examples import ExampleConfig, load_image
 # The bytes say what they are; the name is only not to be another kind.
 _DATA_URI = re.compile(r"data:(?:image/(?:png|jpe?g|dicom)|application/(?:dicom|octet-stream));")
 _PARAM = "image_url"
+# Of images that are being decoded for all requests together; a pixel takes eight bytes meanwhile.
+_DECODED_BYTES = 512 * 2**20
+_PIXEL_BYTES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +69,21 @@ class Uploads:
 
     def __init__(self, kept_bytes: int) -> None:
         self._kept: ByteLRU[UploadedImage] = ByteLRU(kept_bytes, lambda one: one.pixels.nbytes)
+        self._free, self._changed = _DECODED_BYTES, threading.Condition()
+
+    @contextlib.contextmanager
+    def _reserved(self, size: tuple[int, int]) -> Iterator[None]:
+        """Waits until the decoded bytes of all requests leave room for an image of this size."""
+        needed = min(size[0] * size[1] * _PIXEL_BYTES, _DECODED_BYTES)
+        with self._changed:
+            self._changed.wait_for(lambda: self._free >= needed)
+            self._free -= needed
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += needed
+                self._changed.notify_all()
 
     def read(self, file: HeldFile, examples: ExampleConfig, who: Hashable) -> UploadedImage:
         """The picture in a file; to be called in a thread.
@@ -82,7 +102,8 @@ class Uploads:
             return known
         try:
             size = image_size(file)
-            picture = UploadedImage(digest, size, load_image(file, examples, image_hw=size))
+            with self._reserved(size):
+                picture = UploadedImage(digest, size, load_image(file, examples, image_hw=size))
         except ImageError as error:
             raise invalid(_PARAM, str(error), "invalid_image") from None
         self._kept.put(key, picture)
