@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .api import ModelAnswer as ModelAnswer
     from .api import ModelAnswers as ModelAnswers
     from .api import ScoreTable as ScoreTable
+    from .api import import_boxes as import_boxes
     from .api import load as load
     from .api import read_records as read_records
     from .api import score as score
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODELS = ("Model", "ModelAnswer", "ModelAnswers", "ScoreTable")
-_API = (*_MODELS, "load", "read_records", "score", "train")
+_API = (*_MODELS, "import_boxes", "load", "read_records", "score", "train")
 
 __all__ = [*_API, "__version__"]
 

@@ -2,10 +2,10 @@
 
     cxrjax import FOLDER [--out=runs/own/data] [flags of build --dataset=boxes]
 
-FOLDER holds images and the export of COCO, Pascal VOC, YOLO, CVAT, Label Studio, a CSV table, DICOM
-structured reports or segmentation masks. It is `python -m cxrjax.build --dataset=boxes`, and
-`python -m cxrjax.build --dataset=boxes --help` lists the flags. What was read is shown on
-OUT/look/index.html before records are written.
+FOLDER holds images and the export of COCO, Pascal VOC, YOLO, CVAT, Label Studio, VIA, Supervisely,
+MD.ai, ChestX-Det, lines for PaliGemma, a CSV table, DICOM structured reports or segmentation masks;
+it may be a zip. It is `python -m cxrjax.build --dataset=boxes`. OUT/look/index.html shows what was
+read before records are written.
 """
 
 import sys
@@ -20,10 +20,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     if words and not words[0].startswith("-"):
         words[0] = f"--source={words[0]}"
     if {"-h", "--help"} & {*words}:
-        print(f"usage: cxrjax import FOLDER [OPTIONS]\n\n{__doc__}")
-        return
+        print(f"usage: cxrjax import FOLDER [OPTIONS]\n\n{__doc__}", flush=True)
+        words = ["--help"]
     given = [word.partition("=")[2] for word in words if word.startswith("--out=")]
-    if not given and "--out" not in words:
+    if not given and not {"--out", "--help"} & {*words}:
         words.append(f"--out={DEFAULT_OUT}")
         given = [DEFAULT_OUT]
     from cxrjax.commands import build  # --help stays quick

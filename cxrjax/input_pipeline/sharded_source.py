@@ -135,7 +135,9 @@ class ShardedSource:
         """
         for shard in self._shards:
             for kind, key in (("array_record", "records_sha256"), ("parquet", "table_sha256")):
-                path, expected = self._file(shard, kind), shard.get(key)
+                path, expected = self.directory / FOLDER / f"{shard['name']}.{kind}", shard.get(key)
+                if not path.is_file():
+                    continue  # named when it is needed: a selection that is kept needs no table
                 found = path.stat()
                 stamp = f"{path.name} {found.st_size} {found.st_mtime_ns} {expected}"
                 seen = self.directory / SELECTIONS / f"{path.name}.checked"

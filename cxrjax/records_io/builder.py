@@ -178,6 +178,9 @@ class Builder(abc.ABC, Generic[Chosen]):
         """
         out = self.options.out
         records = self.read()
+        self._refuse_repeats(
+            record for of in records.values() if isinstance(of, Sequence) for record in of
+        )
         self.prepare(records)
         with writing(out):
             for split, of_split in records.items():
@@ -198,6 +201,21 @@ class Builder(abc.ABC, Generic[Chosen]):
         if self.options.strict:
             self._refuse_defects()
         return f"{out}: {self.leaves}"
+
+    def _refuse_repeats(self, records: Iterable[QARecord]) -> None:
+        """Refuses questions of one id before anything is written.
+
+        Raises:
+            UserError: an id occurs twice.
+        """
+        seen: set[str] = set()
+        for record in records:
+            if record.question_id in seen:
+                raise UserError(
+                    f"{getattr(self.options, 'source', self.options.out)}: two questions have the "
+                    f"id {record.question_id!r}; give each its own"
+                )
+            seen.add(record.question_id)
 
     def prepare(self, splits: Collection[str]) -> None:
         """Makes the folder, which is unfinished from here on; may be called twice.

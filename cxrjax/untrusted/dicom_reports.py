@@ -54,7 +54,7 @@ class Report(NamedTuple):
 def is_report(path: Path) -> bool:
     """Returns whether a file is a DICOM structured report."""
     try:
-        return str(_head(path).get("SOPClassUID", "")).startswith(_REPORTS)
+        return _head(path, "SOPClassUID").startswith(_REPORTS)
     except (OSError, ForeignError):
         return False
 
@@ -66,24 +66,25 @@ def instance_uid(path: Path) -> str:
         OSError: it cannot be read.
         ForeignError: it is no DICOM file, or has none.
     """
-    found = str(_head(path).get("SOPInstanceUID", ""))
+    found = _head(path, "SOPInstanceUID")
     if not found:
         raise ForeignError("a DICOM file without a SOP Instance UID")
     return found
 
 
-def _head(path: Path) -> Dataset:
-    """The elements that name a file."""
+def _head(path: Path, keyword: str) -> str:
+    """An element that names a file, "" where it has none."""
     with open_foreign(path) as file:
         if file.read(132)[128:] != _MAGIC:
             raise ForeignError("not a DICOM file")
         file.seek(0)
         try:
-            return dcmread(
+            dataset = dcmread(
                 Metered(file, _MOST_HEAD),  # type: ignore[arg-type]
                 stop_before_pixels=True,
-                specific_tags=["SOPClassUID", "SOPInstanceUID"],
+                specific_tags=[keyword],
             )
+            return str(dataset.get(keyword, ""))  # converted only now
         except ForeignError:
             raise
         except Exception as error:

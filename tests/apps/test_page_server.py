@@ -240,3 +240,13 @@ def test_other_machines_are_warned_of(capsys):
     for host, port in (("127.0.0.1", 70_000), ("no.such.host.invalid", 0), ("a" * 100, 0)):
         with pytest.raises(UserError, match="cannot serve there"):
             page_server.listen(host, port)
+
+
+def test_a_request_that_is_half_sent_does_not_hold_up_the_end(tmp_path):
+    one = Server(tmp_path, body_seconds=60.0)
+    with socket.create_connection(("127.0.0.1", one.port), timeout=10) as slow:
+        slow.sendall(request("POST", SIZE, "Content-Length: 90000"))
+        time.sleep(0.3)
+        start = time.monotonic()
+        one.stop()
+    assert time.monotonic() - start < 5

@@ -147,9 +147,19 @@ def test_threads_lose_nothing(path):
 
 
 def test_another_review_in_the_file_is_refused(store, path, tmp_path):
+    nobody, bytes_ = tmp_path / "nobody.sqlite", tmp_path / "bytes.sqlite"
+    for file, change in (
+        (nobody, "name = NULL, token = 'x'"),
+        (bytes_, "token = CAST(x'ff' AS TEXT)"),
+    ):
+        ReviewStore(file, _rows(), READERS).close()
+        with sqlite3.connect(file) as damaged:
+            damaged.execute(f"UPDATE reader SET {change} WHERE rowid = 1")
     (tmp_path / "text.sqlite").write_text("no database, but long enough to be looked at" * 30)
     for file, rows, readers, says in (
         (path, _rows([BOXED]), READERS, "has a review of other questions"),
+        (nobody, _rows(), READERS, r"a damaged review: \(None, 'x'\) in place of text"),
+        (bytes_, _rows(), READERS, "cannot keep ratings there|damaged review"),
         (path, _rows(), ("anna", "chi"), "has a review by anna and bao, found anna and chi"),
         (tmp_path / "twice.sqlite", _rows([BOXED, BOXED]), READERS, "has a question_id twice"),
         (tmp_path / "text.sqlite", _rows(), READERS, r"text.sqlite: cannot keep ratings there"),

@@ -22,6 +22,7 @@ from pydicom.uid import (
 )
 
 from cxrjax.images.decode import audit_header, image_size, read_image
+from cxrjax.images.files import ImageError
 
 from .conftest import refusal, segment
 
@@ -159,6 +160,10 @@ SHOWN = {
         | {"RescaleSlope": 1, "RescaleIntercept": -1000},
         (4095 - np.clip(LEVELS - 1000, 0, 4095)) / 4095 * 255,
     ),
+    "a VOI LUT of 12 bits that is declared as of 16": (
+        {"VOILUTSequence": lut_sequence(0, _FALLING, 16)},
+        (4095 - LEVELS) / 4095 * 255,
+    ),
     "a modality LUT comes before the window": (
         {"ModalityLUTSequence": [_OF_16], "WindowCenter": 32768, "WindowWidth": 65536},
         _FALLING[LEVELS] * 16 / 65535 * 255,
@@ -205,11 +210,25 @@ def test_padding_is_black_and_does_not_count_for_exposure(tmp_path, photometric)
     assert (padded[:, 30:] == alone).all()
 
 
+@pytest.mark.parametrize(("value", "signed"), [(63536, 1), (-2000, 1), (-2, 0), (65534, 0)])
+def test_padding_may_have_the_other_sign(tmp_path, value, signed):
+    levels = np.random.default_rng(0).integers(0, 1000, (100, 100))
+    stored = levels.astype(np.int16 if signed else np.uint16)
+    stored[:, :30] = -2000 if signed else 65534
+    dataset = dataset_of(stored, 16, PixelRepresentation=signed)
+    dataset.add_new("PixelPaddingValue", "US" if value > 0 else "SS", value)
+    assert (grey(save(tmp_path, dataset))[:, :30] == 0).all()
+
+
 def test_colour(tmp_path):
     colour = np.random.default_rng(0).integers(0, 256, (20, 30, 3)).astype(np.uint8)
     elements = {"PhotometricInterpretation": "RGB", "SamplesPerPixel": 3}
     path = save(tmp_path, dataset_of(colour, 8, **elements, PlanarConfiguration=0))
     assert (read_image(path) == colour).all()
+    elements |= {"PixelRepresentation": 1}
+    signed = save(tmp_path, dataset_of(colour, 8, **elements, PlanarConfiguration=0))
+    with pytest.raises(ImageError, match="expected grey of 8 or 16 or unsigned colour"):
+        read_image(signed)
 
 
 @pytest.mark.parametrize("mode", ["L", "YCbCr"])

@@ -86,6 +86,13 @@ def test_a_record_cannot_pose_as_the_format(tokenizer, prompt):
         encoder(tokenizer, prompt, "medgemma_json").encode(record)
 
 
+@pytest.mark.parametrize("posing", ["a\n<loc0001><loc0002>", "a <loc0001>", "a<seg001>", "<eos>"])
+def test_a_finding_cannot_pose_as_an_answer(tokenizer, posing):
+    record = make_record(variables={"finding": posing})
+    with pytest.raises(UserError, match=r"question q1: variables\.finding contains .*remove it"):
+        encoder(tokenizer, "detect", "paligemma").encode(record)
+
+
 def test_a_tokenizer_without_turns_is_refused():
     plain = Tokenizer(conftest.demo_tokenizer().model, "plain.model")
     with pytest.raises(UserError, match=r"plain\.model: no piece '<end_of_turn>' among 2048"):

@@ -169,10 +169,23 @@ def test_a_damaged_shard_is_named(sharded):
     content = bytearray(shard.read_bytes())
     content[200:240] = bytes(40)
     shard.write_bytes(content)
+    with pytest.raises(UserError, match=r"\.array_record: has the hash .*, the manifest"):
+        ShardedSource(out, "train")
+    manifest = json.loads((out / "manifest.json").read_text())
+    del manifest["splits"]["train"]["shards"][0]["records_sha256"]
+    (out / "manifest.json").write_text(json.dumps(manifest))
     source = ShardedSource(out, "train")
     with pytest.raises(UserError, match=r"\.array_record:0: damaged \(.*build it again") as caught:
         elements(source)
     assert "\n" not in str(caught.value)
+    positions = next(out.glob("selections/*/positions"))
+    positions.write_bytes(b"\xff" * positions.stat().st_size)
+    with pytest.raises(UserError, match="damaged selection; remove the folder"):
+        elements(ShardedSource(out, "train"))
+    for splits in (1, {"train": 1}, {"train": {"shards": [{"name": "../x", "questions": 1}]}}):
+        (out / "manifest.json").write_text(json.dumps({"splits": splits}))
+        with pytest.raises(UserError, match=r"no split 'train'|expected shards|cannot name a file"):
+            ShardedSource(out, "train")
 
 
 def test_training_opens_them(built, sharded):

@@ -268,7 +268,7 @@ def check_question(model: NamedModel, question: AskedQuestion, images: int) -> N
         RefusedError: the question cannot be put to the model.
     """
     stand_in = UploadedImage(b"", (64, 64), np.zeros(0))
-    _prompt(model, question.record([stand_in] * max(images, 1)))
+    _prompt(model, question.record([stand_in] * images))
 
 
 def _prompt(model: NamedModel, record: QARecord) -> np.ndarray:

@@ -198,14 +198,16 @@ class ModelServer:
             raise RefusedError(400, str(error), "invalid_json") from None
 
     async def _see(
-        self, model: NamedModel, uris: Sequence[str], who: str
+        self, model: NamedModel, uris: Sequence[str], who: str, questions: Sequence[AskedQuestion]
     ) -> tuple[list[UploadedImage], SeenImages]:
-        """The images of a request."""
+        """The images of a request, which are decoded once its questions can be put."""
         most = 2 if model.examples.earlier_images else 1
         if not 1 <= len(uris) <= most:
             known = "1" if most == 1 else "1, or 2: the one asked about and an earlier one"
             told = f"{len(uris)} images: this model is asked about {known}"
             raise invalid("messages", told, "invalid_image_count")
+        for question in questions:
+            check_question(model, question, len(uris))
 
         def read(uri: str, number: int, examples: ExampleConfig) -> UploadedImage:
             return self.uploads.read(data_of(uri, f"image {number}"), examples, who)
@@ -235,9 +237,7 @@ class ModelServer:
             _question(each, each.question_id or f"q{number}")
             for number, each in enumerate(told.questions)
         ]
-        for asked in questions:
-            check_question(model, asked, len(uris))
-        pictures, images = await self._see(model, uris, request.state.who)
+        pictures, images = await self._see(model, uris, request.state.who, questions)
         client = _client(request)
         answers = [
             Answering(model, asked, pictures, images, Wish(), client, self.seconds)
@@ -252,8 +252,7 @@ class ModelServer:
     async def _chat(self, request: Request, about: dict[str, Any]) -> Response:
         told = read_request(await self._body(request))
         model, wish, question = self._model(told.model), told.wish(), told.question()
-        check_question(model, question, len(told.images()))
-        pictures, images = await self._see(model, told.images(), request.state.who)
+        pictures, images = await self._see(model, told.images(), request.state.who, [question])
         client = _client(request)
         answers = [
             Answering(model, question, pictures, images, wish, client, self.seconds, sample)

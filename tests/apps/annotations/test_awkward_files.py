@@ -18,7 +18,7 @@ from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.formats import read_annotations
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.untrusted.dicom_reports import read_report
+from cxrjax.untrusted.dicom_reports import instance_uid, read_report
 from tests.apps.annotations import samples
 from tests.apps.annotations.samples import BOXES, SIZE, csv_text
 
@@ -216,6 +216,12 @@ def test_a_report_without_end_is_refused(tmp_path):
     deep.save_as(file)
     with pytest.raises(ForeignError, match=r"floors|damaged"):
         read_report(file)
+    bad = bytearray(file.read_bytes())
+    place = bad.index(b"\x08\x00\x18\x00UI") + 4
+    bad[place : place + 2] = b"UA"  # no value representation
+    (tmp_path / "bad.dcm").write_bytes(bad)
+    with pytest.raises(ForeignError, match="a damaged DICOM file: NotImplementedError"):
+        instance_uid(tmp_path / "bad.dcm")
     with open(file, "ab") as longer:
         longer.truncate(2**25)
     with pytest.raises(ForeignError, match="more than the"):

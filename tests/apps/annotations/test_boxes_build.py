@@ -5,13 +5,15 @@ import importlib
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import cxrjax
 from cxrjax.apps.annotations.annotation import Stated
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.formats import FORMATS, read_annotations
 from cxrjax.apps.annotations.questions import BoxedImage, choose_balanced
-from cxrjax.commands import build
+from cxrjax.commands import build, export
 from cxrjax.errors import UserError
 from cxrjax.records import class_in_words, read_records
 from cxrjax.records_io.own_records import read_own_records
@@ -159,7 +161,50 @@ def test_import_is_the_same_command(data, tmp_path, capsys):
     command = importlib.import_module("cxrjax.commands.import_annotations")
     command.main([str(data), f"--out={tmp_path / 'out'}", "--processes=1"])
     assert f"check_records {tmp_path / 'out'}" in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        command.main(["--help"])
+    assert not end.value.code and "--predictions-as-labels" in capsys.readouterr().out.replace(
+        "_", "-"
+    )
     assert read(tmp_path / "out", "train")
+
+
+@pytest.mark.parametrize("tool", ["coco", "cvat", "label_studio", "yolo"])
+def test_what_is_exported_is_imported_again(data, tmp_path, tool, capsys):
+    rows = csv_text().splitlines()
+    lines = [f"{rows[0]},patient_id,split"]
+    lines += [f"{row},p{row[0]},{'test' if row[0] in 'af' else 'train'}" for row in rows[1:]]
+    built(data, "--negatives=none", table="\n".join(lines), out="first")
+    words = [f"--records={tmp_path / 'first'}", f"--to={tool}", f"--out={tmp_path / 'tool'}"]
+    export.main(words)
+    assert f"4 images, 6 boxes of 2 classes for {tool}" in capsys.readouterr().out
+    found = cxrjax.import_boxes(
+        tmp_path / "tool", tmp_path / "again", images=data / "images", negatives="none", processes=1
+    )
+    splits = {name: {r.image_id: r.boxes for r in of} for name, of in found.items()}
+    assert set(splits) == {"train", "test"}
+    first = {
+        r.image_id: r
+        for file in (tmp_path / "first" / "records").glob("*.jsonl")
+        for r in read_records(file)
+    }
+    again = {r.image_id: r for of in found.values() for r in of}
+    assert set(again) == set(first)
+    for name, record in again.items():
+        assert record.split == first[name].split and record.image_hw == first[name].image_hw
+        assert np.allclose(record.boxes, first[name].boxes, atol=0.011)
+        assert tool == "yolo" or record.patient_id == first[name].patient_id
+
+
+def test_predictions_are_exported_with_their_confidence(data, tmp_path):
+    records = [one for one in built(data, kind="csv") if one.question_type == "Where"]
+    line = {"question_id": records[0].question_id, "boxes": [[0.1, 0.2, 0.5, 0.6]]}
+    answers = tmp_path / "answers.jsonl"
+    answers.write_text(json.dumps(line | {"labels": ["Nodule"], "box_scores": [0.7]}) + "\n")
+    words = [f"--records={tmp_path / 'out'}", "--to=coco", f"--out={tmp_path / 'tool'}"]
+    export.main([*words, f"--predictions={answers}"])
+    with pytest.raises(UserError, match="predictions of a model"):
+        cxrjax.import_boxes(tmp_path / "tool", tmp_path / "again", images=data / "images")
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,13 @@
 """The command: flags, what is missing, and the address."""
 
 import sys
+import tempfile
 from types import SimpleNamespace
 
 import pytest
 
 from cxrjax import cli
+from cxrjax.apps.demo import run
 from cxrjax.apps.demo.gate import Gate
 from cxrjax.commands import demo_app
 
@@ -49,3 +51,14 @@ def test_gradio_keeps_the_latest_sessions_and_outlives_those_that_have_gone(tmp_
     queue.pending_messages_per_session["s0"].put_nowait("a message for nobody")
     queue.pending_event_ids_session["s0"].add("an event of nobody")
     assert "s0" not in queue.pending_messages_per_session
+
+
+def test_uploads_of_a_killed_page_are_removed_at_the_next_start(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    killed = tmp_path / "cxrjax-demo-old"
+    (killed / "uploads").mkdir(parents=True)
+    with run.uploads_folder() as first:
+        assert not killed.exists()
+        with run.uploads_folder() as second:
+            assert first.is_dir() and second != first
+    assert not any(tmp_path.iterdir())

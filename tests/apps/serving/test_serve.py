@@ -304,6 +304,7 @@ BOMB = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + struct.pack(">II
         (chat(GOOD, " "), 400, "invalid_value"),
         (chat(GOOD, "where " * 200), 400, "context_length_exceeded"),
         (chat(GOOD, "where " * 20_000), 400, "context_length_exceeded"),
+        (chat(uri(BOMB, "image/png"), "where " * 200), 400, "context_length_exceeded"),
         (chat([GOOD, GOOD], "x"), 400, "invalid_image_count"),
         (chat([], "x"), 400, "invalid_image_count"),
         (chat("https://example.org/a.png", "x"), 400, "invalid_image_url"),

@@ -2,10 +2,12 @@
 
 import dataclasses
 import io
+import threading
 
 import numpy as np
 from PIL import Image
 
+from cxrjax.apps.serving import uploads as uploads_module
 from cxrjax.apps.serving.uploads import UploadedImage, Uploads, seen_images
 from cxrjax.images.files import HeldFile
 from cxrjax.input_pipeline.examples import ExampleConfig
@@ -42,3 +44,20 @@ def test_what_is_kept_hangs_on_client_adapter_and_pictures():
     ]
     assert len(set(keys)) == 6
     assert seen_images([one], examples, "client", 0).key == keys[0]
+
+
+def test_decoding_waits_for_the_bytes_of_other_requests(monkeypatch):
+    monkeypatch.setattr(uploads_module, "_DECODED_BYTES", 8 * 64 * 64)
+    uploads, heard = Uploads(2**20), []
+    with uploads._reserved((64, 64)):
+        waiting = threading.Thread(target=lambda: _hold(uploads, heard))
+        waiting.start()
+        waiting.join(0.2)
+        assert not heard
+    waiting.join(10)
+    assert heard == ["decoded"]
+
+
+def _hold(uploads, heard):
+    with uploads._reserved((64, 64)):
+        heard.append("decoded")
