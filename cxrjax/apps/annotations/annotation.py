@@ -4,14 +4,16 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from cxrjax.apps.annotations.coordinates import Form, Units
 from cxrjax.errors import ForeignError
+from cxrjax.files import read_packaged
 from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable
 from cxrjax.untrusted.names import plain_name, shown, shown_value
 
+WORDS = read_packaged("cxrjax.apps.annotations", "words.toml")
 _LONGEST_LABEL = 200
 _SIDE = 1_000_000  # pixels that no image has
 # Names of classes that mean that nothing is marked, as `plain` has them.
@@ -107,7 +109,29 @@ class Rejected(NamedTuple):
     image: str = ""
 
 
-Entries = Iterator[Annotation | Rejected]
+Entry = Annotation | Rejected
+Entries = Iterator[Entry]
+
+
+def attempt(about: Annotation, place: str, read: Callable[..., dict[str, Any]], *of: Any) -> Entry:
+    """The annotation with the fields that a function reads, or why it has none."""
+    try:
+        return dataclasses.replace(about, place=place, **read(*of))
+    except (Unusable, ForeignError) as error:
+        return Rejected(about.file, place, as_unusable(error), about.image)
+
+
+def guarded(entries: Entries, file: str, place: str) -> Entries:
+    """Yields entries, and a rejection in place of those behind an error."""
+    try:
+        yield from entries
+    except (Unusable, ForeignError) as error:
+        yield Rejected(file, place, as_unusable(error))
+
+
+def as_unusable(error: Unusable | ForeignError) -> Unusable:
+    """The rejection that an error means."""
+    return error if isinstance(error, Unusable) else Unusable("invalid_record", str(error))
 
 
 @dataclasses.dataclass
@@ -252,7 +276,9 @@ def class_of(attributes: Any) -> str:
         for key, value in attributes.items()
         if value not in ("", None)
     }
-    named = {key: names for key, names in chosen.items() if plain(key) in CLASS_WORDS} or chosen
+    named = {
+        key: names for key, names in chosen.items() if plain(key) in WORDS["columns"]["label"]
+    } or chosen
     if len(named) > 1:
         told = f"attributes {shown_value(list(named))}; expected one that is called class or label"
         raise Unusable("unknown_class", told)
@@ -260,21 +286,6 @@ def class_of(attributes: Any) -> str:
     if len(names) > 1:
         raise Unusable("unknown_class", f"{len(names)} classes of one box: {shown_value(names)}")
     return str(names[0]) if names and isinstance(names[0], str | int) else ""
-
-
-# Names of columns and attributes that hold a class, as `plain` has them, the likeliest first.
-CLASS_WORDS = (
-    *("label", "class", "classname", "labelname", "finding", "findinglabel", "findingname"),
-    *("category", "categoryname", "disease", "diagnosis", "pathology", "lesion", "name", "type"),
-    *("findings", "lesiontype", "object", "classes", "labels", "classlabel"),
-    *("klasse", "befund", "diagnose", "target"),
-)
-READER_WORDS = (
-    *("radid", "reader", "readerid", "annotator", "annotatorid", "rater", "raterid", "radiologist"),
-    *("radiologistid", "observer", "doctor", "doctorid", "labeler", "labeller", "annotatedby"),
-    *("createdby", "createdbyid", "completedby", "user", "userid", "expert", "expertid", "arzt"),
-)
-CONFIDENCE_WORDS = ("confidence", "conf", "score", "scores", "prob", "probability", "objectness")
 
 
 def numbers_of(values: Sequence[Any], count: int | None = None) -> tuple[float, ...]:

@@ -4,13 +4,11 @@ Boxes are [x, y, width, height] in pixels; where there is none, the outline's po
 https://cocodataset.org/#format-data
 """
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations.annotation import Annotation, Annotations, Entries, Rejected, Stated
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.records_io.quality import Unusable
@@ -26,11 +24,10 @@ def is_coco(content: Any) -> bool:
     return not (isinstance(first, dict) and "caption" in first)
 
 
-def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
+def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
     """Yields the entries of one file, within which its ids hold.
 
     Raises:
-        ForeignError: it is not COCO.
         UserError: it names no classes.
     """
     where = folder.where(path)
@@ -39,57 +36,55 @@ def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entrie
         raise ForeignError("no images and annotations in it; expected COCO's")
     names = _categories(content, where, said)
     # Ids as text: some tools write 7 here and "7" there.
-    images: dict[str, Annotation] = {}
+    images: dict[str, an.Annotation] = {}
     for number, one in enumerate(an.entries(content["images"], "images")):
         place = f": images[{number}]"
-        try:
-            key, image = _image(one, where, place)
-        except Unusable as why:
-            yield Rejected(where, place, why)
-            continue
-        if key in images:  # boxes could be of either
-            raise ForeignError(f"images[{number}]: id {shown_value(one['id'])} occurred before")
-        images[key] = image
+        image = an.attempt(an.Annotation("", where), place, _image, one)
+        if isinstance(image, an.Annotation):
+            if str(one["id"]) in images:  # boxes could be of either
+                raise ForeignError(f"{place[2:]}: id {shown_value(one['id'])} occurred before")
+            images[str(one["id"])] = image
+        else:
+            yield image
     yield from images.values()
     for number, one in enumerate(an.entries(content["annotations"], "annotations")):
+        about = images.get(str(one.get("image_id"))) if isinstance(one, dict) else None
         place = f": annotations[{number}]"
-        try:
-            if not isinstance(one, dict):
-                raise Unusable("invalid_record", f"{shown_value(one)}; expected an object")
-            about = images.get(str(one.get("image_id")))
-            if about is None:
-                told = f"image_id {shown_value(one.get('image_id'))} is not among the images"
-                raise Unusable("dangling_id", told)
-            label = _label(one, names) if names else said.label
-            yield dataclasses.replace(
-                about,
-                place=place,
-                shape=_shape(one),
-                label=label,
-                confidence=an.number_or_none(one.get("score")),
-                reader=_reader(one),
-            )
-        except Unusable as why:
-            yield Rejected(where, place, why)
+        yield an.attempt(
+            about or an.Annotation("", where), place, _box, one, about, names, said.label
+        )
 
 
-def _image(one: Any, where: str, place: str) -> tuple[str, Annotation]:
+def _image(one: Any) -> dict[str, Any]:
+    key, name = (one.get("id"), one.get("file_name")) if isinstance(one, dict) else (None, None)
+    if not isinstance(name, str) or not isinstance(key, int | str):
+        raise Unusable("invalid_record", f"{shown_value(one)}; expected an id and a file_name")
+    size = an.size_of_entry(one.get("height"), one.get("width"))
+    patient = one.get("patient_id", one.get("patient"))
+    patient = str(patient) if isinstance(patient, str | int) else ""
+    return {"image": name, "image_hw": size, "patient": patient}
+
+
+def _box(
+    one: Any, about: an.Annotation | None, names: dict[str, str], label: str
+) -> dict[str, Any]:
     if not isinstance(one, dict):
         raise Unusable("invalid_record", f"{shown_value(one)}; expected an object")
-    key, name = one.get("id"), one.get("file_name")
-    if not isinstance(name, str) or not isinstance(key, int | str):
-        raise Unusable("invalid_record", f"{place[2:]} has no id or no file_name")
-    patient = one.get("patient_id", one.get("patient"))
-    return str(key), Annotation(
-        name,
-        where,
-        place,
-        image_hw=an.size_of_entry(one.get("height"), one.get("width")),
-        patient=str(patient) if isinstance(patient, str | int) else "",
-    )
+    if about is None:
+        told = f"image_id {shown_value(one.get('image_id'))} is not among the images"
+        raise Unusable("dangling_id", told)
+    key = one.get("category_id")
+    if names and str(key) not in names:
+        raise Unusable("unknown_class", f"category_id {shown_value(key)} is not among categories")
+    return {
+        "shape": _shape(one),
+        "label": names[str(key)] if names else label,
+        "confidence": an.number_or_none(one.get("score")),
+        "reader": _reader(one),
+    }
 
 
-def _categories(content: dict[str, Any], where: str, said: Stated) -> dict[str, str]:
+def _categories(content: dict[str, Any], where: str, said: an.Stated) -> dict[str, str]:
     names: dict[str, str] = {}
     for number, entry in enumerate(an.entries(content.get("categories", []), "categories")):
         one = an.fields(entry, f"categories[{number}]")
@@ -103,19 +98,16 @@ def _categories(content: dict[str, Any], where: str, said: Stated) -> dict[str, 
     return names
 
 
-def _label(one: dict[str, Any], names: dict[str, str]) -> str:
-    key = one.get("category_id")
-    if str(key) not in names:
-        raise Unusable("unknown_class", f"category_id {shown_value(key)} is not among categories")
-    return names[str(key)]
-
-
 def _reader(one: dict[str, Any]) -> str:
     """The reader of a box, under any of the usual names, also among its attributes."""
     attributes = one.get("attributes")
     for fields in (one, attributes if isinstance(attributes, dict) else {}):
         for key, value in fields.items():
-            if an.plain(key) in an.READER_WORDS and isinstance(value, str | int) and value != "":
+            if (
+                an.plain(key) in an.WORDS["columns"]["reader"]
+                and isinstance(value, str | int)
+                and value != ""
+            ):
                 return str(value)
     return ""
 

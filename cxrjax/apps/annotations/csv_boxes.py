@@ -15,15 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations.annotation import (
-    Annotation,
-    Annotations,
-    Entries,
-    Rejected,
-    Shape,
-    Stated,
-    plain,
-)
+from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape, plain
 from cxrjax.apps.annotations.coordinates import Form, Units
 from cxrjax.apps.annotations.folder import IMAGE_ENDINGS, Folder, split_of
 from cxrjax.apps.annotations.keys import four_of, shape_of, value_of_cell
@@ -37,24 +29,9 @@ _SEPARATORS = (",", ";", "\t", "|")
 _SAID_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _SAMPLE = 50  # rows that tell the separator and the content of columns
 _MOST_COLUMNS = 4_096
-# Role -> names that a column may have, as `plain` has them, the likeliest first.
-_NAMES: dict[str, tuple[str, ...]] = {
-    "image": (
-        *("image", "imageid", "imagename", "imagepath", "imagefile", "imageindex", "filename"),
-        *("filepath", "file", "path", "img", "imgid", "imgname", "imgpath", "dicomid", "dicom"),
-        *("bild", "bildname", "bilddatei", "dateiname", "datei"),
-        *("sopinstanceuid", "id", "studyinstanceuid", "patientid"),
-    ),
-    "label": (*an.CLASS_WORDS, "regionattributes", "predictionstring"),
-    "patient": ("patientid", "patient", "subjectid", "subject", "mrn", "caseid", "patientennummer"),
-    "image_width": ("imagewidth", "imgwidth", "imgw", "columns", "originalwidth", "dim1"),
-    "image_height": ("imageheight", "imgheight", "imgh", "rows", "originalheight", "dim0"),
-    "reader": an.READER_WORDS,
-    "confidence": an.CONFIDENCE_WORDS,
-    "split": ("split", "subset", "set", "partition", "phase", "usage", "dataset"),
-}
+_NAMES: dict[str, list[str]] = an.WORDS["columns"]
 ROLES = (*_NAMES, "box")
-_CELL = ("bbox", "box", "boundingbox", "bboxes", "boxes", "coordinates", "coords", "rect")
+_CELL = tuple(an.WORDS["cells"]["box"])
 _SHAPES = "regionshapeattributes"
 _CELL_FORMS: dict[str, Form] = {"xywh": "xywh", "xyxy": "xyxy", "cxcywh": "cxcywh"}
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d+)?")
@@ -87,13 +64,13 @@ def looks_like_boxes(path: Path, folder: Folder) -> bool:
     """Returns whether the first lines of a table have boxes."""
     try:
         with reading(path):
-            _guess(_table(path, folder, _SAMPLE), folder, Stated(label="box"), path)
+            _guess(_table(path, folder, _SAMPLE), folder, an.Stated(label="box"), path)
     except UserError:
         return False
     return True
 
 
-def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
+def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
     """Yields the entries of one table.
 
     Raises:
@@ -192,7 +169,7 @@ def _is_number(cell: str) -> bool:
     return bool(_NUMBER.fullmatch(cell))
 
 
-def _guess(table: _Rows, folder: Folder, said: Stated, path: Path) -> _Columns:
+def _guess(table: _Rows, folder: Folder, said: an.Stated, path: Path) -> _Columns:
     """Finds the column of each role.
 
     Raises:
@@ -254,7 +231,7 @@ def _named(header: Sequence[str], name: str, path: Path) -> int:
 
 
 def _box_columns(
-    table: _Rows, names: list[str], said: Stated, path: Path
+    table: _Rows, names: list[str], said: an.Stated, path: Path
 ) -> tuple[tuple[int, ...], Form | None]:
     header = table.header
     if "box" in said.columns:
@@ -287,7 +264,7 @@ def _which(table: _Rows, role: str) -> str:
     return f"found {found}; pass --columns={role}={value}"
 
 
-def _by_content(table: _Rows, folder: Folder, said: Stated, path: Path) -> _Columns:
+def _by_content(table: _Rows, folder: Folder, said: an.Stated, path: Path) -> _Columns:
     """A table without a header: the image is what names one, the box four numbers in a row."""
     sample = [cells for _, cells in table.rows[:_SAMPLE]]
     count = min(map(len, sample))
@@ -332,7 +309,7 @@ def _told(table: _Rows, columns: _Columns) -> str:
     return f"{'; '.join(parts)} (cells end at a {sign})"
 
 
-def _read_rows(where: str, table: _Rows, columns: _Columns) -> Entries:
+def _read_rows(where: str, table: _Rows, columns: _Columns) -> an.Entries:
     seen: set[tuple[str, ...]] = set()
     units = _units_of(table, columns)
     for line, cells in table.rows:

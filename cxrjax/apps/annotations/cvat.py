@@ -4,20 +4,12 @@ https://docs.cvat.ai/docs/manual/advanced/formats/format-cvat/
 """
 
 import collections
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations.annotation import (
-    Annotation,
-    Annotations,
-    Entries,
-    Rejected,
-    Shape,
-    Stated,
-)
 from cxrjax.apps.annotations.folder import Folder, split_of
 from cxrjax.errors import ForeignError
 from cxrjax.records_io.quality import Unusable
@@ -33,12 +25,8 @@ def is_cvat(root: Element) -> bool:
     return root.tag == "annotations"
 
 
-def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
-    """Yields the entries of one file.
-
-    Raises:
-        ForeignError: it is not CVAT's for images.
-    """
+def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
+    """Yields the entries of one file."""
     where = folder.where(path)
     root = folder.xml(path)
     if not is_cvat(root):
@@ -54,45 +42,39 @@ def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entrie
     job = root.findtext("meta/job/id")
     reader = "ground truth" if kind == "ground_truth" else f"job {job}" if job else ""
     times: collections.Counter[str] = collections.Counter()
-    for number, entry in enumerate(images):
+    for entry in images:
         name = entry.get("name", "")
         times[name] += 1
         # A frame that a second job has, such as one of ground truth, stands in the file twice.
         again = f"{reader} {times[name]}".strip() if times[name] > 1 else reader
-        if name:
-            yield from _read_image(entry, where, again)
-        else:
-            told = Unusable("invalid_record", "an <image> without a name")
-            yield Rejected(where, f": image {number + 1}", told)
+        yield from _read_image(entry, where, again)
 
 
-def _read_image(entry: Element, where: str, reader: str) -> Entries:
+def _read_image(entry: Element, where: str, reader: str) -> an.Entries:
     name = entry.get("name", "")
-    size = an.size_of_entry(entry.get("height"), entry.get("width"))
-    image = Annotation(
+    image = an.Annotation(
         name,
         where,
         f": {shown(name)[1:-1]}",
-        image_hw=size,
+        image_hw=an.size_of_entry(entry.get("height"), entry.get("width")),
         patient=_patient(entry),
         split=split_of(entry.get("subset") or ""),
         reader=reader,
     )
     yield image
     for shape in entry:
-        try:
-            if shape.tag in _SHAPES:
-                label = shape.get("label") or ""
-                yield dataclasses.replace(image, label=label, shape=_shape(shape))
-            elif shape.tag == "tag":
-                if (shape.get("label") or "").lower() not in _PATIENT:
-                    yield dataclasses.replace(image, label=an.label_of(shape.get("label")))
-            elif shape.tag in _NO_AREA:
-                raise Unusable("missing_box", f"a {shape.tag} has no area")
-            elif shape.tag != "attribute":
-                raise Unusable("missing_box", f"<{shown(shape.tag)}> is no shape of CVAT's")
-        except Unusable as why:
-            yield Rejected(where, image.place, why, name)
+        is_patient = shape.tag == "tag" and (shape.get("label") or "").lower() in _PATIENT
+        if shape.tag != "attribute" and not is_patient:
+            yield an.attempt(image, image.place, _marked, shape)
+
+
+def _marked(shape: Element) -> dict[str, Any]:
+    if shape.tag == "tag":
+        return {"label": an.label_of(shape.get("label"))}
+    if shape.tag not in _SHAPES:
+        fault = "has no area" if shape.tag in _NO_AREA else "is no shape of CVAT's"
+        raise Unusable("missing_box", f"a {shown(shape.tag)[1:-1]} {fault}")
+    return {"label": shape.get("label") or "", "shape": _shape(shape)}
 
 
 def _patient(entry: Element) -> str:
@@ -103,9 +85,9 @@ def _patient(entry: Element) -> str:
     return ""
 
 
-def _shape(shape: Element) -> Shape:
+def _shape(shape: Element) -> an.Shape:
     if shape.tag == "polygon":
-        return Shape(an.bounds(_points(shape.get("points", ""))))
+        return an.Shape(an.bounds(_points(shape.get("points", ""))))
     sides = {
         "box": ("xtl", "ytl", "xbr", "ybr"),
         "mask": ("left", "top", "width", "height"),
@@ -114,11 +96,11 @@ def _shape(shape: Element) -> Shape:
     numbers = an.numbers_of([shape.get(side) for side in sides], 4)
     degrees = an.numbers_of([shape.get("rotation", "0")], 1)[0]
     if shape.tag == "mask":
-        return Shape(numbers, "xywh")
+        return an.Shape(numbers, "xywh")
     if shape.tag == "ellipse":
         x, y, across, down = numbers
-        return Shape((x, y, 2 * across, 2 * down), "cxcywh", degrees=degrees, ellipse=True)
-    return Shape(numbers, degrees=degrees)
+        return an.Shape((x, y, 2 * across, 2 * down), "cxcywh", degrees=degrees, ellipse=True)
+    return an.Shape(numbers, degrees=degrees)
 
 
 def _points(text: str) -> Iterator[tuple[float, float]]:

@@ -5,13 +5,13 @@ of measurements. Images are found by their SOP Instance UIDs.
 """
 
 from pathlib import Path
+from typing import Any
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations.annotation import Annotation, Annotations, Entries, Rejected, Stated
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.errors import ForeignError
 from cxrjax.records_io.quality import Unusable
-from cxrjax.untrusted.dicom_reports import instance_uid, read_report
+from cxrjax.untrusted.dicom_reports import ReportRegion, instance_uid, read_report
 
 
 def names_by_uid(folder: Folder) -> dict[str, str]:
@@ -28,29 +28,25 @@ def names_by_uid(folder: Folder) -> dict[str, str]:
     return found
 
 
-def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
-    """Yields the entries of one report.
-
-    Raises:
-        OSError, ForeignError: it cannot be read.
-    """
+def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
+    """Yields the entries of one report."""
     by_uid = names_by_uid(folder)
     where = folder.where(path)
     report = read_report(path)
     for uid in report.images:
         if uid in by_uid:
-            yield Annotation(by_uid[uid], where, patient=report.patient)
+            yield an.Annotation(by_uid[uid], where, patient=report.patient)
+
+    def fields(region: ReportRegion) -> dict[str, Any]:
+        if region.image_uid not in by_uid:
+            told = f"no image here has the SOP Instance UID {region.image_uid or 'none'}"
+            raise Unusable("missing_image", told)
+        if region.kind == "POINT":
+            raise Unusable("missing_box", "a point has no area")
+        shape = an.Shape(an.bounds(region.points))
+        return {"shape": shape, "label": said.label or region.label}
+
     for number, region in enumerate(report.regions):
-        place = f": region {number + 1}"
-        name = by_uid.get(region.image_uid, "")
-        try:
-            if not name:
-                told = f"no image here has the SOP Instance UID {region.image_uid or 'none'}"
-                raise Unusable("missing_image", told)
-            if region.kind == "POINT":
-                raise Unusable("missing_box", "a point has no area")
-            label = said.label or region.label
-            shape = an.Shape(an.bounds(region.points))
-            yield Annotation(name, where, place, shape, label, patient=report.patient)
-        except Unusable as why:
-            yield Rejected(where, place, why, name or region.image_uid)
+        name = by_uid.get(region.image_uid, region.image_uid)
+        about = an.Annotation(name, where, patient=report.patient)
+        yield an.attempt(about, f": region {number + 1}", fields, region)

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote
 from xml.etree.ElementTree import Element
 
+from cxrjax.apps.annotations.annotation import WORDS
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.foreign_files import open_foreign, read_bytes, read_text
@@ -21,11 +22,7 @@ IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".dcm", ".dicom")
 _OTHER_PICTURES = (".tif", ".tiff", ".bmp", ".webp", ".gif")
 # Parts of the names of folders that hold masks.
 _MASK_WORDS = ("mask", "segmentation")
-_SPLITS = {
-    **dict.fromkeys(("train", "training", "trn"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev", "eval"), "validation"),
-    **dict.fromkeys(("test", "testing", "tst"), "test"),
-}
+_SPLITS = {word: split for split, words in WORDS["splits"].items() for word in words}
 # Of a name: a split's word with at most a year behind it, such as "instances_train2017".
 _SPLIT_WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(_SPLITS)})(?:20\d\d)?(?=$|[^a-z])")
 _MOST_FILES = 2_000_000
@@ -252,7 +249,7 @@ def mask_folder(path: Path, root: Path) -> bool:
 def split_of(text: str) -> str:
     """The split that a name states, such as "train2017" or "images/val/a.png"; "" if none."""
     found = _SPLIT_WORD.findall(text.lower()[-1000:])
-    return _SPLITS[found[-1]] if found else ""
+    return str(_SPLITS[found[-1]]) if found else ""
 
 
 def printable(path: str | Path) -> str:

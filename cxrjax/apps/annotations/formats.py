@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import (
     coco,
     csv_boxes,
@@ -17,21 +18,14 @@ from cxrjax.apps.annotations import (
     pascal_voc,
     yolo,
 )
-from cxrjax.apps.annotations.annotation import (
-    Annotation,
-    Annotations,
-    Entries,
-    Rejected,
-    Stated,
-    turned,
-)
+from cxrjax.apps.annotations.annotation import WORDS, Annotation, Annotations, Rejected, Stated
 from cxrjax.apps.annotations.coordinates import Four, Settled, in_pixels, settle
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.errors import ForeignError, UserError, first_line
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.untrusted.dicom_reports import is_report
 
-Reader = Callable[[Folder, Path, Stated, Annotations], Entries]
+Reader = Callable[[Folder, Path, Stated, Annotations], an.Entries]
 
 
 class Format(NamedTuple):
@@ -72,14 +66,6 @@ FORMATS: dict[str, Format] = {
     "paligemma": Format(
         "lines for PaliGemma", json_formats.read_paligemma, "boxes are tokens of a 1024th"
     ),
-}
-# Ending of a file that is not read -> what it is, and what to do.
-_REMEDIES = {
-    **dict.fromkeys((".zip", ".gz", ".tar", ".7z", ".rar"), "packed: unpack it first"),
-    **dict.fromkeys((".xlsx", ".xls", ".ods"), "a spreadsheet: save it as CSV (UTF-8)"),
-    **dict.fromkeys((".json", ".jsonl"), "JSON of another form: export as COCO or as CSV"),
-    **dict.fromkeys((".nii", ".nrrd"), "a volume: save masks as PNG"),
-    ".xml": "XML of another form: export as Pascal VOC or as CVAT for images 1.1",
 }
 _TABLES = (".csv", ".tsv")
 _SHOWN = 3
@@ -122,7 +108,7 @@ def recognise(folder: Folder) -> tuple[dict[str, list[Path]], dict[Path, str]]:
 def _not_read(folder: Folder) -> str:
     """Describes the first file in an unsupported format and its remedy; "" if there is none."""
     for path in folder.files:
-        remedy = _REMEDIES.get(path.suffix.lower())
+        remedy = WORDS["remedies"].get(path.suffix.lower())
         if remedy:
             return f"{folder.where(path)} is {remedy}"
     return ""
@@ -287,5 +273,5 @@ def _placed(
     if size is None and form.units != "pixels":
         found.reject(entry, Unusable("unreadable_image", "the image of this box has no size"))
         return None
-    box = turned(in_pixels(shape.numbers, form, size), shape)
+    box = an.turned(in_pixels(shape.numbers, form, size), shape)
     return dataclasses.replace(entry, shape=shape._replace(numbers=box, degrees=0.0, exact=True))

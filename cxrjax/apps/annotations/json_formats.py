@@ -2,18 +2,12 @@
 
 import dataclasses
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations.annotation import (
-    Annotation,
-    Annotations,
-    Entries,
-    Rejected,
-    Shape,
-    Stated,
-)
+from cxrjax.apps.annotations.annotation import Annotation, Shape
 from cxrjax.apps.annotations.dicom_sr import names_by_uid
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.keys import shape_of
@@ -29,21 +23,18 @@ _BINS = 1024  # of PaliGemma's coordinates
 
 def kind_of(content: Any, path: Path) -> str:
     """The format of a file's JSON; "" if it is none of these."""
-    if isinstance(content, list):
-        first = content[0] if content else None
-        keys = first.keys() if isinstance(first, dict) else set()
-        return "chestx_det" if {"file_name", "syms", "boxes"} <= keys else ""
+    first = next(iter(content), None) if isinstance(content, list) else None
+    if isinstance(first, dict) and {"file_name", "syms", "boxes"} <= first.keys():
+        return "chestx_det"
     if not isinstance(content, dict):
         return ""
-    if "_via_img_metadata" in content:
-        return "via"
     if {"labelGroups", "datasets"} <= content.keys():
         return "md_ai"
     if {"objects", "size"} <= content.keys():
         return "supervisely"
     first = next(iter(content.values()), None)
-    is_via = isinstance(first, dict) and {"filename", "regions"} <= first.keys()
-    return "via" if is_via else ""
+    is_export = isinstance(first, dict) and {"filename", "regions"} <= first.keys()
+    return "via" if is_export or "_via_img_metadata" in content else ""
 
 
 def is_paligemma(path: Path) -> bool:
@@ -56,120 +47,108 @@ def is_paligemma(path: Path) -> bool:
     return False
 
 
-def read_via(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
-    """Yields the entries of a project, or of the annotations exported from one, of VIA 2.
+def _pairs(points: Any) -> Shape:
+    """The box around pairs of numbers."""
+    pairs = [an.numbers_of(one, 2) for one in _list(points, "points")]
+    return Shape(an.bounds(pairs))
 
-    Raises:
-        OSError, ForeignError: it cannot be read.
-    """
+
+def _list(value: Any, what: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise Unusable("invalid_record", f"{what} is {shown_value(value)}; expected a list")
+    return value
+
+
+def _named(one: Any, key: str) -> str:
+    """The text of a field."""
+    if not isinstance(one, dict) or not isinstance(one.get(key), str):
+        raise Unusable("invalid_record", f"{shown_value(one)}; expected an object with {key}")
+    return str(one[key])
+
+
+def read_via(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
+    """Yields the entries of a project, or of the annotations exported from one, of VIA 2."""
     where = folder.where(path)
     content = an.fields(folder.json(path), "the file")
-    images = content.get("_via_img_metadata", content)
-    for key, one in an.fields(images, "the images").items():
+    images = an.fields(content.get("_via_img_metadata", content), "the images")
+    for key, one in images.items():
         place = f": {shown(key)}"
-        try:
-            if not isinstance(one, dict) or not isinstance(one.get("filename"), str):
-                raise Unusable("invalid_record", f"{shown_value(one)}; expected filename, regions")
-            image = Annotation(one["filename"], where, place)
-            regions = one.get("regions") or []
-            regions = list(regions.values()) if isinstance(regions, dict) else regions
-            if not isinstance(regions, list):
-                raise Unusable("invalid_record", f"regions is {shown_value(regions)}")
-        except Unusable as why:
-            yield Rejected(where, place, why)
-            continue
-        yield image
-        for number, region in enumerate(regions):
-            at = f"{place}: region {number + 1}"
-            try:
-                if not isinstance(region, dict):
-                    raise Unusable("bad_box", f"{shown_value(region)}; expected a region")
-                label = said.label or an.class_of(region.get("region_attributes"))
-                shape = shape_of(region.get("shape_attributes") or {})
-                if shape is None:
-                    raise Unusable("bad_box", "a region without a shape")
-                yield dataclasses.replace(image, place=at, label=label, shape=shape)
-            except Unusable as why:
-                yield Rejected(where, at, why, image.image)
+
+        def regions(one: Any = one, place: str = place) -> Iterator[an.Entry]:
+            image = Annotation(_named(one, "filename"), where, place)
+            given = one.get("regions") or []
+            given = list(given.values()) if isinstance(given, dict) else _list(given, "regions")
+            yield image
+            for number, region in enumerate(given):
+                at = f"{place}: region {number + 1}"
+                yield an.attempt(image, at, _via_region, region, said)
+
+        yield from an.guarded(regions(), where, place)
 
 
-def read_chestx_det(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
-    """Yields the entries of a file of ChestX-Det: names of findings beside corners.
+def _via_region(region: Any, said: an.Stated) -> dict[str, Any]:
+    fields = region if isinstance(region, dict) else {}
+    shape = shape_of(fields.get("shape_attributes") or {})
+    if shape is None:
+        raise Unusable("bad_box", "a region without a shape")
+    return {"label": said.label or an.class_of(fields.get("region_attributes")), "shape": shape}
 
-    Raises:
-        OSError, ForeignError: it cannot be read.
-    """
+
+def read_chestx_det(
+    folder: Folder, path: Path, said: an.Stated, found: an.Annotations
+) -> an.Entries:
+    """Yields the entries of a file of ChestX-Det: names of findings beside corners."""
     where = folder.where(path)
     for number, one in enumerate(an.entries(folder.json(path), "the file")):
         place = f": [{number}]"
-        try:
-            if not isinstance(one, dict) or not isinstance(one.get("file_name"), str):
-                raise Unusable("invalid_record", f"{shown_value(one)}; expected file_name")
-            names, boxes = one.get("syms", []), one.get("boxes", [])
-            if not (isinstance(names, list) and isinstance(boxes, list)):
-                raise Unusable("invalid_record", "syms or boxes is not a list")
+
+        def boxes(one: Any = one, place: str = place) -> Iterator[an.Entry]:
+            image = Annotation(_named(one, "file_name"), where, place)
+            names, boxes = (_list(one.get(key, []), key) for key in ("syms", "boxes"))
             if len(names) != len(boxes):
                 told = f"{len(names)} syms and {len(boxes)} boxes; expected as many"
                 raise Unusable("invalid_record", told)
-        except Unusable as why:
-            yield Rejected(where, place, why)
-            continue
-        image = Annotation(one["file_name"], where, place)
-        yield image
-        for label, box in zip(names, boxes, strict=True):
-            try:
-                numbers = an.numbers_of(box if isinstance(box, list) else [], 4)
-                shape = Shape(numbers, "xyxy", None, exact=False)
-                yield dataclasses.replace(image, label=an.label_of(label), shape=shape)
-            except Unusable as why:
-                yield Rejected(where, place, why, image.image)
+            yield image
+            for label, box in zip(names, boxes, strict=True):
+                yield an.attempt(image, place, _corners, label, box)
+
+        yield from an.guarded(boxes(), where, place)
 
 
-def read_supervisely(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
-    """Yields the entries of ds/ann/NAME.json, which is about ds/img/NAME.
+def _corners(label: Any, box: Any) -> dict[str, Any]:
+    shape = Shape(an.numbers_of(_list(box, "a box"), 4), "xyxy", None, exact=False)
+    return {"label": an.label_of(label), "shape": shape}
 
-    Raises:
-        OSError, ForeignError: it cannot be read.
-    """
+
+def read_supervisely(
+    folder: Folder, path: Path, said: an.Stated, found: an.Annotations
+) -> an.Entries:
+    """Yields the entries of ds/ann/NAME.json, which is about ds/img/NAME."""
     where = folder.where(path)
     content = an.fields(folder.json(path), "the file")
     size = an.fields(content.get("size"), "size")
     name = re.sub(r"(^|/)ann/(?=[^/]*$)", r"\1img/", where.removesuffix(".json"))
-    image = Annotation(
-        name, where, image_hw=an.size_of_entry(size.get("height"), size.get("width"))
-    )
+    hw = an.size_of_entry(size.get("height"), size.get("width"))
+    image = Annotation(name, where, image_hw=hw)
     yield image
     for number, tag in enumerate(an.entries(content.get("tags", []), "tags")):
         label = tag.get("name") if isinstance(tag, dict) else None
         yield dataclasses.replace(image, place=f": tag {number + 1}", label=str(label))
     for number, one in enumerate(an.entries(content["objects"], "objects")):
-        place = f": object {number + 1}"
-        try:
-            one = one if isinstance(one, dict) else {}
-            points = one.get("points")
-            corners = points.get("exterior") if isinstance(points, dict) else None
-            kind = one.get("geometryType")
-            if kind not in ("rectangle", "polygon", None) or not isinstance(corners, list):
-                told = f"a {shown_value(kind)}; expected rectangles or polygons"
-                raise Unusable("missing_box", told)
-            pairs = [an.numbers_of(pair if isinstance(pair, list) else [], 2) for pair in corners]
-            yield dataclasses.replace(
-                image,
-                place=place,
-                shape=Shape(an.bounds(pairs)),
-                label=str(one.get("classTitle", "")),
-                reader=str(one.get("labelerLogin") or ""),
-            )
-        except Unusable as why:
-            yield Rejected(where, place, why, name)
+        yield an.attempt(image, f": object {number + 1}", _supervisely_object, one)
 
 
-def read_md_ai(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
-    """Yields the entries of an export of MD.ai, whose images are named by SOP Instance UIDs.
+def _supervisely_object(one: Any) -> dict[str, Any]:
+    one = one if isinstance(one, dict) else {}
+    points, kind = one.get("points"), one.get("geometryType")
+    if kind not in ("rectangle", "polygon", None) or not isinstance(points, dict):
+        raise Unusable("missing_box", f"a {shown_value(kind)}; expected rectangles or polygons")
+    shape, reader = _pairs(points.get("exterior")), str(one.get("labelerLogin") or "")
+    return {"label": str(one.get("classTitle", "")), "shape": shape, "reader": reader}
 
-    Raises:
-        OSError, ForeignError: it cannot be read.
-    """
+
+def read_md_ai(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
+    """Yields the entries of an export of MD.ai, whose images are named by SOP Instance UIDs."""
     where = folder.where(path)
     content = an.fields(folder.json(path), "the file")
     by_uid = names_by_uid(folder)
@@ -179,69 +158,57 @@ def read_md_ai(folder: Folder, path: Path, said: Stated, found: Annotations) -> 
         for label in an.entries(an.fields(group, "a group").get("labels", []), "labels")
         if isinstance(label, dict)
     }
+
+    def fields(one: Any) -> dict[str, Any]:
+        uid = _named(one, "SOPInstanceUID")
+        if str(one.get("labelId")) not in names:
+            raise Unusable("unknown_class", f"labelId {shown_value(one.get('labelId'))} is unknown")
+        return {
+            "image": by_uid.get(uid, uid),
+            "shape": _md_ai_shape(one.get("data")),
+            "label": names[str(one["labelId"])],
+            "reader": str(one.get("createdById") or ""),
+            "prediction": bool(one.get("modelId")),
+            "image_hw": an.size_of_entry(one.get("height"), one.get("width")),
+        }
+
     for source in an.entries(content["datasets"], "datasets"):
         marked = an.entries(an.fields(source, "a dataset").get("annotations", []), "annotations")
         for number, one in enumerate(marked):
-            place = f": annotations[{number}]"
-            try:
-                if not isinstance(one, dict):
-                    raise Unusable("invalid_record", f"{shown_value(one)}; expected an object")
-                uid = one.get("SOPInstanceUID")
-                if not isinstance(uid, str):
-                    told = "a label of a study or series; expected one of an image"
-                    raise Unusable("missing_image", told)
-                if str(one.get("labelId")) not in names:
-                    told = f"labelId {shown_value(one.get('labelId'))} is in no group"
-                    raise Unusable("unknown_class", told)
-                yield Annotation(
-                    by_uid.get(uid, uid),
-                    where,
-                    place,
-                    _md_ai_shape(one.get("data")),
-                    names[str(one["labelId"])],
-                    reader=str(one.get("createdById") or ""),
-                    prediction=bool(one.get("modelId")),
-                    image_hw=an.size_of_entry(one.get("height"), one.get("width")),
-                )
-            except Unusable as why:
-                yield Rejected(where, place, why)
+            yield an.attempt(Annotation("", where), f": annotations[{number}]", fields, one)
 
 
 def _md_ai_shape(data: Any) -> Shape | None:
     if isinstance(data, dict) and "vertices" in data:
-        vertices = data["vertices"] if isinstance(data["vertices"], list) else []
-        pairs = [an.numbers_of(one if isinstance(one, list) else [], 2) for one in vertices]
-        return Shape(an.bounds(pairs))
+        return _pairs(data["vertices"])
     if isinstance(data, dict) and not {"width", "height"} <= data.keys():
         raise Unusable("missing_box", f"{shown_value(data)}; expected a box or an outline")
     return shape_of(data) if data else None
 
 
-def read_paligemma(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
-    """Yields the entries of lines {image, prefix, suffix}, whose suffix has boxes as <loc> tokens.
-
-    Raises:
-        OSError, ForeignError: it cannot be read.
-    """
+def read_paligemma(
+    folder: Folder, path: Path, said: an.Stated, found: an.Annotations
+) -> an.Entries:
+    """Yields the entries of lines {image, prefix, suffix}, with boxes as <loc> tokens."""
     where = folder.where(path)
     for number, line in read_lines(path):
         place = f":{number}"
-        try:
+
+        def boxes(line: bytes = line, place: str = place) -> Iterator[an.Entry]:
             one = parse_object(line)
-            if not isinstance(one.get("image"), str) or not isinstance(one.get("suffix"), str):
-                raise Unusable("invalid_record", "no image or no suffix")
-        except (Unusable, ForeignError) as error:
-            why = error if isinstance(error, Unusable) else Unusable("invalid_record", str(error))
-            yield Rejected(where, place, why)
-            continue
-        image = Annotation(one["image"], where, place)
-        yield image
-        for part in filter(str.strip, one["suffix"].split(";")):
-            located = _LOCATED.fullmatch(part[:1000].strip())
-            if located is None:
-                told = f"{shown(part.strip())}; expected four <loc> tokens and a class"
-                yield Rejected(where, place, Unusable("bad_box", told), image.image)
-                continue
-            y0, x0, y1, x1 = (int(located[n]) / _BINS for n in range(1, 5))
-            shape = Shape((x0, y0, x1, y1), "xyxy", "fractions")
-            yield dataclasses.replace(image, shape=shape, label=located[5])
+            image = Annotation(_named(one, "image"), where, place)
+            parts = filter(str.strip, _named(one, "suffix").split(";"))
+            yield image
+            for part in parts:
+                yield an.attempt(image, place, _located, part)
+
+        yield from an.guarded(boxes(), where, place)
+
+
+def _located(part: str) -> dict[str, Any]:
+    found = _LOCATED.fullmatch(part[:1000].strip())
+    if found is None:
+        told = f"{shown(part.strip())}; expected four <loc> tokens and a class"
+        raise Unusable("bad_box", told)
+    y0, x0, y1, x1 = (int(found[n]) / _BINS for n in range(1, 5))
+    return {"label": found[5], "shape": Shape((x0, y0, x1, y1), "xyxy", "fractions")}

@@ -4,41 +4,22 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from cxrjax.apps.annotations.annotation import Shape, bounds, numbers_of, plain
+from cxrjax.apps.annotations.annotation import WORDS, Shape, bounds, numbers_of, plain
 from cxrjax.apps.annotations.coordinates import Form
 from cxrjax.errors import ForeignError
 from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.json_text import parse_json
 from cxrjax.untrusted.names import shown, shown_value
 
-_LEFT = ("xmin", "x0", "left", "xtl", "xleft", "bboxxmin", "boxxmin", "bbxmin", "minx", "links")
-_TOP = ("ymin", "y0", "top", "ytl", "ytop", "bboxymin", "boxymin", "bbymin", "miny", "oben")
-_RIGHT = ("xmax", "right", "xbr", "xright", "bboxxmax", "boxxmax", "bbxmax", "maxx", "rechts")
-_BOTTOM = ("ymax", "bottom", "ybr", "ybottom", "bboxymax", "boxymax", "bbymax", "maxy", "unten")
-_WIDE = ("w", "width", "bw", "bboxw", "bboxwidth", "boxwidth", "boxw", "breite")
-_HIGH = ("h", "height", "bh", "bboxh", "bboxheight", "boxheight", "boxh", "höhe", "hoehe")
-_X = ("x", "bboxx", "boxx")
-_Y = ("y", "bboxy", "boxy")
-_CENTRE_X = ("cx", "xcenter", "xcentre", "centerx", "centrex", "xc")
-_CENTRE_Y = ("cy", "ycenter", "ycentre", "centery", "centrey", "yc")
-# Names of four numbers -> the form that they state.
-_FOURS: tuple[tuple[tuple[tuple[str, ...], ...], Form], ...] = (
-    ((_LEFT, _TOP, _RIGHT, _BOTTOM), "xyxy"),
-    ((("x0",), ("y0",), ("x1",), ("y1",)), "xyxy"),
-    ((("x1",), ("y1",), ("x2",), ("y2",)), "xyxy"),
-    ((("x1",), ("y1",), _WIDE, _HIGH), "xywh"),
-    ((_X, _Y, _WIDE, _HIGH), "xywh"),
-    ((_LEFT, _TOP, _WIDE, _HIGH), "xywh"),
-    ((_CENTRE_X, _CENTRE_Y, _WIDE, _HIGH), "cxcywh"),
-)
 # Shapes of VIA without an area.
 _NO_AREA = ("point", "polyline")
 
 
 def four_of(names: Sequence[str]) -> tuple[tuple[int, ...], Form] | None:
     """Places of a box's four numbers among names (as `plain` has them), and their form."""
-    for four, form in _FOURS:
-        found = [next((names.index(n) for n in group if n in names), None) for group in four]
+    for four, form in WORDS["forms"]["fours"]:
+        groups = [WORDS["numbers"][number] for number in four.split()]
+        found = [next((names.index(n) for n in group if n in names), None) for group in groups]
         places = tuple(place for place in found if place is not None)
         if len(places) == 4:
             return places, form

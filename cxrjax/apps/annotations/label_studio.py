@@ -12,14 +12,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations.annotation import (
-    Annotation,
-    Annotations,
-    Entries,
-    Rejected,
-    Shape,
-    Stated,
-)
+from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
 from cxrjax.apps.annotations.folder import Folder, split_of
 from cxrjax.errors import ForeignError
 from cxrjax.records_io.quality import Unusable
@@ -50,7 +43,7 @@ def _is_min(first: dict[str, Any]) -> bool:
     return "annotation_id" in first and "annotator" in first
 
 
-def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
+def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
     """Yields the entries of one file.
 
     Raises:
@@ -112,7 +105,7 @@ def _read_task(
     where: str,
     place: str,
     folder: Folder,
-) -> Entries:
+) -> an.Entries:
     data = an.fields(task.get("data"), "data")
     patient = next((data[key] for key in _PATIENT if isinstance(data.get(key), str | int)), "")
     split = next((split_of(str(data[key])) for key in ("split", "subset") if key in data), "")
@@ -144,7 +137,7 @@ def _regions(done: Done) -> list[dict[str, Any]]:
     ]
 
 
-def _read_results(done: Done, base: Annotation, images: "_Images") -> Entries:
+def _read_results(done: Done, base: Annotation, images: "_Images") -> an.Entries:
     results = [one for one in an.entries(done.get("result", []), "result") if isinstance(one, dict)]
     sizes: dict[str, tuple[int, int]] = {}
     named = []

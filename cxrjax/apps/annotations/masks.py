@@ -16,14 +16,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Bool, Integer
 
-from cxrjax.apps.annotations.annotation import (
-    Annotation,
-    Annotations,
-    Entries,
-    Rejected,
-    Shape,
-    Stated,
-)
+from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations.folder import Folder, split_of
 from cxrjax.errors import UserError
 from cxrjax.records_io.quality import PixelBox, Unusable
@@ -41,7 +34,7 @@ _MOST_LEVELS = 64
 _MOST_PARTS = 200
 
 
-def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
+def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
     """Yields the entries of one mask; one that marks nothing means that its class is absent.
 
     Raises:
@@ -50,16 +43,16 @@ def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entrie
     where = folder.where(path)
     try:
         name, label = _whose(folder, path)
-        yield Annotation(name, where)
+        yield an.Annotation(name, where)
         size = folder.size(name)
         for of_class, mask in _by_class(_levels(path), label, said, path):
             boxes, specks = boxes_of(mask, size)
             if specks:
                 found.quality.warnings["specks of masks left out"] += specks
             for box in boxes:
-                yield Annotation(name, where, shape=Shape(box), label=of_class)
+                yield an.Annotation(name, where, shape=an.Shape(box), label=of_class)
     except Unusable as why:
-        yield Rejected(where, "", why, path.stem)
+        yield an.Rejected(where, "", why, path.stem)
 
 
 def _whose(folder: Folder, path: Path) -> tuple[str, str]:
@@ -99,7 +92,7 @@ def _levels(path: Path) -> Integer[np.ndarray, "h w"]:
 
 
 def _by_class(
-    levels: Integer[np.ndarray, "h w"], label: str, said: Stated, path: Path
+    levels: Integer[np.ndarray, "h w"], label: str, said: an.Stated, path: Path
 ) -> list[tuple[str, Bool[np.ndarray, "h w"]]]:
     """(class, where it is) of a mask.
 

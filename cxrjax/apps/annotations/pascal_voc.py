@@ -3,16 +3,14 @@
 roLabelImg's `robndbox` (centre, size, angle in radians) gives the box around the turned one.
 """
 
-import dataclasses
 import math
 from pathlib import Path
+from typing import Any
 from xml.etree.ElementTree import Element
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations.annotation import Annotation, Annotations, Entries, Rejected, Stated
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.errors import ForeignError
-from cxrjax.records_io.quality import Unusable
 
 _EDGES = ("xmin", "ymin", "xmax", "ymax")
 _TURNED = ("cx", "cy", "w", "h", "angle")
@@ -23,12 +21,8 @@ def is_voc(root: Element) -> bool:
     return root.tag == "annotation"
 
 
-def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
-    """Yields the entries of one file.
-
-    Raises:
-        ForeignError: it is not Pascal VOC.
-    """
+def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
+    """Yields the entries of one file."""
     where = folder.where(path)
     root = folder.xml(path)
     if not is_voc(root):
@@ -37,16 +31,15 @@ def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entrie
     if folder.has(path.stem) and not (folder.has(name) and _same(folder, name, path.stem)):
         name = path.stem  # renamed or copied after it was annotated
     size = an.size_of_entry(root.findtext("size/height"), root.findtext("size/width"))
-    image = Annotation(name, where, image_hw=size)
+    image = an.Annotation(name, where, image_hw=size)
     yield image
     for number, one in enumerate(root.iter("object")):
-        place = f": object {number + 1}"
-        try:
-            label, shape = one.findtext("name") or "", _shape(one)
-            sure = an.number_or_none(one.findtext("confidence") or one.findtext("score"))
-            yield dataclasses.replace(image, place=place, label=label, shape=shape, confidence=sure)
-        except Unusable as why:
-            yield Rejected(where, place, why, name)
+        yield an.attempt(image, f": object {number + 1}", _object, one)
+
+
+def _object(one: Element) -> dict[str, Any]:
+    sure = an.number_or_none(one.findtext("confidence") or one.findtext("score"))
+    return {"label": one.findtext("name") or "", "shape": _shape(one), "confidence": sure}
 
 
 def _shape(one: Element) -> an.Shape:

@@ -5,13 +5,12 @@ confidence. Names of classes are in data.yaml, classes.txt or obj.names of the f
 above it, or stated by --classes.
 """
 
-import dataclasses
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations.annotation import Annotation, Annotations, Entries, Rejected, Stated
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
@@ -23,7 +22,6 @@ _NAME_FILES = ("classes.txt", "obj.names", "labels.txt", "class_names.txt")
 _YAML = (".yaml", ".yml")
 _NO_LABELS = {*_NAME_FILES, "train.txt", "val.txt", "valid.txt", "test.txt", "notes.txt"}
 _CLASS = re.compile(r"\d{1,6}")
-_NUMBERS = (4, 5)  # the fifth is a confidence
 
 
 def label_files(folder: Folder) -> list[Path]:
@@ -39,7 +37,7 @@ def label_files(folder: Folder) -> list[Path]:
     ]
 
 
-def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entries:
+def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
     """Yields the entries of one file; an empty one means that nothing is marked.
 
     Raises:
@@ -57,32 +55,14 @@ def read(folder: Folder, path: Path, said: Stated, found: Annotations) -> Entrie
         name = path.relative_to(folder.root).with_suffix("").as_posix()
     # labels/train/a.txt belongs to images/train/a.png.
     name = re.sub(r"(^|/)labels(/|$)", r"\1images\2", name)
-    image = Annotation(name, where, names_from=names_from)
+    image = an.Annotation(name, where, names_from=names_from)
     yield image
     for number, line in read_lines(path):
-        place = f":{number}"
-        try:
-            label, numbers = _line(line, names, names_from)
-            shape, confidence = _shape(numbers)
-            yield dataclasses.replace(
-                image, place=place, label=label, shape=shape, confidence=confidence
-            )
-        except Unusable as why:
-            yield Rejected(where, place, why, name)
+        yield an.attempt(image, f":{number}", _line, line, names, names_from)
 
 
-def _shape(numbers: tuple[float, ...]) -> tuple[an.Shape, float | None]:
-    if len(numbers) in _NUMBERS:
-        four, confidence = numbers[:4], numbers[4] if len(numbers) > 4 else None
-    else:
-        x_min, y_min, x_max, y_max = an.bounds(zip(numbers[::2], numbers[1::2], strict=True))
-        four = ((x_min + x_max) / 2, (y_min + y_max) / 2, x_max - x_min, y_max - y_min)
-        confidence = None
-    return an.Shape(four, "cxcywh", "fractions", exact=False), confidence
-
-
-def _line(line: bytes, names: Sequence[str], names_from: str) -> tuple[str, tuple[float, ...]]:
-    """The class and the numbers of a line.
+def _line(line: bytes, names: Sequence[str], names_from: str) -> dict[str, Any]:
+    """Class, shape and confidence of a line.
 
     Raises:
         Unusable: it is none of YOLO's.
@@ -99,7 +79,13 @@ def _line(line: bytes, names: Sequence[str], names_from: str) -> tuple[str, tupl
     if int(first) >= len(names):
         told = f"class {first}, and {names_from} has {len(names)} names"
         raise Unusable("unknown_class", told)
-    return names[int(first)], an.numbers_of(words[1:])
+    numbers = an.numbers_of(words[1:])
+    four, confidence = numbers[:4], numbers[4] if count == 5 else None
+    if count > 5:
+        x_min, y_min, x_max, y_max = an.bounds(zip(numbers[::2], numbers[1::2], strict=True))
+        four = ((x_min + x_max) / 2, (y_min + y_max) / 2, x_max - x_min, y_max - y_min)
+    shape = an.Shape(four, "cxcywh", "fractions", exact=False)
+    return {"label": names[int(first)], "shape": shape, "confidence": confidence}
 
 
 def _names_for(folder: Folder, of: Path) -> tuple[tuple[str, ...], str]:

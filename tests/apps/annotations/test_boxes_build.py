@@ -173,7 +173,7 @@ def test_import_is_the_same_command(data, tmp_path, capsys):
 def test_what_is_exported_is_imported_again(data, tmp_path, tool, capsys):
     rows = csv_text().splitlines()
     lines = [f"{rows[0]},patient_id,split"]
-    lines += [f"{row},p{row[0]},{'test' if row[0] in 'af' else 'train'}" for row in rows[1:]]
+    lines += [f"{row},p{row[0]},{'validation' if row[0] in 'af' else 'train'}" for row in rows[1:]]
     built(data, "--negatives=none", table="\n".join(lines), out="first")
     words = [f"--records={tmp_path / 'first'}", f"--to={tool}", f"--out={tmp_path / 'tool'}"]
     export.main(words)
@@ -182,7 +182,7 @@ def test_what_is_exported_is_imported_again(data, tmp_path, tool, capsys):
         tmp_path / "tool", tmp_path / "again", images=data / "images", negatives="none", processes=1
     )
     splits = {name: {r.image_id: r.boxes for r in of} for name, of in found.items()}
-    assert set(splits) == {"train", "test"}
+    assert set(splits) == {"train", "validation"}
     first = {
         r.image_id: r
         for file in (tmp_path / "first" / "records").glob("*.jsonl")
