@@ -99,6 +99,15 @@ def ask(
                 yield _record(image, label, boxes, kind, told[kind], split, seed)
 
 
+def in_number(wording: str, words: str) -> str:
+    """A wording in the singular or plural that the words of a class are in."""
+    if words.endswith(("ss", "is", "us")) or not words.endswith(("s", "ae")):
+        return wording
+    for singular, plural in read_packaged(str(__package__), "questions.toml")["plural"].items():
+        wording = wording.replace(singular, plural)
+    return wording
+
+
 def identifier(label: str) -> str:
     """A class as part of an id: other classes have other ids, whatever letters they are in."""
     slug = re.sub(r"[^0-9a-z]+", "_", label.lower())
@@ -121,7 +130,7 @@ def _record(
     draw = random.Random(f"{seed}/{question_id}")
     wording = draw.choice(told["ask"]) if split == "train" else told["ask"][0]
     form = told["one"] if kind == "how_many" and len(boxes) == 1 else told["yes"]
-    text = (form if boxes else told["no"]).format(
+    text = in_number(form if boxes else told["no"], words).format(
         finding=words, count=len(boxes), boxes=_written(boxes, image.image_hw)
     )
     answer = Answer(
@@ -138,7 +147,7 @@ def _record(
         image_path=image.path,
         image_hw=image.image_hw,
         question_id=question_id,
-        question=wording.format(finding=words),
+        question=in_number(wording, words).format(finding=words),
         question_type=told["type"],
         template_id=f"boxes/{kind}",
         variables={"finding": label},

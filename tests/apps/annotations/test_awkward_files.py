@@ -228,27 +228,6 @@ def test_a_report_without_end_is_refused(tmp_path):
         read_report(file)
 
 
-def test_boxes_of_a_copied_file_lie_on_its_own_image(tmp_path):
-    found, _ = read(tmp_path, CASES["VOC that names the image it was copied from"])
-    folder = Folder(tmp_path)
-    on = {box.label: folder.image(box.image).name for box in found.boxes}
-    assert on == {"Effusion": "a.png", "Nodule": "b.png"}
-
-
-def test_names_with_a_comma_stay_whole(tmp_path):
-    found, _ = read(tmp_path, CASES["YOLO's names with a comma"])
-    assert [box.label for box in found.boxes] == ["Mass, small"]
-
-
-def test_tasks_that_nobody_did_are_told(tmp_path):
-    cancelled = samples.label_studio_task(0)
-    cancelled["annotations"][0]["was_cancelled"] = True
-    done = samples.label_studio_task(1)
-    found, _ = read(tmp_path, Case(studio(cancelled, done), 1))
-    assert [*found.images] == ["b.png"]
-    assert any("1 task without an annotation left out" in line for line in found.told)
-
-
 def test_regions_of_ohif_and_of_ellipses(tmp_path):
     """OHIF names its tool in place of a class; an ellipse has the ends of both axes."""
 

@@ -128,17 +128,6 @@ def test_patients_are_not_divided(data):
     assert len({patient for patient, _ in split_of}) == len(split_of) == 2
 
 
-def test_one_patient_cannot_be_divided(data):
-    with pytest.raises(UserError, match="all images are of one patient"):
-        built(data, "--patient=(image)s/", kind="coco")
-
-
-def test_spellings_of_a_class_are_one(data):
-    records = built(data, table=csv_text().replace("b,Effusion", "b,effusion "))
-    assert {one.finding for one in records} == {"Effusion", "Nodule"}
-    assert quality_of(data)["warnings"]["boxes of class effusion counted as Effusion"] == 1
-
-
 def test_a_smaller_copy_keeps_the_boxes_of_its_original(data):
     draw_images(data / "images", size=(SIZE[0] // 2, SIZE[1] // 2))
     records = built(data, kind="cvat")

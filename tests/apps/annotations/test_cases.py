@@ -64,6 +64,8 @@ def _check(case: dict, out: Path, printed: str) -> None:
     records = [json.loads(line) for file in files for line in file.read_text().splitlines()]
     ids = [one["question_id"] for one in records]
     assert len(set(ids)) == len(ids)
+    words = [one["question"] + one["answers"][0]["text"] for one in records]
+    assert not [text for text in case.get("texts", ()) if not any(text in word for word in words)]
     if "classes" in case:
         assert sorted({one["variables"]["finding"] for one in records}) == case["classes"]
     if "splits" in case:
