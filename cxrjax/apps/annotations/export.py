@@ -94,7 +94,7 @@ def _coco(images: Sequence[ExportedImage], classes: Sequence[str], out: Path) ->
             entry |= {"height": height, "width": width}
             listed.append(entry | ({"patient_id": image.patient} if image.patient else {}))
             for label, (x0, y0, x1, y1), score in image.boxes:
-                box = {"id": len(marked) + 1, "image_id": len(listed), "iscrowd": 0}
+                box: dict[str, Any] = {"id": len(marked) + 1, "image_id": len(listed), "iscrowd": 0}
                 box |= {"category_id": classes.index(label) + 1, "area": (x1 - x0) * (y1 - y0)}
                 box |= {"bbox": [x0, y0, x1 - x0, y1 - y0]}
                 marked.append(box | ({} if score is None else {"score": score}))
@@ -129,7 +129,8 @@ def _label_studio(images: Sequence[ExportedImage], classes: Sequence[str], out: 
         for label, (x0, y0, x1, y1), score in image.boxes:
             value = {"x": 100 * x0 / width, "y": 100 * y0 / height, "rotation": 0}
             value |= {"width": 100 * (x1 - x0) / width, "height": 100 * (y1 - y0) / height}
-            region = {"type": "rectanglelabels", "from_name": "label", "to_name": "image"}
+            region: dict[str, Any] = {"type": "rectanglelabels", "from_name": "label"}
+            region |= {"to_name": "image"}
             region |= {"original_width": width, "original_height": height, "image_rotation": 0}
             region["value"] = value | {"rectanglelabels": [label]}
             results.append(region | ({} if score is None else {"score": score}))
@@ -146,8 +147,8 @@ def _yolo(images: Sequence[ExportedImage], classes: Sequence[str], out: Path) ->
         height, width = image.image_hw
         lines = []
         for label, (x0, y0, x1, y1), _ in image.boxes:
-            four = ((x0 + x1) / 2 / width, (y0 + y1) / 2 / height)
-            four += ((x1 - x0) / width, (y1 - y0) / height)
+            centre = ((x0 + x1) / 2 / width, (y0 + y1) / 2 / height)
+            four = (*centre, (x1 - x0) / width, (y1 - y0) / height)
             lines.append(" ".join([str(classes.index(label)), *(f"{v:.10g}" for v in four)]))
         name = PurePosixPath(image.name).with_suffix(".txt").name
         _write(out / "labels" / image.split / name, "".join(f"{line}\n" for line in lines))

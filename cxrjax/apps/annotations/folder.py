@@ -70,9 +70,9 @@ class Folder:
             for path in everything
             if path.suffix.lower() in pictures or (not path.suffix and _is_dicom(path))
         ]
-        self.masks = [path for path in candidates if mask_folder(path, self.root)]
-        if images:
-            self.masks += [path for path in found if mask_folder(path, self.root)]
+        of_masks = _mask_folders({path.parent for path in found}, self.root)
+        self.masks = [path for path in candidates if of_masks & {*path.parents}]
+        self.masks += [path for path in found if images and of_masks & {*path.parents}]
         self.images = candidates
         self.leave_out(self.masks)
         self._strip: tuple[str, str, str, str] = ("", "", "", "")
@@ -238,12 +238,11 @@ class Folder:
         return path.relative_to(self.root).as_posix() if inside else printable(path)
 
 
-def mask_folder(path: Path, root: Path) -> bool:
-    """Returns whether a file is in a folder of masks, by the folder's name."""
-    if not path.is_relative_to(root):
-        return False
-    parts = path.relative_to(root).parts[:-1]
-    return any(word in part.lower() for part in parts for word in _MASK_WORDS)
+def _mask_folders(folders: Iterable[Path], root: Path) -> set[Path]:
+    """Folders whose name says that they hold masks, but for those that hold another of these."""
+    every = {one for folder in folders for one in (folder, *folder.parents) if root in one.parents}
+    named = {one for one in every if any(word in one.name.lower() for word in _MASK_WORDS)}
+    return named - {above for one in named for above in one.parents}
 
 
 def split_of(text: str) -> str:

@@ -21,7 +21,7 @@ from cxrjax.untrusted.names import shown_value
 # Uploads get eight characters in front of their names.
 _UPLOADED = re.compile(r"^[0-9a-f]{8}-(.+)$")
 # "labels": of a region that another control drew.
-_SHAPES = {"rectanglelabels", "polygonlabels", "ellipselabels", "labels"}
+_SHAPES = {"rectanglelabels", "polygonlabels", "ellipselabels", "labels", "choices"}
 _NO_BOXES = {"brushlabels", "keypointlabels"}
 _HAS_AREA = {"width", "points", "radiusX"}
 # Drawn without a class, which a result of "labels" with the same id has.
@@ -241,9 +241,11 @@ def _addresses(value: Any, key: str) -> bool:
     return all(_ADDRESS.search(one) for one in values) or key.lower() in ("image", "images", "img")
 
 
-def _shape(one: dict[str, Any]) -> Shape:
+def _shape(one: dict[str, Any]) -> Shape | None:
     """A region, in percent of its image."""
     kind, value = str(one.get("type")), one.get("value")
+    if kind == "choices":
+        return None  # a class of the whole image
     if kind in _DRAWN:
         raise Unusable("unknown_class", f"a {kind} without a label")
     if not isinstance(value, dict) or kind not in _SHAPES or not _HAS_AREA & value.keys():
