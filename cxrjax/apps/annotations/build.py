@@ -227,7 +227,8 @@ class BoxesBuilder(Builder[BoxesOptions]):
                     found.reject(one, why)
                 continue
             odd: list[str] = []
-            fitted = fusion.of_image(self._fit(of, size, found, odd))
+            on_image = self._distinct(self._fit(of, size, found, odd), found, by_reader=True)
+            fitted = fusion.of_image(on_image)
             if fitted is None:
                 continue
             fitted = self._distinct(fitted, found)
@@ -292,13 +293,15 @@ class BoxesBuilder(Builder[BoxesOptions]):
             kept.append(dataclasses.replace(one, shape=one.shape._replace(numbers=box)))
         return kept
 
-    def _distinct(self, fitted: Sequence[Annotation], found: Annotations) -> list[Annotation]:
+    def _distinct(
+        self, fitted: Sequence[Annotation], found: Annotations, by_reader: bool = False
+    ) -> list[Annotation]:
         """Leaves out boxes that another of the same class covers, and those beyond the limit."""
         kept: list[Annotation] = []
-        boxes: dict[str, list[PixelBox]] = collections.defaultdict(list)
+        boxes: dict[Any, list[PixelBox]] = collections.defaultdict(list)
         for one in fitted:
             if one.shape is not None:
-                here = boxes[one.label]
+                here = boxes[one.label, one.reader if by_reader else ""]
                 if any(_overlap(one.box, other) > _SAME for other in here):
                     told = f"{one.label} {list(one.box)}: another box covers it"
                     found.reject(one, Unusable("repeated_box", told))

@@ -19,6 +19,7 @@ from cxrjax.untrusted.foreign_files import MIB, read_text
 SPLITS = ("train", "validation", "test")
 _LISTS = (".txt",)
 _YAML = (".yaml", ".yml")
+_KEYS = ("train", "val", "valid", "validation", "test")  # of data.yaml
 # What tools add to the name of an image that they changed.
 _CHANGED = re.compile(
     r"(?:\.rf\.[0-9a-z]{6,40}|[ _-]+copy(?:[ _-]?\d{1,3})?|[_-](?:aug(?:mented)?|[hv]?flip(?:ped)?|"
@@ -84,13 +85,16 @@ def _listed(folder: Folder) -> dict[str, set[str]]:
                     if words and len(words) <= 2:
                         found[Path(words[0]).stem.lower()].add(split_of(path.stem))
             elif path.suffix.lower() in _YAML:
+                keys = {}
                 for line in read_text(path, MIB).splitlines():
-                    key, colon, value = line.partition(":")
+                    key, _, value = line.partition(":")
+                    if key in _KEYS:
+                        keys.setdefault(key, value)
+                for key, value in keys.items():
                     place = value.strip(" '\"").removeprefix("../").removeprefix("./").strip("/")
-                    if colon and split_of(key) and key.isalpha() and len(place) > 1:
-                        for image in folder.images:
-                            if f"/{place}/" in f"/{folder.inside(image).as_posix()}":
-                                found[image.stem.lower()].add(split_of(key))
+                    for image in folder.images if len(place) > 1 else ():
+                        if f"/{place}/" in f"/{folder.inside(image).as_posix()}":
+                            found[image.stem.lower()].add(split_of(key))
         except (OSError, ForeignError):
             continue
     return found

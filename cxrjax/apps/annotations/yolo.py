@@ -185,15 +185,16 @@ def _numbered(item: str, numbered: bool) -> tuple[str | None, str]:
 
 def _items(text: str) -> Iterator[str]:
     """Yields the items of a list on one line; a comma in quotes belongs to its item."""
-    quote, start = "", 0
+    quote, start, is_blank = "", 0, True
     for place, sign in enumerate(text):
         if quote:
             quote = "" if sign == quote else quote
-        elif sign in "'\"" and text[start:place].strip(" :0123456789") == "":
+        elif sign in "'\"" and is_blank:  # one within a name is an apostrophe
             quote = sign
         elif sign == ",":
             yield text[start:place].strip()
-            start = place + 1
+            start, is_blank = place + 1, True
+        is_blank &= sign in " :,0123456789"
     if text[start:].strip():
         yield text[start:].strip()
 

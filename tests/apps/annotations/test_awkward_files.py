@@ -1,7 +1,9 @@
 """Files as people bring them: each is read, or refused in one line that says what to do."""
 
+import contextlib
 import json
 import re
+import time
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -145,9 +147,6 @@ CASES = {
         r"a.xml: byte \d+ is not UTF-8; save it as UTF-8",
     ),
     "Label Studio with shapes and labels apart": Case(studio(apart()), 1, FIRST),
-    "Label Studio of a task that nobody did": Case(
-        studio(samples.label_studio_task(0, annotations=[])), 0
-    ),
     # DICOM SR.
     "SR of an image that is not here": Case(report("1.2.9", "E"), "~missing_image"),
     "SR without a finding": Case(report("1.2.3.1", ""), "~unknown_class"),
@@ -226,6 +225,23 @@ def test_a_report_without_end_is_refused(tmp_path):
         longer.truncate(2**25)
     with pytest.raises(ForeignError, match="more than the"):
         read_report(file)
+
+
+def test_scanners_are_linear_in_their_input(tmp_path):
+    hostile = [
+        "names: [" + "'a" * 200_000,
+        "names:\n" + " " * 400_000 + "x",
+        "[" * 400_000,
+        ",'" * 99_999,
+    ]
+    for number, text_of_file in enumerate(hostile):
+        for name in ("d.yaml", "b.csv"):
+            case = Case(text(name, text_of_file), 0)
+            text("labels/a.txt", "0 .5 .5 .2 .2\n")(tmp_path / f"{number}{name}")
+            start = time.process_time()
+            with contextlib.suppress(UserError):
+                read(tmp_path / f"{number}{name}", case)
+            assert time.process_time() - start < 2
 
 
 def test_regions_of_ohif_and_of_ellipses(tmp_path):

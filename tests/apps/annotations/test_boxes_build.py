@@ -128,16 +128,6 @@ def test_a_smaller_copy_keeps_the_boxes_of_its_original(data):
     assert [10.0, 20.0, 40.0, 50.0] in [box for one in records for box in one.boxes]
 
 
-def test_images_that_nobody_annotated_are_left_out_unless_said(data):
-    draw_images(data / "images", names=("g.png",))
-    records = built(data, kind="csv")
-    assert "g" not in {one.image_id for one in records}
-    assert quality_of(data)["warnings"]["images that no annotation names, left out"] == 1
-    built(data, "--unlisted=negative", out="other")
-    warnings = quality_of(data, "other")["warnings"]
-    assert warnings["images without annotations, used as normal"] == 1
-
-
 def test_import_is_the_same_command(data, tmp_path, capsys):
     write_format("coco", data)
     command = importlib.import_module("cxrjax.commands.import_annotations")
