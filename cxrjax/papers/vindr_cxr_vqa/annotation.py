@@ -43,6 +43,12 @@ class ImageAnnotation:
         """Classes with at least one ground-truth box, each once, in alphabetical order."""
         return sorted({finding.label for finding in self.findings})
 
+    @property
+    def deniable(self) -> list[str]:
+        """Classes that can be said to be absent: not marked, and none above or below them is."""
+        marked = {*self.present, *(other for name in self.present for other in related(name))}
+        return [name for name in CLASSES if name not in marked]
+
     def boxes_of(self, label: str) -> list[PixelBox]:
         """Ground-truth boxes of a class in reading order: from the top, then from the left."""
         boxes = [finding.box for finding in self.findings if finding.label == label]
@@ -77,6 +83,18 @@ CLASSES = (
     "Pneumothorax",
     "Pulmonary fibrosis",
 )
+# A class -> the classes that it is a more general word for: an opacity is any area that looks
+# whiter than its surroundings, whatever its cause (Fleischner Society's glossary, Radiology 2008;
+# 246: 697-722, entries opacity, atelectasis, consolidation, infiltrate, nodule, mass).
+BELOW = {"Lung Opacity": ("Atelectasis", "Consolidation", "Infiltration", "Nodule/Mass")}
+
+
+def related(name: str) -> tuple[str, ...]:
+    """Returns the classes above and below a class."""
+    above = tuple(general for general, special in BELOW.items() if name in special)
+    return (*above, *BELOW.get(name, ()))
+
+
 CLASS_IDS = {name: number for number, name in enumerate(CLASSES)} | {NO_FINDING: NO_FINDING_ID}
 
 # The other local labels of the full VinDr-CXR release (PhysioNet): known, and not among the 14.

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from cxrjax.papers.vindr_cxr_vqa.annotation import related
 from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes
 from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_said
 from cxrjax.radiology_text.box_places import place_faults
@@ -21,6 +22,9 @@ from cxrjax.records import QARecord, ReaderBox
 Box = Sequence[float]
 
 _BOX = re.compile(r"<loc[^>]*>")
+_NOT_SHOWN = re.compile(
+    r"\b(?:readers?|radiologists?|votes?|annotat\w+|labell?ed|marked|report(?:s|ed)?)\b", re.I
+)
 _SENTENCE = re.compile(r"(?<=[.?]) (?=[A-Z<])")
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -83,6 +87,11 @@ def _reason_faults(record: QARecord, reason: str, asked: str) -> Iterator[str]:
             yield f"reason: names the reader {rad_id}"
     if pixel_boxes(reason):
         yield "reason: shows boxes"
+    # Earlier templates, and releases, argue from readers' votes.
+    if (record.template_id or "").startswith("v4/"):
+        for text in (reason, _BOX.sub(" ", record.answer_text)):
+            if spoken := _NOT_SHOWN.search(text):
+                yield f"speaks of what no image shows: {spoken[0]!r}"
     present = {mark.label for marks in readers.values() for mark in marks}
     if not readers:
         return
@@ -118,6 +127,8 @@ def _sentence_faults(sentence: str, present: set[str], asked: str) -> Iterator[s
     for mention in _mentions(told):
         if mention.negated and mention.name in present:
             yield f"reason: denies {mention.name}, which is marked: {sentence!r}"
+        if mention.negated and (near := present & {*related(mention.name)}):
+            yield f"reason: denies {mention.name}, and {min(near)} is marked: {sentence!r}"
         if not mention.negated and mention.name not in present and _claims(told):
             yield f"reason: affirms {mention.name}, which nobody marked: {sentence!r}"
 

@@ -334,7 +334,7 @@ def test_what_was_run_is_printed(page):
     assert pairs == {"seed": "7", "versions.jax": "0.10.2"}
     assert "A." in next(root.all("div", "banner")).text
     assert "10 questions about 10 radiographs with 10 true boxes" in root.text
-    assert "questions by templates 3" in root.text
+    assert "questions by templates 4" in root.text
 
 
 def test_it_says_what_it_is_for_and_that_phantoms_are_synthetic(page):

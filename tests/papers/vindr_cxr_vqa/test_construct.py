@@ -61,7 +61,7 @@ def test_dense_records_are_what_the_shipped_checkpoint_was_trained_on():
     assert hashlib.sha256(text.encode()).hexdigest() == DENSE_SHA256
 
 
-@pytest.mark.parametrize("version", ["1", "3"])
+@pytest.mark.parametrize("version", ["1", "4"])
 def test_templates_have_eight_distinct_phrasings_per_category(version):
     loaded = templates.load_templates(version)
     for category, phrasings in loaded.questions.items():
@@ -70,7 +70,7 @@ def test_templates_have_eight_distinct_phrasings_per_category(version):
             names = len(re.findall(r"{\w*finding}", phrasing))
             assert names == int(category not in ("What", "List_all"))
     assert set(loaded.questions) - {"List_all"} == set(QUESTION_TYPES)
-    style = {"1": "dense", "3": "lesions"}[version]
+    style = {"1": "dense", "4": "lesions"}[version]
     for kind in QUESTION_TYPES:
         assert {"one", "none"} <= set(loaded.answers[style][kind])
     for kind in ("Is_there", "Yes_No"):
@@ -182,8 +182,8 @@ def test_four_questions_an_image_each_with_all_lesions_of_a_class():
         found = [list(lesion.box) for lesion in find_lesions(image, record.gt_finding)]
         assert record.boxes == found and len(found) >= 1
         assert set(map(tuple, found)) <= set(image.boxes_of(record.gt_finding))
-        assert LOC.findall(record.answer_text) == record.gt_location.split()
-        assert record.gt_location == " ".join(map(format_box, found))
+        assert LOC.findall(record.answer_text) == [format_box(box) for box in found]
+        assert record.gt_location == format_box(found[0])
         assert record.gt_finding in record.answer_text
         # The question must not give away what "What" asks for.
         if record.question_type == "What":
@@ -226,7 +226,6 @@ def test_a_number_is_of_lesions_with_the_range_of_the_readers():
     assert records
     for record in records:
         assert "wo areas" in record.answer_text and len(record.boxes) == 2
-        assert record.answer_text.endswith("; readers counted one to two.")
         assert record.answer_key == ["1", "2"]
 
 
@@ -254,7 +253,7 @@ def test_names_and_typing_errors_vary_at_the_stated_rates():
     images = _images(400)
     ids = [record.template_id for record in lesions(images)]
     asked = [i for i in ids if "/What/" not in i]
-    rates = templates.load_templates("3").variation
+    rates = templates.load_templates("4").variation
     for how in ("lower", "synonym", "careless", "typo"):
         of = asked if how in ("lower", "synonym") else ids
         share = sum(how in i.split("/")[-1] for i in of) / len(of)

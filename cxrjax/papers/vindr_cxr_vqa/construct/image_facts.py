@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, area, find_lesions, shared_area
-from cxrjax.papers.vindr_cxr_vqa.construct.places import ChestFrame, locate
+from cxrjax.papers.vindr_cxr_vqa.construct.places import LUNGS_HEIGHT, ChestFrame, locate
 from cxrjax.records_io.quality import PixelBox
 
 # Two boxes are in the same region where they share this much of the smaller one.
@@ -22,10 +22,11 @@ _AS_WIDE = (
 
 
 def extent(box: PixelBox, image_hw: tuple[int, int]) -> tuple[int, int]:
-    """Returns percent of the image's width and height, to the nearest five, at least that."""
-    height, width = image_hw
+    """Returns percent of the image's width and of the lungs' height, as `places` has it; to the
+    nearest five, at least that and at most all."""
+    height, width = image_hw[0] * LUNGS_HEIGHT, image_hw[1]
     shares = ((box[2] - box[0]) / width, (box[3] - box[1]) / height)
-    across, down = (max(round(100 * share / _NEAREST), 1) * _NEAREST for share in shares)
+    across, down = (min(max(round(100 * share / _NEAREST), 1) * _NEAREST, 100) for share in shares)
     return across, down
 
 

@@ -60,7 +60,7 @@ def mix_training(
     for plan in _one_of_each_image_first(positives, seed):
         by_kind[plan.kind].append(plan)
     abnormal = _images_of(positives)
-    room = sum(len(CLASSES) - len(image.present) for image in abnormal)
+    room = sum(len(image.deniable) for image in abnormal)
     n_positive, n_absent = POSITIVE // len(QUESTION_TYPES), NEGATIVE - NO_FINDING
     scale = min(
         1.0,
@@ -147,7 +147,7 @@ class _Pool:
         self, images: Sequence[ImageAnnotation], seed: int, purpose: str, asked: int
     ) -> None:
         self._images = images
-        self._taken = [set(image.present) for image in images]
+        self._taken = [{*CLASSES} - {*image.deniable} for image in images]
         self._order = sorted(
             (asked, asking.stream(seed, image.image_id, purpose).random(), number)
             for number, image in enumerate(images)
@@ -187,7 +187,7 @@ def _about_absent(images: Sequence[ImageAnnotation], count: int, seed: int, purp
     every absent class is taken."""
     absent = []
     for image in images:
-        labels = [label for label in CLASSES if label not in image.present]
+        labels = image.deniable
         absent.append(asking.stream(seed, image.image_id, "absent").sample(labels, len(labels)))
     kinds = [_CLASS_KINDS[number % len(_CLASS_KINDS)] for number in range(count)]
     asking.stream(seed, purpose, "kinds").shuffle(kinds)

@@ -20,6 +20,7 @@ HEART, AORTA = "Cardiomegaly", "Aortic enlargement"
 ZONES = ("upper", "mid", "lower")
 
 _LUNG_TOP, _LUNG_BOTTOM = 0.10, 0.82  # of the image's height
+LUNGS_HEIGHT = _LUNG_BOTTOM - _LUNG_TOP
 # Of the way from the aortic arch to the heart's lower edge: where mid and lower zone meet.
 _MID_TO_LOWER = 0.67
 # Of the image's width: nearer to the midline is on neither side.

@@ -133,7 +133,11 @@ class Assembly:
             answer_key=_answer_key(plan),
             reason=wording.reason,
             gt_finding=plan.labels[0] if located else None,
-            gt_location=" ".join(map(format_box, boxes)) if located else None,
+            # The release's schema has one box, the answer all; dense records, which no release has,
+            # name all of them here, as shipped checkpoints were trained.
+            gt_location=" ".join(map(format_box, boxes if plan.style == "dense" else boxes[:1]))
+            if located
+            else None,
             negative_kind=plan.negative_kind,
             # Dense questions are many: there the readers stand once an image.
             readers=reader_boxes(image) if plan.style != "dense" or not about_a_class else None,

@@ -1,18 +1,18 @@
 """Writes reasons of 150 to 250 words (Table 2) from the facts of the image.
 
-First what the image shows: where, how large, how sure. Then how the finding usually shows and what
-looks like it, as general knowledge. Then the answer that this leads to. What is said of the image
-follows from the annotation; no reader is named, and no outline counted as if it were a sign.
+First what the image shows: where, how large, beside what. Then, as general knowledge, how the
+finding shows, what would tell it from what looks like it, and what follows for the patient. Then
+the answer that this leads to. Nobody's reading is spoken of: an image shows no votes.
 """
 
 import dataclasses
 from collections.abc import Sequence
 from random import Random
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, CONSENSUS, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import image_facts, places
 from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, area, find_lesions
-from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion
+from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion, are
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
     ClassWords,
     VindrTemplates,
@@ -70,41 +70,15 @@ class _Texts:
         self.rng = rng
         self.frame: places.ChestFrame = places.frame_of(image)
         self._templates = templates
-        two, readers = len(image.readers) == 2, number(len(image.readers))
-        whole = "both radiologists" if two else f"all {readers} radiologists"
-        none = "neither of the two" if two else f"none of the {readers}"
-        self._common = {
-            "readers": readers,
-            "radiologists": f"{readers} radiologists",
-            "all_radiologists": whole,
-            "all_radiologists_low": whole,
-            "no_radiologist": f"{none} radiologists",
-        }
 
     def __call__(self, name: str, **values: str) -> str:
         """Returns the sentence of this name, filled."""
-        return self._templates.reason(name, self.rng, **{**self._common, **values})
+        return self._templates.reason(name, self.rng, **values)
 
-    @property
-    def read_by(self) -> str:
-        """Ending of a sentence's name by who read the image: "_consensus", "_single" or ""."""
-        if tuple(self.image.readers) == (CONSENSUS,):
-            return "_consensus"
-        return "_single" if len(self.image.readers) <= 1 else ""
-
-    def agreement(self, label: str) -> str:
-        """Returns how sure a finding is, from how many readers marked it."""
-        named = class_words()[label].prose_with_article
-        if self.read_by:
-            return self(f"agree{self.read_by}")
-        votes, readers = self.image.votes(label), len(self.image.readers)
-        kind = "all" if votes == readers else "most" if 2 * votes > readers else "few"
-        return self(f"agree_{kind}", votes=number(votes), a_finding=named)
-
-    def mimics(self, words: ClassWords) -> list[str]:
-        """Returns sentences that set a class apart from those that look like it."""
-        return [
-            self(
+    def mimics(self, words: ClassWords) -> dict[str, str]:
+        """Returns class -> the sentence that sets this class, which looks alike, apart."""
+        return {
+            other.name: self(
                 f"mimic_{'present' if other.name in self.image.present else 'absent'}",
                 mimic=other.prose,
                 a_mimic=other.prose_with_article,
@@ -112,23 +86,22 @@ class _Texts:
                 would=other.would,
             )
             for other in map(class_words().__getitem__, words.looks_like)
-        ]
+            # Of what a marked class is a more general or more special word for, nothing is denied.
+            if other.name in {*self.image.present, *self.image.deniable}
+        }
 
     def general(self, words: ClassWords) -> tuple[list[str], list[str]]:
         """Returns general knowledge about a class: what is needed, and what may be added."""
         definition = self.rng.sample(words.definition, len(words.definition))
         sign = self.rng.sample(words.sign, len(words.sign))
-        reading = self.rng.sample(reading_remarks(), 2)
-        return [definition[0], sign[0]], [sign[1], *words.care, *reading]
+        follows = self.rng.choice(words.follows)
+        reading = self.rng.sample(reading_remarks(), 4)
+        return [definition[0], sign[0], follows], [sign[1], *words.care, *reading]
 
     def other(self, label: str, boxes: Sequence[Sequence[float]], it: str) -> list[str]:
-        """Returns sentences on a further finding of the image: votes, place, beside the boxes."""
+        """Returns sentences on a further finding of the image: its place, also beside the boxes."""
         prose = {"other": class_words()[label].prose}
         sentences = []
-        if not self.read_by:
-            votes, readers = self.image.votes(label), len(self.image.readers)
-            kind = "all" if votes == readers else "one" if votes == 1 else "some"
-            sentences.append(self(f"other_{kind}", **prose, votes=number(votes)))
         if place := self.place(label):
             sentences.append(self("other_placed", **prose, place=place))
         own = [lesion.box for lesion in find_lesions(self.image, label)]
@@ -139,10 +112,10 @@ class _Texts:
                 sentences.append(self("other_lower", **prose, it=it))
         return sentences
 
-    def expected(self, words: ClassWords, count: int = 3) -> list[str]:
+    def expected(self, words: ClassWords, count: int = 6) -> list[str]:
         """Returns how classes that nobody marked or mentioned would have shown."""
         spoken_of = {words.name, *words.looks_like, *self.image.present, "Other lesion"}
-        absent = [class_words()[name] for name in CLASSES if name not in spoken_of]
+        absent = [class_words()[name] for name in self.image.deniable if name not in spoken_of]
         return [
             self("expected", **_slots(one), would=one.would)
             for one in self.rng.sample(absent, min(count, len(absent)))
@@ -151,8 +124,7 @@ class _Texts:
     def named(self, labels: Sequence[str]) -> dict[str, str]:
         """Returns the slots of several classes in a sentence."""
         names = join([class_words()[label].prose_with_article for label in labels])
-        was = "were" if len(labels) > 1 else "was"
-        return {"others": names, "Others": capital(names), "was": was}
+        return {"others": names, "Others": capital(names), "are": are(labels)}
 
     def place(self, label: str) -> str | None:
         """Returns the place of a class on this image, in words."""
@@ -169,7 +141,6 @@ def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     if not plan.place:
         many = f"{'organ' if label in ORGANS else many}_unplaced"
     facts = [texts(f"seen_{many}", **slots), *_fit(label, boxes, texts, words)]
-    facts.append(texts.agreement(label))
     near = image_facts.in_same_region(image, label, boxes)
     others = [name for name in image.present if name != label and name not in near]
     if near:
@@ -179,14 +150,12 @@ def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     elif not near:
         facts.append(texts("alone"))
     more = _extent(label, boxes, texts)
-    if not texts.read_by and plan.count > 1 and image.votes(label) > 1:
-        lesions = find_lesions(image, label)
-        if any(lesion.readers < len(image.readers) for lesion in lesions):
-            more.append(texts("areas_differ"))
     it = _CALLED.get(label, "all of these areas" if len(boxes) > 1 else "this area")
     for name in texts.rng.sample(others, min(len(others), 2)):
         more += texts.other(name, boxes, it)
-    more += [*texts.mimics(words), *texts.expected(words)]
+    apart = [*texts.mimics(words).values()]
+    facts += apart[:1]
+    more += [*apart[1:], *texts.expected(words)]
     remarks, more_remarks = texts.general(words)
     return _Parts(facts, remarks, _conclusion(plan, slots, texts), more, more_remarks)
 
@@ -231,9 +200,6 @@ def _conclusion(plan: PlannedQuestion, slots: dict[str, str], texts: _Texts) -> 
         if label in ORGANS and plan.count == 1:
             where = _CALLED[label]
         return texts(f"end_{kind}_unplaced", where=where)
-    if kind in ("Is_there", "Yes_No") and not texts.read_by:
-        votes = plan.image.votes(label)
-        return texts(f"end_{kind}{'_doubt' * (votes < len(plan.image.readers))}", **slots)
     if kind == "How_many":
         return texts(f"end_How_many_{'one' if plan.count == 1 else 'many'}", **slots)
     others = f", together with {texts.named(plan.others)['others']}" if plan.others else ""
@@ -243,15 +209,18 @@ def _conclusion(plan: PlannedQuestion, slots: dict[str, str], texts: _Texts) -> 
 def _denied(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     """Returns the parts about a class that nobody marked, or an image without any mark."""
     image, present = plan.image, plan.image.present
-    facts = [] if image.findings else [texts(f"normal{texts.read_by}")]
+    facts = [texts("normal")] if image.normal else []
     end = f"end_none_{plan.kind}"
     if not plan.labels:
-        absent = [class_words()[name] for name in texts.rng.sample(CLASSES, len(CLASSES))]
+        absent = [
+            class_words()[name]
+            for name in texts.rng.sample(CLASSES, len(CLASSES))
+            if name != "Other lesion"
+        ]
         more = [texts("expected", **_slots(words), would=words.would) for words in absent]
         return _Parts(facts, [], texts(end), more, [])
     words = class_words()[plan.labels[0]]
-    how = texts.read_by if image.findings else "_normal"
-    facts.append(texts(f"denied{how}", **_slots(words)))
+    facts.append(texts("denied", **_slots(words)))
     facts.append(texts("would", would=words.would))
     more = []
     if image.findings:
@@ -261,13 +230,13 @@ def _denied(plan: PlannedQuestion, texts: _Texts) -> _Parts:
             name, place = texts.rng.choice(placed)
             other = class_words()[name].prose_with_article
             facts.append(texts("instead_placed", other=other, Other=capital(other), place=place))
-        apart = zip(words.looks_like, texts.mimics(words), strict=True)
-        more += [sentence for name, sentence in apart if name in present]
+        more += [text for name, text in texts.mimics(words).items() if name in present]
         for name in texts.rng.sample(present, min(len(present), 2)):
             more += texts.other(name, (), "")[:1]
     more += texts.expected(words)
     remarks, more_remarks = texts.general(words)
-    return _Parts(facts, remarks, texts(end, finding=words.prose), more, more_remarks)
+    # Nothing follows from what is not there.
+    return _Parts(facts, remarks[:2], texts(end, finding=words.prose), more, more_remarks)
 
 
 def _slots(words: ClassWords) -> dict[str, str]:
@@ -276,26 +245,12 @@ def _slots(words: ClassWords) -> dict[str, str]:
 
 def _listed(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     """Returns the parts about everything that is marked on an image."""
-    image = plan.image
     items = []
     for label in plan.labels:
         place = texts.place(label) if len(plan.labels) <= _MOST_LISTED else None
         name = class_words()[label].prose_with_article
         items.append(f"{name} {place}" if place else name)
     facts = [texts("listed", items=_separated(items))]
-    if texts.read_by:
-        facts.append(texts.agreement(plan.labels[0]))
-    else:
-        readers = len(image.readers)
-        certain = [label for label in plan.labels if image.votes(label) == readers]
-        uncertain = [label for label in plan.labels if label not in certain]
-        if certain:
-            facts.append(texts("listed_certain", certain=texts.named(certain)["others"]))
-        if uncertain:
-            named = texts.named(uncertain)
-            stays = "stay" if len(uncertain) > 1 else "stays"
-            slots = {"uncertain": named["others"], "Uncertain": named["Others"]}
-            facts.append(texts("listed_uncertain", **slots, was=named["was"], stays=stays))
     # A sign says "it": it stays with the sentence that names the class.
     some = texts.rng.sample(plan.labels, min(len(plan.labels), 3))
     general = [" ".join(texts.general(class_words()[label])[0]) for label in some]

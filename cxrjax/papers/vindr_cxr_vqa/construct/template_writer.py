@@ -27,7 +27,7 @@ class TemplateWriter:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._templates = load_templates("3")
+        self._templates = load_templates("4")
         self.version = self._templates.version
         self.variations: Counter[str] = Counter()
 
@@ -55,7 +55,8 @@ class TemplateWriter:
         if plan.kind != "What":
             slots, named = vary_name(class_words()[plan.labels[0]], self._templates, rng)
         category = "List_all" if plan.style == "list_all" else plan.kind
-        question, template_id = self._templates.question(category, rng, **slots)
+        place = plan.place if plan.kind == "Which" else None
+        question, template_id = self._templates.question(category, rng, place, **slots)
         question, done = vary_question(question, self._templates, rng)
         done = [named, *done] if named else done
         self.variations.update(done)
@@ -68,7 +69,7 @@ class TemplateWriter:
                 answer("list_all", "What", rng, len(boxes), finding=label, boxes_and=_and(boxes))
                 for label, boxes in plan.boxes.items()
             )
-        values = {"count": number(plan.count), "range": _range(plan), "place": plan.place or ""}
+        values = {"count": number(plan.count), "place": plan.place or ""}
         if plan.labels:
             words = class_words()[plan.labels[0]]
             values |= {
@@ -91,15 +92,6 @@ class TemplateWriter:
 
 def _and(boxes: Iterable[PixelBox]) -> str:
     return join([format_box(box) for box in boxes])
-
-
-def _range(plan: PlannedQuestion) -> str:
-    """Returns what readers counted, where it is not the number of areas."""
-    low, high = plan.counts
-    if low < high:
-        return f"; readers counted {number(low)} to {number(high)}"
-    several = plan.image.votes(plan.labels[0]) > 1 if plan.labels else False
-    return f"; each reader counted {number(low)}" if several and low != plan.count else ""
 
 
 _EASY_BOXES = 1

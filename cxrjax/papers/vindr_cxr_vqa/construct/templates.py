@@ -8,6 +8,7 @@ table.
 import dataclasses
 import functools
 import random
+import re
 from collections.abc import Mapping, Sequence
 
 from cxrjax.files import read_packaged
@@ -35,9 +36,17 @@ class VindrTemplates:
     others: Sequence[str] = ()
     variation: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
-    def question(self, category: str, rng: random.Random, **values: str) -> tuple[str, str]:
-        """Fills one of the category's phrasings; returns question and template id."""
-        number = rng.randrange(len(self.questions[category]))
+    def question(
+        self, category: str, rng: random.Random, place: str | None = None, /, **values: str
+    ) -> tuple[str, str]:
+        """Fills one of the category's phrasings; returns question and template id.
+
+        Args:
+            place: what the answer can say of it; a phrasing that asks for a side or a zone is taken
+                only where there is one. None: it says nothing of a place.
+        """
+        wordings = enumerate(self.questions[category])
+        number = rng.choice([n for n, text in wordings if place is None or _asks(text, place)])
         text = self.questions[category][number].format(**values)
         return capital(text), f"v{self.version}/{category}/{number}"
 
@@ -53,6 +62,17 @@ class VindrTemplates:
     def reason(self, name: str, rng: random.Random, **values: str) -> str:
         """Fills one of the reason's wordings."""
         return capital(rng.choice(self.reasons[name]).format(**values))
+
+
+_SIDE = re.compile(r"\b(?:right|left|both)\b")
+_ZONE = re.compile(r"\b(?:upper|mid|middle|lower|apex|apices|base|bases|angles?)\b")
+
+
+def _asks(wording: str, place: str) -> bool:
+    """Returns whether a place has all that a wording asks for: a side, a zone."""
+    asks_zone = re.search(r"\b(?:zone|level)\b", wording, re.IGNORECASE)
+    asks_side = re.search(r"\bside\b", wording, re.IGNORECASE)
+    return bool(_ZONE.search(place) or not asks_zone) and bool(_SIDE.search(place) or not asks_side)
 
 
 @functools.cache
@@ -81,6 +101,7 @@ class ClassWords:
         synonyms: each with its article.
         would: how it would show, after "would".
         definition, sign, care: sentences: what it is, how it shows, what to beware of.
+        follows: sentences on what comes next for a patient who has it.
         fits: zone, or "both" for both sides -> a sentence about the class at that place.
     """
 
@@ -93,6 +114,7 @@ class ClassWords:
     definition: Sequence[str]
     sign: Sequence[str]
     care: Sequence[str]
+    follows: Sequence[str]
     fits: Mapping[str, str]
 
     @property

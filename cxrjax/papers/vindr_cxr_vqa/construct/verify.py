@@ -6,7 +6,7 @@ Nothing is dropped here: what is wrong is listed by its question, with a reason 
 import collections
 from collections.abc import Iterable, Iterator, Mapping
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING, ImageAnnotation, related
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes
 from cxrjax.records import QARecord
@@ -151,8 +151,12 @@ def contradiction(record: QARecord, image: ImageAnnotation | None) -> str:
     labels = [*_labels(record), *([record.gt_finding] if record.gt_finding else [])]
     labels = [label for label in dict.fromkeys(labels) if label != NO_FINDING]
     if _denies(record):
-        seen = [label for label in labels if label in image.present]
-        return f"{seen[0]} is denied, but a reader marked it" if seen else ""
+        for label in labels:
+            marked = [name for name in (label, *related(label)) if name in image.present]
+            if marked:
+                what = "it" if marked[0] == label else marked[0]
+                return f"{label} is denied, but a reader marked {what}"
+        return ""
     for label in labels:
         if label not in image.present:
             return f"finding {label}, which no reader marked on this image"
