@@ -193,9 +193,19 @@ def _weighed(tokens: Words, match: Match[Time], named: frozenset[int]) -> Match[
     if said == "unchanged" and tokens.forms[match.last - 1] == "remain" and behind & _UNKNOWN:
         return None
     turned = ("worse", "better", "new", "resolved")
+    if said in ("worse", "better", "resolved") and _is_of_neither(tokens, match.first):
+        return match._replace(payload="unchanged")
     if leads in ("not", "never", "fail", "neither", "nor", "longer") and said in turned:
         return match._replace(payload="unchanged")
     return match
+
+
+def _is_of_neither(tokens: Words, place: int) -> bool:
+    """Returns whether a change is denied of two: "neither the nodes nor the mass have grown"."""
+    before = tokens.forms[:place]
+    if "neither" not in before or "nor" not in before[before.index("neither") :]:
+        return False
+    return not {",", "but", "and"} & set(before[before.index("neither") :])
 
 
 def _is_removal(tokens: Words, match: Match[Time]) -> bool:

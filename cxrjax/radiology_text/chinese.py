@@ -13,6 +13,8 @@ _MARKS = str.maketrans("，。：；！？、（）“”【】", ',.:;!?,()""()
 # Alone, or behind what they are said of, these are verdicts.
 _ALONE = {"is": "yes", "there is": "yes"}
 _BEHIND = {"no": "is absent", "there is": "is present", "is": ""}
+# At the end of a run, of what stands before.
+_LAST = {"no mention of": "is not mentioned"}
 # A run with one of these that is part of no known word is not read.
 _DENYING = frozenset("不未无没非否勿莫")
 
@@ -60,6 +62,8 @@ def _translated(run: str, behind: bool, ahead: bool) -> list[Piece]:
     if len(words) == 1 and not ahead:
         word, start, end = words[0]
         return [((_BEHIND if behind else _ALONE).get(word, word), start, end)]
+    last, start, end = words[-1]
+    words[-1] = _LAST.get(last, last) if not ahead and len(words) > 1 else last, start, end
     return [word for word in words if word[0]]
 
 

@@ -15,6 +15,8 @@ _LINK = pattern("explaining_link")
 _CAUSE = pattern("outside_cause")
 _OPEN = re.compile(r" (?:may|might|could|possibl[ey]|perhaps|possibility|versus|vs|or) ")
 _OVER = pattern("over_outside")
+_IN_BONE = pattern("in_bone")
+_APPARENT = word_set("apparent_causes")
 _NOT_BELOW = word_set("outside_above")
 _UNCALCIFIED = pattern("uncalcified")
 _REFERRING = pattern("explaining_reference")
@@ -50,7 +52,8 @@ def explain(
                 found[n] = n - 1  # "nodule without calcification"
                 continue
         plain = judged[n].status != "absent" and not judged[n].not_now and item.statement is None
-        if not plain or not EXPLAINABLE.intersection(item.names):
+        apparent = "apparent" in (tokens.form(item.first - 1), tokens.form(item.first - 2))
+        if not plain or not (apparent or EXPLAINABLE.intersection(item.names)):
             continue
         later = next((m for m in range(n + 1, len(items)) if items[m].names), None)
         until = min(items[later].own) if later is not None else len(tokens)
@@ -61,6 +64,10 @@ def explain(
         )
         by_item = any(is_cause(name, definitions) for name in causes) and bool(_LINK.search(gap))
         cause = _CAUSE.search(gap)
+        by_item |= apparent and bool(_APPARENT.intersection(causes) and _LINK.search(gap))
+        if _IN_BONE.match(gap) and not {"consolidation", "pneumothorax"}.intersection(item.names):
+            item.names = ("bone abnormality",)
+            continue
         over = _OVER.search(gap)
         if over and not by_item:
             if item.names == ("lung calcification",) and not _NOT_BELOW.intersection(

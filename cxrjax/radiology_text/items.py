@@ -363,6 +363,9 @@ def _stands_for(tokens: Words, place: int, last: int) -> str:
     denies = lemma == "not" or (lemma in ("absent", "neither") and before in (",", "and", "but"))
     if denies and next_word in ("on", "in", "at") and at[:1] and at[0] in _SIDE_WORDS:
         return "none"  # "an effusion on the left, not on the right"
+    if lemma in _STILL and before in (",", "and", "but", "while") and at[:1]:
+        # "Absent on the left and present on the right"
+        return "pronoun" if next_word in ("on", "in", "at") and at[0] in _SIDE_WORDS else ""
     if lemma in ("that", "those") and opens and next_word in ("on", "in", "at"):
         return "side" if at[:1] and at[0] in _SIDE_WORDS else ""  # ", that on the right"
     if lemma in _PRONOUNS and next_word in _PREDICATES:
@@ -400,19 +403,24 @@ _SMALL = word_set("before_one") - {"is", "the", "right", "left", "bilateral"}
 _COUNTED = frozenset(("one", "ones", "two", "three", "four", "several", "some", "few", "those"))
 _OPENERS = frozenset((",", "and", "but", "while", "whereas", ":", "although", "on"))
 _SIDE_WORDS = frozenset(("left", "right"))
-_STAND_FOR = _PRONOUNS | {
-    "none",
-    "not",
-    "absent",
-    "neither",
-    "sparing",
-    "spare",
-    "left",
-    "right",
-    "but",
-    "and",
-    "while",
-}
+_STILL = frozenset(("present", "persist", "remain", "seen", "visible", "noted"))
+_STAND_FOR = (
+    _PRONOUNS
+    | _STILL
+    | {
+        "none",
+        "not",
+        "absent",
+        "neither",
+        "sparing",
+        "spare",
+        "left",
+        "right",
+        "but",
+        "and",
+        "while",
+    }
+)
 _STAND_FOR_ONE = _COUNTED | _AMOUNTS | {"none"}
 
 

@@ -43,7 +43,10 @@ def judge(sentence: VietnameseSentence) -> None:
             left = [i for i in sentence.items if reach <= i.first and i.last <= cue.first]
             new = cue.payload.after
             if _looks_back(sentence, cue, left):
-                _say_back(sentence, cue, left)
+                _say_back(sentence, cue, left, cue.payload.before)
+                continue
+            if said := _default_back(sentence, cue, left):
+                _say_back(sentence, cue, left, said)
                 continue
             if new == "contrast":
                 says, begin = "", cue.first
@@ -96,8 +99,22 @@ def _looks_back(
     return turns or "," in gap or ":" in gap
 
 
-def _say_back(
+def _default_back(
     sentence: VietnameseSentence, cue: Match[Cue], left: Sequence[VietnameseItem]
+) -> str:
+    """Returns what a denial with nothing named behind it says of what stands before: "không được
+    tìm thấy"; in doubt where its predicate is unknown; "" where it says nothing of it."""
+    said = cue.payload.after
+    ahead = any(item.first >= cue.last for item in sentence.items)
+    if not said.startswith("denied") or ahead or not left or left[-1].last != cue.first:
+        return ""
+    is_open = cue.last - cue.first == 1 and sentence.form(cue.last) not in ("", ",", ":", ")")
+    known = any(match.first == cue.last for match in sentence.times)
+    return "" if known else "hedged possible" if is_open else said
+
+
+def _say_back(
+    sentence: VietnameseSentence, cue: Match[Cue], left: Sequence[VietnameseItem], said: str
 ) -> None:
     """Lets a cue hold for the list that stands before it."""
     is_value = sentence.forms[cue.first - 1] == ":"
@@ -110,7 +127,6 @@ def _say_back(
 
     if cue.first - left[-1].last > _BACK_REACH:
         return
-    said = cue.payload.before
     for item in _run(left[::-1], goes_on):
         if item.is_normal or item.says in ("query", "past"):
             continue
