@@ -9,6 +9,7 @@ from cxrjax.radiology_text.english import Match
 from cxrjax.radiology_text.lexicon import Cue
 from cxrjax.radiology_text.vietnamese_items import VietnameseItem, VietnameseSentence, reach_of
 
+_NEAR = 4  # a side or place behind a finding
 _BACK_REACH = 12  # between a finding and a cue behind it
 SAID: dict[str, tuple[Status, Certainty, Time]] = {
     "": ("present", "certain", "current"),
@@ -106,7 +107,8 @@ def _default_back(
     tìm thấy"; in doubt where its predicate is unknown; "" where it says nothing of it."""
     said = cue.payload.after
     ahead = any(item.first >= cue.last for item in sentence.items)
-    if not said.startswith("denied") or ahead or not left or left[-1].last != cue.first:
+    gap = sentence.forms[left[-1].last : cue.first] if left else []
+    if not said.startswith("denied") or ahead or not left or "," in gap or len(gap) > _NEAR:
         return ""
     is_open = cue.last - cue.first == 1 and sentence.form(cue.last) not in ("", ",", ":", ")")
     known = any(match.first == cue.last for match in sentence.times)
