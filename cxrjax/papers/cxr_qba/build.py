@@ -83,6 +83,8 @@ class QbaOptions(SourceOptions):
         rate_with: what rates constructed questions; surrogate: rules, under that name.
         least_grade: leave out of the records what is below it; grades are the release's, or those
             that --rate_with gives.
+        include_unmentioned: export questions too whose answer is that the report does not mention
+            what is asked: a fact about the report, which no image shows.
         entity_model: map names of findings by this sentence-transformers model (a folder; default:
             by wording).
         regions_cache: folder where regions of images are kept for the next build.
@@ -97,6 +99,7 @@ class QbaOptions(SourceOptions):
     generator: Literal["rules", "language_model"] = "rules"
     rate_with: Literal["none", "surrogate", "language_model"] = "none"
     least_grade: Literal["", "A++", "A+", "A", "B"] = ""
+    include_unmentioned: bool = False
     entity_model: Path | None = None
     regions_cache: Path | None = None
     images: Path | None = None
@@ -123,7 +126,7 @@ class QbaOptions(SourceOptions):
     @property
     def export(self) -> ExportFilter:
         """The filter of what becomes records."""
-        return ExportFilter(self.least_grade, self.surrogate)
+        return ExportFilter(self.least_grade, self.surrogate, self.include_unmentioned)
 
     @property
     def entity_mapping(self) -> str:

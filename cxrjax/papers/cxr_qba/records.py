@@ -9,6 +9,7 @@ from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba import native
 from cxrjax.papers.cxr_qba.construct import ratings
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
+from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.papers.cxr_qba.construct.regions import fuse_duplicates
 from cxrjax.papers.cxr_qba.native import NativeQuestion, StudyQuestions
 from cxrjax.records import Answer, EarlierImage, GeneratorInfo, Provenance, QARecord
@@ -16,6 +17,7 @@ from cxrjax.records_io.quality import PixelBox, QualityLog
 
 _NOT_FRONTAL = "studies without a frontal image, not exported"
 _BELOW = "questions below --least_grade, not exported"
+_UNMENTIONED = "questions that the report does not mention, not exported (--include_unmentioned)"
 _UNRATED = "questions without a grade, not exported"
 
 
@@ -26,10 +28,13 @@ class ExportFilter:
     Attributes:
         least_grade: the worst grade that is exported; "" exports all, unrated ones too.
         surrogate: whether grades are the surrogate's; else they are of a language model's verdicts.
+        unmentioned: whether questions are exported whose answer says only that the report does not
+            mention what is asked.
     """
 
     least_grade: str = ""
     surrogate: bool = False
+    unmentioned: bool = True
 
     def apply(
         self, made: StudyQuestions, images: Sequence[StudyImage], quality: QualityLog
@@ -53,6 +58,9 @@ class ExportFilter:
         return made.model_copy(update={"questions": kept}), shown
 
     def _keeps(self, question: NativeQuestion, quality: QualityLog) -> bool:
+        if not self.unmentioned and is_unmentioned(question):
+            quality.warnings[_UNMENTIONED] += 1
+            return False
         if not self.least_grade:
             return True
         grade = ratings.overall_grade(question)
@@ -62,6 +70,12 @@ class ExportFilter:
         if not kept:
             quality.warnings[_BELOW if grade in ratings.GRADES else _UNRATED] += 1
         return kept
+
+
+def is_unmentioned(question: NativeQuestion) -> bool:
+    """Returns whether all that a question's main answers say is that nothing is mentioned."""
+    main = [answer for answer in question.answers if answer.answer_type == "main"]
+    return bool(main) and all(answer.certainty == NOT_MENTIONED for answer in main)
 
 
 def nothing_exported(source: Path, quality: QualityLog) -> UserError:
