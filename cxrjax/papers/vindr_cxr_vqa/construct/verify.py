@@ -152,9 +152,9 @@ def contradiction(record: QARecord, image: ImageAnnotation | None) -> str:
     labels = [label for label in dict.fromkeys(labels) if label != NO_FINDING]
     if _denies(record):
         for label in labels:
-            marked = [name for name in (label, *related(label)) if name in image.present]
-            if marked:
-                what = "it" if marked[0] == label else marked[0]
+            near = [name for name in (label, *related(label)) if name in image.present]
+            if near:
+                what = "it" if near[0] == label else near[0]
                 return f"{label} is denied, but a reader marked {what}"
         return ""
     for label in labels:
