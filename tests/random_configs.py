@@ -10,7 +10,7 @@ import numpy as np
 VOCAB, SIZE = 1300, 24
 KINDS = (
     *("paligemma", "paligemma2", "gemma3", "gemma3_text", "llava", "llava_mistral"),
-    *("qwen", "qwen3", "internvl", "gemma4", "gemma4_unified", "gemma4_small"),
+    *("qwen", "qwen3", "internvl", "gemma4", "gemma4_unified", "gemma4_small", "smolvlm"),
 )
 # Their vocabularies have no location tokens.
 NO_LOC = ("llava", "llava_mistral", *KINDS[KINDS.index("qwen") :])
@@ -52,7 +52,7 @@ class Draw:
 def draw_config(kind: str, seed: int) -> dict[str, Any]:
     """`config.json` of a small model: `kind` is one of `KINDS`."""
     draw = Draw(KINDS.index(kind), seed)
-    own = {"qwen": _qwen, "qwen3": _qwen3, "internvl": _internvl}
+    own = {"qwen": _qwen, "qwen3": _qwen3, "internvl": _internvl, "smolvlm": _smolvlm}
     if kind in own:
         return own[kind](draw)
     if kind.startswith(("llava", "gemma4")):
@@ -262,6 +262,30 @@ def _internvl(draw: Draw) -> dict[str, Any]:
         "image_token_id": 1290,
         "tie_word_embeddings": draw.of(True, False),
         **draw.some({"projector_hidden_act": "gelu", "vision_feature_layer": -1}),
+    }
+
+
+def _smolvlm(draw: Draw) -> dict[str, Any]:
+    llava = _llava("llava", draw)
+    text = {name: value for name, value in llava["text_config"].items() if name != "rms_norm_eps"}
+    text |= {"rms_norm_eps": draw.of(1e-5, 1e-6, 1e-3)}
+    text |= draw.some({"qk_layer_norms": False, "pixel_shuffle_factor": 4, "use_resampler": False})
+    text |= draw.some({"rope_interleaved": False, "is_llama_config": True})
+    patch, pool = draw.of((4, 2), (4, 3), (6, 2), (6, 4), (12, 2), (8, 1))
+    vision = _vision(draw, patch)
+    for name in ("vision_use_head", "projection_dim", "num_image_tokens", "projector_hidden_act"):
+        vision.pop(name, None)
+    vision |= {"model_type": draw.of("idefics3", "idefics3_vision")}
+    vision |= draw.some({"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 24}})
+    tied = draw.of({}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False})
+    return {
+        "model_type": "idefics3",
+        "text_config": text,
+        "vision_config": vision,
+        "scale_factor": pool,
+        "image_token_id": 1290,
+        **tied,
+        **draw.some(_without("pad_token_id"), 0.3),
     }
 
 

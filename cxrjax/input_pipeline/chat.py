@@ -40,6 +40,7 @@ class ChatForm:
         end: what ends a turn, a newline behind it; "": nothing does, and there is one turn a side.
         begun: what stands behind `model` where the model is to go on; earlier turns are without.
         lead: what stands between an image and a question.
+        gap: what stands between a mark and words, where neither an image nor the model's own comes.
         between: what stands between two images, where that is not what `shown` says.
         pieces: which the tokenizer must have for an image.
         control: a pattern of what texts may not contain; "": they may contain anything.
@@ -57,6 +58,7 @@ class ChatForm:
     end: str = ""
     begun: str = ""
     lead: str = ""
+    gap: str = ""
     between: str | None = None
     pieces: Sequence[str] = ()
     control: str = ""
@@ -80,7 +82,8 @@ class ChatForm:
             )
         end = f"{self.end}\n" if self.end else ""
         said = "".join(
-            f"{self.answer(asked)}{end}{self.model}{self.answer(answered)}{end}{self.user}"
+            f"{self.answer(asked)}{end}{self.model}{self.gap}{self.answer(answered)}{end}"
+            f"{self.user}{self.gap}"
             for asked, answered in history
         )
         return f"{self.lead}{said}{self.answer(text)}{end}{self.model}{self.begun}"

@@ -277,7 +277,7 @@ def _conversation(
 
     return PromptFormat(
         prefix,
-        lambda record, box_text: form.answer(target(record, box_text)),
+        lambda record, box_text: form.gap + form.answer(target(record, box_text)),
         begins=False,
         end=form.end or None,
         needs_finding=needs_finding,

@@ -34,6 +34,7 @@ import numpy as np
 from jaxtyping import Int32
 
 from cxrjax.errors import ForeignError, UserError, first_line
+from cxrjax.family_tables import family_tables
 from cxrjax.files import reading
 from cxrjax.untrusted.foreign_files import MIB, read_bytes
 from cxrjax.untrusted.json_text import parse_object
@@ -63,7 +64,7 @@ _QWEN_WORDS = (
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
 
-# Of Gemma 3, and of Gemma 4.
+# Which two families' vocabularies are known by.
 END_OF_TURN, TURN_END = "<end_of_turn>", "<turn|>"
 IMAGE_SOFT_TOKEN = "<image_soft_token>"
 MODEL_FILE, JSON_FILE = "tokenizer.model", "tokenizer.json"
@@ -75,7 +76,7 @@ _MOST_PIECES, _MOST_ADDED, _LONGEST_PIECE = 2**20, 2**16, 1_000
 # What normalizers, pre-tokenizers and decoders are made of; the last two are of Qwen's.
 _STEPS = (
     *("Sequence", "Replace", "Prepend", "Split", "Metaspace", "ByteFallback", "Fuse", "Strip"),
-    *("ByteLevel", "NFC"),
+    *("ByteLevel", "NFC", "Digits"),
 )
 _MOST_STEPS = 100
 
@@ -349,10 +350,10 @@ class Tokenizer:
         needs_loc = not (self.is_llama or self.is_qwen) and self._format.id_of(TURN_END) is None
         has_loc = needs_loc or self._format.id_of(LOC_PIECES[0]) is not None
         self.loc_ids = self._check_loc_pieces() if has_loc else np.zeros(0, np.int32)
-        turn_ends = (self._format.id_of(piece) for piece in (END_OF_TURN, TURN_END))
-        self.stop_ids = (self.eos_id, *(end for end in turn_ends if end is not None))
-        if self.is_qwen:
-            self.stop_ids = (self.eos_id, self.pad_id)
+        ends = {form.get("end") for form in family_tables("chat").values()} - {None, ""}
+        turn_ends = sorted(end for piece in ends if (end := self._format.id_of(piece)) is not None)
+        first = (self.eos_id, self.pad_id) if self.is_qwen else (self.eos_id,)
+        self.stop_ids = (*first, *(end for end in turn_ends if end not in first))
         self._silent = {*ids, self._format.id_of(_SPECIAL_PIECES[0])}
 
     def __reduce__(self) -> tuple[type["Tokenizer"], tuple[bytes, str]]:

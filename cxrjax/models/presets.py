@@ -42,8 +42,8 @@ class VisionConfig:
     Attributes:
         image_width: of images that are not square, whose height `image_size` is then; only of
             towers without a table that says how many patches there are, and of tiles.
-        pool: squares of so many patches a side become one token: averaged before the projector
-            (Gemma 3: 4, Gemma 4: 3), of Qwen-VL and InternVL put side by side for it (2).
+        pool: squares of so many patches a side become one token, averaged before the projector.
+        side_by_side: they are put side by side for it instead (pixel shuffle).
         kind: "siglip"; "clip": a class token in front of the patches, a norm before the first
             layer, patches without bias, another activation and epsilon, and its own colours;
             "internvl": a class token, an exact GELU, a scale on what each half of a layer adds, no
@@ -78,6 +78,7 @@ class VisionConfig:
     num_heads: int
     mlp_dim: int
     pool: int = 1
+    side_by_side: bool = False
     kind: Literal["siglip", "clip", "internvl", "qwen", "qwen3", "gemma4", "patches"] = "siglip"
     skip_last: int = 0
     window: int | None = None
@@ -142,8 +143,8 @@ class VisionConfig:
     @property
     def merged_width(self) -> int:
         """Numbers of a token that one layer gives, and the projector is given."""
-        is_side_by_side = self.merges or self.kind == "internvl"
-        return self.width * (self.pool**2 if is_side_by_side else 1)
+        is_joined = self.merges or self.side_by_side
+        return self.width * (self.pool**2 if is_joined else 1)
 
     @property
     def has_class(self) -> bool:
@@ -338,11 +339,10 @@ class VLMConfig:
             vocabulary has none.
         context: what stands before the question: token ids, and `IMAGE` for each image.
         second_image: what is put in behind the first `IMAGE` where there is a second image.
-        projector: "linear" (PaliGemma), "normed": an RMS norm and a map without bias (Gemma 3),
-            "unscaled": the same, the norm without a scale (Gemma 4), "mlp": two maps with a GELU
-            between them (LLaVA 1.5), "normed_mlp": a norm before these (InternVL), or "merger":
-            each patch normed, those of a token side by side, and two such maps (Qwen2.5-VL and
-            Qwen3-VL).
+        projector: "linear"; "plain": without a bias; "normed": an RMS norm and a map without bias;
+            "unscaled": the same, the norm without a scale; "mlp": two maps with a GELU between
+            them; "normed_mlp": a norm before these; or "merger": each patch normed, those of a
+            token side by side, and two such maps.
         audio_width: numbers of a frame of sound, which the checkpoint has a map for and nothing
             asks here (Gemma 4 12B); 0: none.
         family: the `model_type` whose names its tensors have in a checkpoint
@@ -354,7 +354,9 @@ class VLMConfig:
     loc_token_start: int
     context: tuple[int, ...] = (IMAGE,)
     second_image: tuple[int, ...] = (IMAGE,)
-    projector: Literal["linear", "normed", "unscaled", "mlp", "normed_mlp", "merger"] = "linear"
+    projector: Literal["linear", "plain", "normed", "unscaled", "mlp", "normed_mlp", "merger"] = (
+        "linear"
+    )
     audio_width: int = 0
     family: str = "paligemma"
 

@@ -287,7 +287,7 @@ class VisionTower(nnx.Module):
         unroll: bool,
         attention: AttentionKind,
     ):
-        if config.image_size % config.patch_size:
+        if config.image_size % config.patch_size and not config.side_by_side:
             raise ValueError(
                 f"image size {config.image_size} is not a multiple of patch {config.patch_size}"
             )
@@ -352,6 +352,7 @@ class VisionTower(nnx.Module):
         p = self.patch_size
         if self.config.kind in _COLOURS:
             images = _own_colours(self.config.kind, images)
+        images = images[:, : height // p * p, : width // p * p]  # of whole patches
         patches = images.reshape(rows, height // p, p, width // p, p, 3)
         patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(rows, -1, p * p * 3)
         if self.config.merges:

@@ -96,6 +96,7 @@ class VLM(nnx.Module):
         # LLaVA's two maps meet in the decoder's width, Qwen's in that of what they are given.
         between = given if kind == "merger" else width
         is_normed = kind in ("normed", "unscaled")
+        has_bias = not is_normed and kind != "plain"
         norm: Any = None
         if vision is not None and kind == "merger":
             norm = siglip.tower_norm(vision)
@@ -105,7 +106,7 @@ class VLM(nnx.Module):
             norm = LayerNorm(vision.merged_width, 1e-5)
         self.projector_norm = nnx.data(norm)
         self.projector = nnx.data(
-            None if kind is None else Linear(given, between, use_bias=not is_normed, rngs=rngs)
+            None if kind is None else Linear(given, between, use_bias=has_bias, rngs=rngs)
         )
         self.projector_out = nnx.data(
             Linear(between, width, use_bias=True, rngs=rngs)
@@ -214,7 +215,7 @@ class VLM(nnx.Module):
         if config.pool > 1 and not config.merges:  # whose tower gives whole tokens
             (down, across), pool = config.token_grid, config.pool
             squares = features.reshape(features.shape[0], down, pool, across, pool, -1)
-            if config.kind == "internvl":
+            if config.side_by_side:
                 squares = squares.transpose(0, 1, 3, 2, 4, 5)
                 return squares.reshape(rows, tiles * down * across, -1)
             features = jnp.mean(squares, axis=(2, 4))

@@ -21,7 +21,7 @@ from flax import nnx
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, read_json_object
 from cxrjax.models import VLM, count_parameters, presets
-from cxrjax.models.families import family_of_sizes
+from cxrjax.models.families import sizes_of_base
 from cxrjax.models.hf_import import shortened
 from cxrjax.models.layers import BOUNDS
 from cxrjax.models.splash import resolve_attention
@@ -183,15 +183,7 @@ def model_sizes(config: ExperimentConfig) -> presets.VLMConfig:
     if not is_from_base(described["preset"]):
         return at_size(find_preset(described["preset"]), size)
     try:
-        sizes = described["sizes"]
-        vision = None if sizes["vision"] is None else presets.VisionConfig(**sizes["vision"])
-        rest: dict[str, Any] = {"decoder": presets.DecoderConfig(**sizes["decoder"])}
-        for name in ("context", "second_image"):
-            if name in sizes or name == "context":  # bases of before take one image
-                rest[name] = tuple(sizes[name])
-        rest["family"] = family_of_sizes(sizes)
-        found = presets.VLMConfig(**{**sizes, "vision": vision, **rest})
-        presets.check_sizes(found)
+        found = sizes_of_base(described["sizes"])
     except (KeyError, TypeError, ValueError) as error:
         raise UserError(
             f"{directory / MODEL_FILE}: sizes cannot be read ({error}); convert the model again"

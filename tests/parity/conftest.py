@@ -138,7 +138,7 @@ class Questions:
             if kind.startswith("llava") or kind in ("qwen", "internvl"):
                 own = (IMAGENET_MEAN, IMAGENET_STD) if kind == "internvl" else (CLIP_MEAN, CLIP_STD)
                 pixels = ((pixels / 2 + 0.5 - own[0]) / own[1]).astype(np.float32)
-            elif kind != "qwen3":
+            elif kind not in ("qwen3", "smolvlm"):
                 # Of padding it does not matter: it is masked.
                 given["token_type_ids"] = padded(2, 0)
             pixels = pixels.transpose(0, 3, 1, 2)
@@ -153,6 +153,8 @@ class Questions:
                 given["mm_token_type_ids"] = (given["input_ids"] == IMAGE_ID).long()
                 pixels, places = self._in_rows(pixels)
                 given["image_position_ids"] = torch.tensor(places)
+            if kind == "smolvlm":  # images by row
+                pixels = pixels.reshape(len(rows), -1, *pixels.shape[1:])
             given["pixel_values"] = torch.tensor(np.ascontiguousarray(pixels))
         if answers:
             given["labels"] = padded(3, -100)
@@ -196,7 +198,7 @@ def _pair(kind, hf, directory):
         hf = as_it_generates(hf)
     one_image = {"gemma3": (BOS, BEGIN, IMAGE, END, 12), "gemma3_text": ()}
     one_image |= dict.fromkeys(("llava", "llava_mistral"), (BOS, 7, 8, IMAGE))
-    one_image |= dict.fromkeys(("qwen", "qwen3", "internvl"), (7, 8, BEGIN, IMAGE, END))
+    one_image |= dict.fromkeys(("qwen", "qwen3", "internvl", "smolvlm"), (7, 8, BEGIN, IMAGE, END))
     of_gemma4 = (kind for kind in KINDS if kind.startswith("gemma4"))
     one_image |= dict.fromkeys(of_gemma4, (BOS, BEGIN, IMAGE, END))
     front = one_image.get(kind, (IMAGE,))

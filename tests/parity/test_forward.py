@@ -75,7 +75,7 @@ def test_vision_features(make_pair, close, kind):
         given = {name: asked[name] for name in names if name in asked}
         found = pair.hf.get_image_features(**given)
     theirs = found.pooler_output
-    if kind.startswith(("qwen", "gemma4")):  # one by one, since they may differ in size
+    if kind.startswith(("qwen", "gemma4", "smolvlm")):  # one by one, since they may differ in size
         theirs = np.stack(theirs)
     if kind == "qwen3":
         theirs = np.concatenate([theirs, *map(np.stack, found.deepstack_features)], axis=-1)

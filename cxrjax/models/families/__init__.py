@@ -10,27 +10,39 @@ from cxrjax.models.families.internvl import INTERNVL
 from cxrjax.models.families.llava import LLAVA
 from cxrjax.models.families.paligemma import PALIGEMMA
 from cxrjax.models.families.qwen_vl import QWEN2_5_VL, QWEN3_VL
+from cxrjax.models.families.smolvlm import SMOLVLM
+from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig, check_sizes
 
 # By the `model_type` of its configuration.
 FAMILIES: dict[str, Family] = {
     family.kind: family
     for family in (
         *(PALIGEMMA, GEMMA3, GEMMA3_TEXT, GEMMA4, GEMMA4_UNIFIED),
-        *(LLAVA, INTERNVL, QWEN2_5_VL, QWEN3_VL),
+        *(LLAVA, INTERNVL, QWEN2_5_VL, QWEN3_VL, SMOLVLM),
     )
 }
 
 
-def family_of_sizes(sizes: Mapping[str, Any]) -> str:
-    """Returns the family of a base directory's `sizes`, which older ones do not name.
+def sizes_of_base(sizes: Mapping[str, Any]) -> VLMConfig:
+    """Returns the sizes that a base directory states.
+
+    Older ones name no family, take one image, and do not say how a tower's patches are joined.
 
     Raises:
-        ValueError: there is none.
+        ValueError: sizes of no family, or beyond any model there is; or as the sizes' classes.
+        KeyError, TypeError: no such sizes.
     """
     vision = sizes["vision"]
-    tower = vision if vision is None else vision.get("kind", "siglip")
-    before = (tower, sizes.get("projector", "linear"))
-    for family in FAMILIES.values():
-        if before == family.before if "family" not in sizes else sizes["family"] == family.kind:
-            return family.kind
-    raise ValueError(f"family is {sizes.get('family', before)!r}, expected one of {[*FAMILIES]}")
+    kind = vision if vision is None else vision.get("kind", "siglip")
+    before = (kind, sizes.get("projector", "linear"))
+    known = {family.before: family.kind for family in FAMILIES.values() if family.before}
+    family = sizes["family"] if "family" in sizes else known.get(before)
+    if family not in FAMILIES:
+        raise ValueError(f"family is {family!r}, expected one of {', '.join(FAMILIES)}")
+    if vision is not None:
+        vision = VisionConfig(**{"side_by_side": before == INTERNVL.before, **vision})
+    parts = {"vision": vision, "decoder": DecoderConfig(**sizes["decoder"]), "family": family}
+    contexts = {name: tuple(sizes.get(name, (IMAGE,))) for name in ("context", "second_image")}
+    found = VLMConfig(**{**sizes, **parts, **contexts})
+    check_sizes(found)
+    return found

@@ -102,7 +102,7 @@ def tower(table: Table, vision: Mapping[str, Any], **more: Any) -> VisionConfig:
         ValueError: sizes that do not go together.
     """
     found = ours(table, vision) | more
-    if found["image_size"] % found["patch_size"]:
+    if found["image_size"] % found["patch_size"] and not found.get("side_by_side"):
         raise ValueError(f"images of {found['image_size']}, patches of {found['patch_size']}")
     divides(found["num_heads"], found["width"], "heads of the tower")
     return VisionConfig(**found)
