@@ -1,7 +1,6 @@
 """The decoder over [context | question | question ...] sequences, with a key-value cache.
 
-Gemma 1 to 4, Llama, Mistral, Qwen2.5 and Qwen3 are one decoder: what tells them apart are fields
-of `DecoderConfig`.
+The decoders of all families are one: what distinguishes them are fields of `DecoderConfig`.
 """
 
 import functools
@@ -443,10 +442,10 @@ class Block(nnx.Module):
 
 
 class PerLayerInputs(nnx.Module):
-    """Per-layer embeddings of Gemma 4 E2B and E4B: an input of every layer besides the stream.
+    """Per-layer embeddings: an input of every layer besides the residual stream.
 
     The token's row of a second table, and a map of its embedding; an image's tokens have the row of
-    padding, token 0, there (transformers' `gemma4`).
+    padding, token 0, there.
     """
 
     def __init__(self, config: DecoderConfig, rngs: nnx.Rngs):

@@ -146,11 +146,10 @@ def open_checkpoint(directory: str | Path) -> SafetensorsFiles:
     pickles = sorted(path.name for pattern in _PICKLES for path in directory.glob(pattern))
     if pickles:
         config = directory / CONFIG_FILE
-        is_text = (
-            config.is_file()
-            and read_json_object(config, MOST_CONFIG_BYTES).get("model_type") == "gemma3_text"
+        sees = not config.is_file() or "vision_config" in read_json_object(
+            config, MOST_CONFIG_BYTES
         )
-        kind = "AutoModelForCausalLM" if is_text else "AutoModelForImageTextToText"
+        kind = "AutoModelForImageTextToText" if sees else "AutoModelForCausalLM"
         raise UserError(
             f"{directory}: weights as pickle ({shortened(pickles)}), which can run code when read; "
             "expected safetensors. Where you trust the files: python -c 'import transformers as t; "

@@ -101,7 +101,7 @@ class Context(NamedTuple):
         return jnp.sum(self.mask, axis=1, keepdims=True, dtype=jnp.int32)
 
     def in_streams(self, rows: int, grid: tuple[int, int]) -> Int[Array, "B C 3"]:
-        """Time, row and column of every token, as Qwen2.5-VL counts (arXiv 2409.12191, fig. 3).
+        """Time, row and column of every token, as arXiv 2409.12191, fig. 3, counts.
 
         Of text all three are the same; an image stands still, and its rows and columns count from
         where it begins.
@@ -229,7 +229,7 @@ def _windowed(
     """The visibility in local layers, and `seen` again with a mask wherever those have one.
 
     A token sees those less than `window` before it. Where prefix attention is full, image and
-    prompt see all of each other all the same, as transformers has it for PaliGemma 2.
+    prompt see all of each other all the same, as transformers has it.
     """
 
     def near(query: Array, key: Array) -> Array:

@@ -389,7 +389,7 @@ def _commonest(values: Mapping[str, Any]) -> Any:
     return max(sorted(set(found)), key=found.count)
 
 
-# What transformers calls the layers of a decoder and of towers, and Qwen3-VL's inner mergers.
+# What transformers calls the layers of a decoder and of towers, and inner mergers.
 _STACKS = "layers?|blocks|deepstack_merger_list"
 
 
@@ -505,7 +505,7 @@ def _stacked(
 
 
 def _projector_of(config: VLMConfig) -> str:
-    is_bare = config.vision is not None and config.vision.kind == "patches"
+    is_bare = config.vision is not None and not config.vision.depth
     within = "multimodal_embedder" if is_bare else "embed_vision"
     names = {"merger": "merger", "unscaled": within}
     return names.get(config.projector, "multi_modal_projector")

@@ -18,21 +18,14 @@ _DEEPEST, _LARGEST, _LONGEST_CONTEXT = 1_000, 2**40, 10_000
 IMAGE = -1
 _CONTEXTS = ("context", "second_image")
 
-# Of CLIP's processor, red, green and blue.
+# Of CLIP, red, green and blue.
 CLIP_MEAN = (0.48145466, 0.4578275, 0.40821073)
 CLIP_STD = (0.26862954, 0.26130258, 0.27577711)
-# Of InternVL's.
+# Of ImageNet.
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
-# Of an image, without the whole one behind them: as InternVL was trained and its processor cuts.
-MOST_TILES = 12
-
-# Of an image that any size will do for: Qwen-VL's processors shrink to 12,845,056 and 16,777,216
-# pixels, Gemma 4's to 1,120 tokens.
-_MOST_TOKENS = {"qwen": 16_384, "qwen3": 16_384, "gemma4": 1_120, "patches": 1_120}
-
-# Of the rotary positions of Gemma 4's tower, which is published with no other.
-GEMMA4_ROPE_BASE = 100.0
+# Of the rotary positions of towers whose heads are normed (`post_norms`): there are no others.
+AXIAL_ROPE_BASE = 100.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,31 +37,36 @@ class VisionConfig:
             towers without a table that says how many patches there are, and of tiles.
         pool: squares of so many patches a side become one token, averaged before the projector.
         side_by_side: they are put side by side for it instead (pixel shuffle).
-        kind: "siglip"; "clip": a class token in front of the patches, a norm before the first
-            layer, patches without bias, another activation and epsilon, and its own colours;
-            "internvl": a class token, an exact GELU, a scale on what each half of a layer adds, no
-            norm behind the last, and ImageNet's colours;
-            "qwen": rows and columns as rotary positions, RMS norms, gated units, one map for
-            queries, keys and values, patches of two equal frames, CLIP's colours; "qwen3":
-            the same with SigLIP's norms, units, colours and biases, and a table of positions;
-            "gemma4": rows and columns as rotary positions and from a table too, RMS norms around
-            every part and on each head's queries, keys and values, gated units, no biases; or
-            "patches": no layers at all, a patch of pixels normed, mapped and placed by such a
-            table.
-        skip_last: of CLIP, so many last layers are there and not asked (LLaVA: 1).
-        window: of "qwen", patches a side of the squares that see only themselves.
+        norm, norm_eps: of the layers; RMS norms scale by their weight.
+        activation: of the layers; "quick_gelu" is the sigmoid's approximation.
+        gated: units of the layers are gated.
+        colours: what the tower was trained on: "half", values in [-1, 1], or channels scaled by
+            CLIP's or ImageNet's mean and deviation.
+        patch_bias: patches are mapped with a bias.
+        class_token: one goes in front of the patches.
+        pre_norm, final_norm: a norm before the first and behind the last layer.
+        layer_scale: a scale on what each half of a layer adds.
+        post_norms: norms also behind attention and units, and on each head's queries, keys and
+            values; heads turn by row and column; layers have no biases, and features are scaled.
+        merges: layers go over patches in the order of windows, with one map for queries, keys and
+            values, which turn by row and column; a patch is two equal frames.
+        skip_last: so many last layers are there and not asked.
+        window: where it merges, patches a side of the squares that see only themselves.
         full_every: of so many layers the last one sees the whole image, the others their square.
-        position_side: of "qwen3", rows and columns of the table of positions, which is stretched
-            over the patches.
-        deepstack: of "qwen3", the layers, from 0, whose patches are merged too, and added to the
-            image's tokens behind the decoder's first layers, one each (DeepStack).
-        most_positions: of "gemma4" and "patches", rows that the table of positions has for each
-            direction.
-        standardized: of "gemma4", pooled features are shifted and scaled by the checkpoint's own.
-        tile_size: of "internvl", pixels a side of the tiles that an image is cut into; the whole
-            image is one more behind them. None: the image is the only one.
-        clipped: of "gemma4", what goes into a linear map and comes out of it is kept within bounds
-            of the checkpoint's (E2B and E4B).
+        position_side: where it merges, rows and columns of the table of positions, which is
+            stretched over the patches; None: it has no table.
+        deepstack: where it merges, the layers, from 0, whose patches are merged too, and added to
+            the image's tokens behind the decoder's first layers, one each.
+        most_positions: rows of a table of positions for each direction; 0: one row a patch.
+        standardized: pooled features are shifted and scaled by the checkpoint's own.
+        clipped: what goes into a linear map and comes out of it is kept within bounds of the
+            checkpoint's.
+        most_tokens: it takes images of any size, up to so many tokens each; 0: of one size.
+        most_tiles: an image may be cut into so many tiles of the one size.
+        tile_size: pixels a side of the tiles that an image is cut into; the whole image is one more
+            behind them. None: the image is the only one.
+
+    A tower without layers takes pixels from 0 to 1, norms and maps a patch, and adds its place.
     """
 
     image_size: int
@@ -79,7 +77,18 @@ class VisionConfig:
     mlp_dim: int
     pool: int = 1
     side_by_side: bool = False
-    kind: Literal["siglip", "clip", "internvl", "qwen", "qwen3", "gemma4", "patches"] = "siglip"
+    norm: Literal["layer", "rms"] = "layer"
+    norm_eps: float = 1e-6
+    activation: Literal["gelu_tanh", "gelu", "quick_gelu", "silu"] = "gelu_tanh"
+    gated: bool = False
+    colours: Literal["half", "clip", "imagenet"] = "half"
+    patch_bias: bool = True
+    class_token: bool = False
+    pre_norm: bool = False
+    final_norm: bool = True
+    layer_scale: bool = False
+    post_norms: bool = False
+    merges: bool = False
     skip_last: int = 0
     window: int | None = None
     full_every: int = 1
@@ -89,6 +98,8 @@ class VisionConfig:
     most_positions: int = 0
     standardized: bool = False
     clipped: bool = False
+    most_tokens: int = 0
+    most_tiles: int = 0
     tile_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -97,11 +108,6 @@ class VisionConfig:
         if any(layer >= self.depth for layer in self.deepstack):
             raise ValueError(f"deepstack {self.deepstack} of {self.depth} layers")
 
-    @property
-    def merges(self) -> bool:
-        """Returns whether the tower outputs one row a patch, which merging concatenates."""
-        return self.kind in ("qwen", "qwen3")
-
     def is_local(self, layer: int) -> bool:
         """Returns whether attention of layer number `layer`, from 0, is restricted to windows."""
         return self.window is not None and (layer + 1) % self.full_every != 0
@@ -109,7 +115,7 @@ class VisionConfig:
     @property
     def any_size(self) -> bool:
         """Returns whether the weights work for images of any size."""
-        return self.merges or self.kind in ("gemma4", "patches")
+        return self.most_tokens > 0
 
     @property
     def image_hw(self) -> tuple[int, int]:
@@ -147,18 +153,13 @@ class VisionConfig:
         return self.width * (self.pool**2 if is_joined else 1)
 
     @property
-    def has_class(self) -> bool:
-        """Returns whether a class token precedes the patches."""
-        return self.kind in ("clip", "internvl")
-
-    @property
     def num_patches(self) -> int:
         return math.prod(self.patch_grid)
 
     @property
     def num_positions(self) -> int:
         """Places in the tower's sequence: the patches, and a class token."""
-        return self.num_patches + self.has_class
+        return self.num_patches + self.class_token
 
     @property
     def num_tokens(self) -> int:
@@ -180,21 +181,21 @@ class DecoderConfig:
         attn_softcap, final_softcap: c * tanh(x / c) on attention scores and on logits.
         post_norms: norms also behind attention and MLP, before the residual is added.
         qk_norm: norms on the queries and keys of each head.
-        prefix_attention: "full": image and prompt see all of each other (PaliGemma); "causal":
-            every token sees the past alone, but images also see all of themselves (Gemma 3);
-            "local": they do so in local layers alone (Gemma 4); "past": every token sees the past
-            alone (LLaVA).
+        prefix_attention: "full": image and prompt see all of each other ; "causal":
+            every token sees the past alone, but images also see all of themselves;
+            "local": they do so in local layers alone; "past": every token sees the past
+            alone.
         norm_eps: what is added to the mean square in norms.
         plain_norms: norms scale by their weight, not by 1 + weight (Llama, Mistral).
         activation: of the gated unit; "gelu" is the tanh approximation.
         scale_embeddings: by the square root of the width.
         tied: the embedding is the output layer too.
-        qkv_bias: queries, keys and values have biases (Qwen).
+        qkv_bias: queries, keys and values have biases.
         rope_sections: how many pairs of a head's entries turn by a token's time, row and column
-            (Qwen2.5-VL), in this order; none: all by its place in the sequence.
-        rope_interleaved: the three take turns instead, and what is left is time's (Qwen3-VL).
+            in this order; none: all by its place in the sequence.
+        rope_interleaved: the three take turns instead, and what is left is time's.
         global_head_dim: of global layers, where they are of other sizes than the local ones and
-            their parameters are kept apart (Gemma 4); None: all layers are alike. What follows is
+            their parameters are kept apart; None: all layers are alike. What follows is
             of such decoders alone.
         global_kv_heads: of global layers; None: `num_kv_heads`.
         global_rope_share: the part of a head's pairs that turns in global layers.
@@ -202,7 +203,7 @@ class DecoderConfig:
         value_norm: norms without a scale on each head's values.
         layer_scale: a number of the checkpoint's that what comes out of a layer is multiplied by.
         shared_layers: so many last layers have no keys and values, and read those of the last layer
-            of their kind before them (Gemma 4 E2B and E4B); whole periods.
+            of their kind before them; whole periods.
         shared_mlp_dim: of these layers; None: `mlp_dim`.
         per_layer_width: numbers that every layer is given of a token besides the residual stream,
             from a second table (per-layer embeddings, of the same two); 0: none.
@@ -344,7 +345,7 @@ class VLMConfig:
             them; "normed_mlp": a norm before these; or "merger": each patch normed, those of a
             token side by side, and two such maps.
         audio_width: numbers of a frame of sound, which the checkpoint has a map for and nothing
-            asks here (Gemma 4 12B); 0: none.
+            asks here; 0: none.
         family: the `model_type` whose names its tensors have in a checkpoint
             (`cxrjax/models/families/`).
     """
@@ -385,12 +386,10 @@ class VLMConfig:
             ValueError: it does not take images of any size, or not of this one.
         """
         vision = self.vision
-        if vision is not None and vision.kind == "internvl":
+        if vision is not None and vision.most_tiles:
             return dataclasses.replace(self, vision=_in_tiles(vision, height, width))
         if vision is None or not vision.any_size:
-            raise ValueError(
-                "only models of Qwen-VL, Gemma 4 and InternVL take images of another size"
-            )
+            raise ValueError("this model takes images of one size; use a preset without '@'")
         unit = vision.patch_size * vision.pool
         most = vision.most_positions * vision.patch_size
         if most and max(height, width) > most:
@@ -399,7 +398,7 @@ class VLMConfig:
             raise ValueError(f"{height} and {width} are not multiples of {unit}, a token's side")
         across = None if width == height else width
         vision = dataclasses.replace(vision, image_size=height, image_width=across)
-        most = _MOST_TOKENS[vision.kind]
+        most = vision.most_tokens
         if vision.num_tokens > most:
             raise ValueError(f"{vision.num_tokens:,} tokens an image, and it is made for {most:,}")
         return dataclasses.replace(self, vision=vision)
@@ -423,8 +422,8 @@ def _in_tiles(vision: VisionConfig, height: int, width: int) -> VisionConfig:
     """The tower for images of whole tiles; of one alone, as it is published."""
     tile = vision.tile_size or vision.image_size
     down, across = height // tile, width // tile
-    if height % tile or width % tile or not 1 <= down * across <= MOST_TILES:
-        raise ValueError(f"expected 1 to {MOST_TILES} whole tiles of {tile}")
+    if height % tile or width % tile or not 1 <= down * across <= vision.most_tiles:
+        raise ValueError(f"expected 1 to {vision.most_tiles} whole tiles of {tile}")
     is_one = down * across == 1
     return dataclasses.replace(
         vision,

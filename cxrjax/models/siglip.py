@@ -1,6 +1,8 @@
-"""The vision tower, SigLIP's, CLIP's, InternVL's, Qwen-VL's, Gemma 4's: patches to features."""
+"""The vision tower: patches of images to features. Its variants are fields of `VisionConfig`."""
 
+import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -25,48 +27,51 @@ from cxrjax.models.layers import (
 from cxrjax.models.splash import SAVED, AttentionKind, attend_to_all
 from cxrjax.models.windows import Windows, make_windows
 
-# Of Qwen-VL's towers; their configurations have no other.
+# Of towers in windows: there are no others.
 _ROPE_BASE = 10_000.0
-# Qwen's patches are of this many frames; those of a picture are the same.
+# Their patches are of this many frames, which are the same of an image.
 _FRAMES = 2
 
 
-def _eps(config: presets.VisionConfig) -> float:
-    return 1e-5 if config.kind in ("clip", "patches") else 1e-6
-
-
 def tower_norm(config: presets.VisionConfig) -> LayerNorm | RMSNorm:
-    """A norm of patches, as the tower's layers have and Qwen's mergers."""
-    if config.kind in ("qwen", "gemma4"):
-        return RMSNorm(config.width, plain=True)
-    return LayerNorm(config.width, _eps(config))
+    """A norm of patches, as the tower's layers and mergers have."""
+    if config.norm == "rms":
+        return RMSNorm(config.width, config.norm_eps, plain=True)
+    return LayerNorm(config.width, config.norm_eps)
 
 
 # What towers were trained on; the others take what is within [-1, 1] as it is.
 _COLOURS = {
     "clip": (presets.CLIP_MEAN, presets.CLIP_STD),
-    "qwen": (presets.CLIP_MEAN, presets.CLIP_STD),
-    "internvl": (presets.IMAGENET_MEAN, presets.IMAGENET_STD),
+    "imagenet": (presets.IMAGENET_MEAN, presets.IMAGENET_STD),
 }
 
 
-def _own_colours(kind: str, images: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
+def _own_colours(colours: str, images: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
     """Rescales images from [-1, 1] to the colour range that the tower was trained on."""
-    mean, std = (np.array(values, np.float32) for values in _COLOURS[kind])
+    mean, std = (np.array(values, np.float32) for values in _COLOURS[colours])
     return ((images.astype(jnp.float32) / 2 + 0.5 - mean) / std).astype(images.dtype)
+
+
+_ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "gelu_tanh": jax.nn.gelu,
+    "gelu": functools.partial(jax.nn.gelu, approximate=False),
+    "quick_gelu": lambda x: x * jax.nn.sigmoid(1.702 * x),
+    "silu": jax.nn.silu,
+}
 
 
 class VisionAttention(nnx.Module):
     """Self-attention over all of an image; in `WindowedAttention` also over parts.
 
-    With biases; of Gemma 4 without, each head's queries, keys and values normed, queries and keys
-    then turned by row and column.
+    With biases; with `post_norms` without, each head's queries, keys and values normed, queries and
+    keys then turned by row and column.
     """
 
     def __init__(self, config: presets.VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         self.attention = attention
         self.num_heads = config.num_heads
-        self.turns = config.kind == "gemma4"
+        self.turns = config.post_norms
         width, head_dim = config.width, config.width // config.num_heads
         self.q_proj = _linear(config, width, width, rngs)
         self.k_proj = _linear(config, width, width, rngs)
@@ -102,16 +107,16 @@ class VisionAttention(nnx.Module):
 
 
 def _linear(config: presets.VisionConfig, ins: int, outs: int, rngs: nnx.Rngs) -> Linear:
-    """A map of a layer: only Gemma 4's have no biases, and some of these have bounds."""
+    """A map of a layer, some of which have no bias, and of these some bounds."""
     if config.clipped:
         return ClippedLinear(ins, outs, rngs=rngs)
-    return Linear(ins, outs, use_bias=config.kind != "gemma4", rngs=rngs)
+    return Linear(ins, outs, use_bias=not config.post_norms, rngs=rngs)
 
 
 def _by_row_and_column(x: Float[Array, "B N H h"], across: int) -> Float[Array, "B N H h"]:
     """The first half of a head turned by its patch's column, of so many, the second by its row."""
     rows, columns = np.divmod(np.arange(x.shape[1]), across)
-    frequencies = rope_frequencies(x.shape[-1] // 2, presets.GEMMA4_ROPE_BASE)
+    frequencies = rope_frequencies(x.shape[-1] // 2, presets.AXIAL_ROPE_BASE)
     halves = jnp.split(x, 2, axis=-1)
     turned = [
         apply_rope(half, place[None], frequencies)
@@ -134,7 +139,7 @@ def _dense(
 
 
 class WindowedAttention(nnx.Module):
-    """Qwen-VL's: one map for queries, keys and values, which turn by row and column."""
+    """Of towers in windows: one map for queries, keys and values, which turn by row and column."""
 
     def __init__(self, config: presets.VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         self.attention = attention
@@ -182,11 +187,11 @@ class WindowedAttention(nnx.Module):
 
 
 class GatedVisionMLP(nnx.Module):
-    """A gated unit: Qwen2.5-VL's with SiLU and biases, Gemma 4's with GELU and none."""
+    """A gated unit."""
 
     def __init__(self, config: presets.VisionConfig, rngs: nnx.Rngs):
         width, inner = config.width, config.mlp_dim
-        self.activation = jax.nn.silu if config.kind == "qwen" else jax.nn.gelu
+        self.activation = _ACTIVATIONS[config.activation]
         self.gate_proj = _linear(config, width, inner, rngs)
         self.up_proj = _linear(config, width, inner, rngs)
         self.down_proj = _linear(config, inner, width, rngs)
@@ -200,10 +205,10 @@ class GatedVisionMLP(nnx.Module):
 
 
 class VisionMLP(nnx.Module):
-    """Two linear maps with biases and an approximation of GELU between them."""
+    """Two linear maps with biases and an activation between them."""
 
     def __init__(self, config: presets.VisionConfig, rngs: nnx.Rngs):
-        self.kind = config.kind
+        self.activation = _ACTIVATIONS[config.activation]
         self.fc1 = Linear(config.width, config.mlp_dim, use_bias=True, rngs=rngs)
         self.fc2 = Linear(config.mlp_dim, config.width, use_bias=True, rngs=rngs)
 
@@ -212,24 +217,19 @@ class VisionMLP(nnx.Module):
     ) -> Float[Array, "B N D"]:
         drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
         hidden = self.fc1(x, drop("fc1"))
-        if self.kind == "clip":  # the sigmoid's approximation, which CLIP was trained with
-            hidden = hidden * jax.nn.sigmoid(1.702 * hidden)
-        else:
-            hidden = jax.nn.gelu(hidden, approximate=self.kind != "internvl")
-        return self.fc2(hidden, drop("fc2"))
+        return self.fc2(self.activation(hidden), drop("fc2"))
 
 
 class VisionBlock(nnx.Module):
-    """Pre-norm transformer block; of Gemma 4 with norms behind attention and MLP as well."""
+    """Pre-norm transformer block; some with norms behind attention and MLP as well."""
 
     def __init__(self, config: presets.VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         of_whole = WindowedAttention if config.merges else VisionAttention
         self.norm1 = tower_norm(config)
         self.attn = of_whole(config, rngs, attention)
         self.norm2 = tower_norm(config)
-        is_gated = config.kind in ("qwen", "gemma4")
-        self.mlp = (GatedVisionMLP if is_gated else VisionMLP)(config, rngs)
-        scaled, post_norms = config.kind == "internvl", config.kind == "gemma4"
+        self.mlp = (GatedVisionMLP if config.gated else VisionMLP)(config, rngs)
+        scaled, post_norms = config.layer_scale, config.post_norms
         ones = jnp.ones(config.width)
         self.attn_scale = nnx.data(nnx.Param(0.1 * ones) if scaled else None)
         self.mlp_scale = nnx.data(nnx.Param(0.1 * ones) if scaled else None)
@@ -250,10 +250,10 @@ class VisionBlock(nnx.Module):
 
 
 class DeepMerger(nnx.Module):
-    """Qwen3-VL's of an inner layer: the patches of a token normed together, and two maps."""
+    """Merger of an inner layer (DeepStack): a token's patches normed together, and two maps."""
 
     def __init__(self, config: presets.VisionConfig, width: int, rngs: nnx.Rngs):
-        self.norm = LayerNorm(config.merged_width, _eps(config))
+        self.norm = LayerNorm(config.merged_width, config.norm_eps)
         self.fc1 = Linear(config.merged_width, config.merged_width, use_bias=True, rngs=rngs)
         self.fc2 = Linear(config.merged_width, width, use_bias=True, rngs=rngs)
 
@@ -268,13 +268,12 @@ class DeepMerger(nnx.Module):
 class VisionTower(nnx.Module):
     """Images in, one feature vector a patch or token out, in reading order.
 
-    Sources: SigLIP (arXiv 2303.15343) without its pooling head, as PaliGemma (arXiv 2407.07726);
-    CLIP (arXiv 2103.00020) up to the layer before the last, without its class token, as LLaVA
-    (arXiv 2310.03744); Qwen2.5-VL and Qwen3-VL (arXiv 2502.13923, 2511.21631), of which the patches
-    of a token come side by side, as the merger wants them; Gemma 4 (transformers' `gemma4`), whose
-    patches add a row of each direction's table, with no norm at the end; its 12B
-    (`gemma4_unified`), without layers: a patch is a token, its numbers normed, mapped, and normed
-    before and after its place is added. What of CLIP isn't asked, the last layer and norm, is a
+    Sources: SigLIP (arXiv 2303.15343) without its pooling head, as in arXiv 2407.07726;
+    CLIP (arXiv 2103.00020) up to the layer before the last, without its class token, as in arXiv
+    2310.03744; in windows (arXiv 2502.13923, 2511.21631), of which the patches of a token come side
+    by side, as the merger wants them; with a table of each direction's positions, of which patches
+    add a row each; without layers: a patch is a token, its numbers normed, mapped, and normed
+    before and after its place is added. What isn't asked, such as a last layer or norm, is a
     parameter all the same: it goes in and out with the checkpoint.
     """
 
@@ -292,40 +291,40 @@ class VisionTower(nnx.Module):
                 f"image size {config.image_size} is not a multiple of patch {config.patch_size}"
             )
         unit = config.patch_size * config.pool
-        wants_whole = config.merges or config.kind == "gemma4"
+        wants_whole = config.merges or config.post_norms
         if wants_whole and any(side % unit for side in config.image_hw):
             raise ValueError(
                 f"image size {config.image_hw} is not a multiple of {config.pool} patches of "
                 f"{config.patch_size}"
             )
         if config.image_width is not None and not config.any_size and config.tile_size is None:
-            raise ValueError(
-                f"images of {config.image_hw}: only Qwen-VL's, Gemma 4's and InternVL's may be so"
-            )
+            raise ValueError(f"images of {config.image_hw} in a tower of square ones")
         self.config = config
         self.patch_size = config.patch_size
         self.remat = remat
         self.unroll = unroll
-        is_clip = config.kind == "clip"
         self.num_layers = config.depth - config.skip_last
         self.patch_embed = Linear(
             config.patch_size**2 * 3 * (_FRAMES if config.merges else 1),
             config.width,
-            use_bias=config.kind in ("siglip", "qwen3", "internvl", "patches"),
+            use_bias=config.patch_bias,
             rngs=rngs,
         )
-        self.is_bare = config.kind == "patches"
-        self.has_table = config.kind in ("gemma4", "patches")  # of each direction
+        self.is_bare = config.depth == 0
+        self.has_table = config.most_positions > 0  # of each direction
         numbers = config.patch_size**2 * 3
-        self.patch_norm = nnx.data(LayerNorm(numbers, _eps(config)) if self.is_bare else None)
+        self.patch_norm = nnx.data(LayerNorm(numbers, config.norm_eps) if self.is_bare else None)
         self.class_embed = nnx.data(None)
-        if config.has_class:
+        if config.class_token:
             drawn = config.width**-0.5 * jax.random.normal(rngs.params(), (config.width,))
             self.class_embed = nnx.data(nnx.Param(drawn))
-        before = is_clip or self.is_bare
-        self.pre_norm = nnx.data(LayerNorm(config.width, _eps(config)) if before else None)
+        ends = (
+            LayerNorm(config.width, config.norm_eps) if there else None
+            for there in (config.pre_norm, config.final_norm)
+        )
+        self.pre_norm: Any = nnx.data(next(ends))
         self.position_embed: Any = nnx.data(None)
-        if config.kind != "qwen":
+        if config.position_side is not None or not config.merges:
             rows = (config.position_side or 0) ** 2 or config.num_positions
             table: tuple[int, ...] = (rows,)
             if self.has_table:
@@ -337,8 +336,7 @@ class VisionTower(nnx.Module):
             self.layers = stack_layers(
                 lambda r: VisionBlock(config, r, attention), config.depth, rngs
             )
-        has_end = config.kind in ("siglip", "clip", "patches")
-        self.final_norm: Any = nnx.data(LayerNorm(config.width, _eps(config)) if has_end else None)
+        self.final_norm: Any = nnx.data(next(ends))
         # Published, and trained by nobody: they have no gradient here.
         own = config.standardized
         self.feature_bias = nnx.data(nnx.Param(jnp.zeros(config.width)) if own else None)
@@ -350,8 +348,8 @@ class VisionTower(nnx.Module):
         """Args: images in [-1, 1]; dropout: noise for LoRA branches in training, else None."""
         rows, height, width, _ = images.shape
         p = self.patch_size
-        if self.config.kind in _COLOURS:
-            images = _own_colours(self.config.kind, images)
+        if self.config.colours in _COLOURS:
+            images = _own_colours(self.config.colours, images)
         images = images[:, : height // p * p, : width // p * p]  # of whole patches
         patches = images.reshape(rows, height // p, p, width // p, p, 3)
         patches = patches.transpose(0, 1, 3, 2, 4, 5).reshape(rows, -1, p * p * 3)
@@ -381,7 +379,7 @@ class VisionTower(nnx.Module):
             graphdef, state = nnx.split(layers)
             layers = nnx.merge(graphdef, jax.tree.map(lambda leaf: leaf[: self.num_layers], state))
         x, _ = scan_layers(layers, apply, x, remat=self.remat, unroll=self.unroll)
-        if self.config.has_class:
+        if self.config.class_token:
             return x[:, 1:]
         return x if self.final_norm is None else self.final_norm(x)
 
@@ -399,7 +397,7 @@ class VisionTower(nnx.Module):
         return (down[:, None] + across[None]).reshape(rows * columns, -1)
 
     def standardize(self, pooled: Float[Array, "B N D"]) -> Float[Array, "B N D"]:
-        """Pooled features as Gemma 4's projector is given them."""
+        """Pooled features, scaled, and shifted by the checkpoint's own."""
         x = pooled.astype(jnp.float32) * pooled.shape[-1] ** 0.5
         if self.feature_bias is not None and self.feature_scale is not None:
             bias, scale = (
@@ -443,12 +441,12 @@ class VisionTower(nnx.Module):
     def resize_positions(self, config: presets.VisionConfig) -> None:
         """Interpolates the position embeddings, where there are any, for images of another size.
 
-        As PaliGemma went from 224 to 448 and 896 pixels (arXiv 2407.07726, section 3.2).
+        As arXiv 2407.07726, section 3.2, goes from 224 to 448 and 896 pixels.
         """
         if self.position_embed is None or self.config.merges or self.has_table:
             return  # nothing depends on the size
         # A class token keeps its own.
-        whole, has_class = self.position_embed[...], config.has_class
+        whole, has_class = self.position_embed[...], config.class_token
         first, positions = whole[: int(has_class)], whole[int(has_class) :]
         side, wanted = math.isqrt(len(positions)), config.patch_grid[0]
         grid = positions.reshape(side, side, -1)

@@ -79,7 +79,7 @@ class VisibilityRule:
         num_questions: Q.
         num_slots: slots of a question, L.
         num_prefix: P, leading slots of a question that hold its prompt.
-        causal: prompts see the past alone (Gemma 3); else all of themselves (PaliGemma).
+        causal: prompts see the past alone; else all of themselves.
         context_sees_prefix: where not causal, whether the context sees the only question's prompt.
         images: where causal, (start, stop) of the images in the context; each sees all of itself.
         window: how many slots back a slot sees, itself among them; None: all. Where not causal,
@@ -169,7 +169,7 @@ def make_splash_layout(
 
     That is so under a binding window where the context has padding, or where several questions
     with full prefix attention share a context: such sequences need masks. cuDNN caps no scores
-    (Gemma 2) and has no heads of 512 (Gemma 4).
+    and has no heads of 512.
 
     Args:
         config, mask, num_prefix, context_sees_prefix: as in `make_layout`.

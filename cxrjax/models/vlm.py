@@ -1,4 +1,4 @@
-"""PaliGemma, MedGemma, Gemma 4, LLaVA and Qwen-VL: images and questions in, hidden states out."""
+"""Models that see: images and questions in, hidden states out."""
 
 import copy
 import dataclasses
@@ -44,9 +44,6 @@ class DecodeState(NamedTuple):
 class VLM(nnx.Module):
     """Tower, projector, decoder.
 
-    PaliGemma: arXiv 2407.07726, 2412.03555; Gemma 3: 2503.19786; LLaVA 1.5: 2310.03744;
-    Qwen2.5-VL: 2502.13923; Qwen3-VL: 2511.21631.
-
     Several questions of one image go through together, and never see each other. What stands
     before the question, the image among it, is the context.
 
@@ -55,9 +52,9 @@ class VLM(nnx.Module):
         share: what the questions of an image share. "tower": the vision tower runs once, then each
             question stands alone with its own copy of the context. "image": the context also goes
             through the decoder once, which is cheaper by a factor of almost Q. Where attention is
-            causal (all but PaliGemma) the two give the same. With PaliGemma's full prefix
-            attention "tower" is exactly PaliGemma, whose image tokens see the prompt; with
-            "image" they see each other alone, which is another model.
+            causal the two give the same. With full prefix attention "tower" is the published
+            model, whose image tokens see the prompt; with "image" they see each other alone, which
+            is another model.
         remat: a name in `layers.REMAT`: what of every layer is kept for the backward pass.
         unroll: write the loop over layers out (see `scan_layers`).
         dtype: of the activations.
@@ -93,7 +90,7 @@ class VLM(nnx.Module):
         )
         kind = config.projector if vision is not None else None
         given = 0 if vision is None else vision.merged_width
-        # LLaVA's two maps meet in the decoder's width, Qwen's in that of what they are given.
+        # Two maps meet in the decoder's width, a merger's in that of what it is given.
         between = given if kind == "merger" else width
         is_normed = kind in ("normed", "unscaled")
         has_bias = not is_normed and kind != "plain"
@@ -220,7 +217,7 @@ class VLM(nnx.Module):
                 return squares.reshape(rows, tiles * down * across, -1)
             features = jnp.mean(squares, axis=(2, 4))
             features = features.reshape(features.shape[0], down * across, -1)
-        return self.vision.standardize(features) if config.kind == "gemma4" else features
+        return self.vision.standardize(features) if config.post_norms else features
 
     def __call__(
         self,

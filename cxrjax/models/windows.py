@@ -1,6 +1,6 @@
 """Squares of patches that see only themselves, in the order in which a tower keeps them.
 
-Qwen2.5-VL (arXiv 2502.13923, section 2.1.1): most layers attend within squares, a few to the whole
+As arXiv 2502.13923, section 2.1.1: most layers attend within squares, a few to the whole
 image, and the squares of patches that become one token lie within these.
 """
 

@@ -12,6 +12,7 @@ from flax import nnx
 
 from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, count_parameters, partition
+from cxrjax.models.families.qwen_vl import QWEN2_5_VL, QWEN3_VL
 from cxrjax.models.flops import BatchShape, step_flops, total
 from cxrjax.models.hf_layout import tensor_rules
 from cxrjax.models.partition import parameter_shapes
@@ -267,7 +268,7 @@ def _of_tower(part, rules, shape, **settings):
 
 def test_windows_of_a_tower_see_themselves_alone():
     """Four windows of 4 x 4 patches in two layers, the whole of 8 x 8 in the third."""
-    settings = {"image_size": 64, "depth": 3, "pool": 2, "kind": "qwen", "full_every": 3}
+    settings = {"image_size": 64, "depth": 3, "pool": 2, "full_every": 3, **QWEN2_5_VL.tower}
     shape = dataclasses.replace(SHAPE, questions=1)
     whole, apart = (
         _of_tower("vision", ("decoder/",), shape, **settings, window=window).forward
@@ -279,7 +280,7 @@ def test_windows_of_a_tower_see_themselves_alone():
 
 def test_inner_layers_of_a_tower_are_merged_too():
     """Two maps each, of four patches side by side, counted with the projector."""
-    settings = {"depth": 3, "pool": 2, "kind": "qwen3", "position_side": 3}
+    settings = {"depth": 3, "pool": 2, "position_side": 3, **QWEN3_VL.tower}
     added, without = (
         _of_tower("projector", ("deepstack/",), SHAPE, **settings, deepstack=inner)
         for inner in ((0, 2), ())

@@ -11,6 +11,8 @@ from flax import nnx
 
 from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
 from cxrjax.models.layers import ClippedLinear, take_apart
+from cxrjax.models.families.llava import LLAVA
+from cxrjax.models.families.qwen_vl import QWEN2_5_VL, QWEN3_VL
 from cxrjax.models.presets import IMAGE, VisionConfig, VLMConfig
 from cxrjax.models.siglip import VisionTower
 from cxrjax.models.vlm import context_of_two
@@ -249,9 +251,9 @@ def test_paligemma_shared_by_the_tower_is_paligemma_and_shared_by_the_image_is_n
 
 KINDS = {
     "siglip": {},
-    "clip": {"kind": "clip", "skip_last": 1},
-    "qwen": {"kind": "qwen", "pool": 2, "window": 2, "full_every": 2},
-    "qwen3": {"kind": "qwen3", "pool": 2, "position_side": 3, "deepstack": (0, 2)},
+    "class token": {**LLAVA.tower, "skip_last": 1},
+    "windows": {**QWEN2_5_VL.tower, "pool": 2, "window": 2, "full_every": 2},
+    "deepstack": {**QWEN3_VL.tower, "pool": 2, "position_side": 3, "deepstack": (0, 2)},
 }
 
 

@@ -26,7 +26,7 @@ FAMILIES: dict[str, Family] = {
 def sizes_of_base(sizes: Mapping[str, Any]) -> VLMConfig:
     """Returns the sizes that a base directory states.
 
-    Older ones name no family, take one image, and do not say how a tower's patches are joined.
+    Older ones name no family, take one image, and name the kind of their tower.
 
     Raises:
         ValueError: sizes of no family, or beyond any model there is; or as the sizes' classes.
@@ -40,7 +40,8 @@ def sizes_of_base(sizes: Mapping[str, Any]) -> VLMConfig:
     if family not in FAMILIES:
         raise ValueError(f"family is {family!r}, expected one of {', '.join(FAMILIES)}")
     if vision is not None:
-        vision = VisionConfig(**{"side_by_side": before == INTERNVL.before, **vision})
+        stated = {name: value for name, value in vision.items() if name != "kind"}
+        vision = VisionConfig(**(FAMILIES[family].tower if "kind" in vision else {}) | stated)
     parts = {"vision": vision, "decoder": DecoderConfig(**sizes["decoder"]), "family": family}
     contexts = {name: tuple(sizes.get(name, (IMAGE,))) for name in ("context", "second_image")}
     found = VLMConfig(**{**sizes, **parts, **contexts})

@@ -182,6 +182,7 @@ class Family:
         left_out: tensors of a checkpoint that are left out on purpose: a pattern by what they are.
         before: tower and projector of base directories that were written before `sizes` named
             their family.
+        tower: what its towers have alike, which older base directories do not state.
         left_out_keys: of `config.json`, parts of which nothing is left in an export.
         tied_without_head: where the settings do not say so, the embedding is tied if the weights
             have no output layer: versions of transformers take it one way or the other.
@@ -206,6 +207,7 @@ class Family:
     has_two_ropes: bool = False
     left_out: Callable[[VLMConfig], Mapping[str, str]] = _nothing
     before: tuple[str | None, str] | None = None
+    tower: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     left_out_keys: tuple[str, ...] = ()
     tied_without_head: bool = False
     original: Original | None = None

@@ -21,7 +21,7 @@ from cxrjax.models.families.family import (
     ours,
     part,
 )
-from cxrjax.models.presets import GEMMA4_ROPE_BASE, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.models.presets import AXIAL_ROPE_BASE, DecoderConfig, VisionConfig, VLMConfig
 
 # Its images are of any size; ours are of one, which its configuration does not have: of the squares
 # of whole tokens the largest within 280 tokens, its default.
@@ -105,7 +105,7 @@ _VISION = {
     "rms_norm_eps": key(1e-6),
     "attention_bias": key(False, None),
     "rope_parameters": part(
-        {"rope_type": key("axial", "default"), "rope_theta": key(GEMMA4_ROPE_BASE)}
+        {"rope_type": key("axial", "default"), "rope_theta": key(AXIAL_ROPE_BASE)}
     ),
     "pooling_kernel_size": key(most=2**6, default=3, ours="pool"),
     "position_embedding_size": key(most=2**20, default=10_240, ours="most_positions"),
@@ -158,6 +158,17 @@ _UNIFIED_SETTINGS = {
 }
 
 
+_TOWER = {
+    "norm": "rms",
+    "gated": True,
+    "patch_bias": False,
+    "post_norms": True,
+    "final_norm": False,
+    "most_tokens": 1120,
+}
+_NO_TOWER = {"norm_eps": 1e-05, "pre_norm": True, "most_tokens": 1120}
+
+
 def _placed(tower: VisionConfig) -> VisionConfig:
     side = tower.image_size // tower.patch_size
     if tower.most_positions < side:
@@ -173,7 +184,7 @@ def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
         raise ValueError(f"{heads} heads of {vision['head_dim']} in a tower of width {width}")
     divides(4, vision["head_dim"], "quarters of the tower's heads")
     size = _SIDE * found["pool"] * found["patch_size"]
-    tower = _placed(VisionConfig(**found, image_size=size, kind="gemma4"))
+    tower = _placed(VisionConfig(**found, image_size=size, **_TOWER))
     return VLMConfig(tower, _decoder(values["text_config"], where), -1, projector="unscaled")
 
 
@@ -191,8 +202,8 @@ def _unified_sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
         depth=0,
         num_heads=1,
         mlp_dim=0,
-        kind="patches",
         most_positions=vision["mm_posemb_size"],
+        **_NO_TOWER,
     )
     sound = values["audio_config"]
     return VLMConfig(
@@ -344,6 +355,7 @@ GEMMA4 = Family(
     kind="gemma4",
     named="Gemma 4",
     before=("gemma4", "unscaled"),
+    tower=_TOWER,
     settings=_SETTINGS,
     sizes=_sizes,
     tensors=(
@@ -384,6 +396,7 @@ GEMMA4_UNIFIED = Family(
     kind="gemma4_unified",
     named="Gemma 4 12B",
     before=("patches", "unscaled"),
+    tower=_NO_TOWER,
     settings=_UNIFIED_SETTINGS,
     sizes=_unified_sizes,
     tensors=(

@@ -84,6 +84,17 @@ _SETTINGS = {
 }
 
 
+_TOWER = {
+    "side_by_side": True,
+    "activation": "gelu",
+    "colours": "imagenet",
+    "class_token": True,
+    "final_norm": False,
+    "layer_scale": True,
+    "most_tiles": 12,
+}
+
+
 def _side(size: Any, what: str) -> int:
     """Returns a side, which older files state as one number and newer ones as two."""
     sides = set(size) if isinstance(size, list | tuple) else {size}
@@ -107,8 +118,7 @@ def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
         image_size=size,
         patch_size=patch,
         pool=pool,
-        side_by_side=True,
-        kind="internvl",
+        **_TOWER,
     )
     found = ours(_TEXT, text)
     heads, width = found["num_heads"], found["width"]
@@ -139,6 +149,7 @@ INTERNVL = Family(
     kind="internvl",
     named="InternVL 3",
     before=("internvl", "normed_mlp"),
+    tower=_TOWER,
     settings=_SETTINGS,
     sizes=_sizes,
     tensors=(

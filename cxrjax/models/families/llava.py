@@ -39,11 +39,21 @@ _SETTINGS = {
 }
 
 
+_TOWER = {
+    "norm_eps": 1e-05,
+    "activation": "quick_gelu",
+    "colours": "clip",
+    "patch_bias": False,
+    "class_token": True,
+    "pre_norm": True,
+}
+
+
 def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
     vision, layer = values["vision_config"], values["vision_feature_layer"]
     if not -vision["num_hidden_layers"] <= layer < 0:
         raise ValueError(f"vision_feature_layer {layer} of {vision['num_hidden_layers']} layers")
-    tower = parts.tower(_CLIP, vision, kind="clip", skip_last=-layer - 1)
+    tower = parts.tower(_CLIP, vision, skip_last=-layer - 1, **_TOWER)
     return VLMConfig(tower, parts.llama(values["text_config"], where), -1, projector="mlp")
 
 
@@ -56,6 +66,7 @@ LLAVA = Family(
     kind="llava",
     named="LLaVA",
     before=("clip", "mlp"),
+    tower=_TOWER,
     settings=_SETTINGS,
     sizes=_sizes,
     tensors=(

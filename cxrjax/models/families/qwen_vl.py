@@ -141,6 +141,19 @@ _NEW = {
 }
 
 
+_OLD_TOWER = {
+    "merges": True,
+    "norm": "rms",
+    "activation": "silu",
+    "gated": True,
+    "colours": "clip",
+    "patch_bias": False,
+    "final_norm": False,
+    "most_tokens": 16384,
+}
+_NEW_TOWER = {"merges": True, "final_norm": False, "most_tokens": 16384}
+
+
 def _in_parts(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Returns Qwen2.5-VL's settings with those of the decoder in their part, wherever they stood.
 
@@ -213,7 +226,7 @@ def _old_sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
         raise ValueError(f"window_size {vision['window_size']}, tokens of {unit} pixels")
     tower = _tower(
         *(vision, text, 448),
-        kind="qwen",
+        **_OLD_TOWER,
         # As its code rounds it: to whole tokens.
         window=vision["window_size"] // unit * pool,
         full_every=_full_every(vision["fullatt_block_indexes"], vision["depth"]),
@@ -247,7 +260,7 @@ def _new_sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
             f"{text['num_hidden_layers']} of the decoder"
         )
     side = {"position_side": math.isqrt(rows), "deepstack": tuple(deepstack)}
-    tower = _tower(vision, text, 512, kind="qwen3", **side)
+    tower = _tower(vision, text, 512, **_NEW_TOWER, **side)
     own = {"head_dim": text["head_dim"], "qk_norm": True, "rope_interleaved": True}
     tied = bool(values["tie_word_embeddings"])
     decoder = _decoder(text, tied, 500_000.0, (24, 20, 20), **own)
@@ -282,6 +295,7 @@ QWEN2_5_VL = Family(
     kind="qwen2_5_vl",
     named="Qwen2.5-VL",
     before=("qwen", "merger"),
+    tower=_OLD_TOWER,
     settings=_OLD,
     sizes=_old_sizes,
     tensors=(
@@ -308,6 +322,7 @@ QWEN3_VL = Family(
     kind="qwen3_vl",
     named="Qwen3-VL",
     before=("qwen3", "merger"),
+    tower=_NEW_TOWER,
     settings=_NEW,
     sizes=_new_sizes,
     tensors=(
