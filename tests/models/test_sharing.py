@@ -10,9 +10,9 @@ import pytest
 from flax import nnx
 
 from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
-from cxrjax.models.layers import ClippedLinear, take_apart
 from cxrjax.models.families.llava import LLAVA
 from cxrjax.models.families.qwen_vl import QWEN2_5_VL, QWEN3_VL
+from cxrjax.models.layers import ClippedLinear, take_apart
 from cxrjax.models.presets import IMAGE, VisionConfig, VLMConfig
 from cxrjax.models.siglip import VisionTower
 from cxrjax.models.vlm import context_of_two
