@@ -139,7 +139,7 @@ def _dense(
 
 
 class WindowedAttention(nnx.Module):
-    """Of towers in windows: one map for queries, keys and values, which turn by row and column."""
+    """Attention in windows: one map for queries, keys and values, turned by row and column."""
 
     def __init__(self, config: presets.VisionConfig, rngs: nnx.Rngs, attention: AttentionKind):
         self.attention = attention

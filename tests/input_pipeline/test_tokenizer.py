@@ -435,7 +435,7 @@ _LONG_DECODER = {"type": "Sequence", "decoders": [{"type": "Fuse"}] * 101}
         (lambda d: d["model"]["vocab"].update({"a" * 1001: 9}), "more than 1000 characters"),
         (lambda d: d.update(added_tokens=d["added_tokens"] * 70_000), "added ones, at most 1,048"),
         (lambda d: d.update(x=[[]] * 2**20), "more than 1,048,576 lists"),
-        (lambda d: d.update(pre_tokenizer={"type": "Digits"}), "pre_tokenizer has 'Digits'"),
+        (lambda d: d.update(pre_tokenizer={"type": "Whitespace"}), "pre_tokenizer has 'White"),
         (lambda d: d.update(pre_tokenizer=_SLOW_SPLIT), "pre_tokenizer has a regular expression"),
         (lambda d: d.update(normalizer=_LONG_PREPEND), "normalizer has a text of 2,000"),
         (lambda d: d.update(decoder=_LONG_DECODER), "decoder has 101 steps"),

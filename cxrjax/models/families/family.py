@@ -207,7 +207,7 @@ class Family:
     has_two_ropes: bool = False
     left_out: Callable[[VLMConfig], Mapping[str, str]] = _nothing
     before: tuple[str | None, str] | None = None
-    tower: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    tower: dict[str, Any] = dataclasses.field(default_factory=dict)
     left_out_keys: tuple[str, ...] = ()
     tied_without_head: bool = False
     original: Original | None = None

@@ -158,7 +158,7 @@ _UNIFIED_SETTINGS = {
 }
 
 
-_TOWER = {
+_TOWER: dict[str, Any] = {
     "norm": "rms",
     "gated": True,
     "patch_bias": False,
@@ -166,7 +166,7 @@ _TOWER = {
     "final_norm": False,
     "most_tokens": 1120,
 }
-_NO_TOWER = {"norm_eps": 1e-05, "pre_norm": True, "most_tokens": 1120}
+_NO_TOWER: dict[str, Any] = {"norm_eps": 1e-05, "pre_norm": True, "most_tokens": 1120}
 
 
 def _placed(tower: VisionConfig) -> VisionConfig:

@@ -84,7 +84,7 @@ _SETTINGS = {
 }
 
 
-_TOWER = {
+_TOWER: dict[str, Any] = {
     "side_by_side": True,
     "activation": "gelu",
     "colours": "imagenet",

@@ -39,7 +39,7 @@ _SETTINGS = {
 }
 
 
-_TOWER = {
+_TOWER: dict[str, Any] = {
     "norm_eps": 1e-05,
     "activation": "quick_gelu",
     "colours": "clip",

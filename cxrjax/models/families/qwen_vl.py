@@ -141,7 +141,7 @@ _NEW = {
 }
 
 
-_OLD_TOWER = {
+_OLD_TOWER: dict[str, Any] = {
     "merges": True,
     "norm": "rms",
     "activation": "silu",
@@ -151,7 +151,7 @@ _OLD_TOWER = {
     "final_norm": False,
     "most_tokens": 16384,
 }
-_NEW_TOWER = {"merges": True, "final_norm": False, "most_tokens": 16384}
+_NEW_TOWER: dict[str, Any] = {"merges": True, "final_norm": False, "most_tokens": 16384}
 
 
 def _in_parts(values: dict[str, Any], where: str) -> dict[str, Any]:

@@ -30,7 +30,7 @@ _VISION = {
     **parts.square_keys(224, 32),
     "model_type": key("idefics3", "idefics3_vision"),
     "tie_word_embeddings": key(True, False, None),
-    **notes("max_image_size", "size"),
+    **dict.fromkeys(("max_image_size", "size"), part(notes("longest_edge"))),
     "use_base_siglip": key(True, False),
 }
 _SETTINGS = {
