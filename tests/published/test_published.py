@@ -21,7 +21,8 @@ FACTS = json.loads(Path(__file__).with_name("checkpoints.json").read_text("utf-8
 def _whole(config):
     text = config.get("text_config", config)
     if kinds := text.get("layer_types"):
-        text["layer_types"] = kinds * (text["num_hidden_layers"] // len(kinds))
+        depth = text["num_hidden_layers"]
+        text["layer_types"] = (kinds * depth)[:depth]
     return config
 
 
