@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 
 from cxrjax.errors import UserError
+from cxrjax.family_tables import family_tables
 from cxrjax.models.families import FAMILIES
-from cxrjax.models.families.family import Transform
+from cxrjax.models.families.family import Tensors, Transform
 from cxrjax.models.presets import IMAGE, DecoderConfig, VLMConfig
 
 
@@ -33,12 +34,13 @@ def unasked(names: Iterable[str], config: VLMConfig) -> dict[str, list[str]]:
 def _parts() -> tuple[tuple[re.Pattern[str], str], ...]:
     """Patterns of the prefixes of all families, and their parts; the longest prefixes first."""
     special = {pair for family in FAMILIES.values() for pair in family.special}
-    found = {
-        prefix: part
-        for family in reversed(FAMILIES.values())
-        for part, prefixes in family.prefixes.items()
-        for prefix in prefixes
-    }
+    found: dict[str, str] = {}
+    for kind in reversed(FAMILIES):
+        tables = family_tables("prefixes")[kind]
+        for name in ("older", "modules", "published"):
+            for part, prefixes in tables.get(name, {}).items():
+                every = [prefixes] if isinstance(prefixes, str) else prefixes
+                found |= dict.fromkeys(every, part)
     plain = [(re.escape(prefix), found[prefix]) for prefix in sorted(found, key=len, reverse=True)]
     return tuple((re.compile(pattern), part) for pattern, part in [*sorted(special), *plain])
 
@@ -75,7 +77,7 @@ def _of_model(prefixes: Mapping[str, str], config: VLMConfig) -> dict[str, str]:
 
 def published_prefixes(config: VLMConfig) -> dict[str, str]:
     """Returns the prefixes of a checkpoint as the family is published; see `found_prefixes`."""
-    published = _of_model(FAMILIES[config.family].published, config)
+    published = _of_model(family_tables("prefixes")[config.family]["published"], config)
     if not config.decoder.tied:  # of families too that are published with one table
         within = "language_model." if published["text."].startswith("language_model.") else ""
         published.setdefault("lm_head.", f"{within}lm_head.")
@@ -84,7 +86,7 @@ def published_prefixes(config: VLMConfig) -> dict[str, str]:
 
 def module_prefixes(config: VLMConfig) -> dict[str, str]:
     """Returns the prefixes of transformers 5's modules, as PEFT's adapters have them."""
-    return {"lm_head.": "lm_head.", **FAMILIES[config.family].modules}
+    return {"lm_head.": "lm_head.", **family_tables("prefixes")[config.family]["modules"]}
 
 
 def with_prefix(canonical: str, prefixes: Mapping[str, str]) -> str:
@@ -146,7 +148,9 @@ def tensor_rules(config: VLMConfig) -> list[TensorRule]:
     rules = _decoder_rules(config.decoder)
     if config.vision is None:
         return rules
-    for tensors in FAMILIES[config.family].tensors:
+    tables = family_tables("tensors")
+    for row in (row for name in FAMILIES[config.family].tensors for row in tables[name]):
+        tensors = Tensors(*row)
         is_there = tensors.when is None or getattr(config.vision, tensors.when)
         if is_there and (config.audio_width or not tensors.name.startswith("audio.")):
             rules += [TensorRule(*row) for row in tensors.rows()]

@@ -167,10 +167,8 @@ class Family:
         named: its name for people.
         settings: of `config.json`, but for `model_type`.
         sizes: from complete settings, and the file's name for messages, to ours.
-        tensors: of its tower and its projector; all decoders have the same names.
-        prefixes: by part of the model, every prefix that a version of transformers gives its
-            tensors and modules.
-        published, modules: of these, those of published checkpoints and of transformers 5.
+        tensors: names of the tables of tensors of its tower and its projector (`[tensors]` in the
+            data files); all decoders have the same names.
         special: patterns of prefixes that go before, and their part.
         images: settings of its image processor.
         processor: keys of the processor's file that change nothing here.
@@ -193,10 +191,7 @@ class Family:
     named: str
     settings: Table
     sizes: Callable[[Mapping[str, Any], str], VLMConfig]
-    tensors: tuple[Tensors, ...]
-    prefixes: Mapping[str, tuple[str, ...]]
-    published: Mapping[str, str]
-    modules: Mapping[str, str]
+    tensors: tuple[str, ...]
     special: tuple[tuple[str, str], ...] = ()
     images: Table = dataclasses.field(default_factory=dict)
     processor: tuple[str, ...] = ()

@@ -7,7 +7,6 @@ from typing import Any
 from cxrjax.models.families import parts
 from cxrjax.models.families.family import (
     Family,
-    Tensors,
     expect,
     key,
     notes,
@@ -81,14 +80,7 @@ GEMMA3 = Family(
     before=("siglip", "normed"),
     settings=_SETTINGS,
     sizes=_sizes,
-    tensors=(
-        *parts.SIGLIP_TENSORS,
-        Tensors("same", "projector/", "projector.", "kernel=mm_input_projection_weight"),
-        Tensors("scale", "", "projector.", "projector_norm=mm_soft_emb_norm"),
-    ),
-    prefixes=parts.PREFIXES,
-    published=parts.PUBLISHED,
-    modules=parts.MODULES,
+    tensors=("encoder", "siglip", "gemma3"),
     images=parts.IMAGES,
     form=lambda values: "medgemma",
     resize="medgemma",
@@ -101,9 +93,6 @@ GEMMA3_TEXT = Family(
     settings={name: entry for name, entry in _TEXT.items() if name != "model_type"},
     sizes=_text_sizes,
     tensors=(),
-    prefixes=parts.PREFIXES,
-    published={"text.": "model.", "lm_head.": "lm_head."},
-    modules={"text.": "model.", "lm_head.": "lm_head."},
     images=parts.IMAGES,
     form=lambda values: "medgemma",
     resize="medgemma",

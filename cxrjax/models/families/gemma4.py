@@ -11,7 +11,6 @@ from cxrjax.models.families import parts
 from cxrjax.models.families.family import (
     MOST_LAYERS,
     Family,
-    Tensors,
     divides,
     expect,
     global_every,
@@ -311,44 +310,6 @@ _PROCESSOR = (
     *("video_processor", "feature_extractor", "chat_template", "audio_seq_length"),
     "audio_ms_per_token",
 )
-_PREFIXES = {
-    "vision.": (
-        *("model.vision_tower.", "vision_tower.", "model.embed_vision.", "embed_vision."),
-        *("model.vision_embedder.", "vision_embedder."),
-    ),
-    "projector.": (
-        *("model.embed_vision.", "embed_vision."),
-        *("model.embed_vision.multimodal_embedder.", "embed_vision.multimodal_embedder."),
-    ),
-    "audio.": ("model.embed_audio.", "embed_audio."),
-    "text.": parts.TEXT_PREFIXES,
-    "lm_head.": parts.HEAD_PREFIXES,
-}
-_MODULES = {
-    "vision.": "model.vision_tower.",
-    "projector.": "model.embed_vision.",
-    "text.": "model.language_model.",
-}
-_LAYER = "vision.encoder.layers.{layer}."
-_EMBEDDER = "vision.patch_embedder."
-_MAPS = {
-    "attn": "q_proj k_proj v_proj out_proj=o_proj",
-    "mlp": "gate_proj up_proj down_proj",
-}
-
-
-def _maps() -> list[Tensors]:
-    """Maps of a layer, which are each within a module of their own, and their bounds."""
-    found = []
-    for module, theirs in (("attn", "self_attn"), ("mlp", "mlp")):
-        for each in _MAPS[module].split():
-            mine, _, name = each.partition("=")
-            inner = f"{_LAYER}{theirs}.{name or mine}."
-            path = f"vision/layers/{module}/{mine}"
-            found.append(Tensors("linear", path, inner, "=linear"))
-            bounds = "input_min input_max output_min output_max"
-            found.append(Tensors("same", f"{path}/", inner, bounds, when="clipped"))
-    return found
 
 
 GEMMA4 = Family(
@@ -358,31 +319,8 @@ GEMMA4 = Family(
     tower=_TOWER,
     settings=_SETTINGS,
     sizes=_sizes,
-    tensors=(
-        Tensors("linear", "vision/", _EMBEDDER, "patch_embed=input_proj"),
-        Tensors("same", "vision/", _EMBEDDER, "position_embed=position_embedding_table"),
-        Tensors(
-            "same",
-            "vision/",
-            "vision.",
-            "feature_bias=std_bias feature_scale=std_scale",
-            when="standardized",
-        ),
-        Tensors(
-            "scale",
-            "vision/layers/",
-            _LAYER,
-            "norm1=input_layernorm attn_post_norm=post_attention_layernorm "
-            "norm2=pre_feedforward_layernorm mlp_post_norm=post_feedforward_layernorm "
-            "attn/q_norm=self_attn.q_norm attn/k_norm=self_attn.k_norm",
-        ),
-        *_maps(),
-        Tensors("linear", "", "projector.", "projector=embedding_projection"),
-    ),
-    prefixes=_PREFIXES,
+    tensors=("gemma4",),
     # Files and modules have one name.
-    published=_MODULES,
-    modules=_MODULES,
     images=_IMAGES,
     processor=_PROCESSOR,
     form=_form,
@@ -391,7 +329,6 @@ GEMMA4 = Family(
     left_out=_left_out,
     left_out_keys=("audio_config",),
 )
-_UNIFIED = _MODULES | {"vision.": "model.vision_embedder.", "audio.": "model.embed_audio."}
 GEMMA4_UNIFIED = Family(
     kind="gemma4_unified",
     named="Gemma 4 12B",
@@ -399,22 +336,7 @@ GEMMA4_UNIFIED = Family(
     tower=_NO_TOWER,
     settings=_UNIFIED_SETTINGS,
     sizes=_unified_sizes,
-    tensors=(
-        Tensors("linear+bias", "vision/", "vision.", "patch_embed=patch_dense"),
-        Tensors("same", "vision/", "vision.", "position_embed=pos_embedding"),
-        Tensors(
-            "norm",
-            "vision/",
-            "vision.",
-            "patch_norm=patch_ln1 pre_norm=patch_ln2 final_norm=pos_norm",
-        ),
-        Tensors("linear", "", "projector.", "projector=embedding_projection"),
-        Tensors("linear", "", "audio.", "audio=embedding_projection"),
-    ),
-    prefixes=_PREFIXES,
-    published=_UNIFIED,
-    modules=_UNIFIED
-    | {"vision.": "model.embed_vision.", "projector.": "model.embed_vision.multimodal_embedder."},
+    tensors=("gemma4_unified",),
     # One part of its modules has both.
     special=((r"(?:model\.)?embed_vision\.(?=patch_|pos_)", "vision."),),
     images=_IMAGES,

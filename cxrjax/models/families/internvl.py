@@ -8,7 +8,6 @@ from cxrjax.models.families import parts
 from cxrjax.models.families.family import (
     Family,
     Original,
-    Tensors,
     divides,
     expect,
     key,
@@ -143,8 +142,6 @@ def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
     return VLMConfig(tower, decoder, -1, projector="normed_mlp")
 
 
-_LAYER = "vision.encoder.layer.{layer}."
-_EMBEDDINGS = "vision.embeddings."
 INTERNVL = Family(
     kind="internvl",
     named="InternVL 3",
@@ -152,25 +149,7 @@ INTERNVL = Family(
     tower=_TOWER,
     settings=_SETTINGS,
     sizes=_sizes,
-    tensors=(
-        Tensors("patches+bias", "vision/", _EMBEDDINGS, "patch_embed=patch_embeddings.projection"),
-        Tensors("first", "vision/", _EMBEDDINGS, "position_embed=position_embeddings"),
-        Tensors("first", "vision/", _EMBEDDINGS, "class_embed=cls_token"),
-        Tensors("norm", "vision/layers/", _LAYER, "norm1=layernorm_before norm2=layernorm_after"),
-        Tensors("same", "vision/layers/", _LAYER, "attn_scale=lambda_1 mlp_scale=lambda_2"),
-        Tensors(
-            "linear+bias",
-            "vision/layers/attn/",
-            f"{_LAYER}attention.",
-            "q_proj k_proj v_proj out_proj=projection_layer",
-        ),
-        Tensors("linear+bias", "vision/layers/mlp/", f"{_LAYER}mlp.", "fc1 fc2"),
-        Tensors("norm", "", "projector.", "projector_norm=layer_norm"),
-        Tensors("linear+bias", "", "projector.", "projector=linear_1 projector_out=linear_2"),
-    ),
-    prefixes=parts.PREFIXES,
-    published=parts.PUBLISHED | {"vision.": "vision_tower."},
-    modules=parts.MODULES,
+    tensors=("internvl",),
     # Its images are cut into tiles there; here each is one, whatever these say.
     images={
         **parts.images(IMAGENET_MEAN, IMAGENET_STD),

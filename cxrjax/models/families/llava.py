@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cxrjax.models.families import parts
-from cxrjax.models.families.family import NOTE, Family, Original, Tensors, key, notes, part
+from cxrjax.models.families.family import NOTE, Family, Original, key, notes, part
 from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, VLMConfig
 
 _CLIP = {
@@ -69,16 +69,7 @@ LLAVA = Family(
     tower=_TOWER,
     settings=_SETTINGS,
     sizes=_sizes,
-    tensors=(
-        *parts.ENCODER_TENSORS,
-        Tensors("patches", "vision/", "vision.embeddings.", "patch_embed=patch_embedding"),
-        Tensors("same", "vision/", "vision.embeddings.", "class_embed=class_embedding"),
-        Tensors("norm", "vision/", "vision.", "pre_norm=pre_layrnorm"),  # spelled so
-        Tensors("linear+bias", "", "projector.", "projector=linear_1 projector_out=linear_2"),
-    ),
-    prefixes=parts.PREFIXES,
-    published=parts.PUBLISHED,
-    modules=parts.MODULES,
+    tensors=("encoder", "llava"),
     # LLaVA's own code pads the image, its processor for transformers cuts the middle out.
     images=parts.images(CLIP_MEAN, CLIP_STD, **parts.PLACED),
     processor=(

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cxrjax.models.families import parts
-from cxrjax.models.families.family import Family, Tensors, expect, key, notes, part, rope
+from cxrjax.models.families.family import Family, expect, key, notes, part, rope
 from cxrjax.models.presets import DecoderConfig, VLMConfig
 
 _KINDS = key("gemma", "gemma2", default="gemma")
@@ -65,9 +65,6 @@ PALIGEMMA = Family(
     before=("siglip", "linear"),
     settings=_SETTINGS,
     sizes=_sizes,
-    tensors=(*parts.SIGLIP_TENSORS, Tensors("linear+bias", "", "projector.", "projector=linear")),
-    prefixes=parts.PREFIXES,
-    published=parts.PUBLISHED,
-    modules=parts.MODULES,
+    tensors=("encoder", "siglip", "paligemma"),
     images=parts.IMAGES,
 )

@@ -8,7 +8,6 @@ from cxrjax.models.families.family import (
     NOTE,
     Setting,
     Table,
-    Tensors,
     divides,
     global_every,
     key,
@@ -124,44 +123,8 @@ SIGLIP: Table = {
     "layer_norm_eps": key(1e-6),
     **_TOWER_NOTES,
 }
-_ENCODER = "vision.encoder.layers.{layer}."
 # Of towers whose layers are CLIP's: SigLIP's too.
-ENCODER_TENSORS = (
-    Tensors("norm", "vision/layers/", _ENCODER, "norm1=layer_norm1 norm2=layer_norm2"),
-    Tensors("linear+bias", "vision/layers/attn/", f"{_ENCODER}self_attn.", "q_proj k_proj v_proj"),
-    Tensors("linear+bias", "vision/layers/attn/", f"{_ENCODER}self_attn.", "out_proj"),
-    Tensors("linear+bias", "vision/layers/mlp/", f"{_ENCODER}mlp.", "fc1 fc2"),
-    Tensors("norm", "vision/", "vision.", "final_norm=post_layernorm"),
-    Tensors("same", "vision/", "vision.embeddings.", "position_embed=position_embedding.weight"),
-)
-SIGLIP_TENSORS = (
-    *ENCODER_TENSORS,
-    Tensors("patches+bias", "vision/", "vision.embeddings.", "patch_embed=patch_embedding"),
-)
-TEXT_PREFIXES = ("model.language_model.", "language_model.model.", "model.", "language_model.")
-HEAD_PREFIXES = ("lm_head.", "language_model.lm_head.")
 # Of models that transformers published before its version 5, as files and as modules have them.
-PREFIXES = {
-    "vision.": (
-        *("model.vision_tower.", "model.vision_tower.vision_model."),
-        *("vision_tower.vision_model.", "vision_tower."),
-    ),
-    "projector.": ("model.multi_modal_projector.", "multi_modal_projector."),
-    "text.": TEXT_PREFIXES,
-    "lm_head.": HEAD_PREFIXES,
-}
-PUBLISHED = {
-    "vision.": "vision_tower.vision_model.",
-    "projector.": "multi_modal_projector.",
-    "text.": "language_model.model.",
-    "lm_head.": "language_model.lm_head.",
-}
-MODULES = {
-    "vision.": "model.vision_tower.",
-    "projector.": "model.multi_modal_projector.",
-    "text.": "model.language_model.",
-    "lm_head.": "lm_head.",
-}
 
 # Llama's and Mistral's decoder.
 _LLAMA: Table = {

@@ -11,7 +11,6 @@ from cxrjax.models.families.family import (
     MOST_LAYERS,
     NOTE,
     Family,
-    Tensors,
     divides,
     key,
     notes,
@@ -273,23 +272,6 @@ _SIZES = {
     "temporal_patch_size": key(2),
     **parts.PLACED,
 }
-_PREFIXES = {
-    "vision.": ("model.visual.", "visual."),
-    "projector.": ("model.visual.merger.", "visual.merger."),
-    "text.": parts.TEXT_PREFIXES,
-    "lm_head.": parts.HEAD_PREFIXES,
-}
-_MODULES = {
-    "vision.": "model.visual.",
-    "projector.": "model.visual.merger.",
-    "text.": "model.language_model.",
-    "lm_head.": "lm_head.",
-}
-_BLOCK = "vision.blocks.{layer}."
-_INNER = "vision.deepstack_merger_list.{layer}."
-_ATTENTION = Tensors(
-    "linear+bias", "vision/layers/attn/", f"{_BLOCK}attn.", "qkv_proj=qkv out_proj=proj"
-)
 _PROCESSOR = ("video_processor", "chat_template")
 QWEN2_5_VL = Family(
     kind="qwen2_5_vl",
@@ -298,20 +280,7 @@ QWEN2_5_VL = Family(
     tower=_OLD_TOWER,
     settings=_OLD,
     sizes=_old_sizes,
-    tensors=(
-        Tensors("frames", "vision/", "vision.patch_embed.", "patch_embed=proj"),
-        Tensors("scale", "vision/layers/", _BLOCK, "norm1 norm2"),
-        _ATTENTION,
-        Tensors(
-            "linear+bias", "vision/layers/mlp/", f"{_BLOCK}mlp.", "gate_proj up_proj down_proj"
-        ),
-        Tensors("scale", "", "projector.", "projector_norm=ln_q"),
-        Tensors("linear+bias", "", "projector.", "projector=mlp.0 projector_out=mlp.2"),
-    ),
-    prefixes=_PREFIXES,
-    published={"vision.": "visual.", "projector.": "visual.merger."}
-    | {"text.": "model.", "lm_head.": "lm_head."},
-    modules=_MODULES,
+    tensors=("qwen2_5_vl",),
     images={**parts.images(CLIP_MEAN, CLIP_STD), **_SIZES},
     processor=_PROCESSOR,
     form=lambda values: "qwen",
@@ -325,24 +294,7 @@ QWEN3_VL = Family(
     tower=_NEW_TOWER,
     settings=_NEW,
     sizes=_new_sizes,
-    tensors=(
-        Tensors("frames+bias", "vision/", "vision.patch_embed.", "patch_embed=proj"),
-        Tensors("same", "vision/", "vision.", "position_embed=pos_embed.weight"),
-        Tensors("norm", "vision/layers/", _BLOCK, "norm1 norm2"),
-        _ATTENTION,
-        Tensors(
-            "linear+bias", "vision/layers/mlp/", f"{_BLOCK}mlp.", "fc1=linear_fc1 fc2=linear_fc2"
-        ),
-        Tensors("norm", "deepstack/", _INNER, "norm", when="deepstack"),
-        Tensors(
-            "linear+bias", "deepstack/", _INNER, "fc1=linear_fc1 fc2=linear_fc2", when="deepstack"
-        ),
-        Tensors("norm", "", "projector.", "projector_norm=norm"),
-        Tensors("linear+bias", "", "projector.", "projector=linear_fc1 projector_out=linear_fc2"),
-    ),
-    prefixes=_PREFIXES,
-    published=_MODULES,
-    modules=_MODULES,
+    tensors=("qwen3_vl",),
     images={**parts.IMAGES, **_SIZES},
     processor=_PROCESSOR,
     needs_colours=True,

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cxrjax.models.families import parts
-from cxrjax.models.families.family import Family, Tensors, key, notes, part, same_tie
+from cxrjax.models.families.family import Family, key, notes, part, same_tie
 from cxrjax.models.presets import VLMConfig
 
 # Of the code that trained it; transformers reads none.
@@ -60,28 +60,7 @@ SMOLVLM = Family(
     named="SmolVLM",
     settings=_SETTINGS,
     sizes=_sizes,
-    tensors=(
-        *parts.SIGLIP_TENSORS,
-        Tensors("linear", "", "projector.", "projector=modality_projection.proj"),
-    ),
-    prefixes={
-        "vision.": ("model.vision_model.", "vision_model."),
-        "projector.": ("model.connector.", "connector."),
-        "text.": ("model.text_model.", "text_model."),
-        "lm_head.": ("lm_head.",),
-    },
-    published={
-        "vision.": "model.vision_model.",
-        "projector.": "model.connector.",
-        "text.": "model.text_model.",
-        "lm_head.": "lm_head.",
-    },
-    modules={
-        "vision.": "model.vision_model.",
-        "projector.": "model.connector.",
-        "text.": "model.text_model.",
-        "lm_head.": "lm_head.",
-    },
+    tensors=("encoder", "siglip", "idefics3"),
     images={
         **parts.IMAGES,
         **parts.PLACED,
