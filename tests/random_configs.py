@@ -266,27 +266,17 @@ def _internvl(draw: Draw) -> dict[str, Any]:
 
 
 def _smolvlm(draw: Draw) -> dict[str, Any]:
-    llava = _llava("llava", draw)
-    text = {name: value for name, value in llava["text_config"].items() if name != "rms_norm_eps"}
-    text |= {"rms_norm_eps": draw.of(1e-5, 1e-6, 1e-3)}
+    text = _llava("llava", draw)["text_config"]
     text |= draw.some({"qk_layer_norms": False, "pixel_shuffle_factor": 4, "use_resampler": False})
-    text |= draw.some({"rope_interleaved": False, "is_llama_config": True})
     patch, pool = draw.of((4, 2), (4, 3), (6, 2), (6, 4), (12, 2), (8, 1))
-    vision = _vision(draw, patch)
-    for name in ("vision_use_head", "projection_dim", "num_image_tokens", "projector_hidden_act"):
-        vision.pop(name, None)
+    idle = ("vision_use_head", "projection_dim", "num_image_tokens", "projector_hidden_act")
+    vision = {name: value for name, value in _vision(draw, patch).items() if name not in idle}
     vision |= {"model_type": draw.of("idefics3", "idefics3_vision")}
     vision |= draw.some({"size": {"longest_edge": 2048}, "max_image_size": {"longest_edge": 24}})
+    parts = {"text_config": text, "vision_config": vision, "scale_factor": pool}
     tied = draw.of({}, {"tie_word_embeddings": True}, {"tie_word_embeddings": False})
-    return {
-        "model_type": "idefics3",
-        "text_config": text,
-        "vision_config": vision,
-        "scale_factor": pool,
-        "image_token_id": 1290,
-        **tied,
-        **draw.some(_without("pad_token_id"), 0.3),
-    }
+    notes = draw.some(_without("pad_token_id"), 0.3)
+    return {"model_type": "idefics3", **parts, "image_token_id": 1290, **tied, **notes}
 
 
 def _gemma4(kind: str, draw: Draw) -> dict[str, Any]:

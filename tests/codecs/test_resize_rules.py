@@ -101,7 +101,7 @@ def test_the_family_s_codec_writes_these_numbers(family, size):
 @given(height=st.integers(28, 5000), width=st.integers(28, 5000))
 def test_inputs_are_what_the_towers_take(family, height, width):
     input_height, input_width = RULES[family].input_size(height, width)
-    unit = {"paligemma": 14, "medgemma": 14, "llava": 14}.get(family, 28)
+    unit = {"paligemma": 14, "medgemma": 14, "llava": 14, "smolvlm": 16}.get(family, 28)
     unit = 32 if family.startswith("qwen3_vl") else unit
     unit = 48 if family.startswith("gemma4") else unit
     assert input_height % unit == 0 and input_width % unit == 0

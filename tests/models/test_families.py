@@ -24,20 +24,14 @@ NAMES = {
 }
 
 
-def _reasons():
-    """The files and folders of the table in docs/architecture.md."""
-    text = (ROOT / "docs/architecture.md").read_text("utf-8")
-    rows = text.split("these name a model family, each for a reason")[1].split("## ")[0]
-    return [path for row in re.findall(r"^\| `(.*?) \|", rows, re.M) for path in _paths(row)]
-
-
-def _paths(row):
-    return [path.strip("` ") for path in row.split(",")]
+_TABLE = (ROOT / "docs/architecture.md").read_text("utf-8").split("these name a model family")[1]
+_ROWS = re.findall(r"^\| (`.*?`) \|", _TABLE.split("## ")[0], re.M)
+REASONS = tuple(path.strip("` ") for row in _ROWS for path in row.split(","))
 
 
 @pytest.mark.parametrize("family", NAMES)
 def test_a_family_stands_in_its_files_alone(family):
-    pattern, allowed = re.compile(NAMES[family], re.IGNORECASE), _reasons()
+    pattern = re.compile(NAMES[family], re.IGNORECASE)
     named = {
         file.relative_to(PACKAGE).as_posix()
         for ending in ("py", "toml", "j2", "html", "js")
@@ -46,28 +40,24 @@ def test_a_family_stands_in_its_files_alone(family):
     }
     own = {name for name in named if name.startswith("models/families/")}
     assert f"models/families/{family}.py" in own and f"models/families/{family}.toml" in own
-    others = sorted(name for name in named - own if not name.startswith(tuple(allowed)))
+    others = sorted(name for name in named - own if not name.startswith(REASONS))
     assert not others, "say it in the words of what is computed, or give a reason in the table"
 
 
 def test_every_reason_is_needed():
     pattern = re.compile("|".join(NAMES.values()), re.IGNORECASE)
-    for path in _reasons():
+    for path in REASONS:
         files = (PACKAGE / path).rglob("*.*") if path.endswith("/") else [PACKAGE / path]
         texts = [file.read_text("utf-8") for file in files if file.suffix in (".py", ".toml")]
         assert any(map(pattern.search, texts)), f"{path} names no family: shorten the table"
 
 
 def test_the_names_that_families_give_are_there(subtests):
-    chats, rules = family_tables("chat"), family_tables("resize")
     for kind, family in FAMILIES.items():
         with subtests.test(kind):
-            assert family.kind == kind and (family.resize is None or family.resize in rules)
-    for preset, sizes in PRESETS.items():
-        with subtests.test(preset):
-            assert sizes.family in FAMILIES
-    prompts = {entry.get("prompt") for entry in chats.values()} - {None, ""}
-    assert prompts <= chats.keys()
+            assert family.resize is None or family.resize in family_tables("resize")
+            assert family_tables("tensors").keys() >= set(family.tensors)
+            assert kind in family_tables("prefixes")
 
 
 def test_bases_of_before_families_were_named_are_read(subtests):

@@ -12,7 +12,6 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from cxrjax.errors import UserError
-from cxrjax.models import PRESETS
 from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import open_checkpoint, parameters_of_stream, read_parameters
 from cxrjax.models.hf_layout import vlm_config
@@ -192,18 +191,6 @@ def test_one_file_goes_before_an_index_as_in_transformers(tmp_path, write_hf):
     tensors = write_hf(tmp_path, SIZES)
     assert (tmp_path / "model.safetensors.index.json").is_file()
     assert len(open_checkpoint(tmp_path).tensors) == len(tensors)
-
-
-def test_published_configurations_are_the_presets(tmp_path, subtests):
-    """As published: what equals transformers' defaults is left out."""
-    published = json.loads(Path(__file__).with_name("published_configs.json").read_text())
-    for preset, config in published.items():
-        (tmp_path / "config.json").write_text(json.dumps(config))
-        expected = PRESETS[preset]
-        start, *contexts = expected.loc_token_start, expected.context, expected.second_image
-        with subtests.test(preset):
-            found = vlm_config(read_config(tmp_path), "x", start, *contexts)
-            assert dataclasses.asdict(found) == dataclasses.asdict(expected)
 
 
 @pytest.mark.parametrize(("content", "said"), _REFUSED["configurations"])

@@ -1,7 +1,8 @@
 """Published checkpoints as far as their files were seen: configurations, processors, tensor names.
 
-checkpoints.json has them as facts, with where they were seen. Layers' kinds are one period, and a
-tensor of every layer is one row with its number.
+checkpoints.json has them as facts, with where they were seen; `described` are written by descriptions
+of the models alone. Layers' kinds are one period, and a tensor of every layer is one row with its
+number.
 """
 
 import json
@@ -14,8 +15,12 @@ from cxrjax.models.hf_config import complete_config, read_config
 from cxrjax.models.hf_layout import canonical_name, tensor_rules, vlm_config
 from cxrjax.models.presets import PRESETS
 
-ROOT = Path(__file__).parents[2]
+PAGE = Path(__file__).parents[2] / "docs/weights.md"
 FACTS = json.loads(Path(__file__).with_name("checkpoints.json").read_text("utf-8"))
+CASES = FACTS["seen"] | {
+    name: {"preset": name, "files": {"config.json": config}}
+    for name, config in FACTS["described"].items()
+}
 
 
 def _whole(config):
@@ -26,29 +31,25 @@ def _whole(config):
     return config
 
 
-def _names(rows):
-    """A pattern of each layer's tensor, and how many there are, as names."""
-    for pattern, count in rows.items():
-        yield from (pattern.replace("{}", str(layer)) for layer in range(count))
-
-
-@pytest.mark.parametrize("name", FACTS["seen"])
+@pytest.mark.parametrize("name", CASES)
 def test_what_was_seen_is_read_whole(tmp_path, name):
-    facts = FACTS["seen"][name]
+    facts = CASES[name]
     for file, content in facts["files"].items():
         content = _whole(content) if file == "config.json" else content
         (tmp_path / file).write_text(json.dumps(content))
-    config = read_config(tmp_path)
-    if facts["preset"] is None:
+    config, preset = read_config(tmp_path), PRESETS.get(facts["preset"])
+    if preset is None:
         return
-    preset = PRESETS[facts["preset"]]
     contexts = (preset.context, preset.second_image)
     assert vlm_config(config, "config.json", preset.loc_token_start, *contexts) == preset
     if "tensors" in facts:
-        found = {canonical_name(tensor) for tensor in _names(facts["tensors"])}
+        found = {
+            canonical_name(pattern.replace("{}", str(layer)))
+            for pattern, count in facts["tensors"].items()
+            for layer in range(count)
+        }
         head = {"lm_head.weight"} if preset.decoder.tied else set()
-        rules = tensor_rules(preset)
-        assert found - head == {tensor for rule in rules for tensor in rule.names(preset)}
+        assert found - head == {n for rule in tensor_rules(preset) for n in rule.names(preset)}
 
 
 @pytest.mark.parametrize("name", FACTS["refused"])
@@ -63,7 +64,5 @@ def test_what_nobody_has_seen_is_listed_as_such():
     seen = {facts["preset"] for facts in FACTS["seen"].values()} - {None}
     presets = {name for name in PRESETS if not name.startswith("tiny")}
     assert presets == seen | FACTS["unseen"].keys() and not seen & FACTS["unseen"].keys()
-    page = (ROOT / "docs/weights.md").read_text("utf-8")
-    listed = page.split("Nobody here has seen")[1].split(" Their presets")[0]
-    for name in {*FACTS["unseen"].values()}:
-        assert name in " ".join(listed.split()), name
+    listed = PAGE.read_text("utf-8").split("Nobody here has seen")[1].split(" Their presets")[0]
+    assert all(name in " ".join(listed.split()) for name in FACTS["unseen"].values())
