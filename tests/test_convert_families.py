@@ -2,8 +2,7 @@
 
 tests/convert_families/NAME.json has a family's small `config` and the `sizes` that it should have,
 `files` beside it, what importing it `chooses`, some of its `tensors`, an `adapter` of it, and rows
-of what is `refused` and of what is `published`. An image in a context is null; layers'
-kinds are written as one period.
+of what is `refused`. An image in a context is null.
 """
 
 import copy
@@ -63,7 +62,7 @@ def _merged(config, changes):
 def _family(name):
     rows = json.loads((_ROWS / f"{name}.json").read_text())
     nothing = dict.fromkeys(("image", "context", "second_image", "chooses", "adapter"))
-    nothing |= {"files": {}, "tensors": {}, "kernels": [], "refused": [], "published": {}}
+    nothing |= {"files": {}, "tensors": {}, "kernels": [], "refused": []}
     of = _family(rows["of"]) if "of" in rows else SimpleNamespace(config={}, files={})
     rows["config"] = _merged(of.config, rows["config"])
     sizes = rows.get("sizes")
@@ -221,26 +220,6 @@ def test_what_we_do_not_have_is_named(subtests):
                 with pytest.raises(UserError) as caught:
                     sizes_of(config, -1)
                 assert said in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_table_is_tied_where_its_output_layer_is_not_another(published, tmp_path):
-    folder = _copied(published("internvl")[0], tmp_path)
-    _write(folder, {"config.json": _family("internvl").config | {"tie_word_embeddings": True}})
-    with pytest.raises(UserError, match="lm_head") as caught:
-        interchange.import_hf(folder, tmp_path / "base")
-    assert "\n" not in str(caught.value)
-
-
-def test_the_published_configurations_are_the_presets(subtests):
-    for name in _FAMILIES:
-        family = _family(name)
-        for preset, changes in family.published.items():
-            config, expected = _merged(family.config, changes), PRESETS[preset]
-            text = config.get("text_config", config)
-            if kinds := text.get("layer_types"):
-                text["layer_types"] = kinds * (text["num_hidden_layers"] // len(kinds))
-            with subtests.test(preset):
-                assert sizes_of(config, -1, expected.context, expected.second_image) == expected
 
 
 def test_global_layers_may_be_described_one_by_one():

@@ -283,9 +283,11 @@ def export_hf(
     config = {key: value for key, value in notes["config"].items() if key != "torch_dtype"}
     config["dtype"] = kinds.pop() if len(kinds) == 1 else "float32"
     tied = model.config.decoder.tied
+    family = FAMILIES[model.config.family]
+    is_stated = family.settings["tie_word_embeddings"].default is False or family.tied_without_head
     for part in (config, config.get("text_config") or {}):
         # Stated otherwise where the file had the embedding again, or an adapter untied them.
-        if "tie_word_embeddings" in part or (part is config and not tied):
+        if "tie_word_embeddings" in part or not (part is not config or tied or is_stated):
             part["tie_word_embeddings"] = tied
     # Last, since it is what makes the directory a model.
     text = json.dumps(config, indent=2) + "\n"

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax.family_tables import family_tables
 from cxrjax.models.families import FAMILIES, sizes_of_base
 from cxrjax.models.presets import PRESETS
 
@@ -50,14 +49,6 @@ def test_every_reason_is_needed():
         files = (PACKAGE / path).rglob("*.*") if path.endswith("/") else [PACKAGE / path]
         texts = [file.read_text("utf-8") for file in files if file.suffix in (".py", ".toml")]
         assert any(map(pattern.search, texts)), f"{path} names no family: shorten the table"
-
-
-def test_the_names_that_families_give_are_there(subtests):
-    for kind, family in FAMILIES.items():
-        with subtests.test(kind):
-            assert family.resize is None or family.resize in family_tables("resize")
-            assert family_tables("tensors").keys() >= set(family.tensors)
-            assert kind in family_tables("prefixes")
 
 
 def test_bases_of_before_families_were_named_are_read(subtests):

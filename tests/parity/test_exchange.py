@@ -42,7 +42,7 @@ def _adapted(pair, **options):
     """The pair's model with random adapters in both towers, and moved <loc> rows."""
     targets = ["decoder/layers/attn/(q|v)_proj", "decoder/layers/mlp/down_proj"]
     vision = pair.model.config.vision
-    if vision is not None and vision.kind != "patches":  # which has no layers
+    if vision is not None and vision.depth:  # which has no layers
         targets.append("vision/layers/attn/(q|qkv)_proj")
     model = copied(pair.model)
     config = LoRAConfig(

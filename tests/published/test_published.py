@@ -1,8 +1,7 @@
 """Published checkpoints as far as their files were seen: configurations, processors, tensor names.
 
-checkpoints.json has them as facts, with where they were seen; `described` are written by descriptions
-of the models alone. Layers' kinds are one period, and a tensor of every layer is one row with its
-number.
+checkpoints.json has them as facts, with where they were seen; `described` follow descriptions.
+Layers' kinds are one period, and a tensor of every layer is one row with its number.
 """
 
 import json

@@ -19,7 +19,7 @@ _CLIP = {
 }
 _SETTINGS = {
     **parts.COMMON,
-    "tie_word_embeddings": key(False, None),
+    "tie_word_embeddings": key(False, None, default=False),
     "text_config": parts.llama_part(),
     "vision_config": part(
         _CLIP,
