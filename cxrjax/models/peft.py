@@ -505,10 +505,8 @@ def _stacked(
 
 
 def _projector_of(config: VLMConfig) -> str:
-    is_bare = config.vision is not None and not config.vision.depth
-    within = "multimodal_embedder" if is_bare else "embed_vision"
-    names = {"merger": "merger", "unscaled": within}
-    return names.get(config.projector, "multi_modal_projector")
+    """Returns the name of the projector's module."""
+    return module_prefixes(config)["projector."].rstrip(".").rpartition(".")[2]
 
 
 def saved_modules(config: VLMConfig) -> dict[str, list[TensorRule]]:
