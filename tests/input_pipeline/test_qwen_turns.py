@@ -204,6 +204,16 @@ def test_the_turns(both):
     assert llava.question("Where?") == "\nWhere? ASSISTANT:"
 
 
+def test_its_template_is_compared(tmp_path):
+    form, path = CHAT_FORMS["llava"], tmp_path / "chat_template.jinja"
+    template = Path(__file__).with_name("llava.jinja").read_text("utf-8")
+    path.write_text(template)
+    check_template(tmp_path, form)
+    path.write_text(template.replace("ASSISTANT", "BOT"))
+    with pytest.raises(UserError, match=r"may be replaced by that of llava-hf/llava-1\.5-7b-hf"):
+        check_template(tmp_path, form)
+
+
 def test_gemma_s_tokenizer_has_no_such_turns():
     with pytest.raises(UserError, match="not a tokenizer of Llama's family"):
         contexts(CHAT_FORMS["llava"], demo_tokenizer(), IMAGE)

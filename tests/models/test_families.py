@@ -43,14 +43,6 @@ def test_a_family_stands_in_its_files_alone(family):
     assert not others, "say it in the words of what is computed, or give a reason in the table"
 
 
-def test_every_reason_is_needed():
-    pattern = re.compile("|".join(NAMES.values()), re.IGNORECASE)
-    for path in REASONS:
-        files = (PACKAGE / path).rglob("*.*") if path.endswith("/") else [PACKAGE / path]
-        texts = [file.read_text("utf-8") for file in files if file.suffix in (".py", ".toml")]
-        assert any(map(pattern.search, texts)), f"{path} names no family: shorten the table"
-
-
 def test_bases_of_before_families_were_named_are_read(subtests):
     """Their `sizes` name the kind of a tower, and no family."""
     for preset, sizes in PRESETS.items():
