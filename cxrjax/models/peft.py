@@ -505,8 +505,8 @@ def _stacked(
 
 
 def _projector_of(config: VLMConfig) -> str:
-    """Returns the name of the projector's module."""
-    return module_prefixes(config)["projector."].rstrip(".").rpartition(".")[2]
+    """Returns the name of the projector's module; "" of a model of text alone."""
+    return module_prefixes(config).get("projector.", "").rstrip(".").rpartition(".")[2]
 
 
 def saved_modules(config: VLMConfig) -> dict[str, list[TensorRule]]:

@@ -99,29 +99,6 @@ def test_a_template_is_a_text(tmp_path, template):
 
 
 @pytest.mark.slow
-def test_the_published_template_gives_the_same_text(real):
-    from transformers import PreTrainedTokenizerFast
-
-    file = Path(real.name)
-    published = file.with_name(file.name.replace("tokenizer", "tokenizer_config"))
-    if not published.is_file():
-        pytest.skip(f"no {published}: data/gemma3/README.md")
-    template = json.loads(published.read_text("utf-8"))["chat_template"]
-    reference = PreTrainedTokenizerFast(tokenizer_file=str(file), bos_token="<bos>")
-    for history in ([], [(" What is seen?\n", "A mass. ")]):
-        said = [text for turn in history for text in turn] + ["Where?"]
-        messages = [
-            {"role": ("user", "assistant")[i % 2], "content": [{"type": "text", "text": text}]}
-            for i, text in enumerate(said)
-        ]
-        messages[0]["content"].insert(0, {"type": "image"})
-        expected = reference.apply_chat_template(
-            messages, chat_template=template, tokenize=False, add_generation_prompt=True
-        )
-        assert conversation("Where?", history) == expected
-
-
-@pytest.mark.slow
 def test_tokenized_in_two_parts_it_has_the_ids_of_the_whole(real):
     asked = "Where is the <loc0012> 1. nodule?\n\nAnswer briefly."
     whole = real.encode(FORM.user + FORM.shown.format("<image_soft_token>") + question(asked))

@@ -65,12 +65,6 @@ def test_a_model_takes_each_batch_as_the_model_of_its_size_does(preset, share, d
     assert model.config is own and model.vision.config is own.vision
 
 
-def test_a_tower_of_one_size_refuses_another(drawn):
-    model = drawn(lambda: VLM(PRESETS["tiny"], rngs=nnx.Rngs(0)))
-    with pytest.raises(ValueError, match="takes images of one size"):
-        model.encode_images(np.zeros((1, 64, 128, 3), np.uint8))
-
-
 @pytest.mark.parametrize("softcap", [None, 3.0])
 def test_a_few_logits_are_those_of_all(softcap, drawn):
     config = changed(PLAIN, decoder={"final_softcap": softcap})
