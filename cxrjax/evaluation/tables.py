@@ -77,6 +77,7 @@ class PaperTable:
         printed: the paper's row -> its values as printed, one per column; None where it has none.
         transposed: whether the paper has models as columns.
         split: the one whose values these are; None: they are of all.
+        protocols: those of the rows; a table that no paper has needs none of a paper.
     """
 
     key: str
@@ -86,6 +87,7 @@ class PaperTable:
     notes: tuple[Note, ...] = ()
     transposed: bool = False
     split: str | None = None
+    protocols: Sequence[str] = (PAPER, STRICT)
 
     def mark(self, row: str | None, column: Column) -> str:
         """Footnote marks of a cell; row None is one of ours under the paper's protocol."""
@@ -134,7 +136,7 @@ def table_markdown(
         lines.append([f"{row} (the paper)", "as printed", *cells, ""])
     for system, figures in scores.rows.items():
         row = paper_row(system) if system in scores.figures else ""
-        for protocol in (PAPER, STRICT):
+        for protocol in table.protocols:
             ours = [_figure(scores, system, protocol, column) for column in table.columns]
             failures = figures[protocol]["parse_failure_rate"].value
             cells = [
