@@ -28,8 +28,9 @@ from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
 from cxrjax.models.hf_layout import vlm_config
 from cxrjax.models.presets import IMAGE
-from cxrjax.training.config import ExperimentConfig, OptimizerConfig, TrainingConfig
-from cxrjax.training.step import compile_train_step, init_state, make_optimizer, make_train_step
+from cxrjax.training.config import ExperimentConfig, TrainingConfig
+from cxrjax.training.optimizer import OptimizerConfig, make_optimizer
+from cxrjax.training.step import compile_train_step, init_state, make_train_step
 
 
 class Ours:

@@ -88,7 +88,7 @@ def token_text(token: int) -> str:
 def reward(ids: Sequence[int], true_bins: Sequence[int]) -> float:
     """The best IoU of an answer's boxes with the true one, divided by how many boxes there are.
 
-    What `mean_iou` of cxrjax/training/rewards.py is where one box is true: location tokens that
+    What `mean_iou` of cxrjax/training/rl/rewards.py is where one box is true: location tokens that
     follow each other are boxes by fours, and none where they do not come out even, unless the
     answer ends there; a box with swapped corners has no area.
     """

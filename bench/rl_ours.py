@@ -26,14 +26,14 @@ from cxrjax.training.config import (
     DecodingConfig,
     ExperimentConfig,
     ModelConfig,
-    OptimizerConfig,
     PolicyConfig,
     TrainingConfig,
 )
-from cxrjax.training.policy_loss import answer_logprobs
-from cxrjax.training.rewards import Rewarder, RewardWeights
-from cxrjax.training.rollouts import DrawnAnswers, Rollouts
-from cxrjax.training.step import init_state, make_optimizer, make_parallel_step
+from cxrjax.training.optimizer import OptimizerConfig, make_optimizer
+from cxrjax.training.rl.policy_loss import answer_logprobs
+from cxrjax.training.rl.rewards import Rewarder, RewardWeights
+from cxrjax.training.rl.rollouts import DrawnAnswers, Rollouts
+from cxrjax.training.step import init_state, make_parallel_step
 
 STEPS = 1000
 WEIGHTS = RewardWeights(1.0, 0.0, 0.0, "mean_iou")

@@ -9,10 +9,10 @@
 
 Nobody published such a run: the values are ours. It goes on with the adapters of the first run
 (model.start_from), on the same questions. Each is answered eight times, the answers are rewarded by
-the boxes they give, what they say and their form (cxrjax/training/rewards.py), and those worth more
-than their group become likelier (cxrjax/training/policy_loss.py). An answer without a box is right
-where the finding is absent, so that boxes are no reward in themselves. Answers stand alone here,
-without the reasons that VinDr's have: nothing rewards those, and they take up to 512 tokens each.
+the boxes they give, what they say and their form (cxrjax/training/rl/rewards.py), and those
+worth more than their group become likelier (policy_loss.py beside it). An answer without a box is
+right where the finding is absent, so that boxes are no reward in themselves. Answers have none of
+the reasons that VinDr's have: nothing rewards those, and they take up to 512 tokens each.
 
 `:demo` is the demo's model on the demo's radiographs, two CPU cores; what it brings is in
 docs/log/boxes.md. `:best_of_n` and `:demo_best_of_n` are the baseline that it must beat: supervised

@@ -7,9 +7,13 @@ import dataclasses
 import inspect
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from cxrjax.training.config import ExperimentConfig, SourceConfig, keys_of
+from pydantic import AfterValidator
+
+from cxrjax.input_pipeline.data_config import SourceConfig
+from cxrjax.settings import NameIn
+from cxrjax.training.config import ExperimentConfig
 
 PAGE = Path(__file__).parent / "configs.md"
 _FIELD = re.compile(r"^    (\w+): .+? = .+?(?:  # (.+))?$")
@@ -43,24 +47,42 @@ def comments(group: type) -> dict[str, str]:
     return found
 
 
+def choices_of(hint: Any) -> tuple[str, ...]:
+    """The names that a key may have, by its annotation; empty: any."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    checks = [each.func for each in get_args(hint) if isinstance(each, AfterValidator)]
+    return next((each.choices for each in checks if isinstance(each, NameIn)), ())
+
+
+def kind_of(hint: Any) -> type:
+    """The type of a key's values, None apart."""
+    kinds = [each for each in get_args(hint) if each is not type(None)]
+    if type(None) in get_args(hint):
+        return kind_of(kinds[0])
+    return str if get_origin(hint) is Literal else get_origin(hint) or hint
+
+
 def table(group: type, prefix: str = "") -> list[str]:
     """Rows of the keys right in a group, not of groups within it."""
     rows = ["", "| key | type | default | meaning |", "|---|---|---|---|"]
-    said = comments(group)
-    for name, key in keys_of(group).items():
-        if dataclasses.is_dataclass(key.kind) or key.kind is dict:
+    said, defaults = comments(group), group()
+    plain, annotated = get_type_hints(group), get_type_hints(group, include_extras=True)
+    for name, hint in plain.items():
+        default = getattr(defaults, name)
+        if dataclasses.is_dataclass(default) or isinstance(default, dict):
             continue
         meaning = said[name].rstrip(".")
         if not meaning and group is SourceConfig:
             meaning = f"as `data.{name}`"
         if not meaning and prefix == "decoding.":
             meaning = "see cxrjax/decoding/strategy.py"
-        choices = key.rule if isinstance(key.rule, tuple) else ()
+        choices = choices_of(annotated[name])
         if not all(choice in meaning for choice in choices):
             meaning = f"{meaning}{'; ' if meaning else ''}one of {', '.join(choices)}"
         meaning = meaning.replace("|", "\\|")
-        kind, default = key.kind.__name__, _text(key.default)
-        rows.append(f"| `{prefix}{name}` | {kind} | `{default}` | {meaning} |")
+        kind = kind_of(hint).__name__
+        rows.append(f"| `{prefix}{name}` | {kind} | `{_text(default)}` | {meaning} |")
     return rows
 
 
@@ -71,12 +93,12 @@ def _text(value: Any) -> str:
 def page() -> str:
     """The whole page."""
     lines = [_HEAD, "## Not in a group", *table(ExperimentConfig)]
-    for name, key in keys_of(ExperimentConfig).items():
-        if dataclasses.is_dataclass(key.kind):
-            lines += ["", f"## {name}", *table(key.kind, f"{name}.")]
-            for inner, each in keys_of(key.kind).items():
-                if dataclasses.is_dataclass(each.kind):
-                    lines += table(each.kind, f"{name}.{inner}.")
+    for name, group in vars(ExperimentConfig()).items():
+        if dataclasses.is_dataclass(group):
+            lines += ["", f"## {name}", *table(type(group), f"{name}.")]
+            for inner, each in vars(group).items():
+                if dataclasses.is_dataclass(each):
+                    lines += table(type(each), f"{name}.{inner}.")
         if name == "mixture":
             lines += [_SOURCES.rstrip(), *table(SourceConfig)]
     return "\n".join(lines) + "\n"

@@ -66,6 +66,7 @@ FLOORS = (
             "boxes.py",
             "paper.py",
             "records.py",
+            "settings.py",
             "errors.py",
             "cli.py",
             "choices.py",

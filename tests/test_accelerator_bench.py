@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # What `train` and the data need, and a machine with an accelerator for the benchmark may lack.
 ABSENT = (
     *("tensorflow", "tensorflow_datasets", "grain", "clu", "tyro", "ml_collections", "PIL"),
-    *("pydantic", "pydantic_core", "orbax", "tomlkit"),
+    *("orbax", "tomlkit"),
 )
 
 

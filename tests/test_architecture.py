@@ -4,6 +4,8 @@ import ast
 import collections
 import importlib.util
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +121,33 @@ def test_files_outside_that_name_a_data_set_are_listed_with_a_reason():
     assert found == listed
 
 
+_CHOSEN = """
+import sys
+from cxrjax.api import training_run
+from cxrjax.training import loop
+from cxrjax.training.config import ExperimentConfig, PolicyConfig
+from cxrjax.training.objectives import objective_of, policy_observers, rollouts_of
+for kind in ("none", "grpo"):
+    config = ExperimentConfig(rl=PolicyConfig(kind=kind))
+    chosen = objective_of(config), policy_observers(config.rl, print), rollouts_of(config, None)
+    print(kind, any(name.startswith("cxrjax.training.rl") for name in sys.modules))
+"""
+
+
+def test_supervised_training_imports_no_reinforcement_learning():
+    """Where it is imported at all: what chooses, the rewards of answer pairs, and the planner."""
+    naming = {
+        str(file.relative_to(PACKAGE))
+        for file in PACKAGE.rglob("*.py")
+        if re.search(r"cxrjax\.training\.rl\b", file.read_text(encoding="utf-8"))
+        and file.parent != PACKAGE / "training/rl"
+    }
+    allowed = {"evaluation/answer_pairs.py", "apps/planner/program.py"}
+    assert naming == {"training/objectives.py", *allowed}
+    ran = subprocess.run([sys.executable, "-c", _CHOSEN], capture_output=True, text=True)
+    assert ran.stdout == "none False\ngrpo True\n", ran.stderr
+
+
 def test_metrics_know_boxes_and_nothing_else():
     assert {other for part, other in edges() if part == "metrics"} == {"boxes"}
 
@@ -190,6 +219,7 @@ def test_the_drawing_is_up_to_date():
 
 # Bare parsers outside of the border: file -> what it names, and why that is sound.
 ALLOWED = {
+    "training/config_file.py": ({"validate_json"}, "a text that it has written itself"),
     "__main__.py": ({"read_text"}, "our own modules, for their first lines"),
     "codecs/medgemma.py": ({"json.loads"}, "what a pattern has matched whole"),
     "files.py": (

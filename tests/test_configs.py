@@ -17,7 +17,7 @@ from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
 from cxrjax.training.config import flatten
 from cxrjax.training.config_file import load_config
-from cxrjax.training.step import learning_rate_schedule, make_optimizer
+from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
 
 _CONFIGS = Path(__file__).parents[1] / "configs"
 

@@ -18,7 +18,8 @@ from cxrjax.training import base_model, checkpoint, interchange
 from cxrjax.training.config import AdapterConfig, ExperimentConfig, ModelConfig, TrainingConfig
 from cxrjax.training.config_file import validate
 from cxrjax.training.data import example_config, open_tokenizer
-from cxrjax.training.step import init_state, make_optimizer
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.step import init_state
 from cxrjax.training.store import CheckpointStore
 from tests.models.sizes import PLAIN, arrays, changed
 

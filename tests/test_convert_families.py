@@ -34,8 +34,9 @@ from cxrjax.training import interchange
 from cxrjax.training.base_model import base_config, model_sizes, save_base
 from cxrjax.training.checkpoint import build_model, load_model
 from cxrjax.training.config import ModelConfig
-from cxrjax.training.config_file import find_preset, load_config
+from cxrjax.training.config_file import load_config
 from cxrjax.training.data import example_config, open_tokenizer
+from cxrjax.training.preset_names import find_preset
 from tests.asked import asked
 from tests.input_pipeline import test_gemma4_turns, test_qwen_turns
 from tests.models.sizes import sizes_of, stated

@@ -340,7 +340,7 @@ _TERM = """
 import jax, numpy
 from cxrjax.training.config_file import load_config
 from cxrjax.training.loss import multitask_loss
-from cxrjax.training.step import MultitaskObjective
+from cxrjax.training.objectives import MultitaskObjective
 from tests.training.conftest import HiddenModel, random_batch
 
 recipe = "{ROOT}/configs/vindr_lora.py:demo"

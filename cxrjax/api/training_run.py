@@ -1,7 +1,6 @@
 """A training run: its records, model, evaluation and checkpoints, put together."""
 
 import contextlib
-import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -45,11 +44,10 @@ def train_run(
     Args:
         recipe: FILE[:VARIANT] that the configuration came from, for the run's card.
     """
-    from cxrjax.distributed import meshes
     from cxrjax.distributed.meshes import check_enough_images, host_rows
     from cxrjax.input_pipeline.loader import train_loader
     from cxrjax.models import presets
-    from cxrjax.training import checkpoint, loop, store
+    from cxrjax.training import checkpoint, loop, run, store
     from cxrjax.training.base_model import model_sizes, tokenizer_path
     from cxrjax.training.data import (
         check_overlap,
@@ -60,17 +58,12 @@ def train_run(
         open_training,
         wording_variation,
     )
+    from cxrjax.training.objectives import rollouts_of
     from cxrjax.training.workdir import make_writable
 
     if track is not None and hosts.is_first():
         check_installed(track)  # at once: data and model take minutes
-    mesh = meshes.make_mesh(config.mesh)
-    meshes.check_batch_divides(
-        mesh,
-        config.batch_images,
-        config.training.accumulation_steps,
-        config.training.batch_questions,
-    )
+    mesh = run.checked_mesh(config)
     rows = host_rows(mesh, config.batch_images)
     check_benchmark(config)
     with waiting("reading and checking the records"):
@@ -108,10 +101,10 @@ def train_run(
         batches = stack.enter_context(loader)
         if not store.has_checkpoints(workdir):  # else it goes on from another step
             batches.start()
-        start = loop.Start(model, base, tokenizer_file)
+        start = run.Start(model, base, tokenizer_file)
         named = (*config.train_files, config.data.validation, config.rl.pairs)
         files = [Path(p) for p in named if p]
-        data = loop.TrainingData(batches, config.total_steps(len(mixture)), files, quality)
+        data = run.TrainingData(batches, config.total_steps(len(mixture)), files, quality)
         evaluate = None
         if validation is not None and references is not None:
             evaluate = make_evaluate(
@@ -122,6 +115,7 @@ def train_run(
             workdir,
             start,
             data,
+            mesh=mesh,
             evaluate=evaluate,
             make_rollouts=rollouts_of(config, tokenizer),
             preemption=preemption,
@@ -130,15 +124,6 @@ def train_run(
         )
         if hosts.is_first():
             _write_card(config, workdir, recipe, model, mixture, validation)
-
-
-def rollouts_of(config: "ExperimentConfig", tokenizer: "Tokenizer") -> "loop.MakeRollouts | None":
-    """Returns the sampler of reinforcement learning's answers; None: the run is supervised."""
-    from cxrjax.training.rollouts import Rollouts
-
-    if config.rl.kind == "none":
-        return None
-    return functools.partial(Rollouts, tokenizer=tokenizer)
 
 
 def describe(mixture: "Mixture") -> str:
@@ -156,7 +141,7 @@ def describe(mixture: "Mixture") -> str:
 def log_line_of(mixture: "Mixture") -> Callable[[str], None]:
     """Returns a printer of lines, which adds to those of a step what of the data is simulated."""
     from cxrjax.paper import what_is_made
-    from cxrjax.training.loop import print_at_once
+    from cxrjax.training.run import print_at_once
 
     made = what_is_made(sorted({record.dataset for record in _some_records(mixture)}))
 

@@ -21,8 +21,8 @@ from cxrjax.files import read_json_lines, read_json_object, read_packaged, repla
 from cxrjax.paper import data_terms
 from cxrjax.training.config import ExperimentConfig, flatten
 from cxrjax.training.config_file import load_config
-from cxrjax.training.loop import QUALITY_FILE, RUN_FILE
 from cxrjax.training.metric_log import FILE_NAME
+from cxrjax.training.run import QUALITY_FILE, RUN_FILE
 from cxrjax.training.workdir import storage_errors
 from cxrjax.untrusted.foreign_files import read_text
 

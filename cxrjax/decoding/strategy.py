@@ -6,6 +6,7 @@ from typing import Annotated
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, Key, UInt
+from pydantic.dataclasses import dataclass
 
 from cxrjax.codecs import get_codec
 from cxrjax.decoding.answer_forms import ANSWER_FORMS, LOC_FORMS, answer_grammar
@@ -13,6 +14,7 @@ from cxrjax.decoding.box_readings import BoxReading
 from cxrjax.decoding.grammar import Grammar
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.settings import STRICT, Positive, one_of
 
 
 def filter_logits(
@@ -81,13 +83,13 @@ def sample_tokens(
     return jax.vmap(jax.vmap(draw))(keys, logits).astype(jnp.int32)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class DecodingConfig:
     """The group `decoding` of a configuration."""
 
-    max_answer_tokens: Annotated[int, "> 0"] = 64
+    max_answer_tokens: Positive = 64
     # What answers may be, see cxrjax/decoding/answer_forms.py.
-    grammar: Annotated[str, ANSWER_FORMS] = "boxes"
+    grammar: Annotated[str, one_of(ANSWER_FORMS)] = "boxes"
     names: tuple[str, ...] = ()  # of the findings, for the grammars that list them
     stop_tokens: tuple[str, ...] = ()  # that end an answer besides the tokenizer's own (<eos>)
     # How coordinates are read from location tokens, see cxrjax/decoding/box_readings.py.

@@ -1,7 +1,6 @@
 """Meshes: how they are made, which rows a host loads, and how arrays get onto and off them."""
 
 import contextlib
-import dataclasses
 import math
 import re
 from collections.abc import Sequence
@@ -12,8 +11,11 @@ import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from pydantic import AfterValidator
+from pydantic.dataclasses import dataclass
 
 from cxrjax.errors import UserError
+from cxrjax.settings import STRICT, Positive
 
 AXES = ("replica", "data", "fsdp", "tensor")
 BATCH_AXES = ("replica", "data", "fsdp")
@@ -42,15 +44,21 @@ TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
 _FSDP_MIN_SIZE = 2**16
 
 
-@dataclasses.dataclass(frozen=True)
+def _fills(devices: int) -> int:
+    if devices == 0 or devices < -1:
+        raise ValueError("expected -1 or a number above 0")
+    return devices
+
+
+@dataclass(frozen=True, config=STRICT)
 class MeshConfig:
     """The group `mesh` of a configuration: devices along each axis, and how they work together."""
 
     # Devices along each axis; what the axes mean is told in cxrjax/distributed/meshes.py.
-    replica: Annotated[int, "> 0"] = 1  # on several slices: a multiple of the number of slices
-    data: int = -1  # -1: all devices that the others leave
-    fsdp: Annotated[int, "> 0"] = 1  # devices that share out parameters and optimiser state
-    tensor: Annotated[int, "> 0"] = 1  # devices that split each matrix product
+    replica: Positive = 1  # on several slices: a multiple of the number of slices
+    data: Annotated[int, AfterValidator(_fills)] = -1  # -1: all devices that the others leave
+    fsdp: Positive = 1  # devices that share out parameters and optimiser state
+    tensor: Positive = 1  # devices that split each matrix product
     # 'jit': XLA spreads the step over the mesh. 'pmap': every device runs the step on its part of
     # the batch, with all parameters; the data axis alone.
     strategy: Literal["jit", "pmap"] = "jit"

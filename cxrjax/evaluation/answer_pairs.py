@@ -16,7 +16,7 @@ from cxrjax.records import (
     GeneratorInfo,
     QARecord,
 )
-from cxrjax.training.rewards import Rewarder, RewardWeights
+from cxrjax.training.rl.rewards import Rewarder, RewardWeights
 
 # Of boxes, of what is said, of the form; those of `rl` by default.
 WEIGHTS = RewardWeights(1.0, 0.5, 0.1, "mean_iou")

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float
@@ -39,18 +39,18 @@ from cxrjax.evaluation.scores import (
     named_file,
 )
 from cxrjax.evaluation.tables import Layout, comparison_tables, floor_tables, reliance_tables
-from cxrjax.evaluation.text_scores.comparison import compare_texts, text_tables
 from cxrjax.evaluation.text_scores.sentences import ReferenceText, reference_text
 from cxrjax.evaluation.text_tables import to_latex
 from cxrjax.files import cell, hash_lines, replace_text, writing
 from cxrjax.metrics.bootstrap import Attributes, Bootstrap, Columns, Estimate, Figure
-from cxrjax.paper import about_terms, terms_json
+from cxrjax.paper import about_terms, load_part, terms_json
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, read_records
 from cxrjax.untrusted.names import shown
 
-if TYPE_CHECKING:
-    from cxrjax.evaluation.baselines import Baselines
+# Only scores have these, and load much: baselines that see no image, and the comparison of texts.
+_BASELINES = "cxrjax.evaluation.baselines:Baselines"
+_FREE_TEXT = "cxrjax.evaluation.text_scores.comparison"
 
 # Boxes of these benchmarks have no classes.
 CLASSLESS_PROBLEMS = {
@@ -355,20 +355,21 @@ class Benchmark(Generic[R]):
             floors = None
         return self.score(truth, answers, options, files, floors, texts)
 
-    def _new_floors(self, options: ScoreOptions) -> "Baselines | None":
+    def _new_floors(self, options: ScoreOptions) -> Any:
+        """Baselines of a score, or None; evaluations during training have none."""
         if not self.layout.floors or options.floors is False:
             return None
-        from cxrjax.evaluation.baselines import Baselines  # here: it loads the systems
-
-        return Baselines()
+        return load_part(_BASELINES)()
 
     def _floors(
-        self, references: R, floors: "Baselines", options: ScoreOptions
+        self, references: R, floors: Any, options: ScoreOptions
     ) -> Iterator[tuple[str, list[Prediction]]]:
         classes = getattr(references, "classes", ())
         asked = getattr(references, "asked", None)
         floors.leave_out(references.left_out)
-        return floors.systems(asked, options.bootstrap.seed, classes)
+        systems: Iterator[tuple[str, list[Prediction]]]
+        systems = floors.systems(asked, options.bootstrap.seed, classes)
+        return systems
 
     def score(
         self,
@@ -376,7 +377,7 @@ class Benchmark(Generic[R]):
         systems: Mapping[str, Answers],
         options: ScoreOptions,
         settings: Mapping[str, Any] | None = None,
-        floors: "Baselines | None" = None,
+        floors: Any = None,
         texts: Mapping[str, ReferenceText] | None = None,
     ) -> Scores:
         """Figures of several systems on one set of references.
@@ -403,7 +404,7 @@ class Benchmark(Generic[R]):
         found = self.count(references, systems, options)
         if texts:
             lines = {name: answers.predictions for name, answers in systems.items()}
-            compared, about_texts = compare_texts(
+            compared, about_texts = load_part(f"{_FREE_TEXT}:compare_texts")(
                 found.systems, list(references.questions), lines, texts, options
             )
             found = replace(found, systems=compared, settings={**found.settings, **about_texts})
@@ -432,7 +433,7 @@ class Benchmark(Generic[R]):
         return scores.with_settings(settings or {})
 
     def _counted_floors(
-        self, references: R, floors: "Baselines", options: ScoreOptions
+        self, references: R, floors: Any, options: ScoreOptions
     ) -> Iterator[tuple[str, Counted]]:
         """Each floor counted, without what asks a model."""
         plain = replace(options, judge=None, bert_score=None)
@@ -445,7 +446,8 @@ class Benchmark(Generic[R]):
 
     def markdown(self, scores: Scores) -> str:
         """tables.md: the benchmark's tables, then its systems compared."""
-        added = [*text_tables(scores), *floor_tables(scores), *reliance_tables(scores)]
+        texts = load_part(f"{_FREE_TEXT}:text_tables")(scores)
+        added = [*texts, *floor_tables(scores), *reliance_tables(scores)]
         return with_comparisons("\n".join([self.layout.markdown(scores), *added]), scores)
 
     def rows(self, scores: Scores) -> list[dict[str, Any]]:

@@ -7,21 +7,19 @@ longer tight. What comes into the picture from beyond its border is black, as co
 repeated border pixels were looked at, and smear letters and tubes into bars that no radiograph has.
 """
 
-import dataclasses
 import math
-from typing import Annotated, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
+from pydantic.dataclasses import dataclass
 
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import IDENTITY, Geometry, resize_window
-
-NotNegativeFloat = Annotated[float, ">= 0"]
-Share = Annotated[float, "0 to 1"]
+from cxrjax.settings import STRICT, NotNegativeFloat, Share
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class AugmentConfig:
     """The group `data.augment`: how training images are changed at every visit; 0: not at all."""
 

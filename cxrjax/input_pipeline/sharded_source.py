@@ -28,7 +28,7 @@ from cxrjax.errors import UserError, first_line
 from cxrjax.files import file_sha256, read_json_object, reading, replace_text
 from cxrjax.input_pipeline.sources import ImageQuestions
 from cxrjax.records import QARecord, parse_record
-from cxrjax.records_io.shards import FOLDER, SELECTABLE
+from cxrjax.records_io.shard_layout import FOLDER, SELECTABLE
 from cxrjax.untrusted.foreign_files import read_text
 from cxrjax.untrusted.names import file_name, shown_value
 

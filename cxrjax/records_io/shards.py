@@ -25,11 +25,8 @@ from cxrjax.files import file_sha256, hash_lines, read_json_object, write_json, 
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, format_record, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, records_files
+from cxrjax.records_io.shard_layout import FOLDER, SELECTABLE
 
-FOLDER = "records"
-# What `data.select` may name; an empty cell is what the record lacks.
-SELECTABLE = ("view", "question_type", "question_strategy", "finding", "grade", "extraction_grade",
-              "surrogate_grade")  # fmt: skip
 # `image` numbers the images of a file.
 COLUMNS = pa.schema(
     [(name, pa.int32()) for name in ("image", "height", "width")]
@@ -39,11 +36,6 @@ COLUMNS = pa.schema(
 # sixteenth of the index that a reader keeps in memory; reading one costs no more.
 OPTIONS = "group_size:16"
 _BATCH = 50_000
-
-
-def is_sharded(directory: Path) -> bool:
-    """Returns whether a folder has questions in shards."""
-    return next((directory / FOLDER).glob("*.array_record"), None) is not None
 
 
 def shard_name(prefix: str, number: int, shards: int) -> str:

@@ -32,7 +32,7 @@ class TfdsBuilder(Builder[TfdsOptions]):
         return {}  # TFDS reads the build by itself
 
     def build(self) -> str:
-        from cxrjax.records_io.shards import is_sharded
+        from cxrjax.records_io.shard_layout import is_sharded
         from cxrjax.records_io.tfds_builders import write_tfds
 
         source, out, image_root = self.options.source, self.options.out, self.options.image_root

@@ -7,9 +7,9 @@
         --best=RECORDS.jsonl
 
 Of each question's predictions the one with the largest reward (matched IoU, what it says, its form:
-cxrjax/training/rewards.py) is preferred to the one with the smallest, where they differ by --least
-or more. --better=record prefers the record's own answer, such as a reviewer's correction, to the
-worst prediction. Written are lines of {"question_id", "better", "worse", "difference"} for
+cxrjax/training/rl/rewards.py) is preferred to the one with the smallest, where they differ by
+--least or more. --better=record prefers the record's own answer, such as a reviewer's correction,
+to the worst prediction. Written are lines of {"question_id", "better", "worse", "difference"} for
 `rl.pairs`; what makes no pair is counted.
 
 --best writes records instead, for supervised training on the best of n (`data.train`): each

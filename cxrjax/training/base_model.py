@@ -26,8 +26,9 @@ from cxrjax.models.hf_import import shortened
 from cxrjax.models.layers import BOUNDS
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import store
-from cxrjax.training.config import FROM_BASE, ExperimentConfig, flatten
-from cxrjax.training.config_file import at_size, find_preset, grids_of, is_from_base, typed_config
+from cxrjax.training.config import ExperimentConfig, flatten
+from cxrjax.training.config_file import typed_config
+from cxrjax.training.preset_names import FROM_BASE, at_size, find_preset, grids_of, is_from_base
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import CONFIG_FILE, write_json
 from cxrjax.untrusted.names import shown

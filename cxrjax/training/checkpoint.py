@@ -40,8 +40,10 @@ from cxrjax.training.base_model import (
     tokenizer_in,
     tokenizer_path,
 )
-from cxrjax.training.config import FROM_BASE, ExperimentConfig, flatten
-from cxrjax.training.config_file import SOURCES, typed_config
+from cxrjax.training.config import ExperimentConfig, flatten
+from cxrjax.training.config_file import typed_config
+from cxrjax.training.key_names import SOURCES
+from cxrjax.training.preset_names import FROM_BASE
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import CONFIG_FILE
 

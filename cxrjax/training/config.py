@@ -2,50 +2,47 @@
 
 A file in `configs/` returns the ConfigDict of `default_config()` with some of its keys changed, the
 command line changes single ones (`--config.optimizer.learning_rate=1e-3`), and config_file.py turns
-what results into the frozen dataclasses below, once. Past the entry points nothing else is passed
-on, so that a misspelt attribute fails the type check. The groups `mesh`,
-`decoding` and `data.augment` are with the code they are for: cxrjax/distributed/meshes.py,
-cxrjax/decoding/strategy.py and cxrjax/input_pipeline/augment.py.
-
-What is annotated with a tuple is one of its items; with "> 0", ">= 0" or "0 to 1", a number in that
-range.
+what results into the frozen dataclasses below, once; pydantic checks types, names and ranges, and
+`mistakes` of each group what keys must have in common. Past the entry points nothing else is passed
+on, so that a misspelt attribute fails the type check. Groups that are with the code they are for:
+`data` and `mixture` (cxrjax/input_pipeline/data_config.py), `data.augment` (augment.py beside it),
+`mesh` (cxrjax/distributed/meshes.py), `decoding` (cxrjax/decoding/strategy.py) and `optimizer`
+(cxrjax/training/optimizer.py).
 """
 
 import dataclasses
-import functools
-from collections.abc import Mapping
-from typing import (
-    TYPE_CHECKING,
-    Annotated,
-    Any,
-    Literal,
-    NamedTuple,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
+from pydantic import Field
+from pydantic.dataclasses import dataclass
+
+from cxrjax.codecs import get_codec
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.distributed.meshes import MeshConfig
 from cxrjax.errors import UserError
-from cxrjax.input_pipeline.augment import AugmentConfig, NotNegativeFloat, Share
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, BoxRoute, resolve_box_route
+from cxrjax.input_pipeline.data_config import DataConfig, MixtureConfig, SourceConfig
 from cxrjax.models.layers import REMAT
 from cxrjax.models.quantize import QUANTIZED_DTYPES
 from cxrjax.models.splash import ATTENTION
+from cxrjax.settings import (
+    STRICT,
+    NotNegative,
+    NotNegativeFloat,
+    Positive,
+    PositiveFloat,
+    Share,
+    one_of,
+)
+from cxrjax.training.optimizer import OptimizerConfig
+from cxrjax.training.preset_names import FROM_BASE, is_from_base
 
 if TYPE_CHECKING:
-    from ml_collections import ConfigDict  # a step runs without ml_collections
-
-# `model.preset` of a base whose sizes are no preset's: it carries them itself.
-FROM_BASE = "from_base"
-
-Positive = Annotated[int, "> 0"]
-PositiveFloat = Annotated[float, "> 0"]
-NotNegative = Annotated[int, ">= 0"]
+    from ml_collections import ConfigDict  # what runs made is read without ml_collections
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class ModelConfig:
     """The group `model`."""
 
@@ -66,19 +63,39 @@ class ModelConfig:
     # What of every layer is kept for the backward pass: 'none': all (no recomputation);
     # 'products': what leaves matrix products and attention; 'attention': what leaves the
     # attention; 'full': the layer's input alone, the rest is computed again.
-    remat: Annotated[str, REMAT] = "none"
+    remat: Annotated[str, one_of(REMAT)] = "none"
     # 'dense'; 'splash': TPU kernels that keep no scores; 'cudnn': an NVIDIA GPU's, not in float32;
     # 'auto': splash on a TPU, cudnn on Hopper in 16 bits, else dense.
-    attention: Annotated[str, ATTENTION] = "auto"
+    attention: Annotated[str, one_of(ATTENTION)] = "auto"
     unroll: bool = False  # write the loop over layers out: faster on CPUs, slower to compile
     # Of the activations and matrix products.
     dtype: Literal["float32", "bfloat16"] = "float32"
     # Storage of parameters that are not trained. int8 and nf4 quantise the kernels of linear maps;
     # norms, biases and embeddings are then in bfloat16.
-    frozen_dtype: Annotated[str, ("float32", "bfloat16", *QUANTIZED_DTYPES)] = "float32"
+    frozen_dtype: Annotated[str, one_of(("float32", "bfloat16", *QUANTIZED_DTYPES))] = "float32"
+
+    def mistakes(self) -> Iterator[str]:
+        """Messages about keys that exclude each other."""
+        if self.init == "random" and self.init_from is not None:
+            yield f"model.init='random' and model.init_from={self.init_from!r} exclude each other"
+        if self.init != "random" and self.tower_from is not None:
+            yield (
+                f"model.tower_from={self.tower_from!r} needs model.init='random': a base brings "
+                "its own tower"
+            )
+        if self.init == "random" and is_from_base(self.preset):
+            yield (
+                f"model.preset={FROM_BASE!r} needs a base, and model.init is 'random'; name a "
+                "preset"
+            )
+        if self.attention == "cudnn" and self.dtype == "float32":
+            yield (
+                "model.attention='cudnn' takes no float32: set model.dtype='bfloat16', or "
+                "model.attention='auto'"
+            )
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class AdapterConfig:
     """The group `lora`."""
 
@@ -86,7 +103,7 @@ class AdapterConfig:
     alpha: NotNegativeFloat = 0.0  # the update is scaled by alpha / rank; with adapters above 0
     use_rslora: bool = False  # by alpha / sqrt(rank) instead
     use_dora: bool = False  # a trained magnitude for every output feature
-    dropout: NotNegativeFloat = 0.0  # on the adapter's input, in training alone
+    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0  # on the adapter's input, in training alone
     # Regexes over paths of linear maps.
     targets: tuple[str, ...] = ("decoder/layers/attn/(q|k|v|o)_proj",)
     # Other ranks for some targets, "regex=rank": ("vision/.*=8",).
@@ -98,104 +115,16 @@ class AdapterConfig:
     # "embedder/(table|head)$", as PEFT's modules_to_save does.
     untied: bool = False
 
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig:
-    """The group `data`."""
-
-    train: str | None = None  # records file (JSON Lines) to train on
-    validation: str | None = None  # records file that evaluations during training use
-    # Evaluate on questions, images or patients that are trained on: figures then tell nothing of
-    # what was learned.
-    allow_overlap: bool = False
-    image_root: str | None = None  # what image_path is relative to; null: see data/README.md
-    codec: str = "paligemma"  # a name in cxrjax.codecs.CODECS: how the model writes boxes
-    record_codec: str = "vindr_px"  # the same table: how the records' answers have them written
-    # Train on questions about these findings alone; empty: on all questions.
-    findings: tuple[str, ...] = ()
-    # Of a folder of shards, the questions whose table says so: ("grade=A++|A+|A", "view=PA|AP").
-    select: tuple[str, ...] = ()
-    prompt: str = "vqa"  # a name in cxrjax.input_pipeline.prompts.PROMPTS
-    # 'resize' (aspect ratio is lost) or 'letterbox'.
-    geometry: Literal["resize", "letterbox"] = "resize"
-    # JPEGs are decoded at 1/2, 1/4 or 1/8 of their size where that leaves 'twice' the input on each
-    # side, or 'once', which is faster; pixels are then off by 0.8 of 256 levels in the mean.
-    jpeg_decoding: Literal["twice", "once"] = "twice"
-    questions_per_image: Positive = 1  # question slots of an image in one sequence
-    # Question lengths that batches are padded up to, in tokens.
-    prefix_buckets: tuple[int, ...] = (64,)
-    answer_buckets: tuple[int, ...] = (64,)  # answer lengths, the same
-    # With share='image', compute on so many text tokens an image instead of on padded slots: the
-    # smallest that holds a batch's longest image is taken, else the padded slots. Empty: never.
-    packed_buckets: tuple[int, ...] = ()
-    # Show two images where a question compares with an earlier one: each sequence then has room for
-    # two. False: such questions are left out and counted.
-    earlier_images: bool = False
-    max_boxes: Positive = 8  # boxes of one answer that the box loss can hold
-    # A question that fits no bucket: 'error', or 'set_aside' and counted.
-    too_long: Literal["error", "set_aside"] = "error"
-    # Directory for what a frozen vision tower makes of each image, computed once before training
-    # and then read in the place of pixels; null: the tower runs at every step.
-    feature_cache: str | None = None
-    # Directory for images as the model takes them, decoded and resized once for all epochs and
-    # runs (0.2 MB a grey image of 448 pixels, 0.8 MB of 896); null: their files at every visit.
-    image_cache: str | None = None
-    workers: NotNegative = 0  # processes that decode images; 0: the training process itself
-    # Share of training questions that are put in other words, others at every visit: case, names,
-    # forms, marks, typing errors (cxrjax/input_pipeline/wording.toml). Answers stay.
-    vary_wording: Share = 0.0
-    # Share of training questions about one finding that ask about an unknown thing instead, and are
-    # answered 'Unknown.'
-    unknown_share: Share = 0.0
-    # Changes of training images, others at every visit.
-    augment: AugmentConfig = dataclasses.field(default_factory=AugmentConfig)
+    def mistakes(self) -> Iterator[str]:
+        """Messages about keys that exclude each other."""
+        if self.rank > 0 and self.alpha == 0 and not self.alpha_pattern:
+            yield (
+                f"lora.rank={self.rank} and lora.alpha=0: adapters are scaled by alpha / rank and "
+                "would change nothing; set lora.alpha, such as twice the rank"
+            )
 
 
-@dataclasses.dataclass(frozen=True)
-class SourceConfig:
-    """A group `mixture.sources.NAME`: null means what `data` says."""
-
-    train: str | None = None  # records file; each source has its own
-    weight: float | None = None  # share relative to the others'; null in all: by size
-    image_root: str | None = None
-    prompt: str | None = None
-    codec: str | None = None
-    record_codec: str | None = None
-    findings: tuple[str, ...] | None = None
-    questions_per_image: Positive | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class MixtureConfig:
-    """The group `mixture`: several files in one run, in the place of data.train."""
-
-    sources: Mapping[str, SourceConfig] = dataclasses.field(default_factory=dict)  # `add_source`
-    # Of sources without weights: shares in proportion to images^(1/temperature). With them: 1.
-    temperature: PositiveFloat = 1.0
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-    """The group `optimizer`."""
-
-    name: Literal["adamw"] = "adamw"
-    learning_rate: PositiveFloat = 1e-4  # after the warm-up
-    warmup_steps: NotNegative = 0  # linear
-    # The same as a share of all steps, rounded up; one of the two.
-    warmup_ratio: NotNegativeFloat = 0.0
-    # Learning rate of its first step; 0: learning_rate / warmup_steps.
-    warmup_from: NotNegativeFloat = 0.0
-    # 'cosine' (down to end_value at the last step) or 'constant'.
-    schedule: Literal["cosine", "constant"] = "cosine"
-    end_value: NotNegativeFloat = 0.0
-    # Decoupled; biases, norms and position embeddings are spared.
-    weight_decay: NotNegativeFloat = 0.01
-    clip_norm: NotNegativeFloat = 1.0  # global norm of the gradients; 0: no clipping
-    b1: float = 0.9
-    b2: float = 0.999
-
-
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True, config=STRICT)
 class TrainingConfig:
     """The group `training`."""
 
@@ -209,7 +138,7 @@ class TrainingConfig:
     lambda_box: NotNegativeFloat = 0.5  # weight of the box loss
     # How it reaches boxes: 'loc', 'digits' or 'none' (input_pipeline/coordinates.py); 'auto': by
     # the codec, <loc> tokens or digits.
-    box_route: Annotated[str, BOX_ROUTES] = "auto"
+    box_route: Annotated[str, one_of(BOX_ROUTES)] = "auto"
     # Standard deviation in pixels of the model's input of the Gaussian about a location token's bin
     # that is its target (cxrjax/training/coordinate_targets.py); 0: the bin alone.
     coordinate_width: NotNegativeFloat = 0.0
@@ -237,13 +166,30 @@ class TrainingConfig:
     # MFU where none is known, as of CPUs.
     peak_flops: PositiveFloat | None = None
 
+    def mistakes(self) -> Iterator[str]:
+        """Messages about keys of which exactly one must be set, and about the trace."""
+        for names in (("batch_images", "batch_questions"), ("steps", "epochs")):
+            values = {f"training.{name}": getattr(self, name) for name in names}
+            if list(values.values()).count(None) != 1:
+                found = " and ".join(f"{name}={value}" for name, value in values.items())
+                yield (
+                    f"found {found}: set one, and the other to None, as in "
+                    f"--config.training.{names[1]}=None"
+                )
+        first_last = self.profile_steps
+        if first_last and not (len(first_last) == 2 and 1 <= first_last[0] <= first_last[1]):
+            yield (
+                f"training.profile_steps={first_last}: expected the first and the last step, as "
+                "(10, 15)"
+            )
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclass(frozen=True, config=STRICT)
 class PolicyConfig:
     """The group `rl`: reinforcement learning and preference tuning, from the start's parameters."""
 
     # How an answer's worth becomes its advantage, or a preference over another
-    # (cxrjax/training/rewards.py); 'none': supervised.
+    # (cxrjax/training/rl/rewards.py); 'none': supervised.
     kind: Literal["none", "grpo", "grpo_no_std", "rloo", "best_of_n", "dpo", "ipo", "hinge"] = (
         "none"
     )
@@ -260,7 +206,7 @@ class PolicyConfig:
     kl_weight: NotNegativeFloat = 0.02  # of the divergence from the start
     # 'token': every token counts alike; 'answer': every answer does, whatever its length.
     loss_mean: Literal["answer", "token"] = "token"
-    # Parts of the reward, and how boxes are rewarded (cxrjax/training/rewards.py).
+    # Parts of the reward, and how boxes are rewarded (cxrjax/training/rl/rewards.py).
     reward_boxes: Literal["mean_iou", "f1"] = "mean_iou"
     weight_boxes: NotNegativeFloat = 1.0
     weight_answer: NotNegativeFloat = 0.5
@@ -269,8 +215,16 @@ class PolicyConfig:
     # is largest for who says yes from a probability of half of it on, so below 1 where it counts.
     weight_absent: NotNegativeFloat = 1.0
 
+    def mistakes(self) -> Iterator[str]:
+        """Messages about keys that exclude each other."""
+        if self.pairs is not None and self.kind == "none":
+            yield (
+                f"rl.pairs={self.pairs} is of preferences, and rl.kind is 'none': set 'dpo', or "
+                "leave the pairs out"
+            )
 
-@dataclasses.dataclass(frozen=True)
+
+@dataclass(frozen=True, config=STRICT)
 class ExperimentConfig:
     """A whole configuration."""
 
@@ -283,24 +237,51 @@ class ExperimentConfig:
     optimizer: OptimizerConfig = OptimizerConfig()
     training: TrainingConfig = TrainingConfig()
     rl: PolicyConfig = PolicyConfig()
-    mesh: MeshConfig = dataclasses.field(default_factory=MeshConfig)
-    decoding: DecodingConfig = dataclasses.field(default_factory=DecodingConfig)
+    mesh: MeshConfig = MeshConfig()
+    decoding: DecodingConfig = DecodingConfig()
     # Whose figures evaluations during training compute: a name of `score --benchmark`.
     benchmark: str = "vindr_cxr_vqa"
     # Said, on one line, when the data or the weights named above are absent.
     missing_data_help: str = ""
+
+    def mistakes(self) -> Iterator[str]:
+        """Messages about keys of a whole configuration that do not go together."""
+        for group in (self.model, self.lora, self.data, self.training, self.rl):
+            yield from group.mistakes()
+        if self.data.packed_buckets and self.model.share != "image":
+            yield (
+                "data.packed_buckets needs model.share='image': with 'tower' each question is its "
+                "own sequence"
+            )
+        if self.data.packed_buckets and self.model.attention in ("splash", "cudnn"):
+            yield (
+                f"model.attention={self.model.attention!r} cannot tell packed questions apart: "
+                "leave data.packed_buckets empty, or set model.attention='auto'"
+            )
+        of_tokens = get_codec(self.data.codec).coordinate_order is not None
+        for name, default in (("coordinate_width", 0.0), ("coordinate_weight", 1.0)):
+            if (value := getattr(self.training, name)) != default and not of_tokens:
+                yield (
+                    f"training.{name}={value} is of location tokens, and data.codec="
+                    f"{self.data.codec!r} writes boxes in digits; leave it out"
+                )
+        resolve_box_route(self.training.box_route, self.data.codec)
+        if self.batch_images % self.training.accumulation_steps:
+            yield (
+                f"training.accumulation_steps={self.training.accumulation_steps} does not divide "
+                f"the batch of {self.batch_images} images"
+            )
 
     @property
     def batch_images(self) -> int:
         """Images in the batch of one optimiser step, all devices and micro-batches together.
 
         Raises:
-            UserError: the batch is not given, or in questions that are no whole number of images.
+            UserError: the batch is in questions that are no whole number of images.
         """
         if self.training.batch_images is not None:
             return self.training.batch_images
-        if self.training.batch_questions is None:
-            raise UserError("set either training.batch_images or training.batch_questions")
+        assert self.training.batch_questions is not None  # `mistakes`
         images, rest = divmod(self.training.batch_questions, self.data.questions_per_image)
         if rest:
             raise UserError(
@@ -314,14 +295,10 @@ class ExperimentConfig:
 
         Args:
             images_per_epoch: rows of the loader (an image with its questions) in one pass.
-
-        Raises:
-            UserError: the run has no length.
         """
         if self.training.steps is not None:
             return self.training.steps
-        if self.training.epochs is None:
-            raise UserError("set either training.steps or training.epochs")
+        assert self.training.epochs is not None  # `mistakes`
         return max(1, round(self.training.epochs * images_per_epoch / self.batch_images))
 
     @property
@@ -353,44 +330,6 @@ class ExperimentConfig:
         return _sorted(dataclasses.asdict(self))
 
 
-class Key(NamedTuple):
-    """A key of a group.
-
-    Attributes:
-        kind: its type; a dataclass is a group, dict holds groups by name.
-        items: the type of a tuple's items, or of the groups by name; else `kind`.
-        may_be_empty: may be None.
-        rule: its values, or "> 0", ">= 0" or "0 to 1"; None: any.
-    """
-
-    kind: type
-    items: type
-    may_be_empty: bool
-    default: Any
-    rule: Any
-
-
-@functools.cache
-def keys_of(group: type) -> dict[str, Key]:
-    """The keys of a group's dataclass by name."""
-    found = {}
-    hints = get_type_hints(group, include_extras=True)
-    for field in dataclasses.fields(group):
-        hint, rule = hints[field.name], None
-        may_be_empty = type(None) in get_args(hint)
-        if may_be_empty:
-            (hint,) = (each for each in get_args(hint) if each is not type(None))
-        if get_origin(hint) is Annotated:
-            hint, rule = get_args(hint)
-        elif get_origin(hint) is Literal:
-            hint, rule = str, get_args(hint)
-        kind, items = get_origin(hint) or hint, get_args(hint)
-        if kind is Mapping:
-            kind, items = dict, items[1:]
-        found[field.name] = Key(kind, (*items, kind)[0], may_be_empty, field.default, rule)
-    return found
-
-
 def _sorted(nested: Mapping[str, Any]) -> dict[str, Any]:
     return {k: _sorted(v) if isinstance(v, Mapping) else v for k, v in sorted(nested.items())}
 
@@ -406,7 +345,7 @@ def flatten(nested: Mapping[str, Any]) -> dict[str, Any]:
 
 def default_config() -> "ConfigDict":
     """The ConfigDict that configuration files start from, locked: unknown keys raise."""
-    return _config_dict(ExperimentConfig).lock()
+    return _config_dict(ExperimentConfig()).lock()
 
 
 def add_source(config: "ConfigDict", name: str, train: str, **keys: Any) -> None:
@@ -417,23 +356,26 @@ def add_source(config: "ConfigDict", name: str, train: str, **keys: Any) -> None
         train: records file, or a TFDS data set with the split `train`.
         keys: others of `SourceConfig`.
     """
-    source = _config_dict(SourceConfig).lock()
+    source = _config_dict(SourceConfig()).lock()
     source.update({"train": train, **keys})
     with config.mixture.sources.unlocked():
         config.mixture.sources[name] = source
 
 
-def _config_dict(group: type) -> "ConfigDict":
-    """A group's defaults; keys that may be empty keep their type."""
+def _config_dict(group: Any) -> "ConfigDict":
+    """A group's values; keys that may be empty have a type all the same."""
     from ml_collections import ConfigDict
     from ml_collections.config_dict import placeholder
 
     config = ConfigDict()
-    for name, key in keys_of(group).items():
-        if key.kind is dict:
-            config[name] = ConfigDict()
-        elif dataclasses.is_dataclass(key.kind):
-            config[name] = _config_dict(key.kind)
-        else:
-            config[name] = placeholder(key.kind) if key.may_be_empty else key.default
+    for name, hint in get_type_hints(type(group)).items():
+        value = getattr(group, name)
+        if value is None:
+            (kind,) = (each for each in get_args(hint) if each is not type(None))
+            value = placeholder(get_origin(kind) or kind)
+        elif isinstance(value, Mapping):
+            value = ConfigDict()
+        elif dataclasses.is_dataclass(value):
+            value = _config_dict(value)
+        config[name] = value
     return config

@@ -40,10 +40,10 @@ from cxrjax.models.partition import path_of
 from cxrjax.progress import progress_bar, waiting
 from cxrjax.records import QARecord
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.records_io.shards import is_sharded
+from cxrjax.records_io.shard_layout import is_sharded
 from cxrjax.training.base_model import model_grids, model_sizes
 from cxrjax.training.config import ExperimentConfig
-from cxrjax.training.preference_pairs import read_pair_ids
+from cxrjax.training.objectives import paired_questions
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import storage_errors
 
@@ -217,7 +217,7 @@ def open_records(
         source = RecordSource(path, data.image_root, data.questions_per_image)
     findings = data.findings if key == "train" else ()
     pairs_file = config.rl.pairs if key == "train" else None
-    paired = frozenset(() if pairs_file is None else read_pair_ids(pairs_file))
+    paired = paired_questions(pairs_file)
 
     def wanted(record: QARecord) -> bool:
         return (not findings or record.finding in findings) and (

@@ -19,6 +19,7 @@ from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading
 from cxrjax.input_pipeline import chat
+from cxrjax.input_pipeline.data_config import DataConfig
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.models import hf_import, partition
 from cxrjax.models.families import FAMILIES
@@ -45,8 +46,9 @@ from cxrjax.training.base_model import (
     tokenizer_path,
 )
 from cxrjax.training.checkpoint import build_model, load_model
-from cxrjax.training.config import AdapterConfig, DataConfig, ExperimentConfig, ModelConfig
-from cxrjax.training.step import init_state, make_optimizer
+from cxrjax.training.config import AdapterConfig, ExperimentConfig, ModelConfig
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.step import init_state
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.workdir import CONFIG_FILE, write_json
 from cxrjax.untrusted.foreign_files import MIB, read_bytes

@@ -206,13 +206,11 @@ def _shapes_of(model: VLM) -> VLM:
     return nnx.merge(graphdef, jax.eval_shape(lambda: state))
 
 
-def peak_flops(config: ExperimentConfig, mesh: Mesh) -> float | None:
+def peak_flops(each: float | None, mesh: Mesh) -> float | None:
     """Operations per second that all devices can do: `training.peak_flops` of each, else what the
     maker publishes for bfloat16; None where neither is known, as of CPUs."""
-    device = mesh.devices.flat[0]
-    each = config.training.peak_flops
     if each is None:
-        chip = chip_of_device(device.device_kind)
+        chip = chip_of_device(mesh.devices.flat[0].device_kind)
         each = None if chip is None else chip.flops
     return None if each is None else each * mesh.size
 

@@ -1,6 +1,5 @@
 """One optimiser step as one pure function, the state it moves on, and how devices share it.
 
-The optimiser is AdamW with a warm-up, a schedule, clipping, and no decay of norms and biases.
 Two strategies compile the function for a mesh:
 
 jit   XLA sees the whole batch and spreads the work as the shardings say (distributed/meshes.py).
@@ -8,10 +7,8 @@ pmap  plain data parallelism: every device runs the step on its own part of the 
       copies of everything, and sums are added up over the devices by name.
 """
 
-import math
-import re
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -26,75 +23,14 @@ from jax.sharding import PartitionSpec as P
 from jaxtyping import Array, Int, Key
 
 from cxrjax.distributed import meshes
-from cxrjax.errors import UserError
-from cxrjax.input_pipeline.batch import Batch
 from cxrjax.models.layers import salt
 from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
-from cxrjax.training.config import ExperimentConfig, OptimizerConfig
-from cxrjax.training.coordinate_targets import coordinate_targets
-from cxrjax.training.loss import (
-    TERMS,
-    Denominators,
-    Figures,
-    batch_denominators,
-    multitask_loss,
-)
-from cxrjax.training.policy_loss import PolicyObjective
+from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.objectives import objective_of
+from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
 
-# Biases, norms and position embeddings keep their size, and so does what was published to be as it
-# is. Stacked layers give even these two axes, so the name decides, not the number of dimensions.
-_NO_DECAY = re.compile(
-    r"(^|/)((\w+_)?(bias|scale)|position_embed|magnitude|(in|out)put_(min|max))$"
-)
 # The name by which a step under `pmap` adds up over devices.
 _AXIS = "devices"
-
-
-def decay_mask(params: Any) -> Any:
-    """True where weight decay applies; the same tree as `params`."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, _: _NO_DECAY.search(meshes.path_name(path)) is None, params
-    )
-
-
-def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedule:
-    """Learning rate of update number n, counted from 0.
-
-    Args:
-        config: the `optimizer` group.
-        steps: updates of the whole run; the cosine reaches `end_value` with the last one.
-
-    Raises:
-        UserError: the warm-up is given twice, or as more than the whole run.
-    """
-    if config.warmup_ratio and config.warmup_steps:
-        raise UserError("optimizer.warmup_steps and optimizer.warmup_ratio are set; set one to 0")
-    if config.warmup_ratio > 1:
-        raise UserError(f"optimizer.warmup_ratio={config.warmup_ratio}; expected 0 to 1")
-    warmup = config.warmup_steps or math.ceil(config.warmup_ratio * steps)
-    peak = config.learning_rate
-    # From peak / warmup rather than from 0, which would throw the first batch away.
-    start = config.warmup_from or peak / max(1, warmup)
-    before = optax.linear_schedule(start, peak, max(1, warmup - 1))
-    after = optax.constant_schedule(peak)
-    if config.schedule == "cosine":
-        after = optax.cosine_decay_schedule(
-            peak, max(1, steps - 1 - warmup), alpha=config.end_value / peak
-        )
-    return optax.join_schedules([before, after], [warmup])
-
-
-def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """The gradient transformation of the `optimizer` group."""
-    clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm > 0 else []
-    adamw = optax.adamw(
-        learning_rate_schedule(config, steps),
-        b1=config.b1,
-        b2=config.b2,
-        weight_decay=config.weight_decay,
-        mask=decay_mask,
-    )
-    return optax.chain(*clip, adamw)
 
 
 @struct.dataclass
@@ -140,51 +76,6 @@ class StepMetrics:
 
 # The batch: a `Batch`, or what else the objective takes, images along the first axis of everything.
 StepFunction = Callable[[TrainState, Any, Any], tuple[TrainState, StepMetrics]]
-
-
-class Objective(Protocol):
-    """A loss that is a quotient of sums over a batch."""
-
-    def denominators(self, batch: Any) -> Any:
-        """Divisors, sums over the batch."""
-
-    def loss(
-        self, model: Any, batch: Any, key: Any, denominators: Any, logit_chunk: int
-    ) -> tuple[Array, Figures]:
-        """The loss of a part of a batch, and sum and count of its figures."""
-
-
-class MultitaskObjective:
-    """`multitask_loss` as a configuration has it."""
-
-    def __init__(self, config: ExperimentConfig) -> None:
-        self._training = training = config.training
-        self._box_route = config.box_route
-        weights = {key: getattr(training, key) for key in TERMS}
-        self._weights = {key: w for key, w in weights.items() if w or TERMS[key].always}
-
-    def denominators(self, batch: Batch) -> Denominators:
-        return batch_denominators(batch)
-
-    def loss(
-        self, model: Any, batch: Batch, key: Any, denominators: Denominators, logit_chunk: int
-    ) -> tuple[Array, Figures]:
-        training, sizes = self._training, model.config
-        coordinates = coordinate_targets(
-            training.coordinate_width,
-            training.coordinate_weight,
-            sizes.loc_token_start,
-            max(sizes.vision.image_hw),
-        )
-        weights, route = self._weights, self._box_route
-        return multitask_loss(
-            model, batch, weights, key, denominators, logit_chunk, route, coordinates
-        )
-
-
-def objective_of(config: ExperimentConfig) -> Objective:
-    """Returns the objective that a configuration minimises."""
-    return MultitaskObjective(config) if config.rl.kind == "none" else PolicyObjective(config)
 
 
 def init_state(trainable: Any, optimizer: optax.GradientTransformation) -> TrainState:

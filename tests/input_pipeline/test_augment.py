@@ -263,8 +263,8 @@ def test_a_question_whose_box_leaves_is_left_out_of_that_visit_alone_and_counted
     ("key", "value", "message"),
     [
         ("zoom", -0.1, r"data.augment.zoom=-0.1: expected 0 or more"),
-        ("shift", 1.5, r"data.augment.shift=1.5: expected a number from 0 to 1"),
-        ("min_visibility", -1.0, r"data.augment.min_visibility=-1.0: expected a number from 0"),
+        ("shift", 1.5, r"data.augment.shift=1.5: expected at most 1"),
+        ("min_visibility", -1.0, r"data.augment.min_visibility=-1.0: expected 0 or more"),
         ("zoom", 0.1, "data.augment changes images at every visit, and data.feature_cache"),
     ],
 )

@@ -19,7 +19,8 @@ from cxrjax.models.partition import parameter_shapes
 from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig, check_sizes
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.step import init_state, make_optimizer, make_train_step
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.step import init_state, make_train_step
 from tests.models.sizes import changed
 
 _FILE = Path(__file__).with_name("published_parameters.tsv")

@@ -2,8 +2,8 @@
 
     python tests/training/accelerator_alone.py < CONFIG.json
 
-A machine that has jax, flax, optax, numpy and jaxtyping runs this. Prints the loss, the norm of the
-gradients and the answer's tokens.
+A machine that has jax, flax, optax, numpy, jaxtyping and pydantic runs this. Prints the loss, the
+norm of the gradients and the answer's tokens.
 """
 
 import importlib
@@ -13,7 +13,7 @@ import sys
 
 ABSENT = set(
     """
-    PIL clu grain ml_collections nltk orbax pandas pyarrow pydantic pydicom rouge_score sacrebleu
+    PIL clu grain ml_collections nltk orbax pandas pyarrow pydicom rouge_score sacrebleu
     safetensors scipy sentencepiece sklearn tensorflow tensorflow_datasets threadpoolctl tokenizers
     qwix torch transformers
     """.split()  # noqa: SIM905 - as words they are easier to read
@@ -77,7 +77,8 @@ def main():
     from cxrjax.decoding.strategy import Strategy
     from cxrjax.models import PRESETS, VLM, partition
     from cxrjax.training.config_file import typed_config
-    from cxrjax.training.step import init_state, make_optimizer, make_train_step
+    from cxrjax.training.optimizer import make_optimizer
+    from cxrjax.training.step import init_state, make_train_step
 
     config = typed_config(json.load(sys.stdin))
     batch = _tokens()

@@ -20,6 +20,8 @@ from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training import loop, step
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.run import Start, TrainingData
 from cxrjax.training.store import CheckpointStore
 
 LOC_START, VOCAB, WIDTH, END = 4, 1024 + 16, 16, 1
@@ -235,8 +237,8 @@ def trainer(folder, config):
         function(
             typed_config(config),
             folder / workdir,
-            loop.Start(model or TinyModel(seed), base),
-            loop.TrainingData(batches or BatchStream(), steps, data_files),
+            Start(model or TinyModel(seed), base),
+            TrainingData(batches or BatchStream(), steps, data_files),
             **{"log_line": lines.append, **options},
         )
         return lines
@@ -299,7 +301,7 @@ def take_steps(config, model, mesh, batches, steps=10):
     graphdef, trainable, frozen = partition(model, config.trainable)
     frozen = meshes.put_tree(step.cast_params(frozen, config.model.frozen_dtype), mesh)
     trainable = jax.tree.map(jnp.array, trainable)  # the step is given its arrays
-    state = step.init_state(trainable, step.make_optimizer(config.optimizer, steps))
+    state = step.init_state(trainable, make_optimizer(config.optimizer, steps))
     state = meshes.put_tree(state, mesh)
     function = step.make_parallel_step(graphdef, config, steps, mesh, state, frozen)
     taken = []

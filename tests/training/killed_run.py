@@ -6,8 +6,8 @@ from pathlib import Path
 import jax.numpy as jnp
 
 from cxrjax import cli
-from cxrjax.training.loop import print_at_once
 from cxrjax.training.preemption import Preemption
+from cxrjax.training.run import print_at_once
 from tests.training import conftest as small
 
 
@@ -28,6 +28,7 @@ def main() -> None:
     with Preemption() as preemption:
         options = {"preemption": preemption, "log_line": print_at_once}
         run(workdir=workdir.name, steps=4, model=SlowToCompile(), **options)
+    assert not any(name.startswith("cxrjax.training.rl") for name in sys.modules)
 
 
 cli.run(main)

@@ -1,4 +1,4 @@
-"""A step and an answer need jax, flax, optax, numpy and jaxtyping alone."""
+"""A step and an answer need jax, flax, optax, numpy, jaxtyping and pydantic only."""
 
 import json
 import math

@@ -27,7 +27,8 @@ from cxrjax.training.coordinate_report import make_coordinate_report
 from cxrjax.training.data import example_config
 from cxrjax.training.loss import multitask_loss
 from cxrjax.training.metric_log import step_figures
-from cxrjax.training.step import init_state, make_optimizer, make_train_step
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.step import init_state, make_train_step
 from tests.training.conftest import SMALL, HiddenModel, random_batch
 from tests.training.small_data import make_record
 

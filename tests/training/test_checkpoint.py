@@ -16,6 +16,7 @@ from cxrjax.models import PRESETS, partition
 from cxrjax.training import checkpoint, step
 from cxrjax.training.base_model import base_sha256, save_base
 from cxrjax.training.config_file import typed_config
+from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.store import CheckpointStore, flat_arrays
 from tests.training.conftest import SMALL
 
@@ -78,7 +79,7 @@ def _save_run(workdir, config, model, reference, scores):
     (workdir / "tokenizer.model").write_bytes(b"pieces")
     _, trainable, _ = partition(model, config.trainable)
     store = CheckpointStore(workdir, "vqa/f1")
-    optimizer = step.make_optimizer(typed_config(config).optimizer, 10)
+    optimizer = make_optimizer(typed_config(config).optimizer, 10)
     for number, score in enumerate(scores, start=1):
         trained = jax.tree.map(lambda x, n=number: jnp.full_like(x, n), trainable)
         state = step.init_state(trained, optimizer)

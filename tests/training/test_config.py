@@ -13,8 +13,9 @@ from cxrjax.errors import UserError
 from cxrjax.records import write_records
 from cxrjax.training.checkpoint import check_same_run
 from cxrjax.training.config import ExperimentConfig, add_source, default_config, flatten
-from cxrjax.training.config_file import load_config, other_names, typed_config, validate
+from cxrjax.training.config_file import load_config, typed_config, validate
 from cxrjax.training.data import example_config, open_training
+from cxrjax.training.key_names import other_names
 from cxrjax.training.workdir import write_json
 from tests.training.conftest import settings
 from tests.training.small_data import make_record

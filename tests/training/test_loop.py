@@ -11,6 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from cxrjax.errors import UserError
 from cxrjax.training import loop
+from cxrjax.training import run as run_module
 from cxrjax.training.observers import InputLimit, StepProfiler
 from cxrjax.training.store import CheckpointStore
 from tests.training import conftest as small
@@ -217,20 +218,20 @@ def test_steps_in_flight_are_bounded(run, monkeypatch):
     run.config.training.max_in_flight = 3
     run.config.training.checkpoint_every = 0
     most = []
-    read = loop._Loop._read_metrics
+    read = loop._StepsInFlight.read_metrics
 
     def watched(self, leave, **options):
-        most.append(len(self.in_flight))
+        most.append(len(self._waiting))
         read(self, leave, **options)
 
-    monkeypatch.setattr(loop._Loop, "_read_metrics", watched)
+    monkeypatch.setattr(loop._StepsInFlight, "read_metrics", watched)
     run(steps=8)
     assert max(most) == 4  # three, and the one just dispatched
 
 
 def test_figures_of_a_slow_loader(run, monkeypatch, tmp_path):
     """In metrics.jsonl and the event files, on the step line, and in one warning."""
-    monkeypatch.setattr(loop, "InputLimit", functools.partial(InputLimit, steps=5))
+    monkeypatch.setattr(run_module, "InputLimit", functools.partial(InputLimit, steps=5))
     run.config.training.checkpoint_every = 0
     lines = run(BatchStream(pause=0.2), steps=8)
     warnings = [line for line in lines if line.startswith("warning: step 6: the input pipeline")]

@@ -12,6 +12,7 @@ from cxrjax.records_io.quality import QualityLog
 from cxrjax.training import observers
 from cxrjax.training.box_loss import Coordinates
 from cxrjax.training.coordinate_report import named_figures, summarize, swapped_share
+from cxrjax.training.rl.health import PolicyHealth
 
 
 def _problem(index, question_id=None):
@@ -84,7 +85,7 @@ HEALTHY = {
 def _told(*parts, saved=None, steps=4):
     """Lines after so many steps of each of the values."""
     lines = []
-    health = observers.PolicyHealth(lines.append, steps=steps)
+    health = PolicyHealth(lines.append, steps=steps)
     health.on_start(saved or {})
     for number, values in enumerate(v for v in parts for _ in range(2 * steps)):
         health.on_step(observers.FinishedStep(number + 1, HEALTHY | values, observers.StepTimes()))

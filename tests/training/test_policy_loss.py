@@ -14,11 +14,16 @@ from cxrjax.distributed import meshes
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
-from cxrjax.training.config import ExperimentConfig, OptimizerConfig, PolicyConfig
+from cxrjax.training.config import ExperimentConfig, PolicyConfig
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.loss import answer_states
-from cxrjax.training.policy_loss import Experience, PolicyObjective, answer_logprobs
-from cxrjax.training.step import decay_mask, learning_rate_schedule, make_optimizer
+from cxrjax.training.optimizer import (
+    OptimizerConfig,
+    decay_mask,
+    learning_rate_schedule,
+    make_optimizer,
+)
+from cxrjax.training.rl.policy_loss import Experience, PolicyObjective, answer_logprobs
 from tests.training.conftest import TinyModel, assert_close, random_batch, take_steps
 
 
@@ -53,7 +58,7 @@ def _config(**rl):
 
 def _loss_of(config, chunk=64):
     """(state, graphdef, experience) -> the loss and its parts, compiled."""
-    objective = PolicyObjective(config)
+    objective = PolicyObjective(config.rl)
 
     @functools.partial(jax.jit, static_argnums=1)
     def loss(state, graphdef, experience):

@@ -47,13 +47,13 @@ def test_nothing_is_known_of_other_models(run_config):
 
 def test_the_peak_is_the_chips_or_what_the_configuration_says(run_config, monkeypatch):
     mesh = meshes.make_mesh(typed_config(run_config).mesh)
-    assert progress.peak_flops(typed_config(run_config), mesh) is None  # a CPU
+    assert progress.peak_flops(run_config.training.peak_flops, mesh) is None  # a CPU
     run_config.training.peak_flops = 2e12
-    assert progress.peak_flops(typed_config(run_config), mesh) == 2e12 * len(jax.devices())
+    assert progress.peak_flops(run_config.training.peak_flops, mesh) == 2e12 * len(jax.devices())
     run_config.training.peak_flops = None
     tpus = np.array([SimpleNamespace(device_kind="TPU v5 lite")] * 4)
     assert (
-        progress.peak_flops(typed_config(run_config), SimpleNamespace(devices=tpus, size=4))
+        progress.peak_flops(run_config.training.peak_flops, SimpleNamespace(devices=tpus, size=4))
         == 4 * 197e12
     )
 
@@ -111,7 +111,7 @@ def test_load_counts_what_is_there():
 
 
 def test_a_slow_input_pipeline_is_told_once(run_config):
-    limit = InputLimit(typed_config(run_config), print, steps=5)
+    limit = InputLimit(typed_config(run_config).data, print, steps=5)
     fast = StepTimes(device=1.0, data_wait=0.02, host=0.01)
     assert [limit.check(fast) for _ in range(10)] == [None] * 10
     told = [limit.check(TIMES) for _ in range(20)]
@@ -123,7 +123,7 @@ def test_a_slow_input_pipeline_is_told_once(run_config):
 
 
 def test_nothing_is_told_before_enough_steps(run_config):
-    limit = InputLimit(typed_config(run_config), print, steps=5)
+    limit = InputLimit(typed_config(run_config).data, print, steps=5)
     assert [limit.check(TIMES) for _ in range(4)] == [None] * 4
     assert limit.check(TIMES).startswith("the input pipeline is the limit: devices waited for data")
 

@@ -15,7 +15,8 @@ from cxrjax.models.quantize import TILE, QuantizedKernel, quantize_kernel
 from cxrjax.training.checkpoint import arrays_sha256
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config, validate
-from cxrjax.training.step import cast_params, init_state, make_optimizer, make_train_step
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.step import cast_params, init_state, make_train_step
 from tests.training.conftest import random_batch
 
 

@@ -11,7 +11,7 @@ from scipy.special import log_expit
 from bench import rl_cases
 from cxrjax import boxes
 from cxrjax.codecs import CODECS
-from cxrjax.training.rewards import (
+from cxrjax.training.rl.rewards import (
     THRESHOLDS,
     Rewarder,
     RewardWeights,

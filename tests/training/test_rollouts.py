@@ -16,9 +16,11 @@ from cxrjax.models import VLM, partition
 from cxrjax.training import step
 from cxrjax.training.config import add_source
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.policy_loss import answer_logprobs
-from cxrjax.training.rewards import advantages
-from cxrjax.training.rollouts import Rollouts, check_policy
+from cxrjax.training.objectives import objective_of
+from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
+from cxrjax.training.rl.policy_loss import answer_logprobs
+from cxrjax.training.rl.rewards import advantages
+from cxrjax.training.rl.rollouts import Rollouts, check_policy
 from tests.training import conftest
 
 GROUP = 4
@@ -40,7 +42,7 @@ def _loaded(batch):
 
 def _make(config, model):
     graphdef, trainable, frozen = partition(model, config.trainable)
-    state = step.init_state(trainable, step.make_optimizer(config.optimizer, 10))
+    state = step.init_state(trainable, make_optimizer(config.optimizer, 10))
     mesh = make_mesh(config.mesh, jax.devices()[: config.mesh.data])
     rolls = Rollouts(config, graphdef, state.trainable, frozen, mesh, conftest.Letters())
     return rolls, state, graphdef, frozen
@@ -185,7 +187,7 @@ def test_preferences_are_the_gradient_of_their_loss(policy, rollouts):
         return jax.numpy.mean(-jax.nn.log_sigmoid(0.3 * margin), where=alive)
 
     config = typed_config(policy)
-    objective = step.objective_of(config)
+    objective = objective_of(config)
 
     def ours(trainable):
         model = nnx.merge(graphdef, trainable, frozen)
@@ -315,7 +317,7 @@ def test_the_schedule_is_of_all_updates_of_all_steps(policy, learn, tmp_path):
     policy.rl.updates, policy.optimizer.schedule = 2, "cosine"
     learn("run")
     rates = [line["train/learning_rate"] for line in conftest.read_metrics(tmp_path / "run")]
-    whole = step.learning_rate_schedule(typed_config(policy).optimizer, 8)
+    whole = learning_rate_schedule(typed_config(policy).optimizer, 8)
     assert rates == pytest.approx([float(whole(n)) for n in (1, 3, 5, 7)], abs=1e-8)
     assert min(rates[:3]) > 0
 

@@ -25,7 +25,7 @@ from cxrjax.training import step
 from cxrjax.training.config_file import typed_config, validate
 from cxrjax.training.coordinate_report import summarize
 from cxrjax.training.loss import multitask_loss, read_coordinates
-from cxrjax.training.step import make_optimizer
+from cxrjax.training.optimizer import make_optimizer
 
 
 def _mesh(config, **sizes):

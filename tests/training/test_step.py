@@ -12,11 +12,11 @@ from flax import nnx
 from cxrjax.distributed import meshes
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
-from cxrjax.training import step
+from cxrjax.training import objectives, step
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.metric_log import step_figures
-from cxrjax.training.step import make_optimizer
+from cxrjax.training.optimizer import make_optimizer
 from tests.training.conftest import SMALL, TinyModel, assert_close, random_batch, take_steps
 
 MESHES = {
@@ -264,12 +264,12 @@ def test_micro_batches_hold_every_image_once():
 def test_a_gradient_that_is_not_finite_is_skipped_where_the_loss_is(run_config, monkeypatch, skips):
     """The square root of 0 is 0, and its slope infinite."""
 
-    class Rooted(step.MultitaskObjective):
+    class Rooted(objectives.MultitaskObjective):
         def loss(self, model, *given):
             found, parts = super().loss(model, *given)
             return found + jnp.sqrt(0 * jnp.sum(model.projector.bias[...])), parts
 
-    monkeypatch.setattr(step, "MultitaskObjective", Rooted)
+    monkeypatch.setattr(objectives, "MultitaskObjective", Rooted)
     run_config.training.skip_nonfinite = int(skips)
     graphdef, trainable, frozen = partition(TinyModel(), run_config.trainable)
     state = step.init_state(trainable, make_optimizer(typed_config(run_config).optimizer, 10))

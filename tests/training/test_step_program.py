@@ -108,8 +108,8 @@ def test_gradients_are_summed_once_a_step_where_copies_are_whole():
     loops = [e for e in _equations(jaxpr.jaxpr) if e.primitive.name == "scan"]
     assert len(loops) >= 3  # micro-batches, layers, chunks of logits
     assert all(summed(_equations(e.params["jaxpr"].jaxpr)) == 0 for e in loops)
-    # And the sums and counts of the loss, and what is told of boxes.
-    assert gradients < summed(_equations(jaxpr.jaxpr)) < gradients + 30
+    # And sum and count of each figure.
+    assert gradients < summed(_equations(jaxpr.jaxpr)) < gradients + 40
 
 
 @pytest.mark.parametrize(("remat", "times"), [("products", 1), ("full", 2)])

@@ -30,8 +30,8 @@ from cxrjax.training import checkpoint, step
 from cxrjax.training.base_model import model_sizes
 from cxrjax.training.config import ExperimentConfig, PolicyConfig
 from cxrjax.training.data import example_config
-from cxrjax.training.policy_loss import Experience
-from cxrjax.training.step import make_optimizer
+from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.rl.policy_loss import Experience
 
 # Steps of the whole run, of which the program has the schedule's numbers and nothing else.
 _ANY_STEPS = 1000
@@ -186,7 +186,7 @@ def lower_rollouts(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
     Raises:
         UserError: as `lower_step`.
     """
-    from cxrjax.training.rollouts import rollout_strategy  # it brings the reader of answers
+    from cxrjax.training.rl.rollouts import rollout_strategy  # it brings the reader of answers
 
     mesh = meshes.make_mesh(config.mesh, devices)
     config = _with_kernels_of(config, devices)

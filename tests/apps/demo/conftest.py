@@ -25,7 +25,8 @@ def tuned(tmp_path_factory):
     from cxrjax.training.base_model import copy_tokenizer, tokenizer_path
     from cxrjax.training.checkpoint import build_model
     from cxrjax.training.config_file import load_config
-    from cxrjax.training.step import init_state, make_optimizer
+    from cxrjax.training.optimizer import make_optimizer
+    from cxrjax.training.step import init_state
     from cxrjax.training.store import CheckpointStore
     from cxrjax.training.workdir import CONFIG_FILE, write_json
 

@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading, write_json, writing
 from cxrjax.records import parse_record
-from cxrjax.records_io.shards import FOLDER, read_elements
+from cxrjax.records_io.shard_layout import FOLDER
+from cxrjax.records_io.shards import read_elements
 from cxrjax.records_io.tfds_builders import KEY_RANGE, MANIFEST, CxrRecords, generate
 from cxrjax.untrusted.foreign_files import read_bytes
 from cxrjax.untrusted.names import path_inside

@@ -34,9 +34,9 @@ from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.training.config import ExperimentConfig
-from cxrjax.training.policy_loss import Experience, answer_logprobs
-from cxrjax.training.preference_pairs import AnswerPair, read_pairs
-from cxrjax.training.rewards import (
+from cxrjax.training.rl.policy_loss import Experience, answer_logprobs
+from cxrjax.training.rl.preference_pairs import AnswerPair, read_pairs
+from cxrjax.training.rl.rewards import (
     DEAD,
     PREFERENCES,
     Reward,

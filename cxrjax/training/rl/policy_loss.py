@@ -21,7 +21,7 @@ from jaxtyping import Array, Float, Key
 
 from cxrjax.codecs.tokens import NUM_BINS
 from cxrjax.input_pipeline.batch import ArrayLike, Batch
-from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.config import PolicyConfig
 from cxrjax.training.loss import AnswerModel, Figures, answer_states, sum_in_chunks
 
 
@@ -57,10 +57,10 @@ class PolicyDenominators(NamedTuple):
 
 
 class PolicyObjective:
-    """The loss of group `rl` as the step wants it (cxrjax/training/step.py)."""
+    """The loss of group `rl` as the step wants it (cxrjax/training/objectives.py)."""
 
-    def __init__(self, config: ExperimentConfig) -> None:
-        self._config = config.rl
+    def __init__(self, config: PolicyConfig) -> None:
+        self._config = config
 
     def denominators(self, batch: Experience) -> PolicyDenominators:
         weight = batch.weights[..., None] * batch.batch.answer_mask

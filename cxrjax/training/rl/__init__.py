@@ -1,0 +1,1 @@
+"""Reinforcement learning and preference tuning; only `training/objectives.py` chooses it."""

@@ -1,0 +1,445 @@
+"""A run that is open: what it trains, where it is written, and where it stands.
+
+Of several processes each loads its rows of a batch and saves its part of a checkpoint; the first
+one writes everything else, and logs what there is to log. What only one of them knows (rejected
+questions, rates) is gathered where figures are logged, since they all come there at the same step.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+from flax import nnx
+from jax.sharding import Mesh
+
+from cxrjax.distributed import hosts, meshes
+from cxrjax.distributed.meshes import host_rows, put_tree
+from cxrjax.errors import UserError
+from cxrjax.files import read_json_object
+from cxrjax.input_pipeline.batch import LoadedBatch
+from cxrjax.models import count_parameters, partition
+from cxrjax.records_io.quality import QualityLog
+from cxrjax.training import checkpoint, step
+from cxrjax.training.base_model import copy_tokenizer
+from cxrjax.training.config import ExperimentConfig, OptimizerConfig, TrainingConfig
+from cxrjax.training.event_writer import metric_writers
+from cxrjax.training.metric_log import RunWriter
+from cxrjax.training.objectives import Experiences, MakeRollouts, policy_observers
+from cxrjax.training.observers import (
+    ExampleLog,
+    InputLimit,
+    LogLine,
+    NonFiniteSteps,
+    Observer,
+    SetAsideQuestions,
+    StepProfiler,
+    SwappedCorners,
+)
+from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
+from cxrjax.training.preemption import Preemption
+from cxrjax.training.progress import Progress, StepClock, StepFlops, peak_flops
+from cxrjax.training.store import DIRECTORY, CheckpointStore, readable
+from cxrjax.training.watchdog import Watchdog
+from cxrjax.training.workdir import (
+    CONFIG_FILE,
+    check_present,
+    describe_run,
+    make_writable,
+    peak_memory_gb,
+    storage_errors,
+    write_json,
+)
+
+QUALITY_FILE = "quality.json"
+RUN_FILE = "run.json"
+
+
+@runtime_checkable
+class BatchIterator(Protocol):
+    """Endless batches with a position that can be saved and restored."""
+
+    def __next__(self) -> LoadedBatch: ...
+
+    def __iter__(self) -> Iterator[LoadedBatch]: ...
+
+    def get_state(self) -> dict[str, Any]: ...
+
+    def set_state(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclasses.dataclass
+class TrainingData:
+    """Data of a run.
+
+    Attributes:
+        batches: this host's rows of every batch, from the first one on.
+        steps: of the whole run, those before a resume included.
+        files: hashed into run.json.
+        quality: what was rejected before; the run adds what it must leave out, and writes
+            quality.json.
+    """
+
+    batches: BatchIterator
+    steps: int
+    files: Sequence[Path] = ()
+    quality: QualityLog = dataclasses.field(default_factory=QualityLog)
+
+
+class Start(NamedTuple):
+    """Beginning of a run.
+
+    Attributes:
+        model, base: from `checkpoint.build_model`.
+        tokenizer_file: copied into the workdir, so that the run can be used without its base.
+    """
+
+    model: nnx.Module
+    base: Mapping[str, Any]
+    tokenizer_file: str | Path | None = None
+
+
+def print_at_once(line: str) -> None:
+    """Prints a line even where the output goes into a file."""
+    print(line, flush=True)
+
+
+@dataclasses.dataclass
+class Run:
+    """A run between two steps.
+
+    Attributes:
+        settings: of the group `training`.
+        graphdef, frozen: of the model, besides what `state` trains.
+        state: after step `number`.
+        train_step: compiled for the mesh.
+        rollouts: what samples a step's answers; None: supervised.
+        batches: the next is that of step `number` + 1.
+        number: of the last step that was dispatched; at first that of the checkpoint, or 0.
+        steps: of the whole run.
+        base: what the run began with, for its checkpoints.
+        saved: data and observers as of the checkpoint that the run resumes from.
+        clock: of steps.
+    """
+
+    settings: TrainingConfig
+    workdir: Path
+    mesh: Mesh
+    graphdef: Any
+    frozen: Any
+    state: step.TrainState
+    train_step: step.StepFunction
+    rollouts: Experiences | None
+    batches: BatchIterator
+    number: int
+    steps: int
+    base: Mapping[str, Any]
+    saved: Mapping[str, Any]
+    checkpoints: CheckpointStore
+    writer: metric_writers.MultiWriter
+    observers: Sequence[Observer]
+    log_line: LogLine
+    preemption: Preemption | None
+    clock: StepClock = dataclasses.field(default_factory=StepClock)
+
+    @property
+    def model(self) -> Any:
+        """The model with what it has learned so far."""
+        return nnx.merge(self.graphdef, self.state.trainable, self.frozen)
+
+    def is_due(self, every: int) -> bool:
+        """Returns whether something that comes every so many steps, and at the end, comes now."""
+        return self.number == self.steps or (every > 0 and self.number % every == 0)
+
+    def is_told_to_stop(self) -> bool:
+        """Returns whether to save and leave after this step; the same in all processes."""
+        return self.preemption is not None and self.preemption.reached(self.number)
+
+    def announce(self, number: int, doing: str) -> None:
+        """Passes on to observers what comes next."""
+        for observer in self.observers:
+            observer.on_phase(number, doing)
+
+    def restart_clock(self) -> None:
+        """With nothing in flight: what was done since the last step is no step's time."""
+        self.clock.restart()
+        for observer in self.observers:
+            observer.on_restart_of_clock()
+
+    def save(self, figures: Mapping[str, float | None]) -> None:
+        """Begins a checkpoint of parameters, optimiser, data and observers, with figures."""
+        self.announce(self.number, "saving a checkpoint")
+        check_present(self.workdir, CONFIG_FILE)
+        self.writer.flush()
+        position = {**self.batches.get_state()}
+        for observer in self.observers:
+            position |= observer.state()
+        self.checkpoints.save(self.number, self.state, position, self.base, figures)
+
+
+@contextlib.contextmanager
+def open_run(
+    config: ExperimentConfig,
+    workdir: Path,
+    start: Start,
+    data: TrainingData,
+    *,
+    mesh: Mesh | None = None,
+    make_rollouts: MakeRollouts | None = None,
+    preemption: Preemption | None = None,
+    track: str | None = None,
+    log_line: LogLine = print_at_once,
+) -> Iterator[Run]:
+    """Opens a run where its last checkpoint left it, or at its start; see `loop.train`.
+
+    On leaving, a checkpoint that is being written is finished, also after an error.
+    """
+    if not hosts.is_first():
+        log_line = _log_nothing
+    mesh = checked_mesh(config) if mesh is None else mesh
+    watchdog = Watchdog(workdir, config.training.stall_seconds)
+    run = _opened(
+        config, workdir, start, data, mesh, watchdog, make_rollouts, preemption, track, log_line
+    )
+    first, begun = run.number, time.monotonic()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(watchdog)
+        if preemption is not None:
+            stack.enter_context(preemption.deferred())
+        # Also after an error: a checkpoint that is being written gets finished.
+        for resource in (run.checkpoints, run.writer, run.clock, *run.observers):
+            stack.enter_context(contextlib.closing(resource))
+        try:
+            yield run
+        except Exception as error:
+            watchdog.blame(error)
+            raise
+    log_line(
+        f"{run.steps - first:,} steps in {time.monotonic() - begun:,.0f} s, compilation, "
+        f"evaluations and checkpoints included; peak memory {peak_memory_gb():.2f} GB"
+    )
+
+
+def _opened(
+    config: ExperimentConfig,
+    workdir: Path,
+    start: Start,
+    data: TrainingData,
+    mesh: Mesh,
+    watchdog: Watchdog,
+    make_rollouts: MakeRollouts | None,
+    preemption: Preemption | None,
+    track: str | None,
+    log_line: LogLine,
+) -> Run:
+    """Puts the model on the devices, new or as of its checkpoint, and prepares the workdir."""
+    graphdef, state, frozen = _on_devices(config, workdir, start, data, mesh)
+    parameters = _counted(state, frozen, log_line)
+    settings = config.training
+    checkpoints = CheckpointStore(
+        workdir, settings.best_metric, settings.keep_last, log_line=log_line
+    )
+    # Before the state is restored: answers are compared with what the run began with.
+    rollouts = None
+    if make_rollouts is not None:
+        rollouts = make_rollouts(config, graphdef, state.trainable, frozen, mesh)
+    first, saved = checkpoints.latest_step() or 0, dict[str, Any]()
+    if first:
+        state, saved = _restored(config, workdir, start, data, checkpoints, state, log_line)
+    writer = metric_writers.MultiWriter([])
+    if hosts.is_first():
+        _begin_workdir(workdir, config, start, data, first, parameters)
+    if preemption is not None:
+        preemption.check()
+    updates = data.steps * config.rl.updates
+    train_step = step.make_parallel_step(graphdef, config, updates, mesh, state, frozen)
+    if hosts.is_first():
+        writer = RunWriter(workdir, first, track)
+    if not first:
+        writer.write_hparams(config.to_json())
+    observers = _observers(config, workdir, start, data, mesh, checkpoints, first, log_line)
+    return Run(
+        settings=settings,
+        workdir=workdir,
+        mesh=mesh,
+        graphdef=graphdef,
+        frozen=frozen,
+        state=state,
+        train_step=train_step if rollouts is None else rollouts.repeated(train_step),
+        rollouts=rollouts,
+        batches=data.batches,
+        number=first,
+        steps=data.steps,
+        base=start.base,
+        saved=saved,
+        checkpoints=checkpoints,
+        writer=writer,
+        observers=[watchdog, *observers],
+        log_line=log_line,
+        preemption=preemption,
+    )
+
+
+def _counted(state: step.TrainState, frozen: Any, log_line: LogLine) -> dict[str, int]:
+    """Logs how many parameters are trained, and returns the counts."""
+    trained = count_parameters(state.trainable)
+    total = trained + count_parameters(frozen)
+    log_line(f"{trained:,} of {total:,} parameters are trained ({trained / total:.2%})")
+    return {"total": total, "trainable": trained}
+
+
+def checked_mesh(config: ExperimentConfig) -> Mesh:
+    """The mesh of a run.
+
+    Raises:
+        UserError: it does not fit the devices, or the batch does not divide over it.
+    """
+    mesh = meshes.make_mesh(config.mesh)
+    training = config.training
+    meshes.check_batch_divides(
+        mesh, config.batch_images, training.accumulation_steps, training.batch_questions
+    )
+    return mesh
+
+
+def _on_devices(
+    config: ExperimentConfig, workdir: Path, start: Start, data: TrainingData, mesh: Mesh
+) -> tuple[Any, step.TrainState, Any]:
+    """Puts the model on the devices, after checking that all processes mean the same run."""
+    make_writable(workdir)
+    hosts.check_shared(workdir)
+    position = {n: value for n, value in data.batches.get_state().items() if n != "step"}
+    hosts.check_same({"configuration": config.to_json(), "base": start.base, "data": position})
+    graphdef, trainable, frozen = partition(start.model, config.trainable)
+    frozen = step.cast_params(frozen, config.model.frozen_dtype)
+    state = step.init_state(trainable, make_optimizer(config.optimizer, data.steps))
+    return graphdef, put_tree(state, mesh), put_tree(frozen, mesh)
+
+
+def _restored(
+    config: ExperimentConfig,
+    workdir: Path,
+    start: Start,
+    data: TrainingData,
+    checkpoints: CheckpointStore,
+    state: step.TrainState,
+    log_line: LogLine,
+) -> tuple[step.TrainState, dict[str, Any]]:
+    """State and data position of the last checkpoint; moves the batches there.
+
+    Raises:
+        UserError: the checkpoint is of another run, or of a longer one.
+    """
+    first = checkpoints.latest_step() or 0
+    checkpoint.check_same_run(workdir, config)
+    planned = _planned_steps(workdir, data.steps)
+    checkpoint.check_same_base(workdir, checkpoints.restore_json(first, "base"), start.base)
+    state = checkpoints.restore_state(first, state)
+    saved = checkpoints.restore_json(first, "data")
+    with readable(workdir / DIRECTORY / str(first) / "data"):
+        data.batches.set_state(saved)
+    log_line(f"resumed from the checkpoint of step {first:,}")
+    if planned < data.steps:
+        _log_new_rates(config.optimizer, config.rl.updates, (planned, data.steps), first, log_line)
+    return state, saved
+
+
+def _log_new_rates(
+    optimizer: OptimizerConfig,
+    updates: int,
+    steps: tuple[int, int],
+    first: int,
+    log_line: LogLine,
+) -> None:
+    """Logs the learning rate before and after a run was lengthened from `steps[0]`."""
+    rates = [learning_rate_schedule(optimizer, each * updates) for each in steps]
+    log_line(
+        f"lengthened from {steps[0]:,} to {steps[1]:,} steps: the learning rate goes on "
+        f"with the {optimizer.schedule} schedule of {steps[1]:,} steps, after "
+        f"step {first:,} with {rates[1](first * updates):.3g} (step {first:,} had "
+        f"{rates[0](first * updates - 1):.3g})"
+    )
+
+
+def _observers(
+    config: ExperimentConfig,
+    workdir: Path,
+    start: Start,
+    data: TrainingData,
+    mesh: Mesh,
+    checkpoints: CheckpointStore,
+    first: int,
+    log_line: LogLine,
+) -> list[Observer]:
+    """Observers of a run: its progress, and what may be wrong with it."""
+    settings = config.training
+    # What sampling answers takes is not counted, and a share of the peak without it would be wrong.
+    peak = peak_flops(settings.peak_flops, mesh) if config.rl.kind == "none" else None
+    step_flops = StepFlops(start.model, config, jax.process_count())
+    observers: list[Observer] = [
+        Progress(data.steps, peak, step_flops, log_line),
+        NonFiniteSteps(workdir, settings.skip_nonfinite, log_line, checkpoints.latest_step),
+        InputLimit(config.data, log_line),
+        SwappedCorners(data.steps, log_line),
+        SetAsideQuestions(data.quality, workdir / QUALITY_FILE, log_line),
+        *policy_observers(config.rl, log_line),
+    ]
+    if settings.log_examples:
+        observers.append(ExampleLog(workdir, host_rows(mesh, config.batch_images)))
+    if settings.profile_steps:
+        steps = settings.profile_steps
+        observers.append(StepProfiler(workdir, steps, first, data.steps, log_line))
+    return observers
+
+
+def _planned_steps(workdir: Path, steps: int) -> int:
+    """The steps that the run in a workdir was to have; `steps` where its run.json is gone.
+
+    Raises:
+        UserError: it was to have more than `steps`.
+    """
+    if not (workdir / RUN_FILE).is_file():
+        return steps
+    planned = read_json_object(workdir / RUN_FILE).get("steps")
+    if not isinstance(planned, int) or planned > steps:
+        raise UserError(
+            f"{workdir} holds a run of {planned} steps and this one is to have {steps}: a run can "
+            "be lengthened, not shortened; set training.steps or epochs higher, or use another "
+            "workdir"
+        )
+    return planned
+
+
+def _begin_workdir(
+    workdir: Path,
+    config: ExperimentConfig,
+    start: Start,
+    data: TrainingData,
+    first: int,
+    parameters: Mapping[str, int],
+) -> None:
+    """Writes what is known of a run before its first step."""
+    about = describe_run(
+        seed=config.training.seed,
+        steps=data.steps,
+        resumed_from=first,
+        parameters=parameters,
+        base=start.base,
+        data_files=data.files,
+    )
+    # Of a resumed run, also what the workdir has of the part before.
+    if first and (workdir / QUALITY_FILE).is_file():
+        data.quality.extend(read_json_object(workdir / QUALITY_FILE))
+    write_json(workdir / QUALITY_FILE, data.quality.to_json())
+    if start.tokenizer_file is not None:
+        with storage_errors(f"{workdir}: the tokenizer"):
+            copy_tokenizer(start.tokenizer_file, workdir)
+    write_json(workdir / CONFIG_FILE, config.to_json())
+    write_json(workdir / RUN_FILE, about)
+
+
+def _log_nothing(line: str) -> None:
+    """`log_line` of every process but the first."""
