@@ -332,30 +332,25 @@ def test_the_model_and_the_metric_of_contributing_are_known(patched):
 
 def test_the_term_of_contributing_is_part_of_the_loss(patched):
     """Its function and its key are all that it takes."""
-    said = _python(patched, "-c", _TERM.replace("{ROOT}", str(ROOT)))
+    said = _python(patched, "-c", _TERM)
     assert said == "lambda_box lambda_confidence\n"
 
 
 _TERM = """
 import jax, numpy
-from cxrjax.training.config_file import load_config
-from cxrjax.training.loss import multitask_loss
-from cxrjax.training.objectives import MultitaskObjective
+from cxrjax.training import config, loss, objectives
 from tests.training.conftest import HiddenModel, random_batch
 
-recipe = "{ROOT}/configs/vindr_lora.py:demo"
-config = load_config(recipe, ["--config.training.lambda_confidence=0.25"])
 batch = jax.tree.map(jax.numpy.asarray, random_batch())
-model = HiddenModel(batch)
-weights = {"lambda_box": 0.5, "lambda_confidence": 0.25}
-(without, _), (found, figures) = (
-    multitask_loss(model, batch, chosen) for chosen in ({"lambda_box": 0.5}, weights)
-)
+model, weights = HiddenModel(batch), {"lambda_box": 0.5, "lambda_confidence": 0.25}
+found, figures = loss.multitask_loss(model, batch, weights)
+without, _ = loss.multitask_loss(model, batch, {"lambda_box": 0.5})
 log_p = jax.nn.log_softmax(model.logits(model.hidden[...]))
 sure = float(numpy.sum(jax.numpy.exp(log_p) * log_p, axis=-1)[batch.answer_mask].mean())
 numpy.testing.assert_allclose(found - without, 0.25 * sure, rtol=1e-4)
 numpy.testing.assert_allclose(numpy.divide(*figures["confidence"]), sure, rtol=1e-4)
-print(*MultitaskObjective(config)._weights)
+training = config.TrainingConfig(lambda_confidence=0.25)
+print(*objectives.MultitaskObjective(config.ExperimentConfig(training=training))._weights)
 """
 
 

@@ -3,12 +3,9 @@
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from cxrjax.metrics.bootstrap import Columns, Estimate, Figure
-
-if TYPE_CHECKING:
-    from cxrjax.evaluation.ranked_boxes import RankedBoxes
 
 PAPER, STRICT = "paper", "strict"
 # {curve: {"x": [...], "y": [...], "x_label": ..., "y_label": ...}}
@@ -47,11 +44,12 @@ class Counted:
         figures: {protocol: {metric: figure}}; an `Estimate` is taken as it is.
         problems: category -> how often, every category named, zeros too.
         curves: name -> points, for the page.
-        ranked: scored boxes, whose AP and FROC are compared with another system's.
+        ranked: scored boxes (`RankedBoxes`), whose AP and FROC are compared with another
+            system's; None: none.
     """
 
     columns: Columns
     figures: Mapping[str, Mapping[str, Figure | Estimate]]
     problems: Mapping[str, int]
     curves: Curves = field(default_factory=dict)
-    ranked: "RankedBoxes | None" = None
+    ranked: Any = None

@@ -28,7 +28,6 @@ def main() -> None:
     with Preemption() as preemption:
         options = {"preemption": preemption, "log_line": print_at_once}
         run(workdir=workdir.name, steps=4, model=SlowToCompile(), **options)
-    assert not any(name.startswith("cxrjax.training.rl") for name in sys.modules)
 
 
 cli.run(main)

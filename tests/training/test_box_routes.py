@@ -109,20 +109,6 @@ def test_digit_route_equals_numpy(digit_batch):
     np.testing.assert_allclose(parts["box_iou"], (iou, 3), rtol=1e-6)
 
 
-def test_certain_digits_give_the_plain_box(digit_batch):
-    model = HiddenModel(digit_batch)
-    table = np.zeros(model.table.shape, np.float32)
-    table[list(DIGIT_IDS), :10] = np.eye(10)
-    is_digit = np.isin(digit_batch.answer_tokens, DIGIT_IDS)
-    value = np.where(is_digit, digit_batch.answer_tokens - DIGIT_IDS[0], 0)
-    hidden = np.zeros(model.hidden.shape, np.float32)
-    hidden[..., :10] = 200 * np.eye(10)[value] * is_digit[..., None]
-    model.table[...], model.hidden[...] = jnp.asarray(table), jnp.asarray(hidden)
-    _, parts = box_loss(model, on_device(digit_batch), "digits")
-    np.testing.assert_allclose(parts["box_loss"], (0, 3), atol=1e-3)
-    np.testing.assert_allclose(parts["box_iou"], (3, 3), atol=1e-4)
-
-
 def test_digit_gradient_equals_finite_differences_and_flows_through_digits_alone(digit_batch):
     with jax.enable_x64(True):
         model = HiddenModel(digit_batch, seed=4, dtype=np.float64)
