@@ -90,16 +90,6 @@ def test_the_target_with_swapped_corners_costs_more_than_any_box_beside_it(targe
         assert cost(swapped, target) > cost(other, target)
 
 
-@given(target=true_boxes(), first=coordinate, more=st.floats(0.01, 1, allow_subnormal=False))
-def test_more_swapped_costs_more(target, first, more):
-    middle = (target[0] + target[2]) / 2
-    mild, strong = (
-        np.array([middle + by, target[1], middle - by, target[3]], np.float32)
-        for by in (first, first + more)
-    )
-    assert cost(strong, target) > cost(mild, target)
-
-
 @given(predicted=st.tuples(*[coordinate] * 4), target=st.tuples(*[coordinate] * 4))
 def test_gradients_are_finite_for_any_boxes(predicted, target):
     low, high = np.sort(np.reshape(target, (2, 2)), axis=0)

@@ -210,17 +210,6 @@ def test_soft_targets_are_scipy_s_cross_entropy_with_a_gaussian():
     assert float(parts["ce"][0]) == pytest.approx(expected, rel=1e-5)
 
 
-def test_soft_targets_without_width_are_hard_ones():
-    batch = random_batch()
-    model = HiddenModel(batch)
-    hard, soft, wide = (
-        _evaluate(model, batch, coordinates=soft and CoordinateTargets(LOC_START, soft))
-        for soft in (None, 1e-3, 2.0)
-    )
-    assert hard[0] == soft[0] and hard[0] != wide[0]
-    assert_close(soft[2], hard[2], atol=1e-7)
-
-
 def test_words_beside_soft_targets_cost_what_they_do_alone():
     batch = random_batch()
     words = np.full(batch.answer_tokens.shape, LOC_START - 1, np.int32)
