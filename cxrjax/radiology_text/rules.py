@@ -17,7 +17,7 @@ _CLASS = re.compile(r"\{(\w+)\}")
 _ADVERBS = "(?:{adv} )*"
 _GROUP = re.compile(r"\([^()]*\)[?*]?")
 _COMMON = frozenset(("is", "are", "was", "no", "not", "of", "to", "in", "on", "that", "has", "be"))
-_PLAIN = re.compile(r"[a-z]+(?: [a-z]+)*(?:\|[a-z]+(?: [a-z]+)*)*")
+_FIRST = re.compile(r"(?P<word>[a-z]+)(?:\(\?:(?P<ends>[a-z|]+)\)(?P<may>\?)?)?(?=\Z| |\(\?: )")
 
 
 class Found(NamedTuple):
@@ -122,11 +122,32 @@ def _needs(pattern: str) -> tuple[frozenset[str], ...]:
             behind = pattern[place + 1 : place + 5]
             alone = behind[:1] in ("", " ") or behind == "(?: "
             required = depth == 0 and alone and pattern[start - 1 : start] in ("", " ", "?", "*")
-            if required and _PLAIN.fullmatch(words) and pattern[start : start + 3] == "(?:":
-                found.append(frozenset(word.split()[0] for word in words.split("|")))
+            if required and pattern[start : start + 3] == "(?:":
+                words = _first_words(pattern[start + 3 : place])
+                found += [words] * bool(words)
     bare = _GROUP.sub(" ¤ ", _GROUP.sub("¤", _GROUP.sub("¤", _GROUP.sub("¤", pattern))))
     found += [frozenset((word,)) for word in bare.split(" ") if word.isascii() and word.isalpha()]
     return tuple(found)
+
+
+def _first_words(alternatives: str) -> frozenset[str]:
+    """The words that alternatives begin with, "identif(?:y|ied)" with both; none where one of them
+    begins otherwise."""
+    parts, depth = [""], 0
+    for mark in alternatives:
+        depth += (mark == "(") - (mark == ")")
+        if mark == "|" and depth == 0:
+            parts.append("")
+        else:
+            parts[-1] += mark
+    found: set[str] = set()
+    for part in parts:
+        first = _FIRST.match(part)
+        if first is None:
+            return frozenset()
+        ends = (first["ends"] or "").split("|")
+        found.update(first["word"] + end for end in (*ends, *[""] * bool(first["may"])))
+    return frozenset(found)
 
 
 @functools.cache

@@ -64,7 +64,8 @@ def judge(sentence: VietnameseSentence) -> None:
                         new, own = says, span
                 says, span, since = new, own, 0
             is_bare = cue.last - cue.first == 1 and says.startswith("denied")
-            if is_bare and sentence.form(place) in (",", ":"):
+            label = cue.first == 0 and place + 1 in item_at
+            if is_bare and sentence.form(place) in (",", ":" if not label else ","):
                 says = ""  # "Không, bóng tim to"
         elif (item := item_at.get(place)) is not None:
             item.says, item.cue = says, span if says else (0, 0)
