@@ -26,12 +26,7 @@ from cxrjax.apps.annotations.csv_boxes import ROLES
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.formats import FORMATS, read_annotations
 from cxrjax.apps.annotations.patients import patients_of
-from cxrjax.apps.annotations.questions import (
-    MOST_BOXES,
-    BoxedImage,
-    ask,
-    choose_balanced,
-)
+from cxrjax.apps.annotations.questions import MOST_BOXES, BoxedImage, ask, choose_balanced
 from cxrjax.apps.annotations.zips import unpack, zips_of
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing

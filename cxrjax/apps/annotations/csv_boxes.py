@@ -269,8 +269,7 @@ def _by_content(table: _Rows, folder: Folder, said: an.Stated, path: Path) -> _C
     sample = [cells for _, cells in table.rows[:_SAMPLE]]
     count = min(map(len, sample))
     image = next(
-        (place for place in range(count) if any(folder.has(cells[place]) for cells in sample)),
-        None,
+        (place for place in range(count) if any(folder.has(cells[place]) for cells in sample)), None
     )
     numeric = [
         all(_is_number(cells[place]) or not cells[place] for cells in sample)

@@ -55,6 +55,8 @@ class Folder:
             raise UserError(
                 f"{printable(missing)}: not there; expected a folder of images and annotations"
             )
+        if not str(source).isprintable():
+            raise UserError(f"{printable(source)}: not printable UTF-8; rename the folder")
         self.root = source if source.is_dir() else source.parent
         self.refused: list[tuple[str, str]] = []
         found = list(self._walk(self.root))

@@ -135,7 +135,7 @@ def one_side(
             f"copies on one side: {by_name:,} by the names of their files, {by_picture:,} by their "
             "pixels"
         )
-    return {path: str(groups.of(path)) for path in files}, told
+    return {path: patients[groups.of(path)] for path in files}, told
 
 
 def _copies(files: Sequence[Path], processes: int) -> list[tuple[Path, Path]]:

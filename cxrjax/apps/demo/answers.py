@@ -333,10 +333,7 @@ def models_of(server: ServerAddress, names: Sequence[str]) -> Models:
 
 
 def _body(model: str, uri: str, question: str) -> dict[str, Any]:
-    content = [
-        {"type": "image_url", "image_url": {"url": uri}},
-        {"type": "text", "text": question},
-    ]
+    content = [{"type": "image_url", "image_url": {"url": uri}}, {"type": "text", "text": question}]
     return {"model": model, "messages": [{"role": "user", "content": content}], "logprobs": True}
 
 

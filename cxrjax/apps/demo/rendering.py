@@ -203,10 +203,7 @@ def _scaled(
 
 
 def render_answers(
-    answers: Mapping[str, Answered],
-    question: str = "",
-    about: Sequence[str] = (),
-    number: int = 0,
+    answers: Mapping[str, Answered], question: str = "", about: Sequence[str] = (), number: int = 0
 ) -> str:
     """HTML of what the models say: text, boxes in pixels, probabilities of all tokens.
 

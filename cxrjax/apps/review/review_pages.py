@@ -44,9 +44,7 @@ class ReviewPage:
 
 
 def render_review_page(
-    sample: Sequence[QARecord],
-    image_root: Path,
-    served: bool = False,
+    sample: Sequence[QARecord], image_root: Path, served: bool = False
 ) -> ReviewPage:
     """The page of a sample.
 

@@ -52,11 +52,7 @@ class Review:
     """
 
     def __init__(
-        self,
-        store: ReviewStore,
-        page: str,
-        pictures: Sequence[Path],
-        agreed: Callable[[], str],
+        self, store: ReviewStore, page: str, pictures: Sequence[Path], agreed: Callable[[], str]
     ) -> None:
         self._store, self._page, self._pictures, self._agreed = store, page, pictures, agreed
         self._agreement: str | None = None

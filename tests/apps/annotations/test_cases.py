@@ -1,6 +1,7 @@
 """Exports as people have them: each is imported as it was meant, or refused in one clear line."""
 
 import json
+import os
 import re
 import shutil
 import tomllib
@@ -38,6 +39,8 @@ def written(folder: Path, case: dict) -> Path:
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, encoding="utf-8")
+    for old, new in case.get("renamed", {}).items():  # to bytes that need not be UTF-8
+        os.rename(folder / old, os.fsencode(folder) + b"/" + new.encode("latin-1"))
     if "zip" not in case:
         return folder
     return Path(shutil.make_archive(str(folder.parent / folder.name), "zip", folder))
