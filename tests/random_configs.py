@@ -51,7 +51,19 @@ class Draw:
 
 def draw_config(kind: str, seed: int) -> dict[str, Any]:
     """`config.json` of a small model: `kind` is one of `KINDS`."""
-    draw = Draw(KINDS.index(kind), seed)
+    config = _draw_config(kind, Draw(KINDS.index(kind), seed))
+    if kind.startswith(("pali", "gemma")) and Draw(300 + KINDS.index(kind), seed).of(1, 0, 0):
+        for part in (config, config.get("text_config", config)):
+            part["tie_word_embeddings"] = False
+    return config
+
+
+def draw_storage(kind: str, seed: int) -> str:
+    """The dtype that the model is stored in."""
+    return Draw(400 + KINDS.index(kind), seed).of("float32", "float32", "bfloat16")
+
+
+def _draw_config(kind: str, draw: Draw) -> dict[str, Any]:
     own = {"qwen": _qwen, "qwen3": _qwen3, "internvl": _internvl, "smolvlm": _smolvlm}
     if kind in own:
         return own[kind](draw)
@@ -515,4 +527,25 @@ def draw_adapter(kind: str, seed: int, layers: int) -> dict[str, Any]:
             rf".*language_model\..*\.({of_text or 'none'})"
             rf"|.*vision_tower\..*\.({of_tower or 'none'})\.linear"
         )
+    _save_whole(settings, kind, Draw(500 + KINDS.index(kind), seed))
+    if len(names) > 1 and settings.get("exclude_modules") is None:
+        out = names[1].removesuffix(".linear")
+        settings["exclude_modules"] = Draw(600 + KINDS.index(kind), seed).of(
+            None, None, [out], rf"(?:.*?\.)+{out}(\.linear)?"
+        )
     return settings
+
+
+_PROJECTORS = {"qwen": "merger", "qwen3": "merger", "gemma4": "embed_vision"}
+_PROJECTORS |= {"gemma4_small": "embed_vision", "gemma4_unified": "multimodal_embedder"}
+_PROJECTORS["smolvlm"] = "connector"
+
+
+def _save_whole(settings: dict[str, Any], kind: str, draw: Draw) -> None:
+    tables = [["embed_tokens"], ["lm_head"], ["embed_tokens", "lm_head"]]
+    projector = [_PROJECTORS.get(kind, "multi_modal_projector")]
+    whole = draw.of(None, None, None, *tables, *([projector] if kind != "gemma3_text" else []))
+    settings["modules_to_save"] = whole
+    if whole in tables:
+        settings["trainable_token_indices"] = None
+        settings["ensure_weight_tying"] = draw.of(False, False, True)

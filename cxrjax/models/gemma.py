@@ -478,7 +478,8 @@ class Embedder(nnx.Module):
     """Token embedding, used again as the output layer where there is no other (`head`).
 
     `loc_delta`, where `add_loc_delta` has made it, is added to the rows of the `<loc>` tokens on
-    both sides, so that these rows train while the table stays frozen.
+    both sides, so that these rows train while the table stays frozen; with a `head`, on the input's
+    alone, as PEFT's trained rows are.
     """
 
     def __init__(self, config: DecoderConfig, loc_token_start: int, rngs: nnx.Rngs):
@@ -535,7 +536,7 @@ class Embedder(nnx.Module):
     def decode(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
         """Logits over the whole vocabulary, float32."""
         logits = _float32_logits(hidden, self.rows)
-        if self.loc_delta is None:
+        if self.loc_delta is None or self.head is not None:
             return self._cap(logits)
         delta = _float32_logits(hidden, self.loc_delta[...])
         start, stop = self.loc_token_start, self.loc_token_start + NUM_LOC_TOKENS
@@ -548,7 +549,7 @@ class Embedder(nnx.Module):
     def decode_loc(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch 1024"]:
         """Logits over the `<loc>` tokens alone, float32."""
         rows = jax.lax.dynamic_slice_in_dim(self.rows, self.loc_token_start, NUM_LOC_TOKENS, axis=0)
-        if self.loc_delta is not None:
+        if self.loc_delta is not None and self.head is None:
             rows = rows + self.loc_delta[...]
         return self._cap(_float32_logits(hidden, rows))
 

@@ -6,6 +6,7 @@ weights: on a CPU, where host and device are one, reading needs the weights and 
 of the tensor being read.
 """
 
+import dataclasses
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -235,7 +236,7 @@ def read_parameters(
         if before is not None:
             before.block_until_ready()
         before = arrays[rule.path]
-    if config.decoder.tied and has_own_head(files):
+    if config.decoder.tied and _has_own_head(files):
         raise _untied(files.tensors[_LM_HEAD].name, files.tensors[_EMBEDDING].name, where)
     return arrays
 
@@ -364,8 +365,17 @@ def _check_shape(name: str, found: tuple[int, ...], wanted: tuple[int, ...], whe
         )
 
 
-def has_own_head(files: SafetensorsFiles) -> bool:
-    """Returns whether there is an output layer that is not the embedding again."""
+def with_own_head(config: VLMConfig, files: SafetensorsFiles) -> VLMConfig:
+    """The sizes, untied where the weights have an output layer that is not the embedding again.
+
+    So transformers 5 reads them, whatever `config.json` says.
+    """
+    if not config.decoder.tied or not _has_own_head(files):
+        return config
+    return dataclasses.replace(config, decoder=dataclasses.replace(config.decoder, tied=False))
+
+
+def _has_own_head(files: SafetensorsFiles) -> bool:
     if _LM_HEAD not in files.tensors or files.shapes[_LM_HEAD] != files.shapes.get(_EMBEDDING):
         return False
     return not all(

@@ -9,7 +9,7 @@ magnitude is the same. Trained `<loc>` rows are PEFT's `trainable_token_indices`
 import dataclasses
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ _BASE_KEY = "cxrjax_base_sha256"
 _NONE, _NOTHING = Rule((False, None)), Rule((None,))
 _RANK, _ALPHA = Rule(most=2**14), Rule(most=1e9)
 # The settings of PEFT's LoraConfig, of every version.
-_RULES = {
+SETTINGS = {
     "r": _RANK,
     "lora_alpha": _ALPHA,
     "lora_dropout": Rule((0, None), most=0.999),
@@ -214,7 +214,7 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
     kind = stated.pop("peft_type", None)
     if kind != "LORA":
         raise UserError(f"{path}: peft_type is {shown_value(kind)}, expected 'LORA'")
-    stated = checked(stated, _RULES, str(path))
+    stated = checked(stated, SETTINGS, str(path))
     lacking = [key for key in ("r", "lora_alpha") if key not in stated]
     if lacking:
         raise UserError(f"{path}: {lacking[0]} is missing; save the adapter again")
@@ -228,46 +228,22 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
     for what, names in unasked(files.tensors, config).items():
         print(f"{where}: {len(names):,} tensors are left out, of {what}")
         files.leave_out(names)
-    tokens = f"{_EMBEDDING}.{_TOKENS}"
+    parts = found_prefixes(stored.name.removeprefix(_PREFIX) for stored in files.tensors.values())
+    adapted = {key.removesuffix(_A) for key in files.tensors if key.endswith(_A)}
     ranks = peft_patterns.read_patterns(stated, "rank_pattern", _RANK, str(path))
     alphas = peft_patterns.read_patterns(stated, "alpha_pattern", _ALPHA, str(path))
     for key, patterns in (("rank_pattern", ranks), ("alpha_pattern", alphas)):
         peft_patterns.check_all_match(patterns, key, config, str(path))
-    _check_shapes(files, stated, ranks, config, where)
-    arrays, unused = _stacked(files, config, where, use_dora=bool(stated.get("use_dora")))
-    adapted = {k.removesuffix(_A) for k in files.tensors.keys() - unused if k.endswith(_A)}
-    parts = found_prefixes(stored.name.removeprefix(_PREFIX) for stored in files.tensors.values())
+    arrays = _stacked(files, stated, ranks, config, where)
     peft_patterns.check_targets(stated, adapted, config, parts, str(path))
     whole, untied = _read_whole(stated, files, arrays, config, str(path))
-    arrays |= whole
-    unused &= files.tensors.keys()
-    unused -= {
-        rule.name
-        for rules in saved_modules(config).values()
-        for rule in rules
-        if rule.path in whole
-    }
-    has_rows = tokens in unused
-    unused.discard(tokens)
-    if stated.get("trainable_token_indices") and not has_rows:
-        raise UserError(
-            f"{path}: trainable_token_indices names trained rows, and {where} has none; save the "
-            "adapter again"
-        )
-    if unused:
-        names = sorted(files.tensors[key].name for key in unused)
+    arrays |= whole | _read_rows(stated, files, config, str(path), where)
+    if files.tensors:  # what nobody has taken
+        names = sorted(stored.name for stored in files.tensors.values())
         raise UserError(
             f"{where}: {len(names)} tensors without a place in this model ({shortened(names)}); "
             "expected LoRA on linear maps of the base it was trained on"
         )
-    if has_rows:
-        ids = _trained_ids(stated.get("trainable_token_indices"), config, str(path))
-        if files.shapes[tokens] != (len(ids), config.decoder.width):
-            raise UserError(
-                f"{where}: trained rows of shape {files.shapes[tokens]}, expected "
-                f"{(len(ids), config.decoder.width)}; use the model that the adapter was trained on"
-            )
-        arrays[LOC_ROWS] = files.read(tokens).astype(np.float32)[np.argsort(ids)]
     odd = sorted(path for path, array in arrays.items() if not np.isfinite(array).all())
     if odd:
         raise UserError(f"{where}: numbers that are not finite in {shortened(odd)}; save it again")
@@ -301,24 +277,27 @@ def _kind_of_all(loras: Mapping[str, LoRA]) -> tuple[float, bool]:
     return kinds.pop()
 
 
+def _rule_of(path: str, config: VLMConfig) -> TensorRule:
+    return next(rule for rule in tensor_rules(config) if rule.path == f"{path}/kernel")
+
+
 def _module_names(path: str, config: VLMConfig) -> list[str]:
     """Transformers' names for a linear map of ours: one module, or one a layer."""
-    rule = next(rule for rule in tensor_rules(config) if rule.path == f"{path}/kernel")
+    rule = _rule_of(path, config)
     if not rule.name.endswith(".weight") or rule.transform != "transposed":
         raise UserError(f"{path} has an adapter, and in Hugging Face's model it is no linear map")
     prefixes = module_prefixes(config)
-    return [with_prefix(name.removesuffix(".weight"), prefixes) for name in rule.names(config)]
+    return [with_prefix(name, prefixes) for name in _canonical_modules(rule, config)]
 
 
 def _layers_of(path: str, config: VLMConfig) -> list[int] | None:
     """The numbers of the layers in a map's stack; None: all of them, or it is no stack."""
-    rule = next(rule for rule in tensor_rules(config) if rule.path == f"{path}/kernel")
+    rule = _rule_of(path, config)
     of_kinds = config.decoder.global_head_dim is not None and path.startswith("decoder/")
     return rule.layers(config) if of_kinds and rule.stacked else None
 
 
-def _canonical_modules(path: str, config: VLMConfig) -> list[str]:
-    rule = next(rule for rule in tensor_rules(config) if rule.path == f"{path}/kernel")
+def _canonical_modules(rule: TensorRule, config: VLMConfig) -> list[str]:
     return [name.removesuffix(".weight") for name in rule.names(config)]
 
 
@@ -424,84 +403,72 @@ def _canonical_key(name: str) -> str:
     return canonical_name(key)
 
 
-def _check_shapes(
+def _stacked(
     files: SafetensorsFiles,
     stated: Mapping[str, Any],
     ranks: peft_patterns.Patterns,
     config: VLMConfig,
     where: str,
-) -> None:
-    """Compares matrices with the rank that is said and with the maps, before any is read."""
-    kernels = parameter_shapes(abstract_vlm(config))
-    for rule in tensor_rules(config):
-        if rule.transform != "transposed":
-            continue
-        inputs, outputs = kernels[rule.path][-2:]
-        path = rule.path.removesuffix("/kernel")
-        rank = peft_patterns.value_by_pattern(
-            ranks, _canonical_modules(path, config), stated["r"], config, where
-        )
-        wanted = {
-            "lora_A.weight": (rank, inputs),
-            "lora_B.weight": (outputs, rank),
-            "lora_magnitude_vector": (outputs,),
-        }
-        for name in rule.names(config):
-            for suffix, shape in wanted.items():
-                found = files.shapes.get(f"{name.removesuffix('.weight')}.{suffix}", shape)
-                if found != shape:
-                    raise UserError(
-                        f"{where}: {path}'s {suffix} has shape {found}, expected {shape} for rank "
-                        f"{rank}, which {ADAPTER_CONFIG} says; the two files do not belong "
-                        "together, or to another model"
-                    )
-
-
-def _stacked(
-    files: SafetensorsFiles, config: VLMConfig, where: str, *, use_dora: bool
-) -> tuple[dict[str, np.ndarray], set[str]]:
-    """LoRA's parameters by our paths, and the keys that are none.
+) -> dict[str, np.ndarray]:
+    """LoRA's parameters by our paths, taken out of the files.
 
     Layers that have no adapter get one of zeros in both matrices: it adds nothing, its gradients
     are zero, so it stays as it is, and `save_peft` leaves it out again.
     """
-    unused = set(files.tensors)
     arrays: dict[str, np.ndarray] = {}
     suffixes = {"a": "lora_A.weight", "b": "lora_B.weight"}
-    if use_dora:
+    if stated.get("use_dora"):
         suffixes["magnitude"] = "lora_magnitude_vector"
+    kernels = parameter_shapes(abstract_vlm(config))
     for rule in tensor_rules(config):
         if rule.transform != "transposed":
             continue
-        path = rule.path.removesuffix("/kernel")
-        modules = [name.removesuffix(".weight") for name in rule.names(config)]
+        path, modules = rule.path.removesuffix("/kernel"), _canonical_modules(rule, config)
         adapted = [
-            module
-            for module in modules
-            if any(f"{module}.{suffix}" in files.tensors for suffix in suffixes.values())
+            m for m in modules if any(f"{m}.{s}" in files.tensors for s in suffixes.values())
         ]
         if not adapted:
             continue
-        if use_dora and len(adapted) < len(modules):
+        if "magnitude" in suffixes and len(adapted) < len(modules):
             raise UserError(
                 f"{where}: {len(adapted)} of {len(modules)} layers have {path}'s magnitude; layers "
                 "are stacked here and have DoRA all or none"
             )
+        rank = peft_patterns.value_by_pattern(ranks, modules, stated["r"], config, where)
+        inputs, outputs = kernels[rule.path][-2:]
+        shapes = {"a": (rank, inputs), "b": (outputs, rank), "magnitude": (outputs,)}
         for ours, suffix in suffixes.items():
-            keys = [f"{module}.{suffix}" for module in adapted]
-            lacking = sorted(set(keys) - files.tensors.keys())
-            if lacking:
-                name = _PREFIX + with_prefix(lacking[0], module_prefixes(config))
-                raise UserError(
-                    f"{where}: {name} is missing, and other parts of the same adapter are; save "
-                    "the adapter again"
-                )
-            found = {module: files.read(f"{module}.{suffix}") for module in adapted}
+            keys = {module: f"{module}.{suffix}" for module in adapted}
+            _check_shapes(files, keys.values(), shapes[ours], rank, config, where)
+            found = {module: files.read(key) for module, key in keys.items()}
             zeros = np.zeros_like(next(iter(found.values())), np.float32)
             parts = [found.get(module, zeros).astype(np.float32).T for module in modules]
             arrays[f"{path}/lora/{ours}"] = np.stack(parts) if rule.stacked else parts[0]
-            unused -= set(keys)
-    return arrays, unused
+            files.leave_out(keys.values())
+    return arrays
+
+
+def _check_shapes(
+    files: SafetensorsFiles,
+    keys: Iterable[str],
+    wanted: tuple[int, ...],
+    rank: int,
+    config: VLMConfig,
+    where: str,
+) -> None:
+    for key in keys:
+        name = _PREFIX + with_prefix(key, module_prefixes(config))
+        found = files.shapes.get(key)
+        if found is None:
+            raise UserError(
+                f"{where}: {name} is missing, and other parts of the same adapter are; save the "
+                "adapter again"
+            )
+        if found != wanted:
+            raise UserError(
+                f"{where}: {name} has shape {found}, expected {wanted} for rank {rank}, which "
+                f"{ADAPTER_CONFIG} says; the two files do not belong together, or to another model"
+            )
 
 
 def _projector_of(config: VLMConfig) -> str:
@@ -577,7 +544,8 @@ def _read_whole(
                 f"{where}: ensure_weight_tying is True, and the weights of embedding and output "
                 "layer differ; save the adapter again"
             )
-        files.leave_out([_HEAD.name])
+        chosen.add("lm_head")
+    files.leave_out(rule.name for name in chosen for rule in saved_modules(config)[name])
     projector = _projector_of(config)
     if projector in chosen and any(path.startswith("projector") for path in arrays):
         raise UserError(f"{where}: {projector} is saved whole and has an adapter as well")
@@ -606,6 +574,29 @@ def _saved_tensors(
             name = _PREFIX + with_prefix(rule.name, module_prefixes(model.config))
             array = np.asarray(arrays[rule.path].get_value(), np.float32)
             yield _whole(name, to_theirs(array, rule.transform, 0))
+
+
+def _read_rows(
+    stated: Mapping[str, Any], files: SafetensorsFiles, config: VLMConfig, path: str, where: str
+) -> dict[str, np.ndarray]:
+    """The trained rows of the `<loc>` tokens, where there are any."""
+    tokens = f"{_EMBEDDING}.{_TOKENS}"
+    if tokens not in files.tensors:
+        if not stated.get("trainable_token_indices"):
+            return {}
+        raise UserError(
+            f"{path}: trainable_token_indices names trained rows, and {where} has none; save the "
+            "adapter again"
+        )
+    ids = _trained_ids(stated.get("trainable_token_indices"), config, path)
+    if files.shapes[tokens] != (len(ids), config.decoder.width):
+        raise UserError(
+            f"{where}: trained rows of shape {files.shapes[tokens]}, expected "
+            f"{(len(ids), config.decoder.width)}; use the model that the adapter was trained on"
+        )
+    rows = files.read(tokens).astype(np.float32)[np.argsort(ids)]
+    files.leave_out([tokens])
+    return {LOC_ROWS: rows}
 
 
 def _trained_ids(indices: Any, config: VLMConfig, where: str) -> list[int]:
@@ -646,7 +637,7 @@ def _lora_config(
         if found != rank:
             ranks[re.escape(path)] = found
         own = peft_patterns.value_by_pattern(
-            patterns, _canonical_modules(path, config), alpha, config, where
+            patterns, _canonical_modules(_rule_of(path, config), config), alpha, config, where
         )
         if own != alpha:
             alphas[re.escape(path)] = float(own)

@@ -125,7 +125,7 @@ def check_targets(
     sure = {module: _names_of(module, config, written) for module in maps}
     known = {module: sure[module] | _names_of(module, config) for module in maps}
     chosen = _chosen(stated, sorted(set().union(*known.values())), where)
-    for module in sorted(adapted):
+    for module in sorted(known.keys() & adapted):
         if not known[module] & chosen:
             raise UserError(
                 f"{where}: target_modules, {_EXCLUDED} and layers_to_transform give no adapter to "

@@ -129,12 +129,9 @@ def import_hf(
         files.leave_out(names)
     # So that what goes out again is whole.
     stated = stated | {key: None for key in family.left_out_keys if stated.get(key)}
+    sizes = hf_import.with_own_head(sizes, files)
     says_untied = config.get("tie_word_embeddings") is False and sizes.decoder.tied
-    if sizes.decoder.tied and hf_import.has_own_head(files):
-        # As transformers 5, whatever config.json says.
-        decoder = dataclasses.replace(sizes.decoder, tied=False)
-        sizes = dataclasses.replace(sizes, decoder=decoder)
-    elif says_untied and "lm_head.weight" not in files.tensors:
+    if says_untied and "lm_head.weight" not in files.tensors:
         raise UserError(
             f"{source / CONFIG_FILE}: tie_word_embeddings is False, and the weights have no output "
             "layer: transformers would draw one at random; set it to true if the embedding is meant"

@@ -12,7 +12,17 @@ from flax import nnx
 from safetensors.numpy import load_file, save_file
 
 from cxrjax.errors import UserError
-from cxrjax.models import VLM, LoRAConfig, apply_lora
+from cxrjax.models import (
+    PRESETS,
+    VLM,
+    LoRAConfig,
+    apply_lora,
+    count_parameters,
+    partition,
+    peft,
+    peft_patterns,
+)
+from cxrjax.models.hf_config import checked
 from cxrjax.models.peft import LOC_ROWS, adapter_parameters, read_peft, save_peft
 from tests.models.sizes import PLAIN, arrays, changed, with_arrays
 
@@ -206,6 +216,51 @@ def test_embedding_and_output_layer_trained_whole_go_along(tmp_path, modules, dr
         tied = _copy((tmp_path / "new", model), old, {"ensure_weight_tying": True})
     with pytest.raises(UserError, match=said):
         read_peft(tied, SIZES)
+
+
+def test_settings_of_published_adapters_name_the_modules_they_were_trained_on(subtests):
+    """Seen in public; a count is (maps of a block of the decoder) x depth + those of the tower."""
+    lines = Path(__file__).with_name("published_adapters.jsonl").read_text().splitlines()
+    for name, preset, count, stated in map(json.loads, lines):
+        said = rf"names {count} modules, and the weights beside it lack {count} of them"
+        with subtests.test(name), pytest.raises(UserError, match=said):
+            assert stated.pop("peft_type") == "LORA"
+            stated = checked(stated, peft.SETTINGS, name)
+            peft_patterns.check_targets(stated, (), PRESETS[preset], {}, name)
+
+
+def test_adapters_of_keys_that_no_layer_reads_are_left_out(tmp_path, drawn, capsys):
+    """transformers 5.5 had maps of keys and values in Gemma 4's layers that share another's."""
+    sizes = PRESETS["tiny_gemma4_e2b"]
+    model = drawn(lambda: VLM(sizes, rngs=nnx.Rngs(0)))
+    apply_lora(model, LoRAConfig(rank=2, targets=("decoder/.*(q|k|v)_proj",)), nnx.Rngs(1))
+    save_peft(tmp_path, model)
+    own = read_peft(tmp_path, sizes)
+    last = f"{_NAMES}.language_model.layers.{sizes.decoder.depth - 1}.self_attn"
+    names = [f"{last}.{part}_proj.lora_{m}.weight" for part in "kv" for m in "AB"]
+    (tmp_path / "older").mkdir()
+    older = _copy(
+        (tmp_path, model),
+        tmp_path / "older",
+        {"target_modules": ["q_proj", "k_proj", "v_proj"], "exclude_modules": ".*vision_tower.*"},
+        lambda tensors: tensors.update({name: np.ones((2, 2), np.float32) for name in names}),
+    )
+    found = read_peft(older, sizes)
+    assert ": 4 tensors are left out, of keys that no layer reads" in capsys.readouterr().out
+    assert found.arrays.keys() == own.arrays.keys()
+
+
+def test_both_tables_of_medgemma_are_trained_on_one_accelerator():
+    def build():
+        model = VLM(PRESETS["medgemma_4b"], rngs=nnx.Rngs(0))
+        apply_lora(model, LoRAConfig(rank=64, targets=("attn/.*", "mlp/.*")), nnx.Rngs(1))
+        model.untie()
+        return model
+
+    _, trained, frozen = partition(nnx.eval_shape(build), ("/lora/", "embedder/(table|head)$"))
+    assert count_parameters(trained) > 2 * 262_208 * 2_560
+    # Values, gradients and Adam's two moments in float32; the rest in bfloat16.
+    assert 16 * count_parameters(trained) + 2 * count_parameters(frozen) < 40e9
 
 
 @pytest.mark.parametrize(

@@ -17,13 +17,19 @@ from safetensors.numpy import load_file
 
 from cxrjax.models import VLM
 from cxrjax.models.hf_config import read_config
-from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
+from cxrjax.models.hf_import import (
+    make_model,
+    open_checkpoint,
+    read_parameters,
+    with_own_head,
+)
 from cxrjax.models.hf_layout import vlm_config
+from cxrjax.models.partition import path_of
 from cxrjax.models.peft import LOC_DELTA, save_peft
 from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGE, IMAGENET_MEAN, IMAGENET_STD
 from cxrjax.models.siglip import cut_tiles
 from tests.parity.their_masks import as_it_generates
-from tests.random_configs import KINDS, NO_LOC, SIZE, draw_config
+from tests.random_configs import KINDS, NO_LOC, SIZE, draw_config, draw_storage
 
 BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
 
@@ -207,7 +213,9 @@ def _pair(kind, hf, directory):
     if kind.startswith(("qwen", "gemma4")):  # whose configurations have no size of images
         vision = dataclasses.replace(config.vision, image_size=SIZE)
         config = dataclasses.replace(config, vision=vision)
-    arrays = read_parameters(open_checkpoint(directory), config)
+    files = open_checkpoint(directory)
+    config = with_own_head(config, files)
+    arrays = read_parameters(files, config)
     return Pair(kind, hf, directory, make_model(config, arrays), front)
 
 
@@ -244,7 +252,8 @@ def logits_and_gradients(parts, given, context, directory):
     model = nnx.merge(parts[0], gradients, parts[2])
     delta = model.decoder.embedder.loc_delta
     model.decoder.embedder.loc_delta = None
-    save_peft(directory, model)
+    paths = {path_of(path) for path, _ in nnx.to_flat_state(gradients)}
+    save_peft(directory, model, whole={path for path in paths if "/lora/" not in path})
     named = load_file(directory / "adapter_model.safetensors")
     return loss, logits, named | ({} if delta is None else {LOC_DELTA: np.asarray(delta[...])})
 
@@ -290,7 +299,8 @@ def make_random_pair(tmp_path_factory):
         torch.manual_seed(seed)
         auto = t.AutoModelForImageTextToText if "vision_config" in drawn else t.AutoModelForCausalLM
         hf = _moved(auto.from_config(t.AutoConfig.from_pretrained(directory)).float())
-        hf.save_pretrained(directory)
+        hf.to(getattr(torch, draw_storage(kind, seed))).save_pretrained(directory)
+        hf = auto.from_pretrained(directory, dtype=torch.float32).eval()
         # As it was drawn: the library writes its own reading of it.
         (directory / "config.json").write_text(json.dumps(drawn))
         return _pair(kind, hf, directory)

@@ -21,9 +21,9 @@ from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.models import apply_lora, partition
 from cxrjax.models.hf_export import hf_tensors, write_shards
-from cxrjax.models.hf_layout import canonical_name, found_prefixes
+from cxrjax.models.hf_layout import canonical_name, found_prefixes, published_prefixes
 from cxrjax.models.lora import merge_lora
-from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_peft
+from cxrjax.models.peft import LOC_DELTA, LOC_ROWS, adapter_parameters, read_peft, save_peft
 from tests.models.sizes import with_arrays
 from tests.parity import conftest as shared
 from tests.random_configs import KINDS, draw_adapter
@@ -48,6 +48,8 @@ def _adapted_by_peft(pair, seed, directory):
                 parameter.add_(0.2 * torch.randn_like(parameter))
             elif "lora_magnitude" in name:
                 parameter.mul_(1 + 0.2 * torch.rand_like(parameter))
+            elif "modules_to_save" in name:
+                parameter.add_(0.1 * torch.randn_like(parameter))
             elif "lora_" in name:
                 parameter.copy_(0.3 * torch.randn_like(parameter))
     theirs.save_pretrained(directory)
@@ -61,6 +63,8 @@ def _ours(pair, directory):
     adapter = read_peft(directory, pair.model.config)
     model = shared.copied(pair.model)
     apply_lora(model, adapter.config, nnx.Rngs(0))
+    if adapter.untied:
+        model.untie()
     trained = adapter_parameters(model, adapter)
     if LOC_DELTA in trained:
         model.decoder.embedder.add_loc_delta()
@@ -69,7 +73,9 @@ def _ours(pair, directory):
 
 def _gradients(theirs):
     return {
-        re.sub(r"(_vector)\.weight$", r"\1", name.replace(".default", "")): parameter.grad.numpy()
+        re.sub(
+            r"(_vector)\.weight$|\.modules_to_save(?=\.)", r"\1", name.replace(".default", "")
+        ): (parameter.grad.numpy())
         for name, parameter in theirs.named_parameters()
         if parameter.requires_grad and parameter.grad is not None
     }
@@ -119,7 +125,9 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
     model, adapter = _ours(pair, tmp_path / "adapter")
 
     given, context = jax.tree.map(jnp.asarray, questions.ours())
-    rules = ("/lora/", *(("loc_delta$",) if model.decoder.embedder.loc_delta is not None else ()))
+    modules = [path for path in adapter.arrays if "/lora/" not in path and path != LOC_ROWS]
+    rules = ("/lora/", *(f"^{path}$" for path in modules))
+    rules += () if model.decoder.embedder.loc_delta is None else ("loc_delta$",)
     parts = partition(model, rules)
     computed = (parts, given, context["context_tokens"])
     loss, logits, named = shared.logits_and_gradients(*computed, tmp_path / "gradients")
@@ -176,7 +184,7 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
     heard = np.cumsum(last, axis=1) - last == 0
     np.testing.assert_array_equal(ids[:, : generated.shape[1]][heard], generated[heard])
 
-    save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora)
+    save_peft(tmp_path / "back", model, use_rslora=adapter.config.use_rslora, whole=modules)
     shared.check_same_adapter(tmp_path / "adapter", tmp_path / "back")
 
     prefixes = found_prefixes(tensors)
@@ -186,9 +194,11 @@ def test_drawn_models_and_adapters(make_random_pair, close, tmp_path, kind, seed
     assert all(np.array_equal(again[name], tensors[name]) for name in tensors)
 
     merge_lora(model)
-    write_shards(tmp_path / "back", hf_tensors(_on_host(model), sizes, prefixes))
+    prefixes = published_prefixes(model.config) | prefixes
+    write_shards(tmp_path / "back", hf_tensors(_on_host(model), model.config, prefixes))
     merged = load_file(tmp_path / "back/model.safetensors")
     state = theirs.merge_and_unload().state_dict()
     state = {canonical_name(name): tensor.numpy() for name, tensor in state.items()}
     for name, tensor in merged.items():
-        close(tensor, state[canonical_name(name)], 1e-5)
+        rounding = 1e-5 if tensors[next(iter(tensors))].dtype == np.float32 else 2.0**-8
+        close(tensor, state[canonical_name(name)], rounding)

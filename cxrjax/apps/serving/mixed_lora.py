@@ -69,6 +69,8 @@ class MixedEmbedder(Embedder):
         softcap, self.softcap = self.softcap, None
         logits = super().decode(hidden)
         self.softcap = softcap
+        if self.head is not None:
+            return self._cap(logits)
         rows = self.loc_rows[...][self.which].astype(hidden.dtype)
         states = hidden.reshape(len(rows), -1, hidden.shape[-1])
         delta = jnp.einsum("bqd,bvd->bqv", states, rows, preferred_element_type=jnp.float32)
