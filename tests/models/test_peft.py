@@ -177,18 +177,16 @@ def test_embedding_and_output_layer_trained_whole_go_along(tmp_path, modules, dr
     model = _model(drawn, config, loc_rows=False)
     model.untie()
     paths = {"embed_tokens": "decoder/embedder/table", "lm_head": "decoder/embedder/head"}
-    whole = {paths[module]: 3 * arrays(model)[paths[module]] for module in modules}
+    whole = {paths[name]: len(name) * arrays(model)[paths[name]] for name in modules}
     model = with_arrays(model, whole)
     save_peft(tmp_path / "new", model, whole=whole)
     stated = json.loads((tmp_path / "new/adapter_config.json").read_text())
     assert stated["modules_to_save"] == modules and not stated["ensure_weight_tying"]
 
     def older(tensors):
-        for name in list(tensors):
-            if "lora" not in name:
-                tensors[name.replace(".weight", ".modules_to_save.default.weight")] = tensors.pop(
-                    name
-                )
+        for name in [name for name in tensors if "lora" not in name]:
+            older = name.replace(".weight", ".modules_to_save.default.weight")
+            tensors[older] = tensors.pop(name)
 
     (tmp_path / "old").mkdir()
     old = _copy((tmp_path / "new", model), tmp_path / "old", edit=older)
@@ -198,23 +196,13 @@ def test_embedding_and_output_layer_trained_whole_go_along(tmp_path, modules, dr
         trained = adapter_parameters(drawn(_base), found)
         assert {path for path in trained if "/lora/" not in path} == whole.keys()
         assert all(np.array_equal(trained[path], whole[path]) for path in whole)
-    for stated, said in (
-        ({"modules_to_save": None}, "without a place in this model"),
-        ({"modules_to_save": ["embed_tokens", "lm_head", "norm"]}, "only embed_tokens, lm_head, "),
-        ({"trainable_token_indices": [6]}, "both name the embedding"),
-    ):
-        with pytest.raises(UserError, match=said):
-            read_peft(_copy((tmp_path / "new", model), old, stated), SIZES)
+    with pytest.raises(UserError, match="without a place in this model"):
+        read_peft(_copy((tmp_path / "new", model), old, {"modules_to_save": None}), SIZES)
     tied = _copy((tmp_path / "new", model), old, {"ensure_weight_tying": True})
-    if modules == ["embed_tokens"]:
+    if "lm_head" not in modules:
         assert not read_peft(tied, SIZES).untied
         return
-    said = "layer differ" if len(modules) == 2 else "names embed_tokens, and .* has shape None"
-    if len(modules) == 2:
-        model.decoder.embedder.head[...] = model.decoder.embedder.head[...] + 1
-        save_peft(tmp_path / "new", model, whole=whole)
-        tied = _copy((tmp_path / "new", model), old, {"ensure_weight_tying": True})
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=r"layer differ|embed_tokens, and .* has shape None"):
         read_peft(tied, SIZES)
 
 
