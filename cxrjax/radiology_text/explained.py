@@ -77,7 +77,8 @@ def explain(
             else:
                 found[n] = None
         elif (by_item or cause) and (
-            _OPEN.search(gap) or (by_item and judged[later].status == "uncertain")
+            _OPEN.search(gap)
+            or (by_item and later is not None and judged[later].status == "uncertain")
         ):
             judged[n] = _SOFT
         elif by_item or cause or leads.endswith(" artifactual "):

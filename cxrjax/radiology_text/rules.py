@@ -29,7 +29,8 @@ class Found(NamedTuple):
 
     def taken(self) -> set[int]:
         """Words that no other cue takes."""
-        return {place for m in (*self.cues, *self.inside) for place in range(m.first, m.last)}
+        spans = [(m.first, m.last) for m in self.cues] + [(m.first, m.last) for m in self.inside]
+        return {place for first, last in spans for place in range(first, last)}
 
 
 class _Rule(NamedTuple):
@@ -118,7 +119,6 @@ def _needs(pattern: str) -> tuple[frozenset[str], ...]:
             start = place if depth == 1 else start
         elif mark == ")":
             depth -= 1
-            words = pattern[start + 3 : place]
             behind = pattern[place + 1 : place + 5]
             alone = behind[:1] in ("", " ") or behind == "(?: "
             required = depth == 0 and alone and pattern[start - 1 : start] in ("", " ", "?", "*")

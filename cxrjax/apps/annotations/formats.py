@@ -213,8 +213,8 @@ def _find_images(folder: Folder, found: Annotations) -> None:
             faults[name] = why
     if names and len(faults) == len(names) and len(names) > 1:
         seen = f", such as {folder.images[0].name}" if folder.images else ""
-        for name, why in folder.refused[:1]:
-            seen += f"; not used: {name} ({why})"
+        for name, reason in folder.refused[:1]:
+            seen += f"; not used: {name} ({reason})"
         raise UserError(
             f"{folder.root}: none of the {len(names):,} images that the annotations name is there, "
             f"the first {names[0]!a}; found {len(folder.images):,} images{seen}; rename them, or "

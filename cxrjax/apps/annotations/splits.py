@@ -85,7 +85,7 @@ def _listed(folder: Folder) -> dict[str, set[str]]:
                     if words and len(words) <= 2:
                         found[Path(words[0]).stem.lower()].add(split_of(path.stem))
             elif path.suffix.lower() in _YAML:
-                keys = {}
+                keys: dict[str, str] = {}
                 for line in read_text(path, MIB).splitlines():
                     key, _, value = line.partition(":")
                     if key in _KEYS:
