@@ -25,6 +25,11 @@ PROMPTS = tuple(
         )
     )
 )
+# cxrjax.apps.annotations.formats.FORMATS
+ANNOTATION_FORMATS = (
+    *("coco", "pascal_voc", "yolo", "cvat", "label_studio", "csv"),
+    *("dicom_sr", "masks", "via", "supervisely", "md_ai", "chestx_det", "paligemma"),
+)
 # cxrjax.input_pipeline.wording.REWORDINGS
 REWORDINGS = ("form", "synonym", "lower", "upper", "title", "no_mark", "typo", "unknown")
 # cxrjax.decoding.answer_forms.ANSWER_FORMS

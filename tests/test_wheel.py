@@ -11,6 +11,7 @@ import pytest
 
 from cxrjax import choices
 from cxrjax.__main__ import commands
+from cxrjax.apps.annotations.formats import FORMATS
 from cxrjax.apps.results import pictures
 from cxrjax.codecs import CODECS
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
@@ -47,7 +48,7 @@ def test_flags_choose_among_all_names():
         **dict(CODECS=CODECS, GRAMMARS=ANSWER_FORMS, BOX_READINGS=BOX_READINGS),
         **dict(PROMPTS=prompts.PROMPTS, REWORDINGS=wording.REWORDINGS),
         **dict(STAND_INS=stand_in_images.STAND_INS, WORDINGS=systems.WORDINGS),
-        **dict(READINGS=systems.READINGS, PICTURES=pictures.PICTURES),
+        **dict(READINGS=systems.READINGS, PICTURES=pictures.PICTURES, ANNOTATION_FORMATS=FORMATS),
     }
     assert {name for name in vars(choices) if name.isupper()} == set(tables)
     for name, table_of in tables.items():

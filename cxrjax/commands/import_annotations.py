@@ -21,9 +21,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         words[0] = f"--source={words[0]}"
     if {"-h", "--help"} & {*words}:
         print(f"usage: cxrjax import FOLDER [OPTIONS]\n\n{__doc__}", flush=True)
-        words = ["--help"]
+        from cxrjax.apps.annotations.options import BoxesOptions
+        from cxrjax.records_io.build_flags import parse
+
+        parse(BoxesOptions, "cxrjax import", ["--help"], "")
     given = [word.partition("=")[2] for word in words if word.startswith("--out=")]
-    if not given and not {"--out", "--help"} & {*words}:
+    if not given and "--out" not in words:
         words.append(f"--out={DEFAULT_OUT}")
         given = [DEFAULT_OUT]
     from cxrjax.commands import build  # --help stays quick

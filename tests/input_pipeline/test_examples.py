@@ -186,7 +186,7 @@ def test_bucket_is_the_smallest_that_holds_the_length():
 
 def test_every_prompt_format_ends_its_prefix_with_a_newline_or_a_mark():
     record = make_record("No.").model_copy(update={"type_prompt": "[tag]"})
-    ends = ("\n", " ASSISTANT:", " [/INST]", "<channel|>")
+    ends = ("\n", " ASSISTANT:", "\nAssistant:", " [/INST]", "<channel|>")
     assert all(format.prefix(record).endswith(ends) for format in PROMPTS.values())
     asked = {name + kind for name in _ASKED for kind in ("", "_reason", "_typed")}
     gemex = {"gemex" + kind for kind in ("", "_chat", "_dialogue", "_llava", "_llava_med")}
@@ -194,7 +194,7 @@ def test_every_prompt_format_ends_its_prefix_with_a_newline_or_a_mark():
     assert set(PROMPTS) == asked | gemex | others | {"medgemma_boxes"}
 
 
-_ASKED = ("vqa", "qwen", "gemma4", "gemma4_small", "medgemma")
+_ASKED = ("vqa", "qwen", "gemma4", "gemma4_small", "medgemma", "smolvlm")
 
 
 @pytest.mark.parametrize("geometry", ["resize", "letterbox"])

@@ -17,14 +17,13 @@ import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from cxrjax.apps.annotations import checks, splits
-from cxrjax.apps.annotations.annotation import Annotation, Annotations, Stated
-from cxrjax.apps.annotations.coordinates import Form, Units
-from cxrjax.apps.annotations.csv_boxes import ROLES
+from cxrjax.apps.annotations.annotation import Annotation, Annotations
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.formats import FORMATS, read_annotations
+from cxrjax.apps.annotations.formats import read_annotations
+from cxrjax.apps.annotations.options import BoxesOptions
 from cxrjax.apps.annotations.patients import patients_of
 from cxrjax.apps.annotations.questions import MOST_BOXES, BoxedImage, ask, choose_balanced
 from cxrjax.apps.annotations.zips import unpack, zips_of
@@ -34,7 +33,7 @@ from cxrjax.images.decode import MOSTLY_BLACK, MOSTLY_WHITE, NEARLY_FLAT
 from cxrjax.images.geometry import is_resize
 from cxrjax.progress import progress_bar, waiting
 from cxrjax.records import QARecord, class_in_words
-from cxrjax.records_io.builder import Builder, SourceOptions
+from cxrjax.records_io.builder import Builder
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import ROUNDING, PixelBox, Unusable, cut_box
 from cxrjax.records_io.split import stratified_validation
@@ -48,69 +47,6 @@ _TINY, _HUGE = 1e-4, 0.95
 _MANY_ODD = 0.2
 _SAME = 0.95  # IoU of two boxes of one class that are one
 _PER_IMAGE = ("yolo", "pascal_voc", "supervisely")
-
-
-@dataclasses.dataclass(frozen=True)
-class BoxesOptions(SourceOptions):
-    """Flags of boxes from any tool: `source` is a folder with images and annotations, the one file
-    of annotations in it, or a zip. --input is another word for --source.
-
-    Attributes:
-        format: of the annotations, such as coco or csv; auto: detected.
-        images: folder of the images, where they do not lie in the source.
-        columns: of a table, such as image=file,label=finding,box=x1+y1+x2+y2,patient=id,reader=who.
-        box_form: form of four numbers, where the files do not state it.
-        units: of the boxes, where the files do not state them.
-        label: class of all boxes, where the files name none.
-        classes: names by number, separated by commas (YOLO from 0, masks from 1).
-        patient: pattern of which the first group is the patient in an image's path.
-        readers: several readers of an image: fuse boxes of one lesion, keep lesions of a majority,
-            keep the boxes of any reader unmerged, or those of the reader of this name.
-        split: keep the splits of the source, or draw them again.
-        predictions_as_labels: confidence from which on a model's boxes are used as labels.
-        negatives: ask if a class is there, as often of images without it as of others; none: where
-            not everything was marked, do not ask.
-        unlisted: images that the annotations do not name: left out, or nothing is there.
-        accept: write, in spite of doubts; somebody has inspected the page.
-    """
-
-    format: str = "auto"
-    images: Path | None = None
-    columns: str = ""
-    box_form: Form | None = None
-    units: Units | None = None
-    label: str = ""
-    classes: str = ""
-    patient: str = ""
-    readers: str = "fuse"
-    split: Literal["keep", "again"] = "keep"
-    predictions_as_labels: float | None = None
-    negatives: Literal["balanced", "none"] = "balanced"
-    unlisted: Literal["skip", "negative"] = "skip"
-    accept: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.format not in ("auto", *FORMATS):
-            raise UserError(f"--format={self.format}: expected auto, {', '.join(FORMATS)}")
-        least = self.predictions_as_labels
-        if least is not None and not 0 <= least <= 1:
-            raise UserError(f"--predictions_as_labels={least}: expected 0 to 1")
-
-    def said(self) -> Stated:
-        """Returns the flags that readers of annotations use.
-
-        Raises:
-            UserError: --columns is not NAME=COLUMN,NAME=COLUMN.
-        """
-        columns = {}
-        for pair in filter(None, self.columns.split(",")):
-            role, sign, name = pair.partition("=")
-            if not sign or role not in ROLES:
-                raise UserError(f"--columns={self.columns}: {pair!r}; expected {', '.join(ROLES)}")
-            columns[role] = name
-        classes = tuple(name.strip() for name in self.classes.split(",") if name.strip())
-        return Stated(self.box_form, self.units, columns, self.label, classes)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,7 @@ def make_record(index: int, **changes) -> QARecord:
     label = "Cardiomegaly" if index % 2 else "Nodule/Mass"
     given = {"split": "validation", "image_hw": (HEIGHT, WIDTH), "image_id": image_id}
     given |= {"variables": {"finding": label}, "image_path": f"images/{image_id}.png"}
-    given |= {"generator": GeneratorInfo(name="templates", version="3")}
+    given |= {"generator": GeneratorInfo(name="templates", version="4")}
     given |= {"question": f"Where is the {label}?"}
     answer = {"labels": [label], "polarity": "pos"}
     text, box = f"The {label} is at <loc_8_20_40_60>.", [8, 20, 40, 60]

@@ -1,7 +1,7 @@
 """Reads the wordings of questions, answers and reasons from versioned files.
 
 The paper has one manually designed template per category and prints none (section 2.1); these are
-the project's own. Version 1 words the phantoms' dense questions, version 3 those about the box
+the project's own. Version 1 words the phantoms' dense questions, version 4 those about the box
 table.
 """
 
