@@ -810,10 +810,10 @@ def tokenizers(folder: Path, name: str, data: bytes) -> None:
 
 @target()
 def chat_template(folder: Path, name: str, data: bytes) -> None:
-    from cxrjax.input_pipeline.chat import check_template
+    from cxrjax.input_pipeline.chat import CHAT_FORMS, check_template
 
     write(folder, name, data)
-    check_template(folder)
+    check_template(folder, CHAT_FORMS["medgemma"])
 
 
 @target()
