@@ -189,10 +189,10 @@ def save_peft(
         "use_dora": use_dora,
         "trainable_token_indices": indices,
         "modules_to_save": saved or None,
-        # Of one table PEFT would make two.
-        "ensure_weight_tying": model.config.decoder.tied and "embed_tokens" in saved,
         **_describe_targets(loras, modules, stacks, use_rslora),
     }
+    if model.config.decoder.tied and "embed_tokens" in saved:
+        described["ensure_weight_tying"] = True  # else PEFT makes two tables of one
     directory.mkdir(parents=True, exist_ok=True)
     metadata = {} if base_sha256 is None else {_BASE_KEY: base_sha256}
     write_safetensors(directory / ADAPTER_WEIGHTS, tensors, metadata)
