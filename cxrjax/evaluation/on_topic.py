@@ -30,25 +30,10 @@ _MOST_WORDS = 12
 _WORD = re.compile(r"[^\W\d_]{2,40}")
 # Of the words of a question that any answer may repeat.
 _ANY_WORDS = frozenset(
-    [
-        "be",
-        "there",
-        "this",
-        "that",
-        "any",
-        "the",
-        "on",
-        "in",
-        "of",
-        "to",
-        "at",
-        "an",
-        "it",
-        "image",
-        "chest",
-        "x",
-        "ray",
-    ]
+    (
+        *("be", "there", "this", "that", "any", "the", "on", "in", "of", "to", "at", "an", "it"),
+        *("image", "chest", "x", "ray"),
+    )
 )
 _MISSPELT = 0.86
 
@@ -106,7 +91,7 @@ def _is_foreign(text: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 12)
 def _misspelt(word: str) -> bool:
-    return _close(word, tuple(_long_words()))
+    return _close(word, _long_words())
 
 
 @functools.cache

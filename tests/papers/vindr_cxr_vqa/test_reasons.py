@@ -112,6 +112,8 @@ def _check_numbers(plan, reason: str) -> None:
         r"\b(?:box|boxes|annotat\w+|label\w*|marked|reader\w*|radiologist\w*|votes?|report\w*)\b"
     )
     assert not re.search(spoken, reason, re.IGNORECASE), reason
+    placed = re.findall(r"(?:[Tt]he|these, an?) ([a-z ]+?),?(?: it)? is seen (?:in|at|on) ", reason)
+    assert len(placed) == len({*placed}), reason  # of each class once
     allowed = {plan.count}
     if image.image_hw:
         for group in plan.boxes.values():

@@ -226,12 +226,14 @@ def _denied(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     if image.findings:
         facts.append(texts("instead", **texts.named(present)))
         placed = [(name, place) for name in present if (place := texts.place(name))]
+        rest = list(present)
         if placed and len(present) > 1:
             name, place = texts.rng.choice(placed)
+            rest.remove(name)
             other = class_words()[name].prose_with_article
             facts.append(texts("instead_placed", other=other, Other=capital(other), place=place))
         more += [text for name, text in texts.mimics(words).items() if name in present]
-        for name in texts.rng.sample(present, min(len(present), 2)):
+        for name in texts.rng.sample(rest, min(len(rest), 2)):
             more += texts.other(name, (), "")[:1]
     more += texts.expected(words)
     remarks, more_remarks = texts.general(words)
