@@ -611,6 +611,12 @@ def _trained_ids(indices: Any, config: VLMConfig, where: str) -> list[int]:
         indices = next(iter(indices.values()), [])
     ids = indices if isinstance(indices, list) else []
     start = config.loc_token_start
+    if start < 0:
+        raise UserError(
+            f"{where}: trains {len(ids)} rows of the embedding, and this base has no <loc> tokens "
+            "whose rows could be read alone; merge the adapter into its model with PEFT "
+            "(merge_and_unload) and convert the result"
+        )
     whole = all(type(each) is int for each in ids)
     if not whole or sorted(ids) != list(range(start, start + NUM_LOC_TOKENS)):
         raise UserError(

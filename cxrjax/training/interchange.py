@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import jax
+import optax
 from flax import nnx
 
 from cxrjax.codecs.resize_rules import RESIZE_RULES
@@ -47,7 +48,6 @@ from cxrjax.training.base_model import (
 )
 from cxrjax.training.checkpoint import build_model, load_model
 from cxrjax.training.config import AdapterConfig, ExperimentConfig, ModelConfig
-from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import init_state
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.workdir import CONFIG_FILE, write_json
@@ -196,7 +196,8 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
     # The run holds what it has read.
     config = dataclasses.replace(config, lora=dataclasses.replace(config.lora, init_from=None))
     _, trainable, _ = partition(model, config.trainable)
-    state = init_state(trainable, make_optimizer(config.optimizer, 1))
+    # No moments: whole tables of MedGemma would have 11 GB of zeros.
+    state = init_state(trainable, optax.set_to_zero())
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / CONFIG_FILE, config.to_json())
     copy_tokenizer(tokenizer_path(config), out)

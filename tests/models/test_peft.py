@@ -372,4 +372,6 @@ def test_a_pickle_and_a_model_without_adapters_are_refused(saved, tmp_path, draw
         read_peft(tmp_path, SIZES)
     with pytest.raises(UserError, match="no adapters"):
         save_peft(tmp_path / "x", drawn(_base))
+    with pytest.raises(UserError, match=r"this base has no <loc> tokens .* merge the adapter"):
+        read_peft(saved[0], dataclasses.replace(SIZES, loc_token_start=-1))
     assert not (tmp_path / "x").exists()

@@ -2,6 +2,7 @@
 
 import functools
 import json
+import re
 import shutil
 
 import jax
@@ -42,15 +43,21 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(run, tmp_path)
     [{"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "strategy": "pmap"}],
     ids=["all axes", "pmap"],
 )
-def test_a_checkpoint_of_one_mesh_goes_on_under_another_and_back(run, tmp_path, monkeypatch, sizes):
-    """The same batches and, to rounding, the same figures and parameters."""
+def test_a_checkpoint_of_one_mesh_goes_on_under_another_and_back(
+    run, tmp_path, monkeypatch, sizes, caplog
+):
+    """The same batches and, to rounding, the same figures and parameters, compiled once."""
     monkeypatch.setattr("cxrjax.distributed.meshes._FSDP_MIN_SIZE", 16)
     run.config.optimizer.schedule = "constant"  # whatever the number of steps
     run(workdir="whole")
     before = dict(run.config.mesh)
     run(workdir="moved", steps=2)
     run.config.mesh.update(sizes)
-    lines = run(workdir="moved", steps=4, seed=1)
+    with jax.log_compiles():
+        lines = run(workdir="moved", steps=4, seed=1)
+    # `_fun` is the step as pmap calls it.
+    steps = [x for x in caplog.messages if re.match(r"Compiling jit\((train_step|_fun)\)", x)]
+    assert len(steps) == 1
     assert "resumed from the checkpoint of step 2" in lines
     run.config.mesh.update(before)
     run(workdir="moved", seed=1)
