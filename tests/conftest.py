@@ -32,6 +32,7 @@ os.environ.setdefault(_QUICK := "JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
 # Tests and the processes they start compile the same programs again and again.
 _COMPILED = Path(__file__).resolve().parents[1] / ".pytest_cache" / "compiled"
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_COMPILED))
+os.environ["XDG_CACHE_HOME"] = str(_COMPILED.with_name("home"))
 # Every program, however small: a model's random parameters are dozens of them.
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")

@@ -254,8 +254,9 @@ class Codec(abc.ABC):
         """
         found = self._found(text)
         spans, failures = self._read(text, found, height, width, geometry, strict)
-        boxes = np.array([span.box for span in spans], np.float32).reshape(-1, 4)
-        return Decoded(boxes, failures)
+        if not spans:
+            return Decoded(np.zeros((0, 4), np.float32), failures)
+        return Decoded(np.array([span.box for span in spans], np.float32), failures)
 
     def find(
         self,
@@ -378,6 +379,8 @@ class Codec(abc.ABC):
                 places.append((start, end, label))
         if not grids and not failures:
             fail("refusal" if declines(text) else "no_box", 0, len(text))
+        if not grids:
+            return [], sorted(failures, key=lambda failure: failure.start)
         numbers = np.array(grids, np.float64).reshape(-1, 4)
         boxes, reasons = self._judge(numbers, height, width, geometry, strict)
         swapped = (numbers[:, :2] > numbers[:, 2:]).tolist()

@@ -26,7 +26,8 @@ from jaxtyping import Int32
 
 from cxrjax.errors import UserError, first_line
 from cxrjax.files import file_sha256, read_json_object, reading, replace_text
-from cxrjax.input_pipeline.sources import ImageQuestions
+from cxrjax.input_pipeline.record_index import identity_hash
+from cxrjax.input_pipeline.sources import Identities, ImageQuestions
 from cxrjax.records import QARecord, parse_record
 from cxrjax.records_io.shard_layout import FOLDER, SELECTABLE
 from cxrjax.untrusted.foreign_files import read_text
@@ -321,6 +322,38 @@ class ShardedSource:
             rows = here - (end - shard["questions"])
             found.append(np.stack([table[name].to_numpy()[rows] for name in table.column_names], 1))
         return np.concatenate(found).astype(np.int32)
+
+    @property
+    def findings(self) -> frozenset[str]:
+        """Findings that any question of the split asks about, from the tables alone."""
+        found: set[str] = set()
+        for shard in self._shards:
+            path = self._file(shard, "parquet")
+            table = pq.read_table(path, columns=["finding"], read_dictionary=["finding"])
+            found.update(pc.unique(table["finding"].cast(pa.string())).drop_null().to_pylist())
+        return frozenset(found)
+
+    def identities(self) -> Identities:
+        """Whom the images are of, a row each, from its first chosen question.
+
+        Questions are not read: an image has thousands, and one that is shared shares its image.
+        """
+        chosen = np.fromfile(self._folder / "positions", _INDEX)
+        rows = []
+        for shard, end in zip(self._shards, self._ends, strict=True):
+            first = end - shard["questions"]
+            here = chosen[slice(*np.searchsorted(chosen, (first, end)))]
+            if not len(here):
+                continue
+            path = self._file(shard, "parquet")
+            images = pq.read_table(path, columns=["image"])["image"].to_numpy()[here - first]
+            for index in here[_element_starts(images, len(images))].tolist():
+                record = self.record(index)
+                name, patient = record.dataset, record.patient_id
+                image = identity_hash(name, record.image_id)
+                file = identity_hash(str(self.image_of(record)))
+                rows.append((0, image, file, identity_hash(name, patient) if patient else 0))
+        return Identities(*np.array(rows, np.uint64).reshape(-1, 4).T)
 
     def __getstate__(self) -> dict[str, Any]:
         opened = ("_positions", "_starts", "_readers")

@@ -2,23 +2,22 @@
 
 import copy
 import hashlib
+import itertools
 import json
 import os
-from array import array
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int32
+from jaxtyping import Int32, UInt64
 
 from cxrjax.errors import UserError
-from cxrjax.files import reading
 from cxrjax.images.files import AnyFile
+from cxrjax.input_pipeline.record_index import RecordIndex, identity_hash, read_index
 from cxrjax.input_pipeline.stored_images import StoredImage, StoredImages
 from cxrjax.progress import waiting
 from cxrjax.records import QARecord, parse_record
-from cxrjax.untrusted.foreign_files import raw_lines
 
 
 class ImageQuestions(NamedTuple):
@@ -35,6 +34,35 @@ class ImageQuestions(NamedTuple):
     indices: tuple[int, ...]
     records: tuple[QARecord, ...]
     earlier_path: AnyFile | None = None
+
+
+class Identities(NamedTuple):
+    """`identity_hash` of what rows are about; 0 where that is not known.
+
+    Attributes:
+        question, image, patient: of their ids, the data set's name included.
+        file: of the path of the image's file.
+    """
+
+    question: UInt64[np.ndarray, " n"]
+    image: UInt64[np.ndarray, " n"]
+    file: UInt64[np.ndarray, " n"]
+    patient: UInt64[np.ndarray, " n"]
+
+    def shared_with(self, others: Sequence["Identities"]) -> dict[str, int]:
+        """Counts the questions, images and patients that any of the others has too.
+
+        An image is shared by its id or by its file.
+        """
+
+        def met(name: str) -> np.ndarray:
+            own = getattr(self, name)
+            return (own != 0) & np.isin(own, np.concatenate([getattr(o, name) for o in others]))
+
+        hits = {name: met(name) for name in ("question", "image", "patient")}
+        hits["image"] |= met("file")
+        counts = {n: len(np.unique(getattr(self, n)[rows])) for n, rows in hits.items()}
+        return {name: count for name, count in counts.items() if count}
 
 
 @runtime_checkable
@@ -75,6 +103,15 @@ class QuestionSource(Protocol):
         """(height, width) of each element's image, zeros where its record does not tell."""
         ...
 
+    @property
+    def findings(self) -> frozenset[str]:
+        """Findings that any of what is stored asks about."""
+        ...
+
+    def identities(self) -> Identities:
+        """Whom and what the elements are about."""
+        ...
+
 
 class RecordSource:
     """Questions grouped by image, read from the file when they are asked for.
@@ -82,11 +119,11 @@ class RecordSource:
     An element is one image with at most `questions_per_image` questions; an image that has more
     makes several elements. Elements stand in the order in which their images first appear,
     questions in the order of the file. The file is read through once, to validate every record
-    and to note where it starts; only these positions are kept. Can be pickled.
+    and to note where it starts; only such columns are kept. Can be pickled.
 
     Attributes:
         sha256: of the file.
-        findings: that any of its records asks about, those left out included.
+        index: columns of all records, those left out included; None in a copy that was pickled.
         fingerprint: of the file and of which records make which element.
 
     Args:
@@ -96,6 +133,7 @@ class RecordSource:
         questions_per_image: most questions in an element.
         exclude: positions of records to leave out (`usable_records.RecordCheck.indices`).
         images: read images from here instead of files.
+        record_codec: find records' faults too, their answers in this box format.
 
     Raises:
         UserError: the file cannot be read, has a line that is not a record, or has none.
@@ -108,6 +146,7 @@ class RecordSource:
         questions_per_image: int = 8,
         exclude: Collection[int] = (),
         images: StoredImages | None = None,
+        record_codec: str | None = None,
     ) -> None:
         if questions_per_image < 1:
             raise UserError(f"questions_per_image is {questions_per_image}, expected at least 1")
@@ -118,33 +157,12 @@ class RecordSource:
         self.images = images
         self._descriptor: int | None = None
         with waiting(f"reading {path}"):
-            self._scan()
+            index = read_index(self.path, record_codec)
+        self.index: RecordIndex | None = index
+        self.sha256 = index.sha256
+        self._starts, self._lengths, self._lines = index.starts, index.lengths, index.lines
+        self._images, self._sizes = index.images, index.sizes
         self._group()
-
-    def _scan(self) -> None:
-        """Fills the index."""
-        starts, lengths, lines, images = array("q"), array("q"), array("q"), array("q")
-        sizes, findings = array("i"), set()
-        numbers: dict[tuple[str, ...], int] = {}
-        digest = hashlib.sha256()
-        start = 0
-        with reading(self.path, "records"):
-            for number, line in raw_lines(self.path):
-                digest.update(line)
-                if line.strip():
-                    record = parse_record(line, f"{self.path}:{number}")
-                    images.append(numbers.setdefault(record.shown, len(numbers)))
-                    starts.append(start)
-                    lengths.append(len(line))
-                    lines.append(number)
-                    sizes.extend(record.image_hw or (0, 0))
-                    findings.add(record.finding)
-                start += len(line)
-        self._starts, self._lengths, self._lines = map(np.asarray, (starts, lengths, lines))
-        self._images = np.asarray(images)
-        self._sizes = np.asarray(sizes, np.int32).reshape(-1, 2)
-        self.sha256 = digest.hexdigest()
-        self.findings = frozenset(finding for finding in findings if finding is not None)
 
     def _group(self) -> None:
         """Makes the elements of what the index holds."""
@@ -175,6 +193,7 @@ class RecordSource:
         """Returns a copy with `questions_per_image` changed that also leaves out these records."""
         source = copy.copy(self)
         source._descriptor = None  # each closes its own
+        source.index = self.index
         source.questions_per_image = questions_per_image
         source.exclude = self.exclude | set(without)
         source._group()
@@ -189,19 +208,48 @@ class RecordSource:
         first = records[0]
         return ImageQuestions(self.image_of(first), indices, records, self.earlier_of(first))
 
-    def image_of(self, record: QARecord) -> Path | StoredImage:
-        """The place of the record's image; of a file, whether it is there or not."""
+    def file_of(self, image_id: str, image_path: str) -> Path | StoredImage:
+        """The place of an image; of a file, whether it is there or not."""
         if self.images is None:
-            return self.image_root / record.image_path
-        return self.images[record.image_id, record.image_path]
+            return self.image_root / image_path
+        return self.images[image_id, image_path]
+
+    def image_of(self, record: QARecord) -> Path | StoredImage:
+        """The place of the record's image."""
+        return self.file_of(record.image_id, record.image_path)
 
     def earlier_of(self, record: QARecord) -> Path | StoredImage | None:
         """The place of the earlier image that the record compares with; None: with none."""
         if record.earlier is None:
             return None
-        if self.images is None:
-            return self.image_root / record.earlier.image_path
-        return self.images[record.earlier.image_id, record.earlier.image_path]
+        return self.file_of(record.earlier.image_id, record.earlier.image_path)
+
+    def columns(self) -> RecordIndex:
+        """Columns of all records, those left out included.
+
+        Raises:
+            ValueError: this is a copy that was pickled.
+        """
+        if self.index is None:
+            raise ValueError(f"{self.path}: a pickled source has no columns; open the file again")
+        return self.index
+
+    @property
+    def findings(self) -> frozenset[str]:
+        """Findings that any of the records asks about, those left out included."""
+        return frozenset(self.columns().finding_names)
+
+    def identities(self) -> Identities:
+        """Whom and what the records that are not left out are about, for `shared_with`."""
+        index, rows = self.columns(), np.fromiter(self.positions(), np.int64)
+        files = [self.file_of(*shown[:2]) for shown in index.shown]
+        hashes = [identity_hash(str(f)) if isinstance(f, Path) else 0 for f in files]
+        return Identities(
+            question=index.questions[rows],
+            image=index.image_ids[rows],
+            file=np.array(hashes, np.uint64)[index.images[rows]],
+            patient=index.patients[rows],
+        )
 
     @property
     def num_records(self) -> int:
@@ -225,18 +273,21 @@ class RecordSource:
         """File and line of the record at this position, for messages."""
         return f"{self.path}:{self._lines[index]}"
 
+    def positions(self) -> Iterator[int]:
+        """Positions of all records that are not left out, in the order of the elements."""
+        return itertools.chain.from_iterable(self._elements)
+
     def records(self) -> Iterator[tuple[int, QARecord]]:
         """(position, record) of all that are not left out, in the order of the elements."""
-        for indices in self._elements:
-            for index in indices:
-                yield index, self.record(index)
+        for index in self.positions():
+            yield index, self.record(index)
 
     def image_sizes(self) -> Int32[np.ndarray, "elements 2"]:
         """(height, width) of each element's image, zeros where its record does not tell."""
         return self._sizes[[indices[0] for indices in self._elements]]
 
     def __getstate__(self) -> dict:
-        return {**self.__dict__, "_descriptor": None}
+        return {**self.__dict__, "_descriptor": None, "index": None}
 
     def __del__(self) -> None:
         descriptor = self.__dict__.get("_descriptor")
@@ -244,7 +295,9 @@ class RecordSource:
             os.close(descriptor)
 
 
-def open_tfds(directory: Path, split: str, questions_per_image: int = 8) -> RecordSource:
+def open_tfds(
+    directory: Path, split: str, questions_per_image: int = 8, record_codec: str | None = None
+) -> RecordSource:
     """Opens a TFDS data set; its elements equal those of the records file that it was written from.
 
     Args:
@@ -254,7 +307,9 @@ def open_tfds(directory: Path, split: str, questions_per_image: int = 8) -> Reco
         UserError: there is no such data set or split.
     """
     images = StoredImages(directory, split)
-    return RecordSource(images.records_file, directory, questions_per_image, images=images)
+    return RecordSource(
+        images.records_file, directory, questions_per_image, (), images, record_codec
+    )
 
 
 def default_image_root(path: Path) -> Path:

@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     records = RecordSource(flags.records, flags.image_root, data.questions_per_image)
     left_out = set(check_records(records, data.record_codec).indices)
     if PROMPTS[data.prompt].needs_finding:
-        left_out |= {index for index, record in records.records() if not record.finding}
+        left_out |= {at for at, name in enumerate(records.columns().findings.tolist()) if name < 0}
     if len(left_out) == records.num_records:
         raise UserError(f"{flags.records}: no record that prompt {data.prompt!r} can ask about")
     buckets = opened.examples.answer_buckets

@@ -9,7 +9,7 @@ pixels 2.4 MB).
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,7 +38,6 @@ from cxrjax.input_pipeline.wording import WordingVariation, things_but
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
 from cxrjax.progress import progress_bar, waiting
-from cxrjax.records import QARecord
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shard_layout import is_sharded
 from cxrjax.training.base_model import model_grids, model_sizes
@@ -102,20 +101,11 @@ def check_overlap(
     Raises:
         UserError: there are some, and `data.allow_overlap` is not set; counts them.
     """
-    known: dict[str, set[Hashable]] = {}
-    for source in training.values():
-        if not _are_splits_of_one(source, validation):
-            for name, found in _identities(source):
-                known.setdefault(name, set()).update(found)
-    shared: dict[str, set[Hashable]] = {}
-    for name, found in _identities(validation):
-        if not known.get(name, set()).isdisjoint(found):
-            shared.setdefault(name, set()).add(found[0])
+    others = [s.identities() for s in training.values() if not _are_splits_of_one(s, validation)]
+    shared = validation.identities().shared_with(others) if others else {}
     if not shared:
         return
-    counts = ", ".join(
-        f"{len(each):,} {name}{'s'[: len(each) - 1]}" for name, each in shared.items()
-    )
+    counts = ", ".join(f"{count:,} {name}{'s'[: count - 1]}" for name, count in shared.items())
     told = f"data.validation={config.data.validation}: {counts} of it are in training too"
     if config.data.allow_overlap:
         if hosts.is_first():
@@ -134,30 +124,14 @@ def _are_splits_of_one(first: QuestionSource, second: QuestionSource) -> bool:
     return same and first.split != second.split
 
 
-def _identities(source: QuestionSource) -> Iterator[tuple[str, tuple[Hashable, ...]]]:
-    """(question, image or patient, its names): an image has its file's too."""
-    for element in range(len(source)):
-        file, _, records, _ = source[element]
-        for record in records:
-            yield "question", ((record.dataset, record.question_id),)
-            image = (record.dataset, record.image_id)
-            yield "image", (image, file) if isinstance(file, Path) else (image,)
-            if record.patient_id:
-                yield "patient", ((record.dataset, record.patient_id),)
-
-
 def wording_variation(
     config: ExperimentConfig, sources: Mapping[str, QuestionSource]
 ) -> WordingVariation:
     """The configured variation of questions; no finding of the sources is an unknown thing."""
     data = config.data
-    taught: set[str] = set()
-    for source in sources.values() if data.unknown_share else ():
-        if isinstance(source, RecordSource):
-            taught |= source.findings
-        else:
-            taught |= {record.finding for _, record in source.records() if record.finding}
-    return WordingVariation(data.vary_wording, data.unknown_share, things_but(taught))
+    unknown = data.unknown_share
+    taught = {finding for each in sources.values() if unknown for finding in each.findings}
+    return WordingVariation(data.vary_wording, unknown, things_but(taught))
 
 
 def make_mixture(
@@ -211,22 +185,16 @@ def open_records(
         return _open_shards(config, path, key)
     if data.select:
         raise UserError(f"data.select is for folders of shards, and data.{key}={path} is none")
+    per, codec = data.questions_per_image, data.record_codec
     if Path(path).is_dir():
-        source = open_tfds(Path(path), key, data.questions_per_image)
+        source = open_tfds(Path(path), key, per, codec)
     else:
-        source = RecordSource(path, data.image_root, data.questions_per_image)
-    findings = data.findings if key == "train" else ()
-    pairs_file = config.rl.pairs if key == "train" else None
-    paired = paired_questions(pairs_file)
-
-    def wanted(record: QARecord) -> bool:
-        return (not findings or record.finding in findings) and (
-            pairs_file is None or record.question_id in paired
-        )
-
+        source = RecordSource(path, data.image_root, per, record_codec=codec)
     with waiting(f"checking {path}"):
-        check = check_records(source, data.record_codec, wanted)
-    left_out = check.indices | check.unwanted
+        check = check_records(source, codec)
+    pairs_file = config.rl.pairs if key == "train" else None
+    findings = data.findings if key == "train" else ()
+    left_out = check.indices | _unwanted(source, findings, pairs_file)
     if len(left_out) == source.num_records:
         asked = [f"asks about data.findings={tuple(findings)}"] if findings else []
         asked += [] if pairs_file is None else [f"has a pair in rl.pairs={pairs_file}"]
@@ -238,6 +206,21 @@ def open_records(
         both = f"{source.fingerprint}/{file_sha256(Path(pairs_file))}"
         source.fingerprint = hashlib.sha256(both.encode()).hexdigest()
     return OpenedRecords(source, check.quality)
+
+
+def _unwanted(
+    source: RecordSource, findings: Sequence[str], pairs_file: str | None
+) -> frozenset[int]:
+    """Positions of the records that a run does not request, whether they are usable or not."""
+    unwanted: set[int] = set()
+    if findings:
+        columns = source.columns()
+        asked = np.array([name in findings for name in (*columns.finding_names, None)])
+        unwanted.update(np.flatnonzero(~asked[columns.findings]).tolist())
+    if pairs_file is not None:
+        paired = paired_questions(pairs_file)
+        unwanted.update(at for at, each in source.records() if each.question_id not in paired)
+    return frozenset(unwanted)
 
 
 def _why_none(check: RecordCheck, asked: Sequence[str]) -> str:

@@ -70,6 +70,30 @@ def elements(source):
     return [[record.question_id for record in source[n].records] for n in range(len(source))]
 
 
+def test_whom_shards_are_about_is_read_an_image_at_a_time(built, sharded, monkeypatch):
+    path = built / "records/train.jsonl"
+    unsized = {n for n, r in enumerate(read_records(path)) if r.image_hw is None}
+    files = RecordSource(path, questions_per_image=3, exclude=unsized)
+    for select in [(), ("view=AP",)]:
+        stored = ShardedSource(sharded(3), "train", built, 2, select)
+        records = [record for _, record in stored.records()]
+        expected = {"image": len({record.image_id for record in records})}
+        if patients := len({record.patient_id for record in records} - {None}):
+            expected["patient"] = patients
+        read = []
+        with monkeypatch.context() as patched:
+            once = ShardedSource.record
+            patched.setattr(
+                ShardedSource,
+                "record",
+                lambda self, n, f=once, read=read: read.append(n) or f(self, n),
+            )
+            found = stored.identities()
+        assert len(read) == expected["image"] < len(records)
+        assert found.shared_with([files.identities()]) == expected
+    assert stored.findings == files.findings
+
+
 def test_one_shard_has_the_elements_of_the_file(built, sharded):
     path = built / "records/train.jsonl"
     unsized = {n for n, r in enumerate(read_records(path)) if r.image_hw is None}

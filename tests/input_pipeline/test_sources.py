@@ -53,7 +53,7 @@ def test_other_elements_are_made_without_reading_the_file_again(records_file, mo
     def read_again(line, where):
         raise AssertionError(f"{where} was read again")
 
-    monkeypatch.setattr("cxrjax.input_pipeline.sources.parse_record", read_again)
+    monkeypatch.setattr("cxrjax.input_pipeline.record_index.parse_record", read_again)
     derived = whole.regrouped(2, {0, 3})
     assert (derived.fingerprint, derived.num_images) == (anew.fingerprint, anew.num_images)
     assert len(whole) == whole.num_images and not whole.exclude
@@ -183,7 +183,7 @@ def test_each_defect_is_set_aside_counted_and_named(records_file, name):
     records[3] = records[3].model_copy(update=change(records[3]))
     write_records(records_file, records)
     source = RecordSource(records_file)
-    quality, indices, _ = check_records(source)
+    quality, indices = check_records(source)
     assert indices == {3}
     report = json.loads(json.dumps(quality.to_json()))
     assert report["counts"][reason] == report["total"] == 1
@@ -208,3 +208,48 @@ def test_boxes_may_touch_the_border(records_file):
     records[0] = with_answer(records[0], "Yes.", [(0, 0, width, height)])
     write_records(records_file, records)
     assert not check_records(RecordSource(records_file)).indices
+
+
+def _opened(path):
+    source = RecordSource(path, record_codec="vindr_px")
+    return source, check_records(source)
+
+
+def test_a_resume_parses_no_record_and_opens_no_image_that_is_as_before(
+    records_file, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    records = list(read_records(records_file))
+    records[3] = with_answer(records[3], "At <loc_1_2_3>.")
+    write_records(records_file, records)
+    (first, found), plain = _opened(records_file), check_records(RecordSource(records_file))
+    assert found.indices == {3} and found.quality.to_json() == plain.quality.to_json()
+    with monkeypatch.context() as unread:
+        for name in ("record_index.parse_record", "usable_records.image_size"):
+            unread.setattr(f"cxrjax.input_pipeline.{name}", None)
+        again, seen = _opened(records_file)
+        shared = again.identities().shared_with([first.identities()])
+    assert seen.quality.to_json() == found.quality.to_json()
+    assert again.fingerprint == first.fingerprint and again.findings == first.findings
+    assert shared == {"question": 15, "image": 5} | (
+        {"patient": len({r.patient_id for r in records})} if records[0].patient_id else {}
+    )
+    os.remove(first[0].image_path)
+    assert len(_opened(records_file)[1].indices) > 1
+    for file in (tmp_path / "cache").rglob("*.*"):  # half a file is as none
+        file.write_bytes(file.read_bytes()[:100])
+    assert _opened(records_file)[0].fingerprint == first.fingerprint
+    write_records(records_file, records[:3])
+    assert _opened(records_file)[0].num_records == 3
+
+
+def test_what_is_shared_is_counted_by_id_and_by_file(records_file):
+    source = RecordSource(records_file)
+    own = source.identities()
+    assert not own.shared_with([own._replace(**{n: own.question + 1 for n in own._fields})])
+    elsewhere = own._replace(
+        question=own.question + 1, image=own.image + 1, patient=own.patient * 0
+    )
+    assert own.shared_with([elsewhere]) == {"image": 5}
+    unknown = own._replace(**{name: own.question * 0 for name in own._fields})
+    assert not unknown.shared_with([own, unknown])
