@@ -6,9 +6,9 @@
 Paper: arXiv 2411.16778, section 4.1, and its released script. It trained the projection and the
 language model of LLaVA-Med-v1-7B, of which only differences to LLaMA were published: MedGemma 4B
 stands in for it, also a decoder tuned on medical text and images behind a projector, with a larger
-picture (896 instead of 224 pixels) and 4 instead of 7 billion parameters. `:llava_med` starts from
+image (896 instead of 224 pixels) and 4 instead of 7 billion parameters. `:llava_med` starts from
 LLaVA-Med v1.5, its successor (Mistral 7B, 336 pixels), in transformers' form (model_type llava):
-the picture is padded to a square, and asked about in Mistral's turns. Build the data
+the image is padded to a square, and asked about in Mistral's turns. Build the data
 (data/gemex/README.md) into data/gemex and convert the base:
 
     python -m cxrjax.build --dataset=gemex --source=PATH/TO/FILES --out=data/gemex

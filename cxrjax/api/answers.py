@@ -38,7 +38,7 @@ class ModelBox:
 
 @dataclasses.dataclass(frozen=True)
 class ModelAnswer:
-    """A model's answer to one question. Notebooks show it as a picture with numbered boxes.
+    """A model's answer to one question. Notebooks show it as an image with numbered boxes.
 
     Attributes:
         question: as it was asked.

@@ -105,7 +105,7 @@ class Model:
         The first call compiles, which takes a minute or so; so does one with many more questions.
 
         Args:
-            image: a PNG, JPEG or DICOM file or its bytes, pixels [h, w] or [h, w, 3], or a picture
+            image: a PNG, JPEG or DICOM file or its bytes, pixels [h, w] or [h, w, 3], or an image
                 of Pillow.
             question: in words (of models with the prompt format `detect` a finding's name), or a
                 record.

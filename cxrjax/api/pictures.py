@@ -9,7 +9,7 @@ import numpy as np
 from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile, HeldFile
 
-# What `ask` takes: a file, its bytes, pixels, or a picture of Pillow.
+# What `ask` takes: a file, its bytes, pixels, or an image of Pillow.
 Picture = Any
 
 
@@ -32,7 +32,7 @@ def as_file(image: Picture) -> AnyFile:
         if not grey and not colour:
             raise UserError(
                 f"an image of {pixels.dtype} and shape {list(pixels.shape)}: expected a file, its "
-                "bytes, a picture of Pillow, or pixels of uint8 (grey or RGB) or uint16 (grey)"
+                "bytes, an image of Pillow, or pixels of uint8 (grey or RGB) or uint16 (grey)"
             )
         image = Image.fromarray(pixels)
     buffer = io.BytesIO()

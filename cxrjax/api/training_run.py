@@ -267,7 +267,7 @@ def make_evaluate(
 
     for reason, count in records.quality.counts().items():
         if count and hosts.is_first():
-            print(f"validation: {count} records set aside: {reason}")
+            print(f"validation: {count} records rejected: {reason}")
     strategy, grammar = read_decoding(config.decoding, tokenizer, config.data.codec)
     examples = training_examples(config, features(records.source))
     check = preemption.check if preemption is not None else None

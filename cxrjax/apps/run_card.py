@@ -148,7 +148,7 @@ def _data(workdir: Path, data: Sequence[Data]) -> _Section:
     rows = [[d.name, d.files, f"{d.images:,}", f"{d.questions:,}"] for d in data]
     quality = workdir / QUALITY_FILE
     aside = read_json_object(quality).get("total") if quality.is_file() else None
-    lines = [f"{aside:,} records were set aside, by reason in {QUALITY_FILE}."] if aside else []
+    lines = [f"{aside:,} records were rejected, by reason in {QUALITY_FILE}."] if aside else []
     return _Section("Data", lines, ("for", "records", "images", "questions"), rows)
 
 

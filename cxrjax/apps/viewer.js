@@ -70,13 +70,13 @@ class RadiographViewer {
     this.toggles = make("div", {class: "rv-layers", role: "group", "aria-label": "Boxes shown"});
     this.bar = make("div", {class: "rv-bar", role: "group", "aria-label": "View"},
       make("span", {class: "rv-group"},
-        button("Fit", "Fit the whole picture (f)", () => this.fit()),
-        button("1:1", "1:1, a pixel of the picture is one of the screen (o)", () => this.original()),
+        button("Fit", "Fit the whole image (f)", () => this.fit()),
+        button("1:1", "1:1, a pixel of the image is one of the screen (o)", () => this.original()),
         button("\u2212", "Smaller (-)", () => this.zoom(0.8)),
         button("+", "Larger (+)", () => this.zoom(1.25)), this.zoomShown),
       make("span", {class: "rv-group"}, level, span, this.invertButton,
         button("Reset", "Reset the window (w)", () => this.resetWindow())),
-      button("Save", "Save the picture with the boxes that are shown (PNG)", () => this.save()),
+      button("Save", "Save the image with the boxes that are shown (PNG)", () => this.save()),
       this.toggles);
     this.stage = make("div", {class: "rv-stage"});
     this.note = make("p", {class: "rv-note", role: "status"});
@@ -144,7 +144,7 @@ class RadiographViewer {
         if (mine !== this.opened) return;
         const smaller = url === this.picture.url && this.picture.preview;
         if (smaller) this.say("Shown smaller: the file with all pixels is not beside this page.");
-        else if (!this.tile) this.say("The picture could not be loaded.");
+        else if (!this.tile) this.say("The image could not be loaded.");
       },
     });
   }
@@ -190,13 +190,13 @@ class RadiographViewer {
         link.href = URL.createObjectURL(await this.painted(image, image.naturalWidth / width));
         link.click();
         setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-        this.say(source === url ? "" : "Saved smaller: browsers do not hand on pictures of a disk.");
+        this.say(source === url ? "" : "Saved smaller: browsers do not hand on images of a disk.");
         return;
       } catch (error) {
         // Of a page that is opened from a disk, pictures beside it may be seen and not read.
       }
     }
-    this.say("The picture could not be saved: open the page from a web server.");
+    this.say("The image could not be saved: open the page from a web server.");
   }
   painted(image, ofRecord) {
     const canvas = this.make("canvas"), paint = canvas.getContext("2d");
@@ -448,7 +448,7 @@ class RadiographViewer {
     this.drawing = told;
     this.rubber = null;
     this.overlay.classList.toggle("rv-drawing", !!told);
-    this.say(told ? "Drag a box on the picture; Enter puts one in the middle, Esc leaves it." : "");
+    this.say(told ? "Drag a box on the image; Enter puts one in the middle, Esc leaves it." : "");
     if (this.options.onDraw) this.options.onDraw(!!told);
   }
 

@@ -3,7 +3,7 @@
     python -m cxrjax.demo_app [--base=data/real_base] [--tuned=runs/demo/train] [--port=7860]
     python -m cxrjax.demo_app --server=http://127.0.0.1:8000 [--models=vindr,other]
 
-Shows what a base and a tuned model say, side by side: the answer, its boxes on the picture and in
+Shows what a base and a tuned model say, side by side: the answer, its boxes on the image and in
 pixels, its confidence, and the probability of every token. PNG, JPEG and DICOM files; synthetic
 radiographs to begin with. It asks a server of models (`cxrjax.serve`): one that it starts for
 itself on this machine, or the one that --server names, with the token in CXRJAX_LM_API_KEY where it

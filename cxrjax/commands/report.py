@@ -1,4 +1,4 @@
-"""The results page: tables, curves and every single answer with its picture, for people to look at.
+"""The results page: tables, curves and every single answer with its image, for people to look at.
 
     python -m cxrjax.report --workdir=runs/demo --out=runs/demo
 

@@ -29,7 +29,7 @@ Writes to --out:
 and, where there is something to write, comparisons.json (every system against the first: the
 difference with its interval, and p of a paired permutation test), curves.json (for the page),
 image_reliance.json (p_blind.jsonl, or _shuffled, _noise, _blurred, _masked, beside p.jsonl: the
-share of answers that change with the picture) and spread.json (of sampled runs, p.seed0.jsonl,
+share of answers that change with the image) and spread.json (of sampled runs, p.seed0.jsonl,
 p.seed1.jsonl, ...: mean and spread over seeds, and where the system that all are compared with has
 several runs, the difference from it over other patients and other seeds); with --judge:
 

@@ -2,7 +2,7 @@
 
     python -m cxrjax.train --config=FILE[:VARIANT] --workdir=DIR [--config.key=value ...]
 
-The workdir receives config.json, run.json, quality.json (records set aside, by reason),
+The workdir receives config.json, run.json, quality.json (records rejected, by reason),
 metrics.jsonl, event files for TensorBoard, the tokenizer, checkpoints/ and at the end the run's
 card (card.html, and README.md in the form of Hugging Face's model cards). Every key of a
 configuration is in cxrjax/training/config.py; configs/ holds the experiments.

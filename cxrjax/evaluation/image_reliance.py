@@ -1,7 +1,7 @@
-"""Image reliance: how much of a system's answers changes when it is shown another picture.
+"""Image reliance: how much of a system's answers changes when it is shown another image.
 
 A system called as another and `blind`, `shuffled`, `noise`, `blurred` or `masked` after it
-("tuned_blind" beside "tuned") is that one on pictures so changed. Who looks at pictures changes
+("tuned_blind" beside "tuned") is that one on images so changed. Who looks at images changes
 most answers and loses in every headline figure; who does not look changes none.
 
 An answer's decision is the benchmark's: yes, no or neither, or the options or findings named.
@@ -31,7 +31,7 @@ _CHANGED = {
 
 
 def own_system(name: str, systems: Iterable[str]) -> str | None:
-    """The system that `name` is on changed pictures; None where it is none, or that is not there.
+    """The system that `name` is on changed images; None where it is none, or that is not there.
 
     A bare "blind" belongs to the only system that was shown its own pictures.
     """
@@ -54,7 +54,7 @@ def image_reliance(
     """Lines of image_reliance.json: shares of changed answers, then changes of headline figures.
 
     Args:
-        headlines: (protocol, metric) of figures whose change is told, own pictures to others.
+        headlines: (protocol, metric) of figures whose change is told, own images to others.
     """
     headlines = list(headlines)
     for name in systems:

@@ -93,7 +93,7 @@ class Scores:
             are broken down, without intervals.
         against_floors: each system minus the best floor on one metric each, as of floors.json.
         groups_against_floors: the same of figures that are broken down.
-        reliance: of systems on changed pictures, as of image_reliance.json.
+        reliance: of systems on changed images, as of image_reliance.json.
         run_differences: {system: {protocol: {metric: (difference, low, high)}}} of systems with
             several runs, from the one that all are compared with, which has several, too.
     """
@@ -164,7 +164,7 @@ def make_scores(
             systems are compared; P-values are corrected for them together.
         floors: name -> counts of each system that does not look, one by one.
         beside: which of their figures stand beside the systems'.
-        headlines: (protocol, metric) that are told of systems on changed pictures.
+        headlines: (protocol, metric) that are told of systems on changed images.
 
     Raises:
         UserError: no system is called `options.compare_to`.

@@ -258,10 +258,10 @@ _CHANGES = {
 
 
 def reliance_tables(scores: Scores) -> list[str]:
-    """Systems on changed pictures beside themselves on their own; nothing where there are none."""
+    """Systems on changed images beside themselves on their own; nothing where there are none."""
     if not scores.reliance:
         return []
-    lines = [["System", "On changed pictures", "What changes", "By how much", "n"]]
+    lines = [["System", "On changed images", "What changes", "By how much", "n"]]
     for row in scores.reliance:
         told = _CHANGES.get(row["measure"])
         estimate = Estimate(row["value"], row["ci_low"], row["ci_high"], row["n"])
@@ -272,9 +272,9 @@ def reliance_tables(scores: Scores) -> list[str]:
     return [
         "## Image reliance\n",
         grid(lines),
-        "Shares of questions whose answer is another one when the system is shown changed pictures "
+        "Shares of questions whose answer is another one when the system is shown changed images "
         "(blind, shuffled, noise, blurred, masked), and how its headline figures move. Who answers "
-        "from the picture changes much and loses much; no change is a system that does not look.\n",
+        "from the image changes much and loses much; no change is a system that does not look.\n",
     ]
 
 

@@ -7,7 +7,7 @@ wrong example, not a small one.
 - **Size and orientation** are those of the image as displayed: EXIF orientation is applied, by
   `read_image` and `image_size` alike. (A PNG's counts if it stands before the pixels.)
 - **Alpha** is composited on black. Air is black on a radiograph; white would put the brightest
-  thing in the picture where there is nothing.
+  thing in the image where there is nothing.
 - **Grey PNG of 16 bits** holds 10, 12, 14 or 16 bits of detector signal in no stated range, so it
   is exposed like a DICOM without a window, by percentiles (`cxrjax.images.dicom`). Colour PNG
   of 16 bits gives its high byte.
@@ -77,7 +77,7 @@ _NEUTRAL = b"\x80"
 
 
 def read_image(path: AnyFile, target: tuple[int, int] | None = None) -> UInt8[np.ndarray, "h w 3"]:
-    """The picture in a PNG, JPEG or DICOM file as it is displayed.
+    """The image in a PNG, JPEG or DICOM file as it is displayed.
 
     Args:
         path: the file.
@@ -106,7 +106,7 @@ def read_grey_or_rgb(
             back at 1/2, 1/4 or 1/8 of its size, for half the time. Only where that divides height
             and width without a remainder, so that fractions of the image stay exactly what they
             are and boxes need no correction.
-        times: the target that is left at least, on each side. From twice on the resized picture
+        times: the target that is left at least, on each side. From twice on the resized image
             is that of the whole one (off by 2 of 256 levels at most, as measured); of once it
             is off by 0.8 in the mean and by 21 at most.
     """
@@ -130,7 +130,7 @@ def _stored(
         least: (height, width) that a JPEG must leave as it is displayed; None: all it has.
         as_luma: take a colour JPEG as stored, a channel of brightness and two of colour. Where
             the two are neutral in every pixel, brightness is what red, green and blue all are; most
-            radiographs in colour are such pictures, and are read in half the time.
+            radiographs in colour are such images, and are read in half the time.
 
     Returns:
         None if a JPEG read as luma has colours.

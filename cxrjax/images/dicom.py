@@ -135,7 +135,7 @@ def dicom_size(path: AnyFile) -> tuple[int, int]:
 
 
 def read_dicom(path: AnyFile) -> UInt8[np.ndarray, "h w *channels"]:
-    """The picture of a single-frame DICOM file, rows and columns as stored.
+    """The image of a single-frame DICOM file, rows and columns as stored.
 
     Grey images of 1 to 16 bits stored as uint8 [h, w], colour (RGB, YBR) of 8 bits as [h, w, 3].
 

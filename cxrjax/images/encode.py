@@ -9,7 +9,7 @@ from jaxtyping import UInt8
 from cxrjax.images.decode import read_image
 from cxrjax.images.files import AnyFile
 
-# Longer side of the picture that is sent. Larger ones cost more and are scaled down by most models.
+# Longer side of the image that is sent. Larger ones cost more and are scaled down by most models.
 LONG_SIDE = 1024
 JPEG_QUALITY = 90
 

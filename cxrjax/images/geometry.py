@@ -17,7 +17,7 @@ Boxes = Float[Any, "*batch 4"]
 
 # Antialiased (the filter widens with the reduction). 2.0 lets Pillow average whole blocks first as
 # long as twice the target is left: half the time at 1024 -> 224, and no pixel differs by more than
-# a few of 256 levels. Neither shifts the picture.
+# a few of 256 levels. Neither shifts the image.
 _REDUCING_GAP = 2.0
 
 

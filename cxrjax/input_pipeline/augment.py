@@ -3,7 +3,7 @@
 The change of an image is a function of (seed, its position in the run's order) alone: the same for
 any number of workers and hosts, and after a resume. Nothing is mirrored (left and right would
 change places). A rotated box is that of the ellipse in it, since one around its corners would be no
-longer tight. What comes into the picture from beyond its border is black, as collimation is:
+longer tight. What comes into the image from beyond its border is black, as collimation is:
 repeated border pixels were looked at, and smear letters and tubes into bars that no radiograph has.
 """
 
@@ -28,7 +28,7 @@ class AugmentConfig:
     # Width is multiplied, and height divided, by a factor from 1 / (1 + stretch) to 1 + stretch.
     stretch: NotNegativeFloat = 0.0
     shift: Share = 0.0  # along each axis, by at most this share of the side
-    # Degrees, at most, either way; of a picture that is not square in fractions of its sides.
+    # Degrees, at most, either way; of an image that is not square in fractions of its sides.
     rotate: NotNegativeFloat = 0.0
     # One rectangle becomes grey, with sides of at most this share of the picture's.
     erase: Share = 0.0
@@ -49,21 +49,21 @@ class AugmentConfig:
 
 
 class OutOfPictureError(UserError):
-    """A change of the image leaves too little of a question's box in the picture."""
+    """A change of the image leaves too little of a question's box in the image."""
 
 
 class ImageChange(NamedTuple):
     """One change of an image.
 
     Attributes:
-        geometry: fractions of the original picture -> of the changed one, which has its size.
+        geometry: fractions of the original image -> of the changed one, which has its size.
         gamma: exponent of grey values in 0..1.
         min_visibility: of a box's area, the share that must stay.
         noise: standard deviation, in grey values of 0..1.
         noise_seed: of the noise.
         box_order: of the boxes of one finding, as in `AugmentConfig`.
-        angle: by which the picture is turned about its middle after that, in radians, clockwise.
-        erased: xyxy of what is grey then, fractions of the picture; empty: nothing.
+        angle: by which the image is turned about its middle after that, in radians, clockwise.
+        erased: xyxy of what is grey then, fractions of the image; empty: nothing.
     """
 
     geometry: Geometry
@@ -76,7 +76,7 @@ class ImageChange(NamedTuple):
     erased: tuple[float, ...] = ()
 
     def of_boxes(self, boxes: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 4"]:
-        """Boxes xyxy, fractions of the original picture, moved along and clipped to the picture.
+        """Boxes xyxy, fractions of the original image, moved along and clipped to the image.
 
         Raises:
             OutOfPictureError: too little of one is left.
@@ -110,9 +110,9 @@ class ImageChange(NamedTuple):
     def of_pixels(
         self, image: UInt8[np.ndarray, "h w *channels"], placed: Geometry = IDENTITY
     ) -> UInt8[np.ndarray, "h w *channels"]:
-        """The changed pixels of an input in which the picture is placed so.
+        """The changed pixels of an input in which the image is placed so.
 
-        The picture changes within its place; a letterbox's margins stay.
+        The image changes within its place; a letterbox's margins stay.
         """
         height, width = image.shape[:2]
         place = placed.apply(np.array([0.0, 0.0, 1.0, 1.0]))
@@ -130,7 +130,7 @@ class ImageChange(NamedTuple):
         if self.gamma != 1:
             picture = (255 * (np.arange(256) / 255) ** self.gamma).round().astype(np.uint8)[picture]
         if self.noise:
-            # One for all channels: a grey picture stays grey.
+            # One for all channels: a grey image stays grey.
             drawn = np.random.default_rng(self.noise_seed).standard_normal(picture.shape[:2])
             drawn = drawn.reshape(*drawn.shape, *[1] * (picture.ndim - 2)) * 255 * self.noise
             picture = np.clip(np.rint(picture + drawn), 0, 255).astype(np.uint8)
@@ -159,7 +159,7 @@ def _turned_picture(
 
     height, width = picture.shape[:2]
     cosine, sine = math.cos(angle), math.sin(angle)
-    # From a place in the turned picture to where it was, in pixels.
+    # From a place in the turned image to where it was, in pixels.
     across, down = sine * width / height, -sine * height / width
     x = width / 2 * (1 - cosine) - across * height / 2
     y = height / 2 * (1 - cosine) - down * width / 2
@@ -197,7 +197,7 @@ def draw_change(config: AugmentConfig, seed: int, position: int) -> ImageChange 
 
 
 def _drawn_rectangle(most: float, drawn: list[float]) -> tuple[float, ...]:
-    """xyxy in fractions, with sides of at most `most`, all of it in the picture."""
+    """xyxy in fractions, with sides of at most `most`, all of it in the image."""
     sides = most * drawn[0], most * drawn[1]
     low = (1 - sides[0]) * drawn[2], (1 - sides[1]) * drawn[3]
     return (*low, low[0] + sides[0], low[1] + sides[1])

@@ -111,7 +111,7 @@ class LoadedBatch(NamedTuple):
         images_by_source: images that a training loader has given of each source of a mixture up to
             this batch, over all hosts; empty of a single source.
         unvaried: questions of this host's images that variation had to spare at this visit:
-            `out_of_picture`, left out because a box of theirs has left the picture, and
+            `out_of_picture`, left out because a box of theirs has left the image, and
             `wording_too_long`, asked in their own words because no bucket holds the others.
     """
 

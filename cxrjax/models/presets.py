@@ -124,7 +124,7 @@ class VisionConfig:
 
     @property
     def num_tiles(self) -> int:
-        """Pictures that the tower is shown of an image: itself, or its tiles and then itself."""
+        """Images that the tower is shown of an image: itself, or its tiles and then itself."""
         if self.tile_size is None:
             return 1
         return math.prod(side // self.tile_size for side in self.image_hw) + 1

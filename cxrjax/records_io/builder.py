@@ -2,7 +2,7 @@
 
 records/<split>.jsonl     questions with answers
 questions/<split>.jsonl   the same without anything that tells the answer
-quality.json              what was set aside, by reason, and how yes and no were balanced
+quality.json              what was rejected, by reason, and how yes and no were balanced
 statistics.json           counts beside published figures
 manifest.json             what it was made from, and hashes; written last
 """
@@ -33,7 +33,7 @@ class BuildOptions:
         out: folder to write to.
         seed: decides wordings, splits and phantoms.
         processes: workers.
-        strict: end with code 2 if anything was set aside.
+        strict: end with code 2 if anything was rejected.
     """
 
     out: Path
@@ -174,7 +174,7 @@ class Builder(abc.ABC, Generic[Chosen]):
 
         Raises:
             UserError: as `read`, nothing was left to write, the folder cannot be written or holds
-                another build, or something was set aside in spite of `strict`.
+                another build, or something was rejected in spite of `strict`.
         """
         out = self.options.out
         records = self.read()

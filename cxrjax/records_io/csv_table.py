@@ -273,7 +273,7 @@ class SizesOptions(SourceOptions):
 class SizesBuilder(Builder[SizesOptions]):
     """Writes a build's records again, each with the size of its image's original.
 
-    Sets aside records whose image the table does not have, whose `image_hw` is another, or with a
+    Rejects records whose image the table does not have, whose `image_hw` is another, or with a
     box that reaches beyond the image.
     """
 

@@ -1,7 +1,7 @@
 """Finds what training could know of the images and answers it is tested on.
 
 Leaks are identities that no two splits may share: patients, studies, images, question ids, and
-pictures that are the same but for size, compression or contrast. Text that splits share is counted
+images that are the same but for size, compression or contrast. Text that splits share is counted
 and is no leak: templates ask and answer the same about different images.
 """
 
@@ -49,13 +49,13 @@ def find_leakage(
 
     Args:
         splits: name -> records.
-        image_root: what `image_path` is relative to; None: pictures are not compared.
+        image_root: what `image_path` is relative to; None: images are not compared.
         processes: for decoding images.
 
     Returns:
         As JSON has it: `leaks`, of which none is allowed, and their `counts` by kind; of each
         identity the records that state it, since what is not stated cannot be checked; how many
-        pictures were compared, and why others were not; "first/second" -> how much of the second
+        images were compared, and why others were not; "first/second" -> how much of the second
         split's text the first one has.
 
     Raises:
@@ -83,7 +83,7 @@ def find_leakage(
         for i, j, bits in close_pairs([h for _, h in sides[0]], [h for _, h in sides[1]]):
             items = (sides[0][i][0], sides[1][j][0])
             if items[0] != items[1]:  # equal ids are leaks by id already
-                found = f"pictures that differ in {bits} of 256 bits of their perceptual hash"
+                found = f"images that differ in {bits} of 256 bits of their perceptual hash"
                 leaks.append(Leak("image_content", (first, second), items, found))
     return {
         "leaks": [dataclasses.asdict(leak) for leak in leaks],
@@ -141,8 +141,8 @@ def _word_runs(text: str) -> set[str]:
     return {" ".join(words[i : i + _WORDS]) for i in range(len(words) - _WORDS + 1)}
 
 
-# Perceptual hashes have SIDE x SIDE bits. On 90 radiographs of 48 patients, the same picture at a
-# third of its size, as a poor JPEG or with less contrast is at most 6 bits away, another picture at
+# Perceptual hashes have SIDE x SIDE bits. On 90 radiographs of 48 patients, the same image at a
+# third of its size, as a poor JPEG or with less contrast is at most 6 bits away, another image at
 # least 60.
 SIDE = 16
 MAX_DISTANCE = 24

@@ -3,7 +3,7 @@
 FOLDER/records.jsonl     records as data/README.md documents them; image_hw and split may miss
 FOLDER/...               the images, where image_path says (relative to FOLDER, or absolute)
 
-A record is set aside for the first of its problems; `python -m cxrjax.check_records` shows all.
+A record is rejected for the first of its problems; `python -m cxrjax.check_records` shows all.
 """
 
 import collections

@@ -1,4 +1,4 @@
-"""Counts what was set aside while a data set was read or built, by reason; replaces nothing."""
+"""Counts what was rejected while a data set was read or built, by reason; replaces nothing."""
 
 import collections
 import contextlib
@@ -25,7 +25,7 @@ _MOST_ENTRIES = 1_000_000
 _MAX_SHOWN = 200
 
 _TOLD = read_packaged("cxrjax.records_io", "quality_reasons.toml")
-# Why something was set aside, as quality.json explains it.
+# Why something was rejected, as quality.json explains it.
 REASONS: dict[str, str] = _TOLD["reasons"]
 # Left out by rule from sound input: no defect, and nothing that --strict stops at.
 BY_RULE = frozenset(_TOLD["by_rule"]["reasons"])
@@ -89,7 +89,7 @@ def usable_path(path: Any) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SetAside:
-    """One thing set aside: why, which (an image or question id), where it was read, what was
+    """One thing rejected: why, which (an image or question id), where it was read, what was
     found."""
 
     reason: str
@@ -100,7 +100,7 @@ class SetAside:
 
 @dataclasses.dataclass
 class QualityLog:
-    """Everything set aside so far, and how much was looked at.
+    """Everything rejected so far, and how much was looked at.
 
     Attributes:
         examined: kind of thing -> how many were looked at ("rows", "images", "questions").
@@ -124,7 +124,7 @@ class QualityLog:
             found: what was there, and what was expected.
 
         Raises:
-            UserError: a million things were set aside before.
+            UserError: a million things were rejected before.
         """
         if reason not in REASONS:
             raise KeyError(f"{reason!r} is not a reason that quality.json explains")
@@ -136,7 +136,7 @@ class QualityLog:
         self.entries.append(SetAside(reason, item, where, found))
 
     def extend(self, content: Mapping[str, Any]) -> None:
-        """Adds what a quality.json of an earlier part of the same run set aside."""
+        """Adds what a quality.json of an earlier part of the same run rejected."""
         known = {(entry.reason, entry.item) for entry in self.entries}
         for entry in content.get("set_aside", []):
             if (entry["reason"], entry["item"]) not in known:

@@ -13,7 +13,7 @@
 and lungs.csv (file, width, height, v7_mask). Beside images/ it is a source of `--dataset=lungs`;
 masks that are named by number alone are paired with images first (`cxrjax.tools.pair_masks`).
 What has class Ignore marks no lung. An annotation without lungs (V7 has none on lateral views) gets
-no mask; what cannot be read is set aside, counted and named. `--class_name` is the class that marks
+no mask; what cannot be read is rejected, counted and named. `--class_name` is the class that marks
 lungs.
 """
 
@@ -271,7 +271,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Writes the masks and prints how many there are and what was set aside."""
+    """Writes the masks and prints how many there are and what was rejected."""
     flags = parse_arguments(argv)
     from PIL import Image
 

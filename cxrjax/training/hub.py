@@ -10,7 +10,7 @@ from cxrjax.family_tables import family_tables
 from cxrjax.models.hf_config import CONFIG_FILE, read_config
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
-# What a conversion reads: no pickles, no pictures, no weights in other forms.
+# What a conversion reads: no pickles, no images, no weights in other forms.
 _WEIGHTS = "*.safetensors"
 _SMALL = ("*.json", "tokenizer.model", "*.jinja")
 FILES = (*_SMALL, _WEIGHTS)

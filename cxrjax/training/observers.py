@@ -169,7 +169,7 @@ class SetAsideQuestions(Observer):
             where, detail = self._WHERE, problem.detail
             if (problem.question_id, where, detail) not in told:
                 self._quality.set_aside(problem.reason, problem.question_id, where, detail)
-                self._log_line(f"set aside {problem.question_id}: {detail}")
+                self._log_line(f"rejected {problem.question_id}: {detail}")
         if len(self._indices) > known and hosts.is_first():
             write_json(self._file, self._quality.to_json())
 

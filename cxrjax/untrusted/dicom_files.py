@@ -1,8 +1,8 @@
-"""DICOM files of others: the few elements that a picture needs, and pixels decoded in a child.
+"""DICOM files of others: the few elements that an image needs, and pixels decoded in a child.
 
 pydicom reads whatever a file says, as long as it says it: it inflates without end, makes a million
 elements of eight megabytes, and hands a decoder a codestream of another size than the header's.
-Here reads and bytes are counted, values that no picture needs are passed over, and pixels that are
+Here reads and bytes are counted, values that no image needs are passed over, and pixels that are
 more than rows of numbers are decoded in a child process (`cxrjax.untrusted.child`).
 """
 

@@ -92,7 +92,7 @@ def test_two_processes_train_and_evaluate_as_one(alone, train):
     quality = json.loads((workdir / "quality.json").read_text())
     assert quality == json.loads((alone / "quality.json").read_text())
     assert quality["counts"]["unreadable_image"] == 2
-    assert output.count("set aside train12_0") == output.count("set aside train12_1") == 1
+    assert output.count("rejected train12_0") == output.count("rejected train12_1") == 1
     assert json.loads((workdir / "run.json").read_text())["devices"]["processes"] == 2
     lines = [re.sub(r"^\[\d\] ", "", line) for line in output.splitlines()]
     assert sum(line.startswith("step 6/6") for line in lines) == 1, "only the first one talks"

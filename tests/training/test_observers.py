@@ -27,7 +27,7 @@ def test_each_question_is_counted_and_told_once(tmp_path):
     # Two files of a mixture may have the same id.
     questions.note(2, [_problem(5), _problem(3, "q5")])
     assert len(questions) == 2 and questions.state()["set_aside"] == [3, 5]
-    assert told == ["set aside q5: 5.png: truncated", "set aside q5: 3.png: truncated"]
+    assert told == ["rejected q5: 5.png: truncated", "rejected q5: 3.png: truncated"]
     assert json.loads(file.read_text())["total"] == 2
 
 

@@ -76,7 +76,7 @@ def test_trains_and_leaves_a_model_that_loads(spec, tmp_path, capsys):
     assert "resumed from the checkpoint of step 3" in printed
     assert f"card of the run: {workdir}/README.md, {workdir}/card.html" in printed
     card = (workdir / "README.md").read_text()
-    assert "| 8 | 16 |" in card and "1 records were set aside" in card and "3 steps of 8" in card
+    assert "| 8 | 16 |" in card and "1 records were rejected" in card and "3 steps of 8" in card
     assert read_metrics(workdir) == lines
     loaded = checkpoint.load_model(workdir)
     assert loaded.tokenizer_path.read_bytes() == _TOKENIZER.read_bytes()

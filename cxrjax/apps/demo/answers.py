@@ -149,7 +149,7 @@ class ServerAddress:
     Args:
         url: `http(s)://HOST:PORT`, with `/v1` behind it or not.
         token: that it wants; empty: none.
-        allow_sending: whether pictures may leave this machine.
+        allow_sending: whether images may leave this machine.
 
     Raises:
         UserError: no such address, a token that would go unencrypted over a network, or pictures.
@@ -159,8 +159,7 @@ class ServerAddress:
         settings = Settings(url, "any", token, allow_sending=allow_sending)
         if not settings.may_send:
             raise UserError(
-                f"--server={url}: pictures would leave this machine; add --allow_sending if they "
-                "may"
+                f"--server={url}: images would leave this machine; add --allow_sending if they may"
             )
         parts = urlsplit(url)
         self.is_local, self.host = settings.is_local, settings.host
@@ -180,7 +179,7 @@ class ServerAddress:
         return self._ask("GET", "/ready")[0] == 200
 
     def models(self) -> list[str]:
-        """Names of the models that can be asked about one picture in free words.
+        """Names of the models that can be asked about one image in free words.
 
         Raises:
             UserError: it cannot be reached, or is no such server.
@@ -250,7 +249,7 @@ class Models:
 
     @property
     def elsewhere(self) -> tuple[str, ...]:
-        """Other machines that pictures go to."""
+        """Other machines that images go to."""
         return tuple({one.server.host for one in self._asked.values() if not one.server.is_local})
 
     def watch(self) -> None:
@@ -365,7 +364,7 @@ def _answered(choice: _Choice, size: tuple[int, int]) -> Answered:
 
 
 def _box(written: Sequence[float], score: float, width: int, height: int) -> AnswerBox:
-    """A box that a picture can show: a line has corners as the model wrote them."""
+    """A box that an image can show: a line has corners as the model wrote them."""
     x0, y0, x1, y1 = canonical(np.array(written)).tolist()
     pixels = (round(x0 * width), round(y0 * height), round(x1 * width), round(y1 * height))
     return AnswerBox(pixels, (x0, y0, x1, y1), score)

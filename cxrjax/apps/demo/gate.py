@@ -23,7 +23,7 @@ from cxrjax.apps.demo.answers import LONGEST_QUESTION
 from cxrjax.errors import ForeignError
 from cxrjax.untrusted.json_text import parse_object
 
-GONE = "the picture is not here (any more): choose a file or an example"
+GONE = "the image is not here (any more): choose a file or an example"
 _JOIN, _UPLOAD, _FILE = "/gradio_api/queue/join", "/gradio_api/upload", "/gradio_api/file="
 # What a GET may name, and the one word of its query that is handed on.
 _GETS = (
@@ -169,7 +169,7 @@ class Gate:
         files = [path for path in self.uploads.rglob("*") if path.is_file()]
         kept = sum(path.stat().st_size for path in files)
         if kept + self._coming + length > 10 * self.most_bytes or len(files) > _MOST_FILES:
-            raise HTTPException(507, "too many pictures for now: each is removed within two hours")
+            raise HTTPException(507, "too many images for now: each is removed within two hours")
         self._coming += length
         try:
             await self.app(scope, receive, send)

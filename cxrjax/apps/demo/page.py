@@ -48,8 +48,8 @@ _WARNING = (
     "lesions only as they are simulated into radiographs of children, and cannot read a real one. "
     "{where}"
 )
-_HERE = "Pictures stay on the machine that serves this page, until it is stopped."
-_AWAY = "Pictures are sent to {}, whose models answer."
+_HERE = "Images stay on the machine that serves this page, until it is stopped."
+_AWAY = "Images are sent to {}, whose models answer."
 _HELP = (
     "Every question goes to all models in the same words: the *base* as it was before tuning, and "
     "the *tuned* one, or those of the server that the page asks. Below an answer its tokens can be "
@@ -67,7 +67,7 @@ _HISTORY = (
     '<div class="inside" hidden><h2>Asked in this tab</h2><ol class="kept"></ol></div>'
     '<div class="past" role="region" aria-label="An earlier answer" hidden></div>'
 )
-_READY = "Choose a picture, ask a question."
+_READY = "Choose an image, ask a question."
 # What the browser may load. Gradio's own page needs inline scripts and compiles templates.
 _POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline' 'unsafe-eval' blob:; "
@@ -167,7 +167,7 @@ def make_page(
         )
 
     def look(upload: str | None) -> tuple[str, str, str]:
-        """The picture, no answers, and what can be done with it."""
+        """The image, no answers, and what can be done with it."""
         if upload is None:
             return "", "", rendering.render_status(_READY)
         try:
@@ -180,17 +180,17 @@ def make_page(
         return shown, "", rendering.render_status("Ask a question about it.")
 
     def answer(upload: str | None, question: str) -> Iterator[tuple[Any, Any, str]]:
-        """Signs of life, then the picture with boxes, the answers, and what was asked."""
+        """Signs of life, then the image with boxes, the answers, and what was asked."""
         as_is = gradio.skip()
         try:
             if upload is None:
-                raise UserError("no picture: choose a PNG, JPEG or DICOM file, or an example")
+                raise UserError("no image: choose a PNG, JPEG or DICOM file, or an example")
             while models.progress:
                 text = f"The models are being compiled ({models.progress}); then comes your answer."
                 yield as_is, as_is, rendering.render_status(text)
                 models.wait(_SECONDS_BETWEEN_SIGNS)
             models.wait(0)
-            yield as_is, as_is, rendering.render_status("The models are reading the picture.")
+            yield as_is, as_is, rendering.render_status("The models are reading the image.")
             file = named(upload)
             picture = rendering.open_picture(file)
             answers = models.ask(file, question)

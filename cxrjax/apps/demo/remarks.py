@@ -21,15 +21,15 @@ from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.english import lemma, load_vocabulary
 from cxrjax.radiology_text.lexicon import load_english
 
-EMPTY = "This picture is nearly empty: whatever models say of it means nothing."
+EMPTY = "This image is nearly empty: whatever models say of it means nothing."
 OTHER_FINDING = "The answer is about another finding than the question."
 NAMES_NOTHING = (
     "The question names no finding and no part of the body that is known here: an answer may be "
     "about something else."
 )
-COMPARES = "The question compares with an earlier picture, and the models see this one alone."
+COMPARES = "The question compares with an earlier image, and the models see this one alone."
 _SHORTEST = 4  # letters of a word that is looked up
-# What is asked of a picture as a whole, as `lemma` has it.
+# What is asked of an image as a whole, as `lemma` has it.
 _OF_EVERYTHING = frozenset(
     (
         *("finding", "abnormal", "abnormality", "abnormalities", "lesion", "disease", "diagnosis"),
@@ -45,7 +45,7 @@ _EARLIER = re.compile(
 
 
 def of_picture(notes: Sequence[str]) -> str:
-    """A sentence about a picture with nothing on it; empty of any other.
+    """A sentence about an image with nothing on it; empty of any other.
 
     Args:
         notes: of `audit_image`.

@@ -1,4 +1,4 @@
-"""The demo page's first pictures, and its pictures, answers and status as HTML."""
+"""The demo page's first images, and its images, answers and status as HTML."""
 
 import functools
 import itertools
@@ -63,7 +63,7 @@ class TrueBox(NamedTuple):
 
 
 class DemoExample(NamedTuple):
-    """A picture to start with, and everything that was simulated into it."""
+    """An image to start with, and everything that was simulated into it."""
 
     path: Path
     question: str
@@ -72,7 +72,7 @@ class DemoExample(NamedTuple):
 
 
 def render_examples(folder: Path, source: Path = RADIOGRAPHS) -> list[DemoExample]:
-    """Writes the pictures as PNG files.
+    """Writes the images as PNG files.
 
     Args:
         source: radiographs with lung masks; phantoms are drawn where there is no such folder.
@@ -122,7 +122,7 @@ def asked_about(truth: tuple[TrueBox, ...], question: str) -> tuple[TrueBox, ...
     return tuple(one for one in truth if not named or one.label in named)
 
 
-_QUALITY = 92  # of JPEG: pictures are looked at closely
+_QUALITY = 92  # of JPEG: images are looked at closely
 
 
 class Picture(NamedTuple):
@@ -158,10 +158,10 @@ def render_picture(
     truth: tuple[TrueBox, ...] = (),
     number: int = 0,
 ) -> str:
-    """HTML that has the viewer show the picture with every model's boxes on it.
+    """HTML that has the viewer show the image with every model's boxes on it.
 
     Args:
-        truth: boxes to show beside them, of a picture whose truth is known.
+        truth: boxes to show beside them, of an image whose truth is known.
         number: of what is shown, by which page.js tells one from the next.
     """
     size = picture.width, picture.height
@@ -209,7 +209,7 @@ def render_answers(
 
     Args:
         question: that they answer.
-        about: sentences on the picture and the question, to be read first.
+        about: sentences on the image and the question, to be read first.
         number: as for `render_picture`.
     """
     return _template("answers.html.j2").render(

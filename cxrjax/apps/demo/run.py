@@ -70,7 +70,7 @@ def open_models(flags: argparse.Namespace) -> Iterator[answers.Models]:
     from cxrjax.cli import keep_compiled_programs
 
     keep_compiled_programs()
-    # A picture is a third longer in a request than on disk.
+    # An image is a third longer in a request than on disk.
     bounds = Bounds(seconds=600, body_bytes=(flags.max_megabytes * 4 // 3 + 1) * page_server.MIB)
     with contextlib.ExitStack() as running:
         asked: dict[str, answers.AskedModel] = {}

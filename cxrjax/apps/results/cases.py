@@ -4,7 +4,7 @@ The references are streamed: once to count them and, where there are more images
 shown, to rank those; once to take the texts of the images chosen.
 
 What the page reads (`page_cases.js`) is an index with what filters and orders need of every
-question, in columns, and parts with texts, boxes and pictures of `IMAGES_PER_PART` images.
+question, in columns, and parts with texts, boxes and images of `IMAGES_PER_PART` images.
 """
 
 import json
@@ -456,7 +456,7 @@ def script_json(content: Any) -> str:
 
 
 def _whole(value: float) -> int:
-    # A box may lie far outside its image; the picture has only what is near.
+    # A box may lie far outside its image; the image has only what is near.
     return round(SCALE * min(max(value, -1.0), 2.0))
 
 

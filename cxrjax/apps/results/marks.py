@@ -10,7 +10,7 @@ whose colours the page has:
     missing     words of the reference that the answer does not have
     redundant   facts that the answer has said before
     correct     facts that both have; only where facts are compared
-    box         box notation, which is drawn on the picture and not compared as text
+    box         box notation, which is drawn on the image and not compared as text
 """
 
 import difflib

@@ -1,6 +1,6 @@
 """The results page of a benchmark: tables, curves, and every single answer.
 
-One HTML file with everything in it, or, where pictures are many, that file and a folder beside it.
+One HTML file with everything in it, or, where images are many, that file and a folder beside it.
 It opens from a disk, an e-mail or a web server alike, and asks nothing of any other place.
 """
 
@@ -48,7 +48,7 @@ from cxrjax.untrusted.names import shown_value
 
 # Keys of `notes`; all are optional.
 NOTE_KEYS = ("classes_seen_by_base", "remarks", "run", "score", "missing")
-# What a browser may load for the page: the file itself and pictures of the folder, scripts as well.
+# What a browser may load for the page: the file itself and images of the folder, scripts as well.
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
 _FILE_POLICY = _POLICY + "script-src 'unsafe-inline'; img-src data:"
 _PICTURES_POLICY = _FILE_POLICY + " 'self' file:"
@@ -117,7 +117,7 @@ def write_page(
         codec: reads boxes from the text of predictions that have none of their own.
         max_images: images at most.
         pictures: one of `PICTURES`: everything in the file, or in a folder beside it, or no
-            pictures; `auto` takes the folder for more than MOST_IN_ONE_FILE images.
+            images; `auto` takes the folder for more than MOST_IN_ONE_FILE images.
         full_pictures: images that are in the folder with all their pixels, at most; none of them
             for `file`.
 

@@ -1,6 +1,6 @@
-"""The page's pictures: small ones in it or in a folder beside it, and those with all pixels there.
+"""The page's images: small ones in it or in a folder beside it, and those with all pixels there.
 
-A picture with all its pixels is a file that a browser loads when somebody looks closely; of a page
+An image with all its pixels is a file that a browser loads when somebody looks closely; of a page
 that is sent without its folder the small one is shown in its place.
 """
 
@@ -17,14 +17,14 @@ from cxrjax.evaluation.overlays import data_uri, jpeg
 from cxrjax.images.decode import read_image
 from cxrjax.progress import progress_bar, waiting
 
-# With more images than this, pictures and texts stand in a folder beside the page.
+# With more images than this, images and texts stand in a folder beside the page.
 MOST_IN_ONE_FILE = 300
 FOLDER = "index_files"
-# How pictures come to the page. `auto` is `folder` for many images; for few they are in the file,
+# How images come to the page. `auto` is `folder` for many images; for few they are in the file,
 # and beside it as well where they have more pixels than fit in there.
 PICTURES = ("auto", "file", "folder", "none")
 _THREADS = 2
-# Of the page without its tables; and what is tried of pictures, long side and quality, to stay
+# Of the page without its tables; and what is tried of images, long side and quality, to stay
 # within it. The page shows them 420 pixels wide.
 _INLINE_BYTES = 5_000_000
 _INLINE_FORMS = ((512, 82), (448, 75), (448, 65), (384, 60), (320, 55), (288, 45))
@@ -40,7 +40,7 @@ class Shown(Protocol):
 
 
 class CasePicture(NamedTuple):
-    """A case's picture.
+    """A case's image.
 
     Attributes:
         address: on the page; None without one.
@@ -63,7 +63,7 @@ def no_pictures(cases: Sequence[Shown]) -> Iterator[CasePicture]:
 def inline_pictures(
     cases: Sequence[Shown], image_root: Path, texts: int, folder: Path, full: int
 ) -> Iterator[CasePicture]:
-    """Pictures as `data:` addresses, the smaller the more there are and the more is said.
+    """Images as `data:` addresses, the smaller the more there are and the more is said.
 
     Args:
         texts: characters that the page's texts take.
@@ -97,7 +97,7 @@ def _small(image: UInt8[np.ndarray, "..."], most: int) -> tuple[bytes, int]:
 def picture_files(
     cases: Sequence[Shown], image_root: Path, folder: Path, full: int
 ) -> Iterator[CasePicture]:
-    """Pictures as files in `folder`, called by their numbers; arguments as above.
+    """Images as files in `folder`, called by their numbers; arguments as above.
 
     Raises:
         UserError: an image that cannot be read.

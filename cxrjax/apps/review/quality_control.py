@@ -135,7 +135,7 @@ def _print_check(result: dict, log: QualityLog) -> None:
         )
     if leakage := result.get("leakage"):
         counts = leakage["counts"] or "none"
-        print(f"leakage: {counts}; {leakage['images_hashed']:,} pictures compared")
+        print(f"leakage: {counts}; {leakage['images_hashed']:,} images compared")
         for leak in leakage["leaks"][:_SHOWN]:
             print(f"  {' / '.join(leak['splits'])}: {' and '.join(leak['items'])}: {leak['found']}")
         for pair, text in leakage["shared_text"].items():
@@ -159,7 +159,7 @@ def draw_sample(flags: Namespace) -> None:
         flags.out.mkdir(parents=True, exist_ok=True)
         replace_text(flags.out / "sheet.csv", format_csv(COLUMNS, sheet_rows(sample)))
         replace_text(flags.out / "index.html", page.html)
-    print(f"{flags.out}: sheet.csv, index.html ({page.without} of {len(sample)} without a picture)")
+    print(f"{flags.out}: sheet.csv, index.html ({page.without} of {len(sample)} without an image)")
 
 
 def _sample(flags: Namespace) -> tuple[list[QARecord], Path]:
@@ -194,7 +194,7 @@ def serve_review(flags: Namespace) -> None:
     with page_server.listen(flags.host, flags.port) as listening:
         if store.complete():
             review.agreement()  # its files may be missing, if an earlier server was stopped
-        print(f"{len(sample)} questions, {page.without} without a picture; ratings: {store.path}")
+        print(f"{len(sample)} questions, {page.without} without an image; ratings: {store.path}")
         for name, token in store.tokens().items():
             print(f"{name}: {page_server.link(listening, hosts[0], token)}")
         print(

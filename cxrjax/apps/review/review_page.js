@@ -227,7 +227,7 @@ function openCase(place) {
   byId("viewer").hidden = byId("correct").hidden = !picture.uri;
   byId("missing").hidden = !!picture.uri;
   byId("missing").textContent =
-    `No picture: ${picture.why}. Look it up in your viewer by the image id.`;
+    `No image: ${picture.why}. Look it up in your viewer by the image id.`;
   for (const field of byId("correct").querySelectorAll("button, input, textarea")) {
     field.disabled = !enabled;
   }

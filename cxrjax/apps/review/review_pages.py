@@ -1,4 +1,4 @@
-"""The review as pages: the questions beside their pictures, and who agreed on what."""
+"""The review as pages: the questions beside their images, and who agreed on what."""
 
 import dataclasses
 import hashlib
@@ -29,13 +29,13 @@ from cxrjax.records import Answer, QARecord, class_in_words
 from cxrjax.untrusted.foreign_files import read_text
 
 _SCRIPT = Path(__file__).parent / "review_page.js"
-# Longer side of a picture within the page: a hundred of them make some 10 MB.
+# Longer side of an image within the page: a hundred of them make some 10 MB.
 _LONG_SIDE = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class ReviewPage:
-    """A page, its pictures by number, and limits of corrections by question id."""
+    """A page, its images by number, and limits of corrections by question id."""
 
     html: str
     pictures: list[Path]
@@ -50,9 +50,9 @@ def render_review_page(
 
     Args:
         sample: the questions, in the order of the sheet.
-        image_root: what `image_path` is relative to. A picture that is not there or cannot be read
+        image_root: what `image_path` is relative to. An image that is not there or cannot be read
             is replaced by a line that says so.
-        served: the page belongs to a review server, which keeps the ratings and has the pictures
+        served: the page belongs to a review server, which keeps the ratings and has the images
             at full resolution; else the browser keeps them, and saves a CSV.
     """
     rows = sheet.sheet_rows(sample)
@@ -115,7 +115,7 @@ def render_review_page(
 
 
 def counted_in(record: QARecord, picture: Mapping[str, Any]) -> tuple[int, int] | None:
-    """(height, width) that the record's boxes are pixels of; None where there is no picture."""
+    """(height, width) that the record's boxes are pixels of; None where there is no image."""
     if not picture["uri"]:
         return None
     return record.image_hw or (picture["height"], picture["width"])
@@ -193,7 +193,7 @@ def _about(record: QARecord) -> Iterator[str]:
 
 
 def _picture(path: Path, url: str) -> dict[str, Any]:
-    """A picture's address and size, or why there is none.
+    """An image's address and size, or why there is none.
 
     Args:
         url: of the full resolution, where a server has it.

@@ -1,7 +1,7 @@
 """A review over HTTP: each reader a link of their own, ratings saved at once.
 
     GET  /TOKEN/           the page
-    GET  /TOKEN/picture/N  its N-th picture at full resolution, PNG
+    GET  /TOKEN/picture/N  its N-th image at full resolution, PNG
     GET  /TOKEN/ratings    what this reader has rated: {reader, handed_in, ratings}
     POST /TOKEN/ratings    one rating, comment or correction, {question_id, field, value}; 204 when
                            it is on disk

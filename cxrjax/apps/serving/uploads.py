@@ -86,7 +86,7 @@ class Uploads:
                 self._changed.notify_all()
 
     def read(self, file: HeldFile, examples: ExampleConfig, who: Hashable) -> UploadedImage:
-        """The picture in a file; to be called in a thread.
+        """The image in a file; to be called in a thread.
 
         Args:
             who: what was kept of others is not looked at.
@@ -113,7 +113,7 @@ class Uploads:
 def seen_images(
     pictures: Sequence[UploadedImage], examples: ExampleConfig, who: Hashable, adapter: int
 ) -> SeenImages:
-    """Pictures as the engine takes them.
+    """Images as the engine takes them.
 
     Args:
         pictures: the one that is asked about, and one of an earlier study.

@@ -14,7 +14,7 @@ all positions and be a sequence that no training had. Blind and noise fill the m
 are read as places on the question's own image, of which nothing but its size was used.
 
 Blurred keeps what is coarse (outlines of lungs and heart, exposure) and loses lesions. Masked keeps
-the margins alone: arms, neck, markers, how the picture was cut, which give away view and hospital.
+the margins alone: arms, neck, markers, how the image was cut, which give away view and hospital.
 It hides the same region everywhere, since whoever predicts knows no true boxes, and a patch over
 the lesion would point at it. On 90 real radiographs (data/real_cxr) it hides 85 % of the lungs.
 """

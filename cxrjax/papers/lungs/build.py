@@ -1,7 +1,7 @@
 """Radiographs with lung masks to a folder of records: where each lung is, and whether it is normal.
 
 records/, questions/    splits by patient: the table's, or train 75 %, validation 10 %, test 15 %
-images/                 pictures whose proportions were restored; the others stay where they are
+images/                 images whose proportions were restored; the others stay where they are
 samples.html            what was built, and examples of what was set aside
 """
 
@@ -31,7 +31,7 @@ SPLIT_PERCENTS = {"train": 75, "validation": 10, "test": 15}
 # What a box of the table and one of a mask that was scaled down may differ by, of the image's side:
 # tips of lungs vanish. Of 3,864 the largest difference is 1.8 %.
 _MOST_APART = 0.03
-# Mean difference between colour channels, in levels: JPEG leaves less of a grey picture.
+# Mean difference between colour channels, in levels: JPEG leaves less of a grey image.
 _MOST_COLOUR = 4
 _JPEG_QUALITY = 95
 _SQUEEZED = "no original proportions known: left as the file has them"
@@ -167,7 +167,7 @@ def _written(boxes: Float[np.ndarray, "n 4"], image_hw: tuple[int, int]) -> str:
 
 
 def _examine(out: Path, image: LungImage) -> Examined | Unusable:
-    """Opens an image and its masks, and writes the picture where its proportions are restored."""
+    """Opens an image and its masks, and writes the image where its proportions are restored."""
     try:
         return _examined(out, image)
     except Unusable as why:
@@ -204,7 +204,7 @@ def _examined(out: Path, image: LungImage) -> Examined:
 
 
 def read_radiograph(path: Path) -> UInt8[np.ndarray, "h w"]:
-    """A grey picture.
+    """A grey image.
 
     Raises:
         ImageError: it cannot be decoded.
@@ -285,7 +285,7 @@ def _check_sides(levels: Mapping[str, np.ndarray], boxes: Float[np.ndarray, "2 4
 def _write_restored(
     path: Path, pixels: UInt8[np.ndarray, "h w"], image_hw: tuple[int, int]
 ) -> None:
-    """Writes the picture in the original's proportions: one side as it was, the other stretched."""
+    """Writes the image in the original's proportions: one side as it was, the other stretched."""
     from PIL import Image
 
     scale = max(have / want for have, want in zip(pixels.shape, image_hw, strict=True))

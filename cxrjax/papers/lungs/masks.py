@@ -102,9 +102,7 @@ def _labels(
         white = int(levels.max())
         between = (levels > _NEAR) & (levels < white - _NEAR)
         if white <= 2 * _NEAR or between.mean() > _MOST_BETWEEN:
-            raise Unusable(
-                "not_a_mask", f"{len(found)} grey levels; expected a mask, not a picture"
-            )
+            raise Unusable("not_a_mask", f"{len(found)} grey levels; expected a mask, not an image")
         return [2 * levels.astype(np.int64) > white]
     marks = [level for level in found if level and level not in ignored]
     if len(marks) > 2:

@@ -501,7 +501,7 @@ def mean_best_iou(
     """Measures how well two sets of boxes cover each other, in [0, 1]; None where both are empty.
 
     The mean, over the boxes of both sides, of the highest IoU with a box of the other. It orders
-    pictures; it is no metric of the benchmark.
+    images; it is no metric of the benchmark.
     """
     if not len(true) and not len(predicted):
         return None

@@ -65,7 +65,7 @@ class Tab(Watched):
 
     def clear(self):
         self.page.click("#xray button[aria-label='Clear']")
-        self.says("Choose a picture")
+        self.says("Choose an image")
 
     def says(self, text):
         """Waits for the line about what goes on."""
@@ -91,7 +91,7 @@ def opened(browser, served):
 
     def open_tab(**options):
         tabs.append(Tab(browser, served, **options))
-        tabs[-1].says("Choose a picture")
+        tabs[-1].says("Choose an image")
         return tabs[-1]
 
     yield open_tab
@@ -196,7 +196,7 @@ def test_an_upload_and_a_question_by_keyboard(opened, picture):
 def test_without_a_picture_or_a_question_the_page_says_so(opened, picture):
     tab = opened()
     tab.page.click("#ask")
-    assert "no picture" in tab.says("no picture")
+    assert "no image" in tab.says("no image")
     tab.upload(picture())
     tab.says("Ask a question about it")
     tab.page.click("#ask")
@@ -243,7 +243,7 @@ def test_very_large_files_are_refused_and_the_page_goes_on(opened, picture, tmp_
     assert not tab.page.query_selector("#picture .to-show")
     tab.page.reload()
     tab.page.wait_for_selector("#examples button img")
-    tab.says("Choose a picture")
+    tab.says("Choose an image")
     tab.upload(picture("next.png"))
     tab.says("Ask a question about it")
 

@@ -115,7 +115,7 @@ def test_an_upload_is_shown_and_asked_about(page):
     path = page.uploaded(_png())
     assert "40 x 40 pixels" in page.outcome(page.look, _file(path))
     assert "Asked: Where?" in page.outcome(page.ask_about, _file(path), "Where?")
-    assert "no picture" in page.outcome(page.ask_about, None, "Where?")
+    assert "no image" in page.outcome(page.ask_about, None, "Where?")
 
 
 def test_no_other_file_is_opened_and_none_is_told_from_a_missing_one(page, tmp_path):
@@ -241,7 +241,7 @@ def test_sessions_do_not_add_up(page):
         page.event(page.look, None, session="one")
     assert comes(lambda: status_of(page.event(page.look, None, session="one")) == 429)
     assert "Traceback" not in page.said.removeprefix(before)
-    assert "no picture" in page.outcome(page.ask_about, None, "Where?", session="s9")
+    assert "no image" in page.outcome(page.ask_about, None, "Where?", session="s9")
 
 
 def test_a_bug_is_a_line_on_the_page_and_one_in_the_log(page):
