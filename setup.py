@@ -74,7 +74,10 @@ setup(
     },
     packages=find_packages(include=["cxrjax", "cxrjax.*"]),
     package_data={
-        "cxrjax": [f"**/*.{ending}" for ending in ("css", "j2", "js", "json", "toml", "txt")]
+        "cxrjax": [
+            "py.typed",
+            *(f"**/*.{ending}" for ending in ("css", "j2", "js", "json", "toml", "txt")),
+        ]
     },
     install_requires=[
         "absl-py>=2.1,<3",

@@ -10,8 +10,10 @@ import runpy
 import sys
 from pathlib import Path
 
+from cxrjax import cli
+from cxrjax.errors import UserError
+
 _PACKAGE = Path(__file__).parent
-_USER_ERROR = 2
 _PLACES = ("commands/*.py", "tools/*.py", "papers/*/commands/*.py")
 # `import` is a keyword of Python, so that no module can have its name.
 _NAMES = {"import_annotations": "import"}
@@ -41,15 +43,19 @@ def describe() -> str:
 
 def main() -> None:
     """Runs the command that the first argument names."""
+    cli.run(_run)
+
+
+def _run() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else "--help"
     known = commands()
     if name in ("--help", "-h"):
         print(describe())
         return
     if name not in known:
-        near = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
-        print(f"error: {name}: no such command; the nearest is {near}", file=sys.stderr)
-        sys.exit(_USER_ERROR)
+        near = difflib.get_close_matches(name, known, n=1)
+        rest = f"the nearest is {near[0]}" if near else "`cxrjax --help` lists them"
+        raise UserError(f"{name}: no such command; {rest}")
     del sys.argv[1]
     # Under the module's own name, so that worker processes find it too.
     runpy.run_module(module_of(name), run_name="__main__", alter_sys=True)

@@ -5,6 +5,7 @@ import contextlib
 import gc
 import os
 import re
+import select
 import sys
 import time
 import traceback
@@ -17,6 +18,7 @@ from cxrjax.errors import Preempted, UserError
 EXIT_BUG = 1
 EXIT_USER_ERROR = 2
 EXIT_INTERRUPTED = 130
+EXIT_READER_LEFT = 141  # as a shell tells of SIGPIPE
 # EX_TEMPFAIL of sysexits.h: start the same command again, and it goes on where it stopped.
 EXIT_RESUME = 75
 _LONGEST_MESSAGE = 2_000  # characters; what is quoted of a file may be all of it
@@ -36,12 +38,16 @@ def run(main: Callable[[], object]) -> NoReturn:
 
     The process ends with 0 on success, 2 on a `UserError` (its message on stderr, one line), 75
     when it was told to stop and can go on later (`Preempted`), and 130 on Ctrl-C where there is
-    nothing to go on with. Any other exception is a bug of ours and keeps its traceback.
+    nothing to go on with, 141 where whoever reads its output has left (`| head`). Any other
+    exception is a bug of ours and keeps its traceback.
     """
     # transformers would say that PyTorch is not there, which nothing here asks it for.
     os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     try:
-        code = main()
+        try:
+            code = main()
+        finally:
+            sys.stdout.flush()
     except UserError as error:
         print(f"error: {for_terminal(str(error))}", file=sys.stderr)
         _leave(EXIT_USER_ERROR)
@@ -51,12 +57,26 @@ def run(main: Callable[[], object]) -> NoReturn:
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         _leave(EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        if not _reader_left():
+            raise
+        _leave(EXIT_READER_LEFT)
     except Exception:
         if not _is_one_of_several():
             raise
         traceback.print_exc()
         _leave(EXIT_BUG)
     _leave(code if isinstance(code, int) else 0)
+
+
+def _reader_left() -> bool:
+    """Returns whether nobody reads the output any more; what is left to print then goes nowhere."""
+    look = select.poll()
+    look.register(sys.stdout.fileno(), 0)
+    if not look.poll(0):
+        return False
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return True
 
 
 def for_terminal(message: str) -> str:

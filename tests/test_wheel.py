@@ -41,6 +41,15 @@ def test_a_mistyped_command_names_the_nearest():
     mistyped = _run([sys.executable, "-m", "cxrjax", "trian"], cwd=ROOT)
     assert mistyped.returncode == 2
     assert mistyped.stderr == "error: trian: no such command; the nearest is train\n"
+    other = _run([sys.executable, "-m", "cxrjax", "nosuch"], cwd=ROOT)
+    assert other.stderr == "error: nosuch: no such command; `cxrjax --help` lists them\n"
+
+
+@pytest.mark.parametrize("command", ["cxrjax", "cxrjax.score"])
+def test_output_that_nobody_reads_to_its_end_is_no_error(command):
+    script = f"{sys.executable} -m {command} --help | true; echo ${{PIPESTATUS[0]}}"
+    cut = _run(["bash", "-c", script], cwd=ROOT)
+    assert cut.stderr == "" and cut.stdout in ("0\n", "141\n")
 
 
 def test_flags_choose_among_all_names():
