@@ -27,8 +27,10 @@ PROMPTS = tuple(
 )
 # cxrjax.apps.annotations.formats.FORMATS
 ANNOTATION_FORMATS = (
-    *("coco", "pascal_voc", "yolo", "cvat", "label_studio", "csv"),
-    *("dicom_sr", "masks", "via", "supervisely", "md_ai", "chestx_det", "paligemma"),
+    *("coco", "via", "supervisely", "md_ai", "chestx_det", "labelme", "createml", "darwin"),
+    *("labelbox", "encord", "datumaro", "sagemaker", "hugging_face", "swift", "padchest_gr"),
+    *("chexlocalize", "chat", "pascal_voc", "yolo", "cvat", "label_studio", "csv", "dicom_sr"),
+    "masks",
 )
 # cxrjax.input_pipeline.wording.REWORDINGS
 REWORDINGS = ("form", "synonym", "lower", "upper", "title", "no_mark", "typo", "unknown")

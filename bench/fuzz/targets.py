@@ -123,7 +123,7 @@ def all_accounted(quality: QualityLog, what: str, kept: int) -> None:
 
 
 def _lines(data: bytes) -> int:
-    return sum(bool(line.strip()) for line in data.split(b"\n"))
+    return sum(bool(line.strip()) for line in data.removeprefix(b"\xef\xbb\xbf").split(b"\n"))
 
 
 # ---- JSON and records

@@ -197,6 +197,18 @@ class _Inflated(io.RawIOBase):
         super().close()
 
 
+def inflate_start(packed: bytes, size: int) -> bytes:
+    """The first bytes of what zlib has packed.
+
+    Raises:
+        ForeignError: it is damaged.
+    """
+    try:
+        return zlib.decompressobj().decompress(packed, size)
+    except zlib.error as error:
+        raise ForeignError(f"damaged zlib data: {error}") from None
+
+
 def open_gzip(packed: str | Path | bytes) -> io.BufferedReader:
     """Opens a gzip file, or the bytes of one, for reading from front to back.
 

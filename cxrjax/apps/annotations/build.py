@@ -5,9 +5,8 @@ records/, questions/    is it there, where, how many; splits of the source, or 8
 quality.json            what was rejected, and how questions with yes and with no were balanced
 unpacked/               of an export that is a zip
 
-The format is detected (COCO, Pascal VOC, YOLO, CVAT, Label Studio, VIA, Supervisely, MD.ai,
-ChestX-Det, lines for PaliGemma, CSV, DICOM SR, masks, or a zip of these); a form of boxes that is
-not clear is requested by a flag. Where something is doubtful nothing is written but the page, until
+The format is detected (data/README.md lists them; a zip may hold it); a form of boxes that is not
+clear is requested by a flag. Where something is doubtful nothing is written but the page, until
 --accept confirms that somebody has inspected it.
 """
 
@@ -19,14 +18,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+import numpy as np
+
 from cxrjax.apps.annotations import checks, splits
 from cxrjax.apps.annotations.annotation import Annotation, Annotations
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.apps.annotations.formats import read_annotations
+from cxrjax.apps.annotations.formats import ONE_IMAGE_A_FILE, read_annotations
 from cxrjax.apps.annotations.options import BoxesOptions
 from cxrjax.apps.annotations.patients import patients_of
 from cxrjax.apps.annotations.questions import MOST_BOXES, BoxedImage, ask, choose_balanced
 from cxrjax.apps.annotations.zips import unpack, zips_of
+from cxrjax.boxes import pairwise_iou
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.images.decode import MOSTLY_BLACK, MOSTLY_WHITE, NEARLY_FLAT
@@ -46,7 +48,7 @@ _MANY_CUT = 0.05
 _TINY, _HUGE = 1e-4, 0.95
 _MANY_ODD = 0.2
 _SAME = 0.95  # IoU of two boxes of one class that are one
-_PER_IMAGE = ("yolo", "pascal_voc", "supervisely")
+_PER_IMAGE = ("yolo", *ONE_IMAGE_A_FILE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -233,7 +235,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
         for one in fitted:
             if one.shape is not None:
                 here = boxes[one.label, one.reader if by_reader else ""]
-                if any(_overlap(one.box, other) > _SAME for other in here):
+                if here and (pairwise_iou(np.array([one.box]), np.array(here)) > _SAME).any():
                     told = f"{one.label} {list(one.box)}: another box covers it"
                     found.reject(one, Unusable("repeated_box", told))
                     continue
@@ -249,30 +251,28 @@ class BoxesBuilder(Builder[BoxesOptions]):
 
     def _doubts(self, looked: Sequence[Looked]) -> Iterator[str]:
         """Yields signs that boxes were misread, taken over all boxes."""
-        counts = self.quality.counts()
+        counts, images = self.quality.counts(), len(looked)
         kept = sum(len(boxes) for one in looked for boxes in one.image.boxes.values())
         total = kept + sum(counts.values())
         lost = counts["bad_box"] + counts["box_outside_image"] + counts["wrong_frame"]
-        if lost > _MANY_LOST * (kept + lost):
-            yield f"{lost:,} of {kept + lost:,} boxes do not fit their images"
-        if self._cut > _MANY_CUT * total:
-            yield f"{self._cut:,} of {total:,} boxes reach beyond their images"
-        if self._odd_sizes > _MANY_ODD * total:
-            yield f"{self._odd_sizes:,} of {total:,} boxes are tiny, or all of the image"
-        missing = len(
-            {entry.item for entry in self.quality.entries if entry.reason == "missing_image"}
-        )
-        if missing > _MANY_LOST * (missing + len(looked)):
-            yield f"{missing:,} of {missing + len(looked):,} annotated images are missing"
+        absent = {one.item for one in self.quality.entries if one.reason == "missing_image"}
         unread = ("malformed_row", "unknown_class", "bad_encoding", "invalid_record")
-        rows = sum(counts[reason] for reason in unread) + counts["unreadable_file"]
-        if rows > _MANY_LOST * (total + rows):
-            yield f"{rows:,} entries cannot be read or have no class"
-        for what in (NEARLY_FLAT, MOSTLY_WHITE, MOSTLY_BLACK):
-            if (images := self.quality.warnings[what]) > _MANY_LOST * len(looked):
-                yield f"{images:,} of {len(looked):,} images are {what}"
-        if counts["size_mismatch"] > _MANY_LOST * len(looked):
-            yield f"{counts['size_mismatch']:,} images differ in size from their annotations"
+        rows = sum(counts[reason] for reason in (*unread, "unreadable_file"))
+        signs = [
+            (lost, kept + lost, _MANY_LOST, "boxes do not fit their images"),
+            (self._cut, total, _MANY_CUT, "boxes reach beyond their images"),
+            (self._odd_sizes, total, _MANY_ODD, "boxes are tiny, or all of the image"),
+            (len(absent), len(absent) + images, _MANY_LOST, "annotated images are missing"),
+            (rows, total + rows, _MANY_LOST, "entries cannot be read or have no class"),
+            *(
+                (self.quality.warnings[what], images, _MANY_LOST, f"images are {what}")
+                for what in (NEARLY_FLAT, MOSTLY_WHITE, MOSTLY_BLACK)
+            ),
+            (counts["size_mismatch"], images, _MANY_LOST, "images differ in size from annotations"),
+        ]
+        for count, of, share, told in signs:
+            if count > share * of:
+                yield f"{count:,} of {of:,} {told}"
 
     def _split(
         self, folder: Folder, looked: list[Looked], found: Annotations
@@ -474,15 +474,3 @@ def _size(entries: Sequence[Annotation], check: ImageCheck) -> tuple[int, int]:
             "them in the annotations"
         )
     raise Unusable("size_mismatch", told)
-
-
-def _overlap(first: PixelBox, second: PixelBox) -> float:
-    from cxrjax.boxes import iou
-
-    return float(iou(*(_row(box) for box in (first, second))))
-
-
-def _row(box: PixelBox) -> Any:
-    import numpy as np
-
-    return np.array(box, np.float32)

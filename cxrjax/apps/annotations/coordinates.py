@@ -1,6 +1,7 @@
 """Form of the four numbers of a box, detected from the data or stated by the user.
 
-`xyxy` corners, `xywh` corner and size, `cxcywh` centre and size; of pixels, fractions or percent.
+`xyxy` corners, `xywh` corner and size, `cxcywh` centre and size; of pixels, fractions, percent or
+thousandths of the image's sides.
 Where a file's columns do not say so, the form is the one under which boxes lie on their images; if
 several would do, nobody guesses: the message names the flag that settles it.
 """
@@ -12,7 +13,8 @@ from cxrjax.errors import UserError
 from cxrjax.records_io.quality import PixelBox
 
 Form = Literal["xyxy", "xywh", "cxcywh"]
-Units = Literal["pixels", "fractions", "percent"]
+Units = Literal["pixels", "fractions", "percent", "thousandths", "unclear"]
+SCALES = {"fractions": 1.0, "percent": 100.0, "thousandths": 1000.0}
 FORMS: tuple[Form, ...] = get_args(Form)
 # Boxes that may fit badly without telling against a form.
 _FEW = 0.02
@@ -51,12 +53,12 @@ def corners(numbers: Sequence[float], form: Form) -> PixelBox:
 def in_pixels(
     numbers: Sequence[float], settled: Settled, image_hw: tuple[int, int] | None
 ) -> PixelBox:
-    """The box in pixels; `image_hw` is needed for fractions and percent alone."""
+    """The box in pixels; `image_hw` is needed for other units only."""
     box = corners(numbers, settled.form)
     if settled.units == "pixels" or image_hw is None:
         return box
     height, width = image_hw
-    scale = 1 if settled.units == "fractions" else 100
+    scale = SCALES[settled.units]
     # Fractions are written with few digits: a hundredth of a pixel is more than they say.
     x_min, y_min, x_max, y_max = box
     return (
@@ -115,6 +117,8 @@ def _units(
                 "--units=fractions or --units=pixels"
             )
         return "fractions", "(none is above 1)"
+    if named == "unclear":
+        return _pixels_or_thousandths(given, where, highest)
     sides = [min(one.image_hw) for one in given if one.image_hw]
     within = highest <= 100 and len(given) >= _ENOUGH and highest > 50
     if named is None and within and sides and min(sides) > _PERCENT_SIDE:
@@ -124,6 +128,19 @@ def _units(
             "--units=pixels"
         )
     return "pixels", f"(up to {highest:g})"
+
+
+def _pixels_or_thousandths(given: Sequence[Four], where: str, highest: float) -> tuple[Units, str]:
+    """Units of boxes in chats, which are of pixels or of thousandths as the model has them."""
+    if highest > 1000:
+        return "pixels", f"(up to {highest:g})"
+    outside = sum(not _fits(one, "xyxy", "pixels") for one in given if one.image_hw)
+    if outside > _FEW * len(given):
+        return "thousandths", f"({outside:,} of {len(given):,} would leave their images in pixels)"
+    raise UserError(
+        f"{where}: boxes up to {highest:g}: pixels, or thousandths of the image's sides? pass "
+        "--units=pixels or --units=thousandths"
+    )
 
 
 def _form(
@@ -172,7 +189,7 @@ def _form(
 
 def _fits(one: Four, form: Form, units: Units) -> bool:
     """Returns whether a box has an area and is within its image, up to rounding."""
-    scale = {"fractions": 1.0, "percent": 100.0}.get(units)
+    scale = SCALES.get(units)
     if scale:
         height = width = scale
         slack = 0.005 * scale

@@ -10,7 +10,7 @@ import codecs
 import csv
 import dataclasses
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,46 +25,61 @@ from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.foreign_files import MIB, decode_text, read_bytes
 from cxrjax.untrusted.names import shown
 
-_SEPARATORS = (",", ";", "\t", "|")
+_SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _SAID_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _SAMPLE = 50  # rows that tell the separator and the content of columns
 _MOST_COLUMNS = 4_096
 _NAMES: dict[str, list[str]] = an.WORDS["columns"]
 ROLES = (*_NAMES, "box")
+_OPTIONAL = ("label", "image_height", "image_width", "reader", "confidence", "split")
 _CELL = tuple(an.WORDS["cells"]["box"])
 _SHAPES = "regionshapeattributes"
+_RUNS = "predictionstring"
 _CELL_FORMS: dict[str, Form] = {"xywh": "xywh", "xyxy": "xyxy", "cxcywh": "cxcywh"}
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d+)?")
+_NUMBERS = re.compile(_NUMBER.pattern.replace("[.,]", r"\."))
 # RSNA's table of 2018 has boxes of one class, marked by 1.
 _RSNA = ("patientid", "x", "y", "width", "height", "target")
 _RSNA_CLASS = "Lung opacity"
+# Words in the names of columns of boxes -> units.
+_UNITS: dict[str, Units] = {
+    **dict.fromkeys(("norm", "frac", "rel"), "fractions"),
+    **dict.fromkeys(("percent", "%"), "percent"),
+}
 
 
 class _Columns(NamedTuple):
-    """Indices of the columns; `box` are four columns, or one that has boxes."""
+    """Indices of the columns by role; `box` are four columns, or one that has boxes."""
 
-    image: int
     box: tuple[int, ...]
     form: Form | None
-    others: dict[str, int]
+    roles: dict[str, int]
     label: str = ""
     guessed: bool = False
 
 
-class _Rows(NamedTuple):
+class Rows(NamedTuple):
     """A table's cells with the line of each row, and lines that are no rows."""
 
     header: list[str]
     rows: list[tuple[int, list[str]]]
     broken: list[tuple[int, str]]
     separator: str
+    path: Path
+
+    def fault(self, told: str, role: str = "") -> UserError:
+        """An error about the header that lists its columns where a flag can name one."""
+        value = "'A+B+C+D'" if role == "box" else "NAME"
+        found = ", ".join(map(shown, self.header[:30]))
+        listed = f"; found {found}; pass --columns={role}={value}" if role else ""
+        return UserError(f"{self.path}:1: {told}{listed}")
 
 
 def looks_like_boxes(path: Path, folder: Folder) -> bool:
     """Returns whether the first lines of a table have boxes."""
     try:
         with reading(path):
-            _guess(_table(path, folder, _SAMPLE), folder, an.Stated(label="box"), path)
+            _guess(table(path, folder, _SAMPLE), folder, an.Stated(label="box"))
     except UserError:
         return False
     return True
@@ -77,48 +92,40 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
         ForeignError: it is no table.
         UserError: the roles of its columns are not clear.
     """
-    table = _table(path, folder)
-    columns = _guess(table, folder, said, path)
+    rows = table(path, folder)
+    columns = _guess(rows, folder, said)
     where = folder.where(path)
-    found.told.append(f"{where}: {_told(table, columns)}")
+    found.told.append(f"{where}: {_told(rows, columns)}")
     if columns.guessed:
         found.doubts.append(
             f"{where}: columns were detected by their content; pass --columns to set them"
         )
-    for line, why in table.broken:
+    for line, why in rows.broken:
         yield Rejected(where, f":{line}", Unusable("malformed_row", why))
-    read_so_far = list(_read_rows(where, table, columns))
-    labels = {one.label for one in read_so_far if isinstance(one, Annotation) and one.shape}
+    entries = list(_read_rows(where, rows, columns))
+    labels = {one.label for one in entries if isinstance(one, Annotation) and one.shape}
     if labels and all(map(_is_number, labels)):
-        place = columns.others.get("label")
-        column = table.header[place] if table.header and place is not None else ""
-        raise UserError(
-            f"{path}:1: the column of classes, {shown(column)}, contains only numbers, such as "
-            f"{shown(min(labels))}; {_which(table, 'label')}, or --label=NAME if all boxes are of "
-            "one"
-        )
-    yield from read_so_far
+        place = columns.roles.get("label")
+        column = rows.header[place] if rows.header and place is not None else ""
+        told = f"the column of classes, {shown(column)}, contains only numbers, such as "
+        more = ", or --label=NAME if all boxes are of one"
+        raise UserError(f"{rows.fault(told + shown(min(labels)), 'label')}{more}")
+    yield from entries
 
 
-def _table(path: Path, folder: Folder, most: int | None = None) -> _Rows:
+def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
     """The rows of a file; the first is the header unless it holds a box or names an image.
 
     Raises:
         ForeignError: it is no table.
     """
-    text = _decode(read_bytes(path))
-    if "\0" in text:
-        raise ForeignError("zero bytes in it; save the table as UTF-8")
-    lines = text.splitlines()
-    begun = 1
+    lines = _decode(read_bytes(path)).splitlines()
     # Excel's own first line states what separates cells.
     said = _SAID_SEPARATOR.fullmatch(lines[0].strip()) if lines else None
-    if said:
-        lines, begun = lines[1:], 2
     separator = said[1] if said else _separator(lines)
     rows: list[tuple[int, list[str]]] = []
     broken: list[tuple[int, str]] = []
-    for number, line in enumerate(lines, start=begun):
+    for number, line in list(enumerate(lines, start=1))[bool(said) :]:
         if not line.strip(f" \t{separator}"):
             continue
         try:
@@ -134,22 +141,21 @@ def _table(path: Path, folder: Folder, most: int | None = None) -> _Rows:
     first = rows[0][1]
     if len(first) > _MOST_COLUMNS:
         raise ForeignError(f"{len(first):,} columns")
-    if sum(map(_is_number, first)) >= 4 or any(_names_image(cell, folder) for cell in first):
-        return _Rows([], rows, broken, separator)
-    return _Rows(first, rows[1:], broken, separator)
-
-
-def _names_image(cell: str, folder: Folder) -> bool:
-    return cell.lower().endswith(IMAGE_ENDINGS) and folder.has(cell)
+    names_image = any(one.lower().endswith(IMAGE_ENDINGS) and folder.has(one) for one in first)
+    if sum(map(_is_number, first)) >= 4 or names_image:
+        return Rows([], rows, broken, separator, path)
+    return Rows(first, rows[1:], broken, separator, path)
 
 
 def _decode(content: bytes) -> str:
-    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-        try:
-            return content.decode("utf-16")
-        except UnicodeDecodeError:
-            raise ForeignError("not UTF-16, as its first bytes suggest; save it as UTF-8") from None
-    return decode_text(content)
+    try:
+        marked = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        text = content.decode("utf-16") if marked else decode_text(content)
+    except UnicodeDecodeError:
+        raise ForeignError("not UTF-16, as its first bytes suggest; save it as UTF-8") from None
+    if "\0" in text:
+        raise ForeignError("zero bytes in it; save the table as UTF-8")
+    return text
 
 
 def _separator(lines: Sequence[str]) -> str:
@@ -162,80 +168,66 @@ def _separator(lines: Sequence[str]) -> str:
         depth = max(0, depth + (sign in "[(") - (sign in "])"))
         if sign in counts and not depth and not quoted:
             counts[sign] += 1
-    return max(_SEPARATORS, key=lambda sign: counts[sign])
+    return max(counts, key=counts.__getitem__)
 
 
 def _is_number(cell: str) -> bool:
     return bool(_NUMBER.fullmatch(cell))
 
 
-def _guess(table: _Rows, folder: Folder, said: an.Stated, path: Path) -> _Columns:
+def _guess(rows: Rows, folder: Folder, said: an.Stated) -> _Columns:
     """Finds the column of each role.
 
     Raises:
         UserError: a role has none.
     """
-    if not table.header:
-        return _by_content(table, folder, said, path)
-    names = [plain(name) for name in table.header]
-    for name in table.header:
-        if name and table.header.count(name) > 1:
-            raise UserError(f"{path}:1: column {shown(name)} occurs twice; remove one of them")
-    chosen = {
-        role: _named(table.header, name, path)
-        for role, name in said.columns.items()
-        if role != "box"
-    }
-    used: set[int] = set(chosen.values())
-    box, form = _box_columns(table, names, said, path)
-    used |= set(box)
+    if not rows.header:
+        return _by_content(rows, folder, said)
+    names = [plain(name) for name in rows.header]
+    if twice := next((n for n in rows.header if n and rows.header.count(n) > 1), ""):
+        raise rows.fault(f"column {shown(twice)} occurs twice; remove one of them")
+    roles = {role: _named(rows, name) for role, name in said.columns.items() if role != "box"}
+    box, form = _box_columns(rows, names, said)
+    used = {*roles.values(), *box}
 
-    def first(role: str) -> int | None:
-        if role in chosen:
-            return chosen[role]
-        places = [names.index(name) for name in _NAMES[role] if name in names]
-        return next((place for place in places if place not in used), None)
+    def find(role: str) -> int | None:
+        places = (names.index(name) for name in _NAMES[role] if name in names)
+        return roles.get(role, next((place for place in places if place not in used), None))
 
-    patient, image = first("patient"), first("image")
-    if image is not None and image == patient:
-        patient = None  # RSNA's patientId names its images
+    patient, image = find("patient"), find("image")
     if image is None:
-        raise UserError(f"{path}:1: no column names the image; {_which(table, 'image')}")
-    used.add(image)
-    others = {} if patient is None else {"patient": patient}
-    used |= {*others.values()}
-    label = first("label")
-    constant = said.label or _RSNA_CLASS * (set(_RSNA) <= set(names))
-    if label is None and not constant and "predictionstring" not in names:
-        raise UserError(
-            f"{path}:1: no column names the class; {_which(table, 'label')}, or --label=NAME if "
-            "all boxes are of one"
-        )
-    for role in ("label", "image_height", "image_width", "reader", "confidence", "split"):
-        if (place := first(role)) is not None:
-            others[role] = place
-            used.add(place)
-    if "image_height" not in others and "image_width" not in others:
+        raise rows.fault("no column names the image", "image")
+    found = {"image": image}
+    if patient is not None and patient != image:  # RSNA's patientId names its images
+        found["patient"] = patient
+    for role in _OPTIONAL:
+        used |= {*found.values()}
+        if (place := find(role)) is not None:
+            found[role] = place
+    label = said.label or _RSNA_CLASS * (set(_RSNA) <= set(names))
+    if "label" not in found and not label and _RUNS not in names:
+        told = rows.fault("no column names the class", "label")
+        raise UserError(f"{told}, or --label=NAME if all boxes are of one")
+    if not {"image_height", "image_width"} & found.keys():
         # Beside corners these are the image's.
-        sides = [names.index(name) for name in ("height", "width") if name in names]
-        if len(sides) == 2 and not {*sides} & used:
-            others |= dict(zip(("image_height", "image_width"), sides, strict=True))
-    return _Columns(image, box, form, others, constant)
+        sides = {names.index(n): n for n in ("height", "width") if n in names}
+        if len(sides) == 2 and not sides.keys() & {*used, *found.values()}:
+            found |= {f"image_{name}": place for place, name in sides.items()}
+    return _Columns(box, form, found, label)
 
 
-def _named(header: Sequence[str], name: str, path: Path) -> int:
-    if name not in header:
-        found = ", ".join(map(shown, header[:30]))
-        raise UserError(f"{path}:1: --columns names {shown(name)}, and there are {found}")
-    return header.index(name)
+def _named(rows: Rows, name: str) -> int:
+    if name not in rows.header:
+        found = ", ".join(map(shown, rows.header[:30]))
+        raise rows.fault(f"--columns names {shown(name)}, and there are {found}")
+    return rows.header.index(name)
 
 
 def _box_columns(
-    table: _Rows, names: list[str], said: an.Stated, path: Path
+    rows: Rows, names: list[str], said: an.Stated
 ) -> tuple[tuple[int, ...], Form | None]:
-    header = table.header
     if "box" in said.columns:
-        places = tuple(_named(header, name, path) for name in said.columns["box"].split("+"))
+        places = tuple(_named(rows, name) for name in said.columns["box"].split("+"))
         if len(places) not in (1, 4):
             raise UserError("--columns: box expects one column, or four joined by +")
         return places, None
@@ -244,78 +236,82 @@ def _box_columns(
     if _SHAPES in names:
         return (names.index(_SHAPES),), None
     # NIH's header breaks at the commas in its brackets: "Bbox [x", "y", "w", "h]".
-    for place, name in enumerate(header):
+    for place, name in enumerate(rows.header):
         inside = re.search(r"[\[(](.*)$", name)
         if plain(name).startswith(_CELL) or plain(name) in _CELL:
-            together = plain("".join(header[place : place + 4])).removeprefix(plain(name))
+            together = plain("".join(rows.header[place : place + 4])).removeprefix(plain(name))
             written = plain(inside[1]) if inside else ""
             across = _CELL_FORMS.get(written + together)
-            if across and len(header) >= place + 4 and not written.endswith(("h", "y", "y2")):
+            if across and len(names) >= place + 4 and not written.endswith(("h", "y", "y2")):
                 return tuple(range(place, place + 4)), across
             return (place,), _CELL_FORMS.get(written)
-    if "predictionstring" in names:
-        return (names.index("predictionstring"),), "xyxy"
-    raise UserError(f"{path}:1: no columns of boxes; {_which(table, 'box')}")
+    if _RUNS in names:
+        return (names.index(_RUNS),), "xyxy"
+    raise rows.fault("no columns of boxes", "box")
 
 
-def _which(table: _Rows, role: str) -> str:
-    found = ", ".join(map(shown, table.header[:30]))
-    value = "'A+B+C+D'" if role == "box" else "NAME"
-    return f"found {found}; pass --columns={role}={value}"
-
-
-def _by_content(table: _Rows, folder: Folder, said: an.Stated, path: Path) -> _Columns:
+def _by_content(rows: Rows, folder: Folder, said: an.Stated) -> _Columns:
     """A table without a header: the image is what names one, the box four numbers in a row."""
-    sample = [cells for _, cells in table.rows[:_SAMPLE]]
-    count = min(map(len, sample))
-    image = next(
-        (place for place in range(count) if any(folder.has(cells[place]) for cells in sample)), None
-    )
-    numeric = [
-        all(_is_number(cells[place]) or not cells[place] for cells in sample)
-        for place in range(count)
-    ]
-    box = next((p for p in range(count - 3) if all(numeric[p : p + 4]) and image != p), None)
-    label = next((p for p in range(count) if not numeric[p] and p != image), None)
+    sample = [cells for _, cells in rows.rows[:_SAMPLE]]
+    places = range(min(map(len, sample)))
+    numeric = [all(not of[p] or _is_number(of[p]) for of in sample) for p in places]
+    image = next((p for p in places if any(folder.has(of[p]) for of in sample)), None)
+    box = next((p for p in places[:-3] if all(numeric[p : p + 4]) and image != p), None)
+    label = next((p for p in places if not numeric[p] and p != image), None)
     if image is None or box is None or (label is None and not said.label):
         missing = "image" if image is None else "box" if box is None else "class"
         raise UserError(
-            f"{path}: no header, and no column is seen to be the {missing}; put a first line "
+            f"{rows.path}: no header, and no column is seen to be the {missing}; put a first line "
             "with names of columns, such as image,label,x_min,y_min,x_max,y_max"
         )
-    others = {} if label is None else {"label": label}
-    return _Columns(image, tuple(range(box, box + 4)), None, others, said.label, guessed=True)
+    roles = {"image": image} | ({} if label is None else {"label": label})
+    four = tuple(range(box, box + 4))
+    if (image, box, label) == (0, 1, 5) and {len(of) for of in sample} == {6}:
+        # keras-retinanet's order: path, corners, class, beside a list of classes.
+        listed = any("class" in one.name.lower() for one in rows.path.parent.glob("*.csv"))
+        return _Columns(four, "xyxy" if listed else None, roles, said.label)
+    return _Columns(four, None, roles, said.label, guessed=True)
 
 
-def _told(table: _Rows, columns: _Columns) -> str:
-    def name(place: int) -> str:
-        return table.header[place] if table.header else f"number {place + 1}"
+def _told(rows: Rows, columns: _Columns) -> str:
+    def names(*places: int) -> str:
+        listed = (rows.header[p] if rows.header else f"number {p + 1}" for p in places)
+        return ", ".join(listed)
 
-    signs = {"\t": "tab", ",": "comma", ";": "semicolon", "|": "bar"}
-    parts = [f"image is column {name(columns.image)}"]
+    roles = columns.roles
+    parts = {"image is column": names(roles["image"])}
     if columns.label:
-        parts.append(f"class is {columns.label} of all boxes")
-    elif "label" in columns.others:
-        parts.append(f"class is {name(columns.others['label'])}")
-    parts.append(f"box is {', '.join(map(name, columns.box))}")
-    for role in ("patient", "reader", "confidence", "split"):
-        if role in columns.others:
-            parts.append(f"{role} is {name(columns.others[role])}")
-    if "image_height" in columns.others and "image_width" in columns.others:
-        sides = name(columns.others["image_width"]), name(columns.others["image_height"])
-        parts.append(f"size of images is {', '.join(sides)}")
-    sign = signs.get(table.separator, f"'{table.separator}'")
-    return f"{'; '.join(parts)} (cells end at a {sign})"
+        parts["class is"] = f"{columns.label} of all boxes"
+    elif "label" in roles:
+        parts["class is"] = names(roles["label"])
+    parts["box is"] = names(*columns.box)
+    kinds = ("patient", "reader", "confidence", "split")
+    parts |= {f"{role} is": names(roles[role]) for role in kinds if role in roles}
+    if {"image_height", "image_width"} <= roles.keys():
+        parts["size of images is"] = names(roles["image_width"], roles["image_height"])
+    sign = _SEPARATORS.get(rows.separator, f"'{rows.separator}'")
+    told = "; ".join(f"{what} {name}" for what, name in parts.items())
+    return f"{told} (cells end at a {sign})"
 
 
-def _read_rows(where: str, table: _Rows, columns: _Columns) -> an.Entries:
+def _read_rows(where: str, rows: Rows, columns: _Columns) -> an.Entries:
     seen: set[tuple[str, ...]] = set()
-    units = _units_of(table, columns)
-    for line, cells in table.rows:
-        place = f":{line}"
-        name = cells[columns.image] if columns.image < len(cells) else ""
+    together = " ".join(rows.header[p].lower() for p in columns.box) if rows.header else ""
+    units = next((of for word, of in _UNITS.items() if word in together), None)
+    for line, cells in rows.rows:
+        row = {role: cells[p] for role, p in columns.roles.items() if p < len(cells)}
+        about = Annotation(
+            row.get("image", ""),
+            where,
+            f":{line}",
+            reader=row.get("reader", ""),
+            split=split_of(row.get("split", "")),
+            confidence=an.number_or_none(row.get("confidence")),
+            image_hw=an.size_of_entry(row.get("image_height"), row.get("image_width")),
+            patient=row.get("patient", ""),
+        )
         try:
-            if len(cells) <= max(columns.image, *columns.box) or not name:
+            if len(cells) <= max(columns.box) or not about.image:
                 told = f"{len(cells)} cells, expected an image and a box as in the header"
                 raise Unusable("malformed_row", told)
             if "\ufffd" in "".join(cells):
@@ -323,62 +319,38 @@ def _read_rows(where: str, table: _Rows, columns: _Columns) -> an.Entries:
             if tuple(cells) in seen:
                 raise Unusable("duplicate_row", "the same row occurred before")
             seen.add(tuple(cells))
-            for label, shape in _marked(cells, columns, table.separator):
-                if shape is not None and shape.units is None and not shape.exact:
-                    shape = shape._replace(units=units)
-                yield dataclasses.replace(
-                    _entry(cells, columns, name, where, place), label=label, shape=shape
-                )
+            texts = [cells[place] for place in columns.box]
+            marked = _marked(row, texts, columns, rows.separator != ",")
         except Unusable as why:
-            yield Rejected(where, place, why, name)
-
-
-def _entry(
-    cells: Sequence[str], columns: _Columns, name: str, where: str, place: str
-) -> Annotation:
-    """The content of a row besides class and box."""
-
-    def cell(role: str) -> str:
-        found = columns.others.get(role)
-        return cells[found] if found is not None and found < len(cells) else ""
-
-    return Annotation(
-        name,
-        where,
-        place,
-        reader=cell("reader"),
-        split=split_of(cell("split")),
-        confidence=an.number_or_none(cell("confidence")),
-        image_hw=an.size_of_entry(cell("image_height"), cell("image_width")),
-        patient=cell("patient"),
-    )
+            yield Rejected(where, about.place, why, about.image)
+            continue
+        for label, shape in marked:
+            if shape is not None and shape.units is None and not shape.exact:
+                shape = shape._replace(units=units)
+            yield dataclasses.replace(about, label=label, shape=shape)
 
 
 def _marked(
-    cells: Sequence[str], columns: _Columns, separator: str
+    row: Mapping[str, str], texts: list[str], columns: _Columns, has_commas: bool
 ) -> list[tuple[str, Shape | None]]:
     """(class, shape) of what a row marks.
 
     Raises:
         Unusable: its cells hold something else.
     """
-    place = columns.others.get("label")
-    written = cells[place] if place is not None and place < len(cells) else ""
-    if len(columns.box) == 1 and (alone := _run(cells[columns.box[0]])):
+    written = row.get("label", "")
+    if len(texts) == 1 and (alone := _run(texts[0])):
         return alone
-    shapes = _shapes(cells, columns, separator)
+    shapes = _shapes(texts, columns.form, has_commas, row.get("label", "x"))
     run = _run(written)
-    if run and len(run) == len(shapes):
-        labels = [label for label, _ in run]
-    else:
-        label = an.class_of(value_of_cell(written)) if written.startswith("{") else written
-        labels = [columns.label or label] * len(shapes)
+    label = an.class_of(value_of_cell(written)) if written.startswith("{") else written
     if not shapes:
-        label = columns.label if an.number_or_none(written) == 1 else written
-        if run or written.startswith("{"):
-            label = run[0][0] if run else an.class_of(value_of_cell(written))
+        label = run[0][0] if run else label
+        label = columns.label if an.number_or_none(written) == 1 else label
         return [("" if an.is_normal(label) or _is_number(label) else label, None)]
-    return list(zip(labels, shapes, strict=True))
+    if run and len(run) == len(shapes):
+        return [(one, shape) for (one, _), shape in zip(run, shapes, strict=True)]
+    return [(columns.label or label, shape) for shape in shapes]
 
 
 def _run(text: str) -> list[tuple[str, Shape | None]] | None:
@@ -387,52 +359,34 @@ def _run(text: str) -> list[tuple[str, Shape | None]] | None:
     if len(words) < 6 or len(words) % 6 or not all(map(_is_number, words[1:6])):
         return None
     found: list[tuple[str, Shape | None]] = []
-    for start in range(0, len(words), 6):
-        label, *numbers = words[start : start + 6]
-        shape = Shape(an.numbers_of(numbers[1:], 4), "xyxy", exact=False)
+    for label, _, *numbers in zip(*[iter(words)] * 6, strict=True):
+        shape = Shape(an.numbers_of(numbers, 4), "xyxy", exact=False)
         found.append(("", None) if an.is_normal(label) else (label, shape))
     return found
 
 
-def _units_of(table: _Rows, columns: _Columns) -> Units | None:
-    """Returns the units that column names such as "x_center_norm" imply, if any."""
-    if not table.header:
-        return None
-    together = " ".join(table.header[place].lower() for place in columns.box)
-    if "norm" in together or "frac" in together or "rel" in together:
-        return "fractions"
-    return "percent" if "percent" in together or "%" in together else None
-
-
-def _shapes(cells: Sequence[str], columns: _Columns, separator: str) -> list[Shape]:
+def _shapes(texts: list[str], form: Form | None, has_commas: bool, label: str) -> list[Shape]:
     """The boxes of a row; none where their cells are empty.
 
     Raises:
         Unusable: they are something else.
     """
-    texts = [cells[place] for place in columns.box]
-    if all(an.is_normal(text) for text in texts):
+    if all(map(an.is_normal, texts)):
         return []
-    if len(texts) == 1:
-        return _shapes_of_cell(texts[0], columns.form)
-    texts = [text.replace(",", ".") if separator != "," else text for text in texts]
-    label = columns.others.get("label")
-    marked = cells[label] if label is not None and label < len(cells) else "x"
-    numbers = an.numbers_of(texts, 4)
-    if an.is_normal(marked) and not any(numbers):
-        return []  # zeros beside "No finding"
-    return [Shape(numbers, columns.form, None, exact=False)]
-
-
-def _shapes_of_cell(text: str, form: Form | None) -> list[Shape]:
-    if text.startswith("{") or text.startswith(("[{", "[[", "[(", "[ {", "[ [")):
+    if len(texts) > 1:
+        numbers = an.numbers_of([t.replace(",", ".") if has_commas else t for t in texts], 4)
+        if an.is_normal(label) and not any(numbers):
+            return []  # zeros beside "No finding"
+        return [Shape(numbers, form, None, exact=False)]
+    text = texts[0]
+    if text.startswith("{") or re.match(r"\[ ?[{(\[]", text):
         value = value_of_cell(text)
-        found = [shape_of(one, form) for one in (value if isinstance(value, list) else [value])]
-        return [shape for shape in found if shape is not None]
-    shapes = []
+        shapes = (shape_of(one, form) for one in (value if isinstance(value, list) else [value]))
+        return [shape for shape in shapes if shape is not None]
+    found = []
     for part in filter(str.strip, re.split(r"[;|]", text)):
-        numbers = re.findall(_NUMBER.pattern.replace("[.,]", r"\."), part)
-        if len(numbers) != 4:
-            raise Unusable("bad_box", f"{shown(part)} has {len(numbers)} numbers, expected 4")
-        shapes.append(Shape(an.numbers_of(numbers, 4), form, None, exact=False))
-    return shapes
+        numbers_in = _NUMBERS.findall(part)
+        if len(numbers_in) != 4:
+            raise Unusable("bad_box", f"{shown(part)} has {len(numbers_in)} numbers, expected 4")
+        found.append(Shape(an.numbers_of(numbers_in, 4), form, None, exact=False))
+    return found

@@ -2,20 +2,19 @@
 
 import collections
 import dataclasses
+import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import (
-    coco,
+    chat,
     csv_boxes,
-    cvat,
     dicom_sr,
     json_formats,
     label_studio,
     masks,
-    pascal_voc,
     yolo,
 )
 from cxrjax.apps.annotations.annotation import WORDS, Annotation, Annotations, Rejected, Stated
@@ -44,11 +43,25 @@ class Format(NamedTuple):
     joint: bool = False
 
 
+_JSON = {
+    **{"coco": "COCO", "via": "VIA", "supervisely": "Supervisely", "md_ai": "MD.ai"},
+    **{"chestx_det": "ChestX-Det", "labelme": "LabelMe", "createml": "CreateML"},
+    **{"darwin": "V7 Darwin", "labelbox": "Labelbox", "encord": "Encord"},
+    **{"datumaro": "Datumaro", "sagemaker": "SageMaker Ground Truth"},
+    **{"hugging_face": "a Hugging Face image folder", "swift": "ms-swift"},
+    **{"padchest_gr": "PadChest-GR", "chexlocalize": "CheXlocalize"},
+    **{"pascal_voc": "Pascal VOC", "cvat": "CVAT"},
+}
+ONE_IMAGE_A_FILE = ("labelme", "darwin", "supervisely", "pascal_voc")
 FORMATS: dict[str, Format] = {
-    "coco": Format("COCO", coco.read),
-    "pascal_voc": Format("Pascal VOC", pascal_voc.read, joint=True),
+    **{
+        kind: Format(
+            title, functools.partial(json_formats.read, kind), joint=kind in ONE_IMAGE_A_FILE
+        )
+        for kind, title in _JSON.items()
+    },
+    "chat": Format("chats with boxes in their answers", chat.read),
     "yolo": Format("YOLO", yolo.read, joint=True),
-    "cvat": Format("CVAT for images", cvat.read, "boxes are in pixels, as the format has them"),
     "label_studio": Format(
         "Label Studio", label_studio.read, "boxes are xywh, in percent, as the format has them"
     ),
@@ -59,13 +72,6 @@ FORMATS: dict[str, Format] = {
         "boxes around regions, in pixels of the stored image",
     ),
     "masks": Format("segmentation masks", masks.read, "a box around each connected part"),
-    "via": Format("VIA", json_formats.read_via),
-    "supervisely": Format("Supervisely", json_formats.read_supervisely, "boxes in pixels"),
-    "md_ai": Format("MD.ai", json_formats.read_md_ai),
-    "chestx_det": Format("ChestX-Det", json_formats.read_chestx_det),
-    "paligemma": Format(
-        "lines for PaliGemma", json_formats.read_paligemma, "boxes are tokens of a 1024th"
-    ),
 }
 _TABLES = (".csv", ".tsv")
 _SHOWN = 3
@@ -88,6 +94,9 @@ def recognise(folder: Folder) -> tuple[dict[str, list[Path]], dict[Path, str]]:
     if labels := yolo.label_files(folder):
         found["yolo"] = labels
     tables = [path for path in folder.files if path.suffix.lower() in _TABLES]
+    if exported := [path for path in tables if label_studio.is_table(path, folder)]:
+        found["label_studio"] += exported
+        tables = []
     with_boxes = [path for path in tables if csv_boxes.looks_like_boxes(path, folder)]
     if with_boxes or (tables and not found):
         found["csv"] = with_boxes or tables
@@ -99,8 +108,8 @@ def recognise(folder: Folder) -> tuple[dict[str, list[Path]], dict[Path, str]]:
         seen = _not_read(folder)
         raise UserError(
             f"{folder.root}: no annotations found{seen and f'; {seen}'}; expected files of "
-            f"{', '.join(one.title for one in FORMATS.values())} beside the images (masks in a "
-            "folder whose name contains mask)"
+            "COCO, Pascal VOC, YOLO, CVAT, Label Studio, a table or another format that `cxrjax "
+            "import --help` lists, beside the images (masks in a folder whose name contains mask)"
         )
     return dict(found), unread
 
@@ -108,9 +117,9 @@ def recognise(folder: Folder) -> tuple[dict[str, list[Path]], dict[Path, str]]:
 def _not_read(folder: Folder) -> str:
     """Describes the first file in an unsupported format and its remedy; "" if there is none."""
     for path in folder.files:
-        remedy = WORDS["remedies"].get(path.suffix.lower())
-        if remedy:
-            return f"{folder.where(path)} is {remedy}"
+        for ending in (path.name.lower(), path.suffix.lower()):
+            if remedy := WORDS["remedies"].get(ending):
+                return f"{folder.where(path)} is {remedy}"
     return ""
 
 
@@ -122,18 +131,12 @@ def _kind(folder: Folder, path: Path) -> str:
     """
     ending = path.suffix.lower()
     if ending == ".xml":
-        root = folder.xml(path)
-        return "pascal_voc" if pascal_voc.is_voc(root) else "cvat" if cvat.is_cvat(root) else ""
-    if ending == ".jsonl":
-        return "paligemma" if json_formats.is_paligemma(path) else ""
-    if ending != ".json":
-        return "dicom_sr" if ending in (".dcm", ".dicom", "") and is_report(path) else ""
-    content = folder.json(path)
-    if coco.is_coco(content):
-        return "coco"
-    if label_studio.is_label_studio(content):
-        return "label_studio"
-    return json_formats.kind_of(content, path)
+        return json_formats.kind_of(folder, path)
+    if ending in (".json", *json_formats.LINES):
+        if ending == ".json" and label_studio.is_label_studio(folder.json(path)):
+            return "label_studio"
+        return json_formats.kind_of(folder, path) or chat.kind_of(folder, path)
+    return "dicom_sr" if ending in (".dcm", ".dicom", "") and is_report(path) else ""
 
 
 def read_annotations(

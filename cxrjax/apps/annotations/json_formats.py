@@ -1,214 +1,454 @@
-"""Small formats of JSON: VIA, Supervisely, MD.ai, ChestX-Det, lines for PaliGemma."""
+"""JSON and XML of annotation tools, read as `json_formats.toml` describes it."""
 
 import dataclasses
+import functools
+import itertools
 import re
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations.annotation import Annotation, Shape
+from cxrjax.apps.annotations import xml_formats
+from cxrjax.apps.annotations.annotation import WORDS, Annotation, Rejected
 from cxrjax.apps.annotations.dicom_sr import names_by_uid
-from cxrjax.apps.annotations.folder import Folder
+from cxrjax.apps.annotations.folder import Folder, split_of
 from cxrjax.apps.annotations.keys import shape_of
-from cxrjax.errors import ForeignError
+from cxrjax.errors import ForeignError, UserError
+from cxrjax.files import read_packaged
 from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.foreign_files import MIB, read_lines
-from cxrjax.untrusted.json_text import parse_object
+from cxrjax.untrusted.json_text import parse_json
 from cxrjax.untrusted.names import shown, shown_value
 
-_LOCATED = re.compile(r"\s*<loc(\d{4})><loc(\d{4})><loc(\d{4})><loc(\d{4})>(?:<seg\d{3}>)*\s*(.*)")
-_BINS = 1024  # of PaliGemma's coordinates
+Layout = dict[str, Any]
+LAYOUTS: list[Layout] = read_packaged(str(__package__), "json_formats.toml")["layout"]
+LINES = (".jsonl", ".ndjson", ".manifest")
+_ABSENT: Any = object()
+# Of CheXlocalize: patient64541_study1_view1_frontal is patient64541/study1/view1_frontal.jpg.
+_CHEXPERT = re.compile(r"(patient\d+)_(study\d+)_(view\w+)")
 
 
-def kind_of(content: Any, path: Path) -> str:
-    """The format of a file's JSON; "" if it is none of these."""
-    first = next(iter(content), None) if isinstance(content, list) else None
-    if isinstance(first, dict) and {"file_name", "syms", "boxes"} <= first.keys():
-        return "chestx_det"
-    if not isinstance(content, dict):
-        return ""
-    if {"labelGroups", "datasets"} <= content.keys():
-        return "md_ai"
-    if {"objects", "size"} <= content.keys():
-        return "supervisely"
-    first = next(iter(content.values()), None)
-    is_export = isinstance(first, dict) and {"filename", "regions"} <= first.keys()
-    return "via" if is_export or "_via_img_metadata" in content else ""
-
-
-def is_paligemma(path: Path) -> bool:
-    """Returns whether the first line of a file is an example for PaliGemma."""
-    try:
-        for _, line in read_lines(path, MIB):
-            return {"image", "prefix", "suffix"} <= parse_object(line).keys()
-    except (OSError, ForeignError):
-        pass
-    return False
-
-
-def _pairs(points: Any) -> Shape:
-    """The box around pairs of numbers."""
-    pairs = [an.numbers_of(one, 2) for one in _list(points, "points")]
-    return Shape(an.bounds(pairs))
-
-
-def _list(value: Any, what: str) -> list[Any]:
-    if not isinstance(value, list):
-        raise Unusable("invalid_record", f"{what} is {shown_value(value)}; expected a list")
+def get(value: Any, path: str) -> Any:
+    """The value at a path without [] and {}; `_ABSENT` if there is none."""
+    for key in filter(None, path.split(".")):
+        if isinstance(value, dict):
+            value = value.get(key, _ABSENT)
+        elif isinstance(value, list) and key.isdigit():
+            value = value[int(key)] if int(key) < len(value) else _ABSENT
+        else:
+            return _ABSENT
     return value
 
 
-def _named(one: Any, key: str) -> str:
-    """The text of a field."""
-    if not isinstance(one, dict) or not isinstance(one.get(key), str):
-        raise Unusable("invalid_record", f"{shown_value(one)}; expected an object with {key}")
-    return str(one[key])
+def reach(value: Any, path: str, place: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields (place, value) of everything at a path.
+
+    Raises:
+        ForeignError: something on the way is of another kind.
+    """
+    key, _, rest = path.partition(".")
+    if not path:
+        yield place, value
+    elif key in ("[]", "{}", "*"):
+        kinds = {"[]": (list, "a list"), "{}": (dict, "an object"), "*": ((list, dict), "a list")}
+        kind, name = kinds[key]
+        if not isinstance(value, kind):
+            told = f"{place or 'the file'} is {shown_value(value)}; expected {name}"
+            raise ForeignError(told)
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for at, one in items:
+            yield from reach(one, rest, f"{place}[{shown(at) if isinstance(at, str) else at}]")
+    else:
+        found = get(value, key)
+        if found is _ABSENT:
+            told = f"{shown_value(value)}; expected an object with {key}"
+            raise ForeignError(f"{place}: {told}" if place else told)
+        yield from reach(found, rest, f"{place}.{key}" if place else key)
 
 
-def read_via(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
-    """Yields the entries of a project, or of the annotations exported from one, of VIA 2."""
-    where = folder.where(path)
-    content = an.fields(folder.json(path), "the file")
-    images = an.fields(content.get("_via_img_metadata", content), "the images")
-    for key, one in images.items():
-        place = f": {shown(key)}"
-
-        def regions(one: Any = one, place: str = place) -> Iterator[an.Entry]:
-            image = Annotation(_named(one, "filename"), where, place)
-            given = one.get("regions") or []
-            given = list(given.values()) if isinstance(given, dict) else _list(given, "regions")
-            yield image
-            for number, region in enumerate(given):
-                at = f"{place}: region {number + 1}"
-                yield an.attempt(image, at, _via_region, region, said)
-
-        yield from an.guarded(regions(), where, place)
+def layout_of(content: Any) -> Layout | None:
+    """The layout of a file or a line; None if it is of none."""
+    return next((layout for layout in LAYOUTS if _fits(content, layout)), None)
 
 
-def _via_region(region: Any, said: an.Stated) -> dict[str, Any]:
-    fields = region if isinstance(region, dict) else {}
-    shape = shape_of(fields.get("shape_attributes") or {})
-    if shape is None:
-        raise Unusable("bad_box", "a region without a shape")
-    return {"label": said.label or an.class_of(fields.get("region_attributes")), "shape": shape}
+def _fits(content: Any, layout: Layout) -> bool:
+    if not any(name in layout for name in ("file", "keys")):
+        return _is_chexlocalize(content)
+    if any(get(content, key) is _ABSENT for key in layout.get("file", ())):
+        return False
+    if "without" in layout and get(content, layout["without"]) is not _ABSENT:
+        return False
+    if "keys" not in layout:
+        return True
+    if isinstance(content, dict) and layout["images"] == "[]":
+        content = [content]  # a line
+    first = get(content, "0")
+    if isinstance(content, dict) and layout["images"] == "{}":
+        first = next(iter(content.values()), None)
+    return all(get(first, key) is not _ABSENT for key in layout["keys"])
 
 
-def read_chestx_det(
-    folder: Folder, path: Path, said: an.Stated, found: an.Annotations
+def _is_chexlocalize(content: Any) -> bool:
+    name = next(iter(content), None) if isinstance(content, dict) else None
+    return isinstance(name, str) and bool(_CHEXPERT.fullmatch(name))
+
+
+def content_of(folder: Folder, path: Path) -> Any:
+    """The content of a file of JSON or XML.
+
+    Raises:
+        OSError, ForeignError: it cannot be read.
+    """
+    if path.suffix.lower() == ".xml":
+        return xml_formats.content_of(folder.xml(path), folder)
+    return folder.json(path)
+
+
+def kind_of(folder: Folder, path: Path) -> str:
+    """The kind of a file's layout; "" if it has none.
+
+    Raises:
+        OSError, ForeignError: it cannot be read.
+    """
+    if path.suffix.lower() not in LINES:
+        layout = layout_of(content_of(folder, path))
+        return layout["kind"] if layout else ""
+    try:
+        first = next((parse_json(line) for _, line in read_lines(path, MIB)), None)
+    except (OSError, ForeignError):
+        return ""
+    layout = layout_of(first)
+    return layout["kind"] if layout else ""
+
+
+def read(
+    kind: str, folder: Folder, path: Path, said: an.Stated, found: an.Annotations
 ) -> an.Entries:
-    """Yields the entries of a file of ChestX-Det: names of findings beside corners."""
+    """Yields the entries of one file, or of one with a document a line.
+
+    Raises:
+        ForeignError: it is of another kind.
+        UserError: classes have no names.
+    """
     where = folder.where(path)
-    for number, one in enumerate(an.entries(folder.json(path), "the file")):
-        place = f": [{number}]"
-
-        def boxes(one: Any = one, place: str = place) -> Iterator[an.Entry]:
-            image = Annotation(_named(one, "file_name"), where, place)
-            names, boxes = (_list(one.get(key, []), key) for key in ("syms", "boxes"))
-            if len(names) != len(boxes):
-                told = f"{len(names)} syms and {len(boxes)} boxes; expected as many"
-                raise Unusable("invalid_record", told)
-            yield image
-            for label, box in zip(names, boxes, strict=True):
-                yield an.attempt(image, place, _corners, label, box)
-
-        yield from an.guarded(boxes(), where, place)
-
-
-def _corners(label: Any, box: Any) -> dict[str, Any]:
-    shape = Shape(an.numbers_of(_list(box, "a box"), 4), "xyxy", None, exact=False)
-    return {"label": an.label_of(label), "shape": shape}
-
-
-def read_supervisely(
-    folder: Folder, path: Path, said: an.Stated, found: an.Annotations
-) -> an.Entries:
-    """Yields the entries of ds/ann/NAME.json, which is about ds/img/NAME."""
-    where = folder.where(path)
-    content = an.fields(folder.json(path), "the file")
-    size = an.fields(content.get("size"), "size")
-    name = re.sub(r"(^|/)ann/(?=[^/]*$)", r"\1img/", where.removesuffix(".json"))
-    hw = an.size_of_entry(size.get("height"), size.get("width"))
-    image = Annotation(name, where, image_hw=hw)
-    yield image
-    for number, tag in enumerate(an.entries(content.get("tags", []), "tags")):
-        label = tag.get("name") if isinstance(tag, dict) else None
-        yield dataclasses.replace(image, place=f": tag {number + 1}", label=str(label))
-    for number, one in enumerate(an.entries(content["objects"], "objects")):
-        yield an.attempt(image, f": object {number + 1}", _supervisely_object, one)
-
-
-def _supervisely_object(one: Any) -> dict[str, Any]:
-    one = one if isinstance(one, dict) else {}
-    points, kind = one.get("points"), one.get("geometryType")
-    if kind not in ("rectangle", "polygon", None) or not isinstance(points, dict):
-        raise Unusable("missing_box", f"a {shown_value(kind)}; expected rectangles or polygons")
-    shape, reader = _pairs(points.get("exterior")), str(one.get("labelerLogin") or "")
-    return {"label": str(one.get("classTitle", "")), "shape": shape, "reader": reader}
-
-
-def read_md_ai(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
-    """Yields the entries of an export of MD.ai, whose images are named by SOP Instance UIDs."""
-    where = folder.where(path)
-    content = an.fields(folder.json(path), "the file")
-    by_uid = names_by_uid(folder)
-    names = {
-        str(label.get("id")): str(label.get("name", ""))
-        for group in an.entries(content["labelGroups"], "labelGroups")
-        for label in an.entries(an.fields(group, "a group").get("labels", []), "labels")
-        if isinstance(label, dict)
-    }
-
-    def fields(one: Any) -> dict[str, Any]:
-        uid = _named(one, "SOPInstanceUID")
-        if str(one.get("labelId")) not in names:
-            raise Unusable("unknown_class", f"labelId {shown_value(one.get('labelId'))} is unknown")
-        return {
-            "image": by_uid.get(uid, uid),
-            "shape": _md_ai_shape(one.get("data")),
-            "label": names[str(one["labelId"])],
-            "reader": str(one.get("createdById") or ""),
-            "prediction": bool(one.get("modelId")),
-            "image_hw": an.size_of_entry(one.get("height"), one.get("width")),
-        }
-
-    for source in an.entries(content["datasets"], "datasets"):
-        marked = an.entries(an.fields(source, "a dataset").get("annotations", []), "annotations")
-        for number, one in enumerate(marked):
-            yield an.attempt(Annotation("", where), f": annotations[{number}]", fields, one)
-
-
-def _md_ai_shape(data: Any) -> Shape | None:
-    if isinstance(data, dict) and "vertices" in data:
-        return _pairs(data["vertices"])
-    if isinstance(data, dict) and not {"width", "height"} <= data.keys():
-        raise Unusable("missing_box", f"{shown_value(data)}; expected a box or an outline")
-    return shape_of(data) if data else None
-
-
-def read_paligemma(
-    folder: Folder, path: Path, said: an.Stated, found: an.Annotations
-) -> an.Entries:
-    """Yields the entries of lines {image, prefix, suffix}, with boxes as <loc> tokens."""
-    where = folder.where(path)
+    if path.suffix.lower() not in LINES:
+        yield from _Document(kind, folder, where, "", said).read(content_of(folder, path))
+        return
     for number, line in read_lines(path):
-        place = f":{number}"
-
-        def boxes(line: bytes = line, place: str = place) -> Iterator[an.Entry]:
-            one = parse_object(line)
-            image = Annotation(_named(one, "image"), where, place)
-            parts = filter(str.strip, _named(one, "suffix").split(";"))
-            yield image
-            for part in parts:
-                yield an.attempt(image, place, _located, part)
-
-        yield from an.guarded(boxes(), where, place)
+        document = _Document(kind, folder, where, f":{number}", said)
+        yield from an.guarded(document.read_line(line), where, f":{number}")
 
 
-def _located(part: str) -> dict[str, Any]:
-    found = _LOCATED.fullmatch(part[:1000].strip())
-    if found is None:
-        told = f"{shown(part.strip())}; expected four <loc> tokens and a class"
-        raise Unusable("bad_box", told)
-    y0, x0, y1, x1 = (int(found[n]) / _BINS for n in range(1, 5))
-    return {"label": found[5], "shape": Shape((x0, y0, x1, y1), "xyxy", "fractions")}
+class _Document:
+    """One file, or one line of a file.
+
+    Args:
+        place: of the line.
+    """
+
+    def __init__(self, kind: str, folder: Folder, where: str, place: str, said: an.Stated) -> None:
+        self.kind, self.folder, self.said = kind, folder, said
+        self.file = Annotation("", where, place)
+        self.layout: Layout = {}
+        self.names: dict[str, str] = {}
+
+    def read_line(self, line: bytes) -> an.Entries:
+        yield from self.read(parse_json(line))
+
+    def read(self, content: Any) -> an.Entries:
+        layout = layout_of(content)
+        if layout is None or layout["kind"] != self.kind:
+            raise ForeignError(f"{shown_value(content)}; expected {self.kind}")
+        self.layout = layout
+        if "prepare" in layout:
+            content = PREPARE[layout["prepare"]](content)
+        elif isinstance(content, dict) and layout["images"] == "[]":
+            content = [content]
+        self.names = self._names(content)
+        if "join" in layout:
+            yield from self._joined(content)
+            return
+        for place, one in reach(content, layout["images"]):
+            yield from an.guarded(self._image(one, place), self.file.file, self._at(place))
+
+    def _at(self, place: str) -> str:
+        return f"{self.file.place}: {place}" if place else self.file.place
+
+    def _names(self, content: Any) -> dict[str, str]:
+        """Id or number of a class -> its name.
+
+        Raises:
+            ForeignError: one has no name, or two.
+            UserError: there are none.
+        """
+        path = self.layout.get("names")
+        if not path:
+            return {str(number): name for number, name in enumerate(self.said.classes)}
+        head = path.partition(".[]")[0]
+        if get(content, head.split(".")[0]) is _ABSENT:
+            content = {head: []}
+        mapping = get(content, path)
+        if isinstance(mapping, dict):
+            return {key: name for key, name in mapping.items() if isinstance(name, str)}
+        names: dict[str, str] = {}
+        for number, (place, one) in enumerate(reach(content, path)):
+            one = one if isinstance(one, dict) else {}
+            key, name = one.get("id", number), one.get("name")
+            if not isinstance(key, int | str) or not isinstance(name, str):
+                raise ForeignError(f"{place} has no id or no name")
+            if names.setdefault(str(key), name) != name:
+                raise ForeignError(f"{place}: id {shown_value(key)} has two names")
+        if not names and not self.said.label and "join" in self.layout:
+            raise UserError(
+                f"{self.file.where}: no {head} in it; pass --label=NAME if all boxes are of one"
+            )
+        return names
+
+    def _about(self, one: Any, place: str) -> Annotation:
+        """The name, size, patient, split and reader of an image.
+
+        Raises:
+            Unusable: it has no name.
+        """
+        names = [get(one, path) for path in self.layout.get("image", ())]
+        usable = [name for name in names if isinstance(name, str) and name]
+        if self.layout["images"] == "" and not self.file.place:
+            stem = str(PurePosixPath(self.file.file).with_suffix(""))
+            own = re.sub(r"(^|/)ann/(?=[^/]*$)", r"\1img/", stem)
+            # Of a file that was renamed or copied after it was annotated the own name counts.
+            usable = [own, *usable] if self.folder.has(own) else [*usable, own]
+        if not usable:
+            told = f"{shown_value(one)}; expected an object with {self.layout['image'][0]}"
+            raise Unusable("invalid_record", told)
+        image = next((name for name in usable if self.folder.has(name)), usable[0])
+        image = names_by_uid(self.folder).get(image, image) if "solo" in self.layout else image
+        high, wide = (get(one, path) for path in self.layout.get("size", ("?", "?")))
+        return dataclasses.replace(
+            self.file,
+            image=image,
+            place=self._at(place),
+            image_hw=an.size_of_entry(high, wide),
+            patient=said_of(one, "patient"),
+            split=split_of(said_of(one, "split")),
+            reader=said_of(one, "reader"),
+        )
+
+    def _image(self, one: Any, place: str) -> an.Entries:
+        image, layout = self._about(one, place), self.layout
+        if "solo" in layout:
+            yield an.attempt(image, image.place, self._region, one)
+            return
+        yield image
+        for label in self._tags(one):
+            yield dataclasses.replace(image, label=str(label))
+        for at, region, reader in self._regions(one):
+            by = dataclasses.replace(image, reader=reader or image.reader)
+            yield an.attempt(by, f"{image.place}{'.' * bool(place)}{at}", self._region, region)
+
+    def _tags(self, one: Any) -> Iterator[Any]:
+        tags = self.layout.get("tags", "")
+        flags = get(one, tags) if tags else None
+        if isinstance(flags, dict):
+            yield from (name for name, on in flags.items() if on is True)
+        elif "[]" in tags and get(one, tags.split(".")[0]) is not _ABSENT:
+            yield from (label for _, label in reach(one, tags))
+
+    def _regions(self, one: Any) -> Iterator[tuple[str, Any, str]]:
+        """Yields (place, region, reader)."""
+        layout = self.layout
+        if "parallel" in layout:
+            yield from self._parallel(one)
+            return
+        sets, bar, regions = layout["regions"].rpartition("|")
+        for at, by in reach(one, sets):
+            reader = get(by, layout["reader"]) if bar else ""
+            reader = reader if isinstance(reader, str) else ""
+            for place, region in reach(by, regions, at):
+                many = layout.get("many", ()) if isinstance(region, dict) else ()
+                lists = [region[k] if isinstance(region.get(k), list) else [] for k in many]
+                for of in itertools.product(*(value or [None] for value in lists)):
+                    one_of = dict(zip(many, of, strict=True))
+                    yield place, region | one_of if many else region, reader
+
+    def _parallel(self, one: Any) -> Iterator[tuple[str, Any, str]]:
+        paths = {
+            key: next((p for p in of if get(one, p) is not _ABSENT), of[0])
+            for key, given in self.layout["parallel"].items()
+            if (of := [given] if isinstance(given, str) else given)
+        }
+        lists = {key: [v for _, v in reach(one, f"{path}.[]")] for key, path in paths.items()}
+        names, boxes = lists.values()
+        if len(names) != len(boxes):
+            told = " and ".join(f"{len(lists[key])} {path}" for key, path in paths.items())
+            raise Unusable("invalid_record", f"{told}; expected as many")
+        for number, (label, shape) in enumerate(zip(names, boxes, strict=True)):
+            yield f"[{number}]", {"label": label, "shape": shape}, ""
+
+    def _region(self, one: Any) -> dict[str, Any]:
+        layout = self.layout
+        if not isinstance(one, dict):
+            raise Unusable("invalid_record", f"{shown_value(one)}; expected an object")
+        inside = "shape" if "parallel" in layout else layout.get("shape", "")
+        kind = get(one, layout["kind_of"]) if "kind_of" in layout else "" if not inside else None
+        value = get(one, inside)
+        shape = None
+        if value is not _ABSENT and (value or not layout.get("bare")):
+            bare = layout.get("bare", False)
+            shape = shape_of(value, layout.get("form"), layout.get("units"), kind, bare)
+        if shape is None and not layout.get("bare"):
+            raise Unusable("missing_box", "neither a bbox nor polygons")
+        if shape is not None and "turned" in layout:
+            degrees = get(one, layout["turned"])
+            shape = shape._replace(degrees=an.numbers_of([0 if degrees is _ABSENT else degrees])[0])
+        found = {"shape": shape, "label": self._label(one)}
+        found["confidence"] = an.number_or_none(said_of(one, "confidence"))
+        if reader := said_of(one, "reader"):
+            found["reader"] = reader
+        if layout.get("model") in one:
+            found["prediction"] = bool(one[layout["model"]])
+        return found
+
+    def _label(self, one: dict[str, Any]) -> str:
+        paths = ["label"] if "parallel" in self.layout else self.layout["label"]
+        value = next((v for path in paths if (v := get(one, path)) not in (_ABSENT, None)), "")
+        looked_up = "names" in self.layout or isinstance(value, int)
+        if self.names and looked_up:
+            if str(value) not in self.names:
+                what = self.layout.get("names", "--classes").partition(".[]")[0]
+                told = f"{paths[0]} {shown_value(value)} is not among {what}"
+                raise Unusable("unknown_class", told)
+            return self.names[str(value)]
+        if looked_up or self.said.label:
+            if not self.said.label:
+                told = f"the class {shown_value(value)} is a number; pass --classes=NAME,NAME"
+                raise Unusable("unknown_class", told)
+            return self.said.label
+        return an.class_of(value)
+
+    def _joined(self, content: Any) -> an.Entries:
+        """Images in one list, boxes in another. Ids are compared as text: 7 and "7" are one."""
+        layout = self.layout
+        images: dict[str, Annotation] = {}
+        for place, one in reach(content, layout["images"]):
+            key = one.get(layout["id"]) if isinstance(one, dict) else None
+            try:
+                if not isinstance(key, int | str):
+                    told = f"{shown_value(one)}; expected an id and a {layout['image'][0]}"
+                    raise Unusable("invalid_record", told)
+                image = self._about(one, place)
+            except Unusable as why:
+                yield Rejected(self.file.file, self._at(place), why)
+                continue
+            if str(key) in images:  # boxes could be of either
+                raise ForeignError(f"{place}: id {shown_value(key)} occurred before")
+            images[str(key)] = image
+        yield from images.values()
+        for place, one in reach(content, layout["regions"]):
+            about = images.get(str(get(one, layout["join"])))
+
+            def region(one: Any = one, about: Annotation | None = about) -> dict[str, Any]:
+                if about is None and isinstance(one, dict):
+                    told = f"{shown_value(one.get(layout['join']))} is not among the images"
+                    raise Unusable("dangling_id", f"{layout['join']} {told}")
+                return self._region(one)
+
+            yield an.attempt(about or self.file, self._at(place), region)
+
+
+@functools.lru_cache(4_096)
+def _role(key: str) -> frozenset[str]:
+    """Roles that a key's name stands for."""
+    return frozenset(role for role, words in WORDS["columns"].items() if an.plain(key) in words)
+
+
+def said_of(one: Any, role: str) -> str:
+    """The value under any of a role's usual names, also among attributes; "" if there is none."""
+    attributes = get(one, "attributes")
+    for fields in (one, attributes):
+        for key, value in fields.items() if isinstance(fields, dict) else ():
+            if role in _role(key[:100]) and isinstance(value, str | int | float) and value != "":
+                return str(value)
+    return ""
+
+
+def _via3(content: dict[str, Any]) -> dict[str, Any]:
+    """A project of VIA 3, whose views, files and options go by numbers, as VIA 2 has it."""
+    options = {
+        str(key): (of.get("aname", ""), of.get("options"))
+        for key, of in an.fields(content.get("attribute", {}), "attribute").items()
+        if isinstance(of, dict)
+    }
+    images: dict[str, dict[str, Any]] = {}
+    for key in an.fields(content["view"], "view"):
+        name = get(content, f"file.{get(content, f'view.{key}.fid_list.0')}.fname")
+        images[key] = {"filename": name, "regions": []}
+    for one in an.fields(content["metadata"], "metadata").values():
+        one = an.fields(one, "an entry of metadata")
+        named = {}
+        for key, value in an.fields(one.get("av", {}), "av").items():
+            name, choices = options.get(key, (key, None))
+            chosen = [str(v) for v in str(value).split(",")]
+            known = choices if isinstance(choices, dict) else {}
+            named[str(name)] = ", ".join(str(known.get(v, v)) for v in chosen)
+        region = {"shape_attributes": _via3_shape(one.get("xy")), "region_attributes": named}
+        view = images.setdefault(str(one.get("vid")), {"filename": None, "regions": []})
+        view["regions"].append(region)
+    return {"images": list(images.values())}
+
+
+def _via3_shape(xy: Any) -> dict[str, Any]:
+    """The shape of [kind, numbers...]; of another kind its name."""
+    kind, *rest = xy if isinstance(xy, list) and xy else (None,)
+    names = ("point", "rect", "circle", "ellipse", "line", "polyline", "polygon")
+    name = names[kind - 1] if isinstance(kind, int) and 1 <= kind <= 7 else "nothing"
+    keys = {"rect": "x y width height", "circle": "cx cy r", "ellipse": "cx cy rx ry"}.get(name)
+    if keys:
+        return {"name": name, **dict(zip(keys.split(), rest, strict=False))}
+    return {"name": name, "all_points_x": rest[::2], "all_points_y": rest[1::2]}
+
+
+def _sagemaker(content: dict[str, Any]) -> dict[str, Any]:
+    """A line of Ground Truth: a job's boxes, and its names of classes under NAME-metadata."""
+    jobs = [key for key in content if isinstance(content.get(f"{key}-metadata"), dict)]
+    if len(jobs) != 1 or not isinstance(content[jobs[0]], dict):
+        raise ForeignError(f"jobs {shown_value(jobs)}; expected one, of boxes")
+    job = content[jobs[0]] | {"source-ref": content["source-ref"]}
+    return {"images": [job], "class-map": content[f"{jobs[0]}-metadata"].get("class-map", {})}
+
+
+def _encord(content: list[Any]) -> dict[str, Any]:
+    units = [unit for _, unit in reach(content, "[].data_units.{}")]
+    return {"images": units}
+
+
+def _chexlocalize(content: dict[str, Any]) -> dict[str, Any]:
+    """Image -> class -> outlines, or a mask in runs, which is empty where the class is absent."""
+    images = []
+    for key, of in content.items():
+        of = an.fields(of, shown(key))
+        regions = [
+            {"label": label, "shape": shape}
+            for label, shapes in of.items()
+            if label != "img_size"
+            for shape in (shapes if isinstance(shapes, list) else [shapes])
+            if not _is_empty(shape)
+        ]
+        name = _CHEXPERT.sub(r"\1/\2/\3", key)
+        images.append({"name": name, "size": of.get("img_size"), "regions": regions})
+    return {"images": images}
+
+
+def _is_empty(mask: Any) -> bool:
+    try:
+        return isinstance(mask, dict) and shape_of(mask, bare=True) is None
+    except Unusable:
+        return False  # rejected and counted as a region
+
+
+PREPARE: Mapping[str, Callable[[Any], dict[str, Any]]] = {
+    "via3": _via3,
+    "sagemaker": _sagemaker,
+    "encord": _encord,
+    "chexlocalize": _chexlocalize,
+}

@@ -1,18 +1,27 @@
-"""Boxes by the names of their numbers: columns of a table, keys of an object, VIA's shapes."""
+"""Shapes by the names of their keys: boxes, outlines, ellipses and masks, of columns or of JSON."""
 
+import base64
+import binascii
+import itertools
 import json
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
+
 from cxrjax.apps.annotations.annotation import WORDS, Shape, bounds, numbers_of, plain
-from cxrjax.apps.annotations.coordinates import Form
+from cxrjax.apps.annotations.coordinates import Form, Units
 from cxrjax.errors import ForeignError
 from cxrjax.records_io.quality import Unusable
+from cxrjax.untrusted.archives import inflate_start
 from cxrjax.untrusted.json_text import parse_json
 from cxrjax.untrusted.names import shown, shown_value
 
-# Shapes of VIA without an area.
-_NO_AREA = ("point", "polyline")
+_NO_AREA = frozenset(WORDS["shapes"]["no_area"])
+_WITHIN: list[str] = WORDS["shapes"]["within"]
+_LONGEST_RUNS = 2_000_000  # characters of a mask in runs
+_PNG = 24  # bytes up to the sides of a PNG
 
 
 def four_of(names: Sequence[str]) -> tuple[tuple[int, ...], Form] | None:
@@ -26,42 +35,160 @@ def four_of(names: Sequence[str]) -> tuple[tuple[int, ...], Form] | None:
     return None
 
 
-def shape_of(value: Any, form: Form | None = None) -> Shape | None:
+def shape_of(
+    value: Any,
+    form: Form | None = None,
+    units: Units | None = None,
+    kind: Any = None,
+    bare: bool = False,
+) -> Shape | None:
     """The shape that a value of JSON holds; None of an empty one.
 
     Args:
-        form: of four numbers without names.
+        form: of four numbers without names, or named x, y, width and height.
+        units: of all numbers; None: outlines are in pixels, and of boxes it is detected.
+        kind: of the shape, as the tool calls it; None: under "name".
+        bare: an object without a shape is empty.
 
     Raises:
-        Unusable: it is no box, outline, circle or ellipse.
+        Unusable: it is no box, outline, ellipse or mask.
     """
     if isinstance(value, list):
-        return Shape(numbers_of(value, 4), form, None, exact=False) if value else None
+        if len(value) == 4 and not any(isinstance(one, list | dict) for one in value):
+            return Shape(numbers_of(value, 4), form, units, exact=units is not None)
+        return _outline(_points(value), units) if value else None
     if not isinstance(value, dict):
         raise Unusable("bad_box", f"{shown_value(value)}; expected a box")
-    if not value:
-        return None
-    kind = value.get("name")
+    kind = value.get("name") if kind is None else kind
+    if isinstance(kind, str) and kind in _NO_AREA:
+        raise Unusable("missing_box", f"a {shown(kind)[1:-1]} has no area")
     if "all_points_x" in value:
-        if kind in _NO_AREA:
-            raise Unusable("missing_box", f"a {kind} has no area")
         xs, ys = (numbers_of(value.get(f"all_points_{axis}") or []) for axis in "xy")
-        return Shape(bounds(zip(xs, ys, strict=False)))
-    if kind in _NO_AREA:
-        raise Unusable("missing_box", f"a {kind} has no area")
-    if {"cx", "cy"} <= value.keys() and {"r", "rx", "ry"} & value.keys():
-        across, down = (value.get(radius, value.get("r")) for radius in ("rx", "ry"))
-        x, y, across, down = numbers_of([value["cx"], value["cy"], across, down], 4)
-        degrees = numbers_of([value.get("theta") or 0], 1)[0] * 57.29577951308232
-        box = (x, y, 2 * across, 2 * down)
-        return Shape(box, "cxcywh", degrees=degrees, ellipse=True)
+        return _outline(zip(xs, ys, strict=False), units)
+    if "counts" in value:
+        return _runs(value)
+    if {"data", "origin"} <= value.keys():
+        return _bitmap(value)
+    if (ellipse := _ellipse(value, units)) or (ellipse := _rim(value, kind)):
+        return ellipse
     names = {plain(key): key for key in value if isinstance(key, str)}
-    found = four_of(list(names))
-    if found is None:
-        raise Unusable("bad_box", f"{shown_value(value)}; expected the four numbers of a box")
-    keys = list(names.values())
-    numbers = numbers_of([value[keys[place]] for place in found[0]], 4)
-    return Shape(numbers, found[1], None, exact=False)
+    if found := four_of(list(names)):
+        keys = list(names.values())
+        numbers = numbers_of([value[keys[place]] for place in found[0]], 4)
+        form = form if found[1] == "xywh" and form == "cxcywh" else found[1]
+        return Shape(numbers, form, units, exact=units is not None)
+    for key in _WITHIN:
+        if isinstance(inside := value.get(names.get(key, "")), list | dict) and inside:
+            return shape_of(inside, form, units, "", bare)
+    if value and all(isinstance(one, dict) and {"x", "y"} <= one.keys() for one in value.values()):
+        return _outline(_points(list(value.values())), units)  # points by their numbers
+    if not value or bare:
+        return None
+    raise Unusable("bad_box", f"{shown_value(value)}; expected the four numbers of a box")
+
+
+def _outline(points: Iterator[tuple[float, float]], units: Units | None) -> Shape:
+    return Shape(bounds(points), "xyxy", units or "pixels")
+
+
+def _points(value: Any) -> Iterator[tuple[float, float]]:
+    """Yields the points of polygons: pairs, objects with x and y, or numbers in a row."""
+    if isinstance(value, dict):
+        yield tuple(numbers_of([value.get("x"), value.get("y")], 2))  # type: ignore[misc]
+    elif isinstance(value, list) and any(isinstance(one, list | dict) for one in value):
+        yield from itertools.chain.from_iterable(map(_points, value))
+    else:
+        numbers = numbers_of(value if isinstance(value, list) else [])
+        yield from zip(numbers[::2], numbers[1::2], strict=False)
+
+
+def _ellipse(value: dict[str, Any], units: Units | None) -> Shape | None:
+    """Circles and ellipses of VIA, CVAT and V7, and roLabelImg's turned boxes."""
+    turned = "angle" in value and {"cx", "cy", "w", "h"} <= value.keys()
+    centre, radius = value.get("center"), value.get("radius")
+    if isinstance(centre, dict) and isinstance(radius, dict):
+        sides = [*map(centre.get, "xy"), *map(radius.get, "xy")]
+        degrees = math.degrees(numbers_of([value.get("angle") or 0], 1)[0])
+    elif {"cx", "cy"} <= value.keys() and {"r", "rx"} & value.keys():
+        sides = [value["cx"], value["cy"], *(value.get(r, value.get("r")) for r in ("rx", "ry"))]
+        degrees = math.degrees(numbers_of([value.get("theta") or 0], 1)[0])
+    elif turned:
+        sides = [
+            *map(value.get, ("cx", "cy")),
+            *(numbers_of([value[side]], 1)[0] / 2 for side in "wh"),
+        ]
+        degrees = math.degrees(numbers_of([value["angle"]], 1)[0])
+    else:
+        return None
+    x, y, across, down = numbers_of(sides, 4)
+    box = (x, y, 2 * across, 2 * down)
+    return Shape(box, "cxcywh", units or "pixels", degrees=degrees, ellipse=not turned)
+
+
+def _rim(value: dict[str, Any], kind: Any) -> Shape | None:
+    """LabelMe's circle: its centre and a point of its rim."""
+    if kind != "circle":
+        return None
+    (x, y), rim = [*_points(value.get("points")), (math.nan, math.nan)][:2]
+    radius = numbers_of([math.dist((x, y), rim)], 1)[0]
+    return Shape((x, y, 2 * radius, 2 * radius), "cxcywh")
+
+
+def _bitmap(value: dict[str, Any]) -> Shape:
+    """Supervisely's: a packed PNG that is as large as what it marks, and its upper left corner."""
+    x, y = numbers_of(value["origin"] if isinstance(value["origin"], list) else [], 2)
+    try:
+        start = inflate_start(base64.b64decode(str(value["data"])), _PNG)
+    except (binascii.Error, ValueError, ForeignError):
+        start = b""
+    if len(start) < _PNG or start[:4] != b"\x89PNG":
+        raise Unusable("bad_box", "a bitmap that is no packed PNG")
+    wide, high = (int.from_bytes(start[at : at + 4]) for at in (16, 20))
+    return Shape((x, y, x + wide, y + high))
+
+
+def _runs(value: dict[str, Any]) -> Shape | None:
+    """The box of COCO's mask in runs, which go down its columns; None of an empty one."""
+    high, wide = numbers_of(value["size"] if isinstance(value.get("size"), list) else [], 2)
+    counts = value["counts"]
+    if isinstance(counts, str):
+        counts = _unpacked(counts[: _LONGEST_RUNS + 1])
+    runs = np.array(numbers_of(counts if isinstance(counts, list) else [], None) or [0])
+    stops = np.cumsum(runs)
+    if (runs < 0).any() or stops[-1] > high * wide or high < 1:
+        told = f"a mask in runs of {stops[-1]:,.0f} pixels, of {high:g} x {wide:g}"
+        raise Unusable("bad_box", told)
+    marked = (np.arange(len(runs)) % 2 == 1) & (runs > 0)
+    if not marked.any():
+        return None
+    starts, last = (stops - runs)[marked], stops[marked] - 1
+    top, bottom = (starts % high).min(), (last % high).max() + 1
+    if (starts // high < last // high).any():
+        top, bottom = 0.0, high
+    return Shape((float(starts[0] // high), float(top), float(last[-1] // high) + 1, float(bottom)))
+
+
+def _unpacked(text: str) -> list[int]:
+    """Runs out of COCO's letters: 5 bits each, from the third run on less the one before last.
+
+    Raises:
+        Unusable: they are others, or too many.
+    """
+    runs: list[int] = []
+    value = shift = 0
+    for sign in text.encode("ascii", "replace"):
+        bits = sign - 48
+        if not 0 <= bits < 64 or shift > 50 or len(text) > _LONGEST_RUNS:
+            raise Unusable("bad_box", f"{shown(text)} is no mask in runs")
+        value |= (bits & 31) << shift
+        shift += 5
+        if bits & 32:
+            continue
+        if bits & 16:
+            value -= 1 << shift
+        runs.append(value + (runs[-2] if len(runs) > 2 else 0))
+        value = shift = 0
+    return runs
 
 
 def value_of_cell(text: str) -> Any:
@@ -85,13 +212,8 @@ def _as_json(text: str) -> str:
     parts = text.split("'")
     if len(parts) % 2 == 0:
         return text
-    return (
-        "".join(
-            json.dumps(part)
-            if place % 2
-            else part.replace("None", "null").replace("True", "true").replace("False", "false")
-            for place, part in enumerate(parts)
-        )
-        .replace("(", "[")
-        .replace(")", "]")
-    )
+    for place, part in enumerate(parts):
+        for python, other in (("None", "null"), ("True", "true"), ("False", "false")):
+            part = part if place % 2 else part.replace(python, other)
+        parts[place] = json.dumps(part) if place % 2 else part
+    return "".join(parts).replace("(", "[").replace(")", "]")

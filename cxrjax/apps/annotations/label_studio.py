@@ -1,4 +1,4 @@
-"""Label Studio's JSON: a task an image or several, rectangles and polygons in percent of it.
+"""Label Studio's JSON, JSON-MIN and CSV: a task an image or several, regions in percent of it.
 
 Of one annotator's annotations of a task the newest counts; other annotators are other readers.
 https://labelstud.io/guide/export
@@ -6,14 +6,16 @@ https://labelstud.io/guide/export
 
 import dataclasses
 import re
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from cxrjax.apps.annotations import annotation as an
+from cxrjax.apps.annotations import csv_boxes
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
 from cxrjax.apps.annotations.folder import Folder, split_of
+from cxrjax.apps.annotations.keys import value_of_cell
 from cxrjax.errors import ForeignError
 from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.names import shown_value
@@ -24,6 +26,7 @@ _UPLOADED = re.compile(r"^[0-9a-f]{8}-(.+)$")
 _SHAPES = {"rectanglelabels", "polygonlabels", "ellipselabels", "labels", "choices"}
 _NO_BOXES = {"brushlabels", "keypointlabels"}
 _HAS_AREA = {"width", "points", "radiusX"}
+_SIDES = ("original_width", "original_height")
 # Drawn without a class, which a result of "labels" with the same id has.
 _DRAWN = {"rectangle", "polygon", "ellipse", "brush", "keypoint"}
 _PATIENT = ("patient_id", "patient", "patientid", "PatientID")
@@ -34,13 +37,52 @@ _ADDRESS = re.compile(r"(?i)://|^/data/|\.(?:png|jpe?g|dcm|dicom)(?:$|\?)")
 def is_label_studio(content: Any) -> bool:
     """Returns whether a JSON file is in Label Studio's format."""
     first = content[0] if isinstance(content, list) and content else None
-    if not isinstance(first, dict):
+    return isinstance(first, dict) and (isinstance(first.get("data"), dict) or _is_min(first))
+
+
+def is_table(path: Path, folder: Folder) -> bool:
+    """Returns whether a table is Label Studio's."""
+    try:
+        return _is_min(csv_boxes.table(path, folder, 1).header)
+    except (ForeignError, OSError):
         return False
-    return isinstance(first.get("data"), dict) or _is_min(first)
 
 
-def _is_min(first: dict[str, Any]) -> bool:
-    return "annotation_id" in first and "annotator" in first
+def _is_min(fields: Container[str]) -> bool:
+    return "annotation_id" in fields and "annotator" in fields
+
+
+def _tasks(folder: Folder, path: Path) -> list[Any]:
+    """The tasks of a file; rows of JSON-MIN and of tables, one an annotation, become tasks."""
+    if path.suffix.lower() == ".json":
+        tasks = an.entries(folder.json(path), "the file")
+        if not is_label_studio(tasks):
+            raise ForeignError("no tasks of Label Studio in it")
+    else:
+        table = csv_boxes.table(path, folder)
+        cells = ([_value(cell) for cell in of] for _, of in table.rows)
+        tasks = [dict(zip(table.header, of, strict=False)) for of in cells]
+    return [_task(one) if isinstance(one, dict) and "data" not in one else one for one in tasks]
+
+
+def _value(cell: str) -> Any:
+    try:
+        return value_of_cell(cell) if cell.startswith(("[", "{")) else cell
+    except Unusable:
+        return [{"unreadable": cell}]
+
+
+def _task(row: dict[str, Any]) -> dict[str, Any]:
+    """A task out of a row with a field a control, which holds a list of regions."""
+    results = []
+    for value in row.values():
+        for one in value if isinstance(value, list) else [value]:
+            if isinstance(one, dict):
+                kinds = (key for key in one if key in _SHAPES | _NO_BOXES)
+                result = {"type": next(kinds, "a region"), "value": one}
+                results.append(result | {key: one.get(key) for key in _SIDES})
+    done = {"completed_by": row.get("annotator", ""), "result": results}
+    return {"data": row, "annotations": [done]}
 
 
 def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
@@ -50,11 +92,7 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
         ForeignError: it is not Label Studio's.
     """
     where = folder.where(path)
-    tasks = an.entries(folder.json(path), "the file")
-    if not is_label_studio(tasks):
-        raise ForeignError("no tasks of Label Studio in it")
-    if _is_min(tasks[0]) and "data" not in tasks[0]:
-        raise ForeignError("Label Studio's JSON-MIN; export as JSON")
+    tasks = _tasks(folder, path)
     undone = several = 0
     for number, task in enumerate(tasks):
         place = f": [{number}]"
@@ -132,7 +170,7 @@ def _regions(done: Done) -> list[dict[str, Any]]:
     return [
         one
         for one in results
-        if str(one.get("type")) in _SHAPES | _NO_BOXES
+        if str(one.get("type")) in _SHAPES | _NO_BOXES | {"a region"}
         or (str(one.get("type")) in _DRAWN and str(one.get("id")) not in labelled)
     ]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal
 
 from cxrjax.apps.annotations.annotation import Stated
-from cxrjax.apps.annotations.coordinates import Form, Units
+from cxrjax.apps.annotations.coordinates import Form
 from cxrjax.apps.annotations.csv_boxes import ROLES
 from cxrjax.choices import ANNOTATION_FORMATS
 from cxrjax.errors import UserError
@@ -40,7 +40,7 @@ class BoxesOptions(SourceOptions):
     images: Path | None = None
     columns: str = ""
     box_form: Form | None = None
-    units: Units | None = None
+    units: Literal["pixels", "fractions", "percent", "thousandths"] | None = None
     label: str = ""
     classes: str = ""
     patient: str = ""

@@ -18,6 +18,7 @@ import numpy as np
 
 from cxrjax.codecs import get_codec
 from cxrjax.files import read_packaged
+from cxrjax.radiology_text.nouns import forms
 from cxrjax.records import Answer, Provenance, QARecord, class_in_words
 from cxrjax.records_io.quality import PixelBox
 
@@ -99,15 +100,6 @@ def ask(
                 yield _record(image, label, boxes, kind, told[kind], split, seed)
 
 
-def in_number(wording: str, words: str) -> str:
-    """A wording in the singular or plural that the words of a class are in."""
-    if words.endswith(("ss", "is", "us")) or not words.endswith(("s", "ae")):
-        return wording
-    for singular, plural in read_packaged(str(__package__), "questions.toml")["plural"].items():
-        wording = wording.replace(singular, plural)
-    return wording
-
-
 def identifier(label: str) -> str:
     """A class as part of an id: other classes have other ids, whatever letters they are in."""
     slug = re.sub(r"[^0-9a-z]+", "_", label.lower())
@@ -129,10 +121,9 @@ def _record(
     question_id = f"{image.image_id}-{identifier(label)}-{kind}"
     draw = random.Random(f"{seed}/{question_id}")
     wording = draw.choice(told["ask"]) if split == "train" else told["ask"][0]
-    form = told["one"] if kind == "how_many" and len(boxes) == 1 else told["yes"]
-    text = in_number(form if boxes else told["no"], words).format(
-        finding=words, count=len(boxes), boxes=_written(boxes, image.image_hw)
-    )
+    fields = forms(words, len(boxes))
+    form = told["yes"] if boxes else told["no"]
+    text = form.format(boxes=_written(boxes, image.image_hw), **fields)
     answer = Answer(
         text=text,
         labels=[label],
@@ -147,7 +138,7 @@ def _record(
         image_path=image.path,
         image_hw=image.image_hw,
         question_id=question_id,
-        question=in_number(wording, words).format(finding=words),
+        question=wording.format(**fields),
         question_type=told["type"],
         template_id=f"boxes/{kind}",
         variables={"finding": label},

@@ -112,18 +112,21 @@ def one_side(
     names = {path: path.stem.lower() for path in files}
     stems = {*names.values()}
     groups = _Groups(files)
-    by_key: dict[str, Path] = {}
-    by_name = 0
+    by_key: dict[str, list[Path]] = collections.defaultdict(list)
     for path, name in names.items():
         base = _CHANGED_BEFORE.sub("", _CHANGED.sub("", name))
         numbered = _NUMBERED.sub("", base)
         if numbered in stems:  # NAME (1) beside NAME; alone it is a number like others
             base = numbered
-        by_name += groups.join(by_key.setdefault(base, path), path) if base else 0
+        by_key[base].append(path)
+    # Of names that nobody changed, such as view1_frontal in many folders, the pixels decide.
+    copies = [of for base, of in by_key.items() if base and {*map(names.get, of)} != {base}]
+    by_name = sum(groups.join(of[0], path) for of in copies for path in of)
     pairs = _copies(files, processes)
     by_picture = sum(groups.join(*pair) for pair in pairs)
+    first: dict[str, Path] = {}
     for path in files:
-        groups.join(by_key.setdefault(f"patient/{patients[path]}", path), path)
+        groups.join(first.setdefault(patients[path], path), path)
     told = []
     if len(files) > 1 and len({groups.of(path) for path in files}) < 2:
         if len({*patients.values()}) < 2:

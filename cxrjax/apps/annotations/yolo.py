@@ -18,7 +18,7 @@ from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.foreign_files import MIB, read_lines, read_text
 from cxrjax.untrusted.names import shown
 
-_NAME_FILES = ("classes.txt", "obj.names", "labels.txt", "class_names.txt")
+_NAME_FILES = ("classes.txt", "obj.names", "labels.txt", "class_names.txt", "_darknet.labels")
 _YAML = (".yaml", ".yml")
 _NO_LABELS = {*_NAME_FILES, "train.txt", "val.txt", "valid.txt", "test.txt", "notes.txt"}
 _CLASS = re.compile(r"\d{1,6}")

@@ -32,6 +32,7 @@ from cxrjax.files import read_packaged
 from cxrjax.images.decode import image_size
 from cxrjax.images.files import ImageError
 from cxrjax.paper import closed_classes
+from cxrjax.radiology_text.nouns import forms
 from cxrjax.records import Answer, GeneratorInfo, QARecord, class_in_words
 
 # Reader -> question id -> field (a dimension, "comment", "correction") -> value.
@@ -279,13 +280,15 @@ def _missed_finding(record: QARecord, label: str, boxes: list[list[float]]) -> Q
             )
         },
         question_id=f"{record.image_id}-{slug}-missed",
-        question=_WHERE["ask"][0].format(finding=words),
+        question=_WHERE["ask"][0].format(**forms(words)),
         question_type=_WHERE["type"],
         template_id="review/missed",
         variables={"finding": label},
         generator=GeneratorInfo(name="review", version="1"),
     )
-    text = _with_boxes(_WHERE["yes"].format(finding=words, boxes=places), numbered, asked)
+    text = _with_boxes(
+        _WHERE["yes"].format(boxes=places, **forms(words, len(boxes))), numbered, asked
+    )
     answer = Answer(
         text=text, labels=[label], polarity="pos", boxes_by_image={record.image_id: boxes}
     )

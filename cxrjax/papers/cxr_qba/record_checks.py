@@ -8,8 +8,9 @@ tell. A study: what one question is answered, another does not deny.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED, is_plural
+from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.radiology_text.definitions import load_definitions
+from cxrjax.radiology_text.nouns import is_plural
 from cxrjax.records import Answer, QARecord
 
 _OPENED = re.compile(r"^(Yes|No)\b")

@@ -206,11 +206,11 @@ def recall_ceiling(images: Iterable[ImageAnnotation], records: Iterable[QARecord
     The most that a model can find which answers every question exactly, where each box of the truth
     wants a box of its own. Two readers' boxes of one lesion count as two here.
     """
-    shown: dict[str, set[tuple[str, tuple[float, ...]]]] = collections.defaultdict(set)
+    shown: dict[str, set[tuple[object, ...]]] = collections.defaultdict(set)
     for record in records:
         for answer in record.answers:
             for box in answer.boxes_by_image.get(record.image_id, []):
-                shown[record.image_id].add((answer.labels[0], tuple(box)))
+                shown[record.image_id].add((*answer.labels[:1], tuple(box)))
     found = total = 0
     for image in images:
         total += len(image.findings)

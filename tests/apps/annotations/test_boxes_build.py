@@ -46,7 +46,7 @@ def read(out: Path, split: str) -> list:
     return list(read_records(out / "records" / f"{split}.jsonl"))
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", sorted(FORMATS.keys() - {"chexlocalize"}))
 def test_every_format_gives_the_same_boxes(data, kind):
     write_format(kind, data)
     found_kind, found = read_annotations(Folder(data), Stated(), QualityLog())
@@ -83,7 +83,7 @@ def test_records_ask_in_the_words_of_classes_and_are_balanced(data, tmp_path, ca
         assert answer.labels[0] in ("Effusion", "Nodule")
         assert (answer.polarity == "pos") == bool(one.boxes) == ("<loc_" in answer.text)
     counted = [one for one in records if one.question_type == "How_many" and one.image_id == "c"]
-    assert len(counted) <= 1 and all("2 regions" in one.answers[0].text for one in counted)
+    assert len(counted) <= 1 and all("2 nodules" in one.answers[0].text for one in counted)
     page = (tmp_path / "out" / "look" / "index.html").read_text()
     assert page.count("<figure") == 6 and "Doubts" not in page
     patients = {

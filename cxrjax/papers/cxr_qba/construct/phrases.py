@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from cxrjax.radiology_text.definitions import Finding, load_definitions
 from cxrjax.radiology_text.english import capital, join
+from cxrjax.radiology_text.nouns import is_plural, plural
 
 # From the surest on; the last is no degree: nothing is said, neither yes nor no.
 NOT_MENTIONED = "not_mentioned"
@@ -20,8 +21,6 @@ _CHANGES = {
     "resolved": "{has} resolved",
 }
 _HAS = {"is": "has", "are": "have"}
-# Plurals of regions and findings that do not end in s.
-_PLURALS = ("axillae", "bronchi", "hila", "humeri", "scapulae")
 _SHOWN = {"ecg leads": "ECG leads", "svc": "SVC", "ivc": "IVC"}
 # Counted by the definitions, and yet without an article.
 _UNCOUNTED = ("surgical material",)
@@ -46,28 +45,9 @@ def shown(name: str) -> str:
     return _SHOWN.get(name, name)
 
 
-def is_plural(name: str) -> bool:
-    """Returns true for a finding, a region or an organ that takes "are"."""
-    last = name.split()[-1]
-    return last in _PLURALS or (last.endswith("s") and not last.endswith(("ss", "us", "is")))
-
-
 def verb(name: str) -> str:
     """`is` or `are`."""
     return "are" if is_plural(name) else "is"
-
-
-def plural(name: str) -> str:
-    """The plural of a finding's name; names that end in s are plural already."""
-    if name.endswith("y"):
-        return name[:-1] + "ies"
-    if name.endswith("pneumothorax"):
-        return name[:-1] + "ces"
-    if name.endswith("sis"):
-        return name[:-2] + "es"
-    if name.endswith(("ss", "x")):
-        return name + "es"
-    return name if name.endswith("s") else name + "s"
 
 
 def _is_counted(findings: Sequence[Finding]) -> bool:

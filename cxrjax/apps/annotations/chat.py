@@ -1,0 +1,187 @@
+"""Chats that train models which answer in text: boxes in their answers, forms in `chat.toml`."""
+
+import functools
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from cxrjax.apps.annotations import annotation as an
+from cxrjax.apps.annotations.annotation import WORDS, Annotation, Shape
+from cxrjax.apps.annotations.folder import Folder
+from cxrjax.apps.annotations.json_formats import LINES
+from cxrjax.errors import ForeignError
+from cxrjax.files import read_packaged
+from cxrjax.records_io.quality import Unusable
+from cxrjax.untrusted.foreign_files import MIB, read_lines
+from cxrjax.untrusted.json_text import parse_json
+from cxrjax.untrusted.names import shown, shown_value
+
+_WORDS = read_packaged(str(__package__), "chat.toml")
+_FORMS = [(re.compile(form["box"]), form) for form in _WORDS["form"]]
+_LABEL, _ASKED, _IMAGE = (re.compile(_WORDS["marks"][key]) for key in ("label", "asked", "image"))
+_FENCE = re.compile(r"\s*(?:```(?:json)?)?\s*([\[{].*[\]}])\s*(?:```)?\s*", re.DOTALL)
+_LONGEST = 100_000  # characters of an answer
+_TURNS = ("conversations", "messages")
+_ASKING = ("human", "user", "system")
+
+Found = tuple[str, Shape]
+
+
+def kind_of(folder: Folder, path: Path) -> str:
+    """ "chat" of a file whose first sample is a chat about an image, else "".
+
+    Raises:
+        OSError, ForeignError: it cannot be read.
+    """
+    try:
+        first = next((one for _, one in _samples(folder, path, 1)), None)
+    except ForeignError:
+        return ""
+    if not isinstance(first, dict):
+        return ""
+    if {"image", "prefix", "suffix"} <= first.keys():
+        return "chat"
+    turns = next((first[key] for key in _TURNS if isinstance(first.get(key), list)), [])
+    return "chat" if turns and all(isinstance(turn, dict) for turn in turns) else ""
+
+
+def _samples(folder: Folder, path: Path, most: int = 0) -> Iterator[tuple[str, Any]]:
+    """Yields (place, sample); of a line that is no JSON the ForeignError.
+
+    Raises:
+        ForeignError: the file is no list.
+    """
+    if path.suffix.lower() not in LINES:
+        for number, one in enumerate(an.entries(folder.json(path), "the file")):
+            yield f": [{number}]", one
+        return
+    for number, line in read_lines(path, MIB) if most else read_lines(path):
+        try:
+            yield f":{number}", parse_json(line)
+        except ForeignError as error:
+            yield f":{number}", error
+
+
+def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
+    """Yields the entries of one file."""
+    where = folder.where(path)
+    for place, sample in _samples(folder, path):
+        yield from an.guarded(_sample(sample, where, place, said), where, place)
+
+
+def _sample(sample: Any, where: str, place: str, said: an.Stated) -> an.Entries:
+    if isinstance(sample, ForeignError):
+        raise sample
+    sample = an.fields(sample, "a sample")
+    turns = list(_turns(sample))
+    image = Annotation(_image(sample, turns), where, place)
+    yield image
+    asked = ""
+    for is_question, text in turns:
+        if is_question:
+            match = _ASKED.search(text[-400:])
+            asked = match[1] if match and match[1].lower() not in _WORDS["marks"]["vague"] else ""
+            continue
+        for read in _boxes(text, asked, said):
+            yield an.attempt(image, place, read)
+
+
+def _turns(sample: dict[str, Any]) -> Iterator[tuple[bool, str]]:
+    """Yields (question or answer, text)."""
+    if "suffix" in sample:
+        yield True, str(sample.get("prefix", ""))
+        yield False, sample["suffix"] if isinstance(sample["suffix"], str) else ""
+    for turn in next((sample[key] for key in _TURNS if isinstance(sample.get(key), list)), []):
+        turn = an.fields(turn, "a turn")
+        text = turn.get("value", turn.get("content"))
+        for part in text if isinstance(text, list) else [{"text": text}]:
+            if isinstance(part, dict) and isinstance(part.get("text"), str):
+                yield turn.get("from", turn.get("role")) in _ASKING, part["text"]
+
+
+def _image(sample: dict[str, Any], turns: list[tuple[bool, str]]) -> str:
+    """The name of a sample's one image.
+
+    Raises:
+        Unusable: it has none, or several.
+    """
+    given = next((sample[key] for key in ("image", "images") if key in sample), None)
+    names = list(given) if isinstance(given, list) else [given] * (given is not None)
+    for key in _TURNS:
+        for turn in sample.get(key) or [] if given is None else ():
+            parts = turn.get("content") if isinstance(turn, dict) else None
+            for part in parts if isinstance(parts, list) else ():
+                kind = part.get("type") if isinstance(part, dict) else None
+                names += [part.get(kind)] if kind in ("image", "image_url") else []
+    if not names:
+        names = [name for _, text in turns for name in _IMAGE.findall(text)]
+    names = [one.get("url", one.get("path")) if isinstance(one, dict) else one for one in names]
+    if len(names) != 1 or not isinstance(names[0], str):
+        raise Unusable("invalid_record", f"images {shown_value(names)}; expected one a chat")
+    return urlsplit(names[0]).path if "://" in names[0][:10] else names[0]
+
+
+def _boxes(text: str, asked: str, said: an.Stated) -> Iterator[Any]:
+    """Yields a function for each box of an answer that gives its class and shape."""
+    if len(text) > _LONGEST:
+        raise Unusable("invalid_record", f"an answer of {len(text):,} characters")
+    value = _json(fenced[1]) if (fenced := _FENCE.fullmatch(text)) else None
+    if isinstance(value, dict) or (isinstance(value, list) and dict in map(type, value)):
+        for one in value if isinstance(value, list) else [value]:
+            yield functools.partial(_of_json, one, asked, said)
+        return
+    found = ((form, list(pattern.finditer(text))) for pattern, form in _FORMS)
+    form, matches = next((one for one in found if one[1]), ({}, []))
+    if not matches:
+        if "<loc" in text:
+            told = f"{shown(text)}; expected four <loc> tokens and a class"
+            raise Unusable("bad_box", told)
+        return
+    label, end = "", 0
+    for match, after in zip(matches, [*matches[1:], None], strict=True):
+        before, end = text[end : match.start()], match.end()
+        if form["label"] == "behind":
+            label = text[end : after.start() if after else None].partition("<")[0]
+        elif named := _LABEL.findall(before):
+            label = named[-1]
+        elif form["label"] == "before":
+            label = before.strip(" .,;:\n") or label
+        named = label.strip(" ;,.\n") or asked
+        yield functools.partial(_of_match, match, form, named, said)
+
+
+def _json(text: str) -> Any:
+    try:
+        return parse_json(text)
+    except ForeignError:
+        return None
+
+
+def _of_match(
+    match: re.Match[str], form: dict[str, Any], label: str, said: an.Stated
+) -> dict[str, Any]:
+    numbers = an.numbers_of([float(one) / form["bins"] for one in match.groups()], 4)
+    if form["order"] == "yxyx":
+        numbers = (numbers[1], numbers[0], numbers[3], numbers[2])
+    return {"label": _named(label, said), "shape": Shape(numbers, "xyxy", "fractions")}
+
+
+def _of_json(one: Any, asked: str, said: an.Stated) -> dict[str, Any]:
+    """Class and shape of {"bbox_2d": [x, y, x, y], "label": ...}, or Gemini's box_2d, whose order is y, x."""
+    one = an.fields(one, "a box")
+    label = next((str(v) for k, v in one.items() if an.plain(k) in WORDS["columns"]["label"]), "")
+    value = next((v for k, v in one.items() if an.plain(k) in _WORDS["json"]["keys"]), None)
+    numbers = an.numbers_of(value if isinstance(value, list) else [], 4)
+    shape = Shape(numbers, "xyxy", "unclear", exact=False)
+    if "box_2d" in one:
+        a, b, c, d = (number / 1000 for number in numbers)
+        shape = Shape((b, a, d, c), "xyxy", "fractions")
+    return {"label": _named(label or asked, said), "shape": shape}
+
+
+def _named(label: str, said: an.Stated) -> str:
+    if not (said.label or label):
+        raise Unusable("unknown_class", "no class beside the box; pass --label=NAME")
+    return said.label or label
