@@ -34,7 +34,7 @@ def pool(processes: int) -> Iterator[Callable]:
         return
     # "spawn" starts processes afresh: a forked one may hold a lock of jax's threads.
     executor = concurrent.futures.ProcessPoolExecutor(
-        processes, multiprocessing.get_context("spawn"), _start
+        processes, multiprocessing.get_context("spawn"), _start, (os.getpid(),)
     )
     with _one_thread_each():
         try:
@@ -47,13 +47,13 @@ def pool(processes: int) -> Iterator[Callable]:
             executor.shutdown(cancel_futures=True)
 
 
-def _start() -> None:
+def _start(parent: int) -> None:
     # Ctrl-C reaches every process; the one that started the others tells them to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Who is killed tells nothing: the kernel ends the others with it.
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() == 1:
+    if os.getppid() != parent:  # it ended before the kernel was told
         os.kill(os.getpid(), signal.SIGKILL)
 
 
