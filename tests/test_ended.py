@@ -50,7 +50,10 @@ def test_a_killed_command_leaves_whole_files_or_none(tmp_path, command):
     shutil.copytree(RUN, tmp_path / "run")
     words = [f"--workdir={tmp_path / 'run'}"]
     if command == "score":
-        words = ["--benchmark=vindr_cxr_vqa", f"--references={RUN / 'data/records/validation.jsonl'}"]
+        words = [
+            "--benchmark=vindr_cxr_vqa",
+            f"--references={RUN / 'data/records/validation.jsonl'}",
+        ]
         words += [f"--predictions={file}" for file in sorted((RUN / "predictions").glob("*.jsonl"))]
     begun = time.monotonic()
     assert _started(f"cxrjax.{command}", *words, f"--out={tmp_path / 'whole'}").wait() == 0

@@ -169,7 +169,7 @@ def _of_match(
 
 
 def _of_json(one: Any, asked: str, said: an.Stated) -> dict[str, Any]:
-    """Class and shape of {"bbox_2d": [x, y, x, y], "label": ...}, or Gemini's box_2d, whose order is y, x."""
+    """Class and shape of {"bbox_2d": [x, y, x, y], "label": ...}; of Gemini's box_2d y is first."""
     one = an.fields(one, "a box")
     label = next((str(v) for k, v in one.items() if an.plain(k) in WORDS["columns"]["label"]), "")
     value = next((v for k, v in one.items() if an.plain(k) in _WORDS["json"]["keys"]), None)
