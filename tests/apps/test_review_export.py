@@ -121,7 +121,7 @@ def test_missed_findings_are_questions_of_their_own(export):
     record = found.records[-1]
     assert record.question == "Where is the lung nodule?" and record.finding == "Lung_nodule"
     assert record.boxes == [missed[0], other[0]]
-    assert record.answer_text == ("The lung nodule is at <loc_5_5_30_30> and <loc_50_5_80_30>.")
+    assert record.answer_text == ("The lung nodules are at <loc_5_5_30_30> and <loc_50_5_80_30>.")
     assert [one.question_id for one in found.records] == ["a", "b", "i-lung_nodule-missed"]
 
 
