@@ -43,6 +43,7 @@ MEASURES = {
     "certainty": "certainty within one",
     "time": "time",
     "regions": "regions",
+    "severity": "severity, where labelled",
     "whole": "sentences all right",
 }
 
@@ -85,6 +86,8 @@ class Pair(NamedTuple):
         }
         if label.side or read.side:
             told["side_named"] = told["side"]
+        if label.severity:
+            told["severity"] = label.severity == read.severity
         if label.regions:
             told["regions"] = set(label.regions) == set(read.regions)
         return told

@@ -15,7 +15,10 @@ HELD_OUT = "_held_out"
 
 
 class Label(NamedTuple):
-    """Label of a sentence for one finding; the fields are those of `Assertion`."""
+    """Label of a sentence for one finding; the fields are those of `Assertion`.
+
+    `severity` is None where the file doesn't grade it.
+    """
 
     finding: str
     status: Status
@@ -23,6 +26,7 @@ class Label(NamedTuple):
     time: Time
     side: Side | None
     regions: tuple[str, ...] = ()
+    severity: str | None = None
 
 
 class Sentence(NamedTuple):
@@ -80,6 +84,8 @@ def _answer(cells: list[str]) -> Sentence:
 
 def _label(text: str) -> Label:
     finding, status, certainty, time, side, *places = (part.strip() for part in text.split("|"))
+    graded = [place for place in places if place.startswith("=")]
+    places = [place for place in places if place not in graded]
     regions = tuple(name.strip() for place in places for name in place.split("+") if name.strip())
     definitions = load_definitions()
     _check(finding, definitions.findings)
@@ -88,7 +94,8 @@ def _label(text: str) -> Label:
     _check(side, (*get_args(Side), "-"))
     for region in regions:
         _check(region, definitions.regions)
-    return Label(finding, status, certainty, time, None if side == "-" else side, regions)
+    severity = graded[0][1:] if graded else None
+    return Label(finding, status, certainty, time, None if side == "-" else side, regions, severity)
 
 
 def _check(value: str, legal) -> None:

@@ -1,9 +1,10 @@
 """Comparison of a sentence's findings with before: new, worse, better, unchanged, resolved."""
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Mapping, Sequence
 
 from cxrjax.radiology_text.assertions import Side, Time
-from cxrjax.radiology_text.english import Match, Words
+from cxrjax.radiology_text.english import Match, Word, Words
 from cxrjax.radiology_text.items import NamedItem, is_device
 from cxrjax.radiology_text.lexicon import English, Sentence, word_set
 from cxrjax.radiology_text.places import compared_sides
@@ -21,6 +22,11 @@ _LISTED = frozenset(
 _APART = frozenset(("with", "without", "no", "not"))
 _NEARLY = ("nearly", "almost", "near", "incomplete", "partial")
 _PASSED_BY = word_set("passed_by")
+_NONE_OF, _PART_OF = word_set("none_of"), word_set("part_of")
+_SHARE_REACH = 9
+_UNFINISHED = word_set("unfinished")
+_CLEARS = frozenset(("clearing", "resolution", "resorption", "absorption"))
+_THEN_REACH = 4
 
 # What a finding may cease to be without being gone.
 _PROPERTIES = word_set("properties")
@@ -116,11 +122,9 @@ def find_times(
                 if not joined or {"is", "are", ":"} & between:
                     break
                 reach.append(n)
-        elif (
-            right
-            and not {"with", "without", "no", "not"} & set(gap)
-            and not (match.payload == "resolved" and "," in gap)
-        ):
+        elif right and ":" in gap and not _APART & set(gap):
+            reach = right  # "gone: the tube, the effusion"
+        elif right and not _APART & set(gap) and not (match.payload == "resolved" and "," in gap):
             reach = right[:1]
         else:
             continue
@@ -170,7 +174,12 @@ def _weighed(tokens: Words, match: Match[Time], named: frozenset[int]) -> Match[
     """
     before = tokens.forms[max(0, match.first - 3) : match.first]
     said, last = match.payload, tokens.forms[match.last - 1]
+    own = tokens.forms[match.first : match.last]
     if said == "resolved" and {*_NEARLY, "largely", "mostly", "partly"} & set(before[-2:]):
+        return match._replace(payload="better")
+    if said == "better" and "complete" in tokens.forms[match.last :] and _CLEARS & {*own}:
+        return match._replace(payload="resolved")
+    if said == "resolved" and not _UNFINISHED.isdisjoint(tokens.forms[match.last :]):
         return match._replace(payload="better")
     if said == "resolved" and before[-2:] == ["all", "but"]:
         return match._replace(payload="better")
@@ -195,9 +204,79 @@ def _weighed(tokens: Words, match: Match[Time], named: frozenset[int]) -> Match[
     turned = ("worse", "better", "new", "resolved")
     if said in ("worse", "better", "resolved") and _is_of_neither(tokens, match.first):
         return match._replace(payload="unchanged")
-    if leads in ("not", "never", "fail", "neither", "nor", "longer") and said in turned:
+    share = _share(tokens, match.first) if said in turned else ""
+    if share == "part" and said == "resolved":
+        return match._replace(payload="better")
+    if share == "none":
+        return match._replace(payload="unchanged")
+    if leads in ("without", "not", "never", "fail", "neither", "nor", "longer") and said in turned:
         return match._replace(payload="unchanged")
     return match
+
+
+def former_degree(
+    forms: Sequence[str],
+    then: frozenset[str],
+    now: frozenset[str],
+    degrees: Mapping[str, float],
+    reach: int = 3,
+) -> tuple[set[int], Time] | None:
+    """Finds a degree or size of former times beside one of now: "formerly small, now large".
+
+    Returns:
+        Places of the words of then, and how now compares; None without both.
+    """
+    sizes = _sizes(forms) if "mm" in forms or "cm" in forms else {}
+    ranks = {n: degrees[form] for n, form in enumerate(forms) if form in degrees}
+    degree_at = sizes if len(sizes) > 1 else ranks
+    if len(told := [*degree_at]) < 2:
+        return None
+    olds = [place for place, form in enumerate(forms) if form in then]
+    news = [place for place, form in enumerate(forms) if form in now]
+    former = [(abs(d - t), d, t) for d in told for t in olds if -_THEN_REACH <= d - t <= reach]
+    if not former or not (news or sizes):
+        return None
+    _, old, at = min(former)
+    newer = [(abs(d - n), d) for d in told for n in news if d != old and -2 <= d - n <= 4]
+    newer = newer or [(0, d) for d in sizes if d != old]
+    if not newer or (old < at and any(old < n < at for n in news)):
+        return None
+    before, after = degree_at[old], degree_at[min(newer)[1]]
+    time: Time = "unchanged" if before == after else "worse" if after > before else "better"
+    near = range(at, old + 1) if 0 < old - at <= 2 else (old, at)
+    last = max(old + (old in sizes), at)
+    joint = [last + 1] if forms[last + 1 : last + 2] == ["and"] else []
+    return {*near, *range(old, old + 1 + (old in sizes)), *joint}, time
+
+
+def blanked(text: str, tokens: Sequence[Word], places: Iterable[int]) -> str:
+    """The text without some of its words, every other character at its place."""
+    for token in (tokens[place] for place in places):
+        text = text[: token.start] + " " * (token.end - token.start) + text[token.end :]
+    return text
+
+
+def _sizes(forms: Sequence[str]) -> dict[int, float]:
+    """Place of each number before "mm" or "cm" -> millimetres."""
+    return {
+        n: float(one) * (10 if unit == "cm" else 1)
+        for n, (one, unit) in enumerate(itertools.pairwise(forms))
+        if unit in ("mm", "cm") and one.replace(".", "", 1).isdigit()
+    }
+
+
+def _share(tokens: Words, place: int) -> str:
+    """Returns "none" or "part" for words of quantity that lead to a place: "not all of the"."""
+    for n in range(place - 1, max(-1, place - _SHARE_REACH), -1):
+        if tokens.forms[n] in (",", ":", "but"):
+            return ""
+        of = tokens.form(n + 1) == "of" or tokens.form(n + 2) == "of"
+        if of and tokens.forms[n] in _NONE_OF:
+            return "none"
+        negated = tokens.form(n - 1) in ("not", "only", "just") or tokens.form(n - 2) == "only"
+        if tokens.forms[n] in _PART_OF and negated:
+            return "part"
+    return ""
 
 
 def _is_of_neither(tokens: Words, place: int) -> bool:

@@ -8,7 +8,7 @@ import re
 
 from cxrjax.files import read_packaged
 
-_RUN = re.compile(r"[\u4e00-\u9fff]+")
+_RUN = re.compile(r"[\u4e00-\u9fff]+(?:(?:CT|MRI|X)[\u4e00-\u9fff]+)*")
 _MARKS = str.maketrans("，。：；！？、（）“”【】", ',.:;!?,()""()')
 # Alone, or behind what they are said of, these are verdicts.
 _ALONE = {"is": "yes", "there is": "yes"}

@@ -314,6 +314,12 @@ def _ends_short(tokens: Words, place: int) -> list[str]:
 
 def _with_ones(tokens: Words, items: list[NamedItem], topic: Topic | None) -> list[NamedItem]:
     """Adds "one", "an amount", "none" that stand for a finding named before."""
+    if topic and not items and (stands := _ends_elliptic(tokens)) and topic.statement is None:
+        last = len(tokens)
+        own, gone = frozenset((last - 1,)), stands == "gone"
+        item = NamedItem(last - 1, last, topic.names, None, own=own, refers=gone, is_gone=gone)
+        item.is_denied = gone
+        return [item]
     for place, form in enumerate(tokens.forms):
         if form not in _STAND_FOR_ONE:
             continue
@@ -335,11 +341,21 @@ def _with_ones(tokens: Words, items: list[NamedItem], topic: Topic | None) -> li
         )
         if not is_one or any(place < item.first <= place + 3 for item in items):
             continue
-        if not before and topic and topic.statement is None and leads in _SMALL:
+        exists = leads == "is" and tokens.form(place - 2) == "there"
+        if not before and topic and topic.statement is None and (leads in _SMALL or exists):
             items.append(NamedItem(place, place + 1, topic.names, own=own))
         elif before and not any(place - 1 in item.own for item in items if item.refers):
             items.append(NamedItem(place, place + 1, before[-1].names, own=own))
     return sorted(items, key=lambda item: item.first)
+
+
+def _ends_elliptic(tokens: Words) -> str:
+    """Returns "there" for "now there is", "gone" for "the present one does not"."""
+    last = tokens.forms[-2:]
+    if last in (["there", "is"], ["there", "are"]):
+        return "there"
+    now = {"present", "current", "new", "today"} & {*tokens.forms}
+    return "gone" if now and last in (["doe", "not"], ["do", "not"]) else ""
 
 
 def _before_words(tokens: Words, place: int) -> set[str]:

@@ -22,11 +22,11 @@ Payload = TypeVar("Payload")
 _TOKEN = re.compile(
     r"(?<=[a-z] )#(?=[\s.,]|$)|\d+(?:\.\d+)+|[a-z]+?(?=n't\b)|n't\b|\s[-–—]+\s|"
     # With the letters of other languages, whose words would else fall apart: the "ng" of "không".
-    r"[a-z0-9\u00c0-\u024f\u1e00-\u1eff\u0300-\u036f]+|[,:;()/=?<>✗]"
+    r"[a-z0-9\u00c0-\u024f\u1e00-\u1eff\u0300-\u036f]+|[,:;()/=?<>✗⊕]"
 )
 _DATA = "reference/cues_en.toml"
 _MARKED = frozenset("[(✓✔☑✅✗✘☒❌☐")
-_MARKS = {"✗": "no", "=": ":", "[": "(", "]": ")", "#": "fracture"}
+_MARKS = {"✗": "no", "=": ":", "[": "(", "]": ")", "#": "fracture", "⊕": "but"}
 # A box or mark, and whether nothing of its line stands before it, or behind it.
 _BOX = re.compile(
     r"(?P<open>(?:\A|(?<=[\n|,;]))[\s|*•–-]{0,9})?"
@@ -34,6 +34,13 @@ _BOX = re.compile(
     r"(?P<end>\s*(?:[\n|,;.]|\Z))?(?P<said>(?=(?:no|not|none|absent|without)\b))?"
 )
 _TICKED = re.compile(r"[x+✓✔☑✅]")
+# Bare signs before what they are of ("+ effusion, - edema"), and behind it.
+_LEADING_PLUS = re.compile(r"(?:\A\s*|[,;]\s?)\+\s?[^\W\d]")
+_LEADING = re.compile(r"(?:\A|(?<=[\s,;]))(?:\(([+-])\)|([+-]))(?=\s?[^\W\d])")
+_LEADING_BOXES = re.compile(r"\A\W*\([+-]\)\s?[^\W\d]+[^()]*\([+-]\)\s?[^\W\d]")
+_TRAILING = re.compile(r"(?:(?<=[^\W\d])|(?<=:))\s?(?:\+{1,3}|-)(?=\s*(?:[,;.|\n]|\Z))")
+_ARROW = re.compile(r"[-=]>|→")
+_VALUES = re.compile(r"([+-])\s?ve\b")
 _WITH = re.compile(r"\bw/(?!o\b)")
 # Abbreviations with a slash become two words; places in the text stay.
 _SLASHED = re.compile(r"\b([a-z])/([a-z])\b|\b(and)/(or)\b")
@@ -183,7 +190,9 @@ class English:
         if "/" in said:
             said = _WITH.sub("w ", said.replace("b/l", "bl "))
         said = with_ticks(
-            said.replace("-ve", "neg").replace("+ve", "pos") if "ve" in said else said
+            _VALUES.sub(lambda m: ("neg" if m[1] == "-" else "pos").ljust(len(m[0])), said)
+            if "ve" in said
+            else said
         )
         part = _SLASHED.sub(lambda m: m.group().replace("/", " "), said) if "/" in said else said
         part = _STOPS.sub(" ", part)
@@ -259,7 +268,17 @@ def _as_statement(row: re.Match[str]) -> str:
 
 def with_ticks(text: str) -> str:
     """The text with the boxes and marks of a form as values, every character at its place."""
+    if "+" in text or "-" in text or "→" in text:
+        text = _with_signs(text)
     return text if _MARKED.isdisjoint(text) else _BOX.sub(_ticked, text)
+
+
+def _with_signs(text: str) -> str:
+    """The text with the signs of "+ effusion, - edema", "effusion +, edema -" as marks."""
+    text = _ARROW.sub(lambda m: ":".rjust(len(m[0])), text)
+    if _LEADING_PLUS.search(text) or _LEADING_BOXES.match(text):
+        return _LEADING.sub(lambda m: ("✗" if "-" in m[0] else "⊕").ljust(len(m[0])), text)
+    return _TRAILING.sub(lambda m: m[0].replace("-", "✗").replace("+", " "), text)
 
 
 def _ticked(box: re.Match[str]) -> str:
@@ -313,6 +332,13 @@ def _written_out(phrase: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
 def word_set(name: str) -> frozenset[str]:
     """Small words by what they do, from the data file."""
     return frozenset(_read_data()["words"][name])
+
+
+@functools.cache
+def grades(name: str) -> Mapping[str, float]:
+    """Words of degree with their rank, from the data file."""
+    ranks = enumerate(_read_data()["words"][name])
+    return {word: float(rank) for rank, words in ranks for word in words}
 
 
 def pattern(name: str, flags: int = 0) -> re.Pattern[str]:

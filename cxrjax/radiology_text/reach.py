@@ -31,6 +31,8 @@ _CHANGED = word_set("changed")
 _SEEN = word_set("seen")
 ADJECTIVE_REACH = 3
 _LASTING = word_set("lasting")
+_PREDICATE_REACH = 8
+_EQUATES = frozenset(("is", "are", "represent", "reflect"))
 
 
 def is_unaltered(tokens: Words, cue: Match[Cue], end: int) -> bool:
@@ -67,8 +69,10 @@ def is_of_given(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
 def is_supposed(tokens: Words, item: NamedItem) -> bool:
     """Returns whether a clause asks about, or denies, a property of an item that it presupposes."""
     before = lemmas_at(tokens, max(0, min(item.own) - 5), min(item.own))
-    behind = lemmas_at(tokens, item.last, item.last + 2)
-    if item.statement is not None or "the" not in before or behind[:1] not in (["is"], ["are"]):
+    behind = lemmas_at(tokens, item.last, item.last + _PREDICATE_REACH)
+    while behind and behind[0] not in _EQUATES and behind[0] not in (",", "and"):
+        behind.pop(0)
+    if item.statement is not None or "the" not in before or behind[:1] in ([], [","], ["and"]):
         return False
     place = len(before) - 1 - before[::-1].index("the")
     asks = place > 0 and before[place - 1] in ("whether", "if", "that")
@@ -190,6 +194,8 @@ def ends_at(
         return False
     next_item = next((items[n] for n in inside if min(items[n].own) > place), None)
     words = tokens.forms[place + 1 : next_item.first if next_item else clause[1]]
+    if tokens.forms[cue_at[1] - 1] in ("is", "are", ":") and says.startswith("denied"):
+        return False  # "lacking are an edema, nodules and a mass"
     graded = any(word in _GRADES for word in words) or words[:1] in (["a"], ["an"])
     # A degree may be a finding's own: ", old granulomatous disease".
     graded |= next_item is not None and tokens.forms[next_item.first] in ("old", "healed")

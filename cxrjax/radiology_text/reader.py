@@ -14,7 +14,13 @@ from typing import NamedTuple
 
 from cxrjax.radiology_text import lexicon
 from cxrjax.radiology_text.assertions import Assertion, Certainty, Side, Status, Time, Unsaid
-from cxrjax.radiology_text.changes import OTHER_SIDE, find_times, times_by_side
+from cxrjax.radiology_text.changes import (
+    OTHER_SIDE,
+    blanked,
+    find_times,
+    former_degree,
+    times_by_side,
+)
 from cxrjax.radiology_text.clauses import split_clauses
 from cxrjax.radiology_text.definitions import Definitions
 from cxrjax.radiology_text.details import find_count, find_distances, find_modifiers, find_sizes
@@ -63,7 +69,10 @@ _UNSIDED = lexicon.word_set("directed") | {"low lung volumes", "support device"}
 _NOT_NOW = ("past", "to be ruled out")
 # What cues and the grammar say of a finding of which nothing is asserted.
 _UNSAID = {"silent": "said nothing", "unread": "unread"}
+_ASKS = lexicon.word_set("asks")
 _OF_NORMAL = ("unchanged", "resolved")
+_THEN, _NOW = lexicon.word_set("then"), lexicon.word_set("now")
+_DEGREES = lexicon.grades("degrees")
 _CALCIFIED = {
     "lung nodule": "granuloma",
     "lymphadenopathy": "calcified lymph node",
@@ -135,10 +144,15 @@ class ReportReader:
     def _read_sentence(self, text: str, before: "_Context") -> "_Reading":
         english = self._english
         said = without_corrected(text)
+        sentence = english.read_tokens(said, 0, len(text))
+        former = former_degree(sentence.tokens.forms, _THEN, _NOW, _DEGREES)
+        if former is not None:
+            said = blanked(said, sentence.tokens, former[0])
         if _INSERTION.search(said):
             said = _INSERTION.sub(self._as_inserted, said)
         said = _COMPARED_WITH.sub(lambda match: " " * len(match.group()), said)
-        sentence = english.read_tokens(said, 0, len(text))
+        if said is not text:
+            sentence = english.read_tokens(said, 0, len(text))
         tokens = sentence.tokens
         if english.language.ignored_sentences.find(tokens):
             return _Reading()
@@ -154,6 +168,10 @@ class ReportReader:
         cues = without_insertions(tokens, cues)
         timed = named.union(*(range(m.first, m.last) for m in rules.times))
         changes = [*rules.times, *english.times.find(tokens, timed)]
+        if former is not None:
+            news = (n for n, form in enumerate(tokens.forms) if form in _NOW)
+            at = next(news, items[-1].last - 1)
+            changes = [Match(at, at + 1, former[1]), *(c for c in changes if c.first != at)]
         changes.sort(key=lambda match: match.first)
         clauses = split_clauses(tokens, items, cues)
         told = frozenset(place for c in changes for place in range(c.first, c.last))
@@ -193,6 +211,10 @@ class ReportReader:
         tail = any(map(str.isalpha, tokens.forms[items[-1].last :]))
         supposes = _SUPPOSES.match(text)
         asks = sentence.asks and not (supposes and (tail or supposes[0].endswith("the")))
+        if asks and (proposed := _proposed(tokens, items)):
+            asks = False  # "an opacity, pneumonia?"
+            for n in proposed:
+                judged[n] = Judgement("uncertain", "possible", reason="hedged")
         assertions: list[Assertion] = []
         refers: list[bool] = []
         unsaid: list[Unsaid] = []
@@ -328,10 +350,10 @@ def _context_of(
     assertions: Sequence[Assertion],
     before: _Context,
 ) -> _Context:
-    told = [item for item in items if item.names]
+    told = [item for item in items if item.names and not item.is_setting]
     if not told:
         return before
-    affirmed = [i for i, j in zip(items, judged, strict=True) if i.names and j.status != "absent"]
+    affirmed = [i for i, j in zip(items, judged, strict=True) if i in told and j.status != "absent"]
     last = (affirmed or told)[-1]
     sides = [one.side for one in assertions if one.side in ("left", "right")]
     signs = [
@@ -417,6 +439,7 @@ def _update(found: list[Assertion], new: Assertion) -> int | None:
         same = of_it[-1:]
     old = found[same[-1]]
     told = bool(new.cue or new.organ) or new.status != "present"
+    told |= old.time == "past" and new.is_now and new.time != "current"  # "today it persists"
     found[same[-1]] = dataclasses.replace(
         old,
         status=new.status if told else old.status,
@@ -496,6 +519,15 @@ def _as_before_there(
         if stands_for and any(one.last <= c.first < other.first for c in changes):
             judged[n], times[n] = Judgement(), "unchanged"
             other.is_denied = False
+
+
+def _proposed(tokens: Words, items: Sequence[NamedItem]) -> list[int]:
+    """The items of a question's last part that only propose what the signs before it are."""
+    comma = max((n for n, form in enumerate(tokens.forms) if form == ","), default=-1)
+    before = [item for item in items if item.last <= comma]
+    if not before or not _ASKS.isdisjoint(tokens.forms) or not _SIGNS.issuperset(before[-1].names):
+        return []
+    return [n for n, item in enumerate(items) if item.first > comma]
 
 
 def _is_aside(tokens: Words, cue: Match[lexicon.Cue]) -> bool:

@@ -53,6 +53,7 @@ _LEADS_ON = (",", "of", "for", "to", "in", "from", "with", "and", "or")
 _VERSUS = frozenset(("versus", "vs"))
 _CHOOSING = _VERSUS | {"or", "/"}
 _INSTEAD = (["simply"], ["only"], ["just"], ["merely"])
+_PROCEDURAL = frozenset(("after", "following", "post", "status", "s"))
 _PARENTHESES = (("rather", "than"), ("instead", "of"))
 # A cue of one of these words says something of the item right after it alone.
 _ADJECTIVES = word_set("one_finding")
@@ -417,17 +418,35 @@ def _forward(
             says = ""  # "no retropulsion, mild spondylosis"
         elif lemma in _PLAINLY and seen_since and says.startswith("hedged"):
             says = ""  # "possible cardiomegaly and definite effusion"
-        elif lemma == ":" and says == "past" and place > cue_at[1]:
-            says = ""  # "s/p thoracentesis: effusion decreased"
+        elif lemma == ":" and _ends_at_colon(tokens, says, cue_at, place, seen_since):
+            says = ""
         elif lemma == ":" and seen_since and lemmas_at(tokens, place, place + 2)[1:] in _INSTEAD:
             says = ""  # "no mass - only a scar"
-        elif lemma == "," and says == "past" and lemmas_at(tokens, place, place + 2)[1:] == ["the"]:
-            says = ""  # "given the history of fever, the opacity is pneumonia"
+        elif (
+            lemma == ","
+            and says == "past"
+            and (
+                lemmas_at(tokens, place + 1, place + 2) == ["the"]
+                or (not seen_since and tokens.forms[cue_at[0]] in _PROCEDURAL)
+            )
+        ):
+            says = ""  # "given the history of fever, the opacity is pneumonia", "after diuresis, "
         elif lemma == "the" and says == "past" and _is_behind_procedure(tokens, cue_at[1], place):
             says = ""  # "after thoracentesis the effusion is smaller"
         elif lemma == "," and says.startswith("denied") and tokens.forms[cue_at[0]] in _VERBAL:
             says = ""  # "not detectably since, consistent with pneumonia"
         place += 1
+
+
+def _ends_at_colon(
+    tokens: Words, says: str, cue_at: tuple[int, int], place: int, seen: int
+) -> bool:
+    """Returns whether a colon or dash ends what a cue says of something unnamed: "s/p
+    thoracentesis: effusion decreased", "no follow-up - granuloma"."""
+    if says == "past":
+        return place > cue_at[1]
+    denies = says.startswith("denied") and not seen and place > cue_at[1]
+    return denies and "following" not in tokens.forms[cue_at[0] : place]
 
 
 def _is_behind_procedure(tokens: Words, begin: int, place: int) -> bool:

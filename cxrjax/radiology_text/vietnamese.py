@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from cxrjax.radiology_text import answers
 from cxrjax.radiology_text.assertions import Assertion, Certainty, Outcome, Status, Time
+from cxrjax.radiology_text.changes import blanked, former_degree
 from cxrjax.radiology_text.definitions import SIDES
 from cxrjax.radiology_text.lexicon import plain_text, split_sentences, with_ticks
 from cxrjax.radiology_text.places import side_name
@@ -67,11 +68,18 @@ class VietnameseReader:
 def _read_sentence(text: str) -> tuple[Assertion, ...]:
     """Returns a sentence's assertions."""
     sentence = VietnameseSentence(with_ticks(text))
+    sets = sentence.sets
+    degrees = sentence.words.degrees
+    former = former_degree(sentence.forms, sets["then"], sets["now_again"], degrees, reach=8)
+    if former is not None:
+        sentence = VietnameseSentence(blanked(sentence.text, sentence.tokens, former[0]))
     items = sentence.items
     if not items:
         return ()
     judge(sentence)
     compare(sentence)
+    for item in items if former is not None else ():
+        item.times.add(former[1])
     grade(sentence)
     _measure(sentence)
     place_items(sentence)

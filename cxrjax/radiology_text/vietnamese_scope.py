@@ -177,6 +177,10 @@ def compare(sentence: VietnameseSentence) -> None:
         left = [item for item in sentence.items if item.last <= match.first]
         gap = sentence.forms[match.last : right[0].begin] if right else []
         reach: Sequence[VietnameseItem] = ()
+        most = sentence.form(match.first) in sentence.sets["most"]
+        both = sentence.sets["both_before"] & {*sentence.forms[: match.first]}
+        if most and both and sentence.side_at(match.first - 1):
+            continue  # "hai bên, bên phải nhiều hơn"
         if right and {*gap} <= sentence.sets["before_item"]:
             is_gone = match.payload == "resolved"
             reach = _run(right, functools.partial(_is_listed, sentence)) if is_gone else right[:1]

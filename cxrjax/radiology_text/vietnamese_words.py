@@ -12,7 +12,9 @@ from cxrjax.radiology_text.definitions import OrganStatement, load_definitions
 from cxrjax.radiology_text.english import Payload, PhraseIndex, Word
 from cxrjax.radiology_text.lexicon import Cue
 
-_TOKEN = re.compile(r"\d+(?:[.,]\d+)+|[^\W_]+|(?<=\s)[-–—](?=\s)|(?<=\()[-+](?=\))|[,:;()/=?<>≤≥✗]")
+_TOKEN = re.compile(
+    r"\d+(?:[.,]\d+)+|[^\W_]+|(?<=\s)[-–—](?=\s)|(?<=\()[-+](?=\))|[,:;()/=?<>≤≥✗⊕]"
+)
 _CHOICE = re.compile(r"\(([^()]*\|[^()]*)\)")
 
 
@@ -63,6 +65,11 @@ class VietnameseWords:
         self.phrases = {
             name: self._set_index(phrases)
             for name, phrases in {**cues["phrases"], **groups}.items()
+        }
+        self.degrees = {
+            self.form(word): float(rank)
+            for rank, words in enumerate(cues["degrees"]["ranks"])
+            for word in words
         }
         numbers = {self.form(word): n for n, word in enumerate(functions["number"], start=1)}
         self.numbers = {**numbers, **{str(n): n for n in range(1, 21)}}

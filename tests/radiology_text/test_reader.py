@@ -43,12 +43,13 @@ def test_frames_are_read_as_their_codes_say(language, subtests):
 
 
 def test_no_sentence_of_the_rounds_is_turned_round():
+    daily = [one for n in ("en", "vi", "zh") for one in grade_file(FOLDER / f"daily_{n}.tsv")]
     graded = grade_file(FOLDER / "hard_en_rounds.tsv")
-    turned = [one.sentence.id for one in graded if one.inversions]
-    # "wrong to call the heart not enlarged", "disregard", "full recovery from the pneumonia".
-    known = ["round11-en031", "round11-en084", "round12-en061"]
-    assert turned == known
+    turned = [one.sentence.id for one in [*graded, *daily] if one.inversions]
+    # "Wrong to call the heart not enlarged", "full recovery from the pneumonia".
+    assert turned == ["round11-en031", "round12-en061"]
     assert sum(one.is_right for one in graded) > 0.84 * len(graded)
+    assert sum(one.is_right for one in daily) > 0.92 * len(daily)
 
 
 @pytest.mark.parametrize("path", [*files(), *files(held_out=True)], ids=lambda path: path.stem)
