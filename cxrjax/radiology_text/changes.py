@@ -7,12 +7,11 @@ from cxrjax.radiology_text.assertions import Side, Time
 from cxrjax.radiology_text.english import Match, Word, Words
 from cxrjax.radiology_text.items import NamedItem, is_device
 from cxrjax.radiology_text.lexicon import English, Sentence, word_set
-from cxrjax.radiology_text.places import compared_sides
+from cxrjax.radiology_text.places import OPPOSITE, compared_sides
 from cxrjax.radiology_text.scope import Judgement
 
 _WHOLE = frozenset(("chest", "exam", "examination", "study", "radiograph", "film"))
 _TIMES: tuple[Time, ...] = ("resolved", "worse", "better", "new", "unchanged")
-OTHER_SIDE: dict[Side, Side] = {"left": "right", "right": "left"}
 _COMPARES = frozenset(("prior", "previous", "since"))
 _ON_SIDE = frozenset(("on", "in", "at", "the", "to", "is", "are", "has", "side", "one", "lung"))
 _GRADED = frozenset(("the", "a", "small", "mild", "moderate", "large", "trace", "tiny"))
@@ -160,7 +159,7 @@ def times_by_side(
             t.lemma for t in reversed(tokens[max(items[n].last, match.first - 3) : match.first])
         ]
         for words in (behind, ahead):
-            place = next((p for p, word in enumerate(words) if word in OTHER_SIDE), -1)
+            place = next((p for p, word in enumerate(words) if word in OPPOSITE), -1)
             if place >= 0 and set(words[:place]) <= _ON_SIDE:
                 found.setdefault(words[place], match.payload)  # type: ignore[arg-type]
                 break

@@ -33,7 +33,7 @@ _JOINING = frozenset(
 )
 _NO_PLACE = frozenset(("lungs", "thorax", "pleural spaces", "pulmonary vasculature"))
 _SIDES = ("left", "right")
-_OPPOSITE = {"left": "right", "right": "left"}
+OPPOSITE: dict[str, Side] = {"left": "right", "right": "left"}
 # Sides that are those of what was said before.
 _RELATIVE = {"ipsilateral": "same", "contralateral": "other"}
 _OF_SIDE = {"same": "same", "that": "same", "this": "same", "other": "other", "opposite": "other"}
@@ -89,13 +89,14 @@ def without_corrected(text: str) -> str:
     """The text with the side that is taken back blanked, every character at its place."""
     if "left" not in text and "right" not in text:
         return text
+    found = [*_CORRECTED.finditer(text)]
     kept = list(text)
-    for match in _CORRECTED.finditer(text):
+    for match in found:
         lone = next((name for name in ("former", "not_that") if match[name]), "")
         spans = [match.span(lone)] if lone else [match.span(), match.span("taken_back")]
         for start, end in spans:
             kept[start:end] = " " * (end - start)
-    return "".join(kept)
+    return "".join(kept) if found else text
 
 
 def find_places(
@@ -332,7 +333,7 @@ def _resolve(spots: Sequence[_Spot], side: str) -> None:
         if spot.side == "same":
             spot.side = side
         elif spot.side == "other":
-            spot.side = _OPPOSITE.get(side, "")
+            spot.side = OPPOSITE.get(side, "")
         elif spot.side:
             side = spot.side
 
