@@ -5,10 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from cxrjax.radiology_text.assertions import Side, Time
 from cxrjax.radiology_text.english import Match, Word, Words
+from cxrjax.radiology_text.forward import Judgement
 from cxrjax.radiology_text.items import NamedItem, is_device
 from cxrjax.radiology_text.lexicon import English, Sentence, word_set
 from cxrjax.radiology_text.places import OPPOSITE, compared_sides
-from cxrjax.radiology_text.scope import Judgement
 
 _WHOLE = frozenset(("chest", "exam", "examination", "study", "radiograph", "film"))
 _TIMES: tuple[Time, ...] = ("resolved", "worse", "better", "new", "unchanged")

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from cxrjax.radiology_text.definitions import Definitions
 from cxrjax.radiology_text.english import Words
+from cxrjax.radiology_text.forward import Judgement
 from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import pattern, word_set
-from cxrjax.radiology_text.scope import Judgement
 
 EXPLAINABLE = word_set("explainable")
 _CAUSES = word_set("outside_causes")

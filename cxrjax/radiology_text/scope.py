@@ -8,68 +8,30 @@ before it.
 import dataclasses
 import itertools
 from collections.abc import Sequence
-from typing import Literal
 
-from cxrjax.radiology_text.assertions import Certainty, Status
 from cxrjax.radiology_text.clauses import COPULAS, VERBS, closes
 from cxrjax.radiology_text.english import Match, Words
+from cxrjax.radiology_text.forward import PARTS, Forward, Judgement, say
 from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import Cue, word_set
-from cxrjax.radiology_text.reach import (
-    ADJECTIVE_REACH,
-    BARRIERS,
-    DEFINITE,
-    ends_at,
-    is_given,
-    is_lasting,
-    is_of_given,
-    is_of_lack,
-    is_other,
-    is_preferred,
-    is_run_on,
-    is_supposed,
-    is_unaltered,
-    is_unread,
-    keeps_against,
-    lemmas_at,
-    next_item,
-)
+from cxrjax.radiology_text.reach import BARRIERS, DEFINITE, is_unaltered, lemmas_at
 
 _GROUNDS = DEFINITE | word_set("grounds")
 _EARLIER = frozenset(("prior", "previous", "last", "yesterday", "earlier", "before", "the", "on"))
 _SURGERY = frozenset(("postsurgical change", "mastectomy"))
 _CHANCES = frozenset(("suspicion", "likelihood", "probability", "chance", "evidence", "index"))
-_PLAINLY = frozenset(("definite", "obvious", "unequivocal", "clear"))
 _DENYING = word_set("denying")
 _DOUBTFUL = word_set("left_open")
-_VERBAL = frozenset(("not", "cannot", "never", "unable", "fail"))
-_PARTS = word_set("parts")
 _ONE_LABEL = (
     frozenset(("lung nodule", "lung mass")),
     frozenset(("chronic obstructive pulmonary disease", "emphysema")),
 )
 _AT = (["at"], ["in"], ["on"])
-_LEADS_ON = (",", "of", "for", "to", "in", "from", "with", "and", "or")
 _VERSUS = frozenset(("versus", "vs"))
 _CHOOSING = _VERSUS | {"or", "/"}
-_INSTEAD = (["simply"], ["only"], ["just"], ["merely"])
-_PROCEDURAL = frozenset(("after", "following", "post", "status", "s"))
 _PARENTHESES = (("rather", "than"), ("instead", "of"))
-# A cue of one of these words says something of the item right after it alone.
-_ADJECTIVES = word_set("one_finding")
 # What may stand between a list and the cue behind it.
 _SUBJECT_TAIL = 14
-
-
-@dataclasses.dataclass(slots=True)
-class Judgement:
-    """Status of an item by its cue; `reason` is the kind of cue, "" for none."""
-
-    status: Status = "present"
-    certainty: Certainty = "certain"
-    not_now: Literal["", "past", "to be ruled out"] = ""
-    reason: str = ""
-    cue: tuple[int, int] | None = None
 
 
 def judge(
@@ -92,7 +54,7 @@ def judge(
             _judge_clause(tokens, items, judged, inside, own, (begin, end))
             continue
         before = [n for n, item in enumerate(items) if item.last <= begin]
-        is_part = bool(_PARTS & {*tokens.forms[begin:end]})
+        is_part = bool(PARTS & {*tokens.forms[begin:end]})
         said = [cue for cue in own if cue.payload.before and not is_part]
         if before and said:  # "infiltrate is less likely but not excluded"
             judged[before[-1]] = Judgement()
@@ -203,7 +165,8 @@ def _judge_clause(
     if any(is_unaltered(tokens, cue, clause[1]) for cue in forward):
         forward = [cue for cue in forward if tokens.forms[cue.first] not in ("neither", "nor")]
         # "Neither the mass nor the nodes have altered"
-    _forward(tokens, items, judged, inside, forward, clause, {cue.first for cue in backward})
+    ends = {cue.first for cue in backward}
+    Forward(tokens, items, judged, inside, forward, clause, ends).walk()
     for cue in backward:
         _backward(tokens, items, judged, inside, cue, cues, clause)
     alike = [c.last for c in cues if c.payload.after == "neutral" and tokens.forms[c.first] == "no"]
@@ -239,7 +202,7 @@ def _looks_back(
     words = {*tokens.forms[left[-1].last : cue.first]}
     front = tokens.forms[max(0, min(left[-1].own) - 4) : min(left[-1].own)]
     words |= {part for part, of in itertools.pairwise(front) if of == "of"}  # "the tip of the"
-    if cue.payload.before.startswith("denied") and words & _PARTS:
+    if cue.payload.before.startswith("denied") and words & PARTS:
         return False  # "tube with its tip not seen"
     alone = cue.last - cue.first == 1 and tokens.forms[cue.first - 1] == ","
     if alone and cue.payload.after and not closes(tokens, cue.last, clause[1]):
@@ -272,205 +235,6 @@ def _ends_with(tokens: Words, place: int, end: int) -> bool:
 
 def _is_value(tokens: Words, cue: Match[Cue]) -> bool:
     return cue.first > 0 and tokens.forms[cue.first - 1] == ":"
-
-
-def _forward(
-    tokens: Words,
-    items: Sequence[NamedItem],
-    judged: list[Judgement],
-    inside: Sequence[int],
-    cues: Sequence[Match[Cue]],
-    clause: tuple[int, int],
-    ends: set[int],
-) -> None:
-    """Lets each cue hold for the items after it, to the end of its reach."""
-    by_place = {cue.first: cue for cue in cues}
-    # Two organs may share a state: "the heart and mediastinum are not enlarged".
-    sharing: dict[int, list[int]] = {}
-    for n in inside:
-        sharing.setdefault(items[n].first, []).append(n)
-    covered = {place for n in inside for place in items[n].own}
-    says, cue_at, opened_late, adjective = "", (0, 0), False, False
-    seen_items = seen_since = 0
-    last_item = clause[0]
-    place = clause[0]
-    while place < clause[1]:
-        lemma = tokens.forms[place]
-        cue = by_place.get(place)
-        if place in ends and seen_since:
-            says = ""
-        if cue is not None:
-            before = cue.payload.before
-            behind = tokens.forms[cue.last] if cue.last < len(tokens) else ""
-            stated = tokens.forms[cue.first] in COPULAS and behind not in ("for", "of")
-            if seen_items or (before.startswith("denied") and stated):
-                before = ""
-            said = cue.payload.after or before
-            if said.startswith("denied") and cue.first and tokens.forms[cue.first - 1] in _PARTS:
-                said = ""
-            if said.startswith("value") or (said == "except" and lemma == "beyond" and not says):
-                place = cue.last
-                continue
-            far = all(items[n].first - cue.last > 1 for n in next_item(items, inside, cue.last))
-            if lemma == "absent" and cue.last - cue.first == 1 and far:
-                said = ""  # "absent vascularity indicates emphysema"
-            if said == "past" and any(
-                is_lasting(items[n]) for n in next_item(items, inside, cue.last)
-            ):
-                said = "affirms"  # a scar of former times is one of today
-            listed = {"or", "nor"} & {*lemmas_at(tokens, max(0, place - 2), place)}
-            if said == "past" and says.startswith("denied") and listed and not seen_since:
-                said = "neutral"  # "no evidence or history of tuberculosis"
-            if says == "query" and tokens.forms[cue.last - 1] in ("versus", "vs"):
-                said = "neutral"  # "evaluate for edema versus pneumonia"
-            if (
-                said == "affirms"
-                and says.startswith("denied")
-                and is_of_lack(tokens, cue_at[0], cue)
-            ):
-                says, seen_since = "hedged likely", 0
-            elif said == "affirms":
-                if not (
-                    says and (listed or not seen_since)
-                ):  # "no effusion or evidence of failure"
-                    says = ""
-            elif said == "except":
-                says, seen_since = "", 0
-            elif said == "now":
-                says = "" if says == "past" else says
-            elif said == "neutral":
-                pass
-            elif said == "contrast":
-                says = ""
-            elif said and (
-                seen_since or not keeps_against(says, said) or is_of_lack(tokens, cue_at[0], cue)
-            ):
-                if said.startswith("denied") and cue.first <= cue_at[1] and not seen_since:
-                    # "Possibly no effusion", "probably no effusion".
-                    said = {"hedged possible": says, "hedged likely": "denied likely"}.get(
-                        says, said
-                    )
-                opened_late = any(
-                    not items[n].is_normal and judged[n].status != "absent"
-                    for n in inside[:seen_items]
-                )
-                says, cue_at, seen_since = said, (cue.first, cue.last), 0
-                alone = cue.last - cue.first == 1 and lemma in _ADJECTIVES
-                adjective = said == "past" and alone
-            place = cue.last
-            bare = cue.last - cue.first == 1 and says.startswith("denied")
-            if bare and place < clause[1] and tokens.forms[place] in (",", ":"):
-                says = ""  # "No, the heart is enlarged"
-            continue
-        if (
-            lemma == "than"
-            and says.startswith("denied")
-            and "other" in lemmas_at(tokens, cue_at[0], place)
-        ):
-            says, seen_since = "", 0  # "no other lesion than cardiomegaly"
-        elif lemma == "than" and place and tokens.forms[place - 1] == "likely":
-            says, seen_since = "hedged likely", 0  # "effusion is less likely than atelectasis"
-        elif lemma in ("over", "than") and is_preferred(tokens, clause[0], place):
-            says, seen_since = "hedged unlikely", 0  # "favors atelectasis over pneumonia"
-        if place in sharing:
-            n = sharing[place][0]
-            if items[n].is_setting:
-                place = max(items[n].last, place + 1)
-                continue
-            if adjective and place - cue_at[1] > ADJECTIVE_REACH:
-                says = ""
-            if seen_since and says and says != "past" and is_given(tokens, last_item, items[n]):
-                says = ""
-            if seen_since and says and is_run_on(tokens, last_item, items[n], clause[1], by_place):
-                says = ""
-            if says == "past" and seen_since and is_lasting(items[n]):
-                says = ""  # "history of tuberculosis, scarring"
-            if (
-                says.startswith("denied")
-                and not seen_since
-                and is_of_given(tokens, cue_at, items[n])
-            ):
-                says = ""  # "no cause for the effusion"
-            if says and is_supposed(tokens, items[n]):
-                says = ""  # "cannot tell whether the nodule is new"
-            if says.startswith("denied") and not seen_since and is_unread(tokens, cue_at, items[n]):
-                says = "hedged possible"
-            follows = tokens.forms[items[n].last] if items[n].last < len(tokens) else ""
-            if not (says.startswith("denied") and follows in _PARTS):  # "without catheter kinking"
-                for one in sharing[place]:
-                    say(judged[one], says, cue_at)
-            last_item = max(items[n].own)
-            seen_items += len(sharing[place])
-            seen_since += len(sharing[place])
-            if adjective:
-                says, adjective = "", False
-            place = max(items[n].last, place + 1)
-            continue
-        if (
-            says
-            and seen_since
-            and place not in covered
-            and lemma in (",", "and", "with", "(", ")", "or", "nor", "/")
-        ):
-            if ends_at(tokens, items, inside, says, opened_late, place, clause, by_place, cue_at):
-                says = ""
-        elif lemma == "," and not seen_since and is_other(tokens, cue_at, place, says):
-            says = ""  # "no retropulsion, mild spondylosis"
-        elif lemma in _PLAINLY and seen_since and says.startswith("hedged"):
-            says = ""  # "possible cardiomegaly and definite effusion"
-        elif lemma == ":" and _ends_at_colon(tokens, says, cue_at, place, seen_since):
-            says = ""
-        elif lemma == ":" and seen_since and lemmas_at(tokens, place, place + 2)[1:] in _INSTEAD:
-            says = ""  # "no mass - only a scar"
-        elif (
-            lemma == ","
-            and says == "past"
-            and (
-                lemmas_at(tokens, place + 1, place + 2) == ["the"]
-                or (not seen_since and tokens.forms[cue_at[0]] in _PROCEDURAL)
-            )
-        ):
-            says = ""  # "given the history of fever, the opacity is pneumonia", "after diuresis, "
-        elif lemma == "the" and says == "past" and _is_behind_procedure(tokens, cue_at[1], place):
-            says = ""  # "after thoracentesis the effusion is smaller"
-        elif lemma == "," and says.startswith("denied") and tokens.forms[cue_at[0]] in _VERBAL:
-            says = ""  # "not detectably since, consistent with pneumonia"
-        place += 1
-
-
-def _ends_at_colon(
-    tokens: Words, says: str, cue_at: tuple[int, int], place: int, seen: int
-) -> bool:
-    """Returns whether a colon or dash ends what a cue says of something unnamed: "s/p
-    thoracentesis: effusion decreased", "no follow-up - granuloma"."""
-    if says == "past":
-        return place > cue_at[1]
-    denies = says.startswith("denied") and not seen and place > cue_at[1]
-    return denies and "following" not in tokens.forms[cue_at[0] : place]
-
-
-def _is_behind_procedure(tokens: Words, begin: int, place: int) -> bool:
-    """Returns whether a "the" follows the name of a procedure without being part of it."""
-    done = lemmas_at(tokens, begin, place)
-    return bool(done) and done[-1] not in _LEADS_ON
-
-
-def say(judgement: Judgement, says: str, cue: tuple[int, int]) -> None:
-    if not says:
-        return
-    kind, _, level = says.removeprefix("value ").partition(" ")
-    judgement.reason, judgement.cue = kind, cue
-    if kind == "denied":
-        judgement.status = "absent"
-        judgement.certainty = "likely" if level == "likely" else "certain"
-    elif kind == "affirmed":
-        judgement.status, judgement.certainty = "present", "certain"
-    elif kind == "hedged":
-        judgement.status = "present" if level == "likely" else "uncertain"
-        judgement.certainty = level  # type: ignore[assignment]
-    elif kind in ("past", "query"):
-        judgement.status, judgement.certainty = "uncertain", "possible"
-        judgement.not_now = "past" if kind == "past" else "to be ruled out"
 
 
 def _backward(

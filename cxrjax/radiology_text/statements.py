@@ -23,10 +23,11 @@ from cxrjax.radiology_text.clauses import split_clauses
 from cxrjax.radiology_text.details import find_count, find_distances, find_modifiers, find_sizes
 from cxrjax.radiology_text.english import Match, Words
 from cxrjax.radiology_text.explained import explain
+from cxrjax.radiology_text.forward import Judgement, say
 from cxrjax.radiology_text.items import NamedItem, Topic, find_items, is_device
 from cxrjax.radiology_text.places import find_places, is_midline, side_name, without_corrected
 from cxrjax.radiology_text.rules import load_grammar
-from cxrjax.radiology_text.scope import Judgement, judge, say, without_insertions
+from cxrjax.radiology_text.scope import judge, without_insertions
 from cxrjax.radiology_text.unread import unread_items
 
 _PLAIN = ("definite", "obvious", "convincing")
