@@ -1,7 +1,7 @@
 """Comparison of a sentence's findings with before: new, worse, better, unchanged, resolved."""
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from cxrjax.radiology_text.assertions import Side, Time
 from cxrjax.radiology_text.english import Match, Word, Words
@@ -18,6 +18,8 @@ _GRADED = frozenset(("the", "a", "small", "mild", "moderate", "large", "trace", 
 _LISTED = frozenset(
     ("and", ",", "or", "/", "left", "right", "bilateral", "hilar", "basilar", "apical")
 )
+_STATES = frozenset(("is", "are", "has", "have", "was", "were", "appear"))
+_LOOKING_BACK = ("for", "from", "than")
 _APART = frozenset(("with", "without", "no", "not"))
 _NEARLY = ("nearly", "almost", "near", "incomplete", "partial")
 _PASSED_BY = word_set("passed_by")
@@ -52,94 +54,122 @@ def find_times(
     found: list[set[Time]] = [set() for _ in items]
     tokens = sentence.tokens
     sides = compared_sides(sentence.text)
-    for match in changes:
-        if any(a <= tokens[match.first].start < b for a, b in sides):
+    for change in changes:
+        if any(a <= tokens[change.first].start < b for a, b in sides):
             continue
-        weighed = _weighed(tokens, match, named)
-        if weighed is None:
+        match = _weighed(tokens, change, named)
+        if match is None:
             continue
-        match = weighed
-        around = {
-            tokens.forms[place]
-            for place in range(max(0, match.first - 3), min(len(tokens), match.last + 2))
-            if place not in named
-        }
         within = [n for n, i in enumerate(items) if min(i.own) < match.first < max(i.own)]
         if within:
             found[within[0]].add(match.payload)
-            continue
-        attributive = [n for n, i in enumerate(items) if match.last <= min(i.own) <= match.last + 2]
-        if (
-            attributive
-            and tokens.forms[match.last - 1] == "increased"
-            and _DENSITY & set(items[attributive[0]].names)
-            and not (_COMPARES & {*tokens.forms} and len(changes) == 1)
-        ):
-            continue  # "mildly increased density"
-        if match.payload == "unchanged" and around & _WHOLE and "wall" not in around:
-            continue  # "stable chest, no active disease"
-        begin, end = next((c for c in clauses if c[0] <= match.first < c[1]), (0, len(tokens)))
-        inside = [n for n, item in enumerate(items) if begin <= item.first < end]
-        # "Mildly enlarged but stable": a clause without a finding speaks of the one before.
-        inside = inside or [n for n, item in enumerate(items) if item.last <= begin][-1:]
-        right = [n for n in inside if min(items[n].own) >= match.last]
-        left = [n for n in inside if items[n].last <= match.first]
-        if match.payload == "resolved" and not _is_removal(tokens, match):
-            continue
-        looks_back = ("for", "from", "than", *(("to", "by") if match.payload == "resolved" else ()))
-        if tokens.forms[match.last - 1] in looks_back:
-            if right and tokens.forms[match.first] == "exchanged":
-                found[right[0]].add("new")
-            right = []  # "exchanged for", "up from"
-        gap = tokens.forms[match.last : min(items[right[0]].own)] if right else []
-        back = tokens.forms[items[left[-1]].last : match.first] if left else []
-        own = tokens.forms[match.first : match.last]
-        closes = {"is", "are", "has", "have", "was", "were", "appear"} & {*back, *own}
-        if (closes and _APART & set(gap)) or own == ["removal"]:
-            right = []  # "has been removed without pneumothorax"
-        if (
-            right
-            and not {",", ":", "is", "are", "with"} & set(gap)
-            and not (closes and {"and", "or", ","} & set(gap))
-            and not (left and gap and gap[0] in ("and", "or", "compared", "from", "since"))
-        ):
-            reach = [right[0]]
-            for n in right[1:]:  # "stable cardiomegaly and effusion"
-                between = {*tokens.forms[items[reach[-1]].last : min(items[n].own)]}
-                listed = _LISTED | _GRADED if own[-1] in ("in", "of") else _LISTED
-                if not between <= listed or judged[n].reason == "hedged" != judged[right[0]].reason:
-                    break
-                reach.append(n)
-        elif left and not _opens_another(tokens, match):
-            reach = [left[-1]]
-            for n in reversed(left[:-1]):  # "effusion and atelectasis are unchanged"
-                between = {*tokens.forms[items[n].last : min(items[reach[-1]].own)]}
-                goes_on = {","} <= between <= _LISTED | _GRADED and len(reach) > 1
-                joined = (
-                    {"and", "or", "/"} & between or ("all" in back and "," in between) or goes_on
-                )
-                if not joined or {"is", "are", ":"} & between:
-                    break
-                reach.append(n)
-        elif right and ":" in gap and not _APART & set(gap):
-            reach = right  # "gone: the tube, the effusion"
-        elif right and not _APART & set(gap) and not (match.payload == "resolved" and "," in gap):
-            reach = right[:1]
-        else:
-            continue
-        expands = any(t.lemma.endswith("expanded") for t in tokens[match.first : match.last])
-        for n in reach:
-            if not (expands and is_device(items[n], english)):
-                found[n].add(match.payload)
+        elif not _is_of_none(tokens, items, match, named, len(changes)):
+            expands = any(form.endswith("expanded") for form in _own(tokens, match))
+            for n, time in _changed(tokens, items, judged, clauses, match):
+                if not (expands and is_device(items[n], english)):
+                    found[n].add(time)
     for n, item in enumerate(items):
         degree = tokens.forms[min(item.own) - 1] if min(item.own or (0,)) else ""
         if degree in ("less", "more") and not item.statement:
             found[n].add("better" if degree == "less" else "worse")
-        is_out = tokens.forms[item.last : item.last + 1] == ["out"]
-        is_out = is_out and tokens.forms[item.last + 1 : item.last + 2] != ["of"]
+        is_out = tokens.form(item.last) == "out" and tokens.form(item.last + 1) != "of"
         if item.is_gone or (is_out and is_device(item, english)):
             found[n].add("resolved")
     return [next((time for time in _TIMES if time in said), "current") for said in found]
+
+
+def _own(tokens: Words, match: Match[Time]) -> list[str]:
+    return tokens.forms[match.first : match.last]
+
+
+def _is_of_none(
+    tokens: Words,
+    items: Sequence[NamedItem],
+    match: Match[Time],
+    named: frozenset[int],
+    changes: int,
+) -> bool:
+    """Returns whether a change is none of a finding: "mildly increased density", "stable chest, no
+    active disease", "withdrawn 2 cm"."""
+    right = next((i for i in items if match.last <= min(i.own) <= match.last + 2), None)
+    if right and tokens.forms[match.last - 1] == "increased" and _DENSITY & set(right.names):
+        return not (_COMPARES & {*tokens.forms} and changes == 1)
+    near = range(max(0, match.first - 3), min(len(tokens), match.last + 2))
+    around = {tokens.forms[place] for place in near if place not in named}
+    if match.payload == "unchanged" and around & _WHOLE and "wall" not in around:
+        return True
+    return match.payload == "resolved" and not _is_removal(tokens, match)
+
+
+def _changed(
+    tokens: Words,
+    items: Sequence[NamedItem],
+    judged: Sequence[Judgement],
+    clauses: Sequence[tuple[int, int]],
+    match: Match[Time],
+) -> Iterator[tuple[int, Time]]:
+    """Yields the items that a change is of, with how they have changed."""
+    begin, end = next((c for c in clauses if c[0] <= match.first < c[1]), (0, len(tokens)))
+    inside = [n for n, item in enumerate(items) if begin <= item.first < end]
+    # "Mildly enlarged but stable": a clause without a finding speaks of the one before.
+    inside = inside or [n for n, item in enumerate(items) if item.last <= begin][-1:]
+    right = [n for n in inside if min(items[n].own) >= match.last]
+    left = [n for n in inside if items[n].last <= match.first]
+    gone, own = match.payload == "resolved", _own(tokens, match)
+    if own[-1] in _LOOKING_BACK or (gone and own[-1] in ("to", "by")):
+        if right and own[0] == "exchanged":
+            yield right[0], "new"
+        right = []  # "exchanged for", "up from"
+    gap = tokens.forms[match.last : min(items[right[0]].own)] if right else []
+    back = tokens.forms[items[left[-1]].last : match.first] if left else []
+    closes = not _STATES.isdisjoint([*back, *own])
+    if (closes and _APART & set(gap)) or own == ["removal"]:
+        right = []  # "has been removed without pneumothorax"
+    leads_on = not {",", ":", "is", "are", "with"} & set(gap)
+    leads_on &= not (closes and {"and", "or", ","} & set(gap))
+    leads_on &= not (left and gap and gap[0] in ("and", "or", "compared", "from", "since"))
+    reach: Sequence[int] = ()
+    if right and leads_on:
+        reach = _list_behind(tokens, items, judged, right, own)
+    elif left and not _opens_another(tokens, match):
+        reach = _list_before(tokens, items, left, back)
+    elif right and not _APART & set(gap):
+        reach = right if ":" in gap else () if gone and "," in gap else right[:1]
+    for n in reach:
+        yield n, match.payload
+
+
+def _list_behind(
+    tokens: Words,
+    items: Sequence[NamedItem],
+    judged: Sequence[Judgement],
+    right: Sequence[int],
+    own: Sequence[str],
+) -> list[int]:
+    """The items of a list behind a change: "stable cardiomegaly and effusion"."""
+    reach = [right[0]]
+    listed = _LISTED | _GRADED if own[-1] in ("in", "of") else _LISTED
+    for n in right[1:]:
+        between = {*tokens.forms[items[reach[-1]].last : min(items[n].own)]}
+        if not between <= listed or judged[n].reason == "hedged" != judged[right[0]].reason:
+            break
+        reach.append(n)
+    return reach
+
+
+def _list_before(
+    tokens: Words, items: Sequence[NamedItem], left: Sequence[int], back: Sequence[str]
+) -> list[int]:
+    """The items of a list before a change: "effusion and atelectasis are unchanged"."""
+    reach = [left[-1]]
+    for n in reversed(left[:-1]):
+        between = {*tokens.forms[items[n].last : min(items[reach[-1]].own)]}
+        goes_on = {","} <= between <= _LISTED | _GRADED and len(reach) > 1
+        joined = {"and", "or", "/"} & between or ("all" in back and "," in between) or goes_on
+        if not joined or {"is", "are", ":"} & between:
+            break
+        reach.append(n)
+    return reach
 
 
 def times_by_side(
@@ -173,7 +203,7 @@ def _weighed(tokens: Words, match: Match[Time], named: frozenset[int]) -> Match[
     """
     before = tokens.forms[max(0, match.first - 3) : match.first]
     said, last = match.payload, tokens.forms[match.last - 1]
-    own = tokens.forms[match.first : match.last]
+    own = _own(tokens, match)
     if said == "resolved" and {*_NEARLY, "largely", "mostly", "partly"} & set(before[-2:]):
         return match._replace(payload="better")
     if said == "better" and "complete" in tokens.forms[match.last :] and _CLEARS & {*own}:
