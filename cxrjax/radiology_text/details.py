@@ -9,6 +9,7 @@ from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import English, Sentence
 
 _UNIT = r"(?:cm|mm|centimeters?|millimeters?|centimetres?|millimetres?)"
+_DIGIT = re.compile(r"\d")
 _NUMBER = r"\d+(?:\.\d+)?"
 _DISTANCE = re.compile(
     rf"\b({_NUMBER}(?:\s*(?:-|to)\s*{_NUMBER})?)[\s-]*({_UNIT})\s+"
@@ -81,6 +82,8 @@ def find_distances(
 ) -> tuple[list[list[str]], frozenset[int]]:
     """Distances of each item to a landmark, and the words that name landmarks."""
     found: list[list[str]] = [[] for _ in items]
+    if _DIGIT.search(sentence.text) is None:
+        return found, frozenset()
     landmarks: set[int] = set()
     for match in _DISTANCE.finditer(sentence.text):
         number, unit, relation, landmark = match.groups()
@@ -104,6 +107,8 @@ def find_distances(
 def find_sizes(sentence: Sentence, items: Sequence[NamedItem]) -> list[list[str]]:
     """Sizes with a unit, given to the nearest item: after it in words of measuring, else before."""
     found: list[list[str]] = [[] for _ in items]
+    if _DIGIT.search(sentence.text) is None:
+        return found
     taken = [match.span() for match in _DISTANCE.finditer(sentence.text)]
     for match in _SIZE.finditer(sentence.text):
         if not re.search(_UNIT, match.group()) or any(a <= match.start() < b for a, b in taken):

@@ -177,10 +177,10 @@ class PhraseIndex(Generic[Payload]):
         found: list[Match[Payload]] = []
         starts = self._starts
         begin, end = 0, len(forms)
-        for position, form in enumerate(forms):
-            if position < begin or form not in starts:
+        for position in [n for n, form in enumerate(forms) if form in starts]:
+            if position < begin:
                 continue
-            node: _Node[Payload] | None = starts[form]
+            node: _Node[Payload] | None = starts[forms[position]]
             ahead = position
             while node is not None:
                 ahead += 1

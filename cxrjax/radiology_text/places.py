@@ -212,6 +212,8 @@ def _regions(tokens: Words, items: Sequence[NamedItem], english: English) -> lis
     """Names of regions. One may begin before a finding and end in it ("left mid | lung opacity"),
     and none begins in it and ends behind it."""
     forms = tokens.forms
+    if not english.definitions.region_names.begins_in(forms):
+        return []
     borders = {0, len(tokens)} | {item.last for item in items if item.statement is None}
     found = [
         Match(match.first + begin, match.last + begin, match.payload)

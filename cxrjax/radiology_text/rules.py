@@ -15,6 +15,8 @@ from cxrjax.radiology_text.lexicon import Cue
 FINDING = "¤"
 _CLASS = re.compile(r"\{(\w+)\}")
 _ADVERBS = "(?:{adv} )*"
+_LOOKAROUND = re.compile(r"\(\?<?[=!]")
+_DOUBLED = re.compile(r"\(\?:\(\?:([^()]*)\)\)")
 _GROUP = re.compile(r"\([^()]*\)[?*]?")
 _COMMON = frozenset(("is", "are", "was", "no", "not", "of", "to", "in", "on", "that", "has", "be"))
 _FIRST = re.compile(r"(?P<word>[a-z]+)(?:\(\?:(?P<ends>[a-z|]+)\)(?P<may>\?)?)?(?=\Z| |\(\?: )")
@@ -68,8 +70,12 @@ class CueGrammar:
         for n, rule in enumerate(self._rules):
             if not rule.needs:
                 self._always.append(n)
-            for word in min(rule.needs, key=lambda words: len(words & _COMMON), default=()):
+            rarest = min(rule.needs, key=lambda words: len(words & _COMMON), default=frozenset())
+            for word in rarest:
                 self._led_by.setdefault(word, []).append(n)
+            others = [words for words in rule.needs if words is not rarest]
+            others.sort(key=lambda words: (len(words & _COMMON), len(words)))
+            self._rules[n] = rule._replace(needs=tuple(others))
 
     def find(self, forms: Sequence[str], named: Collection[int]) -> Found:
         """Finds what rules say; of two that overlap the earlier rule counts.
@@ -112,6 +118,9 @@ class CueGrammar:
 def _needs(pattern: str) -> tuple[frozenset[str], ...]:
     """The words without which a pattern fits nothing, as far as they are plain in it."""
     found: list[frozenset[str]] = []
+    pattern = _without_lookarounds(pattern.replace(r"\(", "⟨").replace(r"\)", "⟩"))
+    while (plain := _DOUBLED.sub(r"(?:\1)", pattern)) != pattern:
+        pattern = plain
     depth = start = 0
     for place, mark in enumerate(pattern):
         if mark == "(":
@@ -121,13 +130,24 @@ def _needs(pattern: str) -> tuple[frozenset[str], ...]:
             depth -= 1
             behind = pattern[place + 1 : place + 5]
             alone = behind[:1] in ("", " ") or behind == "(?: "
-            required = depth == 0 and alone and pattern[start - 1 : start] in ("", " ", "?", "*")
+            required = depth == 0 and alone and pattern[start - 1 : start] in ("", " ", "?", "*", "+")
             if required and pattern[start : start + 3] == "(?:":
                 words = _first_words(pattern[start + 3 : place])
                 found += [words] * bool(words)
     bare = _GROUP.sub(" ¤ ", _GROUP.sub("¤", _GROUP.sub("¤", _GROUP.sub("¤", pattern))))
     found += [frozenset((word,)) for word in bare.split(" ") if word.isascii() and word.isalpha()]
     return tuple(found)
+
+
+def _without_lookarounds(pattern: str) -> str:
+    """The pattern without what it only looks at."""
+    while (start := _LOOKAROUND.search(pattern)) is not None:
+        depth, end = 1, start.end()
+        while depth:
+            depth += (pattern[end] == "(") - (pattern[end] == ")")
+            end += 1
+        pattern = pattern[: start.start()] + pattern[end:]
+    return pattern
 
 
 def _first_words(alternatives: str) -> frozenset[str]:
