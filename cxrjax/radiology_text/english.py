@@ -65,6 +65,7 @@ class Words(list[Word]):
     def __init__(self, words: Iterable[Word] = ()) -> None:
         super().__init__(words)
         self.forms = forms_of(self)
+        self.found: dict[PhraseIndex, list[Match]] = {}  # what each index finds, looked up once
 
     def form(self, place: int) -> str:
         """The dictionary form at a place; "" beyond the ends."""
@@ -165,8 +166,12 @@ class PhraseIndex(Generic[Payload]):
 
     def find(self, words: Sequence[Word]) -> list[Match[Payload]]:
         """Phrases in the text, in order, none overlapping another."""
-        forms = words.forms if isinstance(words, Words) else forms_of(words)
-        return self.find_forms(forms) if self.begins_in(forms) else []
+        if not isinstance(words, Words):
+            return self.find_forms(forms_of(words))
+        found = words.found.get(self)
+        if found is None:
+            found = words.found[self] = self.find_forms(words.forms)
+        return found
 
     def begins_in(self, forms: Sequence[str]) -> bool:
         """Returns whether a phrase's first word is among these."""
@@ -174,10 +179,11 @@ class PhraseIndex(Generic[Payload]):
 
     def find_forms(self, forms: Sequence[str]) -> list[Match[Payload]]:
         """Finds phrases in words that are in their dictionary forms."""
-        found: list[Match[Payload]] = []
         starts = self._starts
+        places = [n for n, form in enumerate(forms) if form in starts]
+        found: list[Match[Payload]] = []
         begin, end = 0, len(forms)
-        for position in [n for n, form in enumerate(forms) if form in starts]:
+        for position in places:
             if position < begin:
                 continue
             node: _Node[Payload] | None = starts[forms[position]]

@@ -130,7 +130,9 @@ def _needs(pattern: str) -> tuple[frozenset[str], ...]:
             depth -= 1
             behind = pattern[place + 1 : place + 5]
             alone = behind[:1] in ("", " ") or behind == "(?: "
-            required = depth == 0 and alone and pattern[start - 1 : start] in ("", " ", "?", "*", "+")
+            required = (
+                depth == 0 and alone and pattern[start - 1 : start] in ("", " ", "?", "*", "+")
+            )
             if required and pattern[start : start + 3] == "(?:":
                 words = _first_words(pattern[start + 3 : place])
                 found += [words] * bool(words)
