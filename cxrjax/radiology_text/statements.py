@@ -53,7 +53,7 @@ _CALCIFIED = {
 }
 
 
-class Context(NamedTuple):
+class SentenceContext(NamedTuple):
     """Context for the next sentence: topic, side, and the place of a sign."""
 
     topic: Topic | None = None
@@ -61,23 +61,23 @@ class Context(NamedTuple):
     sign: tuple[Side | None, tuple[str, ...]] | None = None
 
 
-NOTHING = Context()
+NOTHING = SentenceContext()
 
 
-class Reading(NamedTuple):
+class SentenceReading(NamedTuple):
     """A sentence's assertions, each with whether it stands for an earlier one, and its context."""
 
     assertions: tuple[Assertion, ...] = ()
     refers: tuple[bool, ...] = ()
-    context: Context = NOTHING
+    context: SentenceContext = NOTHING
     unsaid: tuple[Unsaid, ...] = ()
 
 
-def read_sentence(english: lexicon.English, text: str, before: Context) -> Reading:
+def read_sentence(english: lexicon.English, text: str, before: SentenceContext) -> SentenceReading:
     """Reads a plain sentence behind its context."""
     parse = _Parse(english, text, before)
     if not parse.items:
-        return Reading()
+        return SentenceReading()
     parse.find_cues()
     parse.judge()
     parse.locate()
@@ -87,7 +87,7 @@ def read_sentence(english: lexicon.English, text: str, before: Context) -> Readi
 class _Parse:
     """A sentence with all that has been read of it."""
 
-    def __init__(self, english: lexicon.English, text: str, before: Context) -> None:
+    def __init__(self, english: lexicon.English, text: str, before: SentenceContext) -> None:
         self.english, self.text, self.before = english, text, before
         said = without_corrected(text)
         self.sentence = english.read_tokens(said, 0, len(text))
@@ -181,7 +181,7 @@ class _Parse:
             for n in proposed:
                 judged[n] = Judgement("uncertain", "possible", reason="hedged")
 
-    def state(self) -> Reading:
+    def state(self) -> SentenceReading:
         """Returns what the sentence asserts."""
         self.assertions: list[Assertion] = []
         self.first_of: dict[int, int] = {}
@@ -199,7 +199,7 @@ class _Parse:
         if any(cue.payload.after == "except" for cue in self.cues):
             _drop_excepted(self.assertions, refers)
         context = _context_of(self.items, self.judged, self.assertions, self.before)
-        return Reading(*_merged(self.assertions, refers), context, tuple(unsaid))
+        return SentenceReading(*_merged(self.assertions, refers), context, tuple(unsaid))
 
     def _span(self, item: NamedItem) -> tuple[int, int]:
         return self.tokens[item.first].start, self.tokens[item.last - 1].end
@@ -307,8 +307,8 @@ def _context_of(
     items: Sequence[NamedItem],
     judged: Sequence[Judgement],
     assertions: Sequence[Assertion],
-    before: Context,
-) -> Context:
+    before: SentenceContext,
+) -> SentenceContext:
     told = [item for item in items if item.names and not item.is_setting]
     if not told:
         return before
@@ -321,7 +321,7 @@ def _context_of(
         if one.finding in _SIGNS and (one.status, one.certainty) == ("present", "certain")
     ]
     sign = (signs[-1].side, signs[-1].regions) if signs else None
-    return Context(
+    return SentenceContext(
         Topic(last.names, last.statement), sides[-1] or "" if sides else before.side, sign
     )
 
