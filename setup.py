@@ -36,6 +36,10 @@ DATA_SETS = {
         name: f"cxrjax.papers.{name}"
         for name in ("cxr_qba", "gemex", "lungs", "ms_cxr", "vindr_cxr_vqa", "vix_ray")
     },
+    **dict.fromkeys(
+        ("grounded_reports", "own_simulated_reports", "simulated_reports"),
+        "cxrjax.papers.grounded_reports",
+    ),
     **dict.fromkeys(("records", "shards", "sizes", "tfds"), "cxrjax.records_io"),
     **dict.fromkeys(
         ("grafts", "own_grafts", "phantom", "phantom_studies", "synthetic", "vix_ray_synthetic"),

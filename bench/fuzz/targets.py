@@ -558,6 +558,7 @@ def _build(dataset: str, sample: str, share: float, files: str = "**/*") -> None
 _build("vindr_cxr_vqa", "vindr_cxr_vqa/sample", 1.0)
 _build("gemex", "gemex/sample", 1.0, files="*.csv sub_training_data.json scene_graph/*34*.json")
 _build("ms_cxr", "ms_cxr/sample", 0.5)
+_build("grounded_reports", "grounded_reports/sample", 0.5)
 _build("vix_ray", "vix_ray/sample", 1.0)
 _build("cxr_qba", "cxr_qba/sample/release", 1.0)
 

@@ -167,6 +167,19 @@ def answer_confidence(spelled: Spelled, places: Sequence[tuple[int, int]]) -> An
     return AnswerConfidence(min(decision, 0.0), coordinates)
 
 
+def sentence_probabilities(spelled: Spelled, places: Sequence[tuple[int, int]]) -> list[float]:
+    """Returns the probability of each sentence's words, boxes left out; `places` as above."""
+    ends = spelled.ends
+    starts = np.concatenate([[0], ends[:-1]])
+    words = np.array([not text.isspace() for text in spelled.texts])
+    for start, end in places:
+        words &= (starts >= end) | (ends <= start)
+    stops = [found.end() for found in _SENTENCE_END.finditer(spelled.text)]
+    of = np.searchsorted(stops, starts, side="right")
+    own = [spelled.logprobs[words & (of == n) & (ends > starts)] for n in range(len(stops) + 1)]
+    return [round(math.exp(min(float(one.sum()), 0.0)), 6) for one in own if len(one)]
+
+
 # A box's coordinates, and what else may stand in it and have digits.
 _DIGITS = re.compile(
     r"box_2d|label[\"']?\s{0,9}:\s{0,9}[\"'][^\"']{0,200}|(?P<number>[0-9]+)", re.IGNORECASE

@@ -62,7 +62,8 @@ def predict_questions(
     reason why the question was left out). A prompt format that gives reasons adds `reason`; boxes
     are those of the answer before it. `repaired_boxes` counts those that were not written
     exactly, where there are any. Boxes in location tokens have `box_spreads`: the standard
-    deviation of each coordinate, in fractions of the original image.
+    deviation of each coordinate, in fractions of the original image. Answers of several sentences
+    with boxes have `sentence_scores`, the probability of each one's words.
 
     Args and errors are those of `answer_questions`.
     """
@@ -176,6 +177,7 @@ def prediction(
     parse = "truncated" if read.parse == "ok" and not len(ended) else read.parse
     found = confidence.box_confidences(spelled, places)
     spreads = [_spread(one, geometry) for one in found]
+    sentences = confidence.sentence_probabilities(spelled, places) if places else []
     return {
         "question_id": record.question_id,
         "text": text,
@@ -184,6 +186,7 @@ def prediction(
         "labels": [record.finding] * len(read.spans),
         "box_scores": [round(one.score, 6) for one in found],
         **({"box_spreads": spreads} if any(spreads) else {}),
+        **({"sentence_scores": sentences} if len(sentences) > 1 else {}),
         "answer_logprob": round(float(np.sum(logprobs)), 6),
         **sure.fields(),
         "parse": parse,

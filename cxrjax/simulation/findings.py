@@ -7,6 +7,7 @@ those that one reader of three marked are faint.
 
 import dataclasses
 import functools
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -73,15 +74,19 @@ _IMAGES = np.array([sum(said["votes"]) for said in CLASSES.values()])
 _PRESENT = _IMAGES / ABNORMAL_IMAGES / _ADDED_BY_READING
 
 
-def draw_presences(rng: np.random.Generator, conspicuity: float = 1.0) -> list[Presence]:
+def draw_presences(
+    rng: np.random.Generator, conspicuity: float = 1.0, only: Collection[str] = CLASSES
+) -> list[Presence]:
     """Samples the classes of an abnormal image, at least one, in the order of the class ids.
 
     Args:
         conspicuity: multiplies every lesion's strength; no other random number depends on it.
+        only: classes that may occur.
     """
-    present = rng.random(len(CLASSES)) < _PRESENT
+    likely = _PRESENT * [label in only for label in CLASSES]
+    present = rng.random(len(CLASSES)) < likely
     while not present.any():
-        present = rng.random(len(CLASSES)) < _PRESENT
+        present = rng.random(len(CLASSES)) < likely
     presences = []
     for label in (name for name, here in zip(CLASSES, present, strict=True) if here):
         votes = CLASSES[label]["votes"]

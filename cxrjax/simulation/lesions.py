@@ -33,7 +33,7 @@ from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.simulation.builder import CHUNK, ImageBuilder, check_flags, fingerprint, save_image
 from cxrjax.simulation.chest import Mask
 from cxrjax.simulation.compose import LEVELS, LesionImage, generator, simulate_lesions
-from cxrjax.simulation.findings import Presence
+from cxrjax.simulation.findings import CLASSES, draw_presences
 
 LESIONS = "lesions.csv"
 BOX = ("x_min", "y_min", "x_max", "y_max")
@@ -47,8 +47,9 @@ class LesionOptions(SourceOptions):
     """Flags of simulated lesions in real radiographs; `source` is laid out as for `lungs`.
 
     Attributes:
-        variants: images of each training radiograph, with different lesions; held-out radiographs
-            have one.
+        variants: images of each training radiograph, with different lesions.
+        held_out_variants: images of each held-out radiograph.
+        findings: the only classes to simulate; none: all.
         normal_percent: share of radiographs that stay unchanged, once each.
         contrast: multiplies the contrast-to-noise ratio of every lesion.
         long_side: larger radiographs are reduced to this.
@@ -57,6 +58,8 @@ class LesionOptions(SourceOptions):
     """
 
     variants: int = 1
+    held_out_variants: int = 1
+    findings: tuple[str, ...] = ()
     normal_percent: int = 20
     contrast: float = 1.0
     long_side: int = 512
@@ -67,9 +70,12 @@ class LesionOptions(SourceOptions):
         super().__post_init__()
         check_flags(
             variants=(self.variants, 1, np.inf),
+            held_out_variants=(self.held_out_variants, 1, np.inf),
             normal_percent=(self.normal_percent, 0, 100),
             long_side=(self.long_side, SMALLEST, np.inf),
         )
+        if unknown := [name for name in self.findings if name not in CLASSES]:
+            raise UserError(f"--findings={unknown[0]}: expected one of {', '.join(CLASSES)}")
         if not 0 < self.contrast < 100:
             raise UserError(f"--contrast={self.contrast}: expected a positive number below 100")
 
@@ -86,7 +92,8 @@ class LesionBuilder(ImageBuilder[LesionOptions]):
     leaves = f"images/, boxes.csv, {LESIONS}, {ImageBuilder.leaves}"
 
     def chunks(self) -> Mapping[str, tuple[str, Any]]:
-        self.records_are = "grafts" if is_published(self.options.source) else "own_grafts"
+        options = self.options
+        self.records_are = "grafts" if is_published(options.source) else "own_grafts"
         self._patients: dict[str, str] = {}
         self._lesions: list[dict[str, Any]] = []
         self._lungs: dict[str, tuple[LungImage, build.Examined]] = {}
@@ -102,9 +109,10 @@ class LesionBuilder(ImageBuilder[LesionOptions]):
         return {
             f"{split}-{start:07d}": (
                 split,
-                (images[start : start + CHUNK], self.options.variants if split == "train" else 1),
+                (images[start : start + CHUNK], variants),
             )
             for split, images in of_split.items()
+            for variants in [options.variants if split == "train" else options.held_out_variants]
             for start in range(0, len(images), CHUNK)
         }
 
@@ -225,7 +233,8 @@ def _simulate(options: LesionOptions, image: LungImage, variants: int) -> list[d
     made = []
     for variant in range(1 if normal else variants):
         image_id = f"{image.image_id}-{variant}"
-        presences: list[Presence] | None = [] if normal else None
+        drawn = generator(options.seed, image_id, "findings")
+        presences = [] if normal else draw_presences(drawn, only=options.findings or CLASSES)
         one = simulate_lesions(pixels, mask, options.seed, image_id, presences, options.contrast)
         entry = save_image(one, options.out, image_id, options.image_format)
         made.append({**entry, **known, "lesions": _rows(one, image_id, image)})

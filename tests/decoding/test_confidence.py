@@ -29,6 +29,16 @@ def _sure(parts, codec="paligemma", words=None):
 _BOX = [("<loc0100>", 0.1), ("<loc0200>", 0.2), ("<loc0300>", 0.1), ("<loc0400>", 0.2)]
 
 
+def test_each_sentence_has_the_probability_of_its_words_without_boxes():
+    parts = [("Left", 0.5), (" effusion.", 0.8), (" ", 1.0), *_BOX, (" ", 0.1), *_BOX]
+    parts += [(" No", 0.9), (" nodule.", 0.5), ("", 0.7)]
+    texts, probabilities = zip(*parts, strict=True)
+    spelled = confidence.Spelled(texts, np.log(np.array(probabilities)))
+    read = CODECS["paligemma"].read_as_written(spelled.text, 1000, 1000, None)
+    places = [(span.start, span.end) for span in read.spans]
+    assert confidence.sentence_probabilities(spelled, places) == pytest.approx([0.4, 0.45])
+
+
 @pytest.mark.parametrize(
     ("parts", "decision", "coordinates"),
     [

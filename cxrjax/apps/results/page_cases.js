@@ -86,17 +86,33 @@
     byId('count').textContent = `${many(shown.length)} images, ${many(count)} of ${many(total)} questions`;
   };
 
+  // Sentences, each with the numbers of the boxes behind it.
   const pieces = (list, node) => {
-    for (const piece of list) node.append(typeof piece === 'string' ? piece
-      : piece[1] === 'box' ? element('span', { class: 'numbered' }, piece[0]) : element('mark', { class: piece[1], title: marks[piece[1]] }, piece[0]));
+    let sentence = null, over = true;
+    for (const piece of list) {
+      const [text, kind] = typeof piece === 'string' ? [piece] : piece;
+      for (const words of kind === 'box' ? [text] : text.split(/(?<=[.!?]\s)(?=\S)/)) {
+        if (!sentence || (over && kind !== 'box' && /\w/.test(words))) sentence = node.appendChild(element('span', { class: 'sentence', 'data-boxes': '' }));
+        sentence.append(!kind ? words : kind === 'box' ? element('span', { class: 'numbered' }, words) : element('mark', { class: kind, title: marks[kind] }, words));
+        if (kind === 'box') sentence.dataset.boxes += ` ${words.match(/\d+/g)?.join(' ') ?? ''}`;
+        over = kind === 'box' || /[.!?]\s*$/.test(words) || (over && !/\w/.test(words));
+      }
+    }
     if (!list.length) node.append('–');
     return node;
+  };
+  // Of a sentence or a box under the pointer: `question/system/number` of each box; all of these are lit.
+  const boxesBelow = node => node.dataset.box ? [node.dataset.box] : node.dataset.boxes.split(' ').filter(Boolean)
+    .map(number => `${node.closest('tr').dataset.q}/${node.closest('td').dataset.system}/${number}`);
+  const light = (card, under, on) => {
+    const lit = new Set(under ? boxesBelow(under) : []);
+    for (const one of card.querySelectorAll('.sentence, [data-box]')) one.classList.toggle('lit', on && boxesBelow(one).some(key => lit.has(key)));
   };
   const marks = { incorrect: 'differs from the reference', added: 'not in the reference', missing: 'missing from the answer', redundant: 'said before', correct: 'as in the reference' };
   const outcomeNames = { r: ['✓', 'right'], w: ['✗', 'wrong'], u: ['?', 'cannot be decided'], n: ['∅', 'no prediction'] };
 
   const answerCell = (question, content, system) => {
-    const cell = element('td', { 'data-label': systems[system].name }, element('span', { class: 'key' }, swatch(systems[system]), ` ${systems[system].name}`));
+    const cell = element('td', { 'data-label': systems[system].name, 'data-system': system }, element('span', { class: 'key' }, swatch(systems[system]), ` ${systems[system].name}`));
     const code = Q.right[system][question], [sign, name] = outcomeNames[code], iou = Q.iou[system][question], answer = content.answers[system];
     const line = element('div', { class: 'outcome' });
     if (code !== 'u' || index.judged) line.append(element('span', { class: `sign ${code}`, title: name }, sign, element('span', { class: 'hidden' }, ` ${name}`)));
@@ -117,7 +133,7 @@
       element('small', {}, index.types[Q.type[question]], ' ', element('a', { href: `#q=${encodeURIComponent(id)}`, title: `Link to ${id}`, 'aria-label': `Link to question ${id}` }, '#')));
     if (content.choices) head.append(element('ul', { class: 'choices' }, ...content.choices.map(choice => element('li', {}, choice))));
     return element('tr', { 'data-q': question, id: `row-${question}` }, head,
-      pieces(content.answers[rank]?.ref ?? content.ref, element('td', {}, element('span', { class: 'key' }, swatch(index.truth), ' reference'))),
+      pieces(content.answers[rank]?.ref ?? content.ref, element('td', { 'data-system': -1 }, element('span', { class: 'key' }, swatch(index.truth), ' reference'))),
       ...systems.map((_, system) => answerCell(question, content, system)));
   };
 
@@ -143,7 +159,7 @@
       if (!item.visible.has(question) || (alone !== undefined && Number(alone) !== question)) return [];
       const { boxes } = system < 0 ? content.q[at] : content.q[at].answers[system] ?? { boxes: [] };
       // A question by itself has its boxes numbered, as its answers call them.
-      return boxes.map(([x0, y0, x1, y1, label, confidence], number) => ({ label: index.labels[label], confidence, number: alone === undefined ? '' : `${number + 1} `,
+      return boxes.map(([x0, y0, x1, y1, label, confidence], number) => ({ label: index.labels[label], confidence, number: alone === undefined ? '' : `${number + 1} `, key: `${question}/${system}/${number + 1}`,
         box: [Math.min(x0, x1) * s, Math.min(y0, y1) * t, Math.max(x0, x1) * s, Math.max(y0, y1) * t] }));
     });
   };
@@ -158,11 +174,11 @@
       if (!off.has(system)) {
         const layer = element('svg:g', { class: `layer line-${look.style}`, 'data-system': look.name });
         layer.style.setProperty('--c', look.colour);
-        for (const { box, number, ...told } of boxesOf(card, system, WIDTH, height)) {
+        for (const { box, number, key, ...told } of boxesOf(card, system, WIDTH, height)) {
           const label = `${number}${told.label}`.trim();
           const rect = { x: box[0].toFixed(1), y: box[1].toFixed(1), width: (box[2] - box[0]).toFixed(1), height: (box[3] - box[1]).toFixed(1) };
           edges.append(element('svg:rect', rect));
-          layer.append(element('svg:rect', rect, element('svg:title', {}, `${look.name}: ${label}`)));
+          layer.append(element('svg:rect', { ...rect, 'data-box': key }, element('svg:title', {}, `${look.name}: ${label}`)));
           count += 1;
           if (!names || !label || named.some(other => other.label === label && overlap(other.box, box) > 0.3)) continue;
           const spot = place(label, box, height, placed);
@@ -220,6 +236,7 @@
       for (const other of node.querySelectorAll('.ask')) other.setAttribute('aria-pressed', String(on && other === ask));
       draw(card);
     });
+    for (const on of [true, false]) node.addEventListener(on ? 'mouseover' : 'mouseout', event => light(node, event.target.closest('.sentence, [data-box]'), on));
     draw(card);
     return card;
   };

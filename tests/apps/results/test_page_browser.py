@@ -185,3 +185,24 @@ def test_a_missing_part_is_said(page, browser):
     tab.goto(path.as_uri())
     tab.wait_for_selector("#problem:not([hidden])")
     assert "part-0.js cannot be read: it belongs beside this page" in tab.inner_text("#problem")
+
+
+def test_a_sentence_under_the_pointer_lights_its_boxes_and_a_box_its_sentence(opened, page):
+    boxes = [[10.0, 10.0, 30.0, 30.0], [50.0, 20.0, 70.0, 60.0]]
+    said = ["Clear heart.", "Effusion. <loc_10_10_30_30>", "A nodule. <loc_50_20_70_60>"]
+    answers = [{"text": said[0]}] + [
+        {"text": text, "boxes_by_image": {"lit": [box]}}
+        for text, box in zip(said[1:], boxes, strict=True)
+    ]
+    page.records = [page.record(0, image_id="lit", question_id="lit", answers=answers)]
+    page.predictions["base"][0] |= {"question_id": "lit"}
+    page.predictions = {"base": page.predictions["base"][:1]}
+    one = opened()
+    lit = """() => [...document.querySelectorAll('.lit')].map(
+        lit => lit.dataset.box?.split('/')[2] ?? lit.textContent.trim())"""
+    one.tab.hover("td[data-system='-1'] .sentence:has-text('nodule')")
+    assert sorted(one.tab.evaluate(lit)) == ["2", "A nodule. (2)"]
+    one.tab.hover("[data-system=truth] rect[data-box$='/1']")
+    assert sorted(one.tab.evaluate(lit)) == ["1", "Effusion. (1)"]
+    one.tab.hover("td[data-system='-1'] .sentence:has-text('heart')")
+    assert one.tab.evaluate(lit) == []

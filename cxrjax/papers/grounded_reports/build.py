@@ -1,0 +1,131 @@
+"""Any source of grounded reports to records; what is broken is rejected with a reason."""
+
+import dataclasses
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from cxrjax.codecs import get_codec
+from cxrjax.metrics.text import tokens
+from cxrjax.papers.grounded_reports.sources import EXPECTED, WORDS, ReportDraft, read_source
+from cxrjax.records import EarlierImage, QARecord
+from cxrjax.records_io.builder import Builder, SourceOptions
+from cxrjax.records_io.quality import Unusable, check_box
+from cxrjax.records_io.split import group_of, hold_out
+
+_CODEC = get_codec("paligemma")
+_HAN = re.compile(r"[\u4e00-\u9fff]")
+_LANGUAGES = {name: frozenset(words.split()) for name, words in WORDS["languages"].items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class ReportsOptions(SourceOptions):
+    """Flags of grounded reports; data/grounded_reports/README.md describes the sources.
+
+    Attributes:
+        language: of PadChest-GR's sentences.
+        earlier: put the patient's earlier report into the question, or show its image, too.
+        lateral: show the lateral view where no earlier image is shown.
+        images: folder with MIMIC-CXR-JPG's files/ and its metadata table, which has dates.
+    """
+
+    language: Literal["en", "es"] = "en"
+    earlier: Literal["none", "report", "image"] = "none"
+    lateral: bool = False
+    images: Path | None = None
+
+
+class GroundedReportsBuilder(Builder[ReportsOptions]):
+    """Reads reports, and divides patients where no table does."""
+
+    dataset = "grounded_reports"
+    options_class = ReportsOptions
+
+    def read(self) -> dict[str, list[QARecord]]:
+        records = list(self._finished())
+        if not records:
+            raise self.nothing_left("report", f"; {EXPECTED}")
+        if not all(record.split for record in records):
+            return hold_out(records, self.options.seed, f"{self.options.source}", "add patients")
+        splits: dict[str, list[QARecord]] = {record.split: [] for record in records}
+        for record in records:
+            splits[record.split].append(record)
+        return dict(sorted(splits.items()))
+
+    def _finished(self) -> Iterator[QARecord]:
+        split_of: dict[str, str] = {}
+        for draft in read_source(self.options, self.quality):
+            self.quality.examined["reports"] += 1
+            record = draft.record
+            try:
+                check_report(draft, self.options.language)
+                if (first := split_of.setdefault(group_of(record), record.split)) != record.split:
+                    found = f"{group_of(record)} is in {record.split} and in {first}"
+                    raise Unusable("split_conflict", f"{found}; expected one split a patient")
+                yield finish(draft, self.options)
+            except Unusable as fault:
+                where = str(record.provenance and record.provenance.source_file)
+                self.quality.set_aside(fault.reason, record.image_id, where, fault.found)
+
+    def describe(self) -> dict[str, Any]:
+        return {name: getattr(self.options, name) for name in ("seed", "language", "earlier")}
+
+
+def languages_of(text: str) -> set[str]:
+    """Returns the languages whose words a sentence has most of; none where it has no such word."""
+    said = tokens(text)
+    counts = {name: sum(word in words for word in said) for name, words in _LANGUAGES.items()}
+    counts["zh"] = len(_HAN.findall(text))
+    return {name for name, count in counts.items() if count and count == max(counts.values())}
+
+
+def check_report(draft: ReportDraft, lang: str) -> None:
+    """Refuses a report that is broken, with one of the reasons of quality.json.
+
+    Raises:
+        Unusable: names the sentence and what was found.
+    """
+    record = draft.record
+    for number, one in enumerate(record.answers, 1):
+        where = f"sentence {number}"
+        if one.boxes_by_image and not one.text:
+            raise Unusable("box_without_sentence", f"{where} has boxes and no words")
+        if other := one.boxes_by_image.keys() - {record.image_id}:
+            found = f"{where} has boxes in {min(other)}; expected {record.image_id}"
+            raise Unusable("box_in_other_image", found)
+        for x0, y0, x1, y1 in one.boxes_by_image.get(record.image_id, ()):
+            check_box((x0, y0, x1, y1), record.image_hw, f"{where}:")
+        if (read := languages_of(one.text)) and lang not in read:
+            raise Unusable("mixed_languages", f"{where} is in {min(read)}; expected {lang}")
+    if not record.answer_text.strip():
+        raise Unusable("no_sentence", "no sentence of findings; expected at least one")
+    if draft.earlier and draft.date and draft.earlier.date > draft.date:
+        found = f"earlier study {draft.earlier.record.study_id} is of {draft.earlier.date}"
+        raise Unusable("later_earlier_study", f"{found}; this one is of {draft.date}")
+
+
+def finish(draft: ReportDraft, options: ReportsOptions) -> QARecord:
+    """Returns the record: request with what is known before, boxes behind each sentence's words."""
+    record, lang = draft.record, options.language
+    words = {name: of[lang] for name, of in WORDS["question"].items()}
+    earlier = draft.earlier.record if draft.earlier and options.earlier != "none" else None
+    said = dict(record.variables or {}) | {"earlier": earlier.answer_text if earlier else ""}
+    request = [words["ask"], *(f"{words[name]} {text}" for name, text in said.items() if text)]
+    second = draft.lateral if options.lateral else None
+    if earlier and options.earlier == "image":
+        path, size = earlier.image_path, earlier.image_hw
+        second = EarlierImage(image_id=earlier.image_id, image_path=path, image_hw=size)
+    if second:
+        request.append(words["lateral_image" if second is draft.lateral else "earlier_image"])
+    height, width = record.image_hw or (1, 1)
+    sentences = []
+    for number, one in enumerate(one for one in record.answers if one.text):
+        boxes = np.array(one.boxes_by_image.get(record.image_id, ())).reshape(-1, 4)
+        boxes = boxes / [width, height, width, height]
+        text = " ".join([one.text, *(_CODEC.encode(b[None], height, width) for b in boxes)])
+        sentences.append(one.model_copy(update={"answer_id": f"s{number}", "text": text}))
+    update = {"question": " ".join(request), "answers": sentences, "earlier": second, "lang": lang}
+    return record.model_copy(update=update)

@@ -1,0 +1,1 @@
+"""Commands of this data set, which `cxrjax --help` lists."""
