@@ -20,7 +20,8 @@ OWN_SIMULATED_REPORTS = dataclasses.replace(
     name="own_simulated_reports",
     title="Grounded reports of simulated lesions in user radiographs",
     made="simulated findings and reports",
-    **dict.fromkeys(("help", "builder"), ""),
+    help="",
+    builder="",
     benchmarks={},
 )
 
