@@ -69,8 +69,8 @@ def prevalence(records: Sequence[QARecord]) -> str:
     for text, every in sorted(places.items(), key=lambda item: -len(item[1]))[:_MOST_SENTENCES]:
         most = collections.Counter(map(len, every)).most_common(1)[0][0]
         typical = np.median([boxes for boxes in every if len(boxes) == most], axis=0)
-        boxes = (get_codec("paligemma").encode(box[None], 1, 1) for box in typical)
-        said.append(" ".join([text, *boxes]))
+        shown = (get_codec("paligemma").encode(box[None], 1, 1) for box in typical)
+        said.append(" ".join([text, *shown]))
 
     def f1(report: str) -> float:
         line = Prediction("", report, None, None, "ok")

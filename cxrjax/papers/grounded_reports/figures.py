@@ -12,7 +12,7 @@ Rules read English, Vietnamese and Chinese; of other languages only words and bo
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from cxrjax.evaluation.tables import load_layout
 from cxrjax.evaluation.text_scores import assertion_errors, sentences
 from cxrjax.metrics import text
 from cxrjax.metrics.classification import set_counts
-from cxrjax.metrics.detection import ImageBoxes, join_images
+from cxrjax.metrics.detection import join_images
 from cxrjax.metrics.localization import region_areas, region_iou
 from cxrjax.papers.grounded_reports.sources import WORDS
 from cxrjax.radiology_text.assertions import Assertion
@@ -91,13 +91,13 @@ def _in_words(said: _Sentences, true: sentences.ReferenceText) -> dict[str, floa
     row = {"questions": 1.0, "contentless": float(not words)}
     if lang in _READ:
         here, there = ([a for one in of for a in said_of(one.text, lang)] for of in parts)
-        pairs = zip(_findings(here), _findings(there), strict=True)
-        counts = [count for pair in pairs for count in set_counts(*pair)]
+        both = zip(_findings(here), _findings(there), strict=True)
+        counts = [count for pair in both for count in set_counts(*pair)]
         row |= dict(zip(_SETS, map(float, counts), strict=True))
         row |= assertion_errors.count_said(here, there) | {"contentless": not here, "read": 1.0}
     pairs = pair_up([one.text for one in said], [one.text for one in true.sentences], lang)
-    both = [(said[p], true.sentences[t]) for p, t in pairs]
-    areas = [region_areas(p.boxes, t.boxes) for p, t in both if same(p.text, t.text, lang)]
+    alike = [(said[p], true.sentences[t]) for p, t in pairs]
+    areas = [region_areas(p.boxes, t.boxes) for p, t in alike if same(p.text, t.text, lang)]
     row["sentences/tp"] = sum(float(region_iou(*one)) > 0.5 for one in areas)
     for name, of in zip(("predicted", "truth"), parts, strict=True):
         row[f"sentences/{name}"] = sum(len(one.boxes) > 0 for one in of)
@@ -110,7 +110,8 @@ def _count(
     answers: benchmark.Answers,
     codec: Codec | None,
 ) -> Counted:
-    known, sides = _Numbers(), ([], [])
+    known: _Numbers = {}
+    sides: tuple[list[Any], list[Any]] = [], []
 
     def of_report(
         question: ReportQuestion, line: Prediction | None, counts: benchmark.SystemCounts
@@ -129,9 +130,10 @@ def _count(
     columns = ("read", *_SETS, *assertion_errors.COLUMNS)
     asked = references.questions
     counts = benchmark.count_answers(asked, answers, of_report, PROBLEMS, columns=columns)
-    boxes = [join_images(side) for side in sides]
-    alone = [ImageBoxes(of.boxes, 0 * of.classes, of.image, of.images) for of in boxes]
-    placed = question_columns("grounded", *boxes) | question_columns("anything", *alone)
+    given, there = map(join_images, sides)
+    placed = question_columns("grounded", given, there)
+    given, there = (dataclasses.replace(of, classes=0 * of.classes) for of in (given, there))
+    placed |= question_columns("anything", given, there)
     figures = {name: of | counts.figures() for name, of in make_figures(LAYOUT.lines).items()}
     return Counted({**counts.columns, **placed}, figures, dict(counts.problems))
 
@@ -149,10 +151,10 @@ def count(
 
 def box_counts(record: QARecord, line: Prediction, codec: Codec | None) -> tuple[int, int, int]:
     """Returns how many boxes are right (finding, side, IoU > 0.5), are predicted, and are true."""
-    true, known = sentences.reference_text(record), _Numbers()
+    true, known = sentences.reference_text(record), dict[tuple[str, str | None], int]()
     both = read_answer(line, true, codec), true.sentences
-    sides = [join_images([_units(of, true.lang, known)]) for of in both]
-    found = question_columns("g", *sides, thresholds=(0.5,))
+    said, reference = (join_images([_units(of, true.lang, known)]) for of in both)
+    found = question_columns("g", said, reference, thresholds=(0.5,))
     right, given, there = (int(found[n][0]) for n in ("g@0.5/tp", "g/predicted", "g/truth"))
     return right, given, there
 

@@ -119,8 +119,11 @@ def _read_padchest(file: Path, options: Any, quality: QualityLog) -> Iterator[Re
             said = one.get(f"sentence_{options.language}"), {image: pixels}, one.get("labels") or ()
             answers.append(_answer(*said, _POLARITY[one.get("abnormal")], change))
         path = os.path.relpath(images[name], options.out)
-        more = {"image_path": path, "split": row.get("split", ""), "answers": answers}
-        more["patient_id"] = row.get("PatientID") or None
+        more: dict[str, Any] = {
+            "patient_id": row.get("PatientID") or None,
+            "split": row.get("split", ""),
+        }
+        more |= {"image_path": path, "answers": answers}
         record = _record(where, image, study, (height, width), **more)
         return ReportDraft(record, row.get("StudyDate_DICOM", ""))
 
@@ -133,11 +136,14 @@ def _read_padchest(file: Path, options: Any, quality: QualityLog) -> Iterator[Re
         except _FAULTS as fault:
             _reject(quality, str(number), where, fault)
     for study, one in read.values():
-        before, name = study.get("PreviousStudyID") or "", study.get("PreviousImageID")
+        before, shown = str(study.get("PreviousStudyID") or ""), study.get("PreviousImageID")
         earlier = read[before][1] if before in read else None
-        if earlier is None and name in images:  # an image without a report
-            earlier = draft(before, name, (), file.name)
-        yield one._replace(earlier=earlier)
+        try:
+            if earlier is None and shown in images:  # an image without a report
+                earlier = draft(before, str(shown), (), file.name)
+            yield one._replace(earlier=earlier)
+        except _FAULTS as fault:
+            _reject(quality, one.record.image_id, file.name, fault)
 
 
 def _graph_files(source: Path) -> Iterator[tuple[str, bytes]]:
