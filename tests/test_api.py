@@ -153,7 +153,7 @@ def test_a_key_that_is_none_is_refused_before_the_loop(monkeypatch):
     monkeypatch.chdir(ROOT)
     with pytest.raises(UserError, match="stepz"):
         cxrjax.train("configs/records_lora.py", "x", {"training.stepz": 1})
-    with pytest.raises(UserError, match="no such folder"):
+    with pytest.raises(UserError, match="nowhere: not there; expected a folder"):
         cxrjax.load("nowhere")
 
 

@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
+import cxrjax
 from cxrjax.commands import convert
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.models import partition
-from cxrjax.training import base_model, checkpoint, interchange
+from cxrjax.models.lora import merge_lora
+from cxrjax.training import base_model, checkpoint, resolver
 from cxrjax.training.config import AdapterConfig, ExperimentConfig, ModelConfig, TrainingConfig
 from cxrjax.training.config_file import validate
 from cxrjax.training.data import example_config, open_tokenizer
@@ -94,6 +96,10 @@ def _trained(base, workdir, *rules, dropout=0.1, scale=1.0, untied=False):
     return workdir
 
 
+def _loaded(folder):
+    return arrays(checkpoint.load_model(folder).model)
+
+
 def _assert_close(found, expected):
     assert found.keys() == expected.keys()
     for path in expected:
@@ -152,7 +158,7 @@ def test_an_adapter_with_embedding_and_output_layer(base, tmp_path):
         CheckpointStore(back, "vqa/f1", writing=False)._manager.item_metadata(1)["optimizer"].tree
     ) == ["step"]
     ours = arrays(checkpoint.load_model(run).model)
-    _assert_close(arrays(checkpoint.load_model(back).model), ours)
+    _assert_close(_loaded(back), ours)
     merged = _convert(back, tmp_path / "merged", "--to=merged")
     assert json.loads((merged / "config.json").read_text())["tie_word_embeddings"] is False
     again = arrays(checkpoint.load_model(_convert(merged, tmp_path / "again")).model)
@@ -181,6 +187,17 @@ def test_hugging_face_there_and_back(base, hf, tmp_path):
 def test_adapters_out_and_in_again(base, run, adapter, tmp_path):
     stated = json.loads((adapter / "adapter_config.json").read_text())
     assert stated["base_model_name_or_path"] == "hf" and stated["lora_dropout"] == 0.1
+    assert 'base_model: "hf"\n' in (adapter / "README.md").read_text()
+    named = _convert(
+        run, tmp_path / "named", "--to=peft", "--base_name=google/paligemma2-3b-pt-448"
+    )
+    assert 'base_model: "google/paligemma2-3b-pt-448"\n' in (named / "README.md").read_text()
+    assert (
+        json.loads((named / "adapter_config.json").read_text())["base_model_name_or_path"]
+        == "google/paligemma2-3b-pt-448"
+    )
+    with pytest.raises(UserError, match="only --to=peft writes a base's name"):
+        _convert(run, tmp_path / "x", "--to=merged", "--base_name=x")
     back = _convert(adapter, tmp_path / "back", f"--base={base}")
     ours, theirs = (arrays(checkpoint.load_model(directory).model) for directory in (run, back))
     _assert_close(theirs, ours)
@@ -302,10 +319,42 @@ def test_sizes_of_a_base_need_a_base(base, copied):
         base_model.model_sizes(config)
 
 
-def test_kinds_are_told_apart(hf, base, run):
-    assert interchange.kind_of(hf[0]) == "hf"
-    assert interchange.kind_of(base) == "base"
-    assert interchange.kind_of(run) == "run"
+def test_whatever_is_named_is_found_and_converted_once(
+    hf, base, run, adapter, copied, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert (resolver.resolve(run), resolver.resolve(base)) == (run, base)
+    assert resolver.resolve_base(base) == base and capsys.readouterr().err == ""
+    found = resolver.resolve(hf[0])
+    told = capsys.readouterr().err
+    assert f"{hf[0]}: a Hugging Face folder, kept in our form as {found}" in told
+    assert f"cxrjax.convert --checkpoint={hf[0]} --out=DIR keeps it" in told
+    np.testing.assert_equal(arrays(cxrjax.load(found)._opened.generator.model), _loaded(base))
+    # By content: the same weights in another folder are there already, others are not.
+    other = copied(hf[0])
+    renamed = other.rename(other.with_name("hf"))
+    assert resolver.resolve(renamed) == found and "kept" not in capsys.readouterr().err
+    (renamed / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    resolver.resolve.cache_clear()
+    assert resolver.resolve(renamed) != found
+    # The adapter names its base, which is the folder beside it.
+    for base_of in (None, base):
+        _assert_close(_loaded(resolver.resolve(adapter, base_of)), _loaded(run))
+    merged = checkpoint.load_model(run).model
+    merge_lora(merged)
+    found = resolver.resolve_base(run)
+    assert base_model.base_config(found).lora.rank == 0
+    _assert_close(_loaded(found), arrays(merged))
+
+
+def test_an_adapter_without_its_base_and_a_base_with_another_are_refused(adapter, base, copied):
+    alone = copied(adapter)
+    with pytest.raises(UserError, match=r"a PEFT adapter on hf, which is not here; .* --base=DIR"):
+        resolver.resolve(alone)
+    with pytest.raises(UserError, match="only a PEFT adapter has another base"):
+        resolver.resolve(base, alone)
+    with pytest.raises(UserError, match="no such folder; on the Hugging Face hub it would be"):
+        resolver.resolve("google/none-of-ours")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, overload
 from cxrjax.api.answers import ModelAnswer, ModelAnswers, ModelBox
 from cxrjax.api.pictures import Picture, as_file
 from cxrjax.errors import UserError
-from cxrjax.files import shipped
 from cxrjax.images.files import AnyFile
 from cxrjax.records import QARecord, write_records
 
@@ -267,11 +266,19 @@ def _sorted(box: Sequence[float]) -> tuple[float, float, float, float]:
 
 
 def load(
-    folder: str | Path, *, step: int | None = None, prompt: str | None = None, **decoding: Any
+    source: str | Path,
+    *,
+    base: str | Path | None = None,
+    step: int | None = None,
+    prompt: str | None = None,
+    **decoding: Any,
 ) -> Model:
-    """Loads a model: the workdir of a training run, or a base (`convert` makes them).
+    """Loads a model.
 
     Args:
+        source: a training run's workdir, a base, a Hugging Face folder, a GGUF file, a PEFT adapter
+            or `hf://OWNER/NAME`. What is not ours is converted once, into a cache.
+        base: of a PEFT adapter (default: the one that it names).
         step: of the checkpoint (default: the best, or the last).
         prompt: another prompt format than its own.
         decoding: keys of `decoding.*` in place of its own, such as max_answer_tokens=96.
@@ -280,11 +287,7 @@ def load(
         UserError: there is no such model.
     """
     from cxrjax.evaluation.systems.own_model import open_model
+    from cxrjax.training.resolver import resolve
 
-    path = shipped(folder)
-    if not path.is_dir():
-        raise UserError(
-            f"{folder}: no such folder; expected a training run's workdir or a base, such as "
-            "data/demo_base"
-        )
+    path = resolve(source, base)
     return Model(path, open_model(path, step, prompt=prompt, decoding=decoding))

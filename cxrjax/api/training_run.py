@@ -1,6 +1,8 @@
 """A training run: its records, model, evaluation and checkpoints, put together."""
 
 import contextlib
+import dataclasses
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -61,6 +63,7 @@ def train_run(
     from cxrjax.training.objectives import rollouts_of
     from cxrjax.training.workdir import make_writable
 
+    config = _with_base(config)
     if track is not None and hosts.is_first():
         check_installed(track)  # at once: data and model take minutes
     mesh = run.checked_mesh(config)
@@ -124,6 +127,24 @@ def train_run(
         )
         if hosts.is_first():
             _write_card(config, workdir, recipe, model, mixture, validation)
+
+
+def _with_base(config: "ExperimentConfig") -> "ExperimentConfig":
+    """The configuration with a base of ours in `model.init_from`, made where it names another.
+
+    What is not there stays: whoever reads the base tells what to put where.
+    """
+    from cxrjax.training.base_model import MODEL_FILE
+
+    named = config.model.init_from
+    if named is None or Path(named, MODEL_FILE).is_file():
+        return config
+    if not (Path(named).exists() or named.startswith("hf:/")):
+        return config
+    # By name: most runs start from a base, and need nothing of conversions.
+    resolver = importlib.import_module("cxrjax.training.resolver")
+    model = dataclasses.replace(config.model, init_from=str(resolver.resolve_base(named)))
+    return dataclasses.replace(config, model=model)
 
 
 def describe(mixture: "Mixture") -> str:

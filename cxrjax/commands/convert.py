@@ -36,6 +36,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--to", default="orbax", choices=("orbax", "hf", "peft", "merged"), help="what to write")
     add("--download", action="store_true", help="fetch --checkpoint, a name on the hub")
     add("--base", type=shipped, metavar="DIR", help="the base of a PEFT adapter")
+    add("--base_name", metavar="NAME", help="of --to=peft: the base's name (default: as it came)")
     add(
         "--dtype",
         choices=("float32", "bfloat16"),

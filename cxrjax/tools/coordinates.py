@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Writes the report and prints its first part."""
     flags = parse_arguments(argv)
     from cxrjax.distributed import meshes
-    from cxrjax.evaluation.systems.own_model import open_model
+    from cxrjax.evaluation.systems.own_model import model_directory, open_model
     from cxrjax.input_pipeline.prompts import PROMPTS
     from cxrjax.input_pipeline.sources import RecordSource
     from cxrjax.input_pipeline.usable_records import check_records
@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     mesh = meshes.make_mesh(meshes.MeshConfig())
     opened = open_model(
-        flags.workdir or flags.checkpoint,
+        model_directory(flags),
         flags.step,
         source=flags.source,
         prompt=flags.prompt,

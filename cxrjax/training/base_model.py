@@ -7,6 +7,7 @@ for the checksums: it is what makes a directory a base.
 
 import dataclasses
 import hashlib
+import json
 import shutil
 import sys
 from collections.abc import Mapping
@@ -15,9 +16,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
+from jax.sharding import Mesh
 
+from cxrjax.distributed.meshes import fetch_whole
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, read_json_object
 from cxrjax.models import VLM, count_parameters, presets
@@ -106,15 +110,39 @@ def base_config(directory: Path) -> ExperimentConfig:
 
 
 def base_sha256(directory: Path) -> str:
-    """One hash over the files that make a base directory, compared with `checksums.json` before.
+    """One hash over what makes a base, whose files are compared with `checksums.json` before.
+
+    Two conversions of a model have the same: Orbax gives files of the same arrays other names, so
+    that `checksums.json` holds a hash over the arrays. Of bases that lack it, it is over the files.
 
     Raises:
         UserError: a file is not the one that was written, or odd (a link, say).
     """
     found = {name: file_sha256(directory / name) for name in _base_files(directory)}
     _check_whole(directory, found)
+    checksums = directory / store.CHECKSUMS
+    arrays = read_json_object(checksums).get("arrays") if checksums.is_file() else None
+    if arrays is not None:
+        described = {k: v for k, v in read_model_json(directory).items() if k != "notes"}
+        tokenizer = found.get(tokenizer_in(directory).name)
+        text = json.dumps([arrays, tokenizer, described], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
     text = "".join(f"{name} {sha256}\n" for name, sha256 in found.items() if name != HF_FILE)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def arrays_sha256(tree: Any, mesh: Mesh | None = None) -> str:
+    """One hash over the names and bytes of a tree's arrays, one array at a time.
+
+    Args:
+        mesh: that arrays are on which this process does not see whole; called by all of its
+            processes.
+    """
+    digest = hashlib.sha256()
+    for name, leaf in store.flat_arrays(tree).items():
+        digest.update(name.encode())
+        digest.update(np.asarray(leaf if mesh is None else fetch_whole(leaf, mesh)).tobytes())
+    return digest.hexdigest()
 
 
 def _base_files(directory: Path) -> list[str]:
@@ -280,7 +308,7 @@ def save_base(
             "notes": dict(notes or {}),
         },
     )
-    store.write_checksums(directory, _base_files(directory))
+    store.write_checksums(directory, _base_files(directory), arrays=arrays_sha256(params))
 
 
 def tokenizer_path(config: ExperimentConfig) -> Path:

@@ -5,19 +5,17 @@ has their files); the frozen base stays where it is (base_model.py), known by pa
 """
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import orbax.checkpoint as ocp
 from flax import nnx
 from jax.sharding import Mesh
 
-from cxrjax.distributed.meshes import fetch_whole, tree_shardings
+from cxrjax.distributed.meshes import tree_shardings
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
 from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
@@ -30,6 +28,7 @@ from cxrjax.training import store
 from cxrjax.training.base_model import (
     MODEL_FILE,
     PARAMS,
+    arrays_sha256,
     base_config,
     base_directory,
     base_sha256,
@@ -348,20 +347,6 @@ def check_same_base(workdir: Path, saved: Mapping[str, Any], now: Mapping[str, A
                 f"{workdir}: its adapters were trained with lora.{key}={value!r}, and the "
                 f"configuration has {found!r}; set it back or use another workdir"
             )
-
-
-def arrays_sha256(tree: Any, mesh: Mesh | None = None) -> str:
-    """One hash over the names and bytes of a tree's arrays, one array at a time.
-
-    Args:
-        mesh: that arrays are on which this process does not see whole; called by all of its
-            processes.
-    """
-    digest = hashlib.sha256()
-    for name, leaf in store.flat_arrays(tree).items():
-        digest.update(name.encode())
-        digest.update(np.asarray(leaf if mesh is None else fetch_whole(leaf, mesh)).tobytes())
-    return digest.hexdigest()
 
 
 def _draw_model(config: ExperimentConfig, sizes: VLMConfig, mesh: Mesh | None) -> VLM:

@@ -25,6 +25,8 @@ def convert(flags: argparse.Namespace) -> None:
             if kind == "peft"
             else f"--base={flags.base}: only a PEFT adapter needs one, and {source} is none"
         )
+    if flags.base_name is not None and flags.to != "peft":
+        raise UserError(f"--base_name={flags.base_name}: only --to=peft writes a base's name")
     if kind in ("hf", "gguf", "peft") and flags.to != "orbax":
         raise UserError(f"--to={flags.to}: {source} is not ours; convert it to a base first")
     try:
@@ -62,7 +64,7 @@ def _convert(flags: argparse.Namespace, kind: str, source: Path, name: str | Non
     elif kind == "peft":
         interchange.import_peft(source, flags.base, out)
     elif flags.to == "peft":
-        interchange.export_peft(source, out)
+        interchange.export_peft(source, out, flags.base_name)
     elif flags.to in ("hf", "merged"):
         interchange.export_hf(source, out, merge=flags.to == "merged", dtype=flags.dtype)
     else:

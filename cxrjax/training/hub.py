@@ -35,10 +35,10 @@ def how_to_get(name: str, out: Path) -> UserError:
     )
     patterns = " ".join(f"--include={shlex.quote(pattern)}" for pattern in FILES)
     return UserError(
-        f"--checkpoint={name}: no such folder; on the Hugging Face hub it would be {page}. "
-        f"{_licence(name)}, log in by `hf auth login` where the page asks for it, then: {command}; "
-        f"or fetch it yourself by `hf download {name} {patterns} --local-dir=DIR` and give "
-        "--checkpoint=DIR"
+        f"{name}: no such folder; on the Hugging Face hub it would be {page}. {_licence(name)}, "
+        f"log in by `hf auth login` where the page asks for it, then: {command} (or name "
+        f"the model hf://{name}); or fetch it yourself by `hf download {name} {patterns} "
+        "--local-dir=DIR` and give --checkpoint=DIR"
     )
 
 
@@ -65,6 +65,16 @@ def download(name: str) -> Path:
     except UserError as error:
         raise UserError(f"{name}: its weights were not fetched: {error}") from None
     return _fetch(name, FILES)
+
+
+def cached(name: str) -> Path | None:
+    """The folder of a model that was fetched before; None where it is not on this machine."""
+    import huggingface_hub as hub
+
+    try:
+        return Path(hub.snapshot_download(name, local_files_only=True))
+    except (OSError, ValueError):  # not there, or no name
+        return None
 
 
 def _fetch(name: str, files: tuple[str, ...]) -> Path:

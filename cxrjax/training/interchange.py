@@ -67,6 +67,17 @@ _SIDE_FILES = (
     "generation_config.json",
 )
 _TOKENIZERS = (TOKENIZER_FILE, TOKENIZER_JSON)
+_ADAPTER_CARD = """---
+library_name: peft
+base_model: {base}
+tags: [lora, radiology, chest-x-ray]
+---
+
+Adapters of LoRA on {name}, trained by cxrjax. Research software, not a medical device: what the
+model answers is no diagnosis. Load the base by transformers, then
+`PeftModel.from_pretrained(base, FOLDER)`; or `cxrjax.load(FOLDER, base=BASE)`. It was asked in the
+prompt format `{prompt}`. The terms of the base and of the data it was trained on hold for it too.
+"""
 _MOST_SIDE_BYTES = 64 * MIB
 
 
@@ -207,19 +218,27 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
     return sorted(path.removesuffix("/lora/a") for path in found.arrays if path.endswith("/lora/a"))
 
 
-def export_base(source: str | Path, out: str | Path, dtype: str = "float32") -> None:
+def export_base(
+    source: str | Path, out: str | Path, dtype: str = "float32", *, merge: bool = False
+) -> None:
     """A run without adapters, or another base, as a base directory.
 
+    Args:
+        merge: fold adapters and trained `<loc>` rows in; without, a run that has some is refused.
+
     Raises:
-        UserError: the run has adapters.
+        UserError: the run has adapters, and no `merge`.
     """
     source, out = Path(source), Path(out)
     model, config, tokenizer = load_model(source)
     if config.lora.rank > 0 or config.lora.loc_rows:
-        raise UserError(
-            f"{source}: has adapters, and a base has none; use it by --workdir as it is, or write "
-            "it with --to=peft or --to=merged"
-        )
+        if not merge:
+            raise UserError(
+                f"{source}: has adapters, and a base has none; use it by --workdir as it is, or "
+                "write it with --to=peft or --to=merged"
+            )
+        merge_lora(model)
+        config = dataclasses.replace(config, lora=AdapterConfig(untied=config.lora.untied))
     _refuse_existing(out)
     is_base = kind_of(source) == "base"
     base = source if is_base else config.model.init_from
@@ -295,8 +314,11 @@ def export_hf(
     return merged
 
 
-def export_peft(source: str | Path, out: str | Path) -> list[str]:
-    """A run's adapters as a PEFT adapter directory.
+def export_peft(source: str | Path, out: str | Path, base_name: str | None = None) -> list[str]:
+    """A run's adapters as a PEFT adapter directory, with a README.md that names their base.
+
+    Args:
+        base_name: of the Hugging Face model that they belong to; None: as the base was called.
 
     Returns:
         The paths of the maps that have an adapter.
@@ -325,13 +347,13 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
             f"{source}: trained {len(other)} parameters besides adapters, such as {other[0]}, and "
             "a PEFT adapter has no place for them; use --to=merged"
         )
-    base_model = sha256 = None
+    base_model, sha256 = base_name, None
     if loaded.config.model.init_from is not None:
         base = Path(loaded.config.model.init_from)
         sha256 = base_sha256(base)
-        if (base / HF_FILE).is_file():
+        if base_name is None and (base / HF_FILE).is_file():
             base_model = _read_hf_notes(base).get("source")
-    return save_peft(
+    written = save_peft(
         out,
         loaded.model,
         base_model,
@@ -339,6 +361,12 @@ def export_peft(source: str | Path, out: str | Path) -> list[str]:
         base_sha256=sha256,
         whole=whole,
     )
+    named = base_model or "the base that the run began with"
+    text = _ADAPTER_CARD.format(
+        base=json.dumps(named), name=named, prompt=loaded.config.data.prompt
+    )
+    (out / "README.md").write_text(text, encoding="utf-8")
+    return written
 
 
 def _sizes(

@@ -395,11 +395,15 @@ def check_arrays(where: str, found: Mapping[str, Any], like: Any) -> None:
             )
 
 
-def write_checksums(directory: Path, names: Iterable[str] | None = None) -> None:
-    """Writes `checksums.json`: the SHA-256 of these files by relative path; None: of all."""
+def write_checksums(directory: Path, names: Iterable[str] | None = None, **more: str) -> None:
+    """Writes `checksums.json`: the SHA-256 of these files by relative path; None: of all.
+
+    Args:
+        more: hashes of something else than files, by name.
+    """
     names = _content_files(directory) if names is None else names
     files = {name: file_sha256(directory / name) for name in names}
-    replace_text(directory / CHECKSUMS, json.dumps({"sha256": files}, indent=1) + "\n")
+    replace_text(directory / CHECKSUMS, json.dumps({"sha256": files, **more}, indent=1) + "\n")
 
 
 def find_odd_file(directory: Path) -> str | None:

@@ -12,7 +12,7 @@ from cxrjax.distributed import meshes
 from cxrjax.models import LoRAConfig, apply_lora, partition
 from cxrjax.models.layers import Linear
 from cxrjax.models.quantize import TILE, QuantizedKernel, quantize_kernel
-from cxrjax.training.checkpoint import arrays_sha256
+from cxrjax.training.base_model import arrays_sha256
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config, validate
 from cxrjax.training.optimizer import make_optimizer

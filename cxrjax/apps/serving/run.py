@@ -23,6 +23,7 @@ from cxrjax.errors import UserError
 from cxrjax.evaluation.conformal import PREDICTIONS, Margins, calibrate
 from cxrjax.evaluation.run_record import made_otherwise
 from cxrjax.evaluation.systems.model_flags import add_model_flags, mesh_config
+from cxrjax.evaluation.systems.own_model import model_directory
 from cxrjax.evaluation.systems.table import resolved_settings
 
 _DECODING = ("grammar", "boxes", "max_answer_tokens", "names")
@@ -65,10 +66,10 @@ def serve(flags: argparse.Namespace) -> None:
 
 
 def _open(flags: argparse.Namespace, adapters: dict[str, Path]) -> ServedModels:
-    directory = flags.workdir or flags.checkpoint
+    named = flags.workdir or flags.checkpoint
     return open_served(
-        directory,
-        flags.name or directory.resolve().name,
+        model_directory(flags),
+        flags.name or named.resolve().name,
         adapters,
         slots=flags.slots,
         longest_prompt=flags.longest_prompt,

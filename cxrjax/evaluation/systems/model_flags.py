@@ -57,8 +57,10 @@ def add_source_flags(parser: argparse.ArgumentParser) -> Any:
     """
     model = parser.add_mutually_exclusive_group(required=True)
     model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
-    model.add_argument("--checkpoint", type=shipped, help="a base model's directory")
+    text = "a base, a Hugging Face folder, a GGUF file, a PEFT adapter, or hf://OWNER/NAME"
+    model.add_argument("--checkpoint", type=shipped, help=text)
     add = parser.add_argument
+    add("--base", type=Path, metavar="DIR", help="of a PEFT adapter (default: what it names)")
     add("--step", type=int, help="of a training run, another checkpoint than the best")
     prompts = sorted(choices.PROMPTS)
     add("--prompt", choices=prompts, help="prompt format (default: the model's own)")

@@ -28,6 +28,7 @@ from cxrjax.progress import waiting
 from cxrjax.training.checkpoint import load_model, model_config
 from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.data import example_config, open_tokenizer
+from cxrjax.training.resolver import resolve
 
 # Questions may be longer than those the model was trained on; none is cut.
 _LONGER = (32, 64, 128, 256, 512)
@@ -99,13 +100,18 @@ def _as_asked(
     )
 
 
+def model_directory(flags: argparse.Namespace) -> Path:
+    """Returns the run or base that `--workdir` or `--checkpoint` means (`resolver.resolve`)."""
+    return resolve(flags.workdir or flags.checkpoint, flags.base)
+
+
 def model_settings(flags: argparse.Namespace) -> dict[str, Any]:
     """All that shapes the answers but the model, as the flags and its configuration make it.
 
     Raises:
         UserError: no such model, or options that do not go together.
     """
-    directory = Path(flags.workdir or flags.checkpoint)
+    directory = model_directory(flags)
     decoding = decoding_overrides(flags)
     config = _as_asked(model_config(directory), flags.source, flags.prompt, decoding)
     data = config.data
@@ -132,7 +138,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
         )
     check_seeds(getattr(flags, "seeds", None), samples)
     opened = open_model(
-        flags.workdir or flags.checkpoint,
+        model_directory(flags),
         flags.step,
         source=flags.source,
         prompt=flags.prompt,
