@@ -105,6 +105,7 @@ class QualityLog:
     Attributes:
         examined: kind of thing -> how many were looked at ("rows", "images", "questions").
         warnings: what was kept and looks odd -> how often.
+        reasons: those that there are, and what they mean; a data set may add its own.
         balance: the rule by which questions with no were chosen beside those with yes, and split ->
             class -> how many there are of each.
     """
@@ -113,12 +114,13 @@ class QualityLog:
     examined: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     warnings: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
     balance: dict[str, Any] = dataclasses.field(default_factory=dict)
+    reasons: Mapping[str, str] = dataclasses.field(default_factory=lambda: REASONS)
 
     def set_aside(self, reason: str, item: str, where: str, found: str) -> None:
         """Notes one thing.
 
         Args:
-            reason: a key of `REASONS`.
+            reason: a key of `reasons`.
             item: the image or question id.
             where: file and line.
             found: what was there, and what was expected.
@@ -126,7 +128,7 @@ class QualityLog:
         Raises:
             UserError: a million things were rejected before.
         """
-        if reason not in REASONS:
+        if reason not in self.reasons:
             raise KeyError(f"{reason!r} is not a reason that quality.json explains")
         if len(self.entries) >= _MOST_ENTRIES:
             raise UserError(
@@ -151,7 +153,7 @@ class QualityLog:
     def counts(self) -> dict[str, int]:
         """Reason -> how many, for every reason there is: a zero says it was looked for."""
         counted = collections.Counter(entry.reason for entry in self.entries)
-        return {reason: counted[reason] for reason in sorted(REASONS)}
+        return {reason: counted[reason] for reason in sorted(self.reasons)}
 
     def to_json(self) -> dict[str, Any]:
         """The content of quality.json."""
@@ -159,7 +161,7 @@ class QualityLog:
             "examined": dict(sorted(self.examined.items())),
             "total": len(self.entries),
             "counts": self.counts(),
-            "reasons": dict(sorted(REASONS.items())),
+            "reasons": dict(sorted(self.reasons.items())),
             "warnings": dict(sorted(self.warnings.items())),
             **({"balance": self.balance} if self.balance else {}),
             "set_aside": [

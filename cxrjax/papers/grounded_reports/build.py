@@ -13,7 +13,7 @@ from cxrjax.metrics.text import tokens
 from cxrjax.papers.grounded_reports.sources import EXPECTED, WORDS, ReportDraft, read_source
 from cxrjax.records import EarlierImage, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions
-from cxrjax.records_io.quality import Unusable, check_box
+from cxrjax.records_io.quality import REASONS, Unusable, check_box
 from cxrjax.records_io.split import group_of, hold_out
 
 _CODEC = get_codec("paligemma")
@@ -45,6 +45,7 @@ class GroundedReportsBuilder(Builder[ReportsOptions]):
     options_class = ReportsOptions
 
     def read(self) -> dict[str, list[QARecord]]:
+        self.quality.reasons = REASONS | WORDS["reasons"]
         records = list(self._finished())
         if not records:
             raise self.nothing_left("report", f"; {EXPECTED}")
