@@ -14,6 +14,11 @@ data/real_base, on simulated lesions in the radiographs that ship:
         --out=runs/grounded_demo/data
     python -m cxrjax.train --config=configs/grounded_reports.py:demo \\
         --workdir=runs/grounded_demo/train
+
+Two CPU cores: 5 minutes of building, some 9 of training (0.45 s of processor time a step), 1.9 GB.
+Measured after 1,130 steps of a schedule of 2,000, so without its end: grounded F1 (IoU > 0.5, right
+finding and side) 0.668 (0.630 to 0.699) on 422 images of 212 held-out patients, where the best
+baseline (the report of the nearest training image) has 0.085 (docs/log/house.md).
 """
 
 from ml_collections import ConfigDict
@@ -87,7 +92,7 @@ def demo(config: ConfigDict) -> None:
     config.optimizer.weight_decay = 0.05
     config.training.batch_images = 8
     config.training.epochs = None
-    config.training.steps = 1500
+    config.training.steps = 1200
     config.training.checkpoint_every = 500
     config.training.lambda_box = 0.0
     config.training.coordinate_width = 2.0
