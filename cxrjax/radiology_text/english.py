@@ -12,38 +12,11 @@ from cxrjax.records import QARecord
 Payload = TypeVar("Payload")
 
 _WORD = re.compile(r"[a-z0-9]+")
-_AMERICAN = {
-    "oe": "e",
-    "haem": "hem",
-    "our": "or",
-    "alis": "aliz",
-    "ilis": "iliz",
-    "imis": "imiz",
-    "gnis": "gniz",
-}
 _BRITISH = re.compile(
     r"^oe(?=dem|soph)|^haem|(?<=fav|tum)our|(?<=col)our|(?:alis|ilis|imis|gnis)(?=e|ed|es|ing|ation|able)"
 )
-_IRREGULAR = {
-    "apices": "apex",
-    "apexes": "apex",
-    "hila": "hilum",
-    "bases": "base",
-    "atelectases": "atelectasis",
-    "metastases": "metastasis",
-    "pneumothoraces": "pneumothorax",
-    "hemothoraces": "hemothorax",
-    "thrombi": "thrombus",
-    "emboli": "embolus",
-    "bronchi": "bronchus",
-    "bullae": "bulla",
-    "vertebrae": "vertebra",
-    "pleurae": "pleura",
-    "scapulae": "scapula",
-    "calcifications": "calcification",
-    "lenses": "lens",
-    "lungs": "lung",
-}
+_SPELLING = read_packaged(str(__package__), "reference/spelling_en.toml")
+_AMERICAN, _IRREGULAR = _SPELLING["american"], _SPELLING["singular"]
 
 
 class Word(NamedTuple):

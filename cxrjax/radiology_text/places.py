@@ -2,13 +2,12 @@
 
 import dataclasses
 import itertools
-import re
 from collections.abc import Sequence
 
 from cxrjax.radiology_text.assertions import Side
 from cxrjax.radiology_text.english import Match, Words
 from cxrjax.radiology_text.items import NamedItem, is_device
-from cxrjax.radiology_text.lexicon import English, word_set
+from cxrjax.radiology_text.lexicon import English, pattern, word_set
 
 _PREPOSITIONS = word_set("prepositions")
 _LIST = frozenset((",", "and", "or", "/", "both", "with", "nor", "versus", "vs"))
@@ -43,26 +42,10 @@ _BOTH = frozenset(("bilateral", "bilaterally", "both", "bibasilar", "biapical", 
 # Words that may tell a side.
 _TELLING = {*_SIDES, *_BOTH, *_RELATIVE, "leftward", "rightward", "side", "lung"}
 # "Left, I mean right": the first of the two does not count.
-_CORRECTED = re.compile(
-    r"\b(?:left|right)(?=(?:[\s-]+\w+){0,3}?[\s,;:()–—.-]*(?P<taken_back>(?:no,?\s+|sorry,?\s+)?"
-    r"(?:i\s+mean|i\s+meant|correction:?|rather|or\s+rather|make\s+that|actually|(?:scratch|strike)\s+that|"
-    r"sorry|pardon|excuse\s+me|wait|that\s+is|i\.?e\.?|(?<=\s)no(?=,)))[\s,:;–—-]*(?:(?:it\s+is|it\'s)\s+)?"
-    r"(?:(?:on|in|at)\s+)?(?:the\s+)?(?:left|right)\b)"
-    r"|\b(?:left|right)(?:[\s-]sided)?[\s,(]+(?P<not_that>not\s+(?:left|right)\b(?:[\s-]sided)?)"
-    r"|\b(?:previously|formerly|initially|originally|erroneously|earlier)\s+(?:\w+\s+){0,3}?(?:as\s+|to\s+be\s+)?"
-    r"(?:(?:on|in)\s+)?(?:the\s+)?(?P<former>left|right)(?=[\s-]sided,|,)"
-)
+_CORRECTED = pattern("corrected_side")
 # Where something points to is no side of a finding.
-_SHIFTED = re.compile(
-    r"(?<=\b)(?:shift|shifted|shifts|deviated|displaced|pushed|pulled|drawn|convex|concave)\s+(?:to|towards?)\s+"
-    r"(?:the\s+)?(?:left|right)\b"
-)
-_COMPARED = re.compile(
-    r"\b(?:(?:left|right)(?:[\s-]sided)?\s*(?:greater|more|larger|worse|less|smaller|>|<)\s*(?:than\s*)?"
-    r"(?:the\s+|on\s+the\s+)?(?:left|right)|(?:greater|more|larger|worse|less)\s+(?:\w+\s+)?on\s+the\s+(?:left|right)"
-    r"|(?:left|right|[lr])(?:\s+(?:base|apex|lung|side|(?:lower|upper)\s+lobe))?\s*[><]\s*"
-    r"(?:left|right|[lr]))\b"
-)
+_SHIFTED = pattern("shifted")
+_COMPARED = pattern("compared_sides")
 
 
 @dataclasses.dataclass(slots=True)

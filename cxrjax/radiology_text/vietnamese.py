@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 
 from cxrjax.radiology_text import answers
-from cxrjax.radiology_text.assertions import Assertion, Certainty, Outcome, Status, Time
+from cxrjax.radiology_text.assertions import Assertion, Certainty, Outcome, Status, Time, Unsaid
 from cxrjax.radiology_text.changes import blanked, former_degree
 from cxrjax.radiology_text.definitions import SIDES
 from cxrjax.radiology_text.lexicon import plain_text, split_sentences, with_ticks
@@ -50,39 +50,61 @@ class VietnameseReader:
         whole, places = composed(text)
         plain = plain_text(whole)
         found: list[Assertion] = []
+        unsaid: list[Unsaid] = []
         for start, end in split_sentences(plain, _SENTENCE_END):
             offset = len(found)
-            for one in self._in_sentence(plain[start:end]):
-                a, b = one.span
+            said, silent = self._in_sentence(plain[start:end])
+            for one in said:
                 source = None if one.source is None else one.source + offset
-                span = (places[a + start], places[b + start])
+                span = (places[one.span[0] + start], places[one.span[1] + start])
                 found.append(dataclasses.replace(one, span=span, source=source))
+            for name, reason, (a, b) in silent:
+                unsaid.append(Unsaid(name, reason, (places[a + start], places[b + start])))
         assertions = tuple(found)
-        if question is None:
-            return answers.AnswerReading(None, assertions)
-        return answers.AnswerReading(
-            _outcome(plain, self._asked(question), assertions, has_box), assertions
-        )
+        outcome = question and _outcome(plain, self._asked(question), assertions, has_box)
+        return answers.AnswerReading(outcome or None, assertions, tuple(unsaid))
 
 
-def _read_sentence(text: str) -> tuple[Assertion, ...]:
-    """Returns a sentence's assertions."""
+def _read_sentence(text: str) -> tuple[tuple[Assertion, ...], tuple[Unsaid, ...]]:
+    """Returns a sentence's assertions, and the findings that it asserts nothing of."""
+    sentence = _parsed(text)
+    if not sentence.items:
+        return (), ()
+    unsaid = tuple(
+        Unsaid(name, "said nothing", _span(sentence, item))
+        for item in sentence.items
+        for name in (item.names if item.says == "silent" else ())
+    )
+    return _assertions(sentence), unsaid
+
+
+def _span(sentence: VietnameseSentence, item: VietnameseItem) -> tuple[int, int]:
+    return sentence.tokens[item.first].start, sentence.tokens[item.last - 1].end
+
+
+def _parsed(text: str) -> VietnameseSentence:
+    """A sentence whose items have what is said of them."""
     sentence = VietnameseSentence(with_ticks(text))
     sets = sentence.sets
     degrees = sentence.words.degrees
     former = former_degree(sentence.forms, sets["then"], sets["now_again"], degrees, reach=8)
     if former is not None:
         sentence = VietnameseSentence(blanked(sentence.text, sentence.tokens, former[0]))
-    items = sentence.items
-    if not items:
-        return ()
+    if not sentence.items:
+        return sentence
     judge(sentence)
     compare(sentence)
-    for item in items if former is not None else ():
+    for item in sentence.items if former is not None else ():
         item.times.add(former[1])
     grade(sentence)
     _measure(sentence)
     place_items(sentence)
+    return sentence
+
+
+def _assertions(sentence: VietnameseSentence) -> tuple[Assertion, ...]:
+    """Returns what a sentence asserts of its items."""
+    items = sentence.items
     asks = sentence.text.rstrip().endswith("?")
     inquires = asks and bool(sentence.sets["interrogative"] & {*sentence.forms[-3:]})
     colon = max((n for n, form in enumerate(sentence.forms) if form == ":"), default=-1)
@@ -120,7 +142,7 @@ def _read_sentence(text: str) -> tuple[Assertion, ...]:
                 tuple(item.sizes),
                 tuple(item.distances),
                 None if item.statement else count,
-                (sentence.tokens[item.first].start, sentence.tokens[item.last - 1].end),
+                _span(sentence, item),
                 (("severity", item.severity),) if item.severity else (),
                 " ".join(sentence.forms[slice(*item.cue)]),
                 item.statement.name if item.statement and item.is_normal else "",
