@@ -23,6 +23,7 @@ _SIZE = re.compile(
 _NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _COUNTS = {word: number for number, word in enumerate(_NUMBERS, start=1)}
 _PASSED_OVER = 3
+_PLACED = frozenset(("in", "at", "of", "is", "are", "with"))
 
 
 def find_modifiers(
@@ -46,27 +47,9 @@ def find_modifiers(
         gap = {*tokens.forms[match.last : min(items[right[0]].own)]} if right else set()
         if within:
             n = within[0]
-        elif right and not gap & {
-            ",",
-            "(",
-            ")",
-            "and",
-            "or",
-            "in",
-            "at",
-            "of",
-            "is",
-            "are",
-            "with",
-            ";",
-        }:
+        elif right and not gap & {"(", ")", "or", ";", ",", "and"} and not gap & _PLACED:
             n = right[0]
-        elif (
-            right
-            and gap & {"and", ","}
-            and not gap & {"in", "at", "of", "is", "are", "with"}
-            and len(gap) <= 3
-        ):
+        elif right and gap & {"and", ","} and len(gap) <= 3 and not gap & _PLACED:
             n = right[0]  # "mild, stable cardiomegaly"
         elif left:
             n = left[-1]

@@ -408,35 +408,15 @@ _ENDS = frozenset((",", "and", "but", "while", ";"))
 _BEHIND_NONE = ("", "is", "are", "seen", "identified", "noted", "on", "left", "right", "present")
 _BEFORE_ORGAN = word_set("before_organ")
 _WHOLLY = ("entirely", "completely", "fully", "totally", "quite", "wholly", "perfectly", "really")
-_DESCRIBING = frozenset(
-    ("undisplaced", "symmetric", "intact", "sharp", "preserved", "patent", "fine")
-)
+_DESCRIBING = word_set("describing")
 _AMOUNTS = word_set("amounts")
-_EXCEPTS = frozenset(
-    ("except", "save", "than", "apart", "aside", "besides", "exception", "barring", "bar", "only")
-)
+_EXCEPTS = word_set("excepts")
 _SMALL = word_set("before_one") - {"is", "the", "right", "left", "bilateral"}
 _COUNTED = frozenset(("one", "ones", "two", "three", "four", "several", "some", "few", "those"))
 _OPENERS = frozenset((",", "and", "but", "while", "whereas", ":", "although", "on"))
 _SIDE_WORDS = frozenset(("left", "right"))
 _STILL = frozenset(("present", "persist", "remain", "seen", "visible", "noted"))
-_STAND_FOR = (
-    _PRONOUNS
-    | _STILL
-    | {
-        "none",
-        "not",
-        "absent",
-        "neither",
-        "sparing",
-        "spare",
-        "left",
-        "right",
-        "but",
-        "and",
-        "while",
-    }
-)
+_STAND_FOR = _PRONOUNS | _STILL | word_set("elliptic")
 _STAND_FOR_ONE = _COUNTED | _AMOUNTS | {"none"}
 
 

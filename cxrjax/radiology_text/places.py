@@ -27,9 +27,7 @@ _THERE = (
     ("in", "it"),
 )
 _NODES = ("lymphadenopathy", "calcified lymph node")
-_JOINING = frozenset(
-    (",", "and", "or", "/", "the", "as", "well", "both", "also", "in", "at", "plus")
-)
+_JOINING = word_set("joining")
 _NO_PLACE = frozenset(("lungs", "thorax", "pleural spaces", "pulmonary vasculature"))
 _SIDES = ("left", "right")
 OPPOSITE: dict[str, Side] = {"left": "right", "right": "left"}

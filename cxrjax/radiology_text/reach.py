@@ -9,9 +9,7 @@ from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import Cue, word_set
 
 # A list of what may be the cause goes on over commas.
-_DIFFERENTIAL = frozenset(
-    ("differential", "ddx", "dd", "possibilities", "possibility", "consideration")
-)
+_DIFFERENTIAL = word_set("differential")
 BARRIERS = frozenset((",", "(", ")", ":", "and", "with", "is", "are"))
 
 # With one of these a list of denials has ended: "no effusion and mild cardiomegaly".
@@ -20,17 +18,14 @@ DEFINITE = frozenset(("the", "this", "that", "its", "these", "known"))
 _GIVEN_BY = word_set("given_by")
 _EXIST = word_set("exist")
 _TRACES = word_set("traces")
-_TELLS = frozenset(
-    ("indicate", "suggest", "represent", "reflect", "imply", "favor", "point", "suspicious")
-)
-_WEIGHED = frozenset(
-    ("likely", "keeping", "line", "suggestive", "typical", "consistent", "compatible")
-)
+_TELLS = word_set("tells")
+_WEIGHED = word_set("weighed")
 _OF_THE_DENIED = ("to", "that", "which", "or", "and", "may", "would")
 _CHANGED = word_set("changed")
 _SEEN = word_set("seen")
 ADJECTIVE_REACH = 3
 _LASTING = word_set("lasting")
+_KINDS = word_set("kinds_of_denied")
 _PREDICATE_REACH = 8
 _EQUATES = frozenset(("is", "are", "represent", "reflect"))
 
@@ -136,16 +131,7 @@ def is_other(tokens: Words, cue: tuple[int, int], place: int, says: str) -> bool
     retropulsion, mild spondylosis"."""
     denied = lemmas_at(tokens, cue[1], place)
     graded = lemmas_at(tokens, place + 1, place + 2)
-    describes = _GRADES | {
-        "acute",
-        "focal",
-        "active",
-        "new",
-        "definite",
-        "discrete",
-        "large",
-        "other",
-    }
+    describes = _GRADES | _KINDS
     if not says.startswith("denied") or not denied or denied[-1] in describes:
         return False
     return bool(_GRADES & set(graded)) and not {"or", "nor"} & {

@@ -7,19 +7,11 @@ from cxrjax.radiology_text.english import Words
 from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import English, word_set
 
-_AUXILIARIES = frozenset(
-    ("is", "are", "was", "were", "be", "been", "being", "has", "have", "had", "can", "could",
-     "will", "would", "should", "must", "do", "doe", "did", "may", "might", "not", "also", "then",
-     "m", "indeed", "remained", "stayed"),
-)  # fmt: skip
-_GOVERNORS = frozenset(
-    ("i", "we", "you", "to", "would", "will", "should", "must", "can", "could", "let", "cannot")
-)
+_AUXILIARIES = word_set("auxiliaries")
+_GOVERNORS = word_set("governors")
 _NEGATORS = frozenset(("not", "never", "cannot"))
 # Behind a verb that governs the rest of its clause.
-_COMPLEMENTS = frozenset(
-    ("about", "on", "that", "whether", "at", "against", "between", "over", "if")
-)
+_COMPLEMENTS = word_set("complements")
 # Behind the plural of a noun, rather than a verb.
 _BEHIND_NOUNS = _AUXILIARIES | word_set("prepositions")
 _BEHIND_NOUNS |= {"", "with", "and", "or", "for", ",", ".", ":", "(", ")"}
