@@ -26,6 +26,8 @@ def open_systems() -> dict[str, Read]:
         systems["negspacy"] = _negspacy()
     if importlib.util.find_spec("medspacy"):
         systems["medspacy"] = _medspacy()
+    if len(systems) == 1:
+        print("negspacy and medspaCy are not installed; `make readers` installs both beside.")
     return systems
 
 

@@ -183,7 +183,7 @@ class EnglishReader:
         return outcome
 
     def _asked(self, question: str) -> AskedFor:
-        question = question[-_LONGEST_QUESTION:]  # what is asked stands last
+        question = in_english(question[-_LONGEST_QUESTION:])[0]  # what is asked stands last
         plain = lexicon.plain_text(question)
         tokens = self._english.read_tokens(plain, 0, len(plain)).tokens
         sides = {token.lemma for token in tokens} & {"left", "right"}

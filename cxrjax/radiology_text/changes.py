@@ -261,9 +261,11 @@ def former_degree(
     olds = [place for place, form in enumerate(forms) if form in then]
     news = [place for place, form in enumerate(forms) if form in now]
     former = [(abs(d - t), d, t) for d in told for t in olds if -_THEN_REACH <= d - t <= reach]
-    if not former or not (news or sizes):
+    if not former:
         return None
     _, old, at = min(former)
+    if not (news or sizes) and len(told) == 2 and at == old - 1:
+        news = [place for place in told if place != old]  # "large effusion, previously small"
     newer = [(abs(d - n), d) for d in told for n in news if d != old and -2 <= d - n <= 4]
     newer = newer or [(0, d) for d in sizes if d != old]
     if not newer or (old < at and any(old < n < at for n in news)):

@@ -124,7 +124,7 @@ class _Parse:
         changes = [*rules.times, *english.times.find(tokens, timed)]
         if self.former is not None:
             news = (n for n, form in enumerate(tokens.forms) if form in _NOW)
-            at = next(news, self.items[-1].last - 1)
+            at = next(news, min(self.items[-1].last, len(tokens) - 1))
             changes = [Match(at, at + 1, self.former[1]), *(c for c in changes if c.first != at)]
         self.changes = sorted(changes, key=lambda match: match.first)
 

@@ -157,8 +157,11 @@ def test_random_words_raise_nothing():
         text = unicodedata.normalize(random_words.choice(("NFC", "NFD")), text)
         answer = READER.read(text, f"Có {EFFUSION} không?")
         assert answer.outcome is not None
-        for one in answer.assertions:
+        for one in (*answer.assertions, *answer.unsaid):
             assert 0 <= one.span[0] < one.span[1] <= len(text)
+    assert [one.reason for one in READER.read(f"Không đề cập {EFFUSION}.").unsaid] == [
+        "said nothing"
+    ]
 
 
 @pytest.mark.parametrize(
