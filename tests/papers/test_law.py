@@ -123,10 +123,7 @@ def test_references_score_all_and_what_says_nothing_scores_nothing(name, referen
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_who_does_not_look_is_warned_of(name, references, request):
-    if name == "gemex":
-        words = "options as built can be told by their words, so that who knows these passes"
-        request.applymarker(pytest.mark.xfail(reason=words, strict=False))
+def test_who_does_not_look_is_warned_of(name, references):
     benchmark = load_benchmark(name)
     records = [record for split in references(name).values() for record in split]
     patients = sorted({record.patient_id or record.image_id for record in records})

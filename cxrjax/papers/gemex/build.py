@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     )
 
 SPLITS = ("train", "validation", "test")
+_GIVES_AWAY = 5  # points above chance
 _HELD_OUT_PERCENT = 1  # of the patients; of its images the paper validated on 0.8 %
 ReportsOf = Callable[[str], Iterable[ImageReport]]
 
@@ -101,7 +102,9 @@ class GemexBuilder(Builder[GemexOptions]):
     def balance_rule(self) -> str:
         if "refiner" not in self._made_by:  # the release
             return super().balance_rule()
-        return "none: questions follow what each report says is there, absent or normal"
+        return (
+            "constructed closed and choice questions: sets with the same options, each right once"
+        )
 
     @functools.cached_property
     def construction(self) -> GemexConstruction:
@@ -261,7 +264,15 @@ class GemexBuilder(Builder[GemexOptions]):
             values[f"{split}_images"] = entry["images"]
         if crowded := values["images_with_more_than_11_questions"]:
             self.quality.warnings["images with more than 11 questions"] = int(crowded)
+        for kind, _, _, count in self._told_by_words():
+            self.quality.warnings[f"{kind} questions that option words tell"] = count
         return values
+
+    def _told_by_words(self) -> Iterator[tuple[str, float, float, int]]:
+        """Yields types of held-out questions that option words alone answer better than chance."""
+        for kind, (guessed, luck, count) in self.statistics.giveaways().items():
+            if guessed > luck + _GIVES_AWAY:
+                yield kind, guessed, luck, count
 
     def write_files(self, comparison: Mapping[str, Any]) -> None:
         from cxrjax.papers.gemex.construct.drawings import draw_figures
@@ -280,6 +291,11 @@ class GemexBuilder(Builder[GemexOptions]):
         return {"seed": self.options.seed, "source": found, **self._made_by}
 
     def report(self) -> Iterator[str]:
+        for kind, guessed, luck, count in self._told_by_words():
+            yield (
+                f"Warning: option words alone answer {guessed:.1f} % of {count:,} held-out {kind} "
+                f"questions; chance is {luck:.1f} %. A model can learn these without an image."
+            )
         if self.options.generator == "language_model":
             refiner, generator = self._stages
             yield json.dumps({"refining": refiner.client.account.to_json()})

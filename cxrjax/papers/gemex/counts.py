@@ -204,6 +204,7 @@ def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
     key = question.key
     options = 2 if question.kind == "closed_ended" else len(question.choices or ())
     placed = v_score(answer.boxes.boxes, question.boxes)
+    silent = answer.missing or placed.both_empty
     found, wrong, missed = set_counts(named or frozenset(), key or frozenset()) if key else (0,) * 3
     words = bleu_statistics(answer.text, question.text)
     facts, compared = (0, 0, 0), dict.fromkeys(COLUMNS, 0.0)
@@ -230,11 +231,12 @@ def _counts(question: GemexQuestion, answer: ReadAnswer) -> Mapping[str, float]:
         "chance": chance(question.kind, options) if key else 0.0,
         "boxed": len(answer.boxes.boxes) > 0,
         "no_boxes_at_all": placed.both_empty,
-        "v_strict": 0.0 if answer.missing else placed.strict,
+        "v_boxed": len(question.boxes) > 0,
+        "v_strict": 0.0 if silent else placed.strict,
         "v_due": not placed.both_empty,
-        "v_strict_due": 0.0 if answer.missing or placed.both_empty else placed.strict,
-        "v_lenient": 0.0 if answer.missing else placed.lenient,
-        "v_truth": 0.0 if answer.missing else placed.truth,
+        "v_strict_due": 0.0 if silent else placed.strict,
+        "v_lenient": 0.0 if silent else placed.lenient,
+        "v_truth": 0.0 if silent else placed.truth,
         "rouge_l": rouge(answer.text, question.text, names=("rougeL",))["rougeL"],
         **{name: words[name] for name in BLEU_1},
     }

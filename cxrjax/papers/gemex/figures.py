@@ -11,9 +11,10 @@ own, else those that the codec (default: `gemex`) finds in its text.
   Beside it `jaccard` and `micro_f1` of the options, `answer_failure_rate`, and `chance`, what a
   blind guess gets: the paper's row "Random"; `ceiling`, what the references' own words get.
 * V-score (section 4.2): mean over questions of `cxrjax.metrics.localization`. The paper leaves the
-  denominator open: `paper` is the lenient one, null where a system gives no box in the type,
-  `strict` the larger number of boxes, over questions with a box on either side; `v_score_strict`,
-  `_lenient` and `_truth` are in both.
+  denominator open: `paper` is the lenient one over questions with a reference box, null where a
+  system gives no box in the type, `strict` the larger number of boxes, over questions with a box on
+  either side; `v_score_strict`, `_lenient` and `_truth`, of questions with a reference box, are in
+  both. References without any box have no V-score.
 * ROUGE-L (mean), BLEU-1 (corpus) and, with a model at hand, BERTScore (mean F1) of answer and
   reason without tags and boxes (Table 6). The paper names neither what it compares nor its words.
 * AR-score (section 4.2), with a judge: mean over questions of the answer's marks by the

@@ -35,7 +35,6 @@ _DEGREES = re.compile(
 _GENERAL = re.compile(
     r"(?:^|(?<=[.?] ))(?:It|They|Each) (?!can be seen that)[^.]*[.]|: [^.]*(?=[.])"
 )
-_ALL = "All of the above"
 _ROW = re.compile(r"(\d+), ?(\d+), ?(\d+), ?(\d+)")
 
 
@@ -144,7 +143,7 @@ def _key_faults(record: QARecord) -> Iterator[str]:
     if record.question_type.endswith("_choice"):
         if not letters or set(letters) - set(LETTERS[: len(options)]):
             yield f"key: {key!r} of {len(options)} options"
-        if (record.question_type == "single_choice") != (len(letters) == 1):
+        if record.question_type == "single_choice" and len(letters) != 1:
             yield f"key: {len(letters)} letters of a {record.question_type} question"
         if len({option.lower() for option in options}) < len(options):
             yield "options: one twice"
@@ -210,14 +209,6 @@ def _choice_faults(record: QARecord, own: str, said: Claims) -> Iterator[str]:
     chosen = [LETTERS[n] in (record.answer_key or ()) for n in range(len(options))]
     denied = bool(_ASKS_ABSENT.search(record.question))
     for option, right in zip(options, chosen, strict=True):
-        if option == _ALL:
-            if right:
-                chosen_all = frozenset().union(*(_named(one) for one in options if one != _ALL))
-                if not chosen_all <= said.absent:
-                    yield "reason: not all of the above"
-            continue
-        if _ALL in options and chosen[options.index(_ALL)]:
-            continue
         yield from _option_faults(record, option, right, denied, own, said)
 
 

@@ -4,6 +4,9 @@ import collections
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+import numpy as np
+
+from cxrjax.papers.gemex.choices import chance
 from cxrjax.papers.gemex.construct.questions import MAX_QUESTIONS
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
 from cxrjax.radiology_text.english import comparing_word
@@ -42,6 +45,9 @@ class GemexStatistics:
         self._yes: collections.Counter[str] = counter()
         self._longitudinal: collections.Counter[str] = counter()
         self._per_image: collections.Counter[str] = counter()
+        self._offered: collections.Counter[tuple[str, str]] = counter()
+        self._right: collections.Counter[tuple[str, str]] = counter()
+        self._guessed: dict[str, list[tuple[float, float]]] = collections.defaultdict(list)
 
     def watch(self, records: Iterable[QARecord]) -> Iterator[QARecord]:
         """Yields the records and counts them."""
@@ -67,6 +73,40 @@ class GemexStatistics:
         if kind == "closed_ended" and isinstance(record.answer_key, str):
             self._yes[record.answer_key.rstrip(".").lower()] += 1
         self._longitudinal[split] += comparing_word(record) is not None
+        if kind != "open_ended" and record.answer_key:
+            self._guess(record)
+
+    def _guess(self, record: QARecord) -> None:
+        """Counts how often options' words are right in training, and held-out questions that who
+        knows nothing else answers; of closed ones the question's words."""
+        kind, key = record.question_type, record.answer_key
+        pairs = (choice.partition(":") for choice in record.choices or ())
+        options = {letter.strip(): words.strip().lower() for letter, _, words in pairs}
+        chosen = {*(key or ())}
+        if not options:
+            options = {"Yes": record.question.lower(), "No": f"not {record.question.lower()}"}
+            chosen = {str(key).strip(".")}
+        if record.split == "train":
+            self._offered.update((kind, words) for words in options.values())
+            self._right.update(
+                (kind, words) for letter, words in options.items() if letter in chosen
+            )
+            return
+        guess = 1 / len(options)
+        shares = {
+            letter: (self._right[kind, words] + guess) / (self._offered[kind, words] + 1)
+            for letter, words in options.items()
+        }
+        best = {max(shares, key=lambda letter: shares[letter])}
+        if kind == "multi_choice":
+            best = {letter for letter, share in shares.items() if share > 0.5} or best
+        self._guessed[kind].append((best == chosen, chance(kind, len(options))))
+
+    def giveaways(self) -> dict[str, tuple[float, float, int]]:
+        """Returns by question type the percentages that option words alone and a guess get right
+        of held-out questions, and their number."""
+        means = {kind: np.mean(found, axis=0) * 100 for kind, found in self._guessed.items()}
+        return {kind: (*map(float, means[kind]), len(self._guessed[kind])) for kind in means}
 
     def values(self) -> dict[str, float | None]:
         """Name -> count or share in percent."""
@@ -89,6 +129,8 @@ class GemexStatistics:
         values["images_with_more_than_11_questions"] = sum(
             count > MAX_QUESTIONS for count in self._per_image.values()
         )
+        for kind, (guessed, luck, _) in sorted(self.giveaways().items()):
+            values |= {f"option_words_percent/{kind}": guessed, f"chance_percent/{kind}": luck}
         values |= _percent("test_class_percent", self.classes)
         values |= _percent("region_percent", self.regions)
         return values

@@ -1,15 +1,16 @@
 """The certain statements of a refined report, pooled, and the templates that word them."""
 
 import dataclasses
-import functools
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from cxrjax.files import read_packaged
 from cxrjax.papers.gemex.construct import refine
 from cxrjax.papers.gemex.construct.facts import CHEST, SentenceFact, find_facts, words_of
+from cxrjax.papers.gemex.construct.offers import Chosen
 from cxrjax.papers.gemex.construct.questions import Draft
+from cxrjax.papers.gemex.dialogue import LETTERS
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import RefinedSentence
 from cxrjax.radiology_text.english import capital, join, load_vocabulary
@@ -52,8 +53,12 @@ class Pool:
 _PARTS = ("lung_volumes", "angles", "pleura", "aorta")
 
 
-def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
-    """Pools the statements of refined sentences; each is about its sentence's region."""
+def pool_of(sentences: Iterable[RefinedSentence], boxed: Collection[str] = ()) -> Pool:
+    """Pools the statements of refined sentences; each is about its sentence's region.
+
+    Args:
+        boxed: regions that have a box, where any have; zones of a clear lung are among them.
+    """
     several: dict[str, list[SentenceFact]] = {}
     absent: dict[str, SentenceFact] = {}
     doubtful: dict[str, SentenceFact] = {}
@@ -76,6 +81,8 @@ def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
                 several.setdefault(fact.subject, []).append(fact)
             else:
                 absent.setdefault(fact.subject, fact)
+    zones = _zones(normal)
+    normal = {r: zones[r] for r in zones if r in (boxed or zones)} | normal
     present = {name: _merge(facts) for name, facts in several.items()}
     seen = [f for f in (*present.values(), *doubtful.values()) if f.words.kind != "device"]
     affected = {region for fact in seen for region in fact.regions}
@@ -86,6 +93,34 @@ def pool_of(sentences: Iterable[RefinedSentence]) -> Pool:
         {k: f for k, f in doubtful.items() if k not in present},
         {r: text for r, text in normal.items() if not any(overlap(r, one) for one in affected)},
     )
+
+
+def _zones(normal: Mapping[str, str]) -> dict[str, str]:
+    """Words that each zone of a clear lung is clear."""
+    atoms, spoken = load_regions().atoms, refine.spoken
+    clear = [atoms(region) for region, told in normal.items() if told.endswith(" clear.")]
+    return {
+        region: f"{capital(spoken(region))} {_be(refine.is_many(spoken(region)))} clear."
+        for region in load_regions().regions
+        if region.endswith(" lung zone") and any(atoms(region) <= whole for whole in clear)
+    }
+
+
+def alone_in(pool: Pool) -> dict[str, list[SentenceFact]]:
+    """Maps regions to all that is in them, where no device is, and no doubt or finding elsewhere
+    overlaps them."""
+    by_region: dict[str, list[SentenceFact]] = {}
+    for fact in pool.present.values():
+        for region in fact.regions:
+            by_region.setdefault(region, []).append(fact)
+    doubts = [region for fact in pool.doubtful.values() for region in fact.regions]
+    overlap = load_regions().overlap
+    return {
+        region: facts
+        for region, facts in by_region.items()
+        if "device" not in {fact.words.kind for fact in facts}
+        and not any(overlap(region, one) for one in (*doubts, *(by_region.keys() - {region})))
+    }
 
 
 def _merge(facts: list[SentenceFact]) -> SentenceFact:
@@ -105,7 +140,7 @@ def _merge(facts: list[SentenceFact]) -> SentenceFact:
     )
 
 
-VERSION = "3"
+VERSION = "4"
 # Reasons of fewer characters are followed by what the finding looks like, as a rule: of the real
 # ones 79 % have 60 to 150 characters (`statistics.json`).
 _SHORT, _EXPLAINED = 60, 0.83
@@ -121,6 +156,15 @@ def content_of(finding: str) -> str:
     return "disease" if words_of(finding).kind == "disease" else "abnormality"
 
 
+def content_type_of(chosen: Chosen) -> str:
+    """Returns a question's content: of several findings a disease where all right ones are."""
+    findings, content = load_vocabulary().findings, chosen.offer.content
+    if chosen.offer.kind != "multi_choice" or content != "abnormality":
+        return content
+    named = [findings[one.about].kind for one in chosen.right if one.about in findings]
+    return "disease" if named.count("disease") == len(chosen.right) else content
+
+
 def with_article(finding: str) -> str:
     """Returns the finding's noun with its article: "a pneumothorax", "atelectasis"."""
     words = words_of(finding)
@@ -132,8 +176,12 @@ def places(fact: SentenceFact) -> str:
     return join([refine.spoken(region) for region in fact.regions])
 
 
+def _be(many: bool) -> str:
+    return "are" if many else "is"
+
+
 def _verbs(prefix: str, many: bool) -> dict[str, str]:
-    return {f"{prefix}is": "are" if many else "is", f"{prefix}does": "do" if many else "does"}
+    return {f"{prefix}is": _be(many), f"{prefix}does": "do" if many else "does"}
 
 
 class Asker:
@@ -142,25 +190,35 @@ class Asker:
     def __init__(self, pool: Pool, rng: random.Random) -> None:
         self.pool, self.rng = pool, rng
 
-    def ask(
-        self, kind: str, content_type: str, asked: str, about: str | None = None, **values: str
-    ) -> Callable[..., Draft]:
-        """Words a question by one of the phrasings; returns what makes its draft of answer,
-        reason, regions, choices and finding.
-
-        Args:
-            asked: name of the phrasings.
-            about: the finding that the question names, if one.
-        """
-        phrasings = load_wordings()["questions"][kind][asked]
-        number = self.rng.randrange(len(phrasings))
-        verbs = _verbs("", refine.is_many(values.get("region", "")))
-        if about:
-            verbs |= _verbs("name_", refine.is_many_of(about))
-            values = {"finding": with_article(about), "name": words_of(about).noun} | values
-        text = capital(phrasings[number].format(**verbs, **values))
-        template_id = f"v{VERSION}/{kind}/{asked}/{number}"
-        return functools.partial(Draft, kind, content_type, text, template_id=template_id)
+    def ask(self, chosen: Chosen) -> Draft:
+        """Words a question by one of its phrasings, its options in random order."""
+        offer, right, wrong, phrasing = chosen
+        phrasings = load_wordings()["questions"][offer.kind][offer.asked]
+        number = phrasing % len(phrasings)
+        region = refine.spoken(offer.region) if offer.region else ""
+        slots = {"region": region, **_verbs("", refine.is_many(region))}
+        if offer.about:
+            slots |= _verbs("name_", refine.is_many_of(offer.about))
+            slots |= {"finding": with_article(offer.about), "name": words_of(offer.about).noun}
+        options = [(capital(one.text), one in right) for one in (*right, *wrong)]
+        self.rng.shuffle(options)
+        answer: str | tuple[str, ...] = offer.answer or right[0].text
+        if offer.kind.endswith("_choice"):
+            lettered = zip(LETTERS, options, strict=False)
+            answer = tuple(letter for letter, (_, holds) in lettered if holds)
+            answer = answer[0] if offer.kind == "single_choice" else answer
+        reason, regions = offer.tell(right, wrong)
+        return Draft(
+            offer.kind,
+            content_type_of(chosen),
+            capital(phrasings[number].format(**slots)),
+            answer,
+            reason,
+            tuple(dict.fromkeys(regions)),
+            tuple(text for text, _ in options) if offer.kind.endswith("_choice") else (),
+            offer.finding,
+            f"v{VERSION}/{offer.kind}/{offer.asked}/{number}",
+        )
 
     def present(self, facts: Sequence[SentenceFact], cause: bool = False, sign: bool = True) -> str:
         """Words a reason: the findings are there, those of one place in one sentence.

@@ -1,88 +1,163 @@
-"""The offline generator: questions from templates, decided by (seed, report)."""
+"""The offline generator: questions from templates, decided by the seed and a batch of reports."""
 
 import dataclasses
+import itertools
 import random
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
+from cxrjax.files import read_packaged
 from cxrjax.papers.gemex.construct.choice_questions import multi_choice, single_choice
 from cxrjax.papers.gemex.construct.facts import SentenceFact
-from cxrjax.papers.gemex.construct.pool import VERSION, Asker, content_of, places, pool_of
+from cxrjax.papers.gemex.construct.offers import Offer, Option, choose
+from cxrjax.papers.gemex.construct.pool import (
+    VERSION,
+    Asker,
+    alone_in,
+    content_of,
+    content_type_of,
+    places,
+    pool_of,
+)
 from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, Draft, RefinedReport
-from cxrjax.papers.gemex.construct.refine import BY_PLACE, has_one_place, severity_word, spoken
+from cxrjax.papers.gemex.construct.refine import (
+    BY_PLACE,
+    has_one_place,
+    is_placed,
+    is_several,
+    phrase,
+    severity_word,
+)
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.radiology_text.english import capital, join
 
 
-def open_ended(asker: Asker) -> Iterator[Draft]:
+def open_ended(asker: Asker) -> Iterator[Offer]:
     """Yields every open question that the report can answer."""
-    by_region: dict[str, list[SentenceFact]] = {}
-    for fact in asker.pool.present.values():
-        for region in fact.regions:
-            by_region.setdefault(region, []).append(fact)
-    doubts = [region for fact in asker.pool.doubtful.values() for region in fact.regions]
-    for region, facts in by_region.items():
-        # Asked about a region, all that is said of it is the answer; doubts leave it open.
-        others = (*doubts, *(other for other in by_region if other != region))
-        kinds = {fact.words.kind for fact in facts}
-        if kinds == {"device"} or any(load_regions().overlap(region, one) for one in others):
-            continue
-        content = "disease" if kinds == {"disease"} else "abnormality"
-        draft = asker.ask("open_ended", content, content, region=spoken(region))
-        answer = capital(join([fact.words.noun for fact in facts])) + "."
+    normal, abnormal = Option("normal"), Option("abnormal")
+    for region, facts in alone_in(asker.pool).items():
+        # Asked about a region, all that is said of it is the answer.
+        diseases = {fact.words.kind for fact in facts} == {"disease"}
+        content, name = "disease" if diseases else "abnormality", facts[0].subject
         here = [dataclasses.replace(one, regions=(region,)) for one in facts]
-        yield draft(answer, asker.present(here), (region,), finding=facts[0].subject)
+        nouns = [one.words.plural if is_several(one) else one.words.noun for one in here]
+        answer = capital(join(nouns)) + "."
+        tell = _teller(asker, here)
+        terms = {"region": region, "finding": name, "answer": answer}
+        yield Offer("open_ended", content, content, tell, **terms)
+        yield Offer("open_ended", content, "condition", tell, [abnormal], [normal], **terms)
+    for region in asker.pool.normal:
+        word = "Clear." if "lung" in region else "Normal."
+        terms = {"region": region, "answer": word}
+        tell = _teller(asker, calm=region)
+        yield Offer("open_ended", "abnormality", "condition", tell, [normal], [abnormal], **terms)
     for fact in asker.pool.present.values():
         yield from _about(asker, fact)
-    for region in asker.pool.normal:
-        draft = asker.ask("open_ended", "abnormality", "condition", region=spoken(region))
-        word = "Clear." if "lung" in region else "Normal."
-        yield draft(word, asker.normal(region), (region,))
 
 
-def _about(asker: Asker, fact: SentenceFact) -> Iterator[Draft]:
+def _teller(
+    asker: Asker,
+    facts: Sequence[SentenceFact] = (),
+    absent: Sequence[str] = (),
+    calm: str = "",
+    cause: bool = False,
+) -> Callable[[object, object], tuple[str, Sequence[str]]]:
+    """Returns what words the reason: findings that are there or are not, or a normal region."""
+
+    def tell(right: object, wrong: object) -> tuple[str, Sequence[str]]:
+        parts = [asker.present(facts, cause)] if facts else []
+        parts += [asker.absent(absent)] if absent else []
+        parts += [asker.normal(calm)] if calm else []
+        missing = [asker.pool.absent[name] for name in absent if not facts]
+        places = [region for fact in (*facts, *missing) for region in fact.regions]
+        return " ".join(parts), [*places, *([calm] if calm else [])]
+
+    return tell
+
+
+def _about(asker: Asker, fact: SentenceFact) -> Iterator[Offer]:
     """Yields questions about one finding: where, how severe, of what cause, meaning what."""
-    words = fact.words
+    words, name = fact.words, fact.subject
     placed = words.region in BY_PLACE and fact.located
     for content, answer in (
         ("location", places(fact) if placed else None),
         ("size" if words.sized else "severity", severity_word(fact)),
         ("cause", fact.cause),
-        ("implication", words.implication),
     ):
         if answer:
-            draft = asker.ask("open_ended", content, content, fact.subject)
-            reason = asker.present([fact], cause=content == "cause")
-            yield draft(capital(answer) + ".", reason, fact.regions, finding=fact.subject)
+            tell = _teller(asker, [fact], cause=content == "cause")
+            terms = {"about": name, "finding": name, "answer": capital(answer) + "."}
+            yield Offer("open_ended", content, content, tell, **terms)
+    pool = asker.pool
+    for line in load_implications().get(name, ()):
+        beside = [pool.present[one] for one in line.get("with", ()) if one in pool.present]
+        missing = [one for one in line.get("without", ()) if one in pool.absent]
+        if not _fits(line, fact, beside, missing):
+            continue
+        several = len(beside) > 1 or any(map(is_several, beside))
+        answer = line["says"].format(
+            place=places(fact),
+            extent=phrase(fact),
+            **{"with": join([phrase(one) for one in beside]), "is": "are" if several else "is"},
+        )
+        tell = _teller(asker, [fact, *beside], missing)
+        terms = {"about": name, "finding": name, "answer": capital(answer)}
+        yield Offer("open_ended", "implication", "implication", tell, **terms)
+        return  # the first line that fits
 
 
-def closed_ended(asker: Asker) -> Iterator[Draft]:
+def load_implications() -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """Returns what findings imply beside others, from the package's data file."""
+    return read_packaged(str(__package__), "implications.toml")
+
+
+def _fits(
+    line: Mapping[str, Any],
+    fact: SentenceFact,
+    beside: Sequence[SentenceFact],
+    missing: Sequence[str],
+) -> bool:
+    """Returns whether a line's conditions hold of a finding and of what is seen beside it."""
+    both = any(region.startswith("bilateral") for region in fact.regions) or (
+        {region.split()[0] for region in fact.regions} >= {"left", "right"}
+    )
+    sides = line.get("sides")
+    return (
+        (bool(beside) or "with" not in line)
+        and (len(missing) == len(line.get("without", ())))
+        and (sides is None or (is_placed(fact) and sides == ("both" if both else "one")))
+        and ("degree" not in line or severity_word(fact) in line["degree"])
+        and ("{place}" not in line["says"] or (is_placed(fact) and has_one_place(fact)))
+    )
+
+
+def closed_ended(asker: Asker) -> Iterator[Offer]:
     """Yields every closed question that the report can answer."""
-    for fact in asker.pool.present.values():
-        asked: list[tuple[str, str, bool, dict[str, str]]] = []
-        about = {"about": fact.subject}
-        asked.append((content_of(fact.subject), "presence", True, about))
+    yes, no = Option("Yes."), Option("No.")
+    regions = load_regions()
+
+    def offer(content: str, asked: str, holds: bool, tell: Any, **terms: str) -> Offer:
+        answers = ([yes], [no]) if holds else ([no], [yes])
+        return Offer("closed_ended", content, asked, tell, *answers, **terms)
+
+    for name, fact in asker.pool.present.items():
+        tell, content = _teller(asker, [fact]), content_of(name)
+        yield offer(content, "presence", True, tell, about=name, finding=name)
+        first = fact.regions[0]
         if has_one_place(fact):
-            (region,) = fact.regions
-            asked += [
-                ("location", "location", one == region, {"region": spoken(one), **about})
-                for one in (region, _other_side(region))
-                if one
-            ]
-        if fact.words.kind != "device":
-            asked.append(("abnormality", "condition", False, {"region": spoken(fact.regions[0])}))
-        for content, template, yes, values in asked:
-            reason = asker.present([fact])
-            draft = asker.ask("closed_ended", content, template, **values)
-            yield draft("Yes." if yes else "No.", reason, fact.regions)
-    for name, fact in asker.pool.absent.items():
-        reason = asker.absent([name])
-        draft = asker.ask("closed_ended", content_of(name), "presence", name)
-        yield draft("No.", reason, fact.regions)
+            yield offer("location", "location", True, tell, about=name, region=first)
+            if other := _other_side(first):
+                yield offer("location", "location", False, tell, about=name, region=other)
+        for whole in regions.regions if fact.words.kind != "device" else ():
+            # What is not normal in a part is not normal in the whole.
+            inside = regions.atoms(first) <= regions.atoms(whole)
+            if inside and ("lung" in whole) == ("lung" in first):
+                yield offer("abnormality", "condition", False, tell, region=whole, finding=name)
+    for name in asker.pool.absent:
+        tell = _teller(asker, absent=[name])
+        yield offer(content_of(name), "presence", False, tell, about=name, finding=name)
     for region in asker.pool.normal:
-        reason = asker.normal(region)
-        draft = asker.ask("closed_ended", "abnormality", "condition", region=spoken(region))
-        yield draft("Yes.", reason, (region,))
+        yield offer("abnormality", "condition", True, _teller(asker, calm=region), region=region)
 
 
 def _other_side(region: str) -> str | None:
@@ -90,12 +165,9 @@ def _other_side(region: str) -> str | None:
     return {"left": f"right {rest}", "right": f"left {rest}"}.get(side)
 
 
-_MAKERS = {
-    "open_ended": open_ended,
-    "closed_ended": closed_ended,
-    "single_choice": single_choice,
-    "multi_choice": multi_choice,
-}
+_MAKERS = (open_ended, closed_ended, single_choice, multi_choice)
+# Reports whose questions are balanced together: all of a split, or as many as memory has room for.
+TOGETHER = 5_000
 
 
 class TemplateGenerator:
@@ -110,39 +182,28 @@ class TemplateGenerator:
     def generate(
         self, reports: Iterable[RefinedReport]
     ) -> Iterator[tuple[RefinedReport, list[Draft]]]:
-        """Yields each report with its questions, at most `QUESTIONS_PER_REPORT` of each type."""
-        for refined in reports:
-            pool = pool_of(refined.refinement.sentences)
-            drafts: list[Draft] = []
-            for kind, maker in _MAKERS.items():
-                rng = random.Random(f"{self.seed}/{refined.report.report_id}/{kind}")
-                made = list(maker(Asker(pool, rng)))
-                drafts += _pick(made, QUESTIONS_PER_REPORT[kind], rng)
-            yield refined, drafts
+        """Yields each report with its questions, at most `QUESTIONS_PER_REPORT` of each type; what
+        would unbalance those of a batch is left out."""
+        left = iter(reports)
+        while batch := list(itertools.islice(left, TOGETHER)):
+            yield from zip(batch, self._ask(batch), strict=True)
 
-
-def _pick(drafts: Sequence[Draft], count: int, rng: random.Random) -> list[Draft]:
-    """Picks different questions: each time of the content and the answer asked about least so
-    far."""
-    left = rng.sample(drafts, len(drafts))
-    contents: Counter[str] = Counter()
-    answers: Counter[object] = Counter()
-    subjects: Counter[object] = Counter()
-    chosen: list[Draft] = []
-    while left and len(chosen) < count:
-        best = min(
-            left,
-            key=lambda d: (
-                answers[d.answer] if d.question_type == "closed_ended" else 0,
-                subjects[d.finding or d.regions],
-                contents[d.content_type],
-                # An option that stands for all others gives its own place away.
-                "All of the above" in d.choices,
-            ),
-        )
-        left = [d for d in left if d.question != best.question]
-        chosen.append(best)
-        contents[best.content_type] += 1
-        answers[best.answer] += 1
-        subjects[best.finding or best.regions] += 1
-    return chosen
+    def _ask(self, batch: Sequence[RefinedReport]) -> list[list[Draft]]:
+        """Returns the questions of each report of a batch, type by type."""
+        askers = []
+        for refined in batch:
+            rng = random.Random(f"{self.seed}/{refined.report.report_id}")
+            pool = pool_of(refined.refinement.sentences, refined.report.boxes)
+            askers.append(Asker(pool, rng))
+        offers = [
+            dataclasses.replace(offer, report=number)
+            for number, asker in enumerate(askers)
+            for maker in _MAKERS
+            for offer in maker(asker)
+        ]
+        chosen = choose(offers, content_type_of, f"{self.seed}/{batch[0].report.report_id}")
+        kinds = list(QUESTIONS_PER_REPORT)
+        asked: list[list[Draft]] = [[] for _ in batch]
+        for one in sorted(chosen, key=lambda one: kinds.index(one.offer.kind)):
+            asked[one.offer.report].append(askers[one.offer.report].ask(one))
+        return asked
