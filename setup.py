@@ -80,7 +80,7 @@ setup(
     package_data={
         "cxrjax": [
             "py.typed",
-            *(f"**/*.{ending}" for ending in ("css", "j2", "js", "json", "toml", "txt")),
+            *(f"**/*.{ending}" for ending in ("css", "j2", "js", "json", "jsonl", "toml", "txt")),
         ]
     },
     install_requires=[

@@ -250,6 +250,13 @@ def gemex_release(folder: Path, name: str, data: bytes) -> None:
         raise Fault(f"silent loss: {_lines(data)} lines, {kept} kept, {len(quality.entries)} aside")
 
 
+@target("cxrjax/papers/gemex/construct/demonstrations.jsonl")
+def gemex_demonstrations(folder: Path, name: str, data: bytes) -> None:
+    from cxrjax.papers.gemex.construct.language_model import read_demonstrations
+
+    read_demonstrations(write(folder, name, data)).encode()
+
+
 @target("data/ms_cxr/sample/*")
 def ms_cxr(folder: Path, name: str, data: bytes) -> None:
     from cxrjax.papers.ms_cxr.native import read_native

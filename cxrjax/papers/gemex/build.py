@@ -70,6 +70,8 @@ class GemexOptions(SourceOptions):
             else they are kept and counted.
         test_images: most test images of a construction; of more, those that fit Figure 7 best.
         generator: what words constructed questions.
+        demonstrations: image-question pairs that a language model is shown, JSON Lines; None: 30
+            of the package.
     """
 
     coord_format: Literal["auto", "xyxy", "xywh"] = "auto"
@@ -77,6 +79,7 @@ class GemexOptions(SourceOptions):
     drop_longitudinal: bool = False
     test_images: int = TEST_IMAGES
     generator: Literal["templates", "language_model"] = "templates"
+    demonstrations: Path | None = None
     client: ClientFlags = dataclasses.field(default_factory=ClientFlags)
 
     def __post_init__(self) -> None:
@@ -120,7 +123,8 @@ class GemexBuilder(Builder[GemexOptions]):
         from cxrjax.papers.gemex.construct.language_model import make_stages
 
         options = self.options
-        return make_stages(options.client, options.out, options.seed, self.quality)
+        terms = (options.client, options.out, options.seed, self.quality)
+        return make_stages(*terms, options.demonstrations)
 
     def estimate(self) -> str | None:
         if self.options.generator == "templates" or not self.options.client.dry_run:
@@ -262,6 +266,8 @@ class GemexBuilder(Builder[GemexOptions]):
         values = self.counts.values() | self.statistics.values()
         for split, entry in self.splits.items():
             values[f"{split}_images"] = entry["images"]
+        if left_out := "refiner" in self._made_by and self.construction.generator.left_out:
+            self.quality.warnings["questions left out to balance options and contents"] = left_out
         if crowded := values["images_with_more_than_11_questions"]:
             self.quality.warnings["images with more than 11 questions"] = int(crowded)
         for kind, _, _, count in self._told_by_words():
@@ -273,6 +279,14 @@ class GemexBuilder(Builder[GemexOptions]):
         for kind, (guessed, luck, count) in self.statistics.giveaways().items():
             if guessed > luck + _GIVES_AWAY:
                 yield kind, guessed, luck, count
+
+    def nothing_left(self, what: str = "question", remedy: str = "") -> UserError:
+        if "refiner" in self._made_by and (left_out := self.construction.generator.left_out):
+            remedy = (
+                f"; {left_out:,} questions are in no set with the same options and another right "
+                "one; add reports, with findings and without"
+            )
+        return super().nothing_left(what, remedy)
 
     def write_files(self, comparison: Mapping[str, Any]) -> None:
         from cxrjax.papers.gemex.construct.drawings import draw_figures

@@ -2,9 +2,9 @@
 
     python -m tests.papers.gemex.golden_images FOLDER
 
-draws the images by their seeds, asks, and writes FOLDER/golden_records.jsonl, which somebody looks
-through before it goes beside this file, and FOLDER/sheet.png for that: each picture with its boxes
-(yellow), the lesions that were drawn (red), and below it the record.
+draws the images by their seeds, asks, and writes FOLDER/demonstrations.jsonl, which somebody looks
+through before it goes into the package, where a language model is shown it, and FOLDER/sheet.png
+for that: each image with its boxes (yellow), the simulated lesions (red), and below it the record.
 """
 
 import csv
@@ -21,6 +21,7 @@ import PIL.ImageDraw
 
 from cxrjax.images.decode import image_size, read_image
 from cxrjax.papers.gemex.build import GemexBuilder, GemexOptions
+from cxrjax.papers.gemex.construct import language_model
 from cxrjax.papers.gemex.construct.construction import GemexConstruction
 from cxrjax.papers.gemex.construct.questions import RefinedReport
 from cxrjax.papers.gemex.construct.refine import RuleRefiner
@@ -32,7 +33,7 @@ from cxrjax.records_io.quality import QualityLog
 from cxrjax.simulation.lesions import LesionBuilder, LesionOptions
 from cxrjax.simulation.studies.build import TRUTH, StudiesBuilder, StudiesOptions
 
-RECORDS = Path(__file__).with_name("golden_records.jsonl")
+RECORDS = Path(str(language_model.__file__)).with_name(language_model.DEMONSTRATIONS)
 RADIOGRAPHS = Path(__file__).parents[3] / "data" / "radiographs"
 PHANTOMS, GRAFTS = 18, 12
 SEED = 2024
@@ -54,15 +55,26 @@ WHOLE = {
 
 
 def make(folder: Path) -> list[dict[str, Any]]:
-    """Thirty entries: what a line of `golden_records.jsonl` has, with `path` and `lesions`."""
-    made = [*_phantoms(folder / "phantoms"), *_grafts(folder / "grafts")]
-    return [_entry(number, *one) for number, one in enumerate(made)]
+    """Thirty entries: what a line of `demonstrations.jsonl` has, with `path` and `lesions`."""
+    phantoms, grafts = [*_phantoms(folder / "phantoms")], [*_grafts(folder / "grafts")]
+    asked: dict[str, list[QARecord]] = {}
+    refined = [one for one, _, _ in (*phantoms, *grafts)]
+    for record in GemexConstruction(RuleRefiner(), TemplateGenerator(SEED), QualityLog()).records(
+        refined, "test"
+    ):
+        asked.setdefault(record.image_id, []).append(record)
+    made = []
+    for some, count in ((phantoms, PHANTOMS), (grafts, GRAFTS)):
+        made += [one for one in some if one[0].report.image_id in asked][:count]
+    return [_entry(n, asked[one[0].report.image_id], *one) for n, one in enumerate(made)]
 
 
-Made = tuple[list[QARecord], Path, list[tuple[str, Box]]]  # boxes in fractions
+Made = tuple[RefinedReport, Path, list[tuple[str, Box]]]  # boxes in fractions
 
 
-def _entry(number: int, records: list[QARecord], path: Path, lesions: list) -> dict[str, Any]:
+def _entry(
+    number: int, records: list[QARecord], refined: RefinedReport, path: Path, lesions: list
+) -> dict[str, Any]:
     """One of an image's records: of each type in turn, of findings before normal parts."""
     kind = KINDS[number % len(KINDS)]
     own = [one for one in records if one.question_type == kind] or records
@@ -71,8 +83,10 @@ def _entry(number: int, records: list[QARecord], path: Path, lesions: list) -> d
     height, width = record.image_hw or (1, 1)
     sides = np.array([width, height, width, height])
     names = {"image": "image_id", "question": "question", "type": "question_type"}
-    names |= {"choices": "choices", "key": "answer_key", "reason": "reason"}
+    names |= {"content": "content_type", "choices": "choices", "key": "answer_key"}
     told = {name: getattr(record, field) for name, field in names.items()}
+    told["reason"] = record.reason
+    told["sentences"] = [[one.text, one.region] for one in refined.refinement.sentences]
     told["regions"] = record.answers[0].regions
     told["boxes"] = (np.array(record.boxes) / sides).round(3).tolist()
     return told | {"path": path, "lesions": lesions, "record": record}
@@ -87,12 +101,9 @@ def _phantoms(folder: Path) -> Iterator[Made]:
             hw, own = (image["height"], image["width"]), image.get("lesions", ())
             lesions[image["dicom_id"]] = [(one["finding"], _part(one["box"], hw)) for one in own]
     refined = GemexBuilder(GemexOptions(folder, folder / "out", processes=1)).plan()
-    chosen = {}
-    for record in _ask(refined):
-        chosen.setdefault(record.image_id, []).append(record)
-    for image_id in sorted(chosen)[:PHANTOMS]:
-        path = next(folder.glob(f"files/**/{image_id}.jpg"))
-        yield chosen[image_id], path, lesions[image_id]
+    for one in sorted(refined, key=lambda one: one.report.image_id):
+        image_id = one.report.image_id
+        yield one, next(folder.glob(f"files/**/{image_id}.jpg")), lesions[image_id]
 
 
 def _part(box: Iterable[float], hw: tuple[int, int]) -> Box:
@@ -101,14 +112,9 @@ def _part(box: Iterable[float], hw: tuple[int, int]) -> Box:
     return tuple(np.divide(box, [width, height, width, height]).tolist())
 
 
-def _ask(refined: Iterable[RefinedReport]) -> Iterator[QARecord]:
-    made = GemexConstruction(RuleRefiner(), TemplateGenerator(SEED), QualityLog())
-    return made.records(refined, "test")
-
-
 def _grafts(folder: Path) -> Iterator[Made]:
     with open(RADIOGRAPHS / "lungs.csv", encoding="utf-8", newline="") as table:
-        rows = [row for row in csv.DictReader(table) if row["finding"] == "normal"][:GRAFTS]
+        rows = [row for row in csv.DictReader(table) if row["finding"] == "normal"][: 2 * GRAFTS]
     for part, ending in (("images", ".jpeg"), ("masks", ".png")):
         (folder / "in" / part).mkdir(parents=True)
         for row in rows:
@@ -131,7 +137,7 @@ def _grafts(folder: Path) -> Iterator[Made]:
         path = folder / "out" / own[0].image_path
         report, lesions = _graft_report(image_id, own, image_size(path))
         refinement = next(iter(RuleRefiner().refine([report])))
-        yield list(_ask([RefinedReport(*refinement)])), path, lesions
+        yield RefinedReport(*refinement), path, lesions
 
 
 def _graft_report(

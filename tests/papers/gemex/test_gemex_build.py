@@ -66,7 +66,7 @@ def numbers_of_figures(out):
 def test_scene_graphs_become_records_with_boxes(from_graphs):
     out, built = from_graphs
     records = list(read_records(out / "records/train.jsonl"))
-    assert len(records) >= 9
+    assert records and built["quality"]["warnings"]
     for record in records:
         height, width = record.image_hw
         assert record.boxes and len(record.boxes) == len(record.answers[0].regions)
@@ -234,11 +234,12 @@ def test_table_3():
 
 def test_openi_reports_have_regions_and_no_boxes_and_filters_count(undrawn, tmp_path):
     usable = ("The heart is normal. The lungs are clear.", "No effusion.")
+    ill = ("The heart is enlarged. There is a small left effusion.", "No pneumothorax.")
     compared = ("Lungs are clear. Compared to the prior exam, better.", "Heart is normal.")
     others = [("", ""), ("Normal chest.", ""), ("Rib fracture.", "Old film lost."), compared]
     archive = tmp_path / "NLMCXR_reports.tgz"
     with tarfile.open(archive, "w:gz") as tar:
-        for number, (findings, impression) in enumerate([usable, usable, *others]):
+        for number, (findings, impression) in enumerate([usable, ill, ill, *others]):
             xml = (
                 f'<e><uId id="CXR{number}"/><AbstractText Label="FINDINGS">{findings}'
                 f'</AbstractText><AbstractText Label="IMPRESSION">{impression}</AbstractText></e>'
@@ -251,7 +252,9 @@ def test_openi_reports_have_regions_and_no_boxes_and_filters_count(undrawn, tmp_
     assert counts == {"empty_report": 1, "short_report": 2, "no_region": 1, "longitudinal": 2}
     files = [tmp_path / f"out/records/{split}.jsonl" for split in ("train", "validation")]
     records = [record for file in files for record in read_records(file)]
-    assert len({record.image_id for record in records}) == 3
+    assert {record.image_id for record in records} & {"CXR1", "CXR2"}
+    left_out = "questions left out to balance options and contents"
+    assert built["quality"]["warnings"][left_out] > 30
     assert all(r.answers[0].regions and not r.boxes for r in records)
     assert all(r.answer_text.endswith("<location>[]") for r in records)
 

@@ -17,7 +17,7 @@ from cxrjax.papers.gemex.commands.measure_gemex_refiner import main as accuracy
 from cxrjax.papers.gemex.construct import drawings
 from cxrjax.papers.gemex.construct.language_model import LanguageModelGenerator as Generator
 from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner as Refiner
-from cxrjax.papers.gemex.construct.language_model import load_prompt
+from cxrjax.papers.gemex.construct.language_model import load_prompt, read_demonstrations
 from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, RefinedReport, check
 from cxrjax.papers.gemex.construct.refine import RuleRefiner
 from cxrjax.papers.gemex.construct.refiner_accuracy import LabelledSentence, measure
@@ -155,6 +155,27 @@ def test_a_generator_gives_questions_that_pass_the_filters(ask):
     system, user = (turn["content"] for turn in body["messages"])
     assert "3 open_ended, 2 closed_ended, 3 single_choice, 3 multi_choice questions" in system
     assert "The heart is normal. (cardiac silhouette)" in user.splitlines()
+
+
+def test_a_generator_is_shown_demonstrations(ask, tmp_path):
+    _, (body,) = ask(Generator, [refined()], eleven())
+    assert body["messages"][0]["content"].count("Reason: ") >= 30
+    row = {"sentences": [["The heart is large.", "cardiac region"]], "type": "single_choice"}
+    row |= {"content": "disease", "question": "What is it?", "choices": ["A: Mass", "B: Oedema"]}
+    row |= {"key": "B", "reason": "It is seen.", "regions": ["cardiac region"]}
+    own = tmp_path / "own.jsonl"
+    own.write_text(json.dumps(row))
+    assert read_demonstrations(own) == (
+        'For "The heart is large." (cardiac silhouette)\nsingle_choice, disease: What is it? '
+        "Choices: Mass; Oedema. Answer: Oedema. Reason: It is seen. Regions: cardiac silhouette."
+    )
+    for wrong in ({"key": "C"}, {"regions": ["liver"]}, {"content": "colour"}, {"question": None}):
+        own.write_text(f"{json.dumps(row)}\n{json.dumps(row | wrong)}")
+        with pytest.raises(UserError, match=r"own\.jsonl:2: .* expected a demonstration as"):
+            read_demonstrations(own)
+    own.write_text("")
+    with pytest.raises(UserError, match="no demonstration in it"):
+        read_demonstrations(own)
 
 
 @cases("change")

@@ -46,7 +46,7 @@ def single_choice(asker: Asker) -> Iterator[Offer]:
             tell = functools.partial(_tell_present, asker, here)
             terms = ("single_choice", content_of(fact.subject), "condition", tell)
             right, wrong = [_noun(fact.subject)], [_NORMAL, *_findings_of(pool, region)]
-            yield Offer(*terms, right, wrong, alike, None, region, fact.subject)
+            yield Offer(*terms, right, wrong, alike, region=region)
 
 
 def _about_present(asker: Asker, fact: SentenceFact) -> Iterator[Offer]:
@@ -56,23 +56,19 @@ def _about_present(asker: Asker, fact: SentenceFact) -> Iterator[Offer]:
     alike = functools.partial(_alike, asker.pool)
     away = _not_there(asker.pool)
     content = content_of(name)
-    yield Offer(kind, content, "presence", tell, [_noun(name)], away, alike, finding=name)
+    yield Offer(kind, content, "presence", tell, [_noun(name)], away, alike)
     if has_one_place(fact):
         (place,) = fact.regions
         overlap = load_regions().overlap
         lung = [one for one in load_regions().regions if "lung" in one and not overlap(one, place)]
         terms = (kind, "location", "location", tell, [Option(place, place)])
-        yield Offer(*terms, [Option(one, one) for one in lung], overlap, name, finding=name)
+        yield Offer(*terms, [Option(one, one) for one in lung], overlap, name)
     word, degrees = severity_word(fact), _DEGREES[fact.words.sized]
     if word in degrees:
         content = "size" if fact.words.sized else "severity"
         wrong = [Option(one) for one in degrees if one != word]
         terms = (kind, content, content, tell, [Option(word)])
-        yield Offer(*terms, wrong, _never, name, finding=name)
-
-
-def _never(one: str, other: str) -> bool:
-    return False
+        yield Offer(*terms, wrong, about=name)
 
 
 def _alike(pool: Pool, one: str, other: str) -> bool:

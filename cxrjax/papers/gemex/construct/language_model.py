@@ -13,8 +13,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+import pydantic
+
 from cxrjax.errors import UserError
-from cxrjax.files import read_packaged
+from cxrjax.files import read_packaged, reading
 from cxrjax.language_model.client import Client
 from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
 from cxrjax.language_model.request import NoAnswer, Request
@@ -31,9 +33,10 @@ from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import ImageReport, RefinedSentence
 from cxrjax.radiology_text.english import load_vocabulary
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.untrusted.foreign_files import MIB, read_text
+from cxrjax.untrusted.foreign_files import MIB, read_lines, read_text
+from cxrjax.untrusted.json_text import parse_object
 
-PROMPT = "language_model_prompt_v1"
+PROMPT, DEMONSTRATIONS = "language_model_prompt_v1", "demonstrations.jsonl"
 CONTENT = "sentences of radiology reports"
 FAILED = "generator_failed"
 
@@ -122,18 +125,25 @@ class LanguageModelGenerator(Stage[RefinedReport, AskedQuestions]):
 
     Args:
         seed: decides the order of choices, which is drawn, not the model's.
+        demonstrations: of `read_demonstrations`; None: the package's.
     """
 
     content = CONTENT
+    left_out = 0
 
-    def __init__(self, client: Client, quality: QualityLog, seed: int = 0) -> None:
+    def __init__(
+        self, client: Client, quality: QualityLog, seed: int = 0, demonstrations: str | None = None
+    ) -> None:
         super().__init__(client, load_prompt()["version"])
+        if demonstrations is None:
+            demonstrations = read_demonstrations(Path(__file__).with_name(DEMONSTRATIONS))
         self.seed = seed
         self._quality = quality
         counts = ", ".join(f"{count} {kind}" for kind, count in QUESTIONS_PER_REPORT.items())
         system = load_prompt()["generate"]["system"]
         contents = ", ".join(CONTENT_TYPES)
-        self._prompt = {"system": system.format(counts=f"{counts} questions", contents=contents)}
+        system = system.format(counts=f"{counts} questions", contents=contents)
+        self._prompt = {"system": f"{system}\n{demonstrations}"}
 
     def generate(
         self, reports: Iterable[RefinedReport]
@@ -163,20 +173,22 @@ class LanguageModelGenerator(Stage[RefinedReport, AskedQuestions]):
 
 
 def make_stages(
-    flags: ClientFlags, out: Path, seed: int, quality: QualityLog
+    flags: ClientFlags, out: Path, seed: int, quality: QualityLog, shown: Path | None = None
 ) -> tuple[LanguageModelRefiner, LanguageModelGenerator]:
     """Returns both stages, with one client each; answers are cached in `out`, or by `--cache`.
 
     Raises:
         UserError: as `client_from_flags`.
     """
+    told = read_demonstrations(shown) if shown else None
     # The client maps over one stage at a time, and the stages interleave.
     refining = client_from_flags(flags, out / f"refining_{CACHE_NAME}", ["gemex"])
     if flags.cache:
         cache = flags.cache.with_name(f"questions_{flags.cache.name}")
         flags = dataclasses.replace(flags, cache=cache)
     asking = client_from_flags(flags, out / f"questions_{CACHE_NAME}", ["gemex"])
-    return LanguageModelRefiner(refining, quality), LanguageModelGenerator(asking, quality, seed)
+    generator = LanguageModelGenerator(asking, quality, seed, told)
+    return LanguageModelRefiner(refining, quality), generator
 
 
 def load_prompt() -> dict[str, Any]:
@@ -203,6 +215,54 @@ def read_prompt(path: Path) -> dict[str, Any]:
     if "REGIONS" not in written:
         raise UserError(f"{path}: [refine] system has no place for {{regions}}")
     return prompt
+
+
+class Demonstration(pydantic.BaseModel):
+    """A question about an image, with the sentences that it is asked from."""
+
+    sentences: list[tuple[str, str]]
+    type: Literal["open_ended", "closed_ended", "single_choice", "multi_choice"]
+    content: Literal[CONTENT_TYPES]  # type: ignore[valid-type]
+    question: str
+    choices: list[str] | None = None
+    key: str | list[str]
+    reason: str
+    regions: list[str]
+
+    @property
+    def words(self) -> str:
+        """The demonstration as the prompt has its own, choices and answers in words."""
+        told = " ".join(f'"{text}" ({_known_region(region)})' for text, region in self.sentences)
+        options = dict(choice.split(": ", 1) for choice in self.choices or ())
+        keys = [self.key] if isinstance(self.key, str) else self.key
+        answer = "; ".join(options[key] for key in keys) if options else " ".join(keys)
+        offered = f" Choices: {'; '.join(options.values())}." if options else ""
+        seen = ", ".join(map(_known_region, self.regions))
+        return (
+            f"For {told}\n{self.type}, {self.content}: {self.question}{offered} "
+            f"Answer: {answer.rstrip('.')}. Reason: {self.reason} Regions: {seen}."
+        )
+
+
+def read_demonstrations(path: Path) -> str:
+    """Returns the demonstrations of a JSON Lines file as a prompt shows them.
+
+    Raises:
+        UserError: the file cannot be read, or a line is no demonstration (names it).
+    """
+    shown = []
+    with reading(path, "demonstrations"):
+        for number, line in read_lines(path, MIB):
+            try:
+                shown.append(Demonstration.model_validate(parse_object(line)).words)
+            except (ValueError, KeyError) as error:
+                raise UserError(
+                    f"{path}:{number}: {' '.join(str(error).split())}; expected a demonstration as "
+                    f"in cxrjax/papers/gemex/construct/{DEMONSTRATIONS}"
+                ) from None
+    if not shown:
+        raise UserError(f"{path}: no demonstration in it; expected one a line")
+    return "\n".join(shown)
 
 
 def to_draft(asked: Asked, rng: random.Random) -> Draft:

@@ -49,7 +49,6 @@ class Offer:
             has some only where its answer could be guessed by the region.
         clash: whether what two options are about cannot stand side by side.
         about, region: the finding and the region that the question names.
-        finding: that it is about.
         answer: of an open question.
         report: number of the report.
     """
@@ -63,13 +62,12 @@ class Offer:
     clash: Callable[[str, str], bool] = lambda one, other: False
     about: str | None = None
     region: str | None = None
-    finding: str | None = None
     answer: str = ""
     report: int = 0
 
     @property
     def group(self) -> Hashable:
-        """What is the same of questions whose options are balanced."""
+        """Kind, phrasings and names, by which options are balanced."""
         return self.kind, self.asked, self.about, self.region
 
 

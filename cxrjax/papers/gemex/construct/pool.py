@@ -216,7 +216,6 @@ class Asker:
             reason,
             tuple(dict.fromkeys(regions)),
             tuple(text for text, _ in options) if offer.kind.endswith("_choice") else (),
-            offer.finding,
             f"v{VERSION}/{offer.kind}/{offer.asked}/{number}",
         )
 

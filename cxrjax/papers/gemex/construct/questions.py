@@ -31,7 +31,6 @@ class Draft:
         answer: words; "Yes." or "No."; the letter; or the letters.
         regions: of the 30, in which the answer is seen.
         choices: options without letters, in order.
-        finding: name of the vocabulary's finding that it is about, if one.
         template_id: None of a language model.
     """
 
@@ -42,7 +41,6 @@ class Draft:
     reason: str
     regions: tuple[str, ...]
     choices: tuple[str, ...] = ()
-    finding: str | None = None
     template_id: str | None = None
 
     @property
@@ -66,10 +64,11 @@ class RefinedReport(NamedTuple):
 
 
 class QuestionGenerator(Protocol):
-    """Makes questions out of refined reports."""
+    """Makes questions out of refined reports; `left_out` counts those not asked."""
 
     name: str
     version: str
+    left_out: int
 
     def generate(
         self, reports: Iterable[RefinedReport]

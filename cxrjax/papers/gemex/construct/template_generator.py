@@ -38,12 +38,12 @@ def open_ended(asker: Asker) -> Iterator[Offer]:
     for region, facts in alone_in(asker.pool).items():
         # Asked about a region, all that is said of it is the answer.
         diseases = {fact.words.kind for fact in facts} == {"disease"}
-        content, name = "disease" if diseases else "abnormality", facts[0].subject
+        content = "disease" if diseases else "abnormality"
         here = [dataclasses.replace(one, regions=(region,)) for one in facts]
         nouns = [one.words.plural if is_several(one) else one.words.noun for one in here]
         answer = capital(join(nouns)) + "."
         tell = _teller(asker, here)
-        terms = {"region": region, "finding": name, "answer": answer}
+        terms = {"region": region, "answer": answer}
         yield Offer("open_ended", content, content, tell, **terms)
         yield Offer("open_ended", content, "condition", tell, [abnormal], [normal], **terms)
     for region in asker.pool.normal:
@@ -86,7 +86,7 @@ def _about(asker: Asker, fact: SentenceFact) -> Iterator[Offer]:
     ):
         if answer:
             tell = _teller(asker, [fact], cause=content == "cause")
-            terms = {"about": name, "finding": name, "answer": capital(answer) + "."}
+            terms = {"about": name, "answer": capital(answer) + "."}
             yield Offer("open_ended", content, content, tell, **terms)
     pool = asker.pool
     for line in load_implications().get(name, ()):
@@ -101,7 +101,7 @@ def _about(asker: Asker, fact: SentenceFact) -> Iterator[Offer]:
             **{"with": join([phrase(one) for one in beside]), "is": "are" if several else "is"},
         )
         tell = _teller(asker, [fact, *beside], missing)
-        terms = {"about": name, "finding": name, "answer": capital(answer)}
+        terms = {"about": name, "answer": capital(answer)}
         yield Offer("open_ended", "implication", "implication", tell, **terms)
         return  # the first line that fits
 
@@ -142,7 +142,7 @@ def closed_ended(asker: Asker) -> Iterator[Offer]:
 
     for name, fact in asker.pool.present.items():
         tell, content = _teller(asker, [fact]), content_of(name)
-        yield offer(content, "presence", True, tell, about=name, finding=name)
+        yield offer(content, "presence", True, tell, about=name)
         first = fact.regions[0]
         if has_one_place(fact):
             yield offer("location", "location", True, tell, about=name, region=first)
@@ -152,10 +152,10 @@ def closed_ended(asker: Asker) -> Iterator[Offer]:
             # What is not normal in a part is not normal in the whole.
             inside = regions.atoms(first) <= regions.atoms(whole)
             if inside and ("lung" in whole) == ("lung" in first):
-                yield offer("abnormality", "condition", False, tell, region=whole, finding=name)
+                yield offer("abnormality", "condition", False, tell, region=whole)
     for name in asker.pool.absent:
         tell = _teller(asker, absent=[name])
-        yield offer(content_of(name), "presence", False, tell, about=name, finding=name)
+        yield offer(content_of(name), "presence", False, tell, about=name)
     for region in asker.pool.normal:
         yield offer("abnormality", "condition", True, _teller(asker, calm=region), region=region)
 
@@ -178,6 +178,7 @@ class TemplateGenerator:
 
     def __init__(self, seed: int = 0) -> None:
         self.seed = seed
+        self.left_out = 0
 
     def generate(
         self, reports: Iterable[RefinedReport]
@@ -202,6 +203,7 @@ class TemplateGenerator:
             for offer in maker(asker)
         ]
         chosen = choose(offers, content_type_of, f"{self.seed}/{batch[0].report.report_id}")
+        self.left_out += len(offers) - len(chosen)
         kinds = list(QUESTIONS_PER_REPORT)
         asked: list[list[Draft]] = [[] for _ in batch]
         for one in sorted(chosen, key=lambda one: kinds.index(one.offer.kind)):
