@@ -114,7 +114,7 @@ def _part(box: Iterable[float], hw: tuple[int, int]) -> Box:
 
 def _grafts(folder: Path) -> Iterator[Made]:
     with open(RADIOGRAPHS / "lungs.csv", encoding="utf-8", newline="") as table:
-        rows = [row for row in csv.DictReader(table) if row["finding"] == "normal"][: 2 * GRAFTS]
+        rows = [row for row in csv.DictReader(table) if row["finding"] == "normal"][: GRAFTS + 4]
     for part, ending in (("images", ".jpeg"), ("masks", ".png")):
         (folder / "in" / part).mkdir(parents=True)
         for row in rows:

@@ -19,6 +19,7 @@ from cxrjax.papers.gemex.native_files import TRAIN_FILE
 from cxrjax.papers.gemex.statistics import PAPER
 from cxrjax.papers.sources.report import RefinedSentence
 from cxrjax.records import read_records
+from cxrjax.simulation.studies.build import StudiesBuilder, StudiesOptions
 from tests.papers.cases import data
 
 
@@ -35,20 +36,11 @@ def undrawn(monkeypatch):
 
 
 @pytest.fixture(scope="module")
-def graphs(sample, tmp_path_factory):
-    """The sample's graphs with images of the sizes their table tells."""
+def graphs(tmp_path_factory):
+    """Graphs of phantom studies, with their images and tables."""
     folder = tmp_path_factory.mktemp("graphs")
-    shutil.copytree(sample / "scene_graph", folder / "scene_graph")
-    for name in ("split", "metadata"):
-        shutil.copy(sample / f"mimic-cxr-2.0.0-{name}.csv", folder)
-    table = (folder / "mimic-cxr-2.0.0-metadata.csv").read_text().splitlines()
-    for line in table[1:]:
-        row = dict(zip(table[0].split(","), line.split(","), strict=True))
-        patient = f"p{row['subject_id']}"
-        path = folder / "files" / patient[:3] / patient / f"s{row['study_id']}"
-        path.mkdir(parents=True)
-        shade = np.tile(np.arange(int(row["Columns"]), dtype=np.uint8), (int(row["Rows"]), 1))
-        Image.fromarray(shade).save(path / f"{row['dicom_id']}.jpg")
+    options = StudiesOptions(folder, seed=5, studies=24, long_side=64, processes=1)
+    StudiesBuilder(options).build()
     return folder
 
 
@@ -270,11 +262,12 @@ def test_unusable_sources(tmp_path):
 
 def test_broken_graphs_are_set_aside_and_an_empty_build_is_refused(graphs, undrawn, tmp_path):
     source = shutil.copytree(graphs, tmp_path / "graphs")
-    files = sorted((source / "scene_graph").iterdir())
+    files = sorted(source.rglob("*_SceneGraph.json"))
     files[0].write_bytes(b"\xff")
     built = build(source, tmp_path / "out")
     assert built["quality"]["counts"]["bad_encoding"] == 1
-    files[1].write_text("{}")
+    for file in files:
+        file.write_text("{}")
     with pytest.raises(UserError, match="no question left"):
         build(source, tmp_path / "none")
 
