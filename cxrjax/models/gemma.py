@@ -85,10 +85,10 @@ class Attention(nnx.Module):
         dropout: TokenDropout | None,
     ) -> tuple[Array, Array, Array]:
         """Rotated and scaled queries, rotated keys, values: [B, S, heads, H] each."""
-        drop = (lambda name: dropout.fold_in(salt(name))) if dropout else (lambda name: None)
+        noise = _of_queries(dropout)
         assert self.k_proj is not None
-        k = self._heads(self.k_proj(x, drop("k_proj")))
-        v = k if self.v_proj is None else self._heads(self.v_proj(x, drop("v_proj")))
+        k = self._heads(self.k_proj(x, noise))
+        v = k if self.v_proj is None else self._heads(self.v_proj(x, noise))
         if self.k_norm is not None:
             k = self.k_norm(k)
         if self.v_norm is not None:
@@ -105,7 +105,7 @@ class Attention(nnx.Module):
     ) -> Float[Array, "B S N H"]:
         """Rotated and scaled queries."""
         config = self.config
-        q = self._heads(self.q_proj(x, dropout.fold_in(salt("q_proj")) if dropout else None))
+        q = self._heads(self.q_proj(x, _of_queries(dropout)))
         if self.q_norm is not None:
             q = self.q_norm(q)
         scale = config.head_dim if config.query_scale is None else config.query_scale
@@ -295,6 +295,11 @@ def _put(
         return jax.lax.dynamic_update_slice_in_dim(answers, new, step, axis=3)
     put = functools.partial(jax.lax.dynamic_update_slice_in_dim, axis=2)
     return jax.vmap(put)(answers, new, step)
+
+
+def _of_queries(dropout: TokenDropout | None) -> TokenDropout | None:
+    """One noise for the maps to queries, keys and values, whose input is one: drawn once."""
+    return dropout.fold_in(salt("qkv_proj")) if dropout else None
 
 
 def _norm(config: DecoderConfig, width: int | None = None) -> RMSNorm:

@@ -1,5 +1,6 @@
 """Layers: dropout of tokens, matrix products, linear maps, norms, scans, and a box head."""
 
+import functools
 import zlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -72,11 +73,8 @@ class TokenDropout:
 
     def fold_in(self, data: int | Int[Array, ""]) -> "TokenDropout":
         """Another, independent noise: of another layer, or of another linear map."""
-        # Two rounds of MurmurHash3's finalizer: every bit of `data` reaches every bit.
         x = jnp.uint32(self.stream) * jnp.uint32(5) + jnp.uint32(data) + jnp.uint32(0xE6546B64)
-        x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
-        x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
-        return self.replace(stream=x ^ (x >> 16))  # type: ignore[attr-defined]
+        return self.replace(stream=_mixed(x))  # type: ignore[attr-defined]
 
     def __call__(self, x: Float[Array, "B S D"], rate: float) -> Float[Array, "B S D"]:
         """Zeroes entries with probability `rate` and scales the rest by 1 / (1 - rate)."""
@@ -84,7 +82,7 @@ class TokenDropout:
         num_context = self.num_context if self.question_keys.shape[1] else length
 
         def words(keys: Key[Array, "B n"], count: int) -> UInt32[Array, "B m 2"]:
-            """Key words of `count` tokens to a key: its own, with the token and the stream."""
+            """Two words for each of `count` tokens to a key: its own, the token and the stream."""
             of_key = jax.random.key_data(keys)[:, :, None]
             token = jnp.arange(count, dtype=jnp.uint32)
             first = jnp.broadcast_to(of_key[..., 0] ^ self.stream, (*keys.shape, count))
@@ -96,9 +94,28 @@ class TokenDropout:
             if self.packing is not None:
                 text = jnp.take_along_axis(text, self.packing[..., None], axis=1)
             of_tokens.append(text)
-        keys = jax.random.wrap_key_data(jnp.concatenate(of_tokens, axis=1))
-        draw = jax.vmap(jax.vmap(lambda key: jax.random.bernoulli(key, 1.0 - rate, (width,))))
-        return jnp.where(draw(keys), x / (1.0 - rate), jnp.zeros((), x.dtype))
+        kept = _drawn(jnp.concatenate(of_tokens, axis=1), width) >= round(rate * 2**16)
+        return jnp.where(kept, x / (1.0 - rate), jnp.zeros((), x.dtype))
+
+
+def _mixed(x: UInt32[Array, "*n"]) -> UInt32[Array, "*n"]:
+    """MurmurHash3's finalizer: every bit reaches every bit."""
+    x = (x ^ (x >> 16)) * jnp.uint32(0x85EBCA6B)
+    x = (x ^ (x >> 13)) * jnp.uint32(0xC2B2AE35)
+    return x ^ (x >> 16)
+
+
+def _drawn(words: UInt32[Array, "B S 2"], width: int) -> UInt32[Array, "B S D"]:
+    """Uniform 16-bit numbers: those of a token are a hash of its words and of their place.
+
+    A counter hash rather than the generator of `jax.random`, whose twenty rounds were a third of a
+    step's vector operations; each hash is two numbers. Tokens count from starts and by odd steps of
+    their own, so that none repeats another's row.
+    """
+    start = _mixed(words[..., 0] + _mixed(words[..., 1]))[..., None]
+    step = _mixed(words[..., 1] ^ jnp.uint32(0x9E3779B9))[..., None] | jnp.uint32(1)
+    hashed = _mixed(start + step * jnp.arange(-(-width // 2), dtype=jnp.uint32))
+    return jnp.concatenate([hashed >> 16, hashed & jnp.uint32(0xFFFF)], axis=-1)[..., :width]
 
 
 def matmul(x: Float[Array, "*batch i"], kernel: Float[Array, "i o"]) -> Float[Array, "*batch o"]:
@@ -187,12 +204,49 @@ class RMSNorm(nnx.Module):
         self.scale = nnx.data(nnx.Param(start) if scaled else None)
 
     def __call__(self, x: Float[Array, "*batch d"]) -> Float[Array, "*batch d"]:
-        x32 = x.astype(jnp.float32)
-        normed = x32 * jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + self.eps)
-        if self.scale is None:
-            return normed.astype(x.dtype)
-        scale = self.scale[...].astype(jnp.float32)
-        return (normed * (scale if self.plain else 1.0 + scale)).astype(x.dtype)
+        scale = jnp.ones((), jnp.float32)
+        if self.scale is not None:
+            scale = self.scale[...].astype(jnp.float32)
+            scale = scale if self.plain else 1.0 + scale
+        return rms_normed(x, scale, self.eps)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def rms_normed(
+    x: Float[Array, "*batch d"], scale: Float[Array, "..."], eps: float
+) -> Float[Array, "*batch d"]:
+    """`x` over its root mean square, times a scale of [d] or one for all; computed in float32.
+
+    The gradients keep `x` as it came: plain differentiation keeps it and what is computed of it in
+    float32, which was most of what a bfloat16 layer keeps.
+    """
+    normed, _ = _normed(x, eps)
+    return (normed * scale).astype(x.dtype)
+
+
+def _normed(x: Array, eps: float) -> tuple[Array, Array]:
+    """The normed float32 `x`, and what it was multiplied by."""
+    x32 = x.astype(jnp.float32)
+    factor = jax.lax.rsqrt(jnp.mean(x32**2, axis=-1, keepdims=True) + eps)
+    return x32 * factor, factor
+
+
+def _norm_forward(x: Array, scale: Array, eps: float) -> tuple[Array, tuple[Array, Array]]:
+    return rms_normed(x, scale, eps), (x, scale)
+
+
+def _norm_backward(eps: float, kept: tuple[Array, Array], dy: Array) -> tuple[Array, Array]:
+    x, scale = kept
+    # Behind a barrier, or XLA would find the forward pass's float32 values and keep them after all.
+    x, dy = jax.lax.optimization_barrier((x, dy))
+    (normed, factor), dy32 = _normed(x, eps), dy.astype(jnp.float32)
+    scaled = dy32 * scale
+    dx = factor * (scaled - normed * jnp.mean(scaled * normed, axis=-1, keepdims=True))
+    dscale = jnp.sum(dy32 * normed, axis=tuple(range(x.ndim - scale.ndim)))
+    return dx.astype(x.dtype), dscale
+
+
+rms_normed.defvjp(_norm_forward, _norm_backward)
 
 
 class LayerNorm(nnx.Module):

@@ -214,15 +214,19 @@ def _token_sums(
     coordinates: CoordinateTargets | None,
 ) -> tuple[Array, Array]:
     # Compare and select rather than gather: it fuses, and shards over the vocabulary as it is.
-    is_target = jnp.arange(logits.shape[-1]) == target[..., None]
-    chosen = jnp.sum(jnp.where(is_target, logits, 0), axis=-1)
-    log_total = jax.nn.logsumexp(logits, axis=-1)
+    token = jnp.arange(logits.shape[-1])
+    chosen = jnp.sum(jnp.where(token == target[..., None], logits, 0), axis=-1)
+    # It cancels out of the sum, so that gradients through it would be work for nothing.
+    largest = jax.lax.stop_gradient(jnp.max(logits, axis=-1, keepdims=True))
+    log_total = jnp.log(jnp.sum(jnp.exp(logits - largest), axis=-1)) + largest[..., 0]
     loss = log_total - chosen
     if coordinates is not None:
         of_bins = coordinates.loss(logits, target, log_total)
         loss = jnp.where(coordinates.concerns(target), of_bins, loss)
-    # Not `chosen >= max`: a model whose logits are all alike would be right every time.
-    correct = jnp.argmax(logits, axis=-1) == target
+    # Not `chosen >= max`: a model whose logits are all alike would be right every time. And not
+    # argmax, a pass of its own over the vocabulary: this one goes with the sum.
+    first = jnp.min(jnp.where(logits == largest, token, logits.shape[-1]), axis=-1)
+    correct = first == target
     return jnp.sum(jnp.where(mask, loss, 0)), jnp.sum(jnp.where(mask, correct, False), dtype=float)
 
 

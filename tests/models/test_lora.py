@@ -12,7 +12,7 @@ from flax import nnx
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora
 from cxrjax.models.gemma import Embedder
-from cxrjax.models.layers import Linear, TokenDropout, scan_layers, stack_layers
+from cxrjax.models.layers import Linear, RMSNorm, TokenDropout, scan_layers, stack_layers
 from cxrjax.models.lora import LoRA, folded_matmul, folding_pays, merge_lora, parse_pattern
 from cxrjax.models.partition import count_parameters, parameter_shapes, partition
 from tests.models.sizes import drawn
@@ -272,3 +272,53 @@ def test_a_merged_kernel_keeps_its_dtype():
     expected = (linear.kernel[...].astype(jnp.float32) + 1.0).astype(jnp.bfloat16)
     merge_lora(nnx.Dict(map=linear))
     np.testing.assert_array_equal(linear.kernel[...], expected)
+
+
+def test_noise_is_fair_stable_and_of_its_own_for_each_token_stream_and_question():
+    keys = jnp.arange(6).reshape(2, 3)
+    noise = TokenDropout.of_questions(jax.random.key(9), keys, 20, 20)
+    ones = jnp.ones((2, 80, 513))
+    streams = [noise.fold_in(number) for number in range(4)]
+    drawn = np.stack([np.asarray(each(ones, 0.1)) for each in streams])
+    kept = drawn > 0
+    assert set(np.unique(drawn)) == {0, np.float32(1 / 0.9)}
+    # 328,320 draws: five standard deviations of their mean are 0.0026.
+    assert np.abs(kept.mean(axis=(1, 2, 3)) - 0.9).max() < 0.0026
+    assert np.abs(kept.mean(axis=(0, 1, 2)) - 0.9).max() < 5 * (0.09 / 640) ** 0.5
+    # No two rows, neighbouring entries or halves of a hash agree more than chance has it (0.82).
+    rows = kept.reshape(-1, 513)
+    for one, other in [
+        (rows[1:], rows[:-1]), (rows[1:, 1:], rows[:-1, :-1]), (rows[80:], rows[:-80]),
+        (rows[:, 1:], rows[:, :-1]), (rows[:, 257:], rows[:, :256]), (kept[1:], kept[:-1]),
+    ]:  # fmt: skip
+        assert abs((one == other).mean() - 0.82) < 0.004
+    assert len({row.tobytes() for row in rows}) == len(rows)
+    # A function of key, question, token and stream: neither of the batch nor of the version.
+    alone = TokenDropout.of_questions(jax.random.key(9), keys[1:, :1], 20, 20)
+    again = alone.fold_in(0)(ones[:1, :40], 0.1)[0]
+    assert np.array_equal(again, drawn[0][1, :40])
+    assert np.flatnonzero(~kept[0, 0, 0])[:8].tolist() == [4, 6, 9, 23, 35, 49, 55, 113]
+
+
+@pytest.mark.parametrize("plain", [False, True, None])
+def test_norms_have_the_gradients_of_their_formula_and_keep_their_input_alone(plain):
+    norm = RMSNorm(8, plain=bool(plain), scaled=plain is not None)
+    keys = jax.random.split(jax.random.key(0), 3)
+    x, dy = (jax.random.normal(key, (2, 3, 8)) for key in keys[:2])
+    if norm.scale is not None:
+        norm.scale[...] = jax.random.normal(keys[2], (8,))
+    graphdef, params = nnx.split(norm)
+
+    def formula(params, x):
+        scale = 1.0 if plain is None else params["scale"][...] + (0.0 if plain else 1.0)
+        return x / jnp.sqrt(jnp.mean(x**2, axis=-1, keepdims=True) + norm.eps) * scale
+
+    found, back = jax.vjp(lambda p, x: nnx.merge(graphdef, p)(x), params, x)
+    expected, back_of_formula = jax.vjp(formula, params, x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    pairs = zip(jax.tree.leaves(back(dy)), jax.tree.leaves(back_of_formula(dy)), strict=True)
+    for ours, theirs in pairs:
+        np.testing.assert_allclose(ours, theirs, rtol=2e-4, atol=1e-5)
+    half = jnp.ones((4, 8), jnp.bfloat16)
+    kept = jax.tree.leaves(jax.vjp(lambda x: nnx.merge(graphdef, params)(x), half)[1])
+    assert {x.dtype for x in kept if jnp.size(x) >= half.size} == {jnp.bfloat16.dtype}
