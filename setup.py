@@ -178,6 +178,8 @@ setup(
         # The TPU's compiler, for `plan` on machines without one. Not part of `test`: where it is
         # installed, JAX looks for TPUs first.
         "plan": ["libtpu>=0.0.42,<0.0.43"],
+        # XLA's compiler for GPUs, of jax's own version, for `plan` on machines without one.
+        "plan_gpu": ["jax-cuda12-pjrt>=0.10,<0.12", "jax-cuda12-plugin>=0.10,<0.12"],
         "tpu": ["jax[tpu]>=0.10,<0.12"],
         "gpu": ["jax[cuda13]>=0.10,<0.12"],
         "notebooks": ["ipykernel>=6.29,<8", "jupyterlab>=4,<5"],

@@ -66,6 +66,12 @@ def train_run(
     config = _with_base(config)
     if track is not None and hosts.is_first():
         check_installed(track)  # at once: data and model take minutes
+    if config.model.remat == "auto":
+        import jax
+
+        from cxrjax.apps.planner import choice
+
+        config = choice.resolved(config, jax.devices())
     mesh = run.checked_mesh(config)
     rows = host_rows(mesh, config.batch_images)
     check_benchmark(config)

@@ -147,10 +147,20 @@ def mesh_of_kernels(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]
     return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
+def micro_batches(mesh: Mesh | AbstractMesh, images: int, most: int) -> int:
+    """Returns into how many micro-batches a batch is cut: `most`, or fewer where devices share it.
+
+    Args:
+        images: of a batch; a device's share divides into the result.
+    """
+    share = images // batch_shards(mesh)
+    return max(count for count in range(1, most + 1) if share % count == 0)
+
+
 def check_batch_divides(
-    mesh: Mesh | AbstractMesh, images: int, accumulation_steps: int, questions: int | None = None
+    mesh: Mesh | AbstractMesh, images: int, questions: int | None = None
 ) -> None:
-    """Every device must get the same number of images of every micro-batch.
+    """Every device must get the same number of images.
 
     Args:
         images: of a batch.
@@ -160,19 +170,14 @@ def check_batch_divides(
         UserError: it would not; it names keys and values with which it would.
     """
     shards = batch_shards(mesh)
-    unit = shards * accumulation_steps
-    if images % unit == 0:
+    if images % shards == 0:
         return
-    more = -(-images // unit) * unit
+    more = -(-images // shards) * shards
     ways = [f"--config.training.batch_images={more}"]
     if questions is not None:
         ways = [f"--config.training.batch_questions={more * questions // images}"]
-    if images % shards == 0:
-        fewer = math.gcd(images // shards, accumulation_steps)
-        ways.append(f"--config.training.accumulation_steps={fewer}")
-    micro = f"into {accumulation_steps} micro-batches " if accumulation_steps > 1 else ""
     raise UserError(
-        f"a batch of {images} images does not divide {micro}over {shards} devices "
+        f"a batch of {images} images does not divide over {shards} devices "
         f"(mesh {' x '.join(BATCH_AXES)}): set {' or '.join(ways)}"
     )
 

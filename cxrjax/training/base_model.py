@@ -233,6 +233,11 @@ def preset_of(sizes: presets.VLMConfig) -> str:
     return next((name for name, preset in presets.PRESETS.items() if preset == sizes), FROM_BASE)
 
 
+def unrolls(choice: bool | None, device: Any) -> bool:
+    """Returns whether `model.unroll` writes loops over layers out on a device."""
+    return device.platform == "gpu" if choice is None else choice
+
+
 def new_model(config: ExperimentConfig, sizes: presets.VLMConfig) -> VLM:
     """A model with random parameters."""
     settings = config.model
@@ -241,7 +246,7 @@ def new_model(config: ExperimentConfig, sizes: presets.VLMConfig) -> VLM:
         rngs=nnx.Rngs(config.training.seed),
         share=settings.share,
         remat=settings.remat,
-        unroll=settings.unroll,
+        unroll=unrolls(settings.unroll, jax.local_devices()[0]),
         dtype=settings.dtype,
         attention=resolve_attention(
             settings.attention, jax.local_devices()[0], settings.dtype, sizes

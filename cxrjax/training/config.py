@@ -62,12 +62,15 @@ class ModelConfig:
     share: Literal["image", "tower"] = "tower"
     # What of every layer is kept for the backward pass: 'none': all (no recomputation);
     # 'products': what leaves matrix products and attention; 'attention': what leaves the
-    # attention; 'full': the layer's input alone, the rest is computed again.
-    remat: Annotated[str, one_of(REMAT)] = "none"
+    # attention; 'full': the layer's input alone, the rest is computed again; 'auto': what
+    # `plan --sweep` has found for the devices, else by formula, micro-batches too.
+    remat: Annotated[str, one_of((*REMAT, "auto"))] = "none"
     # 'dense'; 'splash': TPU kernels that keep no scores; 'cudnn': an NVIDIA GPU's, not in float32;
     # 'auto': splash on a TPU, cudnn on Hopper in 16 bits, else dense.
     attention: Annotated[str, one_of(ATTENTION)] = "auto"
-    unroll: bool = False  # write the loop over layers out: faster on CPUs, slower to compile
+    # Write the loop over layers out: faster, slower to compile; null: on a GPU, where the loop's
+    # copies of weights and of what is kept are launches of their own.
+    unroll: bool | None = None
     # Of the activations and matrix products.
     dtype: Literal["float32", "bfloat16"] = "float32"
     # Storage of parameters that are not trained. int8 and nf4 quantise the kernels of linear maps;
@@ -131,7 +134,8 @@ class TrainingConfig:
     # The batch of one optimiser step, all devices and micro-batches together: one of the two.
     batch_images: Positive | None = None
     batch_questions: Positive | None = None  # question slots: images x questions_per_image
-    accumulation_steps: Positive = 1  # micro-batches that a batch is cut into
+    # Micro-batches that a batch is cut into; fewer where a device's share is not as many images.
+    accumulation_steps: Positive = 1
     steps: Positive | None = None  # one of the two: optimiser steps, or
     epochs: PositiveFloat | None = None  # passes over the training records
     seed: NotNegative = 0  # initialisation, data order and dropout

@@ -299,9 +299,11 @@ def checked_mesh(config: ExperimentConfig) -> Mesh:
     """
     mesh = meshes.make_mesh(config.mesh)
     training = config.training
-    meshes.check_batch_divides(
-        mesh, config.batch_images, training.accumulation_steps, training.batch_questions
-    )
+    images, most = config.batch_images, training.accumulation_steps
+    meshes.check_batch_divides(mesh, images, training.batch_questions)
+    if (count := meshes.micro_batches(mesh, images, most)) < most and hosts.is_first():
+        share = images // meshes.batch_shards(mesh)
+        print(f"{share} images of a batch on each device: {count} micro-batches instead of {most}")
     return mesh
 
 

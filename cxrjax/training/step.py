@@ -155,10 +155,14 @@ def make_train_step(
         def of(batch: Any) -> tuple[tuple[Array, Any], Any]:
             return loss_and_gradients(state.trainable, frozen, batch, key, denominators)
 
-        if training.accumulation_steps == 1:
+        shards = 1 if mesh is None else meshes.batch_shards(mesh)
+        share = jax.tree.leaves(batch)[0].shape[0] // shards  # images of a device
+        most = min(share, training.accumulation_steps)
+        count = max(n for n in range(1, most + 1) if share % n == 0)
+        if count == 1:
             (loss, figures), gradients = of(batch)
         else:
-            micro_batches = cut_micro_batches(batch, training.accumulation_steps, mesh)
+            micro_batches = cut_micro_batches(batch, count, mesh)
             shapes = jax.eval_shape(of, jax.tree.map(lambda x: x[0], micro_batches))
             zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes)
             ((loss, figures), gradients), _ = jax.lax.scan(

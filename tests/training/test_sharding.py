@@ -131,9 +131,12 @@ def test_mesh_must_fill_the_devices_and_divide_the_batch(run_config):
     with pytest.raises(UserError, match=r"replica=16 .* does not fill the 8 devices"):
         _mesh(run_config, data=-1, replica=16)
     mesh = _mesh(run_config, replica=2, data=2, fsdp=2)
-    meshes.check_batch_divides(mesh, 16, 2)
+    meshes.check_batch_divides(mesh, 16)
     with pytest.raises(UserError, match="12 images"):
-        meshes.check_batch_divides(mesh, 12, 1)
+        meshes.check_batch_divides(mesh, 12)
+    # Of eight devices: as many micro-batches as asked, or as divide a device's share.
+    for images, most, expected in ((128, 8, 8), (16, 8, 2), (8, 4, 1), (48, 4, 3), (64, 1, 1)):
+        assert meshes.micro_batches(mesh, images, most) == expected
 
 
 def test_pmap_has_the_data_axis_alone(run_config):

@@ -124,12 +124,7 @@ def by_formula(
         UserError: the mesh does not fit the slice.
     """
     mesh: Any = abstract_mesh(config, topology)
-    meshes.check_batch_divides(
-        mesh,
-        shape.images,
-        config.training.accumulation_steps,
-        config.training.batch_questions,
-    )
+    meshes.check_batch_divides(mesh, shape.images, config.training.batch_questions)
     trained = _bytes(mesh, inputs.state.trainable)
     state, frozen = _bytes(mesh, inputs.state), _bytes(mesh, inputs.frozen)
     batch = _bytes(None, inputs.batch) // _shards(mesh)

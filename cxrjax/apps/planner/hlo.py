@@ -23,6 +23,8 @@ _HEAD = re.compile(r"^(ENTRY )?%?([\w.\-]+) \(.*\) -> .*\{$")
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
 _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
 _CHAIN = re.compile(r'chain_id="?(\w+)')
+# Pallas on TPUs, cuDNN's attention on GPUs: the text has none of their products.
+_HAND_WRITTEN = re.compile(r'custom_call_target="(tpu_custom_call|__cudnn\$fmha)')
 # They move no data themselves.
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"),
@@ -111,7 +113,8 @@ class Program:
 
     Attributes:
         unknown_loops: loops whose trip count the text does not tell; their bodies count once.
-        kernels: runs of hand-written kernels (Pallas), whose products the text does not show.
+        kernels: runs of hand-written kernels (Pallas, cuDNN's attention), whose products the text
+            does not show.
     """
 
     work: tuple[Work, ...]
@@ -133,6 +136,15 @@ class Program:
         for one in self.collectives:
             found[one.kind] = found.get(one.kind, 0.0) + one.times * one.bytes
         return found
+
+    @property
+    def launches(self) -> int:
+        """Instructions that run on their own in a step; on a GPU each is a launch of a kernel."""
+        return sum(w.times for w in self.work)
+
+    def launches_of(self, part: str) -> int:
+        """Launches of instructions with this in their names, such as `dynamic_slice_fusion`."""
+        return sum(w.times for w in self.work if part in w.name)
 
     @property
     def sent_bytes(self) -> float:
@@ -205,7 +217,7 @@ class _Reader:
             for _, called_name in found.called():
                 self.visit(called_name, times)
         elif not found.opcode.endswith(("-start", "-update")) and found.opcode not in _FREE:
-            if 'custom_call_target="tpu_custom_call"' in found.attributes:
+            if _HAND_WRITTEN.search(found.attributes):
                 self.kernels += times
             flops, moved = self._flops(computation, found), self._hbm_bytes(computation, found)
             if flops or moved:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from cxrjax.apps.planner import hlo, program
+from cxrjax.apps.planner import gpu, hlo, program
 from cxrjax.apps.planner.estimate import (
     Guess,
     StepEstimate,
@@ -19,6 +19,7 @@ from cxrjax.apps.planner.estimate import (
     mfu,
     roofline,
 )
+from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import Topology
 from cxrjax.files import read_json_object
 from cxrjax.models import presets
@@ -74,7 +75,7 @@ class Plan:
 
     Attributes:
         flops: of a step, by part, all chips together.
-        measured: None of a GPU.
+        measured: None where nothing was compiled.
         decode: of prefill and decode loop; None if not requested.
     """
 
@@ -158,6 +159,7 @@ class Plan:
                 "sent_bytes_per_chip": compiled and compiled.sent_bytes,
                 "unknown_loops": compiled and compiled.unknown_loops,
                 "kernels": compiled and compiled.kernels,
+                "launches": compiled and compiled.launches,
                 "decode": self.decode and _decode_json(self.decode, self.topology),
             },
             "model": {
@@ -194,7 +196,7 @@ def make_plan(
 
     Args:
         config: valid; needs neither data nor weights.
-        compiled: False plans by formula alone, as of a GPU.
+        compiled: False plans by formula alone, as without the compiler for a GPU.
         kept_only: compile nothing: a step of which no figures are kept is planned by formula, and
             a decode loop not at all. Without libtpu everything is by formula.
         decode: also the decode loop, for as many images as a batch has; reinforcement learning
@@ -205,6 +207,11 @@ def make_plan(
     Raises:
         UserError: the mesh does not fit the slice or the model, or libtpu is absent.
     """
+    mesh = abstract_mesh(config, topology)
+    meshes.check_batch_divides(mesh, config.batch_images, config.training.batch_questions)
+    count = meshes.micro_batches(mesh, config.batch_images, config.training.accumulation_steps)
+    training = dataclasses.replace(config.training, accumulation_steps=count)
+    config = dataclasses.replace(config, training=training)
     inputs, shape = program.step_inputs(config), program.batch_shape(config)
     model = checkpoint.abstract_model(config)
     flops = step_flops(
@@ -215,17 +222,24 @@ def make_plan(
         loc_loss=config.box_route == "loc",
     )
     # What training refuses is told at once.
-    presets.check_heads_divide(abstract_mesh(config, topology).shape["tensor"], model.config)
+    presets.check_heads_divide(mesh.shape["tensor"], model.config)
     measured = answered = None
-    compiled = compiled and topology.chip.kind == "tpu"
-    if compiled and kept_only and importlib.util.find_spec("libtpu") is None:
+    if compiled and topology.chip.kind == "gpu":
+        compiled = gpu.can_compile(topology)
+        if compiled and not gpu.is_installed():
+            log_line(
+                f"{topology.name}: by formula: XLA's compiler for GPUs is not installed (pip "
+                "install 'cxrjax[plan_gpu]')"
+            )
+            compiled = False
+    elif compiled and kept_only and importlib.util.find_spec("libtpu") is None:
         log_line(
             f"{topology.name}: by formula: which figures are kept of a step, libtpu says, and it "
             "is not installed (pip install 'cxrjax[plan]')"
         )
         compiled = False
     if compiled:
-        devices = program.tpu_devices(topology)
+        devices = program.devices_of(topology)
         lowered = program.lower_step(config, devices)
         file = file_of(lowered, topology, kept)
         if not kept_only or (file is not None and file.is_file()):
@@ -249,7 +263,10 @@ def file_of(lowered: Any, topology: Topology, kept: Path | None) -> Path | None:
     """The file that keeps the figures of a program, named by all that decides them."""
     if kept is None:
         return None
-    versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", "libtpu")]
+    is_gpu = topology.chip.kind == "gpu"
+    compiler = ("jax-cuda12-pjrt", "jax-cuda12-plugin") if is_gpu else ("libtpu",)
+    versions = [importlib.metadata.version(name) for name in ("jax", "jaxlib", *compiler)]
+    versions += [gpu.target_config(topology)] if is_gpu else []
     told = [f"{name}={os.environ[name]}" for name in _FLAGS if os.environ.get(name)]
     key = [str(_KEPT_VERSION), topology.name, *versions, *told, lowered.as_text()]
     return kept / f"{hashlib.sha256(chr(0).join(key).encode()).hexdigest()}.json"

@@ -15,6 +15,7 @@ from flax import nnx
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from cxrjax.apps.planner import gpu
 from cxrjax.codecs import get_codec
 from cxrjax.decoding.generate import generate
 from cxrjax.decoding.grammar import FREE_TEXT, compile_grammar
@@ -27,7 +28,7 @@ from cxrjax.models import VLM, partition
 from cxrjax.models.flops import BatchShape
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import checkpoint, step
-from cxrjax.training.base_model import model_sizes
+from cxrjax.training.base_model import model_sizes, unrolls
 from cxrjax.training.config import ExperimentConfig, PolicyConfig
 from cxrjax.training.data import example_config
 from cxrjax.training.optimizer import make_optimizer
@@ -70,6 +71,21 @@ class StepInputs(NamedTuple):
     state: step.TrainState
     frozen: Any
     batch: Any
+
+
+def can_compile(topology: Topology) -> bool:
+    """Returns whether steps for a slice are compiled here; without libtpu that is an error."""
+    return topology.chip.kind == "tpu" or (gpu.can_compile(topology) and gpu.is_installed())
+
+
+def devices_of(topology: Topology) -> list[Any]:
+    """The devices of a slice that is not there, for compiling alone.
+
+    Raises:
+        UserError: the compiler is not installed, or does not know the slice.
+    """
+    of_kind = gpu.gpu_devices if topology.chip.kind == "gpu" else tpu_devices
+    return of_kind(topology)
 
 
 def tpu_devices(topology: Topology) -> list[Any]:
@@ -168,15 +184,12 @@ def lower_step(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
         UserError: the mesh does not fit the devices, or the batch the mesh.
     """
     mesh = meshes.make_mesh(config.mesh, devices)
-    accumulation = config.training.accumulation_steps
-    meshes.check_batch_divides(
-        mesh, config.batch_images, accumulation, config.training.batch_questions
-    )
+    meshes.check_batch_divides(mesh, config.batch_images, config.training.batch_questions)
     config = _with_kernels_of(config, devices)
     inputs = step_inputs(config)
     function = step.make_train_step(inputs.graphdef, config, _ANY_STEPS, mesh)
     compiled = step.compile_train_step(function, mesh, inputs.state, inputs.frozen)
-    with _quiet():
+    with _lowering(devices):
         return compiled.lower(inputs.state, inputs.frozen, inputs.batch)  # type: ignore[attr-defined]
 
 
@@ -208,7 +221,7 @@ def lower_rollouts(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
     rows = meshes.batch_sharding(mesh)
     shardings = (*(meshes.tree_shardings(mesh, x) for x in (trained, inputs.frozen)), rows)
     compiled = jax.jit(draw, in_shardings=shardings, out_shardings=rows)
-    with _quiet():
+    with _lowering(devices):
         return compiled.lower(trained, inputs.frozen, asked)
 
 
@@ -247,15 +260,17 @@ def lower_decode(config: ExperimentConfig, devices: Sequence[Any]) -> Any:
             )
 
     compiled = jax.jit(answer, in_shardings=(whole, whole, rows), out_shardings=rows)
-    with _quiet():
+    with _lowering(devices):
         return compiled.lower(trained, inputs.frozen, inputs.batch)
 
 
 def _with_kernels_of(config: ExperimentConfig, devices: Sequence[Any]) -> ExperimentConfig:
-    """The configuration with the attention that 'auto' means on these devices."""
+    """The configuration with the attention and loops over layers that these devices have."""
     model = config.model
     attention = resolve_attention(model.attention, devices[0], model.dtype, model_sizes(config))
-    return dataclasses.replace(config, model=dataclasses.replace(model, attention=attention))
+    unroll = unrolls(model.unroll, devices[0])
+    model = dataclasses.replace(model, attention=attention, unroll=unroll)
+    return dataclasses.replace(config, model=model)
 
 
 def compile_program(lowered: Any) -> Any:
@@ -300,6 +315,16 @@ def _sizes_in(message: str) -> tuple[int | None, int | None]:
         return None, None
     scale = {"K": 2**10, "M": 2**20, "G": 2**30}
     return int(float(found[1]) * scale[found[2]]), int(float(found[3]) * scale[found[4]])
+
+
+@contextlib.contextmanager
+def _lowering(devices: Sequence[Any]) -> Iterator[None]:
+    """Answers for devices that are not there what lowering asks of them."""
+    with contextlib.ExitStack() as stack:
+        if devices[0].platform == "gpu":
+            stack.enter_context(gpu.cudnn_of(devices))
+        stack.enter_context(_quiet())
+        yield
 
 
 @contextlib.contextmanager

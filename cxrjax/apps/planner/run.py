@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from cxrjax.apps.planner import search
+from cxrjax.apps.planner import choice, gpu, search
 from cxrjax.apps.planner.describe import describe
 from cxrjax.apps.planner.plans import KEPT, make_plan
 from cxrjax.apps.planner.serving_plan import describe_serving, plan_serving
@@ -27,8 +27,11 @@ def plan(flags: argparse.Namespace, overrides: Sequence[str]) -> str:
     """
     _check(flags)
     topology, config = parse_topology(flags.topology), load_config(flags.config, overrides)
-    if flags.decode and topology.chip.kind == "gpu":
-        raise UserError(f"--decode is compiled, and nothing is for a GPU ({topology.name})")
+    if flags.decode and topology.chip.kind == "gpu" and not gpu.is_installed():
+        raise UserError(
+            f"--decode is compiled, and XLA's compiler for GPUs ({topology.name}) is not installed "
+            "(pip install 'cxrjax[plan_gpu]')"
+        )
     # Whatever this machine has: programs are made for the devices of the slice.
     jax.config.update("jax_platforms", "cpu")
     kept = flags.kept or KEPT
@@ -44,7 +47,10 @@ def plan(flags: argparse.Namespace, overrides: Sequence[str]) -> str:
         make = functools.partial(make, compiled=False)
     if flags.sweep:
         compiles = 0 if flags.formula else flags.compiles
-        return search.sweep_table(search.sweep(config, topology, make, compiles))
+        found = search.sweep(config, topology, make, compiles)
+        choice.store(found, config, topology, kept)
+        return search.sweep_table(found)
+    config = choice.resolved_for(config, topology, kept, _log)
     if flags.find_batch:
         return _find_batch(flags, config, topology, make)
     return _text(flags, make(config, decode=flags.decode))

@@ -4,6 +4,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 
+from cxrjax.apps.planner import program
 from cxrjax.apps.planner.estimate import abstract_mesh
 from cxrjax.apps.planner.plans import Plan
 from cxrjax.distributed import meshes
@@ -23,12 +24,15 @@ def with_batch(config: ExperimentConfig, images: int) -> ExperimentConfig:
     return dataclasses.replace(config, training=batch)
 
 
-def spread(config: ExperimentConfig, mesh: Mapping[str, int], remat: str) -> ExperimentConfig:
-    """Returns the configuration with another mesh and another remat policy."""
+def spread(
+    config: ExperimentConfig, mesh: Mapping[str, int], remat: str, micro_batches: int
+) -> ExperimentConfig:
+    """Returns the configuration with another mesh, remat policy and number of micro-batches."""
     return dataclasses.replace(
         config,
         mesh=MeshConfig(**mesh, strategy=config.mesh.strategy),
         model=dataclasses.replace(config.model, remat=remat),
+        training=dataclasses.replace(config.training, accumulation_steps=micro_batches),
     )
 
 
@@ -96,10 +100,11 @@ def mesh_candidates(config: ExperimentConfig, chips: int) -> Iterator[dict[str, 
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """One of a sweep: a mesh, what layers keep, and its plans."""
+    """One of a sweep: a mesh, what layers keep, micro-batches, and its plans."""
 
     mesh: dict[str, int]
     remat: str
+    micro_batches: int
     guessed: Plan
     compiled: Plan | None = None
 
@@ -113,6 +118,9 @@ def sweep(
 ) -> list[Choice]:
     """All meshes and remat policies by formula, then the most promising ones compiled.
 
+    Each with the fewest micro-batches that the formula lets fit; one that then does not fit is
+    compiled again with the next number of them.
+
     Args:
         plan: takes `compiled=False` for a plan by formula.
 
@@ -123,24 +131,53 @@ def sweep(
     for mesh in mesh_candidates(config, topology.chips):
         for remat in REMAT:
             try:
-                guessed = plan(spread(config, mesh, remat), compiled=False)
-                found.append(Choice(mesh, remat, guessed))
+                found.append(fewest(config, mesh, remat, plan))
             except UserError:
                 continue  # the batch or a dimension does not divide
     if not found:
         raise UserError(
             f"--sweep: no mesh over {topology.chips} chips divides the batch of "
-            f"{config.batch_images} images in {config.training.accumulation_steps} micro-batches"
+            f"{config.batch_images} images"
         )
-    found.sort(key=_rank)
-    for index, choice in enumerate(found[:most_compiles]):
-        if topology.chip.kind == "tpu":
-            compiled = plan(spread(config, choice.mesh, choice.remat))
-            found[index] = dataclasses.replace(choice, compiled=compiled)
-    return sorted(found, key=_rank)
+    found.sort(key=rank)
+    compiles, index = most_compiles if program.can_compile(topology) else 0, 0
+    while compiles and index < len(found):
+        choice = found[index]
+        compiled = plan(spread(config, choice.mesh, choice.remat, choice.micro_batches))
+        compiles -= 1
+        found[index] = dataclasses.replace(choice, compiled=compiled)
+        more = [n for n in _counts(config, choice.mesh) if n > choice.micro_batches]
+        if not compiled.fits and more:
+            guessed = plan(spread(config, choice.mesh, choice.remat, more[0]), compiled=False)
+            found.insert(index + 1, Choice(choice.mesh, choice.remat, more[0], guessed))
+        index += 1
+    return sorted(found, key=rank)
 
 
-def _rank(choice: Choice) -> tuple[bool, bool, float]:
+def _counts(config: ExperimentConfig, mesh: Mapping[str, int]) -> list[int]:
+    """Numbers of micro-batches that a device's share of the batch divides into, ascending."""
+    share = config.batch_images // math.prod(mesh[axis] for axis in meshes.BATCH_AXES)
+    return [count for count in range(1, share + 1) if share % count == 0]
+
+
+def fewest(config: ExperimentConfig, mesh: dict[str, int], remat: str, plan: Planner) -> Choice:
+    """The fewest micro-batches with which a plan by formula fits; else the most there are.
+
+    Raises:
+        UserError: the batch or a dimension does not divide.
+    """
+    *fewer, most = _counts(config, mesh) or [1]
+    count, guessed = most, plan(spread(config, mesh, remat, most), compiled=False)
+    for each in fewer if guessed.fits else ():
+        found = plan(spread(config, mesh, remat, each), compiled=False)
+        if found.fits:
+            count, guessed = each, found
+            break
+    return Choice(mesh, remat, count, guessed)
+
+
+def rank(choice: Choice) -> tuple[bool, bool, float]:
+    """Sorts by whether there is room, who says so, and time."""
     estimate = choice.plan.estimate
     # The formula is not exact: what it has a little above the limit is worth compiling.
     memory, limit = choice.plan.memory, choice.plan.limit
@@ -152,12 +189,16 @@ def _rank(choice: Choice) -> tuple[bool, bool, float]:
 
 def sweep_table(choices: list[Choice], shown: int = 12) -> str:
     """A line a choice."""
-    lines = [f"{'mesh':34} {'remat':9} {'fits':5} {'peak GiB':>9} {'step s':>8} {'MFU':>6}  by"]
+    lines = [
+        f"{'mesh':34} {'remat':9} {'micro':>5} {'fits':5} "
+        f"{'peak GiB':>9} {'step s':>8} {'MFU':>6}  by"
+    ]
     for choice in choices[:shown]:
         plan, memory, estimate = choice.plan, choice.plan.memory, choice.plan.estimate
         mesh = " ".join(f"{axis}={size}" for axis, size in choice.mesh.items() if size > 1)
         lines.append(
-            f"{mesh or 'one chip':34} {choice.remat:9} {'yes' if plan.fits else 'no':5} "
+            f"{mesh or 'one chip':34} {choice.remat:9} {choice.micro_batches:5} "
+            f"{'yes' if plan.fits else 'no':5} "
             f"{memory.peak / 2**30 if memory else float('nan'):9.2f} "
             f"{estimate.step if estimate else float('nan'):8.3f} "
             f"{plan.mfu if plan.mfu else float('nan'):6.1%}  "
@@ -166,7 +207,10 @@ def sweep_table(choices: list[Choice], shown: int = 12) -> str:
     best = choices[0]
     if best.plan.fits:
         mesh = " ".join(f"--config.mesh.{axis}={size}" for axis, size in best.mesh.items())
-        lines.append(f"best: {mesh} --config.model.remat={best.remat}")
+        lines.append(
+            f"best: {mesh} --config.model.remat={best.remat} "
+            f"--config.training.accumulation_steps={best.micro_batches}"
+        )
     else:
-        lines.append("none fits: more chips, a smaller batch or more accumulation_steps")
+        lines.append("none fits: more chips, or a smaller batch")
     return "\n".join(lines)
