@@ -65,6 +65,7 @@ def large() -> ConfigDict:
     config.lora.targets = (r"decoder/layers/attn/(q|k|v|o)_proj",)
 
     config.data.train = "data/qba_built/records/train.jsonl"
+    config.data.feature_cache = "data/features"  # the tower is frozen
     # An evaluation answers every question of its file, and the release's split has 246,233: to
     # evaluate while training, give a sample of its lines as data.validation.
     config.data.validation = None
@@ -98,6 +99,7 @@ def tiny(config: ConfigDict) -> None:
     # The shipped base has never read most words: adapters alone do not learn sentences.
     config.lora.rank = 0
     config.trainable = ("^projector", "^decoder/")
+    config.data.feature_cache = None
     config.data.train = "runs/cxr_qba_tiny/data/records/train.jsonl"
     config.data.image_root = "runs/cxr_qba_tiny/studies"
     config.data.prefix_buckets = (96,)

@@ -91,6 +91,7 @@ def paper() -> ConfigDict:
     config.data.train = "data/gemex/records/train.jsonl"
     config.data.validation = "data/gemex/records/validation.jsonl"
     config.benchmark = "gemex"
+    config.data.feature_cache = "data/features"  # the tower is frozen
     config.data.prompt = "gemex_chat"  # section 4.1, Table 4
     config.data.codec = config.data.record_codec = "gemex"  # Tables 10 to 13
     config.data.questions_per_image = 1
@@ -147,6 +148,7 @@ def tiny(config: ConfigDict) -> None:
     config.model.remat = "none"
     config.model.dtype = config.model.frozen_dtype = "float32"
 
+    config.data.feature_cache = None
     config.data.train = "runs/gemex_tiny/data/records/train.jsonl"
     config.data.validation = "runs/gemex_tiny/data/records/validation.jsonl"
     config.data.prompt = "gemex"

@@ -104,6 +104,7 @@ def large() -> ConfigDict:
 
     config.optimizer.learning_rate = 2e-5
     config.optimizer.warmup_steps = 500
+    config.data.feature_cache = "data/features"  # the tower is frozen
     config.training.batch_images = 32
     config.training.accumulation_steps = 8
     config.training.epochs = 1.0

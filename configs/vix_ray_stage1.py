@@ -80,12 +80,13 @@ def paper(stage: int) -> ConfigDict:
     config.model.share = "image"  # exact: attention is causal
     config.model.dtype = "bfloat16"
     config.model.frozen_dtype = "bfloat16"
-    config.model.remat = "full"
+    config.model.remat = "products"
 
     config.lora.rank = 16
     config.lora.alpha = 32.0
     config.lora.dropout = 0.05
 
+    config.data.feature_cache = "data/features"  # the tower is frozen
     config.data.train = f"data/vix_ray_built/records/train_stage{stage}.jsonl"
     config.data.validation = f"data/vix_ray_built/records/validation_stage{stage}.jsonl"
     config.benchmark = "vix_ray"
@@ -94,12 +95,13 @@ def paper(stage: int) -> ConfigDict:
     config.data.geometry = "letterbox"
     config.data.questions_per_image = 1
     config.data.prefix_buckets = (64, 128, 256)
-    config.data.answer_buckets = (256, 512)
+    config.data.answer_buckets = (128, 192, 256, 384, 512)
+    config.data.like_lengths = True
 
     config.optimizer.learning_rate = 1e-4
     config.optimizer.warmup_steps = 30
     config.training.batch_images = 16
-    config.training.accumulation_steps = 4
+    config.training.accumulation_steps = 8
     config.training.epochs = 3.0
     config.training.box_route = "none"  # section 6: the answers have no boxes
     config.training.checkpoint_every = config.training.eval_every = 270
@@ -137,6 +139,7 @@ def tiny(config: ConfigDict, stage: int) -> None:
     config.lora.alpha = config.lora.dropout = 0.0
     config.trainable = (".*",)
 
+    config.data.feature_cache, config.data.like_lengths = None, False
     config.data.train = f"runs/vix_ray_tiny/data/records/train_stage{stage}.jsonl"
     config.data.validation = None
     config.data.prompt = "vqa"

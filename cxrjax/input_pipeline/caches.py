@@ -37,6 +37,11 @@ class FeatureCache:
     width: int
     dtype: str
 
+    @property
+    def bytes(self) -> int:
+        """Size of an image's features."""
+        return self.num_tokens * self.width * jnp.dtype(self.dtype).itemsize
+
     def file_of(self, image_path: AnyFile) -> Path:
         """The file that holds, or will hold, an image's features.
 

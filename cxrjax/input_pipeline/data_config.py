@@ -46,6 +46,8 @@ class DataConfig:
     # Question lengths that batches are padded up to, in tokens.
     prefix_buckets: tuple[int, ...] = (64,)
     answer_buckets: tuple[int, ...] = (64,)  # answer lengths, the same
+    # Batches of answers of like length, so that few are padded far; not of shards or several grids.
+    like_lengths: bool = False
     # With share='image', compute on so many text tokens an image instead of on padded slots: the
     # smallest that holds a batch's longest image is taken, else the padded slots. Empty: never.
     packed_buckets: tuple[int, ...] = ()

@@ -13,6 +13,10 @@ Shares come from weights, p_i = w_i / sum of w, or from sizes and a temperature,
 being the rows of source i. T = 1 is in proportion to size, T = infinity the same for all. Grain
 takes them as whole numbers of which the smallest is 100, so a share may be a hundredth off.
 
+With `like_lengths` a batch has answers of like length, so that few are padded far: of every sixteen
+batches' rows, in the order above, the shortest make one batch, the next ones another, and these
+sixteen come in an order of their own.
+
 Where images go onto several grids a batch is of one: grids take turns by the same interleaving,
 each as often as its rows ask for, and within each the sources have their shares.
 """
@@ -34,6 +38,8 @@ from cxrjax.input_pipeline.coordinates import BoxRoute, resolve_box_route
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.sources import ImageQuestions, QuestionSource
 
+# Batches whose rows are sorted by length together.
+_WINDOW = 16
 # What each source may have of its own. The rest makes the batch's shape, or is the run's.
 _OWN = ("codec", "record_codec", "prompt")
 
@@ -65,7 +71,12 @@ class Mixture:
         UserError: sources cannot share a batch, have one name, or have weights in part.
     """
 
-    def __init__(self, sources: Sequence[MixtureSource], temperature: float = 1.0) -> None:
+    def __init__(
+        self,
+        sources: Sequence[MixtureSource],
+        temperature: float = 1.0,
+        like_lengths: bool = False,
+    ) -> None:
         self.sources = tuple(sources)
         self.config = self.sources[0].config
         self.names = [source.name for source in self.sources]
@@ -89,6 +100,11 @@ class Mixture:
         if len(records) > 1:
             parts = [self.names, [r.fingerprint for r in records], self.shares.tolist()]
             self.fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+        # [rows] letters of answers, by which batches are made.
+        self._lengths: Int[np.ndarray, " rows"] | None = None
+        lengths = [each.answer_lengths() for each in records] if like_lengths else [None]
+        if all(each is not None for each in lengths):
+            self._lengths = np.concatenate(lengths)
         self._grids: Int[np.ndarray, " rows"] | None = None
         if self.config.grids:
             self._grids = np.concatenate([self._grids_of(r) for r in records])
@@ -135,7 +151,12 @@ class Mixture:
         if self._grids is None:
             starts = zip(self._starts[:-1], self._starts[1:], strict=True)
             orders = [grain.MapDataset.range(*ends) for ends in starts]
-            return self._shuffled(orders, self.shares, seed).batch(size, drop_remainder=True)
+            rows = self._shuffled(orders, self.shares, seed)
+            if self._lengths is None:
+                return rows.batch(size, drop_remainder=True)
+            windows = rows.batch(size * _WINDOW, drop_remainder=True)
+            cut = _LikeLengths(windows, self._lengths, seed)
+            return grain.MapDataset.range(len(windows) * _WINDOW).map(cut)
         of_grids, weights = [], []
         for rows in self.by_grid():
             parts = np.split(rows, np.searchsorted(rows, self._starts[1:-1]))
@@ -164,6 +185,26 @@ class Mixture:
             if len(order)
         ]
         return _mixed(endless, [float(weight) for weight in weights if weight])
+
+
+class _LikeLengths:
+    """Number of a batch -> its rows, of like length; a function of the seed and the number."""
+
+    def __init__(
+        self, windows: grain.MapDataset, lengths: Int[np.ndarray, " rows"], seed: int
+    ) -> None:
+        self.windows, self.lengths, self.seed = windows, lengths, seed
+        self._last: tuple[int, np.ndarray] | None = None
+
+    def __call__(self, number: int) -> np.ndarray:
+        window, place = divmod(int(number), _WINDOW)
+        last = self._last
+        if last is None or last[0] != window:
+            rows = self.windows[window]
+            ordered = rows[np.argsort(self.lengths[rows], kind="stable")].reshape(_WINDOW, -1)
+            order = np.random.default_rng([self.seed, window]).permutation(_WINDOW)
+            self._last = last = window, ordered[order]
+        return last[1][place]
 
 
 def _mixed(parts: Sequence[grain.MapDataset], weights: Sequence[float]) -> grain.MapDataset:

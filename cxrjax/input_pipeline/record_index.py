@@ -54,6 +54,7 @@ class RecordIndex:
         starts, lengths, lines: byte offset, bytes and line number of each record.
         images: number of the images shown, an index into `shown`.
         sizes: `image_hw`, zeros where it is null.
+        answers: letters of the answer and of its reason.
         findings: index into `finding_names`, -1 where the question names none.
         questions, image_ids, patients: `identity_hash` of each id; 0 for no patient.
         shown: (image id, path[, path of the earlier image]) of each number, as `QARecord.shown`.
@@ -68,6 +69,7 @@ class RecordIndex:
     lines: Int[np.ndarray, " n"]
     images: Int[np.ndarray, " n"]
     sizes: Int[np.ndarray, "n 2"]
+    answers: Int[np.ndarray, " n"]
     findings: Int[np.ndarray, " n"]
     questions: UInt64[np.ndarray, " n"]
     image_ids: UInt64[np.ndarray, " n"]
@@ -181,6 +183,7 @@ def _scan(path: Path, record_codec: str | None) -> RecordIndex:
                     "lines": number,
                     "images": shown.setdefault(record.shown, len(shown)),
                     "findings": -1 if finding is None else names.setdefault(finding, len(names)),
+                    "answers": len(record.answer_text) + len(record.reason or ""),
                     "questions": identity_hash(dataset, record.question_id),
                     "image_ids": identity_hash(dataset, record.image_id),
                     "patients": identity_hash(dataset, patient) if patient else 0,

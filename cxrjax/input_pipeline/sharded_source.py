@@ -26,6 +26,7 @@ from jaxtyping import Int32
 
 from cxrjax.errors import UserError, first_line
 from cxrjax.files import file_sha256, read_json_object, reading, replace_text
+from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.record_index import identity_hash
 from cxrjax.input_pipeline.sources import Identities, ImageQuestions
 from cxrjax.records import QARecord, parse_record
@@ -338,22 +339,31 @@ class ShardedSource:
 
         Questions are not read: an image has thousands, and one that is shared shares its image.
         """
-        chosen = np.fromfile(self._folder / "positions", _INDEX)
         rows = []
+        for record in self._first_of_images():
+            name, patient = record.dataset, record.patient_id
+            image = identity_hash(name, record.image_id)
+            file = identity_hash(str(self.image_of(record)))
+            rows.append((0, image, file, identity_hash(name, patient) if patient else 0))
+        return Identities(*np.array(rows, np.uint64).reshape(-1, 4).T)
+
+    def image_files(self) -> list[AnyFile]:
+        """The images of the elements, each once."""
+        return list(dict.fromkeys(map(self.image_of, self._first_of_images())))
+
+    def answer_lengths(self) -> None:
+        """None: tables have no lengths."""
+
+    def _first_of_images(self) -> Iterator[QARecord]:
+        """The first chosen question of each image, found by the tables."""
+        chosen = np.fromfile(self._folder / "positions", _INDEX)
         for shard, end in zip(self._shards, self._ends, strict=True):
             first = end - shard["questions"]
             here = chosen[slice(*np.searchsorted(chosen, (first, end)))]
-            if not len(here):
-                continue
-            path = self._file(shard, "parquet")
-            images = pq.read_table(path, columns=["image"])["image"].to_numpy()[here - first]
-            for index in here[_element_starts(images, len(images))].tolist():
-                record = self.record(index)
-                name, patient = record.dataset, record.patient_id
-                image = identity_hash(name, record.image_id)
-                file = identity_hash(str(self.image_of(record)))
-                rows.append((0, image, file, identity_hash(name, patient) if patient else 0))
-        return Identities(*np.array(rows, np.uint64).reshape(-1, 4).T)
+            if len(here):
+                table = pq.read_table(self._file(shard, "parquet"), columns=["image"])
+                images = table["image"].to_numpy()[here - first]
+                yield from map(self.record, here[_element_starts(images, len(images))].tolist())
 
     def __getstate__(self) -> dict[str, Any]:
         opened = ("_positions", "_starts", "_readers")

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from jaxtyping import Int32, UInt64
+from jaxtyping import Int, Int32, UInt64
 
 from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile
@@ -110,6 +110,14 @@ class QuestionSource(Protocol):
 
     def identities(self) -> Identities:
         """Whom and what the elements are about."""
+        ...
+
+    def image_files(self) -> list[AnyFile]:
+        """The images of the elements, each once."""
+        ...
+
+    def answer_lengths(self) -> Int[np.ndarray, " elements"] | None:
+        """Letters of each element's longest answer; None where that takes reading all of them."""
         ...
 
 
@@ -250,6 +258,18 @@ class RecordSource:
             file=np.array(hashes, np.uint64)[index.images[rows]],
             patient=index.patients[rows],
         )
+
+    def answer_lengths(self) -> Int[np.ndarray, " elements"]:
+        """Letters of each element's longest answer, its reason included."""
+        letters = self.columns().answers
+        longest = (letters[list(indices)].max() for indices in self._elements)
+        return np.fromiter(longest, np.int64, len(self._elements))
+
+    def image_files(self) -> list[AnyFile]:
+        """The images of the elements, each once."""
+        shown = self.columns().shown
+        images = dict.fromkeys(self._images[[indices[0] for indices in self._elements]].tolist())
+        return list(dict.fromkeys(self.file_of(*shown[image][:2]) for image in images))
 
     @property
     def num_records(self) -> int:

@@ -8,6 +8,7 @@ pixels 2.4 MB).
 
 import dataclasses
 import hashlib
+import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -149,7 +150,7 @@ def make_mixture(
         )
         for name, records in sources.items()
     ]
-    return Mixture(parts, config.mixture.temperature)
+    return Mixture(parts, config.mixture.temperature, config.data.like_lengths)
 
 
 def open_records(
@@ -397,6 +398,27 @@ def make_features(
     return fill
 
 
+def _announce(cache: FeatureCache, images: int) -> None:
+    """Prints how much of a disk features take.
+
+    Raises:
+        UserError: it has not as much left.
+    """
+    total = images * cache.bytes
+    there = sum(1 for _ in cache.directory.glob("*/*.npy")) * cache.bytes
+    with storage_errors(str(cache.directory)):
+        cache.directory.mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(cache.directory).free
+    if hosts.is_first():
+        print(f"features of {images:,} images: {total / 1e9:,.2f} GB in {cache.directory}")
+    if total - there > free:
+        raise UserError(
+            f"data.feature_cache: {cache.directory} has {free / 1e9:,.1f} GB left, and features of "
+            f"{images:,} images take {total / 1e9:,.1f} GB, of which {there / 1e9:,.1f} are there; "
+            "name a folder with more room, or leave it out with --config.data.feature_cache=None"
+        )
+
+
 def _fill(
     cache: FeatureCache, model: VLM, config: ExperimentConfig, source: QuestionSource, mesh: Mesh
 ) -> None:
@@ -420,7 +442,8 @@ def _fill(
     def features_of(tower: Any, images: jax.Array) -> jax.Array:
         return nnx.merge(graphdef, tower, unused).image_features(images)
 
-    paths = list(dict.fromkeys(source[element].image_path for element in range(len(source))))
+    paths = source.image_files()
+    _announce(cache, len(paths))
     mine = paths[jax.process_index() :: jax.process_count()]
     waiting: list[tuple[Path, np.ndarray]] = []
 

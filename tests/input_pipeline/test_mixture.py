@@ -225,3 +225,30 @@ def test_sources_of_a_size_come_in_orders_of_their_own(mixture):
     rows = [int(order[position][0]) for position in range(14)]
     own = [[row - 7 * which for row in rows if mixed.source_of(row) == which] for which in (0, 1)]
     assert sorted(own[0]) == sorted(own[1]) == list(range(7)) and own[0] != own[1]
+
+
+def test_batches_of_like_lengths_are_a_function_of_seed_and_step(tmp_path, make_records, config):
+    (record,) = make_records()[:1]
+    lengths = np.random.default_rng(0).integers(1, 400, 128)
+    made = [
+        record.model_copy(
+            update={"question_id": str(n), "image_id": str(n), "reason": "x" * length}
+        )
+        for n, length in enumerate(lengths.tolist())
+    ]
+    write_records(path := tmp_path / "records/train.jsonl", made)
+    source = MixtureSource("", RecordSource(path, questions_per_image=1), config)
+    plain, like = (Mixture([source], like_lengths=on).batches(3, 4) for on in (False, True))
+    found = [like[n].tolist() for n in range(64)]
+    # Each row once an epoch, two windows of 64 rows each.
+    for epoch in (found[:32], found[32:]):
+        assert sorted(np.concatenate(epoch)) == list(range(128))
+    again = Mixture([source], like_lengths=True).batches(3, 4)
+    assert [again[n].tolist() for n in (40, 3, 41, 0)] == [found[n] for n in (40, 3, 41, 0)]
+    assert found != [
+        Mixture([source], like_lengths=True).batches(4, 4)[n].tolist() for n in range(64)
+    ]
+    spread = [np.mean([np.ptp(lengths[d[n]]) for n in range(32)]) for d in (plain, like)]
+    assert spread[1] < 0.2 * spread[0]
+    longest = [lengths[rows].max() for rows in found[:16]]
+    assert longest != sorted(longest)
