@@ -1,7 +1,8 @@
 """Training, generation and rollouts on one accelerator beside transformers and PEFT.
 
     python -m bench.accelerator [--minutes=8] [--shape=medgemma_4b | thin | tiny]
-        [--sides "theirs (eager)" "ours (cudnn)" "ours" "theirs (compiled)"]
+        [--sides "theirs (eager)" ours "theirs (liger)" "theirs (compiled)"]
+        [--cases="train, 4 x 1|generate"]
         [--peak_flops=989e12] [--traces=FOLDER] [--out=FILE]
 
 Prints one JSON object, the last line of the output; `--out` has what is known so far after every
@@ -11,14 +12,16 @@ those are not installed. The shape is MedGemma 4B's with random weights in bfloa
 where there is no accelerator, which shows that the benchmark runs and nothing else.
 
 Each side has the device for itself, in a process of its own, one after the other, and a part of the
-time that is left: most of it goes into compiling, so ours, as 'auto' has it on Hopper, has twice
-the others'. A case is run once for compilation, then up to five times; `seconds` is the median,
-`first_seconds` the first. What no time was left for, or no memory, says so under `left_out`, a side
-that ended early under `stopped`. With `--traces` kept, compiled programs are too, and another call
-comes to measuring sooner. Ours shares the vision tower between the questions of an image (`tower`)
-or its tokens too (`image`; of Gemma 3 the same result); theirs takes a row a question. `mfu` counts
-what a model needs that does each side's work (theirs: that of separate examples), by the formulas
-of cxrjax/models/flops.py, in the peak of the device's maker. `peak_gb`: the most held up to then.
+time that is left, ours three times the others'. Ours, with cuDNN's attention as 'auto' has it on
+Hopper, compiles all of its steps in threads first. `--cases` takes cases with one of these parts in
+their names, so that a second call comes to what the first did not reach. A case is run once for
+compilation, then up to five times; `seconds` is the median, `first_seconds` the first. What no time
+was left for, or no memory, says so under `left_out`, a side that ended early under `stopped`. With
+`--traces` kept, compiled programs are too, and another call comes to measuring sooner. Ours shares
+the vision tower between the questions of an image (`tower`) or its tokens too (`image`; of Gemma 3
+the same result); theirs takes a row a question. `mfu` counts what a model needs that does each
+side's work (theirs: that of separate examples), by the formulas of cxrjax/models/flops.py, in the
+peak of the device's maker. `peak_gb`: the most held up to then.
 """
 
 import argparse
@@ -53,8 +56,8 @@ class Side(NamedTuple):
 # In this order: what the others are compared with is there first, and takes least.
 SIDES = {
     "theirs (eager)": Side("accelerator_theirs.py", "eager"),
-    "ours (cudnn)": Side("accelerator_ours.py", "cudnn", 2),
-    "ours": Side("accelerator_ours.py", "dense"),
+    "ours": Side("accelerator_ours.py", "cudnn", 3),
+    "theirs (liger)": Side("accelerator_theirs.py", "liger"),
     "theirs (compiled)": Side("accelerator_theirs.py", "compiled"),
 }
 REFERENCE = "theirs (eager)"
@@ -69,11 +72,17 @@ _ENVIRONMENT = {
 
 
 def run_side(
-    name: str, shape: str, seconds: float, traces: Path, heard: Callable[[dict[str, Any]], None]
+    name: str,
+    shape: str,
+    seconds: float,
+    traces: Path,
+    cases: str,
+    heard: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
     """Runs a side; returns facts of its start and its cases, each of which `heard` gets too."""
     script, variant, _ = SIDES[name]
-    lacking = [package for package in _THEIR_PACKAGES if not importlib.util.find_spec(package)]
+    packages = (*_THEIR_PACKAGES, *(("liger_kernel",) if variant == "liger" else ()))
+    lacking = [package for package in packages if not importlib.util.find_spec(package)]
     if script == "accelerator_theirs.py" and lacking:
         return {"left_out": f"not installed: {', '.join(lacking)}", "cases": []}
     deadline = time.time() + seconds
@@ -81,7 +90,7 @@ def run_side(
     paths = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
     error_file = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed with the process
     process = subprocess.Popen(
-        [sys.executable, str(HERE / script), shape, variant, str(deadline), str(traces)],
+        [sys.executable, str(HERE / script), shape, variant, str(deadline), str(traces), cases],
         stdout=subprocess.PIPE,
         stderr=error_file,
         text=True,
@@ -177,6 +186,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=8.0)
     parser.add_argument("--shape", choices=SIZES)
     parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES), metavar="SIDE")
+    parser.add_argument("--cases", default="", help="parts of their names, apart by |")
     parser.add_argument("--peak_flops", type=float, help="of the device, in bfloat16")
     parser.add_argument("--traces", type=Path, help="keeps traces and compiled programs")
     parser.add_argument("--out", type=Path, help="has the JSON so far, written after each case")
@@ -212,7 +222,8 @@ def main() -> None:
             parts = [SIDES[later].part for later in flags.sides[number:]]
             seconds = max(0.0, end - time.time()) * parts[0] / sum(parts)
             place = (traces / name.replace(" ", "_")).absolute()
-            heard(name, run_side(name, shape, seconds, place, functools.partial(heard, name)))
+            listen = functools.partial(heard, name)
+            heard(name, run_side(name, shape, seconds, place, flags.cases, listen))
     print(result())
 
 

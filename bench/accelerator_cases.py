@@ -72,40 +72,70 @@ SIZES = {
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A piece of work: so many images with so many questions each."""
+    """A piece of work: so many images with so many questions each.
 
-    kind: str  # "train", "generate" or "rollout"
+    Attributes:
+        kind: "train", "generate" or "rollout".
+        ways: what ours does otherwise: "unrolled" or "scanned" layers, "features" in the place of
+            pixels, "dropout" of 0.1, "recipe": configs/vindr_lora.py's own step. Theirs has none.
+    """
+
+    kind: str
     images: int
     questions: int
+    ways: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"{self.kind}, {self.images} x {self.questions}"
+        return ", ".join((self.kind, f"{self.images} x {self.questions}", *self.ways))
 
 
-# Something of each kind first: on a short loan the end is not reached.
+# In this order: on a short loan the end is not reached.
 CASES = {
     "medgemma_4b": (
         Case("train", 4, 1),
+        Case("train", 4, 1, ("scanned",)),
+        Case("train", 16, 1),
+        Case("train", 16, 1, ("features",)),
+        Case("train", 16, 1, ("scanned",)),
+        Case("train", 4, 1, ("dropout",)),
+        Case("train", 16, 1, ("recipe",)),
         Case("generate", 8, 1),
-        Case("train", 2, 8),
-        Case("rollout", 2, 2),
+        Case("generate", 64, 1),
         Case("generate", 1, 16),
+        Case("rollout", 2, 2),
+        Case("train", 2, 8),
     ),
     "thin": (Case("train", 2, 2), Case("generate", 2, 1), Case("rollout", 1, 1)),
-    "tiny": (Case("train", 1, 2), Case("generate", 1, 1), Case("rollout", 1, 1)),
+    "tiny": (
+        Case("train", 1, 2),
+        Case("generate", 1, 1),
+        Case("rollout", 1, 1),
+        Case("train", 8, 1, ("recipe",)),
+        Case("train", 2, 1, ("features",)),
+    ),
 }
+# Of the recipe's step.
+RECIPE_ANSWER, RECIPE_DROPOUT, RECIPE_MICRO_BATCHES = 512, 0.1, 8
+
+
+def chosen(shape: str, names: str, theirs: bool = False) -> list[Case]:
+    """Cases of a shape with one of these parts, apart by `|`, in their names; empty: all."""
+    parts = [part for part in names.split("|") if part]
+    every = [case for case in CASES[shape] if not (theirs and case.ways)]
+    return [case for case in every if not parts or any(part in case.name for part in parts)]
 
 
 def make_questions(sizes: Sizes, case: Case) -> dict[str, np.ndarray]:
     """Images in [-1, 1] [I, H, W, 3], ids of prompts and answers [I, Q, ...]."""
     rng = np.random.default_rng(0)
+    answer = RECIPE_ANSWER if "recipe" in case.ways and sizes.depth > 1 else sizes.answer
     asked, side = (case.images, case.questions), sizes.image_size
     ids = (FIRST_TEXT_ID, sizes.vocab_size)
     return {
         "images": rng.uniform(-1, 1, (case.images, side, side, 3)).astype(np.float32),
         "prompts": rng.integers(*ids, (*asked, sizes.prompt)).astype(np.int32),
-        "answers": rng.integers(*ids, (*asked, sizes.answer)).astype(np.int32),
+        "answers": rng.integers(*ids, (*asked, answer)).astype(np.int32),
     }
 
 

@@ -1,12 +1,14 @@
 """Our side of the accelerator's benchmark.
 
-    accelerator_ours.py SHAPE ATTENTION DEADLINE TRACES
+    accelerator_ours.py SHAPE ATTENTION DEADLINE TRACES CASES
 
 Gives a JSON line when it is ready and one after each case; ends by itself before DEADLINE (of
 `time.time`). A trace of a training step goes into the folder TRACES.
 """
 
+import concurrent.futures
 import dataclasses
+import os
 import sys
 import time
 from pathlib import Path
@@ -102,14 +104,56 @@ class Ours:
         }
         self.mesh = meshes.make_mesh(self.settings["train"].mesh, jax.devices()[:1])
 
-    def model(self, share: str) -> VLM:
+    def model(self, share: str, ways: tuple[str, ...] = ()) -> VLM:
         settings = {"share": share, "dtype": "bfloat16", "attention": self.attention}
+        # As on a GPU by default (`model.unroll`); a tower that is not run need not be compiled.
+        settings["unroll"] = "scanned" not in ways
+        settings["remat"] = "products" if "recipe" in ways else "none"
         model = make_model(self.config, self.arrays, **settings)
         targets = (f"decoder/layers/attn/({'|'.join(cases.LORA_PARTS)})",)
-        apply_lora(
-            model, LoRAConfig(cases.LORA_RANK, cases.LORA_ALPHA, targets=targets), nnx.Rngs(1)
-        )
+        dropout = cases.RECIPE_DROPOUT if {"dropout", "recipe"} & set(ways) else 0.0
+        lora = LoRAConfig(cases.LORA_RANK, cases.LORA_ALPHA, dropout, targets)
+        apply_lora(model, lora, nnx.Rngs(1))
         return model
+
+    def settings_of(self, kind: str, ways: tuple[str, ...]) -> ExperimentConfig:
+        """The configuration of a step."""
+        settings = self.settings[kind]
+        if {"dropout", "recipe"} & set(ways):
+            lora = dataclasses.replace(settings.lora, dropout=cases.RECIPE_DROPOUT)
+            settings = dataclasses.replace(settings, lora=lora)
+        if "recipe" in ways:
+            count = cases.RECIPE_MICRO_BATCHES
+            training = dataclasses.replace(settings.training, accumulation_steps=count)
+            settings = dataclasses.replace(settings, training=training)
+        return settings
+
+    def images(self, case: cases.Case, data: dict[str, np.ndarray]) -> np.ndarray:
+        """Pixels, or features of them as a cache has them."""
+        vision = self.config.vision
+        if vision is None or not {"features", "recipe"} & set(case.ways):
+            return data["images"]
+        drawn = np.random.default_rng(2).normal(
+            size=(case.images, vision.num_tokens, vision.feature_width)
+        )
+        return drawn.astype(jnp.bfloat16)
+
+    def compile(self, case: cases.Case, share: str) -> None:
+        """Compiles a training step into the cache, from shapes: in a thread beside others."""
+        if case.kind != "train":
+            return
+        data = cases.make_questions(self.sizes, case)
+        batch = make_batch(self.images(case, data), data["prompts"], data["answers"])
+        self.lowered(case, share, batch).compile()
+
+    def lowered(self, case: cases.Case, share: str, batch: Any) -> Any:
+        model = self.model(share, case.ways)
+        graphdef, trainable, frozen = partition(model, TRAINS)
+        settings = self.settings_of(case.kind, case.ways)
+        optimizer = optimizer_of(settings.optimizer, STEPS)
+        state = jax.eval_shape(lambda t: init_state(t, optimizer), trainable)
+        step = make_train_step(graphdef, settings, STEPS, self.mesh)
+        return compile_train_step(step, self.mesh, state, frozen).lower(state, frozen, batch)  # type: ignore[attr-defined]
 
     def run(self, case: cases.Case, share: str, deadline: float, traces: Path) -> dict[str, Any]:
         data = cases.make_questions(self.sizes, case)
@@ -119,9 +163,9 @@ class Ours:
             return self.generate(share, data, deadline)
         return self.rollout(case, share, data, deadline)
 
-    def stepper(self, kind: str, share: str) -> Any:
+    def stepper(self, kind: str, share: str, ways: tuple[str, ...] = ()) -> Any:
         """Returns a function that makes one step on a batch and keeps the state, and its model."""
-        settings, model = self.settings[kind], self.model(share)
+        settings, model = self.settings_of(kind, ways), self.model(share, ways)
         graphdef, trainable, frozen = partition(model, TRAINS)
         # A copy: the step writes over its state, and the model is used again.
         trainable = jax.tree.map(jnp.copy, trainable)
@@ -148,11 +192,13 @@ class Ours:
         deadline: float,
         traces: Path,
     ) -> dict[str, Any]:
-        one, model = self.stepper("train", share)
-        batch = make_batch(data["images"], data["prompts"], data["answers"])
+        one, model = self.stepper("train", share, case.ways)
+        batch = make_batch(self.images(case, data), data["prompts"], data["answers"])
         found = cases.timed(lambda: one(meshes.put_batch(batch, self.mesh)), deadline)
-        shape = BatchShape(case.images, case.questions, self.sizes.prompt, self.sizes.answer)
-        apart = BatchShape(case.images * case.questions, 1, self.sizes.prompt, self.sizes.answer)
+        slots = self.sizes.prompt, data["answers"].shape[-1]
+        shape = BatchShape(case.images, case.questions, *slots)
+        shape = dataclasses.replace(shape, from_features=batch.images.ndim == 3)
+        apart = BatchShape(case.images * case.questions, 1, *slots)
         told = {
             "loss": found.pop("result"),
             "flops": total(step_flops(model, TRAINS, shape, remat=False)).model,
@@ -255,7 +301,7 @@ def device_peak_gb() -> float:
 
 
 def main() -> None:
-    shape, attention, deadline, traces = sys.argv[1:]
+    shape, attention, deadline, traces, names = sys.argv[1:]
     if jax.default_backend() == "cpu" and attention == "cudnn":
         attention = "cudnn_interpreted"
     cases.refuse_cpu(shape, jax.default_backend())
@@ -272,8 +318,18 @@ def main() -> None:
         }
     )
     # With one question an image the two ways of sharing do the same work; what is ours comes first.
-    jobs = [(case, "image" if case.questions > 1 else "tower") for case in cases.CASES[shape]]
-    jobs += [(case, "tower") for case in cases.CASES[shape] if case.questions > 1]
+    chosen = cases.chosen(shape, names)
+    jobs = [(case, "image" if case.questions > 1 else "tower") for case in chosen]
+    jobs += [(case, "tower") for case in chosen if case.questions > 1]
+    compiled_in = time.perf_counter()
+    # XLA gives Python's lock back while it compiles; what is still compiling when its turn has
+    # come is waited for there.
+    pool = concurrent.futures.ThreadPoolExecutor(max(1, min(len(jobs), (os.cpu_count() or 1) - 1)))
+    done = [pool.submit(side.compile, *job) for job in jobs]
+    half = float(deadline) - 0.5 * (float(deadline) - time.time())
+    concurrent.futures.wait(done, timeout=max(0.0, half - time.time()))
+    took = time.perf_counter() - compiled_in
+    reply({"case": "compile", "seconds": took, "peak_gb": device_peak_gb()})
     for case, share in jobs:
         name = {"case": case.name, "share": share}
         if time.time() > float(deadline):
@@ -288,3 +344,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    sys.stdout.flush()
+    os._exit(0)  # whatever still compiles

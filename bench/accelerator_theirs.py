@@ -1,6 +1,6 @@
 """transformers' and PEFT's side of the accelerator's benchmark.
 
-    accelerator_theirs.py SHAPE {eager,compiled} DEADLINE TRACES
+    accelerator_theirs.py SHAPE {eager,compiled,liger} DEADLINE TRACES CASES
 
 Speaks as accelerator_ours.py does. A row a question, as users of these libraries have it; bfloat16
 weights under autocast, adapters in float32, as `Trainer(bf16=True)` has them.
@@ -63,6 +63,10 @@ def make_model(sizes: cases.Sizes) -> Any:
 class Theirs:
     def __init__(self, shape: str, variant: str) -> None:
         self.sizes, self.compiled = cases.SIZES[shape], variant == "compiled"
+        if variant == "liger":  # kernels of its own, and no logits of all positions
+            from liger_kernel.transformers import apply_liger_kernel_to_gemma3
+
+            apply_liger_kernel_to_gemma3()
         base = make_model(self.sizes)
         self.parameters = sum(p.numel() for p in base.parameters())
         parts = "|".join(cases.LORA_PARTS)
@@ -241,7 +245,7 @@ def main() -> None:
             "versions": {m.__name__: m.__version__ for m in (torch, transformers, peft)},
         }
     )
-    for case in cases.CASES[shape]:
+    for case in cases.chosen(shape, sys.argv[5], theirs=True):
         if time.time() > deadline:
             reply({"case": case.name, "left_out": "no time left"})
             continue

@@ -1,5 +1,7 @@
 """The worker of our side. Speaks JSON lines, see `worker.py`."""
 
+import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -19,6 +21,7 @@ from bench.cases import (
     LORA_RANK,
     Case,
 )
+from bench.process import processor
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.distributed import meshes
@@ -60,6 +63,12 @@ class Ours:
         self.step = compile_train_step(
             make_train_step(self.graphdef, settings, 1000, self.mesh), self.mesh, state, frozen
         )
+
+    @property
+    def instructions(self) -> str:
+        """The instruction set that XLA compiles for."""
+        limit = re.search(r"--xla_cpu_max_isa=(\w+)", os.environ.get("XLA_FLAGS", ""))
+        return f"{limit[1]} by XLA_FLAGS" if limit else processor()[1]
 
     def train(self, case: Case) -> dict[str, Any]:
         data = worker.examples(self.shape, case)

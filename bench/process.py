@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +62,15 @@ def reply(content: dict[str, Any]) -> None:
     """Sends a side's reply to the runner."""
     sys.stdout.write(REPLY + json.dumps(content) + "\n")
     sys.stdout.flush()
+
+
+def processor() -> tuple[str, str]:
+    """Name of the processor, and the widest of its instruction sets that products use."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.exists() else []
+    fields = dict(line.split("\t: ", 1) for line in map(str.rstrip, lines) if "\t: " in line)
+    fields = {name.strip(): value for name, value in fields.items()}
+    flags = fields.get("flags", "").split()
+    sets = ("amx_bf16", "avx512f", "avx2", "avx")
+    widest = next((name for name in sets if name in flags), "unknown")
+    return fields.get("model name", platform.processor() or "unknown"), widest.upper()

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from bench.cases import CASES, Case
-from bench.process import ENVIRONMENT, HERE, Worker
+from bench.process import ENVIRONMENT, HERE, Worker, processor
 from bench.worker import request
 
 ROOT = HERE.parent
@@ -87,6 +87,8 @@ def run_shape(shape: str, rounds: int, compiled: bool, directory: Path) -> list[
         name: Worker(script, shape, checkpoint, variant)
         for name, (script, variant) in variants.items()
     }
+    for name, side in sides.items():
+        print(f"  {name}: {side.ready['instructions']}", flush=True)
     lines = []
     for case in CASES:
         print(f"  {case}", flush=True)
@@ -174,6 +176,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--compile", action="store_true", help="also time torch.compile")
     flags = parser.parse_args()
+    name, widest = processor()
+    print(f"{name}, {os.cpu_count()} cores, {widest}", flush=True)
     lines = []
     with tempfile.TemporaryDirectory() as directory:
         for shape in flags.shapes:

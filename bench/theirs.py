@@ -1,5 +1,6 @@
 """The worker of the other side: transformers and PEFT. Speaks JSON lines, see `worker.py`."""
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -102,6 +103,12 @@ class Theirs:
             "token_type_ids": torch.tensor(kinds),
         }
         return inputs | ({"labels": torch.tensor(labels)} if with_answer else {})
+
+    @property
+    def instructions(self) -> str:
+        """The instruction set that torch has taken, and oneDNN's limit."""
+        limit = os.environ.get("ONEDNN_MAX_CPU_ISA")
+        return torch.backends.cpu.get_cpu_capability() + (f", oneDNN {limit}" if limit else "")
 
     def train(self, case: Case) -> dict[str, Any]:
         inputs = self.inputs(case, worker.examples(self.shape, case), with_answer=True)

@@ -17,6 +17,11 @@ class Side(Protocol):
 
     load_seconds: float
 
+    @property
+    def instructions(self) -> str:
+        """The instruction set of its products."""
+        ...
+
     def train(self, case: Case) -> dict[str, Any]: ...
 
     def generate(self, case: Case) -> dict[str, Any]: ...
@@ -37,7 +42,7 @@ def examples(shape: str, case: Case) -> dict[str, np.ndarray]:
 def serve(side: Side) -> None:
     """Reads a case a line, does it, writes a line; ends with the input."""
 
-    reply({"load_seconds": side.load_seconds})
+    reply({"load_seconds": side.load_seconds, "instructions": side.instructions})
     for line in sys.stdin:
         case = Case(**json.loads(line))
         found = side.train(case) if case.kind == "train" else side.generate(case)
