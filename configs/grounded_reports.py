@@ -45,6 +45,7 @@ def get_config(variant: str = "") -> ConfigDict:
     config.lora.targets = (r"decoder/layers/attn/(q|k|v|o)_proj",)
 
     config.data.train = "data/grounded/records/train.jsonl"
+    config.data.feature_cache = "data/features"  # the tower is frozen
     config.data.validation = "data/grounded/records/validation.jsonl"
     config.data.prompt = "vqa"
     config.data.codec = config.data.record_codec = "paligemma"
@@ -76,6 +77,7 @@ def demo(config: ConfigDict) -> None:
     # The shipped base has never written sentences: adapters alone do not learn them.
     config.lora.rank = 0
     config.trainable = (".*",)
+    config.data.feature_cache = None
     config.data.train = "runs/grounded_demo/data/records/train.jsonl"
     config.data.validation = "runs/grounded_demo/data/records/validation.jsonl"
     config.data.max_boxes = 8
