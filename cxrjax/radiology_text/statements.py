@@ -123,8 +123,10 @@ class _Parse:
         timed = self.named.union(*(range(m.first, m.last) for m in rules.times))
         changes = [*rules.times, *english.times.find(tokens, timed)]
         if self.former is not None:
-            news = (n for n, form in enumerate(tokens.forms) if form in _NOW)
-            at = next(news, min(self.items[-1].last, len(tokens) - 1))
+            end = len(tokens) - 1
+            now = next((n for n, form in enumerate(tokens.forms) if form in _NOW), end)
+            before = [item.last for item in self.items if item.last <= now]
+            at = before[-1] if before else min(now, self.items[-1].last)  # beside its finding
             changes = [Match(at, at + 1, self.former[1]), *(c for c in changes if c.first != at)]
         self.changes = sorted(changes, key=lambda match: match.first)
 

@@ -74,8 +74,9 @@ def test_places_sizes_distances_and_counts():
     [one] = READER.read("Two nodules in the left upper lobe measuring 4 mm and 1.2 x 0.8 cm.")
     assert (one.count, one.sizes) == (2, ("4 mm", "1.2 x 0.8 cm"))
     assert one.regions == ("left upper lobe",)
-    [one] = READER.read("Slightly increased left effusion.")
-    assert (one.severity, one.time) == (None, "worse")
+    for said, *expected in CASES["degrees_and_changes"]:
+        [one] = READER.read(said)
+        assert [one.severity or "", one.time] == expected, said
     text = "No effusion. Small left pneumothorax."
     assert [text[slice(*one.span)] for one in READER.read(text)] == ["effusion", "pneumothorax"]
 
