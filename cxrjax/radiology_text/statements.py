@@ -93,7 +93,11 @@ class _Parse:
         self.sentence = english.read_tokens(said, 0, len(text))
         self.former = former_degree(self.sentence.tokens.forms, _THEN, _NOW, _DEGREES)
         if self.former is not None:
-            said = blanked(said, self.sentence.tokens, self.former[0])
+            named = english.findings.find(self.sentence.tokens)
+            if len({match.payload for match in named}) > 1:
+                self.former = None  # of which of them?
+            else:
+                said = blanked(said, self.sentence.tokens, self.former[0])
         if "," in said and _INSERTION.search(said):
             said = _INSERTION.sub(self._as_inserted, said)
         if "comparison" in said:
