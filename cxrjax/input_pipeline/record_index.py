@@ -174,7 +174,7 @@ def _scan(path: Path, record_codec: str | None) -> RecordIndex:
             if line.strip():
                 record = parse_record(line, f"{path}:{number}")
                 if record.shown not in shown:
-                    earlier_ids.append(record.earlier and record.earlier.image_id)
+                    earlier_ids.append(record.earlier.image_id if record.earlier else None)
                 finding, dataset, patient = record.finding, record.dataset, record.patient_id
                 datasets[dataset] = None
                 row = {

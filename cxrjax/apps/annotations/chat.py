@@ -43,7 +43,7 @@ def kind_of(folder: Folder, path: Path) -> str:
         return ""
     if {"image", "prefix", "suffix"} <= first.keys():
         return "chat"
-    turns = next((first[key] for key in _TURNS if isinstance(first.get(key), list)), [])
+    turns: list[Any] = next((first[key] for key in _TURNS if isinstance(first.get(key), list)), [])
     return "chat" if turns and all(isinstance(turn, dict) for turn in turns) else ""
 
 
@@ -133,7 +133,8 @@ def _boxes(text: str, asked: str, said: an.Stated) -> Iterator[Any]:
             yield functools.partial(_of_json, one, asked, said)
         return
     found = ((form, list(pattern.finditer(text))) for pattern, form in _FORMS)
-    form, matches = next((one for one in found if one[1]), ({}, []))
+    nothing: tuple[dict[str, Any], list[re.Match[str]]] = ({}, [])
+    form, matches = next((one for one in found if one[1]), nothing)
     if not matches:
         if "<loc" in text:
             told = f"{shown(text)}; expected four <loc> tokens and a class"
@@ -144,8 +145,8 @@ def _boxes(text: str, asked: str, said: an.Stated) -> Iterator[Any]:
         before, end = text[end : match.start()], match.end()
         if form["label"] == "behind":
             label = text[end : after.start() if after else None].partition("<")[0]
-        elif named := _LABEL.findall(before):
-            label = named[-1]
+        elif labels := _LABEL.findall(before):
+            label = labels[-1]
         elif form["label"] == "before":
             label = before.strip(" .,;:\n") or label
         named = label.strip(" ;,.\n") or asked

@@ -51,7 +51,11 @@ def reach(value: Any, path: str, place: str = "") -> Iterator[tuple[str, Any]]:
     if not path:
         yield place, value
     elif key in ("[]", "{}", "*"):
-        kinds = {"[]": (list, "a list"), "{}": (dict, "an object"), "*": ((list, dict), "a list")}
+        kinds: dict[str, tuple[Any, str]] = {
+            "[]": (list, "a list"),
+            "{}": (dict, "an object"),
+            "*": ((list, dict), "a list"),
+        }
         kind, name = kinds[key]
         if not isinstance(value, kind):
             told = f"{place or 'the file'} is {shown_value(value)}; expected {name}"
@@ -301,7 +305,7 @@ class _Document:
         if shape is not None and "turned" in layout:
             degrees = get(one, layout["turned"])
             shape = shape._replace(degrees=an.numbers_of([0 if degrees is _ABSENT else degrees])[0])
-        found = {"shape": shape, "label": self._label(one)}
+        found: dict[str, Any] = {"shape": shape, "label": self._label(one)}
         found["confidence"] = an.number_or_none(said_of(one, "confidence"))
         if reader := said_of(one, "reader"):
             found["reader"] = reader
