@@ -94,8 +94,9 @@ def _parsed(text: str) -> VietnameseSentence:
         return sentence
     judge(sentence)
     compare(sentence)
-    for item in sentence.items if former is not None else ():
-        item.times.add(former[1])
+    if former is not None:
+        for item in sentence.items:
+            item.times.add(former[1])
     grade(sentence)
     _measure(sentence)
     place_items(sentence)
