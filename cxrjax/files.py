@@ -18,6 +18,7 @@ from typing import Any, Generic, TextIO, TypeVar
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.lock import try_flock
+from cxrjax.paths import in_bucket, in_path, local_path
 from cxrjax.untrusted import foreign_files
 from cxrjax.untrusted.json_text import parse_json, parse_object
 
@@ -31,8 +32,9 @@ def shipped(path: str | Path) -> Path:
 
     A line on stderr says so, once of each name.
     """
-    path = Path(path)
-    if os.path.exists(path) or not any(path.is_relative_to(folder) for folder in _SHIPPED):
+    path = in_path(path)
+    is_there = in_bucket(path) or os.path.exists(path)
+    if is_there or not any(path.is_relative_to(folder) for folder in _SHIPPED):
         return path
     bundled = _PACKAGE / "_bundled"
     found = (bundled if bundled.is_dir() else _PACKAGE.parent) / path
@@ -136,7 +138,7 @@ def file_sha256(path: Path) -> str:
     Raises:
         UserError: it cannot be read.
     """
-    with reading(path), foreign_files.open_foreign(path) as file:
+    with reading(path), foreign_files.open_stream(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -182,13 +184,16 @@ def replacing(path: Path) -> Iterator[TextIO]:
     Raises:
         UserError: as `replace_text`.
     """
-    temporary = path.with_name(path.name + ".tmp")
+    # What is written to a bucket is there whole or not at all.
+    temporary = path if in_bucket(path) else path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "w", encoding="utf-8") as file:
+        with temporary.open("w", encoding="utf-8") as file:
             yield file
-        temporary.replace(path)
+        if temporary != path:
+            temporary.replace(path)
     except BaseException as error:
-        temporary.unlink(missing_ok=True)
+        if temporary != path:
+            temporary.unlink(missing_ok=True)
         if isinstance(error, UnicodeEncodeError):
             found = ascii(error.object[max(0, error.start - 20) : error.end])
             raise UserError(
@@ -284,7 +289,7 @@ class KeyedLines(Generic[Value]):
         read: Callable[[Fields], Value],
         write: Callable[[Value], Fields],
     ) -> None:
-        self.path = path
+        self.path = path = local_path(path, "a file that lines are added to under a lock")
         self._flag, self._what, self._read, self._write = flag, what, read, write
         self._lock = threading.Lock()
         self._places: dict[str, tuple[int, int]] = {}

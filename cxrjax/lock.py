@@ -12,24 +12,23 @@ Words are compared with themselves, so that clocks need not agree.
 """
 
 import contextlib
-import datetime
 import errno
 import fcntl
 import json
 import os
 import platform
 import stat
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import ForeignError, UserError
+from cxrjax.lease import describe, held, holders_word, is_dying, warn
+from cxrjax.paths import in_bucket
 from cxrjax.untrusted.foreign_files import read_bytes
 from cxrjax.untrusted.json_text import parse_object
-from cxrjax.untrusted.names import shown
 
 LOCK_FILE = ".lock"
 # Seconds between two words, of silence after which a holder elsewhere counts as gone, and for which
@@ -61,7 +60,8 @@ def folder_lock(folder: Path, remedy: str = "choose another --out") -> Iterator[
     Raises:
         UserError: another process (named) holds the lock, or the folder is not writable.
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    above = () if in_bucket(folder) else (folder, *folder.parents)
+    made = [path for path in above if not path.exists()]
     try:
         with _held(folder, folder / LOCK_FILE, remedy):
             yield
@@ -74,7 +74,8 @@ def folder_lock(folder: Path, remedy: str = "choose another --out") -> Iterator[
 @contextlib.contextmanager
 def file_lock(file: Path, remedy: str = "choose another --out") -> Iterator[None]:
     """Locks a file, or new folder, against other processes that write it; as `folder_lock`."""
-    file = Path(os.path.abspath(file))  # of `.` too, which has no name
+    if not in_bucket(file):
+        file = Path(os.path.abspath(file))  # of `.` too, which has no name
     with _held(file, file.with_name(file.name + LOCK_FILE), remedy):
         yield
 
@@ -94,6 +95,10 @@ def try_flock(descriptor: int) -> bool | None:
 
 @contextlib.contextmanager
 def _held(place: Path, path: Path, remedy: str) -> Iterator[None]:
+    if in_bucket(path):
+        with held(place, path, remedy):
+            yield
+        return
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _take(place, path, remedy)
@@ -124,20 +129,20 @@ def _take(place: Path, path: Path, remedy: str) -> int:
         if (locked and near) or (locked is None and not word):
             return descriptor
         late = time.monotonic() - begun > (_DYING if near else _SILENCE)
-        refused = locked is False and near and (late or not _is_dying(word))
+        refused = locked is False and near and (late or not is_dying(word))
         # Once may be the last word of a process that was killed, on its way through a cache.
         if refused or changes > 1:
             _close(descriptor)
             raise UserError(
-                f"{place}: in use by {_describe(word)}; wait until it ends, stop it, or {remedy}"
+                f"{place}: in use by {describe(word)}; wait until it ends, stop it, or {remedy}"
             )
         if late:
             if locked is False:
-                _warn(f"{place}: still locked by {_describe(word)}, not heard of any more")
+                warn(f"{place}: still locked by {describe(word)}, not heard of any more")
             return descriptor
         if not told:
             told = True
-            _warn(f"{place}: was in use by {_describe(word)}; waiting to see whether it still is")
+            warn(f"{place}: was in use by {describe(word)}; waiting to see whether it still is")
         _close(descriptor)
         time.sleep(_POLL)
 
@@ -147,14 +152,7 @@ class _Holder:
 
     def __init__(self, place: Path, path: Path, descriptor: int) -> None:
         self._place, self._path, self._descriptor = place, path, descriptor
-        now = datetime.datetime.now(datetime.UTC)
-        self._word = {
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "command": Path(sys.argv[0]).stem,
-            "since": f"{now:%Y-%m-%d %H:%M:%S} UTC",
-            "key": os.urandom(8).hex(),
-        }
+        self._word = holders_word()
         self._count = 0
         self._mutex = threading.Lock()
         self._ended = threading.Event()
@@ -181,8 +179,8 @@ class _Holder:
                 other = _read(self._path)
                 if not told and other and other.get("key") != self._word["key"]:
                     told = True
-                    who = _describe(other)
-                    _warn(f"{self._place}: {who} writes here as well; stop one of them")
+                    who = describe(other)
+                    warn(f"{self._place}: {who} writes here as well; stop one of them")
                 self._say()
 
     def _say(self) -> None:
@@ -223,23 +221,3 @@ def _read(path: Path) -> dict[str, Any]:
         return parse_object(read_bytes(path, _LONGEST_WORD))
     except (OSError, ForeignError):
         return {}
-
-
-def _is_dying(word: Mapping[str, Any]) -> bool:
-    """Returns whether a process of this host has ended, or is ending and has freed its memory."""
-    pid = word.get("pid")
-    try:
-        return isinstance(pid, int) and not read_bytes(f"/proc/{pid}/cmdline")
-    except OSError:
-        return True
-
-
-def _describe(word: Mapping[str, Any]) -> str:
-    if not word:
-        return "another process"
-    found = {name: shown(str(word.get(name)))[1:-1] for name in ("pid", "command", "host", "since")}
-    return "process {pid} ({command}) on {host}, since {since}".format_map(found)
-
-
-def _warn(line: str) -> None:
-    print(f"warning: {line}", file=sys.stderr, flush=True)

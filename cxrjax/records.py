@@ -18,6 +18,7 @@ import pydantic
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading, replacing
 from cxrjax.paper import find_paper, record_dataset
+from cxrjax.paths import to_path
 from cxrjax.untrusted.foreign_files import read_lines
 from cxrjax.untrusted.json_text import check_json
 from cxrjax.untrusted.names import file_name, path_anywhere
@@ -285,8 +286,8 @@ def format_record(record: QARecord) -> str:
 def write_records(path: str | Path, records: Iterable[QARecord]) -> int:
     """Writes records as JSON Lines and returns how many."""
     count = 0
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    with replacing(Path(path)) as out:
+    to_path(path).parent.mkdir(parents=True, exist_ok=True)
+    with replacing(to_path(path)) as out:
         for record in records:
             out.write(format_record(record) + "\n")
             count += 1

@@ -63,6 +63,7 @@ FLOORS = (
         "ground",
         (
             "untrusted/",
+            "paths/",
             "boxes.py",
             "paper.py",
             "records.py",
@@ -73,6 +74,7 @@ FLOORS = (
             "family_tables.py",
             "files.py",
             "lock.py",
+            "lease.py",
             "progress.py",
         ),
         "untrusted input, the box, the record, how commands end",

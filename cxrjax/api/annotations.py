@@ -5,6 +5,7 @@ from typing import Any
 
 from cxrjax.api.scoring import read_records
 from cxrjax.lock import folder_lock
+from cxrjax.paths import to_path
 from cxrjax.records import QARecord
 
 
@@ -27,7 +28,7 @@ def import_boxes(
     """
     from cxrjax.apps.annotations.build import BoxesBuilder, BoxesOptions
 
-    builder = BoxesBuilder(BoxesOptions(Path(source), Path(out), **flags))
+    builder = BoxesBuilder(BoxesOptions(to_path(source), to_path(out), **flags))
     with folder_lock(builder.options.out):
         builder.build()
     return {split: read_records(builder.options.out, split) for split in builder.splits}

@@ -11,6 +11,7 @@ from cxrjax.api.answers import ModelAnswer, ModelAnswers, ModelBox
 from cxrjax.api.pictures import Picture, as_file
 from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile
+from cxrjax.paths import to_path
 from cxrjax.records import QARecord, write_records
 
 if TYPE_CHECKING:
@@ -164,7 +165,7 @@ class Model:
         opened = self._opened
         with tempfile.TemporaryDirectory() as folder:
             if not isinstance(questions, str | Path):
-                file = Path(folder) / "questions.jsonl"
+                file = to_path(folder) / "questions.jsonl"
                 write_records(file, questions)
                 questions, image_root = file, image_root or Path.cwd()
             source = RecordSource(questions, image_root)

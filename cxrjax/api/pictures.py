@@ -8,6 +8,7 @@ import numpy as np
 
 from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile, HeldFile
+from cxrjax.paths import to_path
 
 # What `ask` takes: a file, its bytes, pixels, or an image of Pillow.
 Picture = Any
@@ -20,7 +21,7 @@ def as_file(image: Picture) -> AnyFile:
         UserError: it is none of those that `Model.ask` names.
     """
     if isinstance(image, str | Path):
-        return Path(image)
+        return to_path(image)
     if isinstance(image, bytes | bytearray | memoryview):
         return HeldFile("image", bytes(image))
     from PIL import Image

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
+from cxrjax.paths import to_path
 from cxrjax.records import QARecord, write_records
 from cxrjax.records import read_records as _read_records
 
@@ -21,7 +22,7 @@ def read_records(source: str | Path, split: str = "train") -> list[QARecord]:
     Raises:
         UserError: it cannot be read, or has a line that is no record.
     """
-    path = Path(source)
+    path = to_path(source)
     return list(_read_records(path / "records" / f"{split}.jsonl" if path.is_dir() else path))
 
 
@@ -113,7 +114,7 @@ def score(
     chosen = load_benchmark(benchmark)
     systems = predictions if isinstance(predictions, Mapping) else {"model": predictions}
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
+        folder = to_path(name)
         if not isinstance(references, str | Path):
             write_records(folder / "references.jsonl", references)
             references = folder / "references.jsonl"
@@ -126,7 +127,7 @@ def score(
             bootstrap=Bootstrap(resamples=resamples, seed=seed),
             floors=floors,
         )
-        scores = chosen.score_files(Path(references), files, options)
+        scores = chosen.score_files(to_path(references), files, options)
     return ScoreTable(
         {"system": system, "protocol": protocol, "metric": metric, **_interval(figure.to_json())}
         for system, named in (scores.rows if floors else scores.figures).items()
@@ -141,6 +142,6 @@ def _interval(cell: Mapping[str, Any]) -> dict[str, Any]:
 
 def _predictions_file(path: Path, given: Predictions) -> Path:
     if isinstance(given, str | Path):
-        return Path(given)
+        return to_path(given)
     path.write_text("".join(json.dumps(dict(line)) + "\n" for line in given), encoding="utf-8")
     return path

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from cxrjax.errors import UserError
 from cxrjax.files import reading
+from cxrjax.paths import to_path
 from cxrjax.untrusted.foreign_files import raw_lines
 from cxrjax.untrusted.json_text import parse_object
 
@@ -51,7 +52,7 @@ def train(
         config = load_config(str(config), words)
     elif overrides:
         raise UserError("overrides are for a configuration's file; change the object itself")
-    return _trained(config, Path(workdir), recipe)
+    return _trained(config, to_path(workdir), recipe)
 
 
 def _trained(config: "ExperimentConfig", workdir: Path, recipe: str | None) -> Iterator[Figures]:

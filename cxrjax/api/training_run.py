@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.lock import folder_lock
+from cxrjax.paths import to_path
 from cxrjax.progress import waiting
 from cxrjax.training.tracking import check_installed
 
@@ -52,6 +53,7 @@ def train_run(
     from cxrjax.training import checkpoint, loop, run, store
     from cxrjax.training.base_model import model_sizes, tokenizer_path
     from cxrjax.training.data import (
+        check_addresses,
         check_overlap,
         make_features,
         make_mixture,
@@ -64,6 +66,7 @@ def train_run(
     from cxrjax.training.workdir import make_writable
 
     config = _with_base(config)
+    check_addresses(config)
     if track is not None and hosts.is_first():
         check_installed(track)  # at once: data and model take minutes
     if config.model.remat == "auto":
@@ -112,7 +115,7 @@ def train_run(
             batches.start()
         start = run.Start(model, base, tokenizer_file)
         named = (*config.train_files, config.data.validation, config.rl.pairs)
-        files = [Path(p) for p in named if p]
+        files = [to_path(p) for p in named if p]
         data = run.TrainingData(batches, config.total_steps(len(mixture)), files, quality)
         evaluate = None
         if validation is not None and references is not None:
@@ -143,9 +146,9 @@ def _with_base(config: "ExperimentConfig") -> "ExperimentConfig":
     from cxrjax.training.base_model import MODEL_FILE
 
     named = config.model.init_from
-    if named is None or Path(named, MODEL_FILE).is_file():
+    if named is None or (to_path(named) / MODEL_FILE).is_file():
         return config
-    if not (Path(named).exists() or named.startswith("hf:/")):
+    if not (to_path(named).exists() or named.startswith("hf:/")):
         return config
     # By name: most runs start from a base, and need nothing of conversions.
     resolver = importlib.import_module("cxrjax.training.resolver")

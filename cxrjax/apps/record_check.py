@@ -22,6 +22,7 @@ from cxrjax.files import replace_text, writing
 from cxrjax.input_pipeline import examples
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.paper import find_paper
+from cxrjax.paths import to_path
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, read_records
 from cxrjax.records_io import own_records
@@ -146,7 +147,7 @@ def check_file(
     wide = _without_limits(encoder)
     needs = Needs()
     root = image_root or (
-        Path(config.data.image_root) if config.data.image_root else default_image_root(file)
+        to_path(config.data.image_root) if config.data.image_root else default_image_root(file)
     )
     problems: list[own_records.Problem] = []
     lines = list(
@@ -184,7 +185,7 @@ def check_file(
                 warnings.update(_oddities(line, encoded))
         problems += found
     for record in _other_splits(file):
-        other = _encode(own_records.RecordLine(record, "", Path(record.image_path)), wide)
+        other = _encode(own_records.RecordLine(record, "", to_path(record.image_path)), wide)
         if not isinstance(other, own_records.Problem):
             needs = needs.with_(other)
     return RecordsCheck(file, encoder, examined, len(checks), problems, warnings, usable, needs)

@@ -21,6 +21,7 @@ from pathlib import Path
 
 from cxrjax.cli import EXIT_USER_ERROR, command_parser
 from cxrjax.errors import UserError
+from cxrjax.paths import in_path, out_path
 
 DEFAULT_CONFIG = "configs/records_lora.py"
 _RECORD_CODEC = "--config.data.record_codec="
@@ -30,15 +31,15 @@ def parse_arguments(argv: Sequence[str] | None = None) -> tuple[argparse.Namespa
     """Flags of the command, and the words that override the configuration."""
     parser = command_parser("check_records", __doc__)
     add = parser.add_argument
-    add("file", type=Path, metavar="FILE", help="records, questions, or a folder")
+    add("file", type=in_path, metavar="FILE", help="records, questions, or a folder")
     add(
         "--config",
         metavar="FILE[:VARIANT]",
         help=f"whose eyes to use (default {DEFAULT_CONFIG}, with the records' own box notation)",
     )
     add("--source", metavar="NAME", help="of a mixture: whose settings these records have")
-    add("--out", type=Path, default=Path("runs/check_records"), metavar="DIR")
-    add("--image_root", type=Path, metavar="DIR", help="what image_path is relative to")
+    add("--out", type=out_path, default=Path("runs/check_records"), metavar="DIR")
+    add("--image_root", type=in_path, metavar="DIR", help="what image_path is relative to")
     add("--samples", type=int, default=20, metavar="N", help="records on the page (default 20)")
     add("--seed", type=int, default=0, help="decides which (default 0)")
     add("--processes", type=int, default=os.cpu_count() or 1, help="workers for images")

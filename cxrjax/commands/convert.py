@@ -21,10 +21,10 @@ licence, command; with --download it is fetched into the hub's cache and convert
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax.cli import command_parser
 from cxrjax.files import shipped
+from cxrjax.paths import out_path
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -32,7 +32,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = command_parser("convert", __doc__)
     add = parser.add_argument
     add("--checkpoint", required=True, type=shipped, metavar="PATH", help="what to convert")
-    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add("--out", required=True, type=out_path, metavar="DIR", help="folder to write to")
     add("--to", default="orbax", choices=("orbax", "hf", "peft", "merged"), help="what to write")
     add("--download", action="store_true", help="fetch --checkpoint, a name on the hub")
     add("--base", type=shipped, metavar="DIR", help="the base of a PEFT adapter")

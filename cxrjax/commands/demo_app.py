@@ -18,6 +18,7 @@ from pathlib import Path
 
 from cxrjax.cli import command_parser
 from cxrjax.files import shipped
+from cxrjax.paths import in_path
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -33,7 +34,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     )
     add(
         "--tuned",
-        type=Path,
+        type=in_path,
         default=Path("runs/demo/train"),
         metavar="DIR",
         help="workdir of a training run (default runs/demo/train, which `make demo` leaves)",

@@ -12,13 +12,13 @@ evaluation_blind/, and event files are left alone.
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
 from cxrjax.evaluation.flags import add_benchmark_flags
 from cxrjax.evaluation.systems.model_flags import add_model_flags
 from cxrjax.paper import benchmark_places, load_benchmark
+from cxrjax.paths import in_path, out_path
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -27,9 +27,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add_model_flags(parser)
     add_benchmark_flags(parser, benchmark_places())
     add = parser.add_argument
-    add("--references", type=Path, metavar="FILE", help="records with answers (default: the run's)")
+    add("--references", type=in_path, metavar="FILE", help="records with answers (default: run's)")
     add("--report", action="store_true", help="write the page, too: index.html in --out")
-    add("--out", type=Path, metavar="DIR", help="folder to write to")
+    add("--out", type=out_path, metavar="DIR", help="folder to write to")
     hosts.add_flags(parser)
     flags = parser.parse_args(argv)
     if flags.checkpoint and not (flags.references and flags.out):

@@ -8,20 +8,26 @@ Images are named, not copied: `cxrjax import DIR --images=FOLDER` reads the same
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax.cli import command_parser
+from cxrjax.paths import in_path, out_path
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Exports what the flags request and prints counts."""
     parser = command_parser("export", __doc__)
     add = parser.add_argument
-    add("--records", type=Path, required=True, metavar="FILE", help="records, or a build's folder")
-    add("--predictions", type=Path, metavar="FILE", help="answers of `predict` to the records")
+    add(
+        "--records",
+        type=in_path,
+        required=True,
+        metavar="FILE",
+        help="records, or a build's folder",
+    )
+    add("--predictions", type=in_path, metavar="FILE", help="answers of `predict` to the records")
     tools = ("coco", "cvat", "label_studio", "yolo")
     add("--to", choices=tools, required=True, help="the tool that is to read them")
-    add("--out", type=Path, required=True, metavar="DIR", help="folder to write")
+    add("--out", type=out_path, required=True, metavar="DIR", help="folder to write")
     flags = parser.parse_args(argv)
     from cxrjax.apps.annotations.export import boxed_images, export_boxes
     from cxrjax.files import read_json_lines

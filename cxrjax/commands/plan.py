@@ -14,9 +14,9 @@ slots: which fit, and tokens a second. Figures of compiled programs are kept in
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax.cli import command_parser
+from cxrjax.paths import in_path
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--kept_only", action="store_true", help="compile nothing; by formula what is not kept"
     )
-    parser.add_argument("--kept", type=Path, metavar="DIR", help="where compiled figures are kept")
+    parser.add_argument("--kept", type=in_path, metavar="DIR", help="folder of compiled figures")
     flags, overrides = parser.parse_known_args(arguments)
     from cxrjax.apps.planner.run import plan
 

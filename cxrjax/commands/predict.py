@@ -39,12 +39,12 @@ patients cover of the other half.
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax import choices
 from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
 from cxrjax.evaluation.systems.model_flags import add_runner_flags
+from cxrjax.paths import in_path, out_path
 
 
 class _ListSystems(argparse.Action):
@@ -63,14 +63,14 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add = parser.add_argument
     add_runner_flags(parser)
     add("--list_systems", action=_ListSystems, nargs=0, help="list what --system knows, and end")
-    add("--questions", required=True, type=Path, metavar="FILE", help="questions (JSON Lines)")
-    add("--out", required=True, type=Path, metavar="FILE", help="predictions to write")
+    add("--questions", required=True, type=in_path, metavar="FILE", help="questions (JSON Lines)")
+    add("--out", required=True, type=out_path, metavar="FILE", help="predictions to write")
     text = "ask in other words (input_pipeline/wording.toml)"
     add("--reword", choices=choices.REWORDINGS, help=text)
     # Absent unless given: records of other runs say nothing of them.
     absent = argparse.SUPPRESS
     text = "of other patients, to widen boxes by"
-    add("--conformal", type=Path, metavar="DIR", default=absent, help=text)
+    add("--conformal", type=in_path, metavar="DIR", default=absent, help=text)
     add("--cover", type=float, metavar="SHARE", default=absent, help="of true boxes (0.9)")
     hosts.add_flags(parser)
     flags = parser.parse_args(argv)

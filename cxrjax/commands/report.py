@@ -28,11 +28,11 @@ system, is compared with that of the first by a paired test, as `score` compares
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax import choices
 from cxrjax.cli import command_parser
 from cxrjax.paper import benchmark_places
+from cxrjax.paths import in_path, out_path
 
 _FILES = ("metrics", "references", "training_log", "run", "score", "notes")
 
@@ -41,16 +41,16 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Returns the flags; leaves with code 2 where they are unusable."""
     parser = command_parser("report", __doc__)
     add = parser.add_argument
-    add("--workdir", type=Path, required=True, metavar="DIR")
+    add("--workdir", type=in_path, required=True, metavar="DIR")
     text = "a further work directory; may be repeated"
-    add("--compare", type=Path, action="append", default=[], metavar="DIR2", help=text)
-    add("--out", type=Path, required=True, metavar="DIR", help="for index.html")
+    add("--compare", type=in_path, action="append", default=[], metavar="DIR2", help=text)
+    add("--out", type=out_path, required=True, metavar="DIR", help="for index.html")
     add("--title", help="default: the work directory's name")
-    add("--predictions", type=Path, action="append", metavar="FILE", help="may be repeated")
+    add("--predictions", type=in_path, action="append", metavar="FILE", help="may be repeated")
     add("--name", action="append", help="the system's, once for each --predictions, in order")
     for name in _FILES:
-        add(f"--{name}", type=Path, metavar="FILE")
-    add("--image_root", type=Path, metavar="DIR")
+        add(f"--{name}", type=in_path, metavar="FILE")
+    add("--image_root", type=in_path, metavar="DIR")
     add("--codec", choices=choices.CODECS, help="reads boxes of predictions that are only text")
     text = "default: the one that score.json names"
     add("--benchmark", choices=sorted(benchmark_places()), help=text)

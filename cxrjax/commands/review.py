@@ -29,6 +29,11 @@ from pathlib import Path
 
 from cxrjax.apps.review import reader_names
 from cxrjax.cli import command_parser, input_sizes
+from cxrjax.paths import in_path, local_path
+
+
+def _local(text: str) -> Path:
+    return local_path(text, "a review's database and locks")
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -37,14 +42,14 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     what = parser.add_mutually_exclusive_group(required=True)
     add = what.add_argument
     text = "records file, built folder with records/, or data_v1.json; may be repeated"
-    add("--records", type=Path, action="append", metavar="PATH", help=text)
-    add("--sheets", type=Path, action="append", metavar="CSV", help="a filled sheet; give two")
-    add("--readers", type=Path, metavar="PATH", help="box table or records")
+    add("--records", type=in_path, action="append", metavar="PATH", help=text)
+    add("--sheets", type=in_path, action="append", metavar="CSV", help="a filled sheet; give two")
+    add("--readers", type=in_path, metavar="PATH", help="box table or records")
     add = parser.add_argument
-    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add("--out", required=True, type=_local, metavar="DIR", help="folder to write to")
     add("--check", action="store_true", help="check the records instead of drawing a sample")
     add("--serve", action="store_true", help="serve the sample to two readers")
-    add("--export", type=Path, metavar="DIR", help="write what the review in --out has corrected")
+    add("--export", type=in_path, metavar="DIR", help="write what the review in --out corrected")
     add("--codec", default="paligemma", help="of the model that learns from --export's pairs")
     text = "its inputs, where images are padded to them (default: they are stretched)"
     add("--letterbox", type=input_sizes, default=(), metavar="HxW[,HxW...]", help=text)
@@ -52,11 +57,11 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--host", default="127.0.0.1", help="of --serve (default 127.0.0.1: this machine alone)")
     add("--port", type=int, default=8765, help="of --serve (default 8765; 0: any free one)")
     add("--allowed_host", action="append", metavar="NAME", help="name of a proxy before --serve")
-    add("--source", type=Path, metavar="TABLE", help="box table that findings and boxes come from")
+    add("--source", type=in_path, metavar="TABLE", help="box table of findings and boxes")
     add("--allow_leakage", action="store_true", help="report what splits share without failing")
     add("--sample", type=int, default=100, metavar="N", help="questions to review (default 100)")
-    add("--consensus", type=Path, metavar="CSV", help="the consensus file, filled in")
-    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
+    add("--consensus", type=in_path, metavar="CSV", help="the consensus file, filled in")
+    add("--image_root", type=in_path, help="what image_path is relative to (data/README.md)")
     add("--seed", type=int, default=0, help="of the sample and the bootstrap (default 0)")
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     add("--processes", type=int, default=os.cpu_count() or 1, help="workers for images")

@@ -39,13 +39,13 @@ several runs, the difference from it over other patients and other seeds); with 
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax import choices
 from cxrjax.cli import command_parser
 from cxrjax.evaluation.flags import add_benchmark_flags, add_text_flags
 from cxrjax.language_model.judges.flags import add_judge_flags
 from cxrjax.paper import benchmark_places, load_part, validation_places
+from cxrjax.paths import in_path, out_path
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -53,9 +53,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = command_parser("score", __doc__)
     add = parser.add_argument
     add_benchmark_flags(parser, [*benchmark_places(), *validation_places()])
-    add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
+    add("--references", required=True, type=in_path, metavar="FILE", help="records with answers")
     text = "predictions of one system; may be repeated (default: only baselines that see no image)"
-    add("--predictions", default=[], type=Path, action="append", metavar="FILE", help=text)
+    add("--predictions", default=[], type=in_path, action="append", metavar="FILE", help=text)
     text = "the system's name, once for each --predictions, in order (default: the file's stem)"
     add("--name", action="append", metavar="NAME", help=text)
     text = "read boxes from the text of lines without boxes"
@@ -69,9 +69,9 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--compare_to", metavar="NAME", help=text)
     text = "baselines that see no image, beside the systems (default auto: up to 50,000 questions)"
     add("--floors", choices=("auto", "always", "never"), default="auto", help=text)
-    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add("--out", required=True, type=out_path, metavar="DIR", help="folder to write to")
     text = "folder for event files of the figures (CLU's writers; TensorBoard reads them)"
-    add("--summaries", type=Path, metavar="DIR", help=text)
+    add("--summaries", type=in_path, metavar="DIR", help=text)
     add("--step", type=int, default=0, help="the step that --summaries has them at (default 0)")
     add_text_flags(parser)
     add_judge_flags(parser)

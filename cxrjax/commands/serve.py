@@ -16,11 +16,11 @@ docs/serving.md tells more. For research: not a medical device.
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax.cli import command_parser
 from cxrjax.errors import optional
 from cxrjax.evaluation.systems.model_flags import add_decoding_flags, add_source_flags
+from cxrjax.paths import in_path
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
@@ -33,7 +33,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     text = "an adapter on --checkpoint: a run, or a PEFT folder; may be repeated"
     add("--adapter", action="append", default=[], metavar="NAME=DIR", help=text)
     text = "of other patients, to widen boxes by, as of predict"
-    add("--conformal", type=Path, metavar="DIR", help=text)
+    add("--conformal", type=in_path, metavar="DIR", help=text)
     add("--cover", type=float, default=0.9, metavar="SHARE", help="of true boxes (0.9)")
     group = parser.add_argument_group("server")
     add = group.add_argument
@@ -41,7 +41,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--port", type=int, default=8000, help="default 8000; 0: any free one")
     add("--allowed_host", action="append", metavar="NAME", help="name of a proxy before it")
     add("--token", action="append", default=[], help="that a client must have; may be repeated")
-    add("--token_file", type=Path, metavar="FILE", help="lines NAME=TOKEN; # begins a comment")
+    add("--token_file", type=in_path, metavar="FILE", help="lines NAME=TOKEN; # begins a comment")
     text = "devices that the model is split over, such as tensor=2 or fsdp=4 (default: one device)"
     add("--mesh", default="", metavar="AXIS=N", help=text)
     add("--slots", type=int, default=16, help="questions that are answered at a time (16)")

@@ -12,9 +12,9 @@ simulated lesion of each class, at each strength.
 
 import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax.cli import command_parser
+from cxrjax.paths import in_path, out_path
 
 _SMALLEST = 64
 
@@ -24,12 +24,12 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = command_parser("simulation_samples", __doc__)
     add = parser.add_argument
     add("--dataset", required=True, choices=("phantom", "phantom_studies", "grafts"))
-    add("--out", type=Path, required=True, metavar="FILE", help="HTML to write")
+    add("--out", type=out_path, required=True, metavar="FILE", help="HTML to write")
     add("--count", type=int, default=8, help="images, studies, or radiographs a class (default 8)")
     add("--first", type=int, default=0, help="number of the first phantom or study")
     add("--seed", type=int, default=0)
     add("--long_side", type=int, default=400, help="pixels that are simulated (default 400)")
-    add("--source", type=Path, metavar="FOLDER", help="required but for phantom")
+    add("--source", type=in_path, metavar="FOLDER", help="required but for phantom")
     kind = parser.add_mutually_exclusive_group().add_argument
     kind("--normal", action="store_const", const=True, help="phantoms without findings")
     kind("--abnormal", dest="normal", action="store_const", const=False)

@@ -13,18 +13,18 @@ where it stopped. A second signal leaves at once. What else may happen to a run 
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
+from cxrjax.paths import out_path
 from cxrjax.training.tracking import TRACKERS
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = command_parser("train", __doc__)
     parser.add_argument("--config", required=True, metavar="FILE[:VARIANT]")
-    parser.add_argument("--workdir", required=True, type=Path, metavar="DIR")
+    parser.add_argument("--workdir", required=True, type=out_path, metavar="DIR")
     parser.add_argument(
         "--track", choices=TRACKERS, help="send the figures there too, by its own library"
     )

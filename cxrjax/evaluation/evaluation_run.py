@@ -17,6 +17,7 @@ from cxrjax.files import read_json_lines
 from cxrjax.input_pipeline.sources import RecordSource, default_image_root
 from cxrjax.lock import folder_lock
 from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.paths import to_path
 from cxrjax.progress import waiting
 from cxrjax.records import read_records, strip_answers, write_records
 from cxrjax.training.checkpoint import best_step, read_config
@@ -69,8 +70,8 @@ def _place(flags: argparse.Namespace) -> EvaluationPlace:
     references, image_root = flags.references, flags.image_root
     if flags.workdir:
         data = read_config(flags.workdir).data
-        references = references or (Path(data.validation) if data.validation else None)
-        image_root = image_root or (Path(data.image_root) if data.image_root else None)
+        references = references or (to_path(data.validation) if data.validation else None)
+        image_root = image_root or (to_path(data.image_root) if data.image_root else None)
     if references is None:
         raise UserError(f"{flags.workdir}: the run names no validation records; give --references")
     kind = "" if flags.image == "shown" else f"_{flags.image}"

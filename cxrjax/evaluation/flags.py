@@ -2,7 +2,8 @@
 
 import argparse
 from collections.abc import Iterable
-from pathlib import Path
+
+from cxrjax.paths import in_path
 
 _GT_MODE = (
     "which boxes are true: by_protocol (the default: of VinDr-CXR's readers raw under paper and "
@@ -20,7 +21,12 @@ def add_benchmark_flags(parser: argparse.ArgumentParser, benchmarks: Iterable[st
     add("--title", help="of tables and page (default: the benchmark's)")
     add("--resamples", type=int, default=1000, help="bootstrap resamples; 0: none (default 1000)")
     add("--split_sha256", metavar="HASH", help="refuse references whose image ids hash otherwise")
-    add("--manifest", type=Path, metavar="FILE", help="a build's manifest.json, to check that hash")
+    add(
+        "--manifest",
+        type=in_path,
+        metavar="FILE",
+        help="a build's manifest.json, to check that hash",
+    )
 
 
 def add_text_flags(parser: argparse.ArgumentParser) -> None:
@@ -30,10 +36,10 @@ def add_text_flags(parser: argparse.ArgumentParser) -> None:
         "folder of the encoder that BERTScore is computed with, such as roberta-large (needs "
         "PyTorch: the extra bertscore)"
     )
-    add("--bertscore_model", type=Path, metavar="DIR", help=text)
+    add("--bertscore_model", type=in_path, metavar="DIR", help=text)
     add("--bertscore_layer", type=int, metavar="N", help="its layer (default: the best known one)")
     text = "LAYER,P,R,F of the package bert-score: rescale by it, as papers mostly do"
-    add("--bertscore_baseline", type=Path, metavar="FILE", help=text)
+    add("--bertscore_baseline", type=in_path, metavar="FILE", help=text)
     text = (
         "metrics of the package radeval, with commas: radgraph, f1chexbert, ratescore, green, "
         "srrbert (benchmarks with free text; their weights must lie on this machine)"

@@ -23,6 +23,7 @@ from cxrjax.files import (
     write_json,
     writing,
 )
+from cxrjax.paths import to_path
 from cxrjax.records import FIELDS_HELP, read_records, strip_answers
 
 
@@ -166,7 +167,7 @@ def _model_hashes(flags: Namespace) -> dict[str, str]:
     named = (getattr(flags, name, None) for name in ("workdir", "checkpoint", "folder"))
     if not (given := next(filter(None, named), None)):
         return {}
-    folder = Path(given)
+    folder = to_path(given)
     hashes = {
         name: file_sha256(folder / name) for name in _MODEL_FILES if (folder / name).is_file()
     }

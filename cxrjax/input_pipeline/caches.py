@@ -20,6 +20,8 @@ from jaxtyping import Float, UInt8
 
 from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile, ImageError, open_file
+from cxrjax.paths import to_path
+from cxrjax.untrusted.foreign_files import open_stream
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +66,8 @@ class FeatureCache:
         """
         file = self.file_of(image_path)
         try:
-            features = np.load(file)
+            with open_stream(file) as opened:
+                features = np.load(opened)
         except FileNotFoundError:
             return None
         except (ValueError, EOFError, MemoryError) as error:
@@ -82,7 +85,7 @@ class FeatureCache:
         """Puts features where `file_of` has said; a run that is killed leaves no half of a file."""
         file.parent.mkdir(parents=True, exist_ok=True)
         unfinished = file.with_name(f".{file.name}.{os.getpid()}")
-        with open(unfinished, "wb") as out:
+        with unfinished.open("wb") as out:
             np.save(out, features.view(np.uint16) if self.dtype == "bfloat16" else features)
         unfinished.replace(file)
 
@@ -136,7 +139,7 @@ class ImageCache:
             file.parent.mkdir(parents=True, exist_ok=True)
             # Threads, processes and hosts may be at the same image.
             unfinished = file.with_name(f".{file.name}.{uuid.uuid4().hex}")
-            with open(unfinished, "wb") as out:
+            with unfinished.open("wb") as out:
                 np.save(out, prepared)
             unfinished.replace(file)
         except OSError as error:
@@ -152,8 +155,8 @@ class ImageCache:
         The content of a file within another one stands for these: it has been read already.
         """
         if isinstance(image, str | Path):
-            path = os.path.realpath(image)
-            status = os.stat(path)
+            path = to_path(image).resolve()
+            status = path.stat()
             identity = f"{path} {status.st_size} {status.st_mtime_ns}".encode()
         else:
             with open_file(image) as opened:
@@ -168,7 +171,8 @@ class ImageCache:
     def _read(self, file: Path) -> UInt8[np.ndarray, "S S *channels"] | None:
         """None where there is none, or one that a crash has damaged: it is prepared again."""
         try:
-            found = np.load(file)
+            with open_stream(file) as opened:
+                found = np.load(opened)
         except (OSError, ValueError, EOFError, MemoryError):
             return None
         sound = found.dtype == np.uint8 and found.shape in (self.image_hw, (*self.image_hw, 3))

@@ -9,7 +9,6 @@ import functools
 import hashlib
 import importlib
 import json
-import os
 import uuid
 import zipfile
 from array import array
@@ -24,6 +23,7 @@ from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
 from cxrjax.files import reading
 from cxrjax.paper import closed_classes
+from cxrjax.paths import local_copy, user_cache
 from cxrjax.records import QARecord, parse_record
 from cxrjax.records_io.quality import Unusable, check_box
 from cxrjax.untrusted.foreign_files import open_foreign, raw_lines, read_bytes
@@ -169,7 +169,7 @@ def _scan(path: Path, record_codec: str | None) -> RecordIndex:
     digest = hashlib.sha256()
     start = position = 0
     with reading(path, "records"):
-        for number, line in raw_lines(path):
+        for number, line in raw_lines(local_copy(path)):
             digest.update(line)
             if line.strip():
                 record = parse_record(line, f"{path}:{number}")
@@ -210,8 +210,7 @@ def _scan(path: Path, record_codec: str | None) -> RecordIndex:
 
 def cache_folder() -> Path:
     """The folder of the columns of records files that were checked."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(base) / "cxrjax" / "records"
+    return user_cache() / "records"
 
 
 @functools.cache

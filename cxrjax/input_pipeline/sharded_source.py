@@ -29,6 +29,7 @@ from cxrjax.files import file_sha256, read_json_object, reading, replace_text
 from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.record_index import identity_hash
 from cxrjax.input_pipeline.sources import Identities, ImageQuestions
+from cxrjax.paths import inside, local_beside, local_copy, to_path
 from cxrjax.records import QARecord, parse_record
 from cxrjax.records_io.shard_layout import FOLDER, SELECTABLE
 from cxrjax.untrusted.foreign_files import read_text
@@ -77,8 +78,8 @@ class ShardedSource:
     ) -> None:
         if questions_per_image < 1:
             raise UserError(f"questions_per_image is {questions_per_image}, expected at least 1")
-        self.directory, self.split = Path(directory), split
-        self.image_root = self.directory if image_root is None else Path(image_root)
+        self.directory, self.split = to_path(directory), split
+        self.image_root = self.directory if image_root is None else to_path(image_root)
         self.questions_per_image = questions_per_image
         self._select = parse_selection(select)
         identity: list[Any] = [sorted(self._select.items()), questions_per_image]
@@ -142,7 +143,7 @@ class ShardedSource:
                     continue  # named when it is needed: a selection that is kept needs no table
                 found = path.stat()
                 stamp = f"{path.name} {found.st_size} {found.st_mtime_ns} {expected}"
-                seen = self.directory / SELECTIONS / f"{path.name}.checked"
+                seen = local_beside(self.directory) / SELECTIONS / f"{path.name}.checked"
                 if expected is None or (seen.is_file() and read_text(seen, 4096) == stamp):
                     continue
                 if (actual := file_sha256(path)) != expected:
@@ -163,15 +164,15 @@ class ShardedSource:
         path = self.directory / FOLDER / f"{shard['name']}.{kind}"
         if not path.is_file():
             raise UserError(f"{path}: not there, and the manifest names it; build it again")
-        return path
+        return local_copy(path)
 
     def _selection(self) -> Path:
         """The folder that keeps which questions were chosen; made where it is missing."""
-        kept = self.directory / SELECTIONS / self.fingerprint[:16]
+        kept = local_beside(self.directory) / SELECTIONS / self.fingerprint[:16]
         if (kept / "counts.json").is_file():
             return kept
         try:
-            kept.parent.mkdir(exist_ok=True)
+            kept.parent.mkdir(parents=True, exist_ok=True)
             part = Path(tempfile.mkdtemp(dir=kept.parent, prefix="unfinished-"))
         except OSError as error:
             raise UserError(
@@ -192,7 +193,10 @@ class ShardedSource:
         first = chosen = elements = images = without_size = 0
         rng = np.random.default_rng(int(self.fingerprint, 16))
         drawn = self._drawn_of_shards(rng)
-        with open(folder / "positions", "wb") as positions, open(folder / "starts", "wb") as starts:
+        with (
+            (folder / "positions").open("wb") as positions,
+            (folder / "starts").open("wb") as starts,
+        ):
             for number, shard in enumerate(self._shards):
                 table = self._table(shard)
                 wanted, sized = self._matches(table), _valid(table["height"])
@@ -268,11 +272,13 @@ class ShardedSource:
 
     def image_of(self, record: QARecord) -> Path:
         """The place of the record's image, whether it is there or not."""
-        return self.image_root / record.image_path
+        return inside(self.image_root, record.image_path)
 
     def earlier_of(self, record: QARecord) -> Path | None:
         """The place of the earlier image that the record compares with; None: with none."""
-        return None if record.earlier is None else self.image_root / record.earlier.image_path
+        return (
+            None if record.earlier is None else inside(self.image_root, record.earlier.image_path)
+        )
 
     def record(self, index: int) -> QARecord:
         """The record at this position of all shards together.

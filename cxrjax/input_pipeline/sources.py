@@ -16,6 +16,7 @@ from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.record_index import RecordIndex, identity_hash, read_index
 from cxrjax.input_pipeline.stored_images import StoredImage, StoredImages
+from cxrjax.paths import inside, local_copy, to_path
 from cxrjax.progress import waiting
 from cxrjax.records import QARecord, parse_record
 
@@ -158,8 +159,10 @@ class RecordSource:
     ) -> None:
         if questions_per_image < 1:
             raise UserError(f"questions_per_image is {questions_per_image}, expected at least 1")
-        self.path = Path(path)
-        self.image_root = default_image_root(self.path) if image_root is None else Path(image_root)
+        self.path = to_path(path)
+        self.image_root = (
+            default_image_root(self.path) if image_root is None else to_path(image_root)
+        )
         self.questions_per_image = questions_per_image
         self.exclude = frozenset(exclude)
         self.images = images
@@ -219,7 +222,7 @@ class RecordSource:
     def file_of(self, image_id: str, image_path: str) -> Path | StoredImage:
         """The place of an image; of a file, whether it is there or not."""
         if self.images is None:
-            return self.image_root / image_path
+            return inside(self.image_root, image_path)
         return self.images[image_id, image_path]
 
     def image_of(self, record: QARecord) -> Path | StoredImage:
@@ -284,7 +287,7 @@ class RecordSource:
     def record(self, index: int) -> QARecord:
         """The record at this position of the file, blank lines not counted."""
         if self._descriptor is None:
-            self._descriptor = os.open(self.path, os.O_RDONLY)
+            self._descriptor = os.open(local_copy(self.path), os.O_RDONLY)
         # pread moves no file position, so threads may share the descriptor.
         line = os.pread(self._descriptor, int(self._lengths[index]), int(self._starts[index]))
         return parse_record(line, self.where(index))

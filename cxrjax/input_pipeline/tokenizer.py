@@ -36,6 +36,7 @@ from jaxtyping import Int32
 from cxrjax.errors import ForeignError, UserError, first_line
 from cxrjax.family_tables import family_tables
 from cxrjax.files import reading
+from cxrjax.paths import to_path
 from cxrjax.untrusted.foreign_files import MIB, read_bytes
 from cxrjax.untrusted.json_text import parse_object
 from cxrjax.untrusted.names import shown_value
@@ -462,7 +463,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     Raises:
         UserError: no such file, or not a tokenizer with location tokens.
     """
-    path = Path(path)
+    path = to_path(path)
     if path.is_dir():
         candidates = [path / name for name in (JSON_FILE, MODEL_FILE)]
         found = next((candidate for candidate in candidates if candidate.is_file()), None)

@@ -8,7 +8,6 @@ files that were written elsewhere, or whose images have gone since.
 import contextlib
 import hashlib
 import json
-import os
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +19,7 @@ from cxrjax.images.geometry import is_resize
 from cxrjax.input_pipeline.record_index import Fault, cache_folder, find_fault
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.input_pipeline.stored_images import StoredImage
+from cxrjax.paths import is_file
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 
@@ -82,7 +82,7 @@ class _ImageSizes:
         self._source, self._file = source, None
         self._stamps: dict[str, list[int]] = {}  # path -> size of the file, time, height, width
         if source.columns().faults is not None and source.images is None:
-            key = f"{source.sha256} {os.path.realpath(source.image_root)}"
+            key = f"{source.sha256} {source.image_root.resolve()}"
             name = f"images-{hashlib.sha256(key.encode()).hexdigest()}.json"
             self._file = cache_folder() / name
         self._cached = {} if self._file is None else _read_stamps(self._file)
@@ -97,7 +97,7 @@ class _ImageSizes:
         if self._file is None or isinstance(file, StoredImage):
             return _image_size(file)
         try:
-            status = os.stat(file)
+            status = file.stat()
         except (OSError, ValueError):
             return _image_size(file)
         stamp = [status.st_size, status.st_mtime_ns]
@@ -134,7 +134,7 @@ def _image_size(path: Path | StoredImage) -> tuple[int, int] | Unusable:
     """(height, width) from the image's header, or why there is none."""
     if isinstance(path, StoredImage):
         return path.image_hw
-    if not os.path.isfile(path):  # False also where a folder may not be looked into
+    if not is_file(path):  # False also where a folder may not be looked into
         return Unusable("missing_image", f"{path} is missing")
     try:
         return image_size(path)

@@ -26,6 +26,7 @@ from cxrjax.files import reading
 from cxrjax.input_pipeline.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from cxrjax.models.families.family import MOST_LAYERS
 from cxrjax.models.hf_layout import canonical_name
+from cxrjax.paths import local_copy, to_path
 from cxrjax.untrusted.names import shown, shown_value
 from cxrjax.untrusted.weights import read_gguf_header
 
@@ -75,7 +76,7 @@ class GGUFFile:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = Path(path)
+        self.path = to_path(path)
         self._package = optional("gguf", "gguf")
         blocks = {int(kind): sizes for kind, sizes in self._package.GGML_QUANT_SIZES.items()}
         with reading(self.path, hint="fetch it again (all parts, joined in order)"):
@@ -151,7 +152,7 @@ class GGUFFile:
         """
         from gguf import quants
 
-        content = np.memmap(self.path, mode="r")
+        content = np.memmap(local_copy(self.path), mode="r")
         for tensor in self._tensors.values():
             name, kind = self._names[tensor.name], self._package.GGMLQuantizationType(tensor.dtype)
             values, nbytes = self._package.GGML_QUANT_SIZES[kind]

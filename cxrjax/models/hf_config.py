@@ -13,6 +13,7 @@ from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_json_object
 from cxrjax.models.families import FAMILIES, Family
 from cxrjax.models.families.family import complete, rules
+from cxrjax.paths import to_path
 from cxrjax.untrusted.closed_world import NO_MATTER, Rule, check_settings
 from cxrjax.untrusted.foreign_files import MIB
 from cxrjax.untrusted.names import shown_value
@@ -33,7 +34,7 @@ def read_config(directory: str | Path) -> dict[str, Any]:
         UserError: it is not there, is damaged, of an architecture that we do not have, or has a
             key or a value that we do not have; so has the preprocessor's file beside it.
     """
-    directory = Path(directory)
+    directory = to_path(directory)
     stated = read_json_object(directory / CONFIG_FILE, MOST_CONFIG_BYTES)
     for name in _QUANTISED_FILES:
         if (directory / name).is_file():

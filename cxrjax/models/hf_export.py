@@ -61,7 +61,7 @@ def write_safetensors(
         offset = end
     described = json.dumps(header, separators=(",", ":")).encode()
     described += b" " * (-len(described) % 8)
-    with open(path, "wb") as file:
+    with path.open("wb") as file:
         file.write(struct.pack("<Q", len(described)))
         file.write(described)
         for tensor in tensors:

@@ -25,6 +25,7 @@ from cxrjax.models.hf_config import CONFIG_FILE, MOST_CONFIG_BYTES
 from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.presets import VLMConfig
 from cxrjax.models.vlm import VLM
+from cxrjax.paths import local_copy, to_path
 from cxrjax.untrusted.foreign_files import MIB, open_foreign
 from cxrjax.untrusted.names import file_name
 from cxrjax.untrusted.weights import Stored, read_safetensors_header
@@ -71,6 +72,7 @@ class SafetensorsFiles:
         self._states: dict[Path, tuple[int, ...]] = {}
         for path in paths:
             with reading(path, hint=_FETCH):
+                path = local_copy(path)
                 self._states[path] = _state(os.stat(path))
                 tensors, metadata = read_safetensors_header(path)
             self.metadata |= metadata
@@ -137,7 +139,7 @@ def open_checkpoint(directory: str | Path) -> SafetensorsFiles:
         UserError: as `SafetensorsFiles`; a directory without safetensors files, or whose index
             names a shard or a tensor that is not there.
     """
-    directory = Path(directory)
+    directory = to_path(directory)
     # First, as in transformers, which leaves the index of older shards lying there.
     if (directory / WEIGHTS_FILE).exists():
         return SafetensorsFiles([directory / WEIGHTS_FILE])

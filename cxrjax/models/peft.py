@@ -38,6 +38,7 @@ from cxrjax.models.lora import LoRA, LoRAConfig
 from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.presets import NUM_LOC_TOKENS, VLMConfig
 from cxrjax.models.vlm import VLM
+from cxrjax.paths import to_path
 from cxrjax.untrusted.closed_world import CHECKED_LATER, NO_MATTER, Rule
 from cxrjax.untrusted.names import shown_value
 
@@ -149,7 +150,7 @@ def save_peft(
             does, or adapters with different dropout or of different kinds, which PEFT cannot say
             in one file.
     """
-    directory = Path(directory)
+    directory = to_path(directory)
     loras = {
         path_of(path): module.lora
         for path, module in nnx.iter_modules(model)
@@ -208,7 +209,7 @@ def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:
         UserError: not an adapter of PEFT's LoRA, one with a setting that we do not have, one of
             another model, or one without the weights of a module that its settings name.
     """
-    directory = Path(directory)
+    directory = to_path(directory)
     path = directory / ADAPTER_CONFIG
     stated = read_json_object(path, MOST_CONFIG_BYTES)
     kind = stated.pop("peft_type", None)

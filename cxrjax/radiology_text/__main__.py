@@ -11,12 +11,12 @@ FILE has a line of JSON each: {"id", "text"[, "question"]}. Out comes, in their 
 """
 
 import json
-from pathlib import Path
 from typing import Any
 
 from cxrjax.cli import command_parser, run
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading, replace_text
+from cxrjax.paths import in_path, out_path
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.reading import LANGUAGES, AnyReader, open_reader
 from cxrjax.untrusted.foreign_files import read_lines
@@ -26,8 +26,8 @@ from cxrjax.untrusted.json_text import parse_object
 def main() -> None:
     """Reads one file, or prints the findings."""
     parser = command_parser("radiology_text", __doc__)
-    parser.add_argument("--sentences", type=Path)
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--sentences", type=in_path)
+    parser.add_argument("--out", type=out_path)
     parser.add_argument("--language", choices=LANGUAGES, default=LANGUAGES[0])
     parser.add_argument("--list_findings", action="store_true", help="names, then synonyms")
     flags = parser.parse_args()

@@ -19,6 +19,7 @@ import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, write_json, writing
 from cxrjax.paper import what_is_made
+from cxrjax.paths import in_path, out_path
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, format_record, strip_answers
 from cxrjax.records_io.quality import BY_RULE, QualityLog
@@ -42,6 +43,10 @@ class BuildOptions:
     strict: bool = dataclasses.field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if isinstance(path := getattr(self, field.name), Path):
+                checked = out_path(path) if field.name == "out" else in_path(path)
+                object.__setattr__(self, field.name, checked)
         if self.seed < 0:
             raise UserError(f"--seed={self.seed}: expected 0 or more")
         if self.processes < 1:
@@ -298,8 +303,8 @@ def write_split(
     count = 0
     with (
         writing(out),
-        open(out / "records" / f"{split}.jsonl", "wb") as with_answers,
-        open(out / "questions" / f"{split}.jsonl", "wb") as without,
+        (out / "records" / f"{split}.jsonl").open("wb") as with_answers,
+        (out / "questions" / f"{split}.jsonl").open("wb") as without,
     ):
         for record in records:
             for name, file, one in (

@@ -7,7 +7,6 @@ One kind is at home here: sizes of images that are not here, or are here smaller
 import csv
 import dataclasses
 import io
-import os
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
+from cxrjax.paths import relative
 from cxrjax.progress import progress_bar
 from cxrjax.records import LARGEST_SIDE, QARecord, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
@@ -306,7 +306,7 @@ class SizesBuilder(Builder[SizesOptions]):
             except Unusable as verdict:
                 self.quality.set_aside(verdict.reason, record.question_id, path.name, verdict.found)
                 continue
-            image_path = os.path.relpath(self.options.source / record.image_path, self.options.out)
+            image_path = relative(self.options.source / record.image_path, self.options.out)
             yield record.model_copy(update={"image_hw": size, "image_path": image_path})
 
     def describe(self) -> dict[str, Any]:

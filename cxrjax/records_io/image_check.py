@@ -6,7 +6,6 @@ that was interrupted goes on from there, and one that is repeated decodes what h
 
 import dataclasses
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from cxrjax.errors import ForeignError
 from cxrjax.files import reading, writing
 from cxrjax.images.files import ImageError
+from cxrjax.paths import is_file
 from cxrjax.progress import progress_bar
 from cxrjax.records_io import workers
 from cxrjax.records_io.quality import QualityLog, Unusable
@@ -75,7 +75,7 @@ def check_images(
                 checks[path] = check
         new = [path for path in paths if path not in checks]
         with (
-            open(out / CHECKS_FILE, "a", encoding="utf-8") as file,
+            (out / CHECKS_FILE).open("a", encoding="utf-8") as file,
             workers.pool(min(processes, len(new) or 1)) as apply,
         ):
             results = progress_bar(
@@ -94,7 +94,7 @@ def check_images(
 
 def _stamp(path: Path) -> list[int] | None:
     """Size and time of change; None for what is no file, or none that can be reached."""
-    if not os.path.isfile(path):
+    if not is_file(path):
         return None
     found = path.stat()
     return [found.st_size, found.st_mtime_ns]
@@ -113,7 +113,7 @@ def _read_checks(file: Path) -> dict[str, tuple[Any, ImageCheck]]:
                 except (ForeignError, KeyError, TypeError, IndexError):
                     continue
         if not line.endswith(b"\n"):
-            with open(file, "a", encoding="utf-8") as end:
+            with file.open("a", encoding="utf-8") as end:
                 end.write("\n")
     return known
 
@@ -128,7 +128,7 @@ def _check(path: Path) -> ImageCheck:
     # Not at the top: pydicom takes long, and --help needs none.
     from cxrjax.images.decode import audit_header, audit_image, image_size, read_image
 
-    if not os.path.isfile(path):
+    if not is_file(path):
         return ImageCheck(None, "missing_image", f"{path} is missing")
     try:
         size = image_size(path)

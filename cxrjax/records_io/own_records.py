@@ -9,7 +9,6 @@ A record is rejected for the first of its problems; `python -m cxrjax.check_reco
 import collections
 import dataclasses
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.images.geometry import is_resize
 from cxrjax.paper import closed_classes
+from cxrjax.paths import relative
 from cxrjax.progress import progress_bar
 from cxrjax.records import FIELDS_HELP, QARecord, read_record
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
@@ -302,11 +302,11 @@ class OwnRecordsBuilder(Builder[OwnRecordsOptions]):
             record = line.record
             update: dict[str, Any] = {
                 "image_hw": original_size(record, checks[line.image].size()),
-                "image_path": os.path.relpath(line.image, out),
+                "image_path": relative(line.image, out),
             }
             if line.earlier and record.earlier:
                 size = record.earlier.image_hw or checks[line.earlier].size()
-                told = {"image_hw": size, "image_path": os.path.relpath(line.earlier, out)}
+                told = {"image_hw": size, "image_path": relative(line.earlier, out)}
                 update["earlier"] = record.earlier.model_copy(update=told)
             kept.append(dataclasses.replace(line, record=line.record.model_copy(update=update)))
         self._set_aside(problems)

@@ -30,6 +30,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading, replace_text, writing
 from cxrjax.images.decode import image_size
 from cxrjax.paper import find_paper
+from cxrjax.paths import copy_file, to_path
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, format_record, read_records
 from cxrjax.records_io.builder import records_files
@@ -55,8 +56,8 @@ class CxrRecords(tfds.core.GeneratorBasedBuilder):
     RELEASE_NOTES = {"1.0.0": "One image with its questions an example."}
 
     def __init__(self, *, source: str, image_root: str | None = None, **kwargs: Any) -> None:
-        self._source = Path(source)
-        self._image_root = Path(source if image_root is None else image_root)
+        self._source = to_path(source)
+        self._image_root = to_path(source if image_root is None else image_root)
         super().__init__(**{"file_format": "array_record"} | kwargs)
 
     def _info(self) -> tfds.core.DatasetInfo:
@@ -80,7 +81,7 @@ class CxrRecords(tfds.core.GeneratorBasedBuilder):
     def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, Any]]]:
         del dl_manager
         # A folder that TFDS gives its name only when everything in it is written.
-        folder = Path(self.data_dir)
+        folder = to_path(self.data_dir)
         (folder / "records").mkdir()
         splits, index = {}, {}
         for file in records_files(self._source):
@@ -91,8 +92,8 @@ class CxrRecords(tfds.core.GeneratorBasedBuilder):
                 for (image_id, image_path), path in zip(images, paths, strict=True)
             ]
             splits[file.stem] = self._generate_examples(file.stem, images)
-            shutil.copyfile(file, folder / "records" / file.name)
-        shutil.copyfile(self._source / MANIFEST, folder / MANIFEST)
+            copy_file(file, folder / "records" / file.name)
+        copy_file(self._source / MANIFEST, folder / MANIFEST)
         replace_text(folder / IMAGES_FILE, json.dumps(index))
         return splits
 
@@ -174,7 +175,7 @@ def generate(builder: tfds.core.DatasetBuilder, manifest: Mapping[str, Any], **h
     Raises:
         UserError: the folder holds another build.
     """
-    folder = Path(builder.data_dir)
+    folder = to_path(builder.data_dir)
     if folder.is_dir():
         if read_json_object(folder / MANIFEST) != manifest:
             raise UserError(f"{folder}: of another build; remove it or choose another --out")

@@ -7,7 +7,6 @@ the number of processes; an interrupted build resumes.
 import abc
 import hashlib
 import io
-import shutil
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -25,6 +24,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct.asking import MAX_BOXES, plan_dense
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import DenseWriter
 from cxrjax.papers.vindr_cxr_vqa.statistics import PHANTOM_PAPER, annotation_values
+from cxrjax.paths import remove_tree
 from cxrjax.progress import progress_bar
 from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io import workers
@@ -93,7 +93,7 @@ class ImageBuilder(Builder[Options]):
         """Returns a hash of everything that decides how an image looks."""
 
     def tidy(self) -> None:
-        shutil.rmtree(self.options.out / "parts")
+        remove_tree(self.options.out / "parts")
 
     def read(self) -> dict[str, Iterable[QARecord]]:
         out = self.options.out

@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -145,7 +145,7 @@ class LesionBuilder(ImageBuilder[LesionOptions]):
 
     def write_files(self, comparison: Mapping[str, Any]) -> None:
         columns = ["image_id", "source", "patient", "label", "kind", *BOX, "contrast_to_noise"]
-        with open(self.options.out / LESIONS, "w", newline="", encoding="utf-8") as file:
+        with (self.options.out / LESIONS).open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()
             writer.writerows(self._lesions)
@@ -246,7 +246,7 @@ def _as_lungs(image: ImageAnnotation, entry: Mapping[str, Any]) -> tuple[LungIma
     assert image.image_hw is not None
     height, width = image.image_hw
     boxes = (np.array(entry["lungs"]) * [width, height, width, height]).round(2)
-    path, patient, where = Path(image.image_path), entry["patient"], entry["where"]
+    path, patient, where = PurePosixPath(image.image_path), entry["patient"], entry["where"]
     lungs = LungImage(image.image_id, path.name, path, {}, patient, where=where)
     return lungs, build.Examined(image.image_path, image.image_hw, boxes, ())
 

@@ -12,6 +12,7 @@ from cxrjax.errors import UserError
 from cxrjax.evaluation.sample_page import SampleBox, SampleImage, SampleSection
 from cxrjax.files import read_json_lines, read_json_object
 from cxrjax.images.decode import read_image
+from cxrjax.paths import to_path
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.simulation.compose import generator, simulate_lesions
 from cxrjax.simulation.findings import CLASSES, Presence
@@ -73,7 +74,7 @@ def _study(source: Path, study: dict[str, Any]) -> SampleSection:
     found = [
         f"{one['kind'] or one['finding']} ({', '.join(one['regions'])})" for one in first["lesions"]
     ]
-    report = [" ".join(part.split()) for part in read_text(Path(f"{folder}.txt")).split("\n \n")]
+    report = [" ".join(part.split()) for part in read_text(to_path(f"{folder}.txt")).split("\n \n")]
     heading = f"s{study['study_id']}, number {study['study_order']}, {study['kind']}"
     return SampleSection(heading, [f"Rendered: {'; '.join(found) or 'nothing'}", *report], shown, 2)
 

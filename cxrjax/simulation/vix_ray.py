@@ -11,7 +11,6 @@ exist already are not made again.
 
 import dataclasses
 import functools
-import os
 import random
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -108,7 +107,7 @@ def write_synthetic(options: SyntheticVixRayOptions) -> None:
                     # Renamed when it is complete.
                     partial = path.with_suffix(".tmp")
                     write_rows(partial, rows, synthetic=options.made_by)
-                    os.replace(partial, path)
+                    partial.replace(path)
                 progress.update(len(indices))
 
 

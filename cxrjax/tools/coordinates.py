@@ -13,12 +13,12 @@ import argparse
 import dataclasses
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
 from cxrjax.evaluation.systems.model_flags import add_source_flags
+from cxrjax.paths import in_path, out_path
 
 # Answers may be longer than those the model was trained on; none is cut.
 _LONGER = (64, 128, 256, 512)
@@ -30,10 +30,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser = command_parser("tools.coordinates", __doc__)
     add_source_flags(parser)
     add = parser.add_argument
-    add("--records", type=Path, required=True, metavar="FILE", help="records with answers")
-    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
+    add("--records", type=in_path, required=True, metavar="FILE", help="records with answers")
+    add("--image_root", type=in_path, help="what image_path is relative to (data/README.md)")
     add("--images_per_batch", type=int, default=8, help="at a time (default 8)")
-    add("--out", type=Path, required=True, metavar="FILE", help="JSON to write")
+    add("--out", type=out_path, required=True, metavar="FILE", help="JSON to write")
     flags = parser.parse_args(argv)
     if flags.images_per_batch < 1:
         parser.error("--images_per_batch must be at least 1")

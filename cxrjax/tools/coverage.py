@@ -13,20 +13,20 @@ printed alone.
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.files import replace_text, writing
+from cxrjax.paths import in_path, out_path
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
     parser = command_parser("tools.coverage", __doc__)
     add = parser.add_argument
-    add("--predictions", type=Path, required=True, metavar="FILE", help="lines with boxes")
-    add("--references", type=Path, required=True, metavar="FILE", help="records with answers")
-    add("--out", type=Path, metavar="FILE", help="JSON to write")
+    add("--predictions", type=in_path, required=True, metavar="FILE", help="lines with boxes")
+    add("--references", type=in_path, required=True, metavar="FILE", help="records with answers")
+    add("--out", type=out_path, metavar="FILE", help="JSON to write")
     add("--resamples", type=int, default=1000, help="bootstrap resamples (default 1000)")
     flags = parser.parse_args(argv)
     if flags.resamples < 0:

@@ -27,6 +27,7 @@ from jaxtyping import Bool, Float
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
+from cxrjax.paths import in_path, out_path
 
 Size = tuple[int, int]
 _SIDE = 64  # of the masks that are compared
@@ -154,11 +155,13 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
     parser = command_parser("tools.pair_masks", __doc__)
     add = parser.add_argument
-    add("--images", type=Path, required=True, metavar="DIR", help="images, or squeezed copies")
-    add("--masks", type=Path, required=True, metavar="DIR", help="NUMBER.png of original size")
-    add("--predicted", type=Path, required=True, metavar="DIR", help="NAME.png for NAME.jpeg")
-    add("--sizes", type=Path, metavar="FILE", help="CSV of file, width, height of originals")
-    add("--out", type=Path, required=True, metavar="DIR", help="folder for lungs.csv and masks/")
+    add("--images", type=in_path, required=True, metavar="DIR", help="images, or squeezed copies")
+    add("--masks", type=in_path, required=True, metavar="DIR", help="NUMBER.png of original size")
+    add("--predicted", type=in_path, required=True, metavar="DIR", help="NAME.png for NAME.jpeg")
+    add("--sizes", type=in_path, metavar="FILE", help="CSV of file, width, height of originals")
+    add(
+        "--out", type=out_path, required=True, metavar="DIR", help="folder for lungs.csv and masks/"
+    )
     return parser.parse_args(argv)
 
 
@@ -180,7 +183,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     anchors = find_anchors(of_images, of_masks)
     pairs = pair(overlaps, fits, anchors)
     (flags.out / "masks").mkdir(parents=True, exist_ok=True)
-    with open(flags.out / "lungs.csv", "w", newline="", encoding="utf-8") as file:
+    with (flags.out / "lungs.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["file", "width", "height", "v7_mask", "pair_probability"])
         for place, path in enumerate(images):

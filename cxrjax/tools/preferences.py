@@ -24,22 +24,24 @@ without it they are stretched.
 import argparse
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax import choices, cli
 from cxrjax.cli import command_parser, input_sizes
 from cxrjax.errors import UserError
 from cxrjax.files import replacing
+from cxrjax.paths import in_path, out_path
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
     parser = command_parser("tools.preferences", __doc__)
-    parser.add_argument("--records", required=True, type=Path, metavar="FILE")
-    parser.add_argument("--predictions", required=True, type=Path, metavar="FILE", action="append")
+    parser.add_argument("--records", required=True, type=in_path, metavar="FILE")
+    parser.add_argument(
+        "--predictions", required=True, type=in_path, metavar="FILE", action="append"
+    )
     wanted = parser.add_mutually_exclusive_group(required=True)
-    wanted.add_argument("--out", type=Path, metavar="FILE")
-    wanted.add_argument("--best", type=Path, metavar="FILE", help="records instead of pairs")
+    wanted.add_argument("--out", type=out_path, metavar="FILE")
+    wanted.add_argument("--best", type=in_path, metavar="FILE", help="records instead of pairs")
     parser.add_argument("--better", choices=("predictions", "record"), default="predictions")
     parser.add_argument("--codec", choices=choices.CODECS, default="paligemma")
     parser.add_argument("--letterbox", type=input_sizes, default=(), metavar="HxW[,HxW...]")

@@ -33,6 +33,7 @@ from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, writing
+from cxrjax.paths import in_path, out_path
 from cxrjax.records_io.quality import Unusable, usable_name
 
 CLASSES = "class_mapping.csv"
@@ -264,8 +265,10 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
     parser = command_parser("tools.v7_masks", __doc__)
     add = parser.add_argument
-    add("--annotations", type=Path, required=True, metavar="DIR", help="an export, unpacked")
-    add("--out", type=Path, required=True, metavar="DIR", help="folder for lungs.csv and masks/")
+    add("--annotations", type=in_path, required=True, metavar="DIR", help="an export, unpacked")
+    add(
+        "--out", type=out_path, required=True, metavar="DIR", help="folder for lungs.csv and masks/"
+    )
     add("--class_name", default="Lung", metavar="NAME", help="what marks a lung (default Lung)")
     return parser.parse_args(argv)
 
@@ -280,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     without = 0
     with writing(flags.out):
         (flags.out / "masks").mkdir(parents=True, exist_ok=True)
-        with open(flags.out / "lungs.csv", "w", newline="", encoding="utf-8") as file:
+        with (flags.out / "lungs.csv").open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["file", "width", "height", "v7_mask"])
             for where, found in read_export(flags.annotations, flags.class_name):

@@ -8,7 +8,6 @@ for the checksums: it is what makes a directory a base.
 import dataclasses
 import hashlib
 import json
-import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -29,6 +28,7 @@ from cxrjax.models.families import sizes_of_base
 from cxrjax.models.hf_import import shortened
 from cxrjax.models.layers import BOUNDS
 from cxrjax.models.splash import resolve_attention
+from cxrjax.paths import copy_file, to_path
 from cxrjax.training import store
 from cxrjax.training.config import ExperimentConfig, flatten
 from cxrjax.training.config_file import typed_config
@@ -73,13 +73,13 @@ def base_directory(config: ExperimentConfig) -> Path:
             "model.init_from is not set: name a base model's directory, or ask for "
             f"model.init='random'. {hint}"
         )
-    if not (Path(path) / MODEL_FILE).is_file():
-        kind = "is a training workdir" if (Path(path) / CONFIG_FILE).is_file() else "has none"
+    if not (to_path(path) / MODEL_FILE).is_file():
+        kind = "is a training workdir" if (to_path(path) / CONFIG_FILE).is_file() else "has none"
         raise UserError(
             f"model.init_from={path}: expected a base model there ({MODEL_FILE}, "
             f"{TOKENIZER_FILE}, {PARAMS}/), and it {kind}. {hint}"
         )
-    return Path(path)
+    return to_path(path)
 
 
 def read_model_json(directory: Path) -> dict[str, Any]:
@@ -275,7 +275,7 @@ def save_base(
     Raises:
         UserError: the directory holds a base already, or the model is not of its preset.
     """
-    directory = Path(directory)
+    directory = to_path(directory)
     if (directory / MODEL_FILE).exists():
         raise UserError(f"{directory}: holds a base model already; remove it or write elsewhere")
     params = nnx.state(model)
@@ -290,7 +290,9 @@ def save_base(
     directory.mkdir(parents=True, exist_ok=True)
     copy_tokenizer(tokenizer_file, directory)
     with ocp.StandardCheckpointer() as checkpointer:
-        checkpointer.save((directory / PARAMS).absolute(), store.flat_arrays(params), force=True)
+        checkpointer.save(
+            str((directory / PARAMS).absolute()), store.flat_arrays(params), force=True
+        )
     marker = directory / PARAMS / "commit_success.txt"
     if marker.is_file():
         # Orbax writes this machine's path into it: a base is to be the same wherever it is made.
@@ -319,7 +321,7 @@ def save_base(
 def tokenizer_path(config: ExperimentConfig) -> Path:
     """The tokenizer's file: as configured, else the one beside the base model."""
     if config.model.tokenizer is not None:
-        return Path(config.model.tokenizer)
+        return to_path(config.model.tokenizer)
     if config.model.init == "random":
         raise UserError("model.tokenizer is not set, and model.init='random' brings none")
     return tokenizer_in(base_directory(config))
@@ -333,7 +335,7 @@ def tokenizer_in(directory: Path) -> Path:
 
 def copy_tokenizer(file: str | Path, directory: Path) -> None:
     """Puts a tokenizer's file where `tokenizer_in` finds it."""
-    is_json = Path(file).name == TOKENIZER_JSON
+    is_json = to_path(file).name == TOKENIZER_JSON
     copy = directory / (TOKENIZER_JSON if is_json else TOKENIZER_FILE)
-    if Path(file).resolve() != copy.resolve():
-        shutil.copyfile(file, copy)
+    if to_path(file).resolve() != copy.resolve():
+        copy_file(file, copy)

@@ -24,6 +24,7 @@ from cxrjax.models.lora import parse_pattern
 from cxrjax.models.partition import path_of
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft
 from cxrjax.models.presets import VLMConfig
+from cxrjax.paths import to_path
 from cxrjax.training import store
 from cxrjax.training.base_model import (
     MODEL_FILE,
@@ -127,7 +128,7 @@ def load_model(
     Raises:
         UserError: the directory is neither, or the run's base is absent or not the same.
     """
-    directory = Path(directory)
+    directory = to_path(directory)
     config = model_config(directory)
     if not (directory / MODEL_FILE).is_file():
         return _load_run(directory, config, step, mesh)
@@ -147,7 +148,7 @@ def _load_run(
         raise UserError(f"{workdir}: no checkpoint {'yet' if step is None else f'of step {step}'}")
     base = checkpoints.restore_json(step, "base")
     settings = dataclasses.replace(config.model, attention="auto")  # by this machine
-    if settings.init_from is not None and not Path(settings.init_from).is_dir():
+    if settings.init_from is not None and not to_path(settings.init_from).is_dir():
         # Absolute: the run was started elsewhere.
         settings = dataclasses.replace(settings, init_from=base["path"])
     # The checkpoint has what became of the adapter that it started from.
@@ -249,7 +250,7 @@ def _started(
     """
     if config.model.start_from is None:
         return model, reference
-    workdir = Path(config.model.start_from)
+    workdir = to_path(config.model.start_from)
     graphdef, trainable, frozen = partition(model, config.trainable)
     if not (workdir / CONFIG_FILE).is_file():
         raise UserError(
@@ -371,7 +372,7 @@ def _take_tower(model: VLM, directory: str, mesh: Mesh | None) -> None:
 def _restore_params(path: Path, like: Any, mesh: Mesh | None) -> Any:
     """Parameters of a base in the dtype they are stored in, on a mesh or on one device."""
     with store.readable(path), ocp.StandardCheckpointer() as checkpointer:
-        metadata = checkpointer.metadata(path.absolute()).item_metadata
+        metadata = checkpointer.metadata(str(path.absolute())).item_metadata
         if metadata is None:
             raise UserError(f"{path}: no parameters there; the base directory is not complete")
         store.check_arrays(str(path), metadata.tree, like)
@@ -383,7 +384,7 @@ def _restore_params(path: Path, like: Any, mesh: Mesh | None) -> Any:
             name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=shardings.get(name, device))
             for name, leaf in metadata.tree.items()
         }
-        restored = store.unflatten(checkpointer.restore(path.absolute(), wanted), like)
+        restored = store.unflatten(checkpointer.restore(str(path.absolute()), wanted), like)
     check_finite(str(path), restored)
     return restored
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from cxrjax.decoding.strategy import read_strategy
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
 from cxrjax.input_pipeline.data_config import SourceConfig
+from cxrjax.paths import is_file
 from cxrjax.training.config import ExperimentConfig, flatten
 from cxrjax.training.key_names import SOURCES, renew, unknown_key
 from cxrjax.training.preset_names import find_preset, is_from_base
@@ -55,7 +55,7 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
 
     path, *variant = spec.split(":", 1)
     file = shipped(path)
-    if not os.path.isfile(file):
+    if not is_file(file):
         raise UserError(f"--config={spec}: no file {path}; expected FILE.py[:VARIANT]")
     for word in overrides:
         _check_override(word)

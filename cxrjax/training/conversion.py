@@ -5,6 +5,7 @@ from pathlib import Path
 
 from cxrjax.errors import UserError
 from cxrjax.lock import file_lock
+from cxrjax.paths import to_path
 from cxrjax.progress import waiting
 from cxrjax.training import hub, interchange
 
@@ -33,7 +34,7 @@ def convert(flags: argparse.Namespace) -> None:
         with file_lock(out), waiting(f"converting {source}"):
             _convert(flags, kind, source, name)
     except OSError as error:
-        if error.filename is None or not Path(error.filename).absolute().is_relative_to(
+        if error.filename is None or not to_path(error.filename).absolute().is_relative_to(
             out.absolute()
         ):
             raise

@@ -38,11 +38,12 @@ from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
 from cxrjax.input_pipeline.wording import WordingVariation, things_but
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
+from cxrjax.paths import in_path, to_path
 from cxrjax.progress import progress_bar, waiting
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shard_layout import is_sharded
 from cxrjax.training.base_model import model_grids, model_sizes
-from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.config import ExperimentConfig, flatten
 from cxrjax.training.objectives import paired_questions
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import storage_errors
@@ -171,13 +172,13 @@ def open_records(
     """
     data = config.data
     path = data.train if key == "train" else data.validation
-    if path is None or not Path(path).exists():
+    if path is None or not to_path(path).exists():
         found = "is not set" if path is None else f"names {path}, which is not there"
         raise UserError(
             f"{where or f'data.{key}'} {found}: expected a records file (data/README.md). "
             f"{config.missing_data_help}"
         )
-    if is_sharded(Path(path)):
+    if is_sharded(to_path(path)):
         if key == "train" and config.rl.pairs is not None:
             raise UserError(
                 f"rl.pairs={config.rl.pairs}: questions without a pair are left out of records "
@@ -187,8 +188,8 @@ def open_records(
     if data.select:
         raise UserError(f"data.select is for folders of shards, and data.{key}={path} is none")
     per, codec = data.questions_per_image, data.record_codec
-    if Path(path).is_dir():
-        source = open_tfds(Path(path), key, per, codec)
+    if to_path(path).is_dir():
+        source = open_tfds(to_path(path), key, per, codec)
     else:
         source = RecordSource(path, data.image_root, per, record_codec=codec)
     with waiting(f"checking {path}"):
@@ -204,7 +205,7 @@ def open_records(
     source = source.without(left_out) if left_out else source
     if pairs_file is not None:
         # So that a run does not go on with other pairs.
-        both = f"{source.fingerprint}/{file_sha256(Path(pairs_file))}"
+        both = f"{source.fingerprint}/{file_sha256(to_path(pairs_file))}"
         source.fingerprint = hashlib.sha256(both.encode()).hexdigest()
     return OpenedRecords(source, check.quality)
 
@@ -262,7 +263,7 @@ def training_examples(
     if directory is None:
         return examples
     how = (examples.image_size, examples.geometry, examples.image_width, examples.jpeg_times)
-    cache = ImageCache(Path(directory), *how)
+    cache = ImageCache(to_path(directory), *how)
     return dataclasses.replace(examples, image_cache=cache)
 
 
@@ -307,6 +308,17 @@ def example_config(config: ExperimentConfig) -> ExampleConfig:
 
 def _sizes_text(grids: Sequence[tuple[int, int]]) -> str:
     return " or ".join(f"{height} x {width}" for height, width in grids)
+
+
+def check_addresses(config: ExperimentConfig) -> None:
+    """Shows that every bucket of a configuration can be reached, before anything is read.
+
+    Raises:
+        UserError: one cannot.
+    """
+    for value in flatten(config.to_json()).values():
+        if isinstance(value, str) and value.startswith(("gs://", "s3://")):
+            in_path(value)
 
 
 def open_tokenizer(path: Path, config: ExperimentConfig) -> Tokenizer:
@@ -385,7 +397,7 @@ def make_features(
     parts += [] if config.data.jpeg_decoding == "twice" else [config.data.jpeg_decoding]
     key = made_by(*parts)
     cache = FeatureCache(
-        Path(config.data.feature_cache) / key,
+        to_path(config.data.feature_cache) / key,
         vision.num_tokens,
         vision.feature_width,
         settings.dtype,

@@ -13,7 +13,6 @@ import sys
 import time
 import types
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -27,9 +26,13 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
+from cxrjax.paths import is_address, to_path
+
 
 def open_event_files(directory: str) -> Any:
     """Opens CLU's `SummaryWriter` where TensorFlow is installed, otherwise `EventWriter`."""
+    if is_address(directory):
+        return EventWriter(directory)
     # It only writes files: its messages about kernels are noise.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -75,10 +78,11 @@ class EventWriter(FigureWriter):
     """
 
     def __init__(self, directory: str) -> None:
-        Path(directory).mkdir(parents=True, exist_ok=True)
+        folder = to_path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
         unique = f"{int(time.time())}.{socket.gethostname()}.{os.getpid()}.{next(_NUMBERS)}"
-        path = Path(directory) / f"events.out.tfevents.{unique}.v2"
-        self._file = RecordWriter(open(path, "wb"))  # noqa: SIM115 - open for the run
+        path = folder / f"events.out.tfevents.{unique}.v2"
+        self._file = RecordWriter(path.open("wb"))
         self._add(Event(file_version="brain.Event:2"))
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from cxrjax.errors import UserError, first_line
 from cxrjax.family_tables import family_tables
 from cxrjax.models.hf_config import CONFIG_FILE, read_config
+from cxrjax.paths import to_path
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 # What a conversion reads: no pickles, no images, no weights in other forms.
@@ -72,7 +73,7 @@ def cached(name: str) -> Path | None:
     import huggingface_hub as hub
 
     try:
-        return Path(hub.snapshot_download(name, local_files_only=True))
+        return to_path(hub.snapshot_download(name, local_files_only=True))
     except (OSError, ValueError):  # not there, or no name
         return None
 
@@ -83,7 +84,7 @@ def _fetch(name: str, files: tuple[str, ...]) -> Path:
 
     page = f"https://huggingface.co/{name}"
     try:
-        return Path(hub.snapshot_download(name, allow_patterns=list(files)))
+        return to_path(hub.snapshot_download(name, allow_patterns=list(files)))
     except errors.GatedRepoError:
         raise UserError(
             f"{name}: gated. {_licence(name)} with your account at {page}, log in by "

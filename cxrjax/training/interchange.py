@@ -32,6 +32,7 @@ from cxrjax.models.lora import merge_lora
 from cxrjax.models.partition import path_of
 from cxrjax.models.peft import ADAPTER_CONFIG, LOC_ROWS, read_peft, save_peft, saved_modules
 from cxrjax.models.presets import IMAGE, VLMConfig
+from cxrjax.paths import to_path
 from cxrjax.training.base_model import (
     HF_FILE,
     MODEL_FILE,
@@ -87,7 +88,7 @@ def kind_of(source: str | Path) -> Kind:
     Raises:
         UserError: nothing that can be converted.
     """
-    source = Path(source)
+    source = to_path(source)
     if source.is_file():
         return "gguf"  # whose reader says what is wrong with any other file
     if (source / MODEL_FILE).is_file():
@@ -122,7 +123,7 @@ def import_hf(
     Raises:
         UserError: anything that does not fit together, in one line.
     """
-    source, out = Path(source), Path(out)
+    source, out = to_path(source), to_path(out)
     _refuse_existing(out)
     stated = read_json_object(source / CONFIG_FILE, MOST_CONFIG_BYTES)
     config = read_config(source)
@@ -151,13 +152,13 @@ def import_hf(
     prefixes = found_prefixes(tensor.name for tensor in files.tensors.values())
     _copy_files(source, out, (*_SIDE_FILES, *_TOKENIZERS))
     notes = _hf_notes(stated, prefixes, name or source.name)
-    _write_base(out, sizes, arrays, Path(tokenizer.name), notes, form)
+    _write_base(out, sizes, arrays, to_path(tokenizer.name), notes, form)
     return sizes
 
 
 def import_gguf(source: str | Path, out: str | Path, dtype: str | None = None) -> VLMConfig:
     """A GGUF file of Gemma 3 as a base directory, dequantised; as `import_hf`, float32 if None."""
-    source, out = Path(source), Path(out)
+    source, out = to_path(source), to_path(out)
     _refuse_existing(out)
     file = GGUFFile(source)
     stated = file.config()
@@ -184,7 +185,7 @@ def import_peft(adapter: str | Path, base: str | Path, out: str | Path) -> list[
     Raises:
         UserError: an adapter that cannot be read, or of another base.
     """
-    out, base = Path(out), Path(base)
+    out, base = to_path(out), to_path(base)
     _refuse_file(out)
     if out.exists() and any(out.iterdir()):
         raise UserError(f"{out}: not empty; write elsewhere")
@@ -229,7 +230,7 @@ def export_base(
     Raises:
         UserError: the run has adapters, and no `merge`.
     """
-    source, out = Path(source), Path(out)
+    source, out = to_path(source), to_path(out)
     model, config, tokenizer = load_model(source)
     if config.lora.rank > 0 or config.lora.loc_rows:
         if not merge:
@@ -242,8 +243,8 @@ def export_base(
     _refuse_existing(out)
     is_base = kind_of(source) == "base"
     base = source if is_base else config.model.init_from
-    if base is not None and (Path(base) / HF_FILE).is_file():
-        _copy_files(Path(base), out, (HF_FILE, *_SIDE_FILES, *_TOKENIZERS))
+    if base is not None and (to_path(base) / HF_FILE).is_file():
+        _copy_files(to_path(base), out, (HF_FILE, *_SIDE_FILES, *_TOKENIZERS))
     notes = {"data": ", ".join(config.train_files) or None, "findings": list(config.data.findings)}
     if is_base:
         found = read_model_json(source).get("notes")
@@ -271,7 +272,7 @@ def export_hf(
     Raises:
         UserError: adapters and no `merge`, or a model that did not come from Hugging Face.
     """
-    source, out = Path(source), Path(out)
+    source, out = to_path(source), to_path(out)
     _refuse_existing(out)
     if kind_of(source) == "base":
         notes, base = _read_hf_notes(source), source
@@ -326,7 +327,7 @@ def export_peft(source: str | Path, out: str | Path, base_name: str | None = Non
     Raises:
         UserError: not a run with adapters, or one that trained other parameters as well.
     """
-    source, out = Path(source), Path(out)
+    source, out = to_path(source), to_path(out)
     _refuse_file(out)
     if (out / ADAPTER_CONFIG).exists():
         raise UserError(f"{out}: holds an adapter already; remove it or write elsewhere")
@@ -349,7 +350,7 @@ def export_peft(source: str | Path, out: str | Path, base_name: str | None = Non
         )
     base_model, sha256 = base_name, None
     if loaded.config.model.init_from is not None:
-        base = Path(loaded.config.model.init_from)
+        base = to_path(loaded.config.model.init_from)
         sha256 = base_sha256(base)
         if base_name is None and (base / HF_FILE).is_file():
             base_model = _read_hf_notes(base).get("source")
@@ -437,7 +438,7 @@ def _base_of(config: ExperimentConfig, source: Path) -> Path:
         raise UserError(
             f"{source}: was trained from random parameters, not from a Hugging Face model"
         )
-    return Path(config.model.init_from)
+    return to_path(config.model.init_from)
 
 
 def _copy_files(source: Path, out: Path, names: Iterable[str]) -> None:

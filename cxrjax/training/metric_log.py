@@ -4,7 +4,6 @@ import contextlib
 import functools
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, SupportsFloat
@@ -15,6 +14,7 @@ from clu import metrics
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
+from cxrjax.paths import truncate
 from cxrjax.training.event_writer import FigureWriter, metric_writers
 from cxrjax.training.step import StepMetrics
 from cxrjax.training.tracking import open_tracker
@@ -86,7 +86,7 @@ class MetricsFile(FigureWriter):
     def __init__(self, path: Path, start_step: int = 0) -> None:
         _cut_after(path, start_step)
         self._path = path
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115 - open for the run
+        self._file = path.open("a", encoding="utf-8")
         self._step = start_step
         self._values: dict[str, float | None] = {}
 
@@ -124,7 +124,7 @@ class MetricsFile(FigureWriter):
             values = parse_object(last)
         if values.pop("step", None) != self._step:
             return {}
-        os.truncate(self._path, start - len(last))
+        self._file.truncate(start - len(last))
         return values
 
 
@@ -193,4 +193,4 @@ def _cut_after(path: Path, step: int) -> None:
                     f"{path}:{number}: not a line of metrics; move the file away to go on"
                 ) from None
             keep += len(line)
-    os.truncate(path, keep)
+    truncate(path, keep)

@@ -226,7 +226,7 @@ class NonFiniteSteps(Observer):
         if hosts.is_first():
             finite = {name: v if math.isfinite(v) else None for name, v in values.items()}
             line = {"step": done.number, "question_ids": found, "values": finite}
-            with storage_errors(str(self._path)), open(self._path, "a", encoding="utf-8") as file:
+            with storage_errors(str(self._path)), self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         hosts.wait_for_all(f"{self._path.name} written")
         what = f"step {done.number}: loss {values['loss']}, gradient norm {values['grad_norm']}"
@@ -392,7 +392,7 @@ class ExampleLog(Observer):
             UserError: they cannot be written (a full disk).
         """
         arrays = [np.asarray(x) for x in jax.tree.leaves(loaded.batch)]
-        with storage_errors(str(self._path)), open(self._path, "a", encoding="utf-8") as file:
+        with storage_errors(str(self._path)), self._path.open("a", encoding="utf-8") as file:
             for local, row in enumerate(self._rows):
                 digest = hashlib.sha256()
                 for array in arrays:

@@ -7,7 +7,6 @@ train from, a run with adapters becomes a base of merged weights in the same way
 
 import functools
 import hashlib
-import os
 import re
 import shutil
 import sys
@@ -18,6 +17,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, read_json_object, shipped
 from cxrjax.lock import file_lock
 from cxrjax.models.peft import ADAPTER_CONFIG
+from cxrjax.paths import to_path, user_cache
 from cxrjax.progress import waiting
 from cxrjax.training import hub, interchange
 from cxrjax.training.base_model import FORMAT, base_sha256
@@ -50,7 +50,7 @@ def resolve(source: str | Path, base: str | Path | None = None) -> Path:
     if kind == "gguf":
         return _cached(path, [path], lambda out: interchange.import_gguf(path, out))
     if kind == "hf":
-        name = path.name if path == Path(source) else str(source).removeprefix("hf:").strip("/")
+        name = path.name if path == to_path(source) else str(source).removeprefix("hf:").strip("/")
         files = [file for pattern in hub.FILES for file in path.glob(pattern)]
         return _cached(path, files, lambda out: interchange.import_hf(path, out, name=name))
     under = resolve(base or _named_base(path)).absolute()
@@ -91,7 +91,7 @@ def _named_base(adapter: Path) -> str | Path:
     """The base that an adapter names: a folder, or a model in the hub's cache on this machine."""
     name = read_json_object(adapter / ADAPTER_CONFIG).get("base_model_name_or_path")
     if isinstance(name, str) and name:
-        for folder in (Path(name), adapter / name, adapter.parent / name):
+        for folder in (to_path(name), adapter / name, adapter.parent / name):
             if folder.exists():
                 return folder
         found = hub.cached(name)
@@ -114,8 +114,7 @@ def _cached(
     with waiting(f"reading {source}"):
         content = [f"{file.name} {file_sha256(file)}" for file in sorted(files)]
     key = hashlib.sha256("\n".join([str(FORMAT), more, *content]).encode()).hexdigest()
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    out = home / "cxrjax" / "models" / f"{source.absolute().name}-{key[:16]}"
+    out = user_cache() / "models" / f"{source.absolute().name}-{key[:16]}"
     if out.is_dir():
         return out
     what = _NAMES.get(interchange.kind_of(source), "a training run")

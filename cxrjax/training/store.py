@@ -13,7 +13,6 @@ import gc
 import json
 import math
 import os
-import shutil
 import stat
 import sys
 import traceback
@@ -28,6 +27,8 @@ from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, replace_text
+from cxrjax.paths import in_bucket, remove_tree, to_path
+from cxrjax.training import orbax_s3
 from cxrjax.training.step import TrainState
 from cxrjax.training.workdir import silence_writers, storage_errors
 from cxrjax.untrusted.foreign_files import MIB, read_bytes
@@ -44,7 +45,11 @@ _JSON = ("data", "base", "metrics")
 CHECKSUMS = "checksums.json"
 _MOST_CHECKSUM_BYTES = 8 * MIB
 # Not of the content: Orbax writes to them when the checksums are made.
-_WRITTEN_LATER = ("_CHECKPOINT_METADATA", "commit_success.txt")
+_COMMITTED = "commit_success.txt"
+_WRITTEN_LATER = ("_CHECKPOINT_METADATA", _COMMITTED)
+
+
+orbax_s3.enable()
 
 
 def has_checkpoints(workdir: Path) -> bool:
@@ -110,7 +115,7 @@ class CheckpointStore:
     ) -> ocp.CheckpointManager:
         policies, writing = ocp.checkpoint_managers, self._writing
         return ocp.CheckpointManager(
-            (self._workdir / DIRECTORY).absolute(),
+            str((self._workdir / DIRECTORY).absolute()),
             options=ocp.CheckpointManagerOptions(
                 best_fn=score,
                 preservation_policy=policies.AnyPreservationPolicy(
@@ -119,7 +124,7 @@ class CheckpointStore:
                 create=writing,
                 cleanup_tmp_directories=writing,
                 # Renamed there, so that a killed run leaves no half of an old one either.
-                todelete_subdir=_DELETED if writing else None,
+                todelete_subdir=_DELETED if writing and not in_bucket(self._workdir) else None,
                 # When all files are there, and before the checkpoint counts.
                 # Orbax counts its timeout by a clock that may be set, and jump; what hangs is the
                 # watchdog's to end.
@@ -250,7 +255,7 @@ class CheckpointStore:
     def _remove_deleted(self) -> None:
         """Frees the room of what Orbax has put out of the way."""
         if self._writing and jax.process_index() == 0:
-            shutil.rmtree(self._workdir / DIRECTORY / _DELETED, ignore_errors=True)
+            remove_tree(self._workdir / DIRECTORY / _DELETED, ignore_errors=True)
 
     def _what(self) -> str:
         return f"{self._workdir / DIRECTORY}: the checkpoint of step {self._saving}"
@@ -260,7 +265,8 @@ class CheckpointStore:
         begun = [
             path
             for path in (self._workdir / DIRECTORY).iterdir()
-            if path.name.startswith(f"{self._saving}.")
+            # In a bucket it has its name already, and counts once commit_success.txt is there.
+            if path.name == str(self._saving) or path.name.startswith(f"{self._saving}.")
         ]
         if len(begun) != 1:
             raise FileNotFoundError(f"checkpoint of step {self._saving} in writing: {begun}")
@@ -357,7 +363,10 @@ def _drop_frames(error: BaseException) -> None:
 def _steps(workdir: Path) -> list[int]:
     directory = workdir / DIRECTORY
     found = directory.iterdir() if directory.is_dir() else ()
-    return sorted(int(path.name) for path in found if path.name.isdigit())
+    steps = [path for path in found if path.name.isdigit()]
+    if in_bucket(directory):
+        steps = [path for path in steps if (path / _COMMITTED).is_file()]
+    return sorted(int(path.name) for path in steps)
 
 
 def flat_arrays(tree: Any) -> dict[str, Any]:
@@ -408,9 +417,10 @@ def write_checksums(directory: Path, names: Iterable[str] | None = None, **more:
 
 def find_odd_file(directory: Path) -> str | None:
     """Describes the first file that is unsafe to open: a link, device, pipe, or oversized."""
-    for folder, folders, names in os.walk(directory):
+    # Objects of buckets are files.
+    for folder, folders, names in () if in_bucket(directory) else os.walk(directory):
         for name in (*folders, *names):
-            path = Path(folder) / name
+            path = to_path(folder) / name
             mode = path.lstat().st_mode
             if stat.S_ISLNK(mode):
                 return f"{path} is a link, expected the file itself"

@@ -28,7 +28,8 @@ from cxrjax.files import (
     reading,
     replace_text,
 )
-from cxrjax.untrusted.foreign_files import open_foreign
+from cxrjax.paths import truncate
+from cxrjax.untrusted.foreign_files import open_stream
 
 # The run's configuration.
 CONFIG_FILE = "config.json"
@@ -53,13 +54,8 @@ def make_writable(directory: Path, flag: str = "--workdir") -> None:
     """Creates the directory that a flag names.
 
     Raises:
-        UserError: it cannot be created or written, or is an address.
+        UserError: it cannot be created or written.
     """
-    if re.match(r"\w+:/", str(directory)):
-        raise UserError(
-            f"{flag}={directory}: expected a folder, found an address; mount the bucket (gcsfuse) "
-            "and name the folder there"
-        )
     try:
         directory.mkdir(parents=True, exist_ok=True)
         # Hosts may have processes of the same number.
@@ -113,7 +109,7 @@ def drop_torn_line(path: Path) -> None:
     """
     if not path.exists():
         return
-    with reading(path), open_foreign(path) as file:
+    with reading(path), open_stream(path) as file:
         end = file.seek(0, os.SEEK_END)
         while end:
             start = max(0, end - 2**16)
@@ -124,7 +120,7 @@ def drop_torn_line(path: Path) -> None:
                 end += newline + 1
                 break
     with storage_errors(str(path)):
-        os.truncate(path, end)
+        truncate(path, end)
 
 
 def _reason(error: BaseException | None) -> str | None:

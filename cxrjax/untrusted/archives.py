@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import NamedTuple, Self
 
 from cxrjax.errors import ForeignError
+from cxrjax.paths import to_path
 from cxrjax.untrusted.foreign_files import MIB, open_foreign
 from cxrjax.untrusted.names import path_inside
 
@@ -161,7 +162,7 @@ def _member_fault(member: zipfile.ZipInfo, archive: str, most: int) -> str | Non
 
 def _name_fault(name: str, archive: str) -> str | None:
     try:
-        path_inside(Path(archive), name.replace("\\", "/"))
+        path_inside(to_path(archive), name.replace("\\", "/"))
     except ForeignError as error:
         return f"a path that leads out of the archive, or none: {error}"
     if re.match("[A-Za-z]:", name):

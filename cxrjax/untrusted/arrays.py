@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from cxrjax.errors import ForeignError
+from cxrjax.paths import local_copy
 from cxrjax.untrusted.foreign_files import open_foreign
 
 
@@ -18,6 +19,7 @@ def read_array(path: str | Path, most: int) -> np.ndarray:
         OSError: it cannot be read.
         ForeignError: it is no .npy file of numbers, shorter than it says, or has more numbers.
     """
+    path = local_copy(path)
     open_foreign(path).close()
     try:
         # Mapped, so that the shape it claims is compared with the file before anything is made.

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from cxrjax.errors import ForeignError
+from cxrjax.paths import is_address, local_copy, to_path
 
 MIB = 2**20
 # Of a file that is read whole. The largest that belong here, tokenizers, have 40 MiB.
@@ -18,10 +19,13 @@ LONGEST_LINE = 16 * MIB
 def open_foreign(path: str | Path) -> io.BufferedReader:
     """Opens a regular file for reading; a device or a pipe would never end.
 
+    Of a bucket's file its local copy (`cxrjax.paths.buckets.local_copy`).
+
     Raises:
         OSError: it cannot be opened.
         ForeignError: it is no regular file, or no path at all.
     """
+    path = local_copy(path)
     try:
         # A pipe without a writer would hold `open` for ever.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -34,6 +38,11 @@ def open_foreign(path: str | Path) -> io.BufferedReader:
     raise ForeignError(f"{'a folder' if is_folder else 'a device or pipe'}, expected a file")
 
 
+def open_stream(path: str | Path) -> io.BufferedReader:
+    """`open_foreign` for what is read once, from front to back: of a bucket without a copy."""
+    return to_path(path).open("rb") if is_address(path) else open_foreign(path)  # type: ignore
+
+
 def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
     """A file's bytes.
 
@@ -41,9 +50,9 @@ def read_bytes(path: str | Path, most: int = MOST_BYTES) -> bytes:
         OSError: it cannot be read.
         ForeignError: it is no regular file, or has more than `most` bytes.
     """
-    with open_foreign(path) as file:
+    with open_stream(path) as file:
         # A buffer larger than the file costs time; what grows, or tells no size, is read on.
-        told = os.fstat(file.fileno()).st_size
+        told = most if is_address(path) else os.fstat(file.fileno()).st_size
         content = file.read(min(most, told) + 1)
         if len(content) > told:
             content += file.read(most + 1 - len(content))
@@ -81,7 +90,7 @@ def raw_lines(path: str | Path, longest: int = LONGEST_LINE) -> Iterator[tuple[i
         OSError: the file cannot be read.
         ForeignError: it is no regular file, or a line has more than `longest` bytes.
     """
-    with open_foreign(path) as file:
+    with open_stream(path) as file:
         number = 0
         while line := file.readline(longest + 1):
             number += 1

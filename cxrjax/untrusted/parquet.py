@@ -14,6 +14,7 @@ import pyarrow
 import pyarrow.parquet
 
 from cxrjax.errors import ForeignError, first_line
+from cxrjax.paths import local_copy
 from cxrjax.untrusted.child import run_in_child
 from cxrjax.untrusted.foreign_files import MIB, open_foreign
 
@@ -37,6 +38,7 @@ def open_parquet(path: Path) -> pyarrow.parquet.ParquetFile:
         ForeignError: it is none, is damaged, or claims more rows, columns or bytes than one of its
             size has.
     """
+    path = local_copy(path)
     with open_foreign(path) as file:
         state = os.fstat(file.fileno())
     _try_out(str(path.absolute()), state.st_size, state.st_mtime_ns)

@@ -10,13 +10,12 @@ import resource
 import shutil
 import subprocess
 import time
-from pathlib import Path
 
 import pytest
 
 from cxrjax.errors import UserError
 from cxrjax.training.observers import ExampleLog
-from cxrjax.training.workdir import drop_torn_line, make_writable, silence_writers, storage_errors
+from cxrjax.training.workdir import drop_torn_line, silence_writers, storage_errors
 from tests.training.conftest import BatchStream, open_store
 
 
@@ -165,14 +164,6 @@ def test_a_workdir_that_goes_away(run, tmp_path, how):
     with pytest.raises(UserError, match=r"config\.json is no longer there"):
         run(BatchStream(before={4: leave}), workdir)
     assert not (workdir / "checkpoints").exists()
-
-
-@pytest.mark.parametrize("address", ["gs://bucket/run", "s3://bucket/run"])
-def test_an_address_is_no_workdir(address, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="expected a folder, found an address; mount the bucket"):
-        make_writable(Path(address))
-    assert not list(tmp_path.iterdir())
 
 
 def test_what_libraries_make_of_storage_that_fails():

@@ -12,10 +12,9 @@ clear is requested by a flag. Where something is doubtful nothing is written but
 
 import collections
 import dataclasses
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
 import numpy as np
@@ -33,6 +32,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.images.decode import MOSTLY_BLACK, MOSTLY_WHITE, NEARLY_FLAT
 from cxrjax.images.geometry import is_resize
+from cxrjax.paths import relative
 from cxrjax.progress import progress_bar, waiting
 from cxrjax.records import QARecord, class_in_words
 from cxrjax.records_io.builder import Builder
@@ -174,7 +174,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
             yield Looked(
                 BoxedImage(
                     image_id=ids[path],
-                    path=os.path.relpath(path, self.options.out),
+                    path=relative(path, self.options.out),
                     image_hw=size,
                     patient=patients[path],
                     boxes=by_class,
@@ -446,7 +446,7 @@ def _ids(files: Mapping[Path, Any], folder: Folder) -> dict[Path, str]:
     for path in sorted(files):
         name = path.stem
         if names[name] > 1:
-            name = Path(folder.where(path)).with_suffix("").as_posix().strip("/")
+            name = PurePosixPath(folder.where(path)).with_suffix("").as_posix().strip("/")
         name = re.sub(r"[^\w.-]+", "_", name)
         while name in used:
             name += "_"

@@ -11,6 +11,7 @@ from xml.etree.ElementTree import Element
 
 from cxrjax.apps.annotations.annotation import WORDS
 from cxrjax.errors import ForeignError, UserError
+from cxrjax.paths import to_path, walk
 from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.foreign_files import open_foreign, read_bytes, read_text
 from cxrjax.untrusted.json_text import parse_json
@@ -96,13 +97,14 @@ class Folder:
         Names that are not UTF-8 or hold a control character are refused.
         """
         count = 0
-        inside = os.path.realpath(root)
+        inside = str(root.resolve())
         seen: set[str] = set()
-        for folder, folders, names in os.walk(root, followlinks=True):
-            if os.path.realpath(folder) in seen:
+        for folder, folders, names in walk(root, followlinks=True):
+            place = str(to_path(folder).resolve())
+            if place in seen:
                 folders[:] = []
                 continue
-            seen.add(os.path.realpath(folder))
+            seen.add(place)
             shown_names = [name for name in folders if not name.startswith((".", "__MACOSX"))]
             folders[:] = sorted(n for n in shown_names if self._usable(folder, n, inside))
             for name in sorted(names):
@@ -113,16 +115,16 @@ class Folder:
                     raise UserError(
                         f"{root}: more than {_MOST_FILES:,} files; choose a folder in it"
                     )
-                yield Path(folder) / name
+                yield to_path(folder) / name
 
     def _usable(self, folder: str, name: str, inside: str) -> bool:
-        path = os.path.join(folder, name)
+        path = to_path(folder) / name
         try:
             plain_name(name, 255)
         except ForeignError as error:
             self.refused.append((printable(path), str(error)))
             return False
-        if os.path.islink(path) and not f"{os.path.realpath(path)}/".startswith(f"{inside}/"):
+        if path.is_symlink() and not f"{os.path.realpath(path)}/".startswith(f"{inside}/"):
             told = "a link that leads out of the folder; pass --images=FOLDER or copy the file"
             self.refused.append((printable(path), told))
             return False
@@ -158,7 +160,7 @@ class Folder:
     def inside(self, path: Path) -> Path:
         """The path of an image within its folder."""
         root = self._image_root if path.is_relative_to(self._image_root) else self.root
-        return path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
+        return path.relative_to(root) if path.is_relative_to(root) else to_path(path.name)
 
     def has(self, name: str) -> bool:
         """Returns whether a name refers to exactly one image."""

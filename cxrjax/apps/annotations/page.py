@@ -1,6 +1,5 @@
 """The page of an import: how it was read, what is doubtful, and 20 images, the doubtful first."""
 
-import os
 import random
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from cxrjax.evaluation.overlays import COLOURS, TRUTH, jpeg_data_uri
 from cxrjax.evaluation.text_tables import template
 from cxrjax.files import replace_text
 from cxrjax.images.decode import read_image
+from cxrjax.paths import relative
 from cxrjax.records_io.quality import REASONS, QualityLog
 
 if TYPE_CHECKING:
@@ -155,5 +155,5 @@ def _picture(one: "Looked", folder: Path, number: int) -> dict[str, Any]:
 def _whole(file: Path, folder: Path, number: int) -> str | None:
     """The address of all pixels: the source's file, or a copy that browsers read."""
     if file.suffix.lower() in _OF_BROWSERS:
-        return quote(Path(os.path.relpath(file.resolve(), folder.parent.resolve())).as_posix())
+        return quote(relative(file.resolve(), folder.parent.resolve()))
     return write_full(read_image(file), _SIDE, folder, number)

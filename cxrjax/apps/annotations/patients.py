@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cxrjax.errors import UserError
+from cxrjax.paths import to_path
 
 # Names that tell their patient: NIH, CheXpert, MIMIC-CXR, Kermany.
 _KNOWN = (
@@ -69,5 +70,5 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 def _name(path: Path, root: Path) -> str:
     """The path without ending, relative to the folder; for an image elsewhere its name."""
-    inside = path.relative_to(root) if path.is_relative_to(root) else Path(path.name)
+    inside = path.relative_to(root) if path.is_relative_to(root) else to_path(path.name)
     return inside.with_suffix("").as_posix()

@@ -3,7 +3,7 @@
 import collections
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 
@@ -83,7 +83,7 @@ def _listed(folder: Folder) -> dict[str, set[str]]:
                     words = line.split()
                     # VOC's lists by class have a second word, -1 where the class is absent.
                     if words and len(words) <= 2:
-                        found[Path(words[0]).stem.lower()].add(split_of(path.stem))
+                        found[PurePosixPath(words[0]).stem.lower()].add(split_of(path.stem))
             elif path.suffix.lower() in _YAML:
                 keys: dict[str, str] = {}
                 for line in read_text(path, MIB).splitlines():

@@ -9,6 +9,7 @@ from typing import Any
 from cxrjax.apps.results.plots import ACCENT, Line, Look, Plot, csv_text, plot_lines
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_lines
+from cxrjax.paths import to_path
 
 # More points than pixels only make the page heavier.
 _MAX_POINTS = 240
@@ -52,7 +53,7 @@ def read_series(path: str | Path) -> dict[str, list[tuple[int, float]]]:
     """
     series: dict[str, dict[int, float]] = {}
     hint = 'expected a JSON object with "step" and named values'
-    for where, row in read_json_lines(Path(path), "the training log", hint):
+    for where, row in read_json_lines(to_path(path), "the training log", hint):
         step = row.get("step")
         if not isinstance(step, int) or not 0 <= step < 2**63:
             raise UserError(f"{where}: {hint}")

@@ -4,7 +4,6 @@ An image with all its pixels is a file that a browser loads when somebody looks 
 that is sent without its folder the small one is shown in its place.
 """
 
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,6 +14,7 @@ from jaxtyping import UInt8
 
 from cxrjax.evaluation.overlays import data_uri, jpeg
 from cxrjax.images.decode import read_image
+from cxrjax.paths import remove_tree
 from cxrjax.progress import progress_bar, waiting
 
 # With more images than this, images and texts stand in a folder beside the page.
@@ -138,7 +138,7 @@ def empty_folder(out_dir: Path, wanted: bool) -> Path:
     folder = out_dir / FOLDER
     if folder.exists():
         with waiting(f"removing what an earlier page left in {folder}"):
-            shutil.rmtree(folder)
+            remove_tree(folder)
     if wanted:
         folder.mkdir(parents=True)
     return folder

@@ -7,7 +7,6 @@ DIR/export.json    what was exported, and what was left out, by reason
 
 import collections
 import dataclasses
-import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from cxrjax.files import read_packaged
 from cxrjax.images.decode import image_size
 from cxrjax.images.files import ImageError
 from cxrjax.paper import closed_classes
+from cxrjax.paths import relative
 from cxrjax.radiology_text.nouns import forms
 from cxrjax.records import Answer, GeneratorInfo, QARecord, class_in_words
 
@@ -154,7 +154,7 @@ def _beside(record: QARecord, image_root: Path, out: Path) -> QARecord:
 
 
 def _relative(path: Path, out: Path) -> str:
-    return Path(os.path.relpath(path.resolve(), out.resolve())).as_posix()
+    return relative(path.resolve(), out.resolve())
 
 
 def _settled(

@@ -25,6 +25,7 @@ from cxrjax.evaluation.run_record import made_otherwise
 from cxrjax.evaluation.systems.model_flags import add_model_flags, mesh_config
 from cxrjax.evaluation.systems.own_model import model_directory
 from cxrjax.evaluation.systems.table import resolved_settings
+from cxrjax.paths import to_path
 
 _DECODING = ("grammar", "boxes", "max_answer_tokens", "names")
 
@@ -88,7 +89,7 @@ def _adapters(given: Sequence[str]) -> dict[str, Path]:
         name, equals, folder = one.partition("=")
         if not equals or not re.fullmatch(r"[\w./-]{1,100}", name) or not folder or name in found:
             raise UserError(f"--adapter={one}: expected NAME=DIR, each name once")
-        found[name] = Path(folder)
+        found[name] = to_path(folder)
     return found
 
 

@@ -146,7 +146,7 @@ def _write_answers(questions: RecordSource, answer: Answer, out: Path) -> collec
     found: collections.Counter[str] = collections.Counter()
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
-        file = open(partial, "w", encoding="utf-8")  # noqa: SIM115 - closed below
+        file = partial.open("w", encoding="utf-8")
     try:
         for line in progress_bar(
             lines, total=questions.num_questions, unit="question", desc=out.stem

@@ -2,13 +2,13 @@
 
 import argparse
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cxrjax import choices
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
 from cxrjax.language_model.flags import add_client_flags
+from cxrjax.paths import in_path
 
 if TYPE_CHECKING:
     from cxrjax.distributed.meshes import MeshConfig
@@ -56,11 +56,11 @@ def add_source_flags(parser: argparse.ArgumentParser) -> Any:
         The group of what names a model, of which one is required: for more of that kind.
     """
     model = parser.add_mutually_exclusive_group(required=True)
-    model.add_argument("--workdir", type=Path, help="a training run: its best checkpoint")
+    model.add_argument("--workdir", type=in_path, help="a training run: its best checkpoint")
     text = "a base, a Hugging Face folder, a GGUF file, a PEFT adapter, or hf://OWNER/NAME"
     model.add_argument("--checkpoint", type=shipped, help=text)
     add = parser.add_argument
-    add("--base", type=Path, metavar="DIR", help="of a PEFT adapter (default: what it names)")
+    add("--base", type=in_path, metavar="DIR", help="of a PEFT adapter (default: what it names)")
     add("--step", type=int, help="of a training run, another checkpoint than the best")
     prompts = sorted(choices.PROMPTS)
     add("--prompt", choices=prompts, help="prompt format (default: the model's own)")
@@ -79,7 +79,7 @@ def add_model_flags(parser: argparse.ArgumentParser) -> Any:
     """Declares all flags of a model of ours; returns what `add_source_flags` does."""
     model = add_source_flags(parser)
     add = parser.add_argument
-    add("--image_root", type=Path, help="what image_path is relative to (data/README.md)")
+    add("--image_root", type=in_path, help="what image_path is relative to (data/README.md)")
     text = (
         "show the model another image than the one asked about, or that one blurred or masked, to "
         "see what it knows without looking (cxrjax/evaluation/systems/stand_in_images.py); by "
@@ -107,8 +107,8 @@ def add_runner_flags(parser: argparse.ArgumentParser) -> None:
     add_model_flags(parser).add_argument("--runner", choices=RUNNERS, help=text)
     listed = "; ".join(f"{name}: {summary}" for name, summary in RUNNERS.items())
     add = parser.add_argument_group("runners", f"{listed}.").add_argument
-    add("--train", type=Path, metavar="FILE", help="training records that a baseline learns from")
-    add("--readers", type=Path, metavar="FILE", help="records with `readers`, of the images asked")
+    add("--train", type=in_path, metavar="FILE", help="training records of a baseline")
+    add("--readers", type=in_path, metavar="FILE", help="records with `readers` of the images")
     add("--reader", metavar="ID", help="the reader who answers, such as R8")
     text = "sample once for each, a file each (OUT.seed0.jsonl, ...), and print the spread"
     add("--seeds", type=parse_seeds, metavar="0,1,2", help=text)
@@ -124,7 +124,7 @@ def add_runner_flags(parser: argparse.ArgumentParser) -> None:
     add("--logprobs", action="store_true", help="ask the server for answers' log-probabilities")
     text = "send none, for models that refuse the parameter; counts as sampling"
     add("--no_temperature", action="store_true", help=text)
-    add("--folder", type=Path, metavar="DIR", help="a transformers model and its processor")
+    add("--folder", type=in_path, metavar="DIR", help="a transformers model and its processor")
     add_client_flags(parser, text=True)
 
 

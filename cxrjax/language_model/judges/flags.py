@@ -8,6 +8,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import replace_text, replacing
 from cxrjax.language_model.flags import add_client_flags, client_from_flags
 from cxrjax.language_model.judges.judge import Judge
+from cxrjax.paths import in_path
 
 CHOICES = ("none", "surrogate", "language_model", "replay")
 _VERDICTS, _ANSWERS = "verdicts.jsonl", "judge_answers.jsonl"
@@ -25,7 +26,7 @@ def add_judge_flags(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--verdicts",
-        type=Path,
+        type=in_path,
         metavar="FILE",
         help=f"a judge's verdicts, stored and replayed (default: {_VERDICTS} in --out)",
     )

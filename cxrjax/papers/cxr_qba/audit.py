@@ -90,7 +90,7 @@ def write_audit(
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
         replace_text(out / PAGE, page)
-        with open(out / SHEET, "w", encoding="utf-8", newline="") as file:
+        with (out / SHEET).open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(_COLUMNS)
             for number, record in enumerate(drawn, start=1):

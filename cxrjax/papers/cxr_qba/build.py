@@ -11,7 +11,6 @@ import dataclasses
 import functools
 import itertools
 import json
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -46,6 +45,7 @@ from cxrjax.papers.cxr_qba.study_files import (
     StudyFiles,
     holds_studies,
 )
+from cxrjax.paths import relative
 from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records import GeneratorInfo, QARecord
@@ -260,7 +260,7 @@ class QbaBuilder(Builder[QbaOptions]):
                 except Unusable as verdict:
                     self.quality.set_aside(verdict.reason, image.image_id, str(file), verdict.found)
                     continue
-                path = os.path.relpath(file, out)
+                path = relative(file, out)
                 kept.append(dataclasses.replace(image, image_hw=size, path=path))
             if kept or not entry.images:
                 self.entries[key] = dataclasses.replace(entry, images=tuple(kept))

@@ -20,6 +20,7 @@ from cxrjax.errors import UserError
 from cxrjax.papers.cxr_qba.construct import ratings
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
+from cxrjax.paths import to_path
 from cxrjax.records_io.csv_table import read_table as read_csv_table
 from cxrjax.untrusted.parquet import open_parquet, read_batches
 
@@ -139,16 +140,15 @@ class _Table:
         self._open = contextlib.ExitStack()
 
     def __enter__(self) -> "_Table":
-        raw = self._open.enter_context(open(f"{self._stem}.csv.gz", "wb"))
+        raw = self._open.enter_context(to_path(f"{self._stem}.csv.gz").open("wb"))
         packed = self._open.enter_context(
             gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=_NO_TIME, compresslevel=6)
         )
         text = self._open.enter_context(io.TextIOWrapper(packed, encoding="utf-8", newline=""))
         self._csv = csv.DictWriter(text, self._columns, lineterminator="\n")
         self._csv.writeheader()
-        self._parquet = self._open.enter_context(
-            pq.ParquetWriter(f"{self._stem}.parquet", self._schema)
-        )
+        table = self._open.enter_context(to_path(f"{self._stem}.parquet").open("wb"))
+        self._parquet = self._open.enter_context(pq.ParquetWriter(table, self._schema))
         return self
 
     def __exit__(self, *exception: Any) -> None:
@@ -239,7 +239,7 @@ def quality_mappings() -> Iterator[tuple[str, str, str]]:
 
 def write_quality_mappings(path: Path) -> None:
     """Writes quality_mappings.csv."""
-    with open(path, "w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(("criterion", "value", "grade"))
         writer.writerows(quality_mappings())

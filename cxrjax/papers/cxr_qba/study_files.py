@@ -17,7 +17,6 @@ import dataclasses
 import itertools
 import json
 import math
-import os
 import re
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,6 +28,7 @@ from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.papers.cxr_qba.construct.checks import check_graph, check_questions
 from cxrjax.papers.cxr_qba.native import Native, NativeLocalization, StudyQuestions, StudySceneGraph
+from cxrjax.paths import to_path, walk
 from cxrjax.records_io.quality import (
     CUT,
     FittedBoxes,
@@ -271,10 +271,10 @@ def holds_studies(folder: Path) -> bool:
     """Returns whether a file below a folder, or a member of an archive there, is a study's."""
     archives: list[Path] = []
     # Once: a folder of MIMIC-CXR-JPG has 600,000 files.
-    for place, _, names in os.walk(folder):
+    for place, _, names in walk(folder):
         if any(name.endswith(SUFFIXES) for name in names):
             return True
-        archives += [Path(place) / name for name in names if name.endswith(".zip")]
+        archives += [to_path(place) / name for name in names if name.endswith(".zip")]
     for path in sorted(archives):
         try:
             with ZipArchive(path, MAX_BYTES) as archive:

@@ -11,7 +11,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal
 
 from cxrjax.errors import UserError
@@ -224,7 +224,7 @@ class GemexBuilder(Builder[GemexOptions]):
     def _hold_out(self, files: Iterable[Path]) -> None:
         """Chooses patients of the training rows for validation, as no file has its rows."""
         paths = (path for file in files for path in native_files.image_paths(file))
-        patients = {patient_of(path) or Path(path).stem for path in paths}
+        patients = {patient_of(path) or PurePosixPath(path).stem for path in paths}
         self._patients = validation_groups(patients, self.options.seed, _HELD_OUT_PERCENT)
         held_out = f"validation: {len(self._patients)} of {len(patients)} patients of training rows"
         self._made_by["validation"] = held_out

@@ -21,7 +21,7 @@ import collections
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import PurePosixPath
 from typing import Any, Literal
 
 import numpy as np
@@ -238,7 +238,8 @@ def _released_path(record: QARecord) -> str:
     patient, study = record.patient_id, record.study_id
     if not patient or not study:
         return record.image_path
-    return f"{patient[:3]}/{patient}/{study}/{record.image_id}{Path(record.image_path).suffix}"
+    suffix = PurePosixPath(record.image_path).suffix
+    return f"{patient[:3]}/{patient}/{study}/{record.image_id}{suffix}"
 
 
 def _train_record(row: dict[str, Any], chosen: BoxFormat) -> QARecord:
@@ -322,15 +323,15 @@ def _record(
     question: str,
     choices: list[str] | None,
 ) -> QARecord:
-    parts = Path(usable_path(image)).parts
-    usable_name(Path(image).stem)
-    own = row.get("q_id", row.get("row_id", Path(image).stem))
+    parts = PurePosixPath(usable_path(image)).parts
+    usable_name(PurePosixPath(image).stem)
+    own = row.get("q_id", row.get("row_id", PurePosixPath(image).stem))
     return QARecord(
         dataset="gemex",
         split=split,
         patient_id=patient_of(image),
         study_id=next((p for p in parts if p[:1] == "s" and p[1:].isdigit()), None),
-        image_id=Path(image).stem,
+        image_id=PurePosixPath(image).stem,
         image_path=image,
         question_id=f"{split}-{kind}-{own}",
         question=question,
@@ -342,7 +343,7 @@ def _record(
 
 def patient_of(path: str) -> str | None:
     """The patient that MIMIC-CXR's path of an image names: p10000032 of p10/p10000032/..."""
-    return next((p for p in Path(path).parts if p[:1] == "p" and len(p) > 4), None)
+    return next((p for p in PurePosixPath(path).parts if p[:1] == "p" and len(p) > 4), None)
 
 
 def native_boxes(row: Any) -> list[Any]:

@@ -5,7 +5,6 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from cxrjax.papers.gemex.native import (
     weigh,
 )
 from cxrjax.papers.sources.report import MAX_REPORT_CHARACTERS, ImageReport
+from cxrjax.paths import relative
 from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_json, usable_path, usable_record
@@ -53,7 +53,7 @@ def records_with_images(
         except Unusable as verdict:
             quality.set_aside(verdict.reason, record.question_id, str(file), verdict.found)
             continue
-        path = os.path.relpath(file, out)
+        path = relative(file, out)
         yield locate(record, size).model_copy(update={"image_path": path})
 
 
@@ -71,7 +71,7 @@ def reports_with_images(
         except Unusable as verdict:
             quality.set_aside(verdict.reason, report.image_id, str(file), verdict.found)
             continue
-        path = os.path.relpath(file, out)
+        path = relative(file, out)
         yield dataclasses.replace(report, image_path=path, image_hw=size)
 
 
@@ -211,7 +211,7 @@ def reports(path: Path) -> dict[str, str]:
 
 def write_train(path: Path, records: Iterable[QARecord]) -> None:
     """Writes records as a training file, one row at a time."""
-    with open(path, "w", encoding="utf-8") as out:
+    with path.open("w", encoding="utf-8") as out:
         for number, record in enumerate(records):
             text = json.dumps(to_native(record), ensure_ascii=False)
             out.write(("[\n" if number == 0 else ",\n") + text)
@@ -222,7 +222,7 @@ def write_test(folder: Path, records: Iterable[QARecord]) -> None:
     """Writes records as test files into a folder, one for each question type."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {
-        name: open(folder / f"{kind.test_name}_question.jsonl", "w", encoding="utf-8")  # noqa: SIM115
+        name: (folder / f"{kind.test_name}_question.jsonl").open("w", encoding="utf-8")
         for name, kind in QUESTION_TYPES.items()
     }
     try:

@@ -4,7 +4,7 @@ import collections
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from cxrjax.errors import UserError
@@ -106,7 +106,7 @@ def _read_padchest(file: Path, options: Any, quality: QualityLog) -> Iterator[Re
             raise Unusable("missing_image", f"no {name} in the folders beside {file.name}")
         (height, width), image, row = (
             image_size(images[name]),
-            Path(name).stem,
+            PurePosixPath(name).stem,
             table.get(study, {}),
         )
         answers = []
@@ -189,7 +189,7 @@ def _read_graphs(
                 fronts.append(ReportDraft(record, dates.get(name, "")))
             yield from (one._replace(lateral=next(iter(sides), None)) for one in fronts)
         except _FAULTS as fault:
-            _reject(quality, Path(where).name.removesuffix(_GRAPH), where, fault)
+            _reject(quality, PurePosixPath(where).name.removesuffix(_GRAPH), where, fault)
 
 
 def _section(graph: Mapping[str, Any], kind: str) -> str:

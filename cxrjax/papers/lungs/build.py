@@ -7,7 +7,6 @@ samples.html            what was built, and examples of what was set aside
 
 import dataclasses
 import functools
-import os
 import random
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -21,6 +20,7 @@ from cxrjax.files import read_packaged, writing
 from cxrjax.images.geometry import is_resize, resize
 from cxrjax.papers.lungs.masks import find_lungs
 from cxrjax.papers.lungs.native import TABLE, LungImage, is_published, read_folder
+from cxrjax.paths import relative, to_path
 from cxrjax.records import Answer, Provenance, QARecord
 from cxrjax.records_io import workers
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
@@ -196,7 +196,7 @@ def _examined(out: Path, image: LungImage) -> Examined:
         warnings += [_SPECKS] * bool(specks)
     if image.original_hw is None and image.finding and not image.masks:
         warnings.append(_SQUEEZED)
-    path = Path(os.path.relpath(image.image, out))
+    path = to_path(relative(image.image, out))
     if not is_resize(file_hw, image_hw):
         path = Path("images") / f"{image.image_id}.jpg"
         _write_restored(out / path, pixels, image_hw)
@@ -291,4 +291,5 @@ def _write_restored(
     scale = max(have / want for have, want in zip(pixels.shape, image_hw, strict=True))
     height, width = (round(side * scale) for side in image_hw)
     restored, _ = resize(pixels, height, width)
-    Image.fromarray(restored).save(path, "JPEG", quality=_JPEG_QUALITY)
+    with path.open("wb") as file:
+        Image.fromarray(restored).save(file, "JPEG", quality=_JPEG_QUALITY)

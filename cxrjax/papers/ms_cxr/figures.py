@@ -36,6 +36,7 @@ from cxrjax.metrics.bootstrap import Bootstrap, Sums
 from cxrjax.metrics.classification import ratio
 from cxrjax.metrics.localization import contrast_to_noise, region_areas, region_iou, region_mask
 from cxrjax.papers.ms_cxr.native import FINDINGS
+from cxrjax.paths import to_path
 from cxrjax.records import QARecord
 from cxrjax.untrusted.arrays import read_array
 from cxrjax.untrusted.names import path_inside, shown
@@ -122,7 +123,7 @@ def _count(
         row["parse_failures"] = float(read.parse != "ok")
         row |= {"iou": float(region_iou(*areas)), "answered": float(len(read.boxes) > 0)}
         if mapped:
-            heat = _load_map(Path(answers.source).parent, prediction)
+            heat = _load_map(to_path(answers.source).parent, prediction)
             _add_contrast(row, heat, phrase.boxes, phrase.image_hw, problems)
         return row
 

@@ -170,7 +170,7 @@ def write_native(path: Path, records: Iterable[QARecord]) -> None:
             content[plural] = [by_id[key] for key in sorted(by_id)]
         path.write_text(json.dumps(content, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
         return
-    with open(path, "w", encoding="utf-8", newline="") as file:
+    with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, list(natives[0]) if natives else (), lineterminator="\n")
         writer.writeheader()
         writer.writerows(natives)

@@ -5,12 +5,12 @@ mimic-cxr-2.0.0-metadata.csv.gz    dicom_id, subject_id, study_id, ViewPosition,
 """
 
 import fnmatch
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from cxrjax.errors import UserError
+from cxrjax.paths import to_path, walk
 from cxrjax.records import LARGEST_SIDE
 from cxrjax.records_io.csv_table import read_table
 from cxrjax.untrusted.names import shown
@@ -23,9 +23,9 @@ SPLIT_NAMES = {"train": "train", "validate": "validation", "test": "test"}
 
 def files_beside_images(folder: Path) -> Iterator[Path]:
     """Files at a folder and below, without the folders of images, which take minutes to list."""
-    for place, inside, names in os.walk(folder):
+    for place, inside, names in walk(folder):
         inside[:] = [name for name in inside if not _PATIENTS.fullmatch(name)]
-        yield from (Path(place, name) for name in names)
+        yield from (to_path(place) / name for name in names)
 
 
 def find_table(folder: Path, pattern: str) -> Path | None:

@@ -6,7 +6,7 @@ since 1.1.0, split; in the JSON the same stands in annotations, images and categ
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
 from cxrjax.errors import UserError
@@ -108,7 +108,7 @@ def _coco_marks(path: Path) -> Iterator[Mark]:
 
 
 def _image_id(image: Mapping[str, Any]) -> str:
-    return str(image.get("dicom_id") or Path(image["file_name"]).stem)
+    return str(image.get("dicom_id") or PurePosixPath(image["file_name"]).stem)
 
 
 def _from_corner(numbers: Any) -> PixelBox:

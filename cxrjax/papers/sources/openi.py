@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.papers.sources.report import MAX_REPORT_CHARACTERS
+from cxrjax.paths import to_path
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_name
 from cxrjax.untrusted.archives import TarMember, ZipArchive, read_tar
 from cxrjax.untrusted.foreign_files import MIB, open_foreign
@@ -56,7 +57,7 @@ def read_openi(path: str | Path, quality: QualityLog) -> Iterator[OpenIReport]:
     Raises:
         UserError: the path cannot be read, or holds no XML files.
     """
-    path = Path(path)
+    path = to_path(path)
     found = False
     first: dict[str, str] = {}
     for name, content, fault in _files(path):

@@ -20,6 +20,7 @@ from cxrjax.papers.vindr_cxr_vqa.annotation import (
     FindingBox,
     ImageAnnotation,
 )
+from cxrjax.paths import to_path
 from cxrjax.records_io.csv_table import TableRow, parse_size, read_table
 from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable, check_box, usable_name
 
@@ -163,7 +164,7 @@ def read_box_table(
 
 def _table(path: str | Path, reader: str | None) -> Iterator[TableRow]:
     required = [name for name in _REQUIRED if reader is None or name != "rad_id"]
-    return read_table(Path(path), required, SPELLINGS, WHEEL_MEMBER)
+    return read_table(to_path(path), required, SPELLINGS, WHEEL_MEMBER)
 
 
 def _group(rows: Iterable[BoxRow]) -> list[ImageAnnotation]:
@@ -185,7 +186,7 @@ def _group(rows: Iterable[BoxRow]) -> list[ImageAnnotation]:
 def write_box_table(path: str | Path, annotations: Iterable[ImageAnnotation]) -> int:
     """Writes what the readers marked as a Kaggle table with width and height; returns the rows."""
     count = 0
-    with open(path, "w", encoding="utf-8", newline="") as out:
+    with path.open("w", encoding="utf-8", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow([*COLUMNS, "width", "height"])
         for image in annotations:

@@ -16,6 +16,7 @@ from cxrjax.codecs import CODECS
 from cxrjax.files import reading
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
+from cxrjax.paths import to_path
 from cxrjax.records import Answer, Provenance, QARecord
 from cxrjax.records_io.csv_table import read_table
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_name, usable_record
@@ -56,7 +57,7 @@ def read_native(
     Raises:
         UserError: the file cannot be read, is not a JSON list of images, or lacks a column.
     """
-    path = Path(path)
+    path = to_path(path)
     records: list[QARecord] = []
     seen: set[str] = set()
     with reading(path):
@@ -96,7 +97,7 @@ def _images(path: Path, quality: QualityLog) -> Iterator[tuple[str, Any]]:
 def write_native(path: str | Path, records: Iterable[QARecord]) -> None:
     """Writes records as a release file: images in order of first appearance, questions in order."""
     text = json.dumps(to_native(records), indent=2, ensure_ascii=False)
-    Path(path).write_text(text + "\n", encoding="utf-8")
+    to_path(path).write_text(text + "\n", encoding="utf-8")
 
 
 def to_native(records: Iterable[QARecord]) -> list[dict[str, Any]]:

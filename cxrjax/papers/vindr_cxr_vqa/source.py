@@ -7,7 +7,6 @@ comes from the training part with its three readers an image.
 
 import collections
 import dataclasses
-import os
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_t
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import reader_boxes
 from cxrjax.papers.vindr_cxr_vqa.construct.verify import contradiction
 from cxrjax.papers.vindr_cxr_vqa.native import FILE_NAME, FILE_NAMES, pixel_boxes
+from cxrjax.paths import relative
 from cxrjax.records import QARecord
 from cxrjax.records_io.csv_table import ImageSizes, columns_of, size_of
 from cxrjax.records_io.image_check import ImageCheck, check_images
@@ -198,7 +198,7 @@ def annotate_sizes(
             if files.folders:
                 path = _only(image.image_id, paths)
                 image_hw = _original_size(checks[path], stated)
-                image = dataclasses.replace(image, image_path=os.path.relpath(path, files.out))
+                image = dataclasses.replace(image, image_path=relative(path, files.out))
             else:
                 assert stated is not None  # there is a size table, or there is nothing to do
                 image_hw = stated

@@ -11,7 +11,6 @@ OUT/statistics.json, tables.md, phrases.json, body_parts.png, diagnoses.png
 
 import dataclasses
 import hashlib
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -128,7 +127,7 @@ class VixRayBuilder(Builder[VixRayOptions]):
             for stage in STAGES
         }
         gold = out / "questions" / f"{split}_stage3_gold.jsonl"
-        with open(gold, "w", encoding="utf-8") as file:
+        with gold.open("w", encoding="utf-8") as file:
             for record in self._records(split, "stage3"):
                 if record.history:
                     asked = strip_answers(record).model_copy(update={"history": record.history})
@@ -227,7 +226,7 @@ def _write_once(path: Path, content: bytes) -> None:
         return
     aside = path.with_suffix(".tmp")
     aside.write_bytes(content)
-    os.replace(aside, path)
+    aside.replace(path)
 
 
 def _divided(path: Path, studies: Sequence[VixRayStudy], quality: QualityLog) -> list[VixRayStudy]:

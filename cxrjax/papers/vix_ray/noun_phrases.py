@@ -17,10 +17,10 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 
 from cxrjax.errors import UserError, optional
 from cxrjax.files import read_packaged
+from cxrjax.paths import to_path
 
 # Text -> words, the syllables of each joined by "_", punctuation as words of its own.
 Segment = Callable[[str], list[str]]
@@ -58,7 +58,7 @@ def _pyvi() -> Segment:
 
 def _vncorenlp() -> Segment:
     folder = os.environ.get(VNCORENLP_FOLDER)
-    if not folder or not Path(folder).is_dir():
+    if not folder or not to_path(folder).is_dir():
         raise UserError(
             f"--segmenter=vncorenlp: the environment's {VNCORENLP_FOLDER} is {folder!r}, expected "
             "the folder with VnCoreNLP's jar and models/ (py_vncorenlp.download_model makes it)"
@@ -70,7 +70,7 @@ def _vncorenlp() -> Segment:
             "--segmenter=vncorenlp: py_vncorenlp is not installed (pip install py_vncorenlp; it "
             "needs Java)"
         ) from None
-    model = py_vncorenlp.VnCoreNLP(annotators=["wseg"], save_dir=str(Path(folder).resolve()))
+    model = py_vncorenlp.VnCoreNLP(annotators=["wseg"], save_dir=str(to_path(folder).resolve()))
 
     def segment(text: str) -> list[str]:
         sentences: Sequence[str] = model.word_segment(normal(text))

@@ -97,5 +97,6 @@ def plot_phrases(phrases: Mapping[str, Mapping[str, int]], out: Path) -> list[Pa
         axes.set_xlabel("count")
         axes.set_title(name.replace("_", " "))
         paths.append(out / f"{name}.png")
-        figure.savefig(paths[-1], dpi=100)
+        with paths[-1].open("wb") as file:
+            figure.savefig(file, dpi=100, format="png")
     return paths

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import operator
-import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 
 from cxrjax.errors import UserError
 from cxrjax.files import hash_lines, writing
+from cxrjax.paths import remove_tree
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord
 from cxrjax.records_io import workers
@@ -71,7 +71,7 @@ class StudiesBuilder(Builder[StudiesOptions]):
         self.studies: list[dict[str, Any]] = []
 
     def tidy(self) -> None:
-        shutil.rmtree(self.options.out / "parts")
+        remove_tree(self.options.out / "parts")
 
     def prepare(self, splits: Collection[str]) -> None:
         """Makes the folder; it must not hold files of other patients.
@@ -99,7 +99,7 @@ class StudiesBuilder(Builder[StudiesOptions]):
         out = self.options.out
         with (
             writing(out),
-            open(out / TRUTH, "w", encoding="utf-8") as truth,
+            (out / TRUTH).open("w", encoding="utf-8") as truth,
             progress_bar(desc="rendering", total=self.options.studies, unit="study") as progress,
         ):
             for entry in self._make():

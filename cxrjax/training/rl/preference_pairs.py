@@ -14,6 +14,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_json_lines
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.input_pipeline.tokenizer import Tokenizer
+from cxrjax.paths import to_path
 
 _HINT = 'expected lines of {"question_id", "better", "worse"}'
 
@@ -31,7 +32,7 @@ def read_pair_ids(path: str | Path) -> set[str]:
     Raises:
         UserError: unreadable, or a line that is none; it names the line.
     """
-    return {fields["question_id"] for _, fields in _lines(Path(path))}
+    return {fields["question_id"] for _, fields in _lines(to_path(path))}
 
 
 def read_pairs(
@@ -49,7 +50,7 @@ def read_pairs(
     ending = PROMPTS[prompt].end
     end = tokenizer.eos_id if ending is None else tokenizer.piece_id(ending)
     found: dict[str, AnswerPair] = {}
-    for where, fields in _lines(Path(path)):
+    for where, fields in _lines(to_path(path)):
         tokens = [
             np.array([*tokenizer.encode(fields[name]), end], np.int32)
             for name in ("better", "worse")

@@ -12,21 +12,21 @@ their terms hold for it.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax.cli import command_parser, run
+from cxrjax.paths import in_path, out_path
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes the page and the sheet, or reads a filled one."""
     parser = command_parser("papers.cxr_qba.commands.audit_cxr_qba", __doc__)
     add = parser.add_argument
-    add("--build", type=Path, help="folder of a build of cxr_qba")
-    add("--out", type=Path, help="folder to write to")
-    add("--sheet", type=Path, help="a filled sheet, to be read")
+    add("--build", type=in_path, help="folder of a build of cxr_qba")
+    add("--out", type=out_path, help="folder to write to")
+    add("--sheet", type=in_path, help="a filled sheet, to be read")
     add("--count", type=int, default=60, help="records (default 60)")
     add("--by_grade", action="store_true", help="as many of each grade, as far as there are")
-    add("--image_root", type=Path, help="folder of the images (default: boxes alone)")
+    add("--image_root", type=in_path, help="folder of the images (default: boxes alone)")
     add("--seed", type=int, default=0, help="decides which (default 0)")
     flags = parser.parse_args(argv)
     from cxrjax.papers.cxr_qba import audit

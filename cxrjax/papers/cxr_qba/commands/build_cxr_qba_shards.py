@@ -23,14 +23,24 @@ from pathlib import Path
 
 from cxrjax.cli import command_parser, run
 from cxrjax.language_model.flags import add_client_flags
+from cxrjax.paths import in_path, local_path
+
+
+def _local(text: str) -> Path:
+    return local_path(text, "shards, which their libraries write,")
 
 
 def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
     """Returns the flags of the command, and those that it does not know."""
     parser = command_parser("papers.cxr_qba.commands.build_cxr_qba_shards", __doc__)
     add = parser.add_argument
-    add("--source", required=True, type=Path, help="reports, as data/cxr_qba/README.md lists them")
-    add("--out", required=True, type=Path, help="folder to write to")
+    add(
+        "--source",
+        required=True,
+        type=in_path,
+        help="reports, as data/cxr_qba/README.md lists them",
+    )
+    add("--out", required=True, type=_local, help="folder to write to")
     add("--num_shards", type=int, default=16, help="parts to construct (default 16)")
     add("--shards", default="", help="build these again: numbers from 0, such as 3,7")
     add("--processes", type=int, default=1, help="workers of the local runner (default 1)")
@@ -48,10 +58,10 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
         help="what reads the reports",
     )
     add("--least_grade", default="", choices=("", "A++", "A+", "A", "B"), help="export filter")
-    add("--entity_model", type=Path, help="folder of a sentence-transformers model (see build)")
-    add("--regions_cache", type=Path, help="folder that keeps images' regions for the next build")
-    add("--tfds", type=Path, help="write the questions as a TFDS data set into this folder too")
-    add("--image_root", type=Path, help="of --tfds: folder of the images (default: without)")
+    add("--entity_model", type=in_path, help="folder of a sentence-transformers model (see build)")
+    add("--regions_cache", type=in_path, help="keeps images' regions for the next build")
+    add("--tfds", type=_local, help="write the questions as a TFDS data set into this folder too")
+    add("--image_root", type=in_path, help="of --tfds: folder of the images (default: without)")
     add_client_flags(parser)
     return parser.parse_known_args(argv)
 

@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, reading, write_json, writing
+from cxrjax.paths import to_path
 from cxrjax.records import parse_record
 from cxrjax.records_io.shard_layout import FOLDER
 from cxrjax.records_io.shards import read_elements
@@ -51,7 +52,7 @@ class CxrQba(CxrRecords):
     def __init__(
         self, *, source: str, image_root: str | None = None, beam: bool = False, **kwargs: Any
     ) -> None:
-        self._images = None if image_root is None else Path(image_root)
+        self._images = None if image_root is None else to_path(image_root)
         self._beam = beam
         super().__init__(source=source, image_root=image_root, **kwargs)
 
@@ -65,7 +66,7 @@ class CxrQba(CxrRecords):
         del dl_manager
         manifest = read_json_object(self._source / MANIFEST)
         # A folder that TFDS gives its name only when everything in it is written.
-        write_json(Path(self.data_dir) / MANIFEST, manifest)
+        write_json(to_path(self.data_dir) / MANIFEST, manifest)
         return {
             split: self._examples(_shards(entry["shards"]))
             for split, entry in manifest["splits"].items()
@@ -95,7 +96,7 @@ def examples_of(
     """
     stem = source / FOLDER / shard.name
     numbers = pq.read_table(f"{stem}.parquet", columns=["image"])["image"].to_pylist()
-    lines = read_elements(Path(f"{stem}.array_record"))
+    lines = read_elements(to_path(f"{stem}.array_record"))
     rows = enumerate(zip(numbers, lines, strict=True), start=shard.first_question)
     for number, asked in itertools.groupby(rows, lambda row: row[1][0]):
         questions = []

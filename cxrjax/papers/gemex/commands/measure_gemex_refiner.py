@@ -16,19 +16,19 @@ samples sentences of scene graphs to label.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax.cli import command_parser, run
 from cxrjax.language_model.flags import add_client_flags
+from cxrjax.paths import in_path
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Prints accuracy, by rule and in all, and what went wrong."""
     parser = command_parser("papers.gemex.commands.measure_gemex_refiner", __doc__)
     add = parser.add_argument
-    add("--labels", required=True, type=Path, help="labelled sentences")
+    add("--labels", required=True, type=in_path, help="labelled sentences")
     add("--refiner", default="rules", choices=("rules", "language_model"), help="default: rules")
-    add("--prompt", type=Path, metavar="FILE", help="a prompt to try (default: the package's)")
+    add("--prompt", type=in_path, metavar="FILE", help="a prompt to try (default: the package's)")
     add_client_flags(parser)
     flags = parser.parse_args(argv)
     from cxrjax.papers.gemex.construct.refiner_accuracy import accuracy_lines

@@ -11,26 +11,26 @@ repository.
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax.cli import command_parser, run
 from cxrjax.errors import UserError
+from cxrjax.paths import in_path, out_path
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes the file to label."""
     parser = command_parser("papers.gemex.commands.sample_gemex_sentences", __doc__)
     add = parser.add_argument
-    add("--source", required=True, type=Path, help="folder or zip of scene graphs")
+    add("--source", required=True, type=in_path, help="folder or zip of scene graphs")
     add("--reports", type=int, default=100, help="how many (default 100)")
     add("--seed", type=int, default=0, help="which (default 0)")
-    add("--out", required=True, type=Path, help="JSON Lines to write; must not be there")
+    add("--out", required=True, type=out_path, help="JSON Lines to write; must not be there")
     flags = parser.parse_args(argv)
     from cxrjax.papers.gemex.construct.draw_sentences import draw
 
     lines = list(draw(flags.source, flags.reports, flags.seed))
     try:
-        with open(flags.out, "x", encoding="utf-8") as out:
+        with flags.out.open("x", encoding="utf-8") as out:
             out.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
     except FileExistsError:
         raise UserError(

@@ -38,7 +38,8 @@ def draw_figures(folder: Path, statistics: GemexStatistics) -> list[Path]:
                 files.append(folder / f"{name}.png")
                 FigureCanvasAgg(figure)
                 # Without the software's version the same build gives the same bytes.
-                figure.savefig(files[-1], dpi=110, metadata={"Software": None})
+                with files[-1].open("wb") as file:
+                    figure.savefig(file, dpi=110, format="png", metadata={"Software": None})
     return files
 
 

@@ -9,17 +9,17 @@ with median boxes, as many as score best on the training reports.
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax.cli import command_parser, run
+from cxrjax.paths import in_path
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes three files of predictions."""
     parser = command_parser("papers.grounded_reports.commands.grounded_baselines", __doc__)
     for name in ("train", "questions", "out"):
-        parser.add_argument(f"--{name}", required=True, type=Path)
-    parser.add_argument("--image_root", type=Path, help="default: the folders of the builds")
+        parser.add_argument(f"--{name}", required=True, type=in_path)
+    parser.add_argument("--image_root", type=in_path, help="default: the folders of the builds")
     flags = parser.parse_args(argv)
     from cxrjax.papers.grounded_reports.baselines import write_baselines
 

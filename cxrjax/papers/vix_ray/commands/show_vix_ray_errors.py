@@ -15,20 +15,20 @@ Writes to --out:
 """
 
 from collections.abc import Sequence
-from pathlib import Path
 
 from cxrjax.cli import command_parser, run
+from cxrjax.paths import in_path, out_path
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Writes what the flags ask for and prints the counts."""
     parser = command_parser("papers.vix_ray.commands.show_vix_ray_errors", __doc__)
     add = parser.add_argument
-    add("--references", required=True, type=Path, metavar="FILE", help="records with answers")
-    add("--predictions", required=True, type=Path, metavar="FILE", help="of one system")
+    add("--references", required=True, type=in_path, metavar="FILE", help="records with answers")
+    add("--predictions", required=True, type=in_path, metavar="FILE", help="of one system")
     add("--examples", type=int, default=50, help="answers shown, drawn from all (default 50)")
     add("--seed", type=int, default=0, help="of the draw (default 0)")
-    add("--out", required=True, type=Path, metavar="DIR", help="folder to write to")
+    add("--out", required=True, type=out_path, metavar="DIR", help="folder to write to")
     flags = parser.parse_args(argv)
     if flags.examples < 1:
         parser.error("--examples must be at least 1")
