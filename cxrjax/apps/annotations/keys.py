@@ -112,6 +112,8 @@ def _ellipse(value: dict[str, Any], units: Units | None) -> Shape | None:
     elif {"cx", "cy"} <= value.keys() and {"r", "rx"} & value.keys():
         sides = [value["cx"], value["cy"], *(value.get(r, value.get("r")) for r in ("rx", "ry"))]
         degrees = math.degrees(numbers_of([value.get("theta") or 0], 1)[0])
+    elif {"radiusX", "radiusY"} <= value.keys():
+        sides, degrees = [value.get(key) for key in ("x", "y", "radiusX", "radiusY")], 0.0
     elif turned:
         sides = [
             *map(value.get, ("cx", "cy")),

@@ -6,7 +6,7 @@ https://labelstud.io/guide/export
 
 import dataclasses
 import re
-from collections.abc import Container, Iterator
+from collections.abc import Container
 from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -15,7 +15,8 @@ from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import csv_boxes
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
 from cxrjax.apps.annotations.folder import Folder, split_of
-from cxrjax.apps.annotations.keys import value_of_cell
+from cxrjax.apps.annotations.json_formats import said_of
+from cxrjax.apps.annotations.keys import shape_of, value_of_cell
 from cxrjax.errors import ForeignError
 from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.names import shown_value
@@ -29,7 +30,6 @@ _HAS_AREA = {"width", "points", "radiusX"}
 _SIDES = ("original_width", "original_height")
 # Drawn without a class, which a result of "labels" with the same id has.
 _DRAWN = {"rectangle", "polygon", "ellipse", "brush", "keypoint"}
-_PATIENT = ("patient_id", "patient", "patientid", "PatientID")
 # Some data is no image: texts, ids.
 _ADDRESS = re.compile(r"(?i)://|^/data/|\.(?:png|jpe?g|dcm|dicom)(?:$|\?)")
 
@@ -102,8 +102,7 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
             several += bool(older)
             yield from _read_task(task, current, older, where, place, folder)
         except (Unusable, ForeignError) as error:
-            why = error if isinstance(error, Unusable) else Unusable("invalid_record", str(error))
-            yield Rejected(where, place, why)
+            yield Rejected(where, place, an.as_unusable(error))
     if undone:
         found.told.append(
             f"{where}: {undone:,} task{'s' * (undone > 1)} without an annotation left out "
@@ -145,22 +144,19 @@ def _read_task(
     folder: Folder,
 ) -> an.Entries:
     data = an.fields(task.get("data"), "data")
-    patient = next((data[key] for key in _PATIENT if isinstance(data.get(key), str | int)), "")
-    split = next((split_of(str(data[key])) for key in ("split", "subset") if key in data), "")
+    patient, split = said_of(data, "patient"), split_of(said_of(data, "split"))
     images = _Images(data, folder)
-    base = Annotation("", where, place, patient=str(patient), split=split)
-    predicted = [one for one in task.get("predictions") or [] if isinstance(one, dict)]
+    base = Annotation("", where, place, patient=patient, split=split)
     for reader, done in current.items():
-        by = dataclasses.replace(base, reader=reader)
-        yield from _read_results(done, by, images)
+        yield from _read_results(done, dataclasses.replace(base, reader=reader), images)
     for one in older:
         told = Unusable("replaced_annotation", "a newer one of the same annotator counts")
         yield from (Rejected(where, place, told) for _ in _regions(one))
-    for one in predicted if not current else ():
-        score = an.number_or_none(one.get("score"))
-        yield from _read_results(
-            one, dataclasses.replace(base, prediction=True, confidence=score), images
-        )
+    for one in task.get("predictions") or [] if not current else ():
+        if isinstance(one, dict):
+            score = an.number_or_none(one.get("score"))
+            by = dataclasses.replace(base, prediction=True, confidence=score)
+            yield from _read_results(one, by, images)
 
 
 def _regions(done: Done) -> list[dict[str, Any]]:
@@ -203,8 +199,7 @@ def _read_results(done: Done, base: Annotation, images: "_Images") -> an.Entries
             for label in _labels(one):
                 yield dataclasses.replace(about, label=str(label), shape=shape)
         except (Unusable, ForeignError) as error:
-            why = error if isinstance(error, Unusable) else Unusable("bad_box", str(error))
-            yield Rejected(base.file, base.place, why)
+            yield Rejected(base.file, base.place, an.as_unusable(error))
 
 
 def _labels(one: dict[str, Any]) -> list[Any]:
@@ -292,19 +287,8 @@ def _shape(one: dict[str, Any]) -> Shape | None:
     if an.number_or_none(rotation) != 0:
         told = f"the image was rotated by {shown_value(rotation)} degrees in the tool"
         raise Unusable("wrong_frame", told)
-    if "points" in value:
-        points = [an.numbers_of(an.entries(p, "a point"), 2) for p in _points(value)]
-        return Shape(an.bounds(points), "xyxy", "percent")
+    shape = shape_of(value, None, "percent", "")
+    if shape is None or "points" in value:
+        return shape
     degrees = an.numbers_of([value.get("rotation") or 0], 1)[0]
-    sides = (
-        ("x", "y", "radiusX", "radiusY") if "radiusX" in value else ("x", "y", "width", "height")
-    )
-    x, y, across, down = an.numbers_of([value.get(name) for name in sides], 4)
-    if "radiusX" in value:
-        box = (x, y, 2 * across, 2 * down)
-        return Shape(box, "cxcywh", "percent", degrees, ellipse=True)
-    return Shape((x, y, across, down), "xywh", "percent", degrees, pivot="corner")
-
-
-def _points(value: dict[str, Any]) -> Iterator[Any]:
-    yield from an.entries(value["points"], "points")
+    return shape._replace(degrees=degrees, pivot="centre" if shape.ellipse else "corner")
