@@ -7,6 +7,7 @@ with the same choice opens that.
 """
 
 import bisect
+import collections
 import hashlib
 import itertools
 import json
@@ -407,6 +408,10 @@ def _shards_of(manifest: Path, split: str, entry: Any) -> Sequence[Mapping[str, 
     for shard in shards:
         with reading(manifest):
             file_name(shard["name"])
+    for name, count in collections.Counter(shard["name"] for shard in shards).most_common(1):
+        if count > 1:
+            told = f"lists shard {shown_value(name)} {count:,} times; expected each once"
+            raise UserError(f"{manifest}: split {split!r} {told}")
     return shards
 
 
