@@ -1,5 +1,6 @@
 """Chats that train models which answer in text: boxes in their answers, forms in `chat.toml`."""
 
+import contextlib
 import functools
 import re
 from collections.abc import Iterator
@@ -21,7 +22,6 @@ from cxrjax.untrusted.names import shown, shown_value
 _WORDS = read_packaged(str(__package__), "chat.toml")
 _FORMS = [(re.compile(form["box"]), form) for form in _WORDS["form"]]
 _LABEL, _ASKED, _IMAGE = (re.compile(_WORDS["marks"][key]) for key in ("label", "asked", "image"))
-_FENCE = re.compile(r"\s*(?:```(?:json)?)?\s*([\[{].*[\]}])\s*(?:```)?\s*", re.DOTALL)
 _LONGEST = 100_000  # characters of an answer
 _TURNS = ("conversations", "messages")
 _ASKING = ("human", "user", "system")
@@ -127,17 +127,22 @@ def _boxes(text: str, asked: str, said: an.Stated) -> Iterator[Any]:
     """Yields a function for each box of an answer that gives its class and shape."""
     if len(text) > _LONGEST:
         raise Unusable("invalid_record", f"an answer of {len(text):,} characters")
-    value = _json(fenced[1]) if (fenced := _FENCE.fullmatch(text)) else None
-    if isinstance(value, dict) or (isinstance(value, list) and dict in map(type, value)):
-        for one in value if isinstance(value, list) else [value]:
+    if listed := _objects(text):
+        for one in listed:
             yield functools.partial(_of_json, one, asked, said)
         return
-    found = ((form, list(pattern.finditer(text))) for pattern, form in _FORMS)
+    found = (
+        (form, list(pattern.finditer(text)))
+        for pattern, form in _FORMS
+        if any(sign in text for sign in form.get("needs", [""]))
+    )
     nothing: tuple[dict[str, Any], list[re.Match[str]]] = ({}, [])
     form, matches = next((one for one in found if one[1]), nothing)
     if not matches:
-        if "<loc" in text:
-            told = f"{shown(text)}; expected four <loc> tokens and a class"
+        if any(sign in text for sign in _WORDS["marks"]["of_boxes"]):
+            told = (
+                f"{shown(text)}; expected four <loc> tokens and a class, or a box in another form"
+            )
             raise Unusable("bad_box", told)
         return
     label, end = "", 0
@@ -153,17 +158,28 @@ def _boxes(text: str, asked: str, said: an.Stated) -> Iterator[Any]:
         yield functools.partial(_of_match, match, form, named, said)
 
 
-def _json(text: str) -> Any:
-    try:
-        return parse_json(text)
-    except ForeignError:
-        return None
+def _objects(text: str) -> list[Any]:
+    """Objects of JSON in an answer: a list of them, or one a line, whatever stands around."""
+    starts = [at for at in (text.find("["), text.find("{")) if at >= 0]
+    whole = text[min(starts, default=0) : max(text.rfind("]"), text.rfind("}")) + 1]
+    for tried in ([whole], text.splitlines()):
+        found: list[Any] = []
+        for part in tried:
+            with contextlib.suppress(ForeignError):
+                value = parse_json(part.strip().rstrip(","))
+                found += value if isinstance(value, list) else [value]
+        if any(isinstance(one, dict) for one in found):
+            return found
+    return []
 
 
 def _of_match(
     match: re.Match[str], form: dict[str, Any], label: str, said: an.Stated
 ) -> dict[str, Any]:
-    numbers = an.numbers_of([float(one) / form["bins"] for one in match.groups()], 4)
+    numbers = an.numbers_of([float(one) / (form["bins"] or 1) for one in match.groups()], 4)
+    if not form["bins"]:
+        shape = Shape(numbers, "xyxy", "unclear", exact=False)
+        return {"label": _named(label, said), "shape": shape}
     if form["order"] == "yxyx":
         numbers = (numbers[1], numbers[0], numbers[3], numbers[2])
     return {"label": _named(label, said), "shape": Shape(numbers, "xyxy", "fractions")}

@@ -137,10 +137,10 @@ def read(
     """
     where = folder.where(path)
     if path.suffix.lower() not in LINES:
-        yield from _Document(kind, folder, where, "", said).read(content_of(folder, path))
+        yield from _Document(kind, folder, where, "", said, found).read(content_of(folder, path))
         return
     for number, line in read_lines(path):
-        document = _Document(kind, folder, where, f":{number}", said)
+        document = _Document(kind, folder, where, f":{number}", said, found)
         yield from an.guarded(document.read_line(line), where, f":{number}")
 
 
@@ -151,8 +151,16 @@ class _Document:
         place: of the line.
     """
 
-    def __init__(self, kind: str, folder: Folder, where: str, place: str, said: an.Stated) -> None:
-        self.kind, self.folder, self.said = kind, folder, said
+    def __init__(
+        self,
+        kind: str,
+        folder: Folder,
+        where: str,
+        place: str,
+        said: an.Stated,
+        found: an.Annotations,
+    ) -> None:
+        self.kind, self.folder, self.said, self.found = kind, folder, said, found
         self.file = Annotation("", where, place)
         self.layout: Layout = {}
         self.names: dict[str, str] = {}
@@ -242,6 +250,10 @@ class _Document:
         image, layout = self._about(one, place), self.layout
         if "solo" in layout:
             yield an.attempt(image, image.place, self._region, one)
+            return
+        sets, bar, _ = layout.get("regions", "").rpartition("|")
+        if bar and not list(reach(one, sets)):
+            self.found.quality.warnings["images that nobody has annotated, left out"] += 1
             return
         yield image
         for label in self._tags(one):
