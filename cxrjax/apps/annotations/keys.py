@@ -54,12 +54,12 @@ def shape_of(
         Unusable: it is no box, outline, ellipse or mask.
     """
     if isinstance(value, list):
-        if len(value) == 4 and not any(isinstance(one, list | dict) for one in value):
+        is_flat = not any(isinstance(one, list | dict) for one in value)
+        if is_flat and len(value) == 4:
             return Shape(numbers_of(value, 4), form, units, exact=units is not None)
-        if value and not any(isinstance(one, list | dict) for one in value):
-            if len(value) < 6 or len(value) % 2:  # the numbers of a turned box are no outline
-                told = f"{shown_value(value)}; expected four numbers, or three points and more"
-                raise Unusable("bad_box", told)
+        if is_flat and value and (len(value) < 6 or len(value) % 2):  # such as of a turned box
+            told = f"{shown_value(value)}; expected four numbers, or three points and more"
+            raise Unusable("bad_box", told)
         return _outline(_points(value), units) if value else None
     if not isinstance(value, dict):
         raise Unusable("bad_box", f"{shown_value(value)}; expected a box")
