@@ -34,11 +34,12 @@ def _until(holds, seconds: float = 60.0):
 def test_workers_of_a_build_end_with_it(tmp_path, number):
     words = ("cxrjax.build", "--dataset=phantom_studies", "--studies=400", "--processes=2")
     parent = _started(*words, f"--out={tmp_path / 'out'}")
-    workers = _until(lambda: found if len(found := _children(parent.pid)) > 2 else None)
-    assert workers  # with what tracks their resources
-    time.sleep(2)
-    parent.send_signal(number)
-    assert parent.wait(20) == -number
+    try:
+        workers = _until(lambda: found if len(found := _children(parent.pid)) > 2 else None)
+        time.sleep(2)
+    finally:
+        parent.send_signal(number)
+    assert workers and parent.wait(20) == -number  # with what tracks their resources
     assert _until(lambda: not any(Path(f"/proc/{pid}/cmdline").read_bytes() for pid in workers
                                   if os.path.exists(f"/proc/{pid}")), 10)  # fmt: skip
     assert not (tmp_path / "out" / "manifest.json").exists()
