@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 RUN = Path(__file__).parent / "apps" / "finished_run"
 
@@ -50,6 +51,8 @@ def test_workers_of_a_build_end_with_it(tmp_path, number):
 @pytest.mark.parametrize("command", ["score", "report"])
 def test_a_killed_command_leaves_whole_files_or_none(tmp_path, command):
     shutil.copytree(RUN, tmp_path / "run")
+    (tmp_path / "run" / "data" / "images").mkdir()
+    Image.new("L", (30, 40), 99).save(tmp_path / "run" / "data" / "images" / "a.png")
     words = [f"--workdir={tmp_path / 'run'}"]
     if command == "score":
         words = [
