@@ -47,26 +47,6 @@ def text(name: str, content: str | bytes):
     return write
 
 
-def coco_of(change):
-    content = samples.coco()
-    change(content)
-    return text("coco.json", json.dumps(content))
-
-
-def studio(*tasks):
-    return text("project.json", json.dumps(list(tasks)))
-
-
-def apart():
-    """A task of <Rectangle> and <Labels>: a region is two results, the class in the second."""
-    task = samples.label_studio_task(0, 1)
-    drawn = task["annotations"][0]["result"][0]
-    label = drawn["value"].pop("rectanglelabels")
-    named = drawn | {"type": "labels", "value": drawn["value"] | {"labels": label}}
-    task["annotations"][0]["result"] = [drawn | {"type": "rectangle"}, named]
-    return task
-
-
 def report(uid: str, label: str, kind="SCOORD", size: int | None = None):
     """A report of one box, cut off after so many bytes."""
 
@@ -113,7 +93,6 @@ def told_in_file(told):
 
 MARKED = np.s_[20:50, 10:40], 255
 LEVELS = (np.s_[5:20, 5:20], 1), (np.s_[30:50, 30:50], 2)
-SIDES = (WIDTH, HEIGHT, WIDTH, HEIGHT)
 
 CASES = {
     # Tables.
@@ -122,31 +101,12 @@ CASES = {
     "csv in Latin-1": Case(text("b.csv", csv_text().encode() + b"a,\xe9,1,2,3,4\n"), "not UTF-8"),
     "csv with CRLF": Case(text("b.csv", csv_text().replace("\n", "\r\n")), ALL),
     "no header": Case(text("b.csv", "\n".join(csv_text().splitlines()[1:5])), 4),
-    # COCO.
-    "COCO with ids as text and as numbers": Case(
-        coco_of(lambda c: [a.update(image_id=str(a["image_id"])) for a in c["annotations"]]), ALL
-    ),
-    "COCO with corners in bbox": Case(
-        coco_of(lambda c: [a["bbox"].__setitem__(slice(2, 4), [79, 59]) for a in c["annotations"]]),
-        r"do not fit their images as xywh, .*--box_form=xyxy",
-    ),
-    "COCO in fractions": Case(
-        coco_of(
-            lambda c: [a.update(bbox=[*np.divide(a["bbox"], SIDES)]) for a in c["annotations"]]
-        ),
-        ALL,
-        FIRST,
-    ),
-    "COCO with an id twice": Case(
-        coco_of(lambda c: c["images"][1].update(id=0)), r"images\[1\]: id 0 occurred before"
-    ),
     "JSON too deep": Case(text("coco.json", "[" * 5000 + "]" * 5000), "coco.json"),
     # XML, Label Studio.
     "VOC in Windows' letters": Case(
         text("a.xml", b"<annotation><object><name>Ergu\xdf</name></object></annotation>"),
         r"a.xml: byte \d+ is not UTF-8; save it as UTF-8",
     ),
-    "Label Studio with shapes and labels apart": Case(studio(apart()), 1, FIRST),
     # DICOM SR.
     "SR of an image that is not here": Case(report("1.2.9", "E"), "~missing_image"),
     "SR without a finding": Case(report("1.2.3.1", ""), "~unknown_class"),
@@ -290,16 +250,3 @@ def test_parts_of_a_mask_that_touch_at_a_corner_are_one(tmp_path):
     mask("Effusion/a.png", *((place, 255) for place in places))(tmp_path)
     _, found = read_annotations(Folder(tmp_path), Stated(), QualityLog())
     assert [one.box for one in found.boxes] == [(10, 10, 30, 30), (60, 40, 70, 50)]
-
-
-def test_the_newest_annotation_of_a_task_counts(tmp_path):
-    task = samples.label_studio_task(0)
-    newer, older = task["annotations"][0], samples.label_studio_task(1)["annotations"][0]
-    newer["updated_at"], older["updated_at"] = "2024-05-02T10:00:00Z", "2024-05-01T10:00:00Z"
-    samples.draw_images(tmp_path / "images")
-    tasks = [task | {"annotations": both} for both in ([newer, older], [older, newer])]
-    studio(*tasks)(tmp_path)
-    _, found = read_annotations(Folder(tmp_path), Stated(), QualityLog())
-    assert [one.box for one in found.boxes] == [
-        pytest.approx(box, abs=0.02) for _, box in BOXES["a.png"] * 2
-    ]
