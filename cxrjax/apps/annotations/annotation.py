@@ -60,7 +60,6 @@ class Annotation:
         place: in the file, such as ":3" or ": images[4]".
         shape: None where nothing is located.
         label: class as in the source; "" where the entry is about the image alone.
-        names_from: list that the class's name was looked up in, where it was.
         reader: who marked it; "" where the source does not state it.
         split: "train", "validation" or "test" of the source, or "".
         confidence: beside it in the source.
@@ -74,7 +73,6 @@ class Annotation:
     place: str = ""
     shape: Shape | None = None
     label: str = ""
-    names_from: str = ""
     reader: str = ""
     split: str = ""
     confidence: float | None = None

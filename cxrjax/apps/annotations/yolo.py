@@ -55,7 +55,7 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
         name = path.relative_to(folder.root).with_suffix("").as_posix()
     # labels/train/a.txt belongs to images/train/a.png.
     name = re.sub(r"(^|/)labels(/|$)", r"\1images\2", name)
-    image = an.Annotation(name, where, names_from=names_from)
+    image = an.Annotation(name, where)
     yield image
     for number, line in read_lines(path):
         yield an.attempt(image, f":{number}", _line, line, names, names_from)
