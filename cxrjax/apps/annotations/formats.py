@@ -18,7 +18,7 @@ from cxrjax.apps.annotations import (
     yolo,
 )
 from cxrjax.apps.annotations.annotation import WORDS, Annotation, Annotations, Rejected, Stated
-from cxrjax.apps.annotations.coordinates import Four, Settled, in_pixels, settle
+from cxrjax.apps.annotations.coordinates import Form, Four, Settled, Units, in_pixels, settle
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.errors import ForeignError, UserError, first_line
 from cxrjax.records_io.quality import QualityLog, Unusable
@@ -74,6 +74,7 @@ FORMATS: dict[str, Format] = {
     "masks": Format("segmentation masks", masks.read, "a box around each connected part"),
 }
 _TABLES = (".csv", ".tsv")
+_Group = tuple[str, Form | None, Units | None]
 _SHOWN = 3
 
 
@@ -241,31 +242,34 @@ def _place_boxes(folder: Folder, found: Annotations, said: Stated, joint: str) -
     Raises:
         UserError: their form is not clear.
     """
-    unsure: dict[str, list[Annotation]] = collections.defaultdict(list)
+    unsure: dict[_Group, list[Annotation]] = collections.defaultdict(list)
     for entry in found.boxes:
         if entry.shape is not None and not entry.shape.exact:
-            unsure[joint or entry.file].append(entry)
-    settled: dict[str, Settled] = {}
-    for source, members in unsure.items():
+            unsure[_group(entry, entry.shape, joint)].append(entry)
+    settled: dict[_Group, Settled] = {}
+    for group, members in unsure.items():
         fours = [
             Four(one.shape.numbers, one.image_hw or folder.size_or_none(one.image), one.where)
             for one in members
             if one.shape is not None
         ]
-        shape = members[0].shape
-        assert shape is not None
-        settled[source] = settle(fours, source, shape.form, shape.units, said.box_form, said.units)
-        found.told.append(f"{source}: {settled[source].why}")
+        settled[group] = settle(fours, *group, said.box_form, said.units)
+        found.told.append(f"{group[0]}: {settled[group].why}")
     found.kept = [
         one for entry in found.kept if (one := _placed(folder, found, entry, settled, joint))
     ]
+
+
+def _group(entry: Annotation, shape: an.Shape, joint: str) -> _Group:
+    """Boxes of one form: their source, and what their names state."""
+    return joint or entry.file, shape.form, shape.units
 
 
 def _placed(
     folder: Folder,
     found: Annotations,
     entry: Annotation,
-    settled: Mapping[str, Settled],
+    settled: Mapping[_Group, Settled],
     joint: str,
 ) -> Annotation | None:
     shape = entry.shape
@@ -273,7 +277,7 @@ def _placed(
         return entry
     form = Settled(shape.form or "xyxy", shape.units or "pixels", "")
     if not shape.exact:
-        form = settled[joint or entry.file]
+        form = settled[_group(entry, shape, joint)]
     size = entry.image_hw or folder.size_or_none(entry.image)
     if size is None and form.units != "pixels":
         found.reject(entry, Unusable("unreadable_image", "the image of this box has no size"))
