@@ -168,7 +168,8 @@ def _objects(text: str) -> list[Any]:
             with contextlib.suppress(ForeignError):
                 value = parse_json(part.strip().rstrip(","))
                 found += value if isinstance(value, list) else [value]
-        if any(isinstance(one, dict) for one in found):
+        keys = {an.plain(key) for one in found if isinstance(one, dict) for key in one}
+        if keys.intersection(_WORDS["json"]["keys"]):
             return found
     return []
 
