@@ -10,13 +10,14 @@
 Rules read English, Vietnamese and Chinese; of other languages only words and boxes are compared.
 """
 
+import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cxrjax.codecs import Codec
+from cxrjax.codecs import Codec, get_codec
 from cxrjax.evaluation import benchmark
 from cxrjax.evaluation.counted import Counted, Outcome
 from cxrjax.evaluation.figure_lines import make_figures
@@ -37,6 +38,7 @@ from cxrjax.records import QARecord
 
 LAYOUT = load_layout(str(__package__))
 _READ = ("en", "vi", "zh")
+_MOST_SENTENCES, _MOST_REPORTS = 12, 400
 _SETS = [f"{of}/{part}" for of in ("findings", "observations") for part in ("tp", "fp", "fn")]
 _Sentences = Sequence[sentences.GroundedSentence]
 _Numbers = dict[tuple[str, str | None], int]  # of findings and sides
@@ -149,9 +151,11 @@ def count(
     return benchmark.Evaluated(found, {"gt_mode": "exact", "codec": codec.name if codec else None})
 
 
-def box_counts(record: QARecord, line: Prediction, codec: Codec | None) -> tuple[int, int, int]:
+def _box_counts(
+    true: sentences.ReferenceText, line: Prediction, codec: Codec | None
+) -> tuple[int, int, int]:
     """Returns how many boxes are right (finding, side, IoU > 0.5), are predicted, and are true."""
-    true, known = sentences.reference_text(record), dict[tuple[str, str | None], int]()
+    known: _Numbers = {}
     both = read_answer(line, true, codec), true.sentences
     said, reference = (join_images([_units(of, true.lang, known)]) for of in both)
     found = question_columns("g", said, reference, thresholds=(0.5,))
@@ -161,16 +165,52 @@ def box_counts(record: QARecord, line: Prediction, codec: Codec | None) -> tuple
 
 def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Outcome:
     """Counts the boxes that are where the reference has the same finding."""
-    tp, given, there = box_counts(record, prediction, codec)
+    tp, given, there = _box_counts(sentences.reference_text(record), prediction, codec)
     note = f"{tp} of {there} findings with their boxes; {given - tp} without a reference"
     return Outcome(tp == given == there, tp / max(given, there) if given + there else None, note)
+
+
+def frequent_sentences(reports: Sequence[sentences.ReferenceText]) -> str:
+    """Returns frequent sentences with median boxes, as many as find most of some 400 reports."""
+    alike: dict[Any, list[sentences.GroundedSentence]] = collections.defaultdict(list)
+    for report in reports:
+        for one in report.sentences:
+            found = (a for a in said_of(one.text, report.lang) if not a.denies)
+            named = tuple(dict.fromkeys((a.finding, a.side) for a in found))
+            alike[named if len(one.boxes) and named else one.text].append(one)
+    said, some = [], reports[:: max(1, len(reports) // _MOST_REPORTS)]
+    # Those with boxes first, the most frequent first.
+    frequent = sorted(alike.values(), key=lambda every: (not len(every[0].boxes), -len(every)))
+    for every in frequent[:_MOST_SENTENCES]:
+        most = collections.Counter(len(one.boxes) for one in every).most_common(1)[0][0]
+        typical = np.median([one.boxes for one in every if len(one.boxes) == most], axis=0)
+        shown = (get_codec("paligemma").encode(box[None], 1, 1) for box in typical)
+        said.append(" ".join([every[0].text, *shown]))
+
+    def f1(report: str) -> float:
+        line = Prediction("", report, None, None, "ok")
+        right, given, there = np.sum([_box_counts(one, line, None) for one in some], axis=0)
+        return float(2 * right / max(given + there, 1))
+
+    return max((" ".join(said[: n + 1]) for n in range(len(said))), key=f1)
+
+
+class _ReportBenchmark(benchmark.Benchmark[benchmark.References[ReportQuestion]]):
+    def _floors(
+        self, references: benchmark.References[ReportQuestion], floors: Any, options: ScoreOptions
+    ) -> Iterator[tuple[str, list[Prediction]]]:
+        """Adds the references' own frequent sentences: other baselines have no box of a finding."""
+        yield from super()._floors(references, floors, options)
+        text = frequent_sentences([one.true for one in references.questions.values()])
+        asked = references.questions
+        yield "frequent sentences", [Prediction(name, text, None, None, "ok") for name in asked]
 
 
 def _read(record: QARecord, source: str) -> ReportQuestion:
     return ReportQuestion(benchmark.cluster_of(record), sentences.reference_text(record))
 
 
-GROUNDED_REPORTS = benchmark.Benchmark(
+GROUNDED_REPORTS = _ReportBenchmark(
     name="grounded_reports",
     layout=LAYOUT,
     read=lambda records, source, mode: benchmark.read_references(records, source, _read),
