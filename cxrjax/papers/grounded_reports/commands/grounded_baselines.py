@@ -4,8 +4,8 @@
         --questions=DIR/questions/validation.jsonl --out=OUT
 
 medoid.jsonl has the report that shares most words with the others, nearest.jsonl that of the
-training image whose grey values are most alike, prevalence.jsonl the most frequent sentences, each
-with median boxes, as many as score best on the training reports.
+training image whose grey values are most alike, prevalence.jsonl the most frequent findings, each
+in a sentence with median boxes, as many as score best on the training reports.
 """
 
 from collections.abc import Sequence
