@@ -133,8 +133,7 @@ def find_places(
             holder = _give(tokens, items, places, inside, spot, english, holder if listed else None)
             last = spot.last
         _share(tokens, items, places, [n for n in inside if items[n].names], alike, english)
-    compared = {_nearest(tokens, items, start) for start, _ in sides}
-    for n in compared:
+    for n in {_nearest(tokens, items, start) for start, _ in sides}:
         places[n].side = "both"
     if spots or sides:
         _beside(tokens, items, places, alike, english)
