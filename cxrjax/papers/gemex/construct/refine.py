@@ -219,8 +219,12 @@ def is_many_of(finding: str) -> bool:
 def is_several(fact: SentenceFact) -> bool:
     """Returns true for a finding in the plural: its noun is one, or it is in two places that it
     cannot join."""
+    return is_many_of(fact.subject) or (bool(fact.words.plural) and _is_apart(fact))
+
+
+def _is_apart(fact: SentenceFact) -> bool:
     apart = len(fact.regions) > 1 or fact.regions[0].startswith("bilateral")
-    return is_many_of(fact.subject) or (bool(fact.words.plural) and fact.located and apart)
+    return fact.located and apart
 
 
 def phrase(fact: SentenceFact) -> str:
@@ -234,7 +238,7 @@ def phrase(fact: SentenceFact) -> str:
     elif fact.located and words.region == "hemidiaphragm":
         noun = noun.replace("the hemidiaphragm", spoken(fact.regions[0]))
     text = f"{adjective} {noun}" if adjective else noun
-    if not words.article or is_several(fact):
+    if not words.article or _is_apart(fact) or is_several(fact):  # "pneumothorax in both lungs"
         return text
     return f"{'an' if text[0] in 'aeiou' else 'a'} {text}"
 
