@@ -26,7 +26,7 @@ Qwen2.5-VL and Qwen3-VL write the same under "bbox_2d", x first, in other frames
 import json
 import re
 from collections.abc import Iterator, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from cxrjax.codecs import frames
 from cxrjax.codecs.base import Candidate
@@ -75,6 +75,21 @@ def _numbers(key: str, order: tuple[int, int, int, int]) -> re.Pattern[str]:
     return re.compile(rf'"{key}"{_S}:{_S}\[' + f"{_S},".join(groups) + rf"{_S}\]")
 
 
+# Edges by name, in place of a list: {"x1": 100, "y1": 200, "x2": 500, "y2": 700}.
+_EDGE = (
+    r"[\"']?\b(?P<k%d>[xy]_?(?:[012]|min|max)?|left|top|right|bottom|w(?:idth)?|h(?:eight)?)[\"']?"
+    rf"{_S}[:=]{_S}[\"']?(?P<v%d>-?\d{{1,5}}(?:\.\d{{1,6}})?)[\"']?"
+)
+_EDGES = re.compile(
+    rf"(?P<held>[:=]{_S}\{{{_S})?"
+    + rf"{_S},{_S}".join(_EDGE % (k, k) for k in range(4))
+    + rf"(?(held){_S}\}})",
+    re.IGNORECASE,
+)
+_EDGE_NAMES = (
+    ("x0", "y0", "x1", "y1"), ("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"),
+    ("left", "top", "right", "bottom"), ("x", "y", "width", "height"), ("x", "y", "w", "h"),
+)  # fmt: skip
 _INNER = re.compile(r"\[([^\[\]]{0,200})\]")
 _QUOTES = str.maketrans("", "", "\"'")
 _LABEL_TEXT = re.compile(r"label[\"']?\s{0,60}[:=]\s{0,60}[\"']([^\"']{1,200})[\"']", re.IGNORECASE)
@@ -95,6 +110,7 @@ class MedGemmaJson(Listed):
     max_digits: ClassVar[int] = 4
     # Whether fractions of 1 are documented too.
     fractions: ClassVar[bool] = True
+    percent: ClassVar[bool] = True
 
     def _write_all(self, boxes: list[tuple[list[int], str | None]]) -> str:
         if not boxes:
@@ -108,15 +124,30 @@ class MedGemmaJson(Listed):
     def _write(self, grid: list[int]) -> str:
         return "[" + ",".join(map(str, self._in_order(grid))) + "]"
 
-    def _in_order(self, numbers: Sequence[float]) -> Sequence[float]:
+    def _in_order(self, numbers: Sequence[Any]) -> Sequence[Any]:
         """Swaps x and y where the format writes y first; the function is its own inverse."""
         return [numbers[k] for k in (1, 0, 3, 2)] if self.y_first else numbers
 
     def _candidates(self, text: str) -> Iterator[Candidate]:
         answer, endless = _answer(text)
-        yield from super()._candidates(answer)
+        yield from super()._candidates(_EDGES.sub(self._as_list, answer))
         if endless is not None:
             yield Candidate(endless, len(text), "truncated")
+
+    def _as_list(self, edges: re.Match[str]) -> str:
+        """Returns named edges as a list of the same length; what is none stays."""
+        named = {edges[f"k{k}"].lower().replace("_", ""): edges[f"v{k}"] for k in range(4)}
+        names = next((one for one in _EDGE_NAMES if named.keys() == {*one}), None)
+        if names is None:
+            return edges[0]
+        values = [named[name] for name in names]
+        if "x" in names:
+            values[2:] = [
+                f"{float(a) + float(b):g}" for a, b in zip(values, values[2:], strict=False)
+            ]
+        listed = "[" + ",".join(str(one) for one in self._in_order(values)) + "]"
+        whole = f": {listed}" if edges["held"] else f'"{self.key}":{listed}'
+        return whole.ljust(len(edges[0])) if len(whole) <= len(edges[0]) else edges[0]
 
     def _read_list(self, text: str, items: list[re.Match[str]]) -> Iterator[Candidate]:
         """Exact where all of the objects and the fence around them are."""
@@ -154,9 +185,12 @@ class MedGemmaJson(Listed):
 
     def _read_body(self, start: int, end: int, body: str, item: re.Match[str]) -> Candidate:
         """The box whose numbers, quoted or not, are in `body`."""
-        numbers = four_numbers(body.translate(_QUOTES))
+        percent = self.percent and body.count("%") == 4
+        numbers = four_numbers(body.translate(_QUOTES).replace("%", "" if percent else "%"))
         if isinstance(numbers, str):
             return Candidate(start, end, numbers)
+        if percent:
+            numbers = [number * LARGEST / 100 for number in numbers]
         if self.fractions and are_fractions(numbers) and min(numbers) >= 0:
             numbers = [number * LARGEST for number in numbers]
         grid = self._in_order(numbers)
@@ -215,6 +249,7 @@ class Qwen25Vl(MedGemmaJson):
     frame: ClassVar[frames.Frame] = frames.SmartResizedPixels()
     y_first: ClassVar[bool] = False
     fractions: ClassVar[bool] = False
+    percent: ClassVar[bool] = False  # of an input that the text does not tell
     max_digits: ClassVar[int] = 5
     key: ClassVar[str] = "bbox_2d"
     item: ClassVar[re.Pattern[str]] = _items("bbox_2d", "bbox_2d")
@@ -247,4 +282,5 @@ class Qwen3Vl(Qwen25Vl):
 
     name: ClassVar[str] = "qwen3_vl"
     frame: ClassVar[frames.Frame] = frames.InputSteps(LARGEST)
+    percent: ClassVar[bool] = True
     max_digits: ClassVar[int] = 4

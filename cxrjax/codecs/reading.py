@@ -96,6 +96,38 @@ _ANSWER_STARTS = tuple(
 )
 
 
+# What models put around their thinking, "" where nothing opens it.
+_THOUGHTS = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<thought>", "</thought>"),
+    ("<reasoning>", "</reasoning>"),
+    ("<seed:think>", "</seed:think>"),
+    ("[THINK]", "[/THINK]"),
+    ("◁think▷", "◁/think▷"),
+    ("<|begin_of_thought|>", "<|end_of_thought|>"),
+    ("<|channel>thought", "<channel|>"),
+    ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+)
+_THINKING = re.compile(
+    "|".join(rf"{re.escape(start)}.*?(?:{re.escape(end)}|\Z)" for start, end in _THOUGHTS)
+    + r"|<unused94>.*?(?:<unused95>|(?P<endless>\Z))",
+    re.DOTALL | re.IGNORECASE,
+)
+# The prompt may have opened it already.
+_CLOSES = re.compile("|".join(re.escape(end) for _, end in _THOUGHTS), re.IGNORECASE)
+
+
+def without_thinking(text: str) -> str:
+    """Returns an answer without the thinking that marks enclose; "" where the answer never came."""
+    if _CLOSES.search(text) or _THINKING.search(text):
+        # MedGemma's that has no end is told by its codec.
+        left = _THINKING.sub(lambda one: "" if one["endless"] is None else one[0], text)
+        ends = [found.end() for found in _CLOSES.finditer(left)]
+        text = left[ends[-1] :].strip() if ends else left.strip()
+    return without_bare_thought(text)
+
+
 def without_bare_thought(text: str) -> str:
     """Returns an answer without the thinking before it that no token separates from it.
 

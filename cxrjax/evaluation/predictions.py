@@ -32,10 +32,9 @@ from jaxtyping import Float
 
 from cxrjax.codecs import Codec
 from cxrjax.codecs.base import MOST_BOXES, NOT_BEGUN
-from cxrjax.codecs.reading import without_bare_thought
+from cxrjax.codecs.reading import without_thinking
 from cxrjax.errors import UserError
 from cxrjax.files import read_raw_json_lines
-from cxrjax.paths import to_path
 from cxrjax.radiology_text.answers import thought_length
 from cxrjax.records import QARecord
 from cxrjax.untrusted.json_text import repeated_keys, without_half_characters
@@ -63,7 +62,7 @@ LINE_PROBLEMS = {
     "misspelt_key": "key of a line that looks like one that is read; ignored",
     "half_character": "text with half of a surrogate pair; read with U+FFFD in its place",
     "repeated_key": "key that a line has more than once; its last value is read",
-    "bare_thought": "thinking without the token that ends it; only what follows it is read",
+    "bare_thought": "thinking before the answer; only what follows it is read",
     "point": "tag of points in a text, as Molmo writes; a point has no extent and is no box",
 }
 
@@ -189,7 +188,7 @@ def read_predictions(path: str | Path) -> list[Prediction]:
     """
     predictions: dict[str, Prediction] = {}
     lines = read_raw_json_lines(
-        to_path(path), "predictions", _LAYOUT, _MAX_LINE_BYTES, without_half_characters
+        Path(path), "predictions", _LAYOUT, _MAX_LINE_BYTES, without_half_characters
     )
     for where, fields, line in lines:
         prediction = parse_prediction(fields, where)
@@ -246,7 +245,7 @@ def parse_prediction(fields: Mapping[str, Any], where: str) -> Prediction:
     if not isinstance(repaired, int) or isinstance(repaired, bool) or repaired < 0:
         raise UserError(f"{where}: repaired_boxes is {_show(repaired)}: expected a count")
     image_id = fields.get("image_id")
-    answer = without_bare_thought(text or "")
+    answer = without_thinking(text or "")
     # More than there are boxes is nobody's count.
     repaired = min(repaired, 0 if boxes is None else len(boxes))
     return Prediction(

@@ -2,6 +2,8 @@
 
 import json
 import math
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,6 +32,16 @@ def _parsed(**fields):
 def _read(codec=None, height=100, width=200, **fields):
     codec = CODECS[codec] if codec else None
     return predictions.read_boxes(_parsed(**fields), codec, height, width, "p")
+
+
+def test_what_other_models_print_is_read(subtests):
+    """Boxes of the answer, and none of the thinking before it."""
+    table = tomllib.loads(Path(__file__).with_name("answer_forms.toml").read_text())
+    for codec, text, names in table["forms"]:
+        with subtests.test(text=text):
+            found = _read(codec, 1000, 1000, text=text).boxes
+            expected = np.reshape([table[name] for name in names], (-1, 4))
+            np.testing.assert_allclose(found, expected, atol=6e-3)
 
 
 def test_reads_a_line_and_ignores_what_it_does_not_need(tmp_path):

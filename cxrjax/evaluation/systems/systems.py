@@ -24,6 +24,7 @@ import numpy as np
 
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.base import declines
+from cxrjax.codecs.reading import without_thinking
 from cxrjax.decoding import confidence
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
@@ -115,8 +116,7 @@ def describe_systems() -> str:
     return "\n".join(lines)
 
 
-# Of several kinds of model: Gemma's, and those of most that think in public.
-_THINKING = re.compile(r"<unused94>.*?(?:<unused95>|\Z)|<think>.*?(?:</think>|\Z)", re.DOTALL)
+_ENDLESS = re.compile(r"<unused94>.*\Z", re.DOTALL)
 _FINAL = re.compile(r"(?<!\*)\**final answer\**\s{0,9}:\**", re.IGNORECASE)
 _SPEAKER = "(?:Human|Patient|USER|User|Assistant|ASSISTANT|Doctor|AI)"
 _OWN_NAME = re.compile(rf"\s*(?:#{{2,3}}\s*)?{_SPEAKER}\s?:")
@@ -128,7 +128,7 @@ def _whole(text: str) -> str:
 
 
 def _final(text: str) -> str:
-    text = _THINKING.sub("", text)
+    text = _ENDLESS.sub("", without_thinking(text))
     return _FINAL.split(text)[-1].strip()
 
 
