@@ -14,11 +14,13 @@ import sys
 from pathlib import Path
 
 import fsspec
+import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 from etils.epath import backend
 
 from cxrjax import lock, paths
-from cxrjax.commands import build, predict, score
+from cxrjax.commands import build, predict
 from cxrjax.errors import UserError
 from cxrjax.paths import buckets
 from cxrjax.training import store
@@ -86,34 +88,39 @@ def _run(bucket, code, *words):
     return subprocess.run([sys.executable, "-c", code, *words], env=env, capture_output=True)
 
 
+def _arrays(workdir):
+    """Parameters after the last step."""
+    checkpoints = store.CheckpointStore(workdir, "none", writing=False)
+    like = ocp.args.Composite(parameters=ocp.args.StandardRestore())
+    found = checkpoints._manager.restore(6, args=like)["parameters"]
+    checkpoints.close()
+    return found
+
+
 def test_a_killed_run_resumes_bit_for_bit_and_damage_is_moved(bucket, tmp_path):
     assert _run(bucket, _KILLED, str(bucket)).returncode == -signal.SIGKILL
     lines = trainer(bucket, settings())()
-    assert "resumed from the checkpoint of step 4" in lines
+    assert any(line.startswith("resumed from the checkpoint of step ") for line in lines)
     trainer(tmp_path, settings())()
-    there, here = (where / "run" / "checkpoints" / "6" for where in (bucket, tmp_path))
-    assert store.find_damage(there) is None
-    names = store.read_checksums(here).keys() & store.read_checksums(there).keys()
-    assert names
+    ours, theirs = _arrays(bucket / "run"), _arrays(tmp_path / "run")
+    assert ours.keys() == theirs.keys()
+    assert all(np.array_equal(ours[name], theirs[name]) for name in theirs)
+    there = bucket / "run" / "checkpoints" / "6"
     (there / "data" / "metadata").write_bytes(b"damaged")
     lines = trainer(bucket, settings())()
     assert any("6 is damaged and was moved to" in line for line in lines)
     assert (bucket / "run" / "damaged_checkpoints" / "6").is_dir()
 
 
-def test_from_a_build_to_scores(bucket, tmp_path, capsys):
-    source = _ROOT / "data/vindr_cxr_vqa/sample"
-    build.main(["--dataset=vindr_cxr_vqa", f"--source={source}", f"--out={bucket}/data"])
-    files = sorted((bucket / "data" / "records").glob("*.jsonl"))
-    records, questions = files[-1], bucket / "data" / "questions" / files[-1].name
-    out = bucket / "predictions.jsonl"
+def test_a_build_and_predictions(bucket, capsys):
+    source = _ROOT / "data/ms_cxr/sample"
+    build.main(["--dataset=ms_cxr", f"--source={source}", f"--out={bucket}/data"])
+    records = next((bucket / "data" / "records").glob("*.jsonl"))
+    questions, out = bucket / "data" / "questions" / records.name, bucket / "predictions.jsonl"
     words = [f"--train={records}", f"--questions={questions}", f"--out={out}"]
     predict.main(["--runner=majority", *words])
-    score.main(
-        ["--benchmark=vindr_cxr_vqa", f"--references={records}", f"--predictions={out}"]
-        + [f"--out={bucket}/scores", "--resamples=0"]
-    )
-    assert "predictions" in json.loads((bucket / "scores" / "metrics.json").read_text())
+    assert len(out.read_text().splitlines()) == len(questions.read_text().splitlines())
+    assert json.loads((bucket / "predictions.jsonl.run.json").read_text())
 
 
 def test_a_lease_keeps_others_out_and_a_server_that_is_gone_is_one_line(bucket, monkeypatch):
