@@ -106,7 +106,10 @@ class GemexStatistics:
         """Returns by question type the percentages that option words alone and a guess get right
         of held-out questions, and their number."""
         means = {kind: np.mean(found, axis=0) * 100 for kind, found in self._guessed.items()}
-        return {kind: (*map(float, means[kind]), len(self._guessed[kind])) for kind in means}
+        return {
+            kind: (float(guessed), float(luck), len(self._guessed[kind]))
+            for kind, (guessed, luck) in means.items()
+        }
 
     def values(self) -> dict[str, float | None]:
         """Name -> count or share in percent."""

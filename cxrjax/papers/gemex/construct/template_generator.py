@@ -43,7 +43,7 @@ def open_ended(asker: Asker) -> Iterator[Offer]:
         nouns = [one.words.plural if is_several(one) else one.words.noun for one in here]
         answer = capital(join(nouns)) + "."
         tell = _teller(asker, here)
-        terms = {"region": region, "answer": answer}
+        terms: dict[str, Any] = {"region": region, "answer": answer}
         yield Offer("open_ended", content, content, tell, **terms)
         yield Offer("open_ended", content, "condition", tell, [abnormal], [normal], **terms)
     for region in asker.pool.normal:
@@ -86,7 +86,7 @@ def _about(asker: Asker, fact: SentenceFact) -> Iterator[Offer]:
     ):
         if answer:
             tell = _teller(asker, [fact], cause=content == "cause")
-            terms = {"about": name, "answer": capital(answer) + "."}
+            terms: dict[str, Any] = {"about": name, "answer": capital(answer) + "."}
             yield Offer("open_ended", content, content, tell, **terms)
     pool = asker.pool
     for line in load_implications().get(name, ()):
@@ -136,7 +136,7 @@ def closed_ended(asker: Asker) -> Iterator[Offer]:
     yes, no = Option("Yes."), Option("No.")
     regions = load_regions()
 
-    def offer(content: str, asked: str, holds: bool, tell: Any, **terms: str) -> Offer:
+    def offer(content: str, asked: str, holds: bool, tell: Any, **terms: Any) -> Offer:
         answers = ([yes], [no]) if holds else ([no], [yes])
         return Offer("closed_ended", content, asked, tell, *answers, **terms)
 
