@@ -35,6 +35,7 @@ from cxrjax.codecs.base import MOST_BOXES, NOT_BEGUN
 from cxrjax.codecs.reading import without_thinking
 from cxrjax.errors import UserError
 from cxrjax.files import read_raw_json_lines
+from cxrjax.paths import to_path
 from cxrjax.radiology_text.answers import thought_length
 from cxrjax.records import QARecord
 from cxrjax.untrusted.json_text import repeated_keys, without_half_characters
@@ -188,7 +189,7 @@ def read_predictions(path: str | Path) -> list[Prediction]:
     """
     predictions: dict[str, Prediction] = {}
     lines = read_raw_json_lines(
-        Path(path), "predictions", _LAYOUT, _MAX_LINE_BYTES, without_half_characters
+        to_path(path), "predictions", _LAYOUT, _MAX_LINE_BYTES, without_half_characters
     )
     for where, fields, line in lines:
         prediction = parse_prediction(fields, where)
