@@ -36,7 +36,7 @@ from jaxtyping import Float, Int
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.coordinates import BoxRoute, resolve_box_route
 from cxrjax.input_pipeline.examples import ExampleConfig
-from cxrjax.input_pipeline.sources import ImageQuestions, QuestionSource
+from cxrjax.input_pipeline.sources import ImageQuestions, QuestionSource, StoredQuestions
 
 # Batches whose rows are sorted by length together.
 _WINDOW = 16
@@ -102,8 +102,10 @@ class Mixture:
             self.fingerprint = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
         # [rows] letters of answers, by which batches are made.
         self._lengths: Int[np.ndarray, " rows"] | None = None
-        lengths = [each.answer_lengths() for each in records] if like_lengths else [None]
-        if all(each is not None for each in lengths):
+        stored = [each for each in records if like_lengths and isinstance(each, StoredQuestions)]
+        found = [each.answer_lengths() for each in stored]
+        lengths = [each for each in found if each is not None]
+        if len(lengths) == len(records):
             self._lengths = np.concatenate(lengths)
         self._grids: Int[np.ndarray, " rows"] | None = None
         if self.config.grids:

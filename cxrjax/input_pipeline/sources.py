@@ -104,6 +104,11 @@ class QuestionSource(Protocol):
         """(height, width) of each element's image, zeros where its record does not tell."""
         ...
 
+
+@runtime_checkable
+class StoredQuestions(QuestionSource, Protocol):
+    """Questions on a disk, of which a run wants more than their elements before it starts."""
+
     @property
     def findings(self) -> frozenset[str]:
         """Findings that any of what is stored asks about."""

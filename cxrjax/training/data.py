@@ -32,7 +32,7 @@ from cxrjax.input_pipeline.examples import ExampleConfig, load_image
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
 from cxrjax.input_pipeline.prompts import PROMPTS, PromptFormat
 from cxrjax.input_pipeline.sharded_source import ShardedSource
-from cxrjax.input_pipeline.sources import QuestionSource, RecordSource, open_tfds
+from cxrjax.input_pipeline.sources import RecordSource, StoredQuestions, open_tfds
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
 from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
 from cxrjax.input_pipeline.wording import WordingVariation, things_but
@@ -56,15 +56,15 @@ class NoneWantedError(UserError):
 class OpenedRecords(NamedTuple):
     """The usable records of a file, and what was set aside."""
 
-    source: QuestionSource
+    source: StoredQuestions
     quality: QualityLog
 
 
 # Given records, where the features of their images are; None: nobody wants features.
-Features = Callable[[QuestionSource], FeatureCache | None]
+Features = Callable[[StoredQuestions], FeatureCache | None]
 
 
-def open_training(config: ExperimentConfig) -> tuple[dict[str, QuestionSource], QualityLog]:
+def open_training(config: ExperimentConfig) -> tuple[dict[str, StoredQuestions], QualityLog]:
     """The records of each source of the configured mixture; without one, data.train's, named "".
 
     Raises:
@@ -93,7 +93,7 @@ def open_training(config: ExperimentConfig) -> tuple[dict[str, QuestionSource], 
 
 
 def check_overlap(
-    config: ExperimentConfig, training: Mapping[str, QuestionSource], validation: QuestionSource
+    config: ExperimentConfig, training: Mapping[str, StoredQuestions], validation: StoredQuestions
 ) -> None:
     """Refuses validation questions, images or patients that are trained on.
 
@@ -119,7 +119,7 @@ def check_overlap(
     )
 
 
-def _are_splits_of_one(first: QuestionSource, second: QuestionSource) -> bool:
+def _are_splits_of_one(first: StoredQuestions, second: StoredQuestions) -> bool:
     if not (isinstance(first, ShardedSource) and isinstance(second, ShardedSource)):
         return False
     same = first.directory.resolve() == second.directory.resolve()
@@ -127,7 +127,7 @@ def _are_splits_of_one(first: QuestionSource, second: QuestionSource) -> bool:
 
 
 def wording_variation(
-    config: ExperimentConfig, sources: Mapping[str, QuestionSource]
+    config: ExperimentConfig, sources: Mapping[str, StoredQuestions]
 ) -> WordingVariation:
     """The configured variation of questions; no finding of the sources is an unknown thing."""
     data = config.data
@@ -137,7 +137,7 @@ def wording_variation(
 
 
 def make_mixture(
-    config: ExperimentConfig, sources: Mapping[str, QuestionSource], features: Features
+    config: ExperimentConfig, sources: Mapping[str, StoredQuestions], features: Features
 ) -> Mixture:
     """The sources of `open_training`, each with its own examples and share."""
     own = {name: config.of_source(name) if name else config for name in sources}
@@ -403,7 +403,7 @@ def make_features(
         settings.dtype,
     )
 
-    def fill(source: QuestionSource) -> FeatureCache:
+    def fill(source: StoredQuestions) -> FeatureCache:
         _fill(cache, model, config, source, mesh)
         return cache
 
@@ -432,7 +432,7 @@ def _announce(cache: FeatureCache, images: int) -> None:
 
 
 def _fill(
-    cache: FeatureCache, model: VLM, config: ExperimentConfig, source: QuestionSource, mesh: Mesh
+    cache: FeatureCache, model: VLM, config: ExperimentConfig, source: StoredQuestions, mesh: Mesh
 ) -> None:
     """Makes the features that are not there yet; each host those of its share of the images.
 

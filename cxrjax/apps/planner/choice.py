@@ -105,7 +105,12 @@ def _file(config: ExperimentConfig, topology: Topology, kept: Path) -> Path:
     model = {k: v for k, v in vars(config.model).items() if k not in ("remat", "unroll")}
     places = ("init_from", "start_from", "tokenizer", "tower_from")
     model = {k: v for k, v in model.items() if k not in places}
-    parts = (model, vars(config.lora), config.trainable, dataclasses.asdict(batch_shape(config)))
+    parts: tuple[Any, ...] = (
+        model,
+        vars(config.lora),
+        config.trainable,
+        dataclasses.asdict(batch_shape(config)),
+    )
     parts += (topology.chip.name, topology.chips, config.rl.kind, config.training.logit_chunk)
     name = hashlib.sha256(json.dumps(parts, default=str, sort_keys=True).encode()).hexdigest()
     return kept / f"choice-{name}.json"
