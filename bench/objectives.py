@@ -1,18 +1,20 @@
-"""Comparison of training objectives for the demo's model, at equal steps.
+"""Comparison of box losses for the demo's model, at equal steps.
 
-    python -m bench.objectives [--on=grafts] [--steps=400] [--seeds=3] [--only=NAME ...]
+    python -m bench.objectives --on=lungs|lesions|phantoms [--steps=400] [--seeds=3] [--only=NAME]
 
-On simulated lesions, trains on the questions of `make demo` and predicts for its held-out patients:
-a row is a variant of configs/vindr_lora.py:demo. On phantoms, after
+On lungs and on lesions (simulated), after `make demo`, a row is a variant of
+configs/vindr_lora.py:demo, trained on the lungs alone or on the demo's questions, and answers for
+held-out patients. On phantoms, after
 
     python -m cxrjax.build --dataset=phantom --seed=11 --images=3000 --validation_images=300 \
         --long_side=144 --conspicuity=1.6 --image_format=jpg --out=runs/phantoms
 
-it is the same variant of configs/vindr_lora.py:phantom. `hard`, the first, has single bins as
-targets and the paper's box loss as fixed; the others change what their row says. Each is trained
-once a seed and stored in runs/objectives/ by data and steps, so that an interrupted run resumes and
-more seeds add to fewer. Prints strict figures, means over seeds, and the difference from `hard`
-with its interval over other patients and other seeds (`score`'s spread.json).
+it is a variant of configs/vindr_lora.py:phantom. `lambda_0`, the first, has no box loss; the others
+have what their row says. Each is trained once a seed and stored in runs/objectives/ by data and
+steps, so that an interrupted run resumes and more seeds add to fewer. Prints strict figures, means
+over seeds, and the difference from `lambda_0` with its interval over other patients and other seeds
+(`score`'s spread.json). `--held_out=DIR`, another build, has its validation questions answered and
+scored as well, such as adults' lungs (data/real_cxr).
 """
 
 import argparse
@@ -27,10 +29,12 @@ from typing import NamedTuple
 
 FIGURES = {
     "F1@0.3": "detection/f1@0.3",
-    "recall@0.3": "detection/recall@0.3",
-    "mean IoU": "localization/mean_iou",
+    "F1@0.5": "detection/f1@0.5",
+    "F1@0.75": "detection/f1@0.75",
+    "AP@0.5": "ap/coco@0.5",
+    "AP@0.75": "ap/coco@0.75",
+    "mean IoU of hits": "detection/miou_tp@0.3",
     "balanced accuracy": "vqa/balanced_accuracy",
-    "boxes, normal image": "detection/boxes_per_normal_image",
 }
 
 
@@ -55,38 +59,47 @@ class Ground(NamedTuple):
 
     def folder(self, steps: int) -> Path:
         """Returns the folder of runs with `steps` steps."""
-        return Path("runs/objectives") / f"{self.config.split(':')[1]}_{steps}"
+        return Path("runs/objectives") / f"{self.data.name}_{steps}"
 
 
 GROUNDS = {
-    "grafts": Ground(
+    "lungs": Ground(
+        "configs/vindr_lora.py:demo",
+        Path("runs/demo/lungs"),
+        # As good as none of the other source.
+        ("mixture.sources.lungs.weight=1.0", "mixture.sources.grafts.weight=1e-6"),
+        asked=("--source=lungs",),
+        benchmark="lungs",
+        figures={
+            "mean IoU": "lungs/mean_iou",
+            "IoU > 0.75": "lungs/iou_above@0.75",
+            "IoU > 0.9": "lungs/iou_above@0.9",
+            "normal, balanced accuracy": "normal/balanced_accuracy",
+        },
+    ),
+    "lesions": Ground(
         "configs/vindr_lora.py:demo", Path("runs/demo/data"), asked=("--source=grafts",)
     ),
-    # The variants below say what they change of the demo's objective.
     "phantoms": Ground(
         "configs/vindr_lora.py:phantom",
         Path("runs/phantoms"),
         (
             *("data.train=runs/phantoms/records/train.jsonl", "training.epochs=None"),
-            *("training.lambda_box=0.0", "training.coordinate_width=2.0"),
-            "decoding.boxes=median",
+            *("training.coordinate_width=2.0", "decoding.boxes=median"),
         ),
     ),
 }
-_BOX_LOSS = ("training.lambda_box=0.5",)
-# Name -> what it changes of the demo's configuration, which has Gaussian targets and no box loss.
+_HALF = ("training.lambda_box=0.5",)
+# Name -> what it changes of the configuration.
 VARIANTS: dict[str, tuple[str, ...]] = {
-    "hard": (*_BOX_LOSS, "training.coordinate_width=0.0"),
-    "gaussian": _BOX_LOSS,
-    "order_random": (*_BOX_LOSS, "data.augment.box_order=random"),
-    "order_size": (*_BOX_LOSS, "data.augment.box_order=size"),
-    "no_box_loss": (),
-    "no_box_loss_hard": ("training.coordinate_width=0.0",),
-    "no_box_loss_augmented": (
-        *("data.augment.rotate=5.0", "data.augment.erase=0.3", "data.augment.noise=0.03"),
-    ),
-    "no_box_loss_weight_0.3": ("training.coordinate_weight=0.3",),
-    "no_box_loss_sparse": ("data.questions_per_image=4",),
+    "lambda_0": ("training.lambda_box=0.0",),
+    "lambda_0.02": ("training.lambda_box=0.02",),
+    "lambda_0.05": ("training.lambda_box=0.05",),
+    "lambda_0.1": ("training.lambda_box=0.1",),
+    "lambda_0.5": _HALF,
+    "balanced": (*_HALF, "optimizer.clip_box_norm=0.3"),
+    "local": (*_HALF, "training.box_window=0.1"),
+    "shielded": (*_HALF, "lora.box_rank=8"),
 }
 _FIXED = ("data.validation=None", "data.workers=0")
 _SECONDS = re.compile(r"([0-9.]+) s a step")
@@ -107,6 +120,17 @@ def answer(ground: Ground, workdir: Path, settings: Sequence[str]) -> None:
         ):
             command = [sys.executable, "-m", *words]
             subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+
+
+def answer_also(ground: Ground, workdir: Path) -> None:
+    """Writes a trained run's answers to another build's questions, unless they exist."""
+    answers = workdir.parent / ground.data.name / f"{workdir.name}.jsonl"
+    if answers.exists():
+        return
+    answers.parent.mkdir(exist_ok=True)
+    command = [sys.executable, "-m", "cxrjax.predict", f"--workdir={workdir}", *ground.asked]
+    command += [f"--questions={ground.data}/questions/validation.jsonl", f"--out={answers}"]
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
 
 
 def answers_of(workdir: Path) -> Path:
@@ -174,22 +198,28 @@ def table(ground: Ground, out: Path, found: dict[str, dict[str, dict[str, float]
 def main() -> None:
     """Trains what is missing and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--on", choices=GROUNDS, default="grafts")
+    parser.add_argument("--on", choices=GROUNDS, default="lungs")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", action="append", choices=VARIANTS, metavar="NAME")
+    parser.add_argument("--held_out", type=Path, metavar="DIR")
     parser.add_argument("--table", action="store_true", help="of what there is; train nothing")
     flags = parser.parse_args()
     ground = GROUNDS[flags.on]
     out = ground.folder(flags.steps)
-    names = [n for n in VARIANTS if not flags.only or n in {"hard", *flags.only}]
+    names = [n for n in VARIANTS if not flags.only or n in {"lambda_0", *flags.only}]
+    also = ground._replace(data=flags.held_out) if flags.held_out else None
     if not flags.table:
         for seed in range(flags.seeds):
             for name in names:
                 settings = (f"training.seed={seed}", f"training.steps={flags.steps}")
-                answer(ground, out / f"{name}.seed{seed}", (*settings, *VARIANTS[name]))
-    there = [n for n in names if any(out.glob(f"{n}.seed*.jsonl"))]
-    print(table(ground, out, score(ground, out, there)))
+                workdir = out / f"{name}.seed{seed}"
+                answer(ground, workdir, (*settings, *VARIANTS[name]))
+                if also is not None:
+                    answer_also(also, workdir)
+    for on, folder in ((ground, out), *([] if also is None else [(also, out / also.data.name)])):
+        there = [n for n in names if any(folder.glob(f"{n}.seed*.jsonl"))]
+        print(table(on, folder, score(on, folder, there)), end="\n\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Reinforcement learning beside supervised training continued for as long.
 
-    python -m bench.rewards [--on=grafts] [--steps=60] [--seeds=3] [--set=KEY=VALUE ...]
+    python -m bench.rewards [--on=lesions] [--steps=60] [--seeds=3] [--set=KEY=VALUE ...]
 
-On grafts, after `python -m bench.objectives`, from whose runs without a box loss both go on,
+On lesions, after `python -m bench.objectives`, from whose runs without a box loss both go on,
 seed by seed, on the same questions. On lungs, after `make demo`, from data/real_base itself, which
 has learned where they are from the same radiographs for so long that truth teaches it no more.
 
@@ -20,29 +20,14 @@ from pathlib import Path
 
 from bench import objectives
 
-GROUNDS = {
-    "grafts": objectives.GROUNDS["grafts"],
-    "lungs": objectives.Ground(
-        "configs/vindr_lora.py:demo",
-        Path("runs/demo/lungs"),
-        # As good as none of the other source.
-        ("mixture.sources.lungs.weight=1.0", "mixture.sources.grafts.weight=1e-6"),
-        asked=("--source=lungs",),
-        benchmark="lungs",
-        figures={
-            "mean IoU": "lungs/mean_iou",
-            "IoU > 0.75": "lungs/iou_above@0.75",
-            "normal, balanced accuracy": "normal/balanced_accuracy",
-        },
-    ),
-}
+GROUNDS = {name: objectives.GROUNDS[name] for name in ("lesions", "lungs")}
 _BASE_ANSWERS = Path("runs/demo/lungs/base.jsonl")
 
 
 def main() -> None:
     """Trains what is missing and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--on", choices=GROUNDS, default="grafts")
+    parser.add_argument("--on", choices=GROUNDS, default="lesions")
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
@@ -52,13 +37,13 @@ def main() -> None:
     rewarded = supervised._replace(config="configs/vindr_rl.py:demo")
     on_lungs = flags.on == "lungs"
     out = flags.out or Path("runs/rewards_lungs" if on_lungs else "runs/rewards")
-    starts = objectives.GROUNDS["grafts"].folder(400)
-    timed = sorted(starts.glob("no_box_loss.seed*.log"))
+    starts = objectives.GROUNDS["lesions"].folder(400)
+    timed = sorted(starts.glob("lambda_0.seed*.log"))
     if on_lungs:
         objectives.answer(supervised, out / "timing", ("training.steps=40",))
         timed = [out / "timing.log"]
     for seed in range(flags.seeds):
-        start = None if on_lungs else starts / f"no_box_loss.seed{seed}"
+        start = None if on_lungs else starts / f"lambda_0.seed{seed}"
         settings = (f"model.start_from={start}", f"training.seed={seed}")
         workdir = out / f"rewards.seed{seed}"
         own = (*settings, f"training.steps={flags.steps}", *flags.set)

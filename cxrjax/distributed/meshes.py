@@ -34,7 +34,7 @@ TENSOR_RULES: tuple[tuple[str, int | None], ...] = (
     (r"/(q|gate|up|o|down|out|k|v)_proj/(bias|lora/(a|b|magnitude))$", None),
     (r"vision/.*/(fc1|fc2)/(bias|lora/(a|b|magnitude))$", None),
     (r"(^|/)(projector|projector_out|deepstack|audio|vision/patch_embed)/", None),
-    (r"decoder/(.*/per_layer_(gate|proj)|per_layer/projection)/", None),
+    (r"decoder/(.*/per_layer_(gate|proj)|per_layer/projection|embedder/lora)/", None),
     (r"(^|/)vision/(position|class)_embed$", None),
     (r"(^|/)((layer|attn|mlp)_scale|feature_(scale|bias)|(in|out)put_(min|max))$", None),
     (r"norm\d?/(scale|bias)$", None),

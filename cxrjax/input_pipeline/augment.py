@@ -8,7 +8,7 @@ repeated border pixels were looked at, and smear letters and tubes into bars tha
 """
 
 import math
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, UInt8
@@ -39,13 +39,10 @@ class AugmentConfig:
     # A question is left out of a visit that leaves less than this share of one of its boxes' area
     # to be seen (counted as `out_of_picture`); other boxes are clipped.
     min_visibility: Share = 0.5
-    # Order of the boxes in answers about one finding: as they are 'written', the largest first
-    # ('size'), from the image's 'left' to its right, or 'random', another at every visit.
-    box_order: Literal["written", "size", "left", "random"] = "written"
 
     def __bool__(self) -> bool:
         of_places = self.zoom or self.stretch or self.shift or self.rotate or self.erase
-        return bool(of_places or self.gamma or self.noise) or self.box_order != "written"
+        return bool(of_places or self.gamma or self.noise)
 
 
 class OutOfPictureError(UserError):
@@ -61,7 +58,6 @@ class ImageChange(NamedTuple):
         min_visibility: of a box's area, the share that must stay.
         noise: standard deviation, in grey values of 0..1.
         noise_seed: of the noise.
-        box_order: of the boxes of one finding, as in `AugmentConfig`.
         angle: by which the image is turned about its middle after that, in radians, clockwise.
         erased: xyxy of what is grey then, fractions of the image; empty: nothing.
     """
@@ -71,7 +67,6 @@ class ImageChange(NamedTuple):
     min_visibility: float
     noise: float = 0.0
     noise_seed: tuple[int, ...] = (0,)
-    box_order: str = "written"
     angle: float = 0.0
     erased: tuple[float, ...] = ()
 
@@ -96,16 +91,6 @@ class ImageChange(NamedTuple):
                 "changed picture"
             )
         return clipped
-
-    def in_order(self, boxes: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 4"]:
-        """Boxes of one finding in the order in which the answer is to write them."""
-        if self.box_order == "random":
-            return np.random.default_rng((*self.noise_seed, len(boxes))).permutation(boxes)
-        if self.box_order == "written" or not len(boxes):
-            return boxes
-        areas = np.prod(boxes[:, 2:] - boxes[:, :2], axis=1)
-        keys = -areas if self.box_order == "size" else boxes[:, 0]
-        return boxes[np.argsort(keys, kind="stable")]
 
     def of_pixels(
         self, image: UInt8[np.ndarray, "h w *channels"], placed: Geometry = IDENTITY
@@ -190,7 +175,6 @@ def draw_change(config: AugmentConfig, seed: int, position: int) -> ImageChange 
         config.min_visibility,
         config.noise * noise,
         (seed, position, 1),
-        config.box_order,
         math.radians(config.rotate * turn),
         _drawn_rectangle(config.erase, erased) if config.erase else (),
     )

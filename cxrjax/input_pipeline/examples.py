@@ -330,7 +330,6 @@ class QuestionEncoder:
             width=width,
             geometry=image_geometry(height, width, self.config),
             change=change,
-            is_of_one=record.finding is not None,
         )
         try:
             return PROMPTS[self.config.prompt].target(record, box_text)

@@ -32,7 +32,6 @@ class BoxText:
         height, width: size of the original image in pixels.
         geometry: maps fractions of the original to fractions of the model's input.
         change: of the image in training, which its boxes follow.
-        is_of_one: the boxes are all of one finding, so that their order is free.
     """
 
     source: str
@@ -41,7 +40,6 @@ class BoxText:
     width: int
     geometry: Geometry
     change: ImageChange | None = None
-    is_of_one: bool = False
 
     def transcode(self, text: str) -> str:
         """The text with each of its boxes rewritten.
@@ -56,7 +54,7 @@ class BoxText:
             self.height,
             self.width,
             geometry=self.geometry,
-            move=None if self.change is None else self._moved,
+            move=None if self.change is None else self.change.of_boxes,
         )
 
     def encode(self, pixel_boxes: Sequence[Sequence[float]]) -> list[str]:
@@ -87,12 +85,7 @@ class BoxText:
     def _fractions(self, pixel_boxes: Sequence[Sequence[float]]) -> Float[np.ndarray, "n 4"]:
         size = np.array([self.width, self.height, self.width, self.height])
         boxes = np.asarray(pixel_boxes, np.float64).reshape(-1, 4) / size
-        return boxes if self.change is None else self._moved(boxes)
-
-    def _moved(self, boxes: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 4"]:
-        assert self.change is not None
-        moved = self.change.of_boxes(boxes)
-        return self.change.in_order(moved) if self.is_of_one else moved
+        return boxes if self.change is None else self.change.of_boxes(boxes)
 
 
 _Target = Callable[[QARecord, BoxText], str]

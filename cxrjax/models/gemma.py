@@ -479,12 +479,29 @@ class PerLayerInputs(nnx.Module):
         return jnp.moveaxis((self.norm(by_layer(mapped)) + by_layer(rows)) * 2**-0.5, 2, 0)
 
 
+class BoxAdapter(nnx.Module):
+    """A low-rank branch on the logits of the `<loc>` tokens: `hidden @ a @ b`, zero at first."""
+
+    def __init__(self, width: int, rank: int, rngs: nnx.Rngs):
+        bound = width**-0.5
+        shape = (width, rank)
+        self.a = nnx.Param(jax.random.uniform(rngs.params(), shape, minval=-bound, maxval=bound))
+        self.b = nnx.Param(jnp.zeros((rank, NUM_LOC_TOKENS)))
+
+    def __call__(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch 1024"]:
+        return hidden.astype(jnp.float32) @ self.a[...] @ self.b[...]
+
+
 class Embedder(nnx.Module):
     """Token embedding, used again as the output layer where there is no other (`head`).
 
     `loc_delta`, where `add_loc_delta` has made it, is added to the rows of the `<loc>` tokens on
     both sides, so that these rows train while the table stays frozen; with a `head`, on the input's
     alone, as PEFT's trained rows are.
+
+    `lora`, where `add_box_adapter` has made it, moves probability among the `<loc>` tokens, which
+    together keep what they had, as does every other token. It stands behind the last layer: nothing
+    that later tokens attend to changes.
     """
 
     def __init__(self, config: DecoderConfig, loc_token_start: int, rngs: nnx.Rngs):
@@ -505,6 +522,7 @@ class Embedder(nnx.Module):
             table = jax.lax.dynamic_update_slice_in_dim(table, rows, loc_token_start, axis=0)
         self.table = nnx.Param(table)
         self.loc_delta: Any = nnx.data(None)
+        self.lora: Any = nnx.data(None)
         drawn = None
         if not config.tied:
             drawn = config.width**-0.5 * jax.random.normal(rngs.params(), table.shape)
@@ -525,6 +543,12 @@ class Embedder(nnx.Module):
             raise UserError("lora.loc_rows: this model's vocabulary has no <loc> tokens to train")
         self.loc_delta = nnx.Param(jnp.zeros((NUM_LOC_TOKENS, self.width)))
 
+    def add_box_adapter(self, rank: int, rngs: nnx.Rngs) -> None:
+        """Makes the adapter of the `<loc>` logits; raises UserError without such tokens."""
+        if self.loc_token_start < 0:
+            raise UserError("lora.box_rank: this model's vocabulary has no <loc> tokens to adapt")
+        self.lora = BoxAdapter(self.width, rank, rngs)
+
     def encode(self, tokens: Int[Array, "*batch"], dtype: jnp.dtype) -> Float[Array, "*batch D"]:
         """Rows of the tokens, scaled by sqrt(width) in Gemma, the product in `dtype`.
 
@@ -541,22 +565,29 @@ class Embedder(nnx.Module):
     def decode(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch V"]:
         """Logits over the whole vocabulary, float32."""
         logits = _float32_logits(hidden, self.rows)
-        if self.loc_delta is None or self.head is not None:
-            return self._cap(logits)
-        delta = _float32_logits(hidden, self.loc_delta[...])
         start, stop = self.loc_token_start, self.loc_token_start + NUM_LOC_TOKENS
-        return self._cap(
-            jnp.concatenate(
-                [logits[..., :start], logits[..., start:stop] + delta, logits[..., stop:]], axis=-1
-            )
-        )
+        before, loc, after = logits[..., :start], logits[..., start:stop], logits[..., stop:]
+        if self.loc_delta is not None and self.head is None:
+            loc += _float32_logits(hidden, self.loc_delta[...])
+        elif self.lora is None:
+            return self._cap(logits)
+        if self.lora is None:
+            return self._cap(jnp.concatenate([before, loc, after], axis=-1))
+        moved, loc = self._cap(loc + self.lora(hidden)), self._cap(loc)
+        mass = [jax.nn.logsumexp(part, axis=-1, keepdims=True) for part in (loc, moved)]
+        parts = [self._cap(before), moved + mass[0] - mass[1], self._cap(after)]
+        return jnp.concatenate(parts, axis=-1)
 
     def decode_loc(self, hidden: Float[Array, "*batch D"]) -> Float[Array, "*batch 1024"]:
-        """Logits over the `<loc>` tokens alone, float32."""
+        """Logits over the `<loc>` tokens alone, float32; of an adapter, nothing else's gradient."""
         rows = jax.lax.dynamic_slice_in_dim(self.rows, self.loc_token_start, NUM_LOC_TOKENS, axis=0)
         if self.loc_delta is not None and self.head is None:
             rows = rows + self.loc_delta[...]
-        return self._cap(_float32_logits(hidden, rows))
+        logits = _float32_logits(hidden, rows)
+        if self.lora is not None:
+            logits, hidden = jax.lax.stop_gradient((logits, hidden))
+            logits += self.lora(hidden)
+        return self._cap(logits)
 
     def decode_few(
         self, hidden: Float[Array, "*batch D"], tokens: Sequence[int]

@@ -16,6 +16,7 @@ from cxrjax.models.gemma import Embedder
 from cxrjax.models.layers import Linear, TokenDropout, matmul, stored_matmul
 from cxrjax.models.partition import path_of
 from cxrjax.models.quantize import QuantizedKernel
+from cxrjax.models.vlm import VLM
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,6 +285,9 @@ def parse_pattern(entries: Sequence[str], key: str) -> dict[str, Any]:
 def merge_lora(model: nnx.Module) -> list[str]:
     """Folds every adapter into the kernel beside it, and trained `<loc>` rows into their table.
 
+    The box loss's adapter goes into an output layer that is untied for it, where words no longer
+    keep their probability.
+
     One kernel at a time, and of a stack one layer at a time: beyond the model itself there is never
     more than one kernel. A kernel keeps its dtype, except that a quantised one becomes float32:
     rounding it again would lose what was learnt.
@@ -307,6 +311,13 @@ def merge_lora(model: nnx.Module) -> list[str]:
             rows = rows.astype(table.dtype)
             module.table = nnx.Param(jax.lax.dynamic_update_slice_in_dim(table, rows, start, 0))
             module.loc_delta = None
+    if isinstance(model, VLM) and (box := model.decoder.embedder.lora) is not None:
+        model.untie()
+        embedder, start = model.decoder.embedder, model.decoder.embedder.loc_token_start
+        head, delta = embedder.rows, (box.a[...] @ box.b[...]).T
+        rows = (head[start : start + len(delta)].astype(jnp.float32) + delta).astype(head.dtype)
+        embedder.head = nnx.Param(jax.lax.dynamic_update_slice_in_dim(head, rows, start, 0))
+        embedder.lora = None
     return sorted(paths)
 
 

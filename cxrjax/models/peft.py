@@ -143,7 +143,7 @@ def save_peft(
             (`modules_to_save`): all of some of the `saved_modules`.
 
     Returns:
-        The paths of the maps that have an adapter.
+        The paths of the maps that have an adapter. The box loss's own is in a folder `boxes`.
 
     Raises:
         UserError: no adapters, one on a projector that goes along whole, rows of an embedding that
@@ -194,12 +194,39 @@ def save_peft(
     }
     if model.config.decoder.tied and "embed_tokens" in saved:
         described["ensure_weight_tying"] = True  # else PEFT makes two tables of one
-    directory.mkdir(parents=True, exist_ok=True)
+    adapters = {directory: (tensors, described)}
+    if embedder.lora is not None:
+        adapters[directory / "boxes"] = _box_adapter(model, described)
     metadata = {} if base_sha256 is None else {_BASE_KEY: base_sha256}
-    write_safetensors(directory / ADAPTER_WEIGHTS, tensors, metadata)
-    text = json.dumps(described, indent=2, sort_keys=True) + "\n"
-    (directory / ADAPTER_CONFIG).write_text(text, encoding="utf-8")
+    for folder, (tensors, described) in adapters.items():
+        folder.mkdir(parents=True, exist_ok=True)
+        write_safetensors(folder / ADAPTER_WEIGHTS, tensors, metadata)
+        text = json.dumps(described, indent=2, sort_keys=True) + "\n"
+        (folder / ADAPTER_CONFIG).write_text(text, encoding="utf-8")
     return sorted(loras)
+
+
+def _box_adapter(model: VLM, beside: Mapping[str, Any]) -> tuple[list[LazyTensor], dict[str, Any]]:
+    """The box loss's own adapter (`Embedder.lora`) as LoRA on the output layer, beside another.
+
+    In PEFT words keep their logits and not, as here, their probabilities.
+    """
+    embedder = model.decoder.embedder
+    a, start = np.asarray(embedder.lora.a[...], np.float32), embedder.loc_token_start
+    b = np.zeros((embedder.rows.shape[0], a.shape[1]), np.float32)
+    b[start : start + NUM_LOC_TOKENS] = np.asarray(embedder.lora.b[...]).T
+    names = [
+        _PREFIX + with_prefix(f"lm_head.lora_{part}.weight", module_prefixes(model.config))
+        for part in "AB"
+    ]
+    tensors = [_whole(name, x) for name, x in zip(names, (a.T, b), strict=True)]
+    kept = ("peft_type", "task_type", "base_model_name_or_path", "inference_mode", "bias")
+    described = {key: beside[key] for key in kept}
+    return tensors, described | {
+        "r": a.shape[1],
+        "lora_alpha": a.shape[1],
+        "target_modules": ["lm_head"],
+    }
 
 
 def read_peft(directory: str | Path, config: VLMConfig) -> PeftAdapter:

@@ -133,6 +133,16 @@ class VLM(nnx.Module):
             self.config = dataclasses.replace(self.config, decoder=decoder)
             self.decoder.config = decoder
 
+    def without_box_adapter(self) -> "VLM":
+        """Returns a copy with the same parameters but those of `Embedder.lora`."""
+        if self.decoder.embedder.lora is None:
+            return self
+        model = copy.copy(self)
+        model.decoder = copy.copy(self.decoder)
+        model.decoder.embedder = copy.copy(self.decoder.embedder)
+        model.decoder.embedder.lora = None
+        return model
+
     def of_batch(self, images: Any) -> "VLM":
         """Returns a copy with the same parameters for images of this size."""
         sizes = self.config.of_batch(images)

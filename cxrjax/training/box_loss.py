@@ -83,6 +83,31 @@ def coordinates_of_bins(
     )
 
 
+def local_coordinates(
+    loc_logits: Float[Array, "*batch 4 1024"], target: Float[ArrayLike, "*batch 4"], window: float
+) -> tuple[Coordinates, Float[Array, "*batch"]]:
+    """Reads the part of each distribution that lies about the target's mode.
+
+    The expectation of a distribution over two lesions lies between them, where there is none. Here
+    a coordinate is read from the bins within `window`, in fractions of the frame, of the likeliest
+    bin that is itself within `window` of the target, as if there were no others. Which bins these
+    are has no gradient, and their probability is for the cross-entropy alone.
+
+    Returns:
+        The coordinates, and the probability of the four windows together, without gradient.
+    """
+    centers = jnp.asarray(tokens.bin_centers(), loc_logits.dtype)
+    away = jnp.abs(centers - target[..., None].astype(loc_logits.dtype))
+    # At the frame's edge no bin may be near enough; the nearest is.
+    is_near = away <= jnp.maximum(window, jnp.min(away, axis=-1, keepdims=True))
+    mode = jnp.argmax(jnp.where(is_near, loc_logits, -jnp.inf), axis=-1)
+    inside = jnp.abs(centers - centers[mode][..., None]) <= window
+    within = jnp.sum(jnp.where(inside, jax.nn.softmax(loc_logits, axis=-1), 0), axis=-1)
+    masked = jnp.where(inside, loc_logits, -jnp.inf)
+    weight = jax.lax.stop_gradient(jnp.prod(within, axis=-1))
+    return coordinates_of_bins(masked, target), weight
+
+
 def coordinates_of_digits(
     digit_logits: Float[Array, "*batch 4 D 10"],
     written: Int[ArrayLike, "*batch 4 D"],
@@ -193,16 +218,19 @@ def box_sums(
     found: Coordinates,
     target: Float[ArrayLike, "*batch 4"],
     weight: Float[Array, "*batch"],
+    cost: Float[Array, "*batch"] | None = None,
 ) -> tuple[Float[Array, ""], BoxSums]:
-    """Weighted sums of the loss, and of what is told of the boxes, which has no gradient.
+    """Weighted sums of the loss, and of the reported figures, which have no gradient.
 
     Args:
         target: the boxes that the answer's tokens say, fractions of the model's input.
-        weight: what each box counts; 0: it is none, and what stands there counts for nothing.
+        weight: of each box; 0: there is none, and its values are ignored.
+        cost: of each box, before its weight; None: `box_loss`.
     """
     target = target.astype(found.expected.dtype)
     there = weight > 0
-    loss = jnp.sum(jnp.where(there, weight * box_loss(found, target), 0))
+    cost = box_loss(found, target) if cost is None else cost
+    loss = jnp.sum(jnp.where(there, weight * cost, 0))
     at = jax.tree.map(jax.lax.stop_gradient, found)
 
     def total(values: Array) -> Array:

@@ -409,6 +409,9 @@ def add_adapters(model: VLM, config: ExperimentConfig) -> None:
         model.untie()
     if settings.loc_rows:
         model.decoder.embedder.add_loc_delta()
+    if settings.box_rank:
+        key = jax.random.fold_in(jax.random.key(config.training.seed), salt("box_lora"))
+        model.decoder.embedder.add_box_adapter(settings.box_rank, nnx.Rngs(key))
 
 
 def fill_adapters(

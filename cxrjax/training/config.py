@@ -11,6 +11,7 @@ on, so that a misspelt attribute fails the type check. Groups that are with the 
 """
 
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
@@ -35,7 +36,7 @@ from cxrjax.settings import (
     Share,
     one_of,
 )
-from cxrjax.training.optimizer import OptimizerConfig
+from cxrjax.training.optimizer import BOX_ADAPTER, OptimizerConfig
 from cxrjax.training.preset_names import FROM_BASE, is_from_base
 
 if TYPE_CHECKING:
@@ -114,9 +115,17 @@ class AdapterConfig:
     alpha_pattern: tuple[str, ...] = ()  # the same for alpha; of several that fit, the first counts
     init_from: str | None = None  # PEFT adapter of this very shape to start from; null: anew
     loc_rows: bool = False  # a trainable difference on the embedding rows of the <loc> tokens
+    # Rank of a second adapter, on the <loc> tokens' logits among themselves, that the box loss
+    # trains and nothing else, and that the box loss trains alone; 0: none, it trains all.
+    box_rank: NotNegative = 0
     # An output layer apart from the embedding, which it starts as; train them by a rule such as
     # "embedder/(table|head)$", as PEFT's modules_to_save does.
     untied: bool = False
+
+    @property
+    def adapts(self) -> bool:
+        """True if a model has adapters of any kind."""
+        return self.rank > 0 or self.loc_rows or self.box_rank > 0
 
     def mistakes(self) -> Iterator[str]:
         """Messages about keys that exclude each other."""
@@ -140,6 +149,13 @@ class TrainingConfig:
     epochs: PositiveFloat | None = None  # passes over the training records
     seed: NotNegative = 0  # initialisation, data order and dropout
     lambda_box: NotNegativeFloat = 0.5  # weight of the box loss
+    # What the box loss is divided by: 'questions' that have boxes, as the paper has it; 'tokens',
+    # as the cross-entropy, so that a lambda means the same in every batch and data set
+    # (cxrjax/training/loss.py has the conversion).
+    box_mean: Literal["questions", "tokens"] = "questions"
+    # Half the width, as a share of the frame, of the window about the target's mode that the box
+    # loss sees, each box weighed by its probability there; 0: whole distributions, all boxes alike.
+    box_window: Share = 0.0
     # How it reaches boxes: 'loc', 'digits' or 'none' (input_pipeline/coordinates.py); 'auto': by
     # the codec, <loc> tokens or digits.
     box_route: Annotated[str, one_of(BOX_ROUTES)] = "auto"
@@ -210,6 +226,9 @@ class PolicyConfig:
     kl_weight: NotNegativeFloat = 0.02  # of the divergence from the start
     # 'token': every token counts alike; 'answer': every answer does, whatever its length.
     loss_mean: Literal["answer", "token"] = "token"
+    # A Python function MODULE:FUNCTION in place of the mean of the parts below
+    # (docs/reinforcement_learning.md); null: that mean.
+    reward: str | None = None
     # Parts of the reward, and how boxes are rewarded (cxrjax/training/rl/rewards.py).
     reward_boxes: Literal["mean_iou", "f1"] = "mean_iou"
     weight_boxes: NotNegativeFloat = 1.0
@@ -226,6 +245,9 @@ class PolicyConfig:
                 f"rl.pairs={self.pairs} is of preferences, and rl.kind is 'none': set 'dpo', or "
                 "leave the pairs out"
             )
+        if self.reward is not None and (self.kind == "none" or self.pairs is not None):
+            beside = "rl.kind='none'" if self.kind == "none" else f"rl.pairs={self.pairs!r}"
+            yield f"rl.reward={self.reward!r} has no effect with {beside}; leave one of them out"
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -263,18 +285,40 @@ class ExperimentConfig:
                 "leave data.packed_buckets empty, or set model.attention='auto'"
             )
         of_tokens = get_codec(self.data.codec).coordinate_order is not None
-        for name, default in (("coordinate_width", 0.0), ("coordinate_weight", 1.0)):
-            if (value := getattr(self.training, name)) != default and not of_tokens:
+        for key, value, default in (
+            ("training.coordinate_width", self.training.coordinate_width, 0.0),
+            ("training.coordinate_weight", self.training.coordinate_weight, 1.0),
+            ("training.box_window", self.training.box_window, 0.0),
+            ("lora.box_rank", self.lora.box_rank, 0),
+        ):
+            if value != default and not of_tokens:
                 yield (
-                    f"training.{name}={value} is of location tokens, and data.codec="
+                    f"{key}={value} is of location tokens, and data.codec="
                     f"{self.data.codec!r} writes boxes in digits; leave it out"
                 )
+        yield from self._box_mistakes()
         resolve_box_route(self.training.box_route, self.data.codec)
         if self.batch_images % self.training.accumulation_steps:
             yield (
                 f"training.accumulation_steps={self.training.accumulation_steps} does not divide "
                 f"the batch of {self.batch_images} images"
             )
+
+    def _box_mistakes(self) -> Iterator[str]:
+        """Messages about keys of a box loss that there is not."""
+        for key, value in (
+            ("training.box_window", self.training.box_window),
+            ("lora.box_rank", self.lora.box_rank),
+            ("optimizer.clip_box_norm", self.optimizer.clip_box_norm),
+        ):
+            if self.rl.kind != "none" and key == "lora.box_rank":
+                continue  # of the run that it goes on from
+            if value and (self.rl.kind != "none" or not self.training.lambda_box):
+                without = "training.lambda_box=0" if self.rl.kind == "none" else "rl.kind"
+                yield f"{key}={value} is of the box loss, and {without} has none; leave it out"
+        adapter = f"{BOX_ADAPTER}a"
+        if self.lora.box_rank and not any(re.search(rule, adapter) for rule in self.trainable):
+            yield f"trainable: no rule matches {adapter!r}, as lora.box_rank needs; add '/lora/'"
 
     @property
     def batch_images(self) -> int:

@@ -232,14 +232,15 @@ def export_base(
     """
     source, out = to_path(source), to_path(out)
     model, config, tokenizer = load_model(source)
-    if config.lora.rank > 0 or config.lora.loc_rows:
+    if config.lora.adapts:
         if not merge:
             raise UserError(
                 f"{source}: has adapters, and a base has none; use it by --workdir as it is, or "
                 "write it with --to=peft or --to=merged"
             )
         merge_lora(model)
-        config = dataclasses.replace(config, lora=AdapterConfig(untied=config.lora.untied))
+        untied = config.lora.untied or config.lora.box_rank > 0
+        config = dataclasses.replace(config, lora=AdapterConfig(untied=untied))
     _refuse_existing(out)
     is_base = kind_of(source) == "base"
     base = source if is_base else config.model.init_from
@@ -281,7 +282,7 @@ def export_hf(
         loaded = load_model(source)
         base, model = _base_of(loaded.config, source), loaded.model
         notes = _read_hf_notes(base)
-        if not merge and (loaded.config.lora.rank > 0 or loaded.config.lora.loc_rows):
+        if not merge and loaded.config.lora.adapts:
             raise UserError(
                 f"{source}: has adapters; --to=merged folds them in, --to=peft writes them alone"
             )

@@ -17,9 +17,16 @@ Read from top to bottom: `multitask_loss` takes the model's states of the answer
 A term is a function of `LossInputs` and a key of the group `training`, its weight; `TERMS` joins
 the two (CONTRIBUTING.md adds one).
 
-Each term is a sum with its count: tokens, or questions that have boxes (a question's own boxes are
-averaged first). Micro-batches, devices and hosts add sums; one division by the counts of the whole
-batch makes the gradient what one large batch would give.
+Each term is a sum with its count: tokens, or questions that have boxes. Micro-batches, devices and
+hosts add sums; one division by the counts of the whole batch makes the gradient what one large
+batch would give. The box loss has two means (`training.box_mean`):
+
+questions  lambda / Q x the sum over questions of the mean of their boxes, the paper's. A box weighs
+           against its own tokens' nats by lambda T / (Q n), with T answer tokens and Q questions
+           with boxes in the batch and n boxes in its question: 12 for lambda 0.5 in the demo (10
+           tokens a question, a third of them with 1.3 boxes), and more where answers are longer.
+tokens     lambda / T x the sum over boxes: against its own tokens a box weighs lambda, in every
+           batch. A lambda of the one is lambda T / (Q n) of the other.
 
 The logits of a vocabulary of 262 thousand for every answer token of a batch are more than a chip
 has room for; they exist for a chunk of the tokens at a time, forward and backward.
@@ -89,6 +96,7 @@ class LossInputs(NamedTuple):
             exist at a time (`sum_in_chunks`).
         box_route: the loss's way to boxes; the batch must have been made for it.
         coordinates: targets of location tokens; None: their bins.
+        box: which box loss.
     """
 
     model: AnswerModel
@@ -97,6 +105,22 @@ class LossInputs(NamedTuple):
     chunk: int
     box_route: BoxRoute
     coordinates: CoordinateTargets | None
+    box: "BoxTerm"
+
+
+class BoxTerm(NamedTuple):
+    """The box loss of the keys `training.box_*`.
+
+    Attributes:
+        mean: what it is divided by (the module's docstring).
+        window: of `box_loss.local_coordinates`; 0: whole distributions.
+    """
+
+    mean: Literal["questions", "tokens"] = "questions"
+    window: float = 0.0
+
+
+AS_PUBLISHED = BoxTerm()
 
 
 class Term(NamedTuple):
@@ -105,7 +129,7 @@ class Term(NamedTuple):
     Attributes:
         name: of its figure.
         sums: returns its sum over a batch, which is differentiated, and sums that are reported.
-        per: what it is a mean over.
+        per: what it and they are means over; of the box loss itself, `BoxTerm.mean`.
         always: computed and reported at weight 0 too.
     """
 
@@ -115,7 +139,13 @@ class Term(NamedTuple):
     always: bool = False
 
 
-def multitask_loss(
+def multitask_loss(*args: Any, **options: Any) -> tuple[Float[Array, ""], Figures]:
+    """Computes the loss of a batch, or of a micro-batch of a larger one: all of `loss_parts`."""
+    parts, figures = loss_parts(*args, **options)
+    return sum(parts.values(), jnp.zeros(())), figures
+
+
+def loss_parts(
     model: AnswerModel,
     batch: Batch,
     weights: Mapping[str, float | Float[Array, ""]],
@@ -124,8 +154,9 @@ def multitask_loss(
     logit_chunk: int = 512,
     box_route: BoxRoute = "loc",
     coordinates: CoordinateTargets | None = None,
-) -> tuple[Float[Array, ""], Figures]:
-    """Computes the loss of a batch, or of a micro-batch of a larger one.
+    box: BoxTerm = AS_PUBLISHED,
+) -> tuple[dict[str, Float[Array, ""]], Figures]:
+    """Computes the weighted terms of the loss of a batch, or of a micro-batch of a larger one.
 
     Args:
         model: `cxrjax.models.VLM`, or anything that is called the same way.
@@ -134,26 +165,27 @@ def multitask_loss(
         dropout_key: noise of this step; None turns dropout off.
         denominators: counts of the whole batch that `batch` is a part of; None: its own. The
             losses of the parts add up to the loss of the whole.
-        logit_chunk, box_route, coordinates: as in `LossInputs`.
+        logit_chunk, box_route, coordinates, box: as in `LossInputs`.
 
     Returns:
-        The loss, and sum and count over `batch` of each figure. A batch without any box has no box
-        loss; one without a token, no loss.
+        The terms by name, and sum and count over `batch` of each figure. A batch without any box
+        has no box loss; one without a token, no loss.
 
     Raises:
         ValueError: the route needs what the batch does not have.
     """
     hidden = answer_states(model, batch, dropout_key)
-    answers = LossInputs(model, batch, hidden, logit_chunk, box_route, coordinates)
+    answers = LossInputs(model, batch, hidden, logit_chunk, box_route, coordinates, box)
     counts = batch_denominators(batch)
     over = counts if denominators is None else denominators
-    loss, figures = jnp.zeros(()), Figures()
+    parts, figures = {}, Figures()
     for term, weight in [(CROSS_ENTROPY, 1.0), *((TERMS[key], w) for key, w in weights.items())]:
         total, reported = term.sums(answers)
-        loss += weight * total / jnp.maximum(getattr(over, term.per), 1)
-        for name, value in {term.name: total, **reported}.items():
-            figures[name] = (value, getattr(counts, term.per))
-    return loss, figures
+        per = box.mean if term.sums is box_sums else term.per
+        parts[term.name] = weight * total / jnp.maximum(getattr(over, per), 1)
+        figures[term.name] = (total, getattr(counts, per))
+        figures |= {name: (value, getattr(counts, term.per)) for name, value in reported.items()}
+    return parts, figures
 
 
 def batch_denominators(batch: Batch) -> Denominators:
@@ -196,10 +228,12 @@ def _contexts(model: AnswerModel, batch: Batch) -> dict[str, Any]:
 
 def token_sums(answers: LossInputs) -> tuple[Array, dict[str, Array]]:
     """Sums over tokens of the cross-entropy in nats, and of those whose logit is the largest."""
-    batch, rows = answers.batch, answers.hidden.shape[0]
+    batch, rows, model = answers.batch, answers.hidden.shape[0], answers.model
+    if isinstance(model, VLM):  # which the box loss alone trains
+        model = model.without_box_adapter()
 
     def sums(states: Array, target: Array, mask: Array) -> tuple[Array, Array]:
-        return _token_sums(answers.model.logits(states), target, mask, answers.coordinates)
+        return _token_sums(model.logits(states), target, mask, answers.coordinates)
 
     items = (answers.hidden, batch.answer_tokens.reshape(rows, -1))
     mask = batch.answer_mask.reshape(rows, -1)
@@ -231,27 +265,37 @@ def _token_sums(
 
 
 def box_sums(answers: LossInputs) -> tuple[Array, dict[str, Array]]:
-    """Sums over questions of the mean box loss of their boxes, and of what is reported of them."""
-    model, batch, hidden, chunk, route, _ = answers
+    """Sums of the box loss as `BoxTerm.mean` weighs boxes, and of what is reported of them."""
+    model, batch, hidden, chunk, route, _, box = answers
     if route == "none":
         return jnp.zeros(()), {}
     weight, target = _box_weights(batch), jnp.asarray(batch.target_boxes)
+    # What makes a mean over the question's boxes their sum.
+    counted = jnp.sum(batch.box_mask, axis=-1, keepdims=True) if box.mean == "tokens" else 1.0
+    counted = jnp.broadcast_to(counted, weight.shape)
     if route == "digits":
         found = _digit_coordinates(model, hidden, batch)
-        total, reported = box_loss.box_sums(found, target, weight)
+        cost = counted * box_loss.box_loss(found, target)
+        total, reported = box_loss.box_sums(found, target, weight, cost)
         return total, reported.named()
 
     def sums(
-        states: Array, target: Array, weight: Array, mask: Array
+        states: Array, target: Array, weight: Array, counted: Array, mask: Array
     ) -> tuple[Array, box_loss.BoxSums]:
-        found = box_loss.coordinates_of_bins(model.loc_logits(states), target)
-        return box_loss.box_sums(found, target, jnp.where(mask, weight, 0))
+        logits = model.loc_logits(states)
+        found = meant = box_loss.coordinates_of_bins(logits, target)
+        if box.window:
+            meant, near = box_loss.local_coordinates(logits, target, box.window)
+            counted = counted * near
+        cost = counted * box_loss.box_loss(meant, target)
+        return box_loss.box_sums(found, target, jnp.where(mask, weight, 0), cost)
 
     rows = hidden.shape[0]
     items = (
         _loc_states(hidden, batch).reshape(rows, -1, 4, hidden.shape[-1]),
         target.reshape(rows, -1, 4),
         weight.reshape(rows, -1),
+        counted.reshape(rows, -1),
     )
     # A box takes four positions' logits.
     total, reported = sum_in_chunks(sums, items, batch.box_mask.reshape(rows, -1), chunk // 4)

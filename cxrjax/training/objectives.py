@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import jax.numpy as jnp
 from jax.sharding import Mesh
 from jaxtyping import Array
 
@@ -18,10 +19,11 @@ from cxrjax.training.config import ExperimentConfig, PolicyConfig
 from cxrjax.training.coordinate_targets import coordinate_targets
 from cxrjax.training.loss import (
     TERMS,
+    BoxTerm,
     Denominators,
     Figures,
     batch_denominators,
-    multitask_loss,
+    loss_parts,
 )
 
 
@@ -38,11 +40,12 @@ class Objective(Protocol):
 
 
 class MultitaskObjective:
-    """`multitask_loss` as a configuration has it."""
+    """`loss_parts` as a configuration has it."""
 
     def __init__(self, config: ExperimentConfig) -> None:
         self._training = training = config.training
         self._box_route = config.box_route
+        self._box = BoxTerm(training.box_mean, training.box_window)
         weights = {key: getattr(training, key) for key in TERMS}
         self._weights = {key: w for key, w in weights.items() if w or TERMS[key].always}
 
@@ -52,6 +55,13 @@ class MultitaskObjective:
     def loss(
         self, model: Any, batch: Batch, key: Any, denominators: Denominators, logit_chunk: int
     ) -> tuple[Array, Figures]:
+        parts, figures = self.parts(model, batch, key, denominators, logit_chunk)
+        return sum(parts.values(), jnp.zeros(())), figures
+
+    def parts(
+        self, model: Any, batch: Batch, key: Any, denominators: Denominators, logit_chunk: int
+    ) -> tuple[dict[str, Array], Figures]:
+        """The loss by term, and sum and count of its figures."""
         training, sizes = self._training, model.config
         coordinates = coordinate_targets(
             training.coordinate_width,
@@ -60,8 +70,8 @@ class MultitaskObjective:
             max(sizes.vision.image_hw),
         )
         weights, route = self._weights, self._box_route
-        return multitask_loss(
-            model, batch, weights, key, denominators, logit_chunk, route, coordinates
+        return loss_parts(
+            model, batch, weights, key, denominators, logit_chunk, route, coordinates, self._box
         )
 
 

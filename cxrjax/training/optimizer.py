@@ -19,6 +19,10 @@ _NO_DECAY = re.compile(
 )
 
 
+# Path of the parameters that the box loss alone trains (lora.box_rank).
+BOX_ADAPTER = "decoder/embedder/lora/"
+
+
 @dataclass(frozen=True, config=STRICT)
 class OptimizerConfig:
     """The group `optimizer`."""
@@ -36,6 +40,9 @@ class OptimizerConfig:
     # Decoupled; biases, norms and position embeddings are spared.
     weight_decay: NotNegativeFloat = 0.01
     clip_norm: NotNegativeFloat = 1.0  # global norm of the gradients; 0: no clipping
+    # The same of the box loss's gradient, which is then clipped by itself, at the cost of a second
+    # backward pass (none with lora.box_rank); 0: it is clipped with the others.
+    clip_box_norm: NotNegativeFloat = 0.0
     b1: float = 0.9
     b2: float = 0.999
 
@@ -76,7 +83,8 @@ def learning_rate_schedule(config: OptimizerConfig, steps: int) -> optax.Schedul
 
 def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
     """The gradient transformation of the `optimizer` group."""
-    clip = [optax.clip_by_global_norm(config.clip_norm)] if config.clip_norm > 0 else []
+    clips = config.clip_norm > 0 or config.clip_box_norm > 0
+    clip = [_clip_by_adapter(config)] if clips else []
     adamw = optax.adamw(
         learning_rate_schedule(config, steps),
         b1=config.b1,
@@ -85,3 +93,31 @@ def make_optimizer(config: OptimizerConfig, steps: int) -> optax.GradientTransfo
         mask=decay_mask,
     )
     return optax.chain(*clip, adamw)
+
+
+def clip(limit: float, gradients: Any) -> Any:
+    """Gradients whose global norm is at most `limit`; 0: as they are."""
+    if not limit:
+        return gradients
+    return optax.clip_by_global_norm(limit).update(gradients, optax.EmptyState())[0]
+
+
+def _clip_by_adapter(config: OptimizerConfig) -> optax.GradientTransformation:
+    """Clips the box loss's own adapter apart from all else, so that neither shortens the other.
+
+    Without one, `clip_box_norm` is for the step, which has the gradient of each term.
+    """
+
+    def update(gradients: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        named, tree = jax.tree_util.tree_flatten_with_path(gradients)
+        is_box = [BOX_ADAPTER in meshes.path_name(path) for path, _ in named]
+        if not any(is_box):
+            return clip(0 if config.clip_box_norm else config.clip_norm, gradients), state
+        limits = {False: config.clip_norm, True: config.clip_box_norm or config.clip_norm}
+        parts: dict[bool, list[Any]] = {True: [], False: []}
+        for (_, gradient), part in zip(named, is_box, strict=True):
+            parts[part].append(gradient)
+        clipped = {part: iter(clip(limits[part], leaves)) for part, leaves in parts.items()}
+        return jax.tree.unflatten(tree, [next(clipped[part]) for part in is_box]), state
+
+    return optax.GradientTransformation(lambda _: optax.EmptyState(), update)

@@ -26,8 +26,8 @@ from cxrjax.distributed import meshes
 from cxrjax.models.layers import salt
 from cxrjax.models.quantize import QUANTIZED_DTYPES, quantize_params
 from cxrjax.training.config import ExperimentConfig
-from cxrjax.training.objectives import objective_of
-from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
+from cxrjax.training.objectives import MultitaskObjective, objective_of
+from cxrjax.training.optimizer import clip, learning_rate_schedule, make_optimizer
 
 # The name by which a step under `pmap` adds up over devices.
 _AXIS = "devices"
@@ -135,15 +135,29 @@ def make_train_step(
     logit_chunk = training.logit_chunk * (1 if mesh is None else meshes.batch_shards(mesh))
     objective = objective_of(config)
 
+    # The box loss's gradient is clipped by itself, and is not that of an adapter of its own.
+    apart = config.optimizer.clip_box_norm > 0 and not config.lora.box_rank
+
     def loss_and_gradients(
         trainable: Any, frozen: Any, batch: Any, key: Any, denominators: Any
-    ) -> tuple[tuple[Array, Any], Any]:
-        def loss(trainable: Any) -> tuple[Array, Any]:
+    ) -> tuple[tuple[Array, Any], list[Any]]:
+        """One forward pass, and a backward pass for the loss, or for the box loss and the rest."""
+
+        def terms(trainable: Any) -> tuple[list[Array], Any]:
             model = nnx.merge(graphdef, trainable, frozen)
             with meshes.mesh_of_kernels(mesh):
-                return objective.loss(model, batch, key, denominators, logit_chunk)
+                given = model, batch, key, denominators, logit_chunk
+                if not apart:
+                    loss, figures = objective.loss(*given)
+                    return [loss], figures
+                assert isinstance(objective, MultitaskObjective)  # `ExperimentConfig.mistakes`
+                parts, figures = objective.parts(*given)
+                box = parts.pop("box_loss")
+                return [sum(parts.values(), jnp.zeros(())), box], figures
 
-        return jax.value_and_grad(loss, has_aux=True)(trainable)
+        losses, pull_back, figures = jax.vjp(terms, trainable, has_aux=True)
+        ones = jnp.eye(len(losses))
+        return (sum(losses[1:], losses[0]), figures), [pull_back([*row])[0] for row in ones]
 
     def over_parts(sums: Any) -> Any:
         return sums if axis_name is None else jax.lax.psum(sums, axis_name)
@@ -171,10 +185,16 @@ def make_train_step(
                 micro_batches,
             )
         (loss, figures), gradients = over_parts(((loss, figures), gradients))
+        norm = optax.tree.norm(jax.tree.map(lambda *each: sum(each), *gradients))
+        if apart:
+            figures = {**figures, "box_grad_norm": (optax.tree.norm(gradients[1]), jnp.ones(()))}
+            limits = (config.optimizer.clip_norm, config.optimizer.clip_box_norm)
+            gradients = [*map(clip, limits, gradients)]
+        gradients = jax.tree.map(lambda *each: sum(each), *gradients)
         metrics = StepMetrics(
             loss=loss,
             figures=figures,
-            grad_norm=optax.tree.norm(gradients),
+            grad_norm=norm,
             learning_rate=jnp.asarray(schedule(state.step), jnp.float32),
         )
         updates, opt_state = optimizer.update(gradients, state.opt_state, state.trainable)

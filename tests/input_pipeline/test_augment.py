@@ -79,34 +79,6 @@ def test_a_box_is_clipped_or_left_out_by_the_share_that_stays():
         change._replace(min_visibility=0.0).of_boxes(outside)
 
 
-_BOXES = [[60, 10, 70, 20], [5, 5, 50, 90], [30, 40, 55, 60]]
-
-
-@pytest.mark.parametrize(
-    ("order", "expected"), [("written", [0, 1, 2]), ("size", [1, 2, 0]), ("left", [1, 2, 0])]
-)
-@pytest.mark.parametrize("prompt", ["vqa", "detect"])
-def test_boxes_of_a_finding_are_written_in_the_order_asked_for(tokenizer, order, expected, prompt):
-    config = ExampleConfig(image_size=64, codec="vindr_px", prompt=prompt)
-    encoder = QuestionEncoder(tokenizer, config)
-    change = draw_change(AugmentConfig(box_order=order), 0, 0)
-    text = encoder.target_text(_record(_BOXES), change)
-    places = [text.index(written(_BOXES)[i]) for i in expected]
-    assert places == sorted(places)
-
-
-def test_a_random_order_is_another_at_every_visit_and_keeps_findings_apart(tokenizer):
-    encoder = QuestionEncoder(tokenizer, ExampleConfig(image_size=64, codec="vindr_px"))
-    config = AugmentConfig(box_order="random")
-    texts = [encoder.target_text(_record(_BOXES), draw_change(config, 0, n)) for n in range(30)]
-    assert len(set(texts)) == 6
-    assert texts[4] == encoder.target_text(_record(_BOXES), draw_change(config, 0, 4))
-    # Boxes of an answer that names several findings stay with their names.
-    several = _record(_BOXES).model_copy(update={"variables": {}})
-    text = several.answer_text
-    assert {encoder.target_text(several, draw_change(config, 0, n)) for n in range(9)} == {text}
-
-
 @pytest.mark.parametrize("size", [(400, 400), (300, 480)])
 def test_the_box_of_an_ellipse_turns_with_it(size):
     (height, width), box = size, np.array([0.55, 0.2, 0.75, 0.7])

@@ -23,6 +23,7 @@ from cxrjax.models import (
     peft_patterns,
 )
 from cxrjax.models.hf_config import checked
+from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import LOC_ROWS, adapter_parameters, read_peft, save_peft
 from tests.models.sizes import PLAIN, arrays, changed, with_arrays
 
@@ -120,6 +121,22 @@ def test_what_is_read_is_what_was_written(tmp_path, use_rslora, drawn):
         np.testing.assert_allclose(array, ours[path], atol=1e-6 if "loc" in path else 0)
     scale = model.decoder.layers.mlp.down_proj.lora.scale
     assert other.decoder.layers.mlp.down_proj.lora.scale == pytest.approx(scale, rel=1e-12)
+
+
+def test_the_box_loss_s_adapter_is_one_of_its_own_on_the_output_layer(tmp_path, drawn):
+    model = _model(drawn, loc_rows=False)
+    model.decoder.embedder.add_box_adapter(3, nnx.Rngs(1))
+    model.decoder.embedder.lora.b[...] += np.random.default_rng(0).normal(size=(3, 1024))
+    save_peft(tmp_path, model, "google/x", base_sha256="abc")
+    tensors = load_file(tmp_path / "boxes/adapter_model.safetensors")
+    stated = json.loads((tmp_path / "boxes/adapter_config.json").read_text())
+    assert (stated["r"], stated["lora_alpha"], stated["target_modules"]) == (3, 3, ["lm_head"])
+    assert not any("lm_head" in name for name in load_file(tmp_path / "adapter_model.safetensors"))
+    prefix = f"{_NAMES.removesuffix('.model')}.lm_head.lora_"
+    a, b = (tensors[f"{prefix}{part}.weight"] for part in "AB")
+    table = np.asarray(model.decoder.embedder.table[...])
+    merge_lora(model)
+    np.testing.assert_allclose(model.decoder.embedder.head[...], table + b @ a, atol=1e-5)
 
 
 def test_patterns_dropout_and_the_base_s_hash_come_back(saved):

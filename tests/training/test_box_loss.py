@@ -98,38 +98,31 @@ def test_gradients_are_finite_for_any_boxes(predicted, target):
     assert np.isfinite(value) and np.all(np.isfinite(slope))
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-def test_the_gradient_of_a_swapped_box_moves_each_corner_to_its_own_side(axis):
-    target = jnp.array([0.2, 0.2, 0.4, 0.4])
-    order = jnp.array(SWAPS[axis])
-    slope = jax.grad(ordered_cost)(target[order], target)
-    assert slope[axis] > 0 > slope[axis + 2]  # the low corner goes down, the high one up
+def gated_loss(logits, target, window):
+    found, weight = loss.local_coordinates(logits, target, window)
+    return weight * box_loss(found, target)
 
 
-def test_expectations_in_an_order_that_says_nothing_are_left_alone():
-    """Half of the mass on each of two boxes: the low corner's mean lies beyond the high one's."""
-    target = jnp.array([0.1, 0.1, 0.2, 0.3])
-    mean = jnp.array([0.45, 0.1, 0.2, 0.3])
-    torn = jnp.array([0.35, 0.0, 0.0, 0.0])
-    assert ordered_cost(mean, target, torn) <= 2
-    assert ordered_cost(mean, target) > 2
-    assert ordered_cost(mean, target, torn / 10) > 2
+gated_cost = jax.jit(gated_loss)
+gated_slope = jax.jit(jax.grad(gated_loss))
 
 
-def _losses(logits, target_bins, lambda_box):
+def _losses(logits, target_bins, lambda_box, window):
     """Cross-entropy plus lambda times the box loss of four free distributions [4, 1024]."""
     target = (target_bins + 0.5) / 1024
     ce = -jnp.sum(jnp.take_along_axis(jax.nn.log_softmax(logits), target_bins[:, None], axis=-1))
+    if window:
+        return ce + lambda_box * gated_loss(logits, target, window)
     return ce + lambda_box * box_loss(coordinates_of_bins(logits, target), target)
 
 
-@functools.partial(jax.jit, static_argnames="steps")
-def _fit(logits, target_bins, lambda_box, steps=1500):
+@functools.partial(jax.jit, static_argnames=("window", "steps"))
+def _fit(logits, target_bins, lambda_box, window, steps=1500):
     optimizer = optax.adam(0.1)
 
     def step(carry, _):
         logits, state = carry
-        slope = jax.grad(_losses)(logits, target_bins, lambda_box)
+        slope = jax.grad(_losses)(logits, target_bins, lambda_box, window)
         updates, state = optimizer.update(slope, state)
         return (logits + updates, state), None
 
@@ -140,14 +133,17 @@ def _fit(logits, target_bins, lambda_box, steps=1500):
 @given(
     seed=st.integers(0, 2**16),
     lambda_box=st.sampled_from([0.0, 0.5, 2.0, 10.0]),
+    window=st.sampled_from([0.0, 0.1]),
     corners=st.tuples(st.integers(0, 1000), st.integers(0, 1000)),
     size=st.tuples(st.integers(4, 500), st.integers(4, 500)),
 )
-def test_free_distributions_end_as_points_on_the_right_bins(seed, lambda_box, corners, size):
+def test_free_distributions_end_as_points_on_the_right_bins(
+    seed, lambda_box, window, corners, size
+):
     high = np.minimum(np.add(corners, size), 1023)
     target = jnp.asarray([*corners, *high])
     start = 3 * jax.random.normal(jax.random.key(seed), (4, 1024))
-    probability = jax.nn.softmax(_fit(start, target, lambda_box))
+    probability = jax.nn.softmax(_fit(start, target, lambda_box, window))
     assert np.all(np.asarray(probability)[np.arange(4), np.asarray(target)] > 0.99)
 
 
@@ -169,6 +165,53 @@ def test_no_other_distribution_costs_as_little_as_the_point(target, masses, whic
     np.testing.assert_allclose(at_point, 0, atol=1e-4)
     if probability[which, target_bins[which]] < 0.999:
         assert cost_of(probability, target) > at_point
+
+
+WINDOW = 0.1
+moves = st.tuples(*[st.floats(0.3, 0.5)] * 4)
+
+
+def two_places(target, moved, share):
+    """Logits with `share` of each coordinate's mass beyond the window; both are two bins wide."""
+    other = np.where(target < 0.5, target + np.array(moved), target - np.array(moved))
+    places = np.exp(-0.5 * ((CENTERS - np.stack([target, other])[..., None]) * 512) ** 2)
+    places /= places.sum(-1, keepdims=True)
+    mixed = (1 - share) * places[0] + share * places[1]
+    return jnp.asarray(np.log(mixed + 1e-12), jnp.float32)
+
+
+@given(target=true_boxes(), moved=moves, share=st.floats(0.02, 0.98))
+def test_a_window_sees_the_target_s_lesion_alone(target, moved, share):
+    """Its cost is the whole loss of that lesion, weighed by how much the model means it."""
+    logits = two_places(target, moved, share)
+    whole = box_loss(coordinates_of_bins(two_places(target, moved, 0.0), target), target)
+    cost = gated_cost(logits, target, WINDOW)
+    np.testing.assert_allclose(cost, (1 - share) ** 4 * whole, rtol=0.03, atol=1e-3)
+    slope = np.asarray(gated_slope(logits, target, WINDOW))
+    assert not slope[np.abs(CENTERS - target[:, None]) > WINDOW + 0.02].any()
+    # Nothing enters or leaves the window: that is the cross-entropy's.
+    np.testing.assert_allclose(slope.sum(-1), 0, atol=1e-5)
+
+
+@given(target=true_boxes(), moved=moves, which=st.integers(0, 4))
+def test_a_box_on_another_lesion_has_cross_entropy_alone(target, moved, which):
+    """All of its coordinates, or one."""
+    share = np.ones(4) if which == 4 else np.eye(4)[which]
+    logits = two_places(target, moved, share[:, None])
+    assert gated_cost(logits, target, WINDOW) < 1e-6
+    assert np.abs(gated_slope(logits, target, WINDOW)).max() < 1e-6
+
+
+@given(target=true_boxes(smallest=0.45), seed=st.integers(0, 2**16), width=st.floats(1, 40))
+def test_within_the_window_spread_costs_and_corners_keep_their_order(target, seed, width):
+    noise = np.random.default_rng(seed).normal(size=(4, 1024))
+    away = (CENTERS - target[:, None]) * 1024 / width
+    narrow, wide, free = (
+        loss.local_coordinates(jnp.asarray(logits, jnp.float32), target, WINDOW)[0]
+        for logits in (-2 * away**2, -0.5 * away**2 + 0.01 * noise, 3 * noise)
+    )
+    assert box_loss(wide, target) >= box_loss(narrow, target) - 1e-4
+    assert np.all(np.asarray(free.expected[:2]) < np.asarray(free.expected[2:]))
 
 
 def test_what_is_told_of_bins_equals_numpy():
@@ -247,13 +290,6 @@ def test_sums_weigh_boxes_and_leave_out_what_is_none():
     np.testing.assert_allclose(told.iou, 1.0 * 0.3 / 0.4, rtol=1e-5)  # a swapped box has none
     np.testing.assert_allclose(told.near, np.asarray(found.near)[:2].T @ [0.5, 1.0], rtol=1e-5)
     assert told.named()["coordinates/swapped"] / 2 == 0.25
-
-
-@given(start=true_boxes(), target=true_boxes())
-def test_the_cost_is_least_at_the_target(start, target):
-    at, there = (cost(x, target) for x in (start, target))
-    np.testing.assert_allclose(there, 0, atol=1e-5)
-    assert at >= there - 1e-5
 
 
 @pytest.mark.parametrize("axis", [0, 1])

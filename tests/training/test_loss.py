@@ -11,9 +11,9 @@ from flax import nnx
 from scipy import stats
 from scipy.special import softmax
 
-from cxrjax.training.box_loss import DISTANCE_WEIGHT, ORDER_WEIGHT
+from cxrjax.training.box_loss import DISTANCE_WEIGHT, ORDER_WEIGHT, box_loss
 from cxrjax.training.coordinate_targets import CoordinateTargets, coordinate_targets
-from cxrjax.training.loss import batch_denominators, multitask_loss
+from cxrjax.training.loss import BoxTerm, batch_denominators, multitask_loss, read_coordinates
 from tests.training.conftest import LOC_START, HiddenModel, assert_close, random_batch
 
 CENTERS = (np.arange(1024) + 0.5) / 1024
@@ -208,6 +208,33 @@ def test_soft_targets_are_scipy_s_cross_entropy_with_a_gaussian():
     coordinates = CoordinateTargets(LOC_START, 6.5)
     _, parts, _ = _evaluate(model, batch, coordinates=coordinates)
     assert float(parts["ce"][0]) == pytest.approx(expected, rel=1e-5)
+
+
+def test_a_lambda_of_tokens_weighs_a_box_against_its_own_tokens():
+    """In any batch; the paper's, of questions, by the conversion of the module's docstring."""
+    batch = random_batch(seed=1)
+    model, tokens = HiddenModel(batch), batch.answer_mask.sum()
+    found = read_coordinates(model, jax.tree.map(jnp.asarray, batch), "loc")
+    cost = np.asarray(box_loss(found, batch.target_boxes))[batch.box_mask].sum()
+    by_tokens = BoxTerm("tokens")
+    whole, figures, gradient = _evaluate(model, batch, 0.5, box=by_tokens)
+    ce = figures["ce"][0] / tokens
+    np.testing.assert_allclose(whole - ce, 0.5 * cost / tokens, rtol=1e-5)
+    np.testing.assert_allclose(figures["box_loss"], (cost, tokens), rtol=1e-5)
+    # Half of the boxes are gone: those that are left have the gradient that they had.
+    half = batch.replace(box_mask=batch.box_mask & (np.arange(3) % 2 == 0)[:, None])
+    left = np.zeros(batch.answer_mask.shape, bool)
+    for b, q, k in np.argwhere(half.box_mask):
+        left[b, q, batch.coordinate_positions[b, q, k]] = True
+    after = _evaluate(model, half, 0.5, box=by_tokens)[2]
+    slopes = [np.asarray(x["hidden"][...])[left] for x in (gradient, after)]
+    np.testing.assert_allclose(*slopes, rtol=1e-4, atol=1e-7)
+    one_each = batch.replace(box_mask=batch.box_mask & (np.arange(3) == 0))
+    ratio = tokens / one_each.box_mask.sum()
+    paper = _evaluate(model, one_each, 0.5)[0]
+    assert float(paper) == pytest.approx(
+        float(_evaluate(model, one_each, 0.5 * ratio, box=by_tokens)[0]), rel=1e-5
+    )
 
 
 def test_words_beside_soft_targets_cost_what_they_do_alone():

@@ -2,6 +2,7 @@
 
 import csv
 import itertools
+import re
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from scipy.special import log_expit
 from bench import rl_cases
 from cxrjax import boxes
 from cxrjax.codecs import CODECS
+from cxrjax.errors import UserError
 from cxrjax.training.rl.rewards import (
     THRESHOLDS,
     Rewarder,
@@ -19,6 +21,7 @@ from cxrjax.training.rl.rewards import (
     box_reward,
     preference_losses,
     preference_slopes,
+    reward_function,
 )
 
 WHERE = "answer en Where is the nodule?\n"
@@ -113,6 +116,33 @@ def test_what_has_no_form(reward):
 def test_the_total_is_the_weighted_mean(reward):
     found = reward(f"Nodule {BOX}", f"Nodule {OTHER}", ended=False)
     assert found.total == pytest.approx((0 * 1.0 + 1 * 1.0 + 0 * 0.5) / 2.5)
+
+
+def test_a_reward_of_the_user_s_own(monkeypatch, tmp_path, subtests):
+    """The page's example; wrong names and results are refused in one line."""
+    page = (Path(__file__).parents[2] / "docs/reinforcement_learning.md").read_text()
+    example = re.search(r"```python\n# my_rewards.py\n(.*?)```", page, re.DOTALL)[1]
+    (tmp_path / "my_rewards.py").write_text(f"{example}\nnothing = lambda *_: None\nANSWER = 1\n")
+    (tmp_path / "torn_rewards.py").write_text("raise RuntimeError('no\\nluck')\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    paligemma, weights = CODECS["paligemma"], RewardWeights(1.0, 1.0, 0.5, "mean_iou")
+    rewarder = Rewarder(paligemma, weights, reward_function("my_rewards:tight_boxes"))
+    for said, total, iou in ((BOX, 1, 1), (OTHER, 0, 0), (BOX + OTHER, 0.9, 0.5), ("none", 0, 0)):
+        found = rewarder(WHERE, f"Nodule {BOX}", f"Nodule {said}", ended=True)
+        assert (found.total, found.iou) == pytest.approx((total, iou)), said
+    for name, message in (
+        ("my_rewards:tight-boxes", "expected MODULE:FUNCTION"),
+        ("no_such_module:f", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("torn_rewards:f", "RuntimeError: no); add its folder"),
+        ("my_rewards:ANSWER", "has no function 'ANSWER'; it has pairwise_iou, tight_boxes"),
+    ):
+        with subtests.test(name), pytest.raises(UserError, match=re.escape(message)) as caught:
+            reward_function(name)
+        assert "\n" not in str(caught.value)
+    with pytest.raises(UserError, match=r"None for the answer '.*'; expected a finite number"):
+        Rewarder(paligemma, weights, reward_function("my_rewards:nothing"))(
+            WHERE, BOX, OTHER, ended=True
+        )
 
 
 def test_the_benchmark_beside_trl_rewards_alike():

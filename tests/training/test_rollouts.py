@@ -97,6 +97,19 @@ def test_what_is_drawn_hangs_on_seed_step_and_question_alone(draw):
     assert len({tuple(answer) for answer in answers}) > 1
 
 
+def length_of_answer(_question, _reference, answer, _true_boxes, _boxes):
+    return len(answer)
+
+
+def test_a_reward_of_the_user_s_own_is_what_is_learned(policy, draw):
+    policy.rl.reward = f"{__name__}:length_of_answer"
+    found, letters = draw(), conftest.Letters()
+    tokens, mask = found.batch.answer_tokens, found.batch.answer_mask
+    for at in np.argwhere(mask.any(-1)):
+        said = letters.decode(t for t in tokens[*at][mask[*at]] if t != conftest.END)
+        assert found.told["reward"][*at] == len(said)
+
+
 def test_an_answer_ends_with_its_end_or_its_slots(draw):
     found = draw()
     tokens, mask = found.batch.answer_tokens, found.batch.answer_mask

@@ -12,12 +12,22 @@ from flax import nnx
 from cxrjax.distributed import meshes
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
+from cxrjax.models.lora import merge_lora
 from cxrjax.training import objectives, step
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
+from cxrjax.training.loss import answer_states
 from cxrjax.training.metric_log import step_figures
 from cxrjax.training.optimizer import make_optimizer
-from tests.training.conftest import SMALL, TinyModel, assert_close, random_batch, take_steps
+from tests.training.conftest import (
+    LOC_START,
+    SMALL,
+    VOCAB,
+    TinyModel,
+    assert_close,
+    random_batch,
+    take_steps,
+)
 
 MESHES = {
     "data": {"data": 8},
@@ -258,6 +268,59 @@ def test_micro_batches_hold_every_image_once():
     assert cut.images.shape[:2] == (3, 2)
     together = np.sort(np.asarray(cut.question_index).reshape(-1))
     np.testing.assert_array_equal(together, np.sort(np.asarray(batch.question_index).reshape(-1)))
+
+
+def test_each_term_s_gradient_is_clipped_by_itself(run_config):
+    """Cross-entropy's step is that of lambda 0, and the box loss adds at most its own norm."""
+    batch = random_batch(seed=4, images=16)
+
+    def first(box_norm, lambda_box, accumulation=1):
+        run_config.optimizer.clip_norm, run_config.optimizer.clip_box_norm = 0.05, box_norm
+        run_config.training.lambda_box = lambda_box
+        run_config.training.accumulation_steps = accumulation
+        state, metrics = _one_step(run_config, TinyModel(), batch, _mesh(run_config))
+        return {name: m / 0.1 for name, m in _gradients(state).items()}, metrics
+
+    (together, before), (words, _) = first(0.0, 4.0), first(0.0, 0.0)
+    (apart, after), (cut, _) = first(0.02, 4.0), first(0.02, 4.0, accumulation=2)
+    np.testing.assert_allclose(after.grad_norm, before.grad_norm, rtol=1e-5)
+    assert after.figures["box_grad_norm"][0] > 0.02
+    box = {name: apart[name] - words[name] for name in words}
+    for gradients, norm in ((box, 0.02), (words, 0.05), (together, 0.05)):
+        squares = sum(np.square(x).sum() for x in gradients.values())
+        np.testing.assert_allclose(np.sqrt(squares), norm, rtol=1e-3)
+    assert_close(cut, apart, rtol=1e-3, atol=1e-6)
+
+
+def test_a_box_adapter_leaves_words_as_they_are_without_the_box_loss(run_config, small_vlm):
+    """After any steps every other parameter, and every word's probability at every position, also
+    behind coordinates, is that of lambda 0; among the bins it differs. Merged, the bins stay."""
+    run_config.optimizer.learning_rate, run_config.optimizer.clip_norm = 0.03, 0.5
+    is_loc = np.isin(np.arange(VOCAB), LOC_START + np.arange(1024))
+    seen = []
+    for rank, weight in ((0, 0.0), (3, 20.0)):
+        run_config.training.lambda_box, run_config.lora.box_rank = weight, rank
+        model = small_vlm(share="image")
+        if rank:
+            model.decoder.embedder.add_box_adapter(rank, nnx.Rngs(1))
+        graphdef = partition(model, run_config.trainable)[0]
+        batches = [random_batch(seed=number) for number in range(5)]
+        _, (state, frozen) = take_steps(typed_config(run_config), model, _mesh(run_config), batches)
+        model = nnx.merge(graphdef, state.trainable, frozen)
+        hidden = answer_states(model, jax.tree.map(jnp.asarray, random_batch(seed=9)))
+        logits = model.logits(hidden)
+        log_p = np.asarray(jax.nn.log_softmax(logits))
+        others = {
+            k: v for k, v in named_leaves(nnx.state(model)).items() if "embedder/lora" not in k
+        }
+        seen.append((log_p[..., is_loc], logits[..., ~is_loc], log_p[..., ~is_loc], others))
+    for without, shielded in zip(seen[0][1:], seen[1][1:], strict=True):
+        assert_close(shielded, without, atol=1e-6)
+    assert np.abs(seen[1][0] - seen[0][0]).max() > 0.1
+    merge_lora(model)
+    merged = model.logits(hidden)
+    assert_close(jax.nn.log_softmax(merged[..., is_loc]), jax.nn.log_softmax(seen[1][0]), atol=1e-4)
+    np.testing.assert_allclose(merged[..., ~is_loc], seen[1][1], atol=1e-6)
 
 
 @pytest.mark.parametrize("skips", [False, True])

@@ -52,7 +52,7 @@ class MixedEmbedder(Embedder):
         self.input_scale, self.head = embedder.input_scale, embedder.head
         self.loc_token_start = embedder.loc_token_start
         self.table = embedder.table
-        self.loc_delta = nnx.data(None)
+        self.loc_delta = self.lora = nnx.data(None)
         self.loc_rows = nnx.Param(rows)
         self.which: Any = nnx.data(None)
 
@@ -101,8 +101,13 @@ def adapter_parts(model: VLM) -> AdapterParts:
     """The adapter of a model.
 
     Raises:
-        UserError: it is of a kind that cannot be mixed (DoRA).
+        UserError: it is of a kind that cannot be mixed (DoRA, an adapter of the box loss).
     """
+    if model.decoder.embedder.lora is not None:
+        raise UserError(
+            "--adapter: adapters of the box loss (lora.box_rank) cannot be mixed; serve it alone "
+            "with --workdir"
+        )
     loras = {
         path_of(path): module.lora
         for path, module in nnx.iter_modules(model)

@@ -119,7 +119,7 @@ def open_served(
     """
     opened = open_model(directory, step, source=source, prompt=prompt, decoding=decoding, mesh=mesh)
     base, models, parts = opened.generator.model, [(name, opened)], []
-    if adapters and (opened.config.lora.rank > 0 or opened.config.lora.loc_rows):
+    if adapters and opened.config.lora.adapts:
         raise UserError(
             f"{directory}: has its own adapter, and --adapter adds adapters to a base; pass "
             "--checkpoint=BASE, and this one as --adapter too"

@@ -41,7 +41,7 @@ SIDES = ("right lung", "left lung")
 FINDINGS = (*SIDES, "lungs")
 # Suffix of a metric -> what the questions that it is over ask about.
 _GROUPS = {"": SIDES, **{f"/{finding}": (finding,) for finding in FINDINGS}}
-_GOOD = 0.75
+_GOOD, _TIGHT = 0.75, 0.9
 # Of the image's side: how near to an edge a box lies at it, and how thin it is a sliver.
 _AT_EDGE, _THIN = 0.005, 0.05
 _NORMAL = "normal"
@@ -172,6 +172,7 @@ def _count(
         row |= {
             "iou": found.sum() * found_share,
             "above": (found > _GOOD).sum() * found_share,
+            "tight": (found > _TIGHT).sum() * found_share,
             "answered": float(len(question.boxes) if len(read.boxes) else 0),
             "predicted": float(len(read.boxes)),
             "slivers": is_sliver(read.boxes).sum(),
@@ -184,7 +185,17 @@ def _count(
         answers,
         of_question,
         PROBLEMS,
-        columns=("iou", "above", "answered", "predicted", "slivers", "pairs", "same", "sided")
+        columns=(
+            "iou",
+            "above",
+            "tight",
+            "answered",
+            "predicted",
+            "slivers",
+            "pairs",
+            "same",
+            "sided",
+        )
         + ("other_side", "boxes", "normal", "normal/right", "abnormal", "abnormal/right"),
     )
     rows = {name: row for row, name in enumerate(references.questions)}
@@ -197,7 +208,7 @@ def _count(
     columns = {**counts.columns, **by_score}
     for suffix, findings in _GROUPS.items():
         here = np.array([question.finding in findings for question in questions])
-        for name in ("iou", "above", "answered", "boxes"):
+        for name in ("iou", "above", "tight", "answered", "boxes"):
             columns[name + suffix] = counts.columns[name] * here
     figures = make_figures(LAYOUT.lines, names={"finding": FINDINGS})
     for named in figures.values():

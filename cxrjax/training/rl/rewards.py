@@ -15,12 +15,17 @@ answer   1 where yes or no, as the reader of radiology language reads it, is the
          the boxes are the same.
 format   1 where the answer ends in its slots and every box in it is written exactly.
 
-The reward is the mean of the parts, weighted (group `rl`).
+The reward is the mean of the parts, weighted (group `rl`), or what a user's function returns
+(`rl.reward`); the parts are reported either way.
 """
 
 import dataclasses
 import functools
+import importlib
+import math
 import re
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -28,6 +33,7 @@ from scipy.optimize import linear_sum_assignment
 
 from cxrjax import boxes
 from cxrjax.codecs import Codec
+from cxrjax.errors import UserError, first_line
 from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_said
 from cxrjax.radiology_text.answers import AskedFor, EnglishReader
 
@@ -42,12 +48,16 @@ _FRAME = 8192
 _BOX = re.compile(r"(<loc\d{4}>|<loc_[^>]*>)+")
 
 
+# (question, reference, answer, the reference's boxes, the answer's) -> a finite number.
+RewardFunction = Callable[[str, str, str, np.ndarray, np.ndarray], float]
+
+
 @dataclasses.dataclass(frozen=True)
 class Reward:
     """The reward of one answer, and what it was made of.
 
     Attributes:
-        total: from 0 to 1.
+        total: from 0 to 1; of a user's function, its number.
         iou, answer, format: the parts, from 0 to 1.
         missed, spurious: boxes of the reference, and of the answer, without a partner that
             overlaps them by 0.3 or more.
@@ -112,12 +122,33 @@ def matched_at(
     return found[found >= threshold]
 
 
-class Rewarder:
-    """Rewards answers in one convention of boxes."""
+def reward_function(name: str) -> RewardFunction:
+    """Imports the MODULE:FUNCTION of `rl.reward`; raises UserError if there is none."""
+    where, (module, _, function) = f"rl.reward={name!r}", name.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), function)):
+        raise UserError(f"{where}: expected MODULE:FUNCTION, such as 'my_rewards:tight_boxes'")
+    try:
+        found: Any = importlib.import_module(module)
+    except Exception as error:  # whatever the user's module raises
+        raise UserError(
+            f"{where}: {module} cannot be imported ({type(error).__name__}: {first_line(error)}); "
+            "add its folder to PYTHONPATH"
+        ) from None
+    if not callable(reward := getattr(found, function, None)):
+        names = ", ".join(n for n, value in vars(found).items() if callable(value) and n[0] != "_")
+        raise UserError(f"{where}: {module} has no function {function!r}; it has {names or 'none'}")
+    return reward  # type: ignore[no-any-return]
 
-    def __init__(self, codec: Codec, weights: RewardWeights) -> None:
+
+class Rewarder:
+    """Rewards answers in one convention of boxes; `function` replaces the mean of the parts."""
+
+    def __init__(
+        self, codec: Codec, weights: RewardWeights, function: RewardFunction | None = None
+    ) -> None:
         self._codec = codec
         self._weights = weights
+        self._function = function
         self._reader = EnglishReader()
         self._read = functools.lru_cache(maxsize=4096)(self._boxes_of)
 
@@ -139,8 +170,12 @@ class Rewarder:
         )
         by = (weights.iou, weights.answer, weights.format)
         hits = len(matched_at(predicted, truth, THRESHOLDS[0]))
+        total = float(np.dot(parts, by)) / max(sum(by), DEAD)
+        if self._function is not None:  # with copies, as its boxes are cached
+            given = question, reference, answer, truth.copy(), predicted.copy()
+            total = _number(self._function(*given), answer)
         return Reward(
-            float(np.dot(parts, by)) / sum(by),
+            total,
             *parts,
             missed=len(truth) - hits,
             spurious=len(predicted) - hits,
@@ -183,6 +218,17 @@ class Rewarder:
 
     def _outcome(self, question: str, words: str, text: str) -> str | None:
         return self._reader.read(words, question, len(self._read(text)[0]) > 0).outcome
+
+
+def _number(value: Any, answer: str) -> float:
+    """Checks the result of a user's reward."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise UserError(f"rl.reward: {value!r} for the answer {answer!r}; expected a finite number")
+    return number
 
 
 def _words(text: str) -> str:

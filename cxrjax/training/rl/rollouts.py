@@ -45,6 +45,7 @@ from cxrjax.training.rl.rewards import (
     advantages,
     preference_losses,
     preference_slopes,
+    reward_function,
 )
 from cxrjax.training.step import StepFunction, StepMetrics, TrainState
 
@@ -98,7 +99,8 @@ class Rollouts:
         weights = RewardWeights(
             rl.weight_boxes, rl.weight_answer, rl.weight_format, rl.reward_boxes
         )
-        self._rewarder = Rewarder(get_codec(config.data.codec), weights)
+        function = None if rl.reward is None else reward_function(rl.reward)
+        self._rewarder = Rewarder(get_codec(config.data.codec), weights, function)
         chunk = config.training.logit_chunk * batch_shards(mesh)
 
         def logprobs(trainable: Any, frozen: Any, batch: Batch) -> Array:
@@ -375,7 +377,7 @@ def check_policy(config: ExperimentConfig) -> None:
             f"rl.group_size={rl.group_size}: an answer is worth what it is beside others to the "
             "same question; set 2 or more"
         )
-    if not rl.weight_boxes + rl.weight_answer + rl.weight_format:
+    if rl.reward is None and not rl.weight_boxes + rl.weight_answer + rl.weight_format:
         raise UserError("rl.weight_boxes, weight_answer and weight_format are 0; raise one of them")
     if rl.kind in PREFERENCES and rl.updates > 1:
         raise UserError(
