@@ -39,6 +39,8 @@ class Paper:
         record_codec: box format of the answers' texts, a key of `cxrjax.codecs.CODECS`.
         boxes_in_text: answers write their boxes into the text.
         classes: the only labels of its records, a sequence; "": any label.
+        related: class -> the classes above and below it, which are not denied where it is marked
+            (`cxrjax.records_io.gate`); a function. "": denials are not compared.
         check_record: record -> contradictions in it.
         check_study: records of one image -> contradictions between them.
         check_file: (records, quality log, name of their file): checks of their form, in place of
@@ -62,6 +64,7 @@ class Paper:
     record_codec: str = "vindr_px"
     boxes_in_text: bool = True
     classes: str = ""
+    related: str = ""
     check_record: str = ""
     check_study: str = ""
     check_file: str = ""

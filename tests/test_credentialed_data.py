@@ -25,7 +25,7 @@ _CREDENTIALED = [paper.name for paper in load_papers() if paper.title and paper.
 
 
 def test_what_may_be_passed_on_is_free_or_simulated():
-    free = {"grafts", "lungs", "simulated_reports", "synthetic"}
+    free = {"grafts", "lungs", "simulated_reports", "synthetic", "vix_ray_synthetic"}
     assert {p.name for p in load_papers() if p.title and not p.credentialed} == free
 
 

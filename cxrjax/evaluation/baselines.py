@@ -10,6 +10,7 @@ not exist (`--floors`):
 | `majority` | the most frequent answer to questions of this type about this class; to an open one \
   the most frequent class |
 | `prior box` | yes, and the class's most typical box in other images, scored by how often it hits |
+| `closest box` | the same with the box of the class that lies closest to those that it hits |
 | `constant box` | yes, and always the same box: the best of the classes' typical ones |
 | `one class` | as `prior box` for the class whose box hits most images, and no to all others |
 | `easy classes` | the same for the classes that make the F1 of boxes highest |
@@ -521,6 +522,8 @@ def _baselines(
             return _boxed(one, typical.get(subject, ()), score)
 
         yield "prior box", prior
+        closest = _typical_boxes(known, by_closeness=True)
+        yield "closest box", lambda one: _boxed(one, closest.get(one.finding or one.kind, ()))
         yield "constant box", lambda one: _boxed(one, (("", best),))
         for name, named, to_open in _easy(known, typical, hits, looked_for):
             yield name, functools.partial(_only, named=named, to_open=to_open, typical=typical)
@@ -552,9 +555,16 @@ def _subject(one: BlindQuestion) -> str:
 
 
 def _typical_boxes(
-    known: Sequence[BlindQuestion], subject_of: Callable[[BlindQuestion], str] = _subject
+    known: Sequence[BlindQuestion],
+    subject_of: Callable[[BlindQuestion], str] = _subject,
+    by_closeness: bool = False,
 ) -> _Typical:
-    """The boxes that overlap most of other images' boxes of the same subject."""
+    """The boxes that overlap most of other images' boxes of the same subject.
+
+    Args:
+        by_closeness: of those that hit a tenth as many as the best, the one with the highest mean
+            IoU with what it hits.
+    """
     seen: dict[str, dict[tuple[str, bytes], np.ndarray]] = collections.defaultdict(dict)
     for one in known:
         for box in one.boxes:
@@ -569,6 +579,11 @@ def _typical_boxes(
         overlaps[images[:, None] == images[None, :]] = 0.0
         hits = sum((overlaps > least).sum(axis=0) for least in _IOUS)
         order = np.lexsort((-overlaps.sum(axis=0), -hits))
+        if by_closeness:
+            hit = overlaps > _IOUS[0]
+            counts = hit.sum(axis=0)
+            mean = (overlaps * hit).sum(axis=0) / np.maximum(counts, 1)
+            order = np.lexsort((-mean, counts < max(counts.max() / 10, 2)))
         others = [n for n in order if images[n] != images[order[0]]]
         chosen = (order[0], *others[:1])
         typical[subject] = [(str(images[n]), boxes[n : n + 1].round(6)) for n in chosen]

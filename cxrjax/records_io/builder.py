@@ -22,6 +22,7 @@ from cxrjax.paper import what_is_made
 from cxrjax.paths import in_path, out_path
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, format_record, strip_answers
+from cxrjax.records_io import gate
 from cxrjax.records_io.quality import BY_RULE, QualityLog
 from cxrjax.records_io.statistics import Published, RecordStatistics, compare
 
@@ -189,7 +190,7 @@ class Builder(abc.ABC, Generic[Chosen]):
         self.prepare(records)
         with writing(out):
             for split, of_split in records.items():
-                self.splits[split] = self.write_split(split, of_split)
+                self.splits[split] = self.write_split(split, self.admitted(split, of_split))
             if self.splits and not any(entry["questions"] for entry in self.splits.values()):
                 raise self.nothing_left()
             comparison = compare(self.values(), self.published, what_is_made([self.dataset]))
@@ -233,6 +234,11 @@ class Builder(abc.ABC, Generic[Chosen]):
     def write_split(self, split: str, records: Iterable[QARecord]) -> dict[str, Any]:
         """Writes a split's files; returns its entry of the manifest."""
         return write_split(self.options.out, split, self.counted(split, records), self.counts)
+
+    def admitted(self, split: str, records: Iterable[QARecord]) -> Iterable[QARecord]:
+        """Returns the records that pass the gate; the others are rejected in `quality`."""
+        passed = gate.admit(records, self.quality, f"records/{split}.jsonl")
+        return list(passed) if isinstance(records, Sequence) else passed
 
     def counted(self, split: str, records: Iterable[QARecord]) -> Iterator[QARecord]:
         """Yields the records and counts them by class and polarity for quality.json."""

@@ -15,10 +15,12 @@ import dataclasses
 
 from cxrjax.paper import Paper
 from cxrjax.papers.vindr_cxr_vqa import VINDR_CXR_VQA
+from cxrjax.papers.vix_ray import VIX_RAY
 
 # Their records have VinDr's classes and the forms of its questions.
 _LIKE_VINDR = {
-    field: getattr(VINDR_CXR_VQA, field) for field in ("classes", "check_record", "check_file")
+    field: getattr(VINDR_CXR_VQA, field)
+    for field in ("classes", "related", "check_record", "check_file")
 }
 
 GRAFTS = Paper(
@@ -68,6 +70,14 @@ PHANTOM_STUDIES = Paper(
 
 VIX_RAY_SYNTHETIC = Paper(
     "vix_ray_synthetic",
+    title="phantoms with ViX-Ray's reports",
+    made="rendered radiographs, reports of a grammar",
+    licence="this project's: drawn, of no patient",
+    terms="data/vix_ray/README.md",
+    credentialed=False,
+    boxes_in_text=False,
+    check_record=VIX_RAY.check_record,
+    check_study=VIX_RAY.check_study,
     help="rendered radiographs in ViX-Ray's layout",
     builder="cxrjax.simulation.vix_ray:SyntheticVixRayBuilder",
 )

@@ -99,7 +99,7 @@ def _wording(client):
         (_rating, "8728bf35353535ae"),
         (_judging, "69d9ac2776522f33"),
         (_entailing, "9835e06afb6a390e"),
-        (_wording, "2f77cd9c2545bf6f"),
+        (_wording, "cb083902b2c84f32"),
     ],
 )
 def test_keys_of_paid_answers_stay(client, requests, digest):

@@ -15,5 +15,6 @@ CUSTOM = Paper(
     licence="known to whoever holds them",
     terms="data/README.md",
     benchmarks={"own": "cxrjax.papers.vindr_cxr_vqa.own:OWN"},
+    related="cxrjax.papers.vindr_cxr_vqa.annotation:related",
     check_record="cxrjax.papers.vindr_cxr_vqa.record_checks:check_record",
 )

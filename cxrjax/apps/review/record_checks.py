@@ -9,6 +9,7 @@ import numpy as np
 
 from cxrjax.paper import find_paper, load_part
 from cxrjax.records import QARecord
+from cxrjax.records_io import gate
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box
 
 _REASON_WORDS = 150, 250  # words of a reason in VinDr-CXR-VQA (Table 2)
@@ -66,7 +67,12 @@ def contradictions(records: Sequence[QARecord], most: int = 2_000) -> dict[str, 
 
 def _check(record: QARecord) -> list[str]:
     check = find_paper(record.dataset).part("check_record")
-    return check(record) if check else []
+    found = check(record) if check else []
+    try:
+        gate.check(record, {mark.label for own in (record.readers or {}).values() for mark in own})
+    except Unusable as fault:
+        found.append(f"{fault.reason}: {fault.found}")
+    return found
 
 
 def reason_words(records: Iterable[QARecord]) -> dict[str, Any]:

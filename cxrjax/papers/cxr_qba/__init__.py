@@ -15,6 +15,7 @@ CXR_QBA = Paper(
         "cxr_qba_tags": "cxrjax.papers.cxr_qba.validation.tags:CXR_QBA_TAGS",
     },
     boxes_in_text=False,
+    related="cxrjax.papers.cxr_qba.record_checks:above",
     check_record="cxrjax.papers.cxr_qba.record_checks:check_record",
     check_study="cxrjax.papers.cxr_qba.record_checks:check_study",
     write_shards_tfds="cxrjax.papers.cxr_qba.construct.tfds_builder:write_qba_tfds",

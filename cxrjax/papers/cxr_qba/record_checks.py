@@ -41,6 +41,14 @@ _SUBJECT = re.compile(r"^The (?P<noun>[a-zA-Z /-]+?) (?P<verb>is|are) ")
 _IN = re.compile(r"\bin the ([a-zA-Z0-9 ]+?)(?=,| and the |\.|;| is| are)")
 
 
+def above(name: str) -> list[str]:
+    """Returns the more general findings, none of which can be absent where one is there.
+
+    A report may see an opacity and deny a consolidation: of what is below nothing follows.
+    """
+    return load_definitions().finding_ancestors(name)
+
+
 def check_record(record: QARecord) -> list[str]:
     """Returns a description of each contradiction within a record."""
     faults = [*_on_question(record)]

@@ -54,6 +54,8 @@ class ExportFilter:
             quality.warnings["studies without images, exported under their own id"] += 1
         quality.examined["questions"] += len(made.questions)
         kept = [question for question in made.questions if self._keeps(question, quality)]
+        if not self.unmentioned:
+            kept = [_of_the_image(question) for question in kept]
         shown = frontal or images[:1] or (StudyImage(made.study_id),)
         return made.model_copy(update={"questions": kept}), shown
 
@@ -74,8 +76,14 @@ class ExportFilter:
 
 def is_unmentioned(question: NativeQuestion) -> bool:
     """Returns whether all that a question's main answers say is that nothing is mentioned."""
-    main = [answer for answer in question.answers if answer.answer_type == "main"]
+    main = [answer for answer in question.answers if answer.answer_type == "main_answer"]
     return bool(main) and all(answer.certainty == NOT_MENTIONED for answer in main)
+
+
+def _of_the_image(question: NativeQuestion) -> NativeQuestion:
+    """Returns a question without answers on what is not mentioned."""
+    answers = [one for one in question.answers if one.certainty != NOT_MENTIONED]
+    return question.model_copy(update={"answers": answers})
 
 
 def nothing_exported(source: Path, quality: QualityLog) -> UserError:

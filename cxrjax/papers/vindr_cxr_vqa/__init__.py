@@ -13,6 +13,7 @@ VINDR_CXR_VQA = Paper(
     builder="cxrjax.papers.vindr_cxr_vqa.build:VinDrBuilder",
     benchmarks={"vindr_cxr_vqa": "cxrjax.papers.vindr_cxr_vqa.figures:VINDR_CXR_VQA"},
     classes="cxrjax.papers.vindr_cxr_vqa.annotation:CLASSES",
+    related="cxrjax.papers.vindr_cxr_vqa.annotation:related",
     check_record="cxrjax.papers.vindr_cxr_vqa.record_checks:check_record",
     check_file="cxrjax.papers.vindr_cxr_vqa.construct.verify:verify_structure",
     review="cxrjax.papers.vindr_cxr_vqa.review",

@@ -91,8 +91,12 @@ BELOW = {"Lung Opacity": ("Atelectasis", "Consolidation", "Infiltration", "Nodul
 
 def related(name: str) -> tuple[str, ...]:
     """Returns the classes above and below a class."""
-    above = tuple(general for general, special in BELOW.items() if name in special)
-    return (*above, *BELOW.get(name, ()))
+    return (*above(name), *BELOW.get(name, ()))
+
+
+def above(name: str) -> tuple[str, ...]:
+    """Returns the classes that are more general words for a class."""
+    return tuple(general for general, special in BELOW.items() if name in special)
 
 
 CLASS_IDS = {name: number for number, name in enumerate(CLASSES)} | {NO_FINDING: NO_FINDING_ID}

@@ -7,7 +7,7 @@ columns made here.
 import functools
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from cxrjax.evaluation.on_topic import is_about_another
 from cxrjax.evaluation.predictions import PROBLEMS, SHARED, Prediction, ReadBoxes, read_boxes
 from cxrjax.metrics import detection
 from cxrjax.metrics.classification import set_counts, sums_at
+from cxrjax.papers.vindr_cxr_vqa.annotation import above, related
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     GROUNDED,
     IOU,
@@ -273,15 +274,16 @@ def _count_question(
     votes: Mapping[str, int], question: VindrQuestion, answer: _Answer
 ) -> Mapping[str, float]:
     reading = answer.reading
-    found = set_counts(reading.present, question.present)
+    said = implied(reading.present, question.present, votes)
+    found = set_counts(said, question.present)
     failed = _parse_failed(question, answer)
     counted: dict[str, float] = {
         "mentions/tp": found[0],
         "mentions/fp": found[1],
         "mentions/fn": found[2],
         "questions": 1,
-        "hallucinated": bool(reading.present - votes.keys()),
-        "exact_set": is_exact(question, reading),
+        "hallucinated": bool(said - votes.keys()),
+        "exact_set": is_exact(question, reading, votes),
         "parse_failures": failed,
         "undecided": reading.outcome == "undecided",
         "off_topic": reading.outcome == "off_topic",
@@ -290,7 +292,7 @@ def _count_question(
     if answer.parse is not None:
         said = "+".join(sorted(reading.present)) if question.asked is None else reading.outcome
         counted[DECISION] = code(said)
-    if question.asked is not None:
+    if question.asked is not None and is_decided(question.asked, question.present, votes):
         counted |= _count_asked(question.asked, question, answer)
         counted |= _count_details(question, answer)
     elif votes or question.present:
@@ -300,10 +302,31 @@ def _count_question(
     return counted
 
 
-def is_exact(question: VindrQuestion, reading: Reading) -> bool:
+def implied(said: Set[str], present: Set[str], marked: Collection[str] = ()) -> frozenset[str]:
+    """Returns the classes that an answer names, as far as the hierarchy leaves a choice.
+
+    Who names a special class has named the general one, too, and a general word for what is there
+    is not wrong.
+
+    Args:
+        said: as the answer has them.
+        present: as the reference answer has them.
+        marked: on the image.
+    """
+    with_general = {one for name in said for one in above(name)} & present
+    general = {one for name in (*present, *marked) for one in above(name)} - present
+    return frozenset((said | with_general) - general)
+
+
+def is_decided(name: str, present: Collection[str], marked: Collection[str]) -> bool:
+    """Returns whether a class is marked, or nothing above or below it is, which leaves it open."""
+    return name in present or name in marked or not any(one in marked for one in related(name))
+
+
+def is_exact(question: VindrQuestion, reading: Reading, marked: Collection[str] = ()) -> bool:
     """Returns whether an answer's set of classes is correct; an empty one needs an explicit no."""
     said = reading.outcome == "no" or (reading.outcome == "yes" and reading.present)
-    return bool(said) and reading.present == question.present
+    return bool(said) and implied(reading.present, question.present, marked) == question.present
 
 
 def _count_asked(asked: str, question: VindrQuestion, answer: _Answer) -> dict[str, float]:
@@ -374,6 +397,7 @@ def _count_pairs(references: VindrReferences, answers: list[list[_Answer]]) -> C
         of_image[question.image].append(question)
     columns = {f"pairs/{cell}": np.zeros(len(answers)) for cell in ("tp", "fp", "fn", "tn")}
     columns["pairs"] = np.full(len(answers), float(len(references.classes)))
+    # Of a class above or below one that is there, nothing is known.
     classes = frozenset(references.classes)
     for number, (image, questions, given) in enumerate(
         zip(references.images, of_image, answers, strict=True)
@@ -384,10 +408,12 @@ def _count_pairs(references: VindrReferences, answers: list[list[_Answer]]) -> C
         about: dict[str | None, bool] = {}
         for question, sure in zip(questions, decided, strict=True):
             about[question.asked] = about.get(question.asked, False) or sure
-        concerned = classes & {*here, *said, *about}
+        judged = {name for name in classes if is_decided(name, here, here)}
+        columns["pairs"][number] = len(judged)
+        concerned = judged & {*here, *said, *about}
         # Classes that nobody speaks of, and that are not there.
         rest = columns["pairs/tn" if any(decided) else "pairs/fp"]
-        rest[number] += len(classes) - len(concerned)
+        rest[number] += len(judged) - len(concerned)
         for name in concerned:
             truth = name in here
             yes = name in said if name in said or about.get(name, any(decided)) else not truth

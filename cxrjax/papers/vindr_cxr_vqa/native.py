@@ -4,10 +4,12 @@
       "vqa": [{"question", "answer", "reason", "type", "difficulty", "gt_finding", "gt_location"}]}]
 
 Seven fields a question (Table 2 of the paper). Reading and writing back gives the same content, but
-for what was set aside; fields beyond the seven are kept as they are.
+for what was set aside; fields beyond the seven are kept as they are. Of an answer with several
+boxes that was made here, those but the first of `gt_location` are in `other_locations`.
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -36,6 +38,9 @@ _ATTRIBUTES = {
     "gt_location": "gt_location",
 }
 FIELDS = tuple(_ATTRIBUTES)
+# Ours: the boxes of an answer with several, but the one of gt_location.
+OTHER_BOXES = "other_locations"
+_BOX = re.compile(r"<loc[^>]*>")
 _MAY_BE_NULL = ("gt_finding", "gt_location")
 _IMAGE_FIELDS = ("image_id", "num_questions", "vqa")
 # Fields that a file has beyond the known ones, kept where no model can see them.
@@ -100,6 +105,15 @@ def write_native(path: str | Path, records: Iterable[QARecord]) -> None:
     to_path(path).write_text(text + "\n", encoding="utf-8")
 
 
+def _other_boxes(record: QARecord) -> dict[str, str]:
+    """Returns the field of boxes that `gt_location`, which has one box, leaves out."""
+    if record.generator is None or not record.gt_location:
+        return {}
+    first, *others = _BOX.findall(record.gt_location)
+    others += [box for box in _BOX.findall(record.answer_text) if box not in (first, *others)]
+    return {"gt_location": first, **({OTHER_BOXES: " ".join(others)} if others else {})}
+
+
 def to_native(records: Iterable[QARecord]) -> list[dict[str, Any]]:
     """Records in the release's form."""
     images: dict[str, dict[str, Any]] = {}
@@ -117,6 +131,7 @@ def to_native(records: Iterable[QARecord]) -> list[dict[str, Any]]:
         entry["vqa"].append(
             {
                 **{name: getattr(record, attribute) for name, attribute in _ATTRIBUTES.items()},
+                **_other_boxes(record),
                 **record.quality.get(EXTRA_FIELDS, {}),
             }
         )

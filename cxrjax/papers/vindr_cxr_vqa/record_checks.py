@@ -7,7 +7,7 @@ a language model's words.
 
 import functools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -17,16 +17,12 @@ from cxrjax.radiology_text.answer_details import SaidPlace, count_said, place_sa
 from cxrjax.radiology_text.box_places import place_faults
 from cxrjax.radiology_text.mentions import Mention, MentionReader
 from cxrjax.radiology_text.sentence_faults import sentence_faults
-from cxrjax.records import QARecord, ReaderBox
+from cxrjax.records import QARecord
 
 Box = Sequence[float]
 
 _BOX = re.compile(r"<loc[^>]*>")
-_NOT_SHOWN = re.compile(
-    r"\b(?:readers?|radiologists?|votes?|annotat\w+|labell?ed|marked|report(?:s|ed)?)\b", re.I
-)
 _SENTENCE = re.compile(r"(?<=[.?]) (?=[A-Z<])")
-_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
 def check_record(record: QARecord) -> list[str]:
@@ -63,21 +59,6 @@ def _number_faults(record: QARecord, answer: str) -> Iterator[str]:
     said = count_said(answer)
     if said != len(record.boxes):
         yield f"answer: says {said}, and shows {len(record.boxes)} boxes"
-    counted = re.search(r"readers counted (\w+) to (\w+)", answer)
-    counts = _counts(record.readers or {}, record.finding or "")
-    if counted and (_number(counted[1]), _number(counted[2])) != (min(counts), max(counts)):
-        yield f"answer: says that readers counted {counted[1]} to {counted[2]}; they have {counts}"
-
-
-def _counts(readers: Mapping[str, Sequence[ReaderBox]], label: str) -> list[int]:
-    counts = [sum(mark.label == label for mark in marks) for marks in readers.values()]
-    return sorted(count for count in counts if count)
-
-
-def _number(word: str) -> int | None:
-    if word.isdigit():
-        return int(word)
-    return _NUMBERS.index(word.lower()) if word.lower() in _NUMBERS else None
 
 
 def _reason_faults(record: QARecord, reason: str, asked: str) -> Iterator[str]:
@@ -87,18 +68,11 @@ def _reason_faults(record: QARecord, reason: str, asked: str) -> Iterator[str]:
             yield f"reason: names the reader {rad_id}"
     if pixel_boxes(reason):
         yield "reason: shows boxes"
-    # Earlier templates, and releases, argue from readers' votes.
-    if (record.template_id or "").startswith("v4/"):
-        for text in (reason, _BOX.sub(" ", record.answer_text)):
-            if spoken := _NOT_SHOWN.search(text):
-                yield f"speaks of what no image shows: {spoken[0]!r}"
     present = {mark.label for marks in readers.values() for mark in marks}
     if not readers:
         return
     for sentence in _SENTENCE.split(reason):
         yield from _sentence_faults(sentence, present, asked)
-        yield from votes_faults(sentence, readers, asked)
-        yield from _other_votes_faults(sentence, readers)
     # The answer is told by the last sentence.
     end = _SENTENCE.split(reason)[-1]
     no = bool(
@@ -139,47 +113,6 @@ def _claims(sentence: str) -> bool:
             r"\b(?:the|this|frontal) film\b|\bmarked\b|is seen (?:in|at|on)\b", sentence, re.I
         )
     )
-
-
-def votes_faults(
-    sentence: str, readers: Mapping[str, Sequence[ReaderBox]], asked: str
-) -> Iterator[str]:
-    """`two of the three radiologists` that are not so many."""
-    said = re.search(
-        r"\b(\w+) (?:out )?of (?:the )?(\w+) (?:readers|radiologists)|"
-        r"\b(all|both|none of the|neither of the)(?: of)?(?: the)? (?:(\w+) )?"
-        r"(?:readers|radiologists)",
-        sentence,
-        re.I,
-    )
-    if not said or not asked:
-        return
-    votes = sum(any(mark.label == asked for mark in marks) for marks in readers.values())
-    everybody = len(readers)
-    if said[1] and said[1].lower() not in ("any", "none", "neither", "each", "all", "both"):
-        given = (_number(said[1]), _number(said[2]))
-        if None not in given and given != (votes, everybody):
-            yield f"reason: says {said[0]!r}; {votes} of {everybody} marked {asked}"
-    elif (
-        said[3]
-        and said[3].lower() in ("all", "both")
-        and "marked" in sentence
-        and votes < everybody
-    ):
-        yield f"reason: says {said[0]!r}; {votes} of {everybody} marked {asked}"
-
-
-def _other_votes_faults(sentence: str, readers: Mapping[str, Sequence[ReaderBox]]) -> Iterator[str]:
-    """`two readers out of three` on a class that the sentence names, which are not so many."""
-    said = re.search(r"\b(\w+)(?: single)? readers?(?: alone)?,? out of (\w+)", sentence)
-    named = {mention.name for mention in _mentions(sentence)}
-    if not said or len(named) != 1:
-        return
-    (label,) = named
-    votes = sum(any(mark.label == label for mark in marks) for marks in readers.values())
-    given = (1 if said[1].lower() in ("a", "single") else _number(said[1]), _number(said[2]))
-    if given != (votes, len(readers)):
-        yield f"reason: says {said[0]!r} of {label}; {votes} of {len(readers)} marked it"
 
 
 def _names(sentence: str, asked: str) -> bool:

@@ -93,7 +93,7 @@ class VixRayBuilder(Builder[VixRayOptions]):
             raise self.nothing_left("row")
         _note_repeated_images(studies, self.quality)
         _note_identifiers(studies, self.quality)
-        self.kind = "synthetic" if any(s.generator for s in studies) else "vix_ray"
+        self.kind = "vix_ray_synthetic" if any(s.generator for s in studies) else "vix_ray"
         self.studies = {split: [s for s in studies if s.split == split] for split in SPLITS}
         return {split: self._records(split) for split in SPLITS}
 
@@ -109,9 +109,10 @@ class VixRayBuilder(Builder[VixRayOptions]):
                 self.quality.set_aside(fault.reason, study.image_id, study.where, fault.found)
 
     def _records(self, split: str, stage: str | None = None) -> Iterator[QARecord]:
+        rejected = {entry.item for entry in self.quality.entries}
         for study in self.studies[split]:
             for record in records(study, self.kind):
-                if stage in (None, record.question_strategy):
+                if stage in (None, record.question_strategy) and record.question_id not in rejected:
                     yield record
 
     def prepare(self, splits: Iterable[str]) -> None:
@@ -145,7 +146,7 @@ class VixRayBuilder(Builder[VixRayOptions]):
         )
         write_json(out / "phrases.json", phrases)
         statistics.plot_phrases(phrases, out)
-        synthetic = self.kind == "synthetic"
+        synthetic = self.kind != self.dataset
         tables = statistics.tables_markdown(comparison, phrases, self.options.segmenter, synthetic)
         (out / "tables.md").write_text(tables, encoding="utf-8")
 

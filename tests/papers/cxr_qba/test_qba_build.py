@@ -78,7 +78,7 @@ def test_same_input_same_bytes(sample, plain, built, tmp_path):
 
 
 def test_from_the_release(sample, built, tmp_path):
-    splits = built(sample / "release", tmp_path).splits
+    splits = built(sample / "release", tmp_path, include_unmentioned=True).splits
     assert set(splits) == {"train"}
     assert {r.image_hw for r in splits["train"]} == {(1200, 1000), (900, 1100), (1024, 1024)}
     studies = from_records(splits["train"])

@@ -169,7 +169,7 @@ def test_a_question_asks_for_no_more_place_than_the_answer_has(subtests):
     for place, side, zone in CASES["asked_of_places"]:
         with subtests.test(place=place):
             asked = " ".join(
-                templates.load_templates("4").question(
+                templates.load_templates("6").question(
                     "Which", random.Random(seed), place, a_finding="ILD", the_finding="ILD"
                 )[0]
                 for seed in range(80)
@@ -206,7 +206,7 @@ def test_no_general_sentence_holds_a_number():
 
 
 def test_each_reason_has_several_wordings():
-    for name, wordings in templates.load_templates("4").reasons.items():
+    for name, wordings in templates.load_templates("6").reasons.items():
         assert len(set(wordings)) == len(wordings) >= 2, name
 
 

@@ -103,7 +103,7 @@ def test_tables(tmp_path, capsys):
     assert "| Source images | 2 | 4,394 | -4,392 |" in text and text.split("\n\n")[1] in page
     for line in (
         "| this build | 0.0K | 0.0K | chest X-ray | yes | yes |",
-        "| `reason` | API | templates 4 | 100 |",
+        "| `reason` | API | templates 6 | 100 |",
         "| `gt_location` | VinDr-CXR | box table | 100 |",
         "| Validation: recall ceiling |",
         "| ILD (fewer than 10) | 0 | – | 1.10 | – | 0 | 0 |",

@@ -269,7 +269,8 @@ def test_n_is_images_or_questions():
         if name.startswith(("detection/", "detection_agnostic/", "localization/")):
             assert figure.n == (2 if "normal_image" in name else 7), name
     assert figures["strict"]["vqa/f1"].n == len(records)
-    assert figures["strict"]["vqa/accuracy"].n == asked
+    # Of a class above or below a marked one nothing is known.
+    assert asked - 2 <= figures["strict"]["vqa/accuracy"].n < asked
     assert figures["paper"]["parse_failure_rate"].n == len(records)
 
 

@@ -55,7 +55,7 @@ def test_the_layout_is_the_releases(made):
 def test_records_say_that_they_are_synthetic(made):
     records = list(read_records(made / "records" / "train.jsonl"))
     assert len(records) == 44
-    assert {r.dataset for r in records} == {"synthetic"}
+    assert {r.dataset for r in records} == {"vix_ray_synthetic"}
     assert all(r.generator and r.generator.version.startswith("v1, phantoms") for r in records)
     assert "Synthetic" in (made / "tables.md").read_text()
     manifest = json.loads((made / "manifest.json").read_text())

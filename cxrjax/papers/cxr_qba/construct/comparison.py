@@ -27,7 +27,6 @@ _SAID: dict[str, Kind] = {
     "no change": "unchanged",
     "resolved": "resolved",
 }
-_GRADES = {"small": 1, "mild": 1, "moderate": 2, "large": 3, "severe": 3}
 # Too general to change, or said of the study as such.
 _NOT_COMPARED = ("cardiopulmonary abnormality", "postsurgical change")
 _HOW = {
@@ -133,7 +132,9 @@ def _change(
 
 
 def _grade(node: Node) -> int:
-    return max((_GRADES.get(value, 0) for value in node.modifiers.get("severity", [])), default=0)
+    return max(
+        (phrases.GRADES.get(value, 0) for value in node.modifiers.get("severity", [])), default=0
+    )
 
 
 def _distances(node: Node) -> list[str]:

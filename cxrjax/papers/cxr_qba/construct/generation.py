@@ -12,6 +12,7 @@ from cxrjax.papers.cxr_qba.construct import phrases, wording
 from cxrjax.papers.cxr_qba.construct.checks import overlap
 from cxrjax.papers.cxr_qba.construct.sampling import MentionCounts, sample, unmentioned_findings
 from cxrjax.papers.cxr_qba.construct.wording import Node, Nodes, least_sure
+from cxrjax.radiology_text.definitions import SIDES
 from cxrjax.radiology_text.english import capital, join
 
 Questions = Iterator[native.NativeQuestion]
@@ -73,6 +74,8 @@ _ANY_ABNORMALITY = frozenset(
         "esophageal abnormality",
     )
 )
+# Reports call lungs normal that have these.
+_PASSED_OVER = ("calcif", "granulom", "scar", "plaque")
 # In place of a certainty: only what is acute is denied.
 _ACUTE_ONLY = "acute"
 
@@ -199,8 +202,9 @@ class _Generator(wording.QuestionMaker):
     ) -> Questions:
         """Asks to describe what is abnormal, whether anything is, and whether all is normal.
 
-        Skipped where all that is there is uncertain, or only what is acute is denied: neither yes
-        nor no would be right. `region` and `own` are those of `denial_of`.
+        Skipped where all that is there is uncertain, only what is acute is denied, or denials say
+        little of a region: neither yes nor no would be right. `region` and `own` are those of
+        `denial_of`.
         """
         describe, abnormal, normal = _QUARTETS[prefix]
         none = f"{prefix}none" if prefix else "none_abnormal"
@@ -213,7 +217,7 @@ class _Generator(wording.QuestionMaker):
                 yield self.by_template(normal, f"{prefix}normal_no", False, present, values)
         elif denials and (sure := self.denial_of(denials, region, own)) == _ACUTE_ONLY:
             yield self.by_template(describe, f"{none}_acute", False, denials, values)
-        elif denials:
+        elif denials and sure != "uncertain":
             for kind, name, positive in (
                 (describe, none, False),
                 (abnormal, f"{prefix}abnormal_no", False),
@@ -264,12 +268,14 @@ class _Generator(wording.QuestionMaker):
         every = self.definitions.regions.items()
         others = [name for name, region in every if region.localized and name not in names]
         names += sample(others, self.counts, RANDOM_REGIONS, self.rng("regions"), "region/")
+        sided = {side: _Generator(self.on_side(side), self.counts, self.seed) for side in SIDES}
         for name in names:
-            inside, around = self._inside_and_around(name)
-            yield from self.region(name, inside, around)
-            yield from self.region_devices(name, inside, around)
+            of_side = sided.get(self.definitions.regions[name].side, self)
+            inside, around = of_side.inside_and_around(name)
+            yield from of_side.region(name, inside, around)
+            yield from of_side.region_devices(name, inside, around)
 
-    def _inside_and_around(self, region: str) -> tuple[list[Node], list[Node]]:
+    def inside_and_around(self, region: str) -> tuple[list[Node], list[Node]]:
         """Splits what the report says into that of a region or its parts, and of what it lies in,
         which may or may not hold for it."""
         inside, around = [], []
@@ -290,10 +296,10 @@ class _Generator(wording.QuestionMaker):
         open_question = any(o.positive and _of(o, "abnormality") for o in around)
         # A denial of the whole holds for its parts.
         wider = [o for o in around if not o.positive and _of(o, "abnormality")]
-        spoken = about or ([] if open_question else wider)
         kind = "C01_describe_region"
-        if spoken:
-            yield self.question(kind, self.say(spoken), values)
+        if about or (wider and not open_question):
+            if about:  # what is said of more than the region describes it badly
+                yield self.question(kind, self.say(about), values)
             if not open_question or _present(about):
                 asked = [*about, *filter(_denies_any, wider)] if about else wider
                 yield from self.quartet("region_", asked, values, region, about)
@@ -315,7 +321,8 @@ class _Generator(wording.QuestionMaker):
         names += sample(absent, self.counts, RANDOM_FINDINGS, self.rng("findings"))
         for name in names:
             finding = self.definitions.findings[name]
-            if finding.category in ("abnormality", "device"):
+            # "Where is the cardiopulmonary abnormality?" is nobody's question.
+            if finding.category in ("abnormality", "device") and finding.subcategory != "general":
                 a_finding = phrases.noun([finding], [], article=True)
                 values = {
                     **_grammar(name, finding=phrases.shown(name)),
@@ -339,6 +346,8 @@ class _Generator(wording.QuestionMaker):
         if not denials:
             # What denies the general denies the special, though it was not said of it.
             above, sure = {*self.definitions.finding_ancestors(name)}, "likely"
+            if any(part in name for part in _PASSED_OVER):
+                above -= _ANY_ABNORMALITY
             wider = [o for o in self.reported if not o.positive and above & {*o.obs_entities}]
             whole = _lasting(wider)
         describe, has, _ = _ABOUT_FINDING[device]
@@ -355,10 +364,17 @@ class _Generator(wording.QuestionMaker):
         placed = [o for o in present if o.regions and not o.default_regions]
         graded = [o for o in present if o.modifiers.get("severity") and not device]
         places = join(list(dict.fromkeys(place for o in placed for place in _places(o))))
-        grades = join(list(dict.fromkeys(_severity(o) for o in graded)))
+        # One word: of several lesions, those that are worst.
+        worst = max((_grade(o) for o in graded), default=0)
+        graded = [o for o in graded if _grade(o) == worst]
         for kind, template, because, told in (
             (where, "finding_where", placed, {"regions": places}),
-            ("D04_how_severe_is_finding", "finding_severity", graded, {"severity": grades}),
+            (
+                "D04_how_severe_is_finding",
+                "finding_severity",
+                graded,
+                {"severity": _severity(graded)},
+            ),
         ):
             if because:
                 yield self.by_template(kind, template, True, because, values, certainty, told)
@@ -404,5 +420,9 @@ def _places(observation: Node) -> Iterator[str]:
         yield f"the {phrases.shown(entry.region)}{measured}"
 
 
-def _severity(observation: Node) -> str:
-    return " to ".join(observation.modifiers["severity"][:2])
+def _severity(graded: Nodes) -> str:
+    return graded[0].modifiers["severity"][0] if graded else ""
+
+
+def _grade(observation: Node) -> int:
+    return phrases.GRADES.get(observation.modifiers["severity"][0], 0)

@@ -1,5 +1,6 @@
 """Builds scene graphs from what was read out of a report and regions on images."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,11 +11,19 @@ from cxrjax.papers.cxr_qba.construct.checks import Contradiction, drop_contradic
 from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper
 from cxrjax.papers.cxr_qba.construct.extraction import SourceStudy
 from cxrjax.papers.cxr_qba.construct.regions import LocalizedRegion
-from cxrjax.papers.cxr_qba.construct.wording import TAGS, Node, Nodes, least_sure, united
+from cxrjax.papers.cxr_qba.construct.wording import (
+    TAGS,
+    Node,
+    Nodes,
+    around,
+    least_sure,
+    united,
+)
 from cxrjax.radiology_text.definitions import Finding, load_definitions
 from cxrjax.radiology_text.english import split_words
 
 CHILD_TYPE = "interpretation"
+_REMOVED = re.compile(r"_|XXX")  # MIMIC-CXR's and OpenI's marks of removed words
 PART_OF = "part_of"
 # Image id -> region -> where it is.
 LocalizedImages = Mapping[str, Mapping[str, LocalizedRegion]]
@@ -71,6 +80,7 @@ def _read_nodes(
     extraction: read.Extraction, mapper: EntityMapper
 ) -> tuple[list[Node], dict[str, str], list[native.SentenceRelation]]:
     """Returns nodes, parents before children; child's id -> parent's; which sentence says which."""
+    texts = {one.sent_id: one.text for one in extraction.sentences}
     nodes: list[Node] = []
     parents: dict[str, str] = {}
     spoken: list[native.SentenceRelation] = []
@@ -84,6 +94,11 @@ def _read_nodes(
             native.SentenceRelation(observation_id=node.obs_id, sentence_id=sent_id)
             for sent_id in observed.sentence_ids
         )
+        # A word that de-identification took away may have said otherwise.
+        if any(_REMOVED.search(texts.get(sent_id, "")) for sent_id in observed.sentence_ids):
+            node.obs_quality["sentence_name_quality"] = ratings.worst_values(
+                [node.obs_quality, {"sentence_name_quality": "UNDERSCORES_IN_SENTENCE_OR_NAME"}]
+            )["sentence_name_quality"]
         for child in observed.children:
             add(child, node.obs_id)
 
@@ -121,7 +136,7 @@ def _node(obs_id: str, observed: read.Observation, mapper: EntityMapper) -> Node
         usual = [region for finding in findings for region in finding.regions]
         defaults, _ = known.resolve_regions(usual, observed.side)
     modifiers: dict[str, list[str]] = {}
-    for kind, value in observed.modifiers:
+    for kind, value in phrases.one_severity(observed.modifiers, list(mapped)):
         modifiers.setdefault(kind, []).append(value)
     return _make(
         obs_id,
@@ -204,11 +219,11 @@ def _default_negatives(nodes: Nodes) -> list[Node]:
 
 def _locate(node: Node, images: LocalizedImages) -> None:
     """Sets the node's boxes on every image; of a more general region where there are none."""
-    names, above = node.region_names, load_definitions().region_ancestors
+    names = node.region_names
     for image_id, localized in images.items():
         general: list[str] = []
         if not any(name in localized for name in names):
-            nearest = (next((up for up in above(name) if up in localized), "") for name in names)
+            nearest = (next(filter(localized.__contains__, around(name)), "") for name in names)
             general = list(dict.fromkeys(filter(None, nearest)))
         node.localization[image_id] = _place(image_id, localized, names, general)
     node.obs_quality["localization_quality"] = _over_images(node.localization)
@@ -245,9 +260,11 @@ def _over_images(localization: Mapping[str, native.NativeLocalization]) -> str:
 def _region_tree(
     nodes: Nodes, images: LocalizedImages
 ) -> tuple[dict[str, native.NativeRegion], list[native.RegionRelation]]:
-    """Returns regions of observations with every region that they lie in, and the edges between."""
+    """Returns regions of observations, their two sides and every region that they lie in, and the
+    edges between."""
     known = load_definitions()
-    own = dict.fromkeys(name for node in nodes for name in node.region_names)
+    said = dict.fromkeys(name for node in nodes for name in node.region_names)
+    own = dict.fromkeys(one for name in said for one in (name, *known.on_side(name, "both")))
     names = dict.fromkeys(one for name in own for one in (name, *known.region_ancestors(name)))
     regions = {}
     edges = []

@@ -11,6 +11,11 @@ NOT_MENTIONED = "not_mentioned"
 CERTAINTIES = ("certain", "likely", "uncertain", NOT_MENTIONED)
 ACUTE = ("temporal", "acute")
 _MODIFIER_ORDER = ("severity", "temporal", "spread", "texture")
+# How much each severity is; of equal ones the last that is stated counts.
+GRADES = {"small": 1, "mild": 1, "moderate": 2, "large": 3, "severe": 3}
+# Of what is large by its name, size is no degree: "slightly large" is mild.
+_SIZES = ("small", "large")
+_ENLARGED = ("megaly", "enlarge", "widen", "dilat")
 _MANY = frozenset(("bilateral", "multifocal", "scattered", "multiple"))
 _EXISTS = {"certain": "There {is}", "likely": "There {is} probably", "uncertain": "There may be"}
 _CHANGES = {
@@ -38,6 +43,23 @@ _ADVERBS = {
 # What of a lung is seen there lies before or behind it.
 _PROJECTED = ("cardiac silhouette",)
 _OF_LUNGS = ("lungs", "left lung", "right lung")
+
+
+def one_severity(
+    modifiers: Sequence[tuple[str, str]], names: Sequence[str]
+) -> tuple[tuple[str, str], ...]:
+    """Returns modifiers with at most one severity: the greatest, of equal ones the last stated.
+
+    Args:
+        names: of the findings; of an enlargement a degree goes before a size.
+    """
+    found = [value for kind, value in modifiers if kind == "severity"]
+    if len(set(found)) < 2:
+        return tuple(modifiers)
+    enlarged = any(part in name for name in names for part in _ENLARGED)
+    degrees = [value for value in found if value not in _SIZES] if enlarged else []
+    kept = max(reversed(degrees or found), key=lambda value: GRADES.get(value, 0))
+    return (("severity", kept), *(m for m in modifiers if m[0] != "severity"))
 
 
 def shown(name: str) -> str:
@@ -72,8 +94,7 @@ def _adjectives(modifiers: Sequence[tuple[str, str]], name: str) -> list[str]:
             and value not in name.split()
             and not (len(value) > _SAME_STEM and value[:_SAME_STEM] in name)
         ]
-        # "mild to moderate", "acute or chronic": one phrase of two grades.
-        found += [" to ".join(values[:2])] if kind == "severity" and values else values
+        found += values
     return list(dict.fromkeys(found))
 
 
@@ -102,9 +123,8 @@ def _phrase(said: Sequence[str], side: str, name: str) -> str:
     state, _, rest = name.partition(" ")
     if not rest or state not in _STATES:
         return " ".join([*said, *filter(None, [side]), name])
-    degrees = [value for value in said if set(value.split(" to ")) <= _ADVERBS.keys()]
-    others = [value for value in said if value not in degrees]
-    adverbs = [" to ".join(_ADVERBS[one] for one in value.split(" to ")) for value in degrees]
+    others = [value for value in said if value not in _ADVERBS]
+    adverbs = [_ADVERBS[value] for value in said if value in _ADVERBS]
     return " ".join([*others, *adverbs, state, *filter(None, [side]), rest])
 
 
@@ -142,7 +162,10 @@ def describe(
     own = [f" {finding.name}" for finding in findings]
     rest = [r for r in rest if not any(f" {r.removesuffix('s')}" in name for name in own)]
     usual = {region for finding in findings for region in finding.regions}
-    where = place(_both_sides(rest), bool(usual) and usual <= {*_OF_LUNGS})
+    of_lungs = bool(usual) and usual <= {*_OF_LUNGS}
+    if of_lungs and not positive:  # what is not there projects over nothing
+        rest = [r for r in rest if r not in _PROJECTED]
+    where = place(_both_sides(rest), of_lungs)
     last = findings[-1].name
     if not positive:
         acute = "acute" if ACUTE in modifiers else ""
@@ -192,19 +215,19 @@ def describe_unmentioned(findings: Sequence[Finding]) -> tuple[str, str]:
     return capital(f"{join([shown(f.name) for f in findings])}: not mentioned"), capital(text + ".")
 
 
-_NORMAL = "Normal "
+NORMAL = "Normal "
 # Of these organs' statements size or outline alone is normal.
 _IN_PART = ("size", "contour", "contours", "silhouette size")
 
 
 def describe_normal(organ: str) -> tuple[str, str]:
     """Returns the name and the summary sentence of an organ that is normal."""
-    return f"{_NORMAL}{organ}", f"The {organ} {verb(organ)} normal."
+    return f"{NORMAL}{organ}", f"The {organ} {verb(organ)} normal."
 
 
 def calls_normal(name: str) -> bool:
     """Returns true for the name of an observation of a normal organ, not of its normal size."""
-    return name.startswith(_NORMAL) and not name.endswith(_IN_PART)
+    return name.startswith(NORMAL) and not name.endswith(_IN_PART)
 
 
 def describe_change(findings: Sequence[Finding], changes: Sequence[str]) -> str:

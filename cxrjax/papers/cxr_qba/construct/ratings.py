@@ -12,6 +12,7 @@ from typing import Any
 
 from cxrjax.files import read_packaged
 from cxrjax.papers.cxr_qba import native
+from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.radiology_text.definitions import load_language
 from cxrjax.radiology_text.english import split_words
 
@@ -80,15 +81,29 @@ def worst_values(sources: Iterable[Mapping[str, Any]]) -> dict[str, str]:
     return found
 
 
-def extraction_grade(question: native.NativeQuestion) -> str:
+# Criteria of where something is, which are no fault of words where no image has boxes.
+_PLACES = ("region_quality", "localization_quality")
+
+
+def extraction_grade(question: native.NativeQuestion, placed: bool = True) -> str:
     """Returns the worst rating among criteria of the scene graph: of the question, of every answer
     and its sub-answers (the release's page leaves these open), and of boxes on every image.
 
     The observations count that answers are made from, not "the full scene graph" of that page.
+
+    Args:
+        placed: False leaves out the criteria of regions and boxes.
     """
-    grades = ratings_of(question.extraction_quality)
-    for answer in native.walk(question.answers):
-        grades += ratings_of(answer.extraction_quality, answer.answer_type)
+    every = [(question.extraction_quality, "main_answer")]
+    every += [(one.extraction_quality, one.answer_type) for one in native.walk(question.answers)]
+    grades = [
+        grade
+        for values, answer_type in every
+        for grade in ratings_of(
+            {name: one for name, one in values.items() if placed or name not in _PLACES},
+            answer_type,
+        )
+    ]
     for value in question.question_img_localization_quality.values():
         grades += ratings_of({"localization_quality": value})
     return lowest(grades) or GRADES[0]
@@ -222,8 +237,10 @@ def rate_by_rules(
         read_back: verdict on an answer's entailment by its sentences, None where it has none.
     """
     texts: set[str] = set()
-    grades = [extraction_grade(question)]
+    grades = [extraction_grade(question, bool(question.question_img_localization_quality))]
     for answer in native.walk(question.answers):
+        if answer.certainty == NOT_MENTIONED and answer.answer_type == "related_information":
+            continue  # of the report, and exported by request alone
         verdicts = _answer_verdicts(answer, answer.text in texts, read_back(answer))
         texts.add(answer.text)
         answer.answer_quality = {**answer.answer_quality, SURROGATE: {"rater": RATER, **verdicts}}

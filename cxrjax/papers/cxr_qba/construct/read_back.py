@@ -22,7 +22,7 @@ OBSERVED = ("findings", "impression")
 
 _CUES = read_packaged(str(__package__), "reference/read_back.toml")
 _WORDS = {name: re.compile(rf"\b(?:{'|'.join(words)})\b") for name, words in _CUES["words"].items()}
-_STOP = re.compile(r"[;:]|\.(?!\d)")
+_STOP = re.compile(r"[;:]|\.(?!\d)|\b(?:seen|identified|noted|present),")
 _DENIES_BEHIND = re.compile(
     r"^[^,;.]{0,60}?\b(?:(?:is|are|was|were|has been|have been) (?:\w+ )?(?:not|absent|excluded|"
     r"removed|resolved)|not (?:seen|identified|present|evident|appreciated|visuali[sz]ed|noted|"
@@ -30,12 +30,13 @@ _DENIES_BEHIND = re.compile(
 )
 _DOUBTS_BEHIND = re.compile(
     r"^[^,;.]{0,40}?(?:\?|\b(?:(?:can ?not|not|difficult to) (?:be )?(?:entirely |"
-    r"completely )?exclude\w*|is (?:possible|suspected|likely|probable)|suspected)\b)"
+    r"completely )?(?:exclude\w*|ruled out)|is (?:possible|suspected|likely|probable)|suspected)\b)"
 )
 # "No change", "not significantly changed", "no longer": of the change, not of the finding.
 _NO_DENIAL = re.compile(
     r"\b(?:no|not|without|never) (?:\w+ ){0,2}(?:chang\w+|longer|increase\w*|worsen\w*|different|"
-    r"progress\w*|excluded?|only|entirely|definitive|well)\b|\bcan ?not\b|\bnot (?:be )?exclude\w*"
+    r"progress\w*|excluded?|only|entirely|definitive|well)\b|"
+    r"\bcan ?not\b(?: be)?(?: \w+)? ruled out|\bcan ?not\b|\bnot (?:be )?exclude\w*"
 )
 _NORMAL_TEXT = re.compile(r"^The [\w\s/-]+ (?:is|are) normal\.$")
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -91,17 +92,16 @@ class ReadBack:
             if sentence.section in OBSERVED
         ]
         texts = {name: one.sentence.lower() for name, one in graph.sentences.items()}
-        self._sources: dict[tuple[str, str], list[str]] = {}
+        self._sources: dict[str, list[str]] = {}
         for edge in graph.obs_sent_relations:
             node = graph.observations[edge.observation_id]
-            key = (node.name, node.summary_sentence)
-            self._sources.setdefault(key, []).append(texts[edge.sentence_id])
+            self._sources.setdefault(node.name, []).append(texts[edge.sentence_id])
 
     def verdict(self, answer: NativeAnswer) -> str | None:
         """Returns the verdict on entailment; None where no sentence made the answer."""
         if answer.certainty == NOT_MENTIONED:
             return self._on_silence(answer)
-        sources = self._sources.get((answer.name_tag or "", answer.text))
+        sources = self._sources.get(answer.name_tag or "")
         if not answer.from_report or not sources:
             return None
         verdicts = [self._on_sentence(answer, source) for source in sources]

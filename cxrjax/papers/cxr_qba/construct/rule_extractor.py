@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from cxrjax.papers.cxr_qba.construct import extraction, phrases
 from cxrjax.papers.cxr_qba.construct.extraction import OBSERVED_SECTIONS, Observation
 from cxrjax.radiology_text.assertions import Assertion, Time
-from cxrjax.radiology_text.definitions import Finding, load_definitions
+from cxrjax.radiology_text.definitions import SIDES, Finding, load_definitions
 from cxrjax.radiology_text.reader import ReportReader
 from cxrjax.records_io.quality import Unusable
 
@@ -37,6 +37,9 @@ _EVALUATION = re.compile(
     r"rule out|r/o|exclude|question of|\?)\s*(?P<what>[^.;?]+)",
     re.IGNORECASE,
 )
+# De-identification takes the word away, and "blunting of the costophrenic XXXX" is no effusion yet.
+_REMOVED = re.compile(r"\b(costophrenic) (?:XXXX|_+)(?! (?:angle|sulc))", re.IGNORECASE)
+_BLUNTED = re.compile("blunt", re.IGNORECASE)
 _CONNECTIVE = re.compile(r"^(?:\s|,|with|w/|who|has|presents?|presenting|and|status post)+", re.I)
 
 
@@ -160,7 +163,8 @@ class RuleExtractor:
         return [_in_sentence(observation, sent_id) for observation in self._kept(sentence)]
 
     def _read(self, sentence: str) -> list[Observation]:
-        found = self._reader.read(sentence)
+        sentence = _REMOVED.sub(r"\1 angle", sentence)
+        found = [_no_surer(one, sentence) for one in self._reader.read(sentence)]
         # A normal organ denies several findings in one statement.
         statements: dict[tuple[int, int, str], list[int]] = {}
         for number, one in enumerate(found):
@@ -185,14 +189,17 @@ class RuleExtractor:
         names = tuple(each.finding for each in said[place])
         findings = [self.definitions.findings[name] for name in names]
         places = self._places(one, findings, said[parent][0] if parent >= 0 else None)
+        modifiers = phrases.one_severity(one.modifiers, names)
         distances = tuple(d for d in one.distances if d.split()[-1] not in _NO_LANDMARK)
         if one.organ:
-            name, summary = phrases.describe_normal(one.organ)
+            side = one.side if one.side in SIDES else ""
+            (organ,) = self.definitions.on_side(one.organ, side)
+            name, summary = phrases.describe_normal(organ)
         else:
             sizes = [f"measuring {' and '.join(one.sizes)}"] if one.sizes else []
             measured = [*distances, *sizes]
             name, summary = phrases.describe(
-                findings, places, list(one.modifiers), positive, certainty, measured
+                findings, places, modifiers, positive, certainty, measured
             )
         changed = one.time in _CHANGES and (positive or one.time == "resolved")
         change = (_CHANGES[one.time],) if changed else ()
@@ -206,7 +213,7 @@ class RuleExtractor:
             probability=one.cue,
             certainty=certainty,
             # "No acute disease" denies what is acute, and no more.
-            modifiers=tuple(m for m in one.modifiers if positive or m == phrases.ACUTE),
+            modifiers=tuple(m for m in modifiers if positive or m == phrases.ACUTE),
             distances=distances if positive else (),
             change=change,
             change_sentence=phrases.describe_change(findings, change),
@@ -253,6 +260,12 @@ class RuleExtractor:
         defaults = [region for finding in findings for region in finding.regions]
         regions, _ = self.definitions.resolve_regions(defaults, side)
         return tuple(region for region in regions if self.definitions.regions[region].side)
+
+
+def _no_surer(one: Assertion, sentence: str) -> Assertion:
+    """Returns an effusion of which only its sign, a blunted angle, is stated as likely."""
+    only_sign = _BLUNTED.search(sentence, *one.span) and one.status == "present"
+    return dataclasses.replace(one, certainty="likely") if only_sign else one
 
 
 def _in_sentence(observation: Observation, sent_id: str) -> Observation:

@@ -49,6 +49,7 @@ from cxrjax.papers.cxr_qba.statistics import StudyStatistics, markdown, publishe
 from cxrjax.records import GeneratorInfo
 from cxrjax.records_io import shards as sharding
 from cxrjax.records_io.builder import Polarities, finish_build
+from cxrjax.records_io.gate import admit
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shards import shard_name
 from cxrjax.records_io.split import validation_groups
@@ -227,7 +228,9 @@ def build_questions(job: ShardedBuild, number: int, facts: CorpusFacts) -> None:
             metadata.study(graph, made, images, split)
             studies[split, graph.patient_id] += 1
             kept, shown = build.export.apply(made, images, quality)
-            for record in sharding.by_image(to_records(kept, shown, split, None, generator, False)):
+            for record in sharding.by_image(
+                admit(to_records(kept, shown, split, None, generator, False), quality, split)
+            ):
                 shards[split].add(record)
                 records.add(record)
                 polarities.add(split, record)

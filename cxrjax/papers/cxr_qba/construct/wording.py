@@ -8,9 +8,23 @@ from typing import Any
 
 from cxrjax.files import read_packaged
 from cxrjax.papers.cxr_qba import native
-from cxrjax.papers.cxr_qba.construct.phrases import CERTAINTIES, NOT_MENTIONED
+from cxrjax.papers.cxr_qba.construct.phrases import (
+    CERTAINTIES,
+    NORMAL,
+    NOT_MENTIONED,
+    describe,
+    describe_normal,
+)
 from cxrjax.papers.cxr_qba.construct.ratings import localization_quality, merged, worst_values
 from cxrjax.radiology_text.definitions import load_definitions
+
+
+def around(name: str) -> list[str]:
+    """Returns the regions that a region lies in, nearest first; of one side those of its side."""
+    known = load_definitions()
+    side = known.regions[name].side
+    above = (one for up in known.region_ancestors(name) for one in known.on_side(up, side))
+    return [one for one in above if not side or known.regions[one].side == side]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,6 +50,7 @@ def least_sure(certainties: Iterable[str | None]) -> str:
 
 Node = native.NativeObservation
 Nodes = Sequence[Node]
+_BOTH = ("bilateral", "multifocal", "scattered")
 TAGS = ("obs_entities", "obs_entities_parents", "obs_categories", "obs_subcategories")
 
 
@@ -143,6 +158,47 @@ class QuestionMaker:
         self.nodes = list(graph.observations.values())
         self.top = [graph.observations[obs_id] for obs_id in graph.top_level_obs_ids]
         self.images = list(graph.study_img_localization_quality)
+
+    def on_side(self, side: str) -> native.StudySceneGraph:
+        """Returns the graph with its observations as far as they are of one side; those of the
+        other alone stay."""
+        narrowed = {name: self._narrow(o, side) for name, o in self.graph.observations.items()}
+        return self.graph.model_copy(update={"observations": narrowed})
+
+    def _narrow(self, node: Node, side: str) -> Node:
+        known = self.definitions
+        here = dict.fromkeys(one for own in node.region_names for one in known.on_side(own, side))
+        regions = [name for name in here if known.regions[name].side in ("", side)]
+        if not regions or regions == node.region_names:
+            return node
+        places = [self._place(name) for name in regions]
+        update: dict[str, Any] = {
+            "regions": [native.ObservedRegion(region=name) for name in regions],
+            "laterality": side,
+            "localization": merged(places),
+        }
+        findings = [known.findings[name] for name in node.obs_entities]
+        organ = node.name.removeprefix(NORMAL)
+        if organ != node.name and organ in known.sides:
+            update["summary_sentence"] = describe_normal(known.on_side(organ, side)[0])[1]
+        elif findings and not node.default_regions and organ == node.name:
+            said = [
+                (k, one) for k, ones in node.modifiers.items() for one in ones if one not in _BOTH
+            ]
+            about = (findings, regions, said, node.positive, str(node.certainty))
+            update["summary_sentence"] = describe(*about)[1]
+        return node.model_copy(update=update)
+
+    def _place(self, region: str) -> dict[str, native.NativeLocalization]:
+        """Returns boxes of a region on each image; where it has none, of what it lies in."""
+        found: dict[str, native.NativeLocalization] = {}
+        for name in (region, *around(region)):
+            there = self.graph.regions[name].localization if name in self.graph.regions else {}
+            for image_id, place in there.items():
+                if place.bboxes:
+                    general = place.model_copy(update={"is_fallback": name != region})
+                    found.setdefault(image_id, general)
+        return found
 
     def rng(self, purpose: str) -> random.Random:
         """Returns a generator for one purpose: the same for the same seed, study and purpose."""

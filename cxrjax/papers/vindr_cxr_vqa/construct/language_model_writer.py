@@ -24,16 +24,15 @@ from cxrjax.papers.vindr_cxr_vqa.construct.plan import (
     REASON_WORDS,
     PlannedQuestion,
     Wording,
-    reader_boxes,
 )
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import format_box
 from cxrjax.papers.vindr_cxr_vqa.native import pixel_boxes
-from cxrjax.papers.vindr_cxr_vqa.record_checks import votes_faults
 from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.answer_details import count_said, place_said
 from cxrjax.radiology_text.box_places import place_faults
 from cxrjax.radiology_text.english import join
 from cxrjax.radiology_text.mentions import MentionReader
+from cxrjax.records_io.gate import speaks_of
 from cxrjax.records_io.quality import QualityLog, Unusable
 
 # 200 words are about 270 tokens, question, answer and JSON the rest.
@@ -139,7 +138,7 @@ def _jpeg(path: Path) -> bytes:
 
 def load_prompt() -> dict[str, Any]:
     """Returns the prompt, from the package's data file."""
-    return read_packaged(str(__package__), "language_model_prompt_v1.toml")
+    return read_packaged(str(__package__), "language_model_prompt_v2.toml")
 
 
 def plan_text(plan: PlannedQuestion, prompt: dict[str, Any]) -> str:
@@ -159,8 +158,7 @@ def plan_text(plan: PlannedQuestion, prompt: dict[str, Any]) -> str:
     lines.append(f"Image size: {size} pixels (width x height)")
     lines.append("The whole annotation of the image:" if image.findings else _NORMAL)
     for label in image.present:
-        votes = f" ({image.votes(label)} of {len(image.readers)} readers)" * bool(image.readers)
-        lines.append(f"- {label}{votes}: {_written(image.boxes_of(label))}")
+        lines.append(f"- {label}: {_written(image.boxes_of(label))}")
     return "\n".join(lines)
 
 
@@ -318,13 +316,12 @@ def _reason_faults(plan: PlannedQuestion, reason: str) -> Iterator[str]:
     if denied and plan.negative_kind is None:
         yield f"The reason must not deny the finding ({denied[0]}): it is there."
         return
-    asked = plan.labels[0] if len(plan.labels) == 1 else ""
-    readers = reader_boxes(plan.image)
-    for sentence in re.split(r"(?<=[.?])\s+", reason):
-        yield from (f"{fault}." for fault in votes_faults(sentence, readers, asked))
-    for rad_id in readers:
-        if re.search(rf"\b{re.escape(rad_id)}\b", reason):
-            yield f"The reason must not name {rad_id}."
+    readers = "|".join(map(re.escape, plan.image.readers))
+    spoken = speaks_of(reason) or (
+        readers and (found := re.search(rf"\b(?:{readers})\b", reason)) and found[0]
+    )
+    if spoken:
+        yield f"The reason must not speak of {spoken!r}: no image shows it."
 
 
 @functools.cache

@@ -6,10 +6,10 @@ the answer that this leads to. Nobody's reading is spoken of: an image shows no 
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from random import Random
 
-from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, ImageAnnotation
+from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import image_facts, places
 from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, area, find_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import REASON_WORDS, PlannedQuestion, are
@@ -23,6 +23,14 @@ from cxrjax.radiology_text.english import capital, join
 from cxrjax.records_io.quality import PixelBox
 
 _CALLED = {places.HEART: "the enlarged heart", places.AORTA: "the widened aorta"}
+# Classes that are denied in one sentence, as a radiologist goes through the film.
+_TOGETHER = (
+    ("Cardiomegaly", "Aortic enlargement"),
+    ("Pleural effusion", "Pleural thickening", "Pneumothorax"),
+    ("Consolidation", "Infiltration", "Atelectasis", "Lung Opacity"),
+    ("ILD", "Pulmonary fibrosis"),
+    ("Calcification", "Nodule/Mass"),
+)
 _MOST_LISTED = 6  # classes with their places, in one sentence
 
 
@@ -96,7 +104,7 @@ class _Texts:
         sign = self.rng.sample(words.sign, len(words.sign))
         follows = self.rng.choice(words.follows)
         reading = self.rng.sample(reading_remarks(), 4)
-        return [definition[0], sign[0], follows], [sign[1], *words.care, *reading]
+        return [definition[0], sign[0], follows], [definition[1], sign[1], *words.care, *reading]
 
     def other(self, label: str, boxes: Sequence[Sequence[float]], it: str) -> list[str]:
         """Returns sentences on a further finding of the image: its place, also beside the boxes."""
@@ -112,14 +120,16 @@ class _Texts:
                 sentences.append(self("other_lower", **prose, it=it))
         return sentences
 
-    def expected(self, words: ClassWords, count: int = 6) -> list[str]:
-        """Returns how classes that nobody marked or mentioned would have shown."""
-        spoken_of = {words.name, *words.looks_like, *self.image.present, "Other lesion"}
-        absent = [class_words()[name] for name in self.image.deniable if name not in spoken_of]
-        return [
-            self("expected", **_slots(one), would=one.would)
-            for one in self.rng.sample(absent, min(count, len(absent)))
-        ]
+    def absent(self, spoken_of: Container[str] = ()) -> list[str]:
+        """Returns what else the image does not show, a sentence for each part of the chest."""
+        known = {*self.image.deniable}
+        sentences = []
+        for together in _TOGETHER:
+            named = [name for name in together if name in known and name not in spoken_of]
+            if named:
+                prose = [one for name in named for one in class_words()[name].prose.split(" or ")]
+                sentences.append(self("none_of", names=join(prose, "or")))
+        return sentences
 
     def named(self, labels: Sequence[str]) -> dict[str, str]:
         """Returns the slots of several classes in a sentence."""
@@ -153,9 +163,9 @@ def _shown(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     it = _CALLED.get(label, "all of these areas" if len(boxes) > 1 else "this area")
     for name in texts.rng.sample(others, min(len(others), 2)):
         more += texts.other(name, boxes, it)
-    apart = [*texts.mimics(words).values()]
-    facts += apart[:1]
-    more += [*apart[1:], *texts.expected(words)]
+    apart = texts.mimics(words)
+    facts += [*apart.values()][:1]
+    more += texts.absent([*apart][:1])
     remarks, more_remarks = texts.general(words)
     return _Parts(facts, remarks, _conclusion(plan, slots, texts), more, more_remarks)
 
@@ -212,13 +222,8 @@ def _denied(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     facts = [texts("normal")] if image.normal else []
     end = f"end_none_{plan.kind}"
     if not plan.labels:
-        absent = [
-            class_words()[name]
-            for name in texts.rng.sample(CLASSES, len(CLASSES))
-            if name != "Other lesion"
-        ]
-        more = [texts("expected", **_slots(words), would=words.would) for words in absent]
-        return _Parts(facts, [], texts(end), more, [])
+        reading = texts.rng.sample(reading_remarks(), len(reading_remarks()))
+        return _Parts([*facts, *texts.absent()], [], texts(end), [], reading)
     words = class_words()[plan.labels[0]]
     facts.append(texts("denied", **_slots(words)))
     facts.append(texts("would", would=words.would))
@@ -235,7 +240,7 @@ def _denied(plan: PlannedQuestion, texts: _Texts) -> _Parts:
         more += [text for name, text in texts.mimics(words).items() if name in present]
         for name in texts.rng.sample(rest, min(len(rest), 2)):
             more += texts.other(name, (), "")[:1]
-    more += texts.expected(words)
+    more += texts.absent([words.name])
     remarks, more_remarks = texts.general(words)
     # Nothing follows from what is not there.
     return _Parts(facts, remarks[:2], texts(end, finding=words.prose), more, more_remarks)

@@ -27,7 +27,7 @@ class TemplateWriter:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._templates = load_templates("4")
+        self._templates = load_templates("6")
         self.version = self._templates.version
         self.variations: Counter[str] = Counter()
 
@@ -108,7 +108,7 @@ class DenseWriter:
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
-        self._templates = load_templates("1")
+        self._templates = load_templates("5")
         self.version = self._templates.version
 
     def write(self, plans: Iterable[PlannedQuestion]) -> Iterator[tuple[PlannedQuestion, Wording]]:
@@ -133,6 +133,5 @@ class DenseWriter:
         answer = self._templates.answer("dense", plan.kind, rng, plan.count, **slots, **shown)
         # Each has one wording; drawing it would move the stream.
         (wording,) = self._templates.reasons[reason]
-        votes, readers = plan.image.votes(finding), len(plan.image.readers)
-        filled = capital(wording.format(**slots, votes=votes, readers=readers))
+        filled = capital(wording.format(**slots))
         return Wording(question, answer, filled, difficulty(plan, _EASY_BOXES), template_id)

@@ -1,7 +1,7 @@
 """Questions as people type them: other names, lower case, a typing error now and then.
 
 How often stands in the templates' file under `variation`; what was done to a question stands behind
-its template's number (`v4/Where/2/synonym+typo`).
+its template's number (`v6/Where/2/synonym+typo`).
 """
 
 import re
