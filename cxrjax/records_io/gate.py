@@ -27,6 +27,7 @@ _PART = re.compile(_WORDS["part"], re.IGNORECASE)
 _ASKS_PLACE = re.compile(_WORDS["asks_place"], re.IGNORECASE)
 _NO = re.compile(r"no\b|không\b|[不没]", re.IGNORECASE)
 _NOTATION = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
+_SENTENCE = re.compile(r"(?<=[.;]) ")
 _WORD = re.compile(r"\w+")
 # Of the image's width: a side's box may have its middle this far over the image's, where a patient
 # is turned.
@@ -124,7 +125,8 @@ def _check_sides(record: QARecord, every: Iterable[Answer]) -> None:
     if record.image_hw is None or lateral:
         return
     indication = str((record.variables or {}).get("indication") or "\n")
-    asked = said_sides(record.question.replace(indication, " "))
+    question = record.question.replace(indication, " ")
+    asked = said_sides(question) if _is_one(question) else frozenset()
     for answer in every:
         # "Is it in the right lung?" - "No", and a box of the left one.
         denied = answer.polarity == "neg" or _NO.match(str(record.answer_key or answer.text))
@@ -133,12 +135,16 @@ def _check_sides(record: QARecord, every: Iterable[Answer]) -> None:
             continue
         of_regions = [said_sides(region) for region in answer.regions] or [frozenset()]
         said = said_sides(answer.text) or frozenset.intersection(*of_regions)
-        # Sentences that each have a part below: the boxes are theirs, and each names its own side.
-        several = answer.sub_answers and ". " in answer.text
-        told = frozenset() if several else said
+        # Of a report each sentence may have its own boxes, and one that names no side any.
+        told = said if _is_one(answer.text) else frozenset()
         for sides, who in ((told, "answer"), (asked, "question")):
             if len(sides) == 1 and (who == "answer" or not denied):
                 _check_boxes(boxes, record.image_hw[1], *sides, who)
+
+
+def _is_one(text: str) -> bool:
+    """Returns whether all sentences of a text name the same side, or none."""
+    return len({said_sides(one) for one in _SENTENCE.split(text.strip())}) == 1
 
 
 def _check_boxes(boxes: Iterable[Sequence[float]], width: int, side: str, who: str) -> None:
