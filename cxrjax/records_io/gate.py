@@ -139,7 +139,7 @@ def _check_sides(record: QARecord, every: Iterable[Answer]) -> None:
         told = said if _is_one(answer.text) else frozenset()
         for sides, who in ((told, "answer"), (asked, "question")):
             if len(sides) == 1 and (who == "answer" or not denied):
-                _check_boxes(boxes, record.image_hw[1], *sides, who)
+                _check_boxes(boxes, record.image_hw[1], next(iter(sides)), who)
 
 
 def _is_one(text: str) -> bool:

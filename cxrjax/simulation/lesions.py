@@ -13,7 +13,7 @@ import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +27,7 @@ from cxrjax.papers.lungs import build
 from cxrjax.papers.lungs.masks import find_lungs
 from cxrjax.papers.lungs.native import LungImage, is_published, read_folder
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
+from cxrjax.paths import to_path
 from cxrjax.records import QARecord
 from cxrjax.records_io.builder import SourceOptions
 from cxrjax.records_io.quality import QualityLog, Unusable
@@ -246,7 +247,7 @@ def _as_lungs(image: ImageAnnotation, entry: Mapping[str, Any]) -> tuple[LungIma
     assert image.image_hw is not None
     height, width = image.image_hw
     boxes = (np.array(entry["lungs"]) * [width, height, width, height]).round(2)
-    path, patient, where = PurePosixPath(image.image_path), entry["patient"], entry["where"]
+    path, patient, where = to_path(image.image_path), entry["patient"], entry["where"]
     lungs = LungImage(image.image_id, path.name, path, {}, patient, where=where)
     return lungs, build.Examined(image.image_path, image.image_hw, boxes, ())
 

@@ -183,7 +183,7 @@ def _group(rows: Iterable[BoxRow]) -> list[ImageAnnotation]:
     return list(images.values())
 
 
-def write_box_table(path: str | Path, annotations: Iterable[ImageAnnotation]) -> int:
+def write_box_table(path: Path, annotations: Iterable[ImageAnnotation]) -> int:
     """Writes what the readers marked as a Kaggle table with width and height; returns the rows."""
     count = 0
     with path.open("w", encoding="utf-8", newline="") as out:

@@ -290,8 +290,8 @@ def _count_question(
         "nothing": reading.outcome == "nothing",
     }
     if answer.parse is not None:
-        said = "+".join(sorted(reading.present)) if question.asked is None else reading.outcome
-        counted[DECISION] = code(said)
+        decided = "+".join(sorted(reading.present)) if question.asked is None else reading.outcome
+        counted[DECISION] = code(decided)
     if question.asked is not None and is_decided(question.asked, question.present, votes):
         counted |= _count_asked(question.asked, question, answer)
         counted |= _count_details(question, answer)
