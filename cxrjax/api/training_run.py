@@ -72,8 +72,8 @@ def train_run(
     if config.model.remat == "auto":
         import jax
 
-        from cxrjax.apps.planner import choice
-
+        # By name: other runs need nothing of the planner.
+        choice = importlib.import_module("cxrjax.apps.planner.choice")
         config = choice.resolved(config, jax.devices())
     mesh = run.checked_mesh(config)
     rows = host_rows(mesh, config.batch_images)

@@ -214,10 +214,11 @@ def test_a_missing_best_metric_is_told_and_costs_no_training(run, tmp_path):
     assert open_store(tmp_path / "run", "vqa/f2").latest_step() == 1
 
 
-def test_batch_that_does_not_divide_over_the_mesh(run):
+def test_micro_batches_follow_the_mesh(run, capsys):
     run.config.training.accumulation_steps = 2
-    with pytest.raises(UserError, match="8 images does not divide"):
-        run()
+    run(steps=1)
+    told = "micro-batches: 1 instead of 2, since each device has 1 of the images"
+    assert told in capsys.readouterr().out
 
 
 def test_steps_in_flight_are_bounded(run, monkeypatch):
