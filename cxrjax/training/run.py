@@ -303,7 +303,7 @@ def checked_mesh(config: ExperimentConfig) -> Mesh:
     meshes.check_batch_divides(mesh, images, training.batch_questions)
     if (count := meshes.micro_batches(mesh, images, most)) < most and hosts.is_first():
         share = images // meshes.batch_shards(mesh)
-        print(f"micro-batches: {count} instead of {most}, since each device has {share} of the images")
+        print(f"micro-batches: {count} instead of {most}; each device has {share} of the images")
     return mesh
 
 

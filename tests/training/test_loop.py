@@ -217,7 +217,7 @@ def test_a_missing_best_metric_is_told_and_costs_no_training(run, tmp_path):
 def test_micro_batches_follow_the_mesh(run, capsys):
     run.config.training.accumulation_steps = 2
     run(steps=1)
-    told = "micro-batches: 1 instead of 2, since each device has 1 of the images"
+    told = "micro-batches: 1 instead of 2; each device has 1 of the images"
     assert told in capsys.readouterr().out
 
 
