@@ -125,7 +125,9 @@ def _check_sides(record: QARecord, every: Iterable[Answer]) -> None:
     if record.image_hw is None or lateral:
         return
     indication = str((record.variables or {}).get("indication") or "\n")
-    question = record.question.replace(indication, " ")
+    # A class that names a side is the word of who drew the box.
+    labels = dict.fromkeys(label for answer in record.answers for label in answer.labels)
+    question = _without(record.question, [indication, *labels])
     asked = said_sides(question) if _is_one(question) else frozenset()
     for answer in every:
         # "Is it in the right lung?" - "No", and a box of the left one.
@@ -134,12 +136,17 @@ def _check_sides(record: QARecord, every: Iterable[Answer]) -> None:
         if not boxes:
             continue
         of_regions = [said_sides(region) for region in answer.regions] or [frozenset()]
-        said = said_sides(answer.text) or frozenset.intersection(*of_regions)
+        text = _without(answer.text, labels)
+        said = said_sides(text) or frozenset.intersection(*of_regions)
         # Of a report each sentence may have its own boxes, and one that names no side any.
-        told = said if _is_one(answer.text) else frozenset()
+        told = said if _is_one(text) else frozenset()
         for sides, who in ((told, "answer"), (asked, "question")):
             if len(sides) == 1 and (who == "answer" or not denied):
                 _check_boxes(boxes, record.image_hw[1], next(iter(sides)), who)
+
+
+def _without(text: str, words: Iterable[str]) -> str:
+    return re.sub("|".join(map(re.escape, words)) or r"\Z", " ", text, flags=re.IGNORECASE)
 
 
 def _is_one(text: str) -> bool:

@@ -17,10 +17,10 @@ from cxrjax.paper import Paper
 from cxrjax.papers.vindr_cxr_vqa import VINDR_CXR_VQA
 from cxrjax.papers.vix_ray import VIX_RAY
 
-# Their records have VinDr's classes and the forms of its questions.
+# Their records have VinDr's classes and the forms of its questions. No class is above another: what
+# was simulated is known, an opacity is a sign of its own, and so is its absence.
 _LIKE_VINDR = {
-    field: getattr(VINDR_CXR_VQA, field)
-    for field in ("classes", "related", "check_record", "check_file")
+    field: getattr(VINDR_CXR_VQA, field) for field in ("classes", "check_record", "check_file")
 }
 
 GRAFTS = Paper(

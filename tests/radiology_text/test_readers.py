@@ -109,7 +109,7 @@ def test_tables_that_rest_on_a_reader_say_how_often_it_errs():
     told = {name: load_benchmark(name).layout.read_as for name in benchmark_places()}
     of_answers = dict.fromkeys(("vindr_cxr_vqa", "gemex", "cxr_qba", "own"), "answers_en")
     read = {name: file for name, file in told.items() if file}
-    assert read == of_answers | {"vix_ray": "sentences_vi"}
+    assert read == of_answers | {"vix_ray": "sentences_vi", "grounded_reports": "openi_en"}
     layout = load_benchmark("ms_cxr").layout
     layout = dataclasses.replace(layout, heading="Title", read_as="hard_en")
     bootstrap = dict.fromkeys(("confidence", "method", "resamples", "clusters", "seed"), 1)

@@ -150,9 +150,11 @@ def test_a_doubt_that_was_lost_is_graded_c(graph_of):
     assert grades == {"C"}
 
 
-def test_silence_on_what_the_report_names_is_graded_d(graph_of):
+def test_silence_on_what_the_report_names_contradicts_it(graph_of):
     graph = graph_of("Clear lungs. No pneumothorax.")
     (node,) = [o for o in graph.observations.values() if o.obs_entities == ["pneumothorax"]]
-    node.from_report, node.certainty = False, "not_mentioned"
-    (described,) = [(g, q) for g, q in graded(graph) if q.question_type == "B01_describe_all"]
-    assert described[0] == "D"
+    silent = native.NativeAnswer(
+        answer_id="a", answer_type="main_answer", text="-", certainty="not_mentioned",
+        obs_entities=node.obs_entities,
+    )  # fmt: skip
+    assert ReadBack(graph).verdict(silent) == "NON_ALIGNED_CONTRADICTING"
