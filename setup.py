@@ -137,17 +137,6 @@ setup(
         "bertscore": ["torch>=2.9,<3"],
         # JPEG inside DICOM. An extra, since pylibjpeg-libjpeg is under GPL v3.
         "dicom_jpeg": ["pylibjpeg-libjpeg>=2.3,<3"],
-        # Paths of the form gs://BUCKET/... and s3://BUCKET/... (cxrjax/paths/), and buckets on
-        # this machine for tests/test_buckets.py. Of `test` no part: botocore, which s3fs and moto
-        # bring, wants an older python-dateutil than constraints.txt has.
-        "gcs": ["gcsfs>=2026.9,<2027"],
-        "s3": ["s3fs>=2026.9,<2027"],
-        "test_buckets": [
-            "gcp-storage-emulator>=2026.7,<2027",
-            "gcsfs>=2026.9,<2027",
-            "moto[server]>=5.2,<6",
-            "s3fs>=2026.9,<2027",
-        ],
         # Construction as a pipeline. Wants older versions than constraints.txt has (`make beam`).
         "beam": ["apache-beam>=2.77,<3"],
         # The page to try models in. Wants an older Pillow than constraints.txt has (`make app`).
@@ -179,6 +168,17 @@ setup(
         ],
         # Running other people's models (`predict --runner=hf`).
         "hf": ["torch>=2.9,<3"],
+        # Paths of the form gs://BUCKET/... and s3://BUCKET/... (cxrjax/paths/), and buckets on
+        # this machine for tests/test_buckets.py. Of `test` no part: botocore, which s3fs and moto
+        # bring, wants an older python-dateutil than constraints.txt has.
+        "gcs": ["gcsfs>=2026.9,<2027"],
+        "s3": ["s3fs>=2026.9,<2027"],
+        "test_buckets": [
+            "gcp-storage-emulator>=2026.7,<2027",
+            "gcsfs>=2026.9,<2027",
+            "moto[server]>=5.2,<6",
+            "s3fs>=2026.9,<2027",
+        ],
         # Where `train --track` sends a run's figures.
         "mlflow": ["mlflow-skinny>=3.10,<4"],
         "wandb": ["wandb>=0.28,<1"],
