@@ -328,8 +328,11 @@ def coco_average_precision(
         rankings: of `coco_rankings`.
         weights: as of `voc_average_precision`.
     """
+    draws = () if weights is None else (len(weights),)
     by_class = [
         np.stack([_mean_of_recalls(curve) for curve in ranking.curves(weights)], axis=-1)
+        if ranking.truths.any()  # most classes of a small set have no true box, and no figure
+        else np.full((*draws, len(ranking.hits)), np.nan)
         for ranking in rankings
     ]
     return np.stack(by_class, axis=-1)
