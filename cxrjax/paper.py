@@ -23,54 +23,39 @@ GROUP = "cxrjax.papers"
 
 @dataclasses.dataclass(frozen=True)
 class Paper:
-    """A data set: terms of its use, and places of its parts ("module:attribute").
+    """A data set: terms of its use, and places of its parts ("module:attribute")."""
 
-    Attributes:
-        name: as the entry point has it.
-        title: the data set's name in results; "" where no record carries this name.
-        licence: of images, labels and texts.
-        terms: address of the terms.
-        credentialed: its content may not be passed on, not to a language model's provider either.
-        made: what is simulated, printed beside every figure; "" where everything is a patient's.
-        help: line of `build --help`.
-        builder: subclass of `Builder`; "" where `build` has nothing to do.
-        benchmarks: names of `score --benchmark`, each with its `Benchmark`.
-        validations: the same of comparisons of the data set itself with labels made by people.
-        record_codec: box format of the answers' texts, a key of `cxrjax.codecs.CODECS`.
-        boxes_in_text: answers write their boxes into the text.
-        classes: the only labels of its records, a sequence; "": any label.
-        related: class -> the classes above and below it, which are not denied where it is marked
-            (`cxrjax.records_io.gate`); a function. "": denials are not compared.
-        check_record: record -> contradictions in it.
-        check_study: records of one image -> contradictions between them.
-        check_file: (records, quality log, name of their file): checks of their form, in place of
-            those that `review --check` has for any records.
-        review: module that reads tables of readers' boxes and releases, for `review`.
-        tfds: description of its TFDS data set; "" where it has no TFDS data set of its own name.
-        write_shards_tfds: (shards, out, image root) -> folder of the TFDS data set.
-    """
-
-    name: str
+    name: str  # as the entry point has it
     _: dataclasses.KW_ONLY
-    title: str = ""
-    licence: str = ""
-    terms: str = ""
+    title: str = ""  # the data set's name in results; "" where no record carries this name
+    licence: str = ""  # of images, labels and texts
+    terms: str = ""  # address of the terms
+    # Its content may not be passed on, not to a language model's provider either.
     credentialed: bool = True
+    # What is simulated, printed beside every figure; "" where everything is a patient's.
     made: str = ""
-    help: str = ""
-    builder: str = ""
+    help: str = ""  # line of `build --help`
+    builder: str = ""  # subclass of `Builder`; "" where `build` has nothing to do
+    # Names of `score --benchmark`, each with its `Benchmark`.
     benchmarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # The same of comparisons of the data set itself with labels made by people.
     validations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Box format of the answers' texts, a key of `cxrjax.codecs.CODECS`.
     record_codec: str = "vindr_px"
-    boxes_in_text: bool = True
-    classes: str = ""
+    boxes_in_text: bool = True  # answers write their boxes into the text
+    classes: str = ""  # the only labels of its records, a sequence; "": any label
+    # Class -> the classes above and below it, which are not denied where it is marked
+    # (`cxrjax.records_io.gate`); a function. "": denials are not compared.
     related: str = ""
-    check_record: str = ""
-    check_study: str = ""
+    check_record: str = ""  # record -> contradictions in it
+    check_study: str = ""  # records of one image -> contradictions between them
+    # (records, quality log, name of their file): checks of their form, in place of those that
+    # `review --check` has for any records.
     check_file: str = ""
-    review: str = ""
+    review: str = ""  # module that reads tables of readers' boxes and releases, for `review`
+    # Description of its TFDS data set; "" where it has no TFDS data set of its own name.
     tfds: str = ""
-    write_shards_tfds: str = ""
+    write_shards_tfds: str = ""  # (shards, out, image root) -> folder of the TFDS data set
 
     def __str__(self) -> str:
         passed_on = "; not to be passed on" if self.credentialed else ""

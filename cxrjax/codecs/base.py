@@ -86,28 +86,19 @@ _REFUSAL = re.compile(
 
 
 class Failure(NamedTuple):
-    """A box that was begun and not read, or a text without any (then `start` is 0).
+    """A box that was begun and not read, or a text without any (then `start` is 0)."""
 
-    Attributes:
-        category: why, see the module's docstring.
-        text: what was found, at most 80 characters of it.
-        start: index of its first character in the text.
-    """
-
-    category: FailureCategory
-    text: str
-    start: int
+    category: FailureCategory  # why, see the module's docstring
+    text: str  # what was found, at most 80 characters of it
+    start: int  # index of its first character in the text
 
 
 class Decoded(NamedTuple):
-    """The boxes and failures of a text.
+    """The boxes and failures of a text."""
 
-    Attributes:
-        boxes: float32 [n, 4], xyxy as fractions of the original image, in the text's order.
-        failures: in the text's order; empty exactly when there are boxes and nothing else begun.
-    """
-
+    # float32 [n, 4], xyxy as fractions of the original image, in the text's order.
     boxes: Float[np.ndarray, "n 4"]
+    # In the text's order; empty exactly when there are boxes and nothing else begun.
     failures: list[Failure]
 
 
@@ -132,17 +123,12 @@ class BoxSpan(NamedTuple):
 
 
 class AsWritten(NamedTuple):
-    """The boxes of a model's answer, as it wrote them.
+    """The boxes of a model's answer, as it wrote them."""
 
-    Attributes:
-        spans: the boxes that could be read; `BoxSpan.as_written` has their corners as they stand.
-        failures: as of `Decoded`.
-        repaired: how many were not written exactly, beside those with swapped corners.
-    """
-
+    # The boxes that could be read; `BoxSpan.as_written` has their corners as they stand.
     spans: list[BoxSpan]
-    failures: list[Failure]
-    repaired: int
+    failures: list[Failure]  # as of `Decoded`
+    repaired: int  # how many were not written exactly, beside those with swapped corners
 
     @property
     def parse(self) -> str:
@@ -152,21 +138,15 @@ class AsWritten(NamedTuple):
 
 
 class Candidate(NamedTuple):
-    """A box begun at `text[start:end]`, as a codec's grammar sees it.
-
-    Attributes:
-        failure: why it cannot be read, if so.
-        grid: the four numbers as x_min, y_min, x_max, y_max; None where there are no four.
-        exact: whether it is written exactly as the grammar says.
-        label: its name, where the grammar has one.
-    """
+    """A box begun at `text[start:end]`, as a codec's grammar sees it."""
 
     start: int
     end: int
-    failure: FailureCategory | None
+    failure: FailureCategory | None  # why it cannot be read, if so
+    # The four numbers as x_min, y_min, x_max, y_max; None where there are no four.
     grid: Sequence[float] | None = None
-    exact: bool = False
-    label: str | None = None
+    exact: bool = False  # whether it is written exactly as the grammar says
+    label: str | None = None  # its name, where the grammar has one
 
 
 class Codec(abc.ABC):

@@ -22,18 +22,13 @@ from cxrjax.images.geometry import IDENTITY, Geometry, letterbox_geometry
 
 @dataclasses.dataclass(frozen=True)
 class ResizeRule:
-    """One family's way from pixels of the original to what its model is told, and back.
+    """One family's way from pixels of the original to what its model is told, and back."""
 
-    Attributes:
-        codec: by which the family writes boxes (`cxrjax.codecs`); it counts in `frame`.
-        placing: `resize` stretches the image over the input, `letterbox` pads it.
-        frame: what the numbers count.
-        size_of: (height, width) of the original -> (height, width) of the input.
-    """
-
-    codec: str
+    codec: str  # by which the family writes boxes (`cxrjax.codecs`); it counts in `frame`
+    # `resize` stretches the image over the input, `letterbox` pads it.
     placing: Literal["resize", "letterbox"]
-    frame: frames.Frame
+    frame: frames.Frame  # what the numbers count
+    # (height, width) of the original -> (height, width) of the input.
     size_of: Callable[[int, int], tuple[int, int]]
 
     def input_size(self, height: int, width: int) -> tuple[int, int]:

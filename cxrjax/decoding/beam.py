@@ -86,18 +86,15 @@ def reorder_answers(state: DecodeState, parents: Int[Array, "B Q n"]) -> DecodeS
 
 
 class Hypotheses(NamedTuple):
-    """Beginnings of answers, or whole ones, best first.
+    """Beginnings of answers, or whole ones, best first."""
 
-    Attributes:
-        tokens, logprobs: as of `Generation`, [B, Q, n, A].
-        words, quantiles: the same, [B, Q, n, A, W] and [B, Q, n, A, M].
-        scores: what they are ranked by, [B, Q, n]; minus infinity: there is none.
-    """
-
+    # `tokens`, `logprobs`: as of `Generation`, [B, Q, n, A].
     tokens: Int[Array, "B Q n A"]
     logprobs: Float[Array, "B Q n A"]
+    # `words`, `quantiles`: the same, [B, Q, n, A, W] and [B, Q, n, A, M].
     words: Float[Array, "B Q n A W"]
     quantiles: Int[Array, "B Q n A M"]
+    # What they are ranked by, [B, Q, n]; minus infinity: there is none.
     scores: Float[Array, "B Q n"]
 
     def take(self, index: Int[Array, "B Q m"]) -> "Hypotheses":

@@ -54,20 +54,15 @@ def answer_word_tokens(tokenizer: Tokenizer) -> Int[np.ndarray, "words spellings
 
 @dataclasses.dataclass(frozen=True)
 class Spelled:
-    """An answer as the text of its tokens, with what the model gave each of them.
+    """An answer as the text of its tokens, with what the model gave each of them."""
 
-    Attributes:
-        texts: they make the answer when set side by side; the token that ends it is "".
-        logprobs: natural log-probability of each.
-        words: of each of `ANSWER_WORDS`, in any spelling, in each token's place; None where it was
-            not noted.
-        quantiles: of the distribution that each location token was taken from, as of `Generation`;
-            None where they were not noted.
-    """
-
-    texts: Sequence[str]
-    logprobs: Float[np.ndarray, " tokens"]
+    texts: Sequence[str]  # they make the answer when set side by side; the token that ends it is ""
+    logprobs: Float[np.ndarray, " tokens"]  # natural log-probability of each
+    # Of each of `ANSWER_WORDS`, in any spelling, in each token's place; None where it was not
+    # noted.
     words: Float[np.ndarray, "tokens words"] | None = None
+    # Of the distribution that each location token was taken from, as of `Generation`; None where
+    # they were not noted.
     quantiles: Int[np.ndarray, "tokens levels"] | None = None
 
     @property
@@ -188,15 +183,11 @@ _LOCATION = re.compile("<loc([0-9]{4})>")
 
 
 class BoxConfidence(NamedTuple):
-    """Confidence of the model in a box.
+    """Confidence of the model in a box."""
 
-    Attributes:
-        score: 0 to 1, what is to be expected of its IoU with a true box.
-        spread: standard deviation of each coordinate, in bins, in the order of its tokens; None of
-            a box that is not written in location tokens.
-    """
-
-    score: float
+    score: float  # 0 to 1, what is to be expected of its IoU with a true box
+    # Standard deviation of each coordinate, in bins, in the order of its tokens; None of a box that
+    # is not written in location tokens.
     spread: Float[np.ndarray, "4"] | None
 
 

@@ -21,20 +21,16 @@ from cxrjax.models.vlm import DecodeState
 
 
 class Generation(NamedTuple):
-    """Answers token by token; after the token that ends one everything is `<pad>` (0).
+    """Answers token by token; after the token that ends one everything is `<pad>` (0)."""
 
-    Attributes:
-        tokens: [B, Q, A].
-        logprobs: natural log-probability the model gave each token, [B, Q, A], before grammar,
-            temperature, top-k or top-p changed anything; 0 after the end.
-        words: log-probability of each watched word in each token's place, among the tokens that the
-            grammar allows there, [B, Q, A, W]; W = 0 where none is watched; 0 after the end.
-        quantiles: the bins that `location_quantiles` notes of each location token, [B, Q, A, M].
-    """
-
-    tokens: Int[Array, "B Q A"]
+    tokens: Int[Array, "B Q A"]  # [B, Q, A]
+    # Natural log-probability the model gave each token, [B, Q, A], before grammar, temperature,
+    # top-k or top-p changed anything; 0 after the end.
     logprobs: Float[Array, "B Q A"]
+    # log-probability of each watched word in each token's place, among the tokens that the grammar
+    # allows there, [B, Q, A, W]; W = 0 where none is watched; 0 after the end.
     words: Float[Array, "B Q A W"]
+    # The bins that `location_quantiles` notes of each location token, [B, Q, A, M].
     quantiles: Int[Array, "B Q A M"]
 
 

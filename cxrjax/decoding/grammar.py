@@ -69,50 +69,35 @@ FREE_TEXT = Repeat(OneOf((AnyToken(), BoxTokens())))
 class Grammar(NamedTuple):
     """A deterministic automaton of S states, the first of which is where answers begin.
 
-    Attributes:
-        tokens: the tokens that lead somewhere of their own, [S, K], filled up with -1.
-        targets: where each of them leads, [S, K]; they go before the two classes.
-        text_target: where every other token that is no location token leads; -1: forbidden.
-        box_target: where every location token leads; -1: forbidden.
-        coordinate: which coordinate of a box that location token is, 0 to 3 (y, x, y, x).
-        ends: whether the answer may stop here.
-        shortest: fewest tokens from here to a state where it may, the stop token not counted.
-
     NumPy's arrays as compiled, JAX's within a traced loop.
     """
 
+    # The tokens that lead somewhere of their own, [S, K], filled up with -1.
     tokens: Int[Any, "S K"]
-    targets: Int[Any, "S K"]
+    targets: Int[Any, "S K"]  # where each of them leads, [S, K]; they go before the two classes
+    # Where every other token that is no location token leads; -1: forbidden.
     text_target: Int[Any, " S"]
-    box_target: Int[Any, " S"]
+    box_target: Int[Any, " S"]  # where every location token leads; -1: forbidden
+    # Which coordinate of a box that location token is, 0 to 3 (y, x, y, x).
     coordinate: Int[Any, " S"]
-    ends: Bool[Any, " S"]
+    ends: Bool[Any, " S"]  # whether the answer may stop here
+    # Fewest tokens from here to a state where it may, the stop token not counted.
     shortest: Int[Any, " S"]
 
 
 class TokenVocabulary(NamedTuple):
-    """The token ids that the automaton has to know.
+    """The token ids that the automaton has to know."""
 
-    Attributes:
-        size: V.
-        loc_token_start: id of the first of 1,024 location tokens; below 0: there are none.
-        stop_ids: tokens that end an answer.
-    """
-
-    size: int
-    loc_token_start: int
-    stop_ids: tuple[int, ...]
+    size: int  # V
+    loc_token_start: int  # id of the first of 1,024 location tokens; below 0: there are none
+    stop_ids: tuple[int, ...]  # tokens that end an answer
 
 
 class GrammarState(NamedTuple):
-    """The automaton's state for each answer.
+    """The automaton's state for each answer."""
 
-    Attributes:
-        node: state of the automaton.
-        older, newer: bins of the last two tokens; only meaningful inside a box.
-    """
-
-    node: Int[Array, "*batch"]
+    node: Int[Array, "*batch"]  # state of the automaton
+    # `older`, `newer`: bins of the last two tokens; only meaningful inside a box.
     older: Int[Array, "*batch"]
     newer: Int[Array, "*batch"]
 

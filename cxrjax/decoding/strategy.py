@@ -110,39 +110,29 @@ class DecodingConfig:
 class Strategy:
     """The settings that the decode loop is compiled for. Greedy unless told otherwise.
 
-    Attributes:
-        max_answer_tokens: slots of an answer, stop token included (A).
-        stop_ids: tokens that end an answer; none: every answer fills its slots.
-        boxes: how coordinates are read from the distribution over the location tokens.
-        beams: hypotheses that beam search follows; 1: no beam search.
-        length_penalty: beam search ranks by sum of log-probabilities / length ** this.
-        early_stopping: stop a question's beam search once it has as many finished hypotheses as
-            beams, rather than when no running one can be expected to do better. As transformers'
-            options of these names.
-        temperature: of sampling; 0: the likeliest token.
-        top_k, top_p: what sampling draws from, see `filter_logits`; 0 and 1: everything.
-        best_of: samples drawn for each question, from one reading of image and prompt; the one
-            with the largest sum of log-probabilities is the answer.
-        length_normalised: the largest mean instead.
-        seed: of sampling.
-        samples: answers that are drawn to each question and all kept, side by side in its place.
-
     Raises:
         UserError: a value out of range, or options that exclude each other.
     """
 
-    max_answer_tokens: int
-    stop_ids: tuple[int, ...] = ()
+    max_answer_tokens: int  # slots of an answer, stop token included (A)
+    stop_ids: tuple[int, ...] = ()  # tokens that end an answer; none: every answer fills its slots
+    # How coordinates are read from the distribution over the location tokens.
     boxes: BoxReading = "greedy"
-    beams: int = 1
-    length_penalty: float = 1.0
+    beams: int = 1  # hypotheses that beam search follows; 1: no beam search
+    length_penalty: float = 1.0  # beam search ranks by sum of log-probabilities / length ** this
+    # Stop a question's beam search once it has as many finished hypotheses as beams, rather than
+    # when no running one can be expected to do better. As transformers' options of these names.
     early_stopping: bool = False
-    temperature: float = 0.0
+    temperature: float = 0.0  # of sampling; 0: the likeliest token
+    # `top_k`, `top_p`: what sampling draws from, see `filter_logits`; 0 and 1: everything.
     top_k: int = 0
     top_p: float = 1.0
+    # Samples drawn for each question, from one reading of image and prompt; the one with the
+    # largest sum of log-probabilities is the answer.
     best_of: int = 1
-    length_normalised: bool = False
-    seed: int = 0
+    length_normalised: bool = False  # the largest mean instead
+    seed: int = 0  # of sampling
+    # Answers that are drawn to each question and all kept, side by side in its place.
     samples: int = 1
 
     def __post_init__(self) -> None:

@@ -29,20 +29,14 @@ from cxrjax.models.vlm import DecodeState
 
 
 class Writing(NamedTuple):
-    """Answers that are being written: C candidates a row.
+    """Answers that are being written: C candidates a row."""
 
-    Attributes:
-        boxes: bins of the box that each is writing, where they were chosen before.
-        hidden: what predicts the next token.
-        decode: keys and values of all that stands before it.
-        done: which of them write no more.
-    """
-
+    # Bins of the box that each is writing, where they were chosen before.
     boxes: Int[Array, "B C 4"]
-    hidden: Float[Array, "B C D"]
-    decode: DecodeState
+    hidden: Float[Array, "B C D"]  # what predicts the next token
+    decode: DecodeState  # keys and values of all that stands before it
     grammar: GrammarState
-    done: Bool[Array, "B C"]
+    done: Bool[Array, "B C"]  # which of them write no more
 
 
 class WrittenTokens(NamedTuple):
@@ -62,22 +56,17 @@ Draw = Callable[[Float[Array, "B C V"]], tuple[Int[Array, "B C"], Bool[Array, "B
 class TokenWriter:
     """Writes with one model. Traceable.
 
-    Attributes:
-        blocks: the model's, taken apart once outside the loop.
-        reading: how coordinates are read; what was drawn stays as it is.
-        grammar: what answers may be; None: anything.
-        watched: as in `generate`.
-
     Raises:
         ValueError: `expected_iou` without a grammar.
     """
 
     model: VLM
-    blocks: list[Block]
+    blocks: list[Block]  # the model's, taken apart once outside the loop
     vocabulary: TokenVocabulary
-    watched: Int[Array, "W n"]
+    watched: Int[Array, "W n"]  # as in `generate`
+    # How coordinates are read; what was drawn stays as it is.
     reading: box_readings.BoxReading = "greedy"
-    grammar: Grammar | None = None
+    grammar: Grammar | None = None  # what answers may be; None: anything
 
     def __post_init__(self) -> None:
         if self.reading == "expected_iou" and self.grammar is None:

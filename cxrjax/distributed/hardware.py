@@ -13,29 +13,19 @@ GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One accelerator. Bandwidths are in bytes per second.
-
-    Attributes:
-        device_kinds: what JAX calls it; empty where no program is compiled for it here.
-        hbm_bytes: as published; compilers keep a little for themselves.
-        flops: dense bfloat16 products per second, a product and its sum counted as two.
-        hbm_bandwidth: of the memory.
-        link_bandwidth: of all links to other chips together, both directions added up.
-        shapes: the slices that can be had, as the torus of their chips.
-        source: where the figures come from.
-        cores: cores of a chip that the vendor's slice names count; v5p-8 has 4 chips.
-    """
+    """One accelerator. Bandwidths are in bytes per second."""
 
     name: str
     kind: Literal["tpu", "gpu"]
+    # What JAX calls it; empty where no program is compiled for it here.
     device_kinds: tuple[str, ...]
-    hbm_bytes: int
-    flops: float
-    hbm_bandwidth: float
-    link_bandwidth: float
-    shapes: tuple[tuple[int, ...], ...]
-    source: str
-    cores: int = 1
+    hbm_bytes: int  # as published; compilers keep a little for themselves
+    flops: float  # dense bfloat16 products per second, a product and its sum counted as two
+    hbm_bandwidth: float  # of the memory
+    link_bandwidth: float  # of all links to other chips together, both directions added up
+    shapes: tuple[tuple[int, ...], ...]  # the slices that can be had, as the torus of their chips
+    source: str  # where the figures come from
+    cores: int = 1  # cores of a chip that the vendor's slice names count; v5p-8 has 4 chips
 
 
 def _shape(name: str) -> tuple[int, ...]:

@@ -67,16 +67,7 @@ _IOUS = (0.3, 0.5, 0.75)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class BlindQuestion:
-    """A question, and of a reference its answer.
-
-    Attributes:
-        closed: the answer is yes or no.
-        labels: the classes that the answer affirms.
-        question: its words.
-        key: letters of the right options.
-        said: the identity of the answer, in `text` without boxes.
-        boxes: xyxy, fractions of the image.
-    """
+    """A question, and of a reference its answer."""
 
     question_id: str
     image_id: str
@@ -84,12 +75,13 @@ class BlindQuestion:
     kind: str
     finding: str | None
     choices: tuple[str, ...]
-    closed: bool
-    question: str = ""
-    key: tuple[str, ...] = ()
-    labels: tuple[str, ...] = ()
-    said: object = None
+    closed: bool  # the answer is yes or no
+    question: str = ""  # its words
+    key: tuple[str, ...] = ()  # letters of the right options
+    labels: tuple[str, ...] = ()  # the classes that the answer affirms
+    said: object = None  # the identity of the answer, in `text` without boxes
     text: str = ""
+    # xyxy, fractions of the image.
     boxes: np.ndarray = dataclasses.field(default_factory=lambda: _NO_BOXES)
 
     @classmethod
@@ -117,20 +109,14 @@ class BlindQuestion:
 
 
 class Said(NamedTuple):
-    """The answer of a baseline.
-
-    Attributes:
-        boxes: xyxy, fractions of the image.
-        labels: of the boxes; None: all the finding that the question names.
-        score: confidence of every box.
-        parse: `ok`, or the reason for no answer.
-    """
+    """The answer of a baseline."""
 
     text: str
-    boxes: np.ndarray = _NO_BOXES
+    boxes: np.ndarray = _NO_BOXES  # xyxy, fractions of the image
+    # Of the boxes; None: all the finding that the question names.
     labels: Sequence[str | None] | None = None
-    score: float = 1.0
-    parse: str = "ok"
+    score: float = 1.0  # confidence of every box
+    parse: str = "ok"  # `ok`, or the reason for no answer
 
     def labels_for(self, finding: str | None) -> Sequence[str | None]:
         """Returns a label for each box."""

@@ -44,21 +44,14 @@ _OUTWARDS = np.array([-1.0, -1.0, 1.0, 1.0])
 
 @dataclass(frozen=True)
 class AnsweredBoxes:
-    """Predicted and reference boxes of a question.
+    """Predicted and reference boxes of a question."""
 
-    Attributes:
-        patient: the cluster.
-        truth: fractions of the image.
-        boxes: the same, corners in order.
-        scale: length of a margin of 1 for each side of each box, in fractions of the image.
-        finding: the question's subject, "" if it has no single one.
-    """
-
-    patient: Hashable
-    truth: Float[np.ndarray, "t 4"]
-    boxes: Float[np.ndarray, "n 4"]
+    patient: Hashable  # the cluster
+    truth: Float[np.ndarray, "t 4"]  # fractions of the image
+    boxes: Float[np.ndarray, "n 4"]  # the same, corners in order
+    # Length of a margin of 1 for each side of each box, in fractions of the image.
     scale: Float[np.ndarray, "n 4"]
-    finding: str = ""
+    finding: str = ""  # the question's subject, "" if it has no single one
 
     def needed(self) -> Float[np.ndarray, " t"]:
         """The margin from which on each true box is within a predicted one; infinite if none is."""
@@ -75,18 +68,12 @@ class AnsweredBoxes:
 
 @dataclass(frozen=True)
 class Margins:
-    """Margins by which boxes are widened.
+    """Margins by which boxes are widened."""
 
-    Attributes:
-        margin: in multiples of a box's spread plus 0.01, or in fractions of the image.
-        scaled: which of the two.
-        cover: the share of reference boxes to be covered.
-        boxes, patients: number of those that the margin was calibrated on.
-    """
-
-    margin: float
-    scaled: bool
-    cover: float
+    margin: float  # in multiples of a box's spread plus 0.01, or in fractions of the image
+    scaled: bool  # which of the two
+    cover: float  # the share of reference boxes to be covered
+    # `boxes`, `patients`: number of those that the margin was calibrated on.
     boxes: int
     patients: int
 
@@ -125,20 +112,14 @@ class Margins:
 
 @dataclass(frozen=True)
 class Coverage:
-    """Coverage by margins on patients that they were not calibrated on.
+    """Coverage by margins on patients that they were not calibrated on."""
 
-    Attributes:
-        cover: the requested share.
-        covered: the mean share of reference boxes within predicted ones, over splits.
-        low, high: its 5th and 95th percentile over splits.
-        margin: the mean margin.
-    """
-
-    cover: float
-    covered: float
+    cover: float  # the requested share
+    covered: float  # the mean share of reference boxes within predicted ones, over splits
+    # `low`, `high`: its 5th and 95th percentile over splits.
     low: float
     high: float
-    margin: float
+    margin: float  # the mean margin
 
 
 def calibrate(

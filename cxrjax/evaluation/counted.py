@@ -22,34 +22,24 @@ def code(said: str) -> float:
 
 @dataclass(frozen=True)
 class Outcome:
-    """One prediction against its reference.
+    """One prediction against its reference."""
 
-    Attributes:
-        right: None where that is not decidable.
-        iou: how well its boxes lie on the true ones, 0 to 1; None without true and predicted boxes.
-        note: one short line for people, such as "said absent; it is there".
-    """
-
-    right: bool | None
+    right: bool | None  # None where that is not decidable
+    # How well its boxes lie on the true ones, 0 to 1; None without true and predicted boxes.
     iou: float | None
-    note: str
+    note: str  # one short line for people, such as "said absent; it is there"
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Counts of one system, from which all its figures are computed.
+    """Counts of one system, from which all its figures are computed."""
 
-    Attributes:
-        columns: name -> a number for each unit (image or question), the same units for all systems.
-        figures: {protocol: {metric: figure}}; an `Estimate` is taken as it is.
-        problems: category -> how often, every category named, zeros too.
-        curves: name -> points, for the page.
-        ranked: scored boxes (`RankedBoxes`), whose AP and FROC are compared with another
-            system's; None: none.
-    """
-
+    # Name -> a number for each unit (image or question), the same units for all systems.
     columns: Columns
+    # {protocol: {metric: figure}}; an `Estimate` is taken as it is.
     figures: Mapping[str, Mapping[str, Figure | Estimate]]
-    problems: Mapping[str, int]
-    curves: Curves = field(default_factory=dict)
+    problems: Mapping[str, int]  # category -> how often, every category named, zeros too
+    curves: Curves = field(default_factory=dict)  # name -> points, for the page
+    # Scored boxes (`RankedBoxes`), whose AP and FROC are compared with another system's; None:
+    # none.
     ranked: Any = None

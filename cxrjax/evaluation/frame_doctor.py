@@ -60,27 +60,17 @@ Sizes = Float[np.ndarray, "n 2"]
 
 @dataclass(frozen=True)
 class Numbers:
-    """Boxes of some questions as a system wrote them, beside the true ones.
+    """Boxes of some questions as a system wrote them, beside the true ones."""
 
-    Attributes:
-        written: the four numbers of each box, x before y where the system's notation says which.
-        as_read: the boxes that scoring makes of them, fractions of the original image.
-        question: of each box, from 0, never falling.
-        truth: true boxes of each question.
-        sizes: (width, height) of each question's image, pixels.
-        images: the image of each question, as a number.
-        y_first: whether the notation writes y first, and `written` has been turned.
-        divided: whether someone may have divided the numbers by something already.
-    """
-
+    # The four numbers of each box, x before y where the system's notation says which.
     written: Boxes
-    as_read: Boxes
-    question: Int[np.ndarray, " n"]
-    truth: list[Boxes]
-    sizes: Sizes
-    images: Int[np.ndarray, " questions"]
-    y_first: bool = False
-    divided: bool = False
+    as_read: Boxes  # the boxes that scoring makes of them, fractions of the original image
+    question: Int[np.ndarray, " n"]  # of each box, from 0, never falling
+    truth: list[Boxes]  # true boxes of each question
+    sizes: Sizes  # (width, height) of each question's image, pixels
+    images: Int[np.ndarray, " questions"]  # the image of each question, as a number
+    y_first: bool = False  # whether the notation writes y first, and `written` has been turned
+    divided: bool = False  # whether someone may have divided the numbers by something already
 
     def first(self, questions: int) -> "Numbers":
         """The first questions alone."""
@@ -98,19 +88,14 @@ class Numbers:
 
 @dataclass(frozen=True)
 class BetterFrame:
-    """The frame that fits better.
+    """The frame that fits better."""
 
-    Attributes:
-        frame: in words.
-        f1, miou: at IoU 0.3, one to one, and mean highest IoU of the predicted boxes: as scored,
-            and in that frame.
-        questions: how many with true and predicted boxes were looked at.
-    """
-
-    frame: str
+    frame: str  # in words
+    # `f1`, `miou`: at IoU 0.3, one to one, and mean highest IoU of the predicted boxes: as scored,
+    # and in that frame.
     f1: tuple[float, float]
     miou: tuple[float, float]
-    questions: int
+    questions: int  # how many with true and predicted boxes were looked at
 
     def __str__(self) -> str:
         (f1, better), (miou, best) = self.f1, self.miou

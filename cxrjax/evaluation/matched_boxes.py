@@ -105,15 +105,12 @@ def question_columns(
 
 @dataclass
 class ScoredAnswers:
-    """Boxes without classes, question by question: what a benchmark notes while it counts answers.
+    """Boxes without classes, by question: what a benchmark notes while it counts answers."""
 
-    Attributes:
-        predicted, truth: xyxy fractions, those of one question in one unit.
-        scores: of each predicted box, NaN where it has none.
-    """
-
+    # `predicted`, `truth`: xyxy fractions, those of one question in one unit.
     predicted: list[Float[np.ndarray, "_ 4"]] = field(default_factory=list)
     truth: list[Float[np.ndarray, "_ 4"]] = field(default_factory=list)
+    # Of each predicted box, NaN where it has none.
     scores: list[Float[np.ndarray, " _"]] = field(default_factory=list)
 
     def add(

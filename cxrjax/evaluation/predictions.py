@@ -95,39 +95,32 @@ _POINT = re.compile(r"<(points?)\s{1,3}(?:x1?|y1?|coords|alt)\s{0,3}=", re.IGNOR
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One line.
-
-    Attributes:
-        boxes: float64 [n, 4], xyxy fractions of the original image as written; None: to be read
-            from the text.
-        labels: a class or None for each box (without `boxes`: of those in the text); None where the
-            line gives none.
-        parse: `ok`, a failure category, or None where the line does not say.
-        box_scores: confidence of each box, as `labels`; NaN where it has no finite one.
-        answer_logprob, decision_logprob: as written, of the whole answer and of what it decides;
-            None where the line gives none.
-        history: "gold" or "self", of a later turn of a dialogue; None where the line does not say.
-        repaired: boxes that the line says were not written exactly as a codec's grammar says.
-        heat_map: as written, for benchmarks that read one.
-        image_id: of the image that the line says it is about; None where it does not say.
-        problems: (category of `LINE_PROBLEMS`, the key or name concerned) of each case.
-        where: file and line, for error messages.
-    """
+    """One line."""
 
     question_id: str
     text: str
+    # float64 [n, 4], xyxy fractions of the original image as written; None: to be read from the
+    # text.
     boxes: Float[np.ndarray, "n 4"] | None
+    # A class or None for each box (without `boxes`: of those in the text); None where the line
+    # gives none.
     labels: tuple[str | None, ...] | None
-    parse: str | None
+    parse: str | None  # `ok`, a failure category, or None where the line does not say
+    # Confidence of each box, as `labels`; NaN where it has no finite one.
     box_scores: Float[np.ndarray, " n"] | None = None
+    # `answer_logprob`, `decision_logprob`: as written, of the whole answer and of what it decides;
+    # None where the line gives none.
     answer_logprob: float | None = None
     decision_logprob: float | None = None
+    # "gold" or "self", of a later turn of a dialogue; None where the line does not say.
     history: str | None = None
-    repaired: int = 0
-    heat_map: Any = None
+    repaired: int = 0  # boxes that the line says were not written exactly as a codec's grammar says
+    heat_map: Any = None  # as written, for benchmarks that read one
+    # Of the image that the line says it is about; None where it does not say.
     image_id: str | None = None
+    # (category of `LINE_PROBLEMS`, the key or name concerned) of each case.
     problems: tuple[tuple[str, str], ...] = ()
-    where: str = ""
+    where: str = ""  # file and line, for error messages
 
     @property
     def decision_probability(self) -> float | None:
@@ -159,25 +152,20 @@ class Prediction:
 
 @dataclass(frozen=True)
 class ReadBoxes:
-    """Boxes of one answer, fit for arithmetic: finite, corners sorted.
+    """Boxes of one answer, fit for arithmetic: finite, corners sorted."""
 
-    Attributes:
-        boxes: float64 [n, 4], xyxy fractions of the original image. What was not a box has no
-            area, so that it counts as predicted and overlaps nothing.
-        places: where in the text each box was read; None where it was not read from the text.
-        parse: `ok` or a failure category.
-        problems: categories of `PROBLEMS`, one entry per box concerned.
-        labels: of each box, as the line gives them; empty where it gives none.
-        named: what the notation in the text calls each box; empty where it was not read from there.
-        scores: confidence of each box, NaN where it has none.
-    """
-
+    # float64 [n, 4], xyxy fractions of the original image. What was not a box has no area, so that
+    # it counts as predicted and overlaps nothing.
     boxes: Float[np.ndarray, "n 4"]
+    # Where in the text each box was read; None where it was not read from the text.
     places: tuple[tuple[int, int], ...] | None
-    parse: str
-    problems: tuple[str, ...]
+    parse: str  # `ok` or a failure category
+    problems: tuple[str, ...]  # categories of `PROBLEMS`, one entry per box concerned
+    # Of each box, as the line gives them; empty where it gives none.
     labels: tuple[str | None, ...] = ()
+    # What the notation in the text calls each box; empty where it was not read from there.
     named: tuple[str | None, ...] = ()
+    # Confidence of each box, NaN where it has none.
     scores: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
 
 

@@ -74,16 +74,11 @@ def constant_within_answers(answers: Sequence[Float[np.ndarray, " _"]], n: int) 
 
 @dataclass(frozen=True)
 class RankedBoxes:
-    """A system's boxes by their scores, ready to be weighed image by image.
+    """A system's boxes by their scores, ready to be weighed image by image."""
 
-    Attributes:
-        clusters: of each image.
-        classes: class -> how many images have it; empty: boxes without classes.
-        voc, coco, froc: rankings, of `cxrjax.metrics.ranking`.
-    """
-
-    clusters: Clusters
-    classes: Mapping[str, int]
+    clusters: Clusters  # of each image
+    classes: Mapping[str, int]  # class -> how many images have it; empty: boxes without classes
+    # `voc`, `coco`, `froc`: rankings, of `cxrjax.metrics.ranking`.
     voc: list[Ranking]
     coco: list[Ranking]
     froc: Ranking

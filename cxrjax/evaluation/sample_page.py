@@ -22,15 +22,11 @@ class SampleBox(NamedTuple):
 
 
 class SampleImage(NamedTuple):
-    """An image to show.
-
-    Attributes:
-        pixels: uint8 [h, w] or [h, w, 3]; None where the image cannot be read.
-    """
+    """An image to show."""
 
     name: str
     caption: str
-    pixels: np.ndarray | None
+    pixels: np.ndarray | None  # uint8 [h, w] or [h, w, 3]; None where the image cannot be read
     boxes: Sequence[SampleBox] = ()
 
     @property
@@ -43,16 +39,12 @@ class SampleImage(NamedTuple):
 
 
 class SampleSection(NamedTuple):
-    """Paragraphs and images below a heading.
-
-    Attributes:
-        columns: images in a row; 0: as many as fit.
-    """
+    """Paragraphs and images below a heading."""
 
     heading: str
     texts: Sequence[str]
     images: Sequence[SampleImage]
-    columns: int = 0
+    columns: int = 0  # images in a row; 0: as many as fit
 
 
 def write_sample_page(

@@ -46,31 +46,23 @@ FiguresJson = dict[str, dict[str, dict[str, dict[str, float | int | str | None]]
 
 @dataclass(frozen=True)
 class ScoreOptions:
-    """Options of scoring.
+    """Options of scoring."""
 
-    Attributes:
-        gt_mode: one of the benchmark's ground-truth modes.
-        codec: name of the convention in which predictions without boxes write them in their text.
-        bootstrap: how intervals are made.
-        judge: a language model or its stand-in, for benchmarks that ask one.
-        segmenter: cuts Vietnamese words, for benchmarks in that language; None: their own default.
-        bert_score: the model that BERTScore is taken with, for benchmarks that have it.
-        radeval: metrics of the package RadEval, for benchmarks with free text; None: none.
-        compare_to: the system that all others are compared with; None: the first.
-        title: of tables and page, where it is not the benchmark's own.
-        floors: whether systems that do not look stand beside the others; None: unless there are
-            more than `MOST_FOR_FLOORS` questions.
-    """
-
-    gt_mode: str
+    gt_mode: str  # one of the benchmark's ground-truth modes
+    # Name of the convention in which predictions without boxes write them in their text.
     codec: str | None = None
-    bootstrap: Bootstrap = field(default_factory=Bootstrap)
-    judge: Judge | None = None
+    bootstrap: Bootstrap = field(default_factory=Bootstrap)  # how intervals are made
+    judge: Judge | None = None  # a language model or its stand-in, for benchmarks that ask one
+    # Cuts Vietnamese words, for benchmarks in that language; None: their own default.
     segmenter: str | None = None
+    # The model that BERTScore is taken with, for benchmarks that have it.
     bert_score: BertScoreSettings | None = None
+    # Metrics of the package RadEval, for benchmarks with free text; None: none.
     radeval: RadEvalScorer | None = None
-    compare_to: str | None = None
-    title: str | None = None
+    compare_to: str | None = None  # the system that all others are compared with; None: the first
+    title: str | None = None  # of tables and page, where it is not the benchmark's own
+    # Whether systems that do not look stand beside the others; None: unless there are more than
+    # `MOST_FOR_FLOORS` questions.
     floors: bool | None = None
 
     @property
@@ -81,32 +73,25 @@ class ScoreOptions:
 
 @dataclass(frozen=True)
 class Scores:
-    """Results of several systems on one set of references.
+    """Results of several systems on one set of references."""
 
-    Attributes:
-        figures: {system: {protocol: {metric: figure}}}.
-        problems: {system: {category: how often}}, every category named, zeros too.
-        settings: how the figures came about: ground-truth mode, seed, hashes.
-        curves: {system: {curve: points}}.
-        comparisons: two systems on one metric each, as of comparisons.json.
-        floors: figures of `cxrjax.evaluation.baselines`; those that
-            are broken down, without intervals.
-        against_floors: each system minus the best floor on one metric each, as of floors.json.
-        groups_against_floors: the same of figures that are broken down.
-        reliance: of systems on changed images, as of image_reliance.json.
-        run_differences: {system: {protocol: {metric: (difference, low, high)}}} of systems with
-            several runs, from the one that all are compared with, which has several, too.
-    """
-
-    figures: Figures
+    figures: Figures  # {system: {protocol: {metric: figure}}}
+    # {system: {category: how often}}, every category named, zeros too.
     problems: Mapping[str, Mapping[str, int]]
-    settings: Mapping[str, Any]
-    curves: Mapping[str, Curves] = field(default_factory=dict)
+    settings: Mapping[str, Any]  # how the figures came about: ground-truth mode, seed, hashes
+    curves: Mapping[str, Curves] = field(default_factory=dict)  # {system: {curve: points}}
+    # Two systems on one metric each, as of comparisons.json.
     comparisons: Sequence[Mapping[str, Any]] = ()
+    # Figures of `cxrjax.evaluation.baselines`; those that are broken down, without intervals.
     floors: Figures = field(default_factory=dict)
+    # Each system minus the best floor on one metric each, as of floors.json.
     against_floors: Sequence[Mapping[str, Any]] = ()
+    # The same of figures that are broken down.
     groups_against_floors: Sequence[Mapping[str, Any]] = ()
+    # Of systems on changed images, as of image_reliance.json.
     reliance: Sequence[Mapping[str, Any]] = ()
+    # {system: {protocol: {metric: (difference, low, high)}}} of systems with several runs, from the
+    # one that all are compared with, which has several, too.
     run_differences: RunDifferences = field(default_factory=dict)
 
     @property
@@ -223,16 +208,11 @@ def make_scores(
 
 @dataclass(frozen=True)
 class Beside:
-    """The figures of floors that stand beside the systems'.
+    """The figures of floors that stand beside the systems'."""
 
-    Attributes:
-        shown: metrics of tables and lists.
-        groups: those that are broken down: by class, by view, and so on.
-        direction: metric -> 1 where higher is better, -1 where lower is, 0 where neither.
-    """
-
-    shown: Collection[str] = ()
-    groups: Collection[str] = ()
+    shown: Collection[str] = ()  # metrics of tables and lists
+    groups: Collection[str] = ()  # those that are broken down: by class, by view, and so on
+    # Metric -> 1 where higher is better, -1 where lower is, 0 where neither.
     direction: Callable[[str], int] = lambda metric: 1
 
 

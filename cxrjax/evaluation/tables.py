@@ -31,16 +31,12 @@ NOT_THE_PAPERS = (
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a paper's table: its title there, and our metric under each protocol.
-
-    Attributes:
-        decimals: as the paper prints them; None: 1 of percentages, 3 of fractions.
-    """
+    """A column of a paper's table: its title there, and our metric under each protocol."""
 
     title: str
     metrics: Mapping[str, str]
     percent: bool = False
-    decimals: int | None = None
+    decimals: int | None = None  # as the paper prints them; None: 1 of percentages, 3 of fractions
 
     def scale(self, value: float | None) -> float | None:
         """The value in the paper's unit."""
@@ -71,22 +67,17 @@ class Note:
 
 @dataclass(frozen=True)
 class PaperTable:
-    """One table of a paper.
-
-    Attributes:
-        printed: the paper's row -> its values as printed, one per column; None where it has none.
-        transposed: whether the paper has models as columns.
-        split: the one whose values these are; None: they are of all.
-        protocols: those of the rows; a table that no paper has needs none of a paper.
-    """
+    """One table of a paper."""
 
     key: str
     title: str
     columns: tuple[Column, ...]
+    # The paper's row -> its values as printed, one per column; None where it has none.
     printed: Mapping[str, tuple[float | None, ...]]
     notes: tuple[Note, ...] = ()
-    transposed: bool = False
-    split: str | None = None
+    transposed: bool = False  # whether the paper has models as columns
+    split: str | None = None  # the one whose values these are; None: they are of all
+    # Those of the rows; a table that no paper has needs none of a paper.
     protocols: Sequence[str] = (PAPER, STRICT)
 
     def mark(self, row: str | None, column: Column) -> str:
@@ -349,21 +340,16 @@ def all_figures(
 
 @dataclass(frozen=True, kw_only=True)
 class FigureList:
-    """Figures one below the other, in a column for each system (and protocol).
-
-    Attributes:
-        corner: the first cell; "" for columns of both protocols, `<system>, <protocol>`.
-        metrics: metric -> heading.
-        known_only: whether lines without any defined figure are left out.
-        remarks: metric -> sentence below the list for each system where it is not 0.
-    """
+    """Figures one below the other, in a column for each system (and protocol)."""
 
     title: str
-    metrics: Mapping[str, str]
+    metrics: Mapping[str, str]  # metric -> heading
+    # The first cell; "" for columns of both protocols, `<system>, <protocol>`.
     corner: str = "Strict"
     percent: bool = False
     decimals: int | None = None
-    known_only: bool = False
+    known_only: bool = False  # whether lines without any defined figure are left out
+    # Metric -> sentence below the list for each system where it is not 0.
     remarks: Mapping[str, str] = field(default_factory=dict)
 
     def markdown(self, scores: Scores) -> str:
@@ -388,25 +374,16 @@ class FigureList:
 
 @dataclass(frozen=True)
 class Breakdown:
-    """A metric by class, by question type or by what else figures are broken down by.
-
-    Attributes:
-        prefix: metrics are called `<prefix>/<metric>/<key>`.
-        metrics: metric -> heading.
-        corner: heading of the rows.
-        counted: the metric whose n stands in a column of its own; "": n is in each cell.
-        most: rows shown at most, those of the highest n; None: all.
-        only_filled: whether rows without any unit are left out.
-    """
+    """A metric by class, by question type or by what else figures are broken down by."""
 
     key: str
     title: str
-    prefix: str
-    metrics: Mapping[str, str]
-    corner: str = ""
-    counted: str = ""
-    most: int | None = None
-    only_filled: bool = False
+    prefix: str  # metrics are called `<prefix>/<metric>/<key>`
+    metrics: Mapping[str, str]  # metric -> heading
+    corner: str = ""  # heading of the rows
+    counted: str = ""  # the metric whose n stands in a column of its own; "": n is in each cell
+    most: int | None = None  # rows shown at most, those of the highest n; None: all
+    only_filled: bool = False  # whether rows without any unit are left out
 
     def keys(self, scores: Scores) -> list[str]:
         """The rows: all that the first metric has."""
@@ -466,58 +443,50 @@ class Breakdown:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """The printed parts of a benchmark; made by `load_layout`.
+    """The printed parts of a benchmark; made by `load_layout`."""
 
-    Attributes:
-        title, citation: of the results page.
-        lines: the benchmark's figures, those that several benchmarks have last.
-        by_facts: whether the page compares answers fact by fact, in place of word by word.
-        heading: of tables.md, with settings and words to fill in.
-        read_as: the file of sentences whose errors are printed, where answers are read by rules.
-        judged: words of the heading on the judge: `none`, `by`, and after it of a `surrogate`.
-        data_set: whose images are the paper's own; with another, tables.md says so. "": none are.
-        order: the parts of tables.md.
-        paper_rows: row of the paper -> the systems' names that are compared with it; without any, a
-            row's own name within the system's, the longest that fits.
-        default_row: the row of other systems; "": there is none, and they stand for themselves.
-        problems: what they mean where it is not what `PROBLEMS` says.
-        csv_settings: settings that each line of tables.csv has.
-        compared_in: protocol -> metrics that systems are compared in; "tables" among them, or
-            none: those of the tables.
-        headlines: (protocol, metric, label, definition) of the figures that matter most.
-        logged: protocol -> the metrics that a training run logs.
-        texts: further data, whatever the paper needs.
-        takes: the options of scoring, of "codec", "judge", "segmenter", "bert_score", "radeval".
-        free_text: question types whose answers are compared as free text, "*" for all: by RadFact
-            with a judge, and by RadEval.
-        floors: whether questions can be answered without looking.
-    """
-
+    # `title`, `citation`: of the results page.
     title: str
+    # The benchmark's figures, those that several benchmarks have last.
     lines: tuple[FigureLine, ...] = ()
     citation: str = ""
+    # Whether the page compares answers fact by fact, in place of word by word.
     by_facts: bool = False
-    heading: str = ""
+    heading: str = ""  # of tables.md, with settings and words to fill in
+    # The file of sentences whose errors are printed, where answers are read by rules.
     read_as: str = ""
+    # Words of the heading on the judge: `none`, `by`, and after it of a `surrogate`.
     judged: Mapping[str, str] = field(default_factory=dict)
+    # Whose images are the paper's own; with another, tables.md says so. "": none are.
     data_set: str = ""
-    order: Sequence[str] = ("tables", "lists", "failures", "breakdowns")
+    order: Sequence[str] = ("tables", "lists", "failures", "breakdowns")  # the parts of tables.md
     tables: tuple[PaperTable, ...] = ()
     lists: tuple[FigureList, ...] = ()
     breakdowns: tuple[Breakdown, ...] = ()
+    # Row of the paper -> the systems' names that are compared with it; without any, a row's own
+    # name within the system's, the longest that fits.
     paper_rows: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    # The row of other systems; "": there is none, and they stand for themselves.
     default_row: str = ""
+    # What they mean where it is not what `PROBLEMS` says.
     problems: Mapping[str, str] = field(default_factory=dict)
-    csv_settings: Sequence[str] = ()
+    csv_settings: Sequence[str] = ()  # settings that each line of tables.csv has
+    # Protocol -> metrics that systems are compared in; "tables" among them, or none: those of the
+    # tables.
     compared_in: Mapping[str, Sequence[str]] = field(
         default_factory=lambda: {PAPER: (), STRICT: ()}
     )
+    # (protocol, metric, label, definition) of the figures that matter most.
     headlines: Sequence[Sequence[str]] = ()
+    # Protocol -> the metrics that a training run logs.
     logged: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    texts: Mapping[str, Any] = field(default_factory=dict)
+    texts: Mapping[str, Any] = field(default_factory=dict)  # further data, whatever the paper needs
+    # The options of scoring, of "codec", "judge", "segmenter", "bert_score", "radeval".
     takes: Sequence[str] = ("codec",)
+    # Question types whose answers are compared as free text, "*" for all: by RadFact with a judge,
+    # and by RadEval.
     free_text: Sequence[str] = ()
-    floors: bool = True
+    floors: bool = True  # whether questions can be answered without looking
 
     def words(self, scores: Scores) -> Mapping[str, str]:
         """Words of the heading beside the settings."""

@@ -50,24 +50,16 @@ class OutOfPictureError(UserError):
 
 
 class ImageChange(NamedTuple):
-    """One change of an image.
+    """One change of an image."""
 
-    Attributes:
-        geometry: fractions of the original image -> of the changed one, which has its size.
-        gamma: exponent of grey values in 0..1.
-        min_visibility: of a box's area, the share that must stay.
-        noise: standard deviation, in grey values of 0..1.
-        noise_seed: of the noise.
-        angle: by which the image is turned about its middle after that, in radians, clockwise.
-        erased: xyxy of what is grey then, fractions of the image; empty: nothing.
-    """
-
-    geometry: Geometry
-    gamma: float
-    min_visibility: float
-    noise: float = 0.0
-    noise_seed: tuple[int, ...] = (0,)
+    geometry: Geometry  # fractions of the original image -> of the changed one, which has its size
+    gamma: float  # exponent of grey values in 0..1
+    min_visibility: float  # of a box's area, the share that must stay
+    noise: float = 0.0  # standard deviation, in grey values of 0..1
+    noise_seed: tuple[int, ...] = (0,)  # of the noise
+    # By which the image is turned about its middle after that, in radians, clockwise.
     angle: float = 0.0
+    # Xyxy of what is grey then, fractions of the image; empty: nothing.
     erased: tuple[float, ...] = ()
 
     def of_boxes(self, boxes: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, "n 4"]:

@@ -26,18 +26,13 @@ from cxrjax.untrusted.foreign_files import open_stream
 
 @dataclasses.dataclass(frozen=True)
 class FeatureCache:
-    """The features that one tower gives for images prepared in one way. Can be pickled.
+    """The features that one tower gives for images prepared in one way. Can be pickled."""
 
-    Attributes:
-        directory: of these features alone, named by `made_by`.
-        num_tokens, width: of an image's features, [num_tokens, width].
-        dtype: of the features, `float32` or `bfloat16`.
-    """
-
-    directory: Path
+    directory: Path  # of these features alone, named by `made_by`
+    # `num_tokens`, `width`: of an image's features, [num_tokens, width].
     num_tokens: int
     width: int
-    dtype: str
+    dtype: str  # of the features, `float32` or `bfloat16`
 
     @property
     def bytes(self) -> int:
@@ -101,14 +96,10 @@ _PREPARATION = 1
 
 @dataclasses.dataclass(frozen=True)
 class ImageCache:
-    """Images prepared in one way. Can be pickled; threads and hosts may share it.
+    """Images prepared in one way. Can be pickled; threads and hosts may share it."""
 
-    Attributes:
-        directory: of the configuration; others' images are beside ours.
-        image_size, geometry, image_width, jpeg_times: as of `ExampleConfig`.
-    """
-
-    directory: Path
+    directory: Path  # of the configuration; others' images are beside ours
+    # `image_size`, `geometry`, `image_width`, `jpeg_times`: as of `ExampleConfig`.
     image_size: int
     geometry: str
     image_width: int | None = None

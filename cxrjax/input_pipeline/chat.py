@@ -29,41 +29,30 @@ _BOS = "<bos>"
 
 @dataclasses.dataclass(frozen=True)
 class ChatForm:
-    """A family's marks of a conversation.
+    """A family's marks of a conversation."""
 
-    Attributes:
-        named, source: the family, and the model whose template has this form; "": none has.
-        user, model: what begins each side's turns.
-        image: an image as the template writes it.
-        shown: an image as the image processor makes text of it, {} for its tokens.
-        opening: what stands before the first turn.
-        end: what ends a turn, a newline behind it; "": nothing does, and there is one turn a side.
-        begun: what stands behind `model` where the model is to go on; earlier turns are without.
-        lead: what stands between an image and a question.
-        gap: what stands between a mark and words, where neither an image nor the model's own comes.
-        between: what stands between two images, where that is not what `shown` says.
-        pieces: which the tokenizer must have for an image.
-        control: a pattern of what texts may not contain; "": they may contain anything.
-        tokenizer: "llama": it must be of that family.
-        prompt: the prompt format that writes this form; "": the one of its own name.
-    """
-
+    # `named`, `source`: the family, and the model whose template has this form; "": none has.
     named: str
     source: str
+    # `user`, `model`: what begins each side's turns.
     user: str
     model: str
-    image: str
-    shown: str = "{}"
-    opening: str = ""
+    image: str  # an image as the template writes it
+    shown: str = "{}"  # an image as the image processor makes text of it, {} for its tokens
+    opening: str = ""  # what stands before the first turn
+    # What ends a turn, a newline behind it; "": nothing does, and there is one turn a side.
     end: str = ""
+    # What stands behind `model` where the model is to go on; earlier turns are without.
     begun: str = ""
-    lead: str = ""
+    lead: str = ""  # what stands between an image and a question
+    # What stands between a mark and words, where neither an image nor the model's own comes.
     gap: str = ""
+    # What stands between two images, where that is not what `shown` says.
     between: str | None = None
-    pieces: Sequence[str] = ()
-    control: str = ""
-    tokenizer: str = ""
-    prompt: str = ""
+    pieces: Sequence[str] = ()  # which the tokenizer must have for an image
+    control: str = ""  # a pattern of what texts may not contain; "": they may contain anything
+    tokenizer: str = ""  # "llama": it must be of that family
+    prompt: str = ""  # the prompt format that writes this form; "": the one of its own name
 
     def question(self, text: str, history: Sequence[tuple[str, str]] = ()) -> str:
         """Returns the text behind the image: the user's question, and the model's turn begun.

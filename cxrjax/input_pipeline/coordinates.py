@@ -58,21 +58,17 @@ def resolve_box_route(route: str, codec: str) -> BoxRoute:
 
 
 class DigitCoordinates(NamedTuple):
-    """A text's boxes as the digits that write them; n boxes of at most D digits a coordinate.
+    """A text's boxes as the digits that write them; n boxes of at most D digits a coordinate."""
 
-    Attributes:
-        positions: token of each digit on the answer axis, x_min, y_min, x_max, y_max, the first
-            digit first; 0 in padding.
-        place_weights: what a digit counts, 1000 of 4 in 4321; 0 in padding.
-        scale, offset: number * scale + offset is a fraction of the model's input.
-        boxes: what the digits say, xyxy, fractions of the model's input.
-    """
-
+    # Token of each digit on the answer axis, x_min, y_min, x_max, y_max, the first digit first; 0
+    # in padding.
     positions: Int32[np.ndarray, "n 4 D"]
+    # What a digit counts, 1000 of 4 in 4321; 0 in padding.
     place_weights: Float32[np.ndarray, "n 4 D"]
+    # `scale`, `offset`: number * scale + offset is a fraction of the model's input.
     scale: Float32[np.ndarray, "4"]
     offset: Float32[np.ndarray, "4"]
-    boxes: Float32[np.ndarray, "n 4"]
+    boxes: Float32[np.ndarray, "n 4"]  # what the digits say, xyxy, fractions of the model's input
 
 
 class DigitFinder:

@@ -32,49 +32,38 @@ from cxrjax.records import QARecord
 
 @dataclasses.dataclass(frozen=True)
 class ExampleConfig:
-    """The settings by which records become examples.
+    """The settings by which records become examples."""
 
-    Attributes:
-        image_size: side of the model's input in pixels, or its height.
-        codec: how the model writes boxes, a key of `cxrjax.codecs.CODECS`.
-        record_codec: how the records' answers have them written.
-        prompt: a key of `cxrjax.input_pipeline.prompts.PROMPTS`.
-        box_route: how the loss reaches boxes, one of `coordinates.BOX_ROUTES`.
-        geometry: `resize` stretches the image to the square, `letterbox` pads it.
-        max_boxes: most boxes in one answer (K).
-        prefix_buckets, answer_buckets: ascending lengths; a batch is padded to the smallest that
-            holds its longest prefix and answer. Each pair of lengths is compiled once.
-        packed_buckets: ascending numbers of tokens, of all questions of an image together; the
-            batch's `packed_length` is the smallest that holds its longest image, or None where
-            none does. Empty: nobody counts.
-        too_long: what to do with a question that fits no bucket or has too many boxes: `error`
-            names it and stops, `set_aside` leaves its slot empty and reports it.
-        earlier_images: show the earlier image, too, of a record that has one. Else such a record
-            is left out, and reported.
-        features: where a frozen tower's features of the images are, to be read in their place.
-        image_cache: where images that were prepared before are kept; of this size and geometry.
-        image_width: of an input that is not square.
-        grids: (height, width) of several inputs, of which each image has the nearest.
-        jpeg_times: the input that a JPEG leaves at least (`read_grey_or_rgb`).
-    """
-
-    image_size: int
-    codec: str = "paligemma"
-    record_codec: str = "vindr_px"
-    prompt: str = "vqa"
-    box_route: str = "auto"
+    image_size: int  # side of the model's input in pixels, or its height
+    codec: str = "paligemma"  # how the model writes boxes, a key of `cxrjax.codecs.CODECS`
+    record_codec: str = "vindr_px"  # how the records' answers have them written
+    prompt: str = "vqa"  # a key of `cxrjax.input_pipeline.prompts.PROMPTS`
+    box_route: str = "auto"  # how the loss reaches boxes, one of `coordinates.BOX_ROUTES`
+    # `resize` stretches the image to the square, `letterbox` pads it.
     geometry: Literal["resize", "letterbox"] = "resize"
-    max_boxes: int = 8
+    max_boxes: int = 8  # most boxes in one answer (K)
+    # `prefix_buckets`, `answer_buckets`: ascending lengths; a batch is padded to the smallest that
+    # holds its longest prefix and answer. Each pair of lengths is compiled once.
     prefix_buckets: tuple[int, ...] = (32, 64)
     answer_buckets: tuple[int, ...] = (64, 128)
+    # Ascending numbers of tokens, of all questions of an image together; the batch's
+    # `packed_length` is the smallest that holds its longest image, or None where none does. Empty:
+    # nobody counts.
     packed_buckets: tuple[int, ...] = ()
+    # What to do with a question that fits no bucket or has too many boxes: `error` names it and
+    # stops, `set_aside` leaves its slot empty and reports it.
     too_long: Literal["error", "set_aside"] = "error"
+    # Show the earlier image, too, of a record that has one. Else such a record is left out, and
+    # reported.
     earlier_images: bool = False
+    # Where a frozen tower's features of the images are, to be read in their place.
     features: FeatureCache | None = None
+    # Where images that were prepared before are kept; of this size and geometry.
     image_cache: ImageCache | None = None
-    image_width: int | None = None
+    image_width: int | None = None  # of an input that is not square
+    # (height, width) of several inputs, of which each image has the nearest.
     grids: tuple[tuple[int, int], ...] = ()
-    jpeg_times: int = 2
+    jpeg_times: int = 2  # the input that a JPEG leaves at least (`read_grey_or_rgb`)
 
     def on_grid_of(self, image_hw: tuple[int, int] | None) -> "ExampleConfig":
         """The settings of one input: the one that an image of this (height, width) has.
@@ -154,20 +143,15 @@ class TooLongError(UserError):
 
 
 class EncodedQuestion(NamedTuple):
-    """One question in tokens.
+    """One question in tokens."""
 
-    Attributes:
-        prefix: `<bos>` (where the format begins with it), prompt, newline.
-        answer: text and end marker; empty where no answer was asked for.
-        coordinate_positions: on the answer axis, canonical order, one row a box.
-        boxes: what those tokens say, xyxy fractions of the model's input.
-        digits: the same boxes digit by digit, where the loss reaches them so.
-    """
-
+    # `<bos>` (where the format begins with it), prompt, newline.
     prefix: Int32[np.ndarray, " prefix"]
-    answer: Int32[np.ndarray, " answer"]
+    answer: Int32[np.ndarray, " answer"]  # text and end marker; empty where no answer was asked for
+    # On the answer axis, canonical order, one row a box.
     coordinate_positions: Int32[np.ndarray, "n 4"]
-    boxes: Float32[np.ndarray, "n 4"]
+    boxes: Float32[np.ndarray, "n 4"]  # what those tokens say, xyxy fractions of the model's input
+    # The same boxes digit by digit, where the loss reaches them so.
     digits: coordinates.DigitCoordinates | None = None
 
 

@@ -24,22 +24,15 @@ from cxrjax.records import Answer, QARecord
 
 @dataclasses.dataclass(frozen=True)
 class BoxText:
-    """Writes boxes of one image as the model is to write them.
+    """Writes boxes of one image as the model is to write them."""
 
-    Attributes:
-        source: codec of the boxes in the records' answers.
-        target: codec of the boxes in the model's answers.
-        height, width: size of the original image in pixels.
-        geometry: maps fractions of the original to fractions of the model's input.
-        change: of the image in training, which its boxes follow.
-    """
-
-    source: str
-    target: str
+    source: str  # codec of the boxes in the records' answers
+    target: str  # codec of the boxes in the model's answers
+    # `height`, `width`: size of the original image in pixels.
     height: int
     width: int
-    geometry: Geometry
-    change: ImageChange | None = None
+    geometry: Geometry  # maps fractions of the original to fractions of the model's input
+    change: ImageChange | None = None  # of the image in training, which its boxes follow
 
     def transcode(self, text: str) -> str:
         """The text with each of its boxes rewritten.
@@ -95,25 +88,17 @@ REASONING = "\nReasoning: "
 
 @dataclasses.dataclass(frozen=True)
 class PromptFormat:
-    """The form of a question to the model, and of its answer.
+    """The form of a question to the model, and of its answer."""
 
-    Attributes:
-        prefix: text that the model is given after what all questions of an image share, newline
-            included.
-        target: text that it should answer, without end marker.
-        begins: whether the prefix begins with `<bos>`; in a conversation the image stands before
-            the question, and `<bos>` before the image.
-        end: the piece that ends the answer; None: the tokenizer's end of sequence.
-        needs_finding: whether it can only ask questions that are about one finding.
-        gives_reason: whether `REASONING` and a reason follow the answer.
-    """
-
+    # Text that the model is given after what all questions of an image share, newline included.
     prefix: Callable[[QARecord], str]
-    target: Callable[[QARecord, BoxText], str]
+    target: Callable[[QARecord, BoxText], str]  # text that it should answer, without end marker
+    # Whether the prefix begins with `<bos>`; in a conversation the image stands before the
+    # question, and `<bos>` before the image.
     begins: bool = True
-    end: str | None = None
-    needs_finding: bool = False
-    gives_reason: bool = False
+    end: str | None = None  # the piece that ends the answer; None: the tokenizer's end of sequence
+    needs_finding: bool = False  # whether it can only ask questions that are about one finding
+    gives_reason: bool = False  # whether `REASONING` and a reason follow the answer
 
 
 def _history(record: QARecord) -> list[tuple[str, str]]:

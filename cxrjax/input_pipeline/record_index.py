@@ -47,38 +47,28 @@ class Fault(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RecordIndex:
-    """Columns of a records file, one entry a record.
+    """Columns of a records file, one entry a record."""
 
-    Attributes:
-        sha256: of the file.
-        starts, lengths, lines: byte offset, bytes and line number of each record.
-        images: number of the images shown, an index into `shown`.
-        sizes: `image_hw`, zeros where it is null.
-        answers: letters of the answer and of its reason.
-        findings: index into `finding_names`, -1 where the question names none.
-        questions, image_ids, patients: `identity_hash` of each id; 0 for no patient.
-        shown: (image id, path[, path of the earlier image]) of each number, as `QARecord.shown`.
-        earlier_ids: id of the earlier image of each number; None: there is none.
-        datasets: of the records.
-        faults: position of a record -> its fault; None: not checked.
-    """
-
-    sha256: str
+    sha256: str  # of the file
+    # `starts`, `lengths`, `lines`: byte offset, bytes and line number of each record.
     starts: Int[np.ndarray, " n"]
     lengths: Int[np.ndarray, " n"]
     lines: Int[np.ndarray, " n"]
-    images: Int[np.ndarray, " n"]
-    sizes: Int[np.ndarray, "n 2"]
-    answers: Int[np.ndarray, " n"]
-    findings: Int[np.ndarray, " n"]
+    images: Int[np.ndarray, " n"]  # number of the images shown, an index into `shown`
+    sizes: Int[np.ndarray, "n 2"]  # `image_hw`, zeros where it is null
+    answers: Int[np.ndarray, " n"]  # letters of the answer and of its reason
+    findings: Int[np.ndarray, " n"]  # index into `finding_names`, -1 where the question names none
+    # `questions`, `image_ids`, `patients`: `identity_hash` of each id; 0 for no patient.
     questions: UInt64[np.ndarray, " n"]
     image_ids: UInt64[np.ndarray, " n"]
     patients: UInt64[np.ndarray, " n"]
     finding_names: tuple[str, ...]
+    # (image id, path[, path of the earlier image]) of each number, as `QARecord.shown`.
     shown: tuple[tuple[str, ...], ...]
+    # Id of the earlier image of each number; None: there is none.
     earlier_ids: tuple[str | None, ...]
-    datasets: tuple[str, ...]
-    faults: dict[int, Fault] | None
+    datasets: tuple[str, ...]  # of the records
+    faults: dict[int, Fault] | None  # position of a record -> its fault; None: not checked
 
 
 _COLUMNS = [f.name for f in dataclasses.fields(RecordIndex) if "ndarray" in str(f.type)]

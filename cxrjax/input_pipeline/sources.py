@@ -22,32 +22,22 @@ from cxrjax.records import QARecord, parse_record
 
 
 class ImageQuestions(NamedTuple):
-    """One image and the questions that go with it into one sequence.
+    """One image and the questions that go with it into one sequence."""
 
-    Attributes:
-        image_path: where the image is.
-        indices: positions of the records in the file, ascending.
-        records: the records, in the same order.
-        earlier_path: where the earlier image is that all of them compare with; None: with none.
-    """
-
-    image_path: AnyFile
-    indices: tuple[int, ...]
-    records: tuple[QARecord, ...]
+    image_path: AnyFile  # where the image is
+    indices: tuple[int, ...]  # positions of the records in the file, ascending
+    records: tuple[QARecord, ...]  # the records, in the same order
+    # Where the earlier image is that all of them compare with; None: with none.
     earlier_path: AnyFile | None = None
 
 
 class Identities(NamedTuple):
-    """`identity_hash` of what rows are about; 0 where that is not known.
+    """`identity_hash` of what rows are about; 0 where that is not known."""
 
-    Attributes:
-        question, image, patient: of their ids, the data set's name included.
-        file: of the path of the image's file.
-    """
-
+    # `question`, `image`, `patient`: of their ids, the data set's name included.
     question: UInt64[np.ndarray, " n"]
     image: UInt64[np.ndarray, " n"]
-    file: UInt64[np.ndarray, " n"]
+    file: UInt64[np.ndarray, " n"]  # of the path of the image's file
     patient: UInt64[np.ndarray, " n"]
 
     def shared_with(self, others: Sequence["Identities"]) -> dict[str, int]:

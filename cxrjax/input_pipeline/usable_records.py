@@ -24,16 +24,12 @@ from cxrjax.records_io.quality import QualityLog, Unusable
 
 
 class RecordCheck(NamedTuple):
-    """The findings of a check.
+    """The findings of a check."""
 
-    Attributes:
-        quality: every record set aside, with the first reason that applies; `to_json()` is the
-            content of a quality.json.
-        indices: their positions in the file, for `source.without(indices)`.
-    """
-
+    # Every record set aside, with the first reason that applies; `to_json()` is the content of a
+    # quality.json.
     quality: QualityLog
-    indices: frozenset[int]
+    indices: frozenset[int]  # their positions in the file, for `source.without(indices)`
 
 
 def check_records(source: RecordSource, record_codec: str = "vindr_px") -> RecordCheck:

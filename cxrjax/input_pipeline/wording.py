@@ -153,17 +153,12 @@ def things_but(taught: Iterable[str]) -> tuple[str, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class WordingVariation:
-    """The wording of training questions at every visit.
+    """The wording of training questions at every visit."""
 
-    Attributes:
-        share: of questions that are put in other words.
-        unknown_share: of questions about one thing that are asked about an unknown one instead.
-        things: the unknown ones.
-    """
-
-    share: float = 0.0
+    share: float = 0.0  # of questions that are put in other words
+    # Of questions about one thing that are asked about an unknown one instead.
     unknown_share: float = 0.0
-    things: tuple[str, ...] = TRAIN_THINGS
+    things: tuple[str, ...] = TRAIN_THINGS  # the unknown ones
 
     def __bool__(self) -> bool:
         return bool(self.share or self.unknown_share)

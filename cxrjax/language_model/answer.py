@@ -31,27 +31,22 @@ def _finite(value: Any) -> Any:
 class Completion:
     """A server's answer. Whatever can be made can be kept, and read again.
 
-    Attributes:
-        finish_reason: "stop", "length" (the token limit), "content_filter", or the server's own.
-        refusal: the model's words where it declines in a field of its own.
-        model: the name that the server gives itself.
-        input_tokens, output_tokens: as the server counts them; None where it doesn't, or not
-            believably.
-        logprob: sum over the answer's tokens, where it was asked for and the server told it in
-            finite numbers.
-        token_texts, token_logprobs: the same token by token, where the texts make the answer.
-
     Raises:
         pydantic.ValidationError: a value of another type, out of range, or half a character.
     """
 
     text: _Text
+    # "stop", "length" (the token limit), "content_filter", or the server's own.
     finish_reason: _Name
-    refusal: _Text | None
-    model: _Name
+    refusal: _Text | None  # the model's words where it declines in a field of its own
+    model: _Name  # the name that the server gives itself
+    # `input_tokens`, `output_tokens`: as the server counts them; None where it doesn't, or not
+    # believably.
     input_tokens: _Count | None
     output_tokens: _Count | None
+    # Sum over the answer's tokens, where it was asked for and the server told it in finite numbers.
     logprob: Annotated[float | None, pydantic.BeforeValidator(_finite)] = None
+    # `token_texts`, `token_logprobs`: the same token by token, where the texts make the answer.
     token_texts: list[_Text] | None = None
     token_logprobs: list[_FiniteNumber] | None = None
 

@@ -34,23 +34,16 @@ _AHEAD = 4  # items begun before the oldest is done, times the concurrency
 
 @dataclasses.dataclass(frozen=True)
 class CostEstimate:
-    """The requests, tokens and cost of a run that sends nothing.
+    """The requests, tokens and cost of a run that sends nothing."""
 
-    Attributes:
-        requests: not in the cache.
-        from_cache: answered already.
-        images: in all requests together; one that several carry counts each time.
-        input_tokens, output_tokens: about so many, a model's thinking not counted.
-        output_tokens_at_most: if every answer fills its limit.
-        cost, cost_at_most: of these; None where prices are not known.
-    """
-
-    requests: int
-    from_cache: int
-    images: int
+    requests: int  # not in the cache
+    from_cache: int  # answered already
+    images: int  # in all requests together; one that several carry counts each time
+    # `input_tokens`, `output_tokens`: about so many, a model's thinking not counted.
     input_tokens: int
     output_tokens: int
-    output_tokens_at_most: int
+    output_tokens_at_most: int  # if every answer fills its limit
+    # `cost`, `cost_at_most`: of these; None where prices are not known.
     cost: float | None
     cost_at_most: float | None
 

@@ -79,23 +79,16 @@ class Message:
 
 @dataclasses.dataclass(frozen=True)
 class Request(Generic[T]):
-    """A conversation to be continued by a JSON object, or by text.
-
-    Attributes:
-        answer: the object's form. For servers that hold a model to a schema all fields must be
-            required and others forbidden (`extra="forbid"`). None: text, as the model likes.
-        max_output_tokens: of the answer, a model's thinking included where it has any.
-        usual_output_tokens: of a good answer without thinking, for estimates.
-        seed: of sampling, for servers that know the parameter; None leaves it out.
-        logprobs: ask for the answer's log-probability (`Completion.logprob`).
-    """
+    """A conversation to be continued by a JSON object, or by text."""
 
     messages: tuple[Message, ...]
+    # The object's form. For servers that hold a model to a schema all fields must be required and
+    # others forbidden (`extra="forbid"`). None: text, as the model likes.
     answer: type[T] | None
-    max_output_tokens: int = 4096
-    usual_output_tokens: int = 500
-    seed: int | None = None
-    logprobs: bool = False
+    max_output_tokens: int = 4096  # of the answer, a model's thinking included where it has any
+    usual_output_tokens: int = 500  # of a good answer without thinking, for estimates
+    seed: int | None = None  # of sampling, for servers that know the parameter; None leaves it out
+    logprobs: bool = False  # ask for the answer's log-probability (`Completion.logprob`)
 
     def then(self, said: str, user: str) -> "Request[T]":
         """Returns the request continued by the model's answer and a further message of the user."""

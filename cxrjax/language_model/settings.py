@@ -26,46 +26,34 @@ class Prices:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Address, model and limits.
+    """Address, model and limits."""
 
-    Attributes:
-        base_url: of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`.
-        api_key: sent to that server alone; in no representation, message or file.
-        temperature: None leaves it to the server (reasoning models refuse the parameter).
-        structured_output: how an answer is made to be JSON: the server holds the model to the
-            schema ("json_schema"), to some JSON object ("json_object"), or the prompt asks for it
-            ("prompt"). The answer is checked in every case.
-        token_limit_field: what the server calls the limit of an answer's tokens. Older servers
-            know `max_tokens` only, and ignore the newer name.
-        timeout: seconds from the beginning of an attempt until its answer is there, whole.
-        attempts: how often one request is sent while the server is busy, failing or silent.
-        answers: how many answers are asked for, the first included, until one is valid.
-        requests_per_minute: None: as fast as answers come.
-        concurrency: requests under way at once.
-        image_tokens: what one image is taken to cost in estimates and for `max_cost`; about 800
-            to 2,600 for 1024 x 1024 pixels, differing by model.
-        prices: None where they are not known; the cost is then not known either.
-        max_cost: what this run may spend; answers from the cache are free.
-        allow_sending: whether content may leave this machine.
-        text_only: leave images out, for models without vision.
-    """
-
-    base_url: str
+    base_url: str  # of an OpenAI-compatible server, such as `http://127.0.0.1:8000/v1`
     model: str
+    # Sent to that server alone; in no representation, message or file.
     api_key: str = dataclasses.field(default="", repr=False)
+    # None leaves it to the server (reasoning models refuse the parameter).
     temperature: float | None = None
+    # How an answer is made to be JSON: the server holds the model to the schema ("json_schema"), to
+    # some JSON object ("json_object"), or the prompt asks for it ("prompt"). The answer is checked
+    # in every case.
     structured_output: StructuredOutput = "json_schema"
+    # What the server calls the limit of an answer's tokens. Older servers know `max_tokens` only,
+    # and ignore the newer name.
     token_limit_field: TokenLimitField = "max_completion_tokens"
+    # Seconds from the beginning of an attempt until its answer is there, whole.
     timeout: float = 180.0
-    attempts: int = 6
-    answers: int = 3
-    requests_per_minute: float | None = None
-    concurrency: int = 4
+    attempts: int = 6  # how often one request is sent while the server is busy, failing or silent
+    answers: int = 3  # how many answers are asked for, the first included, until one is valid
+    requests_per_minute: float | None = None  # None: as fast as answers come
+    concurrency: int = 4  # requests under way at once
+    # What one image is taken to cost in estimates and for `max_cost`; about 800 to 2,600 for 1024 x
+    # 1024 pixels, differing by model.
     image_tokens: int = 2600
-    prices: Prices | None = None
-    max_cost: float | None = None
-    allow_sending: bool = False
-    text_only: bool = False
+    prices: Prices | None = None  # None where they are not known; the cost is then not known either
+    max_cost: float | None = None  # what this run may spend; answers from the cache are free
+    allow_sending: bool = False  # whether content may leave this machine
+    text_only: bool = False  # leave images out, for models without vision
 
     def __post_init__(self) -> None:
         """Refuses what can't work, before anything is sent.

@@ -26,17 +26,13 @@ Tables = Float[np.ndarray, "sums k k"]
 
 
 class Kappa(NamedTuple):
-    """Cohen's kappa with its large-sample 95 % interval; NaN where undefined.
-
-    Attributes:
-        observed, expected: agreement found, and by chance, weighted as kappa is.
-        standard_error: after Fleiss, Cohen and Everitt (Psychological Bulletin 72, 1969).
-    """
+    """Cohen's kappa with its large-sample 95 % interval; NaN where undefined."""
 
     value: float
+    # `observed`, `expected`: agreement found, and by chance, weighted as kappa is.
     observed: float
     expected: float
-    standard_error: float
+    standard_error: float  # after Fleiss, Cohen and Everitt (Psychological Bulletin 72, 1969)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -47,17 +43,12 @@ class Kappa(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class KappaSanity:
-    """Agreement by chance and levels that a published kappa implies.
+    """Agreement by chance and levels that a published kappa implies."""
 
-    Attributes:
-        expected: agreement by chance that observed agreement and kappa need.
-        half_width: of the large-sample 95 % interval, sqrt(po (1 - po) / n) / (1 - pe).
-        least_levels: fewest rating levels for which chance agreement can be that low: with k
-            levels used alike by both readers it is at least 1 / k.
-    """
-
-    expected: float
-    half_width: float
+    expected: float  # agreement by chance that observed agreement and kappa need
+    half_width: float  # of the large-sample 95 % interval, sqrt(po (1 - po) / n) / (1 - pe)
+    # Fewest rating levels for which chance agreement can be that low: with k levels used alike by
+    # both readers it is at least 1 / k.
     least_levels: int
 
 
@@ -217,24 +208,17 @@ def fleiss_kappa(counts: Num[np.ndarray, "items levels"]) -> float:
 
 
 class RaterAgreement(NamedTuple):
-    """NaN where undefined: fewer than two items, or a rater who gives all the same.
+    """NaN where undefined: fewer than two items, or a rater who gives all the same."""
 
-    Attributes:
-        n: items that both rated.
-        kappa: Cohen's with quadratic weights, of marks rounded to whole ones.
-        kappa_low, kappa_high: its large-sample 95 % interval.
-        icc: of the marks themselves, see `intraclass_correlation`.
-        mean_difference: second minus first.
-    """
-
-    n: int
+    n: int  # items that both rated
     spearman: float
     kendall: float
-    kappa: float
+    kappa: float  # Cohen's with quadratic weights, of marks rounded to whole ones
+    # `kappa_low`, `kappa_high`: its large-sample 95 % interval.
     kappa_low: float
     kappa_high: float
-    icc: float
-    mean_difference: float
+    icc: float  # of the marks themselves, see `intraclass_correlation`
+    mean_difference: float  # second minus first
 
 
 def rater_agreement(first: Sequence[float], second: Sequence[float]) -> RaterAgreement:

@@ -15,16 +15,13 @@ _CHUNK = 2_000_000  # weights looked at together
 
 @dataclass(frozen=True)
 class Reliability:
-    """Answers in bins of about equally many, from the least to the most confident.
+    """Answers in bins of about equally many, from the least to the most confident."""
 
-    Attributes:
-        edges: ends of the bins; a confidence on an end belongs to the bin below it.
-        n: answers in each bin; bins with ties at their ends may have more, others none.
-        confidence, outcome: means in each bin, NaN where it is empty.
-    """
-
+    # Ends of the bins; a confidence on an end belongs to the bin below it.
     edges: Float[np.ndarray, " bins_and_one"]
+    # Answers in each bin; bins with ties at their ends may have more, others none.
     n: Int[np.ndarray, " bins"]
+    # `confidence`, `outcome`: means in each bin, NaN where it is empty.
     confidence: Float[np.ndarray, " bins"]
     outcome: Float[np.ndarray, " bins"]
 

@@ -44,15 +44,12 @@ class Curve:
     """Hits and misses at each score that brings a hit, by falling score.
 
     Between these, boxes of other scores only add misses.
-
-    Attributes:
-        hits, misses: boxes of at least that score that are right, that are wrong.
-        truths: number of true boxes.
     """
 
+    # `hits`, `misses`: boxes of at least that score that are right, that are wrong.
     hits: Float[np.ndarray, "*draws steps"]
     misses: Float[np.ndarray, "*draws steps"]
-    truths: Float[np.ndarray, "*draws"]
+    truths: Float[np.ndarray, "*draws"]  # number of true boxes
 
     @property
     def recall(self) -> Float[np.ndarray, "*draws steps"]:
@@ -67,19 +64,12 @@ class Curve:
 
 @dataclass(frozen=True)
 class Ranking:
-    """Predicted boxes by falling score, and which of them are right by each of some rules.
+    """Predicted boxes by falling score, and which of them are right by each of some rules."""
 
-    Attributes:
-        scores: of each box.
-        hits: by each rule, whether it is right.
-        image: its image.
-        truths: number of true boxes of each image.
-    """
-
-    scores: Float[np.ndarray, " n"]
-    hits: Bool[np.ndarray, "rules n"]
-    image: Int[np.ndarray, " n"]
-    truths: Int[np.ndarray, " images"]
+    scores: Float[np.ndarray, " n"]  # of each box
+    hits: Bool[np.ndarray, "rules n"]  # by each rule, whether it is right
+    image: Int[np.ndarray, " n"]  # its image
+    truths: Int[np.ndarray, " images"]  # number of true boxes of each image
 
     def curves(self, weights: Weights | None = None) -> list[Curve]:
         """Each rule's curve: as it is, or where images count as often as their weights say.

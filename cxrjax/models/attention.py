@@ -23,16 +23,13 @@ _FEWEST_QUERIES = 128
 
 
 class KeySection(NamedTuple):
-    """Keys and values, and who may see them.
+    """Keys and values, and who may see them."""
 
-    Attributes:
-        k, v: [B, K, M, H] where all questions of a row share the section, [B, K, Q, M, H] where
-            each question has its own (K key-value heads, M keys, H head size).
-        mask: True where query slot r of question q may see key m, [B, Q, R, M]; None: everywhere.
-    """
-
+    # `k`, `v`: [B, K, M, H] where all questions of a row share the section, [B, K, Q, M, H] where
+    # each question has its own (K key-value heads, M keys, H head size).
     k: Float[Array, "..."]
     v: Float[Array, "..."]
+    # True where query slot r of question q may see key m, [B, Q, R, M]; None: everywhere.
     mask: Bool[Array, "B Q R M"] | None = None
 
 

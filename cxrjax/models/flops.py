@@ -19,39 +19,28 @@ from cxrjax.models.vlm import VLM
 
 @dataclasses.dataclass(frozen=True)
 class BatchShape:
-    """The sizes of a batch, all devices and micro-batches together.
+    """The sizes of a batch, all devices and micro-batches together."""
 
-    Attributes:
-        images: B. questions: Q of each. prefix: P slots. answer: A slots. boxes: K of an answer.
-        packed_length: text tokens of an image where the padding is left out, else None.
-        answer_tokens: tokens that have logits, of all questions; None: every slot.
-        two_images: whether a row has room for a second image.
-        from_features: the tower's features are read, and the tower does not run.
-    """
-
-    images: int
+    images: int  # B. questions: Q of each. prefix: P slots. answer: A slots. boxes: K of an answer.
     questions: int
     prefix: int
     answer: int
     boxes: int = 0
+    # Text tokens of an image where the padding is left out, else None.
     packed_length: int | None = None
-    answer_tokens: int | None = None
-    from_features: bool = False
-    two_images: bool = False
+    answer_tokens: int | None = None  # tokens that have logits, of all questions; None: every slot
+    from_features: bool = False  # the tower's features are read, and the tower does not run
+    two_images: bool = False  # whether a row has room for a second image
 
 
 @dataclasses.dataclass(frozen=True)
 class Flops:
-    """The floating-point operations of one step.
+    """The floating-point operations of one step."""
 
-    Attributes:
-        forward, backward: what the model needs; MFU counts these.
-        recompute: what is computed again in the backward pass to save memory.
-    """
-
+    # `forward`, `backward`: what the model needs; MFU counts these.
     forward: float = 0.0
     backward: float = 0.0
-    recompute: float = 0.0
+    recompute: float = 0.0  # what is computed again in the backward pass to save memory
 
     @property
     def model(self) -> float:

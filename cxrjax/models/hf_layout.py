@@ -97,17 +97,11 @@ def with_prefix(canonical: str, prefixes: Mapping[str, str]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class TensorRule:
-    """The source of one of our parameters.
+    """The source of one of our parameters."""
 
-    Attributes:
-        path: ours, '/'-joined; stacked layers have the depth as leading axis.
-        name: canonical name of the checkpoint's tensor; `{layer}` stands for its number.
-        transform: from their layout to ours.
-    """
-
-    path: str
-    name: str
-    transform: Transform
+    path: str  # ours, '/'-joined; stacked layers have the depth as leading axis
+    name: str  # canonical name of the checkpoint's tensor; `{layer}` stands for its number
+    transform: Transform  # from their layout to ours
 
     @property
     def stacked(self) -> bool:

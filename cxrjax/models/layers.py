@@ -22,22 +22,17 @@ class TokenDropout:
     A sequence is [context tokens | question 0's slots | question 1's slots ...]. The noise of a
     question's slots comes from the question's global index, that of the context from the index of
     the row's first question. So micro-batches, devices and hosts draw what one large batch would.
-
-    Attributes:
-        context_keys: one key a row, [B].
-        question_keys: one key a question, [B, Q]; Q = 0 where a sequence is context alone.
-        num_context: how many leading tokens of a sequence are context.
-        num_slots: slots of a question, L.
-        packing: where the text is packed, the slot in 0 .. Q * L - 1 of each packed token, [B, T].
-        stream: of this layer and map.
     """
 
-    context_keys: Key[Array, " B"]
+    context_keys: Key[Array, " B"]  # one key a row, [B]
+    # One key a question, [B, Q]; Q = 0 where a sequence is context alone.
     question_keys: Key[Array, "B Q"]
+    # How many leading tokens of a sequence are context.
     num_context: int = flax.struct.field(pytree_node=False)
-    num_slots: int = flax.struct.field(pytree_node=False)
+    num_slots: int = flax.struct.field(pytree_node=False)  # slots of a question, L
+    # Where the text is packed, the slot in 0 .. Q * L - 1 of each packed token, [B, T].
     packing: Int[Array, "B T"] | None = None
-    stream: UInt32[Array, ""] | int = 0
+    stream: UInt32[Array, ""] | int = 0  # of this layer and map
 
     @classmethod
     def of_questions(

@@ -14,47 +14,36 @@ from cxrjax.models.splash import SplashLayout
 
 
 class Visibility(NamedTuple):
-    """True where a query may see a key.
+    """True where a query may see a key."""
 
-    Attributes:
-        context: the context sees itself, [B, 1, C, C]; None: all of it.
-        context_to_prefix: the context sees the prompt of the row's only question, [B, 1, 1, P];
-            None: it sees no question, so that several can share it.
-        text_to_context: slot r of a question sees the context, [B, Q, L, C]; None: all of it.
-        text: slot r of a question sees its own slot m, [B, Q, L, L].
-    """
-
-    context: Bool[Array, "..."] | None
+    context: Bool[Array, "..."] | None  # the context sees itself, [B, 1, C, C]; None: all of it
+    # The context sees the prompt of the row's only question, [B, 1, 1, P]; None: it sees no
+    # question, so that several can share it.
     context_to_prefix: Bool[Array, "..."] | None
+    # Slot r of a question sees the context, [B, Q, L, C]; None: all of it.
     text_to_context: Bool[Array, "..."] | None
-    text: Bool[Array, "B Q L L"]
+    text: Bool[Array, "B Q L L"]  # slot r of a question sees its own slot m, [B, Q, L, L]
 
 
 class SequenceLayout(NamedTuple):
-    """Everything the decoder needs to know of a sequence besides its embeddings.
+    """Everything the decoder needs to know of a sequence besides its embeddings."""
 
-    Attributes:
-        num_context: C, the tokens in front that all questions share.
-        num_prefix: P, the leading slots of a question that hold its prompt.
-        positions: of every token of the sequence, [B, S], S = C + Q * L; or its time, row and
-            column, [B, S, 3] (`DecoderConfig.rope_sections`).
-        seen: in the global layers.
-        seen_locally: in the layers with a sliding window; None where they see the same: the
-            window holds everything, or no layer has one. Where layers are of one kind, its masks
-            are where those of `seen` are.
-        splash: the same by rules, for the kernels of splash.py; None: masks alone tell.
-        deep: what is added to the context behind each of the first layers, [n, B, C, D].
-        per_layer: what each layer is given of the decoder's tokens besides their embeddings,
-            [n, B, S, P] (`DecoderConfig.per_layer_width`).
-    """
-
-    num_context: int
-    num_prefix: int
+    num_context: int  # C, the tokens in front that all questions share
+    num_prefix: int  # P, the leading slots of a question that hold its prompt
+    # Of every token of the sequence, [B, S], S = C + Q * L; or its time, row and column, [B, S, 3]
+    # (`DecoderConfig.rope_sections`).
     positions: Int[Array, "B S"] | Int[Array, "B S 3"]
-    seen: Visibility
+    seen: Visibility  # in the global layers
+    # In the layers with a sliding window; None where they see the same: the window holds
+    # everything, or no layer has one. Where layers are of one kind, its masks are where those of
+    # `seen` are.
     seen_locally: Visibility | None
+    # The same by rules, for the kernels of splash.py; None: masks alone tell.
     splash: SplashLayout | None = None
+    # What is added to the context behind each of the first layers, [n, B, C, D].
     deep: Float[Array, "n B C D"] | None = None
+    # What each layer is given of the decoder's tokens besides their embeddings, [n, B, S, P]
+    # (`DecoderConfig.per_layer_width`).
     per_layer: Float[Array, "n B S P"] | None = None
 
     def of_text(self, x: Float[Array, "B s D"]) -> Float[Array, "B T D"]:
@@ -67,22 +56,17 @@ class SequenceLayout(NamedTuple):
 
 
 class Context(NamedTuple):
-    """The tokens that all questions of a row share.
+    """The tokens that all questions of a row share."""
 
-    Attributes:
-        num_tokens: C.
-        image: which image a token belongs to, counted from 0, and -1 for text, [B or 1, C]; None:
-            all belong to one image.
-        mask: which tokens are there, [B, C]; None: all of them.
-        grid: rows and columns of an image's tokens, where these count; else None. Text goes on
-            behind an image after as many positions as it has rows or columns, not tokens.
-        tokens: their ids, 0 for those of images, [B or 1, C]; None: all are of images.
-    """
-
-    num_tokens: int
+    num_tokens: int  # C
+    # Which image a token belongs to, counted from 0, and -1 for text, [B or 1, C]; None: all belong
+    # to one image.
     image: Int[Array, "b C"] | None
-    mask: Bool[Array, "B C"] | None
+    mask: Bool[Array, "B C"] | None  # which tokens are there, [B, C]; None: all of them
+    # Rows and columns of an image's tokens, where these count; else None. Text goes on behind an
+    # image after as many positions as it has rows or columns, not tokens.
     grid: tuple[int, int] | None = None
+    # Their ids, 0 for those of images, [B or 1, C]; None: all are of images.
     tokens: Int[Array, "b C"] | None = None
 
     def positions(self, rows: int) -> Int[Array, "B C"]:

@@ -97,20 +97,16 @@ SETTINGS = {
 
 @dataclasses.dataclass(frozen=True)
 class PeftAdapter:
-    """An adapter read from PEFT's files, for a model of one configuration.
+    """An adapter read from PEFT's files, for a model of one configuration."""
 
-    Attributes:
-        config: as `apply_lora` takes it; targets and patterns name whole paths.
-        arrays: of the adapters' parameters by path (`.../lora/a`); with `decoder/embedder/loc_rows`
-            the trained rows of the `<loc>` tokens themselves, [1024, D]; the parameters of modules
-            that were trained whole (`saved_modules`).
-        base_sha256: hash of the base it was trained on; None where it was not trained here.
-        untied: embedding and output layer are two; a model that has one table needs `VLM.untie`.
-    """
-
-    config: LoRAConfig
+    config: LoRAConfig  # as `apply_lora` takes it; targets and patterns name whole paths
+    # Of the adapters' parameters by path (`.../lora/a`); with `decoder/embedder/loc_rows` the
+    # trained rows of the `<loc>` tokens themselves, [1024, D]; the parameters of modules that were
+    # trained whole (`saved_modules`).
     arrays: dict[str, np.ndarray]
+    # Hash of the base it was trained on; None where it was not trained here.
     base_sha256: str | None
+    # Embedding and output layer are two; a model that has one table needs `VLM.untie`.
     untied: bool = False
 
 

@@ -32,40 +32,6 @@ AXIAL_ROPE_BASE = 100.0
 class VisionConfig:
     """A vision tower: images of `image_size` pixels cut into `patch_size` patches.
 
-    Attributes:
-        image_width: of images that are not square, whose height `image_size` is then; only of
-            towers without a table that says how many patches there are, and of tiles.
-        pool: squares of so many patches a side become one token, averaged before the projector.
-        side_by_side: they are put side by side for it instead (pixel shuffle).
-        norm, norm_eps: of the layers; RMS norms scale by their weight.
-        activation: of the layers; "quick_gelu" is the sigmoid's approximation.
-        gated: units of the layers are gated.
-        colours: what the tower was trained on: "half", values in [-1, 1], or channels scaled by
-            CLIP's or ImageNet's mean and deviation.
-        patch_bias: patches are mapped with a bias.
-        class_token: one goes in front of the patches.
-        pre_norm, final_norm: a norm before the first and behind the last layer.
-        layer_scale: a scale on what each half of a layer adds.
-        post_norms: norms also behind attention and units, and on each head's queries, keys and
-            values; heads turn by row and column; layers have no biases, and features are scaled.
-        merges: layers go over patches in the order of windows, with one map for queries, keys and
-            values, which turn by row and column; a patch is two equal frames.
-        skip_last: so many last layers are there and not asked.
-        window: where it merges, patches a side of the squares that see only themselves.
-        full_every: of so many layers the last one sees the whole image, the others their square.
-        position_side: where it merges, rows and columns of the table of positions, which is
-            stretched over the patches; None: it has no table.
-        deepstack: where it merges, the layers, from 0, whose patches are merged too, and added to
-            the image's tokens behind the decoder's first layers, one each.
-        most_positions: rows of a table of positions for each direction; 0: one row a patch.
-        standardized: pooled features are shifted and scaled by the checkpoint's own.
-        clipped: what goes into a linear map and comes out of it is kept within bounds of the
-            checkpoint's.
-        most_tokens: it takes images of any size, up to so many tokens each; 0: of one size.
-        most_tiles: an image may be cut into so many tiles of the one size.
-        tile_size: pixels a side of the tiles that an image is cut into; the whole image is one more
-            behind them. None: the image is the only one.
-
     A tower without layers takes pixels from 0 to 1, norms and maps a patch, and adds its place.
     """
 
@@ -75,31 +41,52 @@ class VisionConfig:
     depth: int
     num_heads: int
     mlp_dim: int
+    # Squares of so many patches a side become one token, averaged before the projector.
     pool: int = 1
-    side_by_side: bool = False
+    side_by_side: bool = False  # they are put side by side for it instead (pixel shuffle)
+    # `norm`, `norm_eps`: of the layers; RMS norms scale by their weight.
     norm: Literal["layer", "rms"] = "layer"
     norm_eps: float = 1e-6
+    # Of the layers; "quick_gelu" is the sigmoid's approximation.
     activation: Literal["gelu_tanh", "gelu", "quick_gelu", "silu"] = "gelu_tanh"
-    gated: bool = False
+    gated: bool = False  # units of the layers are gated
+    # What the tower was trained on: "half", values in [-1, 1], or channels scaled by CLIP's or
+    # ImageNet's mean and deviation.
     colours: Literal["half", "clip", "imagenet"] = "half"
-    patch_bias: bool = True
-    class_token: bool = False
+    patch_bias: bool = True  # patches are mapped with a bias
+    class_token: bool = False  # one goes in front of the patches
+    # `pre_norm`, `final_norm`: a norm before the first and behind the last layer.
     pre_norm: bool = False
     final_norm: bool = True
-    layer_scale: bool = False
+    layer_scale: bool = False  # a scale on what each half of a layer adds
+    # Norms also behind attention and units, and on each head's queries, keys and values; heads turn
+    # by row and column; layers have no biases, and features are scaled.
     post_norms: bool = False
+    # Layers go over patches in the order of windows, with one map for queries, keys and values,
+    # which turn by row and column; a patch is two equal frames.
     merges: bool = False
-    skip_last: int = 0
+    skip_last: int = 0  # so many last layers are there and not asked
+    # Where it merges, patches a side of the squares that see only themselves.
     window: int | None = None
+    # Of so many layers the last one sees the whole image, the others their square.
     full_every: int = 1
+    # Where it merges, rows and columns of the table of positions, which is stretched over the
+    # patches; None: it has no table.
     position_side: int | None = None
+    # Where it merges, the layers, from 0, whose patches are merged too, and added to the image's
+    # tokens behind the decoder's first layers, one each.
     deepstack: tuple[int, ...] = ()
+    # Of images that are not square, whose height `image_size` is then; only of towers without a
+    # table that says how many patches there are, and of tiles.
     image_width: int | None = None
-    most_positions: int = 0
-    standardized: bool = False
+    most_positions: int = 0  # rows of a table of positions for each direction; 0: one row a patch
+    standardized: bool = False  # pooled features are shifted and scaled by the checkpoint's own
+    # What goes into a linear map and comes out of it is kept within bounds of the checkpoint's.
     clipped: bool = False
-    most_tokens: int = 0
-    most_tiles: int = 0
+    most_tokens: int = 0  # it takes images of any size, up to so many tokens each; 0: of one size
+    most_tiles: int = 0  # an image may be cut into so many tiles of the one size
+    # Pixels a side of the tiles that an image is cut into; the whole image is one more behind them.
+    # None: the image is the only one.
     tile_size: int | None = None
 
     def __post_init__(self) -> None:
@@ -169,80 +156,60 @@ class VisionConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DecoderConfig:
-    """A decoder; the defaults are Gemma 1's, what follows `mlp_dim` are the others' changes.
-
-    Attributes:
-        num_kv_heads: divides `num_heads`; 1 is multi-query attention.
-        query_scale: queries are divided by the square root of it; None: of `head_dim`.
-        rope_base, rope_scale: of the global layers; positions are divided by `rope_scale`.
-        local_rope_base: of the layers with a sliding window; None: `rope_base`.
-        window: tokens that a local layer sees, itself included; None: no layer is local.
-        global_every: of so many layers the last one is global, the others local.
-        attn_softcap, final_softcap: c * tanh(x / c) on attention scores and on logits.
-        post_norms: norms also behind attention and MLP, before the residual is added.
-        qk_norm: norms on the queries and keys of each head.
-        prefix_attention: "full": image and prompt see all of each other ; "causal":
-            every token sees the past alone, but images also see all of themselves;
-            "local": they do so in local layers alone; "past": every token sees the past
-            alone.
-        norm_eps: what is added to the mean square in norms.
-        plain_norms: norms scale by their weight, not by 1 + weight (Llama, Mistral).
-        activation: of the gated unit; "gelu" is the tanh approximation.
-        scale_embeddings: by the square root of the width.
-        tied: the embedding is the output layer too.
-        qkv_bias: queries, keys and values have biases.
-        rope_sections: how many pairs of a head's entries turn by a token's time, row and column
-            in this order; none: all by its place in the sequence.
-        rope_interleaved: the three take turns instead, and what is left is time's.
-        global_head_dim: of global layers, where they are of other sizes than the local ones and
-            their parameters are kept apart; None: all layers are alike. What follows is
-            of such decoders alone.
-        global_kv_heads: of global layers; None: `num_kv_heads`.
-        global_rope_share: the part of a head's pairs that turns in global layers.
-        keys_are_values: global layers have no map for values and take what that for keys gives.
-        value_norm: norms without a scale on each head's values.
-        layer_scale: a number of the checkpoint's that what comes out of a layer is multiplied by.
-        shared_layers: so many last layers have no keys and values, and read those of the last layer
-            of their kind before them; whole periods.
-        shared_mlp_dim: of these layers; None: `mlp_dim`.
-        per_layer_width: numbers that every layer is given of a token besides the residual stream,
-            from a second table (per-layer embeddings, of the same two); 0: none.
-    """
+    """A decoder; the defaults are Gemma 1's, what follows `mlp_dim` are the others' changes."""
 
     vocab_size: int
     width: int
     depth: int
     num_heads: int
-    num_kv_heads: int
+    num_kv_heads: int  # divides `num_heads`; 1 is multi-query attention
     head_dim: int
     mlp_dim: int
+    # Queries are divided by the square root of it; None: of `head_dim`.
     query_scale: float | None = None
+    # `rope_base`, `rope_scale`: of the global layers; positions are divided by `rope_scale`.
     rope_base: float = 10_000.0
     rope_scale: float = 1.0
-    local_rope_base: float | None = None
+    local_rope_base: float | None = None  # of the layers with a sliding window; None: `rope_base`
+    # Tokens that a local layer sees, itself included; None: no layer is local.
     window: int | None = None
-    global_every: int = 1
+    global_every: int = 1  # of so many layers the last one is global, the others local
+    # `attn_softcap`, `final_softcap`: c * tanh(x / c) on attention scores and on logits.
     attn_softcap: float | None = None
     final_softcap: float | None = None
-    post_norms: bool = False
-    qk_norm: bool = False
+    post_norms: bool = False  # norms also behind attention and MLP, before the residual is added
+    qk_norm: bool = False  # norms on the queries and keys of each head
+    # "full": image and prompt see all of each other ; "causal": every token sees the past alone,
+    # but images also see all of themselves; "local": they do so in local layers alone; "past":
+    # every token sees the past alone.
     prefix_attention: Literal["full", "causal", "local", "past"] = "full"
-    norm_eps: float = 1e-6
-    plain_norms: bool = False
+    norm_eps: float = 1e-6  # what is added to the mean square in norms
+    plain_norms: bool = False  # norms scale by their weight, not by 1 + weight (Llama, Mistral)
+    # Of the gated unit; "gelu" is the tanh approximation.
     activation: Literal["gelu", "silu"] = "gelu"
-    scale_embeddings: bool = True
-    tied: bool = True
-    qkv_bias: bool = False
+    scale_embeddings: bool = True  # by the square root of the width
+    tied: bool = True  # the embedding is the output layer too
+    qkv_bias: bool = False  # queries, keys and values have biases
+    # How many pairs of a head's entries turn by a token's time, row and column in this order; none:
+    # all by its place in the sequence.
     rope_sections: tuple[int, ...] = ()
-    rope_interleaved: bool = False
+    rope_interleaved: bool = False  # the three take turns instead, and what is left is time's
+    # Of global layers, where they are of other sizes than the local ones and their parameters are
+    # kept apart; None: all layers are alike. What follows is of such decoders alone.
     global_head_dim: int | None = None
-    global_kv_heads: int | None = None
-    global_rope_share: float = 1.0
+    global_kv_heads: int | None = None  # of global layers; None: `num_kv_heads`
+    global_rope_share: float = 1.0  # the part of a head's pairs that turns in global layers
+    # Global layers have no map for values and take what that for keys gives.
     keys_are_values: bool = False
-    value_norm: bool = False
+    value_norm: bool = False  # norms without a scale on each head's values
+    # A number of the checkpoint's that what comes out of a layer is multiplied by.
     layer_scale: bool = False
+    # So many last layers have no keys and values, and read those of the last layer of their kind
+    # before them; whole periods.
     shared_layers: int = 0
-    shared_mlp_dim: int | None = None
+    shared_mlp_dim: int | None = None  # of these layers; None: `mlp_dim`
+    # Numbers that every layer is given of a token besides the residual stream, from a second table
+    # (per-layer embeddings, of the same two); 0: none.
     per_layer_width: int = 0
 
     def __post_init__(self) -> None:
@@ -332,33 +299,27 @@ _OF_ONE_KIND: dict[str, Any] = {
 
 @dataclasses.dataclass(frozen=True)
 class VLMConfig:
-    """Tower, projector and decoder, and what the tokenizer's ids mean to them.
+    """Tower, projector and decoder, and what the tokenizer's ids mean to them."""
 
-    Attributes:
-        vision: None for a model of text alone.
-        loc_token_start: id of `<loc0000>`; the 1,024 location tokens follow one another. -1: the
-            vocabulary has none.
-        context: what stands before the question: token ids, and `IMAGE` for each image.
-        second_image: what is put in behind the first `IMAGE` where there is a second image.
-        projector: "linear"; "plain": without a bias; "normed": an RMS norm and a map without bias;
-            "unscaled": the same, the norm without a scale; "mlp": two maps with a GELU between
-            them; "normed_mlp": a norm before these; or "merger": each patch normed, those of a
-            token side by side, and two such maps.
-        audio_width: numbers of a frame of sound, which the checkpoint has a map for and nothing
-            asks here; 0: none.
-        family: the `model_type` whose names its tensors have in a checkpoint
-            (`cxrjax/models/families/`).
-    """
-
-    vision: VisionConfig | None
+    vision: VisionConfig | None  # None for a model of text alone
     decoder: DecoderConfig
+    # Id of `<loc0000>`; the 1,024 location tokens follow one another. -1: the vocabulary has none.
     loc_token_start: int
+    # What stands before the question: token ids, and `IMAGE` for each image.
     context: tuple[int, ...] = (IMAGE,)
+    # What is put in behind the first `IMAGE` where there is a second image.
     second_image: tuple[int, ...] = (IMAGE,)
+    # "linear"; "plain": without a bias; "normed": an RMS norm and a map without bias; "unscaled":
+    # the same, the norm without a scale; "mlp": two maps with a GELU between them; "normed_mlp": a
+    # norm before these; or "merger": each patch normed, those of a token side by side, and two such
+    # maps.
     projector: Literal["linear", "plain", "normed", "unscaled", "mlp", "normed_mlp", "merger"] = (
         "linear"
     )
+    # Numbers of a frame of sound, which the checkpoint has a map for and nothing asks here; 0:
+    # none.
     audio_width: int = 0
+    # The `model_type` whose names its tensors have in a checkpoint (`cxrjax/models/families/`).
     family: str = "paligemma"
 
     @property

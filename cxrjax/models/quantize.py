@@ -23,20 +23,15 @@ TILE = 64
 
 @flax.struct.dataclass
 class QuantizedKernel:
-    """A kernel [*stack, i, o] in 8 or 4 bits a weight; `stack` is the depth of stacked layers.
+    """A kernel [*stack, i, o] in 8 or 4 bits a weight; `stack` is the depth of stacked layers."""
 
-    Attributes:
-        codes: int8: [*stack, i, o], int8. nf4: [*stack, I / 2, o], uint8, where I is i padded to a
-            multiple of `TILE`: of each tile, the first half's codes in the low four bits.
-        scale: float32; int8: [*stack, 1, o], one an output feature; nf4: [*stack, I / TILE, o].
-        in_features: i.
-        qtype: one of `QUANTIZED_DTYPES`.
-    """
-
+    # int8: [*stack, i, o], int8. nf4: [*stack, I / 2, o], uint8, where I is i padded to a multiple
+    # of `TILE`: of each tile, the first half's codes in the low four bits.
     codes: Integer[Array, "*stack rows o"]
+    # float32; int8: [*stack, 1, o], one an output feature; nf4: [*stack, I / TILE, o].
     scale: Float[Array, "*stack tiles o"]
-    in_features: int = flax.struct.field(pytree_node=False)
-    qtype: str = flax.struct.field(pytree_node=False)
+    in_features: int = flax.struct.field(pytree_node=False)  # i
+    qtype: str = flax.struct.field(pytree_node=False)  # one of `QUANTIZED_DTYPES`
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -73,26 +73,19 @@ class VisibilityRule:
 
     What `Visibility` (layout.py) says by masks. A slot always sees itself, so that no softmax is
     over nothing; padding sees padding alone, by segment ids.
-
-    Attributes:
-        num_context: C.
-        num_questions: Q.
-        num_slots: slots of a question, L.
-        num_prefix: P, leading slots of a question that hold its prompt.
-        causal: prompts see the past alone; else all of themselves.
-        context_sees_prefix: where not causal, whether the context sees the only question's prompt.
-        images: where causal, (start, stop) of the images in the context; each sees all of itself.
-        window: how many slots back a slot sees, itself among them; None: all. Where not causal,
-            context and prompt see each other all the same.
     """
 
-    num_context: int
-    num_questions: int
-    num_slots: int
-    num_prefix: int
-    causal: bool
+    num_context: int  # C
+    num_questions: int  # Q
+    num_slots: int  # slots of a question, L
+    num_prefix: int  # P, leading slots of a question that hold its prompt
+    causal: bool  # prompts see the past alone; else all of themselves
+    # Where not causal, whether the context sees the only question's prompt.
     context_sees_prefix: bool
+    # Where causal, (start, stop) of the images in the context; each sees all of itself.
     images: tuple[tuple[int, int], ...]
+    # How many slots back a slot sees, itself among them; None: all. Where not causal, context and
+    # prompt see each other all the same.
     window: int | None
 
     @property
@@ -136,22 +129,16 @@ class VisibilityRule:
 
 
 class SplashLayout(NamedTuple):
-    """The facts of a sequence that the kernels need.
+    """The facts of a sequence that the kernels need."""
 
-    Attributes:
-        rule: in global layers.
-        local_rule: in those with a sliding window; None: there are none, or it holds everything.
-        present: which tokens are there, [B, S].
-        order: which token stands in each slot of the rules' sequence, [B, S]; None: as they are,
-            and a local rule is of layers of another kind (`DecoderConfig.global_head_dim`).
-        kind: what computes it.
-    """
-
-    rule: VisibilityRule
+    rule: VisibilityRule  # in global layers
+    # In those with a sliding window; None: there are none, or it holds everything.
     local_rule: VisibilityRule | None
-    present: Bool[Array, "B S"]
+    present: Bool[Array, "B S"]  # which tokens are there, [B, S]
+    # Which token stands in each slot of the rules' sequence, [B, S]; None: as they are, and a local
+    # rule is of layers of another kind (`DecoderConfig.global_head_dim`).
     order: Int[Array, "B S"] | None
-    kind: AttentionKind
+    kind: AttentionKind  # what computes it
 
 
 def make_splash_layout(

@@ -16,21 +16,17 @@ class Windows:
 
     The windows at the right and lower edge may reach over it. All have the same number of places,
     so that attention is over one array; what lies beyond the edge is never seen.
-
-    Attributes:
-        order: the patch in each place, in reading order of the image; 0 beyond the edge, [W * M].
-        inside: which places hold a patch, [W, M]; None: all of them.
-        rows, columns: of the patch in each place, [W * M].
-        back: the places of each token's patches, tokens in reading order, [N * P].
-        count: W, how many windows there are.
     """
 
+    # The patch in each place, in reading order of the image; 0 beyond the edge, [W * M].
     order: Int[np.ndarray, " S"]
-    inside: Bool[np.ndarray, "W M"] | None
+    inside: Bool[np.ndarray, "W M"] | None  # which places hold a patch, [W, M]; None: all of them
+    # `rows`, `columns`: of the patch in each place, [W * M].
     rows: Int[np.ndarray, " S"]
     columns: Int[np.ndarray, " S"]
+    # The places of each token's patches, tokens in reading order, [N * P].
     back: Int[np.ndarray, " NP"]
-    count: int
+    count: int  # W, how many windows there are
 
 
 def make_windows(grid: tuple[int, int], pool: int, window: int | None) -> Windows:

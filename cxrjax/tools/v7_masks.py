@@ -46,18 +46,12 @@ Mask = UInt8[np.ndarray, "h w"]
 
 @dataclasses.dataclass(frozen=True)
 class Annotated:
-    """Annotation of one image.
+    """Annotation of one image."""
 
-    Attributes:
-        name: of the mask to write, without suffix; the image's if the export has it.
-        number: V7's, or the name.
-        hw: height and width of the image.
-        lungs: functions that each render a part marked as lung: 0 and 1, [h, w].
-    """
-
-    name: str
-    number: str
-    hw: tuple[int, int]
+    name: str  # of the mask to write, without suffix; the image's if the export has it
+    number: str  # V7's, or the name
+    hw: tuple[int, int]  # height and width of the image
+    # Functions that each render a part marked as lung: 0 and 1, [h, w].
     lungs: Sequence[Callable[[], Mask]]
 
 

@@ -44,23 +44,14 @@ XYXY = ("x_min", "y_min", "x_max", "y_max")
 
 
 class Coordinates(NamedTuple):
-    """The four coordinates of boxes as a model says them, xyxy, fractions of its input.
+    """The four coordinates of boxes as a model says them, xyxy, fractions of its input."""
 
-    Attributes:
-        expected: expectation of each.
-        distance: expected distance from the target.
-        near: probability within `NEAR` of the target.
-        spread: standard deviation.
-        likeliest: the value with the highest probability.
-        median: the value at which half of the probability is reached.
-    """
-
-    expected: Float[ArrayLike, "*batch 4"]
-    distance: Float[ArrayLike, "*batch 4"]
-    near: Float[ArrayLike, "*batch 4"]
-    spread: Float[ArrayLike, "*batch 4"]
-    likeliest: Float[ArrayLike, "*batch 4"]
-    median: Float[ArrayLike, "*batch 4"]
+    expected: Float[ArrayLike, "*batch 4"]  # expectation of each
+    distance: Float[ArrayLike, "*batch 4"]  # expected distance from the target
+    near: Float[ArrayLike, "*batch 4"]  # probability within `NEAR` of the target
+    spread: Float[ArrayLike, "*batch 4"]  # standard deviation
+    likeliest: Float[ArrayLike, "*batch 4"]  # the value with the highest probability
+    median: Float[ArrayLike, "*batch 4"]  # the value at which half of the probability is reached
 
 
 def coordinates_of_bins(
@@ -184,23 +175,14 @@ def box_loss(found: Coordinates, target: Float[ArrayLike, "*batch 4"]) -> Float[
 
 @struct.dataclass
 class BoxSums:
-    """Reported sums over questions with boxes, each of the mean over the question's boxes.
+    """Reported sums over questions with boxes, each of the mean over the question's boxes."""
 
-    Attributes:
-        giou: 1 - GIoU of the expected box; one with swapped corners has no area.
-        iou: IoU of the same.
-        swapped: 1 where its corners are swapped along an axis.
-        distance: expected distance of coordinates, mean of the four.
-        near: probability within `NEAR` of the target, [4].
-        spread: standard deviation of each coordinate, [4].
-    """
-
-    giou: Any
-    iou: Any
-    swapped: Any
-    distance: Any
-    near: Any
-    spread: Any
+    giou: Any  # 1 - GIoU of the expected box; one with swapped corners has no area
+    iou: Any  # IoU of the same
+    swapped: Any  # 1 where its corners are swapped along an axis
+    distance: Any  # expected distance of coordinates, mean of the four
+    near: Any  # probability within `NEAR` of the target, [4]
+    spread: Any  # standard deviation of each coordinate, [4]
 
     def named(self) -> dict[str, Any]:
         """The sums by the names of their figures."""

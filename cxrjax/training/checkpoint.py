@@ -87,17 +87,12 @@ _FREE_KEYS = (
 
 
 class LoadedModel(NamedTuple):
-    """A model for inference.
+    """A model for inference."""
 
-    Attributes:
-        model: base, adapters and trained parameters together.
-        config: the run's configuration, or the default one with the base's own settings.
-        tokenizer_path: its tokenizer's file.
-    """
-
-    model: VLM
+    model: VLM  # base, adapters and trained parameters together
+    # The run's configuration, or the default one with the base's own settings.
     config: ExperimentConfig
-    tokenizer_path: Path
+    tokenizer_path: Path  # its tokenizer's file
 
 
 def model_config(directory: Path) -> ExperimentConfig:

@@ -18,17 +18,11 @@ _POINT = 1e-3
 
 
 class CoordinateTargets(NamedTuple):
-    """Targets and loss of location tokens.
+    """Targets and loss of location tokens."""
 
-    Attributes:
-        start: id of the first of them.
-        width: standard deviation in bins, above 0.
-        weight: of a location token beside another token.
-    """
-
-    start: int
-    width: float
-    weight: float = 1.0
+    start: int  # id of the first of them
+    width: float  # standard deviation in bins, above 0
+    weight: float = 1.0  # of a location token beside another token
 
     def concerns(self, target: Int[Array, "B n"]) -> Bool[Array, "B n"]:
         """Returns whether each target is a location token."""

@@ -74,69 +74,46 @@ class AnswerModel(Protocol):
 
 
 class Denominators(NamedTuple):
-    """Divisors of the sums of a whole batch, float32 scalars.
+    """Divisors of the sums of a whole batch, float32 scalars."""
 
-    Attributes:
-        tokens: answer tokens.
-        questions: questions that have at least one box.
-    """
-
-    tokens: Any
-    questions: Any
+    tokens: Any  # answer tokens
+    questions: Any  # questions that have at least one box
 
 
 class LossInputs(NamedTuple):
-    """Input of a term of the loss.
+    """Input of a term of the loss."""
 
-    Attributes:
-        model: of the states.
-        batch: device arrays.
-        hidden: states that predict the answers' tokens, [B, QA, D].
-        chunk: answer tokens, over all of the batch's images, whose logits over the vocabulary may
-            exist at a time (`sum_in_chunks`).
-        box_route: the loss's way to boxes; the batch must have been made for it.
-        coordinates: targets of location tokens; None: their bins.
-        box: which box loss.
-    """
-
-    model: AnswerModel
-    batch: Batch
-    hidden: Float[Array, "B QA D"]
+    model: AnswerModel  # of the states
+    batch: Batch  # device arrays
+    hidden: Float[Array, "B QA D"]  # states that predict the answers' tokens, [B, QA, D]
+    # Answer tokens, over all of the batch's images, whose logits over the vocabulary may exist at a
+    # time (`sum_in_chunks`).
     chunk: int
-    box_route: BoxRoute
-    coordinates: CoordinateTargets | None
-    box: "BoxTerm"
+    box_route: BoxRoute  # the loss's way to boxes; the batch must have been made for it
+    coordinates: CoordinateTargets | None  # targets of location tokens; None: their bins
+    box: "BoxTerm"  # which box loss
 
 
 class BoxTerm(NamedTuple):
-    """The box loss of the keys `training.box_*`.
+    """The box loss of the keys `training.box_*`."""
 
-    Attributes:
-        mean: what it is divided by (the module's docstring).
-        window: of `box_loss.local_coordinates`; 0: whole distributions.
-    """
-
+    # What it is divided by (the module's docstring).
     mean: Literal["questions", "tokens"] = "questions"
-    window: float = 0.0
+    window: float = 0.0  # of `box_loss.local_coordinates`; 0: whole distributions
 
 
 AS_PUBLISHED = BoxTerm()
 
 
 class Term(NamedTuple):
-    """A term of the loss.
+    """A term of the loss."""
 
-    Attributes:
-        name: of its figure.
-        sums: returns its sum over a batch, which is differentiated, and sums that are reported.
-        per: what it and they are means over; of the box loss itself, `BoxTerm.mean`.
-        always: computed and reported at weight 0 too.
-    """
-
-    name: str
+    name: str  # of its figure
+    # Returns its sum over a batch, which is differentiated, and sums that are reported.
     sums: Callable[[LossInputs], tuple[Array, Mapping[str, Array]]]
+    # What it and they are means over; of the box loss itself, `BoxTerm.mean`.
     per: Literal["tokens", "questions"] = "tokens"
-    always: bool = False
+    always: bool = False  # computed and reported at weight 0 too
 
 
 def multitask_loss(*args: Any, **options: Any) -> tuple[Float[Array, ""], Figures]:

@@ -44,21 +44,13 @@ class StepTimes(NamedTuple):
 
 
 class FinishedStep(NamedTuple):
-    """A step whose figures are there.
+    """A step whose figures are there."""
 
-    Attributes:
-        number: from 1 on.
-        values: its figures, the same in all processes.
-        times: where its time went.
-        question_ids: of this process's rows.
-        compiled: on the way, so that its times say nothing.
-    """
-
-    number: int
-    values: Mapping[str, float]
-    times: StepTimes
-    question_ids: Sequence[str] = ()
-    compiled: bool = False
+    number: int  # from 1 on
+    values: Mapping[str, float]  # its figures, the same in all processes
+    times: StepTimes  # where its time went
+    question_ids: Sequence[str] = ()  # of this process's rows
+    compiled: bool = False  # on the way, so that its times say nothing
 
 
 class Observer:

@@ -42,17 +42,11 @@ from cxrjax.training.workdir import peak_memory_gb
 
 
 class RunningStep(NamedTuple):
-    """A step on its way.
+    """A step on its way."""
 
-    Attributes:
-        wait: when the loop began to wait for its batch, and when it had it.
-        dispatched: when it was.
-        finished: when its results were there.
-    """
-
-    wait: tuple[float, float]
-    dispatched: float
-    finished: Future[float]
+    wait: tuple[float, float]  # when the loop began to wait for its batch, and when it had it
+    dispatched: float  # when it was
+    finished: Future[float]  # when its results were there
 
 
 class StepClock:
@@ -113,19 +107,12 @@ class StepClock:
 
 
 class Load(NamedTuple):
-    """Contents of a batch of this host; padding and empty slots are not counted.
+    """Contents of a batch of this host; padding and empty slots are not counted."""
 
-    Attributes:
-        images: that have a question.
-        questions: examples: a record is one question.
-        tokens: of text, prompts and answers.
-        answer_tokens: of answers, the ones with a loss.
-    """
-
-    images: int = 0
-    questions: int = 0
-    tokens: int = 0
-    answer_tokens: int = 0
+    images: int = 0  # that have a question
+    questions: int = 0  # examples: a record is one question
+    tokens: int = 0  # of text, prompts and answers
+    answer_tokens: int = 0  # of answers, the ones with a loss
 
 
 def load_of(batch: Batch) -> Load:

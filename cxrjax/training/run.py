@@ -73,32 +73,22 @@ class BatchIterator(Protocol):
 
 @dataclasses.dataclass
 class TrainingData:
-    """Data of a run.
+    """Data of a run."""
 
-    Attributes:
-        batches: this host's rows of every batch, from the first one on.
-        steps: of the whole run, those before a resume included.
-        files: hashed into run.json.
-        quality: what was rejected before; the run adds what it must leave out, and writes
-            quality.json.
-    """
-
-    batches: BatchIterator
-    steps: int
-    files: Sequence[Path] = ()
+    batches: BatchIterator  # this host's rows of every batch, from the first one on
+    steps: int  # of the whole run, those before a resume included
+    files: Sequence[Path] = ()  # hashed into run.json
+    # What was rejected before; the run adds what it must leave out, and writes quality.json.
     quality: QualityLog = dataclasses.field(default_factory=QualityLog)
 
 
 class Start(NamedTuple):
-    """Beginning of a run.
+    """Beginning of a run."""
 
-    Attributes:
-        model, base: from `checkpoint.build_model`.
-        tokenizer_file: copied into the workdir, so that the run can be used without its base.
-    """
-
+    # `model`, `base`: from `checkpoint.build_model`.
     model: nnx.Module
     base: Mapping[str, Any]
+    # Copied into the workdir, so that the run can be used without its base.
     tokenizer_file: str | Path | None = None
 
 
@@ -109,41 +99,28 @@ def print_at_once(line: str) -> None:
 
 @dataclasses.dataclass
 class Run:
-    """A run between two steps.
+    """A run between two steps."""
 
-    Attributes:
-        settings: of the group `training`.
-        graphdef, frozen: of the model, besides what `state` trains.
-        state: after step `number`.
-        train_step: compiled for the mesh.
-        rollouts: what samples a step's answers; None: supervised.
-        batches: the next is that of step `number` + 1.
-        number: of the last step that was dispatched; at first that of the checkpoint, or 0.
-        steps: of the whole run.
-        base: what the run began with, for its checkpoints.
-        saved: data and observers as of the checkpoint that the run resumes from.
-        clock: of steps.
-    """
-
-    settings: TrainingConfig
+    settings: TrainingConfig  # of the group `training`
     workdir: Path
     mesh: Mesh
+    # `graphdef`, `frozen`: of the model, besides what `state` trains.
     graphdef: Any
     frozen: Any
-    state: step.TrainState
-    train_step: step.StepFunction
-    rollouts: Experiences | None
-    batches: BatchIterator
-    number: int
-    steps: int
-    base: Mapping[str, Any]
-    saved: Mapping[str, Any]
+    state: step.TrainState  # after step `number`
+    train_step: step.StepFunction  # compiled for the mesh
+    rollouts: Experiences | None  # what samples a step's answers; None: supervised
+    batches: BatchIterator  # the next is that of step `number` + 1
+    number: int  # of the last step that was dispatched; at first that of the checkpoint, or 0
+    steps: int  # of the whole run
+    base: Mapping[str, Any]  # what the run began with, for its checkpoints
+    saved: Mapping[str, Any]  # data and observers as of the checkpoint that the run resumes from
     checkpoints: CheckpointStore
     writer: metric_writers.MultiWriter
     observers: Sequence[Observer]
     log_line: LogLine
     preemption: Preemption | None
-    clock: StepClock = dataclasses.field(default_factory=StepClock)
+    clock: StepClock = dataclasses.field(default_factory=StepClock)  # of steps
 
     @property
     def model(self) -> Any:

@@ -35,34 +35,21 @@ _AXIS = "devices"
 
 @struct.dataclass
 class TrainState:
-    """State that a step changes.
+    """State that a step changes."""
 
-    Attributes:
-        step: updates made so far, int32.
-        trainable: float32 parameters, an `nnx.State`.
-        opt_state: the optimiser's.
-    """
-
-    step: Any
-    trainable: Any
-    opt_state: Any
+    step: Any  # updates made so far, int32
+    trainable: Any  # float32 parameters, an `nnx.State`
+    opt_state: Any  # the optimiser's
 
 
 @struct.dataclass
 class StepMetrics:
-    """Reported sums of a step.
+    """Reported sums of a step."""
 
-    Attributes:
-        loss: the whole batch's, as it was before the update.
-        figures: sum and count of each figure of the objective over the whole batch.
-        grad_norm: global norm of the gradients before clipping.
-        learning_rate: of this update.
-    """
-
-    loss: Any
-    figures: Any
-    grad_norm: Any
-    learning_rate: Any
+    loss: Any  # the whole batch's, as it was before the update
+    figures: Any  # sum and count of each figure of the objective over the whole batch
+    grad_norm: Any  # global norm of the gradients before clipping
+    learning_rate: Any  # of this update
 
     def sums(self) -> dict[str, tuple[Any, Any]]:
         """Sum and count of each figure by name (`metric_log.step_figures` divides them)."""

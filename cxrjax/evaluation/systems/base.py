@@ -106,18 +106,14 @@ Answer = Callable[[RecordSource], Iterable[Line]]
 
 @dataclass(frozen=True)
 class Starter:
-    """The functions that start a system of `--runner`.
+    """The functions that start a system of `--runner`."""
 
-    Attributes:
-        start: the command's flags -> the system. Called once; loads the model.
-        needs: required flags.
-        sample: the same for systems that can sample: flags -> seed -> the system.
-        estimate: describes what a run would send and cost, without running.
-    """
-
+    # The command's flags -> the system. Called once; loads the model.
     start: Callable[[argparse.Namespace], Answer]
-    needs: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()  # required flags
+    # The same for systems that can sample: flags -> seed -> the system.
     sample: Callable[[argparse.Namespace], Callable[[int | None], Answer]] | None = None
+    # Describes what a run would send and cost, without running.
     estimate: Callable[[argparse.Namespace, RecordSource], str] | None = None
 
 

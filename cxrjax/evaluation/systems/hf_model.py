@@ -46,17 +46,12 @@ class Sampling(NamedTuple):
 
 
 class Written(NamedTuple):
-    """An answer, token by token.
-
-    Attributes:
-        logprob: sum over its tokens, end token included.
-        ended: it has one.
-    """
+    """An answer, token by token."""
 
     spelled: Spelled
-    logprob: float
+    logprob: float  # sum over its tokens, end token included
     tokens: int
-    ended: bool
+    ended: bool  # it has one
 
 
 class FolderModel:

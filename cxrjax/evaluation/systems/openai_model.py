@@ -33,17 +33,12 @@ _CUT, _FILTERED = "length", "content_filter"
 
 @dataclasses.dataclass(frozen=True)
 class ServedModel:
-    """A model behind a server.
+    """A model behind a server."""
 
-    Attributes:
-        client: of the server, with its cache; with `text_only` no images are sent.
-        long_side: pixels of the longer side of images, at most.
-    """
-
-    client: Client
+    client: Client  # of the server, with its cache; with `text_only` no images are sent
     setup: other_model.Setup
     images: other_model.ShownImages
-    long_side: int = 1024
+    long_side: int = 1024  # pixels of the longer side of images, at most
     logprobs: bool = False
 
     def requests(

@@ -24,20 +24,14 @@ ANY = "any"  # the system that nothing is known of
 
 @dataclasses.dataclass(frozen=True)
 class Setup:
-    """Settings of asking and reading a model.
-
-    Attributes:
-        codec: of boxes in its text; None: it writes none.
-        temperature: 0: the likeliest token at each step; None: the server's default, which may
-            sample.
-        max_answer_tokens: thinking included.
-    """
+    """Settings of asking and reading a model."""
 
     system: systems.System
     wording: str
-    codec: str | None
+    codec: str | None  # of boxes in its text; None: it writes none
+    # 0: the likeliest token at each step; None: the server's default, which may sample.
     temperature: float | None
-    max_answer_tokens: int
+    max_answer_tokens: int  # thinking included
 
     @property
     def samples(self) -> bool:

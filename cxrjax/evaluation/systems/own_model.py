@@ -36,17 +36,12 @@ _LONGER = (32, 64, 128, 256, 512)
 
 @dataclasses.dataclass(frozen=True)
 class OwnModel:
-    """A model of ours, ready to be asked.
-
-    Attributes:
-        config: of its run or base, with the changes that were asked for.
-        examples: how questions become its input.
-    """
+    """A model of ours, ready to be asked."""
 
     generator: Generator
     tokenizer: Tokenizer
-    config: ExperimentConfig
-    examples: ExampleConfig
+    config: ExperimentConfig  # of its run or base, with the changes that were asked for
+    examples: ExampleConfig  # how questions become its input
 
 
 def open_model(

@@ -49,19 +49,14 @@ _Key = tuple[str, str]  # image_id, image_path
 
 @dataclasses.dataclass(frozen=True)
 class DrawnImage:
-    """An image that is made when it is opened.
+    """An image that is made when it is opened."""
 
-    Attributes:
-        kind: `blind` or `noise`.
-        height, width: in pixels.
-        seed: of the noise, with the image's id.
-    """
-
-    kind: str
+    kind: str  # `blind` or `noise`
     image_id: str
+    # `height`, `width`: in pixels.
     height: int
     width: int
-    seed: int
+    seed: int  # of the noise, with the image's id
 
     def __str__(self) -> str:
         return f"{self.kind} in the place of image {self.image_id}"
@@ -80,13 +75,9 @@ class DrawnImage:
 
 @dataclasses.dataclass(frozen=True)
 class ChangedImage:
-    """A question's own image, changed when it is opened; its size stays.
+    """A question's own image, changed when it is opened; its size stays."""
 
-    Attributes:
-        kind: `blurred` or `masked`.
-    """
-
-    kind: str
+    kind: str  # `blurred` or `masked`
     own: AnyFile
 
     def __str__(self) -> str:

@@ -35,33 +35,24 @@ from cxrjax.records import QARecord
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """One system.
+    """One system."""
 
-    Attributes:
-        title: as the papers print it.
-        listed: the papers whose tables have it.
-        source: the weights, or the service.
-        runners: those of ours that can ask it as it is; `openai` wants a server that runs it.
-        reading: what of its text is the answer, a key of `READINGS`.
-        codec: how it writes boxes, a key of `cxrjax.codecs.CODECS`; None: it writes none.
-        box_request: what follows a question to have boxes in the answer; "": nothing would help.
-        locate: its request to find one thing, {finding} in the thing's place.
-        pad_square: show it images padded to a square with black, centred, as its boxes count.
-        template: of the conversation, for transformers folders without one; {image} and {question}.
-        unknown: what is not public, not supported here, or in our words, and why.
-    """
-
-    title: str
-    listed: str
-    source: str
+    title: str  # as the papers print it
+    listed: str  # the papers whose tables have it
+    source: str  # the weights, or the service
+    # Those of ours that can ask it as it is; `openai` wants a server that runs it.
     runners: list[str]
-    reading: str = "whole"
+    reading: str = "whole"  # what of its text is the answer, a key of `READINGS`
+    # How it writes boxes, a key of `cxrjax.codecs.CODECS`; None: it writes none.
     codec: str | None = None
+    # What follows a question to have boxes in the answer; "": nothing would help.
     box_request: str = ""
-    locate: str = ""
+    locate: str = ""  # its request to find one thing, {finding} in the thing's place
+    # Show it images padded to a square with black, centred, as its boxes count.
     pad_square: bool = False
+    # Of the conversation, for transformers folders without one; {image} and {question}.
     template: str = "{image}{question}"
-    unknown: str = ""
+    unknown: str = ""  # what is not public, not supported here, or in our words, and why
 
 
 def _read_systems() -> dict[str, System]:

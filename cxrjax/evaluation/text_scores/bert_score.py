@@ -69,17 +69,12 @@ TokenVectors = tuple[Float[np.ndarray, "tokens d"], Bool[np.ndarray, " tokens"]]
 
 @dataclass(frozen=True)
 class BertScoreSettings:
-    """Model and layer of BERTScore.
+    """Model and layer of BERTScore."""
 
-    Attributes:
-        model: folder with config.json, weights and tokenizer.
-        layer: of the vectors, 1 for the first; None: the best known one.
-        baseline: table of the package bert-score with the columns LAYER, P, R, F, for rescaling;
-            None: raw scores.
-    """
-
-    model: Path
-    layer: int | None = None
+    model: Path  # folder with config.json, weights and tokenizer
+    layer: int | None = None  # of the vectors, 1 for the first; None: the best known one
+    # Table of the package bert-score with the columns LAYER, P, R, F, for rescaling; None: raw
+    # scores.
     baseline: Path | None = None
 
 

@@ -47,15 +47,10 @@ Boxes = Float[np.ndarray, "_ 4"]
 
 
 class Statement(NamedTuple):
-    """A judged statement.
+    """A judged statement."""
 
-    Attributes:
-        boxes: xyxy in any unit; empty where it has none.
-        evidence: indices of statements of the other text that entail it.
-    """
-
-    boxes: Boxes
-    evidence: tuple[int, ...]
+    boxes: Boxes  # xyxy in any unit; empty where it has none
+    evidence: tuple[int, ...]  # indices of statements of the other text that entail it
 
 
 def entailed_shares(

@@ -38,17 +38,12 @@ class GroundedSentence(NamedTuple):
 
 @dataclass(frozen=True)
 class ReferenceText:
-    """The main answers of a record.
-
-    Attributes:
-        image_hw: height and width of its image; 224 x 224 where they are not known.
-        codec: reads answers without boxes of their own, unless another one is requested.
-    """
+    """The main answers of a record."""
 
     sentences: tuple[GroundedSentence, ...]
     lang: str
-    image_hw: tuple[int, int]
-    codec: Codec
+    image_hw: tuple[int, int]  # height and width of its image; 224 x 224 where they are not known
+    codec: Codec  # reads answers without boxes of their own, unless another one is requested
 
     @property
     def text(self) -> str:

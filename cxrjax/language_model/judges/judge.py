@@ -25,21 +25,16 @@ FAILURES = {
 
 @dataclass(frozen=True)
 class Sample:
-    """One answer to be rated beside the reference.
+    """One answer to be rated beside the reference."""
 
-    Attributes:
-        system, question_id: whose answer to what; not shown to the judge.
-        context: what the judge may know besides the question, such as the report.
-        lang: language of the texts.
-    """
-
+    # `system`, `question_id`: whose answer to what; not shown to the judge.
     system: str
     question_id: str
     question: str
     reference: str
     answer: str
-    context: str = ""
-    lang: str = "en"
+    context: str = ""  # what the judge may know besides the question, such as the report
+    lang: str = "en"  # language of the texts
 
 
 @dataclass(frozen=True)
@@ -53,15 +48,10 @@ class Marks:
 
 @dataclass(frozen=True)
 class RelativeScore:
-    """Marks in both orders: a judge may favour what it reads first (or last).
+    """Marks in both orders: a judge may favour what it reads first (or last)."""
 
-    Attributes:
-        reference_first: the order of the papers.
-        answer_first: the other one.
-    """
-
-    reference_first: Marks
-    answer_first: Marks
+    reference_first: Marks  # the order of the papers
+    answer_first: Marks  # the other one
 
     @property
     def failure(self) -> str | None:
@@ -104,14 +94,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class FactMatch:
-    """The facts of two texts, and the pairs that say the same.
-
-    Attributes:
-        pairs: (index of a predicted fact, index of a true one), no index twice.
-    """
+    """The facts of two texts, and the pairs that say the same."""
 
     predicted: Facts
     true: Facts
+    # (index of a predicted fact, index of a true one), no index twice.
     pairs: tuple[tuple[int, int], ...]
     failure: str | None = None
 
@@ -125,20 +112,14 @@ class Entailment(NamedTuple):
 
 @runtime_checkable
 class Judge(Protocol):
-    """Rates answers and takes texts apart.
+    """Rates answers and takes texts apart."""
 
-    Attributes:
-        name: what it is called beside its figures.
-        surrogate: rules in place of a model. Its figures are never called by the metric's own name.
-        datasets: whose texts it is given, for whoever must permit sending them.
-        entails: whether `entail` can be asked: not of a replay without such verdicts.
-        judgements: what was judged, a line of JSON each: `score_line` and `fact_line`.
-    """
-
-    name: str
+    name: str  # what it is called beside its figures
+    # Rules in place of a model. Its figures are never called by the metric's own name.
     surrogate: bool
-    datasets: tuple[str, ...]
-    entails: bool
+    datasets: tuple[str, ...]  # whose texts it is given, for whoever must permit sending them
+    entails: bool  # whether `entail` can be asked: not of a replay without such verdicts
+    # What was judged, a line of JSON each: `score_line` and `fact_line`.
     judgements: list[dict[str, Any]]
 
     def to_json(self) -> dict[str, Any]:

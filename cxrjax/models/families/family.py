@@ -18,18 +18,13 @@ MOST_LAYERS = 1_000
 
 
 class Setting(NamedTuple):
-    """One key of a settings file.
+    """One key of a settings file."""
 
-    Attributes:
-        rule: its allowed values.
-        default: its value where the file leaves it out; of a part, also where it is null.
-        ours: the field of our sizes that it becomes.
-        tables: of a part, its keys by its `model_type`; the first is the usual one.
-    """
-
-    rule: Rule
+    rule: Rule  # its allowed values
+    # Its value where the file leaves it out; of a part, also where it is null.
     default: Any = _REQUIRED
-    ours: str | None = None
+    ours: str | None = None  # the field of our sizes that it becomes
+    # Of a part, its keys by its `model_type`; the first is the usual one.
     tables: Mapping[str, "Table"] | None = None
 
 
@@ -96,22 +91,15 @@ Transform = Literal["same", "transposed", "patches", "frames", "first"]
 
 
 class Tensors(NamedTuple):
-    """Tensors of a checkpoint that have one name each way.
+    """Tensors of a checkpoint that have one name each way."""
 
-    Attributes:
-        kind: "same", "first": an array by itself; "scale": a norm's weight; "norm": weight and
-            bias; "linear", "patches", "frames": a map's weight; "+bias" behind it, and a bias.
-        path: of ours, up to `parts`; layers are stacked.
-        name: canonical name of theirs, up to `parts`; `{layer}` stands for the layer's number.
-        parts: "ours=theirs", or one name of both; apart by spaces.
-        when: the field of the tower's sizes without which they are not there.
-    """
-
+    # "same", "first": an array by itself; "scale": a norm's weight; "norm": weight and bias;
+    # "linear", "patches", "frames": a map's weight; "+bias" behind it, and a bias.
     kind: str
-    path: str
-    name: str
-    parts: str
-    when: str | None = None
+    path: str  # of ours, up to `parts`; layers are stacked
+    name: str  # canonical name of theirs, up to `parts`; `{layer}` stands for the layer's number
+    parts: str  # "ours=theirs", or one name of both; apart by spaces
+    when: str | None = None  # the field of the tower's sizes without which they are not there
 
     def rows(self) -> list[tuple[str, str, Transform]]:
         """Returns (path, name, transform) of each tensor."""
@@ -141,17 +129,11 @@ def _nothing(config: VLMConfig) -> dict[str, str]:
 
 
 class Original(NamedTuple):
-    """The layout of the makers' own code, which is not read.
+    """The layout of the makers' own code, which is not read."""
 
-    Attributes:
-        kinds: its `model_type`s.
-        keys: of which its `config.json` has one.
-        remedy: where the form for transformers is.
-    """
-
-    kinds: tuple[str, ...]
-    remedy: str
-    keys: tuple[str, ...] = ()
+    kinds: tuple[str, ...]  # its `model_type`s
+    remedy: str  # where the form for transformers is
+    keys: tuple[str, ...] = ()  # of which its `config.json` has one
 
     def applies(self, config: Mapping[str, Any]) -> bool:
         """Returns whether a configuration is of this layout."""
@@ -160,51 +142,39 @@ class Original(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """One `model_type` of transformers.
+    """One `model_type` of transformers."""
 
-    Attributes:
-        kind: the `model_type`.
-        named: its name for people.
-        settings: of `config.json`, but for `model_type`.
-        sizes: from complete settings, and the file's name for messages, to ours.
-        tensors: names of the tables of tensors of its tower and its projector (`[tensors]` in the
-            data files); all decoders have the same names.
-        special: patterns of prefixes that go before, and their part.
-        images: settings of its image processor.
-        processor: keys of the processor's file that change nothing here.
-        needs_colours: the class of image processors has other colours by default than the model.
-        form: the chat form of a checkpoint, by its complete settings (`chat.CHAT_FORMS`).
-        resize: its rule in `resize_rules.RESIZE_RULES`.
-        prepare: checks and rearranges validated settings before their defaults are filled in.
-        has_two_ropes: rotary positions are stated by kind of layer.
-        left_out: tensors of a checkpoint that are left out on purpose: a pattern by what they are.
-        before: tower and projector of base directories that were written before `sizes` named
-            their family.
-        tower: what its towers have alike, which older base directories do not state.
-        left_out_keys: of `config.json`, parts of which nothing is left in an export.
-        tied_without_head: where the settings do not say so, the embedding is tied if the weights
-            have no output layer: versions of transformers take it one way or the other.
-        original: how models in the layout of its makers' own code are recognised.
-    """
-
-    kind: str
-    named: str
-    settings: Table
+    kind: str  # the `model_type`
+    named: str  # its name for people
+    settings: Table  # of `config.json`, but for `model_type`
+    # From complete settings, and the file's name for messages, to ours.
     sizes: Callable[[Mapping[str, Any], str], VLMConfig]
+    # Names of the tables of tensors of its tower and its projector (`[tensors]` in the data files);
+    # all decoders have the same names.
     tensors: tuple[str, ...]
-    special: tuple[tuple[str, str], ...] = ()
-    images: Table = dataclasses.field(default_factory=dict)
-    processor: tuple[str, ...] = ()
+    special: tuple[tuple[str, str], ...] = ()  # patterns of prefixes that go before, and their part
+    images: Table = dataclasses.field(default_factory=dict)  # settings of its image processor
+    processor: tuple[str, ...] = ()  # keys of the processor's file that change nothing here
+    # The class of image processors has other colours by default than the model.
     needs_colours: bool = False
+    # The chat form of a checkpoint, by its complete settings (`chat.CHAT_FORMS`).
     form: Callable[[Mapping[str, Any]], str | None] = lambda values: None
-    resize: str | None = None
+    resize: str | None = None  # its rule in `resize_rules.RESIZE_RULES`
+    # Checks and rearranges validated settings before their defaults are filled in.
     prepare: Callable[[dict[str, Any], str], dict[str, Any]] = _unchanged
-    has_two_ropes: bool = False
+    has_two_ropes: bool = False  # rotary positions are stated by kind of layer
+    # Tensors of a checkpoint that are left out on purpose: a pattern by what they are.
     left_out: Callable[[VLMConfig], Mapping[str, str]] = _nothing
+    # Tower and projector of base directories that were written before `sizes` named their family.
     before: tuple[str | None, str] | None = None
+    # What its towers have alike, which older base directories do not state.
     tower: dict[str, Any] = dataclasses.field(default_factory=dict)
+    # Of `config.json`, parts of which nothing is left in an export.
     left_out_keys: tuple[str, ...] = ()
+    # Where the settings do not say so, the embedding is tied if the weights have no output layer:
+    # versions of transformers take it one way or the other.
     tied_without_head: bool = False
+    # How models in the layout of its makers' own code are recognised.
     original: Original | None = None
 
 

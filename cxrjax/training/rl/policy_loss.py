@@ -27,33 +27,23 @@ from cxrjax.training.loss import AnswerModel, Figures, answer_states, sum_in_chu
 
 @struct.dataclass
 class Experience:
-    """Answers to train on; S of them an image, those to one question side by side.
+    """Answers to train on; S of them an image, those to one question side by side."""
 
-    Attributes:
-        batch: each answer in a question slot of its own, without boxes.
-        advantages: of each answer; 0: it teaches nothing.
-        weights: of each token of the answer in the loss.
-        reference_logprobs: log-probability of each token under the parameters of the start.
-        old_logprobs: the same under those that drew it; None: they are the present ones.
-        told: figures of each answer by name, for the log; NaN where there is none.
-    """
-
-    batch: Batch
-    advantages: Float[ArrayLike, "B S"]
-    weights: Float[ArrayLike, "B S"]
+    batch: Batch  # each answer in a question slot of its own, without boxes
+    advantages: Float[ArrayLike, "B S"]  # of each answer; 0: it teaches nothing
+    weights: Float[ArrayLike, "B S"]  # of each token of the answer in the loss
+    # log-probability of each token under the parameters of the start.
     reference_logprobs: Float[ArrayLike, "B S A"]
+    # The same under those that drew it; None: they are the present ones.
     old_logprobs: Float[ArrayLike, "B S A"] | None
+    # Figures of each answer by name, for the log; NaN where there is none.
     told: dict[str, Float[ArrayLike, "B S"]]
 
 
 class PolicyDenominators(NamedTuple):
-    """Divisors of a whole batch's sums, float32 scalars.
+    """Divisors of a whole batch's sums, float32 scalars."""
 
-    Attributes:
-        weight: of all tokens together.
-    """
-
-    weight: Any
+    weight: Any  # of all tokens together
 
 
 class PolicyObjective:

@@ -54,22 +54,18 @@ RewardFunction = Callable[[str, str, str, np.ndarray, np.ndarray], float]
 
 @dataclasses.dataclass(frozen=True)
 class Reward:
-    """The reward of one answer, and what it was made of.
+    """The reward of one answer, and what it was made of."""
 
-    Attributes:
-        total: from 0 to 1; of a user's function, its number.
-        iou, answer, format: the parts, from 0 to 1.
-        missed, spurious: boxes of the reference, and of the answer, without a partner that
-            overlaps them by 0.3 or more.
-        boxes, true_boxes: of the answer, and of the reference.
-    """
-
-    total: float
+    total: float  # from 0 to 1; of a user's function, its number
+    # `iou`, `answer`, `format`: the parts, from 0 to 1.
     iou: float
     answer: float
     format: float
+    # `missed`, `spurious`: boxes of the reference, and of the answer, without a partner that
+    # overlaps them by 0.3 or more.
     missed: int
     spurious: int
+    # `boxes`, `true_boxes`: of the answer, and of the reference.
     boxes: int
     true_boxes: int
 

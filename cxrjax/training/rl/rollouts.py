@@ -54,17 +54,12 @@ _ANSWER_STEP, _PACKED_STEP = 16, 256
 
 
 class DrawnAnswers(NamedTuple):
-    """Answers to a batch's questions on the host, `G` to each, those to one question side by side.
+    """Answers to a batch on the host, `G` to each question, those to one question side by side."""
 
-    Attributes:
-        tokens: with the token that ends each; 0 behind it.
-        lengths: of each answer, the token that ends it included; 0 of empty question slots.
-        ended: whether it came to its end.
-    """
-
-    tokens: Int[np.ndarray, "B S A"]
+    tokens: Int[np.ndarray, "B S A"]  # with the token that ends each; 0 behind it
+    # Of each answer, the token that ends it included; 0 of empty question slots.
     lengths: Int[np.ndarray, "B S"]
-    ended: np.ndarray
+    ended: np.ndarray  # whether it came to its end
 
 
 class Rollouts:
