@@ -335,7 +335,6 @@ def test_whatever_is_named_is_found_and_converted_once(
     renamed = other.rename(other.with_name("hf"))
     assert resolver.resolve(renamed) == found and "kept" not in capsys.readouterr().err
     (renamed / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
-    resolver.resolve.cache_clear()
     assert resolver.resolve(renamed) != found
     # The adapter names its base, which is the folder beside it.
     for base_of in (None, base):
@@ -350,6 +349,11 @@ def test_whatever_is_named_is_found_and_converted_once(
 def test_an_adapter_without_its_base_and_a_base_with_another_are_refused(adapter, base, copied):
     alone = copied(adapter)
     with pytest.raises(UserError, match=r"a PEFT adapter on hf, which is not here; .* --base=DIR"):
+        resolver.resolve(alone)
+    stated = json.loads((alone / "adapter_config.json").read_text())
+    stated["base_model_name_or_path"] = "gs://somebody/elses"
+    (alone / "adapter_config.json").write_text(json.dumps(stated))
+    with pytest.raises(UserError, match="a PEFT adapter on gs://somebody/elses, which is not here"):
         resolver.resolve(alone)
     with pytest.raises(UserError, match="only a PEFT adapter has another base"):
         resolver.resolve(base, alone)

@@ -147,13 +147,14 @@ def mesh_of_kernels(mesh: Mesh | None) -> contextlib.AbstractContextManager[Any]
     return jax.sharding.use_abstract_mesh(mesh.abstract_mesh)
 
 
-def micro_batches(mesh: Mesh | AbstractMesh, images: int, most: int) -> int:
+def micro_batches(mesh: Mesh | AbstractMesh | None, images: int, most: int) -> int:
     """Returns into how many micro-batches a batch is cut: `most`, or fewer where devices share it.
 
     Args:
+        mesh: None: one device has all images.
         images: of a batch; a device's share divides into the result.
     """
-    share = images // batch_shards(mesh)
+    share = images if mesh is None else images // batch_shards(mesh)
     return max(count for count in range(1, most + 1) if share % count == 0)
 
 

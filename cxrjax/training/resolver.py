@@ -5,7 +5,6 @@ a PEFT adapter, `hf://OWNER/NAME`) is converted once, into a cache by the conten
 train from, a run with adapters becomes a base of merged weights in the same way.
 """
 
-import functools
 import hashlib
 import re
 import shutil
@@ -17,7 +16,7 @@ from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, read_json_object, shipped
 from cxrjax.lock import file_lock
 from cxrjax.models.peft import ADAPTER_CONFIG
-from cxrjax.paths import to_path, user_cache
+from cxrjax.paths import is_address, to_path, user_cache
 from cxrjax.progress import waiting
 from cxrjax.training import hub, interchange
 from cxrjax.training.base_model import FORMAT, base_sha256
@@ -26,10 +25,14 @@ from cxrjax.training.store import DIRECTORY
 from cxrjax.training.workdir import CONFIG_FILE
 
 _HUB = re.compile(r"hf:/{1,2}(.+)")  # pathlib makes one slash of two
-_NAMES = {"hf": "a Hugging Face folder", "gguf": "a GGUF file", "peft": "a PEFT adapter"}
+_NAMES = {
+    "hf": "a Hugging Face folder",
+    "gguf": "a GGUF file",
+    "peft": "a PEFT adapter",
+    "run": "a training run",
+}
 
 
-@functools.cache
 def resolve(source: str | Path, base: str | Path | None = None) -> Path:
     """Returns the folder of a run or a base of this project that `source` means.
 
@@ -50,9 +53,10 @@ def resolve(source: str | Path, base: str | Path | None = None) -> Path:
     if kind == "gguf":
         return _cached(path, [path], lambda out: interchange.import_gguf(path, out))
     if kind == "hf":
-        name = path.name if path == to_path(source) else str(source).removeprefix("hf:").strip("/")
+        named = _HUB.fullmatch(str(source))
+        name = named[1] if named else path.name  # what adapters on it will call their base
         files = [file for pattern in hub.FILES for file in path.glob(pattern)]
-        return _cached(path, files, lambda out: interchange.import_hf(path, out, name=name))
+        return _cached(path, files, lambda out: interchange.import_hf(path, out, name=name), name)
     under = resolve(base or _named_base(path)).absolute()
     if interchange.kind_of(under) == "run":
         raise UserError(f"{under}: is a training run, and an adapter belongs on a base")
@@ -73,7 +77,7 @@ def resolve_base(source: str | Path) -> Path:
     step = best_step(found)
     parameters = (found / DIRECTORY / str(step) / "parameters").rglob("*")
     files = [found / CONFIG_FILE, *(file for file in parameters if file.is_file())]
-    return _cached(found, files, lambda out: interchange.export_base(found, out, merge=True), "run")
+    return _cached(found, files, lambda out: interchange.export_base(found, out, merge=True))
 
 
 def _on_this_machine(source: str | Path) -> Path:
@@ -90,7 +94,7 @@ def _on_this_machine(source: str | Path) -> Path:
 def _named_base(adapter: Path) -> str | Path:
     """The base that an adapter names: a folder, or a model in the hub's cache on this machine."""
     name = read_json_object(adapter / ADAPTER_CONFIG).get("base_model_name_or_path")
-    if isinstance(name, str) and name:
+    if isinstance(name, str) and name and not is_address(name):  # no file says what we reach out to
         for folder in (to_path(name), adapter / name, adapter.parent / name):
             if folder.exists():
                 return folder
@@ -117,12 +121,10 @@ def _cached(
     out = user_cache() / "models" / f"{source.absolute().name}-{key[:16]}"
     if out.is_dir():
         return out
-    what = _NAMES.get(interchange.kind_of(source), "a training run")
-    told = f"{source}: {what}, kept in our form as {out}"
-    if more != "run":
-        told += (
-            f"; python -m cxrjax.convert --checkpoint={source}{flags} --out=DIR keeps it elsewhere"
-        )
+    told = f"{source}: {_NAMES[interchange.kind_of(source)]}, kept in our form as {out}"
+    if interchange.kind_of(source) != "run":
+        command = f"python -m cxrjax.convert --checkpoint={source}{flags} --out=DIR"
+        told += f"; {command} keeps it elsewhere"
     print(told, file=sys.stderr)
     out.parent.mkdir(parents=True, exist_ok=True)
     unfinished = out.with_name(f"{out.name}.part")

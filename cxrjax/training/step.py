@@ -156,10 +156,8 @@ def make_train_step(
         def of(batch: Any) -> tuple[tuple[Array, Any], Any]:
             return loss_and_gradients(state.trainable, frozen, batch, key, denominators)
 
-        shards = 1 if mesh is None else meshes.batch_shards(mesh)
-        share = jax.tree.leaves(batch)[0].shape[0] // shards  # images of a device
-        most = min(share, training.accumulation_steps)
-        count = max(n for n in range(1, most + 1) if share % n == 0)
+        images = jax.tree.leaves(batch)[0].shape[0]
+        count = meshes.micro_batches(mesh, images, training.accumulation_steps)
         if count == 1:
             (loss, figures), gradients = of(batch)
         else:

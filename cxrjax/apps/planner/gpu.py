@@ -7,7 +7,6 @@ from typing import Any
 from unittest import mock
 
 from cxrjax.distributed.hardware import Topology
-from cxrjax.errors import UserError
 from cxrjax.files import read_packaged
 
 # GPUs of a machine; more are several machines.
@@ -58,30 +57,16 @@ def target_config(topology: Topology) -> str:
     )
 
 
-def gpu_devices(topology: Topology) -> list[Any]:
-    """The devices of a slice of GPUs that is not there.
-
-    Raises:
-        UserError: the compiler is not installed, or does not take the description.
-    """
-    from jax.experimental import topologies
-
+def description(topology: Topology) -> dict[str, str]:
+    """Arguments that describe a slice of GPUs that is not there to JAX."""
     machines, rest = divmod(topology.chips, _OF_A_HOST)
     shape = f"1x{machines}x{_OF_A_HOST}" if machines and not rest else f"1x1x{topology.chips}"
-    try:
-        found = topologies.get_topology_desc(
-            platform="cuda",
-            topology_name=topology.chip.name,
-            target_config=target_config(topology),
-            topology=shape,
-        )
-    except Exception as error:
-        text = str(error).strip().splitlines()
-        raise UserError(
-            f"{topology.name}: cannot compile for GPUs here ({(text or [repr(error)])[0]}); "
-            "install the compiler (pip install 'cxrjax[plan_gpu]'), or take --formula"
-        ) from None
-    return list(found.devices)
+    return {
+        "platform": "cuda",
+        "topology_name": topology.chip.name,
+        "target_config": target_config(topology),
+        "topology": shape,
+    }
 
 
 @contextlib.contextmanager

@@ -84,33 +84,28 @@ def devices_of(topology: Topology) -> list[Any]:
     Raises:
         UserError: the compiler is not installed, or does not know the slice.
     """
-    of_kind = gpu.gpu_devices if topology.chip.kind == "gpu" else tpu_devices
-    return of_kind(topology)
-
-
-def tpu_devices(topology: Topology) -> list[Any]:
-    """The devices of a TPU slice that is not there, for compiling alone.
-
-    Raises:
-        UserError: libtpu is not installed, or does not know the slice.
-    """
     from jax.experimental import topologies
 
+    if topology.chip.kind == "gpu":
+        what, extra, how = "GPUs", "plan_gpu", gpu.description(topology)
+    else:
+        what, extra, how = "TPUs", "plan", _tpu_description(topology)
+    try:
+        return list(topologies.get_topology_desc(**how).devices)
+    except Exception as error:
+        text = (str(error).strip().splitlines() or [repr(error)])[0]
+        raise UserError(
+            f"{topology.name}: cannot compile for {what} here ({text}); install the compiler (pip "
+            f"install 'cxrjax[{extra}]'), or take --formula, which needs none"
+        ) from None
+
+
+def _tpu_description(topology: Topology) -> dict[str, Any]:
     for name, value in _LIBTPU_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # A process has 4 chips of a cube and of a square; the smallest slice is a part of a host.
     more = {"chips_per_host_bounds": (1, 1, 1)} if topology.chips == 1 else {}
-    try:
-        description = topologies.get_topology_desc(
-            platform="tpu", topology_name=topology.name, **more
-        )
-    except Exception as error:
-        text = str(error).strip().splitlines()
-        raise UserError(
-            f"{topology.name}: cannot compile for TPUs here ({(text or [repr(error)])[0]}); "
-            "install libtpu (pip install cxrjax[plan]), or take --formula, which needs no compiler"
-        ) from None
-    return list(description.devices)
+    return {"platform": "tpu", "topology_name": topology.name, **more}
 
 
 def batch_shape(config: ExperimentConfig) -> BatchShape:

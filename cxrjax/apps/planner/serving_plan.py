@@ -72,7 +72,7 @@ def plan_serving(
             f"--serve: a server has one device, and is compiled for a TPU; {topology.name} is "
             f"{topology.chips} of a {topology.chip.kind}: pass --topology=v5e-1"
         )
-    device = program.tpu_devices(topology)[0]
+    device = program.devices_of(topology)[0]
     found = []
     for count in slots:
         lowered = lower_serving(config, count, SingleDeviceSharding(device))

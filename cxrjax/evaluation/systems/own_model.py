@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+import functools
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -97,7 +98,12 @@ def _as_asked(
 
 def model_directory(flags: argparse.Namespace) -> Path:
     """Returns the run or base that `--workdir` or `--checkpoint` means (`resolver.resolve`)."""
-    return resolve(flags.workdir or flags.checkpoint, flags.base)
+    return _resolved(flags.workdir or flags.checkpoint, flags.base)
+
+
+@functools.cache  # what a command asks for twice is hashed once
+def _resolved(named: Path, base: Path | None) -> Path:
+    return resolve(named, base)
 
 
 def model_settings(flags: argparse.Namespace) -> dict[str, Any]:

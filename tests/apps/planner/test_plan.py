@@ -291,7 +291,7 @@ def test_kept_only_compiles_no_decode_loop_either(tmp_path, monkeypatch):
     config = load_config("configs/vindr_lora.py:phantom", ["--config.model.attention=dense"])
     topology = parse_topology("v5e-1")
     measured = _compiled(topology, config, 0).measured
-    lowered = program.lower_step(config, program.tpu_devices(topology))
+    lowered = program.lower_step(config, program.devices_of(topology))
     write_json(plans.file_of(lowered, topology, tmp_path), measured.to_json())
     told = []
     options = {"kept_only": True, "decode": True, "kept": tmp_path, "log_line": told.append}

@@ -16,10 +16,11 @@ from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
 from cxrjax.papers.gemex.construct import drawings
 from cxrjax.papers.gemex.construct.construction import HEALTHY, TARGET_MIX, classes_of, curate
 from cxrjax.papers.gemex.native_files import TRAIN_FILE
-from cxrjax.papers.gemex.statistics import PAPER
+from cxrjax.papers.gemex.statistics import PAPER, GemexStatistics
 from cxrjax.papers.sources.report import RefinedSentence
-from cxrjax.records import read_records
+from cxrjax.records import Answer, read_records
 from cxrjax.simulation.studies.build import StudiesBuilder, StudiesOptions
+from tests.asked import asked
 from tests.papers.cases import data
 
 
@@ -104,6 +105,21 @@ def release(sample, tmp_path):
     shutil.copytree(sample / "test", tmp_path / "release" / "test")
     shutil.copy(sample / TRAIN_FILE, tmp_path / "release")
     return tmp_path / "release"
+
+
+@pytest.mark.parametrize(("letters", "told"), [("A", 100), ("ABC", 100 / 3)])
+def test_statistics_state_what_option_words_alone_tell(letters, told):
+    """Learned from training: words that are always right, and words that are so in turn."""
+    found, choices = GemexStatistics(), ("A: Normal", "B: Mass", "C: Nodule")
+    for number in range(12):
+        key = letters[number % len(letters)]
+        text = f"<answer> {key} <reason> Seen. <location> [[1, 1, 9, 9]]"
+        fields = {"question_type": "single_choice", "choices": choices, "answer_key": key}
+        split = "train" if number < 6 else "test"
+        found.add(asked(split=split, answers=[Answer(text=text)], reason="Seen.", **fields))
+    values = found.values()
+    assert values["option_words_percent/single_choice"] == pytest.approx(told)
+    assert values["chance_percent/single_choice"] == pytest.approx(100 / 3)
 
 
 def test_released_files(release, tmp_path):

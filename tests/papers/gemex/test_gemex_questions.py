@@ -180,8 +180,9 @@ def test_implications_follow_from_the_image(asked):
 
 
 def test_no_question_passes_with_comparing_words(asked):
+    assert len(asked) > 100
     for draft, _ in asked:
-        check(draft)
+        check(draft)  # raises Unusable
 
 
 @cases("change, reason")
