@@ -112,7 +112,7 @@ def test_eight_devices_make_the_step_of_one(run, alone, mesh, kind):
     found_metrics, found_gradients, found_changes, arrays = run(kind, 8, MESHES[mesh])
 
     # The first step by every number it tells: losses, counts of the whole batch, gradient norm.
-    assert_close(found_metrics[0], metrics[0], rtol=1e-5, atol=1e-6)
+    assert_close(found_metrics[0], metrics[0], rtol=3e-5, atol=1e-6)
     np.testing.assert_allclose([m.loss for m in found_metrics], [m.loss for m in metrics], 1e-4)
     _assert_same_gradients(found_gradients, gradients)
     # Adam divides by the gradient's size: rounding shows where a gradient is almost nothing.
