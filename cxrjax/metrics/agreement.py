@@ -6,6 +6,7 @@ An undefined value is NaN: kappa where both readers use one and the same level f
 
 import dataclasses
 import functools
+import itertools
 import math
 from collections.abc import Callable, Hashable, Sequence
 from typing import Literal, NamedTuple
@@ -107,25 +108,25 @@ def cohen_kappa(
 
 
 def bootstrap_agreement(
-    first: Sequence[int],
-    second: Sequence[int],
+    readers: Sequence[Sequence[int]],
     levels: int,
     clusters: Sequence[Hashable],
     settings: Bootstrap | None = None,
 ) -> dict[str, Estimate]:
-    """Computes Cohen's kappas and Krippendorff's alphas of two readers, with intervals from
-    resampled clusters (ratings of one item stay together).
+    """Computes Cohen's kappas of two readers, Fleiss' kappa of more, and Krippendorff's alphas,
+    with intervals from resampled clusters (ratings of one item stay together).
 
     scikit-learn and krippendorff would take a millisecond for each of thousands of resamples: here
     their formulas are over all tables together.
 
     Args:
-        first, second: the two readers' levels of every rating, from 0 to `levels` - 1.
+        readers: each one's levels of every rating, from 0 to `levels` - 1.
         clusters: of each rating, such as its question.
     """
-    a, b = np.asarray(first), np.asarray(second)
+    pairs = list(itertools.combinations(map(np.asarray, readers), 2))
+    # An item's pairs of ratings, divided so that each rating counts once in all.
     columns = {
-        f"{i}/{j}": ((a == i) & (b == j)).astype(np.float64)
+        f"{i}/{j}": sum(((a == i) & (b == j)) / (len(readers) - 1) for a, b in pairs)
         for i in range(levels)
         for j in range(levels)
     }
@@ -136,11 +137,14 @@ def bootstrap_agreement(
             cells = np.stack([sums[name] for name in columns], axis=-1)
             return formula(cells.reshape(-1, levels, levels))
 
-        return drawn.estimate(Figure(of_sums, len(a)))
+        return drawn.estimate(Figure(of_sums, len(clusters)))
 
     found: dict[str, Estimate] = {}
-    for weights in WEIGHTS:
-        found[weights] = estimate(functools.partial(_kappas, weights=weights))
+    if len(readers) > 2:
+        found["fleiss"] = estimate(_fleiss)
+    else:
+        for weights in WEIGHTS:
+            found[weights] = estimate(functools.partial(_kappas, weights=weights))
     for level in MEASUREMENT_LEVELS:
         found[level] = estimate(functools.partial(_alphas, level=level))
     return found
@@ -154,8 +158,16 @@ def _kappas(tables: Tables, weights: Weights) -> Float[np.ndarray, " sums"]:
     return 1 - ratio(observed, (disagreement * chance).sum(axis=(1, 2)))
 
 
+def _fleiss(tables: Tables) -> Float[np.ndarray, " sums"]:
+    """1 - observed / expected disagreement, by chance of all readers' ratings together."""
+    pairs = tables + tables.transpose(0, 2, 1)
+    totals = pairs.sum(axis=(1, 2))
+    observed = totals - np.trace(pairs, axis1=1, axis2=2)
+    return 1 - ratio(observed * totals, totals**2 - (pairs.sum(axis=2) ** 2).sum(axis=1))
+
+
 def _alphas(tables: Tables, level: Level) -> Float[np.ndarray, " sums"]:
-    """1 - (n - 1) times observed over expected squared distances of n ratings of both readers."""
+    """1 - (n - 1) times observed over expected squared distances of n ratings of all readers."""
     pairs = tables + tables.transpose(0, 2, 1)
     counts = pairs.sum(axis=2)
     if level == "nominal":

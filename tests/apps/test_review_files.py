@@ -41,7 +41,7 @@ def test_three_ratings_of_a_question_are_one_to_intervals():
         Ratings(name, {f"q{k}": dict.fromkeys(DIMENSIONS, int(v)) for k, v in enumerate(of)}, {})
         for name, of in zip(("anna", "bao"), levels.T, strict=True)
     )
-    found = agreement.agreement(first, second, Bootstrap(resamples=200))["dimensions"]
+    found = agreement.agreement([first, second], Bootstrap(resamples=200))["dimensions"]
     single = found["reasoning_accuracy"]["kappa"]["unweighted"]
     pooled = found["pooled"]["kappa"]["unweighted"]
     assert pooled["value"] == pytest.approx(single["value"])
@@ -140,19 +140,19 @@ def readers(fill):
 
 
 def _consensus(tmp_path, readers, edit=None):
-    rows = consensus_rows(*readers)
+    rows = consensus_rows(readers)
     for row in rows:
         row["outcome"] = row["outcome"] or "acceptable"
         row["accepted"] = row["accepted"] or "yes"
     if edit:
         edit(rows)
     path = tmp_path / "consensus.csv"
-    path.write_text(format_csv(agreement.CONSENSUS_COLUMNS, rows), encoding="utf-8")
+    path.write_text(format_csv(agreement.consensus_columns(len(readers)), rows), encoding="utf-8")
     return path
 
 
 def test_the_consensus_file_knows_what_is_settled_already(readers):
-    rows = consensus_rows(*readers)
+    rows = consensus_rows(readers)
     assert len(rows) == 5
     by_item = {(row["question_id"], row["dimension"]): row for row in rows}
     agreed = by_item["i0-0", "reasoning_accuracy"]
@@ -170,8 +170,8 @@ def test_outcomes_are_counted(tmp_path, readers):
         rows[2]["accepted"] = "no"
 
     path = _consensus(tmp_path, readers, refuse)
-    settled = read_consensus(path, *readers)
-    summary = agreement.outcome_summary(settled, *readers)
+    settled = read_consensus(path, readers)
+    summary = agreement.outcome_summary(settled, readers)
     assert summary["ratings"] == 5
     assert summary["initial_disagreements"] == summary["questions_with_disagreement"] == 1
     assert summary["outcomes"]["spatial_reference"] == {"acceptable": 0, "minor": 0, "major": 1}
@@ -191,10 +191,44 @@ BAD += [
 def test_bad_consensus_files_are_refused(tmp_path, readers, edit, says):
     path = _consensus(tmp_path, readers, edit)
     with pytest.raises(UserError, match=f"consensus.csv{says}"):
-        read_consensus(path, *readers)
+        read_consensus(path, readers)
 
 
 def test_sheets_of_different_samples_are_refused(fill, readers):
     other = read_sheet(fill("Cat", GOOD, lambda text: text.replace("i1-1", "i5-5")))
     with pytest.raises(UserError, match="question 'i1-1' is in the sheet Anna alone"):
-        agreement.shared_items(readers[0], other)
+        agreement.shared_items([readers[0], other])
+
+
+def test_a_third_reader_gives_fleiss_kappa_pairs_and_a_place_in_the_consensus(fill, tmp_path):
+    third = [("minor", "acceptable", "major"), ("acceptable", "acceptable", None)]
+    second = [("acceptable", "acceptable", "major"), GOOD[1]]
+    sheets = [
+        read_sheet(fill(name, one))
+        for name, one in (("Anna", GOOD), ("Bao", second), ("Chi", third))
+    ]
+    found = agreement.agreement(sheets, Bootstrap(resamples=100))
+    assert found["readers"] == ["Anna", "Bao", "Chi"] and len(found["disagreements"]) == 2
+    assert found["disagreements"][0]["Chi"] == "minor"
+    pooled = found["dimensions"]["pooled"]
+    # Of five ratings three are alike, two have one of three readers apart.
+    assert pooled["observed_agreement"] == pytest.approx((3 + 2 / 3) / 5)
+    chance = (10 / 15) ** 2 + (2 / 15) ** 2 + (3 / 15) ** 2
+    kappa = pooled["fleiss_kappa"]
+    assert kappa["value"] == pytest.approx(((3 + 2 / 3) / 5 - chance) / (1 - chance))
+    assert pooled["pairs"]["Bao and Chi"]["observed_agreement"] == pytest.approx(4 / 5)
+    text = agreement.markdown(found)
+    assert "Anna, Bao and Chi" in text and "kappa, Bao and Chi" in text and "Fleiss" in text
+    rows = consensus_rows(sheets)
+    assert rows[0]["third_rating"] == "minor" and rows[0]["outcome"] == ""
+    columns = agreement.consensus_columns(3)
+    for row in rows:
+        row |= {"outcome": row["outcome"] or "minor", "accepted": "yes"}
+    path = tmp_path / "consensus.csv"
+    path.write_text(format_csv(columns, rows), encoding="utf-8")
+    summary = agreement.outcome_summary(read_consensus(path, sheets), sheets)
+    assert summary["initial_disagreements"] == 2
+    rows[0]["third_rating"] = "major"
+    path.write_text(format_csv(columns, rows), encoding="utf-8")
+    with pytest.raises(UserError, match="third_rating is 'major', but Chi rated 'minor'"):
+        read_consensus(path, sheets)

@@ -24,7 +24,7 @@ ratings = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, 
 @settings(max_examples=60)
 def test_resampled_figures_are_those_of_scikit_learn_and_krippendorff(pairs):
     first, second = map(list, zip(*pairs, strict=True))
-    ours = bootstrap_agreement(first, second, 4, first, VALUE_ONLY)
+    ours = bootstrap_agreement([first, second], 4, first, VALUE_ONLY)
     kappas = {name: cohen_kappa(first, second, 4, name).value for name in WEIGHTS}
     both = np.array([first, second], float)
     alphas = {n: agreement.krippendorff_alpha(both, n) for n in agreement.MEASUREMENT_LEVELS}
@@ -39,6 +39,22 @@ def test_resampled_figures_are_those_of_scikit_learn_and_krippendorff(pairs):
     for level, alpha in alphas.items():
         theirs = krippendorff.alpha([first, second], level_of_measurement=level)
         assert [alpha, ours[level].value] == pytest.approx([theirs] * 2, abs=1e-9)
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 2)] * 4), min_size=3, max_size=40))
+@settings(max_examples=40)
+def test_figures_of_more_readers_are_fleiss_kappa_and_krippendorffs_alpha(items):
+    readers = np.array(items).T
+    ours = bootstrap_agreement(readers, 3, range(len(items)), VALUE_ONLY)
+    counts = np.stack([(readers == level).sum(axis=0) for level in range(3)], axis=1)
+    theirs = {"fleiss": agreement.fleiss_kappa(counts)}
+    theirs |= {
+        name: agreement.krippendorff_alpha(readers.astype(float), name)
+        for name in agreement.MEASUREMENT_LEVELS
+    }
+    for name, value in theirs.items():
+        found = ours[name].value
+        assert math.isnan(value) if found is None else found == pytest.approx(value, abs=1e-9)
 
 
 def test_missing_ratings_are_left_out_of_alpha():
@@ -71,7 +87,7 @@ def _noisy(items: int, copies: int = 1) -> tuple[list[int], list[int], list[int]
 
 def test_bootstrap_of_single_ratings_has_the_analytic_width():
     first, second, clusters = _noisy(400)
-    drawn = bootstrap_agreement(first, second, 3, clusters, Bootstrap(2000))["linear"]
+    drawn = bootstrap_agreement([first, second], 3, clusters, Bootstrap(2000))["linear"]
     low, high = cohen_kappa(first, second, 3, "linear").interval
     assert drawn.ci_high - drawn.ci_low == pytest.approx(high - low, rel=0.1)
 
@@ -79,11 +95,11 @@ def test_bootstrap_of_single_ratings_has_the_analytic_width():
 def test_ratings_of_one_question_count_as_one():
     """Three equal ratings a question tell no more than one: the interval must not shrink."""
     first, second, clusters = _noisy(200)
-    once = bootstrap_agreement(first, second, 3, clusters)["unweighted"]
+    once = bootstrap_agreement([first, second], 3, clusters)["unweighted"]
     first, second, clusters = _noisy(200, 3)
-    thrice = bootstrap_agreement(first, second, 3, clusters)["unweighted"]
+    thrice = bootstrap_agreement([first, second], 3, clusters)["unweighted"]
     assert (thrice.ci_low, thrice.ci_high) == pytest.approx((once.ci_low, once.ci_high))
-    alone = bootstrap_agreement(first, second, 3, range(600))["unweighted"]
+    alone = bootstrap_agreement([first, second], 3, range(600))["unweighted"]
     assert alone.ci_high - alone.ci_low < 0.7 * (once.ci_high - once.ci_low)
 
 

@@ -1,7 +1,8 @@
-"""The agreement of two filled review sheets, and the consensus that settles the rest."""
+"""The agreement of filled review sheets, and the consensus that settles the rest."""
 
 import collections
 import dataclasses
+import itertools
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,19 +11,23 @@ from cxrjax.apps.review.sheet import DIMENSIONS, LEVELS, Ratings, parse_level, r
 from cxrjax.errors import UserError
 from cxrjax.evaluation.text_tables import UNDEFINED, grid
 from cxrjax.metrics import agreement as measures
-from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.metrics.bootstrap import Bootstrap, Estimate
 
-_RATINGS = ("first_rating", "second_rating")
-CONSENSUS_COLUMNS = (
-    "question_id",
-    "dimension",
-    "first_reader",
-    "second_reader",
-    *_RATINGS,
-    "outcome",
-    "accepted",
-    "note",
+_ORDINALS = (
+    *("first", "second", "third", "fourth", "fifth"),
+    *("sixth", "seventh", "eighth", "ninth", "tenth"),
 )
+
+
+def consensus_columns(readers: int) -> tuple[str, ...]:
+    """Columns of the consensus file of so many readers."""
+    places = _ORDINALS[:readers]
+    return (
+        *("question_id", "dimension"),
+        *(f"{place}_reader" for place in places),
+        *(f"{place}_rating" for place in places),
+        *("outcome", "accepted", "note"),
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,50 +38,48 @@ class Consensus:
     accepted: dict[tuple[str, str], bool]
 
 
-def shared_items(first: Ratings, second: Ratings) -> list[tuple[str, str]]:
-    """Returns (question id, dimension) that both readers rated, in the first sheet's order.
+def shared_items(sheets: Sequence[Ratings]) -> list[tuple[str, str]]:
+    """Returns (question id, dimension) that all readers rated, in the first sheet's order.
 
     Raises:
         UserError: the sheets are not of the same questions.
     """
-    if other := sorted(set(first.levels) ^ set(second.levels)):
-        inside = first.reader if other[0] in first.levels else second.reader
-        raise UserError(
-            f"question {other[0]!r} is in the sheet {inside} alone ({len(other)} such): expected "
-            "two sheets of one sample"
-        )
+    first = sheets[0]
+    for sheet in sheets[1:]:
+        if other := sorted(set(first.levels) ^ set(sheet.levels)):
+            inside = first.reader if other[0] in first.levels else sheet.reader
+            raise UserError(
+                f"question {other[0]!r} is in the sheet {inside} alone ({len(other)} such): "
+                "expected sheets of one sample"
+            )
     return [
         (question_id, dimension)
         for question_id, levels in first.levels.items()
         for dimension in levels
-        if dimension in second.levels[question_id]
+        if all(dimension in sheet.levels[question_id] for sheet in sheets)
     ]
 
 
-def consensus_rows(first: Ratings, second: Ratings) -> list[dict[str, str]]:
+def consensus_rows(sheets: Sequence[Ratings]) -> list[dict[str, str]]:
     """Returns the rows of the consensus file to fill in."""
     rows = []
-    for question_id, dimension in shared_items(first, second):
-        a, b = (LEVELS[r.levels[question_id][dimension]] for r in (first, second))
-        notes = [r.comments[question_id] for r in (first, second) if question_id in r.comments]
-        rows.append(
-            {
-                "question_id": question_id,
-                "dimension": dimension,
-                "first_reader": first.reader,
-                "second_reader": second.reader,
-                "first_rating": a,
-                "second_rating": b,
-                "outcome": a if a == b else "",
-                "accepted": "yes" if a == b == LEVELS[0] else "",
-                "note": " / ".join(notes) if a != b else "",
-            }
-        )
+    for item in shared_items(sheets):
+        question_id, dimension = item
+        rated = [LEVELS[_rating(sheet, item)] for sheet in sheets]
+        notes = [one.comments[question_id] for one in sheets if question_id in one.comments]
+        alike = len({*rated}) == 1
+        row = {"question_id": question_id, "dimension": dimension}
+        for place, sheet, level in zip(_ORDINALS, sheets, rated, strict=False):
+            row |= {f"{place}_reader": sheet.reader, f"{place}_rating": level}
+        row["outcome"] = rated[0] if alike else ""
+        row["accepted"] = "yes" if alike and rated[0] == LEVELS[0] else ""
+        row["note"] = "" if alike else " / ".join(notes)
+        rows.append(row)
     return rows
 
 
-def read_consensus(path: Path, first: Ratings, second: Ratings) -> Consensus:
-    """Reads a filled consensus file and checks it against its two sheets.
+def read_consensus(path: Path, sheets: Sequence[Ratings]) -> Consensus:
+    """Reads a filled consensus file and checks it against its sheets.
 
     Raises:
         UserError: it cannot be read, an outcome or acceptance is missing or unknown, an initial
@@ -85,13 +88,13 @@ def read_consensus(path: Path, first: Ratings, second: Ratings) -> Consensus:
     """
     outcomes: dict[tuple[str, str], int] = {}
     accepted: dict[tuple[str, str], bool] = {}
-    expected = set(shared_items(first, second))
-    for cells, where in read_rows(path, CONSENSUS_COLUMNS[:-1]):
+    expected = set(shared_items(sheets))
+    for cells, where in read_rows(path, consensus_columns(len(sheets))[:-1]):
         item = cells["question_id"], cells["dimension"]
         if item not in expected or item in outcomes:
-            again = "occurs twice" if item in outcomes else "is not in both sheets"
+            again = "occurs twice" if item in outcomes else "is not in all sheets"
             raise UserError(f"{where}: {' / '.join(item)} {again}")
-        _check_initial(cells, where, dict(zip(_RATINGS, (first, second), strict=True)))
+        _check_initial(cells, where, sheets)
         what = f"{where}: {' / '.join(item)}:"
         outcomes[item] = parse_level(cells["outcome"], f"{what} outcome")
         if cells["accepted"].lower() not in ("yes", "no"):
@@ -102,9 +105,12 @@ def read_consensus(path: Path, first: Ratings, second: Ratings) -> Consensus:
     return Consensus(outcomes, accepted)
 
 
-def _check_initial(cells: dict[str, str], where: str, readers: Mapping[str, Ratings]) -> None:
-    for column, reader in readers.items():
-        rated = LEVELS[reader.levels[cells["question_id"]][cells["dimension"]]]
+def _check_initial(cells: dict[str, str], where: str, sheets: Sequence[Ratings]) -> None:
+    for place, reader in zip(_ORDINALS, sheets, strict=False):
+        column, rated = (
+            f"{place}_rating",
+            LEVELS[_rating(reader, (cells["question_id"], cells["dimension"]))],
+        )
         if cells[column].lower() != rated:
             raise UserError(
                 f"{where}: {column} is {cells[column]!r}, but {reader.reader} rated {rated!r}; "
@@ -112,10 +118,10 @@ def _check_initial(cells: dict[str, str], where: str, readers: Mapping[str, Rati
             )
 
 
-def outcome_summary(consensus: Consensus, first: Ratings, second: Ratings) -> dict[str, object]:
+def outcome_summary(consensus: Consensus, sheets: Sequence[Ratings]) -> dict[str, object]:
     """Counts ratings before and after the discussion."""
-    items = shared_items(first, second)
-    disagreed = [i for i in items if _rating(first, i) != _rating(second, i)]
+    items = shared_items(sheets)
+    disagreed = [item for item in items if _differ(sheets, item)]
     by_question: dict[str, bool] = {}
     for question_id, dimension in items:
         yes = consensus.accepted[question_id, dimension]
@@ -143,56 +149,54 @@ def _rating(reader: Ratings, item: tuple[str, str]) -> int:
     return reader.levels[item[0]][item[1]]
 
 
+def _differ(sheets: Sequence[Ratings], item: tuple[str, str]) -> bool:
+    return len({_rating(sheet, item) for sheet in sheets}) > 1
+
+
 # Section 2.2 of the paper.
 PRINTED = {"kappa": 0.89, "ci_low": 0.84, "ci_high": 0.93, "disagreements": 7, "questions": 100}
 POOLED = "pooled"
 
 
-def agreement(
-    first: Ratings, second: Ratings, bootstrap: Bootstrap | None = None
-) -> dict[str, Any]:
+def agreement(sheets: Sequence[Ratings], bootstrap: Bootstrap | None = None) -> dict[str, Any]:
     """Returns the content of agreement.json: each dimension, and all pooled.
 
-    Intervals are the large-sample ones and those of resampled questions; only the latter allow for
-    the pooled ratings of one question, which are not independent.
+    Of two readers Cohen's kappas, of more Fleiss' kappa and Cohen's of each pair. Intervals are the
+    large-sample ones and those of resampled questions; only the latter allow for the pooled
+    ratings of one question, which are not independent.
 
     Raises:
         UserError: the sheets are not of the same questions.
     """
-    items = shared_items(first, second)
+    items = shared_items(sheets)
     groups = {
         dimension: [item for item in items if item[1] == dimension] for dimension in DIMENSIONS
     }
+    figures = _figures if len(sheets) == 2 else _figures_of_many
     return {
-        "readers": [first.reader, second.reader],
-        "questions": len(first.levels),
+        "readers": [sheet.reader for sheet in sheets],
+        "questions": len(sheets[0].levels),
         "levels": list(LEVELS),
         "dimensions": {
-            name: _figures(group, first, second, bootstrap or Bootstrap())
+            name: figures(group, sheets, bootstrap or Bootstrap()) if group else {"n": 0}
             for name, group in {**groups, POOLED: items}.items()
         },
         "disagreements": [
-            {
-                "question_id": question_id,
-                "dimension": dimension,
-                first.reader: LEVELS[first.levels[question_id][dimension]],
-                second.reader: LEVELS[second.levels[question_id][dimension]],
-            }
-            for question_id, dimension in items
-            if first.levels[question_id][dimension] != second.levels[question_id][dimension]
+            {"question_id": item[0], "dimension": item[1]}
+            | {sheet.reader: LEVELS[_rating(sheet, item)] for sheet in sheets}
+            for item in items
+            if _differ(sheets, item)
         ],
         "paper": PRINTED,
     }
 
 
 def _figures(
-    items: Sequence[tuple[str, str]], first: Ratings, second: Ratings, bootstrap: Bootstrap
+    items: Sequence[tuple[str, str]], sheets: Sequence[Ratings], bootstrap: Bootstrap
 ) -> dict[str, Any]:
-    if not items:
-        return {"n": 0}
-    a, b = ([r.levels[q][dimension] for q, dimension in items] for r in (first, second))
+    a, b = ([_rating(sheet, item) for item in items] for sheet in sheets)
     clusters = [question_id for question_id, _ in items]
-    resampled = measures.bootstrap_agreement(a, b, len(LEVELS), clusters, bootstrap)
+    resampled = measures.bootstrap_agreement([a, b], len(LEVELS), clusters, bootstrap)
     kappas = {}
     for weights in measures.WEIGHTS:
         estimate, kappa = resampled[weights], measures.cohen_kappa(a, b, len(LEVELS), weights)
@@ -208,10 +212,37 @@ def _figures(
         "observed_agreement": sum(one == two for one, two in zip(a, b, strict=True)) / len(items),
         "table": [[pairs[i, j] for j in range(len(LEVELS))] for i in range(len(LEVELS))],
         "kappa": kappas,
-        "krippendorff_alpha": {
-            scale: resampled[scale].to_json() for scale in measures.MEASUREMENT_LEVELS
-        },
+        "krippendorff_alpha": _alphas(resampled),
     }
+
+
+def _figures_of_many(
+    items: Sequence[tuple[str, str]], sheets: Sequence[Ratings], bootstrap: Bootstrap
+) -> dict[str, Any]:
+    rated = [[_rating(sheet, item) for item in items] for sheet in sheets]
+    clusters = [question_id for question_id, _ in items]
+    resampled = measures.bootstrap_agreement(rated, len(LEVELS), clusters, bootstrap)
+    fleiss = resampled["fleiss"]
+    pairs = {}
+    for (one, a), (two, b) in itertools.combinations(zip(sheets, rated, strict=True), 2):
+        kappa = measures.cohen_kappa(a, b, len(LEVELS))
+        defined = kappa.value == kappa.value
+        pairs[f"{one.reader} and {two.reader}"] = {
+            "observed_agreement": kappa.observed,
+            "value": kappa.value if defined else None,
+            "analytic_ci": list(kappa.interval) if defined else [None, None],
+        }
+    return {
+        "n": len(items),
+        "observed_agreement": sum(one["observed_agreement"] for one in pairs.values()) / len(pairs),
+        "fleiss_kappa": {"value": fleiss.value, "bootstrap_ci": [fleiss.ci_low, fleiss.ci_high]},
+        "pairs": pairs,
+        "krippendorff_alpha": _alphas(resampled),
+    }
+
+
+def _alphas(resampled: Mapping[str, Estimate]) -> dict[str, Any]:
+    return {scale: resampled[scale].to_json() for scale in measures.MEASUREMENT_LEVELS}
 
 
 def markdown(result: dict[str, Any]) -> str:
@@ -223,22 +254,33 @@ def markdown(result: dict[str, Any]) -> str:
             lines.append([name, "0", *[UNDEFINED] * 5])
             continue
         head = [name, str(figures["n"]), f"{figures['observed_agreement']:.3f}"]
-        for weights, kappa in figures["kappa"].items():
+        for weights, kappa in figures.get("kappa", {}).items():
             intervals = (_range(kappa["analytic_ci"]), _range(kappa["bootstrap_ci"]))
             lines.append([*head, f"kappa, {weights}", _number(kappa["value"]), *intervals])
+        if fleiss := figures.get("fleiss_kappa"):
+            interval = _range(fleiss["bootstrap_ci"])
+            lines.append([*head, "Fleiss' kappa", _number(fleiss["value"]), "", interval])
+        for pair, kappa in figures.get("pairs", {}).items():
+            alike = f"{kappa['observed_agreement']:.3f}"
+            told = _number(kappa["value"]), _range(kappa["analytic_ci"]), ""
+            lines.append([name, str(figures["n"]), alike, f"kappa, {pair}", *told])
         for scale, alpha in figures["krippendorff_alpha"].items():
             interval = _range([alpha["ci_low"], alpha["ci_high"]])
             lines.append([*head, f"alpha, {scale}", _number(alpha["value"]), "", interval])
     return "\n".join(
         [
             "# Agreement of the review\n",
-            f"{' and '.join(result['readers'])}, {result['questions']} questions, levels "
+            f"{_and(result['readers'])}, {result['questions']} questions, levels "
             f"{', '.join(result['levels'])}; {len(result['disagreements'])} ratings differ. "
             "Bootstrap intervals resample questions.\n",
             grid(lines),
             _printed(),
         ]
     )
+
+
+def _and(names: Sequence[str]) -> str:
+    return " and ".join([", ".join(names[:-1]), names[-1]])
 
 
 def _printed() -> str:

@@ -1,8 +1,10 @@
-"""Export of a review for training: corrected records, and preference pairs of answers.
+"""Export of a review for training: the whole set, corrected, and preference pairs of answers.
 
-DIR/records.jsonl  reviewed records that are correct now, and a question for each missed finding
-DIR/pairs.jsonl    for `rl.pairs`: the corrected answer, and the one before the correction
-DIR/export.json    what was exported, and what was left out, by reason
+DIR/records.jsonl    every record that has an answer: corrected where a reader did, else unchanged,
+                     and a question for each missed finding; records/SPLIT.jsonl of several splits
+DIR/questions.jsonl  those that still have none, to be predicted and reviewed next
+DIR/pairs.jsonl      for `rl.pairs`: the corrected answer, and the one before the correction
+DIR/export.json      what was exported, and what was left out, by reason
 """
 
 import collections
@@ -37,7 +39,8 @@ from cxrjax.records import Answer, GeneratorInfo, QARecord, class_in_words
 
 # Reader -> question id -> field (a dimension, "comment", "correction") -> value.
 Reviews = Mapping[str, Mapping[str, Mapping[str, str]]]
-_WHERE = read_packaged("cxrjax.apps.annotations", "questions.toml")["where"]
+_QUESTIONS = read_packaged("cxrjax.apps.annotations", "questions.toml")
+_WHERE = _QUESTIONS["where"]
 _NAMED_AND_JOINED = re.compile(r"(?:\s*(?:,|\band))*\s*\[box \d{1,3}\]")
 _FLIPPED = {"yes": "no", "no": "yes", "Yes": "No", "No": "Yes", "YES": "NO", "NO": "YES"}
 
@@ -48,22 +51,52 @@ class LeftOutError(ValueError):
 
 @dataclasses.dataclass
 class Export:
-    """Content of an export: reviewed records, `rl.pairs`, and reason -> question ids left out."""
+    """Content of an export.
+
+    Attributes:
+        records, unanswered: with an answer, and without.
+        pairs: lines of `rl.pairs`.
+        corrected: number of records that readers corrected.
+        followed: number that were corrected with another question of the same boxes.
+        accepted: number of a model's answers that stand for questions without one.
+        confirmed: number rated and not corrected.
+        missed: number of findings that nobody had asked about.
+        left_out: reason -> question ids.
+    """
 
     records: list[QARecord] = dataclasses.field(default_factory=list)
+    unanswered: list[QARecord] = dataclasses.field(default_factory=list)
     pairs: list[dict[str, str]] = dataclasses.field(default_factory=list)
     corrected: int = 0
+    followed: int = 0
+    accepted: int = 0
+    confirmed: int = 0
     missed: int = 0
     left_out: dict[str, list[str]] = dataclasses.field(
         default_factory=lambda: collections.defaultdict(list)
     )
 
+    @property
+    def unchanged(self) -> int:
+        """Number of records that are as they were."""
+        return len(self.records) - self.corrected - self.followed - self.accepted - self.missed
+
+    @property
+    def reviewed(self) -> bool:
+        """Returns whether anything was rated or corrected."""
+        return bool(self.corrected or self.accepted or self.confirmed or self.missed)
+
     def to_json(self) -> dict[str, Any]:
         """The content of export.json."""
+        counts = {
+            name: getattr(self, name)
+            for name in ("corrected", "followed", "accepted", "confirmed", "unchanged")
+        }
         return {
             "records": len(self.records),
-            "corrected": self.corrected,
+            **counts,
             "missed_findings": self.missed,
+            "unanswered": len(self.unanswered),
             "pairs": len(self.pairs),
             "left_out": dict(self.left_out),
         }
@@ -76,56 +109,117 @@ def export_reviews(
     out: Path,
     codec: str,
     grids: Sequence[tuple[int, int]] = (),
+    whole: Sequence[QARecord] | None = None,
 ) -> Export:
-    """Takes over what was reviewed.
+    """Applies a review to the set that its questions were drawn from.
 
     Args:
-        sample: the questions of the review.
+        sample: the questions of the review, with the answers that were reviewed.
         reviews: of whoever's word counts.
-        image_root: what the sample's image paths are relative to.
+        image_root: what the records' image paths are relative to.
         out: the folder that the records will lie in.
         codec: how the model that is to learn writes boxes, a key of `cxrjax.codecs.CODECS`.
         grids: (height, width) of its inputs, to which images are padded; empty: stretched.
+        whole: the set; None: the sample.
 
     Raises:
         UserError: there is no such codec.
     """
     get_codec(codec)  # a name that is none is no fault of the first record
     export = Export()
+    shown = {
+        record.question_id: (record, row)
+        for record, row in zip(sample, sheet_rows(sample), strict=True)
+    }
     missed: dict[tuple[str, str], tuple[QARecord, list[list[float]]]] = {}
-    for record, row in zip(sample, sheet_rows(sample), strict=True):
+    moved: dict[tuple[str, str], tuple[QARecord, QARecord]] = {}
+    unrated = []
+    for original in sample if whole is None else whole:
+        record = _beside(original, image_root, out)
+        if record.question_id not in shown:
+            unrated.append(record)
+            continue
+        asked, row = shown[record.question_id]
         own = [reviews[reader].get(record.question_id, {}) for reader in reviews]
         try:
-            here = _beside(record, image_root, out)
-            correctable = Correctable(
-                here.image_hw,
-                len(record.boxes),
-                closed_classes(record.dataset),
-                chosen_options(here),
-            )
-            correction = _settled(own, row, correctable)
-            if correction is None:
-                export.records.append(here)
+            here, correction = _outcome(own, row, asked, image_root, out)
+            if here is None:
+                unrated.append(record)
                 continue
-            changed = corrected_record(here, correction)
+            changed = here if correction is None else corrected_record(here, correction)
         except (LeftOutError, CorrectionRefusedError, UserError) as error:
             export.left_out[str(error)].append(record.question_id)
             continue
-        export.records.append(changed)
-        for one in correction.boxes:
+        for one in correction.boxes if correction else ():
             if one.kind == "missed":
                 key = record.image_id, one.label
                 missed.setdefault(key, (here, []))[1].append(one.box)
         if changed is not here:
             export.corrected += 1
             export.pairs += _pair(here, changed, codec, grids)
-    for record in [one for one in export.records if _denies(one, missed)]:
-        export.records.remove(record)
-        export.left_out["denies a finding that a reader saw"].append(record.question_id)
+            moved[record.image_id, _about(record)] = record, changed
+        elif not record.answers:
+            export.accepted += 1
+        else:
+            export.confirmed += 1
+            # An answer of the set's own stands where a model's beside it was not objected to.
+            changed = here if here.answers == record.answers else record
+        export.records.append(changed)
+    _add_unrated(export, unrated, moved)
+    if denials := [one.question_id for one in export.records if _denies(one, missed)]:
+        export.records = [one for one in export.records if not _denies(one, missed)]
+        export.left_out["denies a finding that a reader saw"] = denials
     for (_, label), (record, boxes) in missed.items():
         export.records.append(_missed_finding(record, label, boxes))
     export.missed = len(missed)
     return export
+
+
+def _add_unrated(
+    export: Export,
+    unrated: Sequence[QARecord],
+    moved: Mapping[tuple[str, str], tuple[QARecord, QARecord]],
+) -> None:
+    """Adds what nobody rated: unchanged, but for questions about boxes that were corrected."""
+    for record in unrated:
+        before, after = moved.get((record.image_id, _about(record)), (record, record))
+        if not record.answers:
+            export.unanswered.append(record)
+        elif before.boxes == after.boxes or record.boxes != before.boxes or not before.answers:
+            export.records.append(record)
+        else:
+            try:
+                export.records.append(_followed(record, after))
+                export.followed += 1
+            except LeftOutError as error:
+                export.left_out[str(error)].append(record.question_id)
+
+
+def _about(record: QARecord) -> str:
+    return record.finding or finding_of(record)
+
+
+def _followed(record: QARecord, after: QARecord) -> QARecord:
+    """The record with the boxes that were corrected in another question about them.
+
+    Raises:
+        LeftOutError: its words cannot be written for them.
+    """
+    boxes, label = after.boxes, _about(record)
+    places = " and ".join(f"[box {number}]" for number in range(1, len(boxes) + 1))
+    kind = (record.template_id or "").removeprefix("boxes/")
+    said = _QUESTIONS.get(kind, {}).get("yes" if boxes else "no", "")
+    if said:
+        said = said.format(boxes=places, **forms(class_in_words(label), len(boxes)))
+    elif len(boxes) != len(record.boxes):
+        raise LeftOutError("its boxes were corrected in another question")
+    had = len(record.boxes)
+    now = [
+        CorrectedBox(box=box, label=label, origin=place if place < had else None)
+        for place, box in enumerate(boxes)
+    ]
+    here = record.model_copy(update={"image_hw": after.image_hw})
+    return corrected_record(here, Correction(boxes=now, answer=said))
 
 
 def _denies(record: QARecord, missed: Container[tuple[str, str]]) -> bool:
@@ -134,22 +228,12 @@ def _denies(record: QARecord, missed: Container[tuple[str, str]]) -> bool:
 
 
 def _beside(record: QARecord, image_root: Path, out: Path) -> QARecord:
-    """The record as it is from `out`, its image's size filled in.
-
-    Raises:
-        LeftOutError: there is no image.
-    """
-    path = image_root / record.image_path
-    update: dict[str, Any] = {"image_path": _relative(path, out)}
+    """The record as it is from `out`."""
+    update: dict[str, Any] = {"image_path": _relative(image_root / record.image_path, out)}
     if record.earlier is not None:
         earlier = image_root / record.earlier.image_path
-        told = {"image_path": _relative(earlier, out)}
-        update["earlier"] = record.earlier.model_copy(update=told)
-    if record.image_hw is None:
-        try:
-            update["image_hw"] = image_size(path)
-        except (ImageError, OSError):
-            raise LeftOutError("its image is missing") from None
+        path = {"image_path": _relative(earlier, out)}
+        update["earlier"] = record.earlier.model_copy(update=path)
     return record.model_copy(update=update)
 
 
@@ -157,26 +241,38 @@ def _relative(path: Path, out: Path) -> str:
     return relative(path.resolve(), out.resolve())
 
 
-def _settled(
-    reviews: Sequence[Mapping[str, str]], row: Mapping[str, str], correctable: Correctable
-) -> Correction | None:
-    """Returns a question's correction; None if no reader rated it as wrong.
+def _outcome(
+    reviews: Sequence[Mapping[str, str]],
+    row: Mapping[str, str],
+    asked: QARecord,
+    image_root: Path,
+    out: Path,
+) -> tuple[QARecord | None, Correction | None]:
+    """The reviewed record as it is from `out`, and its correction; None where there is none.
 
     Raises:
-        LeftOutError: not reviewed, wrong without a correction, or corrected in two ways.
+        LeftOutError: wrong without a correction, corrected in two ways, or without an image.
         CorrectionRefusedError: the correction is invalid.
     """
     said = {one["correction"] for one in reviews if one.get("correction")}
     if len(said) > 1:
-        raise LeftOutError("corrected by both readers, and differently: choose one by --reader")
-    if said:
-        return correctable.read(said.pop())
-    asked = [name for name in DIMENSIONS if row[name] != NOT_APPLICABLE]
-    if not any(all(one.get(name) for name in asked) for one in reviews):
-        raise LeftOutError("not rated yet")
-    if any(one.get(name) == LEVELS[-1] for one in reviews for name in asked):
-        raise LeftOutError(f"rated {LEVELS[-1]} and not corrected")
-    return None
+        raise LeftOutError("corrected by several readers, and differently: choose one by --reader")
+    if not said:
+        rated = [name for name in DIMENSIONS if row[name] != NOT_APPLICABLE]
+        if not any(all(one.get(name) for name in rated) for one in reviews):
+            return None, None
+        if any(one.get(name) == LEVELS[-1] for one in reviews for name in rated):
+            raise LeftOutError(f"rated {LEVELS[-1]} and not corrected")
+    here = _beside(asked, image_root, out)
+    try:
+        if here.image_hw is None:
+            here = here.model_copy(update={"image_hw": image_size(image_root / asked.image_path)})
+    except (ImageError, OSError):
+        raise LeftOutError("its image is missing") from None
+    correctable = Correctable(
+        here.image_hw, len(asked.boxes), closed_classes(asked.dataset), chosen_options(here)
+    )
+    return here, correctable.read(said.pop()) if said else None
 
 
 def corrected_record(record: QARecord, correction: Correction) -> QARecord:

@@ -58,5 +58,19 @@ def chosen_options(record: QARecord) -> ChosenOptions | None:
     return None
 
 
+def chosen_letters(text: str, record: QARecord) -> str | list[str] | None:
+    """Letters of the options that a model's answer names, by letter or in full; None if none."""
+    options = {choice.partition(":")[0].strip(): choice for choice in record.choices or ()}
+    said = text.strip().rstrip(".").lower()
+    found = [letter for letter, option in options.items() if _words(option).lower() == said] or [
+        letter
+        for letter in options
+        if re.search(rf"(?<!\w){re.escape(letter)}\s*(?:[:.,]|$)", text)
+    ]
+    if len(found) < 2 and not isinstance(record.answer_key, list):
+        return found[0] if found else None
+    return found or None
+
+
 def _words(option: str) -> str:
     return option.partition(":")[2].strip()

@@ -3,14 +3,15 @@
 import collections
 import itertools
 import json
+import shlex
 from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from cxrjax.apps.review.agreement import (
-    CONSENSUS_COLUMNS,
     agreement,
+    consensus_columns,
     consensus_rows,
     markdown,
     outcome_summary,
@@ -21,6 +22,7 @@ from cxrjax.apps.review.record_checks import check_file, contradictions, reason_
 from cxrjax.apps.review.review_pages import render_agreement, render_review_page
 from cxrjax.apps.review.sheet import (
     COLUMNS,
+    MOST_SAMPLED,
     RESERVED,
     format_csv,
     read_corrections,
@@ -30,7 +32,8 @@ from cxrjax.apps.review.sheet import (
 )
 from cxrjax.apps.review.store import STORE_FILE, ReviewStore, kept_reviews
 from cxrjax.errors import UserError, optional
-from cxrjax.files import replace_text, write_json, writing
+from cxrjax.evaluation.run_record import side_file
+from cxrjax.files import read_json_object, replace_text, write_json, writing
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.paper import load_papers
@@ -152,54 +155,109 @@ def _print_check(result: dict, log: QualityLog) -> None:
 
 
 def draw_sample(flags: Namespace) -> None:
-    """sheet.csv and index.html of a stratified sample."""
-    sample, root = _sample(flags)
-    page = render_review_page(sample, root)
+    """sheet.csv and index.html of the questions to review."""
+    drawn = _drawn(flags)
+    page = render_review_page(drawn.sample, drawn.root, about=drawn.about, own=drawn.own)
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
-        replace_text(flags.out / "sheet.csv", format_csv(COLUMNS, sheet_rows(sample)))
+        replace_text(flags.out / "sheet.csv", format_csv(COLUMNS, sheet_rows(drawn.sample)))
         replace_text(flags.out / "index.html", page.html)
-    print(f"{flags.out}: sheet.csv, index.html ({page.without} of {len(sample)} without an image)")
+    print(
+        f"{flags.out}: sheet.csv, index.html ({page.without} of {len(drawn.sample)} without an "
+        "image)"
+    )
+    _print_next(flags)
 
 
-def _sample(flags: Namespace) -> tuple[list[QARecord], Path]:
-    """The questions to review, and what their image paths are relative to."""
+class _Drawn(NamedTuple):
+    """A review's questions.
+
+    Attributes:
+        records: the set that they were drawn from.
+        sample: with the answers to review, which may be a model's.
+        root: what image paths are relative to.
+        about: question id -> what the page says of it.
+        own: question id -> the record with the set's own answer, where the one to review is not it.
+    """
+
+    records: list[QARecord]
+    sample: list[QARecord]
+    root: Path
+    about: dict[str, str]
+    own: dict[str, QARecord]
+
+
+def _drawn(flags: Namespace) -> _Drawn:
     log = QualityLog()
     files = list(record_files(flags.records))
-    records = itertools.chain.from_iterable(_read(file, log) for file in files)
-    with waiting("drawing a sample of the questions"):
-        sample = stratified_sample(records, flags.sample, flags.seed)
+    with waiting("reading the questions"):
+        records = [record for file in files for record in _read(file, log)]
     if log.entries:
         print(
             f"{len(log.entries)} questions could not be read and were not drawn from: see --check"
         )
-    return sample, flags.image_root or default_image_root(files[0])
+    root = flags.image_root or default_image_root(files[0])
+    if not flags.predictions:
+        count = flags.sample or min(MOST_SAMPLED, len(records))
+        sample = stratified_sample(records, count, flags.seed)
+        return _Drawn(records, sample, root, {}, {})
+    from cxrjax.apps.review.predicted import least_certain, read_lines
+
+    systems = [read_lines(path) for path in flags.predictions]
+    queue = least_certain(records, systems, root, flags.codec, flags.letterbox, flags.sample)
+    for count, what in (
+        (queue.without, "questions have no prediction and are not in this review"),
+        (queue.strange, "predictions are for questions that are not in --records"),
+    ):
+        if count:
+            print(f"{count:,} {what}")
+    return _Drawn(
+        records, queue.sample, root, queue.about, {one.question_id: one for one in records}
+    )
+
+
+def _print_next(flags: Namespace) -> None:
+    """The command that takes the review over, with the flags that draw the same questions."""
+    words = [f"--records={path}" for path in flags.records]
+    words += [f"--predictions={path}" for path in flags.predictions or ()]
+    words += [
+        f"--{name}={value}"
+        for name, value, default in (
+            ("image_root", flags.image_root, None),
+            ("sample", flags.sample, None),
+            ("seed", flags.seed, 0),
+            ("codec", flags.codec, "paligemma"),
+            ("letterbox", ",".join(f"{h}x{w}" for h, w in flags.letterbox), ""),
+            ("out", flags.out, None),
+        )
+        if value != default
+    ]
+    print(f"next: python -m cxrjax.review {shlex.join(words)} --export=CORRECTED", flush=True)
 
 
 def serve_review(flags: Namespace) -> None:
-    """A review that two readers fill in at links of their own, until interrupted."""
+    """A review that readers fill in at links of their own, until interrupted."""
     for library in ("starlette", "uvicorn"):
         optional(library, "serve")
     from cxrjax.apps import page_server  # the other actions do without
     from cxrjax.apps.review.server import LIMITS, Review
 
-    sample, root = _sample(flags)
+    drawn = _drawn(flags)
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
-    page = render_review_page(sample, root, served=True)
-    rows = sheet_rows(sample)
+    page = render_review_page(drawn.sample, drawn.root, True, drawn.about, drawn.own)
+    rows = sheet_rows(drawn.sample)
     store = ReviewStore(flags.out / STORE_FILE, rows, flags.reader, page.correctable)
     review = Review(store, page.html, page.pictures, lambda: _handed_in(store, flags))
     hosts = flags.allowed_host or [flags.host]
     with page_server.listen(flags.host, flags.port) as listening:
         if store.complete():
             review.agreement()  # its files may be missing, if an earlier server was stopped
-        print(f"{len(sample)} questions, {page.without} without an image; ratings: {store.path}")
+        print(f"{len(rows)} questions, {page.without} without an image; ratings: {store.path}")
         for name, token in store.tokens().items():
             print(f"{name}: {page_server.link(listening, hosts[0], token)}")
-        print(
-            "Give each reader their own link. Ctrl-C stops; the same command goes on.", flush=True
-        )
+        print("Give each reader their own link. Ctrl-C stops; the same command resumes.")
+        _print_next(flags)
         try:
             page_server.serve(review.guarded(hosts), listening, LIMITS)
         except KeyboardInterrupt:
@@ -209,33 +267,69 @@ def serve_review(flags: Namespace) -> None:
 
 
 def export_review(flags: Namespace) -> None:
-    """Corrected records and preferred answers of a review, to train on."""
-    sample, root = _sample(flags)
-    reviews = _reviews(flags, sample)
-    out = flags.export
-    found = export_reviews(sample, reviews, root, out, flags.codec, flags.letterbox)
+    """The whole set with a review's corrections, and preferred answers, to train on."""
+    drawn = _drawn(flags)
+    reviews = _reviews(flags, drawn.sample)
+    out, sample = flags.export, drawn.sample
+    splits = dict.fromkeys(one.split for one in drawn.records)
+    folder = out if len(splits) == 1 else out / "records"
+    found = export_reviews(
+        sample, reviews, drawn.root, out, flags.codec, flags.letterbox, drawn.records
+    )
     for reason, left_out in found.left_out.items():
         print(f"  {len(left_out):,} left out: {reason}: {', '.join(left_out[:_SHOWN])}")
-    if not found.records:
+    if not found.reviewed:
         raise UserError(f"{flags.out}: nothing in this review is rated or corrected yet")
     with writing(out):
         out.mkdir(parents=True, exist_ok=True)
-        write_records(out / "records.jsonl", found.records)
+        for split in splits:
+            name = "records.jsonl" if folder == out else f"{split}.jsonl"
+            write_records(folder / name, [one for one in found.records if one.split == split])
+        if found.unanswered:
+            write_records(out / "questions.jsonl", found.unanswered)
         lines = [json.dumps(pair, ensure_ascii=False) + "\n" for pair in found.pairs]
         replace_text(out / "pairs.jsonl", "".join(lines))
         write_json(out / "export.json", found.to_json())
+    where = "records.jsonl" if folder == out else f"records/ ({', '.join(splits)})"
     print(
-        f"{out}: records.jsonl ({len(found.records):,} questions, {found.corrected:,} corrected, "
-        f"{found.missed:,} of missed findings), pairs.jsonl ({len(found.pairs):,} preferred "
-        "answers)"
+        f"{out}: {where}: {len(found.records):,} questions, {found.corrected:,} corrected, "
+        f"{found.followed:,} with the same boxes as one of these, {found.accepted:,} predictions "
+        f"accepted, {found.missed:,} of missed findings, {found.unchanged:,} unchanged; "
+        f"pairs.jsonl: {len(found.pairs):,} preferred answers"
     )
+    if found.unanswered:
+        print(f"{out}: questions.jsonl: {len(found.unanswered):,} without an answer yet")
+    _print_training(flags, folder, [*splits])
+
+
+def _print_training(flags: Namespace, folder: Path, splits: Sequence[str]) -> None:
+    """The command that trains on an export, from the run whose predictions were reviewed."""
+    told = [_said(side_file(path)).get("settings") or {} for path in flags.predictions or ()]
+    named = [one.get("workdir") or one.get("checkpoint") for one in told]
+    run = str(next(filter(None, named), "RUN"))
+    begun = [str(word) for word in _said(Path(run) / "run.json").get("command", ())]
+    given = [word.partition("=")[2] for word in begun if word.startswith("--config=")]
+    files = {split: f"{split}.jsonl" for split in ("train", "validation") if split in splits}
+    if len(splits) == 1:
+        files = {"train": "records.jsonl"}
+    words = [
+        f"--config={given[0] if given else 'configs/records_lora.py'}",
+        f"--config.model.init_from={run}",
+        *(f"--config.data.{name}={folder / file}" for name, file in files.items()),
+        f"--workdir={flags.export / 'train'}",
+    ]
+    print(f"next: python -m cxrjax.train {shlex.join(words)}")
+
+
+def _said(path: Path) -> dict[str, Any]:
+    return read_json_object(path) if path.is_file() else {}
 
 
 def _reviews(flags: Namespace, sample: Sequence[QARecord]) -> dict[str, dict[str, dict[str, str]]]:
     """Reader -> question id -> field -> value, from the server's store or from sheets.
 
     Raises:
-        UserError: there is no review, one of other questions, or none by the reader asked for.
+        UserError: there is no review, one of other questions, or none by the requested reader.
     """
     if (flags.out / STORE_FILE).is_file():
         found = kept_reviews(flags.out / STORE_FILE, sheet_rows(sample))
@@ -254,26 +348,28 @@ def _reviews(flags: Namespace, sample: Sequence[QARecord]) -> dict[str, dict[str
 
 
 def _handed_in(store: ReviewStore, flags: Namespace) -> str:
-    """Both sheets, their agreement and the consensus file; the page that shows them."""
+    """All sheets, their agreement and the consensus file; the page that shows them."""
     sheets = [flags.out / f"{name}.csv" for name in store.tokens()]
     with writing(flags.out):
         for sheet in sheets:
             replace_text(sheet, format_csv(COLUMNS, store.filled_rows(sheet.stem)))
+    written = [sheet.name for sheet in sheets]
+    if len(sheets) == 1:
+        return render_agreement(None, "", written)
     settings = Namespace(**{**vars(flags), "sheets": sheets, "consensus": None})
     result, text = compare_sheets(settings)
-    return render_agreement(
-        result, text, [sheet.name for sheet in sheets] + ["agreement.json", "consensus.csv"]
-    )
+    return render_agreement(result, text, [*written, "agreement.json", "consensus.csv"])
 
 
 def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
-    """Agreement of two sheets, and what they settled; agreement.json and agreement.md."""
-    first, second = map(read_sheet, flags.sheets)
-    if first.reader == second.reader:
-        raise UserError(f"both sheets are called {first.reader!r}: name each after its reader")
-    result = agreement(first, second, Bootstrap(resamples=flags.resamples, seed=flags.seed))
+    """Agreement of sheets, and what they settled; agreement.json and agreement.md."""
+    sheets = [read_sheet(path) for path in flags.sheets]
+    names = [one.reader for one in sheets]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise UserError(f"several sheets are called {twice[0]!r}: name each after its reader")
+    result = agreement(sheets, Bootstrap(resamples=flags.resamples, seed=flags.seed))
     settled = (
-        outcome_summary(read_consensus(flags.consensus, first, second), first, second)
+        outcome_summary(read_consensus(flags.consensus, sheets), sheets)
         if flags.consensus
         else None
     )
@@ -287,8 +383,9 @@ def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
             write_json(flags.out / "consensus.json", settled)
             written.append("consensus.json")
         elif not (flags.out / "consensus.csv").exists():
-            rows = consensus_rows(first, second)
-            replace_text(flags.out / "consensus.csv", format_csv(CONSENSUS_COLUMNS, rows))
+            rows = consensus_rows(sheets)
+            columns = consensus_columns(len(sheets))
+            replace_text(flags.out / "consensus.csv", format_csv(columns, rows))
             written.append("consensus.csv")
         else:
             # Somebody may have begun to fill it in.

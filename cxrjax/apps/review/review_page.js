@@ -239,7 +239,9 @@ function openCase(place) {
     viewer.show(
       {url: picture.url || picture.uri, preview: picture.uri, width: item().width,
         height: item().height, name: `Radiograph ${item().image}`},
-      [{name: "answer", title: "boxes", colour: data.colour, editable: enabled, boxes: boxesNow()}]);
+      [{name: "answer", title: "boxes", colour: data.colour, editable: enabled, boxes: boxesNow()},
+        ...(item().own.length ? [{name: "own", title: "the record's own", colour: data.own_colour,
+          dash: "6 4", boxes: item().own.map((box) => ({box, label: ""}))}] : [])]);
   }
   listBoxes();
   tellWords();

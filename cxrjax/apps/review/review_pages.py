@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from markupsafe import Markup
@@ -19,9 +20,9 @@ from cxrjax.apps.review.correction import Correctable
 from cxrjax.apps.review.options import chosen_options
 from cxrjax.apps.review.wording import in_words, writes_boxes
 from cxrjax.apps.viewer import viewer_parts
-from cxrjax.evaluation.overlays import COLOURS, TRUTH, jpeg_data_uri
+from cxrjax.evaluation.overlays import COLOURS, TRUTH, TUNED, jpeg_data_uri
 from cxrjax.evaluation.text_tables import template
-from cxrjax.images.decode import read_grey_or_rgb, read_image
+from cxrjax.images.decode import image_size, read_grey_or_rgb, read_image
 from cxrjax.images.files import ImageError
 from cxrjax.paper import closed_classes
 from cxrjax.progress import progress_bar
@@ -44,7 +45,11 @@ class ReviewPage:
 
 
 def render_review_page(
-    sample: Sequence[QARecord], image_root: Path, served: bool = False
+    sample: Sequence[QARecord],
+    image_root: Path,
+    served: bool = False,
+    about: Mapping[str, str] = MappingProxyType({}),
+    own: Mapping[str, QARecord] = MappingProxyType({}),
 ) -> ReviewPage:
     """The page of a sample.
 
@@ -52,18 +57,19 @@ def render_review_page(
         sample: the questions, in the order of the sheet.
         image_root: what `image_path` is relative to. An image that is not there or cannot be read
             is replaced by a line that says so.
-        served: the page belongs to a review server, which keeps the ratings and has the images
-            at full resolution; else the browser keeps them, and saves a CSV.
+        served: the page belongs to a review server, which keeps the ratings and reads each image
+            when it is shown; else the browser keeps them, and saves a CSV.
+        about: question id -> more to say of it.
+        own: question id -> the record with the set's own answer, shown beside one to review.
     """
     rows = sheet.sheet_rows(sample)
     files: dict[str, Path] = {}
     for record in sample:
         files.setdefault(record.image_id, image_root / record.image_path)
+    numbered = enumerate(progress_bar(files.items(), desc="images", unit="image", disable=served))
     pictures = {
         image_id: _picture(path, f"picture/{number}" if served else "")
-        for number, (image_id, path) in enumerate(
-            progress_bar(files.items(), desc="pictures", unit="image")
-        )
+        for number, (image_id, path) in numbered
     }
     items = [
         {
@@ -71,7 +77,8 @@ def render_review_page(
             "picture": pictures[record.image_id],
             "regions": list(dict.fromkeys(name for one in record.answers for name in one.regions)),
             "parts": [in_words(part, record) for part in _parts(record.answers)],
-            "about": ", ".join(_about(record)),
+            "about": ", ".join([*_about(record), *filter(None, [about.get(record.question_id)])]),
+            "own": sheet.answered(own[record.question_id]) if record.question_id in own else "",
         }
         for record, row in zip(sample, rows, strict=True)
     ]
@@ -85,10 +92,15 @@ def render_review_page(
         "levels": len(sheet.LEVELS),
         "rows": rows,
         "served": served,
-        "colour": COLOURS[TRUTH],
+        "colour": COLOURS[TUNED if own else TRUTH],
+        "own_colour": COLOURS[TRUTH],
         "pictures": pictures,
         "classes": sorted(labels.union(*(closed_classes(one.dataset) for one in sample))),
-        "items": [_item(record, pictures[record.image_id]) for record in sample],
+        "items": [
+            _item(record, pictures[record.image_id])
+            | {"own": own[record.question_id].boxes if record.question_id in own else []}
+            for record in sample
+        ],
     }
     viewer = viewer_parts()
     html = template(str(__package__), "review.html.j2").render(
@@ -160,18 +172,18 @@ def _item(record: QARecord, picture: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def render_agreement(result: dict[str, Any], text: str, written: Sequence[str]) -> str:
-    """The agreement of two sheets as a page.
+def render_agreement(result: dict[str, Any] | None, text: str, written: Sequence[str]) -> str:
+    """The agreement of sheets as a page.
 
     Args:
-        result, text: agreement.json and agreement.md.
+        result, text: agreement.json and agreement.md; None and empty of one reader alone.
         written: names of the files that hold the review.
     """
     return template(str(__package__), "review_agreement.html.j2").render(
         style=Markup(read_text(STYLE_SHEET)),
-        sections=sections(text, "agreement"),
-        readers=result["readers"],
-        disagreements=result["disagreements"],
+        sections=sections(text, "agreement") if result else [],
+        readers=result["readers"] if result else [],
+        disagreements=result["disagreements"] if result else [],
         dimensions={name: title.partition(":")[0] for name, title in sheet.DIMENSIONS.items()},
         written=written,
     )
@@ -196,16 +208,16 @@ def _picture(path: Path, url: str) -> dict[str, Any]:
     """An image's address and size, or why there is none.
 
     Args:
-        url: of the full resolution, where a server has it.
+        url: where a server has it; it is then not decoded here.
     """
     try:
-        pixels = read_image(path)
+        pixels = None if url else read_image(path)
+        height, width = image_size(path) if pixels is None else pixels.shape[:2]
     except (ImageError, OSError):
         found = "cannot be read" if path.is_file() else "is missing"
         return {"uri": "", "url": "", "why": f"{path.name} {found}", "width": 0, "height": 0}
-    height, width = pixels.shape[:2]
     return {
-        "uri": jpeg_data_uri(pixels, _LONG_SIDE),
+        "uri": url if pixels is None else jpeg_data_uri(pixels, _LONG_SIDE),
         "url": url,
         "why": "",
         "width": width,

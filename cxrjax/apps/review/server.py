@@ -6,9 +6,9 @@
     POST /TOKEN/ratings    one rating, comment or correction, {question_id, field, value}; 204 when
                            it is on disk
     POST /TOKEN/hand_in    closes the reader's sheet
-    GET  /TOKEN/agreement  who agreed on what, after both have handed in
+    GET  /TOKEN/agreement  who agreed on what, after all have handed in
 
-Every request needs a token (`cxrjax.apps.page_server`), so neither the other reader nor a page of
+Every request needs a token (`cxrjax.apps.page_server`), so neither another reader nor a page of
 another site that is open in the same browser reads the ratings.
 """
 
@@ -45,9 +45,9 @@ class Review:
     """Requests to one review.
 
     Args:
-        page: HTML of the sheet, the same for both readers.
+        page: HTML of the sheet, the same for all readers.
         pictures: image files, by their number.
-        agreed: called once both have submitted, until it succeeds: writes the files and returns
+        agreed: called once all have submitted, until it succeeds: writes the files and returns
             the HTML that shows the agreement.
     """
 
@@ -139,8 +139,10 @@ class Review:
     def _show_agreement(self, request: Request) -> Response:
         if self._store.complete():
             return HTMLResponse(self.agreement())
-        waits = "the other reader" if self._store.handed_in(request.state.who) else "your own sheet"
-        return PlainTextResponse(f"Shown when both have submitted; {waits} has not.", 409)
+        waits = [name for name in self._store.readers if not self._store.handed_in(name)]
+        own = request.state.who in waits
+        told = "your own sheet has" if own else "others have"
+        return PlainTextResponse(f"Shown when all have submitted; {told} not.", 409)
 
 
 def _answering(status: int) -> Callable[[Request, Exception], Response]:

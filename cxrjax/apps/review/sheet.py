@@ -15,6 +15,7 @@ from cxrjax.records import QARecord
 from cxrjax.untrusted.foreign_files import read_text
 
 OPEN = "several or none"
+MOST_SAMPLED = 100  # questions, unless --sample says how many
 
 
 def finding_of(record: QARecord) -> str:

@@ -1,7 +1,7 @@
-"""Stores two readers' ratings in one SQLite file, each rating on disk once confirmed.
+"""Stores readers' ratings in one SQLite file, each rating on disk once confirmed.
 
-A reader is known by a token, which their own link carries; nothing here tells one reader what the
-other rated. A sheet that is handed in stays as it is.
+A reader is known by a token, which their own link carries; nothing here tells one reader what
+others rated. A sheet that is handed in stays as it is.
 """
 
 import contextlib
@@ -50,12 +50,12 @@ class BusyError(Exception):
 
 
 class ReviewStore:
-    """Ratings of two readers over one sheet. Methods may be called from several threads.
+    """Ratings of readers over one sheet. Methods may be called from several threads.
 
     Args:
         path: the SQLite file; made where it is not there, gone on with where it is.
         rows: the sheet (`sheet_rows`).
-        readers: the two names, which are also the stems of their sheets' files.
+        readers: their names, which are also the stems of their sheets' files.
         correctable: question id -> what its corrections are held to; of others none are kept.
 
     Raises:
@@ -234,7 +234,7 @@ class ReviewStore:
             return bool(database.execute(query, (reader,)).fetchone()[0])
 
     def complete(self) -> bool:
-        """Returns whether both readers have submitted."""
+        """Returns whether all readers have submitted."""
         return all(map(self.handed_in, self.readers))
 
     def close(self) -> None:

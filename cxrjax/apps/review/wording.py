@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from cxrjax.codecs import get_codec
+from cxrjax.codecs import BoxGeometry, get_codec
 from cxrjax.paper import find_paper
 from cxrjax.records import QARecord
 
@@ -29,14 +29,20 @@ def writes_boxes(record: QARecord) -> bool:
     return find_paper(record.dataset).boxes_in_text and len(main) <= 1
 
 
-def in_words(text: str, record: QARecord) -> str:
+def in_words(
+    text: str, record: QARecord, codec: str = "", geometry: BoxGeometry | None = None
+) -> str:
     """The text with `[box 2]` for the second of the record's boxes, and no notation of any kind.
 
     A box that is none of the record's is `[another place]`.
+
+    Args:
+        codec: the text's box format, where it is not the record's.
+        geometry: how the image was placed into the input whose coordinates the text has.
     """
     # Of a size that nobody knows, the order is what is left to tell boxes by.
     height, width = record.image_hw or (1_000_000, 1_000_000)
-    spans = get_codec(record.codec).find(text, height, width)
+    spans = get_codec(codec or record.codec).find(text, height, width, geometry)
     scale = np.array([width, height, width, height], np.float64)
     pieces, done = [], 0
     for place, span in enumerate(spans):
