@@ -171,7 +171,7 @@ def test_from_sheet_to_consensus(built, tmp_path, capsys):
     spatial = result["dimensions"]["spatial_reference"]
     assert spatial["observed_agreement"] == 1 and spatial["kappa"]["linear"]["value"] is None
     assert [d["question_id"] for d in result["disagreements"]] == [rows[2]["question_id"]] * 2
-    assert "0.364" in (tmp_path / "agreement.md").read_text()
+    assert "kappa, unweighted" in (tmp_path / "agreement.md").read_text()
 
     settled = tmp_path / "consensus.csv"
     items = _read_csv(settled)

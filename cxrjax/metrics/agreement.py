@@ -4,7 +4,6 @@ An undefined value is NaN: kappa where both readers use one and the same level f
 (chance agreement is 1), alpha where only one level occurs.
 """
 
-import dataclasses
 import functools
 import itertools
 import math
@@ -40,39 +39,6 @@ class Kappa(NamedTuple):
         """(low, high), cut at -1 and 1."""
         half = Z_95 * self.standard_error
         return max(self.value - half, -1.0), min(self.value + half, 1.0)
-
-
-@dataclasses.dataclass(frozen=True)
-class KappaSanity:
-    """Agreement by chance and levels that a published kappa implies."""
-
-    expected: float  # agreement by chance that observed agreement and kappa need
-    half_width: float  # of the large-sample 95 % interval, sqrt(po (1 - po) / n) / (1 - pe)
-    # Fewest rating levels for which chance agreement can be that low: with k levels used alike by
-    # both readers it is at least 1 / k.
-    least_levels: int
-
-
-def kappa_sanity(observed: float, kappa: float, n: int) -> KappaSanity:
-    """Computes the chance agreement and the interval that a printed kappa implies.
-
-    Args:
-        observed: share of items on which the readers agree, below 1.
-        kappa: as printed, below 1.
-        n: ratings that it is over.
-
-    Raises:
-        ValueError: no chance agreement in [0, 1) gives this kappa.
-    """
-    if not (0 <= observed <= 1 and kappa < 1 and n > 0):
-        raise ValueError(f"observed {observed}, kappa {kappa}, n {n}: expected [0, 1], < 1, > 0")
-    expected = (observed - kappa) / (1 - kappa)
-    if not 0 <= expected < 1:
-        raise ValueError(f"kappa {kappa} at agreement {observed} needs chance {expected:.3f}")
-    half_width = Z_95 * math.sqrt(observed * (1 - observed) / n) / (1 - expected)
-    # Rounding must not ask for a level more where 1 / expected is whole.
-    levels = math.ceil(1 / expected - 1e-9) if expected else 2
-    return KappaSanity(expected, half_width, max(levels, 2))
 
 
 def cohen_kappa(

@@ -135,11 +135,11 @@ def test_an_export_is_the_whole_set_with_what_changed(loop, tmp_path, capsys):
         printed
     )
     found = {one.question_id: one for one in read_records(tmp_path / "next" / "records.jsonl")}
-    assert [*found] == ["where", "new", "outside", "count"]
+    assert [*found] == ["where", "count", "outside", "new"]
     assert found["where"].boxes == [[30, 10, 100, 60], new["box"]]
     assert found["count"].boxes == found["where"].boxes
     assert found["count"].answer_text == (
-        "There are 2 regions of mass, at <loc_30_10_100_60> and <loc_110_10_150_60>."
+        "There are 2 masses, at <loc_30_10_100_60> and <loc_110_10_150_60>."
     )
     assert found["new"].boxes == [BOX] and found["outside"].boxes == [BOX]
     assert all(one.image_path == "../i.png" for one in found.values())

@@ -103,23 +103,6 @@ def test_ratings_of_one_question_count_as_one():
     assert alone.ci_high - alone.ci_low < 0.7 * (once.ci_high - once.ci_low)
 
 
-def test_sanity_of_the_papers_kappa():
-    # Section 2.2 prints kappa 0.89 [0.84, 0.93] and 7 disagreements in 100.
-    of_100, of_300 = (agreement.kappa_sanity(0.93, 0.89, count) for count in (100, 300))
-    assert of_100.expected == pytest.approx(0.364, abs=5e-4)
-    assert of_100.half_width == pytest.approx(0.079, abs=5e-4)
-    assert of_300.half_width == pytest.approx(0.045, abs=5e-4)
-    assert of_100.least_levels == 3
-    seven_of_300 = agreement.kappa_sanity(293 / 300, 0.89, 300)
-    assert seven_of_300.expected == pytest.approx(0.788, abs=5e-4)
-    assert seven_of_300.half_width == pytest.approx(0.081, abs=5e-4)
-    assert agreement.kappa_sanity(0.75, 0.5, 10).least_levels == 2
-    with pytest.raises(ValueError, match="needs chance"):
-        agreement.kappa_sanity(0.5, 0.6, 10)
-    with pytest.raises(ValueError, match="expected"):
-        agreement.kappa_sanity(0.9, 1.0, 10)
-
-
 def test_fleiss_kappa_of_his_example():
     counts = PUBLISHED["fleiss_1971"]
     assert agreement.fleiss_kappa(np.array(counts)) == pytest.approx(0.209930704, abs=1e-8)

@@ -153,8 +153,6 @@ def _differ(sheets: Sequence[Ratings], item: tuple[str, str]) -> bool:
     return len({_rating(sheet, item) for sheet in sheets}) > 1
 
 
-# Section 2.2 of the paper.
-PRINTED = {"kappa": 0.89, "ci_low": 0.84, "ci_high": 0.93, "disagreements": 7, "questions": 100}
 POOLED = "pooled"
 
 
@@ -187,7 +185,6 @@ def agreement(sheets: Sequence[Ratings], bootstrap: Bootstrap | None = None) -> 
             for item in items
             if _differ(sheets, item)
         ],
-        "paper": PRINTED,
     }
 
 
@@ -274,29 +271,12 @@ def markdown(result: dict[str, Any]) -> str:
             f"{', '.join(result['levels'])}; {len(result['disagreements'])} ratings differ. "
             "Bootstrap intervals resample questions.\n",
             grid(lines),
-            _printed(),
         ]
     )
 
 
 def _and(names: Sequence[str]) -> str:
     return " and ".join([", ".join(names[:-1]), names[-1]])
-
-
-def _printed() -> str:
-    """The paper's kappa, by the number of ratings it may be over."""
-    po = 1 - PRINTED["disagreements"] / PRINTED["questions"]
-    lines = [["If 7 ratings of 100 differ, over", "Chance agreement", "95 % half-width", "Levels"]]
-    for observed, n in ((po, 100), (po, 300), (1 - 7 / 300, 300)):
-        sane = measures.kappa_sanity(observed, PRINTED["kappa"], n)
-        title = f"{n} ratings, agreement {observed:.3f}"
-        needed = f"at least {sane.least_levels}"
-        lines.append([title, f"{sane.expected:.3f}", f"{sane.half_width:.3f}", needed])
-    return (
-        f"The paper prints kappa {PRINTED['kappa']} [{PRINTED['ci_low']}, {PRINTED['ci_high']}] "
-        f"with {PRINTED['disagreements']} disagreements in {PRINTED['questions']} questions. What "
-        f"that takes:\n\n{grid(lines)}"
-    )
 
 
 def _number(value: float | None) -> str:

@@ -134,7 +134,8 @@ def export_reviews(
     missed: dict[tuple[str, str], tuple[QARecord, list[list[float]]]] = {}
     moved: dict[tuple[str, str], tuple[QARecord, QARecord]] = {}
     unrated = []
-    for original in sample if whole is None else whole:
+    whole = sample if whole is None else whole
+    for original in whole:
         record = _beside(original, image_root, out)
         if record.question_id not in shown:
             unrated.append(record)
@@ -166,6 +167,8 @@ def export_reviews(
             changed = here if here.answers == record.answers else record
         export.records.append(changed)
     _add_unrated(export, unrated, moved)
+    order = {one.question_id: place for place, one in enumerate(whole)}
+    export.records.sort(key=lambda one: order[one.question_id])
     if denials := [one.question_id for one in export.records if _denies(one, missed)]:
         export.records = [one for one in export.records if not _denies(one, missed)]
         export.left_out["denies a finding that a reader saw"] = denials
