@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from cxrjax.apps.review import review_pages
-from cxrjax.apps.review.predicted import Line, least_certain, uncertainty, with_answer
+from cxrjax.apps.review.predicted import PredictedLine, least_certain, uncertainty, with_answer
 from cxrjax.commands import review
 from cxrjax.errors import UserError
 from cxrjax.evaluation.predictions import parse_prediction
@@ -27,7 +27,7 @@ def _record(name, **fields):
 
 def _line(name, **fields):
     given = {"question_id": name, "text": "", "boxes": [FRACTIONS], "parse": "ok"} | fields
-    return Line(parse_prediction(given, "p.jsonl:1"), given)
+    return PredictedLine(parse_prediction(given, "p.jsonl:1"), given)
 
 
 @pytest.mark.parametrize(("first", "second", "expected"), ROWS["uncertainty"])

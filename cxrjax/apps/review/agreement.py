@@ -220,7 +220,7 @@ def _figures_of_many(
     clusters = [question_id for question_id, _ in items]
     resampled = measures.bootstrap_agreement(rated, len(LEVELS), clusters, bootstrap)
     fleiss = resampled["fleiss"]
-    pairs = {}
+    pairs: dict[str, dict[str, Any]] = {}
     for (one, a), (two, b) in itertools.combinations(zip(sheets, rated, strict=True), 2):
         kappa = measures.cohen_kappa(a, b, len(LEVELS))
         defined = kappa.value == kappa.value

@@ -42,7 +42,7 @@ _NORMAL = math.sqrt(2 * math.pi * math.e)  # exp of the entropy of a normal of s
 _NO_SIZE = (1_000_000, 1_000_000)
 
 
-class Line(NamedTuple):
+class PredictedLine(NamedTuple):
     """A prediction, and the fields of its line as they are."""
 
     read: Prediction
@@ -64,7 +64,7 @@ class Queue(NamedTuple):
     strange: int
 
 
-def read_lines(path: Path) -> dict[str, Line]:
+def read_lines(path: Path) -> dict[str, PredictedLine]:
     """Question id -> prediction of a file.
 
     Raises:
@@ -72,12 +72,12 @@ def read_lines(path: Path) -> dict[str, Line]:
     """
     read = {one.question_id: one for one in read_predictions(path)}
     fields = (one for _, one in read_json_lines(path, "predictions", ""))
-    return {one["question_id"]: Line(read[one["question_id"]], one) for one in fields}
+    return {one["question_id"]: PredictedLine(read[one["question_id"]], one) for one in fields}
 
 
 def least_certain(
     records: Sequence[QARecord],
-    systems: Sequence[Mapping[str, Line]],
+    systems: Sequence[Mapping[str, PredictedLine]],
     image_root: Path,
     codec: str,
     grids: Sequence[tuple[int, int]],
@@ -119,7 +119,7 @@ def least_certain(
     )
 
 
-def uncertainty(record: QARecord, lines: Sequence[Line], codec: str) -> dict[str, float]:
+def uncertainty(record: QARecord, lines: Sequence[PredictedLine], codec: str) -> dict[str, float]:
     """Measures of an answer's uncertainty, by name, each 0 to 1.
 
     Args:
@@ -142,7 +142,7 @@ def uncertainty(record: QARecord, lines: Sequence[Line], codec: str) -> dict[str
     return found
 
 
-def _coordinates(line: Line, boxes: int) -> float | None:
+def _coordinates(line: PredictedLine, boxes: int) -> float | None:
     """Mean entropy of the coordinates of the least certain box."""
     spreads = [one for one in line.fields.get("box_spreads") or () if one]
     try:
@@ -160,7 +160,9 @@ def _coordinates(line: Line, boxes: int) -> float | None:
     return min(max(-logprob, 0.0) / (4 * boxes) / math.log(_PLACES), 1.0)
 
 
-def _disagreement(record: QARecord, lines: Sequence[Line], read: Sequence[ReadBoxes]) -> float:
+def _disagreement(
+    record: QARecord, lines: Sequence[PredictedLine], read: Sequence[ReadBoxes]
+) -> float:
     first, second = (one.boxes for one in read[:2])
     if len(first) or len(second):
         overlap = np.asarray(pairwise_iou(first, second)).reshape(len(first), len(second))
@@ -217,13 +219,13 @@ def with_answer(
             "polarity": {"yes": "pos", "no": "neg"}.get(outcome or "", "unk"),
         }
     )
-    update = {
+    changes: dict[str, Any] = {
         "answers": [answer],
         "answer_key": chosen_letters(line.text, record),
         "generator": GeneratorInfo(name="prediction", version="1"),
         "image_hw": size,
     }
-    return found.model_copy(update=update)
+    return found.model_copy(update=changes)
 
 
 def _boxes(record: QARecord, line: Prediction, codec: str) -> ReadBoxes:
