@@ -186,7 +186,8 @@ def test_clicks_become_records_and_pairs_that_train(
     review.main([*running.flags, f"--export={out}"])
     told = capsys.readouterr().out
     assert "1 left out: rated major and not corrected: bad" in told
-    assert "records.jsonl (5 questions, 3 corrected, 1 of missed findings)" in told
+    assert "records.jsonl: 5 questions, 3 corrected, 0 with the same boxes" in told
+    assert "1 of missed findings, 1 unchanged" in told
     records = {one.question_id: one for one in read_records(out / "records.jsonl")}
     assert set(records) == {"fine", "moved", "gone", "seen", "i-seen-mass-missed"}
     x0, y0, x1, y1 = records["moved"].boxes[0]
