@@ -1,16 +1,16 @@
 """A run on a GKE cluster with TPU nodes, as a JobSet.
 
-    python launch/gke.py --name=vindr --type=v5e-16 --image=REGISTRY/cxrjax:1 --claim=cxr-shared \\
+    python launch/gke.py --name=vindr --type=v5e-16 --image=REGISTRY/cxrjax:1 --bucket=gs://B \\
         -- python -m cxrjax.train --distributed=auto ...     # the whole of it: docs/pods.md
     python launch/gke.py --name=vindr --type=v5e-16 ... --dry_run      # prints the manifest
     python launch/gke.py --name=vindr --type=v5e-16 ... --xpk=CLUSTER  # prints the same for xpk
     kubectl logs -f -l jobset.sigs.k8s.io/jobset-name=vindr --max-log-requests=64
     kubectl delete jobset vindr                                        # saves, then frees the nodes
 
-With xpk, attach the share to the cluster first (`xpk storage attach`).
-
-The cluster needs the JobSet controller, a node pool of that TPU type, and a volume claim that many
-nodes can write (Filestore): docs/pods.md. A pod that is told to go saves and ends with code 75
+The cluster needs the JobSet controller, a node pool of that TPU type, and a Kubernetes service
+account that may write the bucket (--service_account); or, by --claim=NAME in place of --bucket, a
+volume claim that many nodes can write (Filestore; with xpk, attached by `xpk storage attach`):
+docs/pods.md. A pod that is told to go saves and ends with code 75
 ("resume me"), and the whole set starts again; code 2 (unusable input) ends it for good.
 """
 
@@ -63,17 +63,29 @@ def parse_type(tpu_type: str) -> tuple[str, str, int, int]:
 
 
 def manifest(
-    name: str, tpu_type: str, image: str, claim: str, command: Sequence[str], spot: bool = False
+    name: str,
+    tpu_type: str,
+    image: str,
+    claim: str | None,
+    command: Sequence[str],
+    spot: bool = False,
+    service_account: str = "default",
 ) -> dict[str, Any]:
     """The JobSet: one job with a pod for each node of the slice.
+
+    Args:
+        claim: volume claim mounted at SHARED; None: data and workdir are in a bucket.
 
     Raises:
         ValueError: a name or type that a cluster would refuse.
     """
     if not re.fullmatch(r"[a-z]([-a-z0-9]*[a-z0-9])?", name):
         raise ValueError(f"--name={name}: expected lower-case letters, digits, dashes")
-    if not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", claim):
-        raise ValueError(f"--claim={claim}: expected lower-case letters, digits, dashes, dots")
+    for flag, value in (("claim", claim), ("service_account", service_account)):
+        if value is not None and not re.fullmatch(r"[a-z0-9]([-.a-z0-9]*[a-z0-9])?", value):
+            raise ValueError(f"--{flag}={value}: expected lower-case letters, digits, dashes, dots")
+    if claim is None and any(SHARED in word for word in command):
+        raise ValueError(f"the command names {SHARED}, where --bucket mounts nothing; use gs://")
     label, topology, nodes, chips = parse_type(tpu_type)
     selector = {
         "cloud.google.com/gke-tpu-accelerator": label,
@@ -81,7 +93,7 @@ def manifest(
     }
     if spot:
         selector["cloud.google.com/gke-spot"] = "true"
-    container = {
+    container: dict[str, Any] = {
         "name": "train",
         "image": image,
         "command": list(command),
@@ -90,16 +102,18 @@ def manifest(
             "requests": {"google.com/tpu": str(chips)},
             "limits": {"google.com/tpu": str(chips)},
         },
-        "volumeMounts": [{"name": "shared", "mountPath": SHARED}],
     }
-    pod = {
+    pod: dict[str, Any] = {
         "restartPolicy": "Never",
         "nodeSelector": selector,
         # Long enough to finish a step and save.
         "terminationGracePeriodSeconds": 300,
+        "serviceAccountName": service_account,
         "containers": [container],
-        "volumes": [{"name": "shared", "persistentVolumeClaim": {"claimName": claim}}],
     }
+    if claim is not None:
+        container["volumeMounts"] = [{"name": "shared", "mountPath": SHARED}]
+        pod["volumes"] = [{"name": "shared", "persistentVolumeClaim": {"claimName": claim}}]
     unusable = {
         "action": "FailJob",
         "onExitCodes": {"containerName": "train", "operator": "In", "values": [2]},
@@ -137,6 +151,12 @@ def manifest(
     }
 
 
+def _bucket(text: str) -> str:
+    if not re.fullmatch(r"gs://[a-z0-9][-._a-z0-9]{1,61}[a-z0-9]/?", text):
+        raise argparse.ArgumentTypeError(f"{text!r}: expected gs://NAME")
+    return text.rstrip("/")
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python launch/gke.py",
@@ -148,7 +168,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--name", required=True, help="of the JobSet; lower-case letters, digits, dashes")
     add("--type", required=True, help="v5e-16, v5p-8, v6e-256, ...")
     add("--image", required=True, help="made by launch/Dockerfile")
-    add("--claim", required=True, help=f"volume claim that every node mounts at {SHARED}")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--bucket", type=_bucket, help="gs://NAME, with data and workdir")
+    where.add_argument("--claim", help=f"volume claim that every node mounts at {SHARED}")
+    add("--service_account", default="default", help="Kubernetes' own, that may write the bucket")
     add("--spot", action="store_true", help="nodes that may be taken away, at a lower price")
     add("--dry_run", action="store_true", help="print the manifest, apply nothing")
     add("--xpk", metavar="CLUSTER", help="print the xpk command for the same, apply nothing")
@@ -156,8 +179,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = parser.parse_args(argv)
     try:
         content = manifest(
-            flags.name, flags.type, flags.image, flags.claim, flags.command, flags.spot
+            flags.name,
+            flags.type,
+            flags.image,
+            flags.claim,
+            flags.command,
+            flags.spot,
+            flags.service_account,
         )
+        if flags.bucket and not any(f"{flags.bucket}/" in word for word in flags.command):
+            raise ValueError(f"the command names no path in {flags.bucket}; set --workdir to one")
     except ValueError as error:
         parser.error(str(error))
     if flags.xpk:

@@ -1,19 +1,21 @@
 #!/usr/bin/env bash
 # A TPU pod from nothing to a run and back to nothing, with gcloud.
 #
-#   launch/tpu_vm.sh create  --name=cxr --zone=us-west4-a --type=v5e-16 [--project=P] [--spot]
-#   launch/tpu_vm.sh install --name=cxr --zone=us-west4-a --share=10.0.0.2:/cxr
+#   launch/tpu_vm.sh create  --name=cxr --zone=us-west4-a --bucket=gs://B --type=v5e-16 [--spot]
+#   launch/tpu_vm.sh install --name=cxr --zone=us-west4-a --bucket=gs://B  # or --share=10.0.0.2:/cxr
 #   launch/tpu_vm.sh run     --name=cxr --zone=us-west4-a --run=vindr -- \
 #       python -m cxrjax.train --distributed=auto ...      # the whole of it: docs/pods.md
 #   launch/tpu_vm.sh logs    --name=cxr --zone=us-west4-a --run=vindr
 #   launch/tpu_vm.sh stop    --name=cxr --zone=us-west4-a --run=vindr
 #   launch/tpu_vm.sh delete  --name=cxr --zone=us-west4-a
 #
-# --dry_run prints the commands in place of running them. Every verb may be repeated: what is there
+# --project=P, if it is not gcloud's own. --dry_run prints the commands in place of running them. Every verb may be repeated: what is there
 # is left as it is, what is gone is not missed. A pod costs money until `delete`.
 #
-# install: this checkout (what is committed), Python 3.11 and the packages on every worker, and the
-# folder that all workers share (NFS, for example Filestore; the workdir must lie in it).
+# create: the pod, and the bucket if it is missing, in the zone's region.
+# install: this checkout (what is committed), Python 3.11 and the packages on every worker. Each
+# worker writes an object to the bucket and removes it; or it mounts the folder that all share (NFS,
+# for example Filestore). The workdir must be in one of the two.
 # run: on every worker, in the background; a command that ends with code 75 ("resume me": a
 # maintenance event or `stop` made it save) is started again unless it was stopped.
 set -euo pipefail
@@ -36,7 +38,7 @@ case $verb in
   *) fail "unknown verb '$verb': expected create, install, run, logs, stop or delete (--help)" ;;
 esac
 
-name='' zone='' project='' type='' share='' run='' spot=0 dry=0
+name='' zone='' project='' type='' share='' bucket='' run='' spot=0 dry=0
 command=()
 while (($#)); do
   case $1 in
@@ -45,6 +47,7 @@ while (($#)); do
     --project=*) project=${1#*=} ;;
     --type=*) type=${1#*=} ;;
     --share=*) share=${1#*=} ;;
+    --bucket=*) bucket=${1#*=} ;;
     --run=*) run=${1#*=} ;;
     --spot) spot=1 ;;
     --dry_run) dry=1 ;;
@@ -58,6 +61,11 @@ done
 
 place=("--zone=$zone")
 [[ -z $project ]] || place+=("--project=$project")
+
+if [[ -n $bucket ]]; then
+  [[ $bucket =~ ^gs://[a-z0-9][-._a-z0-9]{1,61}[a-z0-9]/?$ ]] || fail "--bucket=$bucket: expected gs://NAME"
+  bucket=${bucket%/}
+fi
 
 do_it() {
   if ((dry)); then
@@ -90,11 +98,19 @@ runtime_version() {
   esac
 }
 
+make_bucket() {
+  local of=("${place[@]:1}")
+  ((!dry)) && gcloud storage buckets describe "$bucket" "${of[@]}" >/dev/null 2>&1 && return
+  do_it gcloud storage buckets create "$bucket" --location="${zone%-*}" \
+    --uniform-bucket-level-access --public-access-prevention "${of[@]}"
+}
+
 create() {
   [[ -n $type ]] || fail "create needs --type, such as v5e-16"
   local accelerator runtime
   accelerator=$(accelerator_type "$type")
   runtime=$(runtime_version "$type")
+  [[ -z $bucket ]] || make_bucket
   if exists; then
     echo "$name is there already"
     return
@@ -109,9 +125,17 @@ create() {
 }
 
 install() {
-  [[ -n $share ]] || fail "install needs --share=SERVER:/FOLDER, what all workers mount at $SHARED"
-  [[ $share =~ ^[A-Za-z0-9._-]+:/[A-Za-z0-9._/-]*$ ]] || fail "--share=$share: expected SERVER:/FOLDER"
-  local archive
+  [[ -n $share$bucket ]] || fail "install needs --bucket=gs://NAME, or --share=SERVER:/FOLDER to mount at $SHARED"
+  local archive extras=tpu reach=true
+  if [[ -n $bucket ]]; then
+    extras=tpu,gcs
+    reach=".venv/bin/python -c 'from cxrjax import cli, paths; cli.run(lambda: paths.out_path(\"$bucket/.install\"))'"
+  fi
+  if [[ -n $share ]]; then
+    [[ $share =~ ^[A-Za-z0-9._-]+:/[A-Za-z0-9._/-]*$ ]] || fail "--share=$share: expected SERVER:/FOLDER"
+    reach+="; sudo mkdir -p $SHARED; command -v mount.nfs >/dev/null || sudo apt-get install -y -q nfs-common; \
+mountpoint -q $SHARED || sudo mount -t nfs $share $SHARED"
+  fi
   archive=$(mktemp --suffix=.tar.gz)
   # shellcheck disable=SC2064  # the name of now
   trap "rm -f '$archive'" EXIT
@@ -120,9 +144,7 @@ install() {
   everywhere "set -e; mkdir -p cxrjax; tar -xzf cxrjax.tar.gz -C cxrjax; cd cxrjax; \
 python3 -m pip install --quiet --user uv; \
 [ -d .venv ] || python3 -m uv venv --python 3.11 .venv; \
-python3 -m uv pip install --quiet -p .venv -c constraints.txt -e '.[tpu]'; \
-sudo mkdir -p $SHARED; command -v mount.nfs >/dev/null || sudo apt-get install -y -q nfs-common; \
-mountpoint -q $SHARED || sudo mount -t nfs $share $SHARED"
+python3 -m uv pip install --quiet -p .venv -c constraints.txt -e '.[$extras]'; $reach"
 }
 
 check_run() {

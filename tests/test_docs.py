@@ -184,7 +184,7 @@ def _planned_and_launched() -> list[str]:
     plans = [c for _, c in ALL_COMMANDS if "cxrjax.plan " in c and "--topology=" in c]
     pods = commands(text_of(ROOT / "docs" / "pods.md"))
     (slice_,) = {type_ for words in pods for type_ in re.findall(r" --type=(\S+)", words)}
-    (run,) = (words for words in pods if "tpu_vm.sh run " in words)
+    (run,) = {words for words in pods if "tpu_vm.sh run " in words}  # once more to resume
     return [*plans, f"{run} --topology={slice_}"]
 
 

@@ -18,9 +18,10 @@ _spec = importlib.util.spec_from_file_location("gke", LAUNCH / "gke.py")
 gke = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(gke)
 
-FLAGS = ["--name=vindr", "--image=r/cxrjax:1", "--claim=shared"]
+FLAGS = ["--name=vindr", "--image=r/cxrjax:1"]
+CLAIM, BUCKET = "--claim=shared", "--bucket=gs://b-1/"
 COMMAND = ["--", "python", "-m", "cxrjax.train", "--config=configs/vindr_lora.py"]
-
+COMMAND += ["--workdir=gs://b-1/runs/vindr"]
 
 # Of JobSet's v1alpha2 what the manifest uses; Kubernetes' own Job is checked apart.
 JOBSET = json.loads(Path(__file__).with_name("jobset_schema.json").read_text())
@@ -45,9 +46,9 @@ def _validate(manifest):
     return spec
 
 
-def _refusal(capsys, *flags):
+def _refusal(capsys, *flags, command=COMMAND):
     with pytest.raises(SystemExit) as stopped:
-        gke.main([*FLAGS, "--type=v5e-16", *flags, *COMMAND])
+        gke.main([*FLAGS, "--type=v5e-16", *flags, *command])
     assert stopped.value.code == 2
     return capsys.readouterr().err
 
@@ -55,8 +56,14 @@ def _refusal(capsys, *flags):
 @pytest.mark.parametrize("tpu_type", TYPES)
 def test_manifests_are_valid_and_have_a_pod_for_each_node(capsys, tpu_type):
     topology, nodes, chips = TYPES[tpu_type]
-    assert gke.main([*FLAGS, f"--type={tpu_type}", "--dry_run", "--spot", *COMMAND]) == 0
-    spec = _validate(yaml.safe_load(capsys.readouterr().out))
+    specs = []
+    for storage in (CLAIM, BUCKET):
+        flags = [*FLAGS, storage, f"--type={tpu_type}", "--dry_run", "--spot"]
+        assert gke.main([*flags, *COMMAND]) == 0
+        specs.append(_validate(yaml.safe_load(capsys.readouterr().out)))
+    assert "volumes" in specs.pop(0)["template"]["spec"]
+    (spec,) = specs
+    assert "shared" not in str(spec)
     assert spec["parallelism"] == spec["completions"] == nodes
     pod = spec["template"]["spec"]
     assert pod["nodeSelector"]["cloud.google.com/gke-tpu-topology"] == topology
@@ -76,7 +83,7 @@ def test_the_checks_of_manifests_find_what_is_wrong():
 
 
 def test_xpk_is_told_the_same(capsys):
-    assert gke.main([*FLAGS, "--type=v5e-16", "--xpk=big", *COMMAND]) == 0
+    assert gke.main([*FLAGS, CLAIM, "--type=v5e-16", "--xpk=big", *COMMAND]) == 0
     line = capsys.readouterr().out
     assert "--tpu-type=v5litepod-16" in line
     assert "--restart-on-exit-codes=75" in line
@@ -85,7 +92,7 @@ def test_xpk_is_told_the_same(capsys):
 
 def test_without_kubectl(capsys, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert "kubectl is not installed" in _refusal(capsys)
+    assert "kubectl is not installed" in _refusal(capsys, BUCKET)
 
 
 def test_what_a_cluster_would_refuse_or_xpk_would_drop(capsys):
@@ -94,13 +101,19 @@ def test_what_a_cluster_would_refuse_or_xpk_would_drop(capsys):
         "--name=": "--name=: expected lower-case letters",
         "--claim=a b": "--claim=a b: expected lower-case letters",
         "--xpk=big": "--spot: xpk takes it where the cluster is made",
+        "--service_account=A": "--service_account=A: expected lower-case letters",
+        "--bucket=gs://b/x": "expected gs://NAME",
+        "--bucket=gs://other": "the command names no path in gs://other",
+        BUCKET: "the command names /mnt/shared, where --bucket mounts nothing",
     }.items():
-        assert told in _refusal(capsys, "--dry_run", "--spot", flag)
+        storage = () if "claim" in flag or "bucket" in flag else (CLAIM,)
+        command = [*COMMAND, "--config.data.train=/mnt/shared/t"] if flag == BUCKET else COMMAND
+        assert told in _refusal(capsys, "--dry_run", "--spot", *storage, flag, command=command)
 
 
 def test_unknown_types_name_the_known_ones(capsys):
     for tpu_type in ("v5e-3", "v5p-7", "h100-8", "v5e", "v5e-²"):
-        assert "expected" in _refusal(capsys, f"--type={tpu_type}")
+        assert "expected" in _refusal(capsys, BUCKET, f"--type={tpu_type}")
 
 
 MANIFESTS = list(yaml.safe_load_all((LAUNCH / "serve.yaml").read_text()))

@@ -1,8 +1,11 @@
 """launch/tpu_vm.sh against a gcloud that notes its calls and runs a worker's commands here."""
 
+import shlex
 import time
 
 import pytest
+
+from tests.launch.conftest import LAUNCH
 
 TYPE = "--type=v5e-16"
 
@@ -41,7 +44,9 @@ def test_a_pod_is_made_once_and_deleted_once(pod):
 def test_a_dry_run_asks_for_nothing(pod):
     for verb, *flags in (
         ("create", TYPE),
+        ("create", TYPE, "--bucket=gs://b-1"),
         ("install", "--share=10.0.0.2:/cxr"),
+        ("install", "--bucket=gs://b-1/"),
         ("run", "--run=r", "--", "python", "-m", "cxrjax.train", "--config=a b.py"),
         ("logs", "--run=r"),
         ("stop", "--run=r"),
@@ -50,7 +55,20 @@ def test_a_dry_run_asks_for_nothing(pod):
         done = pod(verb, "--dry_run", *flags)
         assert done.returncode == 0, done.stderr
         assert "gcloud compute tpus" in done.stdout and "asked for" not in done.stdout
+        with_bucket = "gs://b-1" in done.stdout and "mount" not in done.stdout
+        assert with_bucket == ("--bucket" in "".join(flags))
     assert not pod.calls("")
+
+
+def test_the_page_leads_to_a_resumed_run_in_eight_commands(pod):
+    page = (LAUNCH.parent / "docs/pods.md").read_text().partition("## 1.")[2].partition("\n## ")[0]
+    blocks = "".join(line[4:] + "\n" for line in page.splitlines() if line.startswith("    "))
+    commands = blocks.replace("\\\n", "").splitlines()
+    assert len(commands) <= 8 and sum(" run " in one for one in commands) == 2
+    for words in map(shlex.split, commands):
+        if words[0] == "launch/tpu_vm.sh":
+            done = pod(words[1], "--dry_run", *words[2:])
+            assert done.returncode == 0, done.stderr
 
 
 def test_a_run_goes_on_when_its_code_says_resume_me(ready):
@@ -79,8 +97,9 @@ def test_unusable_flags_end_in_one_line(pod, subtests):
     unknown = ("create --type=v9-16", "create --type=v5e-", "create --type=v5e-16x")
     refused = dict.fromkeys(unknown, "expected v5e-N, v5p-N or v6e-N")
     refused |= {"fly": "expected create, install, run", "create": "needs --type"}
-    refused |= {"create --typo=1": "unknown flag '--typo=1'", "install": "needs --share"}
+    refused |= {"create --typo=1": "unknown flag '--typo=1'", "install": "needs --bucket"}
     refused |= {"install --share=10.0.0.2:/a;reboot": "expected SERVER:/FOLDER"}
+    refused |= {"create --bucket=s3://a": "expected gs://NAME"}
     refused |= {"run --run=a/b -- true": "needs --run=NAME", "run --run=r": "needs a command"}
     for words, told in refused.items():
         with subtests.test(words):
