@@ -27,7 +27,7 @@ from cxrjax.untrusted.json_text import parse_object
 from cxrjax.untrusted.names import shown
 
 DIRECTORY = "processes"
-EVALUATING = "evaluating"
+EVALUATING, SAVING = "evaluating", "saving a checkpoint"
 # JAX's own service ends all processes 100 s after it last heard of one, naming no host.
 _SUSPICION, _SILENCE = 30.0, 45.0
 _INTERVAL = 5.0

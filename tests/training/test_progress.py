@@ -1,5 +1,7 @@
 """MFU, memory, warnings of a slow input pipeline, the step line, and the parts of a step's time."""
 
+import json
+import os
 import time
 from concurrent.futures import Future
 from types import SimpleNamespace
@@ -13,9 +15,9 @@ from hypothesis import strategies as st
 
 from cxrjax.distributed import meshes
 from cxrjax.models.flops import BatchShape, step_flops, total
-from cxrjax.training import progress
+from cxrjax.training import goodput, progress, watchdog
 from cxrjax.training.config_file import typed_config
-from cxrjax.training.observers import InputLimit
+from cxrjax.training.observers import FinishedStep, InputLimit
 from cxrjax.training.progress import (
     Load,
     Progress,
@@ -235,3 +237,50 @@ def test_what_happens_between_steps_is_left_out_by_restart():
     clock.dispatching()
     assert clock.times(clock.watch(call())).total < 0.15
     clock.close()
+
+
+def test_goodput_adds_up_over_a_kill_and_a_stop(tmp_path, monkeypatch):
+    """On a clock by hand: a process that saves nothing, one killed after step 4, a third."""
+    now, lines = [1000.0], []
+    monkeypatch.setattr(goodput, "_loaded", [])
+    (tmp_path / "run.json").write_text('{"seed": 1}')
+    heard = tmp_path / "processes" / "0.json"
+    heard.parent.mkdir()
+
+    def process(first, saved, *spent):
+        watch = goodput.Goodput(tmp_path / "run.json", first, lines.append, lambda: now[0])
+        now[0] += 5
+        watch.on_start(saved)
+        watch.on_restart_of_clock()
+        for doing, seconds in spent:
+            now[0] += seconds
+            if doing in ("compiled", "step"):
+                times = StepTimes(seconds - 1.5, 1.0, 0.25)  # a quarter is no step's
+                watch.on_step(FinishedStep(1, {}, times, (), doing == "compiled"))
+            else:
+                now[0] -= seconds
+                watch.on_phase(4, doing)
+                state = watch.state() if doing == watchdog.SAVING else {}
+                now[0] += seconds
+                watch.on_restart_of_clock()
+        return watch, state
+
+    process(0, {}, ("compiled", 20), ("step", 10), ("evaluating", 8), ("step", 10))
+    _, state = process(0, {}, ("compiled", 20), ("step", 10), (watchdog.SAVING, 4))
+    heard.write_text("")
+    os.utime(heard, (now[0], now[0] + 30))
+    now[0] += 80
+    watch, _ = process(4, state, ("step", 10), (watchdog.SAVING, 2))
+    watch.finish()
+    found = json.loads((tmp_path / "run.json").read_text())
+    assert found["seed"] == 1
+    seconds = found["goodput"]["seconds"]
+    # The first of the three was killed before a checkpoint, and nothing was heard of it.
+    assert seconds == pytest.approx(
+        {
+            "training": 17, "data_wait": 3, "host": 0.5, "compiling": 18.75, "evaluation": 0,
+            "saving": 2, "starting": 10, "lost": 34, "down": 103, "other": 0.75,
+        }
+    )  # fmt: skip
+    assert sum(seconds.values()) == now[0] - 1000
+    assert lines[-1].startswith("goodput 9% since the first start: training 17 s")
