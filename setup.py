@@ -69,8 +69,21 @@ setup(
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     python_requires=">=3.11",
-    # On 3.11 all tests run; on the others those that docs/log/house.md names.
-    classifiers=[f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)],
+    author="The cxrjax developers",
+    keywords=["chest x-ray", "radiology", "vision-language", "grounding", "JAX", "Flax", "LoRA"],
+    classifiers=[
+        "Development Status :: 4 - Beta",
+        "Intended Audience :: Science/Research",
+        "Intended Audience :: Healthcare Industry",
+        "Operating System :: POSIX :: Linux",
+        "Operating System :: MacOS",
+        "Programming Language :: Python :: 3 :: Only",
+        # On 3.11 all tests run; on the others those that docs/log/house.md names.
+        *(f"Programming Language :: Python :: 3.{minor}" for minor in (11, 12, 13)),
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+        "Topic :: Scientific/Engineering :: Medical Science Apps.",
+        "Typing :: Typed",
+    ],
     cmdclass={"build_py": BuildWithShipped},
     entry_points={
         "console_scripts": ["cxrjax = cxrjax.__main__:main"],

@@ -7,28 +7,23 @@
 
 The names in `__all__` are those of `cxrjax.api` (docs/python.md); nothing is imported before one
 of them is used. The modules `cxrjax.train`, `cxrjax.score` and their like are for `python -m`
-only: importing one replaces the function of its name.
+only, and refuse to be imported.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .api import Model as Model
-    from .api import ModelAnswer as ModelAnswer
-    from .api import ModelAnswers as ModelAnswers
-    from .api import ScoreTable as ScoreTable
-    from .api import import_boxes as import_boxes
-    from .api import load as load
-    from .api import read_records as read_records
-    from .api import score as score
-    from .api import train as train
+    from .api import *  # noqa: F403
 
 __version__ = "0.1.0"
 
-_MODELS = ("Model", "ModelAnswer", "ModelAnswers", "ScoreTable")
-_API = (*_MODELS, "import_boxes", "load", "read_records", "score", "train")
-
+_API = [
+    *("AnswerForm", "BoxFormat", "BoxReading", "Build", "Model", "ModelAnswer", "ModelAnswers"),
+    *("Prompt", "ScoreTable", "Table", "TrainingRun", "ask", "build", "check", "convert"),
+    *("evaluate", "export", "import_boxes", "load", "plan", "predict", "read_records", "review"),
+    *("score", "train"),
+]
 __all__ = [*_API, "__version__"]
 
 
@@ -39,4 +34,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted(__all__)

@@ -3,6 +3,11 @@
 tests/test_wheel.py compares each with the table that it is of.
 """
 
+import difflib
+import enum
+import re
+
+from cxrjax.errors import UserError
 from cxrjax.family_tables import family_tables
 
 # cxrjax.codecs.CODECS
@@ -44,3 +49,45 @@ WORDINGS = ("plain", "typed", "grounded", "locate")
 READINGS = ("whole", "final", "turn")
 # cxrjax.apps.results.pictures.PICTURES
 PICTURES = ("auto", "file", "folder", "none")
+
+
+class Choice(enum.StrEnum):
+    """Names to choose from. Text of the same value does as well; other text is a `UserError`."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> "Choice":
+        names = [one.value for one in cls]
+        near = difflib.get_close_matches(str(value), names, n=len(names), cutoff=0)
+        kind = re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
+        raise UserError(
+            f"{str(value)!r}: no such {kind}; the nearest is {near[0]!r}; expected one of "
+            f"{', '.join(sorted(names))}"
+        )
+
+
+def _members(names: tuple[str, ...]) -> dict[str, str]:
+    return {re.sub(r"\W", "_", name): name for name in names}
+
+
+class Prompt(Choice):
+    """Prompt formats: how a question is put to a model (docs/boxes.md)."""
+
+    vars().update(_members(PROMPTS))
+
+
+class BoxFormat(Choice):
+    """Box formats: how a model writes boxes in its text (docs/boxes.md)."""
+
+    vars().update(_members(CODECS))
+
+
+class AnswerForm(Choice):
+    """Grammars of `decoding.grammar`: what answers may be (cxrjax/decoding/answer_forms.py)."""
+
+    vars().update(_members(GRAMMARS))
+
+
+class BoxReading(Choice):
+    """Readings of coordinates, `decoding.boxes` (cxrjax/decoding/box_readings.py)."""
+
+    vars().update(_members(BOX_READINGS))

@@ -69,6 +69,26 @@ def run(main: Callable[[], object]) -> NoReturn:
     _leave(code if isinstance(code, int) else 0)
 
 
+def start(module: str, main: Callable[[], object]) -> None:
+    """Runs a command's `main` where its module is what `python -m` started.
+
+    Args:
+        module: its `__name__`.
+
+    Raises:
+        ImportError: it was imported, which would put a module in the place of a function of
+            `cxrjax`. Processes that the command starts may import it.
+    """
+    if module == "__main__":
+        run(main)
+    if module != "__mp_main__":
+        name = module.rpartition(".")[2]
+        raise ImportError(
+            f"{module} is a command, for `python -m {module}`; from Python: from cxrjax import "
+            f"{name}"
+        )
+
+
 def _reader_left() -> bool:
     """Returns whether nobody reads the output any more; what is left to print then goes nowhere."""
     look = select.poll()

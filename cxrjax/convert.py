@@ -1,7 +1,6 @@
 """`python -m cxrjax.convert`: the command in cxrjax/commands/convert.py."""
 
-from cxrjax.cli import run
+from cxrjax.cli import start
 from cxrjax.commands.convert import main
 
-if __name__ == "__main__":
-    run(main)
+start(__name__, main)

@@ -1,7 +1,6 @@
 """`python -m cxrjax.evaluate`: the command in cxrjax/commands/evaluate.py."""
 
-from cxrjax.cli import run
+from cxrjax.cli import start
 from cxrjax.commands.evaluate import main
 
-if __name__ == "__main__":
-    run(main)
+start(__name__, main)

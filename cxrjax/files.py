@@ -18,7 +18,7 @@ from typing import Any, Generic, TextIO, TypeVar
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.lock import try_flock
-from cxrjax.paths import in_bucket, in_path, local_path
+from cxrjax.paths import AnyPath, in_bucket, in_path, local_path
 from cxrjax.untrusted import foreign_files
 from cxrjax.untrusted.json_text import parse_json, parse_object
 
@@ -27,7 +27,7 @@ _PACKAGE = Path(__file__).parent
 _SHIPPED = ("configs", "data/demo_base", "data/real_base")
 
 
-def shipped(path: str | Path) -> Path:
+def shipped(path: AnyPath) -> Path:
     """The path, or what ships under this name where the working folder has nothing there.
 
     A line on stderr says so, once of each name.

@@ -1,7 +1,6 @@
 """`python -m cxrjax.predict`: the command in cxrjax/commands/predict.py."""
 
-from cxrjax.cli import run
+from cxrjax.cli import start
 from cxrjax.commands.predict import main
 
-if __name__ == "__main__":
-    run(main)
+start(__name__, main)

@@ -1,7 +1,6 @@
 """`python -m cxrjax.train`: the command in cxrjax/commands/train.py."""
 
-from cxrjax.cli import run
+from cxrjax.cli import start
 from cxrjax.commands.train import main
 
-if __name__ == "__main__":
-    run(main)
+start(__name__, main)

@@ -78,7 +78,7 @@ def test_every_part_is_drawn():
 def test_every_command_has_a_stub_and_nothing_imports_one():
     assert parts() >= STUBS
     for name in STUBS - {"__main__"}:
-        assert len((PACKAGE / f"{name}.py").read_text(encoding="utf-8").splitlines()) == 7
+        assert len((PACKAGE / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 7
     found = {file: edge for edge, file in edges().items() if edge[1] in STUBS}
     assert not found, f"import these from cxrjax.commands: {found}"
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 import yaml
 
-import cxrjax
 from cxrjax.__main__ import module_of
 from cxrjax.commands import plan
 from cxrjax.errors import UserError
@@ -92,9 +91,9 @@ def parse(module: str, words: list[str], monkeypatch) -> tuple[argparse.Namespac
     Returns:
         The flags, and the words that were no flags.
     """
-    command = sys.modules[importlib.import_module(module).main.__module__]  # behind a stub
-    if (name := module.removeprefix("cxrjax.")) in cxrjax.__all__:
-        vars(cxrjax).pop(name, None)  # the stub, which hides the function of its name
+    name = module.removeprefix("cxrjax.")
+    own = ROOT / "cxrjax" / "commands" / f"{name}.py"  # behind a stub
+    command = importlib.import_module(f"cxrjax.commands.{name}" if own.is_file() else module)
     if hasattr(command, "parse_arguments"):
         parsed = command.parse_arguments(words)
         return parsed if isinstance(parsed, tuple) else (parsed, [])

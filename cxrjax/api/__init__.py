@@ -1,32 +1,44 @@
-"""The Python face: load a model, ask it, read records, score answers, train.
+"""The Python API: what the commands do, as typed functions in one process.
 
-    model = cxrjax.load("runs/demo/train")
-    reply = model.ask("chest.png", "Where is the effusion?")
-    replies = model.ask("chest.png", ["Is there an effusion?", "Where is it?"])
-    table = cxrjax.score("data/records/validation.jsonl", {"tuned": model.predict(questions)})
-    records = cxrjax.import_boxes("export.zip", "runs/own/data")
-    for figures in cxrjax.train("configs/records_lora.py", "runs/own/train"): ...
+    data = cxrjax.import_boxes("export.zip", "runs/own/data")
+    run = cxrjax.train("configs/records_lora.py", "runs/own/train", data=data)
+    model = cxrjax.load(run)
+    model.ask("chest.png", "Where is the effusion?")
+    cxrjax.evaluate(model, data)
 
-What the commands do, in one process; docs/python.md has examples that are tested.
+docs/python.md has examples that are tested. Shapes are jaxtyping's; boxes are x_min, y_min, x_max,
+y_max. Errors that a user can fix are `cxrjax.errors.UserError`, in one line.
 """
 
-from cxrjax.api.annotations import import_boxes
-from cxrjax.api.answers import ModelAnswer, ModelAnswers, ModelBox
-from cxrjax.api.model import Model, load
-from cxrjax.api.pictures import Picture
-from cxrjax.api.scoring import ScoreTable, read_records, score
-from cxrjax.api.training import train
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "Model",
-    "ModelAnswer",
-    "ModelAnswers",
-    "ModelBox",
-    "Picture",
-    "ScoreTable",
-    "import_boxes",
-    "load",
-    "read_records",
-    "score",
-    "train",
-]
+from cxrjax.api.answers import ModelAnswer, ModelAnswers
+from cxrjax.api.data import Build, build, check, export, import_boxes, read_records, review
+from cxrjax.api.model import Model, ask, load, predict
+from cxrjax.api.scoring import ScoreTable, evaluate, score
+from cxrjax.api.tables import Table
+from cxrjax.api.training import TrainingRun, train
+from cxrjax.choices import AnswerForm, BoxFormat, BoxReading, Prompt
+
+if TYPE_CHECKING:
+    from cxrjax.apps.planner.run import plan as plan
+    from cxrjax.training.conversion import convert as convert
+
+__all__ = ["AnswerForm", "BoxFormat", "BoxReading", "Build", "Model", "ModelAnswer", "Prompt"]
+__all__ += ["ModelAnswers", "ScoreTable", "Table", "TrainingRun", "ask", "build", "check"]
+__all__ += ["convert", "evaluate", "export", "import_boxes", "load", "plan", "predict"]
+__all__ += ["read_records", "review", "score", "train"]
+
+# What takes a second to import, for whoever uses it.
+_LATE = {"convert": "cxrjax.training.conversion", "plan": "cxrjax.apps.planner.run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATE:
+        return getattr(importlib.import_module(_LATE[name]), name)
+    raise AttributeError(f"module 'cxrjax.api' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,24 +1,32 @@
 """A loaded model, and how it is asked."""
 
 import dataclasses
+import difflib
 import math
+import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
-from cxrjax.api.answers import ModelAnswer, ModelAnswers, ModelBox
+import numpy as np
+import pydantic
+
+from cxrjax.api.answers import ModelAnswer, ModelAnswers
+from cxrjax.api.data import records_of
 from cxrjax.api.pictures import Picture, as_file
+from cxrjax.api.tables import Table
+from cxrjax.choices import AnswerForm, BoxReading, Prompt
 from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile
-from cxrjax.paths import to_path
+from cxrjax.paths import AnyPath, to_path
 from cxrjax.records import QARecord, write_records
 
 if TYPE_CHECKING:
-    import numpy as np
     from jaxtyping import Int32
 
     from cxrjax.evaluation.systems.own_model import OwnModel
+    from cxrjax.input_pipeline.batch import BatchProblem
     from cxrjax.input_pipeline.sources import ImageQuestions
 
 _MOST_TOGETHER = 32  # questions of an image in one program
@@ -63,8 +71,6 @@ class _OneImage:
         yield from enumerate(self.asked)
 
     def image_sizes(self) -> "Int32[np.ndarray, 'elements 2']":
-        import numpy as np
-
         of_image = self.asked[0].image_hw or (0, 0)
         return np.full((len(self), 2), of_image, np.int32)
 
@@ -91,8 +97,8 @@ class Model:
         data = self.config.data
         return f"<cxrjax model {self.folder}: prompt {data.prompt}, boxes as {data.codec}>"
 
-    @overload
-    def ask(self, image: Picture, question: str | QARecord) -> ModelAnswer: ...
+    @overload  # a text is a sequence of texts, too
+    def ask(self, image: Picture, question: str | QARecord) -> ModelAnswer: ...  # type: ignore[overload-overlap]
 
     @overload
     def ask(self, image: Picture, question: Sequence[str | QARecord]) -> ModelAnswers: ...
@@ -114,15 +120,12 @@ class Model:
             UserError: the image cannot be read, there is no question, or one is too long.
         """
         from cxrjax.decoding.predictor import predict_questions
-        from cxrjax.images.decode import image_size
 
         alone = isinstance(question, str | QARecord)
         questions: list[Any] = [question] if alone else list(question)
         if not questions:
             raise UserError("no question: give at least one, such as 'Where is the effusion?'")
-        file = as_file(image)
-        size = image_size(file)
-        records = [self._record(one, number, size) for number, one in enumerate(questions)]
+        file, records = self._questions(image, questions)
         together = min(_MOST_TOGETHER, 1 << (len(records) - 1).bit_length())
         source = _OneImage(file, records, together)
         lines = {
@@ -136,27 +139,61 @@ class Model:
             )
         }
         replies = ModelAnswers(
-            self._reply(file, record, lines[str(number)], size)
-            for number, record in enumerate(records)
+            self._reply(file, record, lines[str(number)]) for number, record in enumerate(records)
         )
         return replies[0] if alone else replies
 
-    def predict(
-        self,
-        questions: str | Path | Iterable[QARecord],
-        *,
-        image_root: str | Path | None = None,
-        images_per_batch: int = 8,
-    ) -> list[dict[str, Any]]:
-        """Answers questions as `python -m cxrjax.predict` does: a line for each, for `score`.
+    def stream(self, image: Picture, question: str | QARecord) -> Iterator[str]:
+        """Yields the text of an answer as it is written, boxes in the model's own format.
+
+        The pieces together are `ask(image, question).raw`.
 
         Args:
-            questions: a file of questions or records, or records.
-            image_root: what their image_path is relative to (default: as of the file; of records
-                the working folder).
+            image, question: as of `ask`.
 
         Raises:
-            UserError: the file cannot be read.
+            UserError: as `ask`; or the model was loaded with beams or best_of above 1.
+        """
+        from cxrjax.decoding.stream import stream_answer
+
+        file, records = self._questions(image, [question])
+        pieces = stream_answer(
+            self._opened.generator,
+            _OneImage(file, records, 1),
+            self._opened.tokenizer,
+            self._examples,
+        )
+        return self._told(pieces, records[0])
+
+    def _told(self, pieces: "Iterator[str | BatchProblem]", record: QARecord) -> Iterator[str]:
+        for piece in pieces:
+            if not isinstance(piece, str):
+                raise self._refusal(record, piece.reason)
+            yield piece
+
+    def predict(
+        self,
+        questions: AnyPath | Iterable[QARecord],
+        *,
+        split: str = "validation",
+        image_root: AnyPath | None = None,
+        images_per_batch: int = 8,
+    ) -> Table:
+        """Answers a set of questions, as `cxrjax predict` does. No answer in it is looked at.
+
+        Args:
+            questions: a file of questions or records, a build, or records.
+            split: of a build.
+            image_root: what their image_path is relative to (default: as of the file; of records
+                the working folder).
+            images_per_batch: images at a time.
+
+        Returns:
+            A row a question, as `predict` writes lines: question_id, text, boxes (fractions of the
+            image), labels, box_scores, answer_logprob, parse. `score` and `export` take it.
+
+        Raises:
+            UserError: the questions cannot be read.
         """
         from cxrjax.decoding.predictor import predict_questions
         from cxrjax.input_pipeline.prompts import PROMPTS
@@ -164,15 +201,17 @@ class Model:
 
         opened = self._opened
         with tempfile.TemporaryDirectory() as folder:
-            if not isinstance(questions, str | Path):
+            if isinstance(questions, str | os.PathLike):
+                file = records_of(questions, split)
+            else:
                 file = to_path(folder) / "questions.jsonl"
                 write_records(file, questions)
-                questions, image_root = file, image_root or Path.cwd()
-            source = RecordSource(questions, image_root)
+                image_root = image_root or Path.cwd()
+            source = RecordSource(file, None if image_root is None else to_path(image_root))
             needs = PROMPTS[self.config.data.prompt].needs_finding
             unasked = {i for i, record in source.records() if needs and not record.finding}
             grouped = source.regrouped(self.config.data.questions_per_image, unasked)
-            return list(
+            return Table(
                 predict_questions(
                     opened.generator,
                     grouped,
@@ -181,6 +220,15 @@ class Model:
                     images_per_batch=opened.generator.whole_batch(images_per_batch),
                 )
             )
+
+    def _questions(
+        self, image: Picture, questions: Sequence[str | QARecord]
+    ) -> tuple[AnyFile, list[QARecord]]:
+        from cxrjax.images.decode import image_size
+
+        file = as_file(image)
+        size = image_size(file)
+        return file, [self._record(one, number, size) for number, one in enumerate(questions)]
 
     def _record(self, question: str | QARecord, number: int, image_hw: tuple[int, int]) -> QARecord:
         """A question as a record; its number is its id, since records may come twice."""
@@ -204,40 +252,28 @@ class Model:
             variables={"finding": words} if needs else None,
         )
 
-    def _reply(
-        self, file: AnyFile, record: QARecord, line: dict[str, Any], image_hw: tuple[int, int]
-    ) -> ModelAnswer:
+    def _refusal(self, record: QARecord, reason: str) -> UserError:
+        longest = self._examples.prefix_buckets[-1]
+        told = {"prefix_too_long": f"it is longer than {longest} tokens: shorten it"}
+        why = told.get(reason, reason)
+        return UserError(f"{record.question[:100]!r} could not be asked: {why}")
+
+    def _reply(self, file: AnyFile, record: QARecord, line: dict[str, Any]) -> ModelAnswer:
         if line["answer_logprob"] is None:
-            longest = self._examples.prefix_buckets[-1]
-            told = {"prefix_too_long": f"it is longer than {longest} tokens: shorten it"}
-            why = told.get(line["parse"], line["parse"])
-            raise UserError(f"{record.question[:100]!r} could not be asked: {why}")
+            raise self._refusal(record, line["parse"])
+        assert record.image_hw is not None
+        image_hw = record.image_hw
         height, width = image_hw
-        boxes = tuple(
-            ModelBox(
-                (x0, y0, x1, y1),
-                (
-                    round(x0 * width, 1),
-                    round(y0 * height, 1),
-                    round(x1 * width, 1),
-                    round(y1 * height, 1),
-                ),
-                score,
-                label,
-            )
-            for (x0, y0, x1, y1), score, label in zip(
-                (_sorted(box) for box in line["boxes"]),
-                line["box_scores"],
-                line["labels"],
-                strict=True,
-            )
-        )
+        boxes = np.array([_sorted(box) for box in line["boxes"]], np.float32).reshape(-1, 4)
         decided = line["decision_logprob"]
         return ModelAnswer(
             question=record.question,
-            text=line["text"],
-            words=self._words(line["text"], image_hw),
+            text=self._words(line["text"], image_hw),
+            raw=line["text"],
             boxes=boxes,
+            pixel_boxes=boxes * np.array([width, height, width, height], np.float32),
+            labels=tuple(line["labels"]),
+            scores=np.array(line["box_scores"], np.float32),
             confidence=None if decided is None else math.exp(decided),
             probability=math.exp(line["answer_logprob"]),
             parse=line["parse"],
@@ -266,29 +302,124 @@ def _sorted(box: Sequence[float]) -> tuple[float, float, float, float]:
     return min(x0, x1), min(y0, y1), max(x0, x1), max(y0, y1)
 
 
+class Decoding(TypedDict, total=False):
+    """Options of `load`: how answers are written, in place of the model's own `decoding.*`.
+
+    Attributes:
+        max_answer_tokens: length of an answer, the token that ends it included.
+        grammar: what answers may be.
+        names: of the findings, for the grammars that list them.
+        boxes: how coordinates are read from location tokens.
+        beams: hypotheses of beam search; 1: none.
+        length_penalty: of beam search; 1: by mean log-probability.
+        temperature: of sampling; 0: the likeliest token at each step.
+        top_k: sample from the k likeliest tokens; 0: from all.
+        top_p: sample from the likeliest tokens up to this probability, above 0 to 1.
+        best_of: sample so many answers and return the likeliest.
+        seed: of sampling.
+    """
+
+    max_answer_tokens: int
+    grammar: AnswerForm | str
+    names: Sequence[str]
+    boxes: BoxReading | str
+    beams: int
+    length_penalty: float
+    temperature: float
+    top_k: int
+    top_p: float
+    best_of: int
+    seed: int
+
+
 def load(
-    source: str | Path,
+    source: AnyPath,
     *,
-    base: str | Path | None = None,
+    base: AnyPath | None = None,
     step: int | None = None,
-    prompt: str | None = None,
-    **decoding: Any,
+    prompt: Prompt | str | None = None,
+    **decoding: Unpack[Decoding],
 ) -> Model:
     """Loads a model.
 
     Args:
-        source: a training run's workdir, a base, a Hugging Face folder, a GGUF file, a PEFT adapter
-            or `hf://OWNER/NAME`. What is not ours is converted once, into a cache.
+        source: a training run, a base, a Hugging Face folder, a GGUF file, a PEFT adapter or
+            `hf://OWNER/NAME`. A foreign format is converted once, into a cache.
         base: of a PEFT adapter (default: the one that it names).
         step: of the checkpoint (default: the best, or the last).
         prompt: another prompt format than its own.
-        decoding: keys of `decoding.*` in place of its own, such as max_answer_tokens=96.
+        decoding: how answers are written; see `Decoding`.
 
     Raises:
-        UserError: there is no such model.
+        UserError: there is no such model, option, prompt or value; names the nearest.
     """
     from cxrjax.evaluation.systems.own_model import open_model
     from cxrjax.training.resolver import resolve
 
-    path = resolve(source, base)
-    return Model(path, open_model(path, step, prompt=prompt, decoding=decoding))
+    path = resolve(os.fspath(source), None if base is None else os.fspath(base))
+    asked = None if prompt is None else Prompt(prompt).value
+    return Model(path, open_model(path, step, prompt=asked, decoding=_checked(decoding)))
+
+
+def _checked(decoding: Mapping[str, Any]) -> dict[str, Any]:
+    """Decoding options as a configuration has them.
+
+    Raises:
+        UserError: no such option, or a value of another type.
+    """
+    known = Decoding.__annotations__
+    for name in decoding.keys() - known.keys():
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+        raise UserError(
+            f"{name!r}: no such decoding option; the nearest is {near!r}; expected one of "
+            f"{', '.join(known)}"
+        )
+    values = dict(decoding)
+    for name, kind in (("grammar", AnswerForm), ("boxes", BoxReading)):
+        if name in values:
+            values[name] = kind(values[name]).value
+    if "names" in values:
+        values["names"] = tuple(values["names"])
+    from cxrjax.decoding.strategy import DecodingConfig
+
+    try:
+        DecodingConfig(**values)
+    except pydantic.ValidationError as error:
+        found = error.errors()[0]
+        raise UserError(
+            f"{found['loc'][0]}={found['input']!r}: {found['msg'][0].lower()}{found['msg'][1:]}"
+        ) from None
+    return values
+
+
+def ask(source: "Model | AnyPath", image: Picture, question: str) -> ModelAnswer:
+    """Answers one question about one image.
+
+    Args:
+        source: a model, or what `load` takes, which is loaded for this one answer.
+        image: as of `Model.ask`.
+        question: in words.
+
+    Raises:
+        UserError: the model cannot be loaded, or the image cannot be read.
+    """
+    return as_model(source).ask(image, question)
+
+
+def predict(
+    source: "Model | AnyPath",
+    questions: AnyPath | Iterable[QARecord],
+    *,
+    split: str = "validation",
+    image_root: AnyPath | None = None,
+    images_per_batch: int = 8,
+) -> Table:
+    """Answers a set of questions: `Model.predict` of a model, or of what `load` takes."""
+    return as_model(source).predict(
+        questions, split=split, image_root=image_root, images_per_batch=images_per_batch
+    )
+
+
+def as_model(source: "Model | AnyPath") -> Model:
+    """Returns the model, loaded if a path was passed."""
+    return source if isinstance(source, Model) else load(source)

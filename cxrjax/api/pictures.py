@@ -1,8 +1,8 @@
 """Images as people have them in notebooks, for whoever reads files."""
 
 import io
-from pathlib import Path
-from typing import Any
+import os
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -10,8 +10,11 @@ from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile, HeldFile
 from cxrjax.paths import to_path
 
-# What `ask` takes: a file, its bytes, pixels, or an image of Pillow.
-Picture = Any
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+# What `ask` takes: a file, its bytes, pixels [h, w] or [h, w, 3], or an image of Pillow.
+Picture: TypeAlias = "str | os.PathLike[str] | bytes | np.ndarray | Image"
 
 
 def as_file(image: Picture) -> AnyFile:
@@ -20,7 +23,7 @@ def as_file(image: Picture) -> AnyFile:
     Raises:
         UserError: it is none of those that `Model.ask` names.
     """
-    if isinstance(image, str | Path):
+    if isinstance(image, str | os.PathLike):
         return to_path(image)
     if isinstance(image, bytes | bytearray | memoryview):
         return HeldFile("image", bytes(image))

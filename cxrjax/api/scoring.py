@@ -1,36 +1,29 @@
-"""Records and predictions in, a table of figures out."""
+"""Predictions and records in, a table of figures out."""
 
 import difflib
 import json
+import os
 import tempfile
 from collections.abc import Iterable, Mapping
-from html import escape
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from cxrjax.api.data import records_of
+from cxrjax.api.model import as_model
+from cxrjax.api.tables import Table
+from cxrjax.choices import BoxFormat
 from cxrjax.errors import UserError
-from cxrjax.paths import to_path
+from cxrjax.paths import AnyPath, to_path
 from cxrjax.records import QARecord, write_records
-from cxrjax.records import read_records as _read_records
 
-Predictions = str | Path | Iterable[Mapping[str, Any]]
+if TYPE_CHECKING:
+    from cxrjax.api.model import Model
 
-
-def read_records(source: str | Path, split: str = "train") -> list[QARecord]:
-    """The records of a file, or of one split of a build's folder.
-
-    Raises:
-        UserError: it cannot be read, or has a line that is no record.
-    """
-    path = to_path(source)
-    return list(_read_records(path / "records" / f"{split}.jsonl" if path.is_dir() else path))
+Predictions: TypeAlias = AnyPath | Iterable[Mapping[str, Any]]
 
 
-class ScoreTable(list[dict[str, Any]]):
-    """Figures, a row each: system, protocol, metric, value, ci_low, ci_high, n.
-
-    `pandas.DataFrame(table)` takes it as it is.
-    """
+class ScoreTable(Table):
+    """Figures, a row each: system, protocol, metric, value, ci_low, ci_high, n."""
 
     def value(self, metric: str, system: str | None = None, protocol: str = "strict") -> Any:
         """One figure, None where it is undefined.
@@ -57,55 +50,33 @@ class ScoreTable(list[dict[str, Any]]):
             row for row in self if row["metric"] in metrics and row["protocol"] == protocol
         )
 
-    def to_pandas(self) -> Any:
-        """A DataFrame.
-
-        Raises:
-            UserError: pandas is not installed.
-        """
-        try:
-            import pandas
-        except ImportError:
-            raise UserError("no pandas here: pip install pandas, or take the rows") from None
-        return pandas.DataFrame(self)
-
-    def _repr_html_(self) -> str:
-        columns = ("system", "protocol", "metric", "value", "ci_low", "ci_high", "n")
-        head = "".join(f"<th>{name}</th>" for name in columns)
-        body = "".join(
-            "<tr>" + "".join(f"<td>{escape(_cell(row[name]))}</td>" for name in columns) + "</tr>"
-            for row in self
-        )
-        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.3f}" if isinstance(value, float) else str(value)
-
 
 def score(
-    references: str | Path | Iterable[QARecord],
+    references: AnyPath | Iterable[QARecord],
     predictions: Predictions | Mapping[str, Predictions],
     *,
+    split: str = "validation",
     benchmark: str = "own",
+    box_format: BoxFormat | str | None = None,
     resamples: int = 1000,
     seed: int = 0,
     floors: bool = False,
 ) -> ScoreTable:
-    """Scores predictions as `python -m cxrjax.score` does.
+    """Scores predictions against records, as `cxrjax score` does.
 
     Args:
-        references: a records file, or records.
-        predictions: a file or lines of predictions (of `Model.predict`), or several by their
-            systems' names.
-        benchmark: whose figures, as --benchmark has it.
-        resamples: of the intervals; 0: none.
-        floors: also of systems that look at no image, named "floor: ...".
+        references: a records file, a build, or records.
+        predictions: a file or lines of predictions (of `predict`), or several by the names of
+            their systems.
+        split: of a build.
+        benchmark: whose figures (`cxrjax score --help` lists them); "own": of your own records.
+        box_format: reads boxes from the text of predictions that have no boxes.
+        resamples: bootstrap resamples of the intervals; 0: no intervals.
+        seed: of the bootstrap.
+        floors: adds baselines that see no image, named "floor: ...".
 
     Raises:
-        UserError: something cannot be read, or no such benchmark.
+        UserError: something cannot be read, or there is no such benchmark.
     """
     from cxrjax.evaluation.scores import ScoreOptions
     from cxrjax.metrics.bootstrap import Bootstrap
@@ -115,19 +86,22 @@ def score(
     systems = predictions if isinstance(predictions, Mapping) else {"model": predictions}
     with tempfile.TemporaryDirectory() as name:
         folder = to_path(name)
-        if not isinstance(references, str | Path):
-            write_records(folder / "references.jsonl", references)
-            references = folder / "references.jsonl"
+        if isinstance(references, str | os.PathLike):
+            answers = records_of(references, split)
+        else:
+            answers = folder / "references.jsonl"
+            write_records(answers, references)
         files = {
             system: _predictions_file(folder / f"{number}.jsonl", given)
             for number, (system, given) in enumerate(systems.items())
         }
         options = ScoreOptions(
+            codec=None if box_format is None else BoxFormat(box_format).value,
             gt_mode=chosen.gt_modes[0],
             bootstrap=Bootstrap(resamples=resamples, seed=seed),
             floors=floors,
         )
-        scores = chosen.score_files(to_path(references), files, options)
+        scores = chosen.score_files(answers, files, options)
     return ScoreTable(
         {"system": system, "protocol": protocol, "metric": metric, **_interval(figure.to_json())}
         for system, named in (scores.rows if floors else scores.figures).items()
@@ -136,12 +110,52 @@ def score(
     )
 
 
+def evaluate(
+    source: "Model | AnyPath",
+    references: AnyPath | Iterable[QARecord],
+    *,
+    split: str = "validation",
+    image_root: AnyPath | None = None,
+    benchmark: str = "own",
+    resamples: int = 1000,
+    seed: int = 0,
+    floors: bool = False,
+) -> ScoreTable:
+    """Predicts and scores: a model answers the questions of records.
+
+    Args:
+        source: a model, or what `load` takes.
+        references: a records file, a build, or records; the model is given the questions only.
+        split: of a build.
+        image_root: what image_path is relative to, as of `predict`.
+        benchmark, resamples, seed, floors: as of `score`.
+
+    Returns:
+        The figures of the system "model".
+
+    Raises:
+        UserError: the model or the records cannot be read, or there is no such benchmark.
+    """
+    if not isinstance(references, str | os.PathLike):
+        references = list(references)
+    lines = as_model(source).predict(references, split=split, image_root=image_root)
+    return score(
+        references,
+        lines,
+        split=split,
+        benchmark=benchmark,
+        resamples=resamples,
+        seed=seed,
+        floors=floors,
+    )
+
+
 def _interval(cell: Mapping[str, Any]) -> dict[str, Any]:
     return {name: cell.get(name) for name in ("value", "ci_low", "ci_high", "n")}
 
 
 def _predictions_file(path: Path, given: Predictions) -> Path:
-    if isinstance(given, str | Path):
+    if isinstance(given, str | os.PathLike):
         return to_path(given)
     path.write_text("".join(json.dumps(dict(line)) + "\n" for line in given), encoding="utf-8")
     return path

@@ -1,129 +1,113 @@
-"""Training beside a loop that reads its figures."""
+"""Training from Python, and the run that it leaves."""
 
-import queue
+import contextlib
+import dataclasses
+import os
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from cxrjax.api.data import Build
+from cxrjax.api.tables import Table
 from cxrjax.errors import UserError
-from cxrjax.files import reading
-from cxrjax.paths import to_path
-from cxrjax.untrusted.foreign_files import raw_lines
-from cxrjax.untrusted.json_text import parse_object
+from cxrjax.paths import AnyPath, to_path
 
 if TYPE_CHECKING:
     from cxrjax.training.config import ExperimentConfig
+    from cxrjax.training.observers import Observer
 
-Figures = dict[str, float | None]
-_LOOKED_EVERY = 0.2  # seconds
+
+@dataclasses.dataclass(frozen=True)
+class TrainingRun:
+    """The folder of a training run; `load` takes it, and functions that take a path.
+
+    Attributes:
+        folder: with checkpoints/, config.json, run.json, metrics.jsonl, and the run's card.
+    """
+
+    folder: Path
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.folder)
+
+    @property
+    def figures(self) -> Table:
+        """Returns the figures of each logged step (metrics.jsonl): step, train/loss, ..."""
+        from cxrjax.files import read_json_lines
+        from cxrjax.training.metric_log import FILE_NAME
+
+        lines = read_json_lines(self.folder / FILE_NAME, "figures", "train again")
+        return Table(line for _, line in lines)
+
+    @property
+    def card(self) -> str:
+        """Returns the run's card (README.md): data, settings, figures, limits."""
+        return (self.folder / "README.md").read_text(encoding="utf-8")
 
 
 def train(
     config: "str | Path | ExperimentConfig" = "configs/records_lora.py",
-    workdir: str | Path = "runs/own/train",
-    overrides: Mapping[str, Any] | None = None,
-) -> Iterator[Figures]:
-    """Trains as `python -m cxrjax.train` does, and yields figures while it goes.
+    workdir: AnyPath = "runs/own/train",
+    overrides: Mapping[str, object] | None = None,
+    *,
+    data: Build | AnyPath | None = None,
+    observers: "Sequence[Observer]" = (),
+    track: str | None = None,
+    recipe: str | None = None,
+) -> TrainingRun:
+    """Trains to the last step, from where a run in the workdir stopped.
 
-    Training goes on beside the loop, from where a run in the workdir stopped, and leaves there all
-    that the command leaves. Whoever leaves the loop has it save after the step in work and stop.
+    Ctrl-C, or the stop button of a notebook, saves after the current step; the same call resumes.
 
     Args:
         config: FILE.py[:VARIANT], or a configuration.
-        overrides: key -> value, such as {"data.train": path, "training.steps": 100}.
+        workdir: folder of the run.
+        overrides: key -> value, such as {"training.steps": 100}.
+        data: a build whose splits "train" and "validation" are trained on and evaluated.
+        observers: hear of each step, its figures and each evaluation.
+        track: sends the figures to "mlflow" or "wandb" too.
+        recipe: the configuration's name on the run's card (default: its file).
 
     Returns:
-        The values of each step that is logged from here on, "step" among them, as metrics.jsonl has
-        them.
+        The run, for `load`.
 
     Raises:
-        UserError: the configuration cannot be used; of data that cannot be used it is raised in
-            the loop.
+        UserError: the configuration or the data cannot be used.
+        Preempted: stopped by a signal; everything is saved.
     """
     from cxrjax import cli
-    from cxrjax.training.config_file import load_config
-
-    cli.keep_compiled_programs()
-    recipe = None
-    if isinstance(config, str | Path):
-        recipe = str(config)
-        words = [f"--config.{key}={value}" for key, value in (overrides or {}).items()]
-        config = load_config(str(config), words)
-    elif overrides:
-        raise UserError("overrides are for a configuration's file; change the object itself")
-    return _trained(config, to_path(workdir), recipe)
-
-
-def _trained(config: "ExperimentConfig", workdir: Path, recipe: str | None) -> Iterator[Figures]:
-    """Trains in a thread and yields what it logs."""
-    from cxrjax.training.metric_log import FILE_NAME
-
-    ended: queue.Queue[BaseException | None] = queue.Queue()
-    stop = _stop_by_hand()
-    log = workdir / FILE_NAME
-    last = max((_step(one) for one in _logged(log)), default=-1)
-
-    def work() -> None:
-        from cxrjax.api import training_run
-
-        try:
-            training_run.train_run(config, workdir, stop, recipe=recipe)
-        except BaseException as error:
-            ended.put(error)
-        else:
-            ended.put(None)
-
-    thread = threading.Thread(target=work, name="cxrjax training")
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(_LOOKED_EVERY)
-            for figures in _logged(log):
-                if _step(figures) > last:
-                    last = _step(figures)
-                    yield figures
-        yield from (figures for figures in _logged(log) if _step(figures) > last)
-    finally:
-        stop.ask()
-        thread.join()
-    error = ended.get()
-    if error is not None:
-        raise error
-
-
-def _logged(log: Path) -> Iterator[Figures]:
-    """Whole lines of a run's log; the last may be in work."""
-    if log.is_file():
-        with reading(log, "figures", "train again"):
-            for _, line in raw_lines(log):
-                if line.endswith(b"\n"):
-                    yield parse_object(line)
-
-
-def _step(figures: Figures) -> float:
-    return figures.get("step") or 0.0
-
-
-def _stop_by_hand() -> Any:
-    """A `Preemption` that somebody asks for instead of a signal."""
+    from cxrjax.api import training_run
+    from cxrjax.training.config_file import load_config, override_words
     from cxrjax.training.preemption import Preemption
 
-    class ByHand(Preemption):
-        """Threads cannot hear signals."""
+    cli.keep_compiled_programs()
+    values = {**_splits(data), **(overrides or {})}
+    if isinstance(config, str | Path):
+        recipe = recipe or str(config)
+        config = load_config(str(config), override_words(values))
+    elif values:
+        raise UserError("overrides and data are for a configuration's file; change the object")
+    folder = to_path(workdir)
+    folder = to_path(workdir)
+    # Only the main thread hears signals.
+    hears = threading.current_thread() is threading.main_thread()
+    with Preemption() if hears else contextlib.nullcontext() as preemption:
+        training_run.train_run(
+            config, folder, preemption, track=track, recipe=recipe, observers=observers
+        )
+    return TrainingRun(folder)
 
-        _asked = False
 
-        def ask(self) -> None:
-            """Requests a stop after the current step."""
-            self._asked = True
+def _splits(data: Build | AnyPath | None) -> dict[str, object]:
+    """Keys of a configuration that a build's splits are the values of.
 
-        @property
-        def requested(self) -> bool:
-            return self._asked
-
-        @property
-        def reason(self) -> str:
-            return "the loop was left"
-
-    return ByHand()
+    Raises:
+        UserError: there is no split to train on.
+    """
+    if data is None:
+        return {}
+    files = Build(to_path(data)).splits
+    if "train" not in files:
+        raise UserError(f"{os.fspath(data)}: no records/train.jsonl in it; expected a build")
+    return {"data.train": files["train"], "data.validation": files.get("validation")}

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from cxrjax.training import loop
     from cxrjax.training.config import ExperimentConfig
     from cxrjax.training.data import Features, OpenedRecords
+    from cxrjax.training.observers import Observer
     from cxrjax.training.preemption import Preemption
 
 # Records of each source that say of which data set they are.
@@ -41,10 +42,12 @@ def train_run(
     *,
     track: str | None = None,
     recipe: str | None = None,
+    observers: "Sequence[Observer]" = (),
 ) -> None:
     """Trains a configuration, from its records to the last checkpoint.
 
     Args:
+        observers: what else hears of its steps.
         recipe: FILE[:VARIANT] that the configuration came from, for the run's card.
     """
     from cxrjax.distributed.meshes import check_enough_images, host_rows
@@ -133,6 +136,7 @@ def train_run(
             preemption=preemption,
             track=track,
             log_line=log_line,
+            observers=observers,
         )
         if hosts.is_first():
             _write_card(config, workdir, recipe, model, mixture, validation)

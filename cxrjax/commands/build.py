@@ -10,7 +10,6 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from cxrjax.lock import folder_lock
 from cxrjax.paper import find_paper, load_papers
 from cxrjax.records_io import build_flags
 from cxrjax.records_io.builder import Builder
@@ -39,8 +38,6 @@ def parse_arguments(argv: Sequence[str] | None = None) -> Builder[Any]:
 def main(argv: Sequence[str] | None = None) -> None:
     """Builds what the flags request and prints where it is."""
     builder = parse_arguments(argv)
-    text = builder.estimate()
-    if text is None:
-        with folder_lock(builder.options.out):
-            text = builder.build()
-    print(text)
+    from cxrjax.api.data import run_builder  # --help stays quick
+
+    run_builder(builder)

@@ -14,17 +14,12 @@ data set has, such as <location> [[x1, y1, x2, y2]], and the first line says so.
 """
 
 import argparse
-import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.cli import EXIT_USER_ERROR, command_parser
-from cxrjax.errors import UserError
 from cxrjax.paths import in_path, out_path
-
-DEFAULT_CONFIG = "configs/records_lora.py"
-_RECORD_CODEC = "--config.data.record_codec="
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
@@ -35,7 +30,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> tuple[argparse.Namespa
     add(
         "--config",
         metavar="FILE[:VARIANT]",
-        help=f"whose eyes to use (default {DEFAULT_CONFIG}, with the records' own box notation)",
+        help="whose prompt and tokenizer to use (default configs/records_lora.py, with the "
+        "records' own box format)",
     )
     add("--source", metavar="NAME", help="of a mixture: whose settings these records have")
     add("--out", type=out_path, default=Path("runs/check_records"), metavar="DIR")
@@ -52,36 +48,17 @@ def parse_arguments(argv: Sequence[str] | None = None) -> tuple[argparse.Namespa
 def main(argv: Sequence[str] | None = None) -> int:
     """Checks, writes and prints; the exit code."""
     flags, overrides = parse_arguments(argv)
+    from cxrjax.api.data import check  # --help stays quick
 
-    from cxrjax.apps import record_check  # --help stays quick
-    from cxrjax.training.config_file import load_config
-
-    config = load_config(flags.config or DEFAULT_CONFIG, overrides)
-    if config.mixture.sources and not flags.source:
-        raise UserError(
-            f"--config={flags.config} is a mixture: say with --source=NAME whose settings these "
-            f"records have, one of {', '.join(config.mixture.sources)}"
-        )
-    if flags.source:
-        config = config.of_source(flags.source)
-    said, loaded = "", config
-    if not flags.config and not any(word.startswith(_RECORD_CODEC) for word in overrides):
-        codec = record_check.notation_of(flags.file) or config.data.record_codec
-        if codec != config.data.record_codec:
-            said = (
-                f"boxes in answers were read as {codec} writes them: a configuration that trains "
-                f"on these records says data.record_codec={codec!r}\n"
-            )
-        data = dataclasses.replace(config.data, record_codec=codec)
-        config = dataclasses.replace(config, data=data)
-    check = record_check.check_file(
-        flags.file, config, flags.out, image_root=flags.image_root, processes=flags.processes
+    found = check(
+        flags.file,
+        flags.config,
+        overrides,
+        out=flags.out,
+        mixture_source=flags.source,
+        image_root=flags.image_root,
+        samples=flags.samples,
+        seed=flags.seed,
+        processes=flags.processes,
     )
-    record_check.write_result(check, flags.out)
-    page = record_check.write_page(check, flags.out, flags.samples, flags.seed)
-    print(said + record_check.describe(check))
-    print(page)
-    if check.needs.answer and not flags.source:
-        named = flags.config or DEFAULT_CONFIG
-        print(record_check.next_commands(check, loaded, named, overrides))
-    return EXIT_USER_ERROR if check.problems else 0
+    return EXIT_USER_ERROR if found.problems else 0

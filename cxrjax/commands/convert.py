@@ -50,5 +50,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_arguments(argv)
     from cxrjax.training.conversion import convert
 
-    convert(flags)
+    convert(**vars(flags))
     print(f"{flags.out}: {', '.join(sorted(path.name for path in flags.out.iterdir()))}")

@@ -29,19 +29,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--to", choices=tools, required=True, help="the tool that is to read them")
     add("--out", type=out_path, required=True, metavar="DIR", help="folder to write")
     flags = parser.parse_args(argv)
-    from cxrjax.apps.annotations.export import boxed_images, export_boxes
-    from cxrjax.files import read_json_lines
-    from cxrjax.records import read_records
-    from cxrjax.records_io.builder import records_files
+    from cxrjax.api.data import export  # --help stays quick
 
-    files = records_files(flags.records) if flags.records.is_dir() else [flags.records]
-    predictions = None
-    if flags.predictions:
-        lines = read_json_lines(flags.predictions, "predictions", "expected lines of `predict`")
-        predictions = {str(line.get("question_id")): line for _, line in lines}
-    images, left_out = boxed_images(
-        (record for file in files for record in read_records(file)), predictions
-    )
-    print(export_boxes(images, flags.to, flags.out))
-    if left_out:
-        print(f"{left_out:,} boxes left out: their answers name several classes for all of them")
+    print(export(flags.records, flags.to, flags.out, predictions=flags.predictions))

@@ -37,6 +37,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--kept", type=in_path, metavar="DIR", help="folder of compiled figures")
     flags, overrides = parser.parse_known_args(arguments)
-    from cxrjax.apps.planner.run import plan
+    from cxrjax.apps.planner.run import answer
 
-    print(plan(flags, overrides))
+    print(answer(flags, overrides))

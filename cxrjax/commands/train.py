@@ -14,7 +14,6 @@ where it stopped. A second signal leaves at once. What else may happen to a run 
 
 from collections.abc import Sequence
 
-from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
 from cxrjax.paths import out_path
@@ -31,18 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     hosts.add_flags(parser)
     flags, overrides = parser.parse_known_args(arguments)
     # After the flags, here and below: --help stays quick.
-    from cxrjax.api.training_run import train_run
+    from cxrjax import api
     from cxrjax.training.config_file import load_config
-    from cxrjax.training.preemption import Preemption
 
     config = load_config(flags.config, overrides)
-    cli.keep_compiled_programs()
     hosts.initialize(flags)
-    with Preemption() as preemption:
-        train_run(
-            config,
-            flags.workdir,
-            preemption,
-            track=flags.track,
-            recipe=flags.config,
-        )
+    api.train(config, flags.workdir, track=flags.track, recipe=flags.config)

@@ -209,7 +209,7 @@ class Generator:
         self.config = model.config
         self.strategy = strategy
         self.mesh = mesh
-        self._grammar = grammar
+        self.grammar = grammar
         self._watched = watched
         self._graphdef, self._state = nnx.split(model)
         if mesh is not None:
@@ -264,7 +264,7 @@ class Generator:
             self.mesh,
             (self._state,),
             inputs,
-            self._grammar,
+            self.grammar,
             # An argument: another seed compiles nothing anew.
             np.uint32(self.strategy.seed),
             self._watched,

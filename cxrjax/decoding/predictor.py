@@ -15,7 +15,7 @@ from cxrjax.decoding.generate import Generator
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import fetch_whole, host_rows, put_batch
 from cxrjax.images.geometry import Geometry
-from cxrjax.input_pipeline.batch import BatchProblem
+from cxrjax.input_pipeline.batch import Batch, BatchProblem
 from cxrjax.input_pipeline.examples import ExampleConfig, image_geometry
 from cxrjax.input_pipeline.loader import eval_loader
 from cxrjax.input_pipeline.prompts import PROMPTS, REASONING
@@ -115,15 +115,10 @@ def answer_questions(
     first = True
     for loaded in loader:
         batch, problems, indices = loaded.batch, loaded.problems, loaded.batch.question_index
-        contexts: tuple[Any, Any] = (None, None)
-        if batch.has_earlier is not None:
-            sizes = generator.config.of_batch(batch.images)
-            contexts = context_of_two(sizes, jnp.asarray(batch.has_earlier))
         # The first call compiles, if nobody has asked with these shapes before.
         said = waiting("compiling, and answering the first questions") if first else nullcontext()
-        asked = (batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index)
         with said:
-            answers = generator(*asked, *contexts)
+            answers = generator(*batch_inputs(generator, batch))
         first = False
         if mesh is not None:
             indices = fetch_whole(put_batch(indices, mesh), mesh)
@@ -132,6 +127,16 @@ def answer_questions(
             record = source.record(int(indices[row, slot]))
             yield TokenAnswer(record, *(np.asarray(part[row, slot]) for part in answers))
         yield from problems
+
+
+def batch_inputs(generator: Generator, batch: Batch) -> tuple[Any, ...]:
+    """Returns the arguments that a generator takes for a batch."""
+    contexts: tuple[Any, Any] = (None, None)
+    if batch.has_earlier is not None:
+        sizes = generator.config.of_batch(batch.images)
+        contexts = context_of_two(sizes, jnp.asarray(batch.has_earlier))
+    asked = (batch.images, batch.prefix_tokens, batch.prefix_mask, batch.question_index)
+    return (*asked, *contexts)
 
 
 def _of_all_processes(problems: list[BatchProblem]) -> list[BatchProblem]:

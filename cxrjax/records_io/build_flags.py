@@ -75,9 +75,9 @@ def _check_flags(dataset: str, builder: type[Builder[Any]], words: Sequence[str]
     """Raises `UserError` where a flag is missing, decides nothing, or is another data set's."""
     flags = {word[2:].partition("=")[0] for word in words if word.startswith("--")}
     told = [f"--{flag} decides nothing" for flag in builder.unheeded if flag in flags]
-    for flag in sorted(flags - _flags_of(builder.options_class)):
+    for flag in sorted(flags - flags_of(builder.options_class)):
         others = {paper.name: paper.part("builder") for paper in load_papers() if paper.builder}
-        owners = [name for name, one in others.items() if flag in _flags_of(one.options_class)]
+        owners = [name for name, one in others.items() if flag in flags_of(one.options_class)]
         if owners:
             told.append(f"--{flag} belongs to --dataset={' and '.join(owners)}")
     if told:
@@ -87,9 +87,10 @@ def _check_flags(dataset: str, builder: type[Builder[Any]], words: Sequence[str]
         raise UserError(f"--dataset={dataset} needs --{missing[0]}")
 
 
-def _flags_of(options: type[Any]) -> set[str]:
+def flags_of(options: type[Any]) -> set[str]:
+    """Returns the names of the options of a data set, of those in groups too."""
     flags: set[str] = set()
     for field in dataclasses.fields(options):
         nested = field.default_factory
-        flags |= _flags_of(nested) if isinstance(nested, type) else {field.name}
+        flags |= flags_of(nested) if isinstance(nested, type) else {field.name}
     return flags

@@ -39,6 +39,13 @@ _EXPECTED = {
 }
 
 
+def override_words(overrides: Mapping[str, object] | Sequence[str]) -> list[str]:
+    """Overrides as words of the command line, from keys and their values or from such words."""
+    if isinstance(overrides, Mapping):
+        return [f"--config.{key}={value}" for key, value in overrides.items()]
+    return list(overrides)
+
+
 def load_config(spec: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
     """Reads `FILE[:VARIANT]`, applies overrides, checks everything.
 

@@ -1,72 +1,90 @@
-"""The work of `convert`: what a checkpoint is, and what becomes of it."""
+"""Conversion of models: Hugging Face, GGUF and PEFT in, Hugging Face and PEFT out."""
 
-import argparse
 from pathlib import Path
+from typing import Literal
 
 from cxrjax.errors import UserError
+from cxrjax.files import shipped
 from cxrjax.lock import file_lock
-from cxrjax.paths import to_path
+from cxrjax.paths import AnyPath, to_path
 from cxrjax.progress import waiting
 from cxrjax.training import hub, interchange
 
 
-def convert(flags: argparse.Namespace) -> None:
-    """Converts what the flags of `convert` name.
+def convert(
+    checkpoint: AnyPath,
+    out: AnyPath,
+    *,
+    to: Literal["orbax", "hf", "peft", "merged"] = "orbax",
+    base: AnyPath | None = None,
+    base_name: str | None = None,
+    download: bool = False,
+    dtype: Literal["float32", "bfloat16"] | None = None,
+) -> None:
+    """Converts a model; what it is, is recognised.
+
+    Args:
+        checkpoint: a Hugging Face folder, a GGUF file of Gemma 3, a PEFT adapter, a base, a
+            training run, or with `download` the name of a model on the Hugging Face hub.
+        out: folder to write.
+        to: "orbax": a base to train from, of an adapter a workdir; "hf": a Hugging Face folder;
+            "peft": the adapters of a run; "merged": as "hf", with the adapters in the weights.
+        base: of a PEFT adapter, a base directory.
+        base_name: of "peft", the base's name in its files; None: the name that it came with.
+        download: fetch the model into the hub's cache.
+        dtype: of the parameters; None: as they are, of a run float32.
 
     Raises:
-        UserError: flags that do not go together, a name on the hub that was not downloaded, or
-            files that cannot be used.
+        UserError: options that do not go together, a name on the hub without `download`, or files
+            that cannot be used.
     """
-    out = flags.out
-    source, name = _source(flags)
+    place = to_path(out)
+    source, name = _source(shipped(checkpoint), place, download)
     kind = interchange.kind_of(source)
-    if (kind == "peft") != (flags.base is not None):
+    if (kind == "peft") != (base is not None):
         raise UserError(
             f"{source}: is a PEFT adapter and needs --base, a base directory of ours"
             if kind == "peft"
-            else f"--base={flags.base}: only a PEFT adapter needs one, and {source} is none"
+            else f"--base={base}: only a PEFT adapter needs one, and {source} is none"
         )
-    if flags.base_name is not None and flags.to != "peft":
-        raise UserError(f"--base_name={flags.base_name}: only --to=peft writes a base's name")
-    if kind in ("hf", "gguf", "peft") and flags.to != "orbax":
-        raise UserError(f"--to={flags.to}: {source} is not ours; convert it to a base first")
+    if base_name is not None and to != "peft":
+        raise UserError(f"--base_name={base_name}: only --to=peft writes a base's name")
+    if kind in ("hf", "gguf", "peft") and to != "orbax":
+        raise UserError(f"--to={to}: {source} is not ours; convert it to a base first")
     try:
-        with file_lock(out), waiting(f"converting {source}"):
-            _convert(flags, kind, source, name)
+        with file_lock(place), waiting(f"converting {source}"):
+            if kind == "hf":
+                interchange.import_hf(source, place, dtype, name)
+            elif kind == "gguf":
+                interchange.import_gguf(source, place, dtype)
+            elif base is not None:
+                interchange.import_peft(source, shipped(base), place)
+            elif to == "peft":
+                interchange.export_peft(source, place, base_name)
+            elif to in ("hf", "merged"):
+                interchange.export_hf(source, place, merge=to == "merged", dtype=dtype)
+            elif to == "orbax":
+                interchange.export_base(source, place, dtype or "float32")
+            else:
+                raise UserError(f"--to={to}: expected orbax, hf, peft or merged")
     except OSError as error:
         if error.filename is None or not to_path(error.filename).absolute().is_relative_to(
-            out.absolute()
+            place.absolute()
         ):
             raise
         raise UserError(f"--out={out}: cannot be written: {error.strerror}") from None
 
 
-def _source(flags: argparse.Namespace) -> tuple[Path, str | None]:
+def _source(checkpoint: Path, out: Path, download: bool) -> tuple[Path, str | None]:
     """Returns the folder or file to convert, and its name on the hub."""
-    name = hub.hub_name(flags.checkpoint)
+    name = hub.hub_name(checkpoint)
     if name is not None:
-        if not flags.download:
-            raise hub.how_to_get(name, flags.out)
+        if not download:
+            raise hub.how_to_get(name, out)
         return hub.download(name), name
-    if flags.download:
+    if download:
         raise UserError(
-            f"--download: {flags.checkpoint} is no name on the hub, or a folder of this machine; "
+            f"--download: {checkpoint} is no name on the hub, or a folder of this machine; "
             "leave the flag out"
         )
-    return flags.checkpoint, None
-
-
-def _convert(flags: argparse.Namespace, kind: str, source: Path, name: str | None) -> None:
-    out = flags.out
-    if kind == "hf":
-        interchange.import_hf(source, out, flags.dtype, name)
-    elif kind == "gguf":
-        interchange.import_gguf(source, out, flags.dtype)
-    elif kind == "peft":
-        interchange.import_peft(source, flags.base, out)
-    elif flags.to == "peft":
-        interchange.export_peft(source, out, flags.base_name)
-    elif flags.to in ("hf", "merged"):
-        interchange.export_hf(source, out, merge=flags.to == "merged", dtype=flags.dtype)
-    else:
-        interchange.export_base(source, out, flags.dtype or "float32")
+    return checkpoint, None

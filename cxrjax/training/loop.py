@@ -12,7 +12,7 @@ What watches a run are observers (observers.py): none of them changes what is le
 
 import collections
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.event_writer import periodic_actions
 from cxrjax.training.metric_log import step_figures
 from cxrjax.training.objectives import MakeRollouts
-from cxrjax.training.observers import FinishedStep, LogLine
+from cxrjax.training.observers import FinishedStep, LogLine, Observer
 from cxrjax.training.preemption import Preemption
 from cxrjax.training.progress import RunningStep
 from cxrjax.training.run import Run, Start, TrainingData, open_run, print_at_once
@@ -50,6 +50,7 @@ def train(
     preemption: Preemption | None = None,
     track: str | None = None,
     log_line: LogLine = print_at_once,
+    observers: Sequence[Observer] = (),
 ) -> None:
     """Trains, or resumes training, until the last step; leaves checkpoints in the workdir.
 
@@ -67,6 +68,7 @@ def train(
         preemption: asked after each step whether to save and stop. None: never.
         track: what else receives the figures (`tracking.TRACKERS`).
         log_line: where progress goes, in the first process.
+        observers: beside the run's own.
 
     Raises:
         UserError: the workdir cannot be written or holds another run or a longer one, the mesh
@@ -85,6 +87,7 @@ def train(
         track=track,
         log_line=log_line,
     ) as run:
+        run.observers = [*run.observers, *observers]
         steps = _StepsInFlight(run)
         for observer in run.observers:
             observer.on_start(run.saved)

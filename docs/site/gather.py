@@ -1,12 +1,14 @@
 """Gathers the pages of the site: `python docs/site/gather.py --out=DIR`.
 
 The pages are the Markdown files of the repository where they stand (README.md is the first), the
-notebooks, and two that are made here: the help of every command, and the API by its docstrings.
+notebooks, and three that are made here: the help of every command, the Python API, and modules
+below it, both by their docstrings.
 What a page links to besides comes along as a file, so that a link works in the repository and on
 the site.
 """
 
 import argparse
+import enum
 import os
 import re
 import shutil
@@ -14,6 +16,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import cxrjax
 from cxrjax.__main__ import commands
 
 ROOT = Path(__file__).parents[2]
@@ -24,7 +27,6 @@ PAGES = (
 _LINK = re.compile(r"(?<!`)\]\(([^)#?\s]+)[^)]*\)")
 # Modules that other people's code calls, the data's way from the file to the table.
 PUBLIC = (
-    "api",
     "records",
     "boxes",
     "codecs",
@@ -63,6 +65,10 @@ def main() -> None:
     reference.mkdir()
     (reference / "commands.md").write_text(_commands_page(), encoding="utf-8")
     (reference / "api.md").write_text(_api_page(), encoding="utf-8")
+    modules = (f"## cxrjax.{name}\n\n::: cxrjax.{name}\n" for name in PUBLIC)
+    text = "# Modules\n\nBelow the API. Shapes are jaxtyping's.\n\n" + "\n".join(modules)
+    (reference / "modules.md").write_text(text, encoding="utf-8")
+    shutil.copy(Path(__file__).with_name("iframe-worker.js"), out)
 
 
 def _copy(path: Path, out: Path) -> None:
@@ -87,8 +93,23 @@ def _commands_page() -> str:
 
 
 def _api_page() -> str:
-    modules = (f"## cxrjax.{name}\n\n::: cxrjax.{name}\n" for name in PUBLIC)
-    return "# Python\n\nShapes are jaxtyping's.\n\n" + "\n".join(modules)
+    """Functions, classes and enumerations of `cxrjax`, by where they are defined."""
+    offered = {name: getattr(cxrjax, name) for name in sorted(cxrjax.__all__) if name[0] != "_"}
+    kinds = {name: _kind(value) for name, value in offered.items()}
+    parts = ["# Python API\n\n[A page of examples](../python.md) shows how these go together.\n"]
+    for kind in ("Functions", "Classes", "Enumerations"):
+        parts.append(f"## {kind}\n")
+        for name in (name for name in kinds if kinds[name] == kind):
+            parts.append(f"### cxrjax.{name}\n\n::: {offered[name].__module__}.{name}\n")
+    options = ("model.Decoding", "data.ImportOptions")
+    parts += ["## Options\n", *(f"::: cxrjax.api.{name}\n" for name in options)]
+    return "\n".join(parts)
+
+
+def _kind(offered: object) -> str:
+    if not isinstance(offered, type):
+        return "Functions"
+    return "Enumerations" if issubclass(offered, enum.Enum) else "Classes"
 
 
 if __name__ == "__main__":

@@ -80,5 +80,5 @@ def _write_scores_late(*arguments):
 benchmark.write_scores = _write_scores_late
 
 if __name__ == "__main__":
-    entry_point = importlib.import_module(f"cxrjax.{sys.argv[1]}")
+    entry_point = importlib.import_module(f"cxrjax.commands.{sys.argv[1]}")
     cli.run(lambda: entry_point.main(sys.argv[2:]))

@@ -86,6 +86,11 @@ class Plan:
     guess: Guess | None
     decode: Measured | None = None
 
+    def __str__(self) -> str:
+        from cxrjax.apps.planner.describe import describe  # which reads plans
+
+        return describe(self)
+
     @property
     def memory(self) -> program.Memory | None:
         if self.guess:

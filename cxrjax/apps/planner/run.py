@@ -4,22 +4,76 @@ import argparse
 import functools
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 
 from cxrjax.apps.planner import choice, gpu, search
 from cxrjax.apps.planner.describe import describe
-from cxrjax.apps.planner.plans import KEPT, make_plan
+from cxrjax.apps.planner.plans import KEPT, Plan, make_plan
 from cxrjax.apps.planner.serving_plan import describe_serving, plan_serving
 from cxrjax.distributed.hardware import Topology, parse_topology
 from cxrjax.errors import UserError
+from cxrjax.paths import AnyPath, to_path
 from cxrjax.training.config import ExperimentConfig
-from cxrjax.training.config_file import load_config
+from cxrjax.training.config_file import load_config, override_words
 
 
-def plan(flags: argparse.Namespace, overrides: Sequence[str]) -> str:
+def plan(
+    config: str | ExperimentConfig,
+    topology: str,
+    overrides: Mapping[str, object] | Sequence[str] = (),
+    *,
+    compiled: bool = True,
+    decode: bool = False,
+    kept_only: bool = False,
+    kept: AnyPath = KEPT,
+) -> Plan:
+    """Estimates memory and time of a training run on a TPU or GPU slice that is not at hand.
+
+    Args:
+        config: FILE.py[:VARIANT], or a configuration.
+        topology: such as "v5e:2x4", "v5p-8" or "h200-8".
+        overrides: key -> value, such as {"training.batch_images": 64}, or words as on the command
+            line.
+        compiled: use the slice's compiler, where it is installed (extras plan and plan_gpu); False:
+            by formula only.
+        decode: also of generation.
+        kept_only: compile nothing that was not compiled before.
+        kept: folder of figures of compiled programs.
+
+    Returns:
+        The plan; `print` shows it. `fits`, `memory` (bytes of a chip), `estimate` (seconds), `mfu`.
+
+    Raises:
+        UserError: no such configuration or slice, or its compiler is missing.
+    """
+    if isinstance(config, str):
+        config = load_config(config, override_words(overrides))
+    place, folder = parse_topology(topology), to_path(kept)
+    _check_decode(place, decode)
+    config = choice.resolved_for(config, place, folder, _log)
+    return make_plan(
+        config,
+        place,
+        compiled=compiled,
+        decode=decode,
+        kept=folder,
+        kept_only=kept_only,
+        log_line=_log,
+    )
+
+
+def _check_decode(topology: Topology, decode: bool) -> None:
+    if decode and topology.chip.kind == "gpu" and not gpu.is_installed():
+        raise UserError(
+            f"--decode is compiled, and XLA's compiler for GPUs ({topology.name}) is not installed "
+            "(pip install 'cxrjax[plan_gpu]')"
+        )
+
+
+def answer(flags: argparse.Namespace, overrides: Sequence[str]) -> str:
     """Returns what the flags of `plan` request, as text or JSON.
 
     Raises:
@@ -27,13 +81,18 @@ def plan(flags: argparse.Namespace, overrides: Sequence[str]) -> str:
     """
     _check(flags)
     topology, config = parse_topology(flags.topology), load_config(flags.config, overrides)
-    if flags.decode and topology.chip.kind == "gpu" and not gpu.is_installed():
-        raise UserError(
-            f"--decode is compiled, and XLA's compiler for GPUs ({topology.name}) is not installed "
-            "(pip install 'cxrjax[plan_gpu]')"
-        )
     # Whatever this machine has: programs are made for the devices of the slice.
     jax.config.update("jax_platforms", "cpu")
+    if not (flags.serve or flags.sweep or flags.find_batch):
+        one = plan(
+            config,
+            flags.topology,
+            compiled=not flags.formula,
+            decode=flags.decode,
+            kept_only=flags.kept_only,
+            kept=flags.kept or KEPT,
+        )
+        return _text(flags, one)
     kept = flags.kept or KEPT
     if flags.serve:
         slots = plan_serving(config, topology, kept=kept, log_line=_log)
@@ -50,10 +109,7 @@ def plan(flags: argparse.Namespace, overrides: Sequence[str]) -> str:
         found = search.sweep(config, topology, make, compiles)
         choice.store(found, config, topology, kept)
         return search.sweep_table(found)
-    config = choice.resolved_for(config, topology, kept, _log)
-    if flags.find_batch:
-        return _find_batch(flags, config, topology, make)
-    return _text(flags, make(config, decode=flags.decode))
+    return _find_batch(flags, choice.resolved_for(config, topology, kept, _log), topology, make)
 
 
 def _check(flags: argparse.Namespace) -> None:
@@ -92,7 +148,7 @@ def _find_batch(
     return f"a batch of {found.config.batch_images} images fits{more}\n{_text(flags, found)}"
 
 
-def _text(flags: argparse.Namespace, found: Any) -> str:
+def _text(flags: argparse.Namespace, found: Plan) -> str:
     return json.dumps(found.to_json(), indent=2) if flags.json else describe(found)
 
 

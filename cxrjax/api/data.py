@@ -1,0 +1,334 @@
+"""Data in, records out, and out again: builds, imports, checks, exports, reviews."""
+
+import dataclasses
+import difflib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_type_hints
+
+import pydantic
+
+from cxrjax.errors import UserError
+from cxrjax.paths import AnyPath, to_path
+from cxrjax.records import QARecord
+from cxrjax.records import read_records as _read_records
+
+if TYPE_CHECKING:
+    from cxrjax.apps.annotations.coordinates import Form
+    from cxrjax.apps.record_check import RecordsCheck
+    from cxrjax.records_io.builder import Builder
+    from cxrjax.training.config import ExperimentConfig
+
+DEFAULT_CONFIG = "configs/records_lora.py"
+
+
+@dataclasses.dataclass(frozen=True)
+class Build:
+    """A folder of records that `build` or `import_boxes` has written. It is taken as a path, too.
+
+    Attributes:
+        folder: with records/, questions/, statistics.json, quality.json, manifest.json.
+    """
+
+    folder: Path
+
+    def __fspath__(self) -> str:
+        return os.fspath(self.folder)
+
+    @property
+    def splits(self) -> dict[str, Path]:
+        """Returns the records file of each split, "train" and "validation" mostly."""
+        return {file.stem: file for file in sorted(self.folder.glob("records/*.jsonl"))}
+
+    def records(self, split: str = "train") -> list[QARecord]:
+        """Returns the records of a split.
+
+        Raises:
+            UserError: there is no such split.
+        """
+        return read_records(self, split)
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """Returns the counts of the build beside published ones (statistics.json)."""
+        return self._read("statistics.json")
+
+    @property
+    def quality(self) -> dict[str, Any]:
+        """Returns the rejected records by reason, and the balance of answers (quality.json)."""
+        return self._read("quality.json")
+
+    def _read(self, name: str) -> dict[str, Any]:
+        from cxrjax.files import read_json_object
+
+        return read_json_object(self.folder / name)
+
+
+class ImportOptions(TypedDict, total=False):
+    """Options of `import_boxes`; `cxrjax.apps.annotations.options.BoxesOptions` explains each."""
+
+    format: str
+    images: AnyPath | None
+    columns: str
+    box_form: "Form | None"
+    units: Literal["pixels", "fractions", "percent", "thousandths"] | None
+    label: str
+    classes: str
+    patient: str
+    readers: str
+    split: Literal["keep", "again"]
+    predictions_as_labels: float | None
+    negatives: Literal["balanced", "none"]
+    unlisted: Literal["skip", "negative"]
+    accept: bool
+    seed: int
+    processes: int
+    strict: bool
+
+
+def import_boxes(
+    source: AnyPath, out: AnyPath = "runs/own/data", **options: Unpack[ImportOptions]
+) -> Build:
+    """Imports images and boxes from any annotation tool as records, as `cxrjax import` does.
+
+    Args:
+        source: folder with images and annotations, one file of annotations, or a zip.
+        out: folder to write, with the page look/index.html of what was read.
+        options: what the files leave open, such as columns="image=file,label=finding"; `accept`
+            writes in spite of doubts, after somebody has inspected the page.
+
+    Raises:
+        UserError: nothing can be used, something is doubtful and `accept` is not set, or there is
+            no such option.
+    """
+    return build("boxes", out, {"source": source, **options})
+
+
+def build(dataset: str, out: AnyPath, options: Mapping[str, object] | None = None) -> Build:
+    """Builds a data set: records by split, statistics, rejected records, hashes.
+
+    Args:
+        dataset: such as "phantom" or "lungs"; `cxrjax build --help` lists them.
+        out: folder to write.
+        options: name -> value of the data set's flags, such as {"source": "train.csv", "seed": 1};
+            `cxrjax build --dataset=NAME --help` lists them.
+
+    Raises:
+        UserError: no such data set or option, or the source cannot be used.
+    """
+    from cxrjax.paper import find_paper
+    from cxrjax.records_io import build_flags
+
+    paper = find_paper(dataset)
+    if not paper.builder:
+        raise UserError(f"{dataset}: a data set that nothing is built of")
+    builder = paper.part("builder")
+    values = {"out": out, **(options or {})}
+    known = build_flags.flags_of(builder.options_class)
+    for name in values.keys() - known:
+        near = difflib.get_close_matches(name, known, n=1, cutoff=0)[0]
+        raise UserError(f"{dataset}: no option {name!r}; the nearest is {near!r}")
+    return run_builder(builder(_options(dataset, builder.options_class, values)))
+
+
+def _options(dataset: str, kind: type[Any], values: Mapping[str, object]) -> Any:
+    """Options of a data set, each value checked against its field's type."""
+    hints, given = get_type_hints(kind), {}
+    for field in dataclasses.fields(kind):
+        nested, name = field.default_factory, field.name
+        if isinstance(nested, type):
+            given[name] = _options(dataset, nested, values)
+        elif name in values:
+            given[name] = _checked(f"{dataset}: option {name!r}", hints[name], values[name])
+        elif field.default is nested is dataclasses.MISSING:
+            raise UserError(f"{dataset}: option {name!r} is missing")
+    return kind(**given)
+
+
+def _checked(where: str, hint: Any, value: object) -> Any:
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and "Path" in str(hint)):
+        return to_path(value)
+    try:
+        return pydantic.TypeAdapter(hint).validate_python(value)
+    except pydantic.ValidationError as error:
+        told = error.errors()[0]["msg"].lower()
+        raise UserError(f"{where}: found {value!r}; {told}") from None
+
+
+def run_builder(builder: "Builder[Any]") -> Build:
+    """Builds by a data set's builder, with its folder locked, and prints where it is."""
+    from cxrjax.lock import folder_lock
+
+    estimate = builder.estimate()
+    if estimate is None:
+        with folder_lock(builder.options.out):
+            estimate = builder.build()
+    print(estimate)
+    return Build(builder.options.out)
+
+
+def read_records(source: AnyPath, split: str = "train") -> list[QARecord]:
+    """Returns the records of a file, or of one split of a build.
+
+    Raises:
+        UserError: it cannot be read, or a line is not a record.
+    """
+    return list(_read_records(records_of(source, split)))
+
+
+def records_of(source: AnyPath, split: str) -> Path:
+    """Returns the file of records that a file, or a build and a split, mean."""
+    path = to_path(source)
+    return path / "records" / f"{split}.jsonl" if path.is_dir() else path
+
+
+def check(
+    source: AnyPath,
+    config: "str | ExperimentConfig | None" = None,
+    overrides: Mapping[str, object] | Sequence[str] = (),
+    *,
+    out: AnyPath = "runs/check_records",
+    mixture_source: str | None = None,
+    image_root: AnyPath | None = None,
+    samples: int = 20,
+    seed: int = 0,
+    processes: int = 1,
+) -> "RecordsCheck":
+    """Checks records and images as a model would read them; prints every problem with its remedy.
+
+    Args:
+        source: records or questions file, a folder with records.jsonl, or a build.
+        config: FILE.py[:VARIANT] or a configuration whose prompt, tokenizer and lengths are used;
+            None: configs/records_lora.py, with the box format of the records.
+        overrides: key -> value, such as {"data.prompt": "vqa"}, or words as on the command line.
+        out: receives check.json and index.html, the page of samples.
+        mixture_source: of a configuration that mixes several, the one of these records.
+        image_root: folder that image_path is relative to.
+        samples: number of records on the page.
+        seed: chooses them.
+        processes: workers for images; above 1 a script needs `if __name__ == "__main__":`.
+
+    Returns:
+        The check: `problems`, `warnings`, `usable` records, `needs` (lengths in tokens).
+
+    Raises:
+        UserError: the file or the configuration cannot be read.
+    """
+    from cxrjax.apps import record_check
+    from cxrjax.training.config_file import load_config, override_words
+
+    source, out, overrides = to_path(source), to_path(out), override_words(overrides)
+    named = DEFAULT_CONFIG if config is None else config
+    loaded = load_config(named, overrides) if isinstance(named, str) else named
+    if loaded.mixture.sources and not mixture_source:
+        raise UserError(
+            f"--config={config} is a mixture: say with --source=NAME whose settings these "
+            f"records have, one of {', '.join(loaded.mixture.sources)}"
+        )
+    if mixture_source:
+        loaded = loaded.of_source(mixture_source)
+    used, codec = loaded, loaded.data.record_codec
+    if config is None and not any(w.startswith("--config.data.record_codec=") for w in overrides):
+        codec = record_check.notation_of(source) or codec
+        used = dataclasses.replace(
+            loaded, data=dataclasses.replace(loaded.data, record_codec=codec)
+        )
+    found = record_check.check_file(
+        source,
+        used,
+        out,
+        image_root=None if image_root is None else to_path(image_root),
+        processes=processes,
+    )
+    record_check.write_result(found, out)
+    page = record_check.write_page(found, out, samples, seed)
+    if codec != loaded.data.record_codec:
+        print(
+            f"boxes in answers were read as {codec} writes them: a configuration that trains "
+            f"on these records says data.record_codec={codec!r}"
+        )
+    print(record_check.describe(found), page, sep="\n")
+    if found.needs.answer and not mixture_source and isinstance(named, str):
+        print(record_check.next_commands(found, loaded, named, overrides))
+    return found
+
+
+def export(
+    records: AnyPath | Iterable[QARecord],
+    to: Literal["coco", "cvat", "label_studio", "yolo"],
+    out: AnyPath,
+    *,
+    predictions: AnyPath | Iterable[Mapping[str, Any]] | None = None,
+) -> str:
+    """Writes boxes as files of an annotation tool. Images are named, not copied.
+
+    Args:
+        records: a records file, a build (all splits), or records.
+        to: the tool that reads the files.
+        out: folder to write.
+        predictions: answers of `predict` to the records, whose boxes are written instead: a file,
+            or lines.
+
+    Returns:
+        Counts of images and boxes, of the boxes that no class can be given to, too.
+
+    Raises:
+        UserError: no such tool, or files that cannot be read or written.
+    """
+    from cxrjax.apps.annotations.export import TOOLS, boxed_images, export_boxes
+    from cxrjax.files import read_json_lines
+    from cxrjax.records_io.builder import records_files
+
+    if to not in TOOLS:
+        raise UserError(f"{to!r}: no such tool; expected one of {', '.join(TOOLS)}")
+    if isinstance(records, str | os.PathLike):
+        place = to_path(records)
+        files = records_files(place) if place.is_dir() else [place]
+        records = (record for file in files for record in _read_records(file))
+    if isinstance(predictions, str | os.PathLike):
+        lines = read_json_lines(to_path(predictions), "predictions", "expected lines of `predict`")
+        predictions = (line for _, line in lines)
+    by_question = None
+    if predictions is not None:
+        by_question = {str(line.get("question_id")): line for line in predictions}
+    images, left_out = boxed_images(records, by_question)
+    counts = export_boxes(images, to, to_path(out))
+    if left_out:
+        counts += f"\n{left_out:,} boxes left out: their answers name several classes for all boxes"
+    return counts
+
+
+def review(
+    records: AnyPath,
+    out: AnyPath,
+    *,
+    sample: int = 100,
+    seed: int = 0,
+    image_root: AnyPath | None = None,
+) -> Path:
+    """Draws a stratified sample of records for people to review, as `cxrjax review` does.
+
+    Args:
+        records: a records file, or a build.
+        out: receives index.html, to fill in beside the images, and sheet.csv, the same as a table.
+        sample: number of questions.
+        seed: chooses them.
+        image_root: folder that image_path is relative to.
+
+    Returns:
+        The page. `cxrjax review --export` turns what was filled in into corrected records.
+
+    Raises:
+        UserError: the records cannot be read.
+    """
+    from argparse import Namespace
+
+    from cxrjax.apps.review.quality_control import draw_sample
+
+    root = None if image_root is None else to_path(image_root)
+    place = to_path(out)
+    draw_sample(
+        Namespace(records=[to_path(records)], out=place, sample=sample, seed=seed, image_root=root)
+    )
+    return place / "index.html"
