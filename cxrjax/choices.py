@@ -51,11 +51,11 @@ READINGS = ("whole", "final", "turn")
 PICTURES = ("auto", "file", "folder", "none")
 
 
-class Choice(enum.StrEnum):
+class NamedChoice(enum.StrEnum):
     """Names to choose from. Text of the same value does as well; other text is a `UserError`."""
 
     @classmethod
-    def _missing_(cls, value: object) -> "Choice":
+    def _missing_(cls, value: object) -> "NamedChoice":
         names = [one.value for one in cls]
         near = difflib.get_close_matches(str(value), names, n=len(names), cutoff=0)
         kind = re.sub("(?<=[a-z])(?=[A-Z])", " ", cls.__name__).lower()
@@ -69,25 +69,25 @@ def _members(names: tuple[str, ...]) -> dict[str, str]:
     return {re.sub(r"\W", "_", name): name for name in names}
 
 
-class Prompt(Choice):
+class Prompt(NamedChoice):
     """Prompt formats: how a question is put to a model (docs/boxes.md)."""
 
     vars().update(_members(PROMPTS))
 
 
-class BoxFormat(Choice):
+class BoxFormat(NamedChoice):
     """Box formats: how a model writes boxes in its text (docs/boxes.md)."""
 
     vars().update(_members(CODECS))
 
 
-class AnswerForm(Choice):
+class AnswerForm(NamedChoice):
     """Grammars of `decoding.grammar`: what answers may be (cxrjax/decoding/answer_forms.py)."""
 
     vars().update(_members(GRAMMARS))
 
 
-class BoxReading(Choice):
+class BoxReading(NamedChoice):
     """Readings of coordinates, `decoding.boxes` (cxrjax/decoding/box_readings.py)."""
 
     vars().update(_members(BOX_READINGS))

@@ -73,7 +73,7 @@ HEAVY = (
 
 @pytest.mark.parametrize("command", ["train", "plan"])
 def test_an_entry_point_imports_libraries_when_it_uses_them(command):
-    code = f"import sys, cxrjax.{command}; print(*set({HEAVY}) & set(sys.modules))"
+    code = f"import sys, cxrjax.commands.{command}; print(*set({HEAVY}) & set(sys.modules))"
     loaded = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )

@@ -43,7 +43,9 @@ class TrainingRun:
     @property
     def card(self) -> str:
         """Returns the run's card (README.md): data, settings, figures, limits."""
-        return (self.folder / "README.md").read_text(encoding="utf-8")
+        from cxrjax.untrusted.foreign_files import read_text
+
+        return read_text(self.folder / "README.md", 2**24)
 
 
 def train(

@@ -6,7 +6,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
@@ -77,7 +76,7 @@ def _tokens(generator: Generator, inputs: tuple[Any, ...]) -> Iterator[int]:
 def _writer(model: VLM, strategy: Strategy, grammar: Any) -> TokenWriter:
     sizes = model.config
     vocabulary = TokenVocabulary(sizes.decoder.vocab_size, sizes.loc_token_start, strategy.stop_ids)
-    watched = np.zeros((0, 1), np.int32)
+    watched = jnp.zeros((0, 1), jnp.int32)
     return TokenWriter(model, model.decoder.blocks(), vocabulary, watched, strategy.boxes, grammar)
 
 
