@@ -95,6 +95,8 @@ def test_builds_take_options_by_name(tmp_path):
     with pytest.raises(UserError, match="'coko': no such tool; expected one of coco"):
         cxrjax.export(data, "coko", tmp_path / "coco")
     assert cxrjax.review(data, tmp_path / "review", sample=3).is_file()
+    with pytest.raises(UserError, match="no review there"):
+        cxrjax.review(data, tmp_path / "x", sample=3, corrected=tmp_path / "corrected")
 
 
 def test_tables_are_shown_and_taken_by_pandas(monkeypatch):

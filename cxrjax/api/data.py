@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_type_hint
 
 import pydantic
 
+from cxrjax.choices import BoxFormat
 from cxrjax.errors import UserError
 from cxrjax.paths import AnyPath, to_path
 from cxrjax.records import QARecord
@@ -303,32 +304,51 @@ def review(
     records: AnyPath,
     out: AnyPath,
     *,
-    sample: int = 100,
+    predictions: AnyPath | None = None,
+    sample: int | None = None,
     seed: int = 0,
     image_root: AnyPath | None = None,
+    box_format: BoxFormat | str = BoxFormat("paligemma"),
+    corrected: AnyPath | None = None,
 ) -> Path:
-    """Draws a stratified sample of records for people to review, as `cxrjax review` does.
+    """Writes a page for people to review answers, or takes their corrections over.
 
     Args:
         records: a records file, or a build.
         out: receives index.html, to fill in beside the images, and sheet.csv, the same as a table.
-        sample: number of questions.
+        predictions: a model's answers to the records, reviewed in their place, the least certain
+            first.
+        sample: number of questions; None: at most 100.
         seed: chooses them.
         image_root: folder that image_path is relative to.
+        box_format: of the predictions.
+        corrected: folder for the whole set with the corrections of the review in `out`, which must
+            have been made with the same arguments; None: write the page.
 
     Returns:
-        The page. `cxrjax review --export` turns what was filled in into corrected records.
+        The page, or `corrected`.
 
     Raises:
-        UserError: the records cannot be read.
+        UserError: the records cannot be read, or nothing is reviewed yet.
     """
     from argparse import Namespace
 
-    from cxrjax.apps.review.quality_control import draw_sample
+    from cxrjax.apps.review.quality_control import draw_sample, export_review
 
-    root = None if image_root is None else to_path(image_root)
-    place = to_path(out)
-    draw_sample(
-        Namespace(records=[to_path(records)], out=place, sample=sample, seed=seed, image_root=root)
+    flags = Namespace(
+        records=[to_path(records)],
+        out=to_path(out),
+        predictions=[to_path(predictions)] if predictions else None,
+        sample=sample,
+        seed=seed,
+        image_root=to_path(image_root) if image_root else None,
+        codec=BoxFormat(box_format).value,
+        letterbox=(),
+        reader=None,
+        export=to_path(corrected) if corrected else None,
     )
-    return place / "index.html"
+    if corrected:
+        export_review(flags)
+        return to_path(corrected)
+    draw_sample(flags)
+    return flags.out / "index.html"
