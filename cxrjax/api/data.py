@@ -308,7 +308,7 @@ def review(
     sample: int | None = None,
     seed: int = 0,
     image_root: AnyPath | None = None,
-    box_format: BoxFormat | str = BoxFormat("paligemma"),
+    box_format: BoxFormat | str = "paligemma",
     corrected: AnyPath | None = None,
 ) -> Path:
     """Writes a page for people to review answers, or takes their corrections over.
