@@ -19,6 +19,7 @@ from flax import nnx
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
 from cxrjax.models import peft_patterns
+from cxrjax.models.families.family import rules, table
 from cxrjax.models.hf_config import MOST_CONFIG_BYTES, checked
 from cxrjax.models.hf_export import LazyTensor, write_safetensors
 from cxrjax.models.hf_import import SafetensorsFiles, abstract_vlm, shortened
@@ -39,7 +40,6 @@ from cxrjax.models.partition import parameter_shapes, path_of
 from cxrjax.models.presets import NUM_LOC_TOKENS, VLMConfig
 from cxrjax.models.vlm import VLM
 from cxrjax.paths import to_path
-from cxrjax.untrusted.closed_world import CHECKED_LATER, NO_MATTER, Rule
 from cxrjax.untrusted.names import shown_value
 
 ADAPTER_CONFIG, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
@@ -49,50 +49,9 @@ _TOKENS = "token_adapter.trainable_tokens_delta"
 _EMBEDDING = "text.embed_tokens"
 # In the weights' metadata: PEFT warns of a key it does not know in its own configuration.
 _BASE_KEY = "cxrjax_base_sha256"
-_NONE, _NOTHING = Rule((False, None)), Rule((None,))
-_RANK, _ALPHA = Rule(most=2**14), Rule(most=1e9)
 # The settings of PEFT's LoraConfig, of every version.
-SETTINGS = {
-    "r": _RANK,
-    "lora_alpha": _ALPHA,
-    "lora_dropout": Rule((0, None), most=0.999),
-    "use_rslora": Rule((True, False, None)),
-    "use_dora": Rule((True, False, None)),
-    "rank_pattern": CHECKED_LATER,
-    "alpha_pattern": CHECKED_LATER,
-    "trainable_token_indices": CHECKED_LATER,
-    # What changes the arithmetic and is not to be had here, off.
-    "bias": Rule(("none",)),
-    "fan_in_fan_out": _NONE,
-    "modules_to_save": CHECKED_LATER,
-    # Some beginnings take a part out of the base that the adapter then stands for.
-    "init_lora_weights": Rule((True, False, None, "gaussian", "orthogonal", "eva")),
-    "lora_bias": _NONE,
-    "layer_replication": _NOTHING,
-    "target_parameters": Rule((None, [])),
-    "use_qalora": _NONE,
-    "alora_invocation_tokens": _NOTHING,
-    "use_bdlora": _NOTHING,
-    "arrow_config": _NOTHING,
-    "kasa_config": _NOTHING,
-    "monteclora_config": _NOTHING,
-    "velora_config": _NOTHING,
-    "megatron_config": _NOTHING,
-    **dict.fromkeys(
-        (
-            *("task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision"),
-            *("inference_mode", "runtime_config", "megatron_core", "qalora_group_size"),
-            *("loftq_config", "eva_config", "corda_config", "lora_ga_config"),
-        ),
-        NO_MATTER,
-    ),
-    "ensure_weight_tying": Rule((True, False, None)),
-    # The weights must be those of the maps that these name.
-    **dict.fromkeys(
-        ("target_modules", "exclude_modules", "layers_to_transform", "layers_pattern"),
-        CHECKED_LATER,
-    ),
-}
+SETTINGS = rules(table("peft"))
+_RANK, _ALPHA = SETTINGS["r"], SETTINGS["lora_alpha"]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A family of published models: what one file of this folder states of it, as tables.
+"""A family of published models: what two files of this folder state of it, code and tables.
 
 `settings` lists every key of its `config.json`: allowed values, transformers' default, and the
 field of ours that it becomes. A key or value that is not in a table is refused by name.
@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from cxrjax.errors import UserError
+from cxrjax.family_tables import family_tables
 from cxrjax.models.presets import VLMConfig
 from cxrjax.untrusted.closed_world import CHECKED_LATER, NO_MATTER, Rule
 
@@ -30,12 +31,7 @@ class Setting(NamedTuple):
 
 Table = dict[str, Setting]
 # Of a key that changes nothing that is computed here; of one that the family's own code checks.
-NOTE, LATER = Setting(NO_MATTER), Setting(CHECKED_LATER)
-
-
-def notes(*names: str) -> dict[str, Setting]:
-    """Returns a table of keys that change nothing that is computed here."""
-    return dict.fromkeys(names, NOTE)
+NOTE, _LATER = Setting(NO_MATTER), Setting(CHECKED_LATER)
 
 
 def key(
@@ -60,6 +56,43 @@ def part(table: Table, *, null: bool = True, default: Any = _REQUIRED, **others:
     return Setting(
         Rule((None,) if null else (), keys=rules(table)), default, None, {"": table} | others
     )
+
+
+def table(name: str) -> Table:
+    """Returns the keys that `[settings.NAME]` of a family states, in the form of parts.toml."""
+    stated = dict(family_tables("settings")[name])
+    found: Table = {}
+    for used in stated.pop("use", ()):
+        found |= table(used)
+    for gone in stated.pop("without", ()):
+        del found[gone]
+    found |= dict.fromkeys(stated.pop("notes", ()), NOTE)
+    found |= dict.fromkeys(stated.pop("off", ()), key(False, None))
+    for each, default in stated.pop("defaults", {}).items():
+        found[each] = found[each]._replace(default=default)
+    return found | {each: _setting(entry) for each, entry in stated.items()}
+
+
+def _setting(entry: Any) -> Setting:
+    if not isinstance(entry, dict):
+        return key(*map(_value, entry if isinstance(entry, list) else [entry]))
+    stated = {name: _value(value) for name, value in entry.items()}
+    if "later" in stated:
+        return _LATER
+    if "part" in stated:
+        kinds = stated.keys() - {"part", "null", "default"}
+        stated |= {kind: table(stated[kind]) for kind in kinds}
+        return part(table(stated.pop("part")), **stated)
+    if "between" in stated:
+        first, last = stated.pop("between")
+        stated["items"] = range(first, last + 1)
+    if "items" in stated:
+        stated["items"] = tuple(stated["items"])
+    return key(*map(_value, stated.pop("values", ())), **stated)
+
+
+def _value(stated: Any) -> Any:
+    return None if stated == "null" else stated  # which TOML has not
 
 
 def rules(table: Table) -> dict[str, Rule]:

@@ -5,35 +5,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cxrjax.models.families import parts
-from cxrjax.models.families.family import (
-    Family,
-    expect,
-    key,
-    notes,
-    part,
-    rope,
-    rope_scale,
-)
+from cxrjax.models.families.family import Family, expect, rope, rope_scale, table
 from cxrjax.models.presets import DecoderConfig, VLMConfig
-
-_TEXT = {
-    **parts.GEMMA,
-    **parts.decoder_keys(262_208, 2304, 9216, 26, 8, 4),
-    "model_type": key("gemma3_text", default="gemma3_text"),
-    # transformers stores numbers here, and applies none.
-    **dict.fromkeys(("attn_logit_softcapping", "final_logit_softcapping"), key(None)),
-}
-_SETTINGS = {
-    **parts.COMMON,
-    **parts.TIE,
-    "text_config": part(_TEXT, default={}),
-    "vision_config": part(parts.SIGLIP, default={}),
-    "mm_tokens_per_image": key(most=2**20, default=256),
-    **notes(
-        *("image_token_index", "image_token_id", "ignore_index"),
-        *("boi_token_index", "eoi_token_index", "boi_token_id", "eoi_token_id"),
-    ),
-}
 
 
 def _decoder(text: Mapping[str, Any], where: str) -> DecoderConfig:
@@ -78,10 +51,10 @@ GEMMA3 = Family(
     kind="gemma3",
     named="Gemma 3",
     before=("siglip", "normed"),
-    settings=_SETTINGS,
+    settings=table("gemma3"),
     sizes=_sizes,
     tensors=("encoder", "siglip", "gemma3"),
-    images=parts.IMAGES,
+    images=table("images"),
     form=lambda values: "medgemma",
     resize="medgemma",
     has_two_ropes=True,
@@ -90,10 +63,10 @@ GEMMA3_TEXT = Family(
     kind="gemma3_text",
     named="Gemma 3",
     before=(None, "linear"),
-    settings={name: entry for name, entry in _TEXT.items() if name != "model_type"},
+    settings=table("gemma3_text"),
     sizes=_text_sizes,
     tensors=(),
-    images=parts.IMAGES,
+    images=table("images"),
     form=lambda values: "medgemma",
     resize="medgemma",
     has_two_ropes=True,

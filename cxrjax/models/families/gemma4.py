@@ -11,150 +11,35 @@ from cxrjax.models.families import parts
 from cxrjax.models.families.family import (
     MOST_LAYERS,
     Family,
+    Table,
     divides,
     expect,
     global_every,
     key,
     kinds_of_layers,
-    notes,
     ours,
     part,
+    table,
 )
-from cxrjax.models.presets import AXIAL_ROPE_BASE, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 
 # Its images are of any size; ours are of one, which its configuration does not have: of the squares
 # of whole tokens the largest within 280 tokens, its default.
 _SIDE = 16
+# Sizes of global layers by the layer's number, which some versions of transformers write in one
+# length.
 _OF_LAYER = {"head_dim": key(most=2**12), "num_key_value_heads": key(most=2**10)}
-_FAR = {
-    "rope_type": key("proportional", "default", default="default"),
-    "rope_theta": key(most=1e12, default=10_000.0),
-    "partial_rotary_factor": key(most=1.0),
-    "factor": key(most=1e6),
-}
-_NEAR = {"rope_type": key("default"), "rope_theta": key(most=1e12, default=10_000.0)}
-# What its mixture of experts has besides is refused.
-_TEXT = {
-    **parts.COMMON,
-    **parts.decoder_keys(262_144, 2304, 9216, 30, 8, 4),
-    "model_type": key("gemma4_text"),
-    "tie_word_embeddings": key(True, False, None),
-    "head_dim": key(most=2**12, default=256, ours="head_dim"),
-    "hidden_activation": parts.GELU_TANH,
-    "rms_norm_eps": key(1e-6),
-    "attention_bias": key(False, None),
-    "final_logit_softcapping": key(None, most=1e6, default=None, ours="final_softcap"),
-    "sliding_window": key(most=2**40, default=512, ours="window"),
-    "layer_types": key(None, items=("full_attention", "sliding_attention"), default=None),
-    # Of global layers: by these two keys, or layer by layer in the third.
-    "global_head_dim": key(most=2**12, default=512),
-    "num_global_key_value_heads": key(None, most=2**10, default=None),
-    "per_layer_config": part(
-        # Some versions of transformers write numbers of one length.
-        dict.fromkeys(
-            {f"{layer:0{digits}}" for layer in range(MOST_LAYERS) for digits in (1, 2, 3)},
-            part(_OF_LAYER, null=False),
-        ),
-        null=False,
-    ),
-    "attention_k_eq_v": key(True, False, default=False, ours="keys_are_values"),
-    "use_bidirectional_attention": key("vision", None, default=None),
-    "rope_parameters": part(
-        {
-            "full_attention": part(_FAR, null=False),
-            "sliding_attention": part(_NEAR, null=False),
-        },
-        default={
-            "full_attention": {
-                **{"rope_type": "proportional", "partial_rotary_factor": 0.25},
-                "rope_theta": 1_000_000.0,
-            },
-            "sliding_attention": {},
-        },
-    ),
-    "hidden_size_per_layer_input": key(0, most=2**12, default=256, ours="per_layer_width"),
-    "vocab_size_per_layer_input": key(most=2**22, default=262_144),
-    "num_kv_shared_layers": key(0, most=MOST_LAYERS, default=0, ours="shared_layers"),
-    "use_double_wide_mlp": key(True, False, default=False),
-    "pad_token_id": key(0),  # whose row of the second table images have
-    "enable_moe_block": key(False, None),
-    **dict.fromkeys(
-        ("num_experts", "top_k_experts", "moe_intermediate_size", "expert_intermediate_size"),
-        key(None),
-    ),
-}
-# The 12B has none of what the small sizes have.
-_UNIFIED_TEXT = {
-    **_TEXT,
-    "model_type": key("gemma4_unified_text"),
-    "sliding_window": key(most=2**40, default=1024, ours="window"),
-    "use_bidirectional_attention": key("vision", None, default="vision"),
-    "hidden_size_per_layer_input": key(0, default=0, ours="per_layer_width"),
-    "num_kv_shared_layers": key(0, default=0, ours="shared_layers"),
-    **notes("vocab_size_per_layer_input", "use_double_wide_mlp", "pad_token_id"),
-}
-_VISION = {
-    **parts.COMMON,
-    **parts.tower_keys(768, 3072, 16, 12),
-    "model_type": key("gemma4_vision"),
-    "patch_size": key(most=2**10, default=16, ours="patch_size"),
-    "num_key_value_heads": key(most=2**10, default=12),
-    "head_dim": key(most=2**12, default=64),
-    "hidden_activation": key("gelu_pytorch_tanh"),
-    "rms_norm_eps": key(1e-6),
-    "attention_bias": key(False, None),
-    "rope_parameters": part(
-        {"rope_type": key("axial", "default"), "rope_theta": key(AXIAL_ROPE_BASE)}
-    ),
-    "pooling_kernel_size": key(most=2**6, default=3, ours="pool"),
-    "position_embedding_size": key(most=2**20, default=10_240, ours="most_positions"),
-    "standardize": key(True, False, default=False, ours="standardized"),
-    "use_clipped_linears": key(True, False, default=False, ours="clipped"),
-    **notes("global_head_dim", "default_output_length"),  # published, and read by no version
-}
-# Patches that go straight into the decoder, and the map of sounds, which nothing asks.
-_PATCHES = {
-    **parts.COMMON,
-    "model_type": key("gemma4_unified_vision"),
-    "patch_size": key(most=2**10, default=16),
-    "pooling_kernel_size": key(most=2**6, default=3),
-    "model_patch_size": key(most=2**16),
-    "mm_embed_dim": key(most=2**16, default=3840),
-    "mm_posemb_size": key(most=2**20, default=1120),
-    "output_proj_dims": key(most=2**16, default=3840),
-    "rms_norm_eps": key(1e-6),
-    **notes("num_soft_tokens"),
-}
-_SOUNDS = {
-    **parts.COMMON,
-    "model_type": key("gemma4_unified_audio"),
-    "rms_norm_eps": key(1e-6),
-    "audio_embed_dim": key(most=2**16, default=640),
-    **dict.fromkeys(
-        ("audio_samples_per_token", "hidden_size", "output_proj_dims"), key(most=2**16)
-    ),
-}
-_WHOLE = {
-    **parts.COMMON,
-    "tie_word_embeddings": key(True, False, None),
-    **notes(
-        *("image_token_id", "video_token_id", "audio_token_id", "boi_token_id"),
-        *("eoi_token_id", "boa_token_id", "eoa_token_id", "eoa_token_index"),
-        "vision_soft_tokens_per_image",
-    ),
-}
-_SETTINGS = {
-    **_WHOLE,
-    "text_config": part(_TEXT, default={}),
-    "vision_config": part(_VISION),
-    **notes("audio_config"),  # its whole tower is left out
-}
-_UNIFIED_SETTINGS = {
-    **_WHOLE,
-    "text_config": part(_UNIFIED_TEXT, default={}),
-    "vision_config": part(_PATCHES),
-    "audio_config": part(_SOUNDS, default=None),
-}
+_LAYERS = dict.fromkeys(
+    {f"{layer:0{digits}}" for layer in range(MOST_LAYERS) for digits in (1, 2, 3)},
+    part(_OF_LAYER, null=False),
+)
+_TEXT, _VISION = table("gemma4_text"), table("gemma4_vision")
+
+
+def _settings(name: str, text: str) -> Table:
+    """Returns the table of this name, with the sizes of single layers in its decoder's."""
+    of_text = table(text) | {"per_layer_config": part(_LAYERS, null=False)}
+    return table(name) | {"text_config": part(of_text, default={})}
 
 
 _TOWER: dict[str, Any] = {
@@ -302,10 +187,7 @@ def _form(values: Mapping[str, Any]) -> str:
 
 
 # Its colours are from 0 to 1, and its model brings them to ours.
-_IMAGES = {
-    **parts.images((0, 0, 0), (1, 1, 1), do_normalize=key(False, None)),
-    **notes("patch_size", "max_soft_tokens", "pooling_kernel_size"),
-}
+_IMAGES = parts.images((0, 0, 0), (1, 1, 1), "gemma4_images")
 _PROCESSOR = (
     *("video_processor", "feature_extractor", "chat_template", "audio_seq_length"),
     "audio_ms_per_token",
@@ -317,7 +199,7 @@ GEMMA4 = Family(
     named="Gemma 4",
     before=("gemma4", "unscaled"),
     tower=_TOWER,
-    settings=_SETTINGS,
+    settings=_settings("gemma4", "gemma4_text"),
     sizes=_sizes,
     tensors=("gemma4",),
     # Files and modules have one name.
@@ -334,7 +216,7 @@ GEMMA4_UNIFIED = Family(
     named="Gemma 4 12B",
     before=("patches", "unscaled"),
     tower=_NO_TOWER,
-    settings=_UNIFIED_SETTINGS,
+    settings=_settings("gemma4_unified", "gemma4_unified_text"),
     sizes=_unified_sizes,
     tensors=("gemma4_unified",),
     # One part of its modules has both.

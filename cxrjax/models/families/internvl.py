@@ -10,79 +10,16 @@ from cxrjax.models.families.family import (
     Original,
     divides,
     expect,
-    key,
-    notes,
     ours,
-    part,
     rope,
     same_tie,
+    table,
 )
 from cxrjax.models.presets import IMAGENET_MEAN, IMAGENET_STD, DecoderConfig, VLMConfig
 
 # Up to here rotary positions of type "dynamic" are plain ones; nothing here is as long.
 _LONGEST_PLAIN = 16_384
-_ROPE = part(
-    {
-        **parts.ROPE,
-        "rope_type": key("default", "dynamic"),
-        "type": key("default", "dynamic"),
-    }
-)
-_TEXT = {
-    **parts.COMMON,
-    **parts.decoder_keys(151_936, 4096, 22_016, 32, 32, None),
-    "num_key_value_heads": key(None, most=2**10, default=32, ours="num_kv_heads"),
-    "model_type": key("qwen2"),
-    "hidden_act": key("silu"),
-    "rms_norm_eps": key(most=0.1, default=1e-6),
-    "max_position_embeddings": key(most=2**24, default=32_768),
-    "use_sliding_window": key(False, None),
-    **notes("sliding_window", "max_window_layers"),  # without it these count for nothing
-    "layer_types": key(None, items=("full_attention",)),
-    "rope_theta": parts.THETA,
-    "rope_scaling": _ROPE,
-    "rope_parameters": _ROPE,
-    "tie_word_embeddings": key(True, False, None),
-}
-_SIDES = key(most=2**13, items=tuple(range(1, 2**13 + 1)))
-_VISION = {
-    **parts.COMMON,
-    **parts.tower_keys(1024, 4096, 24, 16),
-    "model_type": key("internvl_vision"),
-    "num_channels": key(3),
-    "hidden_act": key("gelu"),
-    "layer_norm_eps": key(1e-6),
-    "image_size": _SIDES._replace(default=448),
-    "patch_size": _SIDES._replace(default=14),
-    # transformers' default is another: without biases.
-    "attention_bias": key(True),
-    "use_qk_norm": key(False),
-    "norm_type": key("layer_norm"),
-    "use_mask_token": key(False),
-    "use_absolute_position_embeddings": key(True),
-    "use_mean_pooling": key(True),
-    "hidden_dropout_prob": key(0),
-    "projection_dropout": key(0),
-    **notes(
-        *("projector_hidden_act", "num_positions"),
-        # How training began; the weights have what it came to.
-        *("layer_scale_init_value", "initializer_factor", "dropout", "embed_dim", "auto_map"),
-    ),
-}
-_SETTINGS = {
-    **parts.COMMON,
-    **parts.TIE,
-    "text_config": part(_TEXT, null=False),
-    "vision_config": part(_VISION, null=False),
-    "downsample_ratio": key(0.5, 1.0, default=0.5),
-    "image_seq_length": key(most=2**20, default=256),
-    "projector_hidden_act": key("gelu"),
-    "vision_feature_layer": key(-1),
-    "vision_feature_select_strategy": key("default"),
-    **notes("image_token_index", "image_token_id", "ignore_index", "hidden_size"),
-}
-
-
+_TEXT, _VISION = table("internvl_text"), table("internvl_vision")
 _TOWER: dict[str, Any] = {
     "side_by_side": True,
     "activation": "gelu",
@@ -147,14 +84,10 @@ INTERNVL = Family(
     named="InternVL 3",
     before=("internvl", "normed_mlp"),
     tower=_TOWER,
-    settings=_SETTINGS,
+    settings=table("internvl"),
     sizes=_sizes,
     tensors=("internvl",),
-    # Its images are cut into tiles there; here each is one, whatever these say.
-    images={
-        **parts.images(IMAGENET_MEAN, IMAGENET_STD),
-        **notes("crop_to_patches", "min_patches", "max_patches"),
-    },
+    images=parts.images(IMAGENET_MEAN, IMAGENET_STD, "internvl_images"),
     processor=("video_processor", "chat_template"),
     needs_colours=True,
     form=lambda values: "internvl",

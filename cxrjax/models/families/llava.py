@@ -4,41 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from cxrjax.models.families import parts
-from cxrjax.models.families.family import NOTE, Family, Original, key, notes, part
+from cxrjax.models.families.family import Family, Original, key, table
 from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, VLMConfig
 
-_CLIP = {
-    **{name: entry for name, entry in parts.SIGLIP.items() if name != "projector_hidden_act"},
-    **parts.tower_keys(768, 3072, 12, 12),
-    **parts.square_keys(224, 32),
-    "model_type": key("clip_vision_model"),
-    "hidden_act": key("quick_gelu"),
-    "layer_norm_eps": key(1e-5),
-    "initializer_factor": NOTE,
-    "dropout": key(0),
-}
-_SETTINGS = {
-    **parts.COMMON,
-    "tie_word_embeddings": key(False, None, default=False),
-    "text_config": parts.llama_part(),
-    "vision_config": part(
-        _CLIP,
-        default={
-            **{"intermediate_size": 4096, "hidden_size": 1024, "num_hidden_layers": 24},
-            **{"num_attention_heads": 16, "patch_size": 14, "image_size": 336},
-        },
-    ),
-    "projector_hidden_act": key("gelu"),
-    "vision_feature_select_strategy": key("default"),
-    "vision_feature_layer": key(*range(-1, -100, -1), default=-2),
-    "multimodal_projector_bias": key(True),
-    **notes(
-        *("image_token_index", "image_token_id", "ignore_index", "image_seq_length"),
-        *("vocab_size", "projection_dim", "hidden_size"),
-    ),
-}
-
-
+_CLIP = table("clip")
+# The features are those of any layer but the first, counted from the last.
+_LAYER = key(*range(-1, -100, -1), default=-2)
 _TOWER: dict[str, Any] = {
     "norm_eps": 1e-05,
     "activation": "quick_gelu",
@@ -67,11 +38,11 @@ LLAVA = Family(
     named="LLaVA",
     before=("clip", "mlp"),
     tower=_TOWER,
-    settings=_SETTINGS,
+    settings=table("llava") | {"vision_feature_layer": _LAYER},
     sizes=_sizes,
     tensors=("encoder", "llava"),
     # LLaVA's own code pads the image, its processor for transformers cuts the middle out.
-    images=parts.images(CLIP_MEAN, CLIP_STD, **parts.PLACED),
+    images=parts.images(CLIP_MEAN, CLIP_STD, "images_placed"),
     processor=(
         *("patch_size", "vision_feature_select_strategy", "num_additional_image_tokens"),
         *("image_token", "chat_template"),

@@ -6,140 +6,11 @@ from typing import Any
 
 from cxrjax.errors import UserError
 from cxrjax.models.families import parts
-from cxrjax.models.families.family import (
-    LATER,
-    MOST_LAYERS,
-    NOTE,
-    Family,
-    divides,
-    key,
-    notes,
-    ours,
-    part,
-    rope,
-    same_tie,
-)
+from cxrjax.models.families.family import Family, divides, ours, rope, same_tie, table
 from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.untrusted.names import shown_value
 
-_SECTIONS = key(items=tuple(range(1, 2**11)))
-_OLD_ROPE = part(
-    {
-        "rope_type": key("default", "mrope"),
-        "type": key("default", "mrope"),
-        "rope_theta": parts.THETA,
-        "mrope_section": _SECTIONS,
-    }
-)
-_SILU = {"hidden_act": key("silu")}
-# Published files have these keys beside those of the whole model.
-_OLD_TEXT = {
-    **parts.decoder_keys(152_064, 8192, 29_568, 80, 64, None),
-    "num_key_value_heads": key(None, most=2**10, default=8, ours="num_kv_heads"),
-    **_SILU,
-    "rms_norm_eps": key(most=0.1, default=1e-5),
-    "attention_dropout": key(0, None),
-    "use_sliding_window": key(False, None),
-    **notes("sliding_window", "max_window_layers"),  # without it these count for nothing
-    "layer_types": key(None, items=("full_attention",)),
-    "rope_theta": parts.THETA,
-    "rope_scaling": _OLD_ROPE,
-    "rope_parameters": _OLD_ROPE,
-}
-_IDS = notes(
-    *("image_token_id", "video_token_id", "vision_start_token_id", "vision_end_token_id"),
-    *("vision_token_id", "image_token_index", "ignore_index"),
-)
-_AXIAL = part({"rope_type": key("axial"), "rope_theta": key(10_000)})
-_TOWER = {
-    **parts.COMMON,
-    "in_channels": key(3),
-    "spatial_merge_size": key(most=2**6, default=2, ours="pool"),
-    "temporal_patch_size": key(2),
-    "out_hidden_size": key(most=2**16, default=3584),
-    "rope_parameters": _AXIAL,
-}
-
-
-def _tower_keys(width: int, mlp_dim: int, depth: int, patch: int) -> dict[str, Any]:
-    return {
-        "depth": key(most=MOST_LAYERS, default=depth, ours="depth"),
-        "hidden_size": key(most=2**16, default=width, ours="width"),
-        "intermediate_size": key(most=2**20, default=mlp_dim, ours="mlp_dim"),
-        "num_heads": key(most=2**10, default=16, ours="num_heads"),
-        "patch_size": key(most=2**10, default=patch, ours="patch_size"),
-    }
-
-
-_INDEXES = key(items=tuple(range(MOST_LAYERS)))
-_OLD_VISION = {
-    **_TOWER,
-    **_tower_keys(3584, 3420, 32, 14),
-    **_SILU,
-    "model_type": key("qwen2_5_vl", "qwen2_5_vl_vision"),
-    "in_chans": key(3),
-    "window_size": key(most=2**13, default=112),
-    "fullatt_block_indexes": _INDEXES._replace(default=[7, 15, 23, 31]),
-    "spatial_patch_size": NOTE,  # published, and read by no version
-    "tokens_per_second": NOTE,  # of videos
-}
-_OLD = {
-    **parts.COMMON,
-    **{name: entry._replace(ours=None) for name, entry in _OLD_TEXT.items()},
-    **_IDS,
-    "tie_word_embeddings": key(True, False),
-    "text_config": part(
-        {
-            **parts.COMMON,
-            **_OLD_TEXT,
-            **_IDS,
-            "model_type": key("qwen2_5_vl_text", "qwen2_5_vl"),
-            "tie_word_embeddings": key(True, False, None),
-            "vision_config": LATER,
-        }
-    ),
-    "vision_config": part(_OLD_VISION),
-}
-_ROPE = part(
-    {
-        "rope_type": key("default"),
-        "rope_theta": parts.THETA,
-        "mrope_section": _SECTIONS,
-        "mrope_interleaved": key(True),  # its code does so, whatever stands here
-    }
-)
-_TEXT = {
-    **parts.COMMON,
-    **parts.decoder_keys(151_936, 4096, 22_016, 32, 32, None),
-    "num_key_value_heads": key(None, most=2**10, default=32, ours="num_kv_heads"),
-    **_SILU,
-    "rms_norm_eps": key(most=0.1, default=1e-6),
-    "rope_theta": parts.THETA,
-    "model_type": key("qwen3_vl_text"),
-    "head_dim": key(most=2**12, default=128, ours="head_dim"),
-    "attention_bias": key(False, None),
-    "rope_scaling": _ROPE,
-    "rope_parameters": _ROPE,
-    "tie_word_embeddings": key(True, False, None),
-}
-_VISION = {
-    **_TOWER,
-    **_tower_keys(1152, 4304, 27, 16),
-    "model_type": key("qwen3_vl", "qwen3_vl_vision"),
-    "hidden_act": parts.GELU_TANH,
-    "num_position_embeddings": key(most=2**20, default=2304),
-    "deepstack_visual_indexes": _INDEXES._replace(default=[8, 16, 24]),
-}
-_NEW = {
-    **parts.COMMON,
-    **_IDS,
-    "tie_word_embeddings": key(True, False, default=False),
-    "hidden_size": NOTE,  # a note of transformers' beside the parts
-    "text_config": part(_TEXT, null=False),
-    "vision_config": part(_VISION, null=False),
-}
-
-
+_OLD_TEXT, _VISION = table("qwen2_5_decoder"), table("qwen_vision")
 _OLD_TOWER: dict[str, Any] = {
     "merges": True,
     "norm": "rms",
@@ -266,22 +137,17 @@ def _new_sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
     return VLMConfig(tower, decoder, -1, projector="merger")
 
 
-# Images are of any size; ours are resized to one, whatever these say.
-_SIZES = {
-    **notes("min_pixels", "max_pixels", "patch_size", "merge_size"),
-    "temporal_patch_size": key(2),
-    **parts.PLACED,
-}
 _PROCESSOR = ("video_processor", "chat_template")
 QWEN2_5_VL = Family(
     kind="qwen2_5_vl",
     named="Qwen2.5-VL",
     before=("qwen", "merger"),
     tower=_OLD_TOWER,
-    settings=_OLD,
+    # Keys of the decoder beside the parts, which `_in_parts` brings there.
+    settings={name: each._replace(ours=None) for name, each in table("qwen2_5_vl").items()},
     sizes=_old_sizes,
     tensors=("qwen2_5_vl",),
-    images={**parts.images(CLIP_MEAN, CLIP_STD), **_SIZES},
+    images=parts.images(CLIP_MEAN, CLIP_STD, "qwen_images"),
     processor=_PROCESSOR,
     form=lambda values: "qwen",
     resize="qwen2.5_vl_448",
@@ -292,10 +158,10 @@ QWEN3_VL = Family(
     named="Qwen3-VL",
     before=("qwen3", "merger"),
     tower=_NEW_TOWER,
-    settings=_NEW,
+    settings=table("qwen3_vl"),
     sizes=_new_sizes,
     tensors=("qwen3_vl",),
-    images={**parts.IMAGES, **_SIZES},
+    images=table("qwen_images"),
     processor=_PROCESSOR,
     needs_colours=True,
     form=lambda values: "qwen3",

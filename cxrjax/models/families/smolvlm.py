@@ -8,40 +8,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from cxrjax.models.families import parts
-from cxrjax.models.families.family import Family, key, notes, part, same_tie
+from cxrjax.models.families.family import NOTE, Family, key, same_tie, table
 from cxrjax.models.presets import VLMConfig
 
-# Of the code that trained it; transformers reads none.
-_TRAINING = {
-    **notes(
-        *("_flash_attn_2_enabled", "neftune_noise_alpha", "perceiver_config", "is_llama_config"),
-        *("pixel_shuffle_factor", "transformers.js_config", "use_reentrant_checkpointing"),
-    ),
-    **dict.fromkeys(("qk_layer_norms", "use_resampler", "rope_interleaved"), key(False)),
-}
-_TEXT = parts.llama_part(
-    **_TRAINING,
-    **notes("_scaling", "additional_vocab_size"),
-    tie_word_embeddings=key(True, False, None),
-)
-_VISION = {
-    **parts.SIGLIP,
-    **parts.tower_keys(1152, 3072, 12, 16),
-    **parts.square_keys(224, 32),
-    "model_type": key("idefics3", "idefics3_vision"),
-    "tie_word_embeddings": key(True, False, None),
-    **dict.fromkeys(("max_image_size", "size"), part(notes("longest_edge"))),
-    "use_base_siglip": key(True, False),
-}
-_SETTINGS = {
-    **parts.COMMON,
-    **_TRAINING,
-    "tie_word_embeddings": key(True, False, default=False),
-    "text_config": _TEXT,
-    "vision_config": part(_VISION),
-    "scale_factor": key(most=2**6, default=2),
-    **notes("image_token_id", "vocab_size", "_pad_token_id"),
-}
+_VISION = table("smolvlm_vision")
 
 
 def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
@@ -58,14 +28,13 @@ def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
 SMOLVLM = Family(
     kind="idefics3",
     named="SmolVLM",
-    settings=_SETTINGS,
+    settings=table("smolvlm"),
     sizes=_sizes,
     tensors=("encoder", "siglip", "idefics3"),
     images={
-        **parts.IMAGES,
-        **parts.PLACED,
+        **table("images_placed"),
         "do_image_splitting": key(False),
-        **notes("max_image_size"),
+        "max_image_size": NOTE,
     },
     processor=("image_seq_len", "chat_template"),
     form=lambda values: "smolvlm",
