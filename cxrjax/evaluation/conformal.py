@@ -51,7 +51,6 @@ class AnsweredBoxes:
     boxes: Float[np.ndarray, "n 4"]  # the same, corners in order
     # Length of a margin of 1 for each side of each box, in fractions of the image.
     scale: Float[np.ndarray, "n 4"]
-    finding: str = ""  # the question's subject, "" if it has no single one
 
     def needed(self) -> Float[np.ndarray, " t"]:
         """The margin from which on each true box is within a predicted one; infinite if none is."""
@@ -59,11 +58,6 @@ class AnsweredBoxes:
             return np.full(len(self.truth), np.inf)
         beyond = (self.truth[:, None] - self.boxes) * _OUTWARDS / self.scale
         return np.min(np.max(beyond, axis=-1), axis=1)
-
-    def covered(self) -> Bool[np.ndarray, " t"]:
-        """Returns whether each reference box is within a predicted one, without margins."""
-        beyond = (self.truth[:, None] - self.boxes) * _OUTWARDS
-        return np.any(np.all(beyond <= _ROUNDING, axis=-1), axis=1)
 
 
 @dataclass(frozen=True)
@@ -148,13 +142,8 @@ def calibrate(
     return find_margins(found, cover, scaled, str(folder)), found
 
 
-def read_answered(
-    path: Path, records: Mapping[str, QARecord], widened: bool = False
-) -> tuple[list[AnsweredBoxes], bool]:
+def read_answered(path: Path, records: Mapping[str, QARecord]) -> tuple[list[AnsweredBoxes], bool]:
     """The questions that have true boxes, with what was predicted, and whether it tells spreads.
-
-    Args:
-        widened: whether boxes may have margins; they have one scale then.
 
     Raises:
         UserError: unusable predictions, a question without a line, or a record without a size.
@@ -163,7 +152,7 @@ def read_answered(
         line.get("question_id"): (line, where)
         for where, line in read_json_lines(path, "predictions", "expected what predict writes")
     }
-    scaled = not widened and any(line.get("box_spreads") for line, _ in lines.values())
+    scaled = any(line.get("box_spreads") for line, _ in lines.values())
     found = []
     for name, record in records.items():
         if not record.boxes:
@@ -175,9 +164,8 @@ def read_answered(
         height, width = record.image_hw
         truth = canonical(np.array(record.boxes) / [width, height, width, height])
         line, where = lines[name]
-        predicted = _predicted(line, scaled, where, widened)
-        finding = record.finding or ""
-        found.append(AnsweredBoxes(cluster_of(record), truth, *predicted, finding))
+        predicted = _predicted(line, scaled, where)
+        found.append(AnsweredBoxes(cluster_of(record), truth, *predicted))
     return found, scaled
 
 
@@ -275,13 +263,13 @@ def _margin(needed: Sequence[Float[np.ndarray, " t"]], cover: float) -> float | 
 
 
 def _predicted(
-    line: Mapping[str, Any], scaled: bool, where: str, widened: bool = False
+    line: Mapping[str, Any], scaled: bool, where: str
 ) -> tuple[Float[np.ndarray, "n 4"], Float[np.ndarray, "n 4"]]:
     """A line's boxes, corners in order, and what a margin of 1 is for each of their sides."""
     boxes = parse_prediction(line, where).boxes
     if boxes is None or not np.isfinite(boxes).all():
         raise UserError(f"{where}: no boxes of finite numbers: expected what predict writes")
-    if "margins" in line and not widened:
+    if "margins" in line:
         raise UserError(f"{where}: its boxes have margins already; give those without --conformal")
     scale = np.ones_like(boxes)
     if scaled and len(boxes):

@@ -1,7 +1,7 @@
 """The groups `data` and `mixture` of a configuration: which records, and as what they are asked."""
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator
@@ -72,14 +72,6 @@ class DataConfig:
     unknown_share: Share = 0.0
     # Changes of training images, others at every visit.
     augment: AugmentConfig = dataclasses.field(default_factory=AugmentConfig)
-
-    def mistakes(self) -> Iterator[str]:
-        """Messages about keys that exclude each other."""
-        if self.augment and self.feature_cache is not None:
-            yield (
-                "data.augment changes images at every visit, and data.feature_cache stores what "
-                "the tower makes of them as they are: leave one of the two out"
-            )
 
 
 @dataclass(frozen=True, config=STRICT)

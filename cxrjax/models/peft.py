@@ -19,7 +19,7 @@ from flax import nnx
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
 from cxrjax.models import peft_patterns
-from cxrjax.models.families.family import rules, table
+from cxrjax.models.families import family
 from cxrjax.models.hf_config import MOST_CONFIG_BYTES, checked
 from cxrjax.models.hf_export import LazyTensor, write_safetensors
 from cxrjax.models.hf_import import SafetensorsFiles, abstract_vlm, shortened
@@ -50,7 +50,7 @@ _EMBEDDING = "text.embed_tokens"
 # In the weights' metadata: PEFT warns of a key it does not know in its own configuration.
 _BASE_KEY = "cxrjax_base_sha256"
 # The settings of PEFT's LoraConfig, of every version.
-SETTINGS = rules(table("peft"))
+SETTINGS = family.rules(family.table("peft"))
 _RANK, _ALPHA = SETTINGS["r"], SETTINGS["lora_alpha"]
 
 

@@ -10,8 +10,8 @@
     instance masks     masks/NAME_ID.png of each lung and instance_mask_annotations.csv
 
 --out receives masks/NAME.png, a level for each of two lungs, so that lungs that touch stay apart,
-and lungs.csv (file, width, height, v7_mask). Beside images/ it is a source of `--dataset=lungs`;
-masks that are named by number alone are paired with images first (`cxrjax.tools.pair_masks`).
+and lungs.csv (file, width, height, v7_mask). Beside images/ it is a source of `--dataset=lungs`,
+but for masks that are named by number alone: take the JSON of these.
 What has class Ignore marks no lung. An annotation without lungs (V7 has none on lateral views) gets
 no mask; what cannot be read is rejected, counted and named. `--class_name` is the class that marks
 lungs.

@@ -3,7 +3,7 @@
 A file in `configs/` returns the ConfigDict of `default_config()` with some of its keys changed, the
 command line changes single ones (`--config.optimizer.learning_rate=1e-3`), and config_file.py turns
 what results into the frozen dataclasses below, once; pydantic checks types, names and ranges, and
-`mistakes` of each group what keys must have in common. Past the entry points nothing else is passed
+key_rules.toml has what keys must have in common. Past the entry points nothing else is passed
 on, so that a misspelt attribute fails the type check. Groups that are with the code they are for:
 `data` and `mixture` (cxrjax/input_pipeline/data_config.py), `data.augment` (augment.py beside it),
 `mesh` (cxrjax/distributed/meshes.py), `decoding` (cxrjax/decoding/strategy.py) and `optimizer`
@@ -13,6 +13,8 @@ on, so that a misspelt attribute fails the type check. Groups that are with the 
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
 from pydantic import Field
@@ -22,6 +24,7 @@ from cxrjax.codecs import get_codec
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.distributed.meshes import MeshConfig
 from cxrjax.errors import UserError
+from cxrjax.files import read_packaged
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, BoxRoute, resolve_box_route
 from cxrjax.input_pipeline.data_config import DataConfig, MixtureConfig, SourceConfig
 from cxrjax.models.layers import REMAT
@@ -37,7 +40,6 @@ from cxrjax.settings import (
     one_of,
 )
 from cxrjax.training.optimizer import BOX_ADAPTER, OptimizerConfig
-from cxrjax.training.preset_names import FROM_BASE, is_from_base
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict  # what runs made is read without ml_collections
@@ -78,26 +80,6 @@ class ModelConfig:
     # norms, biases and embeddings are then in bfloat16.
     frozen_dtype: Annotated[str, one_of(("float32", "bfloat16", *QUANTIZED_DTYPES))] = "float32"
 
-    def mistakes(self) -> Iterator[str]:
-        """Messages about keys that exclude each other."""
-        if self.init == "random" and self.init_from is not None:
-            yield f"model.init='random' and model.init_from={self.init_from!r} exclude each other"
-        if self.init != "random" and self.tower_from is not None:
-            yield (
-                f"model.tower_from={self.tower_from!r} needs model.init='random': a base brings "
-                "its own tower"
-            )
-        if self.init == "random" and is_from_base(self.preset):
-            yield (
-                f"model.preset={FROM_BASE!r} needs a base, and model.init is 'random'; name a "
-                "preset"
-            )
-        if self.attention == "cudnn" and self.dtype == "float32":
-            yield (
-                "model.attention='cudnn' takes no float32: set model.dtype='bfloat16', or "
-                "model.attention='auto'"
-            )
-
 
 @dataclass(frozen=True, config=STRICT)
 class AdapterConfig:
@@ -126,14 +108,6 @@ class AdapterConfig:
     def adapts(self) -> bool:
         """True if a model has adapters of any kind."""
         return self.rank > 0 or self.loc_rows or self.box_rank > 0
-
-    def mistakes(self) -> Iterator[str]:
-        """Messages about keys that exclude each other."""
-        if self.rank > 0 and self.alpha == 0 and not self.alpha_pattern:
-            yield (
-                f"lora.rank={self.rank} and lora.alpha=0: adapters are scaled by alpha / rank and "
-                "would change nothing; set lora.alpha, such as twice the rank"
-            )
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -186,23 +160,6 @@ class TrainingConfig:
     # MFU where none is known, as of CPUs.
     peak_flops: PositiveFloat | None = None
 
-    def mistakes(self) -> Iterator[str]:
-        """Messages about keys of which exactly one must be set, and about the trace."""
-        for names in (("batch_images", "batch_questions"), ("steps", "epochs")):
-            values = {f"training.{name}": getattr(self, name) for name in names}
-            if list(values.values()).count(None) != 1:
-                found = " and ".join(f"{name}={value}" for name, value in values.items())
-                yield (
-                    f"found {found}: set one, and the other to None, as in "
-                    f"--config.training.{names[1]}=None"
-                )
-        first_last = self.profile_steps
-        if first_last and not (len(first_last) == 2 and 1 <= first_last[0] <= first_last[1]):
-            yield (
-                f"training.profile_steps={first_last}: expected the first and the last step, as "
-                "(10, 15)"
-            )
-
 
 @dataclass(frozen=True, config=STRICT)
 class PolicyConfig:
@@ -238,17 +195,6 @@ class PolicyConfig:
     # is largest for who says yes from a probability of half of it on, so below 1 where it counts.
     weight_absent: NotNegativeFloat = 1.0
 
-    def mistakes(self) -> Iterator[str]:
-        """Messages about keys that exclude each other."""
-        if self.pairs is not None and self.kind == "none":
-            yield (
-                f"rl.pairs={self.pairs} is of preferences, and rl.kind is 'none': set 'dpo', or "
-                "leave the pairs out"
-            )
-        if self.reward is not None and (self.kind == "none" or self.pairs is not None):
-            beside = "rl.kind='none'" if self.kind == "none" else f"rl.pairs={self.pairs!r}"
-            yield f"rl.reward={self.reward!r} has no effect with {beside}; leave one of them out"
-
 
 @dataclass(frozen=True, config=STRICT)
 class ExperimentConfig:
@@ -271,32 +217,18 @@ class ExperimentConfig:
     missing_data_help: str = ""
 
     def mistakes(self) -> Iterator[str]:
-        """Messages about keys of a whole configuration that do not go together."""
-        for group in (self.model, self.lora, self.data, self.training, self.rl):
-            yield from group.mistakes()
-        if self.data.packed_buckets and self.model.share != "image":
+        """Messages about keys that do not go together (key_rules.toml, and what is computed)."""
+        for rule in read_packaged("cxrjax.training", "key_rules.toml")["rule"]:
+            if all(_is(attrgetter(key)(self), wanted) for key, wanted in rule["when"].items()):
+                yield rule["message"].format(**vars(self))
+        steps = self.training.profile_steps
+        if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
             yield (
-                "data.packed_buckets needs model.share='image': with 'tower' each question is its "
-                "own sequence"
+                f"training.profile_steps={steps}: expected the first and the last step, as (10, 15)"
             )
-        if self.data.packed_buckets and self.model.attention in ("splash", "cudnn"):
-            yield (
-                f"model.attention={self.model.attention!r} cannot tell packed questions apart: "
-                "leave data.packed_buckets empty, or set model.attention='auto'"
-            )
-        of_tokens = get_codec(self.data.codec).coordinate_order is not None
-        for key, value, default in (
-            ("training.coordinate_width", self.training.coordinate_width, 0.0),
-            ("training.coordinate_weight", self.training.coordinate_weight, 1.0),
-            ("training.box_window", self.training.box_window, 0.0),
-            ("lora.box_rank", self.lora.box_rank, 0),
-        ):
-            if value != default and not of_tokens:
-                yield (
-                    f"{key}={value} is of location tokens, and data.codec="
-                    f"{self.data.codec!r} writes boxes in digits; leave it out"
-                )
-        yield from self._box_mistakes()
+        adapter = f"{BOX_ADAPTER}a"
+        if self.lora.box_rank and not any(re.search(rule, adapter) for rule in self.trainable):
+            yield f"trainable: no rule matches {adapter!r}, as lora.box_rank needs; add '/lora/'"
         resolve_box_route(self.training.box_route, self.data.codec)
         if self.batch_images % self.training.accumulation_steps:
             yield (
@@ -304,21 +236,10 @@ class ExperimentConfig:
                 f"the batch of {self.batch_images} images"
             )
 
-    def _box_mistakes(self) -> Iterator[str]:
-        """Messages about keys of a box loss that there is not."""
-        for key, value in (
-            ("training.box_window", self.training.box_window),
-            ("lora.box_rank", self.lora.box_rank),
-            ("optimizer.clip_box_norm", self.optimizer.clip_box_norm),
-        ):
-            if self.rl.kind != "none" and key == "lora.box_rank":
-                continue  # of the run that it goes on from
-            if value and (self.rl.kind != "none" or not self.training.lambda_box):
-                without = "training.lambda_box=0" if self.rl.kind == "none" else "rl.kind"
-                yield f"{key}={value} is of the box loss, and {without} has none; leave it out"
-        adapter = f"{BOX_ADAPTER}a"
-        if self.lora.box_rank and not any(re.search(rule, adapter) for rule in self.trainable):
-            yield f"trainable: no rule matches {adapter!r}, as lora.box_rank needs; add '/lora/'"
+    @property
+    def writes_digits(self) -> bool:
+        """True if the model writes boxes in digits, and not in location tokens."""
+        return get_codec(self.data.codec).coordinate_order is None
 
     @property
     def batch_images(self) -> int:
@@ -376,6 +297,15 @@ class ExperimentConfig:
     def to_json(self) -> dict[str, Any]:
         """Nested dicts with sorted keys, as `config.json` holds them."""
         return _sorted(dataclasses.asdict(self))
+
+
+def _is(value: Any, wanted: bool | str | list[str]) -> bool:
+    """Returns whether a key is as a rule says (key_rules.toml has the form)."""
+    if isinstance(wanted, bool):
+        return bool(value) is wanted
+    if isinstance(wanted, list):
+        return any(_is(value, each) for each in wanted)
+    return fnmatchcase(str(value), wanted.removeprefix("!")) is not wanted.startswith("!")
 
 
 def _sorted(nested: Mapping[str, Any]) -> dict[str, Any]:

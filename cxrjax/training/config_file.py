@@ -173,10 +173,6 @@ def _check_mixture(config: ExperimentConfig) -> None:
     sources = config.mixture.sources
     if not sources:
         return
-    if config.data.train is not None:
-        raise UserError(f"data.train={config.data.train!r} and mixture.sources exclude each other")
-    if config.training.batch_questions is not None:
-        raise UserError("training.batch_questions: a mixture's batch is set by batch_images")
     for name in sources:
         source = config.of_source(name)
         if not source.data.train:
