@@ -36,7 +36,6 @@ PREDICTIONS, RECORDS = "predictions.jsonl", "records.jsonl"
 _LEAST_SPREAD = 0.01
 # Of a box that has none among others that have: that of a coordinate of which nothing is known.
 _UNKNOWN_SPREAD = 1 / math.sqrt(12)
-# Predictions have six digits.
 # Outwards: what a margin does to x_min, y_min, x_max, y_max.
 _OUTWARDS = np.array([-1.0, -1.0, 1.0, 1.0])
 
