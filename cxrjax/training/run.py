@@ -25,7 +25,7 @@ from cxrjax.models import count_parameters, partition
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.training import checkpoint, step
 from cxrjax.training.base_model import copy_tokenizer
-from cxrjax.training.config import ExperimentConfig, OptimizerConfig, TrainingConfig
+from cxrjax.training.config import ExperimentConfig, TrainingConfig
 from cxrjax.training.event_writer import metric_writers
 from cxrjax.training.metric_log import RunWriter
 from cxrjax.training.objectives import Experiences, MakeRollouts, policy_observers
@@ -98,29 +98,49 @@ def print_at_once(line: str) -> None:
 
 
 @dataclasses.dataclass
-class Run:
+class Opening:
+    """What a run is opened with."""
+
+    config: ExperimentConfig
+    workdir: Path
+    start: Start
+    data: TrainingData
+    mesh: Mesh
+    log_line: LogLine
+
+    @property
+    def settings(self) -> TrainingConfig:
+        """The group `training`."""
+        return self.config.training
+
+
+@dataclasses.dataclass
+class Run(Opening):
     """A run between two steps."""
 
-    settings: TrainingConfig  # of the group `training`
-    workdir: Path
-    mesh: Mesh
     # `graphdef`, `frozen`: of the model, besides what `state` trains.
     graphdef: Any
     frozen: Any
     state: step.TrainState  # after step `number`
     train_step: step.StepFunction  # compiled for the mesh
     rollouts: Experiences | None  # what samples a step's answers; None: supervised
-    batches: BatchIterator  # the next is that of step `number` + 1
     number: int  # of the last step that was dispatched; at first that of the checkpoint, or 0
-    steps: int  # of the whole run
-    base: Mapping[str, Any]  # what the run began with, for its checkpoints
     saved: Mapping[str, Any]  # data and observers as of the checkpoint that the run resumes from
     checkpoints: CheckpointStore
     writer: metric_writers.MultiWriter
     observers: Sequence[Observer]
-    log_line: LogLine
     preemption: Preemption | None
     clock: StepClock = dataclasses.field(default_factory=StepClock)  # of steps
+
+    @property
+    def batches(self) -> BatchIterator:
+        """Batches, of which the next is that of step `number` + 1."""
+        return self.data.batches
+
+    @property
+    def steps(self) -> int:
+        """Steps of the whole run."""
+        return self.data.steps
 
     @property
     def model(self) -> Any:
@@ -154,7 +174,7 @@ class Run:
         position = {**self.batches.get_state()}
         for observer in self.observers:
             position |= observer.state()
-        self.checkpoints.save(self.number, self.state, position, self.base, figures)
+        self.checkpoints.save(self.number, self.state, position, self.start.base, figures)
 
 
 @contextlib.contextmanager
@@ -178,9 +198,8 @@ def open_run(
         log_line = _log_nothing
     mesh = checked_mesh(config) if mesh is None else mesh
     watchdog = Watchdog(workdir, config.training.stall_seconds)
-    run = _opened(
-        config, workdir, start, data, mesh, watchdog, make_rollouts, preemption, track, log_line
-    )
+    opener = _Opener(config, workdir, start, data, mesh, log_line)
+    run = opener.run(watchdog, make_rollouts, preemption, track)
     first, begun = run.number, time.monotonic()
     with contextlib.ExitStack() as stack:
         stack.enter_context(watchdog)
@@ -200,74 +219,6 @@ def open_run(
     )
 
 
-def _opened(
-    config: ExperimentConfig,
-    workdir: Path,
-    start: Start,
-    data: TrainingData,
-    mesh: Mesh,
-    watchdog: Watchdog,
-    make_rollouts: MakeRollouts | None,
-    preemption: Preemption | None,
-    track: str | None,
-    log_line: LogLine,
-) -> Run:
-    """Puts the model on the devices, new or as of its checkpoint, and prepares the workdir."""
-    graphdef, state, frozen = _on_devices(config, workdir, start, data, mesh)
-    parameters = _counted(state, frozen, log_line)
-    settings = config.training
-    checkpoints = CheckpointStore(
-        workdir, settings.best_metric, settings.keep_last, log_line=log_line
-    )
-    # Before the state is restored: answers are compared with what the run began with.
-    rollouts = None
-    if make_rollouts is not None:
-        rollouts = make_rollouts(config, graphdef, state.trainable, frozen, mesh)
-    first, saved = checkpoints.latest_step() or 0, dict[str, Any]()
-    if first:
-        state, saved = _restored(config, workdir, start, data, checkpoints, state, log_line)
-    writer = metric_writers.MultiWriter([])
-    if hosts.is_first():
-        _begin_workdir(workdir, config, start, data, first, parameters)
-    if preemption is not None:
-        preemption.check()
-    updates = data.steps * config.rl.updates
-    train_step = step.make_parallel_step(graphdef, config, updates, mesh, state, frozen)
-    if hosts.is_first():
-        writer = RunWriter(workdir, first, track)
-    if not first:
-        writer.write_hparams(config.to_json())
-    observers = _observers(config, workdir, start, data, mesh, checkpoints, first, log_line)
-    return Run(
-        settings=settings,
-        workdir=workdir,
-        mesh=mesh,
-        graphdef=graphdef,
-        frozen=frozen,
-        state=state,
-        train_step=train_step if rollouts is None else rollouts.repeated(train_step),
-        rollouts=rollouts,
-        batches=data.batches,
-        number=first,
-        steps=data.steps,
-        base=start.base,
-        saved=saved,
-        checkpoints=checkpoints,
-        writer=writer,
-        observers=[watchdog, *observers],
-        log_line=log_line,
-        preemption=preemption,
-    )
-
-
-def _counted(state: step.TrainState, frozen: Any, log_line: LogLine) -> dict[str, int]:
-    """Logs how many parameters are trained, and returns the counts."""
-    trained = count_parameters(state.trainable)
-    total = trained + count_parameters(frozen)
-    log_line(f"{trained:,} of {total:,} parameters are trained ({trained / total:.2%})")
-    return {"total": total, "trainable": trained}
-
-
 def checked_mesh(config: ExperimentConfig) -> Mesh:
     """The mesh of a run.
 
@@ -284,94 +235,160 @@ def checked_mesh(config: ExperimentConfig) -> Mesh:
     return mesh
 
 
-def _on_devices(
-    config: ExperimentConfig, workdir: Path, start: Start, data: TrainingData, mesh: Mesh
-) -> tuple[Any, step.TrainState, Any]:
-    """Puts the model on the devices, after checking that all processes mean the same run."""
-    make_writable(workdir)
-    hosts.check_shared(workdir)
-    position = {n: value for n, value in data.batches.get_state().items() if n != "step"}
-    hosts.check_same({"configuration": config.to_json(), "base": start.base, "data": position})
-    graphdef, trainable, frozen = partition(start.model, config.trainable)
-    frozen = step.cast_params(frozen, config.model.frozen_dtype)
-    state = step.init_state(trainable, make_optimizer(config.optimizer, data.steps))
-    return graphdef, put_tree(state, mesh), put_tree(frozen, mesh)
+@dataclasses.dataclass
+class _Opener(Opening):
+    """Opens a run, new or as of its last checkpoint."""
 
+    def run(
+        self,
+        watchdog: Watchdog,
+        make_rollouts: MakeRollouts | None,
+        preemption: Preemption | None,
+        track: str | None,
+    ) -> Run:
+        """Puts the model on the devices, new or as of its checkpoint, and prepares the workdir."""
+        config, mesh, data = self.config, self.mesh, self.data
+        graphdef, state, frozen = self._on_devices()
+        parameters = self._counted(state, frozen)
+        checkpoints = self._checkpoints()
+        # Before the state is restored: answers are compared with what the run began with.
+        rollouts = None
+        if make_rollouts is not None:
+            rollouts = make_rollouts(config, graphdef, state.trainable, frozen, mesh)
+        first, saved = checkpoints.latest_step() or 0, dict[str, Any]()
+        if first:
+            state, saved = self._restored(checkpoints, state)
+        if hosts.is_first():
+            self._describe(first, parameters)
+        if preemption is not None:
+            preemption.check()
+        updates = data.steps * config.rl.updates
+        train_step = step.make_parallel_step(graphdef, config, updates, mesh, state, frozen)
+        writer = self._writer(first, track)
+        return Run(
+            **vars(self),
+            graphdef=graphdef,
+            frozen=frozen,
+            state=state,
+            train_step=train_step if rollouts is None else rollouts.repeated(train_step),
+            rollouts=rollouts,
+            number=first,
+            saved=saved,
+            checkpoints=checkpoints,
+            writer=writer,
+            observers=[watchdog, *self._observers(checkpoints, first)],
+            preemption=preemption,
+        )
 
-def _restored(
-    config: ExperimentConfig,
-    workdir: Path,
-    start: Start,
-    data: TrainingData,
-    checkpoints: CheckpointStore,
-    state: step.TrainState,
-    log_line: LogLine,
-) -> tuple[step.TrainState, dict[str, Any]]:
-    """State and data position of the last checkpoint; moves the batches there.
+    def _checkpoints(self) -> CheckpointStore:
+        best, last = self.settings.best_metric, self.settings.keep_last
+        return CheckpointStore(self.workdir, best, last, log_line=self.log_line)
 
-    Raises:
-        UserError: the checkpoint is of another run, or of a longer one.
-    """
-    first = checkpoints.latest_step() or 0
-    checkpoint.check_same_run(workdir, config)
-    planned = _planned_steps(workdir, data.steps)
-    checkpoint.check_same_base(workdir, checkpoints.restore_json(first, "base"), start.base)
-    state = checkpoints.restore_state(first, state)
-    saved = checkpoints.restore_json(first, "data")
-    with readable(workdir / DIRECTORY / str(first) / "data"):
-        data.batches.set_state(saved)
-    log_line(f"resumed from the checkpoint of step {first:,}")
-    if planned < data.steps:
-        _log_new_rates(config.optimizer, config.rl.updates, (planned, data.steps), first, log_line)
-    return state, saved
+    def _writer(self, first: int, track: str | None) -> metric_writers.MultiWriter:
+        is_first = hosts.is_first()
+        writer = (
+            RunWriter(self.workdir, first, track) if is_first else metric_writers.MultiWriter([])
+        )
+        if not first:
+            writer.write_hparams(self.config.to_json())
+        return writer
 
+    def _on_devices(self) -> tuple[Any, step.TrainState, Any]:
+        """Puts the model on the devices, after checking that all processes mean the same run."""
+        config, data, mesh = self.config, self.data, self.mesh
+        make_writable(self.workdir)
+        hosts.check_shared(self.workdir)
+        position = {n: value for n, value in data.batches.get_state().items() if n != "step"}
+        same = {"configuration": config.to_json(), "base": self.start.base, "data": position}
+        hosts.check_same(same)
+        graphdef, trainable, frozen = partition(self.start.model, config.trainable)
+        frozen = step.cast_params(frozen, config.model.frozen_dtype)
+        state = step.init_state(trainable, make_optimizer(config.optimizer, data.steps))
+        return graphdef, put_tree(state, mesh), put_tree(frozen, mesh)
 
-def _log_new_rates(
-    optimizer: OptimizerConfig,
-    updates: int,
-    steps: tuple[int, int],
-    first: int,
-    log_line: LogLine,
-) -> None:
-    """Logs the learning rate before and after a run was lengthened from `steps[0]`."""
-    rates = [learning_rate_schedule(optimizer, each * updates) for each in steps]
-    log_line(
-        f"lengthened from {steps[0]:,} to {steps[1]:,} steps: the learning rate goes on "
-        f"with the {optimizer.schedule} schedule of {steps[1]:,} steps, after "
-        f"step {first:,} with {rates[1](first * updates):.3g} (step {first:,} had "
-        f"{rates[0](first * updates - 1):.3g})"
-    )
+    def _counted(self, state: step.TrainState, frozen: Any) -> dict[str, int]:
+        """Logs how many parameters are trained, and returns the counts."""
+        trained = count_parameters(state.trainable)
+        total = trained + count_parameters(frozen)
+        self.log_line(f"{trained:,} of {total:,} parameters are trained ({trained / total:.2%})")
+        return {"total": total, "trainable": trained}
 
+    def _restored(
+        self, checkpoints: CheckpointStore, state: step.TrainState
+    ) -> tuple[step.TrainState, dict[str, Any]]:
+        """State and data position of the last checkpoint; moves the batches there.
 
-def _observers(
-    config: ExperimentConfig,
-    workdir: Path,
-    start: Start,
-    data: TrainingData,
-    mesh: Mesh,
-    checkpoints: CheckpointStore,
-    first: int,
-    log_line: LogLine,
-) -> list[Observer]:
-    """Observers of a run: its progress, and what may be wrong with it."""
-    settings = config.training
-    # What sampling answers takes is not counted, and a share of the peak without it would be wrong.
-    peak = peak_flops(settings.peak_flops, mesh) if config.rl.kind == "none" else None
-    step_flops = StepFlops(start.model, config, jax.process_count())
-    observers: list[Observer] = [
-        Progress(data.steps, peak, step_flops, log_line),
-        NonFiniteSteps(workdir, settings.skip_nonfinite, log_line, checkpoints.latest_step),
-        InputLimit(config.data, log_line),
-        SwappedCorners(data.steps, log_line),
-        SetAsideQuestions(data.quality, workdir / QUALITY_FILE, log_line),
-        *policy_observers(config.rl, log_line),
-    ]
-    if settings.log_examples:
-        observers.append(ExampleLog(workdir, host_rows(mesh, config.batch_images)))
-    if settings.profile_steps:
-        steps = settings.profile_steps
-        observers.append(StepProfiler(workdir, steps, first, data.steps, log_line))
-    return observers
+        Raises:
+            UserError: the checkpoint is of another run, or of a longer one.
+        """
+        workdir, steps, first = self.workdir, self.data.steps, checkpoints.latest_step() or 0
+        checkpoint.check_same_run(workdir, self.config)
+        planned = _planned_steps(workdir, steps)
+        base = checkpoints.restore_json(first, "base")
+        checkpoint.check_same_base(workdir, base, self.start.base)
+        state = checkpoints.restore_state(first, state)
+        saved = checkpoints.restore_json(first, "data")
+        with readable(workdir / DIRECTORY / str(first) / "data"):
+            self.data.batches.set_state(saved)
+        self.log_line(f"resumed from the checkpoint of step {first:,}")
+        if planned < steps:
+            self._log_new_rates(planned, first)
+        return state, saved
+
+    def _log_new_rates(self, planned: int, first: int) -> None:
+        """Logs the learning rate before and after a run was lengthened from `planned` steps."""
+        optimizer, updates, steps = self.config.optimizer, self.config.rl.updates, self.data.steps
+        old, new = (learning_rate_schedule(optimizer, n * updates) for n in (planned, steps))
+        self.log_line(
+            f"lengthened from {planned:,} to {steps:,} steps: the learning rate goes on with the "
+            f"{optimizer.schedule} schedule of {steps:,} steps, after step {first:,} with "
+            f"{new(first * updates):.3g} (step {first:,} had {old(first * updates - 1):.3g})"
+        )
+
+    def _observers(self, checkpoints: CheckpointStore, first: int) -> list[Observer]:
+        """Observers of a run: its progress, and what may be wrong with it."""
+        config, settings, data = self.config, self.config.training, self.data
+        workdir, log_line = self.workdir, self.log_line
+        # What sampling answers takes is not counted, and a share of the peak without it would be
+        # wrong.
+        peak = None
+        if config.rl.kind == "none":
+            peak = peak_flops(settings.peak_flops, self.mesh)
+        step_flops = StepFlops(self.start.model, config, jax.process_count())
+        observers: list[Observer] = [
+            Progress(data.steps, peak, step_flops, log_line),
+            NonFiniteSteps(workdir, settings.skip_nonfinite, log_line, checkpoints.latest_step),
+            InputLimit(config.data, log_line),
+            SwappedCorners(data.steps, log_line),
+            SetAsideQuestions(data.quality, workdir / QUALITY_FILE, log_line),
+            *policy_observers(config.rl, log_line),
+        ]
+        if settings.log_examples:
+            observers.append(ExampleLog(workdir, host_rows(self.mesh, config.batch_images)))
+        if steps := settings.profile_steps:
+            observers.append(StepProfiler(workdir, steps, first, data.steps, log_line))
+        return observers
+
+    def _describe(self, first: int, parameters: Mapping[str, int]) -> None:
+        """Writes what is known of a run before its first step."""
+        workdir, data, start = self.workdir, self.data, self.start
+        about = describe_run(
+            seed=self.config.training.seed,
+            steps=data.steps,
+            resumed_from=first,
+            parameters=parameters,
+            base=start.base,
+            data_files=data.files,
+        )
+        # Of a resumed run, also what the workdir has of the part before.
+        if first and (workdir / QUALITY_FILE).is_file():
+            data.quality.extend(read_json_object(workdir / QUALITY_FILE))
+        write_json(workdir / QUALITY_FILE, data.quality.to_json())
+        if start.tokenizer_file is not None:
+            with storage_errors(f"{workdir}: the tokenizer"):
+                copy_tokenizer(start.tokenizer_file, workdir)
+        write_json(workdir / CONFIG_FILE, self.config.to_json())
+        write_json(workdir / RUN_FILE, about)
 
 
 def _planned_steps(workdir: Path, steps: int) -> int:
@@ -390,34 +407,6 @@ def _planned_steps(workdir: Path, steps: int) -> int:
             "workdir"
         )
     return planned
-
-
-def _begin_workdir(
-    workdir: Path,
-    config: ExperimentConfig,
-    start: Start,
-    data: TrainingData,
-    first: int,
-    parameters: Mapping[str, int],
-) -> None:
-    """Writes what is known of a run before its first step."""
-    about = describe_run(
-        seed=config.training.seed,
-        steps=data.steps,
-        resumed_from=first,
-        parameters=parameters,
-        base=start.base,
-        data_files=data.files,
-    )
-    # Of a resumed run, also what the workdir has of the part before.
-    if first and (workdir / QUALITY_FILE).is_file():
-        data.quality.extend(read_json_object(workdir / QUALITY_FILE))
-    write_json(workdir / QUALITY_FILE, data.quality.to_json())
-    if start.tokenizer_file is not None:
-        with storage_errors(f"{workdir}: the tokenizer"):
-            copy_tokenizer(start.tokenizer_file, workdir)
-    write_json(workdir / CONFIG_FILE, config.to_json())
-    write_json(workdir / RUN_FILE, about)
 
 
 def _log_nothing(line: str) -> None:

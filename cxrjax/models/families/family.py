@@ -11,7 +11,13 @@ from typing import Any, Literal, NamedTuple
 
 from cxrjax.errors import UserError
 from cxrjax.family_tables import family_tables
-from cxrjax.models.presets import VLMConfig
+from cxrjax.models.presets import (
+    CLIP_MEAN,
+    CLIP_STD,
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    VLMConfig,
+)
 from cxrjax.untrusted.closed_world import CHECKED_LATER, NO_MATTER, Rule
 
 _REQUIRED = object()
@@ -209,6 +215,44 @@ class Family:
     tied_without_head: bool = False
     # How models in the layout of its makers' own code are recognised.
     original: Original | None = None
+
+
+# Means and deviations of channels, by the names of `VisionConfig.colours`; "raw": as they are.
+_COLOURS = {
+    "half": ((0.5,) * 3, (0.5,) * 3),
+    "clip": (CLIP_MEAN, CLIP_STD),
+    "imagenet": (IMAGENET_MEAN, IMAGENET_STD),
+    "raw": ((0, 0, 0), (1, 1, 1)),
+}
+
+
+def tower_of(name: str) -> dict[str, Any]:
+    """Returns what a family's towers have alike (`[tower.NAME]`)."""
+    return dict(family_tables("tower")[name])
+
+
+def make_family(kind: str, sizes: Callable[..., VLMConfig], **code: Any) -> Family:
+    """Returns the family that `[family.KIND]` states, with what must be computed as code."""
+    stated: dict[str, Any] = dict(family_tables("family")[kind])
+    images, colours = stated.pop("images", ("images", "half"))
+    mean, std = _COLOURS[colours]
+    of_images = {**table(images), "image_mean": key(list(mean)), "image_std": key(list(std))}
+    if "tower" in stated:
+        stated["tower"] = tower_of(stated["tower"])
+    if "before" in stated:
+        stated["before"] = tuple(map(_value, stated["before"]))
+    if "original" in stated:
+        original = stated["original"]
+        lists = {each: tuple(original.get(each, ())) for each in ("kinds", "keys")}
+        stated["original"] = Original(remedy=original["remedy"], **lists)
+    if "form" in stated:
+        form = stated["form"]
+        stated["form"] = lambda values: form
+    for name in ("tensors", "processor", "left_out_keys"):
+        stated[name] = tuple(stated.get(name, ()))
+    stated["special"] = tuple(map(tuple, stated.get("special", ())))
+    settings = code.pop("settings", None) or table(kind)
+    return Family(kind=kind, sizes=sizes, settings=settings, images=of_images, **stated | code)
 
 
 def divides(divisor: int, number: int, what: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cxrjax.models.families import parts
-from cxrjax.models.families.family import Family, expect, rope, rope_scale, table
+from cxrjax.models.families.family import expect, make_family, rope, rope_scale
 from cxrjax.models.presets import DecoderConfig, VLMConfig
 
 
@@ -47,27 +47,5 @@ def _text_sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
     return VLMConfig(None, _decoder(values, where), -1, context=())
 
 
-GEMMA3 = Family(
-    kind="gemma3",
-    named="Gemma 3",
-    before=("siglip", "normed"),
-    settings=table("gemma3"),
-    sizes=_sizes,
-    tensors=("encoder", "siglip", "gemma3"),
-    images=table("images"),
-    form=lambda values: "medgemma",
-    resize="medgemma",
-    has_two_ropes=True,
-)
-GEMMA3_TEXT = Family(
-    kind="gemma3_text",
-    named="Gemma 3",
-    before=(None, "linear"),
-    settings=table("gemma3_text"),
-    sizes=_text_sizes,
-    tensors=(),
-    images=table("images"),
-    form=lambda values: "medgemma",
-    resize="medgemma",
-    has_two_ropes=True,
-)
+GEMMA3 = make_family("gemma3", _sizes)
+GEMMA3_TEXT = make_family("gemma3_text", _text_sizes)

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from cxrjax.errors import UserError
-from cxrjax.models.families import parts
 from cxrjax.models.families.family import (
     MOST_LAYERS,
-    Family,
     Table,
     divides,
     expect,
     global_every,
     key,
     kinds_of_layers,
+    make_family,
     ours,
     part,
     table,
+    tower_of,
 )
 from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 
@@ -42,17 +42,6 @@ def _settings(name: str, text: str) -> Table:
     return table(name) | {"text_config": part(of_text, default={})}
 
 
-_TOWER: dict[str, Any] = {
-    "norm": "rms",
-    "gated": True,
-    "patch_bias": False,
-    "post_norms": True,
-    "final_norm": False,
-    "most_tokens": 1120,
-}
-_NO_TOWER: dict[str, Any] = {"norm_eps": 1e-05, "pre_norm": True, "most_tokens": 1120}
-
-
 def _placed(tower: VisionConfig) -> VisionConfig:
     side = tower.image_size // tower.patch_size
     if tower.most_positions < side:
@@ -68,7 +57,7 @@ def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
         raise ValueError(f"{heads} heads of {vision['head_dim']} in a tower of width {width}")
     divides(4, vision["head_dim"], "quarters of the tower's heads")
     size = _SIDE * found["pool"] * found["patch_size"]
-    tower = _placed(VisionConfig(**found, image_size=size, **_TOWER))
+    tower = _placed(VisionConfig(**found, image_size=size, **tower_of("gemma4")))
     return VLMConfig(tower, _decoder(values["text_config"], where), -1, projector="unscaled")
 
 
@@ -87,7 +76,7 @@ def _unified_sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
         num_heads=1,
         mlp_dim=0,
         most_positions=vision["mm_posemb_size"],
-        **_NO_TOWER,
+        **tower_of("gemma4_unified"),
     )
     sound = values["audio_config"]
     return VLMConfig(
@@ -186,44 +175,11 @@ def _form(values: Mapping[str, Any]) -> str:
     return "gemma4_small" if values["text_config"]["hidden_size_per_layer_input"] else "gemma4"
 
 
-# Its colours are from 0 to 1, and its model brings them to ours.
-_IMAGES = parts.images((0, 0, 0), (1, 1, 1), "gemma4_images")
-_PROCESSOR = (
-    *("video_processor", "feature_extractor", "chat_template", "audio_seq_length"),
-    "audio_ms_per_token",
+GEMMA4 = make_family(
+    "gemma4", _sizes, settings=_settings("gemma4", "gemma4_text"), form=_form, left_out=_left_out
 )
-
-
-GEMMA4 = Family(
-    kind="gemma4",
-    named="Gemma 4",
-    before=("gemma4", "unscaled"),
-    tower=_TOWER,
-    settings=_settings("gemma4", "gemma4_text"),
-    sizes=_sizes,
-    tensors=("gemma4",),
-    # Files and modules have one name.
-    images=_IMAGES,
-    processor=_PROCESSOR,
-    form=_form,
-    resize="gemma4_768",
-    has_two_ropes=True,
-    left_out=_left_out,
-    left_out_keys=("audio_config",),
-)
-GEMMA4_UNIFIED = Family(
-    kind="gemma4_unified",
-    named="Gemma 4 12B",
-    before=("patches", "unscaled"),
-    tower=_NO_TOWER,
+GEMMA4_UNIFIED = make_family(
+    "gemma4_unified",
+    _unified_sizes,
     settings=_settings("gemma4_unified", "gemma4_unified_text"),
-    sizes=_unified_sizes,
-    tensors=("gemma4_unified",),
-    # One part of its modules has both.
-    special=((r"(?:model\.)?embed_vision\.(?=patch_|pos_)", "vision."),),
-    images=_IMAGES,
-    processor=_PROCESSOR,
-    form=lambda values: "gemma4",
-    resize="gemma4_768",
-    has_two_ropes=True,
 )

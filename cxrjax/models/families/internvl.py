@@ -6,29 +6,20 @@ from typing import Any
 from cxrjax.errors import UserError
 from cxrjax.models.families import parts
 from cxrjax.models.families.family import (
-    Family,
-    Original,
     divides,
     expect,
+    make_family,
     ours,
     rope,
     same_tie,
     table,
+    tower_of,
 )
-from cxrjax.models.presets import IMAGENET_MEAN, IMAGENET_STD, DecoderConfig, VLMConfig
+from cxrjax.models.presets import DecoderConfig, VLMConfig
 
 # Up to here rotary positions of type "dynamic" are plain ones; nothing here is as long.
 _LONGEST_PLAIN = 16_384
 _TEXT, _VISION = table("internvl_text"), table("internvl_vision")
-_TOWER: dict[str, Any] = {
-    "side_by_side": True,
-    "activation": "gelu",
-    "colours": "imagenet",
-    "class_token": True,
-    "final_norm": False,
-    "layer_scale": True,
-    "most_tiles": 12,
-}
 
 
 def _side(size: Any, what: str) -> int:
@@ -54,7 +45,7 @@ def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
         image_size=size,
         patch_size=patch,
         pool=pool,
-        **_TOWER,
+        **tower_of("internvl"),
     )
     found = ours(_TEXT, text)
     heads, width = found["num_heads"], found["width"]
@@ -79,20 +70,4 @@ def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
     return VLMConfig(tower, decoder, -1, projector="normed_mlp")
 
 
-INTERNVL = Family(
-    kind="internvl",
-    named="InternVL 3",
-    before=("internvl", "normed_mlp"),
-    tower=_TOWER,
-    settings=table("internvl"),
-    sizes=_sizes,
-    tensors=("internvl",),
-    images=parts.images(IMAGENET_MEAN, IMAGENET_STD, "internvl_images"),
-    processor=("video_processor", "chat_template"),
-    needs_colours=True,
-    form=lambda values: "internvl",
-    resize="internvl",
-    prepare=same_tie,
-    tied_without_head=True,
-    original=Original(("internvl_chat",), "such as OpenGVLab/InternVL3-2B-hf"),
-)
+INTERNVL = make_family("internvl", _sizes, prepare=same_tie)

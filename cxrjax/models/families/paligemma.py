@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cxrjax.models.families import parts
-from cxrjax.models.families.family import Family, expect, rope, table
+from cxrjax.models.families.family import expect, make_family, rope
 from cxrjax.models.presets import DecoderConfig, VLMConfig
 
 
@@ -24,12 +24,4 @@ def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
     return VLMConfig(tower, DecoderConfig(**sizes), -1, projector="linear")
 
 
-PALIGEMMA = Family(
-    kind="paligemma",
-    named="PaliGemma",
-    before=("siglip", "linear"),
-    settings=table("paligemma"),
-    sizes=_sizes,
-    tensors=("encoder", "siglip", "paligemma"),
-    images=table("images"),
-)
+PALIGEMMA = make_family("paligemma", _sizes)

@@ -7,7 +7,6 @@ from cxrjax.models.families.family import (
     Table,
     divides,
     global_every,
-    key,
     kinds_of_layers,
     ours,
     rope,
@@ -66,11 +65,6 @@ def llama(text: Mapping[str, Any], where: str, *, tied: bool = False) -> Decoder
         norm_eps=float(text["rms_norm_eps"]),
         tied=tied,
     )
-
-
-def images(mean: tuple[float, ...], std: tuple[float, ...], name: str = "images") -> Table:
-    """Returns the settings of an image processor with these colours."""
-    return {**table(name), "image_mean": key(list(mean)), "image_std": key(list(std))}
 
 
 def gemma_layers(text: Mapping[str, Any], every: int, where: str) -> dict[str, Any]:

@@ -6,22 +6,19 @@ from typing import Any
 
 from cxrjax.errors import UserError
 from cxrjax.models.families import parts
-from cxrjax.models.families.family import Family, divides, ours, rope, same_tie, table
-from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, DecoderConfig, VisionConfig, VLMConfig
+from cxrjax.models.families.family import (
+    divides,
+    make_family,
+    ours,
+    rope,
+    same_tie,
+    table,
+    tower_of,
+)
+from cxrjax.models.presets import DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.untrusted.names import shown_value
 
 _OLD_TEXT, _VISION = table("qwen2_5_decoder"), table("qwen_vision")
-_OLD_TOWER: dict[str, Any] = {
-    "merges": True,
-    "norm": "rms",
-    "activation": "silu",
-    "gated": True,
-    "colours": "clip",
-    "patch_bias": False,
-    "final_norm": False,
-    "most_tokens": 16384,
-}
-_NEW_TOWER: dict[str, Any] = {"merges": True, "final_norm": False, "most_tokens": 16384}
 
 
 def _in_parts(values: dict[str, Any], where: str) -> dict[str, Any]:
@@ -96,7 +93,7 @@ def _old_sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
         raise ValueError(f"window_size {vision['window_size']}, tokens of {unit} pixels")
     tower = _tower(
         *(vision, text, 448),
-        **_OLD_TOWER,
+        **tower_of("qwen2_5_vl"),
         # As its code rounds it: to whole tokens.
         window=vision["window_size"] // unit * pool,
         full_every=_full_every(vision["fullatt_block_indexes"], vision["depth"]),
@@ -130,41 +127,14 @@ def _new_sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
             f"{text['num_hidden_layers']} of the decoder"
         )
     side = {"position_side": math.isqrt(rows), "deepstack": tuple(deepstack)}
-    tower = _tower(vision, text, 512, **_NEW_TOWER, **side)
+    tower = _tower(vision, text, 512, **tower_of("qwen3_vl"), **side)
     own = {"head_dim": text["head_dim"], "qk_norm": True, "rope_interleaved": True}
     tied = bool(values["tie_word_embeddings"])
     decoder = _decoder(text, tied, 500_000.0, (24, 20, 20), **own)
     return VLMConfig(tower, decoder, -1, projector="merger")
 
 
-_PROCESSOR = ("video_processor", "chat_template")
-QWEN2_5_VL = Family(
-    kind="qwen2_5_vl",
-    named="Qwen2.5-VL",
-    before=("qwen", "merger"),
-    tower=_OLD_TOWER,
-    # Keys of the decoder beside the parts, which `_in_parts` brings there.
-    settings={name: each._replace(ours=None) for name, each in table("qwen2_5_vl").items()},
-    sizes=_old_sizes,
-    tensors=("qwen2_5_vl",),
-    images=parts.images(CLIP_MEAN, CLIP_STD, "qwen_images"),
-    processor=_PROCESSOR,
-    form=lambda values: "qwen",
-    resize="qwen2.5_vl_448",
-    prepare=_in_parts,
-)
-QWEN3_VL = Family(
-    kind="qwen3_vl",
-    named="Qwen3-VL",
-    before=("qwen3", "merger"),
-    tower=_NEW_TOWER,
-    settings=table("qwen3_vl"),
-    sizes=_new_sizes,
-    tensors=("qwen3_vl",),
-    images=table("qwen_images"),
-    processor=_PROCESSOR,
-    needs_colours=True,
-    form=lambda values: "qwen3",
-    resize="qwen3_vl_512",
-    prepare=same_tie,
-)
+# Keys of the decoder beside the parts, which `_in_parts` brings there.
+_OLD = {name: each._replace(ours=None) for name, each in table("qwen2_5_vl").items()}
+QWEN2_5_VL = make_family("qwen2_5_vl", _old_sizes, settings=_OLD, prepare=_in_parts)
+QWEN3_VL = make_family("qwen3_vl", _new_sizes, prepare=same_tie)

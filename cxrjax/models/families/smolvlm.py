@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cxrjax.models.families import parts
-from cxrjax.models.families.family import NOTE, Family, key, same_tie, table
+from cxrjax.models.families.family import make_family, same_tie, table
 from cxrjax.models.presets import VLMConfig
 
 _VISION = table("smolvlm_vision")
@@ -25,19 +25,4 @@ def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
     return VLMConfig(tower, decoder, -1, projector="plain")
 
 
-SMOLVLM = Family(
-    kind="idefics3",
-    named="SmolVLM",
-    settings=table("smolvlm"),
-    sizes=_sizes,
-    tensors=("encoder", "siglip", "idefics3"),
-    images={
-        **table("images_placed"),
-        "do_image_splitting": key(False),
-        "max_image_size": NOTE,
-    },
-    processor=("image_seq_len", "chat_template"),
-    form=lambda values: "smolvlm",
-    resize="smolvlm",
-    prepare=same_tie,
-)
+SMOLVLM = make_family("idefics3", _sizes, settings=table("smolvlm"), prepare=same_tie)
