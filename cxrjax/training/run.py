@@ -99,7 +99,7 @@ def print_at_once(line: str) -> None:
 
 @dataclasses.dataclass
 class Opening:
-    """What a run is opened with."""
+    """Parts that a run is opened with."""
 
     config: ExperimentConfig
     workdir: Path
