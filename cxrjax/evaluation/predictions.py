@@ -34,38 +34,16 @@ from cxrjax.codecs import Codec
 from cxrjax.codecs.base import MOST_BOXES, NOT_BEGUN
 from cxrjax.codecs.reading import without_thinking
 from cxrjax.errors import UserError
-from cxrjax.files import read_raw_json_lines
+from cxrjax.files import read_packaged, read_raw_json_lines
 from cxrjax.paths import to_path
 from cxrjax.radiology_text.answers import thought_length
 from cxrjax.records import QARecord
 from cxrjax.untrusted.json_text import repeated_keys, without_half_characters
 
-# What is counted, and what it means; score.json and the tables explain themselves with it.
-PROBLEMS = {
-    "missing_prediction": "question without a line in the predictions file; scored as wrong",
-    "blank_answer": "answer without text and boxes; scored as wrong",
-    "non_finite_box": "box with NaN, infinity or an absurd number; overlaps nothing",
-    "degenerate_box": "box without area; overlaps nothing",
-    "swapped_box": "box with swapped corners; scored with its corners sorted",
-    "out_of_range_box": "box that reaches beyond the image; scored as it is",
-    "repaired_box": "box not written exactly as the codec's grammar says; read leniently",
-    "unknown_label": "box whose label names no class, or several; belongs to no class",
-    "unclassed_box": "box without a label, to a question and in an answer that name no one class",
-    "unmatched_values": "labels or box_scores that are not one for each box; not used",
-    "unusable_score": "box score that is null or not finite, among others; the box ranks last",
-    "unusable_logprob": "log-probability above 0 or not a number; taken as not given",
-    "undivided_logprob": "answer_logprob of a text with boxes in it, and no decision_logprob: it "
-    "says how sure the coordinates are; left out of calibration",
-}
-# Of a whole line, in every benchmark.
-LINE_PROBLEMS = {
-    "contradicted_image": "line whose image_id is not the question's; scored under its question",
-    "misspelt_key": "key of a line that looks like one that is read; ignored",
-    "half_character": "text with half of a surrogate pair; read with U+FFFD in its place",
-    "repeated_key": "key that a line has more than once; its last value is read",
-    "bare_thought": "thinking before the answer; only what follows it is read",
-    "point": "tag of points in a text, as Molmo writes; a point has no extent and is no box",
-}
+# What is counted of answers, and of whole lines in every benchmark, with its meaning.
+PROBLEMS: dict[str, str]
+LINE_PROBLEMS: dict[str, str]
+PROBLEMS, LINE_PROBLEMS = read_packaged(str(__package__), "problems.toml").values()
 
 # `where` of predictions that share their arrays with others of their system that say the same.
 SHARED = "floor"

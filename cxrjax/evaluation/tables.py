@@ -23,10 +23,19 @@ from cxrjax.radiology_text.error_rates import about_reading
 
 # Below this many, a figure says little: it is printed in italics.
 FEW = 10
-NOT_THE_PAPERS = (
-    "\nThese are not the paper's images: its values stand beside ours for orientation. Differences "
-    "are left out: they are no reproduction.\n"
-)
+
+
+def _words() -> Mapping[str, Any]:
+    return read_packaged(str(__package__), "words.toml")
+
+
+def _section(name: str, rows: Sequence[Sequence[str]], settings: Mapping[str, Any]) -> list[str]:
+    """A section of words.toml with these rows; nothing without any."""
+    if not rows:
+        return []
+    words = _words()[name]
+    text = words["text"].format(**settings["bootstrap"] | {"confidence": _confidence(settings)})
+    return [f"## {words['title']}\n", grid([words["columns"], *rows]), f"{text}\n"]
 
 
 @dataclass(frozen=True)
@@ -92,21 +101,19 @@ class PaperTable:
 
 def about_references(settings: Mapping[str, Any]) -> str:
     """Describes what was scored; the first line of every tables.md."""
-    return (
-        f"{settings['images']:,} images, {settings['questions']:,} questions; data set "
-        f"{', '.join(settings['datasets'])}, split {', '.join(settings['splits'])}."
-    )
+    named = {name: ", ".join(settings[name]) for name in ("datasets", "splits")}
+    return _words()["references"].format(**{**settings, **named})
 
 
 def about_intervals(settings: Mapping[str, Any]) -> str:
     """Describes how intervals were computed, and the sign for undefined figures."""
-    bootstrap = settings["bootstrap"]
-    return (
-        f"In brackets: {100 * bootstrap['confidence']:g} % intervals ({bootstrap['method']} "
-        f"bootstrap, {bootstrap['resamples']:,} resamples of {bootstrap['clusters']:,} clusters by "
-        f"{' and '.join(bootstrap['clustered_by'])}, seed {bootstrap['seed']}). {UNDEFINED}: "
-        "undefined."
-    )
+    own = {"confidence": _confidence(settings), "undefined": UNDEFINED}
+    own["clustered_by"] = " and ".join(settings["bootstrap"]["clustered_by"])
+    return _words()["intervals"].format(**settings["bootstrap"] | own)
+
+
+def _confidence(settings: Mapping[str, Any]) -> str:
+    return f"{100 * settings['bootstrap']['confidence']:g} %"
 
 
 def table_markdown(
@@ -185,32 +192,16 @@ def failures_markdown(scores: Scores, problems: Mapping[str, str]) -> str:
 
 def floor_tables(scores: Scores) -> list[str]:
     """Every system against the best system that does not look; nothing where there are none."""
-    if left_out := scores.settings.get("floors_left_out"):
-        return [f"Floors are left out for {left_out:,} questions; --floors=always has them.\n"]
-    if not scores.against_floors:
-        return []
-    lines = [["System", "Protocol", "Metric", "Best floor", "Its value", "Difference", "n"]]
-    for row in scores.against_floors:
-        lines.append(
-            [
-                row["system"],
-                row["protocol"],
-                f"`{row['metric']}`",
-                row["floor"],
-                f"{row['floor_value']:.3f}",
-                _compared(row),
-                f"{row['n']:,}",
-            ]
-        )
-    confidence = f"{100 * scores.settings['bootstrap']['confidence']:g} %"
-    return [
-        "## Systems against the best floor\n",
-        grid(lines),
-        "Floors answer without looking, from the references' own answers (constants, the most "
-        "frequent answer and the most typical box of each class, chance); `one reader` is a "
-        f"person, no floor. Differences with {confidence} intervals of the same resamples, in each "
-        "to the best floor there.\n",
+    if scores.settings.get("floors_left_out"):
+        return [_words()["floors_left_out"].format(**scores.settings) + "\n"]
+    rows = [
+        [
+            *(row["system"], row["protocol"], f"`{row['metric']}`", row["floor"]),
+            *(f"{row['floor_value']:.3f}", _compared(row), f"{row['n']:,}"),
+        ]
+        for row in scores.against_floors
     ]
+    return _section("floors", rows, scores.settings)
 
 
 def floor_warnings(scores: Scores, metrics: Iterable[Sequence[str]]) -> str:
@@ -224,7 +215,6 @@ def floor_warnings(scores: Scores, metrics: Iterable[Sequence[str]]) -> str:
     for row in scores.against_floors:
         if (row["protocol"], row["metric"]) in wanted:
             rows.setdefault(row["system"], []).append(row)
-    confidence = f"{100 * scores.settings['bootstrap']['confidence']:g} %"
     told = {
         system: ", ".join(
             f"`{row['metric']}` ({_compared(row)} to {row['floor']})"
@@ -233,66 +223,38 @@ def floor_warnings(scores: Scores, metrics: Iterable[Sequence[str]]) -> str:
         for system, found in rows.items()
         if not any(row["better"] for row in found)
     }
+    warning, confidence = _words()["warning"], _confidence(scores.settings) if told else ""
     return "".join(
-        f"\n**Warning: {system} is not better at {confidence} than answers given without looking: "
-        f"{found}.**\n"
+        f"\n{warning.format(system=system, confidence=confidence, found=found)}\n"
         for system, found in told.items()
     )
 
 
-_CHANGES = {
-    "changed/words": "Answers in other words",
-    "changed/decision": "Other decisions",
-    "changed/decision_yes": "Other decisions, of those that were yes",
-    "changed/decision_no": "Other decisions, of those that were no",
-}
-
-
 def reliance_tables(scores: Scores) -> list[str]:
     """Systems on changed images beside themselves on their own; nothing where there are none."""
-    if not scores.reliance:
-        return []
-    lines = [["System", "On changed images", "What changes", "By how much", "n"]]
+    changes, rows = _words()["reliance"]["changes"], []
     for row in scores.reliance:
-        told = _CHANGES.get(row["measure"])
+        told = changes.get(row["measure"])
         estimate = Estimate(row["value"], row["ci_low"], row["ci_high"], row["n"])
         difference = {**row, "difference": row["value"]}
         how_much = with_interval(PLAIN, estimate) if told else _compared(difference)
         what = told or f"`{row['measure']}`"
-        lines.append([row["own"], row["system"], what, how_much, f"{row['n']:,}"])
-    return [
-        "## Image reliance\n",
-        grid(lines),
-        "Shares of questions whose answer is another one when the system is shown changed images "
-        "(blind, shuffled, noise, blurred, masked), and how its headline figures move. Who answers "
-        "from the image changes much and loses much; no change is a system that does not look.\n",
-    ]
+        rows.append([row["own"], row["system"], what, how_much, f"{row['n']:,}"])
+    return _section("reliance", rows, scores.settings)
 
 
 def comparison_tables(scores: Scores) -> list[str]:
     """Every system against the one that all are compared with; nothing of one system."""
-    if not scores.comparisons:
-        return []
-    lines = [["System", "Protocol", "Metric", "Difference", "p", "p (Holm)", "n"]]
-    for row in scores.comparisons:
-        lines.append(
-            [
-                f"{row['system']} − {row['compared_to']}",
-                row["protocol"],
-                f"`{row['metric']}`",
-                _compared(row),
-                *(UNDEFINED if p is None else f"{p:.3g}" for p in (row["p"], row["p_holm"])),
-                f"{row['n']:,}",
-            ]
-        )
-    bootstrap = scores.settings["bootstrap"]
-    return [
-        "## Systems compared\n",
-        grid(lines),
-        f"Both systems resampled together ({bootstrap['method']} intervals); p of a two-sided "
-        f"paired permutation test, {bootstrap['resamples']:,} permutations that swap whole "
-        f"clusters; corrected (Holm) for the metrics of one protocol and pair.\n",
+    rows = [
+        [
+            *(f"{row['system']} − {row['compared_to']}", row["protocol"], f"`{row['metric']}`"),
+            _compared(row),
+            *(UNDEFINED if p is None else f"{p:.3g}" for p in (row["p"], row["p_holm"])),
+            f"{row['n']:,}",
+        ]
+        for row in scores.comparisons
     ]
+    return _section("comparison", rows, scores.settings)
 
 
 def _compared(row: Mapping[str, Any]) -> str:
@@ -317,24 +279,13 @@ def all_figures(
     for system, protocols in scores.figures.items():
         for protocol, figures in protocols.items():
             for metric, figure in figures.items():
+                row = csv_row(table(metric), system, protocol, "", PLAIN, figure)
                 paper = (printed or {}).get(metric) if protocol == PAPER else None
-                listed.append(
-                    {
-                        "table": table(metric),
-                        "system": system,
-                        "protocol": protocol,
-                        "metric": metric,
-                        "ours": figure.value,
-                        "ci_low": figure.ci_low,
-                        "ci_high": figure.ci_high,
-                        "n": figure.n,
-                        "small": str(figure.n < FEW).lower(),
-                        "paper": paper,
-                        "difference": (
-                            None if paper is None or figure.value is None else figure.value - paper
-                        ),
-                    }
-                )
+                row |= {"metric": metric, "paper": paper}
+                row["difference"] = _difference(PLAIN, figure, paper)
+                for name in ("column", "unit", "paper_row", "note"):
+                    del row[name]
+                listed.append(row)
     return listed
 
 
@@ -435,7 +386,7 @@ class Breakdown:
             lines.append(cells)
         left_out = len(keys) - len(shown)
         more = f" {left_out} smaller groups stand in tables.csv." if left_out else ""
-        confidence = f"{100 * scores.settings['bootstrap']['confidence']:g} %"
+        confidence = _confidence(scores.settings) if with_floor else ""
         marked = f" {_NO_BETTER}: not better than the best floor at {confidence}."
         told = f"In italics: fewer than {FEW}.{marked if with_floor else ''}{more}"
         return f"## {self.title}\n\n{grid(lines)}\n{told}\n"
@@ -587,7 +538,7 @@ class Layout:
         if self.read_as:
             text += f"\n{self.reading}\n"
         if not self.has_papers_images(scores):
-            text += NOT_THE_PAPERS
+            text += f"\n{_words()['not_the_papers']}\n"
         return text + floor_warnings(scores, self.telling())
 
     def markdown(self, scores: Scores) -> str:
@@ -726,37 +677,19 @@ def _paper_table(
         )
         for note in table.get("notes", ())
     )
-    return PaperTable(
-        table["key"],
-        table["title"],
-        columns,
-        printed,
-        notes,
-        table.get("transposed", False),
-        table.get("split"),
-    )
+    own = {name: table[name] for name in ("transposed", "split") if name in table}
+    return PaperTable(table["key"], table["title"], columns, printed, notes, **own)
 
 
 def csv_row(
     table: str, system: str, protocol: str, column: str, unit: Column, figure: Estimate
 ) -> dict[str, Any]:
-    return {
-        "table": table,
-        "system": system,
-        "protocol": protocol,
-        "column": column,
-        "metric": "",
-        "unit": "%" if unit.percent else "",
-        "ours": unit.scale(figure.value),
-        "ci_low": unit.scale(figure.ci_low),
-        "ci_high": unit.scale(figure.ci_high),
-        "n": figure.n,
-        "small": str(figure.n < FEW).lower(),
-        "paper_row": None,
-        "paper": None,
-        "difference": None,
-        "note": None,
-    }
+    value, low, high = map(unit.scale, (figure.value, figure.ci_low, figure.ci_high))
+    said = {"table": table, "system": system, "protocol": protocol, "column": column, "metric": ""}
+    said |= {"unit": "%" if unit.percent else ""}
+    numbers = {"ours": value, "ci_low": low, "ci_high": high, "n": figure.n}
+    numbers["small"] = str(figure.n < FEW).lower()
+    return said | numbers | dict.fromkeys(("paper_row", "paper", "difference", "note"))
 
 
 def _figure(scores: Scores, system: str, protocol: str, column: Column) -> Estimate:

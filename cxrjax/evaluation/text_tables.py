@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from cxrjax.files import read_packaged
+
 if TYPE_CHECKING:
     import jinja2
 
@@ -15,21 +17,6 @@ if TYPE_CHECKING:
 UNDEFINED = "–"
 
 _HEADINGS = {"# ": "section", "## ": "subsection", "### ": "subsubsection"}
-_SPECIAL = {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "<": r"\textless{}",
-    ">": r"\textgreater{}",
-    "−": r"\ensuremath{-}",
-    "–": "--",
-    "≥": r"\ensuremath{\geq}",
-    "≤": r"\ensuremath{\leq}",
-    "×": r"\ensuremath{\times}",
-    "↑": r"\ensuremath{\uparrow}",
-    "↓": r"\ensuremath{\downarrow}",
-    **{character: f"\\{character}" for character in "&%$#_{}"},
-}
 # Small cells stand wholly in italics; a star inside a text is no mark.
 _SMALL = re.compile(r"\*([^*]+)\*")
 _CELLS = re.compile(r"(?<!\\)\|")
@@ -104,8 +91,9 @@ def _cell(text: str) -> str:
 
 
 def _escape(text: str) -> str:
+    special = read_packaged(str(__package__), "words.toml")["latex"]
     pieces = _CODE.split(text)
-    escaped = ["".join(_SPECIAL.get(c, c) for c in piece) for piece in pieces]
+    escaped = ["".join(special.get(c, c) for c in piece) for piece in pieces]
     return "".join(
         rf"\texttt{{{piece}}}" if place % 2 else piece for place, piece in enumerate(escaped)
     )

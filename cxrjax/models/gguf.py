@@ -22,6 +22,7 @@ import numpy as np
 from sentencepiece import sentencepiece_model_pb2
 
 from cxrjax.errors import UserError, optional
+from cxrjax.family_tables import family_tables
 from cxrjax.files import reading
 from cxrjax.input_pipeline.tokenizer import BOS_ID, EOS_ID, PAD_ID, UNK_ID, Tokenizer
 from cxrjax.models.families.family import MOST_LAYERS
@@ -41,26 +42,9 @@ _ROPE_BASE_LOCAL = 10_000.0
 # (https://github.com/google/gemma_pytorch, config.py); the file does not state it.
 _LAYERS_OF_27B = 62
 
-_TENSORS = {
-    "token_embd": "model.embed_tokens",
-    "output_norm": "model.norm",
-    "output": "lm_head",
-}
-_LAYER_TENSORS = {
-    "attn_norm": "input_layernorm",
-    "attn_q": "self_attn.q_proj",
-    "attn_k": "self_attn.k_proj",
-    "attn_v": "self_attn.v_proj",
-    "attn_output": "self_attn.o_proj",
-    "attn_q_norm": "self_attn.q_norm",
-    "attn_k_norm": "self_attn.k_norm",
-    "post_attention_norm": "post_attention_layernorm",
-    "ffn_norm": "pre_feedforward_layernorm",
-    "ffn_gate": "mlp.gate_proj",
-    "ffn_up": "mlp.up_proj",
-    "ffn_down": "mlp.down_proj",
-    "post_ffw_norm": "post_feedforward_layernorm",
-}
+_TENSORS: dict[str, str]
+_LAYER_TENSORS: dict[str, str]
+_TENSORS, _LAYER_TENSORS = (family_tables("gguf")[part] for part in ("model", "layers"))
 
 
 class GGUFFile:

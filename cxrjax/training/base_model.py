@@ -22,7 +22,7 @@ from jax.sharding import Mesh
 
 from cxrjax.distributed.meshes import fetch_whole
 from cxrjax.errors import UserError
-from cxrjax.files import file_sha256, read_json_object
+from cxrjax.files import file_sha256, read_json_object, read_packaged
 from cxrjax.models import VLM, count_parameters, presets
 from cxrjax.models.families import sizes_of_base
 from cxrjax.models.hf_import import shortened
@@ -42,21 +42,7 @@ TOKENIZER_JSON, HF_FILE = "tokenizer.json", "hf.json"
 FORMAT = 1
 
 # What of a configuration goes with a base model, by its name in `model.json`.
-_MODEL_KEYS = {
-    "preset": "model.preset",
-    "share": "model.share",
-    "prompt": "data.prompt",
-    "codec": "data.codec",
-    "geometry": "data.geometry",
-    "questions_per_image": "data.questions_per_image",
-    "prefix_buckets": "data.prefix_buckets",
-    "answer_buckets": "data.answer_buckets",
-    "max_answer_tokens": "decoding.max_answer_tokens",
-    "grammar": "decoding.grammar",
-    "names": "decoding.names",
-    "stop_tokens": "decoding.stop_tokens",
-    "boxes": "decoding.boxes",
-}
+_MODEL_KEYS = read_packaged("cxrjax.training", "key_rules.toml")["model_json"]
 # What bases of before the key had.
 _LATER = {"boxes": "greedy"}
 

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from cxrjax.distributed.meshes import tree_shardings
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object
+from cxrjax.files import read_json_object, read_packaged
 from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
 from cxrjax.models.layers import Linear, salt
 from cxrjax.models.lora import parse_pattern
@@ -47,43 +47,8 @@ from cxrjax.training.preset_names import FROM_BASE
 from cxrjax.training.step import cast_params
 from cxrjax.training.workdir import CONFIG_FILE
 
-# Keys that a resumed run may change: none of them changes what is learnt, but for rounding.
-# Paths may move: the data's and the base's hashes are compared instead. A run may be lengthened,
-# which loop.py looks at.
-_FREE_KEYS = (
-    "model.init_from",
-    "model.start_from",
-    "model.tokenizer",
-    "lora.init_from",
-    "model.remat",
-    "model.unroll",
-    "model.attention",
-    "data.train",
-    "data.allow_overlap",
-    "data.validation",
-    "data.image_root",
-    "data.feature_cache",
-    "data.image_cache",
-    "data.workers",
-    "training.steps",
-    "training.epochs",
-    "training.logit_chunk",
-    "training.log_every",
-    "training.log_examples",
-    "training.eval_every",
-    "training.checkpoint_every",
-    "training.keep_last",
-    "training.best_metric",
-    "training.max_in_flight",
-    "training.stall_seconds",
-    "training.skip_nonfinite",  # up to where it stopped, a run without it has skipped nothing
-    "training.profile_steps",
-    "training.peak_flops",
-    "mesh.",
-    "decoding.",
-    "benchmark",
-    "missing_data_help",
-)
+# Keys that a resumed run may change, and beginnings of such keys.
+_FREE_KEYS = tuple(read_packaged("cxrjax.training", "key_rules.toml")["free"])
 
 
 class LoadedModel(NamedTuple):

@@ -18,7 +18,7 @@ from flax import nnx
 from cxrjax.codecs.resize_rules import RESIZE_RULES
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.errors import UserError
-from cxrjax.files import read_json_object, reading
+from cxrjax.files import read_json_object, read_packaged, reading
 from cxrjax.input_pipeline import chat
 from cxrjax.input_pipeline.data_config import DataConfig
 from cxrjax.input_pipeline.tokenizer import Tokenizer, check_vocabulary, load_tokenizer
@@ -68,17 +68,6 @@ _SIDE_FILES = (
     "generation_config.json",
 )
 _TOKENIZERS = (TOKENIZER_FILE, TOKENIZER_JSON)
-_ADAPTER_CARD = """---
-library_name: peft
-base_model: {base}
-tags: [lora, radiology, chest-x-ray]
----
-
-Adapters of LoRA on {name}, trained by cxrjax. Research software, not a medical device: what the
-model answers is no diagnosis. Load the base by transformers, then
-`PeftModel.from_pretrained(base, FOLDER)`; or `cxrjax.load(FOLDER, base=BASE)`. It was asked in the
-prompt format `{prompt}`. The terms of the base and of the data it was trained on hold for it too.
-"""
 _MOST_SIDE_BYTES = 64 * MIB
 
 
@@ -364,7 +353,7 @@ def export_peft(source: str | Path, out: str | Path, base_name: str | None = Non
         whole=whole,
     )
     named = base_model or "the base that the run began with"
-    text = _ADAPTER_CARD.format(
+    text = read_packaged("cxrjax.training", "adapter_card.txt").format(
         base=json.dumps(named), name=named, prompt=loaded.config.data.prompt
     )
     (out / "README.md").write_text(text, encoding="utf-8")
