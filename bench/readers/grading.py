@@ -89,7 +89,7 @@ class Pair(NamedTuple):
         if label.severity:
             told["severity"] = label.severity == read.severity
         if label.regions:
-            told["regions"] = set(label.regions) == set(read.regions)
+            told["regions"] = _on_sides(label) == _on_sides(read)
         return told
 
 
@@ -160,6 +160,15 @@ def grade(sentence: Sentence, read: Sequence[Assertion], outcome: str | None = N
         tuple(label for n, label in enumerate(sentence.labels) if n not in labels),
         tuple(one for one in read if _told(one) not in told),
     )
+
+
+def _on_sides(one: Label | Assertion) -> set[str]:
+    """The regions, those of both sides one by one: "lungs" of a bilateral finding are two."""
+    sides = load_definitions().on_side
+    both = one.side == "bilateral"
+    return {
+        name for region in one.regions for name in (sides(region, "both") if both else [region])
+    }
 
 
 def _told(one: Assertion) -> tuple[object, ...]:

@@ -12,8 +12,8 @@ import functools
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
 from cxrjax.radiology_text import lexicon
 from cxrjax.radiology_text.assertions import Assertion, Outcome, Unsaid
@@ -107,17 +107,25 @@ class _Part(NamedTuple):
 
 
 class EnglishReader:
-    """Reads English answers beside their questions."""
+    """Reads answers beside their questions, in English or glossed in it.
 
-    def __init__(self, english: lexicon.English | None = None) -> None:
-        self._english = english or lexicon.load_english()
+    Args:
+        gloss: gives a text in English, and the place in it of each character; None if unchanged.
+    """
+
+    def __init__(
+        self,
+        english: lexicon.English | None = None,
+        gloss: Callable[[str], tuple[str, Sequence[int] | None]] = in_english,
+    ) -> None:
+        self._english, self._gloss = english or lexicon.load_english(), gloss
         self._reports = ReportReader(self._english)
         said = [(" ".join(phrase), kind) for phrase, kind in self._english.answers.items()]
         self._verdicts = PhraseIndex(one for one in said if one[1] in (*_VERDICTS, "agrees"))
         self._manners = PhraseIndex(one for one in said if one[1] not in (*_VERDICTS, "agrees"))
         self.asked = functools.lru_cache(maxsize=4096)(self._asked)
         # Models answer in templates: the same words again and again.
-        self._assertions = functools.lru_cache(maxsize=8192)(self._read)
+        self._in_english = functools.lru_cache(maxsize=8192)(self._reports.read_all)
         self.read_about = functools.lru_cache(maxsize=8192)(self._read_about)
 
     def read(self, text: str, question: str | None = None, has_box: bool = False) -> AnswerReading:
@@ -128,14 +136,20 @@ class EnglishReader:
             has_box: whether the answer gives a box in a notation or field of its own.
         """
         if question is None:
-            return AnswerReading(None, *self._assertions(text))
+            english, places = self._gloss(text)
+            found, unsaid = self._in_english(english)
+            return AnswerReading(
+                None,
+                tuple(_placed(one, places) for one in found),
+                tuple(_placed(one, places) for one in unsaid),
+            )
         return self.read_about(text, self.asked(question), has_box)
 
     def _read_about(self, text: str, asked: AskedFor, has_box: bool = False) -> AnswerReading:
         """Reads an answer to a question that has been read already."""
-        english, places = in_english(text)
+        english, places = self._gloss(text)
         said = _own_words(english)
-        assertions, unsaid = self._assertions(said)
+        assertions, unsaid = self._in_english(said)
         (_, end), _ = _own_part(lexicon.plain_text(said))
         kept = tuple(_placed(one, places) for one in assertions if one.span[0] < end)
         outcome = self._outcome(said, assertions, asked, has_box)
@@ -144,12 +158,7 @@ class EnglishReader:
             outcome = "undecided"
         elif "explained" in reasons and outcome in ("nothing", "off_topic"):
             outcome = "yes" if asked.is_denied else "no"
-        return AnswerReading(outcome, kept, unsaid)
-
-    def _read(self, text: str) -> tuple[tuple[Assertion, ...], tuple[Unsaid, ...]]:
-        english, places = in_english(text)
-        found, unsaid = self._reports.read_all(english)
-        return tuple(_placed(one, places) for one in found), tuple(unsaid)
+        return AnswerReading(outcome, kept, tuple(_placed(one, places) for one in unsaid))
 
     def opening(self, text: str, asked: AskedFor = NOTHING_ASKED) -> Outcome | None:
         """Returns an answer's explicit verdict: "no" for "No, there is a mass", None for "No mass".
@@ -157,7 +166,7 @@ class EnglishReader:
         Args:
             asked: what "normal" and "abnormal" answer.
         """
-        said = _own_words(in_english(text)[0])
+        said = _own_words(self._gloss(text)[0])
         (start, end), _ = _own_part(lexicon.plain_text(said))
         return self._verdict(self._parts(said, start, end), asked)[0]
 
@@ -183,7 +192,7 @@ class EnglishReader:
         return outcome
 
     def _asked(self, question: str) -> AskedFor:
-        question = in_english(question[-_LONGEST_QUESTION:])[0]  # what is asked stands last
+        question = self._gloss(question[-_LONGEST_QUESTION:])[0]  # what is asked stands last
         plain = lexicon.plain_text(question)
         tokens = self._english.read_tokens(plain, 0, len(plain)).tokens
         sides = {token.lemma for token in tokens} & {"left", "right"}
@@ -486,12 +495,17 @@ def meaning(kind: str, asked: AskedFor) -> Outcome:
     return kind  # type: ignore[return-value]
 
 
-def _placed(one: Assertion, places: Sequence[int] | None) -> Assertion:
-    """An assertion with its span at these places."""
+_Placed = TypeVar("_Placed", Assertion, Unsaid)
+
+
+def _placed(one: _Placed, places: Sequence[int] | None) -> _Placed:
+    """Returns it with its span at these places."""
     if places is None:
         return one
-    start, end = one.span
-    return dataclasses.replace(one, span=(places[start], places[end]))
+    span = places[one.span[0]], places[one.span[1]]
+    if isinstance(one, Unsaid):
+        return one._replace(span=span)
+    return dataclasses.replace(one, span=span)
 
 
 def thought_length(text: str) -> int:

@@ -39,6 +39,10 @@ _DENSITY = frozenset(("lung opacity", "interstitial markings", "hyperinflation")
 _TIME_TAIL = word_set("time_tail")
 
 
+# Behind a change: what stands behind these is another thing.
+_LEADS_OFF = ("and", "or", "compared", "from", "since", "after", "following", "post", "upon", "by")
+
+
 def find_times(
     sentence: Sentence,
     items: Sequence[NamedItem],
@@ -125,7 +129,7 @@ def _changed(
         right = []  # "has been removed without pneumothorax"
     leads_on = not {",", ":", "is", "are", "with"} & set(gap)
     leads_on &= not (closes and {"and", "or", ","} & set(gap))
-    leads_on &= not (left and gap and gap[0] in ("and", "or", "compared", "from", "since"))
+    leads_on &= not (left and gap and gap[0] in _LEADS_OFF)
     reach: Sequence[int] = ()
     if right and leads_on:
         reach = _list_behind(tokens, items, judged, right, own)

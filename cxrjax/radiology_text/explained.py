@@ -58,6 +58,7 @@ def explain(
         later = next((m for m in range(n + 1, len(items)) if items[m].names), None)
         until = min(items[later].own) if later is not None else len(tokens)
         gap = f" {' '.join(tokens.forms[item.last : until])} "
+        gap = gap.replace(" there is ", " there ").replace(" there are ", " there ")
         leads = f" {' '.join(tokens.forms[: item.first])} "
         causes = (
             items[later].names if later is not None and judged[later].status != "absent" else ()

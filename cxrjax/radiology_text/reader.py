@@ -2,7 +2,7 @@
 
     sentence -> tokens -> findings, organs' states -> cues -> scopes -> places -> assertions
 
-Vietnamese is read by `vietnamese.py` into the same form.
+Vietnamese and Chinese come here in the English of `vietnamese.py` and `chinese.py`.
 """
 
 import dataclasses

@@ -3,9 +3,9 @@
 import functools
 from typing import Protocol
 
+from cxrjax.radiology_text import vietnamese
 from cxrjax.radiology_text.answers import AnswerReading, EnglishReader
 from cxrjax.radiology_text.assertions import Assertion
-from cxrjax.radiology_text.vietnamese import VietnameseReader
 
 LANGUAGES = ("en", "vi")
 
@@ -20,7 +20,7 @@ class AnyReader(Protocol):
 @functools.cache
 def open_reader(language: str) -> AnyReader:
     """The reader of a language of `LANGUAGES`; one object a process."""
-    return VietnameseReader() if language == "vi" else EnglishReader()
+    return EnglishReader(gloss=vietnamese.in_english) if language == "vi" else EnglishReader()
 
 
 def said_now(text: str, language: str = "en") -> tuple[Assertion, ...]:

@@ -1,294 +1,465 @@
-"""Reads what Vietnamese reports and answers assert of findings.
+"""Vietnamese of reports and answers in the English that the reader knows, phrase by phrase.
 
-    sentence -> syllables -> findings, organs' states -> cues -> scopes -> places -> assertions
+    sentence -> syllables -> findings, organs' states -> cues, changes, places -> English phrases
 
-Every syllable is a token. What qualifies a finding stands behind it ("tràn dịch màng phổi trái
-lượng ít"); a place before it opens a statement of its own. A sentence that is written without
-diacritics is looked up among words without theirs.
+Every syllable is a token. A place stays where it is ("tràn dịch màng phổi trái": "pleural effusion
+on the left"); a degree goes before its finding. The class of a cue in cues_vi.toml gives its
+English. A sentence that is written without diacritics is looked up among words without theirs.
 """
 
-import dataclasses
 import functools
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from cxrjax.radiology_text import answers
-from cxrjax.radiology_text.assertions import Assertion, Certainty, Outcome, Status, Time, Unsaid
+from cxrjax.files import read_packaged
+from cxrjax.radiology_text.assertions import Time
 from cxrjax.radiology_text.changes import blanked, former_degree
-from cxrjax.radiology_text.definitions import SIDES
-from cxrjax.radiology_text.lexicon import plain_text, split_sentences, with_ticks
-from cxrjax.radiology_text.places import side_name
+from cxrjax.radiology_text.definitions import SIDES, Definitions
+from cxrjax.radiology_text.english import Match
+from cxrjax.radiology_text.lexicon import Cue, load_english, plain_text, split_sentences, with_ticks
 from cxrjax.radiology_text.vietnamese_items import (
-    GENERAL,
+    Spot,
     VietnameseItem,
     VietnameseSentence,
     reach_of,
 )
-from cxrjax.radiology_text.vietnamese_places import find_spots, passes, place_items
-from cxrjax.radiology_text.vietnamese_scope import SAID, compare, explains, grade, judge
-from cxrjax.radiology_text.vietnamese_words import VietnameseWords, composed
+from cxrjax.radiology_text.vietnamese_places import NO_PLACE, find_spots
+from cxrjax.radiology_text.vietnamese_words import composed
 
-_KEPT_SENTENCES = 1 << 14
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s|$)|(?<=[^\W\d_]\.)(?=[^\W\d_]{2})|;|(?<!,)\n(?=[^\n])")
 _SIZE = re.compile(
     r"\d+(?:[.,]\d+)?(?:\s*(?:mm|cm))?(?:\s*[x×*]\s*\d+(?:[.,]\d+)?(?:\s*(?:mm|cm))?){0,2}"
 )
-_TIMES: tuple[Time, ...] = ("resolved", "worse", "better", "new", "unchanged")
+_ENGLISH: Mapping[str, Mapping[str, str]] = read_packaged(
+    str(__package__), "reference/cues_vi.toml"
+)["english"]
+_CHANGED = {
+    ("denied certain", "weakens"): "denied likely",
+    ("hedged possible", "lowers"): "hedged unlikely",
+    ("hedged likely", "lowers"): "hedged unlikely",
+    ("hedged possible", "raises"): "hedged likely",
+}
+# Organs of which a normal part is named.
+_IN_PARTS = ("lungs", "side", "costophrenic angle", "diaphragm", "hilar contour", "aorta")
+_PLEURAL = ("pleural effusion", "pneumothorax", "hemothorax", "pleural thickening")
+_NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+_CLOSES = ("", ",", ".")
+_NEAR, _BACK_REACH = 4, 12  # syllables between a finding and what is said behind it
+# Piece of English, and the characters that it stands for.
+Piece = tuple[str, int, int]
 
 
-class VietnameseReader:
-    """Reads Vietnamese text, alone or beside its question."""
-
-    def __init__(self) -> None:
-        self._in_sentence = functools.lru_cache(maxsize=_KEPT_SENTENCES)(_read_sentence)
-        self._asked = functools.lru_cache(maxsize=4096)(_read_question)
-
-    def read(
-        self, text: str, question: str | None = None, has_box: bool = False
-    ) -> answers.AnswerReading:
-        """See `EnglishReader.read`."""
-        whole, places = composed(text)
-        plain = plain_text(whole)
-        found: list[Assertion] = []
-        unsaid: list[Unsaid] = []
-        for start, end in split_sentences(plain, _SENTENCE_END):
-            offset = len(found)
-            said, silent = self._in_sentence(plain[start:end])
-            for one in said:
-                source = None if one.source is None else one.source + offset
-                span = (places[one.span[0] + start], places[one.span[1] + start])
-                found.append(dataclasses.replace(one, span=span, source=source))
-            for name, reason, (a, b) in silent:
-                unsaid.append(Unsaid(name, reason, (places[a + start], places[b + start])))
-        assertions = tuple(found)
-        outcome = question and _outcome(plain, self._asked(question), assertions, has_box)
-        return answers.AnswerReading(outcome or None, assertions, tuple(unsaid))
+def in_english(text: str) -> tuple[str, Sequence[int]]:
+    """The text in English, and for each of its characters and its end the place in the original."""
+    whole, places = composed(text)
+    plain = plain_text(whole)
+    pieces: list[str] = []
+    at: list[int] = []
+    for start, end in split_sentences(plain, _SENTENCE_END):
+        for said, first, last in _sentence(plain[start:end]):
+            pieces.append(f" {said} ")
+            at += [start + first] * (len(said) + 1) + [start + last]
+        tail = plain[start:end].rstrip()[-1:]
+        stop = "." if tail and tail not in "?;:,()" and (end < len(plain) or tail in ".!") else ""
+        pieces.append(stop + ("\n" if "\n" in plain[end - 1 : end + 1] else " "))
+        at += [end] * len(pieces[-1])
+    return "".join(pieces), [places[n] for n in (*at, len(plain))]
 
 
-def _read_sentence(text: str) -> tuple[tuple[Assertion, ...], tuple[Unsaid, ...]]:
-    """Returns a sentence's assertions, and the findings that it asserts nothing of."""
-    sentence = _parsed(text)
-    if not sentence.items:
-        return (), ()
-    unsaid = tuple(
-        Unsaid(name, "said nothing", _span(sentence, item))
-        for item in sentence.items
-        for name in (item.names if item.says == "silent" else ())
-    )
-    return _assertions(sentence), unsaid
+@functools.lru_cache(maxsize=1 << 14)
+def _sentence(text: str) -> tuple[Piece, ...]:
+    return tuple(_Gloss(text).pieces())
 
 
-def _span(sentence: VietnameseSentence, item: VietnameseItem) -> tuple[int, int]:
-    return sentence.tokens[item.first].start, sentence.tokens[item.last - 1].end
+class _Gloss:
+    """English of a sentence, phrase by phrase.
 
+    Attributes:
+        said: first token, rank among what begins there, English, and end of each phrase.
+        taken: tokens that are said already, or mean nothing.
+    """
 
-def _parsed(text: str) -> VietnameseSentence:
-    """A sentence whose items have what is said of them."""
-    sentence = VietnameseSentence(with_ticks(text))
-    sets = sentence.sets
-    degrees = sentence.words.degrees
-    former = former_degree(sentence.forms, sets["then"], sets["now_again"], degrees, reach=8)
-    if former is not None:
-        sentence = VietnameseSentence(blanked(sentence.text, sentence.tokens, former[0]))
-    if not sentence.items:
-        return sentence
-    judge(sentence)
-    compare(sentence)
-    if former is not None:
-        for item in sentence.items:
-            item.times.add(former[1])
-    grade(sentence)
-    _measure(sentence)
-    place_items(sentence)
-    return sentence
+    def __init__(self, text: str) -> None:
+        self.sentence = VietnameseSentence(with_ticks(text))
+        self.former = self._former()
+        if self.former is not None:
+            kept = blanked(self.sentence.text, self.sentence.tokens, self.former[0])
+            self.sentence = VietnameseSentence(kept)
+        self.items, self.forms = self.sentence.items, self.sentence.forms
+        self.sets = self.sentence.sets
+        self.said: list[tuple[int, int, str, int]] = []
+        self.taken = set(self.sentence.void)
+        last = [form for form in self.forms if form[0].isalnum()][-3:]
+        self.asks = self.forms[-1:] == ["?"]
+        self.inquires = self.asks and bool(self.sets["interrogative"] & {*last})
 
+    def pieces(self) -> Iterator[Piece]:
+        """The English of the sentence in the order of its words."""
+        if not self.forms:
+            return
+        self._ends()
+        self._answer()
+        self._degrees()
+        self._measures()
+        self._items()
+        self._changes()
+        self._cues()
+        self._places()
+        for place, form in enumerate(self.forms):
+            if place not in self.taken:
+                is_english = form.isascii() and len(form) > 3 and form in load_english().known
+                known = form if is_english or not form[0].isalnum() else ""
+                self._say(place, place + 1, _ENGLISH["words"].get(form, known))
+        tokens = self.sentence.tokens
+        for first, _, word, last in sorted(self.said):
+            if word:
+                yield word, tokens[first].start, tokens[last - 1].end
 
-def _assertions(sentence: VietnameseSentence) -> tuple[Assertion, ...]:
-    """Returns what a sentence asserts of its items."""
-    items = sentence.items
-    asks = sentence.text.rstrip().endswith("?")
-    inquires = asks and bool(sentence.sets["interrogative"] & {*sentence.forms[-3:]})
-    colon = max((n for n, form in enumerate(sentence.forms) if form == ":"), default=-1)
-    colon = colon if items[-1].first > colon else -1
-    assertions: list[Assertion] = []
-    first_of: dict[int, int] = {}
-    for n, item in enumerate(items):
-        meant = _meant(item, asks and item.first > colon, inquires)
-        if meant is None:
-            continue
-        status, certainty, time = meant
-        if item.severity in ("large", "moderate", "severe") and status == "absent":
-            certainty = "likely"  # no large effusion
-        first_of[n] = len(assertions)
-        source = None
-        if n - 1 in first_of:
-            gap = {*sentence.between(items[n - 1], item)}
-            if explains(sentence, items[n - 1], item):
-                source = first_of[n - 1]
-            elif gap <= sentence.sets["joint"]:
-                source = assertions[-1].source
-        side, regions = side_name(item.side), tuple(item.regions)
-        if source is not None and not regions and not side:
-            side, regions = assertions[source].side, assertions[source].regions
-        count = sentence.words.numbers.get(sentence.form(item.first - 1))
-        assertions += [
-            Assertion(
-                sentence.words.definitions.in_regions(name, regions),
-                status,
-                certainty,
-                time,
-                side,
-                regions,
-                item.severity,
-                tuple(item.sizes),
-                tuple(item.distances),
-                None if item.statement else count,
-                _span(sentence, item),
-                (("severity", item.severity),) if item.severity else (),
-                " ".join(sentence.forms[slice(*item.cue)]),
-                item.statement.name if item.statement and item.is_normal else "",
-                source,
+    def _say(self, first: int, last: int, word: str, rank: int = 2) -> None:
+        self.said.append((first, rank, word, last))
+        self.taken.update(range(first, last))
+
+    def _former(self) -> tuple[set[int], Time] | None:
+        """A degree of former times and how now compares: "trước ít, nay nhiều"."""
+        one = self.sentence
+        then, now = one.sets["then"], one.sets["now_again"]
+        return former_degree(one.forms, then, now, one.words.degrees, reach=8)
+
+    def _ends(self) -> None:
+        """Gives a question its end: one that inquires asks, another one doubts."""
+        end = len(self.forms) - 1
+        if not self.asks:
+            return
+        if self.inquires:
+            for place in range(max(0, end - 3), end):
+                if self.forms[place] in self.sets["interrogative"]:
+                    self._say(place, place + 1, "")
+            normal = self.items[:1] and self.items[0].is_normal
+            opens = "are" if normal else "is there" if self.items else "is this"
+            self.said.append((0, -1, opens, 1))
+            return
+        colon = max((n for n, form in enumerate(self.forms) if form == ":"), default=-1)
+        behind = [item for item in self.items if item.first > colon]
+        self._say(end, end + 1, "" if behind else "?")
+        if behind:
+            self.said.append((behind[0].begin, 0, "possible", behind[0].last))
+            if colon >= 0:
+                self._say(colon, colon + 1, ",")
+
+    def _answer(self) -> None:
+        """The verdict that opens an answer, and verdicts of a text that names nothing."""
+        sentence, end = self.sentence, len(self.forms)
+        preambles = {match.first: match for match in sentence.find("preamble")}
+        first = 0
+        while first in preambles or (first < end and not self.forms[first][0].isalnum()):
+            if (match := preambles.get(first)) is None:
+                first += 1
+                continue
+            self._say(match.first, match.last, _ENGLISH["words"].get(match.payload, ""))
+            first = match.last
+        for match in sentence.find("reason"):
+            if self.taken.isdisjoint(reach_of(match)):
+                is_heading = sentence.form(match.last) == ":"
+                self._say(match.first, match.last, "reason" if is_heading else "because")
+        found = sentence.words.answers.find(sentence.tokens[first : first + 100])
+        for match in found:
+            a, b = match.first + first, match.last + first
+            alone = b >= end or not self.forms[b][0].isalnum() or not self.taken.isdisjoint([b])
+            is_state = match.payload in ("normal", "abnormal")
+            if self.items and (self.inquires or match.first or not alone):
+                continue
+            if self.inquires and not is_state:
+                continue
+            if self.taken.isdisjoint(range(a, b)):
+                self._say(a, b, _ENGLISH["answers"][match.payload])
+                if self.items and sentence.form(b) == ",":
+                    self._say(b, b + 1, ".")
+
+    def _degrees(self) -> None:
+        sentence = self.sentence
+        taken = sentence.named | sentence.compared | self.taken
+        for part in (*sentence.cues, *sentence.times):
+            taken = taken.union(reach_of(part))
+        for match in sentence.outside(sentence.words.severity, taken):
+            inside = [i for i in self.items if i.begin < match.first < max(i.own)]
+            near = match.payload != "large"  # "nhiều nốt" counts them
+            right = [i for i in self.items if near and i.begin == match.last]
+            left = [i for i in self.items if i.last <= match.first]
+            self.taken.update(reach_of(match))
+            for item in (inside or right or left[-1:])[:1]:
+                self.said.append((item.first, 1, match.payload, item.last))
+
+    def _measures(self) -> None:
+        """Sizes, and distances from a landmark, which is no place."""
+        sentence = self.sentence
+        self.landmarks: set[int] = set()
+        for match in _SIZE.finditer(sentence.text):
+            if "m" not in match.group():
+                continue
+            at = sum(token.start < match.start() for token in sentence.tokens)
+            end = sum(token.start < match.end() for token in sentence.tokens)
+            said = " ".join(match.group().replace(",", ".").split())
+            said = re.sub(r"(?<=\d)(?=[mc]m)", " ", said)
+            before = [m for m in sentence.regions if 0 <= at - m.last <= 3][-1:]
+            behind = [m for m in sentence.regions if m.first == end + 1]
+            marks = [(m, m.first - 1) for m in before] + [(m, end) for m in behind]
+            for mark, place in marks:
+                relation = sentence.words.relations.get(sentence.form(place))
+                if relation and place not in sentence.within:
+                    said += f" {relation} the {mark.payload}"
+                    self.landmarks.update(reach_of(mark))
+                    break
+            self._say(at, end, said)
+        self.taken |= self.landmarks
+
+    def _items(self) -> None:
+        told: set[int] = set()
+        for item in self.items:
+            if item.statement is None:
+                if item.first in self.taken:
+                    continue  # "không thấy bất thường"
+                place = item.first - 1
+                number = self.sentence.words.numbers.get(self.sentence.form(place))
+                if number and place not in self.taken:
+                    self._say(place, item.first, _NUMBERS[number] if number < 11 else "")
+                self._say(item.first, item.last, " and ".join(item.names))
+                continue
+            self.taken.update(item.own)
+            if not item.is_normal:
+                nearly = "possible " * item.is_borderline
+                self.said.append((item.first, 2, nearly + item.names[0], item.last))
+                continue
+            mark = item.begin - 1
+            parted = self.sentence.form(mark) == "," or self.forms[mark] in self.sets["joint"]
+            before = [i for i in self.items if i.last <= mark]
+            if parted and before and mark not in self.taken and not told & {item.first}:
+                self._say(mark, mark + 1, ";")
+            if item.begin not in told:
+                organ = _ENGLISH["organs"][item.statement.name]
+                self.said.append((item.begin, 2, organ, max(item.subject) + 1))
+            if item.first not in told:
+                state = "normal" if self.inquires else "are normal"
+                self.said.append((item.first, 3, state, item.last))
+            told |= {item.begin, item.first}
+
+    def _changes(self) -> None:
+        sentence, sets = self.sentence, self.sets
+        for match in sentence.times:
+            cues = [c for c in sentence.cues if c.first <= match.first < c.last]
+            longer = [c for c in cues if c.payload.after != "neutral" and c.last >= match.last]
+            longer = [c for c in longer if c.last - c.first > match.last - match.first]
+            if not self.taken.isdisjoint(reach_of(match)) or (
+                longer and match.payload != "resolved"
+            ):
+                continue
+            right = [item for item in self.items if item.begin >= match.last]
+            left = [item for item in self.items if item.last <= match.first]
+            gap = self.forms[match.last : right[0].begin] if right else []
+            most = sentence.form(match.first) in sets["most"]
+            both = sets["both_before"] & {*self.forms[: match.first]}
+            if most and both and sentence.side_at(match.first - 1):
+                self._say(match.first, match.last, "more")  # "hai bên, bên phải nhiều hơn"
+                continue
+            ahead = bool(right) and {*gap} <= sets["before_item"]
+            ahead = ahead or (not left and "," not in gap)
+            self._say(
+                match.first, match.last, _ENGLISH["ahead" if ahead else "behind"][match.payload]
             )
-            for name in item.names
-        ]
-    return tuple(assertions)
+        if self.former is not None and self.items:
+            last = self.items[-1]
+            self.said.append((last.last - 1, 9, _ENGLISH["behind"][self.former[1]], last.last))
+
+    def _cues(self) -> None:
+        sentence = self.sentence
+        begin = 0
+        last: tuple[int, str, int] | None = None  # of the last cue: in `said`, class, end
+        for n, cue in enumerate(sentence.cues):
+            if not self.taken.isdisjoint(reach_of(cue)):
+                continue
+            reach = begin if self.items and self.items[-1].first >= begin else 0
+            left = [i for i in self.items if reach <= i.first and i.last <= cue.first]
+            ahead = [i for i in self.items if i.begin >= cue.last]
+            after, before = cue.payload.after, cue.payload.before
+            begin = cue.first if after == "contrast" else begin
+            if left and left[-1].is_normal and not ahead:
+                self._say(cue.first, cue.last, "")  # "góc sườn hoành sáng, không có dịch"
+                continue
+            if _looks_back(sentence, cue, left):
+                self._join(left, self.forms[left[-1].last : cue.first])
+                changed = _CHANGED.get((last[1], before)) if last else None
+                if cue.first - left[-1].last > _BACK_REACH:
+                    self._say(cue.first, cue.last, "")
+                elif last is not None and changed:
+                    first, rank, _, end = self.said[last[0]]
+                    self.said[last[0]] = (first, rank, _ENGLISH["after"][changed], end)
+                    self._say(cue.first, cue.last, "")
+                else:
+                    self._say(cue.first, cue.last, _ENGLISH["before"].get(before, ""))
+                continue
+            if left and not ahead and after == "past":
+                self._say(cue.first, cue.last, _ENGLISH["before"][after])
+                continue
+            if behind := _default_back(sentence, cue, left):
+                self._join(left, self.forms[left[-1].last : cue.first])
+                self._say(cue.first, cue.last, _ENGLISH["before"][behind])
+                continue
+            fresh = last is not None and not any(last[2] <= i.first < cue.first for i in self.items)
+            if fresh and last and last[1].startswith("hedged") and after.startswith("denied"):
+                first, rank, _, end = self.said[last[0]]
+                self.said[last[0]], after = (first, rank, "", end), "denied likely"
+            following = (
+                sentence.cues[n + 1].first if n + 1 < len(sentence.cues) else len(self.forms)
+            )
+            idle = not ahead or following < ahead[0].begin
+            if (
+                after == "affirms"
+                and sentence.form(cue.first - 1) == ":"
+                and sentence.form(cue.last) in _CLOSES
+            ):
+                self._say(cue.first, cue.last, "present")
+                continue
+            if after == "affirms" and (fresh or idle or self.inquires):
+                self._say(cue.first, cue.last, "")
+                continue
+            doubts = self.inquires and after.startswith("hedged")
+            said = _ENGLISH["words"].get(self.forms[cue.first]) if after == "affirms" else ""
+            if said and last and last[1].startswith("denied"):
+                said = ", but there is"  # "không tràn khí, kèm nốt mờ"
+            said = said or _ENGLISH["after"].get(after, "")
+            self._say(cue.first, cue.last, "" if doubts else said)
+            if sentence.form(cue.last) == ":" and ahead:
+                self._say(cue.last, cue.last + 1, "")  # "không thấy: tràn dịch, tràn khí"
+            if after in _ENGLISH["before"]:
+                last = len(self.said) - 1, after, cue.last
+
+    def _join(self, left: Sequence[VietnameseItem], gap: Sequence[str]) -> None:
+        """Puts an "and" in a list of which all is said behind it: "nốt, khối đều không thấy"."""
+        gaps = [self.forms[a.last : b.begin] for a, b in itertools.pairwise(left[-3:])]
+        if not gaps or ("đều" not in gap and (len(gaps) < 2 or gaps[0] != [","])):
+            return
+        mark = left[-1].begin - 1
+        if self.forms[left[-2].last : left[-1].begin] == [","] and mark not in self.taken:
+            self._say(mark, mark + 1, "and")
+
+    def _places(self) -> None:
+        definitions = self.sentence.words.definitions
+        alone = {item.first for item in self.items if len(item.own) == 1}
+        spots = find_spots(self.sentence, alone)
+        self.placed = {place for spot in spots for place in reach_of(spot)}
+        for spot in spots:
+            if not self.landmarks.isdisjoint(reach_of(spot)):
+                continue
+            own = next((i for i in self.items if i.own.intersection(reach_of(spot))), None)
+            self.taken.update(reach_of(spot))
+            if own is None and self._is_apart(spot):
+                continue
+            side = {"pair": "both"}.get(spot.side, spot.side)
+            names = list(spot.regions)
+            if own is not None and own.statement is None:
+                finding = definitions.findings.get(own.names[0])
+                device = finding is not None and finding.category == "device"
+                sided = side and not device
+                names = [
+                    n
+                    for n in names
+                    if (n not in NO_PLACE and not device) or (sided and n in definitions.sides)
+                ]
+                names = [n for n in names if n != "pleural spaces"]
+            exact = [n for n in names if n not in NO_PLACE]
+            names = exact if len(names) > 1 and exact else names
+            if own is not None and own.is_normal:
+                self._of_normal(own, names, side, spot.side == "pair")
+                continue
+            said = self._place(names, side)
+            self.said.append((spot.first, 3, said, spot.last))
+            n = self.items.index(own) if own is not None else 0
+            if (
+                n
+                and own is not None
+                and own.names[0] in _PLEURAL
+                and "pleural spaces" in spot.regions
+            ):
+                one = self.items[n - 1]  # "có tràn dịch nhưng không tràn khí màng phổi phải"
+                if one.names[0] in _PLEURAL and one.last - one.first == 2:
+                    self.said.append((one.first, 3, said, one.last))
+
+    def _is_apart(self, spot: Spot) -> bool:
+        """Returns whether a place is of something unread: "u phổi phải, xâm lấn trung thất"."""
+        commas = [n for n, form in enumerate(self.forms) if form == ","]
+        begin = max((n for n in commas if n < spot.first), default=-1)
+        end = min((n for n in commas if n > spot.first), default=len(self.forms))
+        named = any(begin < item.first < end for item in self.items)
+        gap = [n for n in range(begin + 1, spot.first) if n not in self.placed]
+        passed = [self.sets[name] for name in ("place_gap", "at_place", "list", "fronts")]
+        unread = {self.forms[n] for n in gap}.difference(*passed)
+        return begin >= 0 and not named and bool(unread)
+
+    def _place(self, names: Sequence[str], side: str) -> str:
+        if side in ("same", "other"):
+            return f"on the {side} side"
+        on = _on_side(self.sentence.words.definitions, names, side)
+        said = "in the " + " and ".join(on) if on else ""
+        if not side or any(word in SIDES for name in on for word in name.split()):
+            return said
+        return f"{said} on both sides" if side == "both" else f"{said} on the {side}"
+
+    def _of_normal(
+        self, item: VietnameseItem, names: Sequence[str], side: str, is_pair: bool
+    ) -> None:
+        """Names the part of a normal organ: "right lung", "aortic arch"."""
+        assert item.statement is not None
+        if item.statement.name not in _IN_PARTS:
+            return
+        on = _on_side(self.sentence.words.definitions, names, "" if side == "both" else side)
+        both = "both " * (side == "both" and not is_pair)
+        for n, (first, rank, word, last) in enumerate(self.said):
+            if first == item.begin and word in _ENGLISH["organs"].values():
+                self.said[n] = (first, rank, both + (" and ".join(on) or word), last)
 
 
-def _measure(sentence: VietnameseSentence) -> None:
-    """Gives items their sizes and distances; what these are measured from is no place."""
-    for match in _SIZE.finditer(sentence.text):
-        if "m" not in match.group():
-            continue
-        at = sum(token.start < match.start() for token in sentence.tokens)
-        end = sum(token.start < match.end() for token in sentence.tokens)
-        item = ([i for i in sentence.items if i.first < at] or sentence.items[:1])[-1]
-        measure = " ".join(match.group().replace(",", ".").split())
-        measure = re.sub(r"(?<=\d)(?=[mc]m)", " ", measure)
-        before = [m for m in sentence.regions if 0 <= at - m.last <= 3][-1:]
-        behind = [m for m in sentence.regions if m.first == end + 1]
-        marks = [(m, sentence.form(m.first - 1)) for m in before]
-        for mark, word in [*marks, *((m, sentence.form(end)) for m in behind)]:
-            if word in sentence.words.relations:
-                relation = sentence.words.relations[word]
-                item.distances.append(f"{measure} {relation} the {mark.payload}")
-                sentence.void.update(reach_of(mark))
-                break
+def _on_side(definitions: Definitions, names: Sequence[str], side: str) -> list[str]:
+    """The regions on a side; a numbered rib has no name without one."""
+    found: list[str] = []
+    for name in names:
+        if name in definitions.regions:
+            both = definitions.on_side(name, side or "both")
+            found += both if side else [both[0].removeprefix("left ")] if len(both) > 1 else [name]
         else:
-            item.sizes.append(measure)
+            sides = SIDES if side == "both" else (side,) if side else ()
+            found += [f"{one} {name}" for one in sides] or ["ribs"]
+    return list(dict.fromkeys(found))
 
 
-def _meant(
-    item: VietnameseItem, asks: bool, inquires: bool
-) -> tuple[Status, Certainty, Time] | None:
-    """Status, certainty and time; None where nothing that can be named is said."""
-    if item.says == "silent":
-        return None
-    status, certainty, time = SAID[item.says]
-    if time == "past" and "resolved" in item.times:
-        return "absent", "certain", "resolved"
-    if time != "current":
-        return status, certainty, time
-    if item.is_normal:
-        if status == "absent":
-            return None  # "không bình thường"
-        return ("absent" if status == "present" else status), certainty, "current"
-    time = next((time for time in _TIMES if time in item.times), "current")
-    if inquires:
-        return "uncertain", "possible", "to be ruled out"
-    if status == "present" and (asks or item.is_borderline):
-        return "uncertain", "possible", time if item.is_borderline else "current"
-    if time == "resolved":
-        return ("uncertain" if status == "uncertain" else "absent"), certainty, "resolved"
-    if status == "absent" and time in ("worse", "better"):
-        time = "current"  # "không thấy lao tiến triển"
-    return status, certainty, time
-
-
-def _read_question(question: str) -> answers.AskedFor:
-    """Returns the subject of a question."""
-    sentence = VietnameseSentence(plain_text(composed(question)[0]))
-    names = [name for item in sentence.items for name in item.names]
-    sides = {sentence.side_at(place) for place in range(len(sentence.tokens))} - {""}
-    counts = bool(sentence.words.phrases["count_asked"].find(sentence.tokens))
-    side = sides.pop() if len(sides) == 1 else None
-    is_denied = all(item.is_normal for item in sentence.items if item.names)
-    if is_denied and not names:
-        kinds = {match.payload for match in sentence.words.answers.find(sentence.tokens)}
-        is_denied = "normal" in kinds
-        names = [GENERAL] * is_denied
-    return answers.AskedFor(tuple(dict.fromkeys(names)), side, counts, is_denied)
-
-
-def _outcome(
-    plain: str, asked: answers.AskedFor, assertions: Sequence[Assertion], has_box: bool
-) -> Outcome:
-    """Decides the outcome of an answer."""
-    sentences = (plain[slice(*span)] for span in split_sentences(plain, _SENTENCE_END))
-    first = VietnameseSentence(
-        next((text for text in sentences if any(map(str.isalnum, text))), "")
-    )
-    if not first.tokens:
-        return "yes" if has_box else "nothing"
-    now = [one for one in assertions if one.is_now]
-    about = [one for one in now if _bears_on(one, asked, first.words)]
-    opened = None if first.text.rstrip().endswith("?") else _opening(first, asked)
-    stated = answers.stated_outcome(about)
-    if asked.is_denied and stated:
-        stated = answers.TURNED.get(stated, stated)
-    if outcome := answers.decide(opened, stated, about, asked.is_denied):
-        return outcome
-    if now:
-        return "off_topic" if asked.findings else answers.stated_outcome(now) or "undecided"
-    return "yes" if has_box else _without_findings(first, asked)
-
-
-def _bears_on(one: Assertion, asked: answers.AskedFor, words: VietnameseWords) -> bool:
-    """Returns whether an assertion answers the question."""
-    if asked.side and one.side in SIDES and one.side != asked.side:
+def _looks_back(
+    sentence: VietnameseSentence, cue: Match[Cue], left: Sequence[VietnameseItem]
+) -> bool:
+    """Returns whether a cue applies to the words before it."""
+    if not left or not cue.payload.before:
         return False
-    ancestors = words.definitions.finding_ancestors
-    return any(
-        one.finding == name
-        or (one.status != "absent" and name in ancestors(one.finding))
-        or (one.status == "absent" and one.finding in (*ancestors(name), GENERAL))
-        or (name == GENERAL and words.definitions.findings[one.finding].category == "abnormality")
-        for name in asked.findings
-    )
+    behind = sentence.form(cue.last)
+    if sentence.forms[cue.first - 1] == ":":
+        return behind in ("", ",", ")", "/")
+    if behind in sentence.sets["than"]:
+        return True  # "ít khả năng hơn xẹp phổi"
+    ahead = next((item for item in sentence.items if item.first >= cue.last), None)
+    if ahead is None:
+        return True
+    gap = sentence.forms[cue.last : ahead.begin]
+    turns = any(cue.last <= place < ahead.first for place in sentence.contrasts)
+    return turns or "," in gap or ":" in gap
 
 
-def _opening(sentence: VietnameseSentence, asked: answers.AskedFor) -> Outcome | None:
-    """Returns the verdict that opens an answer, if nothing but a reason follows it."""
-    reasons = sentence.find("reason")
-    end = (reasons[0].first if reasons else 0) or len(sentence.forms)
-    preambles = {match.first: match.last for match in sentence.find("preamble")}
-    first = 0
-    while first in preambles or (first < end and not sentence.forms[first][0].isalnum()):
-        first = preambles.get(first, first + 1)
-    found = sentence.words.answers.find(sentence.tokens[first:end])
-    if not found or found[0].first > 0:
-        return None
-    last = first + found[0].last
-    stands_alone = last >= end or not sentence.forms[last][0].isalnum()
-    if not stands_alone and any(first <= i.begin and i.last <= end for i in sentence.items):
-        return None
-    return answers.meaning(found[0].payload, asked)
-
-
-def _without_findings(sentence: VietnameseSentence, asked: answers.AskedFor) -> Outcome:
-    """Decides an answer that names no finding and opens with neither yes nor no."""
-    spots = find_spots(sentence)
-    covered = {place for spot in spots for place in reach_of(spot)}
-    found = sentence.words.answers.find(sentence.tokens[:100])
-    verdicts = {answers.meaning(m.payload, asked) for m in found if covered.isdisjoint(reach_of(m))}
-    if "undecided" in verdicts:
-        return "undecided"
-    opens = sentence.forms[0]
-    spoken = opens in sentence.words.numbers or opens == "0"
-    spoken = spoken or bool(sentence.words.phrases["several"].find(sentence.tokens[:2]))
-    if spoken and (asked.counts or not opens.isdigit()):
-        return "no" if opens == "0" else "yes"
-    rest = {form for place, form in enumerate(sentence.forms) if place not in covered}
-    if spots and passes(sentence, (form for form in rest if form[0].isalnum())):
-        sides = {spot.side for spot in spots} & {*SIDES}
-        return "off_topic" if asked.side and sides - {asked.side} else "yes"
-    return verdicts.pop() if len(verdicts) == 1 and len(sentence.forms) <= 15 else "nothing"
+def _default_back(
+    sentence: VietnameseSentence, cue: Match[Cue], left: Sequence[VietnameseItem]
+) -> str:
+    """Returns what a denial with nothing named behind it says of what stands before: "không được
+    tìm thấy"; in doubt where its predicate is unknown; "" where it says nothing of it."""
+    said = cue.payload.after
+    ahead = any(item.first >= cue.last for item in sentence.items)
+    gap = sentence.forms[left[-1].last : cue.first] if left else []
+    if not said.startswith("denied") or ahead or not left or "," in gap or len(gap) > _NEAR:
+        return ""
+    is_open = cue.last - cue.first == 1 and sentence.form(cue.last) not in ("", ",", ":", ")")
+    known = any(match.first == cue.last for match in sentence.times)
+    return "" if known else "hedged possible" if is_open else said

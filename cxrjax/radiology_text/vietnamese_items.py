@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Collection, Iterator, Sequence
 
-from cxrjax.radiology_text.assertions import Time
 from cxrjax.radiology_text.english import Match, Payload, PhraseIndex
 from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.vietnamese_words import load_words
@@ -14,32 +13,13 @@ GENERAL = "cardiopulmonary abnormality"
 
 @dataclasses.dataclass(eq=False)
 class VietnameseItem(NamedItem):
-    """Named item with the sentence's statements about it.
+    """Named item; `subject` is the words of the organ that it states something of."""
 
-    Attributes:
-        says: as cues do, "denied certain"; "" where it is simply stated.
-        cue: first and end of the words that say so.
-        inside: regions that its own words name; `regions`: all others.
-        side: left, right, both, or pair where it has two sides by its kind.
-    """
-
-    says: str = ""
-    cue: tuple[int, int] = (0, 0)
-    inside: list[str] = dataclasses.field(default_factory=list)
-    regions: list[str] = dataclasses.field(default_factory=list)
-    side: str = ""
-    times: set[Time] = dataclasses.field(default_factory=set)
-    severity: str | None = None
-    sizes: list[str] = dataclasses.field(default_factory=list)
-    distances: list[str] = dataclasses.field(default_factory=list)
+    subject: range = range(0)
 
     @property
     def begin(self) -> int:
         return min(self.own)
-
-    @property
-    def is_denied_here(self) -> bool:
-        return self.says.startswith("denied")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +65,6 @@ class VietnameseSentence:
     def form(self, place: int) -> str:
         """The token at a place; "" beyond the sentence's ends."""
         return self.forms[place] if 0 <= place < len(self.forms) else ""
-
-    def between(self, one: VietnameseItem, other: VietnameseItem) -> list[str]:
-        return self.forms[one.last : other.begin]
 
     def find(self, name: str) -> list[Match[str]]:
         return self.words.phrases[name].find(self.tokens)
@@ -248,7 +225,9 @@ class VietnameseSentence:
 def _statement(subject: Match, state: Match, names: tuple[str, ...]) -> VietnameseItem:
     own = frozenset((*reach_of(subject), *reach_of(state)))
     # A denial looks at the state: "bóng tim không to".
-    return VietnameseItem(state.first, state.last, names, subject.payload[0], own=own)
+    item = VietnameseItem(state.first, state.last, names, subject.payload[0], own=own)
+    item.subject = reach_of(subject)
+    return item
 
 
 def reach_of(part: Match | Spot) -> range:

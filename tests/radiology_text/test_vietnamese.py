@@ -12,11 +12,11 @@ import cxrjax.simulation
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.mentions import VINDR_CLASSES
-from cxrjax.radiology_text.vietnamese import VietnameseReader
+from cxrjax.radiology_text.reading import open_reader
 from cxrjax.radiology_text.vietnamese_words import load_words
 from tests.radiology_text.conftest import CASES
 
-READER = VietnameseReader()
+READER = open_reader("vi")
 SENTENCES = pathlib.Path(__file__).parent / "sentences"
 EFFUSION = "tràn dịch màng phổi"
 
