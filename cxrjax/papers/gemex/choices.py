@@ -29,6 +29,7 @@ from cxrjax.papers.gemex.option_letters import (
     has_letters,
     is_irresolute,
     pattern,
+    regex,
     stray_letters,
     with_capital_letters,
 )
@@ -460,34 +461,16 @@ def _plain(answer: str) -> str:
 
 _ASKED_LETTER = re.compile(r"(?<![A-Za-z])[A-H][\"')]?\?")
 # Between sentences or before small letters "A" may be the article: "A pneumonia is seen."
-_LETTER_THEN_WORDS = re.compile(
-    r"(?:\b(?i:is|are|was|be|options?|choices?|answers?|ans|select|choose|pick|with|therefore|so|thus)"
-    r"\s{1,3}|\b(?i:answers?|ans|choices?|options?)\s?[:=]\s{0,3}"
-    r"|\A\W{0,5}(?:(?=[B-H])|(?=A\s[A-Z])))"
-    r"(?P<letter>[A-H])\s(?P<words>[A-Za-z][^.;,\n]{0,200})"
-)
+_LETTER_THEN_WORDS = regex("letter_then_words")
 _TAG = re.compile(r"<\s{0,3}answer\s{0,3}>", re.IGNORECASE)
 _WHOLE_TAG = re.compile(r"<answer>([^<]{0,2000})</answer>", re.IGNORECASE)
-_JSON_FIELD = re.compile(
-    r"[{,]\s{0,20}[\"']?(?P<name>(?:final_?)?(?:answers?|choices?|options?|selected|prediction|response))"
-    r"[\"']?\s{0,9}:"
-    r"\s{0,9}(?P<value>\[[^\[\]]{0,2000}\]|\"[^\"]{0,2000}\"|'[^']{0,2000}'|[^,{}\n]{0,200})",
-    re.IGNORECASE,
-)
+_JSON_FIELD = regex("json_field")
 # {"A": true, "B": false}
-_LETTERS_JUDGED = re.compile(
-    r"\s*(?:```json|```)?\s*\{((?:\s*[\"']?[A-H][\"']?\s*:[^{}:\[\]]{1,200}){1,8})\}\s*(?:```)?\s*"
-)
+_LETTERS_JUDGED = regex("letters_judged")
 _NEXT_ITEM = re.compile(r"\s{0,3}(?:[,;]|\band\b|,\s?and\b|[.,;]?\s{0,3}\n\s{0,3}[-*•]?)\s{0,3}")
 _BOXED = re.compile(r"\\boxed\s?\{((?:[^{}]|\{[^{}]{0,200}\}){0,300})\}")
 _AFTER_BOX = re.compile(r"\}[\s$,;&]{0,9}(?:and)?[\s$]{0,9}\Z")
-_EVERY = re.compile(
-    r"\b(?:all (?:of )?(?:the )?(?:above|options|choices|four|them|these)|all|everything)"
-    r"(?P<but>\s(?:except(?: for)?|but|apart from|other than)\s(?:options?\s)?[A-H]\b"
-    r"(?:(?:,|\sand|,\sand|\sor)\s[A-H]\b){0,6})?"
-    r"(?=\W{0,3}\Z|\W)(?(but)|(?<=above|tions|oices|.four|.them|these))",
-    re.IGNORECASE,
-)
+_EVERY = regex("every")
 _DENIAL = re.compile(r"(?:no|not|without)\b")
 _LETTER_COMMA_WORDS = re.compile(r"\b[A-H]\s{0,3}[,;\n]\s{0,3}\w{2}")
 _ABSENT = re.compile(read_packaged(str(__package__), "choices.toml")["asks_for_absent"])
@@ -495,13 +478,5 @@ _OTHER_LANGUAGES = {
     outcome: frozenset(plain_words(word) for word in words)
     for outcome, words in read_packaged(str(__package__), "choices.toml")["closed"].items()
 }
-_FINAL = re.compile(
-    r"\b(?:final answer|answer|answer to (?:this|the) question)(?:\s(?:is|would be|should be))?"
-    r"\s{0,3}[:=]?\s{0,3}"
-    r"[\"'(]{0,2}(yes|no)\b(?=[\"')]{0,2}\s{0,3}(?:[.,!;:\n]|\Z))",
-    re.IGNORECASE,
-)
-_VERDICT = re.compile(
-    r"(?:\A|[.!?:;\n]\s{0,9})\s{0,3}[\"'(]{0,2}(yes|no)(?=[\"')]{0,2}\s{0,3}(?:[.,!;:\n]|\Z))",
-    re.IGNORECASE,
-)
+_FINAL = regex("final")
+_VERDICT = regex("verdict")

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 from cxrjax.files import read_packaged
 
@@ -12,9 +12,19 @@ Stance = Literal["chosen", "named", "denied", "not seen", "hedged", "considered"
 
 
 @functools.cache
+def _data() -> Mapping[str, Any]:
+    return read_packaged(str(__package__), "choices.toml")
+
+
+@functools.cache
 def phrases(name: str) -> tuple[str, ...]:
     """A list of words of `choices.toml`."""
-    return tuple(read_packaged(str(__package__), "choices.toml")[name])
+    return tuple(_data()[name])
+
+
+def regex(name: str) -> re.Pattern[str]:
+    """A pattern of `choices.toml`."""
+    return re.compile(_data()["regex"][name])
 
 
 def any_of(words: Iterable[str]) -> str:
@@ -30,6 +40,8 @@ def any_of(words: Iterable[str]) -> str:
 @functools.cache
 def pattern(template: str) -> re.Pattern[str]:
     """A pattern with `{name}` for the words of each list, case ignored."""
+    parts = _data()["parts"]
+    template = re.sub(r"<([a-z]+)>", lambda m: parts.get(m[1], m[0]), template)
     filled = re.sub(r"\{([a-z]\w+)\}", lambda m: f"(?:{any_of(phrases(m[1]))})", template)
     return re.compile(filled, re.IGNORECASE)
 
@@ -55,10 +67,7 @@ class Group:
 
 # Letters of words in Latin or Cyrillic script go with a letter; those of other scripts do not.
 _IN_WORD = r"A-Za-z0-9_À-ɏЀ-ӿẠ-ỹ"
-_MENTION = re.compile(
-    rf"(?<![{_IN_WORD}'’\-])(?P<open>[\"'“‘(\[{{]{{0,2}})(?P<letter>[A-H])"
-    rf"(?P<close>[\"'”’)\]}}]{{0,2}})(?![{_IN_WORD}'’]|-[A-Za-z])"
-)
+_MENTION = regex("mention")
 _GLUED = re.compile(r"\W{0,5}([A-Ha-h]{2,8})\W{0,5}\Z")
 _RANGE = re.compile(r"\b[A-H][^\S\n]?(?:[-–—]|\bto\b|\bthrough\b)[^\S\n]?[A-H]\b")
 _PREFERENCE = re.compile(r"\b[A-H]\s?[<>≥≤]\s?[A-H]\b")
@@ -195,9 +204,7 @@ def find_groups(text: str, options: Mapping[str, str]) -> list[Group]:
     return groups
 
 
-_ITEM_START = re.compile(
-    r"(?:\A|\n|[,;|✓✗]|(?<=[a-z)][.])|[.!?])\s{0,9}(?:[-*•]\s?|\d{1,2}[.)]\s)?[✓✗]?\s{0,3}(?i:options?\s)?\Z"
-)
+_ITEM_START = regex("item_start")
 _SENTENCE_START = re.compile(r"(?<=[.!?;])\s|\n")
 
 
@@ -246,96 +253,30 @@ def _joined(gap: str, one: re.Match[str], other: re.Match[str]) -> bool | None:
     )
 
 
-_SUBJECT = (
-    r"\A\s{0,3}(?:\([^()]{0,80}\)\s{0,3})?\s{0,3}(?:both\s|all\s)?"
-    r"(?:(?:is|are|was|were|can|could|would|should|seems?|appears?|does|do|did|has|have|be|been|being"
-    r"|clearly|also|therefore|likely|both|all|to|rather|than|entirely|simply)\s){0,4}"
-)
-
-
-_NOT_EXCLUDED = re.compile(
-    r"\s{0,3}(?:cannot|can['’]t|can not|could not|couldn['’]t)\sbe\s(?:\w{1,20}\s)?"
-    r"(?:excluded|ruled\sout|dismissed)",
-    re.IGNORECASE,
-)
-
-
 def _stance(
-    before: str,
-    after: str,
-    whole_before: str,
-    words: str,
-    marks_first: bool,
+    before: str, after: str, whole_before: str, words: str, marks_first: bool
 ) -> tuple[int, Stance]:
     """Rank and stance of a group by the words around it."""
     behind = after_own_words(after, words)
-    clause = _SENTENCE_START.split(behind)[0][:120]
     if marks_first:
         mark = re.search(r"([✓✗])\s{0,3}(?i:options?)?\s{0,3}\Z", before)
     else:
         mark = re.match(r"\s{0,3}[.:)\-–—]{0,2}\s{0,3}([✓✗])", behind)
     if mark:
         return 0, "chosen" if mark[1] == "✓" else "denied"
-    verdict = pattern(
-        r"(?:\A|[\s.,;])(?:(?P<no>{no})|(?P<yes>{yes}))\s?(?::|to\b)\s{0,3}\Z"
-    ).search(before)
-    if verdict and not pattern("{decisive}").search(before):
-        return 0, "denied" if verdict["no"] else "chosen"
-    # "No cardiomegaly (A)".
     named = before.rstrip().lower()
-    if words and named.endswith(words):
-        named = named.removesuffix(words)
-        if pattern(r"{denied_before}\s{0,3}\Z").search(named):
-            return 0, "not seen"
-    if pattern(
-        r"{denied_before}(?:\s(?:both|the|options?|choices?|answers?|is|be|correct|all)){0,3}\s{0,3}\Z"
-    ).search(before):
-        return 0, "denied"
-    if pattern(_SUBJECT + "{not_seen}").match(clause):
-        return 0, "not seen"
-    if _NOT_EXCLUDED.match(clause):
-        return 0, "hedged"
-    if pattern(
-        _SUBJECT + r"(?:(?:is|are|was|were|does|do|did|ca|would|has|have)n['’]t\b|{denied_behind})"
-    ).match(clause):
-        return 0, "denied"
-    colon = r"\A\s{0,3}(?:[:=,(]|[-–—])\s{0,3}[\"'(]?"
-    if pattern(colon + r"{no}\b(?=\s{0,3}(?:[.,;:)\"'\n-]|\Z|this|that|the|there|it))").match(
-        clause
-    ):
-        return 0, "denied"
-    if pattern(colon + r"{no_verdict}(?=\s{0,3}(?:[.,;:)\"'\n]|\Z))").match(clause):
-        return 0, "hedged"
-    if pattern(colon + r"{yes}(?=\s{0,3}(?:[.,;:)\"'\n]|\Z))").match(clause):
-        return 0, "chosen"
-    if re.search(
-        r"(?:[,;]\s{0,3}|\s[-–—]\s|[(])(?:(?i:yes|correct))\s{0,3}[.)!]?\s{0,3}\Z", clause
-    ):
-        return 0, "chosen"
-    link = r"(?:[\s:=,，：\-–—>]|{links}){0,24}\Z"
-    if pattern(r"{considered}(?:\s(?:the|all|each|of|options?|choices?)|[\s:]){0,8}\Z").search(
-        before
-    ):
-        return 0, "considered"
-    if pattern(r"{hedged_before}(?:\s(?:also|option|choice)){0,2}\s{0,3}\Z").search(
-        before
-    ) or pattern(_SUBJECT + "{hedged_behind}").match(clause):
-        decided = pattern(r"(?:{decisive}|{concluding})").search(before) is not None
-        return (1, "named") if decided else (0, "hedged")
-    # "So is D" adds; it concludes nothing.
-    if pattern(
-        r"(?!so\s(?:is|are|was|were|does|do)\b){concluding}(?:[\s,:]|{links}|{decisive}){0,24}\Z"
-    ).search(before):
-        return 2, "named"
-    if pattern(r"{decisive}" + link).search(before) or pattern(
-        r"{decisive}[^\S\n]?[:：]?\s{1,5}\Z"
-    ).search(whole_before):
-        rank = 2 if pattern(r"{concluding}").search(before) else 1
-        return rank, "named"
-    if pattern(_SUBJECT + r"(?:the\s(?:\w+\s)?)?{affirmed_behind}").match(clause):
-        return 0, "chosen"
-    if pattern(_SUBJECT + r"(?:the\s)(?:\w+\s){0,2}(?:answer|option|choice)s?\b").match(clause):
-        return 1, "named"
+    parts = {
+        "before": before,
+        "words before": named.removesuffix(words) if words and named.endswith(words) else "",
+        "behind": _SENTENCE_START.split(behind)[0][:120],
+        "all before": whole_before,
+    }
+    for row in _data()["stance"]:
+        said = pattern(row["words"]).search(parts[row["where"]])
+        also = "also" not in row or pattern(row["also"]).search(before)
+        unless = "unless" in row and pattern(row["unless"]).search(before)
+        if said and also and not unless:
+            return row.get("rank", 0), row["says"]
     return 0, "named"
 
 

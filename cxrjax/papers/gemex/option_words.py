@@ -6,7 +6,7 @@ import re
 import unicodedata
 from collections.abc import Mapping
 
-from cxrjax.papers.gemex.option_letters import pattern
+from cxrjax.papers.gemex.option_letters import pattern, regex
 from cxrjax.radiology_text.assertions import Assertion
 from cxrjax.radiology_text.english import lemmas
 from cxrjax.radiology_text.lexicon import load_english, plain_text, split_sentences
@@ -15,9 +15,7 @@ from cxrjax.radiology_text.reader import ReportReader
 # Of more than 1,000 characters no option is repeated word by word.
 _LONGEST_OPTION = 1_000
 _SHORT = 12  # words of an answer that may have an option's words in any order
-_NONE_OF = re.compile(
-    r"\bnone of (?:the above|the (?:listed |given )?options|these|those|them|the choices)\b"
-)
+_NONE_OF = regex("none_of")
 
 
 @dataclasses.dataclass
@@ -150,11 +148,7 @@ class OptionReader:
         (said.left_open if hedged else said.denied if absent else said.affirmed).update(letters)
 
 
-_OTHERS_DENIED = re.compile(
-    r"[,;]?\s(?:but\s|and\s|while\s)?(?:all\s)?(?:the\s)?(?:others?|rest|remaining \w{1,12})\s"
-    r"(?:is|are)(?:\snot|n['’]t|\sabsent)\b[^.;,\n]{0,60}",
-    re.IGNORECASE,
-)
+_OTHERS_DENIED = regex("others_denied")
 _SPARED = pattern(r"\s(?:is|are|was|were|appears?|remains?)\s(?:\w+ly\s)?{spared}")
 _SPARING = re.compile(r"\bspar(?:es|ing)\s(?:the\s)?\Z")
 _DENIAL = re.compile(r"\b(?:no|not|without|neither|nor|never)\b|n't\b")
