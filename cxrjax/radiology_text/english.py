@@ -153,6 +153,8 @@ class PhraseIndex(Generic[Payload]):
     def find_forms(self, forms: Sequence[str]) -> list[Match[Payload]]:
         """Finds phrases in words that are in their dictionary forms."""
         starts = self._starts
+        if starts.keys().isdisjoint(forms):
+            return []
         places = [n for n, form in enumerate(forms) if form in starts]
         found: list[Match[Payload]] = []
         begin, end = 0, len(forms)
