@@ -44,6 +44,9 @@ PUBLIC = (
     "radiology_text.answers",
 )
 
+# Function -> where its options are explained.
+OPTIONS = {"load": "api.model.Decoding", "import_boxes": "apps.annotations.options.BoxesOptions"}
+
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -101,8 +104,11 @@ def _api_page() -> str:
         parts.append(f"## {kind}\n")
         for name in (name for name in kinds if kinds[name] == kind):
             parts.append(f"### cxrjax.{name}\n\n::: {offered[name].__module__}.{name}\n")
-    options = ("model.Decoding", "data.ImportOptions")
-    parts += ["## Options\n", *(f"::: cxrjax.api.{name}\n" for name in options)]
+            if kind == "Enumerations":
+                parts.append(f"Names: {', '.join(f'`{one.value}`' for one in offered[name])}.\n")
+    parts.append("## Options\n")
+    for name, place in OPTIONS.items():
+        parts.append(f"### of cxrjax.{name}\n\n::: cxrjax.{place}\n")
     return "\n".join(parts)
 
 

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 
 from cxrjax.decoding import generate as generate_lib
+from cxrjax.decoding import stream
 from cxrjax.decoding.beam import spread_cache
 from cxrjax.decoding.generate import Generator, generate
 from cxrjax.decoding.grammar import FREE_TEXT, Tokens, compile_grammar
@@ -47,6 +48,16 @@ def test_the_cache_changes_nothing(tiny, box_rule, share, boxes):
     assert (answer.tokens[1, 0] == 0).all() and (answer.logprobs[1, 0] == 0).all()
     said = answer.tokens > 0
     np.testing.assert_allclose(answer.logprobs[said], case.forced(answer.tokens)[said], atol=1e-4)
+
+
+def test_a_streamed_answer_is_the_same(tiny):
+    case, stops = tiny("image", 12), (1, 5)
+    asked = (*(part[:1] for part in case.inputs[:1]), *(p[:1, 2:] for p in case.inputs[1:]))
+    generator = Generator(case.model, Strategy(case.slots, stops, temperature=0.8, seed=7))
+    index = np.array([[9]], np.int32)
+    whole = generator(*asked, index).tokens[0, 0].tolist()
+    until = next((at for at, token in enumerate(whole) if token in stops), len(whole))
+    assert list(stream._tokens(generator, (*asked, index, None, None))) == whole[:until]
 
 
 @pytest.mark.parametrize(("share", "normalised"), [("tower", False), ("image", True)])

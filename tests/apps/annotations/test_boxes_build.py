@@ -151,14 +151,13 @@ def test_what_is_exported_is_imported_again(data, tmp_path, tool, capsys):
     found = cxrjax.import_boxes(
         tmp_path / "tool", tmp_path / "again", images=data / "images", negatives="none", processes=1
     )
-    splits = {name: {r.image_id: r.boxes for r in of} for name, of in found.items()}
-    assert set(splits) == {"train", "validation"}
+    assert set(found.splits) == {"train", "validation"}
     first = {
         r.image_id: r
         for file in (tmp_path / "first" / "records").glob("*.jsonl")
         for r in read_records(file)
     }
-    again = {r.image_id: r for of in found.values() for r in of}
+    again = {r.image_id: r for split in found.splits for r in found.records(split)}
     assert set(again) == set(first)
     for name, record in again.items():
         assert record.split == first[name].split and record.image_hw == first[name].image_hw
