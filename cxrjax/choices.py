@@ -34,8 +34,8 @@ PROMPTS = tuple(
 ANNOTATION_FORMATS = (
     *("coco", "via", "supervisely", "md_ai", "chestx_det", "labelme", "createml", "darwin"),
     *("labelbox", "encord", "datumaro", "sagemaker", "hugging_face", "swift", "padchest_gr"),
-    *("chexlocalize", "chat", "pascal_voc", "yolo", "cvat", "label_studio", "csv", "dicom_sr"),
-    "masks",
+    *("chexlocalize", "superannotate", "vott", "prodigy", "scale", "mmdetection", "fiftyone"),
+    *("boxes", "pascal_voc", "cvat", "chat", "yolo", "label_studio", "csv", "dicom_sr", "masks"),
 )
 # cxrjax.input_pipeline.wording.REWORDINGS
 REWORDINGS = ("form", "synonym", "lower", "upper", "title", "no_mark", "typo", "unknown")

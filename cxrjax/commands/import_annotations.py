@@ -3,7 +3,8 @@
     cxrjax import FOLDER [--out=runs/own/data] [flags of build --dataset=boxes]
 
 FOLDER holds images and the export of a tool (COCO, Pascal VOC, YOLO, CVAT, Label Studio,
-VIA, LabelMe, Supervisely, MD.ai, V7, Labelbox, Encord, Datumaro, CreateML, SageMaker), a data set
+VIA, LabelMe, Supervisely, SuperAnnotate, VoTT, Prodigy, Scale, FiftyOne, MD.ai, V7, Labelbox,
+Encord, Datumaro, CreateML, SageMaker, KITTI, DOTA, any JSON of images and boxes), a data set
 (ChestX-Det, PadChest-GR, CheXlocalize), chats with boxes, a CSV table, DICOM structured reports or
 segmentation masks; it may be a zip. It is `python -m cxrjax.build --dataset=boxes`.
 OUT/look/index.html shows what was read before records are written.

@@ -54,26 +54,18 @@ class Report(NamedTuple):
 def is_report(path: Path) -> bool:
     """Returns whether a file is a DICOM structured report."""
     try:
-        return _head(path, "SOPClassUID").startswith(_REPORTS)
+        return head(path, "SOPClassUID").startswith(_REPORTS)
     except (OSError, ForeignError):
         return False
 
 
-def instance_uid(path: Path) -> str:
-    """A DICOM file's SOP Instance UID.
+def head(path: Path, keyword: str) -> str:
+    """An element that names a DICOM file, "" where it has none.
 
     Raises:
         OSError: it cannot be read.
-        ForeignError: it is no DICOM file, or has none.
+        ForeignError: it is no DICOM file.
     """
-    found = _head(path, "SOPInstanceUID")
-    if not found:
-        raise ForeignError("a DICOM file without a SOP Instance UID")
-    return found
-
-
-def _head(path: Path, keyword: str) -> str:
-    """An element that names a file, "" where it has none."""
     with open_foreign(path) as file:
         if file.read(132)[128:] != _MAGIC:
             raise ForeignError("not a DICOM file")

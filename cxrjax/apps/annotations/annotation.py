@@ -16,6 +16,10 @@ from cxrjax.untrusted.names import plain_name, shown, shown_value
 WORDS = read_packaged("cxrjax.apps.annotations", "words.toml")
 _LONGEST_LABEL = 200
 _SIDE = 1_000_000  # pixels that no image has
+ANY = "*"  # stands for a class that is not known
+# Entries rejected for these reasons show something on their image all the same.
+_STILL_THERE = ("bad_box", "box_outside_image", "wrong_frame", "missing_box", "unknown_class")
+_STILL_THERE += ("malformed_row", "bad_encoding", "invalid_record", "not_a_mask", "mask_size")
 # Names of classes that mean that nothing is marked, as `plain` has them.
 _NORMAL = re.compile(
     r"|none|nan|null|na|background|clear|unremarkable|normal(al)?(image|chest|cxr|xray|lungs?|study|case)?s?"
@@ -98,13 +102,14 @@ class Rejected(NamedTuple):
 
     Attributes:
         why: reason and what was found.
-        image: "" where none is known.
+        image, label: "" where none is known.
     """
 
     file: str
     place: str
     why: Unusable
     image: str = ""
+    label: str = ""
 
 
 Entry = Annotation | Rejected
@@ -116,7 +121,7 @@ def attempt(about: Annotation, place: str, read: Callable[..., dict[str, Any]], 
     try:
         return dataclasses.replace(about, place=place, **read(*of))
     except (Unusable, ForeignError) as error:
-        return Rejected(about.file, place, as_unusable(error), about.image)
+        return Rejected(about.file, place, as_unusable(error), about.image, about.label)
 
 
 def guarded(entries: Entries, file: str, place: str) -> Entries:
@@ -143,7 +148,8 @@ class Annotations:
         doubts: what may have been misread; nothing is written until somebody has inspected it.
         examined: file -> entries in it.
         rejected: file -> reason -> entries.
-        unlocated: image -> classes that it shows and that nothing locates, which are not denied.
+        unlocated: image -> classes that it shows and that nothing locates, which are not denied;
+            `ANY` where a box was rejected and its class is not known.
     """
 
     quality: QualityLog
@@ -159,7 +165,7 @@ class Annotations:
         self.examined[entry.file] += 1
         self.quality.examined["entries"] += 1
         if isinstance(entry, Rejected):
-            self._reject(entry.file, entry.place, entry.why, entry.image)
+            self.reject(entry, entry.why)
             return
         try:
             usable_image(entry.image)
@@ -169,14 +175,15 @@ class Annotations:
             return
         self.kept.append(dataclasses.replace(entry, label=label))
 
-    def reject(self, entry: Annotation, why: Unusable) -> None:
+    def reject(self, entry: Entry, why: Unusable) -> None:
         """Rejects an entry that was counted; whoever does it leaves it out of `kept`."""
-        self._reject(entry.file, entry.place, why, entry.image)
-
-    def _reject(self, file: str, place: str, why: Unusable, image: str) -> None:
-        self.rejected.setdefault(file, collections.Counter())[why.reason] += 1
-        item = image.encode("ascii", "backslashreplace").decode()
-        self.quality.set_aside(why.reason, item or "?", file + place, why.found)
+        self.rejected.setdefault(entry.file, collections.Counter())[why.reason] += 1
+        item = entry.image.encode("ascii", "backslashreplace").decode()
+        self.quality.set_aside(why.reason, item or "?", entry.file + entry.place, why.found)
+        known = entry.label or why.reason != "missing_box"  # points and lines are no lesions
+        if entry.image and known and why.reason in _STILL_THERE:
+            label = " ".join(entry.label.split())[:_LONGEST_LABEL] or ANY
+            self.unlocated.setdefault(entry.image, set()).add(label)
 
     @property
     def boxes(self) -> list[Annotation]:

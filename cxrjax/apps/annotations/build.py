@@ -13,6 +13,7 @@ clear is requested by a flag. Where something is doubtful nothing is written but
 import collections
 import dataclasses
 import re
+import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cxrjax.apps.annotations import checks, splits
-from cxrjax.apps.annotations.annotation import Annotation, Annotations
+from cxrjax.apps.annotations.annotation import ANY, Annotation, Annotations
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.formats import ONE_IMAGE_A_FILE, read_annotations
 from cxrjax.apps.annotations.options import BoxesOptions
@@ -337,7 +338,8 @@ class BoxesBuilder(Builder[BoxesOptions]):
             label: {
                 "images_with": sum(label in image.boxes for image in images),
                 "images_without": sum(
-                    label not in image.boxes and label not in image.unlocated for image in images
+                    label not in image.boxes and not {label, ANY} & image.unlocated
+                    for image in images
                 ),
                 "is_there_yes": kinds[label, "Is_there", True],
                 "is_there_no": kinds[label, "Is_there", False],
@@ -444,8 +446,8 @@ def _ids(files: Mapping[Path, Any], folder: Folder) -> dict[Path, str]:
     found: dict[Path, str] = {}
     used: set[str] = set()
     for path in sorted(files):
-        name = path.stem
-        if names[name] > 1:
+        name = unicodedata.normalize("NFC", path.stem)
+        if names[path.stem] > 1:
             name = PurePosixPath(folder.where(path)).with_suffix("").as_posix().strip("/")
         name = re.sub(r"[^\w.-]+", "_", name)
         while name in used:

@@ -39,8 +39,8 @@ def check_predictions(found: Annotations, least: float | None) -> None:
     Raises:
         UserError: most boxes are predictions.
     """
-    # A confidence of 1 beside each box is a column that everybody fills in.
-    sure = {one.file for one in found.boxes if one.confidence not in (None, 1)}
+    # A confidence of 1, or of 100 percent, beside each box is a column that everybody fills in.
+    sure = {one.file for one in found.boxes if one.confidence not in (None, 1, 100)}
     bare = {one.file for one in found.boxes if one.confidence is None}
 
     def is_predicted(one: Annotation) -> bool:

@@ -7,18 +7,21 @@ parsed for itself, so that a quote that is not closed costs one line.
 """
 
 import codecs
+import contextlib
 import csv
 import dataclasses
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cxrjax.apps.annotations import annotation as an
+from cxrjax.apps.annotations import masks
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape, plain
 from cxrjax.apps.annotations.coordinates import Form, Units
 from cxrjax.apps.annotations.folder import IMAGE_ENDINGS, Folder, split_of
-from cxrjax.apps.annotations.keys import four_of, shape_of, value_of_cell
+from cxrjax.apps.annotations.keys import four_of, shape_of, shape_of_via3, value_of_cell
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.records_io.quality import Unusable
@@ -29,33 +32,48 @@ _SEPARATORS = {",": "comma", ";": "semicolon", "\t": "tab", "|": "bar"}
 _SAID_SEPARATOR = re.compile(r'"?sep=(.)"?', re.IGNORECASE)
 _SAMPLE = 50  # rows that tell the separator and the content of columns
 _MOST_COLUMNS = 4_096
+_MOST_CLASSES = 20_000
 _NAMES: dict[str, list[str]] = an.WORDS["columns"]
 ROLES = (*_NAMES, "box")
 _OPTIONAL = ("label", "image_height", "image_width", "reader", "confidence", "split")
-_CELL = tuple(an.WORDS["cells"]["box"])
+_CELLS: dict[str, list[str]] = an.WORDS["cells"]
+_ORDERS: dict[str, str] = an.WORDS["orders"]
 _SHAPES = "regionshapeattributes"
 _RUNS = "predictionstring"
-_CELL_FORMS: dict[str, Form] = {"xywh": "xywh", "xyxy": "xyxy", "cxcywh": "cxcywh"}
+_VIA3 = "spatialcoordinates"
+_VIA3_HEADER = "# CSV_HEADER ="
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d+)?")
 _NUMBERS = re.compile(_NUMBER.pattern.replace("[.,]", r"\."))
 # RSNA's table of 2018 has boxes of one class, marked by 1.
 _RSNA = ("patientid", "x", "y", "width", "height", "target")
+_NO_SPLIT = ("UNASSIGNED", "")
 _RSNA_CLASS = "Lung opacity"
 # Words in the names of columns of boxes -> units.
 _UNITS: dict[str, Units] = {
     **dict.fromkeys(("norm", "frac", "rel"), "fractions"),
-    **dict.fromkeys(("percent", "%"), "percent"),
+    **dict.fromkeys(("percent", "pct", "%"), "percent"),
 }
+_UNIT_WORD = re.compile(
+    r"(?:norm(?:alized)?|frac(?:tion)?|rel(?:ative)?|pct|percent|pixels?|px)$|^(?:norm|rel)(?=\w)"
+)
 
 
 class _Columns(NamedTuple):
-    """Indices of the columns by role; `box` are four columns, or one that has boxes."""
+    """Indices of the columns by role.
+
+    Attributes:
+        box: four columns, or one that has boxes.
+        order: of the numbers of a box in one cell.
+        kind: of the one column: "outline", "runs" or "via3"; "" of boxes.
+    """
 
     box: tuple[int, ...]
     form: Form | None
     roles: dict[str, int]
     label: str = ""
     guessed: bool = False
+    order: tuple[int, ...] = (0, 1, 2, 3)
+    kind: str = ""
 
 
 class Rows(NamedTuple):
@@ -102,15 +120,44 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
         )
     for line, why in rows.broken:
         yield Rejected(where, f":{line}", Unusable("malformed_row", why))
-    entries = list(_read_rows(where, rows, columns))
+    entries = list(_read_rows(folder, where, rows, columns))
     labels = {one.label for one in entries if isinstance(one, Annotation) and one.shape}
-    if labels and all(map(_is_number, labels)):
+    if names := _names_of(labels, folder, path, said):
+        entries = [
+            dataclasses.replace(one, label=names[one.label])
+            if isinstance(one, Annotation) and one.label in names
+            else one
+            for one in entries
+        ]
+    elif labels and all(map(_is_number, labels)):
         place = columns.roles.get("label")
         column = rows.header[place] if rows.header and place is not None else ""
         told = f"the column of classes, {shown(column)}, contains only numbers, such as "
         more = ", or --label=NAME if all boxes are of one"
         raise UserError(f"{rows.fault(told + shown(min(labels)), 'label')}{more}")
     yield from entries
+
+
+def _names_of(labels: set[str], folder: Folder, path: Path, said: an.Stated) -> dict[str, str]:
+    """Number or code of a class -> its name, out of --classes or a table of two columns."""
+    if not labels or not all(_is_number(label) or label.startswith("/") for label in labels):
+        return {}
+    if said.classes:
+        return {str(number): name for number, name in enumerate(said.classes)}
+    for other in folder.files:
+        if other == path or other.suffix.lower() not in (".csv", ".tsv"):
+            continue
+        try:
+            rows = table(other, folder, _MOST_CLASSES)
+        except (OSError, ForeignError):
+            continue
+        listed = [rows.header, *(cells for _, cells in rows.rows)]
+        pairs = {cells[0]: cells[1] for cells in listed if len(cells) == 2}
+        swapped = {name: key for key, name in pairs.items()}
+        for names in (pairs, swapped):
+            if labels <= names.keys() and not any(_is_number(names[one]) for one in labels):
+                return names
+    return {}
 
 
 def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
@@ -120,6 +167,9 @@ def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
         ForeignError: it is no table.
     """
     lines = _decode(read_bytes(path)).splitlines()
+    for number, line in enumerate(itertools.takewhile(lambda one: one.startswith("#"), lines)):
+        is_header = line.startswith(_VIA3_HEADER) and number + 1 < len(lines)
+        lines[number] = line.removeprefix(_VIA3_HEADER).strip() if is_header else ""
     # Excel's own first line states what separates cells.
     said = _SAID_SEPARATOR.fullmatch(lines[0].strip()) if lines else None
     separator = said[1] if said else _separator(lines)
@@ -187,8 +237,8 @@ def _guess(rows: Rows, folder: Folder, said: an.Stated) -> _Columns:
     if twice := next((n for n in rows.header if n and rows.header.count(n) > 1), ""):
         raise rows.fault(f"column {shown(twice)} occurs twice; remove one of them")
     roles = {role: _named(rows, name) for role, name in said.columns.items() if role != "box"}
-    box, form = _box_columns(rows, names, said)
-    used = {*roles.values(), *box}
+    where = _box_columns(rows, names, said)
+    used = {*roles.values(), *where.box}
 
     def find(role: str) -> int | None:
         places = (names.index(name) for name in _NAMES[role] if name in names)
@@ -213,7 +263,7 @@ def _guess(rows: Rows, folder: Folder, said: an.Stated) -> _Columns:
         sides = {names.index(n): n for n in ("height", "width") if n in names}
         if len(sides) == 2 and not sides.keys() & {*used, *found.values()}:
             found |= {f"image_{name}": place for place, name in sides.items()}
-    return _Columns(box, form, found, label)
+    return where._replace(roles=found, label=label)
 
 
 def _named(rows: Rows, name: str) -> int:
@@ -223,50 +273,68 @@ def _named(rows: Rows, name: str) -> int:
     return rows.header.index(name)
 
 
-def _box_columns(
-    rows: Rows, names: list[str], said: an.Stated
-) -> tuple[tuple[int, ...], Form | None]:
+def _box_columns(rows: Rows, names: list[str], said: an.Stated) -> _Columns:
+    """The columns of boxes, and what their names state."""
     if "box" in said.columns:
         places = tuple(_named(rows, name) for name in said.columns["box"].split("+"))
         if len(places) not in (1, 4):
             raise UserError("--columns: box expects one column, or four joined by +")
-        return places, None
-    if found := four_of(names):
-        return found
+        return _one_cell(rows, places[0]) if len(places) == 1 else _Columns(places, None, {})
+    for spelled in (names, [_UNIT_WORD.sub("", name) for name in names]):
+        if found := four_of(spelled):
+            return _Columns(*found, {})
     if _SHAPES in names:
-        return (names.index(_SHAPES),), None
-    # NIH's header breaks at the commas in its brackets: "Bbox [x", "y", "w", "h]".
-    for place, name in enumerate(rows.header):
-        inside = re.search(r"[\[(](.*)$", name)
-        if plain(name).startswith(_CELL) or plain(name) in _CELL:
-            together = plain("".join(rows.header[place : place + 4])).removeprefix(plain(name))
-            written = plain(inside[1]) if inside else ""
-            across = _CELL_FORMS.get(written + together)
-            if across and len(names) >= place + 4 and not written.endswith(("h", "y", "y2")):
-                return tuple(range(place, place + 4)), across
-            return (place,), _CELL_FORMS.get(written)
+        return _Columns((names.index(_SHAPES),), None, {})
+    for kind, words in _CELLS.items():
+        for place, name in enumerate(names):
+            if name in words or (kind == "box" and name.startswith(tuple(words))):
+                return _one_cell(rows, place, kind)
     if _RUNS in names:
-        return (names.index(_RUNS),), "xyxy"
+        return _Columns((names.index(_RUNS),), "xyxy", {})
     raise rows.fault("no columns of boxes", "box")
+
+
+def _one_cell(rows: Rows, place: int, kind: str = "box") -> _Columns:
+    """A column of boxes, whose header may state the order of their numbers."""
+    name = rows.header[place]
+    if plain(name) == _VIA3 or kind != "box":
+        return _Columns((place,), None, {}, kind="via3" if plain(name) == _VIA3 else kind)
+    # NIH's header breaks at the commas in its brackets: "Bbox [x", "y", "w", "h]".
+    ends = [p for p, one in enumerate(rows.header[place : place + 4]) if re.search(r"[\])]", one)]
+    across = ends == [3] and re.search(r"[\[(]", name)
+    written = ",".join(rows.header[place : place + 4]) if across else name
+    inside = re.search(r"[\[(](.*)$", written)
+    word = next((word for word in _CELLS["box"] if plain(name).startswith(word)), "")
+    listed = inside[1] if inside else plain(name).removeprefix(word)
+    listed = _ORDERS.get(plain(listed), listed)
+    found = four_of([plain(one) for one in re.split(r"[\s,;+]+", listed) if plain(one)])
+    order, form = found or ((0, 1, 2, 3), None)
+    if across:
+        return _Columns(tuple(place + number for number in order), form, {})
+    return _Columns((place,), form, {}, order=order)
 
 
 def _by_content(rows: Rows, folder: Folder, said: an.Stated) -> _Columns:
     """A table without a header: the image is what names one, the box four numbers in a row."""
     sample = [cells for _, cells in rows.rows[:_SAMPLE]]
-    places = range(min(map(len, sample)))
-    numeric = [all(not of[p] or _is_number(of[p]) for of in sample) for p in places]
+    # Columns without anything in them are left out: AutoML has four between the corners.
+    places = [p for p in range(min(map(len, sample))) if any(of[p] for of in sample)]
+    splits = [p for p in places if all(split_of(of[p]) or of[p] in _NO_SPLIT for of in sample)]
+    places = [p for p in places if p not in splits]
+    numeric = {p for p in places if all(not of[p] or _is_number(of[p]) for of in sample)}
     image = next((p for p in places if any(folder.has(of[p]) for of in sample)), None)
-    box = next((p for p in places[:-3] if all(numeric[p : p + 4]) and image != p), None)
-    label = next((p for p in places if not numeric[p] and p != image), None)
-    if image is None or box is None or (label is None and not said.label):
-        missing = "image" if image is None else "box" if box is None else "class"
+    fours = zip(*(places[start:] for start in range(4)), strict=False)
+    four = next((one for one in fours if numeric.issuperset(one) and image not in one), None)
+    label = next((p for p in places if p not in numeric and p != image), None)
+    if image is None or four is None or (label is None and not said.label):
+        missing = "image" if image is None else "box" if four is None else "class"
         raise UserError(
             f"{rows.path}: no header, and no column is seen to be the {missing}; put a first line "
             "with names of columns, such as image,label,x_min,y_min,x_max,y_max"
         )
     roles = {"image": image} | ({} if label is None else {"label": label})
-    four = tuple(range(box, box + 4))
-    if (image, box, label) == (0, 1, 5) and {len(of) for of in sample} == {6}:
+    roles |= dict(zip(["split"], splits, strict=False))
+    if (image, four[0], label) == (0, 1, 5) and {len(of) for of in sample} == {6}:
         # keras-retinanet's order: path, corners, class, beside a list of classes.
         listed = any("class" in one.name.lower() for one in rows.path.parent.glob("*.csv"))
         return _Columns(four, "xyxy" if listed else None, roles, said.label)
@@ -294,16 +362,17 @@ def _told(rows: Rows, columns: _Columns) -> str:
     return f"{told} (cells end at a {sign})"
 
 
-def _read_rows(where: str, rows: Rows, columns: _Columns) -> an.Entries:
+def _read_rows(folder: Folder, where: str, rows: Rows, columns: _Columns) -> an.Entries:
     seen: set[tuple[str, ...]] = set()
     together = " ".join(rows.header[p].lower() for p in columns.box) if rows.header else ""
     units = next((of for word, of in _UNITS.items() if word in together), None)
     for line, cells in rows.rows:
         row = {role: cells[p] for role, p in columns.roles.items() if p < len(cells)}
         about = Annotation(
-            row.get("image", ""),
+            _one_name(row.get("image", "")),
             where,
             f":{line}",
+            label="" if _is_number(row.get("label", "")) else row.get("label", ""),
             reader=row.get("reader", ""),
             split=split_of(row.get("split", "")),
             confidence=an.number_or_none(row.get("confidence")),
@@ -320,9 +389,17 @@ def _read_rows(where: str, rows: Rows, columns: _Columns) -> an.Entries:
                 raise Unusable("duplicate_row", "the same row occurred before")
             seen.add(tuple(cells))
             texts = [cells[place] for place in columns.box]
-            marked = _marked(row, texts, columns, rows.separator != ",")
+            if columns.kind == "runs":
+                size = about.image_hw or folder.size(about.image)
+                shapes = [Shape(box) for box in masks.boxes_of_runs(texts[0], size)]
+                marked = _marked(row, shapes, columns)
+            elif len(texts) == 1 and columns.kind != "outline" and (alone := _run(texts[0])):
+                marked = alone
+            else:
+                shapes = _shapes(texts, columns, rows.separator != ",", row.get("label", "x"))
+                marked = _marked(row, shapes, columns)
         except Unusable as why:
-            yield Rejected(where, about.place, why, about.image)
+            yield Rejected(where, about.place, why, about.image, about.label)
             continue
         for label, shape in marked:
             if shape is not None and shape.units is None and not shape.exact:
@@ -330,8 +407,19 @@ def _read_rows(where: str, rows: Rows, columns: _Columns) -> an.Entries:
             yield dataclasses.replace(about, label=label, shape=shape)
 
 
+def _one_name(cell: str) -> str:
+    """The name of an image in a cell, which may be a list of one."""
+    if not cell.startswith("["):
+        return cell
+    with contextlib.suppress(Unusable):
+        names = value_of_cell(cell)
+        if isinstance(names, list) and len(names) == 1 and isinstance(names[0], str):
+            return names[0]
+    return cell
+
+
 def _marked(
-    row: Mapping[str, str], texts: list[str], columns: _Columns, has_commas: bool
+    row: Mapping[str, str], shapes: list[Shape], columns: _Columns
 ) -> list[tuple[str, Shape | None]]:
     """(class, shape) of what a row marks.
 
@@ -339,9 +427,6 @@ def _marked(
         Unusable: its cells hold something else.
     """
     written = row.get("label", "")
-    if len(texts) == 1 and (alone := _run(texts[0])):
-        return alone
-    shapes = _shapes(texts, columns.form, has_commas, row.get("label", "x"))
     run = _run(written)
     label = an.class_of(value_of_cell(written)) if written.startswith("{") else written
     if not shapes:
@@ -365,7 +450,7 @@ def _run(text: str) -> list[tuple[str, Shape | None]] | None:
     return found
 
 
-def _shapes(texts: list[str], form: Form | None, has_commas: bool, label: str) -> list[Shape]:
+def _shapes(texts: list[str], columns: _Columns, has_commas: bool, label: str) -> list[Shape]:
     """The boxes of a row; none where their cells are empty.
 
     Raises:
@@ -377,16 +462,33 @@ def _shapes(texts: list[str], form: Form | None, has_commas: bool, label: str) -
         numbers = an.numbers_of([t.replace(",", ".") if has_commas else t for t in texts], 4)
         if an.is_normal(label) and not any(numbers):
             return []  # zeros beside "No finding"
-        return [Shape(numbers, form, None, exact=False)]
+        return [Shape(numbers, columns.form, None, exact=False)]
     text = texts[0]
+    if columns.kind == "via3":
+        return [one for one in [shape_of(shape_of_via3(value_of_cell(text)))] if one]
     if text.startswith("{") or re.match(r"\[ ?[{(\[]", text):
         value = value_of_cell(text)
-        shapes = (shape_of(one, form) for one in (value if isinstance(value, list) else [value]))
+        # An outline is a list of points, several are a list of these or of numbers in a row.
+        first = value[0] if isinstance(value, list) and value else None
+        is_one = isinstance(first, list) and len(first) == 2 and columns.kind == "outline"
+        items = value if isinstance(value, list) and not is_one else [value]
+        shapes = (shape_of(_ordered(one, columns.order), columns.form) for one in items)
         return [shape for shape in shapes if shape is not None]
     found = []
     for part in filter(str.strip, re.split(r"[;|]", text)):
         numbers_in = _NUMBERS.findall(part)
+        if columns.kind == "outline" and len(numbers_in) > 5 and len(numbers_in) % 2 == 0:
+            found += [one for one in [shape_of(list(map(float, numbers_in)))] if one]
+            continue
         if len(numbers_in) != 4:
             raise Unusable("bad_box", f"{shown(part)} has {len(numbers_in)} numbers, expected 4")
-        found.append(Shape(an.numbers_of(numbers_in, 4), form, None, exact=False))
+        numbers = an.numbers_of(_ordered(numbers_in, columns.order), 4)
+        found.append(Shape(numbers, columns.form, None, exact=False))
     return found
+
+
+def _ordered(numbers: Any, order: tuple[int, ...]) -> Any:
+    """Four numbers in the usual order; anything else as it is."""
+    if not isinstance(numbers, list) or len(numbers) != 4:
+        return numbers
+    return [numbers[place] for place in order]

@@ -9,28 +9,13 @@ from typing import Any
 
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations.folder import Folder
-from cxrjax.errors import ForeignError
 from cxrjax.records_io.quality import Unusable
-from cxrjax.untrusted.dicom_reports import ReportRegion, instance_uid, read_report
-
-
-def names_by_uid(folder: Folder) -> dict[str, str]:
-    """SOP Instance UID -> the image that has it."""
-    if "uids" not in folder.cache:
-        by_uid: dict[str, str] = {}
-        for path in folder.images:
-            try:
-                by_uid.setdefault(instance_uid(path), folder.where(path))
-            except (OSError, ForeignError):
-                continue  # PNG and JPEG have none
-        folder.cache["uids"] = by_uid
-    found: dict[str, str] = folder.cache["uids"]
-    return found
+from cxrjax.untrusted.dicom_reports import ReportRegion, read_report
 
 
 def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
     """Yields the entries of one report."""
-    by_uid = names_by_uid(folder)
+    by_uid = {uid: folder.where(path) for uid, path in folder.by_uid.items()}
     where = folder.where(path)
     report = read_report(path)
     for uid in report.images:

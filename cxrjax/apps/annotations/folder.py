@@ -1,18 +1,22 @@
 """The folder that people point at: its images by whatever name, and the files beside them."""
 
 import collections
+import contextlib
+import functools
 import os
 import re
+import unicodedata
 from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 from xml.etree.ElementTree import Element
 
 from cxrjax.apps.annotations.annotation import WORDS
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.paths import to_path, walk
 from cxrjax.records_io.quality import Unusable
+from cxrjax.untrusted.dicom_reports import head
 from cxrjax.untrusted.foreign_files import open_foreign, read_bytes, read_text
 from cxrjax.untrusted.json_text import parse_json
 from cxrjax.untrusted.names import plain_name, shown
@@ -28,6 +32,7 @@ _SPLITS = {word: split for split, words in WORDS["splits"].items() for word in w
 _SPLIT_WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(_SPLITS)})(?:20\d\d)?(?=$|[^a-z])")
 _MOST_FILES = 2_000_000
 _MAGIC = b"DICM"
+_UID = re.compile(r"[0-9]+(?:\.[0-9]+){3,}")
 
 
 class Folder:
@@ -88,7 +93,7 @@ class Folder:
         self.images = [path for path in self.images if path not in masks]
         self._by_name: dict[str, list[Path]] = collections.defaultdict(list)
         for path in self.images:
-            for name in {path.name.lower(), path.stem.lower()}:
+            for name in {_key(path.name), _key(path.stem)}:
                 self._by_name[name].append(path)
 
     def _walk(self, root: Path) -> Iterator[Path]:
@@ -137,14 +142,18 @@ class Folder:
             Unusable: there is none, or more than one.
         """
         plain = name.strip().replace("\\", "/")
+        plain = _path_of_url(plain) if "://" in plain[:12] else plain
         last = PurePosixPath(plain).name
+        stem = last if last.rpartition(".")[2].isdigit() else PurePosixPath(last).stem
         found: list[Path] = []
-        for wanted in dict.fromkeys((last, unquote(last), PurePosixPath(last).stem)):
-            found = self._by_name.get(wanted.lower(), [])
+        for wanted in dict.fromkeys((last, unquote(last), stem)):
+            found = self._by_name.get(_key(wanted), [])
             if found:
                 break
         if not found and any(self._strip):
-            found = self._by_name.get(self._stripped(PurePosixPath(last).stem.lower()), [])
+            found = self._by_name.get(self._stripped(_key(stem)), [])
+        if not found and _UID.fullmatch(last):
+            found = [path for path in [self.by_uid.get(last)] if path]
         if len(found) > 1:  # the same name in several folders: the longest common end decides
             ends = [_common_end(plain, self.inside(path)) for path in found]
             best = max(ends)
@@ -156,6 +165,15 @@ class Folder:
             told = f"no image named {shown(name)} in {self._image_root}; pass --images=FOLDER"
             raise Unusable("missing_image", told)
         return found[0]
+
+    @functools.cached_property
+    def by_uid(self) -> dict[str, Path]:
+        """SOP Instance UID -> the DICOM file that has it."""
+        found: dict[str, Path] = {}
+        for path in self.images:
+            with contextlib.suppress(OSError, ForeignError):  # PNG and JPEG have none
+                found.setdefault(head(path, "SOPInstanceUID"), path)
+        return found
 
     def inside(self, path: Path) -> Path:
         """The path of an image within its folder."""
@@ -206,8 +224,8 @@ class Folder:
             How, for people; "" where names already match or no common part explains it.
         """
         missing = [name for name in names if not self.has(name)]
-        stems = [PurePosixPath(name.replace("\\", "/")).stem.lower() for name in missing]
-        files = [path.stem.lower() for path in self.images]
+        stems = [_key(PurePosixPath(name.replace("\\", "/")).stem) for name in missing]
+        files = [_key(path.stem) for path in self.images]
         if len(stems) < 2 or not files or any(self.has(name) for name in names):
             return ""
         self._strip = (*_common_ends(stems), *_common_ends(files))
@@ -276,6 +294,18 @@ def _common_ends(stems: list[str]) -> tuple[str, str]:
     places = [place for place, sign in enumerate(after) if sign in "_- ."]
     after = after[places[0] :] if places else ""
     return before, after if len(before) + len(after) < len(min(stems, key=len)) else ""
+
+
+def _key(name: str) -> str:
+    """A name by which files are found: macOS stores letters and their accents apart."""
+    return unicodedata.normalize("NFC", name).lower()
+
+
+def _path_of_url(address: str) -> str:
+    try:
+        return unquote(urlsplit(address).path)
+    except ValueError:  # half an address of IPv6
+        return address
 
 
 def _is_dicom(path: Path) -> bool:

@@ -1,6 +1,7 @@
 """Detection of the format of a folder's annotations, and its reader."""
 
 import collections
+import contextlib
 import dataclasses
 import functools
 from collections.abc import Callable, Mapping
@@ -22,7 +23,7 @@ from cxrjax.apps.annotations.coordinates import Form, Four, Settled, Units, in_p
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.errors import ForeignError, UserError, first_line
 from cxrjax.records_io.quality import QualityLog, Unusable
-from cxrjax.untrusted.dicom_reports import is_report
+from cxrjax.untrusted.dicom_reports import head, is_report
 
 Reader = Callable[[Folder, Path, Stated, Annotations], an.Entries]
 
@@ -43,22 +44,13 @@ class Format(NamedTuple):
     joint: bool = False
 
 
-_JSON = {
-    **{"coco": "COCO", "via": "VIA", "supervisely": "Supervisely", "md_ai": "MD.ai"},
-    **{"chestx_det": "ChestX-Det", "labelme": "LabelMe", "createml": "CreateML"},
-    **{"darwin": "V7 Darwin", "labelbox": "Labelbox", "encord": "Encord"},
-    **{"datumaro": "Datumaro", "sagemaker": "SageMaker Ground Truth"},
-    **{"hugging_face": "a Hugging Face image folder", "swift": "ms-swift"},
-    **{"padchest_gr": "PadChest-GR", "chexlocalize": "CheXlocalize"},
-    **{"pascal_voc": "Pascal VOC", "cvat": "CVAT"},
-}
-ONE_IMAGE_A_FILE = ("labelme", "darwin", "supervisely", "pascal_voc")
+ONE_IMAGE_A_FILE = ("labelme", "darwin", "supervisely", "superannotate", "pascal_voc")
 FORMATS: dict[str, Format] = {
     **{
         kind: Format(
             title, functools.partial(json_formats.read, kind), joint=kind in ONE_IMAGE_A_FILE
         )
-        for kind, title in _JSON.items()
+        for kind, title in json_formats.TITLES.items()
     },
     "chat": Format("chats with boxes in their answers", chat.read),
     "yolo": Format("YOLO", yolo.read, joint=True),
@@ -118,8 +110,11 @@ def recognise(folder: Folder) -> tuple[dict[str, list[Path]], dict[Path, str]]:
 def _not_read(folder: Folder) -> str:
     """Describes the first file in an unsupported format and its remedy; "" if there is none."""
     for path in folder.files:
-        for ending in (path.name.lower(), path.suffix.lower()):
-            if remedy := WORDS["remedies"].get(ending):
+        kinds = [path.name.lower(), path.suffix.lower()]
+        with contextlib.suppress(OSError, ForeignError):
+            kinds.append(head(path, "SOPClassUID"))
+        for kind in kinds:
+            if remedy := WORDS["remedies"].get(kind):
                 return f"{folder.where(path)} is {remedy}"
     return ""
 

@@ -11,9 +11,8 @@ from typing import Any
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import xml_formats
 from cxrjax.apps.annotations.annotation import WORDS, Annotation, Rejected
-from cxrjax.apps.annotations.dicom_sr import names_by_uid
 from cxrjax.apps.annotations.folder import Folder, split_of
-from cxrjax.apps.annotations.keys import shape_of
+from cxrjax.apps.annotations.keys import shape_of, shape_of_via3
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_packaged
 from cxrjax.records_io.quality import Unusable
@@ -22,7 +21,10 @@ from cxrjax.untrusted.json_text import parse_json
 from cxrjax.untrusted.names import shown, shown_value
 
 Layout = dict[str, Any]
-LAYOUTS: list[Layout] = read_packaged(str(__package__), "json_formats.toml")["layout"]
+_TABLE = read_packaged(str(__package__), "json_formats.toml")
+LAYOUTS: list[Layout] = _TABLE["layout"]
+TITLES: dict[str, str] = _TABLE["titles"]
+_SAMPLE = 20  # lines or images, of which one has a box
 LINES = (".jsonl", ".ndjson", ".manifest")
 _ABSENT: Any = object()
 # Of CheXlocalize: patient64541_study1_view1_frontal is patient64541/study1/view1_frontal.jpg.
@@ -77,8 +79,8 @@ def layout_of(content: Any) -> Layout | None:
 
 
 def _fits(content: Any, layout: Layout) -> bool:
-    if not any(name in layout for name in ("file", "keys")):
-        return _is_chexlocalize(content)
+    if "probe" in layout:
+        return PROBES[layout["probe"]](content)
     if any(get(content, key) is _ABSENT for key in layout.get("file", ())):
         return False
     if "without" in layout and get(content, layout["without"]) is not _ABSENT:
@@ -119,10 +121,11 @@ def kind_of(folder: Folder, path: Path) -> str:
         layout = layout_of(content_of(folder, path))
         return layout["kind"] if layout else ""
     try:
-        first = next((parse_json(line) for _, line in read_lines(path, MIB)), None)
+        lines = itertools.islice(read_lines(path, MIB), _SAMPLE)
+        first = [parse_json(line) for _, line in lines]
     except (OSError, ForeignError):
         return ""
-    layout = layout_of(first)
+    layout = layout_of(first[0]) or layout_of(first) if first else None
     return layout["kind"] if layout else ""
 
 
@@ -170,6 +173,8 @@ class _Document:
 
     def read(self, content: Any) -> an.Entries:
         layout = layout_of(content)
+        if layout is None and self.kind == _GENERIC["kind"]:
+            layout = _GENERIC  # an image without boxes is of no form
         if layout is None or layout["kind"] != self.kind:
             raise ForeignError(f"{shown_value(content)}; expected {self.kind}")
         self.layout = layout
@@ -234,7 +239,6 @@ class _Document:
             told = f"{shown_value(one)}; expected an object with {self.layout['image'][0]}"
             raise Unusable("invalid_record", told)
         image = next((name for name in usable if self.folder.has(name)), usable[0])
-        image = names_by_uid(self.folder).get(image, image) if "solo" in self.layout else image
         high, wide = (get(one, path) for path in self.layout.get("size", ("?", "?")))
         return dataclasses.replace(
             self.file,
@@ -252,14 +256,17 @@ class _Document:
             yield an.attempt(image, image.place, self._region, one)
             return
         sets, bar, _ = layout.get("regions", "").rpartition("|")
-        if bar and not list(reach(one, sets)):
+        key, word = layout.get("done", ("", _ABSENT))
+        if (bar and not list(reach(one, sets))) or get(one, key) not in (word, _ABSENT, one):
             self.found.quality.warnings["images that nobody has annotated, left out"] += 1
             return
         yield image
         for label in self._tags(one):
             yield dataclasses.replace(image, label=str(label))
         for at, region, reader in self._regions(one):
-            by = dataclasses.replace(image, reader=reader or image.reader)
+            by = dataclasses.replace(
+                image, reader=reader or image.reader, label=self._known(region)
+            )
             yield an.attempt(by, f"{image.place}{'.' * bool(place)}{at}", self._region, region)
 
     def _tags(self, one: Any) -> Iterator[Any]:
@@ -325,6 +332,13 @@ class _Document:
             found["prediction"] = bool(one[layout["model"]])
         return found
 
+    def _known(self, one: Any) -> str:
+        """The class of a region that may turn out to be unusable; "" where it is not known."""
+        try:
+            return self._label(one)
+        except Unusable:
+            return ""
+
     def _label(self, one: dict[str, Any]) -> str:
         paths = ["label"] if "parallel" in self.layout else self.layout["label"]
         value = next((v for path in paths if (v := get(one, path)) not in (_ABSENT, None)), "")
@@ -379,12 +393,15 @@ def _role(key: str) -> frozenset[str]:
 
 
 def said_of(one: Any, role: str) -> str:
-    """The value under any of a role's usual names, also among attributes; "" if there is none."""
-    attributes = get(one, "attributes")
-    for fields in (one, attributes):
-        for key, value in fields.items() if isinstance(fields, dict) else ():
-            if role in _role(key[:100]) and isinstance(value, str | int | float) and value != "":
-                return str(value)
+    """The value under the likeliest of a role's usual names, also among attributes; "" of none."""
+    for fields in (one, get(one, "attributes")):
+        found = [
+            (WORDS["columns"][role].index(an.plain(key)), str(value))
+            for key, value in (fields.items() if isinstance(fields, dict) else ())
+            if role in _role(key[:100]) and isinstance(value, str | int | float) and value != ""
+        ]
+        if found:
+            return min(found)[1]
     return ""
 
 
@@ -407,21 +424,10 @@ def _via3(content: dict[str, Any]) -> dict[str, Any]:
             chosen = [str(v) for v in str(value).split(",")]
             known = choices if isinstance(choices, dict) else {}
             named[str(name)] = ", ".join(str(known.get(v, v)) for v in chosen)
-        region = {"shape_attributes": _via3_shape(one.get("xy")), "region_attributes": named}
+        region = {"shape_attributes": shape_of_via3(one.get("xy")), "region_attributes": named}
         view = images.setdefault(str(one.get("vid")), {"filename": None, "regions": []})
         view["regions"].append(region)
     return {"images": list(images.values())}
-
-
-def _via3_shape(xy: Any) -> dict[str, Any]:
-    """The shape of [kind, numbers...]; of another kind its name."""
-    kind, *rest = xy if isinstance(xy, list) and xy else (None,)
-    names = ("point", "rect", "circle", "ellipse", "line", "polyline", "polygon")
-    name = names[kind - 1] if isinstance(kind, int) and 1 <= kind <= 7 else "nothing"
-    keys = {"rect": "x y width height", "circle": "cx cy r", "ellipse": "cx cy rx ry"}.get(name)
-    if keys:
-        return {"name": name, **dict(zip(keys.split(), rest, strict=False))}
-    return {"name": name, "all_points_x": rest[::2], "all_points_y": rest[1::2]}
 
 
 def _sagemaker(content: dict[str, Any]) -> dict[str, Any]:
@@ -451,7 +457,8 @@ def _chexlocalize(content: dict[str, Any]) -> dict[str, Any]:
             if not _is_empty(shape)
         ]
         name = _CHEXPERT.sub(r"\1/\2/\3", key)
-        images.append({"name": name, "size": of.get("img_size"), "regions": regions})
+        size = of.get("img_size")
+        images.append({"name": name, "key": key, "size": size, "regions": regions})
     return {"images": images}
 
 
@@ -462,9 +469,92 @@ def _is_empty(mask: Any) -> bool:
         return False  # rejected and counted as a region
 
 
+def _fiftyone(content: dict[str, Any]) -> dict[str, Any]:
+    """Samples of FiftyOne with their detections; those with a confidence are a model's."""
+    images = []
+    for place, one in reach(content, "samples.[]"):
+        one = an.fields(one, place)
+        found = [
+            box | {"predicted": box.get("confidence") is not None}
+            for of in one.values()
+            for box in (get(of, "detections") if get(of, "_cls") == "Detections" else ())
+            if isinstance(box, dict)
+        ]
+        tags = one.get("tags") if isinstance(one.get("tags"), list) else []
+        split = next((tag for tag in tags if isinstance(tag, str) and split_of(tag)), "")
+        images.append(one | {"regions": found, "split": split})
+    return {"images": images}
+
+
+def _fiftyone_labels(content: dict[str, Any]) -> dict[str, Any]:
+    """FiftyOne's lists of boxes by image, whose classes are numbers or names."""
+    names = an.entries(content["classes"], "classes")
+    images = []
+    for name, boxes in an.fields(content["labels"], "labels").items():
+        regions = [one for one in boxes or [] if isinstance(one, dict)]
+        for one in regions:
+            number = one.get("label")
+            if isinstance(number, int) and 0 <= number < len(names):
+                one["label"] = names[number]
+        images.append({"name": name, "regions": regions})
+    return {"images": images}
+
+
+def _boxes(content: Any) -> dict[str, Any]:
+    """Images and boxes under usual names: lists of them in images, or images beside each box."""
+    items = content if isinstance(content, list) else [content]
+    if isinstance(content, dict) and not said_of(content, "image"):
+        lists = {key: value for key, value in content.items() if isinstance(value, list)}
+        items = max(lists.values(), key=len, default=[])
+        if lists and len(lists) == len(content) and not any(said_of(of, "image") for of in items):
+            items = [{"image": name, "boxes": boxes} for name, boxes in lists.items()]
+    images = []
+    for one in items:
+        name = said_of(one, "image")
+        regions = _boxes_of(one) if name else []
+        images.append({"name": name, "regions": regions, "image": one})
+    return {"images": images}
+
+
+def _boxes_of(one: dict[str, Any]) -> list[Any]:
+    lists = {an.plain(key): value for key, value in one.items() if isinstance(value, list)}
+    listed = [lists[key] for key in WORDS["shapes"]["lists"] if key in lists]
+    for boxes in listed:
+        if any(isinstance(box, dict) for box in boxes):
+            return boxes
+        named = (of for of in listed if of is not boxes and len(of) == len(boxes))
+        labels = next((of for of in named if not any(isinstance(x, list) for x in of)), None)
+        if labels is not None and any(isinstance(box, list) for box in boxes):
+            pairs = zip(boxes, labels, strict=True)
+            return [{"box": box, "label": label} for box, label in pairs]
+    return [] if listed else [one]
+
+
+def _has_boxes(content: Any) -> bool:
+    """Returns whether one of the first images has a box, and all have a name."""
+    images = _boxes(content)["images"][:_SAMPLE]
+    if not all(one["name"] for one in images):
+        return False
+    for region in (region for one in images for region in one["regions"][:_SAMPLE]):
+        try:
+            if isinstance(region, dict) and shape_of(region, kind="", bare=True) is not None:
+                return True
+        except Unusable:
+            continue
+    return False
+
+
 PREPARE: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "via3": _via3,
     "sagemaker": _sagemaker,
     "encord": _encord,
     "chexlocalize": _chexlocalize,
+    "fiftyone": _fiftyone,
+    "fiftyone_labels": _fiftyone_labels,
+    "boxes": _boxes,
 }
+PROBES: Mapping[str, Callable[[Any], bool]] = {
+    "chexlocalize": _is_chexlocalize,
+    "boxes": _has_boxes,
+}
+_GENERIC = next(layout for layout in LAYOUTS if layout["kind"] == "boxes")

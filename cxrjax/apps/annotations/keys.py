@@ -91,6 +91,17 @@ def shape_of(
     raise Unusable("bad_box", f"{shown_value(value)}; expected the four numbers of a box")
 
 
+def shape_of_via3(xy: Any) -> dict[str, Any]:
+    """VIA 3's shape [kind, numbers...] as VIA 2 has it."""
+    kind, *rest = xy if isinstance(xy, list) and xy else (None,)
+    names = ("point", "rect", "circle", "ellipse", "line", "polyline", "polygon")
+    name = names[kind - 1] if isinstance(kind, int) and 1 <= kind <= 7 else "nothing"
+    keys = {"rect": "x y width height", "circle": "cx cy r", "ellipse": "cx cy rx ry"}.get(name)
+    if keys:
+        return {"name": name, **dict(zip(keys.split(), rest, strict=False))}
+    return {"name": name, "all_points_x": rest[::2], "all_points_y": rest[1::2]}
+
+
 def _outline(points: Iterator[tuple[float, float]], units: Units | None) -> Shape:
     return Shape(bounds(points), "xyxy", units or "pixels")
 

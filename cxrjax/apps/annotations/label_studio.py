@@ -15,8 +15,9 @@ from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import csv_boxes
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape
 from cxrjax.apps.annotations.folder import Folder, split_of
-from cxrjax.apps.annotations.json_formats import said_of
+from cxrjax.apps.annotations.json_formats import get, said_of
 from cxrjax.apps.annotations.keys import shape_of, value_of_cell
+from cxrjax.apps.annotations.masks import boxes_of_brush
 from cxrjax.errors import ForeignError
 from cxrjax.records_io.quality import Unusable
 from cxrjax.untrusted.names import shown_value
@@ -25,7 +26,7 @@ from cxrjax.untrusted.names import shown_value
 _UPLOADED = re.compile(r"^[0-9a-f]{8}-(.+)$")
 # "labels": of a region that another control drew.
 _SHAPES = {"rectanglelabels", "polygonlabels", "ellipselabels", "labels", "choices"}
-_NO_BOXES = {"brushlabels", "keypointlabels"}
+_NO_BOXES = {"brushlabels", "keypointlabels", "brush"}
 _HAS_AREA = {"width", "points", "radiusX"}
 _SIDES = ("original_width", "original_height")
 # Drawn without a class, which a result of "labels" with the same id has.
@@ -191,20 +192,26 @@ def _read_results(done: Done, base: Annotation, images: "_Images") -> an.Entries
         yield named[-1]
     by_name = {one.image: one for one in named}
     for one in _regions(done):
+        about = base
         try:
             name = images.of(one)
             about = by_name.get(name) or dataclasses.replace(base, image=name)
             about = dataclasses.replace(about, image_hw=sizes.get(name))
-            shape = _shape(one)
-            for label in _labels(one):
-                yield dataclasses.replace(about, label=str(label), shape=shape)
+            labels = [str(label) for label in _labels(one)]
+            about = dataclasses.replace(about, label=labels[0])
+            for shape in _shapes(one, about.image_hw):
+                for label in labels:
+                    yield dataclasses.replace(about, label=label, shape=shape)
         except (Unusable, ForeignError) as error:
-            yield Rejected(base.file, base.place, an.as_unusable(error))
+            why = an.as_unusable(error)
+            yield Rejected(base.file, base.place, why, about.image, about.label)
 
 
 def _labels(one: dict[str, Any]) -> list[Any]:
     kind = str(one.get("type"))
-    labels = one["value"].get(kind)
+    labels = get(one, f"value.{kind}")
+    if kind in _DRAWN:
+        raise Unusable("unknown_class", f"a {kind} without a label")
     if not isinstance(labels, list) or not labels:
         raise Unusable("unknown_class", f"no label: {shown_value(labels)}")
     return labels
@@ -274,13 +281,14 @@ def _addresses(value: Any, key: str) -> bool:
     return all(_ADDRESS.search(one) for one in values) or key.lower() in ("image", "images", "img")
 
 
-def _shape(one: dict[str, Any]) -> Shape | None:
-    """A region, in percent of its image."""
+def _shapes(one: dict[str, Any], image_hw: tuple[int, int] | None) -> list[Shape | None]:
+    """A region in percent of its image, or the parts of a brush's mask."""
     kind, value = str(one.get("type")), one.get("value")
     if kind == "choices":
-        return None  # a class of the whole image
-    if kind in _DRAWN:
-        raise Unusable("unknown_class", f"a {kind} without a label")
+        return [None]  # a class of the whole image
+    if kind == "brushlabels" and isinstance(value, dict):
+        boxes: list[Shape | None] = [Shape(b) for b in boxes_of_brush(value.get("rle"), image_hw)]
+        return boxes
     if not isinstance(value, dict) or kind not in _SHAPES or not _HAS_AREA & value.keys():
         raise Unusable("missing_box", f"{kind}: expected rectangles, polygons or ellipses")
     rotation = one.get("image_rotation") or 0
@@ -289,6 +297,6 @@ def _shape(one: dict[str, Any]) -> Shape | None:
         raise Unusable("wrong_frame", told)
     shape = shape_of(value, None, "percent", "")
     if shape is None or "points" in value:
-        return shape
+        return [shape]
     degrees = an.numbers_of([value.get("rotation") or 0], 1)[0]
-    return shape._replace(degrees=degrees, pivot="centre" if shape.ellipse else "corner")
+    return [shape._replace(degrees=degrees, pivot="centre" if shape.ellipse else "corner")]

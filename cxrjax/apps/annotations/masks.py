@@ -12,6 +12,7 @@ levels.
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Integer
@@ -32,6 +33,8 @@ _NO_CLASS = re.compile(
 _SPECK = 1e-4
 _MOST_LEVELS = 64
 _MOST_PARTS = 200
+_MOST_PACKED = 4_000_000  # bytes of a brush mask
+_MOST_PIXELS = 16_000_000
 
 
 def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
@@ -150,6 +153,74 @@ def boxes_of(
     if len(boxes) > _MOST_PARTS:
         raise Unusable("not_a_mask", f"{len(boxes)} parts, expected at most {_MOST_PARTS}")
     return boxes, count - len(boxes)
+
+
+def boxes_of_runs(text: str, image_hw: tuple[int, int]) -> list[PixelBox]:
+    """Boxes of a mask in Kaggle's runs, start and length down the columns; none of -1.
+
+    Starts count from 1, or (SIIM-ACR) from the end of the run before.
+
+    Raises:
+        Unusable: they are others, or leave the image.
+    """
+    words = text.split()
+    if words in ([], ["-1"], ["nan"], ["1", "0"]):
+        return []
+    height, width = image_hw
+    if len(words) % 2 or not all(word.isdecimal() and len(word) < 10 for word in words):
+        raise Unusable("bad_box", f"{shown(text)} is no mask in runs of start and length")
+    starts, lengths = np.array(words, np.int64).reshape(-1, 2).T
+    ends = starts + lengths
+    if (starts[1:] >= ends[:-1]).all():
+        starts = starts - 1
+    else:
+        starts = np.cumsum(starts) + np.cumsum(lengths) - lengths
+    if (starts[:1] < 0).any() or starts[-1] + lengths[-1] > height * width:
+        told = f"a mask in runs up to pixel {starts[-1] + lengths[-1]:,} of {height} x {width}"
+        raise Unusable("bad_box", told)
+    edges = np.zeros(height * width + 1, np.int8)
+    np.add.at(edges, starts, 1)
+    np.add.at(edges, starts + lengths, -1)
+    mask = np.cumsum(edges[:-1], dtype=np.int8).reshape(width, height).T > 0
+    return boxes_of(mask, image_hw)[0]
+
+
+def boxes_of_brush(packed: Any, image_hw: tuple[int, int] | None) -> list[PixelBox]:
+    """Boxes of a mask as Label Studio's brush packs it: bits of words and of runs, RGBA.
+
+    https://github.com/HumanSignal/label-studio-sdk, converter/brush.py
+
+    Raises:
+        Unusable: it is something else, or too large.
+    """
+    is_bytes = isinstance(packed, list) and all(type(b) is int and 0 <= b < 256 for b in packed)
+    if image_hw is None or not is_bytes or not 0 < len(packed) <= _MOST_PACKED:
+        raise Unusable("bad_box", "a brush mask without its size, or of other than bytes")
+    bits = "".join(f"{byte:08b}" for byte in packed)
+    place = 0
+
+    def number(width: int) -> int:
+        nonlocal place
+        place += width
+        if place > len(bits):
+            raise Unusable("bad_box", "a brush mask that is cut off")
+        return int(bits[place - width : place], 2)
+
+    count, word = number(32), number(5) + 1
+    if count != 4 * image_hw[0] * image_hw[1] or count > 4 * _MOST_PIXELS:
+        raise Unusable("mask_size", f"a brush mask of {count // 4:,} pixels, of {list(image_hw)}")
+    sizes = [number(4) + 1 for _ in range(4)]
+    levels = np.zeros(count, np.uint8)
+    at = 0
+    while at < count:
+        is_run = number(1)
+        length = number(sizes[number(2)]) + 1
+        if is_run:
+            levels[at : at + length] = number(word) > 0
+        else:
+            levels[at : at + length] = [number(word) > 0 for _ in range(length)][: count - at]
+        at += length
+    return boxes_of(levels.reshape(*image_hw, 4)[..., 3] > 0, image_hw)[0]
 
 
 def mask_files(folder: Folder) -> list[Path]:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from cxrjax.apps.annotations.annotation import ANY
 from cxrjax.codecs import get_codec
 from cxrjax.files import read_packaged
 from cxrjax.radiology_text.nouns import forms
@@ -64,7 +65,7 @@ def choose_balanced(
         without = [
             one.image_id
             for one in images
-            if one.image_id not in shown and label not in one.unlocated
+            if one.image_id not in shown and not {label, ANY} & one.unlocated
         ]
         order = {one.image_id: draw.random() for one in images}
         without.sort(key=lambda image_id: (denied[image_id], order[image_id]))

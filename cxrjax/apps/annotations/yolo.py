@@ -22,6 +22,10 @@ _NAME_FILES = ("classes.txt", "obj.names", "labels.txt", "class_names.txt", "_da
 _YAML = (".yaml", ".yml")
 _NO_LABELS = {*_NAME_FILES, "train.txt", "val.txt", "valid.txt", "test.txt", "notes.txt"}
 _CLASS = re.compile(r"\d{1,6}")
+_NUMBER = re.compile(r"(?i)[-+]?(?:\d[\d.]*|\.\d+|nan|inf)(?:e[-+]?\d+)?")
+_HEAD = re.compile(r"(?i)(?:imagesource|gsd):")  # DOTA's first lines
+# Numbers of a line that names its class -> first number of the shape, how many (KITTI, DOTA).
+_NAMED = {4: (0, 4), 8: (0, 8), 9: (0, 8), 14: (3, 4), 15: (3, 4)}
 
 
 def label_files(folder: Folder) -> list[Path]:
@@ -43,11 +47,14 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
     Raises:
         UserError: names of classes are missing or contradict each other.
     """
+    lines = [(number, line.decode("utf-8", "replace").split()) for number, line in read_lines(path)]
+    lines = [(number, words) for number, words in lines if not _HEAD.match(" ".join(words[:1]))]
+    named = bool(lines) and all(_name_of(words) for _, words in lines)
     names, names_from = said.classes, "--classes"
-    if not names:
+    if not names and lines and not named:
         names, names_from = _names_for(folder, path.parent)
     told = f"YOLO: classes of {names_from}: {', '.join(map(shown, names[:20]))}"
-    if told not in found.told:
+    if names and told not in found.told:
         found.told.append(told)
     where = folder.where(path)
     name = path.with_suffix("").as_posix()
@@ -57,17 +64,49 @@ def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> 
     name = re.sub(r"(^|/)labels(/|$)", r"\1images\2", name)
     image = an.Annotation(name, where)
     yield image
-    for number, line in read_lines(path):
-        yield an.attempt(image, f":{number}", _line, line, names, names_from)
+    for number, words in lines:
+        if named:
+            yield an.attempt(image, f":{number}", _named_line, words)
+        else:
+            yield an.attempt(image, f":{number}", _line, words, names, names_from)
 
 
-def _line(line: bytes, names: Sequence[str], names_from: str) -> dict[str, Any]:
+def _name_of(words: Sequence[str]) -> str:
+    """The class that stands before a line's numbers, or (DOTA) behind eight; "" if none does."""
+    is_name = [not _NUMBER.fullmatch(word) for word in words]
+    start = 8 if not any(is_name[:8]) else 0
+    end = next((n for n in range(start, len(words)) if not is_name[n]), len(words))
+    return " ".join(words[start:end])
+
+
+def _named_line(words: Sequence[str]) -> dict[str, Any]:
+    """Class and shape of a line that names its class: KITTI's, DOTA's, or a name and four numbers.
+
+    Raises:
+        Unusable: it is none of these.
+    """
+    label = _name_of(words)
+    numbers = [word for word in words if _NUMBER.fullmatch(word)]
+    start, count = _NAMED.get(len(numbers), (0, 0))
+    if not count or len(numbers) + len(label.split()) != len(words):
+        told = f"{shown(' '.join(words))}: {len(numbers)} numbers beside a class; expected 4"
+        raise Unusable("malformed_row", told)
+    four = an.numbers_of(numbers[start : start + count])
+    confidence = an.numbers_of(numbers[-1:])[0] if len(numbers) == 15 else None
+    shape = an.Shape(four, None, None, exact=False)
+    if count == 8:
+        shape = an.Shape(an.bounds(zip(four[::2], four[1::2], strict=True)), exact=False)
+    elif len(numbers) > 4:
+        shape = an.Shape(four, "xyxy", "pixels", exact=False)
+    return {"label": label, "shape": shape, "confidence": confidence}
+
+
+def _line(words: Sequence[str], names: Sequence[str], names_from: str) -> dict[str, Any]:
     """Class, shape and confidence of a line.
 
     Raises:
         Unusable: it is none of YOLO's.
     """
-    words = line.decode("utf-8", "replace").split()
     first = words[0].removesuffix(".0") if words else ""
     if not _CLASS.fullmatch(first):
         raise Unusable("malformed_row", f"{shown(first)} is not a class number")

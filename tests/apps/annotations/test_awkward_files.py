@@ -20,7 +20,7 @@ from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.formats import read_annotations
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.records_io.quality import QualityLog
-from cxrjax.untrusted.dicom_reports import instance_uid, read_report
+from cxrjax.untrusted.dicom_reports import head, read_report
 from tests.apps.annotations import samples
 from tests.apps.annotations.samples import BOXES, SIZE, csv_text
 
@@ -180,7 +180,7 @@ def test_a_report_without_end_is_refused(tmp_path):
     bad[place : place + 2] = b"UA"  # no value representation
     (tmp_path / "bad.dcm").write_bytes(bad)
     with pytest.raises(ForeignError, match="a damaged DICOM file: NotImplementedError"):
-        instance_uid(tmp_path / "bad.dcm")
+        head(tmp_path / "bad.dcm", "SOPInstanceUID")
     with open(file, "ab") as longer:
         longer.truncate(2**25)
     with pytest.raises(ForeignError, match="more than the"):

@@ -80,6 +80,9 @@ def _check(case: dict, out: Path, printed: str) -> None:
     if "boxes" in case:
         found = {one["image_id"]: one["answers"][0]["boxes_by_image"] for one in where}
         assert {image: of[image][0] for image, of in found.items()} == case["boxes"]
+    if "denied" in case:
+        there = [one for one in records if one["question_type"] == "Is_there"]
+        assert {one["image_id"] for one in there} <= set(case["denied"])
     quality = json.loads((out / "quality.json").read_text())
     counts = {reason: count for reason, count in quality["counts"].items() if count}
     assert counts == case.get("reasons", counts)
