@@ -38,6 +38,7 @@ _SPECIAL = 4  # pad, eos, bos, unk
 # (arXiv 2503.19786, sections 2 and 2.1).
 _LAYERS_PER_GLOBAL = 6
 _ROPE_BASE_LOCAL = 10_000.0
+_MOST_NUMBER = 1e12
 # Gemma 3 27B alone scales its queries by width / heads and not by the head size
 # (https://github.com/google/gemma_pytorch, config.py); the file does not state it.
 _LAYERS_OF_27B = 62
@@ -213,7 +214,8 @@ class GGUFFile:
 
     def _number(self, key: str) -> float:
         value = self._metadata.get(f"{ARCHITECTURE}.{key}")
-        if not isinstance(value, int | float) or isinstance(value, bool):
+        usable = isinstance(value, int | float) and not isinstance(value, bool)
+        if not usable or not abs(value) < _MOST_NUMBER:  # NaN included
             raise UserError(
                 f"{self.path}: {ARCHITECTURE}.{key} is {shown_value(value)}, expected a number; "
                 "convert the model again with a current llama.cpp"

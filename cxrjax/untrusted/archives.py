@@ -198,16 +198,20 @@ class _Inflated(io.RawIOBase):
         super().close()
 
 
-def inflate_start(packed: bytes, size: int) -> bytes:
-    """The first bytes of what zlib has packed.
+def inflate(packed: bytes, most: int, window: int = zlib.MAX_WBITS) -> bytes:
+    """Everything that zlib has packed.
 
     Raises:
-        ForeignError: it is damaged.
+        ForeignError: it is damaged, or more than `most` bytes.
     """
+    stream = zlib.decompressobj(window)
     try:
-        return zlib.decompressobj().decompress(packed, size)
+        content = stream.decompress(packed, most)
     except zlib.error as error:
         raise ForeignError(f"damaged zlib data: {error}") from None
+    if stream.unconsumed_tail:
+        raise ForeignError(f"it inflates to more than {most:,} bytes")
+    return content
 
 
 def open_gzip(packed: str | Path | bytes) -> io.BufferedReader:

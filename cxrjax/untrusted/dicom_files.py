@@ -20,12 +20,13 @@ from pydicom.tag import BaseTag, Tag
 from pydicom.uid import UID, DeflatedExplicitVRLittleEndian, JPEGTransferSyntaxes, RLELossless
 
 from cxrjax.errors import ForeignError
+from cxrjax.untrusted.archives import inflate
 from cxrjax.untrusted.child import run_in_child
 from cxrjax.untrusted.codestreams import codestream_size
 from cxrjax.untrusted.foreign_files import MIB
 
 _MOST_IN_HEADER = 8 * MIB  # of what is read before the pixels
-_MOST_BEFORE_PIXELS = 32 * MIB  # of what has to be inflated to get there
+_MOST_INFLATED = 160 * MIB  # pixels of the largest image, and what is before them
 _MOST_READS = 100_000  # two or three an element, half a second
 _LONGEST_VALUE = 4096
 _LONGEST_TABLE = MIB  # in which a lookup table of 65,536 levels fits several times
@@ -80,10 +81,9 @@ class DicomFile:
         meta = read_dataset(self._file, False, True, stop_when=_after_meta)  # type: ignore[arg-type]
         self.syntax = UID(str(meta.get("TransferSyntaxUID", "")))
         self._encoding = False, True
-        self._inflated: _Inflated | None = None
         if self.syntax == DeflatedExplicitVRLittleEndian:
-            self._inflated = _Inflated(file, _MOST_BEFORE_PIXELS)
-            self._file = Metered(self._inflated, _MOST_IN_HEADER)
+            inflated = inflate(file.read(), _MOST_INFLATED, -zlib.MAX_WBITS)
+            self._file = Metered(io.BytesIO(inflated), _MOST_IN_HEADER)
             self.header = self._read(_at_pixels)
             self.header.file_meta = FileMetaDataset(meta)
         else:
@@ -109,8 +109,6 @@ class DicomFile:
         """
         most = self._plain_size() * (_MOST_EXPANSION if self.syntax.is_encapsulated else 1) + MIB
         self._file.allow(most)
-        if self._inflated:
-            self._inflated.most += most
         found = self._read(lambda tag, vr, length: tag != _PIXEL_DATA)
         if not found.get("PixelData"):
             return False
@@ -235,7 +233,7 @@ def _at_pixels(tag: BaseTag, vr: str | None, length: int) -> bool:
 class Metered:
     """A file that gives only so many bytes in so many reads."""
 
-    def __init__(self, file: "io.BufferedIOBase | _Inflated", most: int) -> None:
+    def __init__(self, file: io.BufferedIOBase, most: int) -> None:
         self._file = file
         self.seek, self.tell, self.close = file.seek, file.tell, file.close
         self.allow(most)
@@ -256,40 +254,3 @@ class Metered:
         if self._bytes < 0 or self._reads < 0:
             raise ForeignError("its elements have more bytes, or are more, than any image needs")
         return content
-
-
-class _Inflated:
-    """Stream of a deflated file's content, inflated on demand and up to `most` bytes."""
-
-    def __init__(self, file: io.BufferedIOBase, most: int) -> None:
-        self.most = most
-        self._source = file
-        self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
-        self._content = io.BytesIO()
-        self.tell, self.close = self._content.tell, self._content.close
-
-    def seek(self, place: int, whence: int = io.SEEK_SET) -> int:
-        """Goes there; what lies before it is inflated when something is read."""
-        return self._content.seek(place, whence)
-
-    def read(self, size: int) -> bytes:
-        """Reads `size` bytes, or fewer at the end.
-
-        Raises:
-            ForeignError: more than `most` bytes would have to be inflated.
-            zlib.error: the file is damaged.
-        """
-        start = self._content.tell()
-        self._fill(start + size)
-        self._content.seek(start)
-        return self._content.read(size)
-
-    def _fill(self, end: int) -> None:
-        held = self._content.seek(0, io.SEEK_END)
-        while held < end and not self._inflate.eof:
-            if held > self.most:
-                raise ForeignError(f"it inflates to more than {self.most:,} bytes")
-            packed = self._inflate.unconsumed_tail or self._source.read(MIB // 16)
-            if not packed:
-                return
-            held += self._content.write(self._inflate.decompress(packed, MIB))

@@ -158,6 +158,7 @@ def refusal(path) -> str:
             {"changes": {"attention.key_length": None}},
             "gemma3.attention.key_length is None, expected a number",
         ),
+        ({"changes": {"rope.freq_base": float("inf")}}, "rope.freq_base is inf, expected a number"),
         *(
             ({"extra": {name: np.ones(32, np.float32)}}, f"tensor '{name}' is not one of Gemma 3's")
             for name in ("blk.0.attn_sinks.weight", "blk.0.attn_q.bias", "v.patch_embd.weight")

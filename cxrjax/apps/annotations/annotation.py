@@ -173,7 +173,9 @@ class Annotations:
         except Unusable as why:
             self.reject(entry, why)
             return
-        self.kept.append(dataclasses.replace(entry, label=label))
+        # A copy takes as long as all the rest, and there may be a hundred thousand.
+        same = label == entry.label
+        self.kept.append(entry if same else dataclasses.replace(entry, label=label))
 
     def reject(self, entry: Entry, why: Unusable) -> None:
         """Rejects an entry that was counted; whoever does it leaves it out of `kept`."""

@@ -160,6 +160,8 @@ def _boxes(text: str, asked: str, said: an.Stated) -> Iterator[Any]:
 
 def _objects(text: str) -> list[Any]:
     """Objects of JSON in an answer: a list of them, or one a line, whatever stands around."""
+    if "{" not in text:
+        return []
     starts = [at for at in (text.find("["), text.find("{")) if at >= 0]
     whole = text[min(starts, default=0) : max(text.rfind("]"), text.rfind("}")) + 1]
     for tried in ([whole], text.splitlines()):

@@ -92,6 +92,7 @@ class Folder:
         masks = set(masks)
         self.images = [path for path in self.images if path not in masks]
         self._by_name: dict[str, list[Path]] = collections.defaultdict(list)
+        self._known: dict[str, Path] = {}
         for path in self.images:
             for name in {_key(path.name), _key(path.stem)}:
                 self._by_name[name].append(path)
@@ -141,6 +142,11 @@ class Folder:
         Raises:
             Unusable: there is none, or more than one.
         """
+        if name not in self._known:
+            self._known[name] = self._find(name)
+        return self._known[name]
+
+    def _find(self, name: str) -> Path:
         plain = name.strip().replace("\\", "/")
         plain = _path_of_url(plain) if "://" in plain[:12] else plain
         last = PurePosixPath(plain).name
@@ -233,7 +239,7 @@ class Folder:
             before, after, file_before, file_after = map(shown, self._strip)
             told = f"names of images are {before}...{after}, their files {file_before}..."
             return f"{told}{file_after}: matched by what lies between"
-        self._strip = ("", "", "", "")
+        self._strip, self._known = ("", "", "", ""), {}
         return ""
 
     def json(self, path: Path) -> Any:

@@ -45,25 +45,17 @@ class Format(NamedTuple):
 
 
 ONE_IMAGE_A_FILE = ("labelme", "darwin", "supervisely", "superannotate", "pascal_voc")
+_READERS: dict[str, Reader] = {
+    **{kind: functools.partial(json_formats.read, kind) for kind in json_formats.TITLES},
+    **{"chat": chat.read, "yolo": yolo.read, "label_studio": label_studio.read},
+    **{"csv": csv_boxes.read, "dicom_sr": dicom_sr.read, "masks": masks.read},
+}
+_TITLES = json_formats.TITLES | WORDS["titles"]
 FORMATS: dict[str, Format] = {
-    **{
-        kind: Format(
-            title, functools.partial(json_formats.read, kind), joint=kind in ONE_IMAGE_A_FILE
-        )
-        for kind, title in json_formats.TITLES.items()
-    },
-    "chat": Format("chats with boxes in their answers", chat.read),
-    "yolo": Format("YOLO", yolo.read, joint=True),
-    "label_studio": Format(
-        "Label Studio", label_studio.read, "boxes are xywh, in percent, as the format has them"
-    ),
-    "csv": Format("a table", csv_boxes.read),
-    "dicom_sr": Format(
-        "DICOM structured reports",
-        dicom_sr.read,
-        "boxes around regions, in pixels of the stored image",
-    ),
-    "masks": Format("segmentation masks", masks.read, "a box around each connected part"),
+    kind: Format(
+        _TITLES[kind], read, WORDS["forms"].get(kind, ""), kind in ("yolo", *ONE_IMAGE_A_FILE)
+    )
+    for kind, read in _READERS.items()
 }
 _TABLES = (".csv", ".tsv")
 _Group = tuple[str, Form | None, Units | None]

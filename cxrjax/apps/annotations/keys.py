@@ -14,13 +14,14 @@ from cxrjax.apps.annotations.annotation import WORDS, Shape, bounds, numbers_of,
 from cxrjax.apps.annotations.coordinates import Form, Units
 from cxrjax.errors import ForeignError
 from cxrjax.records_io.quality import Unusable
-from cxrjax.untrusted.archives import inflate_start
+from cxrjax.untrusted.archives import inflate
 from cxrjax.untrusted.json_text import parse_json
 from cxrjax.untrusted.names import shown, shown_value
 
 _NO_AREA = frozenset(WORDS["shapes"]["no_area"])
 _WITHIN: list[str] = WORDS["shapes"]["within"]
 _LONGEST_RUNS = 2_000_000  # characters of a mask in runs
+_MOST_BITMAP = 16_000_000  # bytes
 _PNG = 24  # bytes up to the sides of a PNG
 
 
@@ -155,7 +156,7 @@ def _bitmap(value: dict[str, Any]) -> Shape:
     """Supervisely's: a packed PNG that is as large as what it marks, and its upper left corner."""
     x, y = numbers_of(value["origin"] if isinstance(value["origin"], list) else [], 2)
     try:
-        start = inflate_start(base64.b64decode(str(value["data"])), _PNG)
+        start = inflate(base64.b64decode(str(value["data"])), _MOST_BITMAP)
     except (binascii.Error, ValueError, ForeignError):
         start = b""
     if len(start) < _PNG or start[:4] != b"\x89PNG":
