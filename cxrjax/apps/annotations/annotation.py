@@ -20,16 +20,7 @@ ANY = "*"  # stands for a class that is not known
 # Entries rejected for these reasons show something on their image all the same.
 _STILL_THERE = ("bad_box", "box_outside_image", "wrong_frame", "missing_box", "unknown_class")
 _STILL_THERE += ("malformed_row", "bad_encoding", "invalid_record", "not_a_mask", "mask_size")
-# Names of classes that mean that nothing is marked, as `plain` has them.
-_NORMAL = re.compile(
-    r"|none|nan|null|na|background|clear|unremarkable|normal(al)?(image|chest|cxr|xray|lungs?|study|case)?s?"
-    r"|normalchestxrays?|healthy\w*|no|no(significant|acute|relevant|abnormal)?(findings?|abnormality|"
-    r"abnormalities|disease|lesions?|pathology|label)|negative\w*|\w+negative|unauffällig|ohnebefund"
-    r"|normalbefund|keinbefund|sinhallazgos|sano"
-)
-_NEGATED = re.compile(
-    r"(?:no|not|non|without|absent|absence of|kein\w{0,2}|ohne)[\s_-]+(?!normal)\w"
-)
+_NORMAL, _NEGATED = (re.compile(WORDS["patterns"][key]) for key in ("normal", "negated"))
 
 
 class Shape(NamedTuple):

@@ -48,14 +48,8 @@ _NUMBERS = re.compile(_NUMBER.pattern.replace("[.,]", r"\."))
 _RSNA = ("patientid", "x", "y", "width", "height", "target")
 _NO_SPLIT = ("UNASSIGNED", "")
 _RSNA_CLASS = "Lung opacity"
-# Words in the names of columns of boxes -> units.
-_UNITS: dict[str, Units] = {
-    **dict.fromkeys(("norm", "frac", "rel"), "fractions"),
-    **dict.fromkeys(("percent", "pct", "%"), "percent"),
-}
-_UNIT_WORD = re.compile(
-    r"(?:norm(?:alized)?|frac(?:tion)?|rel(?:ative)?|pct|percent|pixels?|px)$|^(?:norm|rel)(?=\w)"
-)
+_UNITS: dict[str, Units] = an.WORDS["units"]
+_UNIT_WORD = re.compile(an.WORDS["patterns"]["unit"])
 
 
 class _Columns(NamedTuple):

@@ -24,6 +24,7 @@ Layout = dict[str, Any]
 _TABLE = read_packaged(str(__package__), "json_formats.toml")
 LAYOUTS: list[Layout] = _TABLE["layout"]
 TITLES: dict[str, str] = _TABLE["titles"]
+_MOST_IMAGES = 300_000
 _SAMPLE = 20  # lines or images, of which one has a box
 LINES = (".jsonl", ".ndjson", ".manifest")
 _ABSENT: Any = object()
@@ -502,18 +503,25 @@ def _fiftyone_labels(content: dict[str, Any]) -> dict[str, Any]:
 
 def _boxes(content: Any) -> dict[str, Any]:
     """Images and boxes under usual names: lists of them in images, or images beside each box."""
+    items = _items(content)
+    if len(items) > _MOST_IMAGES:
+        raise ForeignError(f"{len(items):,} images, at most {_MOST_IMAGES:,} are read of a file")
+    return {"images": [_named_image(one) for one in items]}
+
+
+def _items(content: Any) -> list[Any]:
     items = content if isinstance(content, list) else [content]
     if isinstance(content, dict) and not said_of(content, "image"):
         lists = {key: value for key, value in content.items() if isinstance(value, list)}
         items = max(lists.values(), key=len, default=[])
         if lists and len(lists) == len(content) and not any(said_of(of, "image") for of in items):
             items = [{"image": name, "boxes": boxes} for name, boxes in lists.items()]
-    images = []
-    for one in items:
-        name = said_of(one, "image")
-        regions = _boxes_of(one) if name else []
-        images.append({"name": name, "regions": regions, "image": one})
-    return {"images": images}
+    return items
+
+
+def _named_image(one: Any) -> dict[str, Any]:
+    name = said_of(one, "image")
+    return {"name": name, "regions": _boxes_of(one) if name else [], "image": one}
 
 
 def _boxes_of(one: dict[str, Any]) -> list[Any]:
@@ -532,7 +540,7 @@ def _boxes_of(one: dict[str, Any]) -> list[Any]:
 
 def _has_boxes(content: Any) -> bool:
     """Returns whether one of the first images has a box, and all have a name."""
-    images = _boxes(content)["images"][:_SAMPLE]
+    images = [_named_image(one) for one in _items(content)[:_SAMPLE]]
     if not all(one["name"] for one in images):
         return False
     for region in (region for one in images for region in one["regions"][:_SAMPLE]):

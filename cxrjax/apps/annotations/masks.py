@@ -24,17 +24,13 @@ from cxrjax.records_io.quality import PixelBox, Unusable
 from cxrjax.untrusted.names import shown
 
 _ENDINGS = (".png", ".jpg", ".jpeg", ".tif", ".tiff", ".bmp")
-# Words of folders and names that name no class.
-_NO_CLASS = re.compile(
-    r"(?i)masks?|segmentations?|seg|labels?|manual|ground|truth|gt|binary|png|jpe?g|tiff?|images?"
-    r"|annotations?|bin|files?|[\W_]+"
-)
+_NO_CLASS = re.compile(an.WORDS["patterns"]["no_class"])
 # Ours: parts of fewer of a mask's pixels are specks of the brush.
 _SPECK = 1e-4
 _MOST_LEVELS = 64
 _MOST_PARTS = 200
 _MOST_PACKED = 4_000_000  # bytes of a brush mask
-_MOST_PIXELS = 16_000_000
+_MOST_PIXELS = 24_000_000
 
 
 def read(folder: Folder, path: Path, said: an.Stated, found: an.Annotations) -> an.Entries:
@@ -167,6 +163,8 @@ def boxes_of_runs(text: str, image_hw: tuple[int, int]) -> list[PixelBox]:
     if words in ([], ["-1"], ["nan"], ["1", "0"]):
         return []
     height, width = image_hw
+    if height * width > _MOST_PIXELS:
+        raise Unusable("mask_size", f"a mask of {height:,} x {width:,}, at most {_MOST_PIXELS:,}")
     if len(words) % 2 or not all(word.isdecimal() and len(word) < 10 for word in words):
         raise Unusable("bad_box", f"{shown(text)} is no mask in runs of start and length")
     starts, lengths = np.array(words, np.int64).reshape(-1, 2).T
@@ -207,7 +205,7 @@ def boxes_of_brush(packed: Any, image_hw: tuple[int, int] | None) -> list[PixelB
         return int(bits[place - width : place], 2)
 
     count, word = number(32), number(5) + 1
-    if count != 4 * image_hw[0] * image_hw[1] or count > 4 * _MOST_PIXELS:
+    if not 0 < count == 4 * image_hw[0] * image_hw[1] <= 4 * _MOST_PIXELS:
         raise Unusable("mask_size", f"a brush mask of {count // 4:,} pixels, of {list(image_hw)}")
     sizes = [number(4) + 1 for _ in range(4)]
     levels = np.zeros(count, np.uint8)

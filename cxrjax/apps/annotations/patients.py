@@ -4,16 +4,10 @@ import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from cxrjax.apps.annotations.annotation import WORDS
 from cxrjax.errors import UserError
 from cxrjax.paths import to_path
 
-# Names that tell their patient: NIH, CheXpert, MIMIC-CXR, Kermany.
-_KNOWN = (
-    r"(?:^|/)(\d{8})_\d{3}$",
-    r"(?:^|/)(patient\d{3,})(?:/|_|$)",
-    r"(?:^|/)(p\d{8})(?:/|_|$)",
-    r"(?:^|/)(person\d+)_(?:bacteria|virus)_\d+$",
-)
 _LONGEST_PATTERN = 200
 
 
@@ -46,7 +40,7 @@ def patients_of(
         alone = sum(not given.get(path) for path in names)
         told = f"; {alone:,} images without one count as one patient each" if alone else ""
         return found, f"patients: {len({*found.values()}):,}, from the annotations{told}"
-    for known in _KNOWN:
+    for known in WORDS["patterns"]["patients"]:
         matches = {path: re.search(known, name) for path, name in names.items()}
         if names and all(matches.values()):
             found = {path: match[1] for path, match in matches.items() if match}

@@ -7,7 +7,7 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from cxrjax.apps.annotations.annotation import Annotation
+from cxrjax.apps.annotations.annotation import WORDS, Annotation
 from cxrjax.apps.annotations.folder import Folder, split_of
 from cxrjax.errors import ForeignError
 from cxrjax.images.decode import read_image
@@ -20,16 +20,9 @@ SPLITS = ("train", "validation", "test")
 _LISTS = (".txt",)
 _YAML = (".yaml", ".yml")
 _KEYS = ("train", "val", "valid", "validation", "test")  # of data.yaml
-# What tools add to the name of an image that they changed.
-_CHANGED = re.compile(
-    r"(?:\.rf\.[0-9a-z]{6,40}|[ _-]+copy(?:[ _-]?\d{1,3})?|[_-](?:aug(?:mented)?|[hv]?flip(?:ped)?|"
-    r"flip(?:lr|ud)|mirror(?:ed)?|rot(?:ated?)?|bright(?:er|ness)?|dark(?:er)?|blur(?:red)?|noisy?e?|"
-    r"crop(?:ped)?|clahe|shear|shift|zoom|equali[sz]ed)[_-]?\d{0,4})+$"
+_CHANGED, _CHANGED_BEFORE, _NUMBERED = (
+    re.compile(WORDS["patterns"][key]) for key in ("changed", "changed_before", "numbered")
 )
-_CHANGED_BEFORE = re.compile(
-    r"^(?:(?:aug(?:mented)?|[hv]?flip(?:ped)?|rot(?:ated?)?)\d*[_-]|copy of )+"
-)
-_NUMBERED = re.compile(r"[ _-]*\((\d{1,3})\)$")
 _ALIKE = 0.98  # correlation of thumbnails
 _SIDE = 48
 
