@@ -456,7 +456,8 @@ def plain(text: str, work: Path, of_model: bool) -> str:
     made = r"git_commit|versions\.[\w-]+" + (r"|[\w.]*sha256[\w.]*" if of_model else "")
     text = re.sub(rf"({made})</dt><dd>[^<]*", r"\1", text)  # of the pages that `report` writes
     if of_model:
-        text = re.sub(r"  [\d.,]+ questions/s.*|(?<=steps) in \d+ s.*", "", text)
+        times = r"  [\d.,]+ questions/s.*|(?<=steps) in \d+ s.*|\ngoodput \d+% since .*"
+        text = re.sub(times, "", text)
     return text
 
 

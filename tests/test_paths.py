@@ -111,6 +111,7 @@ def storage(monkeypatch, tmp_path):
     monkeypatch.setattr(buckets, "_filesystem", lambda scheme, process: found)
     monkeypatch.setattr(buckets, "_asked", set())
     monkeypatch.setattr(buckets, "_added", {"bytes": 2.0**63})
+    monkeypatch.setattr(buckets, "_ahead", {})
     monkeypatch.setenv(buckets.CACHE, f"{tmp_path / 'cache'},1MB")
     return found
 

@@ -52,39 +52,47 @@ def chip_of_device(device_kind: str) -> Chip | None:
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """Chips of one kind, joined to a torus of `shape`."""
+    """Chips of one kind, joined to a torus of `shape`; or several such slices."""
 
     chip: Chip
     shape: tuple[int, ...]
+    slices: int = 1
 
     @property
     def chips(self) -> int:
-        return math.prod(self.shape)
+        return math.prod(self.shape) * self.slices
+
+    @property
+    def slice_name(self) -> str:
+        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
 
     @property
     def name(self) -> str:
-        return f"{self.chip.name}:{'x'.join(map(str, self.shape))}"
+        return self.slice_name if self.slices == 1 else f"{self.slices} x {self.slice_name}"
 
     @property
     def vendor_name(self) -> str:
         """Name by the vendor's count, such as v5e-8, or v5p-8 for four chips of two cores."""
-        return f"{self.chip.name}-{self.chips * self.chip.cores}"
+        of_slice = f"{self.chip.name}-{math.prod(self.shape) * self.chip.cores}"
+        return of_slice if self.slices == 1 else f"{of_slice}x{self.slices}"
 
 
 def parse_topology(name: str) -> Topology:
     """`v5e:2x4` or `v5e-8` of eight v5e chips; `v5p-8` or `v5p:2x2x1` of four v5p chips.
 
-    A GPU's name alone is one of it, and `a100` the one of 80 GB.
+    `v5e-256x2` is two slices. A GPU's name alone is one of it, and `a100` the one of 80 GB.
 
     Raises:
         UserError: no such chip or slice; lists those that there are.
     """
-    generation, shape, count = name, None, None
+    generation, shape, count, slices = name, None, None, 1
     if match := re.fullmatch(r"(.+):(\d+(?:x\d+)*)", name):
         generation, shape = match[1], _shape(match[2])
-    elif match := re.fullmatch(r"(.+)-(\d+)", name):
-        generation, count = match[1], int(match[2])
+    elif match := re.fullmatch(r"(.+)-(\d+)(?:x([1-9]\d{0,2}))?", name):
+        generation, count, slices = match[1], int(match[2]), int(match[3] or 1)
     chip = CHIPS.get(_ALSO_CALLED.get(generation, generation))
+    if chip is not None and chip.kind == "gpu" and slices > 1:
+        raise UserError(f"--topology={name}: slices are of TPUs; write {generation}-N for N GPUs")
     if chip is not None and chip.kind == "gpu" and name in (generation, chip.name):
         return Topology(chip, (1,))
     if chip is None:
@@ -94,8 +102,8 @@ def parse_topology(name: str) -> Topology:
         )
     for known in (Topology(chip, s) for s in chip.shapes):
         if known.shape == shape or known.chips * chip.cores == count:
-            return known
-    slices = ", ".join(
+            return dataclasses.replace(known, slices=slices)
+    there = ", ".join(
         f"{t.name} ({t.vendor_name})" for t in (Topology(chip, s) for s in chip.shapes)
     )
-    raise UserError(f"--topology={name}: no such slice of {chip.name}; there are {slices}")
+    raise UserError(f"--topology={name}: no such slice of {chip.name}; there are {there}")

@@ -55,7 +55,10 @@ class MeshConfig:
     """The group `mesh` of a configuration: devices along each axis, and how they work together."""
 
     # Devices along each axis; what the axes mean is told in cxrjax/distributed/meshes.py.
-    replica: Positive = 1  # on several slices: a multiple of the number of slices
+    replica: Positive = 1  # copies on each slice
+    # TPU slices, joined by a data-centre network, or groups of processes that stand in for them:
+    # each has whole copies of the model, and only gradients pass between them.
+    slices: Positive = 1
     data: Annotated[int, AfterValidator(_fills)] = -1  # -1: all devices that the others leave
     fsdp: Positive = 1  # devices that share out parameters and optimiser state
     tensor: Positive = 1  # devices that split each matrix product
@@ -70,25 +73,28 @@ def make_mesh(config: MeshConfig, devices: Sequence[jax.Device] | None = None) -
     Devices of a TPU are arranged so that the axes to the right, which talk most, are neighbours.
 
     Raises:
-        UserError: the sizes do not multiply to the number of devices, a copy of the model would
-            lie on several slices, or the strategy has no use for an axis.
+        UserError: the sizes do not multiply to the number of devices, there are other slices than
+            the configuration has, or the strategy has no use for an axis.
     """
     devices = jax.devices() if devices is None else devices
     sizes = mesh_sizes(config, len(devices), f"the {len(devices)} devices there are")
     shape = tuple(sizes.values())
     if devices[0].platform != "tpu" or config.strategy == "pmap":
+        processes = len({device.process_index for device in devices})
+        if processes > 1 and processes % config.slices:
+            raise UserError(f"mesh.slices={config.slices} does not divide {processes} processes")
         return Mesh(np.asarray(devices).reshape(shape), AXES)
     slices = len({getattr(device, "slice_index", 0) for device in devices})
+    if slices != config.slices:
+        raise UserError(
+            f"mesh.slices={config.slices}, and the devices are of {slices} slices; set "
+            f"mesh.slices={slices}, so that each has whole copies of the model"
+        )
     if slices == 1:
         arranged = mesh_utils.create_device_mesh(shape, devices, allow_split_physical_axes=True)
         return Mesh(arranged, AXES)
-    if config.replica % slices:
-        raise UserError(
-            f"mesh.replica={config.replica} is not a multiple of the {slices} slices there are: a "
-            "copy of the model would span several of them"
-        )
     arranged = mesh_utils.create_hybrid_device_mesh(
-        (config.replica // slices, *shape[1:]),
+        (config.replica, *shape[1:]),
         (slices, 1, 1, 1),
         devices,
         allow_split_physical_axes=True,
@@ -103,6 +109,7 @@ def mesh_sizes(config: MeshConfig, count: int, devices: str) -> dict[str, int]:
         UserError: the sizes do not multiply to `count`, or the strategy has no use for an axis.
     """
     sizes = {axis: getattr(config, axis) for axis in AXES}
+    sizes["replica"] *= config.slices
     named = " ".join(f"{axis}={size}" for axis, size in sizes.items())
     if config.strategy == "pmap" and any(sizes[axis] > 1 for axis in AXES if axis != "data"):
         raise UserError(
@@ -110,7 +117,7 @@ def mesh_sizes(config: MeshConfig, count: int, devices: str) -> dict[str, int]:
             "axis; set the others to 1, or mesh.strategy=jit"
         )
     if config.data == -1:
-        sizes["data"] = max(1, count // (config.replica * config.fsdp * config.tensor))
+        sizes["data"] = max(1, count // (sizes["replica"] * config.fsdp * config.tensor))
     if math.prod(sizes.values()) != count:
         raise UserError(f"mesh {named} does not fill {devices}")
     return sizes

@@ -8,6 +8,7 @@ from pydantic import AfterValidator
 from pydantic.dataclasses import dataclass
 
 from cxrjax.input_pipeline.augment import AugmentConfig
+from cxrjax.paths import ROOM, is_address
 from cxrjax.settings import STRICT, NotNegative, Positive, PositiveFloat, Share
 
 
@@ -15,6 +16,12 @@ def _without_dots(name: str) -> str:
     if not name or "." in name:
         raise ValueError("expected a name without dots")
     return name
+
+
+def _room(text: str) -> str:
+    if not ROOM.fullmatch(text) or is_address(text):
+        raise ValueError("expected a local folder and a size, such as DIR,50GB")
+    return text
 
 
 SourceName = Annotated[str, AfterValidator(_without_dots)]
@@ -63,6 +70,9 @@ class DataConfig:
     # Directory for images as the model takes them, decoded and resized once for all epochs and
     # runs (0.2 MB a grey image of 448 pixels, 0.8 MB of 896); null: their files at every visit.
     image_cache: str | None = None
+    # Local directory and room for copies of what is read from buckets, 'DIR,50GB'; null: 20 GB in
+    # ~/.cache/cxrjax/buckets, or what CXRJAX_BUCKET_CACHE says.
+    cache: Annotated[str, AfterValidator(_room)] | None = None
     workers: NotNegative = 0  # processes that decode images; 0: the training process itself
     # Share of training questions that are put in other words, others at every visit: case, names,
     # forms, marks, typing errors (cxrjax/input_pipeline/wording.toml). Answers stay.

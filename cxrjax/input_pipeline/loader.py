@@ -12,7 +12,8 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import grain
@@ -34,6 +35,7 @@ from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
 from cxrjax.input_pipeline.sources import QuestionSource
 from cxrjax.input_pipeline.tokenizer import Tokenizer
 from cxrjax.input_pipeline.wording import WordingVariation
+from cxrjax.paths import fetch_ahead, in_bucket
 
 # Questions kept in tokens by each process, some 40 MB. From the second epoch on, reading and
 # tokenizing text again would cost more than decoding a small image.
@@ -126,9 +128,19 @@ class BatchBuilder:
             problems=[],
             unvaried=sum((encoded[row].unvaried for row in mine), collections.Counter()),
         )
+        self._fetch_ahead(encoded[row] for row in mine)
         for local_row, row in enumerate(mine):
             self._fill(loaded, local_row, encoded[row], config)
         return loaded
+
+    def announce(self, elements: np.ndarray) -> None:
+        """Starts to copy images of this host's rows of a later batch that are in a bucket."""
+        numbers = [int(elements[row]) for row in self.rows if elements[row] != NO_ELEMENT]
+        self._fetch_ahead(self.mixture[number] for number in numbers)
+
+    def _fetch_ahead(self, shown: Iterable[Any]) -> None:
+        if self.config.image_cache is None and self.config.features is None:
+            fetch_ahead(path for one in shown for path in (one.image_path, one.earlier_path))
 
     def _encode(self, element: int, position: int) -> _Element:
         if element == NO_ELEMENT:
@@ -248,6 +260,8 @@ def _packed_length(elements: list[_Element], config: examples.ExampleConfig) -> 
 
 # Batches that each worker process has ready. Two let it work on one while another waits.
 _WORKER_BUFFER = 2
+# Batches whose images are on their way from a bucket.
+_AHEAD = 4
 
 
 class TrainLoader:
@@ -268,6 +282,10 @@ class TrainLoader:
         self._rows = rows
         self._dataset = rows.map_with_index(builder)
         self._mixture = builder.mixture
+        self._builder = builder
+        roots = (getattr(one.records, "image_root", None) for one in builder.mixture.sources)
+        self._remote = any(isinstance(root, Path) and in_bucket(root) for root in roots)
+        self._announced = 0  # batches before it were
         self._identity = identity
         self._workers = workers
         self._step = 0
@@ -292,6 +310,10 @@ class TrainLoader:
                 self._iterator.set_state(self._restored)
                 self._iterator.start_prefetch()  # all workers at once, as a new iterator does
                 self._restored = None
+        if self._remote:
+            for step in range(max(self._announced, self._step + 1), self._step + 1 + _AHEAD):
+                self._builder.announce(self._rows[step])
+            self._announced = self._step + 1 + _AHEAD
         loaded = _own(next(self._iterator))
         if len(self._mixture.sources) > 1:
             # Counted over all hosts: each of them knows the whole order.
@@ -336,7 +358,7 @@ class TrainLoader:
                     "start in a new workdir"
                 )
         self.close()
-        self._step = int(state["step"])
+        self._step, self._announced = int(state["step"]), 0
         self._images = collections.Counter(state.get("images", {}))
         self._begun, self._restored = self._step, None
         saved = state.get("grain")  # older checkpoints have the step alone

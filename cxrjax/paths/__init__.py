@@ -10,9 +10,9 @@ import importlib.util
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 from cxrjax.errors import UserError
 
@@ -22,6 +22,9 @@ STORAGES = {
     "gs": ("gcs", "gcsfs", "gcs", "gcloud auth application-default login"),
     "s3": ("s3", "s3fs", "s3", "aws configure, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"),
 }
+# Where copies of files in buckets are kept and how much of them: `DIR,50GB`.
+CACHE = "CXRJAX_BUCKET_CACHE"
+ROOM = re.compile(r"(.+),\s*(\d+)\s*([MGT])B")
 # pathlib makes one slash of two.
 _ADDRESS = re.compile(rf"([A-Za-z][A-Za-z0-9+.-]+)://(.*)|({'|'.join(STORAGES)}):/(.*)", re.DOTALL)
 _LOCAL = type(Path())
@@ -148,6 +151,15 @@ def local_copy(path: AnyPath) -> Path:
 
         return fetch(found)
     return found
+
+
+def fetch_ahead(paths: Iterable[Any]) -> None:
+    """Starts to copy files of buckets that are read soon, many at a time; leaves others alone."""
+    found = [path for path in paths if isinstance(path, Path) and in_bucket(path)]
+    if found:
+        from cxrjax.paths import buckets
+
+        buckets.fetch_ahead(found)
 
 
 def relative(path: Path, start: Path) -> str:

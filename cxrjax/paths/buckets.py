@@ -19,7 +19,8 @@ import stat
 import tempfile
 import time
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PosixPath, PurePosixPath
 from typing import Any, TypeVar
 
@@ -28,23 +29,31 @@ import fsspec.config
 from etils.epath.gpath import PosixGPath
 
 from cxrjax.errors import UserError
-from cxrjax.paths import STORAGES, AnyPath, is_address, to_path, user_cache
+from cxrjax.paths import CACHE, ROOM, STORAGES, AnyPath, is_address, to_path, user_cache
 
 # Orbax's paths, too, are then fsspec's, with the same credentials, where TensorFlow is installed.
 os.environ.setdefault("EPATH_USE_TF", "0")
 for _name, *_ in STORAGES.values():  # listings that are kept would be of before others wrote
     fsspec.config.conf.setdefault(_name, {})["use_listings_cache"] = False
+fsspec.config.conf["gcs"].setdefault("requests_timeout", 60)  # seconds; s3fs has a limit
 _BLOCK = 4 * 2**20  # bytes of a request, where a file is read in order
 _COPY = 2**20
 _IN_USE = 60.0  # seconds for which a copy is not removed
-# Where copies are kept and how much of them: `DIR,50GB`.
-CACHE = "CXRJAX_BUCKET_CACHE"
+# Copies that are made at a time, and that are remembered, of files that are read soon.
+_REQUESTS, _REMEMBERED = 32, 100_000
 # What the libraries call an answer, or the lack of one.
 _NO_CREDENTIALS = re.compile(r"(?i)credential|anonymous caller|invalid_grant|\b401\b")
 _FORBIDDEN = re.compile(r"(?i)forbidden|denied|permission|\b403\b")
 _CHANGED = re.compile(r"(?i)\b412\b|pre-?condition|ConditionalRequestConflict")
 _NO_BUCKET = re.compile(r"(?i)bucket does not exist|NoSuchBucket|bucket.{0,80}not (?:be )?found")
 Result = TypeVar("Result")
+
+
+class BucketError(UserError, OSError):
+    """A bucket that does not answer, or refuses: one line, wherever it is met."""
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
 
 
 class BucketPath(PosixGPath, PosixPath):  # type: ignore[misc]
@@ -357,16 +366,49 @@ def ask(path: BucketPath) -> None:
     _asked.add(bucket)
 
 
+_ahead: dict[tuple[str, int], Future[Path]] = {}
+
+
+@functools.cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_REQUESTS, f"bucket-{process}")
+
+
+def fetch_ahead(paths: Iterable[BucketPath]) -> None:
+    """Starts to copy objects, many at a time; `fetch` then asks for no newer versions of them."""
+    for path in paths:
+        key = str(path), os.getpid()
+        earlier = _ahead.get(key)
+        if earlier is None or (earlier.done() and _of_copy(earlier) is None):
+            _ahead[key] = _pool(os.getpid()).submit(_fetch, path)
+        if len(_ahead) > _REMEMBERED:
+            del _ahead[next(iter(_ahead))]
+
+
+def _of_copy(made: Future[Path]) -> Path | None:
+    """Returns a copy that is still there, and marks it as used; None: it is to be made anew."""
+    with contextlib.suppress(OSError):
+        copy = made.result()
+        os.utime(copy)  # what was used last is removed last
+        return copy
+    return None
+
+
+def fetch(path: BucketPath) -> Path:
+    """Returns the local copy of an object, made where the cache has none of this version."""
+    made = _ahead.get((str(path), os.getpid()))
+    return (made and _of_copy(made)) or _fetch(path)
+
+
 def _cache() -> tuple[Path, int]:
     text = os.environ.get(CACHE) or f"{user_cache()}/buckets,20GB"
-    found = re.fullmatch(r"(.+),\s*(\d+)\s*([MGT])B", text)
+    found = ROOM.fullmatch(text)
     if found is None or is_address(found[1]):
         raise UserError(f"{CACHE}={text}: expected a local folder and a size, such as DIR,50GB")
     return Path(found[1]), int(found[2]) * 1000 ** (" MGT".index(found[3]) + 1)
 
 
-def fetch(path: BucketPath) -> Path:
-    """Returns the local copy of an object, made where the cache has none of this version."""
+def _fetch(path: BucketPath) -> Path:
     folder, most = _cache()
     found = path.stat()
     if stat.S_ISDIR(found.st_mode):
@@ -374,7 +416,7 @@ def fetch(path: BucketPath) -> Path:
     name = hashlib.sha256(f"{path} {found.version} {found.st_size}".encode()).hexdigest()
     copy = folder / name[:2] / f"{name}-{path.name[-60:]}"
     with contextlib.suppress(FileNotFoundError):
-        os.utime(copy)  # what was used last is removed last
+        os.utime(copy)
         return copy
     copy.parent.mkdir(parents=True, exist_ok=True)
     part = copy.with_name(f".{name}.{os.urandom(8).hex()}")
@@ -431,12 +473,12 @@ def _os_error(path: BucketPath, error: Exception) -> OSError:
         number = error.errno or errno.EEXIST
         return type(error)(number, os.strerror(number), str(path))
     if _NO_CREDENTIALS.search(said):
-        return PermissionError(errno.EACCES, f"no valid credentials; {login}", str(path))
+        return BucketError(errno.EACCES, f"no valid credentials; {login}", str(path))
     if isinstance(error, PermissionError) or _FORBIDDEN.search(said):
         words = "no right to it with these credentials; ask the bucket's owner, or log in anew: "
-        return PermissionError(errno.EACCES, words + login, str(path))
+        return BucketError(errno.EACCES, words + login, str(path))
     code = re.search(r"\b[45]\d\d\b", said)
     what = f"{type(error).__name__}{f', HTTP {code[0]}' if code else ''}"
-    return OSError(
+    return BucketError(
         errno.EIO, f"the storage does not answer as it should ({what}); try again later", str(path)
     )

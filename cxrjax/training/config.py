@@ -144,6 +144,10 @@ class TrainingConfig:
     checkpoint_every: NotNegative = 500
     # Checkpoints kept besides the best one; a resume takes the one before if the last is damaged.
     keep_last: Positive = 2
+    # Local directory for the state, saved every so many steps between checkpoints; a restart takes
+    # it where it is newer than the workdir's. For workdirs in buckets.
+    local_checkpoints: str | None = None
+    local_every: Positive = 100
     best_metric: str = "vqa/f1"  # of the evaluation's figures, the one that picks the best
     # examples/ in the workdir: which questions every step has read, and a hash of their images.
     log_examples: bool = False

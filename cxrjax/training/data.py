@@ -8,6 +8,7 @@ pixels 2.4 MB).
 
 import dataclasses
 import hashlib
+import os
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -38,7 +39,7 @@ from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
 from cxrjax.input_pipeline.wording import WordingVariation, things_but
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
-from cxrjax.paths import in_path, to_path
+from cxrjax.paths import CACHE, in_path, to_path
 from cxrjax.progress import progress_bar, waiting
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shard_layout import is_sharded
@@ -313,9 +314,13 @@ def _sizes_text(grids: Sequence[tuple[int, int]]) -> str:
 def check_addresses(config: ExperimentConfig) -> None:
     """Shows that every bucket of a configuration can be reached, before anything is read.
 
+    Also sets where copies of what is read from buckets are kept (data.cache).
+
     Raises:
         UserError: one cannot.
     """
+    if config.data.cache is not None:
+        os.environ[CACHE] = config.data.cache
     for value in flatten(config.to_json()).values():
         if isinstance(value, str) and value.startswith(("gs://", "s3://")):
             in_path(value)

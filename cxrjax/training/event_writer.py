@@ -1,8 +1,7 @@
 """CLU's metric writers, and event files without TensorFlow.
 
-`clu.metric_writers` imports TensorFlow for its `SummaryWriter`. A plain installation has no
-TensorFlow, and importing it takes seconds: here `metric_writers.SummaryWriter` is
-`open_event_files`, so that the other writers and `clu.periodic_actions` can be imported anywhere.
+`clu.metric_writers` imports TensorFlow for its `SummaryWriter`. A plain installation has none, and
+importing it takes seconds: `EventWriter` writes the same events, also to buckets.
 """
 
 import io
@@ -26,27 +25,10 @@ from tensorboard.plugins.scalar.summary_v2 import scalar_pb
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from cxrjax.paths import is_address, to_path
-
-
-def open_event_files(directory: str) -> Any:
-    """Opens CLU's `SummaryWriter` where TensorFlow is installed, otherwise `EventWriter`."""
-    if is_address(directory):
-        return EventWriter(directory)
-    # It only writes files: its messages about kernels are noise.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-    os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-    try:
-        from clu.metric_writers.tf.summary_writer import SummaryWriter
-    except ModuleNotFoundError as error:
-        if error.name != "tensorflow":
-            raise
-        return EventWriter(directory)
-    return SummaryWriter(directory)
-
+from cxrjax.paths import to_path
 
 _replaced: Any = types.ModuleType("clu.metric_writers.summary_writer")
-_replaced.SummaryWriter = open_event_files
+_replaced.SummaryWriter = None
 sys.modules.setdefault(_replaced.__name__, _replaced)
 
 from clu import metric_writers, periodic_actions  # noqa: E402, F401

@@ -83,10 +83,11 @@ class Goodput(Observer):
         self._switch("steps")
 
     def on_step(self, done: FinishedStep) -> None:
-        own = ("compiling", "compiling") if done.compiled else ("training", "host")
-        for part, seconds in zip((*own, "data_wait"), _parts(done), strict=True):
-            self.seconds[part] += seconds
-            self._of_steps += seconds
+        times = done.times
+        self.seconds["compiling" if done.compiled else "training"] += times.device
+        self.seconds["compiling" if done.compiled else "host"] += times.host
+        self.seconds["data_wait"] += times.data_wait
+        self._of_steps += times.total
 
     def on_log(self, done: FinishedStep, figures: dict[str, float]) -> None:
         figures |= {f"goodput/{part}_seconds": self.seconds[part] for part in PARTS}
@@ -120,10 +121,6 @@ class Goodput(Observer):
     def _write(self) -> None:
         if self._about:
             write_json(self._file, {**self._about, "goodput": self._json()})
-
-
-def _parts(done: FinishedStep) -> tuple[float, float, float]:
-    return done.times.device, done.times.host, done.times.data_wait
 
 
 def _number(value: Any) -> float:

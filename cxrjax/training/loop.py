@@ -105,7 +105,8 @@ def train(
             steps.rest_where_wanted(number, before=False)
             stop = run.is_told_to_stop()
             evaluates = not stop and _evaluates(run, evaluate)
-            if stop or evaluates or run.is_due(run.settings.checkpoint_every):
+            saves = stop or evaluates or run.is_due(run.settings.checkpoint_every)
+            if saves or (run.local is not None and run.is_due(run.settings.local_every)):
                 steps.read_metrics(leave=0)
                 figures: Mapping[str, float | None] = {}
                 if evaluates:
@@ -120,7 +121,7 @@ def train(
                         if hosts.alone():
                             run.save({})
                         raise
-                run.save(figures)
+                run.save(figures, run.checkpoints if saves else run.local)
                 run.restart_clock()
             if stop:
                 assert preemption is not None

@@ -4,7 +4,7 @@ import contextlib
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, SupportsFloat
 
@@ -15,7 +15,7 @@ from clu import metrics
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.paths import truncate
-from cxrjax.training.event_writer import FigureWriter, metric_writers
+from cxrjax.training.event_writer import EventWriter, FigureWriter, metric_writers
 from cxrjax.training.step import StepMetrics
 from cxrjax.training.tracking import open_tracker
 from cxrjax.training.workdir import storage_errors
@@ -51,7 +51,8 @@ class RunWriter(metric_writers.MultiWriter):
         with self._storage():
             trackers = [] if track is None else [open_tracker(track, directory)]
             lines = [] if start_step is None else [MetricsFile(path, start_step)]
-            events = metric_writers.AsyncWriter(_EventFiles(directory, trackers))
+            files = _EventFiles([EventWriter(str(directory)), *trackers])
+        events = metric_writers.AsyncWriter(files)
         super().__init__([*lines, metric_writers.LoggingWriter(), events])
 
     def write_scalars(self, step: int, scalars: Mapping[str, SupportsFloat | None]) -> None:
@@ -128,43 +129,15 @@ class MetricsFile(FigureWriter):
         return values
 
 
-class _EventFiles(FigureWriter):
-    """Event files of a directory, and trackers, opened when the first figures come.
-
-    TensorFlow, where it is installed, takes seconds to import, which the first step need not share.
-    """
-
-    def __init__(self, directory: Path, trackers: Sequence[Any]) -> None:
-        self._directory = directory
-        self._trackers = trackers
-        self._hparams: Mapping[str, Any] = {}
-
-    @functools.cached_property
-    def _files(self) -> Any:
-        events = metric_writers.SummaryWriter(str(self._directory))
-        files = metric_writers.MultiWriter([events, *self._trackers])
-        if self._hparams:
-            files.write_hparams(self._hparams)
-        return files
+class _EventFiles(metric_writers.MultiWriter):
+    """Event files and trackers, which take finite scalars and stacks of images."""
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
-        defined = {name: x for name, x in scalars.items() if math.isfinite(x)}
-        if defined:
-            self._files.write_scalars(step, defined)
+        if defined := {name: x for name, x in scalars.items() if math.isfinite(x)}:
+            super().write_scalars(step, defined)
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
-        self._files.write_images(
-            step, {n: x if x.ndim == 4 else x[None] for n, x in images.items()}
-        )
-
-    def write_hparams(self, hparams: Mapping[str, Any]) -> None:
-        self._hparams = hparams
-
-    def flush(self) -> None:
-        self._files.flush()
-
-    def close(self) -> None:
-        self._files.close()
+        super().write_images(step, {n: x if x.ndim == 4 else x[None] for n, x in images.items()})
 
 
 def step_figures(found: StepMetrics) -> dict[str, float]:

@@ -7,6 +7,8 @@ questions, rates) is gathered where figures are logged, since they all come ther
 
 import contextlib
 import dataclasses
+import os
+import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,11 +24,13 @@ from cxrjax.errors import UserError
 from cxrjax.files import read_json_object
 from cxrjax.input_pipeline.batch import LoadedBatch
 from cxrjax.models import count_parameters, partition
+from cxrjax.paths import local_path
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.training import checkpoint, step
 from cxrjax.training.base_model import copy_tokenizer
 from cxrjax.training.config import ExperimentConfig, TrainingConfig
 from cxrjax.training.event_writer import metric_writers
+from cxrjax.training.goodput import Goodput
 from cxrjax.training.metric_log import RunWriter
 from cxrjax.training.objectives import Experiences, MakeRollouts, policy_observers
 from cxrjax.training.observers import (
@@ -42,8 +46,8 @@ from cxrjax.training.observers import (
 from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
 from cxrjax.training.preemption import Preemption
 from cxrjax.training.progress import Progress, StepClock, StepFlops, peak_flops
-from cxrjax.training.store import DIRECTORY, CheckpointStore, readable
-from cxrjax.training.watchdog import Watchdog
+from cxrjax.training.store import CheckpointStore, readable
+from cxrjax.training.watchdog import SAVING, Watchdog
 from cxrjax.training.workdir import (
     CONFIG_FILE,
     check_present,
@@ -127,6 +131,7 @@ class Run(Opening):
     number: int  # of the last step that was dispatched; at first that of the checkpoint, or 0
     saved: Mapping[str, Any]  # data and observers as of the checkpoint that the run resumes from
     checkpoints: CheckpointStore
+    local: CheckpointStore | None  # the last state on a local disk, beside the workdir's
     writer: metric_writers.MultiWriter
     observers: Sequence[Observer]
     preemption: Preemption | None
@@ -166,15 +171,22 @@ class Run(Opening):
         for observer in self.observers:
             observer.on_restart_of_clock()
 
-    def save(self, figures: Mapping[str, float | None]) -> None:
-        """Begins a checkpoint of parameters, optimiser, data and observers, with figures."""
-        self.announce(self.number, "saving a checkpoint")
+    def save(
+        self, figures: Mapping[str, float | None], store: CheckpointStore | None = None
+    ) -> None:
+        """Begins a checkpoint of parameters, optimiser, data and observers, with figures.
+
+        Args:
+            store: None: the workdir's.
+        """
+        self.announce(self.number, SAVING)
         check_present(self.workdir, CONFIG_FILE)
         self.writer.flush()
         position = {**self.batches.get_state()}
         for observer in self.observers:
             position |= observer.state()
-        self.checkpoints.save(self.number, self.state, position, self.start.base, figures)
+        store = store or self.checkpoints
+        store.save(self.number, self.state, position, self.start.base, figures)
 
 
 @contextlib.contextmanager
@@ -202,14 +214,20 @@ def open_run(
     run = opener.run(watchdog, make_rollouts, preemption, track)
     first, begun = run.number, time.monotonic()
     with contextlib.ExitStack() as stack:
+        for one in run.observers:
+            if isinstance(one, Goodput):
+                stack.callback(one.finish)
         stack.enter_context(watchdog)
         if preemption is not None:
             stack.enter_context(preemption.deferred())
         # Also after an error: a checkpoint that is being written gets finished.
+        if run.local is not None:
+            stack.enter_context(contextlib.closing(run.local))
         for resource in (run.checkpoints, run.writer, run.clock, *run.observers):
             stack.enter_context(contextlib.closing(resource))
         try:
             yield run
+            run.announce(run.number, SAVING)
         except Exception as error:
             watchdog.blame(error)
             raise
@@ -250,16 +268,18 @@ class _Opener(Opening):
         config, mesh, data = self.config, self.mesh, self.data
         graphdef, state, frozen = self._on_devices()
         parameters = self._counted(state, frozen)
-        checkpoints = self._checkpoints()
+        checkpoints, (local, run_id) = self._checkpoints(), self._local_store()
         # Before the state is restored: answers are compared with what the run began with.
         rollouts = None
         if make_rollouts is not None:
             rollouts = make_rollouts(config, graphdef, state.trainable, frozen, mesh)
-        first, saved = checkpoints.latest_step() or 0, dict[str, Any]()
+        stores = [one for one in (checkpoints, local) if one is not None]
+        newest = max(stores, key=lambda one: one.latest_step() or 0)
+        first, saved = newest.latest_step() or 0, dict[str, Any]()
         if first:
-            state, saved = self._restored(checkpoints, state)
+            state, saved = self._restored(newest, state)
         if hosts.is_first():
-            self._describe(first, parameters)
+            self._describe(first, parameters, run_id)
         if preemption is not None:
             preemption.check()
         updates = data.steps * config.rl.updates
@@ -275,6 +295,7 @@ class _Opener(Opening):
             number=first,
             saved=saved,
             checkpoints=checkpoints,
+            local=local,
             writer=writer,
             observers=[watchdog, *self._observers(checkpoints, first)],
             preemption=preemption,
@@ -283,6 +304,24 @@ class _Opener(Opening):
     def _checkpoints(self) -> CheckpointStore:
         best, last = self.settings.best_metric, self.settings.keep_last
         return CheckpointStore(self.workdir, best, last, log_line=self.log_line)
+
+    def _local_store(self) -> tuple[CheckpointStore | None, str | None]:
+        """Opens the run's checkpoints on this machine's disk; returns them and the run's id.
+
+        The id names their folder and is in run.json, so that another run in a workdir of the same
+        name does not find them.
+        """
+        if self.settings.local_checkpoints is None:
+            return None, None
+        directory = local_path(self.settings.local_checkpoints, "training.local_checkpoints")
+        make_writable(directory, "--config.training.local_checkpoints")
+        hosts.check_shared(directory)
+        found = _earlier(self.workdir).get("run_id")
+        if not isinstance(found, str) or not re.fullmatch(r"[0-9a-f]{16}", found):
+            found = os.urandom(8).hex()
+        run_id = hosts.from_first(found)
+        (directory / run_id).mkdir(exist_ok=True)
+        return CheckpointStore(directory / run_id, "", 1, log_line=self.log_line), run_id
 
     def _writer(self, first: int, track: str | None) -> metric_writers.MultiWriter:
         is_first = hosts.is_first()
@@ -328,9 +367,10 @@ class _Opener(Opening):
         checkpoint.check_same_base(workdir, base, self.start.base)
         state = checkpoints.restore_state(first, state)
         saved = checkpoints.restore_json(first, "data")
-        with readable(workdir / DIRECTORY / str(first) / "data"):
+        with readable(checkpoints.directory / str(first) / "data"):
             self.data.batches.set_state(saved)
-        self.log_line(f"resumed from the checkpoint of step {first:,}")
+        where = "" if checkpoints.directory.parent == workdir else f" in {checkpoints.directory}"
+        self.log_line(f"resumed from the checkpoint of step {first:,}{where}")
         if planned < steps:
             self._log_new_rates(planned, first)
         return state, saved
@@ -363,13 +403,15 @@ class _Opener(Opening):
             SetAsideQuestions(data.quality, workdir / QUALITY_FILE, log_line),
             *policy_observers(config.rl, log_line),
         ]
+        if hosts.is_first():
+            observers.append(Goodput(workdir / RUN_FILE, first, log_line))
         if settings.log_examples:
             observers.append(ExampleLog(workdir, host_rows(self.mesh, config.batch_images)))
         if steps := settings.profile_steps:
             observers.append(StepProfiler(workdir, steps, first, data.steps, log_line))
         return observers
 
-    def _describe(self, first: int, parameters: Mapping[str, int]) -> None:
+    def _describe(self, first: int, parameters: Mapping[str, int], run_id: str | None) -> None:
         """Writes what is known of a run before its first step."""
         workdir, data, start = self.workdir, self.data, self.start
         about = describe_run(
@@ -388,7 +430,16 @@ class _Opener(Opening):
             with storage_errors(f"{workdir}: the tokenizer"):
                 copy_tokenizer(start.tokenizer_file, workdir)
         write_json(workdir / CONFIG_FILE, self.config.to_json())
+        if goodput := _earlier(workdir).get("goodput"):
+            about["goodput"] = goodput
+        if run_id is not None:
+            about["run_id"] = run_id
         write_json(workdir / RUN_FILE, about)
+
+
+def _earlier(workdir: Path) -> Mapping[str, Any]:
+    """run.json of the process before; empty where there was none."""
+    return read_json_object(workdir / RUN_FILE) if (workdir / RUN_FILE).is_file() else {}
 
 
 def _planned_steps(workdir: Path, steps: int) -> int:

@@ -179,6 +179,11 @@ class CheckpointStore:
                 force=True,
             )
 
+    @property
+    def directory(self) -> Path:
+        """The folder of the checkpoints."""
+        return self._workdir / DIRECTORY
+
     def all_steps(self) -> list[int]:
         return sorted(self._manager.all_steps())
 

@@ -46,8 +46,6 @@ _PACKAGES = (
 )
 # As TensorStore, which writes the arrays, tells what the operating system said.
 _OS_ERROR_CODE = re.compile(r"os_error_code='(\d+)'")
-# As TensorFlow, which writes the event files, does: in words alone.
-_STORAGE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.ESTALE)
 
 
 def make_writable(directory: Path, flag: str = "--workdir") -> None:
@@ -87,7 +85,7 @@ def storage_errors(what: str) -> Iterator[None]:
         what: is being written.
 
     Raises:
-        UserError: instead of an OSError, or of what TensorStore and TensorFlow make of one.
+        UserError: instead of an OSError, or of what TensorStore makes of one.
     """
     try:
         yield
@@ -133,9 +131,6 @@ def _reason(error: BaseException | None) -> str | None:
             return os.strerror(int(code[1]))
         if isinstance(error, ValueError) and str(error).startswith("NOT_FOUND: "):
             return os.strerror(errno.ENOENT)  # TensorStore, of what it has written: it is gone
-        for number in _STORAGE_ERRORS:
-            if os.strerror(number) in str(error):
-                return os.strerror(number)
         error = error.__cause__ or error.__context__
     return None
 

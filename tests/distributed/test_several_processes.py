@@ -167,6 +167,8 @@ def test_resumes_with_another_number_of_processes(alone, train):
     ("processes", "devices", "settings"),
     [
         (4, 1, ()),
+        # Two slices, of one process each.
+        (2, 2, ("--config.mesh.slices=2", "--config.mesh.fsdp=2")),
         (2, 2, ("--config.mesh.fsdp=4", "--config.training.accumulation_steps=2")),
         (2, 1, ("--config.mesh.tensor=2",)),  # both processes have all rows
         (2, 2, ("--config.mesh.strategy=pmap",)),

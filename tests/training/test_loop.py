@@ -34,13 +34,28 @@ def test_interrupted_and_resumed_equals_uninterrupted_bit_for_bit(run, tmp_path)
     assert [line["step"] for line in read_metrics(tmp_path / "cut")] == [1, 2, 3, 4, 5, 6]
     assert _losses(tmp_path / "cut") == _losses(tmp_path / "whole")
     small.assert_same_arrays(tmp_path / "cut", tmp_path / "whole")
-    assert "loss" in lines[-2] and "questions/s" in lines[-2] and "left" in lines[-2]
+    assert "loss" in lines[-3] and "questions/s" in lines[-3] and "left" in lines[-3]
+    assert lines[-2].startswith("goodput ")
     assert "peak memory" in lines[-1]
+
+
+def test_a_newer_local_copy_is_resumed_from_by_its_own_run(run, tmp_path):
+    run(workdir="whole")
+    run.config.training.checkpoint_every = 2
+    run.config.training.local_checkpoints = str(tmp_path / "local")
+    run.config.training.local_every = 3
+    with pytest.raises(KeyboardInterrupt):
+        run(BatchStream(stop_before=4), workdir="cut")
+    (local,) = (tmp_path / "local").glob("*/checkpoints")
+    assert f"resumed from the checkpoint of step 3 in {local}" in run(workdir="cut", seed=1)
+    small.assert_same_arrays(tmp_path / "cut", tmp_path / "whole")
+    shutil.rmtree(tmp_path / "cut")
+    assert not any(line.startswith("resumed") for line in run(workdir="cut"))
 
 
 @pytest.mark.parametrize(
     "sizes",
-    [{"data": 2, "fsdp": 2, "tensor": 2}, {"data": 8, "strategy": "pmap"}],
+    [{"slices": 2, "data": 1, "fsdp": 2, "tensor": 2}, {"data": 8, "strategy": "pmap"}],
     ids=["all axes", "pmap"],
 )
 def test_a_checkpoint_of_one_mesh_goes_on_under_another_and_back(
@@ -92,7 +107,8 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(run, tmp_p
     assert store.all_steps() == [4, 6, 8]
     assert store.best_step() == 4
     data = {"step": 4, "set_aside": [], "skipped_steps": 0, "unvaried": {}}
-    assert store.restore_json(4, "data") == data
+    saved = store.restore_json(4, "data")
+    assert saved.pop("goodput")["step"] == 4 and saved == data
     assert store.restore_json(4, "base") == BASE
     kernel = read_arrays(workdir, 4)["projector.kernel"]
     np.testing.assert_allclose(np.abs(kernel).sum(), seen[4])
@@ -104,6 +120,7 @@ def test_best_and_last_checkpoints_are_kept_and_everything_is_written(run, tmp_p
     assert list(workdir.glob("events.out.tfevents*"))
     assert json.loads((workdir / "config.json").read_text())["training"]["eval_every"] == 2
     info = json.loads((workdir / "run.json").read_text())
+    assert info["goodput"]["seconds"]["training"] > 0 and info["goodput"]["step"] == info["steps"]
     assert info["parameters"]["trainable"] == info["parameters"]["total"] > 1000
     assert set(info["data_sha256"]) == {str(records), str(manifest)}
     assert info["split_sha256"] == {str(manifest): {"train": "abc"}}

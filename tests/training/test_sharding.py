@@ -174,12 +174,12 @@ def test_a_copy_of_the_model_lies_on_one_slice(run_config, monkeypatch):
     }.items():
         monkeypatch.setenv(name, value)
     slices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2", num_slices=2)
-    run_config.mesh.update(replica=2, fsdp=2, tensor=2)
+    run_config.mesh.update(slices=2, fsdp=2, tensor=2)
     mesh = meshes.make_mesh(typed_config(run_config).mesh, slices.devices)
     for replica, devices in enumerate(mesh.devices):
         assert {device.slice_index for device in devices.flat} == {replica}
-    run_config.mesh.update(replica=1, data=2)
-    with pytest.raises(UserError, match="replica=1 is not a multiple of the 2 slices"):
+    run_config.mesh.update(slices=1, data=2)
+    with pytest.raises(UserError, match=r"mesh\.slices=1, and the devices are of 2 slices; set"):
         meshes.make_mesh(typed_config(run_config).mesh, slices.devices)
     # The four chips of a ring, in its order.
     run_config.mesh.update(data=1, fsdp=4, tensor=1)

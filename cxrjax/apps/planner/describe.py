@@ -36,6 +36,12 @@ def describe(plan: Plan) -> str:
     if sent is not None:
         listed = ", ".join(f"{kind} {value / 1e6:,.1f} MB" for kind, value in sent.items())
         lines.append(f"Collectives of a chip in a step, {says}: {listed or 'none'}")
+    if topology.slices > 1 and plan.across_slices:
+        count, size = plan.across_slices
+        lines.append(
+            f"  of these between slices, over the data-centre network: {count:,} of "
+            f"{size / 1e6:,.1f} MB in all, estimated as if the chips' own links carried them"
+        )
     lines.append(
         f"Operations of a step, by formula: {flops.model:.4g}, and {flops.recompute:.4g} again "
         "to save memory"

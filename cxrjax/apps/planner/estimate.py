@@ -19,6 +19,7 @@ from cxrjax.apps.planner.hlo import Program
 from cxrjax.apps.planner.program import Memory, StepInputs
 from cxrjax.distributed import meshes
 from cxrjax.distributed.hardware import Chip, Topology
+from cxrjax.errors import UserError
 from cxrjax.models.flops import BatchShape, Flops
 from cxrjax.models.layers import recomputes
 from cxrjax.models.presets import VLMConfig
@@ -103,11 +104,15 @@ def mfu(model_flops: float, seconds: float, chip: Chip, chips: int) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """Figures of one chip and step; `collectives`: bytes of arrays gathered or summed, by kind."""
+    """Figures of one chip and step; `collectives`: bytes of arrays gathered or summed, by kind.
+
+    `across_slices`: sums of gradients between slices, and their bytes.
+    """
 
     memory: Memory
     collectives: dict[str, float]
     estimate: StepEstimate
+    across_slices: tuple[int, float] = (0, 0.0)
 
 
 def by_formula(
@@ -144,7 +149,8 @@ def by_formula(
     compute, hbm = flops.computed / topology.chips / chip.flops, traffic / chip.hbm_bandwidth
     links = sum(collective_seconds(sent, topology.chips, topology) for sent in collectives.values())
     step = max(compute, hbm) + links
-    return Guess(memory, collectives, StepEstimate(step, compute, hbm, links))
+    across = (1, float(trained)) if topology.slices > 1 else (0, 0.0)
+    return Guess(memory, collectives, StepEstimate(step, compute, hbm, links), across)
 
 
 def abstract_mesh(config: ExperimentConfig, topology: Topology) -> AbstractMesh:
@@ -154,6 +160,11 @@ def abstract_mesh(config: ExperimentConfig, topology: Topology) -> AbstractMesh:
         UserError: as `meshes.mesh_sizes`.
     """
     chips = f"the {topology.chips} chips of {topology.name}"
+    if config.mesh.slices != topology.slices:
+        raise UserError(
+            f"mesh.slices={config.mesh.slices} and {topology.name}: set "
+            f"--config.mesh.slices={topology.slices}"
+        )
     sizes = meshes.mesh_sizes(config.mesh, topology.chips, chips)
     return AbstractMesh(tuple(sizes.values()), tuple(sizes))
 

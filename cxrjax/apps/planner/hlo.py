@@ -7,7 +7,9 @@ program is the work of one device, so everything here is per chip.
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
 
 _ITEM_BITS = {
     **{"pred": 8, "s4": 4, "u4": 4, "s8": 8, "u8": 8, "s16": 16, "u16": 16, "bf16": 16, "f16": 16},
@@ -85,6 +87,7 @@ class Collective:
         sent_bytes: what one chip sends each time, on a ring.
         begun, awaited: how many of the program's `work` are before its start and its end, in the
             compiler's order.
+        across: between slices, over the data-centre network.
     """
 
     kind: str
@@ -95,6 +98,7 @@ class Collective:
     overlapped: bool
     begun: int = 0
     awaited: int = 0
+    across: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,6 +142,12 @@ class Program:
         return found
 
     @property
+    def across_slices(self) -> tuple[int, float]:
+        """Collectives between slices in a step, and the bytes of their arrays."""
+        across = [one for one in self.collectives if one.across]
+        return sum(one.times for one in across), sum(one.times * one.bytes for one in across)
+
+    @property
     def launches(self) -> int:
         """Instructions that run on their own in a step; on a GPU each is a launch of a kernel."""
         return sum(w.times for w in self.work)
@@ -152,16 +162,17 @@ class Program:
         return sum(one.times * one.sent_bytes for one in self.collectives)
 
 
-def read_program(text: str, devices: int) -> Program:
+def read_program(text: str, devices: int, slices: int = 1) -> Program:
     """Reads `compiled.as_text()`.
 
     Of a conditional the branch with the most work counts: what a full batch takes.
 
     Args:
         devices: that the program runs on; the group of a collective that names none.
+        slices: of which these are, one after the other.
     """
     computations, entry = parse_text(text)
-    reader = _Reader(computations, devices)
+    reader = _Reader(computations, devices, slices)
     reader.visit(entry, 1)
     return reader.program()
 
@@ -169,9 +180,11 @@ def read_program(text: str, devices: int) -> Program:
 class _Reader:
     """Walks a program from its entry, multiplying by trip counts."""
 
-    def __init__(self, computations: dict[str, dict[str, Instruction]], devices: int) -> None:
+    def __init__(
+        self, computations: dict[str, dict[str, Instruction]], devices: int, slices: int
+    ) -> None:
         self.computations = computations
-        self.devices = devices
+        self.devices, self.slices = devices, slices
         self.work: list[Work] = []
         self.collectives: list[Collective] = []
         self.unknown_loops = 0
@@ -225,7 +238,7 @@ class _Reader:
 
     def _weight(self, name: str) -> float:
         """Work of a branch."""
-        reader = _Reader(self.computations, self.devices)
+        reader = _Reader(self.computations, self.devices, self.slices)
         reader.visit(name, 1)
         return reader.program().flops + reader.program().hbm_bytes
 
@@ -344,7 +357,8 @@ class _Reader:
                     i for i in self.computations[name].values() if collective_kind(i.opcode)
                 )
                 computation = self.computations[name]
-        group = group_size(inner.attributes, self.devices)
+        groups = groups_of(inner.attributes, self.devices)
+        group = len(groups[0])
         if group < 2:
             return
         given = sum(a.bytes for name in inner.operands for a in computation[name].arrays)
@@ -356,7 +370,11 @@ class _Reader:
             parts = 1 if kind == "all-gather" else group
             sent = (2 if kind == "all-reduce" else 1) * given * (group - 1.0) / parts
         overlapped, now = found.opcode.endswith("-start") or in_chain, len(self.work)
-        self.collectives.append(Collective(kind, times, whole, group, sent, overlapped, now, now))
+        slices = ({int(n) * self.slices // self.devices for n in one} for one in groups)
+        across = any(len(met) > 1 for met in slices)
+        self.collectives.append(
+            Collective(kind, times, whole, group, sent, overlapped, now, now, across)
+        )
 
     def _flops(self, computation: dict[str, Instruction], instruction: Instruction) -> float:
         opcode = instruction.opcode
@@ -605,20 +623,38 @@ def passed_through(fusion: Instruction) -> dict[int, int]:
     return {int(output): int(operand) for output, operand in pairs}
 
 
-def group_size(attributes: str, devices: int) -> int:
-    """Devices of one group, in each of the ways that XLA writes groups.
+def groups_of(attributes: str, devices: int) -> Sequence[Sequence[int]]:
+    """Devices of each group of a collective, in each of the forms that XLA writes groups in.
 
-    `{{0,1},{2,3}}`; `[2,4]<=[8]` for two groups of four; `mesh['a'=2,'b'=4] {'b'}` for groups along
-    axis b, where `'b':(1)2` would be two of its four.
+    `{{0,1},{2,3}}`; `[2,4]<=[8]` for two groups of four, `[4,2]<=[2,4]T(1,0)` for four across them;
+    `mesh['a'=2,'b'=4] {'b'}` for groups along axis b, where `'b':(1)2` would be two of its four, of
+    devices in the order of their numbers or of `device_ids=([2,4]T(1,0))`.
     """
     if meshed := re.search(r"replica_groups=@?\w*mesh\w*\[([^\]]*)\][^{]*\{([^}]*)\}", attributes):
-        sizes = dict(re.findall(r"'(\w+)'=(\d+)", meshed[1]))
-        axes = re.findall(r"'(\w+)'(?::\(\d+\)(\d+))?", meshed[2])
-        return math.prod(int(part or sizes[axis]) for axis, part in axes)
-    if iota := re.search(r"replica_groups=\[(\d+),(\d+)\]<=", attributes):
-        return int(iota[2])
-    if listed := re.search(r"replica_groups=\{\{([\d,]*)\}", attributes):
-        return len(listed[1].split(","))
-    if "source_target_pairs=" in attributes:
-        return 2
-    return devices
+        found = re.findall(r"'(\w+)'(?::\((\d+)\)(\d+))?", meshed[2])
+        along = {axis: (int(before or 1), int(part or 0)) for axis, before, part in found}
+        shape: list[int] = []
+        for axis, size in re.findall(r"'(\w+)'=(\d+)", meshed[1]):
+            before, part = along.get(axis, (1, 1))
+            shape += [before, part or int(size), int(size) // before // (part or int(size))]
+        order = sorted(range(len(shape)), key=lambda axis: axis % 3 == 1)
+        numbers = np.arange(math.prod(shape))
+        if listed := re.search(r"device_ids=\(\[([\d,]+)\]T\(([\d,]+)\)\)", attributes):
+            numbers = _iota(listed[1], listed[2])
+        numbers = numbers.reshape(shape).transpose(order)
+        return numbers.reshape(-1, math.prod(shape[1::3]))
+    if iota := re.search(
+        r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes
+    ):
+        return _iota(iota[3], iota[4]).reshape(int(iota[1]), int(iota[2]))
+    if listed := re.search(
+        r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}", attributes
+    ):
+        return [[*map(int, one.split(","))] for one in re.findall(r"\d[\d,]*", listed[1])]
+    return [range(devices)]
+
+
+def _iota(sizes: str, axes: str | None) -> np.ndarray:
+    shape = [int(size) for size in sizes.split(",")]
+    numbers = np.arange(math.prod(shape)).reshape(shape)
+    return numbers.transpose([int(axis) for axis in axes.split(",")]) if axes else numbers

@@ -128,6 +128,13 @@ class Plan:
         return self.measured.program.collective_bytes()
 
     @property
+    def across_slices(self) -> tuple[int, float] | None:
+        """Collectives between slices in a step, and the bytes of their arrays."""
+        if self.guess:
+            return self.guess.across_slices
+        return self.measured and self.measured.program and self.measured.program.across_slices
+
+    @property
     def mfu(self) -> float | None:
         if self.estimate is None:
             return None
@@ -148,6 +155,8 @@ class Plan:
             "hbm_limit_bytes": self.limit,
             "flops_per_step": flops.model,
             "collective_bytes_per_chip": None if sent is None else sum(sent.values()),
+            "across_slices": self.across_slices
+            and dict(zip(("collectives", "bytes_per_chip"), self.across_slices, strict=True)),
             "step_seconds_estimate": estimate and estimate.step,
             "mfu_estimate": self.mfu,
             "limited_by": estimate and estimate.limit,
@@ -293,7 +302,7 @@ def measure(
     begun = time.monotonic()
     try:
         compiled = program.compile_program(lowered)
-        read = hlo.read_program(compiled.as_text(), topology.chips)
+        read = hlo.read_program(compiled.as_text(), topology.chips, topology.slices)
         memory = program.memory_of(compiled)
         found = Measured(memory, None, None, read, time.monotonic() - begun)
     except program.DoesNotFitError as error:

@@ -104,8 +104,10 @@ def _tpu_description(topology: Topology) -> dict[str, Any]:
     for name, value in _LIBTPU_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # A process has 4 chips of a cube and of a square; the smallest slice is a part of a host.
-    more = {"chips_per_host_bounds": (1, 1, 1)} if topology.chips == 1 else {}
-    return {"platform": "tpu", "topology_name": topology.name, **more}
+    more: dict[str, Any] = {"chips_per_host_bounds": (1, 1, 1)} if topology.chips == 1 else {}
+    if topology.slices > 1:
+        more["num_slices"] = topology.slices
+    return {"platform": "tpu", "topology_name": topology.slice_name, **more}
 
 
 def batch_shape(config: ExperimentConfig) -> BatchShape:

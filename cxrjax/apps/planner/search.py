@@ -90,7 +90,8 @@ def _next(made: dict[int, Plan], good: int, bad: int | None) -> int:
 
 
 def mesh_candidates(config: ExperimentConfig, chips: int) -> Iterator[dict[str, int]]:
-    """Meshes of data, fsdp and tensor over so many chips, powers of two."""
+    """Meshes of data, fsdp and tensor over so many chips, powers of two, the same on each slice."""
+    chips //= config.mesh.slices
     for tensor in (1, 2, 4, 8):
         for fsdp in (2**n for n in range(chips.bit_length())):
             if chips % (tensor * fsdp) == 0:

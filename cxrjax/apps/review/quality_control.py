@@ -37,6 +37,7 @@ from cxrjax.files import read_json_object, replace_text, write_json, writing
 from cxrjax.input_pipeline.sources import default_image_root
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.paper import load_papers
+from cxrjax.paths import to_path
 from cxrjax.progress import waiting
 from cxrjax.radiology_text.english import longitudinal_wording
 from cxrjax.records import QARecord, read_records, write_records
@@ -307,7 +308,7 @@ def _print_training(flags: Namespace, folder: Path, splits: Sequence[str]) -> No
     told = [_said(side_file(path)).get("settings") or {} for path in flags.predictions or ()]
     named = [one.get("workdir") or one.get("checkpoint") for one in told]
     run = str(next(filter(None, named), "RUN"))
-    begun = [str(word) for word in _said(Path(run) / "run.json").get("command", ())]
+    begun = [str(word) for word in _said(to_path(run) / "run.json").get("command", ())]
     given = [word.partition("=")[2] for word in begun if word.startswith("--config=")]
     files = {split: f"{split}.jsonl" for split in ("train", "validation") if split in splits}
     if len(splits) == 1:

@@ -9,7 +9,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from cxrjax.apps.planner.hlo import read_program
+from cxrjax.apps.planner.hlo import groups_of, read_program
 
 _PROGRAMS = Path(__file__).with_name("programs")
 # A loop of 5 rounds with a product, a sum over devices and a gathered array; then a product of
@@ -180,6 +180,11 @@ def test_collectives_of_eight_devices_compiled_here():
     assert all(c.group == 4 and c.sent_bytes == one * 3 / 4 for c in gathers)
     sums = [c for c in program.collectives if c.kind in ("all-reduce", "reduce-scatter")]
     assert sum(c.times * c.bytes for c in sums) >= 3 * one
+    by_slice = read_program(compiled.as_text(), 8, slices=2)  # along data
+    assert not any(
+        c.across for c in by_slice.collectives if c.kind == "all-gather" and c.group == 4
+    )
+    assert by_slice.across_slices[1] > 0 == program.across_slices[1]
     forward_and_backward = 3 * 3 * 2 * 64 * 256 * 256 / 8
     assert program.flops == pytest.approx(forward_and_backward, rel=0.01)
 
@@ -202,3 +207,23 @@ def test_a_sum_of_which_slices_are_kept_is_a_reduce_scatter():
     assert scattered.sent_bytes == 2 * array * 3 / 4
     assert (summed.kind, summed.bytes) == ("all-reduce", array)
     assert summed.sent_bytes == 2 * array * 3 / 4
+
+
+def test_every_form_of_groups(subtests):
+    for form, groups in {
+        "replica_groups={{0,1,2,3},{4,5,6,7}}": [[0, 1, 2, 3], [4, 5, 6, 7]],
+        "replica_groups={{0,1},{3,10}}": [[0, 1], [3, 10]],
+        "replica_groups=[2,4]<=[8]": [[0, 1, 2, 3], [4, 5, 6, 7]],
+        "replica_groups=[4,2]<=[2,4]T(1,0)": [[0, 4], [1, 5], [2, 6], [3, 7]],
+        "replica_groups=@mesh['a'=2,'b'=4] {'b'}": [[0, 1, 2, 3], [4, 5, 6, 7]],
+        "replica_groups=@mesh['a'=2,'b'=4] {'a'}": [[0, 4], [1, 5], [2, 6], [3, 7]],
+        "replica_groups=@mesh['a'=2,'b'=4] {'b':(1)2}": [[0, 2], [1, 3], [4, 6], [5, 7]],
+        "replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}": [
+            [0, 1, 2, 3],
+            [4, 5, 6, 7],
+        ],
+        "source_target_pairs={{0,1},{3,4}}": [[0, 1], [3, 4]],
+        "channel_id=1": [[0, 1, 2, 3, 4, 5, 6, 7]],
+    }.items():
+        with subtests.test(form):
+            assert [[*map(int, one)] for one in groups_of(form, 8)] == groups
