@@ -98,6 +98,7 @@ def bucket(request, monkeypatch, tmp_path):
     for name, value in {
         "STORAGE_EMULATOR_HOST": address,
         "TENSORSTORE_GCS_HTTP_URL": address,
+        "GCE_METADATA_ROOT": "127.0.0.1:9",  # nothing answers there: no credentials
         "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         "AWS_ENDPOINT_URL": address,
         **_KEYS,
