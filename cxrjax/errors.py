@@ -12,6 +12,16 @@ class UserError(Exception):
     """
 
 
+class BucketError(UserError, OSError):
+    """A bucket that does not answer, or refuses: one line, wherever it is met.
+
+    Whoever takes an OSError for a fault of the file lets this one pass.
+    """
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
 class ForeignError(ValueError):
     """Untrusted input is unusable: a one-line message without the file's name.
 

@@ -20,11 +20,13 @@ import pytest
 
 from cxrjax import lease, paths
 from cxrjax.commands import build, review
-from cxrjax.errors import UserError
+from cxrjax.errors import BucketError, UserError
 from cxrjax.files import KeyedLines, read_json_object, replacing, write_json
+from cxrjax.images.decode import read_image
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.lock import file_lock, folder_lock
 from cxrjax.paths import buckets
+from cxrjax.training import store
 from cxrjax.training.metric_log import MetricsFile
 
 _ROOT = Path(__file__).parents[1]
@@ -227,6 +229,16 @@ def test_what_storage_reports_is_one_line_without_credentials(bucket, storage, s
             paths.in_path(bucket)
         assert told in str(refused.value) and str(bucket) in str(refused.value)
         assert "hush" not in str(refused.value)
+
+
+def test_a_bucket_that_does_not_answer_is_no_fault_of_what_is_in_it(bucket, storage):
+    """Neither a damaged checkpoint, which would be moved, nor an unreadable image, left out."""
+    store.write_checksums(bucket / "6", {})
+    (bucket / "1.png").write_bytes(b"a")
+    storage.fail = RuntimeError("503")
+    for read in (lambda: store.find_damage(bucket / "6"), lambda: read_image(bucket / "1.png")):
+        with pytest.raises(BucketError, match="does not answer"):
+            read()
 
 
 def test_a_bucket_that_may_not_be_written_is_refused_before_anything_is_read(

@@ -23,7 +23,7 @@ import numpy as np
 from jaxtyping import Integer, UInt8
 from PIL import ExifTags, Image, ImageFile
 
-from cxrjax.errors import ForeignError
+from cxrjax.errors import BucketError, ForeignError
 from cxrjax.images import dicom
 from cxrjax.images.files import (
     MAX_PIXELS,
@@ -237,6 +237,8 @@ def _kind(path: AnyFile) -> str:
     try:
         with open_file(path) as file:
             head = file.read(dicom.MARKER_START + len(dicom.MARKER))
+    except BucketError:
+        raise
     except OSError as error:
         raise ImageError(
             f"{path}: cannot be read: {error.strerror}; expected an image file: check the path, "

@@ -15,7 +15,7 @@ from jaxtyping import Bool, Float, Integer, UInt8
 from pydicom.dataset import Dataset
 from pydicom.pixels import apply_modality_lut, apply_voi, get_decoder
 
-from cxrjax.errors import ForeignError, UserError
+from cxrjax.errors import BucketError, ForeignError, UserError
 from cxrjax.images.files import AnyFile, ImageError, check_size, one_line, open_file, printable
 from cxrjax.untrusted.dicom_files import DicomFile
 
@@ -199,6 +199,8 @@ def _opened(path: AnyFile) -> Iterator[DicomFile]:
 def _reading(path: AnyFile) -> Iterator[None]:
     try:
         yield
+    except BucketError:
+        raise
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror or one_line(error)}") from None
     except Exception as error:  # struct.error, EOFError, KeyError and more, by where it was cut

@@ -28,7 +28,7 @@ import fsspec
 import fsspec.config
 from etils.epath.gpath import PosixGPath
 
-from cxrjax.errors import UserError
+from cxrjax.errors import BucketError, UserError
 from cxrjax.paths import CACHE, ROOM, STORAGES, AnyPath, is_address, to_path, user_cache
 
 # Orbax's paths, too, are then fsspec's, with the same credentials, where TensorFlow is installed.
@@ -47,13 +47,6 @@ _FORBIDDEN = re.compile(r"(?i)forbidden|denied|permission|\b403\b")
 _CHANGED = re.compile(r"(?i)\b412\b|pre-?condition|ConditionalRequestConflict")
 _NO_BUCKET = re.compile(r"(?i)bucket does not exist|NoSuchBucket|bucket.{0,80}not (?:be )?found")
 Result = TypeVar("Result")
-
-
-class BucketError(UserError, OSError):
-    """A bucket that does not answer, or refuses: one line, wherever it is met."""
-
-    def __str__(self) -> str:
-        return f"{self.filename}: {self.strerror}"
 
 
 class BucketPath(PosixGPath, PosixPath):  # type: ignore[misc]

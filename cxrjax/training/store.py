@@ -25,7 +25,7 @@ import orbax.checkpoint as ocp
 
 from cxrjax.distributed import hosts
 from cxrjax.distributed.meshes import named_leaves
-from cxrjax.errors import UserError
+from cxrjax.errors import BucketError, UserError
 from cxrjax.files import file_sha256, replace_text
 from cxrjax.paths import in_bucket, remove_tree, to_path
 from cxrjax.training import orbax_s3
@@ -448,6 +448,8 @@ def read_checksums(directory: Path) -> dict[str, str]:
     try:
         expected = parse_object(read_bytes(path, _MOST_CHECKSUM_BYTES))["sha256"]
         items = {str(name): str(checksum) for name, checksum in expected.items()}
+    except BucketError:
+        raise
     except FileNotFoundError:
         raise UserError(f"{path} is missing") from None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -468,6 +470,8 @@ def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | No
         return odd
     try:
         expected = read_checksums(directory)
+    except BucketError:
+        raise
     except UserError as error:
         return str(error)
     for name, checksum in expected.items():
@@ -479,6 +483,8 @@ def find_damage(directory: Path, parts: Iterable[str] | None = None) -> str | No
                 return f"{file} is missing"
             if file_sha256(file) != checksum:
                 return f"{file} is not what was written"
+        except BucketError:
+            raise
         except OSError as error:
             return f"{file}: cannot be read: {error.strerror or error}"
         except (UserError, ValueError) as error:
