@@ -100,8 +100,7 @@ class Goodput(Observer):
     def finish(self) -> None:
         """The run and its last checkpoint have ended."""
         self._switch("other")
-        with contextlib.suppress(UserError):  # the error that ended the run is reported
-            self._write()
+        self._write()
         spent = ", ".join(f"{part} {self.seconds[part]:,.0f} s" for part in PARTS)
         self._log_line(f"goodput {self.share:.0%} since the first start: {spent}")
 
@@ -120,7 +119,8 @@ class Goodput(Observer):
 
     def _write(self) -> None:
         if self._about:
-            write_json(self._file, {**self._about, "goodput": self._json()})
+            with contextlib.suppress(UserError):  # the checkpoint says what is wrong with the disk
+                write_json(self._file, {**self._about, "goodput": self._json()})
 
 
 def _number(value: Any) -> float:
