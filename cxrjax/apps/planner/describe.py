@@ -39,8 +39,8 @@ def describe(plan: Plan) -> str:
     if topology.slices > 1 and plan.across_slices:
         count, size = plan.across_slices
         lines.append(
-            f"  of these between slices, over the data-centre network: {count:,} of "
-            f"{size / 1e6:,.1f} MB in all, estimated as if the chips' own links carried them"
+            f"  of these between {topology.slices} slices, over the data-centre network: {count:,} "
+            f"of {size / 1e6:,.1f} MB in all, estimated as if the chips' own links carried them"
         )
     lines.append(
         f"Operations of a step, by formula: {flops.model:.4g}, and {flops.recompute:.4g} again "

@@ -134,6 +134,12 @@ class Plan:
             return self.guess.across_slices
         return self.measured and self.measured.program and self.measured.program.across_slices
 
+    def _across_json(self) -> dict[str, Any]:
+        if self.topology.slices == 1 or self.across_slices is None:
+            return {}
+        count, size = self.across_slices
+        return {"across_slices": {"collectives": count, "bytes_per_chip": size}}
+
     @property
     def mfu(self) -> float | None:
         if self.estimate is None:
@@ -155,11 +161,10 @@ class Plan:
             "hbm_limit_bytes": self.limit,
             "flops_per_step": flops.model,
             "collective_bytes_per_chip": None if sent is None else sum(sent.values()),
-            "across_slices": self.across_slices
-            and dict(zip(("collectives", "bytes_per_chip"), self.across_slices, strict=True)),
             "step_seconds_estimate": estimate and estimate.step,
             "mfu_estimate": self.mfu,
             "limited_by": estimate and estimate.limit,
+            **self._across_json(),
             "batch_images": self.config.batch_images,
             "accumulation_steps": self.config.training.accumulation_steps,
             "mesh": dict(sorted(dataclasses.asdict(self.config.mesh).items())),
