@@ -38,8 +38,6 @@ class Paper:
     builder: str = ""  # subclass of `Builder`; "" where `build` has nothing to do
     # Names of `score --benchmark`, each with its `Benchmark`.
     benchmarks: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    # The same of comparisons of the data set itself with labels made by people.
-    validations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     # Box format of the answers' texts, a key of `cxrjax.codecs.CODECS`.
     record_codec: str = "vindr_px"
     boxes_in_text: bool = True  # answers write their boxes into the text
@@ -123,11 +121,6 @@ def record_dataset(name: str) -> str:
 def benchmark_places() -> dict[str, str]:
     """Name of a benchmark -> its place, of all data sets."""
     return {name: place for paper in load_papers() for name, place in paper.benchmarks.items()}
-
-
-def validation_places() -> dict[str, str]:
-    """Name of a comparison of a data set with people's labels -> its place."""
-    return {name: place for paper in load_papers() for name, place in paper.validations.items()}
 
 
 def load_benchmark(name: str) -> Any:

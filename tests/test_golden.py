@@ -74,12 +74,13 @@ MODULES = {
     "train": "cxrjax.train",
     "ceiling": "bench.codec_ceiling",
     "coordinates": "cxrjax.tools.coordinates",
-    "draw_sentences": "cxrjax.papers.gemex.commands.sample_gemex_sentences",
+    "draw_sentences": "bench.gemex_refiner",
     "judge_agreement": "bench.judge_agreement",
-    "refiner_accuracy": "cxrjax.papers.gemex.commands.measure_gemex_refiner",
+    "qba_validation": "bench.cxr_qba_validation.__main__",
+    "refiner_accuracy": "bench.gemex_refiner",
     "simulation_samples": "cxrjax.simulation_samples",
     "tokenizer": "bench.tokenizer_training",
-    "vix_ray_errors": "cxrjax.papers.vix_ray.commands.show_vix_ray_errors",
+    "vix_ray_errors": "bench.vix_ray_errors",
 }
 MODEL_CASES = ("model_", "train_", "convert_")
 # Runs of a quarter of a minute and more, whose parts train_lora and the tests of training have too.

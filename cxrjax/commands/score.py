@@ -44,7 +44,7 @@ from cxrjax import choices
 from cxrjax.cli import command_parser
 from cxrjax.evaluation.flags import add_benchmark_flags, add_text_flags
 from cxrjax.language_model.judges.flags import add_judge_flags
-from cxrjax.paper import benchmark_places, load_part, validation_places
+from cxrjax.paper import benchmark_places, load_benchmark
 from cxrjax.paths import in_path, out_path
 
 
@@ -52,7 +52,7 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Returns the flags; leaves with code 2 where they are unusable."""
     parser = command_parser("score", __doc__)
     add = parser.add_argument
-    add_benchmark_flags(parser, [*benchmark_places(), *validation_places()])
+    add_benchmark_flags(parser, [*benchmark_places()])
     add("--references", required=True, type=in_path, metavar="FILE", help="records with answers")
     text = "predictions of one system; may be repeated (default: only baselines that see no image)"
     add("--predictions", default=[], type=in_path, action="append", metavar="FILE", help=text)
@@ -89,8 +89,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_arguments(argv)
     from cxrjax.evaluation import scoring_run
 
-    of_records = flags.benchmark in benchmark_places()
-    places = benchmark_places() if of_records else validation_places()
-    benchmark = load_part(places[flags.benchmark])
-    for text in scoring_run.score(flags, benchmark, of_records):
+    benchmark = load_benchmark(flags.benchmark)
+    for text in scoring_run.score(flags, benchmark):
         print(text)

@@ -60,11 +60,8 @@ def write_summaries(folder: Path, step: int, benchmark: Any, scores: Scores) -> 
             writer.write_scalars(step, figures)
 
 
-def score(flags: argparse.Namespace, benchmark: Any, of_records: bool) -> Iterator[str]:
+def score(flags: argparse.Namespace, benchmark: Any) -> Iterator[str]:
     """Scores what the flags of `score` name and writes the files.
-
-    Args:
-        of_records: the references are records, not a label table.
 
     Yields:
         Texts to print.
@@ -73,15 +70,10 @@ def score(flags: argparse.Namespace, benchmark: Any, of_records: bool) -> Iterat
         UserError: flags that do not go together, or files that cannot be used.
     """
     systems = system_names(flags.predictions, flags.name)
-    if not systems and (flags.floors == "never" or not of_records or not benchmark.layout.floors):
+    if not systems and (flags.floors == "never" or not benchmark.layout.floors):
         raise UserError(f"{flags.benchmark}: nothing to score: give --predictions")
     check_folder(flags.out)
-    if of_records:
-        check_split(flags.references, flags.split_sha256, flags.manifest)
-    elif flags.diagnose:
-        raise UserError(f"{flags.benchmark} scores no boxes of answers: leave out --diagnose")
-    elif flags.split_sha256 or flags.manifest:
-        raise UserError(f"{flags.benchmark} compares with a table, which has no split to check")
+    check_split(flags.references, flags.split_sha256, flags.manifest)
     with folder_lock(flags.out):
         judge = judge_from_flags(flags, flags.out)
         options = _options(flags, benchmark, judge)
@@ -92,7 +84,7 @@ def score(flags: argparse.Namespace, benchmark: Any, of_records: bool) -> Iterat
             return
         if judge is not None:
             write_judgements(flags.out, judge)
-        yield from _write(flags, benchmark, scores, systems, of_records)
+        yield from _write(flags, benchmark, scores, systems)
 
 
 def _options(flags: argparse.Namespace, benchmark: Any, judge: Judge | None) -> ScoreOptions:
@@ -120,11 +112,9 @@ def _write(
     benchmark: Any,
     scores: Scores,
     systems: Mapping[str, Path],
-    of_records: bool,
 ) -> Iterator[str]:
     markdown = write_scores(flags.out, benchmark, scores)
-    if of_records:
-        write_score_record(flags.out, flags.references, systems, scores)
+    write_score_record(flags.out, flags.references, systems, scores)
     yield markdown
     if flags.diagnose:
         codec = CODECS[flags.codec] if flags.codec else None
@@ -137,5 +127,5 @@ def _write(
         yield spread_markdown(spread)
     if flags.summaries:
         write_summaries(flags.summaries, flags.step, benchmark, scores)
-    written = "metrics.json, tables.md, tables.tex, tables.csv, score.json"
-    yield f"{flags.out}: {written}{', run.json' if of_records else ''}"
+    written = "metrics.json, tables.md, tables.tex, tables.csv, score.json, run.json"
+    yield f"{flags.out}: {written}"

@@ -16,7 +16,7 @@ from cxrjax.commands.score import main
 from cxrjax.errors import UserError
 from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.metrics.bootstrap import Bootstrap
-from cxrjax.paper import benchmark_places, load_part, validation_places
+from cxrjax.paper import benchmark_places, load_part
 from cxrjax.records import write_records
 from tests.evaluation import made
 from tests.evaluation.made import flags_of
@@ -345,11 +345,9 @@ def test_figures_go_to_event_files_where_asked(files):
         assert written == pytest.approx(metrics[system][protocol][metric]["value"])
 
 
-@pytest.mark.parametrize(
-    "name", sorted({*benchmark_places(), *validation_places()} - {"vindr_cxr_vqa", "own"})
-)
+@pytest.mark.parametrize("name", sorted({*benchmark_places()} - {"vindr_cxr_vqa", "own"}))
 def test_only_vindrs_modes_have_arguments(name):
-    benchmark = load_part({**benchmark_places(), **validation_places()}[name])
+    benchmark = load_part(benchmark_places()[name])
     options = ScoreOptions(gt_mode=f"{benchmark.gt_modes[0]}:x", bootstrap=Bootstrap(resamples=0))
     with pytest.raises(UserError, match=r"^--gt_mode=\w+:x: expected"):
         benchmark.score_files(Path("no.jsonl"), {}, options)

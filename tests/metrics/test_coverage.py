@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
+from bench.gemex_refiner import Accuracy
 from cxrjax.evaluation.figures import answer_calibration
 from cxrjax.metrics import calibration
 from cxrjax.metrics.agreement import cohen_kappa
 from cxrjax.metrics.bootstrap import Bootstrap, Figure, compare, resample
 from cxrjax.metrics.classification import balanced_accuracy, f1, matthews, ratio
-from cxrjax.papers.gemex.construct.refiner_accuracy import Accuracy
 
 _FIGURES = {
     "accuracy": lambda s: ratio(s["right"], s["n"]),

@@ -10,10 +10,6 @@ CXR_QBA = Paper(
     help="CXR-QBA's release, or reports",
     builder="cxrjax.papers.cxr_qba.build:QbaBuilder",
     benchmarks={"cxr_qba": "cxrjax.papers.cxr_qba.figures:CXR_QBA"},
-    validations={
-        "cxr_qba_boxes": "cxrjax.papers.cxr_qba.validation.boxes:CXR_QBA_BOXES",
-        "cxr_qba_tags": "cxrjax.papers.cxr_qba.validation.tags:CXR_QBA_TAGS",
-    },
     boxes_in_text=False,
     related="cxrjax.papers.cxr_qba.record_checks:above",
     check_record="cxrjax.papers.cxr_qba.record_checks:check_record",

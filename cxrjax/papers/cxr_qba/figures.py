@@ -2,7 +2,7 @@
 
 The paper publishes questions with answers and no benchmark of models on them, so that everything
 under `paper` is null; what is measured under `strict` is defined here. (What the authors do
-measure, how good tags and boxes of the data set are, is in `validation/`.)
+measure, how good tags and boxes of the data set are, is in `bench/cxr_qba_validation`.)
 
 A system answers in sentences with boxes. Its text is read by rules (`radiology_text`: negation,
 doubt, side, severity, region), and held against the structured parts of the reference:

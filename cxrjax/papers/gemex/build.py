@@ -289,11 +289,8 @@ class GemexBuilder(Builder[GemexOptions]):
         return super().nothing_left(what, remedy)
 
     def write_files(self, comparison: Mapping[str, Any]) -> None:
-        from cxrjax.papers.gemex.construct.drawings import draw_figures
-
         out = self.options.out
         _write_released_form(out, self.splits)
-        draw_figures(out / "figures", self.statistics)
         values = {name: entry["value"] for name, entry in comparison.items()}
         by_rules = "refiner" in self._made_by and self.options.generator == "templates"
         reading = f"\n{about_reading('openi_en')}\n" if by_rules else ""

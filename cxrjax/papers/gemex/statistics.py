@@ -1,8 +1,7 @@
 """Counts of what was built, beside Table 3 and Figures 4 to 7 of the paper."""
 
 import collections
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
@@ -21,22 +20,14 @@ class GemexStatistics:
     """Counts over records that pass by.
 
     Attributes:
-        question_lengths, reason_lengths: split -> number of characters -> how many.
-        question_words, reason_words: word -> how often (Figure 5).
-        contents: split -> content type -> how many (Figure 6).
         classes: class -> images of the test split (Figure 7).
         regions: region -> refined sentences (Figure 3).
     """
 
     def __init__(self) -> None:
         counter = collections.Counter
-        self.question_lengths: dict[str, collections.Counter[int]] = collections.defaultdict(
-            counter
-        )
-        self.reason_lengths: dict[str, collections.Counter[int]] = collections.defaultdict(counter)
-        self.question_words: collections.Counter[str] = counter()
-        self.reason_words: collections.Counter[str] = counter()
-        self.contents: dict[str, collections.Counter[str]] = collections.defaultdict(counter)
+        self._reasons: collections.Counter[int] = counter()
+        self._contents: dict[str, collections.Counter[str]] = collections.defaultdict(counter)
         self.classes: collections.Counter[str] = counter()
         self.regions: collections.Counter[str] = counter()
         self._questions: collections.Counter[tuple[str, str]] = counter()
@@ -58,15 +49,11 @@ class GemexStatistics:
     def add(self, record: QARecord) -> None:
         """Counts one record; boxes are those written in its answer."""
         split, kind = record.split, record.question_type
-        reason = record.reason or ""
         self._questions[split, kind] += 1
         _, _, location = record.answer_text.rpartition("<location>")
         self._boxes[split, kind] += location.count("[") - 1 if "[[" in location else 0
-        self.contents[split][record.content_type or "not stated"] += 1
-        self.question_lengths[split][len(record.question)] += 1
-        self.reason_lengths[split][len(reason)] += 1
-        self.question_words.update(_words(record.question))
-        self.reason_words.update(_words(reason))
+        self._contents[split][record.content_type or "not stated"] += 1
+        self._reasons[len(record.reason or "")] += 1
         self._per_image[record.image_id] += 1
         if kind == "single_choice" and isinstance(record.answer_key, str):
             self._letters[record.answer_key[:1]] += 1
@@ -121,14 +108,13 @@ class GemexStatistics:
                 values[f"{split}_questions/{kind}"] = count
                 values[f"{split}_boxes/{kind}"] = boxes
                 values[f"{split}_boxes_per_question/{kind}"] = ratio(boxes, count)
-            values |= _percent(f"{split}_content_percent", self.contents[split])
+            values |= _percent(f"{split}_content_percent", self._contents[split])
             values[f"{split}_longitudinal_questions"] = self._longitudinal[split]
         values["answer_boxes"] = self._boxes.total()
         values |= _percent("single_choice_letter_percent", self._letters)
         values |= _percent("closed_ended_answer_percent", self._yes)
-        lengths: collections.Counter[int] = sum(self.reason_lengths.values(), collections.Counter())
-        fitting = sum(count for length, count in lengths.items() if 60 <= length <= 150)
-        values["reason_characters_60_to_150_percent"] = ratio(100 * fitting, lengths.total())
+        fitting = sum(count for length, count in self._reasons.items() if 60 <= length <= 150)
+        values["reason_characters_60_to_150_percent"] = ratio(100 * fitting, self._reasons.total())
         values["images_with_more_than_11_questions"] = sum(
             count > MAX_QUESTIONS for count in self._per_image.values()
         )
@@ -137,11 +123,6 @@ class GemexStatistics:
         values |= _percent("test_class_percent", self.classes)
         values |= _percent("region_percent", self.regions)
         return values
-
-
-def in_order(splits: Iterable[str]) -> list[str]:
-    """Splits in the order of Table 3."""
-    return [split for split in SPLITS if split in set(splits)]
 
 
 def table_3(values: Mapping[str, float | None]) -> str:
@@ -178,13 +159,3 @@ def _row(name: str, counts: Mapping[str, int]) -> str:
 def _percent(name: str, counts: Mapping[str, int]) -> dict[str, float | None]:
     total = sum(counts.values())
     return {f"{name}/{key}": ratio(100 * count, total) for key, count in sorted(counts.items())}
-
-
-def _words(text: str) -> Sequence[str]:
-    return [word for word in re.findall(r"[a-z]{3,}", text.lower()) if word not in _STOP_WORDS]
-
-
-_STOP_WORDS = frozenset(
-    {"the", "and", "that", "there", "this", "can", "are", "was", "what", "which", "where", "how"}
-    | {"does", "did", "not", "any", "for", "with"}
-)

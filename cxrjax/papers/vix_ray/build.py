@@ -6,7 +6,7 @@ OUT/records/<split>_stage{1,2,3}.jsonl      one stage, to train on
 OUT/questions/...                           the same without answers, no history answered
 OUT/questions/<split>_stage3_gold.jsonl     stage 3's second turn with the true findings as its
                                             history: an input asked for by choosing this file
-OUT/statistics.json, tables.md, phrases.json, body_parts.png, diagnoses.png
+OUT/statistics.json, tables.md
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from cxrjax.errors import UserError
-from cxrjax.files import file_sha256, reading, write_json, writing
+from cxrjax.files import file_sha256, reading, writing
 from cxrjax.papers.vix_ray import statistics
 from cxrjax.papers.vix_ray.deidentification import find_identifiers, redact
 from cxrjax.papers.vix_ray.native import (
@@ -27,8 +27,8 @@ from cxrjax.papers.vix_ray.native import (
     read_rows,
     write_rows,
 )
-from cxrjax.papers.vix_ray.noun_phrases import load_segmenter
 from cxrjax.papers.vix_ray.records import NATIVE_ROW, STAGES, VixRayStudy, records, understand
+from cxrjax.papers.vix_ray.segmenters import load_segmenter
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, format_record, strip_answers
 from cxrjax.records_io.builder import (
@@ -66,7 +66,7 @@ class VixRayOptions(SourceOptions):
 
 
 class VixRayBuilder(Builder[VixRayOptions]):
-    """Writes images, records of each stage, phrases and tables.
+    """Writes images, records of each stage and tables.
 
     An interrupted build reads the rows again, and writes only images that are not there yet.
     """
@@ -141,13 +141,8 @@ class VixRayBuilder(Builder[VixRayOptions]):
 
     def write_files(self, comparison: Mapping[str, Any]) -> None:
         out = self.options.out
-        phrases = statistics.count_phrases(
-            [study for split in self.studies.values() for study in split]
-        )
-        write_json(out / "phrases.json", phrases)
-        statistics.plot_phrases(phrases, out)
         synthetic = self.kind != self.dataset
-        tables = statistics.tables_markdown(comparison, phrases, self.options.segmenter, synthetic)
+        tables = statistics.tables_markdown(comparison, self.options.segmenter, synthetic)
         (out / "tables.md").write_text(tables, encoding="utf-8")
 
     def describe(self) -> dict[str, Any]:

@@ -47,7 +47,7 @@ from cxrjax.papers.vix_ray.counts import (
     count_system,
     read_question,
 )
-from cxrjax.papers.vix_ray.noun_phrases import load_segmenter, words
+from cxrjax.papers.vix_ray.segmenters import load_segmenter, words
 from cxrjax.papers.vix_ray.tables import LAYOUT, METRICS, WORDS
 from cxrjax.radiology_text.facts import VIETNAMESE, FactLabel, align, is_refusal
 from cxrjax.records import QARecord

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
-from cxrjax.commands import score
+from bench.cxr_qba_validation import human_labels
+from bench.cxr_qba_validation.__main__ import main
+from bench.cxr_qba_validation.boxes import CXR_QBA_BOXES
+from bench.cxr_qba_validation.tags import CXR_QBA_TAGS
 from cxrjax.errors import UserError
 from cxrjax.evaluation.counted import PAPER, STRICT
 from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
 from cxrjax.papers.cxr_qba.study_files import write_study
-from cxrjax.papers.cxr_qba.validation import human_labels
-from cxrjax.papers.cxr_qba.validation.boxes import CXR_QBA_BOXES, score_boxes
-from cxrjax.papers.cxr_qba.validation.tags import CXR_QBA_TAGS, score_tags
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.simulation.studies.build import TRUTH
@@ -28,6 +28,10 @@ CLASSES = human_labels.load_label_classes()
 
 def options(gt_mode):
     return ScoreOptions(gt_mode=gt_mode, bootstrap=Bootstrap(resamples=0))
+
+
+def figures_of(validation, labels, graphs, mode):
+    return validation.score_files(labels, {"x": graphs}, options(mode)).figures["x"][PAPER]
 
 
 def write_graph(root, study, nodes):
@@ -100,7 +104,7 @@ def tagged_by(folder, names):
 def test_correlation_against_scikit_learn(cohort, uncertain):
     folder, table, labelled = cohort
     names = list(CLASSES.classes)
-    scores = score_tags(table, {"ours": folder}, options(uncertain))
+    scores = CXR_QBA_TAGS.score_files(table, {"ours": folder}, options(uncertain))
     figures = scores.figures["ours"][PAPER]
     said = tagged_by(folder, names)
     kept = labelled != -1 if uncertain == "exclude" else np.full(labelled.shape, True)
@@ -129,7 +133,9 @@ def test_a_more_special_finding_has_the_class_and_a_denied_one_has_not(tmp_path)
     table = write_csv(
         tmp_path / "t.csv", ["study_id", *names], [["s50000001", 1, 0, ""], [50000002, 0, 1, 0]]
     )
-    figures = score_tags(table, {"x": tmp_path}, options("exclude")).figures["x"][PAPER]
+    figures = CXR_QBA_TAGS.score_files(table, {"x": tmp_path}, options("exclude")).figures["x"][
+        PAPER
+    ]
     assert figures["tags/mcc/Lung Lesion"].value == 1
     assert figures["tags/sensitivity/Lung Opacity"].value == 0  # read as named, not as implied
     assert figures["tags/specificity/Fracture"].value == 1
@@ -182,7 +188,7 @@ def boxed(tmp_path):
 
 def test_overlap_by_hand(boxed):
     root, labels = boxed
-    scores = score_boxes(labels, {"ours": root}, options("exact"))
+    scores = CXR_QBA_BOXES.score_files(labels, {"ours": root}, options("exact"))
     for protocol, expected in data(__file__)["overlap_by_hand"].items():
         named = scores.figures["ours"][protocol].items()
         assert differing({name: figure.value for name, figure in named}, expected) == {}
@@ -194,7 +200,9 @@ def test_overlap_by_hand(boxed):
 def test_exactly_three_tenths_count(tmp_path):
     write_graph(tmp_path / "g", 1, [("pneumothorax", True, {"a": [[0, 0, 10, 3]]})])
     labels = ms_cxr(tmp_path / "m.csv", [("Pneumothorax", "a", 0, 0, 10, 10)])
-    figures = score_boxes(labels, {"x": tmp_path / "g"}, options("exact")).figures["x"][PAPER]
+    figures = CXR_QBA_BOXES.score_files(labels, {"x": tmp_path / "g"}, options("exact")).figures[
+        "x"
+    ][PAPER]
     assert figures["boxes/iou@0.3/micro"].value == 1
 
 
@@ -230,7 +238,7 @@ def test_reflacx_readings(tmp_path):
     # Without a certainty, and a cell short: of both folders.
     assert quality.counts()["malformed_row"] == 4
     write_graph(tmp_path / "g", 1, [("lung nodule", True, {"a": [[5, 5, 20, 20]]})])
-    scores = score_boxes(tmp_path, {"x": tmp_path / "g"}, options("exact"))
+    scores = CXR_QBA_BOXES.score_files(tmp_path, {"x": tmp_path / "g"}, options("exact"))
     assert scores.settings["labels"] == "REFLACX"
     figures = scores.figures["x"][PAPER]
     assert figures["boxes/iou/Lung nodule or mass"].value == 1
@@ -256,7 +264,7 @@ def test_refusals(boxed, tmp_path):
         (other, root, "no study of"),
     ):
         with pytest.raises(UserError, match=message):
-            score_boxes(table, {"x": graphs}, options("exact"))
+            CXR_QBA_BOXES.score_files(table, {"x": graphs}, options("exact"))
     with pytest.raises(UserError, match="--codec"):
         CXR_QBA_BOXES.score_files(labels, {"x": root}, ScoreOptions("exact", codec="paligemma"))
     with pytest.raises(UserError, match="expected 'exclude'"):
@@ -270,8 +278,8 @@ def test_refusals(boxed, tmp_path):
 
 def test_the_command_puts_ours_beside_the_pages(cohort, tmp_path):
     folder, table, _ = cohort
-    flags = [f"--references={table}", f"--predictions={folder}", "--name=ours", "--resamples=20"]
-    score.main(["--benchmark=cxr_qba_tags", *flags, f"--out={tmp_path}/out"])
+    flags = [f"--labels={table}", f"--graphs={folder}", "--name=ours", "--resamples=20"]
+    main(["--of=tags", *flags, f"--out={tmp_path}/out"])
     tables = (tmp_path / "out" / "tables.md").read_text()
     assert "\nData: MIMIC-Ext-CXR-QBA (" in tables
     assert "| CXR-QBA (the page) | as printed | 0.65 | 0.57 | 0.71 | 0.64 | 0.67 |" in tables
@@ -284,10 +292,12 @@ def test_the_command_puts_ours_beside_the_pages(cohort, tmp_path):
 def test_tags_read_from_phantoms_reports_are_what_these_say(phantoms):
     source, graphs = phantoms[0], phantoms[1].out / "native"
     table = source / "mimic-cxr-2.0.0-chexpert.csv.gz"
-    figures = score_tags(table, {"x": graphs}, options("exclude")).figures["x"][PAPER]
+    figures = figures_of(CXR_QBA_TAGS, table, graphs, "exclude")
     assert figures["tags/mcc/CXP-5"].value > 0.85
     assert figures["tags/specificity/micro"].value > 0.95
-    blind = score_tags(swapped(table), {"x": graphs}, options("exclude")).figures["x"][PAPER]
+    blind = CXR_QBA_TAGS.score_files(swapped(table), {"x": graphs}, options("exclude")).figures[
+        "x"
+    ][PAPER]
     assert blind["tags/mcc/CXP-5"].value < 0.4  # labels of other studies
 
 
@@ -310,7 +320,7 @@ def test_regions_of_phantoms_findings_hold_the_lesions_drawn(phantoms):
             name = lesion["finding"].replace("effusion", "Effusion")
             marks.append((name, image["dicom_id"], x0, y0, x1 - x0, y1 - y0))
     labels = ms_cxr(source / "ms_cxr.csv", marks)
-    figures = score_boxes(labels, {"x": graphs}, options("exact")).figures["x"][PAPER]
+    figures = figures_of(CXR_QBA_BOXES, labels, graphs, "exact")
     assert figures["boxes/iot@0.3/micro"].n >= 15
     assert figures["boxes/iot@0.3/micro"].value > 0.9  # regions hold what lies in them
     assert figures["boxes/iou@0.3/Cardiomegaly"].value == 1  # the organ itself

@@ -5,7 +5,7 @@ import csv
 
 import pytest
 
-from cxrjax.papers.cxr_qba.commands import audit_cxr_qba
+from bench import cxr_qba_audit
 from cxrjax.papers.cxr_qba.record_checks import check_record, check_study
 from tests.papers.cases import cases
 
@@ -79,7 +79,7 @@ def test_planted_grammar_is_found(records, text):
 
 
 def test_the_audit_is_drawn_by_grade_and_read_back(phantoms, tmp_path, capsys):
-    audit_cxr_qba.main(
+    cxr_qba_audit.main(
         [f"--build={phantoms[1].out}", f"--out={tmp_path}", "--count=40", "--by_grade"]
     )
     assert "40 records, 0 with a contradiction" in capsys.readouterr().out
@@ -95,7 +95,7 @@ def test_the_audit_is_drawn_by_grade_and_read_back(phantoms, tmp_path, capsys):
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    audit_cxr_qba.main([f"--sheet={tmp_path / 'filled.csv'}"])
+    cxr_qba_audit.main([f"--sheet={tmp_path / 'filled.csv'}"])
     said = capsys.readouterr().out
     assert "the same in 40" in said and "kappa 1.00" in said
     assert "Unsure: 1 of 40." in said or counts["D"]

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bench import paper_figures
 from cxrjax.commands.build import main
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import IDENTITY
 from cxrjax.input_pipeline.prompts import PROMPTS, BoxText
-from cxrjax.papers.gemex.construct import drawings
 from cxrjax.papers.gemex.construct.construction import HEALTHY, TARGET_MIX, classes_of, curate
 from cxrjax.papers.gemex.native_files import TRAIN_FILE
 from cxrjax.papers.gemex.statistics import PAPER, GemexStatistics
@@ -30,12 +30,6 @@ def build(source, out, *flags):
     return {name: json.loads((out / f"{name}.json").read_text()) for name in names}
 
 
-@pytest.fixture
-def undrawn(monkeypatch):
-    """No figures are drawn, which is most of a build's time."""
-    monkeypatch.setattr(drawings, "draw_figures", lambda *_: None)
-
-
 @pytest.fixture(scope="module")
 def graphs(tmp_path_factory):
     """Graphs of phantom studies, with their images and tables."""
@@ -50,10 +44,6 @@ def from_graphs(graphs, tmp_path_factory):
     """(folder, JSON files) of a build of these; not to be changed."""
     out = tmp_path_factory.mktemp("built") / "out"
     return out, build(graphs, out)
-
-
-def numbers_of_figures(out):
-    return sorted(path.stem.split("_")[1] for path in (out / "figures").iterdir())
 
 
 def test_scene_graphs_become_records_with_boxes(from_graphs):
@@ -76,22 +66,27 @@ def test_scene_graphs_become_records_with_boxes(from_graphs):
         assert record.type_prompt in PROMPTS["gemex_chat"].prefix(record)
     assert {p.stem for p in (out / "records").iterdir()} == {"train", "validation", "test"}
     assert built["manifest"]["refiner"] == {"name": "rules", "version": "1"}
-    assert numbers_of_figures(out) == ["3", "4", "5", "6", "7"]
-    for path in (out / "figures").iterdir():
-        assert np.asarray(Image.open(path)).std() > 5
     questions = (out / "questions/train.jsonl").read_text()
     assert "<answer>" not in questions and '"reason"' not in questions
 
 
 def test_built_twice_is_the_same_to_the_byte(graphs, from_graphs, tmp_path):
-    out, first = from_graphs
+    _, first = from_graphs
     again = tmp_path / "out"  # as deep as the first: the manifest tells ways from folder to folder
     assert first == build(graphs, again)
-    for file in out.rglob("*.png"):
-        assert file.read_bytes() == (again / file.relative_to(out)).read_bytes()
 
 
-def test_the_built_files_are_the_releases_own_form(from_graphs, undrawn, tmp_path):
+def test_the_papers_figures_are_drawn_alike_twice(from_graphs, tmp_path):
+    for folder in ("one", "two"):
+        paper_figures.main([f"--build={from_graphs[0]}", f"--out={tmp_path / folder}"])
+    drawn = sorted((tmp_path / "one").iterdir())
+    assert [path.stem.split("_")[1] for path in drawn] == ["3", "4", "5", "6", "7"]
+    for path in drawn:
+        assert np.asarray(Image.open(path)).std() > 5
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_the_built_files_are_the_releases_own_form(from_graphs, tmp_path):
     out, _ = from_graphs
     build(out / "native", tmp_path)
     before, after = (list(read_records(one / "records/train.jsonl")) for one in (out, tmp_path))
@@ -130,7 +125,6 @@ def test_released_files(release, tmp_path):
     files = (tmp_path / "out").rglob("*.json*")
     assert "MADE-UP REPORT" not in "".join(path.read_text() for path in files)
     assert not any(built["quality"]["counts"].values())
-    assert numbers_of_figures(tmp_path / "out") == ["3", "4", "5", "6", "7"]
     # Of the one report: a small effusion on the left.
     assert values["region_percent/left lower lung zone"] == 100
     assert values["test_class_percent/Pleural Effusion"] == 100
@@ -138,7 +132,7 @@ def test_released_files(release, tmp_path):
     assert [row for row in data(__file__)["rows"] if row not in table] == []
 
 
-def test_released_files_with_images_are_written_back_as_they_were(release, undrawn, tmp_path):
+def test_released_files_with_images_are_written_back_as_they_were(release, tmp_path):
     """Reports as well, where they are to be kept."""
     rows = json.loads((release / TRAIN_FILE).read_text())
     image = release / "files" / rows[0]["image"]
@@ -167,7 +161,7 @@ def many_patients(sample, count):
     return [{**row, "image": image, "row_id": number} for number, image in enumerate(images)]
 
 
-def test_patients_are_held_out_where_no_file_has_validation_rows(sample, undrawn, tmp_path):
+def test_patients_are_held_out_where_no_file_has_validation_rows(sample, tmp_path):
     (tmp_path / TRAIN_FILE).write_text(json.dumps(many_patients(sample, 150)))
 
     def patients(out, split):
@@ -187,7 +181,7 @@ def test_patients_are_held_out_where_no_file_has_validation_rows(sample, undrawn
     assert patients(tmp_path / "again", "train") == train
 
 
-def test_images_without_a_patient_are_held_out_by_themselves(sample, undrawn, tmp_path):
+def test_images_without_a_patient_are_held_out_by_themselves(sample, tmp_path):
     rows = many_patients(sample, 150)
     for row in rows:
         row["image"] = row["image"].split("/", 2)[2]  # the study's folder comes first
@@ -197,7 +191,7 @@ def test_images_without_a_patient_are_held_out_by_themselves(sample, undrawn, tm
     assert questions == {"train": 148, "validation": 2}
 
 
-def test_one_stray_box_sets_its_row_aside(sample, undrawn, tmp_path):
+def test_one_stray_box_sets_its_row_aside(sample, tmp_path):
     rows = many_patients(sample, 6)
     for number, row in enumerate(rows):
         box = [150, 150, 40, 60] if number == 3 else [126, 110, 203, 167]
@@ -210,7 +204,7 @@ def test_one_stray_box_sets_its_row_aside(sample, undrawn, tmp_path):
 
 
 def test_comparing_questions_of_the_release_are_counted_and_set_aside_if_asked_for(
-    sample, undrawn, tmp_path
+    sample, tmp_path
 ):
     rows = json.loads((sample / TRAIN_FILE).read_text())
     told = "<answer> Less. <reason> It is smaller than on the previous film."
@@ -240,7 +234,7 @@ def test_table_3():
         assert round(share * 5.29) / 5.29 == pytest.approx(share, abs=0.01)
 
 
-def test_openi_reports_have_regions_and_no_boxes_and_filters_count(undrawn, tmp_path):
+def test_openi_reports_have_regions_and_no_boxes_and_filters_count(tmp_path):
     usable = ("The heart is normal. The lungs are clear.", "No effusion.")
     ill = ("The heart is enlarged. There is a small left effusion.", "No pneumothorax.")
     compared = ("Lungs are clear. Compared to the prior exam, better.", "Heart is normal.")
@@ -276,7 +270,7 @@ def test_unusable_sources(tmp_path):
             build(tmp_path / name, tmp_path / "out")
 
 
-def test_broken_graphs_are_set_aside_and_an_empty_build_is_refused(graphs, undrawn, tmp_path):
+def test_broken_graphs_are_set_aside_and_an_empty_build_is_refused(graphs, tmp_path):
     source = shutil.copytree(graphs, tmp_path / "graphs")
     files = sorted(source.rglob("*_SceneGraph.json"))
     files[0].write_bytes(b"\xff")

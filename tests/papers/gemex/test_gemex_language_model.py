@@ -7,20 +7,19 @@ import shutil
 import pytest
 import tenacity
 
+from bench.gemex_refiner import LabelledSentence, measure
+from bench.gemex_refiner import main as accuracy
 from cxrjax.commands.build import main
 from cxrjax.errors import UserError
 from cxrjax.language_model import completion as server
 from cxrjax.language_model.account import AnswerCache
 from cxrjax.language_model.client import Client
 from cxrjax.language_model.settings import Settings
-from cxrjax.papers.gemex.commands.measure_gemex_refiner import main as accuracy
-from cxrjax.papers.gemex.construct import drawings
 from cxrjax.papers.gemex.construct.language_model import LanguageModelGenerator as Generator
 from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner as Refiner
 from cxrjax.papers.gemex.construct.language_model import load_prompt, read_demonstrations
 from cxrjax.papers.gemex.construct.questions import QUESTIONS_PER_REPORT, RefinedReport, check
 from cxrjax.papers.gemex.construct.refine import RuleRefiner
-from cxrjax.papers.gemex.construct.refiner_accuracy import LabelledSentence, measure
 from cxrjax.papers.sources.report import ImageReport, ReportSentence
 from cxrjax.records import read_records
 from cxrjax.records_io.quality import QualityLog
@@ -232,8 +231,7 @@ def test_nothing_leaves_the_machine_unasked(tmp_path):
             list(stage(items))
 
 
-def test_the_build_command_asks_a_model(chat, sample, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(drawings, "draw_figures", lambda *_: None)
+def test_the_build_command_asks_a_model(chat, sample, tmp_path, capsys):
     source = tmp_path / "source"
     shutil.copytree(sample / "scene_graph", source / "scene_graph")
     for name in ("split", "metadata"):

@@ -6,12 +6,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from bench.gemex_refiner import Accuracy, main, measure, read_labels
 from cxrjax.errors import UserError
-from cxrjax.papers.gemex.commands.measure_gemex_refiner import main
-from cxrjax.papers.gemex.commands.sample_gemex_sentences import main as draw
 from cxrjax.papers.gemex.construct.facts import SentenceFact, find_facts
 from cxrjax.papers.gemex.construct.refine import RuleRefiner, refine_sentence, write_facts
-from cxrjax.papers.gemex.construct.refiner_accuracy import Accuracy, measure, read_labels
 from cxrjax.papers.sources import report as reports
 from cxrjax.papers.sources.regions import Place, find_places, load_regions
 from cxrjax.papers.sources.report import ReportSentence, split_sentences
@@ -121,7 +119,7 @@ def test_truth_of_phantom_studies(tmp_path):
 
 def test_sentences_are_drawn_from_the_test_split_to_be_labelled(sample, tmp_path, capsys):
     out = tmp_path / "labels.jsonl"
-    draw([f"--source={sample}", "--reports=5", f"--out={out}"])
+    main([f"--sample={sample}", "--reports=5", f"--labels={out}"])
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     table = (sample / "mimic-cxr-2.0.0-split.csv").read_text().splitlines()
     (test,) = [line.split(",")[0] for line in table if line.endswith(",test")]
@@ -130,9 +128,9 @@ def test_sentences_are_drawn_from_the_test_split_to_be_labelled(sample, tmp_path
     main(["--labels", str(out)])
     assert f"{len(rows)} of   " in capsys.readouterr().out.splitlines()[-1]
     with pytest.raises(UserError, match="may hold labels"):
-        draw([f"--source={sample}", f"--out={out}"])
+        main([f"--sample={sample}", f"--labels={out}"])
     with pytest.raises(UserError, match="no scene graphs of the test split"):
-        draw([f"--source={tmp_path}", f"--out={tmp_path / 'none.jsonl'}"])
+        main([f"--sample={tmp_path}", f"--labels={tmp_path / 'none.jsonl'}"])
 
 
 def test_what_is_written_of_a_fact_is_read_back_and_is_english():

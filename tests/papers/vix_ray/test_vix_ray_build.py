@@ -6,6 +6,7 @@ from pathlib import Path
 import pyarrow.parquet
 import pytest
 
+from bench import paper_figures
 from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.build import VixRayBuilder, VixRayOptions, write_native
@@ -233,9 +234,10 @@ def test_the_command_and_its_statistics(folder, tmp_path):
     assert statistics["validation_findings_words_mean"]["paper"] == 45
     tables = (tmp_path / "out" / "tables.md").read_text()
     assert "| Samples | 5 | 4320 | -4315 |" in tables and "Synthetic" not in tables
+    paper_figures.main([f"--build={tmp_path / 'out'}", f"--out={tmp_path}"])
     for name in ("body_parts.png", "diagnoses.png"):
-        assert (tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG")
-    phrases = made.read_json(tmp_path, "out", "phrases.json")
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    phrases = made.read_json(tmp_path, "phrases.json")
     assert phrases["diagnoses"] == {"bóng tim to": 7}
     assert phrases["body_parts"] == {"bóng tim": 7, "góc sườn hoành": 7}
     with pytest.raises(UserError, match="--source"):

@@ -9,10 +9,11 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
+from bench.vix_ray_phrases import body_parts, diagnoses
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.native import find_shards, read_rows
-from cxrjax.papers.vix_ray.noun_phrases import body_parts, diagnoses, load_segmenter, words
 from cxrjax.papers.vix_ray.records import understand
+from cxrjax.papers.vix_ray.segmenters import load_segmenter, words
 from cxrjax.records_io.quality import QualityLog
 from tests.evaluation import made
 

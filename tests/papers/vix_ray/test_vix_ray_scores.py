@@ -7,9 +7,9 @@ import pytest
 import sacrebleu
 from pyvi import ViTokenizer
 
+from bench import vix_ray_errors
 from cxrjax.errors import UserError
 from cxrjax.evaluation.predictions import Prediction
-from cxrjax.papers.vix_ray.commands import show_vix_ray_errors
 from cxrjax.papers.vix_ray.figures import VIX_RAY
 from cxrjax.papers.vix_ray.records import VixRayStudy, records
 from cxrjax.papers.vix_ray.tables import printed_tables
@@ -289,7 +289,7 @@ def write_errors(folder, said):
     predict(folder, "m", "stage1-findings", said)
     references, out = folder / "records.jsonl", folder / "errors"
     flags = [f"--references={references}", f"--predictions={folder / 'm.jsonl'}", f"--out={out}"]
-    show_vix_ray_errors.main(flags)
+    vix_ray_errors.main(flags)
     return flags, out
 
 
@@ -314,7 +314,7 @@ def test_errors_in_colour_and_a_sheet(folder):
     assert cut == [("Bóng tim to", "correct"), ("Góc sườn hoành hai bên nhọn", "missing")]
     assert two["refused"] and two["predicted"] == [] and len(two["reference"]) == 2
     first = (out / "errors.html").read_bytes()
-    show_vix_ray_errors.main(flags)
+    vix_ray_errors.main(flags)
     assert (out / "errors.html").read_bytes() == first
 
 

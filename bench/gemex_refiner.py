@@ -1,20 +1,43 @@
-"""Accuracy of a refiner: how often it gives a sentence its right regions (section 3.1.2)."""
+"""Measures how often GEMeX's refiner gives a sentence its right regions (section 3.1.2).
+
+    python -m bench.gemex_refiner --labels=data/gemex/labelled_sentences.jsonl
+    python -m bench.gemex_refiner --labels=STUDIES/truth/studies.jsonl
+    python -m bench.gemex_refiner --labels=FILE --refiner=language_model \
+        --base_url=URL --model=NAME [--prompt=TRIED.toml]
+    python -m bench.gemex_refiner --sample=CHEST_IMAGENOME --reports=100 --labels=NEW.jsonl
+
+A label file is JSON Lines: `{"id", "sentence", "regions", "rule"}`, regions of the 30, [] where the
+sentence is to be left out, and optionally the rule of Table 9 that it tries (0: none); or the truth
+of phantom studies, whose facts name regions of Chest ImaGenome's 29. A sentence counts as right
+where its set of regions is; the interval is Wilson's, 95 %. The paper reached about 98.4 % of some
+367 sentences of 100 reports of Chest ImaGenome's test set with OpenBioLLM-70B.
+
+--sample writes a file to label: each line has the regions that the rules give the sentence, to be
+put right, and `rule` null, to be filled in where a rule of Table 9 decides. Sentences of
+credentialed reports may not be passed on, and stay out of the repository.
+"""
 
 import argparse
 import collections
+import json
+import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from scipy.stats import binomtest
 
+from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.files import reading
-from cxrjax.language_model.flags import client_from_flags
+from cxrjax.language_model.flags import add_client_flags, client_from_flags
 from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner, read_prompt
-from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner
+from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner, refine_sentence
+from cxrjax.papers.sources import mimic_tables
+from cxrjax.papers.sources.chest_imagenome import find_scene_graphs, read_reports
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.papers.sources.report import ImageReport, ReportSentence
+from cxrjax.paths import in_path, out_path
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.untrusted.foreign_files import MIB, read_lines
 from cxrjax.untrusted.json_text import parse_object
@@ -135,7 +158,7 @@ def accuracy_lines(flags: argparse.Namespace) -> Iterator[str]:
     """Yields lines of accuracy, by rule and in all, and what went wrong.
 
     Args:
-        flags: of `measure_gemex_refiner`.
+        flags: of this program.
 
     Raises:
         UserError: unusable flags or labels.
@@ -176,3 +199,74 @@ def _line(name: str, accuracy: Accuracy) -> str:
         f"{name:45} {accuracy.right:4} of {accuracy.total:4}  {share:5.1f} % "
         f"[{100 * low:.1f}, {100 * high:.1f}]"
     )
+
+
+def draw(source: Path, reports: int, seed: int) -> Iterator[dict[str, Any]]:
+    """Lines of a label file: every sentence of as many reports of the test split.
+
+    Raises:
+        UserError: there are no graphs of the test split (without a split table: none at all).
+    """
+    quality = QualityLog()
+    graphs = find_scene_graphs(source, quality)
+    table = mimic_tables.find_table(source, mimic_tables.SPLIT_PATTERN)
+    splits = mimic_tables.read_splits(table) if table else {}
+    ids = sorted(one for one in graphs if splits.get(one, "test") == "test")
+    if not ids:
+        raise UserError(f"{source}: no scene graphs of the test split; expected *_SceneGraph.json")
+    random.Random(f"{seed}/sentences to label").shuffle(ids)
+    # Sizes matter to boxes alone, which nobody looks at here.
+    for report in read_reports(graphs, ids[:reports], {}, quality):
+        for number, sentence in enumerate(report.sentences):
+            given = refine_sentence(sentence)
+            regions = [] if isinstance(given, str) else [region for _, region in given]
+            yield {
+                "id": f"{report.image_id}-{number}",
+                "rule": None,
+                "sentence": sentence.text,
+                "regions": list(dict.fromkeys(regions)),
+            }
+
+
+def write_sample(source: Path, reports: int, seed: int, out: Path) -> str:
+    """Writes a file to label; returns a line that says so.
+
+    Raises:
+        UserError: as `draw`, or the file is there or cannot be written.
+    """
+    lines = list(draw(source, reports, seed))
+    try:
+        with out.open("x", encoding="utf-8") as file:
+            file.writelines(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    except FileExistsError:
+        raise UserError(f"{out}: is there, and may hold labels; choose another --labels") from None
+    except OSError as error:
+        raise UserError(f"{out}: cannot write: {error.strerror}") from None
+    return f"{out}: {len(lines)} sentences to label"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Prints accuracy, by rule and in all, and what went wrong; or writes a file to label."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.gemex_refiner",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--labels", required=True, type=Path, help="labelled sentences; with --sample: to write")
+    add("--refiner", default="rules", choices=("rules", "language_model"), help="default: rules")
+    add("--prompt", type=in_path, metavar="FILE", help="a prompt to try (default: the package's)")
+    add("--sample", type=in_path, metavar="SOURCE", help="folder or zip of scene graphs")
+    add("--reports", type=int, default=100, help="of --sample: how many (default 100)")
+    add("--seed", type=int, default=0, help="of --sample: which (default 0)")
+    add_client_flags(parser)
+    flags = parser.parse_args(argv)
+    if flags.sample:
+        print(write_sample(flags.sample, flags.reports, flags.seed, out_path(flags.labels)))
+        return
+    for line in accuracy_lines(flags):
+        print(line)
+
+
+if __name__ == "__main__":
+    run(main)

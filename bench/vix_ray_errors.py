@@ -1,5 +1,20 @@
-"""Facts of ViX-Ray's answers beside the references, with the kind of each error."""
+"""Shows predictions of ViX-Ray beside the references, errors in colour, and a sheet to fill in.
 
+    python -m bench.vix_ray_errors --references=DIR/records/test.jsonl \\
+        --predictions=tuned.jsonl --out=DIR --examples=50
+
+Writes to --out:
+
+    errors.html   fact by fact, as in appendix D: correct blue, incorrect red, missing purple,
+                  hallucinated and redundant orange; guessed by rules
+    errors.csv    a line for each fact with the guess, and columns to fill in by hand: `judged` as
+                  one of correct, incorrect, redundant (section 4.4), missing, refusal; `comment`
+    spans.jsonl   all answers: both texts (Unicode's form NFC), and where in each the words of each
+                  fact stand: [start, end, label]
+    errors.json   how many of each label
+"""
+
+import argparse
 import csv
 import io
 import json
@@ -10,11 +25,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from cxrjax.cli import run
 from cxrjax.evaluation.benchmark import read_references
 from cxrjax.evaluation.predictions import check_known, read_predictions
 from cxrjax.evaluation.text_tables import template
 from cxrjax.files import cell, writing
 from cxrjax.papers.vix_ray.counts import VixRayQuestion, read_question
+from cxrjax.paths import in_path, out_path
 from cxrjax.radiology_text.facts import VIETNAMESE, Aligned, FactLabel, align, is_refusal
 from cxrjax.records import read_records
 
@@ -110,7 +127,7 @@ def spans(example: DissectedAnswer) -> dict[str, Any]:
 
 def to_html(examples: Sequence[DissectedAnswer], title: str) -> str:
     """The page."""
-    return template(str(__package__), "errors.html.j2").render(
+    return template("bench", "vix_ray_errors.html.j2").render(
         examples=examples, title=title, counts=count(examples)
     )
 
@@ -146,3 +163,30 @@ def write_errors(
         for name, content in contents.items():
             (out / name).write_text(content, encoding="utf-8", newline="")
     return counts
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Writes what the flags ask for and prints the counts."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.vix_ray_errors",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--references", required=True, type=in_path, metavar="FILE", help="records with answers")
+    add("--predictions", required=True, type=in_path, metavar="FILE", help="of one system")
+    add("--examples", type=int, default=50, help="answers shown, drawn from all (default 50)")
+    add("--seed", type=int, default=0, help="of the draw (default 0)")
+    add("--out", required=True, type=out_path, metavar="DIR", help="folder to write to")
+    flags = parser.parse_args(argv)
+    if flags.examples < 1:
+        parser.error("--examples must be at least 1")
+    counts = write_errors(
+        flags.references, flags.predictions, flags.out, flags.examples, flags.seed
+    )
+    print(", ".join(f"{name}: {number:,}" for name, number in counts.items()))
+    print(f"{flags.out}: errors.html, errors.csv, spans.jsonl, errors.json")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,14 +1,28 @@
-"""A page of CXR-QBA's records for a radiologist, and what a filled sheet tells of grades."""
+"""Makes a page of CXR-QBA's records for a radiologist to inspect, or to judge grades by.
 
+    python -m bench.cxr_qba_audit --build=BUILD --out=DIR [--image_root=IMAGES]
+    python -m bench.cxr_qba_audit --build=BUILD --out=DIR --count=200 --by_grade
+    python -m bench.cxr_qba_audit --sheet=DIR/sheet.csv
+
+DIR/page.html shows each record as it is asked and answered, with its boxes, the report's sentences
+and what `record_checks` finds. DIR/sheet.csv has a line for each: `right` is filled in with yes, no
+or unsure, `grade` with A++ to D where the radiologist cares to. With --sheet, the filled sheet says
+how many answers of each grade are right, and how grades agree. The page holds what reports say:
+their terms hold for it.
+"""
+
+import argparse
 import collections
 import csv
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.stats import binomtest
 
+from cxrjax.cli import run
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.evaluation.overlays import COLOURS, TRUTH, jpeg_data_uri, overlay
 from cxrjax.evaluation.text_tables import template
@@ -19,6 +33,7 @@ from cxrjax.papers.cxr_qba.build import NATIVE
 from cxrjax.papers.cxr_qba.construct.ratings import GRADES, UNRATED
 from cxrjax.papers.cxr_qba.record_checks import check_record
 from cxrjax.papers.cxr_qba.study_files import StudyFiles
+from cxrjax.paths import in_path, out_path
 from cxrjax.records import QARecord, read_records
 from cxrjax.records_io.builder import records_files
 from cxrjax.records_io.csv_table import read_table
@@ -27,7 +42,6 @@ from cxrjax.records_io.quality import QualityLog
 PAGE, SHEET = "page.html", "sheet.csv"
 RIGHT = ("yes", "no", "unsure")
 _COLUMNS = ("number", "question_id", "graded", "of_grade", "question", "answer", "right", "grade")
-_Z = 1.959964
 
 
 def grade_of(record: QARecord) -> str:
@@ -84,7 +98,7 @@ def write_audit(
     drawn, grades = draw(build, count, by_grade, seed)
     with StudyFiles(build / NATIVE, QualityLog()) as files:
         shown = [_view(record, files, image_root) for record in drawn]
-    page = template(str(__package__), "audit.html.j2").render(
+    page = template("bench", "cxr_qba_audit.html.j2").render(
         records=shown, name=build.name, of=sum(grades.values()), seed=seed, by_grade=by_grade
     )
     with writing(out):
@@ -148,7 +162,7 @@ def agreement(sheet: Path) -> str:
         if not own:
             continue
         right = sum(row["right"] == "yes" for row in own)
-        low, high = wilson(right, len(own))
+        low, high = binomtest(right, len(own)).proportion_ci(method="wilson")
         shares.append(right / len(own))
         weights.append(int(own[0]["of_grade"]))
         lines.append(
@@ -189,9 +203,32 @@ def _filled(sheet: Path) -> Any:
         yield cells
 
 
-def wilson(right: int, total: int) -> tuple[float, float]:
-    """The 95 % interval of a share (Wilson 1927)."""
-    share, z2 = right / total, _Z * _Z
-    centre = (share + z2 / (2 * total)) / (1 + z2 / total)
-    spread = _Z * np.sqrt(share * (1 - share) / total + z2 / (4 * total**2)) / (1 + z2 / total)
-    return float(max(centre - spread, 0.0)), float(min(centre + spread, 1.0))
+def main(argv: Sequence[str] | None = None) -> None:
+    """Writes the page and the sheet, or reads a filled one."""
+    parser = argparse.ArgumentParser(
+        prog="python -m bench.cxr_qba_audit",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--build", type=in_path, help="folder of a build of cxr_qba")
+    add("--out", type=out_path, help="folder to write to")
+    add("--sheet", type=in_path, help="a filled sheet, to be read")
+    add("--count", type=int, default=60, help="records (default 60)")
+    add("--by_grade", action="store_true", help="as many of each grade, as far as there are")
+    add("--image_root", type=in_path, help="folder of the images (default: boxes alone)")
+    add("--seed", type=int, default=0, help="decides which (default 0)")
+    flags = parser.parse_args(argv)
+    if flags.sheet:
+        print(agreement(flags.sheet))
+        return
+    if not flags.build or not flags.out or flags.count < 1:
+        parser.error("expected --build and --out, and --count of at least 1; or --sheet")
+    count, faulty = write_audit(
+        flags.build, flags.out, flags.count, flags.by_grade, flags.seed, flags.image_root
+    )
+    print(f"{flags.out / PAGE}: {count} records, {faulty} with a contradiction")
+
+
+if __name__ == "__main__":
+    run(main)
