@@ -8,6 +8,7 @@ import importlib.resources
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import threading
@@ -56,6 +57,11 @@ def read_packaged(package: str, name: str) -> Any:
     if name.endswith(".toml"):
         return tomllib.loads(text)
     return parse_json(text) if name.endswith(".json") else text
+
+
+def read_patterns(package: str, name: str, section: str = "patterns") -> dict[str, re.Pattern[str]]:
+    """Returns the patterns of a section of a TOML file of the package, by name."""
+    return {key: re.compile(one) for key, one in read_packaged(package, name)[section].items()}
 
 
 def read_json_object(

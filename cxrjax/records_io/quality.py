@@ -137,6 +137,14 @@ class QualityLog:
             )
         self.entries.append(SetAside(reason, item, where, found))
 
+    @contextlib.contextmanager
+    def rejecting(self, item: str, where: str) -> Iterator[None]:
+        """Rejects an item that turns out to be `Unusable` in this block."""
+        try:
+            yield
+        except Unusable as fault:
+            self.set_aside(fault.reason, item, where, fault.found)
+
     def extend(self, content: Mapping[str, Any]) -> None:
         """Adds what a quality.json of an earlier part of the same run rejected."""
         known = {(entry.reason, entry.item) for entry in self.entries}

@@ -143,6 +143,42 @@ def compare(
     return table
 
 
+def tables_markdown(
+    title: str,
+    about: Iterable[str],
+    comparison: Mapping[str, Mapping[str, Any]],
+    tables: Mapping[str, Mapping[str, str]],
+) -> str:
+    """Returns tables.md of a build: a row for each figure, with the published one beside it.
+
+    Args:
+        about: paragraphs below the title.
+        comparison: of `compare`.
+        tables: heading -> label of a row -> its figure; one that was not compared has no row.
+    """
+    parts = [f"# {title}", *about]
+    for heading, names in tables.items():
+        lines = ["| | here | published | difference | note |", "|---|---:|---:|---:|---|"]
+        for label, name in names.items():
+            if entry := comparison.get(name):
+                both = [_shown(entry["value"]), _shown(entry["paper"])]
+                cells = [label, *both, _shown(entry["difference"], "+"), entry["note"]]
+                lines.append(f"| {' | '.join(cells)} |")
+        parts.append("\n".join([f"## {heading}", "", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _shown(value: Any, sign: str = "") -> str:
+    """Returns a figure, or a range of some, with as many decimals as it needs."""
+    if value is None:
+        return "–"
+    if isinstance(value, list | tuple):
+        return " to ".join(_shown(bound) for bound in value)
+    if value == int(value):
+        return f"{int(value):{sign},}" if value else "0"
+    return f"{value:{sign}.{3 if abs(value) < 1 else 2}f}"
+
+
 def _difference(value: float | None, published: float | tuple[float, float] | None) -> float | None:
     if value is None or published is None:
         return None

@@ -20,7 +20,7 @@ import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import write_json, writing
 from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
-from cxrjax.papers.cxr_qba import statistics
+from cxrjax.papers.cxr_qba import statistics, study_files
 from cxrjax.papers.cxr_qba.construct import extraction
 from cxrjax.papers.cxr_qba.construct.checks import dangling_questions
 from cxrjax.papers.cxr_qba.construct.construction import (
@@ -37,14 +37,6 @@ from cxrjax.papers.cxr_qba.metadata import MetadataWriter, write_quality_mapping
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
 from cxrjax.papers.cxr_qba.records import ExportFilter, nothing_exported, to_records
 from cxrjax.papers.cxr_qba.release_tables import named_images, read_release_tables, stated_counts
-from cxrjax.papers.cxr_qba.study_files import (
-    QA,
-    SCENE_GRAPH,
-    Key,
-    StudyArchive,
-    StudyFiles,
-    holds_studies,
-)
 from cxrjax.paths import relative
 from cxrjax.progress import progress_bar
 from cxrjax.radiology_text.definitions import load_definitions
@@ -163,12 +155,12 @@ class QbaBuilder(Builder[QbaOptions]):
     ) -> None:
         super().__init__(options)
         self.statistics = statistics.StudyStatistics()
-        self.entries: dict[Key, _Entry] = {}
+        self.entries: dict[study_files.Key, _Entry] = {}
         self.release = False
         self.generator: GeneratorInfo | None = None  # the release's own is not ours to name
         self._extractor, self._rater = extractor, rater
         self._made_by: dict[str, Any] = {"grades": "release"}
-        self._questions: Callable[[Key], StudyPair | None] = lambda key: None
+        self._questions: Callable[[study_files.Key], StudyPair | None] = lambda key: None
         self._open = ExitStack()
 
     @functools.cached_property
@@ -252,16 +244,13 @@ class QbaBuilder(Builder[QbaOptions]):
             kept = []
             for image in entry.images:
                 file = files[image.image_id]
-                try:
+                with self.quality.rejecting(image.image_id, str(file)):
                     size = checks[file].size()
                     if image.image_hw not in (None, size):
                         found = f"the table has {image.image_hw}, the file {size} (height, width)"
                         raise Unusable("size_mismatch", found)
-                except Unusable as verdict:
-                    self.quality.set_aside(verdict.reason, image.image_id, str(file), verdict.found)
-                    continue
-                path = relative(file, out)
-                kept.append(dataclasses.replace(image, image_hw=size, path=path))
+                    path = relative(file, out)
+                    kept.append(dataclasses.replace(image, image_hw=size, path=path))
             if kept or not entry.images:
                 self.entries[key] = dataclasses.replace(entry, images=tuple(kept))
             else:
@@ -289,7 +278,7 @@ class QbaBuilder(Builder[QbaOptions]):
         counts = MentionCounts()
         for name in _ARCHIVES:
             (native / name).unlink(missing_ok=True)  # of an earlier build
-        with writing(options.out), StudyArchive(native / _ARCHIVES[0]) as archive:
+        with writing(options.out), study_files.StudyArchive(native / _ARCHIVES[0]) as archive:
             graphs = construct_graphs(options.source, how, quality, counts)
             for study, graph in progress_bar(graphs, "scene graphs", unit="study"):
                 archive.write(graph)
@@ -302,7 +291,7 @@ class QbaBuilder(Builder[QbaOptions]):
 
         earlier = self._earlier() if options.longitudinal else {}
 
-        def unrated(key: Key, files: StudyFiles) -> StudyPair:
+        def unrated(key: study_files.Key, files: study_files.StudyFiles) -> StudyPair:
             graph, _ = files.read(key)
             assert graph is not None  # it was written above
             made = construct_questions(graph, counts, how)
@@ -313,7 +302,7 @@ class QbaBuilder(Builder[QbaOptions]):
                 add_comparisons(made, graph, before, images, how, quality)
             return graph, made
 
-        def questions(key: Key) -> StudyPair:
+        def questions(key: study_files.Key) -> StudyPair:
             graph, made = unrated(key, files)
             if self.rater:
                 self.rater.rate(graph, made, quality)
@@ -321,22 +310,22 @@ class QbaBuilder(Builder[QbaOptions]):
             return graph, made
 
         if self.rater:
-            with StudyFiles(native, QualityLog()) as written:
+            with study_files.StudyFiles(native, QualityLog()) as written:
                 self.rater.require_permission_for(unrated(key, written) for key in self.entries)
-        files = self._open.enter_context(StudyFiles(native, quality))
-        made_archive = self._open.enter_context(StudyArchive(native / _ARCHIVES[1]))
+        files = self._open.enter_context(study_files.StudyFiles(native, quality))
+        made_archive = self._open.enter_context(study_files.StudyArchive(native / _ARCHIVES[1]))
         self._questions = questions
         self._made_by = self._constructed_by(how.extractor)
 
-    def _earlier(self) -> dict[Key, Key]:
+    def _earlier(self) -> dict[study_files.Key, study_files.Key]:
         """A study's key -> that of the patient's study before it."""
-        of_patient: dict[str, list[Key]] = collections.defaultdict(list)
+        of_patient: dict[str, list[study_files.Key]] = collections.defaultdict(list)
         for key, entry in self.entries.items():
             if entry.date:
                 of_patient[key[0]].append(key)
             else:
                 self.quality.warnings["studies without a date, not compared"] += 1
-        found: dict[Key, Key] = {}
+        found: dict[study_files.Key, study_files.Key] = {}
         for keys in of_patient.values():
             ordered = sorted(keys, key=lambda key: self.entries[key].date)
             for before, after in itertools.pairwise(ordered):
@@ -359,7 +348,7 @@ class QbaBuilder(Builder[QbaOptions]):
 
     def _read_release(self) -> None:
         source, quality = self.options.source, self.quality
-        files = self._open.enter_context(StudyFiles(source, quality))
+        files = self._open.enter_context(study_files.StudyFiles(source, quality))
         tables = read_release_tables(source)
         every = [image for key in files.members for image in tables.images_of(key)]
         sizes = {image.image_id: image.image_hw for image in every if image.image_hw}
@@ -370,15 +359,15 @@ class QbaBuilder(Builder[QbaOptions]):
         if self.entries and not any(entry.split for entry in self.entries.values()):
             quality.warnings[SPLIT_NOT_TOLD] += len(self.entries)
 
-        def questions(key: Key) -> StudyPair | None:
+        def questions(key: study_files.Key) -> StudyPair | None:
             there = files.members[key]
-            if QA not in there:
-                found = f"no {QA} beside its {SCENE_GRAPH}"
+            if study_files.QA not in there:
+                found = f"no {study_files.QA} beside its {study_files.SCENE_GRAPH}"
                 quality.set_aside("missing_file", "/".join(key), str(source), found)
                 return None
             graph, made = files.read(key, sizes)
-            if graph is None and SCENE_GRAPH not in there:
-                quality.warnings[f"studies without a {SCENE_GRAPH}"] += 1
+            if graph is None and study_files.SCENE_GRAPH not in there:
+                quality.warnings[f"studies without a {study_files.SCENE_GRAPH}"] += 1
                 graph = StudySceneGraph(patient_id=key[0], study_id=key[1])
             elif graph is not None and made is not None:
                 quality.warnings[DANGLING] += dangling_questions(graph, made)
@@ -388,7 +377,7 @@ class QbaBuilder(Builder[QbaOptions]):
 
         self._questions = questions
 
-    def _records(self, split: str, keys: Iterable[Key]) -> Iterator[QARecord]:
+    def _records(self, split: str, keys: Iterable[study_files.Key]) -> Iterator[QARecord]:
         """Both kinds of source, from here on alike."""
         for patient_id, count in collections.Counter(patient for patient, _ in keys).items():
             self.metadata.patient(patient_id, split, count)
@@ -406,16 +395,13 @@ class QbaBuilder(Builder[QbaOptions]):
             earlier = self._images_before(key, made)
             kept, shown = self.options.export.apply(made, images, self.quality)
             keep = self.release and not self.options.lean
-            try:
+            item = "/".join(key)
+            with self.quality.rejecting(item, "its questions"):
                 with usable_record():
                     records = list(
                         to_records(kept, shown, split, None, self.generator, keep, earlier)
                     )
-            except Unusable as fault:
-                item = "/".join(key)
-                self.quality.set_aside(fault.reason, item, "its questions", fault.found)
-                continue
-            yield from records
+                yield from records
 
     def balance_rule(self) -> str:
         if self.release:
@@ -429,7 +415,9 @@ class QbaBuilder(Builder[QbaOptions]):
             del entry["questions_sha256"]
         return entry
 
-    def _images_before(self, key: Key, made: StudyQuestions) -> dict[str, extraction.StudyImage]:
+    def _images_before(
+        self, key: study_files.Key, made: StudyQuestions
+    ) -> dict[str, extraction.StudyImage]:
         """Images of the earlier studies that questions on change name; without theirs they go."""
         found: dict[str, extraction.StudyImage] = {}
         left = []
@@ -464,7 +452,7 @@ class QbaBuilder(Builder[QbaOptions]):
         values = {name: entry["value"] for name, entry in comparison.items()}
         write_quality_mappings(out / "metadata" / "quality_mappings.csv")
         by_rules = self.generator is not None and self.extractor is None
-        (out / "tables.md").write_text(statistics.markdown(values, by_rules), encoding="utf-8")
+        (out / "tables.md").write_text(statistics.markdown(comparison, by_rules), encoding="utf-8")
         names = ("patients", "studies", "questions", "sub_answers")
         write_json(out / "dataset_info.json", {name: values[name] for name in names})
 
@@ -494,19 +482,16 @@ def construct_graphs(
         quality: receives studies that stood earlier in the source, and those without a graph.
         wanted: says of a patient's id whether the studies are.
     """
-    seen: set[Key] = set()
+    seen: set[study_files.Key] = set()
     for study in read_studies(source, quality, wanted):
         key = (study.patient_id, study.study_id)
-        try:
+        with quality.rejecting(study.study_id, str(source)):
             if key in seen:
                 raise Unusable("duplicate_id", "a study that stood earlier in the source")
             graph = construct_graph(study, how, quality)
-        except Unusable as fault:
-            quality.set_aside(fault.reason, study.study_id, str(source), fault.found)
-            continue
-        seen.add(key)
-        counts.add(graph)
-        yield study, graph
+            seen.add(key)
+            counts.add(graph)
+            yield study, graph
 
 
 def refuse_ungraded(options: QbaOptions, rated: bool) -> None:
@@ -522,14 +507,16 @@ def is_release(source: Path) -> bool:
     """Returns whether a path has the release's files, in folders or in archives at any depth."""
     if source.suffix == ".zip":
         return True
-    return source.is_dir() and holds_studies(source)
+    return source.is_dir() and study_files.holds_studies(source)
 
 
-def _divide(entries: Mapping[Key, _Entry], seed: int, quality: QualityLog) -> dict[str, list[Key]]:
+def _divide(
+    entries: Mapping[study_files.Key, _Entry], seed: int, quality: QualityLog
+) -> dict[str, list[study_files.Key]]:
     """Keys by split: the source's own where all have one, else 15 % of the patients held out."""
     stated = sum(bool(entry.split) for entry in entries.values())
     if entries and stated == len(entries):
-        splits: dict[str, list[Key]] = collections.defaultdict(list)
+        splits: dict[str, list[study_files.Key]] = collections.defaultdict(list)
         for key, entry in entries.items():
             splits[entry.split].append(key)
         return dict(sorted(splits.items()))

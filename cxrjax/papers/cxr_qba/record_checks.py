@@ -8,37 +8,16 @@ tell. A study: what one question is answered, another does not deny.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from cxrjax.files import read_patterns
 from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.nouns import is_plural
 from cxrjax.records import Answer, QARecord
 
-_OPENED = re.compile(r"^(Yes|No)\b")
-_PROBABLE = re.compile(r"\b(?:probably|definite)\b", re.IGNORECASE)
-_POSSIBLE = re.compile(r"\b(?:may be|possibl[ey]|reported)\b", re.IGNORECASE)
-_LEFT, _RIGHT = re.compile(r"\bleft\b"), re.compile(r"\bright\b")
+_RE = read_patterns(str(__package__), "record_checks.toml")
+_GRAMMAR = read_patterns(str(__package__), "record_checks.toml", "grammar")
 # Of the image's width: a side's box may lie this far over the middle where a patient is turned.
 _OVER = 0.12
-_HIGH = re.compile(r"\b(?:apex|apices|upper lung zones?|upper lobes?)\b")
-_LOW = re.compile(r"\b(?:lung bases?|lower lung zones?|costophrenic angles?|hemidiaphragm)\b")
-_DENIAL = re.compile(r"^(?:No\b|There (?:is|are) no)")
-_AFFIRMATION = re.compile(r"^There (?:is|are|may be) (?!no\b|probably no\b)")
-_GRAMMAR = (
-    (re.compile(r"\b(\w+) \1\b", re.IGNORECASE), "a word twice"),
-    (re.compile(r"\ba [aeio]\w+", re.IGNORECASE), "a before a vowel"),
-    (re.compile(r"\ban (?![aeiouAEIOUFHLMNRSX])\w+"), "an before a consonant"),
-    (re.compile(r"\bmultiple (?:\w+ )*?(?:opacity|nodule|granuloma|fracture)\b"), "one of several"),
-    (re.compile(r"[{}_]|\s[,.;]|\s\s|\.\.|,,"), "marks"),
-    (re.compile(r"\b(?:There is|is there) (?:multiple|bilateral \w+s\b|two)"), "is before several"),
-    (re.compile(r"\b(?:a|an) (?:\w+ )*?\w*(?:clips|wires|markings|leads)\b"), "a before several"),
-    (re.compile(r"\b[Tt]here are (?:a|an|no definite (?:a|an)) "), "are before one"),
-)
-_NO_PLURAL = re.compile(
-    r"\b(?:There is|there is|[Ii]s there) (?:(?:probably|no|definite|mild|moderate|severe|small|"
-    r"large) )*(?P<noun>[a-z]+(?: [a-z]+)?)(?= in | is |[.,?])"
-)
-_SUBJECT = re.compile(r"^The (?P<noun>[a-zA-Z /-]+?) (?P<verb>is|are) ")
-_IN = re.compile(r"\bin the ([a-zA-Z0-9 ]+?)(?=,| and the |\.|;| is| are)")
 
 
 def above(name: str) -> list[str]:
@@ -97,7 +76,7 @@ def _about(record: QARecord) -> str:
 
 def _outcome(record: QARecord) -> bool | None:
     """Yes or no of a question that asks for it."""
-    opened = _OPENED.match(record.answers[0].text) if record.answers else None
+    opened = _RE["opened"].match(record.answers[0].text) if record.answers else None
     return opened[1] == "Yes" if opened else None
 
 
@@ -118,7 +97,7 @@ def _on_question(record: QARecord) -> Iterator[str]:
         yield "no main answer"
     asks = re.match(r"^[A-Z]\d\d_(?:is|has)_", str(record.question_type))
     for answer in record.answers:
-        opened = _OPENED.match(answer.text)
+        opened = _RE["opened"].match(answer.text)
         if not asks and answer.text.startswith(("Yes,", "No,")):
             yield f"yes or no to what does not ask it: {answer.text!r}"
         if asks and not opened and answer.certainty not in (NOT_MENTIONED, "uncertain"):
@@ -137,12 +116,12 @@ def _on_answer(record: QARecord, answer: Answer, above: Answer | None) -> Iterat
     parts = [part for part in answer.sub_answers if part.polarity != "unk"]
     if template and parts:
         yield from _follows(record, answer, parts)
-    if not template and answer.polarity == "pos" and _DENIAL.match(text):
+    if not template and answer.polarity == "pos" and _RE["denial"].match(text):
         yield "a denial tagged as there"
-    if not template and answer.polarity == "neg" and _AFFIRMATION.match(text):
+    if not template and answer.polarity == "neg" and _RE["affirmation"].match(text):
         yield "an affirmation tagged as denied"
     lower = text.lower()
-    named = {name for name in _IN.findall(text)}
+    named = {name for name in _RE["in"].findall(text)}
     tags = {*answer.regions}
     known = load_definitions()
     for name in named:
@@ -151,9 +130,9 @@ def _on_answer(record: QARecord, answer: Answer, above: Answer | None) -> Iterat
             yield f"the {name} is none of its regions"
     sides = {known.regions[name].side for name in tags if name in known.regions} - {""}
     if not template and sides:
-        if _LEFT.search(lower) and "left" not in sides and not _RIGHT.search(lower):
+        if _RE["left"].search(lower) and "left" not in sides and not _RE["right"].search(lower):
             yield "left, and regions of the right alone"
-        if _RIGHT.search(lower) and "right" not in sides and not _LEFT.search(lower):
+        if _RE["right"].search(lower) and "right" not in sides and not _RE["left"].search(lower):
             yield "right, and regions of the left alone"
     yield from _on_boxes(record, answer, sides)
 
@@ -167,13 +146,17 @@ def _lies(region: str, tags: set[str]) -> bool:
 def _certainty(answer: Answer) -> Iterator[str]:
     text = answer.text
     if answer.certainty == NOT_MENTIONED:
-        if answer.polarity != "unk" or _OPENED.match(text.replace("Nothing", "")):
+        if answer.polarity != "unk" or _RE["opened"].match(text.replace("Nothing", "")):
             yield "not mentioned, and yes or no"
     elif "not mentioned" in text or text.startswith("Nothing is said"):
         yield "not mentioned, and tagged otherwise"
-    if answer.certainty == "certain" and (_PROBABLE.search(text) or "may be" in text):
+    if answer.certainty == "certain" and (_RE["probable"].search(text) or "may be" in text):
         yield "doubted in words, and tagged as certain"
-    if answer.certainty == "uncertain" and not _POSSIBLE.search(text) and answer.name_tag is None:
+    if (
+        answer.certainty == "uncertain"
+        and not _RE["possible"].search(text)
+        and answer.name_tag is None
+    ):
         yield "uncertain, and stated in words"
 
 
@@ -181,7 +164,7 @@ def _follows(record: QARecord, answer: Answer, parts: Sequence[Answer]) -> Itera
     """Yields contradictions between a template's answer and the parts that it rests on."""
     there = any(part.polarity == "pos" for part in _descend(parts))
     normal = "_is_normal" in str(record.question_type)
-    opened = _OPENED.match(answer.text)
+    opened = _RE["opened"].match(answer.text)
     compares = str(record.question_type).startswith("L")
     if opened and not compares and (opened[1] == "Yes") != (there != normal):
         yield "yes or no against its parts"
@@ -220,7 +203,8 @@ def _on_boxes(record: QARecord, answer: Answer, sides: set[str]) -> Iterator[str
         yield "both sides, and boxes on one"
     heights = [(y0 + y1) / 2 / height for _, y0, _, y1 in boxes]
     low, high = (
-        [bool(pattern.search(name)) for name in answer.regions] for pattern in (_LOW, _HIGH)
+        [bool(pattern.search(name)) for name in answer.regions]
+        for pattern in (_RE["low"], _RE["high"])
     )
     if high and all(high) and max(heights) > 0.65:
         yield "upper, and a box below"
@@ -230,13 +214,13 @@ def _on_boxes(record: QARecord, answer: Answer, sides: set[str]) -> Iterator[str
 
 def _grammar(text: str) -> Iterator[str]:
     words = re.sub(r'"[^"]*"|^(?:Indication|The indication[^:]*): .*', "X", text)
-    for pattern, fault in _GRAMMAR:
+    for fault, pattern in _GRAMMAR.items():
         if found := pattern.search(words):
             yield f"{fault} ({found[0]})"
-    noun = _NO_PLURAL.search(words)
+    noun = _RE["no_plural"].search(words)
     if noun and is_plural(noun["noun"]):
         yield f"is before a plural ({noun[0]})"
-    subject = _SUBJECT.match(words)
+    subject = _RE["subject"].match(words)
     alone = subject is not None and " and " not in subject["noun"]
     if subject and alone and (subject["verb"] == "are") != is_plural(subject["noun"]):
         yield f"{subject['verb']} behind {subject['noun']}"

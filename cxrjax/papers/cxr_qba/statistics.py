@@ -17,7 +17,7 @@ from cxrjax.papers.cxr_qba.construct.ratings import (
 from cxrjax.papers.cxr_qba.native import QUESTION_TYPES, StudyQuestions
 from cxrjax.radiology_text.definitions import Definitions
 from cxrjax.radiology_text.error_rates import about_reading
-from cxrjax.records_io.statistics import Published, load_statistics, ratio
+from cxrjax.records_io.statistics import Published, load_statistics, ratio, tables_markdown
 
 SPLITS = ("train", "validation", "test", "total")
 _PRINTED = load_statistics(str(__package__))
@@ -168,41 +168,27 @@ class StudyStatistics:
         return {**values, **dict(sorted((+self._extra).items()))}
 
 
-def markdown(values: Mapping[str, float | None], by_rules: bool) -> str:
-    """The table of the release's page with ours above theirs, as Markdown.
+def markdown(comparison: Mapping[str, Mapping[str, Any]], by_rules: bool) -> str:
+    """tables.md: the tables of the release's page with ours beside theirs.
 
     Args:
         by_rules: whether rules read the reports that it was made from; then how well they read.
     """
-    lines = ["| | | train | validation | test | total |", "|---|---|---|---|---|---|"]
-
-    def row(label: str, who: str, numbers: list[str]) -> str:
-        return f"| {label} | {who} | " + " | ".join(numbers) + " |"
-
-    for name, release in RELEASE.items():
-        ours = [values.get(_name(split, name)) for split in SPLITS]
-        lines.append(row(name, "ours", ["-" if v is None else f"{v:,}" for v in ours]))
-        lines.append(row("", "release", [f"{v:,}" for v in release]))
-    lines += ["", "| question type | ours | release |", "|---|---|---|"]
-    for kind, total in RELEASE_TYPES.items():
-        lines.append(f"| {kind} | {values.get(f'question_type/{kind}') or 0:,} | {total:,} |")
-    lines += ["", "| | ours | release |", "|---|---|---|"]
-    shares = {"device_questions_percent": "questions on devices (B12, B13, C07, C08), %"}
+    release = {name: name for row in RELEASE for name in (_name(split, row) for split in SPLITS)}
+    types = {kind: f"question_type/{kind}" for kind in RELEASE_TYPES}
+    shares = {"questions on devices (B12, B13, C07, C08), %": "device_questions_percent"}
     shares |= {
-        f"surrogate_grade_percent/{g}": f"grade {g}, ours by rules, % of rated" for g in GRADES
+        f"grade {g}, ours by rules, % of rated": f"surrogate_grade_percent/{g}" for g in GRADES
     }
-    figures = published()
-    for name, label in shares.items():
-        share, theirs = values.get(name), figures[name].value
-        shown = "-" if share is None else f"{share:.2f}"
-        lines.append(f"| {label} | {shown} | {theirs:.2f} |")
-    lines += ["", "| yes-or-no question | yes | no | not mentioned |", "|---|---|---|---|"]
-    for kind in filter(_YES_NO.match, QUESTION_TYPES):
-        counts = [values.get(f"outcome/{kind}/{o}") or 0 for o in ("yes", "no", NOT_MENTIONED)]
-        lines.append(f"| {kind} | " + " | ".join(f"{n:,}" for n in counts) + " |")
-    lines += ["", f"Grade `{UNRATED}`: a language model's verdict is missing; grades {GRADES}."]
-    lines += ["", about_reading("openi_en")] if by_rules else []
-    return "\n".join(lines) + "\n"
+    outcomes = {
+        f"{kind}: {outcome}": f"outcome/{kind}/{outcome}"
+        for kind in filter(_YES_NO.match, QUESTION_TYPES)
+        for outcome in ("yes", "no", NOT_MENTIONED)
+    }
+    about = [f"Grade `{UNRATED}`: a language model's verdict is missing; grades {GRADES}."]
+    about += [about_reading("openi_en")] if by_rules else []
+    tables = {"The release": release, "Question types": types, "Shares": shares}
+    return tables_markdown("CXR-QBA", about, comparison, {**tables, "Yes or no": outcomes})
 
 
 def _name(split: str, row: str) -> str:

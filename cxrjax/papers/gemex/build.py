@@ -35,7 +35,7 @@ from cxrjax.papers.gemex.native_files import (
     records_with_images,
     reports_with_images,
 )
-from cxrjax.papers.gemex.statistics import PAPER, GemexStatistics, table_3
+from cxrjax.papers.gemex.statistics import PAPER, TABLE_3, GemexStatistics
 from cxrjax.papers.sources import chest_imagenome, mimic_tables
 from cxrjax.papers.sources.openi import OpenIReport, is_openi, read_openi
 from cxrjax.papers.sources.report import ImageReport, ReportSentence, split_sentences
@@ -46,6 +46,7 @@ from cxrjax.records import Provenance, QARecord, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.split import divide, validation_groups
+from cxrjax.records_io.statistics import tables_markdown
 
 if TYPE_CHECKING:
     from cxrjax.papers.gemex.construct.language_model import (
@@ -291,10 +292,10 @@ class GemexBuilder(Builder[GemexOptions]):
     def write_files(self, comparison: Mapping[str, Any]) -> None:
         out = self.options.out
         _write_released_form(out, self.splits)
-        values = {name: entry["value"] for name, entry in comparison.items()}
         by_rules = "refiner" in self._made_by and self.options.generator == "templates"
-        reading = f"\n{about_reading('openi_en')}\n" if by_rules else ""
-        (out / "tables.md").write_text(table_3(values) + reading, encoding="utf-8")
+        about = [about_reading("openi_en")] if by_rules else []
+        text = tables_markdown("GEMeX", about, comparison, {"Table 3": TABLE_3})
+        (out / "tables.md").write_text(text, encoding="utf-8")
 
     def describe(self) -> dict[str, Any]:
         source = self.options.source

@@ -29,14 +29,7 @@ import numpy as np
 from cxrjax.codecs import CODECS
 from cxrjax.codecs.prose import SIDE
 from cxrjax.errors import ForeignError, UserError
-from cxrjax.papers.gemex.dialogue import (
-    LETTERS,
-    QUESTION_TYPES,
-    assistant_text,
-    human_text,
-    parse_answer,
-    split_choices,
-)
+from cxrjax.papers.gemex import dialogue
 from cxrjax.papers.sources.regions import load_regions
 from cxrjax.records import Answer, Provenance, QARecord
 from cxrjax.records_io.quality import Unusable, usable_name, usable_path
@@ -168,7 +161,7 @@ def to_record(
 
 def to_native(record: QARecord) -> dict[str, Any]:
     """The row that a record was read from, or, of one that was built here, the one it makes."""
-    parsed = parse_answer(record.answer_text, record.question_type, record.choices)
+    parsed = dialogue.parse_answer(record.answer_text, record.question_type, record.choices)
     if record.split == "test":
         row: dict[str, Any] = {
             "question": record.question,
@@ -190,12 +183,12 @@ def to_native(record: QARecord) -> dict[str, Any]:
             "conversations": [
                 {
                     "from": "human",
-                    "value": "<image>\n" + human_text(record.question, record.choices),
+                    "value": "<image>\n" + dialogue.human_text(record.question, record.choices),
                 },
                 {"from": "gpt", "value": answer},
             ],
             "row_id": record.image_id,
-            "q_type": QUESTION_TYPES[record.question_type].native,
+            "q_type": dialogue.QUESTION_TYPES[record.question_type].native,
             "type_prompt": record.type_prompt,
             "image": _released_path(record),
         }
@@ -246,7 +239,7 @@ def _train_record(row: dict[str, Any], chosen: BoxFormat) -> QARecord:
     for name in _TRAIN_FIELDS:
         if name not in row:
             raise Unusable("invalid_record", f"without {name}; found {sorted(row)}")
-    types = {kind.native: name for name, kind in QUESTION_TYPES.items()}
+    types = {kind.native: name for name, kind in dialogue.QUESTION_TYPES.items()}
     if not isinstance(row["q_type"], str) or row["q_type"] not in types:
         raise Unusable("invalid_record", f"q_type {row['q_type']!r}; expected one of {list(types)}")
     if not isinstance(row.get("type_prompt", ""), str):
@@ -259,15 +252,17 @@ def _train_record(row: dict[str, Any], chosen: BoxFormat) -> QARecord:
         speakers = []
     if speakers != ["human", "gpt"] or not (isinstance(human, str) and isinstance(gpt, str)):
         raise Unusable("invalid_record", "conversations are not one turn of human and one of gpt")
-    question, choices = split_choices(human.removeprefix("<image>\n"))
+    question, choices = dialogue.split_choices(human.removeprefix("<image>\n"))
     kind = types[row["q_type"]]
-    parsed = parse_answer(gpt, kind, choices)
+    parsed = dialogue.parse_answer(gpt, kind, choices)
     boxes = [to_corners(box, chosen) for box in _listed(gpt)]
     answer = parsed.key if isinstance(parsed.key, list) else parsed.answer
     return _record(row["image"], row, kind, "train", question, choices).model_copy(
         update={
-            "type_prompt": row.get("type_prompt", QUESTION_TYPES[kind].instruction),
-            "answers": [Answer(text=assistant_text(answer, parsed.reason, location_text(boxes)))],
+            "type_prompt": row.get("type_prompt", dialogue.QUESTION_TYPES[kind].instruction),
+            "answers": [
+                Answer(text=dialogue.assistant_text(answer, parsed.reason, location_text(boxes)))
+            ],
             "answer_key": parsed.answer if kind == "closed_ended" else parsed.key,
             "reason": parsed.reason,
         }
@@ -282,7 +277,7 @@ def _test_record(row: dict[str, Any], kind: str, chosen: BoxFormat) -> QARecord:
     if not (isinstance(answer, str) or _is_texts(answer)):
         raise Unusable("invalid_record", f"answer is {type(answer).__name__}; expected text")
     if choices is not None and not (
-        _is_texts(choices) and all(re.match(f"[{LETTERS}]", choice) for choice in choices)
+        _is_texts(choices) and all(re.match(f"[{dialogue.LETTERS}]", choice) for choice in choices)
     ):
         raise Unusable("invalid_record", "choices are no list of `A: ...`")
     if not isinstance(row.get("type", ""), str | None):
@@ -294,7 +289,7 @@ def _test_record(row: dict[str, Any], kind: str, chosen: BoxFormat) -> QARecord:
     if not isinstance(row["visual_locations"], list) or not isinstance(regions, list):
         raise Unusable("invalid_record", "visual_locations or visual_regions is no list")
     boxes = [to_corners(box, chosen) for box in row["visual_locations"]]
-    text = assistant_text(answer, row["reason"], location_text(boxes))
+    text = dialogue.assistant_text(answer, row["reason"], location_text(boxes))
     names = load_regions()
     return _record(row["image_path"], row, kind, "test", row["question"], choices).model_copy(
         update={
@@ -337,7 +332,7 @@ def _record(
         question=question,
         question_type=kind,
         choices=choices or None,
-        type_prompt=QUESTION_TYPES[kind].instruction,
+        type_prompt=dialogue.QUESTION_TYPES[kind].instruction,
     )
 
 

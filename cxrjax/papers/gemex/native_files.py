@@ -11,17 +11,8 @@ from typing import Any
 
 from cxrjax.errors import UserError
 from cxrjax.files import reading
+from cxrjax.papers.gemex import native
 from cxrjax.papers.gemex.dialogue import QUESTION_TYPES
-from cxrjax.papers.gemex.native import (
-    REPORT_FIELD,
-    BoxFormat,
-    decide,
-    locate,
-    native_boxes,
-    to_native,
-    to_record,
-    weigh,
-)
 from cxrjax.papers.sources.report import MAX_REPORT_CHARACTERS, ImageReport
 from cxrjax.paths import relative
 from cxrjax.records import Provenance, QARecord
@@ -48,13 +39,10 @@ def records_with_images(
     """Records with size and path of their images; those of an unusable image are set aside."""
     for record in records:
         file, check = checks[record.image_path]
-        try:
+        with quality.rejecting(record.question_id, str(file)):
             size = check.size()
-        except Unusable as verdict:
-            quality.set_aside(verdict.reason, record.question_id, str(file), verdict.found)
-            continue
-        path = relative(file, out)
-        yield locate(record, size).model_copy(update={"image_path": path})
+            path = relative(file, out)
+            yield native.locate(record, size).model_copy(update={"image_path": path})
 
 
 def reports_with_images(
@@ -63,16 +51,13 @@ def reports_with_images(
     """Reports with size and path of their images; one of an unusable image is set aside."""
     for report in reports:
         file, check = checks[report.image_path]
-        try:
+        with quality.rejecting(report.image_id, str(file)):
             size = check.size()
             if report.image_hw not in (None, size):
                 found = f"the table has {report.image_hw}, the file {size} (height, width)"
                 raise Unusable("size_mismatch", found)
-        except Unusable as verdict:
-            quality.set_aside(verdict.reason, report.image_id, str(file), verdict.found)
-            continue
-        path = relative(file, out)
-        yield dataclasses.replace(report, image_path=path, image_hw=size)
+            path = relative(file, out)
+            yield dataclasses.replace(report, image_path=path, image_hw=size)
 
 
 def images_beside(source: Path) -> Path | None:
@@ -116,16 +101,15 @@ def read_native(
     known = _Known()
     for where, row in _rows(path, quality):
         quality.examined["questions"] += 1
-        try:
+        item = str(row.get("row_id", "")) if isinstance(row, dict) else ""
+        with quality.rejecting(item, where):
             digest = _digest(row)
             with usable_record():
-                record = to_record(row, split, _file_type(path), chosen, keep_reports, source)
+                record = native.to_record(
+                    row, split, _file_type(path), chosen, keep_reports, source
+                )
             question_id = known.question_id(row, digest, record)
-        except Unusable as fault:
-            item = str(row.get("row_id", "")) if isinstance(row, dict) else ""
-            quality.set_aside(fault.reason, item, where, fault.found)
-            continue
-        yield record.model_copy(update={"question_id": question_id})
+            yield record.model_copy(update={"question_id": question_id})
 
 
 class _Known:
@@ -167,7 +151,7 @@ def _digest(row: Any) -> bytes:
         raise Unusable("invalid_record", str(error)) from None
 
 
-def box_format(path: Path, coord_format: str = "auto") -> BoxFormat:
+def box_format(path: Path, coord_format: str = "auto") -> native.BoxFormat:
     """The convention of a file's boxes, by its evidence where none is named.
 
     Raises:
@@ -175,8 +159,8 @@ def box_format(path: Path, coord_format: str = "auto") -> BoxFormat:
     """
     if coord_format == "xyxy" or coord_format == "xywh":
         return coord_format  # type: ignore[return-value]
-    boxes = (box for _, row in _rows(path, QualityLog()) for box in native_boxes(row))
-    return decide(weigh(boxes), str(path))
+    boxes = (box for _, row in _rows(path, QualityLog()) for box in native.native_boxes(row))
+    return native.decide(native.weigh(boxes), str(path))
 
 
 def image_paths(path: Path) -> set[str]:
@@ -199,12 +183,14 @@ def reports(path: Path) -> dict[str, str]:
     for where, row in _rows(path, QualityLog()):
         if not isinstance(row, dict):
             continue
-        image, report = row.get("image_path"), row.get(REPORT_FIELD)
+        image, report = row.get("image_path"), row.get(native.REPORT_FIELD)
         if not isinstance(image, str) or not isinstance(report, str):
             continue
         if len(report) > MAX_REPORT_CHARACTERS:
             expected = f"expected at most {MAX_REPORT_CHARACTERS}"
-            raise UserError(f"{where}: {REPORT_FIELD} has {len(report)} characters; {expected}")
+            raise UserError(
+                f"{where}: {native.REPORT_FIELD} has {len(report)} characters; {expected}"
+            )
         found[image] = report
     return found
 
@@ -213,7 +199,7 @@ def write_train(path: Path, records: Iterable[QARecord]) -> None:
     """Writes records as a training file, one row at a time."""
     with path.open("w", encoding="utf-8") as out:
         for number, record in enumerate(records):
-            text = json.dumps(to_native(record), ensure_ascii=False)
+            text = json.dumps(native.to_native(record), ensure_ascii=False)
             out.write(("[\n" if number == 0 else ",\n") + text)
         out.write("\n]\n" if out.tell() else "[]\n")
 
@@ -227,7 +213,7 @@ def write_test(folder: Path, records: Iterable[QARecord]) -> None:
     }
     try:
         for record in records:
-            line = json.dumps(to_native(record), ensure_ascii=False)
+            line = json.dumps(native.to_native(record), ensure_ascii=False)
             files[record.question_type].write(line + "\n")
     finally:
         for file in files.values():

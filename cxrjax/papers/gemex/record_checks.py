@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cxrjax.codecs.prose import SIDE
+from cxrjax.files import read_patterns
 from cxrjax.papers.gemex.dialogue import LETTERS, parse_answer
 from cxrjax.radiology_text.reader import ReportReader
 from cxrjax.radiology_text.sentence_faults import phrase_faults, sentence_faults
@@ -23,19 +24,7 @@ Box = Sequence[float]
 _OVER = 0.06
 # A level's word -> shares of the image's height between which its boxes' middles lie.
 _LEVELS = {"upper": (0.0, 0.5), "mid": (0.15, 0.8), "lower": (0.4, 1.0)}
-_LEVEL_WORDS = re.compile(r"\b(upper|mid|lower)\b(?= zone| lung|-to)|(?<=to-)(upper|lower)\b")
-_SIDE_WORDS = re.compile(r"\b(left|right|both|bilateral)\b", re.IGNORECASE)
-_NORMAL = re.compile(r"\b(?:normal|clear|unremarkable|no acute abnormality)\b", re.IGNORECASE)
-_ASKS_NORMAL = re.compile(r"\b(?:normal|unremarkable|free of abnormalities)\b")
-_ASKS_ABSENT = re.compile(r"\b(?:not|absent|cannot)\b")
-_DEGREES = re.compile(
-    r"\b(?:mild|moderate|severe|minimal|tiny|small|large)(?:ly)?\b", re.IGNORECASE
-)
-# What is said of a finding in general, and of what is meant by normal.
-_GENERAL = re.compile(
-    r"(?:^|(?<=[.?] ))(?:It|They|Each) (?!can be seen that)[^.]*[.]|: [^.]*(?=[.])"
-)
-_ROW = re.compile(r"(\d+), ?(\d+), ?(\d+), ?(\d+)")
+_RE = read_patterns(str(__package__), "record_checks.toml")
 
 
 class Claims(NamedTuple):
@@ -75,7 +64,7 @@ def _box_faults(record: QARecord, regions: Sequence[str]) -> Iterator[str]:
     framed = [
         [value * SIDE / size for value, size in zip(box, sizes, strict=True)] for box in boxes
     ]
-    written = [[float(n) for n in row] for row in re.findall(_ROW, text)]
+    written = [[float(n) for n in row] for row in re.findall(_RE["row"], text)]
     if len(written) != len(boxes):
         yield f"boxes: {len(written)} in the answer's text, {len(boxes)} in the record"
     elif boxes and np.abs(np.subtract(written, framed)).max() > 1:
@@ -101,11 +90,11 @@ def _box_faults(record: QARecord, regions: Sequence[str]) -> Iterator[str]:
 
 
 def _levels(text: str) -> set[str]:
-    return {first or second for first, second in _LEVEL_WORDS.findall(text)}
+    return {first or second for first, second in _RE["level_words"].findall(text)}
 
 
 def _sides(text: str) -> set[str]:
-    named = {word.lower() for word in _SIDE_WORDS.findall(text)}
+    named = {word.lower() for word in _RE["side_words"].findall(text)}
     return {"left", "right"} if named & {"both", "bilateral"} else named
 
 
@@ -114,7 +103,7 @@ def _place_faults(record: QARecord, regions: Sequence[str]) -> Iterator[str]:
     if not regions:
         return
     sides, levels = _sides(" ".join(regions)), _levels(" ".join(regions))
-    texts = [("reason", _GENERAL.sub(" ", record.reason or ""))]
+    texts = [("reason", _RE["general"].sub(" ", record.reason or ""))]
     if record.question_type == "open_ended":
         texts.append(("question", record.question))
     if record.question_type == "open_ended" and record.content_type == "location":
@@ -154,11 +143,11 @@ def _key_faults(record: QARecord) -> Iterator[str]:
 
 def _reason_faults(record: QARecord) -> Iterator[str]:
     """The reason against itself, and against what is answered."""
-    own = _GENERAL.sub(" ", record.reason or "")
+    own = _RE["general"].sub(" ", record.reason or "")
     said = read_claims(own)
     for finding in sorted(said.present & said.absent):
         yield f"reason: there is {finding}, and there is none"
-    if len({word.lower() for word in _DEGREES.findall(own)}) > 1 and not record.choices:
+    if len({word.lower() for word in _RE["degrees"].findall(own)}) > 1 and not record.choices:
         named = len(said.present)
         if named < 2:
             yield "reason: two degrees of one finding"
@@ -173,7 +162,7 @@ def _reason_faults(record: QARecord) -> Iterator[str]:
 
 def _closed_faults(record: QARecord, said: Claims) -> Iterator[str]:
     yes = _yes(record)
-    if _ASKS_NORMAL.search(record.question):
+    if _RE["asks_normal"].search(record.question):
         if yes and (said.present or not said.normal):
             yield "reason: no word of a normal part, and the answer is yes"
         if not yes and not said.present:
@@ -191,13 +180,13 @@ def _closed_faults(record: QARecord, said: Claims) -> Iterator[str]:
 
 def _open_faults(record: QARecord, own: str, said: Claims) -> Iterator[str]:
     answer = str(record.answer_key).rstrip(".")
-    if _NORMAL.fullmatch(answer):
+    if _RE["normal"].fullmatch(answer):
         if said.present or not said.normal:
             yield f"reason: not that anything is {answer.lower()}"
     elif record.content_type in ("severity", "size", "cause"):
         if answer.lower() not in own.lower():
             yield f"reason: nothing of {answer.lower()!r}, which is the answer"
-        others = {word.lower() for word in _DEGREES.findall(own)} - {answer.lower()}
+        others = {word.lower() for word in _RE["degrees"].findall(own)} - {answer.lower()}
         if record.content_type != "cause" and others:
             yield f"reason: {sorted(others)}, and the answer is {answer.lower()!r}"
     elif record.content_type in ("abnormality", "disease") and not _named(answer) <= said.present:
@@ -207,7 +196,7 @@ def _open_faults(record: QARecord, own: str, said: Claims) -> Iterator[str]:
 def _choice_faults(record: QARecord, own: str, said: Claims) -> Iterator[str]:
     options = _options(record)
     chosen = [LETTERS[n] in (record.answer_key or ()) for n in range(len(options))]
-    denied = bool(_ASKS_ABSENT.search(record.question))
+    denied = bool(_RE["asks_absent"].search(record.question))
     for option, right in zip(options, chosen, strict=True):
         yield from _option_faults(record, option, right, denied, own, said)
 
@@ -249,7 +238,7 @@ def read_claims(text: str) -> Claims:
     for sentence in re.split(r"(?<=[.?]) ", text):
         for finding, denies in _read(sentence.strip()):
             (absent if denies else present).add(finding)
-    return Claims(frozenset(present), frozenset(absent), bool(_NORMAL.search(text)))
+    return Claims(frozenset(present), frozenset(absent), bool(_RE["normal"].search(text)))
 
 
 @functools.lru_cache(maxsize=1 << 14)  # few sentences are of one image alone

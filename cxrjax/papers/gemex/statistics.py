@@ -125,35 +125,13 @@ class GemexStatistics:
         return values
 
 
-def table_3(values: Mapping[str, float | None]) -> str:
-    """Table 3 in Markdown, questions / boxes of each type, with the paper's below ours.
-
-    Args:
-        values: of `GemexStatistics.values`, with `<split>_images` and `<split>_questions`.
-    """
-    heads = ("Open", "Closed", "Single", "Multi", "Questions", "Images")
-    lines = [f"|  | {' | '.join(heads)} |", "|---|" + "---:|" * len(heads)]
-    total: collections.Counter[str] = collections.Counter()
-    paper: collections.Counter[str] = collections.Counter()
-    names = [f"{what}/{kind}" for kind in QUESTION_TYPES for what in ("questions", "boxes")]
-    for split in SPLITS:
-        printed: dict[str, int] = {}
-        for name in (*names, "questions", "images"):
-            value = PAPER[f"{split}_{name}"].value
-            assert isinstance(value, int)
-            printed[name] = value
-        ours = {name: int(values.get(f"{split}_{name}") or 0) for name in printed}
-        total.update(ours)
-        paper.update(printed)
-        lines += [_row(split.capitalize(), ours), _row(f"{split.capitalize()}, paper", printed)]
-    lines += [_row("Total", total), _row("Total, paper", paper)]
-    return "# Table 3: questions / boxes\n\n" + "\n".join(lines) + "\n"
-
-
-def _row(name: str, counts: Mapping[str, int]) -> str:
-    cells = [f"{counts[f'questions/{k}']:,} / {counts[f'boxes/{k}']:,}" for k in QUESTION_TYPES]
-    cells += [f"{counts['questions']:,}", f"{counts['images']:,}"]
-    return f"| {name} | {' | '.join(cells)} |"
+# Label of a row of Table 3 -> its figure.
+TABLE_3 = {
+    f"{split}: {what} {kind}".strip(): f"{split}_{what}" + (f"/{kind}" if kind else "")
+    for split in SPLITS
+    for what in ("images", "questions", "boxes")
+    for kind in ("", *QUESTION_TYPES)
+}
 
 
 def _percent(name: str, counts: Mapping[str, int]) -> dict[str, float | None]:

@@ -61,15 +61,13 @@ class GroundedReportsBuilder(Builder[ReportsOptions]):
         for draft in read_source(self.options, self.quality):
             self.quality.examined["reports"] += 1
             record = draft.record
-            try:
+            where = str(record.provenance and record.provenance.source_file)
+            with self.quality.rejecting(record.image_id, where):
                 check_report(draft, self.options.language)
                 if (first := split_of.setdefault(group_of(record), record.split)) != record.split:
                     found = f"{group_of(record)} is in {record.split} and in {first}"
                     raise Unusable("split_conflict", f"{found}; expected one split a patient")
                 yield finish(draft, self.options)
-            except Unusable as fault:
-                where = str(record.provenance and record.provenance.source_file)
-                self.quality.set_aside(fault.reason, record.image_id, where, fault.found)
 
     def describe(self) -> dict[str, Any]:
         return {name: getattr(self.options, name) for name in ("seed", "language", "earlier")}

@@ -128,7 +128,7 @@ def read_folder(source: Path, quality: QualityLog) -> Iterator[LungImage]:
         quality.examined["images"] += 1
         own_masks = masks.pop(_stem(name), {})
         where = rows[name].where if name in rows else f"{IMAGES}/{name}"
-        try:
+        with quality.rejecting(name, where):
             if name not in files:
                 raise Unusable("missing_image", f"{IMAGES}/{name} is not there")
             other = seen.setdefault(_stem(name), name)
@@ -142,8 +142,6 @@ def read_folder(source: Path, quality: QualityLog) -> Iterator[LungImage]:
                     f"and of {split!r} before; give all images of a patient one split"
                 )
             yield image
-        except Unusable as why:
-            quality.set_aside(why.reason, name, where, why.found)
     for stem, left in sorted(masks.items()):
         for path in left.values():
             found = f"no image in {IMAGES}/ is named {stem}; expected one for each mask"

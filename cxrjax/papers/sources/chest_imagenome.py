@@ -344,13 +344,11 @@ def read_reports(
     """Reports of the chosen images, one at a time; unusable graphs are set aside."""
     for image_id in chosen:
         quality.examined["scene graphs"] += 1
-        try:
+        with quality.rejecting(image_id, _name(places[image_id])):
             graph = read_scene_graph(places[image_id])
             if graph.image_id != image_id:
                 raise Unusable("invalid_record", "its image_id is not that of the file's name")
             yield to_report(graph, sizes.get(image_id), quality)
-        except Unusable as fault:
-            quality.set_aside(fault.reason, image_id, _name(places[image_id]), fault.found)
 
 
 def image_paths(places: Mapping[str, GraphFile], chosen: Collection[str]) -> Iterator[str]:

@@ -63,16 +63,13 @@ def read_openi(path: str | Path, quality: QualityLog) -> Iterator[OpenIReport]:
     for name, content, fault in _files(path):
         found = True
         quality.examined["reports"] += 1
-        try:
+        with quality.rejecting(PurePosixPath(name).stem, name):
             if fault is not None:
                 raise Unusable("unsafe_member", fault)
             report = parse_openi(content, PurePosixPath(name).name)
             if first.setdefault(report.report_id, name) != name:
                 raise Unusable("duplicate_id", f"also in {first[report.report_id]}")
-        except Unusable as verdict:
-            quality.set_aside(verdict.reason, PurePosixPath(name).stem, name, verdict.found)
-            continue
-        yield report
+            yield report
     if not found:
         raise UserError(f"{path}: found no report (*.xml) in it; expected {ARCHIVE_NAME}")
 

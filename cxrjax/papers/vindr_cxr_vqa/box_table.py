@@ -240,23 +240,20 @@ def check_image_labels(
     for row in read_table(path, required, SPELLINGS):
         quality.examined["rows of image labels"] += 1
         key = (row.cells["image_id"], reader or row.cells["rad_id"])
-        try:
+        with quality.rejecting(key[0], row.where):
             labelled = _labelled(row)
             if key in seen:
                 raise Unusable("duplicate_row", f"reader {key[1]} labelled this image further up")
-        except Unusable as fault:
-            quality.set_aside(fault.reason, key[0], row.where, fault.found)
-            continue
-        seen.add(key)
-        if key not in marked:
-            quality.warnings["image labels of an image and reader without rows of boxes"] += 1
-            continue
-        for label in sorted(labelled & set(CLASSES) - marked[key]):
-            quality.warnings[f"image labels: {label} labelled, without a box"] += 1
-        for label in sorted(marked[key] - labelled):
-            quality.warnings[f"image labels: {label} boxed, and not labelled"] += 1
-        if NO_FINDING in labelled and marked[key]:
-            quality.warnings[f"image labels: {NO_FINDING}, with boxes"] += 1
+            seen.add(key)
+            if key not in marked:
+                quality.warnings["image labels of an image and reader without rows of boxes"] += 1
+                continue
+            for label in sorted(labelled & set(CLASSES) - marked[key]):
+                quality.warnings[f"image labels: {label} labelled, without a box"] += 1
+            for label in sorted(marked[key] - labelled):
+                quality.warnings[f"image labels: {label} boxed, and not labelled"] += 1
+            if NO_FINDING in labelled and marked[key]:
+                quality.warnings[f"image labels: {NO_FINDING}, with boxes"] += 1
     missing = len(marked.keys() - seen)
     if missing:
         quality.warnings["rows of boxes of an image and reader without image labels"] += missing

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from cxrjax.errors import UserError
 from cxrjax.files import write_json
 from cxrjax.language_model.flags import CACHE_NAME, ClientFlags, client_from_flags
+from cxrjax.papers.vindr_cxr_vqa import statistics
 from cxrjax.papers.vindr_cxr_vqa.annotation import ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
@@ -38,16 +39,6 @@ from cxrjax.papers.vindr_cxr_vqa.source import (
     read_official_test,
     sample_test300,
 )
-from cxrjax.papers.vindr_cxr_vqa.statistics import (
-    PAPER,
-    SOURCE_TABLE,
-    annotation_values,
-    fill_rates,
-    recall_ceiling,
-    table_3,
-    table_values,
-    tables,
-)
 from cxrjax.progress import progress_bar
 from cxrjax.records import GeneratorInfo, Provenance, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file, write_split
@@ -58,7 +49,7 @@ from cxrjax.records_io.split import (
     read_split_manifest,
     stratified_validation,
 )
-from cxrjax.records_io.statistics import RecordStatistics
+from cxrjax.records_io.statistics import RecordStatistics, tables_markdown
 
 if TYPE_CHECKING:
     from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import LanguageModelWriter
@@ -170,7 +161,11 @@ class VinDrBuilder(Builder[VinDrOptions]):
         return [plan for plans in self._plan()[0].values() for plan in plans]
 
     def read(self) -> Mapping[str, Iterable[QARecord]]:
-        self.published = PAPER if self._opened.table is None else PAPER | SOURCE_TABLE
+        self.published = (
+            statistics.PAPER
+            if self._opened.table is None
+            else statistics.PAPER | statistics.SOURCE_TABLE
+        )
         if self._opened.source.release is None:
             return self._constructed()
         if self.options.generator != "templates":
@@ -356,17 +351,17 @@ class VinDrBuilder(Builder[VinDrOptions]):
 
     def values(self) -> dict[str, float | None]:
         table = self._opened.table
-        values = {} if table is None else table_values(table)
+        values = {} if table is None else statistics.table_values(table)
         if "validation" in self.written:
             images = self.images.get("validation", [])
-            ceiling = recall_ceiling(images, self.written["validation"])
+            ceiling = statistics.recall_ceiling(images, self.written["validation"])
             values["validation_recall_ceiling"] = ceiling
         values |= self.counts.values()
         if own := {split: shown for split, shown in self.images.items() if split != TEST_SPLIT}:
-            values |= annotation_values(own)
+            values |= statistics.annotation_values(own)
         if TEST_SPLIT in self.splits:
             values["test_images"] = self.splits[TEST_SPLIT]["images"]
-        return values | fill_rates(self._in_order)
+        return values
 
     @functools.cached_property
     def _in_order(self) -> list[QARecord]:
@@ -402,7 +397,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
             for split, records in self.written.items()
         }
         write_json(out / SPLIT_FILE, members)
-        (out / TABLES_FILE).write_text(tables(comparison, self._worded_by, self._built), "utf-8")
+        (out / TABLES_FILE).write_text(statistics.tables(comparison, self._built), "utf-8")
         self._comparison = comparison
 
     def describe(self) -> dict[str, Any]:
@@ -424,7 +419,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
         }
 
     def report(self) -> Iterator[str]:
-        yield f"{self._built}\n\n{table_3(self._comparison)}"
+        yield tables_markdown(self.dataset, [self._built], self._comparison, statistics.TABLE_3)
         if self.options.generator == "language_model":
             yield json.dumps({self._model.name: self._model.client.account.to_json()})
 

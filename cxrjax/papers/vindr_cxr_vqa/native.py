@@ -68,14 +68,11 @@ def read_native(
     with reading(path):
         for where, entry in _images(path, quality):
             quality.examined["images"] += 1
-            try:
+            item = str(entry.get("image_id", ""))[:200] if isinstance(entry, dict) else ""
+            with quality.rejecting(item, where):
                 _check_image(entry, seen)
-            except Unusable as fault:
-                item = str(entry.get("image_id", ""))[:200] if isinstance(entry, dict) else ""
-                quality.set_aside(fault.reason, item, where, fault.found)
-                continue
-            seen.add(entry["image_id"])
-            records.extend(_image_records(entry, where, quality, source))
+                seen.add(entry["image_id"])
+                records.extend(_image_records(entry, where, quality, source))
     return records
 
 
@@ -177,15 +174,12 @@ def _image_records(
     for number, pair in enumerate(entry["vqa"]):
         quality.examined["questions"] += 1
         question_id = f"{image_id}-{number}"
-        try:
+        with quality.rejecting(question_id, f"{where}.vqa[{number}]"):
             with usable_record():
                 record = _record(pair, image_id, question_id, source, quality)
-        except Unusable as fault:
-            quality.set_aside(fault.reason, question_id, f"{where}.vqa[{number}]", fault.found)
-            continue
-        if extra:
-            record.quality[EXTRA_IMAGE_FIELDS] = extra
-        yield record
+            if extra:
+                record.quality[EXTRA_IMAGE_FIELDS] = extra
+            yield record
 
 
 def _record(

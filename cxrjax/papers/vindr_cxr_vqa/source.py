@@ -193,7 +193,7 @@ def annotate_sizes(
     for image in images:
         paths = found.get(image.image_id, ())
         where = " and ".join(map(str, paths)) or ", ".join(map(str, files.folders)) or "size table"
-        try:
+        with quality.rejecting(image.image_id, where):
             stated = _stated_size(image, files.sizes)
             if files.folders:
                 path = _only(image.image_id, paths)
@@ -204,10 +204,7 @@ def annotate_sizes(
                 image_hw = stated
             for finding in image.findings:
                 check_box(finding.box, image_hw, finding.label)
-        except Unusable as verdict:
-            quality.set_aside(verdict.reason, image.image_id, where, verdict.found)
-            continue
-        kept.append(dataclasses.replace(image, image_hw=image_hw))
+            kept.append(dataclasses.replace(image, image_hw=image_hw))
     unasked = len(found.keys() - {image.image_id for image in images})
     if unasked:
         quality.warnings["image files that nothing is asked about"] += unasked

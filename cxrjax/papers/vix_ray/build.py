@@ -39,7 +39,7 @@ from cxrjax.records_io.builder import (
     write_split,
 )
 from cxrjax.records_io.image_check import check_images
-from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.split import follow_manifest, read_split_manifest
 from cxrjax.records_io.statistics import RecordStatistics
 from cxrjax.untrusted.foreign_files import read_bytes
@@ -103,10 +103,8 @@ class VixRayBuilder(Builder[VixRayOptions]):
         paths = [out / study.image_path for study in studies]
         checks = check_images(paths, self.quality, out, self.options.processes)
         for study, path in zip(studies, paths, strict=True):
-            try:
+            with self.quality.rejecting(study.image_id, study.where):
                 yield dataclasses.replace(study, image_hw=checks[path].size())
-            except Unusable as fault:
-                self.quality.set_aside(fault.reason, study.image_id, study.where, fault.found)
 
     def _records(self, split: str, stage: str | None = None) -> Iterator[QARecord]:
         rejected = {entry.item for entry in self.quality.entries}
@@ -142,7 +140,7 @@ class VixRayBuilder(Builder[VixRayOptions]):
     def write_files(self, comparison: Mapping[str, Any]) -> None:
         out = self.options.out
         synthetic = self.kind != self.dataset
-        tables = statistics.tables_markdown(comparison, self.options.segmenter, synthetic)
+        tables = statistics.tables(comparison, self.options.segmenter, synthetic)
         (out / "tables.md").write_text(tables, encoding="utf-8")
 
     def describe(self) -> dict[str, Any]:

@@ -163,12 +163,10 @@ def read_rows(shards: Sequence[Shard], quality: QualityLog) -> Iterator[NativeRo
         for position, cells in enumerate(_cells(file)):
             number, numbers[split] = numbers[split], numbers[split] + 1
             quality.examined["rows"] += 1
-            try:
+            item = f"vixray-{split or 'row'}-{number:05d}"
+            found = f"{_place(file)} row {position}"
+            with quality.rejecting(item, found):
                 yield _row(split, number, file, position, cells, quality)
-            except Unusable as fault:
-                item = f"vixray-{split or 'row'}-{number:05d}"
-                found = f"{_place(file)} row {position}"
-                quality.set_aside(fault.reason, item, found, fault.found)
 
 
 def write_rows(

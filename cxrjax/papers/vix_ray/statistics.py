@@ -6,7 +6,7 @@ from typing import Any
 from cxrjax.papers.vix_ray.native import SPLITS
 from cxrjax.papers.vix_ray.records import VixRayStudy
 from cxrjax.papers.vix_ray.segmenters import Segment, words
-from cxrjax.records_io.statistics import Published, load_statistics, ratio
+from cxrjax.records_io.statistics import Published, load_statistics, ratio, tables_markdown
 
 _PRINTED = load_statistics(str(__package__))
 PAPER: dict[str, Published] = _PRINTED["published"]
@@ -29,30 +29,13 @@ def table_values(
     return values
 
 
-def tables_markdown(
-    comparison: Mapping[str, Mapping[str, Any]],
-    segmenter: str,
-    synthetic: bool,
-) -> str:
+def tables(comparison: Mapping[str, Mapping[str, Any]], segmenter: str, synthetic: bool) -> str:
     """tables.md: Table 3 beside the paper's."""
-    lines = ["# ViX-Ray", ""]
-    if synthetic:
-        lines += ["Synthetic: phantoms and reports of our own grammar, not the paper's data.", ""]
-    lines += [
-        f"## Table 3 (words by {segmenter})",
-        "",
-        "| | " + " | ".join(f"{s}: ours | paper | difference" for s in SPLITS) + " |",
-        "|---|" + "---|" * (3 * len(SPLITS)),
-    ]
-    for name, title in _PRINTED["rows"].items():
-        cells = []
-        for split in SPLITS:
-            row = comparison[f"{split}_{name}"]
-            cells += [_number(row["value"]), _number(row["paper"]), _number(row["difference"])]
-        lines.append(f"| {title} | {' | '.join(cells)} |")
-    lines += ["", *(PAPER[name].note for name in ("test_images", "test_findings_words_min")), ""]
-    return "\n".join(lines)
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:g}" if abs(value) < 1e4 else f"{value:,}"
+    about = ["Synthetic: phantoms and reports of our own grammar, not the paper's data."]
+    rows = {
+        f"{title}, {split}": f"{split}_{name}"
+        for name, title in _PRINTED["rows"].items()
+        for split in SPLITS
+    }
+    heading = f"Table 3 (words by {segmenter})"
+    return tables_markdown("ViX-Ray", about if synthetic else (), comparison, {heading: rows})

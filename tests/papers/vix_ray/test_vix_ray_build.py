@@ -233,7 +233,9 @@ def test_the_command_and_its_statistics(folder, tmp_path):
     assert statistics["train_findings_words_max"]["value"] == 9
     assert statistics["validation_findings_words_mean"]["paper"] == 45
     tables = (tmp_path / "out" / "tables.md").read_text()
-    assert "| Samples | 5 | 4320 | -4315 |" in tables and "Synthetic" not in tables
+    assert (
+        "| Samples, train | 5 | 4,320 | -4,315 | Table 3 |" in tables and "Synthetic" not in tables
+    )
     paper_figures.main([f"--build={tmp_path / 'out'}", f"--out={tmp_path}"])
     for name in ("body_parts.png", "diagnoses.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")

@@ -6,19 +6,11 @@ from typing import Any
 
 from cxrjax.papers.cxr_qba import native
 from cxrjax.papers.cxr_qba.construct import extraction as read
-from cxrjax.papers.cxr_qba.construct import phrases, ratings
+from cxrjax.papers.cxr_qba.construct import phrases, ratings, wording
 from cxrjax.papers.cxr_qba.construct.checks import Contradiction, drop_contradicted
 from cxrjax.papers.cxr_qba.construct.entity_mapping import EntityMapper
 from cxrjax.papers.cxr_qba.construct.extraction import SourceStudy
 from cxrjax.papers.cxr_qba.construct.regions import LocalizedRegion
-from cxrjax.papers.cxr_qba.construct.wording import (
-    TAGS,
-    Node,
-    Nodes,
-    around,
-    least_sure,
-    united,
-)
 from cxrjax.radiology_text.definitions import Finding, load_definitions
 from cxrjax.radiology_text.english import split_words
 
@@ -78,10 +70,10 @@ def build_scene_graph(
 
 def _read_nodes(
     extraction: read.Extraction, mapper: EntityMapper
-) -> tuple[list[Node], dict[str, str], list[native.SentenceRelation]]:
+) -> tuple[list[wording.Node], dict[str, str], list[native.SentenceRelation]]:
     """Returns nodes, parents before children; child's id -> parent's; which sentence says which."""
     texts = {one.sent_id: one.text for one in extraction.sentences}
-    nodes: list[Node] = []
+    nodes: list[wording.Node] = []
     parents: dict[str, str] = {}
     spoken: list[native.SentenceRelation] = []
 
@@ -107,7 +99,7 @@ def _read_nodes(
     return nodes, parents, spoken
 
 
-def _located(node: Node, entry: native.ObservedRegion) -> native.LocatedAt:
+def _located(node: wording.Node, entry: native.ObservedRegion) -> native.LocatedAt:
     return native.LocatedAt(
         region=entry.region,
         observation_id=node.obs_id,
@@ -116,7 +108,7 @@ def _located(node: Node, entry: native.ObservedRegion) -> native.LocatedAt:
     )
 
 
-def _set_levels(nodes: Nodes, parents: Mapping[str, str]) -> None:
+def _set_levels(nodes: wording.Nodes, parents: Mapping[str, str]) -> None:
     levels: dict[str, int] = {}
     for node in nodes:
         parent = parents.get(node.obs_id)
@@ -125,7 +117,7 @@ def _set_levels(nodes: Nodes, parents: Mapping[str, str]) -> None:
         levels[node.obs_id] = node.child_level
 
 
-def _node(obs_id: str, observed: read.Observation, mapper: EntityMapper) -> Node:
+def _node(obs_id: str, observed: read.Observation, mapper: EntityMapper) -> wording.Node:
     """Resolves the free values of an observation into a node."""
     known = load_definitions()
     mapped = {name: mapper(name) for name in observed.entity}
@@ -164,7 +156,7 @@ def _make(
     regions: Sequence[str],
     distances: Sequence[str] = (),
     **fields: Any,
-) -> Node:
+) -> wording.Node:
     known = load_definitions()
     above = [up for finding in findings for up in known.finding_ancestors(finding.name)]
     sides = {known.regions[region].side for region in regions} - {""}
@@ -182,7 +174,7 @@ def _make(
     return node
 
 
-def _default_negatives(nodes: Nodes) -> list[Node]:
+def _default_negatives(nodes: wording.Nodes) -> list[wording.Node]:
     """Returns findings that a report would have named, as absent, unless they or kin are there.
 
     Their certainty is "not mentioned", as that of the answers made of them.
@@ -217,13 +209,15 @@ def _default_negatives(nodes: Nodes) -> list[Node]:
     return added
 
 
-def _locate(node: Node, images: LocalizedImages) -> None:
+def _locate(node: wording.Node, images: LocalizedImages) -> None:
     """Sets the node's boxes on every image; of a more general region where there are none."""
     names = node.region_names
     for image_id, localized in images.items():
         general: list[str] = []
         if not any(name in localized for name in names):
-            nearest = (next(filter(localized.__contains__, around(name)), "") for name in names)
+            nearest = (
+                next(filter(localized.__contains__, wording.around(name)), "") for name in names
+            )
             general = list(dict.fromkeys(filter(None, nearest)))
         node.localization[image_id] = _place(image_id, localized, names, general)
     node.obs_quality["localization_quality"] = _over_images(node.localization)
@@ -258,7 +252,7 @@ def _over_images(localization: Mapping[str, native.NativeLocalization]) -> str:
 
 
 def _region_tree(
-    nodes: Nodes, images: LocalizedImages
+    nodes: wording.Nodes, images: LocalizedImages
 ) -> tuple[dict[str, native.NativeRegion], list[native.RegionRelation]]:
     """Returns regions of observations, their two sides and every region that they lie in, and the
     edges between."""
@@ -313,7 +307,7 @@ def build_indication(
     )
 
 
-def _chosen_by_rule(given: read.Indication, reported: Nodes) -> list[Node]:
+def _chosen_by_rule(given: read.Indication, reported: wording.Nodes) -> list[wording.Node]:
     """Returns what the report says of findings that the indication names, and everything abnormal
     that is there; without any of these, the denial of abnormality as such."""
     words = split_words(f"{given.indication} {given.evaluation}".lower())
@@ -328,14 +322,14 @@ def _chosen_by_rule(given: read.Indication, reported: Nodes) -> list[Node]:
     return answering or [o for o in reported if "general" in o.obs_subcategories]
 
 
-def _answer(answering: Nodes, in_words: str) -> Node:
+def _answer(answering: wording.Nodes, in_words: str) -> wording.Node:
     regions = {entry.region: entry for o in answering for entry in o.regions}
     return native.NativeObservation(
         obs_id="OIND",
         name="Answer to the indication",
         summary_sentence=in_words or " ".join(o.summary_sentence for o in answering),
-        **{**united(answering, TAGS), "regions": list(regions.values())},
-        certainty=least_sure(o.certainty for o in answering),
+        **{**wording.united(answering, wording.TAGS), "regions": list(regions.values())},
+        certainty=wording.least_sure(o.certainty for o in answering),
         positiveness="pos" if any(o.positive for o in answering) else "neg",
         from_report=True,
         obs_quality=ratings.worst_values(o.obs_quality for o in answering),

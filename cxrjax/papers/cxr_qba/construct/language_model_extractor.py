@@ -8,13 +8,8 @@ from pathlib import Path
 
 from cxrjax.language_model.client import Client
 from cxrjax.language_model.request import NoAnswer, Request
-from cxrjax.papers.cxr_qba.construct import extraction
+from cxrjax.papers.cxr_qba.construct import construction, extraction
 from cxrjax.papers.cxr_qba.construct import language_model_answers as answers
-from cxrjax.papers.cxr_qba.construct.construction import (
-    CxrQbaConstruction,
-    construct_graph,
-    construct_questions,
-)
 from cxrjax.papers.cxr_qba.construct.language_model_rater import LanguageModelRater
 from cxrjax.papers.cxr_qba.construct.ratings import mentions_change
 from cxrjax.papers.cxr_qba.construct.rule_extractor import merge_similar, split_report
@@ -228,15 +223,17 @@ def estimate_language_model(
 
 
 def _planned_ratings(rater: LanguageModelRater, source: Path, seed: int) -> Iterator[Request]:
-    how, counts = CxrQbaConstruction(seed=seed), MentionCounts()
+    how, counts = construction.CxrQbaConstruction(seed=seed), MentionCounts()
 
     def graphs() -> Iterator[StudySceneGraph]:
         quality = QualityLog()
         for study in progress_bar(read_studies(source, quality), "counting", unit="study"):
             with contextlib.suppress(Unusable):
-                yield construct_graph(study, how, quality)
+                yield construction.construct_graph(study, how, quality)
 
     for graph in graphs():
         counts.add(graph)
     for graph in graphs():
-        yield from rater.planned_requests(graph, construct_questions(graph, counts, how))
+        yield from rater.planned_requests(
+            graph, construction.construct_questions(graph, counts, how)
+        )

@@ -10,7 +10,7 @@ import functools
 import re
 from typing import Literal
 
-from cxrjax.files import read_packaged
+from cxrjax.files import read_packaged, read_patterns
 from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.papers.cxr_qba.native import NativeAnswer, StudySceneGraph
 from cxrjax.radiology_text.definitions import load_definitions
@@ -22,24 +22,7 @@ OBSERVED = ("findings", "impression")
 
 _CUES = read_packaged(str(__package__), "reference/read_back.toml")
 _WORDS = {name: re.compile(rf"\b(?:{'|'.join(words)})\b") for name, words in _CUES["words"].items()}
-_STOP = re.compile(r"[;:]|\.(?!\d)|\b(?:seen|identified|noted|present),")
-_DENIES_BEHIND = re.compile(
-    r"^[^,;.]{0,60}?\b(?:(?:is|are|was|were|has been|have been) (?:\w+ )?(?:not|absent|excluded|"
-    r"removed|resolved)|not (?:seen|identified|present|evident|appreciated|visuali[sz]ed|noted|"
-    r"demonstrated)|(?:has|have) (?:\w+ )?(?:resolved|cleared)|unlikely|absent|removed|ruled out)\b"
-)
-_DOUBTS_BEHIND = re.compile(
-    r"^[^,;.]{0,40}?(?:\?|\b(?:(?:can ?not|not|difficult to) (?:be )?(?:entirely |"
-    r"completely )?(?:exclude\w*|ruled out)|is (?:possible|suspected|likely|probable)|suspected)\b)"
-)
-# "No change", "not significantly changed", "no longer": of the change, not of the finding.
-_NO_DENIAL = re.compile(
-    r"\b(?:no|not|without|never) (?:\w+ ){0,2}(?:chang\w+|longer|increase\w*|worsen\w*|different|"
-    r"progress\w*|excluded?|only|entirely|definitive|well)\b|"
-    r"\bcan ?not\b(?: be)?(?: \w+)? ruled out|\bcan ?not\b|\bnot (?:be )?exclude\w*"
-)
-_NORMAL_TEXT = re.compile(r"^The [\w\s/-]+ (?:is|are) normal\.$")
-_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+_RE = read_patterns(str(__package__), "reference/read_back.toml")
 
 
 @functools.lru_cache(maxsize=1 << 15)
@@ -69,14 +52,18 @@ def _readings(
 
 def _status(sentence: str, start: int, end: int) -> Reading:
     before = sentence[:start]
-    for pattern in (_STOP, _WORDS["ends"]):
+    for pattern in (_RE["stop"], _WORDS["ends"]):
         ends = [match.end() for match in pattern.finditer(before)]
         before = before[ends[-1] :] if ends else before
-    behind = _STOP.split(sentence[end:])[0]
-    without = _NO_DENIAL.sub(" ", before)
-    if _DOUBTS_BEHIND.search(behind) or (_NO_DENIAL.search(before) and "exclude" in before):
+    behind = _RE["stop"].split(sentence[end:])[0]
+    without = _RE["no_denial"].sub(" ", before)
+    if _RE["doubts_behind"].search(behind) or (
+        _RE["no_denial"].search(before) and "exclude" in before
+    ):
         return "doubted"
-    if _WORDS["denies"].search(without) or _DENIES_BEHIND.search(_NO_DENIAL.sub(" ", behind)):
+    if _WORDS["denies"].search(without) or _RE["denies_behind"].search(
+        _RE["no_denial"].sub(" ", behind)
+    ):
         return "denied"
     return "doubted" if _WORDS["doubts"].search(before) else "present"
 
@@ -119,9 +106,9 @@ class ReadBack:
 
     def _on_sentence(self, answer: NativeAnswer, source: str) -> str:
         text = answer.text.lower()
-        if not {*_NUMBER.findall(text)} <= {*_NUMBER.findall(source)}:
+        if not {*_RE["number"].findall(text)} <= {*_RE["number"].findall(source)}:
             return "NON_ALIGNED_CONTRADICTING"
-        if _NORMAL_TEXT.match(answer.text):
+        if _RE["normal_text"].match(answer.text):
             said = _WORDS["normal"].search(source)
             return "ALIGNED_MENTIONED" if said else "NON_ALIGNED_NON_INFERABLE"
         readings: set[Reading] = set()

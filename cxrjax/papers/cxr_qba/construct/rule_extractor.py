@@ -6,9 +6,9 @@ has, and the build counts sentences out of which it reads nothing.
 
 import dataclasses
 import functools
-import re
 from collections.abc import Iterator, Sequence
 
+from cxrjax.files import read_patterns
 from cxrjax.papers.cxr_qba.construct import extraction, phrases
 from cxrjax.papers.cxr_qba.construct.extraction import OBSERVED_SECTIONS, Observation
 from cxrjax.radiology_text.assertions import Assertion, Time
@@ -21,44 +21,26 @@ MAX_CHARACTERS = 100_000
 # More than this without a full stop is no sentence.
 _MAX_SENTENCE = 2_000
 
-_END = re.compile(r"(?<=[.!?;])\s+|\n\s*\n")
+_RE = read_patterns(str(__package__), "reference/rule_extractor.toml")
 _ITS_LENGTH = 12  # an abbreviation and what stands before it
-_ABBREVIATION = re.compile(r"\b(?:dr|mr|mrs|ms|vs|approx|e\.g|i\.e|st|no)\.$", re.IGNORECASE)
-_LIST_NUMBER = re.compile(r"^\s*(?:\d{1,2}\s*[.)]|[-*•])\s*")
-_HAS_WORD = re.compile(r"[A-Za-z]{2}")
-_PATIENT = re.compile(
-    r"(?:(?:\w+|\d+)[\s-]*(?:year|yr|yo|y/o|y\.o\.)[\s-]*(?:old)?[\s-]*)?"
-    r"\b(?:male|female|man|woman|boy|girl|gentleman|lady)\b|"
-    r"\b(?:\w+)[\s-]*(?:year|yr)s?[\s-]*old\b",
-    re.IGNORECASE,
-)
-_EVALUATION = re.compile(
-    r"\b(?:(?:please )?(?:evaluate|evaluation|eval|assess|assessment|check|look)(?: for| of)?|"
-    r"rule out|r/o|exclude|question of|\?)\s*(?P<what>[^.;?]+)",
-    re.IGNORECASE,
-)
-# De-identification takes the word away, and "blunting of the costophrenic XXXX" is no effusion yet.
-_REMOVED = re.compile(r"\b(costophrenic) (?:XXXX|_+)(?! (?:angle|sulc))", re.IGNORECASE)
-_BLUNTED = re.compile("blunt", re.IGNORECASE)
-_CONNECTIVE = re.compile(r"^(?:\s|,|with|w/|who|has|presents?|presenting|and|status post)+", re.I)
 
 
 def split_text(text: str) -> Iterator[str]:
     """Splits a section into sentences, white space joined, list numbers taken off."""
     held = ""
-    for piece in _END.split(text):
+    for piece in _RE["end"].split(text):
         piece = f"{held} {piece}".strip() if held else piece
-        if _ABBREVIATION.search(piece[-_ITS_LENGTH:]):
+        if _RE["abbreviation"].search(piece[-_ITS_LENGTH:]):
             held = piece
             continue
         held = ""
-        sentence = " ".join(_LIST_NUMBER.sub("", piece).split())
-        if _HAS_WORD.search(sentence):
+        sentence = " ".join(_RE["list_number"].sub("", piece).split())
+        if _RE["has_word"].search(sentence):
             yield from (
                 sentence[start : start + _MAX_SENTENCE]
                 for start in range(0, len(sentence), _MAX_SENTENCE)
             )
-    if held and _HAS_WORD.search(held):
+    if held and _RE["has_word"].search(held):
         yield " ".join(held.split())
 
 
@@ -87,12 +69,12 @@ def read_indication(sentences: list[extraction.NumberedSentence]) -> extraction.
     text = ". ".join(sentence.text.rstrip(".") for sentence in own)
     if not text:
         return None
-    patient = _PATIENT.search(text)
-    evaluation = _EVALUATION.search(text)
+    patient = _RE["patient"].search(text)
+    evaluation = _RE["evaluation"].search(text)
     rest = text[: evaluation.start()] if evaluation else text
     if patient:
         rest = rest.replace(patient.group(), " ")
-    reason = " ".join(_CONNECTIVE.sub("", " ".join(rest.split())).strip(" ,.;").split())
+    reason = " ".join(_RE["connective"].sub("", " ".join(rest.split())).strip(" ,.;").split())
     return extraction.Indication(
         indication_summary=" ".join(text.split()),
         patient_info=patient.group() if patient else "",
@@ -163,7 +145,7 @@ class RuleExtractor:
         return [_in_sentence(observation, sent_id) for observation in self._kept(sentence)]
 
     def _read(self, sentence: str) -> list[Observation]:
-        sentence = _REMOVED.sub(r"\1 angle", sentence)
+        sentence = _RE["removed"].sub(r"\1 angle", sentence)
         found = [_no_surer(one, sentence) for one in self._reader.read(sentence)]
         # A normal organ denies several findings in one statement.
         statements: dict[tuple[int, int, str], list[int]] = {}
@@ -264,7 +246,7 @@ class RuleExtractor:
 
 def _no_surer(one: Assertion, sentence: str) -> Assertion:
     """Returns an effusion of which only its sign, a blunted angle, is stated as likely."""
-    only_sign = _BLUNTED.search(sentence, *one.span) and one.status == "present"
+    only_sign = _RE["blunted"].search(sentence, *one.span) and one.status == "present"
     return dataclasses.replace(one, certainty="likely") if only_sign else one
 
 

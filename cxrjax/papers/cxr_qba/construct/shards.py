@@ -322,7 +322,8 @@ def finish(job: ShardedBuild) -> None:
         "questions_per_image": ratio(questions, counts["images"]),
         **statistics.values(),
     }
-    text = markdown(values, build.generator == "rules")
+    comparison = compare(values, published())
+    text = markdown(comparison, build.generator == "rules")
     with writing(build.out):
         write_quality_mappings(build.out / "metadata" / "quality_mappings.csv")
         (build.out / "tables.md").write_text(text, encoding="utf-8")
@@ -338,7 +339,7 @@ def finish(job: ShardedBuild) -> None:
         "least_grade": build.least_grade or None,
         "splits": manifest,
     }
-    finish_build(build.out, quality, compare(values, published()), described)
+    finish_build(build.out, quality, comparison, described)
 
 
 def prepare(job: ShardedBuild) -> None:

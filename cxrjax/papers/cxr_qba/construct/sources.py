@@ -67,15 +67,12 @@ def read_studies(
             found = f"id {shown(bad[0])}; expected 100 letters, digits, - . _, no dot in front"
             quality.set_aside("invalid_record", shown(bad[0]), str(source), found)
             continue
-        try:
+        with quality.rejecting(study.study_id, str(source)):
             for image in study.images:
                 usable_name(image.image_id)
                 usable_path(image.path)
             usable_name(study.split or "train")
-        except Unusable as fault:
-            quality.set_aside(fault.reason, study.study_id, str(source), fault.found)
-            continue
-        yield study
+            yield study
 
 
 def _read_openi(source: Path, quality: QualityLog, wanted: Wanted) -> Iterator[SourceStudy]:
@@ -241,12 +238,9 @@ def _graph_boxes(path: Path, image: StudyImage, quality: QualityLog) -> dict[str
     boxes: dict[str, tuple[Box, ...]] = {}
     (objects,) = read_lists(path, image.image_id, ("objects",), quality)
     for entry in objects:
-        try:
+        with quality.rejecting(image.image_id, path.name):
             box = original_box(entry)
             if image.image_hw:
                 box_on_image(entry, image.image_hw)
-        except Unusable as fault:
-            quality.set_aside(fault.reason, image.image_id, path.name, fault.found)
-            continue
-        boxes[str(entry.get("bbox_name"))] = (box,)
+            boxes[str(entry.get("bbox_name"))] = (box,)
     return boxes

@@ -8,13 +8,7 @@ from typing import Any
 
 from cxrjax.files import read_packaged
 from cxrjax.papers.cxr_qba import native
-from cxrjax.papers.cxr_qba.construct.phrases import (
-    CERTAINTIES,
-    NORMAL,
-    NOT_MENTIONED,
-    describe,
-    describe_normal,
-)
+from cxrjax.papers.cxr_qba.construct import phrases
 from cxrjax.papers.cxr_qba.construct.ratings import localization_quality, merged, worst_values
 from cxrjax.radiology_text.definitions import load_definitions
 
@@ -45,7 +39,7 @@ def load_templates() -> CxrQbaTemplates:
 
 def least_sure(certainties: Iterable[str | None]) -> str:
     """Returns the least sure of some certainties; one that is not given is certain."""
-    return max((one or "certain" for one in certainties), key=CERTAINTIES.index)
+    return max((one or "certain" for one in certainties), key=phrases.CERTAINTIES.index)
 
 
 Node = native.NativeObservation
@@ -69,7 +63,7 @@ def from_observation(
 ) -> native.NativeAnswer:
     """Returns an observation as an answer; what it is taken for becomes its details."""
     # Neither yes nor no of what is not mentioned, which the graph assumes to be absent.
-    silent = observation.certainty == NOT_MENTIONED
+    silent = observation.certainty == phrases.NOT_MENTIONED
     # Validation would double the time, and all that goes in here is valid.
     return native.NativeAnswer.model_construct(
         answer_id="",
@@ -114,7 +108,7 @@ def from_template(
         text=text,
         **united(parts),
         certainty=certainty,
-        positiveness=None if certainty == NOT_MENTIONED else "pos" if positive else "neg",
+        positiveness=None if certainty == phrases.NOT_MENTIONED else "pos" if positive else "neg",
         localization=merged([part.localization for part in parts]),
         sub_answers=list(parts),
         from_report=False,
@@ -125,10 +119,10 @@ def certainty_from(parts: Sequence[native.NativeAnswer]) -> str:
     """Returns how sure is what follows from these: as the least sure of several denials, as the
     surest of what is there; not mentioned where nothing is said."""
     if not parts:
-        return NOT_MENTIONED
+        return phrases.NOT_MENTIONED
     if all(part.positiveness != "pos" for part in parts):
         return least_sure(part.certainty for part in parts)
-    return min((part.certainty or "certain" for part in parts), key=CERTAINTIES.index)
+    return min((part.certainty or "certain" for part in parts), key=phrases.CERTAINTIES.index)
 
 
 def number_answers(answers: Sequence[native.NativeAnswer], prefix: str) -> None:
@@ -178,15 +172,15 @@ class QuestionMaker:
             "localization": merged(places),
         }
         findings = [known.findings[name] for name in node.obs_entities]
-        organ = node.name.removeprefix(NORMAL)
+        organ = node.name.removeprefix(phrases.NORMAL)
         if organ != node.name and organ in known.sides:
-            update["summary_sentence"] = describe_normal(known.on_side(organ, side)[0])[1]
+            update["summary_sentence"] = phrases.describe_normal(known.on_side(organ, side)[0])[1]
         elif findings and not node.default_regions and organ == node.name:
             said = [
                 (k, one) for k, ones in node.modifiers.items() for one in ones if one not in _BOTH
             ]
             about = (findings, regions, said, node.positive, str(node.certainty))
-            update["summary_sentence"] = describe(*about)[1]
+            update["summary_sentence"] = phrases.describe(*about)[1]
         return node.model_copy(update=update)
 
     def _place(self, region: str) -> dict[str, native.NativeLocalization]:
