@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from cxrjax.files import read_packaged, read_patterns
 from cxrjax.papers.sources.regions import Box
 
 
@@ -50,61 +51,43 @@ class ImageReport:
 
 # Longer by far than any: OpenI's longest has 1,400. Time grows with more than the length.
 MAX_REPORT_CHARACTERS = 20_000
-_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z0-9\"(])|(?<=[a-z)][.;])(?=[A-Z])|\n\s*\n|(?<=;)\s+")
-_ENUMERATION = re.compile(r"^\s*(?:\(?\d{1,2}[.)]\s*|[-*•]\s+)+")
-_HEADING = re.compile(
-    r"^(?:(?:[A-Z][A-Z0-9()/&,-]*\s+)*[A-Z][A-Z0-9()/&,-]+|Findings|Impression):(?:\s+|$)"
-)
+_RE = read_patterns(str(__package__), "report.toml")
 _ITS_LENGTH = 12  # an abbreviation and what stands before it
-_ABBREVIATION = re.compile(r"(?:\b(?:Dr|Mr|Mrs|Ms|St|vs|approx|e\.g|i\.e|cf|No)\.|\b[A-Z]\.)$")
 
 
 def split_sentences(text: str) -> list[str]:
     """Sentences of running text, without list numbers and with single spaces."""
     pieces: list[str] = []
-    for piece in _END.split(text):
-        if pieces and _ABBREVIATION.search(pieces[-1][-_ITS_LENGTH:]):
+    for piece in _RE["end"].split(text):
+        if pieces and _RE["abbreviation"].search(pieces[-1][-_ITS_LENGTH:]):
             pieces[-1] += " " + piece
         else:
             pieces.append(piece)
-    cleaned = (" ".join(_ENUMERATION.sub("", piece).split()) for piece in pieces)
+    cleaned = (" ".join(_RE["enumeration"].sub("", piece).split()) for piece in pieces)
     return [piece for piece in cleaned if re.search(r"[A-Za-z]{2}", piece)]
 
 
 def plain_sentence(text: str) -> str:
     """A sentence without a section's heading and a list's number before it, with single spaces."""
-    return " ".join(_ENUMERATION.sub("", _HEADING.sub("", " ".join(text.split()))).split())
+    return " ".join(
+        _RE["enumeration"].sub("", _RE["heading"].sub("", " ".join(text.split()))).split()
+    )
 
 
-# Header -> the section that is read; those of other kinds (technique, comparison) are passed over.
+# Header -> the section that is read.
 _SECTIONS = {
-    **dict.fromkeys(
-        ("INDICATION", "INDICATIONS", "CLINICAL INDICATION", "REASON FOR EXAM", "REASON FOR STUDY")
-        + ("REASON FOR EXAMINATION", "HISTORY", "CLINICAL HISTORY", "PATIENT HISTORY")
-        + ("CLINICAL INFORMATION",),
-        "indication",
-    ),
-    **dict.fromkeys(
-        ("FINDINGS", "FINDINGS AND IMPRESSION", "FINDINGS/IMPRESSION", "REPORT"), "findings"
-    ),
-    **dict.fromkeys(
-        ("IMPRESSION", "CONCLUSION", "IMPRESSION AND RECOMMENDATION", "IMPRESSION/RECOMMENDATION"),
-        "impression",
-    ),
+    header: section
+    for section, headers in read_packaged(str(__package__), "report.toml")["sections"].items()
+    for header in headers
 }
 # Headers that are often misspelt, and near enough to them to be meant.
 _MISSPELT = ("FINDINGS", "IMPRESSION", "INDICATION")
 _NEAR = 0.8
-_OTHER = re.compile(r"TECHNIQUE|EXAM|COMPARISON|PROCEDURE|STUDY|NOTIFICATION|RECOMMENDATION")
-# "PA AND LATERAL VIEWS OF THE CHEST:" begins what was seen on them.
-_VIEW = re.compile(r"\b(?:VIEWS?|CHEST|RADIOGRAPHS?|FILMS?|PORTABLE|FRONTAL|LATERAL)\b")
-_HEADER = re.compile(r"^[ \t]*([A-Z][A-Z \t/,()&'-]{2,60}?)[ \t]*:", re.MULTILINE)
-_PARAGRAPH = re.compile(r"\n[ \t]*\n")
 
 
 def parse_sections(text: str) -> dict[str, str]:
     """Indication, findings and impression, of these what the report has a header for."""
-    headers = list(_HEADER.finditer(text))
+    headers = list(_RE["header"].finditer(text))
     sections: dict[str, str] = {}
     ends = [header.start() for header in headers[1:]] + [len(text)]
     for header, end in zip(headers, ends, strict=False):
@@ -117,9 +100,9 @@ def parse_sections(text: str) -> dict[str, str]:
 
 def text_without_header(text: str) -> str:
     """The paragraphs behind that of the last header: of a report without headers, all of it."""
-    headers = list(_HEADER.finditer(text))
+    headers = list(_RE["header"].finditer(text))
     rest = text[headers[-1].end() :] if headers else text
-    paragraphs = [part.strip() for part in _PARAGRAPH.split(rest)]
+    paragraphs = [part.strip() for part in _RE["paragraph"].split(rest)]
     behind = paragraphs[1:] if headers else paragraphs
     # Titles are in capitals throughout.
     return "\n\n".join(part for part in behind if any(letter.islower() for letter in part))
@@ -130,6 +113,6 @@ def _kind(header: str) -> str | None:
         return _SECTIONS[header]
     if near := difflib.get_close_matches(header, _MISSPELT, 1, _NEAR):
         return _SECTIONS[near[0]]
-    if _VIEW.search(header) and not _OTHER.search(header):
+    if _RE["view"].search(header) and not _RE["other"].search(header):
         return "findings"
     return None

@@ -1,7 +1,9 @@
 """Annotations: what readers marked on one image, from which questions are made."""
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 
+from cxrjax.files import read_packaged
 from cxrjax.records_io.quality import PixelBox
 
 
@@ -65,28 +67,10 @@ CONSENSUS = "consensus"
 NO_FINDING = "No finding"
 NO_FINDING_ID = 14
 
-# Kaggle ids 0 to 13, in order. The paper selects "14 clinically relevant" classes without naming
-# them; these are the ones its data card names.
-CLASSES = (
-    "Aortic enlargement",
-    "Atelectasis",
-    "Calcification",
-    "Cardiomegaly",
-    "Consolidation",
-    "ILD",
-    "Infiltration",
-    "Lung Opacity",
-    "Nodule/Mass",
-    "Other lesion",
-    "Pleural effusion",
-    "Pleural thickening",
-    "Pneumothorax",
-    "Pulmonary fibrosis",
-)
-# A class -> the classes that it is a more general word for: an opacity is any area that looks
-# whiter than its surroundings, whatever its cause (Fleischner Society's glossary, Radiology 2008;
-# 246: 697-722, entries opacity, atelectasis, consolidation, infiltrate, nodule, mass).
-BELOW = {"Lung Opacity": ("Atelectasis", "Consolidation", "Infiltration", "Nodule/Mass")}
+_CLASSES = read_packaged(str(__package__), "classes.toml")
+CLASSES: tuple[str, ...] = tuple(_CLASSES["classes"])
+OTHER_LOCAL_CLASSES: tuple[str, ...] = tuple(_CLASSES["others"])
+BELOW: Mapping[str, Sequence[str]] = _CLASSES["below"]
 
 
 def related(name: str) -> tuple[str, ...]:
@@ -100,15 +84,3 @@ def above(name: str) -> tuple[str, ...]:
 
 
 CLASS_IDS = {name: number for number, name in enumerate(CLASSES)} | {NO_FINDING: NO_FINDING_ID}
-
-# The other local labels of the full VinDr-CXR release (PhysioNet): known, and not among the 14.
-OTHER_LOCAL_CLASSES = (
-    "Clavicle fracture",
-    "Edema",
-    "Emphysema",
-    "Enlarged PA",
-    "Lung cavity",
-    "Lung cyst",
-    "Mediastinal shift",
-    "Rib fracture",
-)

@@ -24,32 +24,17 @@ import pyarrow
 import pyarrow.parquet
 
 from cxrjax.errors import UserError
-from cxrjax.files import reading
+from cxrjax.files import read_packaged, reading
 from cxrjax.radiology_text.vietnamese_words import without_diacritics
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.records_io.split import split_by_hash
 from cxrjax.untrusted.parquet import open_parquet, read_batches
 
-# Our split -> how its files may begin.
-SPLITS = {
-    "train": ("train",),
-    "validation": ("val", "valid", "validation", "dev"),
-    "test": ("test",),
-}
+_NAMES = read_packaged(str(__package__), "columns.toml")
+SPLITS: Mapping[str, Sequence[str]] = _NAMES["splits"]
 # Of a file that names no split (section 3.3).
 _SHARES = {"train": 80, "validation": 10, "test": 10}
 _LAYOUTS = ("*.parquet", "data/*.parquet", "*/*.parquet", "default/*/*.parquet")
-# A field -> the column names it goes by, as `_fold` leaves them.
-_COLUMNS = {
-    "image": ("image", "images"),
-    "findings": ("finding", "findings"),
-    "impression": ("impression", "impressions"),
-    "age": ("age", "ages", "tuoi"),
-    "sex": ("sex", "gender", "gioitinh"),
-    "view": ("view", "views"),
-    "note": ("ghichu", "note", "notes"),
-    "technique": ("kythuat", "technique"),
-}
 _REQUIRED = ("image", "findings", "impression")
 # In the file's own metadata: who made the rows up. The release has no such key.
 SYNTHETIC_KEY = b"cxrjax_synthetic"
@@ -274,7 +259,7 @@ def _image(value: Any) -> tuple[bytes, dict[str, Any] | None]:
 def _field(column: str) -> str | None:
     """The field that a column of this name holds."""
     name = _fold(column)
-    return next((field for field, names in _COLUMNS.items() if name in names), None)
+    return next((field for field, names in _NAMES["columns"].items() if name in names), None)
 
 
 def _fold(text: str) -> str:

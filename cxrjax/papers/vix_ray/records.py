@@ -12,33 +12,16 @@ import unicodedata
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cxrjax.files import read_packaged
 from cxrjax.papers.vix_ray.native import NativeRow
 from cxrjax.radiology_text.vietnamese_words import without_diacritics
 from cxrjax.records import Answer, GeneratorInfo, Provenance, QARecord, Turn
 from cxrjax.records_io.quality import QualityLog
 
-# A view's name -> what it is called in the reports' headings. PA's is the one met in public
-# scripts; the release defines no other, so that the rest are ours.
-VIEW_DEFINITIONS = {
-    "PA": "Chụp Xquang tim phổi thẳng",
-    "AP": "Chụp Xquang tim phổi thẳng, tia đi từ trước ra sau",
-    "LATERAL": "Chụp Xquang tim phổi nghiêng",
-}
+_WORDS = read_packaged(str(__package__), "columns.toml")
+VIEW_DEFINITIONS: Mapping[str, str] = _WORDS["view_definitions"]
 GENDERS = {"M": "nam", "F": "nữ"}
-
-# Words that name one, without accents but where only they tell words apart. "Tại giường" (at the
-# bedside) and lying are AP; "thẳng" (straight) beside nothing else is PA, as its definition has it.
-_VIEWS = {
-    "PA": r"pa|p\.a|sau[ -]+truoc",
-    "AP": r"ap|a\.p|truoc[ -]+sau|(?:tai )?giuong|bedside|portable|supine|nam ngua|nằm",
-    "LATERAL": r"lateral|lat|ll|rl|nghieng",
-}
 _STRAIGHT = r"thang|frontal"
-# No codes such as 0 and 1: nothing says which is which.
-_SEXES = {
-    "M": r"nam|m|male|man|trai|dan ong",
-    "F": r"nu|f|female|woman|gai|phu nu|dan ba",
-}
 _OLDEST = 120
 
 
@@ -86,7 +69,7 @@ def understand(
         findings=plain(texts["findings"]),
         impression=plain(texts["impression"]),
         view=_view(row, quality),
-        sex=_the_one(_named(row.values.get("sex"), _SEXES), "sex", row, quality),
+        sex=_the_one(_named(row.values.get("sex"), _WORDS["sexes"]), "sex", row, quality),
         age=_age(row, quality),
         note=plain(texts["note"]),
         image_path=image_path,
@@ -103,7 +86,7 @@ def plain(text: Any) -> str:
 
 def _view(row: NativeRow, quality: QualityLog) -> str | None:
     value = row.values.get("view")
-    named = _named(value, _VIEWS)
+    named = _named(value, _WORDS["views"])
     if _named(value, {"PA": _STRAIGHT}):
         if not named:
             quality.warnings["view said to be straight (thẳng), read as PA"] += 1

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from cxrjax.files import read_packaged
 from cxrjax.papers.cxr_qba import native
 from cxrjax.papers.cxr_qba.construct import phrases, wording
 from cxrjax.papers.cxr_qba.construct.checks import overlap
@@ -20,27 +21,7 @@ Kind = Literal["new", "worse", "better", "unchanged", "resolved", "moved", "remo
 CONFLICT = (
     "findings whose change the report and the earlier study tell differently, not asked about"
 )
-_SAID: dict[str, Kind] = {
-    "new": "new",
-    "increased": "worse",
-    "decreased": "better",
-    "no change": "unchanged",
-    "resolved": "resolved",
-}
-# Too general to change, or said of the study as such.
-_NOT_COMPARED = ("cardiopulmonary abnormality", "postsurgical change")
-_HOW = {
-    "new": "{is} new",
-    "worse": "{has} {worse}",
-    "better": "{has} {better}",
-    "unchanged": "{is} unchanged",
-    "resolved": "{has} resolved",
-    "removed": "{has} been removed",
-    "moved": "{has} moved from {before} to {now}",
-}
-# What grows, and what is more or less; all else gets worse or better.
-_LUMPS = ("mass", "nodule", "lesion", "cyst")
-_AMOUNTS = ("cardiomegaly", "lung opacity", "pleural effusion", "pneumothorax")
+_DATA = read_packaged(str(__package__), "reference/questions.toml")
 # What is asked by yes or no, where the finding is there in either study.
 _ASKED: tuple[Kind, ...] = ("new", "worse", "better", "unchanged", "resolved")
 
@@ -71,7 +52,7 @@ def find_changes(
         if not node.from_report or len(node.obs_entities) != 1:
             continue
         name = node.obs_entities[0]
-        if name in _NOT_COMPARED or name not in load_definitions().findings:
+        if name in _DATA["findings"]["not_compared"] or name not in load_definitions().findings:
             continue
         # Devices move; a finding is the same where its places lie in one another.
         device = _is_device(name)
@@ -105,7 +86,7 @@ def _change(
         return None
     there = [o for o in before if o.positive and o.certainty != "uncertain"]
     denied = [o for o in before if not o.positive and o.certainty == "certain" and not _is_acute(o)]
-    said = next((_SAID[one] for one in node.changes if one in _SAID), None)
+    said = next(filter(None, map(_DATA["changes"].get, node.changes)), None)
     rests_on = there[0] if there else denied[0] if denied else None
     certainty = least_sure(one.certainty for one in (node, rests_on) if one)
     kind: Kind | None = None
@@ -191,7 +172,7 @@ class Comparer(QuestionMaker):
         others = [one for one in _ASKED if one != change.kind]
         asked: Kind = change.kind if right else rng.choice(others)
         part = self._answer(change)
-        how = _HOW[asked].format(**values)
+        how = _DATA["how"][asked].format(**values)
         verb, _, rest = how.partition(" ")
         told = f"{verb} the {values['finding']} {rest}"
         values = {**values, "asked": capital(told), "asked_inside": told}
@@ -220,7 +201,7 @@ class Comparer(QuestionMaker):
         name = phrases.shown(change.finding)
         side = change.later.laterality
         sided = f"{side} {name}" if side and not name.startswith(side) else name
-        text = f"The {sided} {_HOW[change.kind].format(**values)}."
+        text = f"The {sided} {_DATA['how'][change.kind].format(**values)}."
         if change.certainty != "certain":
             text = f"Probably, {text[0].lower()}{text[1:]}"
         gone = change.kind in ("resolved", "removed")
@@ -256,9 +237,9 @@ def _verbs(name: str) -> dict[str, str]:
     verb = phrases.verb(name)
     has = "have" if verb == "are" else "has"
     worse, better = "worsened", "improved"
-    if name.endswith(_LUMPS):
+    if name.endswith(tuple(_DATA["findings"]["lumps"])):
         worse, better = "grown", "become smaller"
-    elif name in _AMOUNTS:
+    elif name in _DATA["findings"]["amounts"]:
         worse, better = "increased", "decreased"
     return {"is": verb, "has": has, "Has": has.capitalize(), "worse": worse, "better": better}
 

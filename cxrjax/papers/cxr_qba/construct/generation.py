@@ -7,6 +7,7 @@ question is asked.
 
 from collections.abc import Iterator
 
+from cxrjax.files import read_packaged
 from cxrjax.papers.cxr_qba import native
 from cxrjax.papers.cxr_qba.construct import phrases, wording
 from cxrjax.papers.cxr_qba.construct.checks import overlap
@@ -17,65 +18,13 @@ from cxrjax.radiology_text.english import capital, join
 
 Questions = Iterator[native.NativeQuestion]
 
-# Types that describe what is abnormal, and ask whether it is abnormal and normal, by the prefix of
-# their answers' templates: of the study, of an organ system, of a region.
-_QUARTETS = {
-    "": ("B02_describe_abnormal", "B03_is_abnormal", "B04_is_normal"),
-    "subcat_": ("B09_describe_abnormal_subcat", "B10_is_abnormal_subcat", "B11_is_normal_subcat"),
-    "region_": ("C02_describe_abnormal_region", "C03_is_abnormal_region", "C04_is_normal_region"),
-}
-# Types that describe what is there, and ask whether it is, by the same prefix.
-_PAIRS = {
-    "devices_": ("B12_describe_device", "B13_has_devices"),
-    "artifacts_": ("B15_describe_imaging_artifacts", "B16_has_imaging_artifacts"),
-    "region_devices_": ("C07_describe_region_device", "C08_has_region_device"),
-}
-# Types that describe a finding, ask whether and where it is: of devices and of abnormalities.
-_ABOUT_FINDING = {
-    True: ("D05_describe_device", "D06_has_device", "D07_where_is_device"),
-    False: ("D01_describe_finding", "D02_has_finding", "D03_where_is_finding"),
-}
-# Asked about in every study; the release has such regions too, these are ours.
-DEFAULT_REGIONS = (
-    "lungs",
-    "left lung",
-    "right lung",
-    "pleural spaces",
-    "cardiac silhouette",
-    "mediastinum",
-    "bones",
-)
-# Asked about devices where the report names none.
-_DEVICE_REGIONS = ("cardiac silhouette", "mediastinum")
-# What is said of heart and lungs holds for no region in these.
-_NOT_CARDIOPULMONARY = frozenset(("bones", "soft tissues", "abdomen", "diaphragm"))
+_DATA = read_packaged(str(__package__), "reference/questions.toml")
+DEFAULT_REGIONS: tuple[str, ...] = tuple(_DATA["regions"]["default"])
 _CARDIOPULMONARY = "cardiopulmonary abnormality"
+_ANY_ABNORMALITY = frozenset(_DATA["findings"]["any_abnormality"])
 # Regions and findings that a study is asked about beyond what its report mentions; ours.
 RANDOM_REGIONS = 3
 RANDOM_FINDINGS = 3
-# Not organ systems: asked about by types of their own.
-_NOT_SYSTEMS = ("general", "devices", "imaging")
-# "Devices" as such, then kinds of them: each asked about where the report mentions devices.
-_ALL_DEVICES = "devices"
-_DEVICE_KINDS = {
-    "tubes": ("endotracheal tube", "tracheostomy tube", "enteric tube", "chest tube"),
-    "lines": ("central venous catheter", "pulmonary artery catheter"),
-    "cardiac devices": ("cardiac pacemaker", "prosthetic valve"),
-    "surgical materials": ("sternotomy wires", "surgical clips", "surgical material", "stent"),
-}
-# Denials of these deny any abnormality of what they are said of.
-_ANY_ABNORMALITY = frozenset(
-    (
-        _CARDIOPULMONARY,
-        "lung disease",
-        "bone abnormality",
-        "soft tissue abnormality",
-        "rib abnormality",
-        "esophageal abnormality",
-    )
-)
-# Reports call lungs normal that have these.
-_PASSED_OVER = ("calcif", "granulom", "scar", "plaque")
 # In place of a certainty: only what is acute is denied.
 _ACUTE_ONLY = "acute"
 
@@ -142,7 +91,7 @@ class _Generator(wording.QuestionMaker):
         yield from self.quartet("", self.abnormalities, {}, "thorax")
         systems = {s for o in self.abnormalities for s in o.obs_subcategories}
         unsaid = {s for o in self.assumed for s in o.obs_subcategories} - systems
-        for system in sorted((systems | unsaid) - set(_NOT_SYSTEMS)):
+        for system in sorted((systems | unsaid) - {*_DATA["findings"]["not_systems"]}):
             values = _grammar(system, subcat=system)
             kind = "B08_describe_subcat"
             if system in unsaid:
@@ -165,7 +114,7 @@ class _Generator(wording.QuestionMaker):
 
     def all_devices(self) -> Questions:
         """Asks about devices as such; where the report mentions any, about each kind too."""
-        for kind, names in {_ALL_DEVICES: (), **(_DEVICE_KINDS if self.devices else {})}.items():
+        for kind, names in {"devices": (), **(_DATA["devices"] if self.devices else {})}.items():
             of_kind = [o for o in self.devices if not names or _entities(o) & {*names}]
             values = {"devices": kind, "Devices": capital(kind)}
             denials = [o for o in of_kind if not o.positive]
@@ -183,7 +132,7 @@ class _Generator(wording.QuestionMaker):
         self, prefix: str, present: Nodes, denials: Nodes, values: dict[str, str]
     ) -> Questions:
         """Asks to describe what is there, and whether there is any."""
-        describe, has = _PAIRS[prefix]
+        describe, has = _DATA["pairs"][prefix]
         if not present:
             yield self.by_template(describe, f"{prefix}none", False, denials, values)
             yield self.by_template(has, f"{prefix}no", False, denials, values)
@@ -206,7 +155,7 @@ class _Generator(wording.QuestionMaker):
         little of a region: neither yes nor no would be right. `region` and `own` are those of
         `denial_of`.
         """
-        describe, abnormal, normal = _QUARTETS[prefix]
+        describe, abnormal, normal = _DATA["quartets"][prefix]
         none = f"{prefix}none" if prefix else "none_abnormal"
         present = [o for o in _present(about) if _of(o, "abnormality")]
         denials = [o for o in about if not o.positive and _of(o, "abnormality")]
@@ -280,7 +229,7 @@ class _Generator(wording.QuestionMaker):
         which may or may not hold for it."""
         inside, around = [], []
         above = self.definitions.region_ancestors
-        outer = {region, *above(region)} & _NOT_CARDIOPULMONARY
+        outer = {region, *above(region)} & {*_DATA["regions"]["not_cardiopulmonary"]}
         for node in self.said:
             if outer and _CARDIOPULMONARY in node.obs_entities and not node.positive:
                 continue
@@ -309,7 +258,9 @@ class _Generator(wording.QuestionMaker):
     def region_devices(self, region: str, inside: Nodes, around: Nodes) -> Questions:
         devices = [o for o in inside if _of(o, "device") and o.positive]
         may_be_here = any(_of(o, "device") for o in around)
-        if devices or (not may_be_here and (self.devices or region in _DEVICE_REGIONS)):
+        if devices or (
+            not may_be_here and (self.devices or region in _DATA["regions"]["of_devices"])
+        ):
             values = _grammar(region, region=phrases.shown(region))
             yield from self.there_or_not("region_devices_", devices, (), values)
 
@@ -346,17 +297,17 @@ class _Generator(wording.QuestionMaker):
         if not denials:
             # What denies the general denies the special, though it was not said of it.
             above, sure = {*self.definitions.finding_ancestors(name)}, "likely"
-            if any(part in name for part in _PASSED_OVER):
+            if any(part in name for part in _DATA["findings"]["passed_over"]):
                 above -= _ANY_ABNORMALITY
             wider = [o for o in self.reported if not o.positive and above & {*o.obs_entities}]
             whole = _lasting(wider)
-        describe, has, _ = _ABOUT_FINDING[device]
+        describe, has, _ = _about_finding(device)
         yield self.by_template(describe, "finding_none", False, whole, values, sure)
         yield self.by_template(has, "finding_no", False, whole, values, sure)
 
     def _present_finding(self, present: Nodes, device: bool, values: dict[str, str]) -> Questions:
         """Asks to describe a finding that is there, whether, where, and how severe it is."""
-        describe, has, where = _ABOUT_FINDING[device]
+        describe, has, where = _about_finding(device)
         yield self.question(describe, self.say(present), values)
         certainty = min((o.certainty or "certain" for o in present), key=phrases.CERTAINTIES.index)
         named = "finding_yes" if _any_sure(present) else "finding_maybe"
@@ -378,6 +329,12 @@ class _Generator(wording.QuestionMaker):
         ):
             if because:
                 yield self.by_template(kind, template, True, because, values, certainty, told)
+
+
+def _about_finding(device: bool) -> tuple[str, str, str]:
+    """Returns the types that describe a finding, ask whether and where it is."""
+    describe, has, where = _DATA["about_finding"]["device" if device else "abnormality"]
+    return describe, has, where
 
 
 def _grammar(name: str, **about: str) -> dict[str, str]:

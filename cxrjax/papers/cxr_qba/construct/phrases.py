@@ -1,7 +1,8 @@
 """Noun phrases and summary sentences of findings, in the number that English wants."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from cxrjax.files import read_packaged
 from cxrjax.radiology_text.definitions import Finding, load_definitions
 from cxrjax.radiology_text.english import capital, join
 from cxrjax.radiology_text.nouns import is_plural, plural
@@ -10,39 +11,12 @@ from cxrjax.radiology_text.nouns import is_plural, plural
 NOT_MENTIONED = "not_mentioned"
 CERTAINTIES = ("certain", "likely", "uncertain", NOT_MENTIONED)
 ACUTE = ("temporal", "acute")
-_MODIFIER_ORDER = ("severity", "temporal", "spread", "texture")
-# How much each severity is; of equal ones the last that is stated counts.
-GRADES = {"small": 1, "mild": 1, "moderate": 2, "large": 3, "severe": 3}
-# Of what is large by its name, size is no degree: "slightly large" is mild.
-_SIZES = ("small", "large")
-_ENLARGED = ("megaly", "enlarge", "widen", "dilat")
-_MANY = frozenset(("bilateral", "multifocal", "scattered", "multiple"))
-_EXISTS = {"certain": "There {is}", "likely": "There {is} probably", "uncertain": "There may be"}
-_CHANGES = {
-    "no change": "{is} unchanged",
-    "new": "{is} new",
-    "increased": "{has} increased",
-    "decreased": "{has} decreased",
-    "resolved": "{has} resolved",
-}
+_DATA = read_packaged(str(__package__), "reference/phrases.toml")
+_LISTS: Mapping[str, Sequence[str]] = _DATA["lists"]
+GRADES: Mapping[str, int] = _DATA["grades"]
 _HAS = {"is": "has", "are": "have"}
-_SHOWN = {"ecg leads": "ECG leads", "svc": "SVC", "ivc": "IVC"}
-# Counted by the definitions, and yet without an article.
-_UNCOUNTED = ("surgical material",)
 # As letters of the start of an adjective that a name repeats: "calcified" of a calcification.
 _SAME_STEM = 5
-# Names that begin with a state: "a mildly elevated left hemidiaphragm".
-_STATES = ("blunted", "calcified", "elevated", "enlarged", "flattened", "tortuous", "widened")
-_ADVERBS = {
-    "mild": "mildly",
-    "minimal": "minimally",
-    "moderate": "moderately",
-    "marked": "markedly",
-    "severe": "severely",
-}
-# What of a lung is seen there lies before or behind it.
-_PROJECTED = ("cardiac silhouette",)
-_OF_LUNGS = ("lungs", "left lung", "right lung")
 
 
 def one_severity(
@@ -56,15 +30,15 @@ def one_severity(
     found = [value for kind, value in modifiers if kind == "severity"]
     if len(set(found)) < 2:
         return tuple(modifiers)
-    enlarged = any(part in name for name in names for part in _ENLARGED)
-    degrees = [value for value in found if value not in _SIZES] if enlarged else []
+    enlarged = any(part in name for name in names for part in _LISTS["enlarged"])
+    degrees = [value for value in found if value not in _LISTS["sizes"]] if enlarged else []
     kept = max(reversed(degrees or found), key=lambda value: GRADES.get(value, 0))
     return (("severity", kept), *(m for m in modifiers if m[0] != "severity"))
 
 
 def shown(name: str) -> str:
     """A finding's or region's name as reports write it: "SVC"."""
-    return _SHOWN.get(name, name)
+    return str(_DATA["shown"].get(name, name))
 
 
 def verb(name: str) -> str:
@@ -78,7 +52,7 @@ def _is_counted(findings: Sequence[Finding]) -> bool:
     return (
         len(findings) == 1
         and findings[0].countable
-        and name not in _UNCOUNTED
+        and name not in _LISTS["uncounted"]
         and not is_plural(name)
     )
 
@@ -86,7 +60,7 @@ def _is_counted(findings: Sequence[Finding]) -> bool:
 def _adjectives(modifiers: Sequence[tuple[str, str]], name: str) -> list[str]:
     """Modifiers in the order of English, without those that the name repeats."""
     found: list[str] = []
-    for kind in _MODIFIER_ORDER:
+    for kind in _LISTS["modifier_order"]:
         values = [
             value
             for modifier, value in dict.fromkeys(modifiers)
@@ -110,7 +84,7 @@ def noun(
     if _is_counted(findings) or is_plural(name):
         said = ["multiple" if value == "multifocal" else value for value in said]
     if _is_counted(findings):
-        if side == "bilateral" or _MANY & set(said):
+        if side == "bilateral" or {*_LISTS["many"]} & {*said}:
             name = plural(name)
         elif article:
             phrase = _phrase(said, side, name)
@@ -121,10 +95,10 @@ def noun(
 
 def _phrase(said: Sequence[str], side: str, name: str) -> str:
     state, _, rest = name.partition(" ")
-    if not rest or state not in _STATES:
+    if not rest or state not in _LISTS["states"]:
         return " ".join([*said, *filter(None, [side]), name])
-    others = [value for value in said if value not in _ADVERBS]
-    adverbs = [_ADVERBS[value] for value in said if value in _ADVERBS]
+    others = [value for value in said if value not in _DATA["adverbs"]]
+    adverbs = [_DATA["adverbs"][value] for value in said if value in _DATA["adverbs"]]
     return " ".join([*others, *adverbs, state, *filter(None, [side]), rest])
 
 
@@ -134,7 +108,7 @@ def place(regions: Sequence[str], of_lungs: bool = False) -> str:
     Args:
         of_lungs: of what can be in lungs alone, and is seen over the heart at most.
     """
-    over = [region for region in regions if of_lungs and region in _PROJECTED]
+    over = [region for region in regions if of_lungs and region in _LISTS["projected"]]
     inside = [region for region in regions if region not in over]
     found = ""
     for word, names in ((" in", inside), ((", " if inside else " ") + "projecting over", over)):
@@ -162,9 +136,9 @@ def describe(
     own = [f" {finding.name}" for finding in findings]
     rest = [r for r in rest if not any(f" {r.removesuffix('s')}" in name for name in own)]
     usual = {region for finding in findings for region in finding.regions}
-    of_lungs = bool(usual) and usual <= {*_OF_LUNGS}
+    of_lungs = bool(usual) and usual <= {*_LISTS["of_lungs"]}
     if of_lungs and not positive:  # what is not there projects over nothing
-        rest = [r for r in rest if r not in _PROJECTED]
+        rest = [r for r in rest if r not in _LISTS["projected"]]
     where = place(_both_sides(rest), of_lungs)
     last = findings[-1].name
     if not positive:
@@ -176,7 +150,7 @@ def describe(
     name = capital(noun(findings, said, side) + where)
     phrase = noun(findings, said, side, article=True)
     many = _is_counted(findings) and not phrase.startswith(("a ", "an "))
-    start = _EXISTS[certainty].format(**{"is": "are" if many or is_plural(last) else "is"})
+    start = _DATA["exists"][certainty].format(**{"is": "are" if many or is_plural(last) else "is"})
     behind = "".join(f", {value}" for value in measured)
     return name, f"{start} {phrase}{where}{behind}."
 
@@ -216,8 +190,6 @@ def describe_unmentioned(findings: Sequence[Finding]) -> tuple[str, str]:
 
 
 NORMAL = "Normal "
-# Of these organs' statements size or outline alone is normal.
-_IN_PART = ("size", "contour", "contours", "silhouette size")
 
 
 def describe_normal(organ: str) -> tuple[str, str]:
@@ -227,12 +199,12 @@ def describe_normal(organ: str) -> tuple[str, str]:
 
 def calls_normal(name: str) -> bool:
     """Returns true for the name of an observation of a normal organ, not of its normal size."""
-    return name.startswith(NORMAL) and not name.endswith(_IN_PART)
+    return name.startswith(NORMAL) and not name.endswith(tuple(_LISTS["in_part"]))
 
 
 def describe_change(findings: Sequence[Finding], changes: Sequence[str]) -> str:
     """A sentence on the change, or nothing."""
-    known = [_CHANGES[change] for change in changes if change in _CHANGES]
+    known = [_DATA["changes"][one] for one in changes if one in _DATA["changes"]]
     if not known or not findings:
         return ""
     name = join([shown(finding.name) for finding in findings], "or")
