@@ -20,19 +20,25 @@ from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.papers.vindr_cxr_vqa.annotation import FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.box_table import write_box_table
-from cxrjax.papers.vindr_cxr_vqa.construct.asking import MAX_BOXES, plan_dense
+from cxrjax.papers.vindr_cxr_vqa.construct.asking import MAX_BOXES
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly
-from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import DenseWriter
-from cxrjax.papers.vindr_cxr_vqa.statistics import PHANTOM_PAPER, annotation_values
+from cxrjax.papers.vindr_cxr_vqa.statistics import PAPER, annotation_values
 from cxrjax.paths import remove_tree
 from cxrjax.progress import progress_bar
 from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io import workers
 from cxrjax.records_io.builder import Builder, BuildOptions, describe_file
 from cxrjax.records_io.quality import PixelBox
+from cxrjax.simulation.dense import DenseWriter, plan_dense
 from cxrjax.simulation.signs import SimulatedImage
 
 BOX_TABLE = "boxes.csv"
+# What a phantom data set imitates; its sizes are free.
+PHANTOM_PAPER = {
+    name: published
+    for name, published in PAPER.items()
+    if name in ("classes", "question_types") or name.startswith("polarity_percent/")
+}
 CHUNK = 16  # images rendered between two updates of the progress bar
 
 

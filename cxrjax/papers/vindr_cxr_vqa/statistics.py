@@ -38,13 +38,6 @@ def tables(entries: Mapping[str, Mapping[str, Any]], built: str) -> str:
     return tables_markdown(title, about, entries, {**TABLE_3, "Class distribution": _CLASSES})
 
 
-# What a phantom data set imitates; its sizes are free.
-PHANTOM_PAPER = {
-    name: published
-    for name, published in PAPER.items()
-    if name in ("classes", "question_types") or name.startswith("polarity_percent/")
-}
-
 _PER_CLASS = ("boxes", "images", "images_1_vote", "images_2_votes", "images_3_votes")
 
 

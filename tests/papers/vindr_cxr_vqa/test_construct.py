@@ -11,18 +11,15 @@ import pytest
 from cxrjax.codecs import CODECS
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import asking, templates
-from cxrjax.papers.vindr_cxr_vqa.construct.asking import MAX_BOXES, plan_dense, plan_lesions
+from cxrjax.papers.vindr_cxr_vqa.construct.asking import MAX_BOXES, plan_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, find_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly, Wording, reader_boxes
-from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import (
-    EASY_BOXES,
-    DenseWriter,
-    TemplateWriter,
-)
+from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import EASY_BOXES, TemplateWriter
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES, format_box
 from cxrjax.radiology_text.english import join
 from cxrjax.records import format_record
 from cxrjax.records_io.readers import merge_readers, parse_mode
+from cxrjax.simulation.dense import DenseWriter, deal_negatives, plan_dense
 
 # Of dense records as they were when the checkpoint in data/demo_base was trained.
 DENSE_SHA256 = "1312ecc89d7186e489ccf4a0abb3fb1cecf582a302150e3e30d389937e6b8f48"
@@ -140,7 +137,7 @@ def test_dense_spreads_questions_evenly_over_images():
 
 def test_negatives_stop_where_every_absent_class_is_taken():
     images = [_image(i, list(CLASSES[:13])) for i in range(3)]
-    assert asking.deal_negatives(images, 0) == [1, 1, 1]
+    assert deal_negatives(images, 0) == [1, 1, 1]
 
 
 @pytest.mark.parametrize("polarity", ["pos", "neg"])

@@ -1,16 +1,15 @@
 """The offline writer: the same plan and seed give the same words, and no network is needed."""
 
-import itertools
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from random import Random
 
-from cxrjax.papers.vindr_cxr_vqa.construct.asking import dense_order, stream
+from cxrjax.papers.vindr_cxr_vqa.construct.asking import stream
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import PlannedQuestion, Wording, are, difficulty
 from cxrjax.papers.vindr_cxr_vqa.construct.reasons import number, write_reason
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import class_words, format_box, load_templates
 from cxrjax.papers.vindr_cxr_vqa.construct.variation import vary_name, vary_question
-from cxrjax.radiology_text.english import capital, join
+from cxrjax.radiology_text.english import join
 from cxrjax.records_io.quality import PixelBox
 
 EASY_BOXES = 3  # places of a class; nearest to Table 3's share of Easy questions
@@ -92,46 +91,3 @@ class TemplateWriter:
 
 def _and(boxes: Iterable[PixelBox]) -> str:
     return join([format_box(box) for box in boxes])
-
-
-_EASY_BOXES = 1
-
-
-class DenseWriter:
-    """Words dense plans; a `Writer`.
-
-    The stream that decided what to ask about an image also chooses the words: a shipped checkpoint
-    was trained on what came of it. So an image's plans must come together, in order.
-    """
-
-    name = "templates"
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-        self._templates = load_templates("5")
-        self.version = self._templates.version
-
-    def write(self, plans: Iterable[PlannedQuestion]) -> Iterator[tuple[PlannedQuestion, Wording]]:
-        """Yields each plan with its words, in order."""
-        for image_id, group in itertools.groupby(plans, key=lambda plan: plan.image.image_id):
-            what, *about_classes = group
-            yield what, self._word(what, stream(self._seed, image_id, "what"))
-            negatives = sum(plan.negative_kind is not None for plan in about_classes)
-            _, rng = dense_order(what.image, negatives, self._seed)
-            for plan in about_classes:
-                yield plan, self._word(plan, rng)
-
-    def _word(self, plan: PlannedQuestion, rng: Random) -> Wording:
-        boxes = [format_box(box) for of_label in plan.boxes.values() for box in of_label]
-        if plan.kind == "What":
-            finding, reason = "", "named" if plan.labels else "normal"
-        else:
-            finding, reason = plan.labels[0], "marked" if boxes else "absent"
-        question, template_id = self._templates.question(plan.kind, rng, finding=finding)
-        slots = {"finding": finding, "findings": join(plan.labels)}
-        shown = {"boxes": " ".join(boxes), "boxes_and": join(boxes), "count": str(plan.count)}
-        answer = self._templates.answer("dense", plan.kind, rng, plan.count, **slots, **shown)
-        # Each has one wording; drawing it would move the stream.
-        (wording,) = self._templates.reasons[reason]
-        filled = capital(wording.format(**slots))
-        return Wording(question, answer, filled, difficulty(plan, _EASY_BOXES), template_id)
