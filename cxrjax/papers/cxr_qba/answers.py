@@ -78,15 +78,10 @@ class Claim:
 
 @dataclass(frozen=True)
 class Verdict:
-    """An answer against its reference.
+    """An answer against its reference."""
 
-    Attributes:
-        claims: (claim, key of `CLAIMS`).
-        statements: (finding, key of `STATEMENTS`).
-    """
-
-    claims: tuple[tuple[Claim, str], ...]
-    statements: tuple[tuple[str, str], ...]
+    claims: tuple[tuple[Claim, str], ...]  # (claim, key of `CLAIMS`)
+    statements: tuple[tuple[str, str], ...]  # (finding, key of `STATEMENTS`)
     sides: SideTally
 
 
@@ -215,26 +210,19 @@ _ABOUT = {"device": "device", "artifact": "artifact"}
 
 @dataclass(frozen=True)
 class PredictedAnswer:
-    """A prediction, read.
-
-    Attributes:
-        boxes: float64 [n, 4], fractions.
-        said: what it says of findings; the one asked about too, where only a yes, a no or a
-            place speaks for it.
-        off_topic: all that it states is about something else than what is asked.
-        yes: what it answers to a yes-or-no question; None where it says neither.
-        parse: `ok`, a failure category, or None where there is no prediction.
-        box_scores: confidence of each box, NaN where it has none.
-    """
+    """A prediction, read."""
 
     text: str
-    boxes: Float[np.ndarray, "n 4"]
+    boxes: Float[np.ndarray, "n 4"]  # float64 [n, 4], fractions
+    # What it says of findings; the one asked about too, where only a yes, a no or a place speaks
+    # for it.
     said: tuple[Assertion, ...]
-    yes: bool | None
-    parse: str | None
+    yes: bool | None  # what it answers to a yes-or-no question; None where it says neither
+    parse: str | None  # `ok`, a failure category, or None where there is no prediction
     problems: tuple[str, ...]
+    # Confidence of each box, NaN where it has none.
     box_scores: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
-    off_topic: bool = False
+    off_topic: bool = False  # all that it states is about something else than what is asked
 
     @property
     def says_nothing(self) -> bool:

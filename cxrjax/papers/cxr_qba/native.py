@@ -75,21 +75,14 @@ class NativeSentence(Native):
 
 
 class NativeLocalization(Native):
-    """The place of something on one image.
-
-    Attributes:
-        bboxes: pixels of the original image, xyxy.
-        localization_reference_ids: regions that the boxes were taken from.
-        missing_localization: regions without a box on this image.
-        is_fallback: whether the boxes are of a more general region.
-    """
+    """The place of something on one image."""
 
     image_id: str
-    localization_reference_ids: list[str] = []
-    bboxes: list[PixelBox] = []
+    localization_reference_ids: list[str] = []  # regions that the boxes were taken from
+    bboxes: list[PixelBox] = []  # pixels of the original image, xyxy
     instance_mask_ids: list[Any] = []
-    missing_localization: list[str] = []
-    is_fallback: bool = False
+    missing_localization: list[str] = []  # regions without a box on this image
+    is_fallback: bool = False  # whether the boxes are of a more general region
     localization_quality: Any = None
 
 

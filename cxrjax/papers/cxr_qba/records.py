@@ -23,17 +23,13 @@ _UNRATED = "questions without a grade, not exported"
 
 @dataclasses.dataclass(frozen=True)
 class ExportFilter:
-    """Rules for what an export leaves out.
+    """Rules for what an export leaves out."""
 
-    Attributes:
-        least_grade: the worst grade that is exported; "" exports all, unrated ones too.
-        surrogate: whether grades are the surrogate's; else they are of a language model's verdicts.
-        unmentioned: whether questions are exported whose answer says only that the report does not
-            mention what is asked.
-    """
-
-    least_grade: str = ""
+    least_grade: str = ""  # the worst grade that is exported; "" exports all, unrated ones too
+    # Whether grades are the surrogate's; else they are of a language model's verdicts.
     surrogate: bool = False
+    # Whether questions are exported whose answer says only that the report does not mention what is
+    # asked.
     unmentioned: bool = True
 
     def apply(

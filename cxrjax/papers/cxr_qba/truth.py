@@ -31,61 +31,41 @@ _ACUTE = ("temporal", "acute")
 
 @dataclass(frozen=True)
 class TrueFinding:
-    """A finding that the reference says is there.
+    """A finding that the reference says is there."""
 
-    Attributes:
-        side: None where the reference names none.
-        severity: "" where the reference names none.
-        certain: whether it is said without doubt.
-        regions: names of the definitions.
-    """
-
-    side: Side | None
-    severity: str
-    certain: bool
-    regions: frozenset[str]
+    side: Side | None  # None where the reference names none
+    severity: str  # "" where the reference names none
+    certain: bool  # whether it is said without doubt
+    regions: frozenset[str]  # names of the definitions
 
 
 @dataclass(frozen=True)
 class CxrQbaQuestion:
-    """One question with its truth.
-
-    Attributes:
-        cluster: ("patient", id), or ("image", id) where no patient is known.
-        attributes: what figures are broken down by; None where it has none.
-        text: of the main answers.
-        present: findings that any part says are there.
-        absent: findings that a part denies and none affirms; those that a denial implies (no lung
-            opacity, no consolidation) are not listed.
-        denied_narrowly: those among `absent` of which only the acute form is denied.
-        stated: those of `present` that the main answers name: what an answer should name.
-        asked: the finding asked about.
-        region: the region asked about.
-        about: words for what is asked about.
-        yes: the answer to a yes-or-no question; None for others, and where the reference says
-            neither, or that it is not mentioned.
-        asks_yes_no: whether it is such a question.
-        boxes: float64 [n, 4], of the main answers on the question's image, fractions, each once.
-        unknown_findings: tags of the answers that name no finding of the definitions.
-    """
+    """One question with its truth."""
 
     question_id: str
-    cluster: tuple[str, str]
-    attributes: Mapping[str, str | None]
+    cluster: tuple[str, str]  # ("patient", id), or ("image", id) where no patient is known
+    attributes: Mapping[str, str | None]  # what figures are broken down by; None where it has none
     height: int
     width: int
-    text: str
-    present: Mapping[str, TrueFinding]
+    text: str  # of the main answers
+    present: Mapping[str, TrueFinding]  # findings that any part says are there
+    # Findings that a part denies and none affirms; those that a denial implies (no lung opacity, no
+    # consolidation) are not listed.
     absent: frozenset[str]
-    denied_narrowly: frozenset[str]
+    denied_narrowly: frozenset[str]  # those among `absent` of which only the acute form is denied
+    # Those of `present` that the main answers name: what an answer should name.
     stated: frozenset[str]
-    asked: str | None
-    region: str | None
-    about: str
+    asked: str | None  # the finding asked about
+    region: str | None  # the region asked about
+    about: str  # words for what is asked about
+    # The answer to a yes-or-no question; None for others, and where the reference says neither, or
+    # that it is not mentioned.
     yes: bool | None
-    asks_yes_no: bool
+    asks_yes_no: bool  # whether it is such a question
+    # float64 [n, 4], of the main answers on the question's image, fractions, each once.
     boxes: Float[np.ndarray, "n 4"]
-    unknown_findings: int
+    unknown_findings: int  # tags of the answers that name no finding of the definitions
 
 
 CxrQbaReferences = References[CxrQbaQuestion]

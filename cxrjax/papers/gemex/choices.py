@@ -47,17 +47,11 @@ _LONGEST = 20_000
 
 
 class NamedOptions(NamedTuple):
-    """The options that an answer to a closed or choice question chooses.
+    """The options that an answer to a closed or choice question chooses."""
 
-    Attributes:
-        options: letters, or "Yes" or "No"; None where it cannot be told.
-        in_form: whether it was read as GEMeX's own form has it, and not out of a response.
-        failure: why it cannot be told; None where it can.
-    """
-
-    options: frozenset[str] | None
-    in_form: bool
-    failure: AnswerFailure | None
+    options: frozenset[str] | None  # letters, or "Yes" or "No"; None where it cannot be told
+    in_form: bool  # whether it was read as GEMeX's own form has it, and not out of a response
+    failure: AnswerFailure | None  # why it cannot be told; None where it can
 
 
 def named_options(

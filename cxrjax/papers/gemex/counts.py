@@ -46,23 +46,16 @@ Score = Callable[[Sequence[tuple[str, str]]], list[BertScore]]
 
 @dataclass(frozen=True)
 class ReadAnswer:
-    """A prediction (or none) as it is scored.
+    """A prediction (or none) as it is scored."""
 
-    Attributes:
-        named: of a closed or choice question, what it names.
-        text: answer and reason without tags and boxes.
-        failures: categories, none where everything due could be read.
-        in_form: whether answer and reason stand behind their tags, and a location too, in
-            GEMeX's own boxes or in another codec's.
-        missing: whether there is no prediction.
-    """
-
-    named: NamedOptions | None
-    text: str
+    named: NamedOptions | None  # of a closed or choice question, what it names
+    text: str  # answer and reason without tags and boxes
     boxes: ReadBoxes
-    failures: tuple[str, ...]
+    failures: tuple[str, ...]  # categories, none where everything due could be read
+    # Whether answer and reason stand behind their tags, and a location too, in GEMeX's own boxes or
+    # in another codec's.
     in_form: bool
-    missing: bool = False
+    missing: bool = False  # whether there is no prediction
 
 
 # Of the codecs `paligemma` and `vindr_px`, in which our models may write GEMeX's boxes.

@@ -29,17 +29,11 @@ AnswerFailure = Literal[
 
 @dataclasses.dataclass(frozen=True)
 class QuestionType:
-    """A kind of question.
+    """A kind of question."""
 
-    Attributes:
-        native: the type's name in the released training rows.
-        test_name: its part of the released test files' names.
-        instruction: X_type of the paper's section 4.1, the words before a question.
-    """
-
-    native: str
-    test_name: str
-    instruction: str
+    native: str  # the type's name in the released training rows
+    test_name: str  # its part of the released test files' names
+    instruction: str  # X_type of the paper's section 4.1, the words before a question
 
 
 def _instruction(kind: str, supplement: str = "") -> str:
@@ -66,21 +60,15 @@ QUESTION_TYPES = {
 
 
 class ParsedAnswer(NamedTuple):
-    """The parts of an answer's text.
+    """The parts of an answer's text."""
 
-    Attributes:
-        answer: the words between `<answer>` and the next tag.
-        key: "Yes" or "No", a letter, letters in order; the answer itself where it is open; None
-            where it cannot be told.
-        reason: the words behind `<reason>`.
-        location: what follows `<location>`, tag included; the codec `gemex` reads it.
-        failures: what was missing or could not be read, without the boxes' own failures.
-    """
-
-    answer: str
+    answer: str  # the words between `<answer>` and the next tag
+    # "Yes" or "No", a letter, letters in order; the answer itself where it is open; None where it
+    # cannot be told.
     key: str | list[str] | None
-    reason: str
-    location: str
+    reason: str  # the words behind `<reason>`
+    location: str  # what follows `<location>`, tag included; the codec `gemex` reads it
+    # What was missing or could not be read, without the boxes' own failures.
     failures: tuple[AnswerFailure, ...]
 
 

@@ -40,13 +40,9 @@ BoxFormat = Literal["xyxy", "xywh"]
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """Counts of a file's boxes by the ways in which they can be read.
+    """Counts of a file's boxes by the ways in which they can be read."""
 
-    Attributes:
-        either: as both; xyxy, xywh: in this way alone; neither: in none.
-    """
-
-    either: int = 0
+    either: int = 0  # as both; xyxy, xywh: in this way alone; neither: in none
     xyxy: int = 0
     xywh: int = 0
     neither: int = 0

@@ -48,20 +48,15 @@ def pattern(template: str) -> re.Pattern[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Letters named together.
-
-    Attributes:
-        start, end: its place in the text.
-        is_item: whether it begins an item of a list, as `B: Atelectasis` does.
-        rank: 2 behind a concluding word, 1 behind another decisive one, else 0.
-    """
+    """Letters named together."""
 
     letters: frozenset[str]
+    # `start`, `end`: its place in the text.
     start: int
     end: int
     alternatives: bool
-    is_item: bool
-    rank: int
+    is_item: bool  # whether it begins an item of a list, as `B: Atelectasis` does
+    rank: int  # 2 behind a concluding word, 1 behind another decisive one, else 0
     stance: Stance
 
 

@@ -22,37 +22,25 @@ _ROUNDING = 1e-3
 
 @dataclass(frozen=True)
 class GemexQuestion:
-    """One question and its reference.
-
-    Attributes:
-        kind: a key of `QUESTION_TYPES`.
-        words: the question without its options; `asked` has them too.
-        key: letters, or "Yes" or "No", of closed and choice questions; None where the reference's
-            cannot be read or offers no choices, and of open questions.
-        written: the whole answer, as it stands in the records.
-        text: answer and reason, without tags and boxes.
-        boxes: float64 [n, 4], xyxy fractions of the image.
-        image_hw: None where it is unknown: GEMeX's own boxes need none.
-        cluster: what is resampled together.
-        regions: names among GEMeX's 30, where the reference names them.
-        attributes: what figures are broken down by besides; None where the record does not say.
-        report: the radiologist's, where the references keep it; "" otherwise.
-    """
+    """One question and its reference."""
 
     question_id: str
-    kind: str
-    words: str
+    kind: str  # a key of `QUESTION_TYPES`
+    words: str  # the question without its options; `asked` has them too
     asked: str
     choices: tuple[str, ...] | None
+    # letters, or "Yes" or "No", of closed and choice questions; None where the reference's cannot
+    # be read or offers no choices, and of open questions.
     key: frozenset[str] | None
-    written: str
-    text: str
-    boxes: Float[np.ndarray, "n 4"]
-    image_hw: tuple[int, int] | None
-    cluster: tuple[str, str]
-    regions: tuple[str, ...]
+    written: str  # the whole answer, as it stands in the records
+    text: str  # answer and reason, without tags and boxes
+    boxes: Float[np.ndarray, "n 4"]  # float64 [n, 4], xyxy fractions of the image
+    image_hw: tuple[int, int] | None  # None where it is unknown: GEMeX's own boxes need none
+    cluster: tuple[str, str]  # what is resampled together
+    regions: tuple[str, ...]  # names among GEMeX's 30, where the reference names them
+    # What figures are broken down by besides; None where the record does not say.
     attributes: Mapping[str, str | None]
-    report: str
+    report: str  # the radiologist's, where the references keep it; "" otherwise
 
 
 GemexReferences = References[GemexQuestion]

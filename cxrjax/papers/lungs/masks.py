@@ -30,17 +30,11 @@ _MANY_LEVELS = 16
 
 @dataclasses.dataclass(frozen=True)
 class Lungs:
-    """Boxes of the two lungs, fractions of the mask's height and width, xyxy.
+    """Boxes of the two lungs, fractions of the mask's height and width, xyxy."""
 
-    Attributes:
-        right: of the patient's right lung, on the left of the image.
-        left: of the patient's left lung.
-        specks: parts that were left out.
-    """
-
-    right: Float[np.ndarray, "4"]
-    left: Float[np.ndarray, "4"]
-    specks: int
+    right: Float[np.ndarray, "4"]  # of the patient's right lung, on the left of the image
+    left: Float[np.ndarray, "4"]  # of the patient's left lung
+    specks: int  # parts that were left out
 
 
 def find_lungs(

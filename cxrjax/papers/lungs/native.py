@@ -45,29 +45,21 @@ _PUBLISHED = ("NORMAL", "PNEUMONIA", "train", "test", "val", "chest_xray")
 
 @dataclasses.dataclass(frozen=True)
 class LungImage:
-    """An image with what is known of it before it is opened.
-
-    Attributes:
-        name: of the file, relative to its folder.
-        masks: side that its name says, "" where it says none -> file.
-        finding: as the table has it; "" where it is not known.
-        original_hw: (height, width) of the image that `image` is a copy of, None where not known.
-        boxes: of the right and the left lung as the table has them, fractions.
-        where: file and line, for messages.
-        split: as the table has it; "" where it says none.
-    """
+    """An image with what is known of it before it is opened."""
 
     image_id: str
-    name: str
+    name: str  # of the file, relative to its folder
     image: Path
-    masks: Mapping[str, Path]
+    masks: Mapping[str, Path]  # side that its name says, "" where it says none -> file
     patient: str
-    finding: str = ""
+    finding: str = ""  # as the table has it; "" where it is not known
+    # (height, width) of the image that `image` is a copy of, None where not known.
     original_hw: tuple[int, int] | None = None
+    # Of the right and the left lung as the table has them, fractions.
     boxes: tuple[Float[np.ndarray, "4"], Float[np.ndarray, "4"]] | None = None
     lateral: bool = False
-    where: str = ""
-    split: str = ""
+    where: str = ""  # file and line, for messages
+    split: str = ""  # as the table has it; "" where it says none
 
 
 def patient_of(stem: str) -> str:

@@ -48,15 +48,10 @@ _CORNERS = ("x1", "y1", "x2", "y2")
 
 @dataclasses.dataclass(frozen=True)
 class ImageSceneGraph:
-    """One image's graph.
+    """One image's graph."""
 
-    Attributes:
-        content: the file's object.
-        where: its name.
-    """
-
-    content: Mapping[str, Any]
-    where: str
+    content: Mapping[str, Any]  # the file's object
+    where: str  # its name
 
     @property
     def image_id(self) -> str:

@@ -21,22 +21,16 @@ _LAYOUT = "expected images, annotations and categories as MS-CXR has them"
 
 
 class Mark(NamedTuple):
-    """One row of the CSV, or one annotation of the JSON.
-
-    Attributes:
-        box: pixels, xyxy; NaN where a number cannot be read.
-        fields: label_text, path, image_width, image_height and split, where the file has them.
-        where: file and line, or file and annotation.
-        fault: why the row cannot be used, None where it can be read.
-        native: the row as it stands: the CSV's cells, or {"annotation", "image", "category"}.
-    """
+    """One row of the CSV, or one annotation of the JSON."""
 
     image_id: str
     category: str
-    box: PixelBox
+    box: PixelBox  # pixels, xyxy; NaN where a number cannot be read
+    # label_text, path, image_width, image_height and split, where the file has them.
     fields: Mapping[str, Any]
-    where: str
-    fault: Unusable | None
+    where: str  # file and line, or file and annotation
+    fault: Unusable | None  # why the row cannot be used, None where it can be read
+    # The row as it stands: the CSV's cells, or {"annotation", "image", "category"}.
     native: Mapping[str, Any]
 
 

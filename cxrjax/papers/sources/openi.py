@@ -31,21 +31,15 @@ _MAX_PACKED = 64 * MIB
 
 @dataclasses.dataclass(frozen=True)
 class OpenIReport:
-    """One report; an empty section is "".
+    """One report; an empty section is ""."""
 
-    Attributes:
-        report_id: such as `CXR1`.
-        image_ids: of the images taken with it, frontal and lateral ones alike.
-        where: file that it was read from.
-    """
-
-    report_id: str
+    report_id: str  # such as `CXR1`
     findings: str
     impression: str
     indication: str
     comparison: str
-    image_ids: tuple[str, ...]
-    where: str
+    image_ids: tuple[str, ...]  # of the images taken with it, frontal and lateral ones alike
+    where: str  # file that it was read from
 
 
 def read_openi(path: str | Path, quality: QualityLog) -> Iterator[OpenIReport]:

@@ -17,18 +17,14 @@ _ZONES = ("upper lung zone", "mid lung zone", "lower lung zone")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class RegionMap:
-    """The 30 regions of GEMeX, composed of Chest ImaGenome's 29.
+    """The 30 regions of GEMeX, composed of Chest ImaGenome's 29."""
 
-    Attributes:
-        keep, merge, remove, add: the data file's table, names in lower case.
-        alias: other spellings of a region -> its name.
-    """
-
+    # `keep`, `merge`, `remove`, `add`: the data file's table, names in lower case.
     keep: tuple[str, ...]
     merge: Mapping[str, tuple[str, ...]]
     remove: tuple[str, ...]
     add: Mapping[str, tuple[str, ...]]
-    alias: Mapping[str, str]
+    alias: Mapping[str, str]  # other spellings of a region -> its name
 
     @property
     def sources(self) -> tuple[str, ...]:

@@ -27,26 +27,20 @@ class RefinedSentence(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class ImageReport:
-    """One report with the image it is about.
-
-    Attributes:
-        sentences: of findings and impression, in order.
-        boxes: region of the 30 -> its box, fractions of the original image; empty: none known.
-        image_hw: None until it is known.
-        where: file that it was read from.
-    """
+    """One report with the image it is about."""
 
     report_id: str
     image_id: str
     image_path: str
-    sentences: tuple[ReportSentence, ...]
+    sentences: tuple[ReportSentence, ...]  # of findings and impression, in order
+    # Region of the 30 -> its box, fractions of the original image; empty: none known.
     boxes: Mapping[str, Box]
-    image_hw: tuple[int, int] | None = None
+    image_hw: tuple[int, int] | None = None  # None until it is known
     patient_id: str | None = None
     study_id: str | None = None
     view: str | None = None
     sex: str | None = None
-    where: str = ""
+    where: str = ""  # file that it was read from
 
 
 # Longer by far than any: OpenI's longest has 1,400. Time grows with more than the length.

@@ -17,22 +17,18 @@ class FindingBox:
 
 @dataclasses.dataclass(frozen=True)
 class ImageAnnotation:
-    """One image with its ground truth and what each reader marked.
-
-    Attributes:
-        image_path: relative to the root of the data set that is being built.
-        image_hw: (height, width) in pixels, None while no image or size table is joined.
-        findings: the ground truth. From the box table: all readers' boxes, as they stand in it
-            (several readers box one lesion several times). From phantoms: the exact boxes.
-        readers: reader id -> what this reader marked; an empty list is "No finding".
-        other_findings: whether a reader marked something that is not among the 14 classes.
-    """
+    """One image with its ground truth and what each reader marked."""
 
     image_id: str
-    image_path: str
+    image_path: str  # relative to the root of the data set that is being built
+    # (height, width) in pixels, None while no image or size table is joined.
     image_hw: tuple[int, int] | None
+    # The ground truth. From the box table: all readers' boxes, as they stand in it (several readers
+    # box one lesion several times). From phantoms: the exact boxes.
     findings: list[FindingBox]
+    # Reader id -> what this reader marked; an empty list is "No finding".
     readers: dict[str, list[FindingBox]]
+    # Whether a reader marked something that is not among the 14 classes.
     other_findings: bool = False
 
     @property

@@ -36,14 +36,10 @@ Columns = dict[str, Float[np.ndarray, " images"]]
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """Every (image, truth) of the references.
+    """Every (image, truth) of the references."""
 
-    Attributes:
-        image: the image of each view, never falling.
-        truth, paper_truth: the true boxes, by view, and those under the protocol `paper`.
-    """
-
-    image: Int[np.ndarray, " views"]
+    image: Int[np.ndarray, " views"]  # the image of each view, never falling
+    # `truth`, `paper_truth`: the true boxes, by view, and those under the protocol `paper`.
     truth: ImageBoxes
     paper_truth: ImageBoxes
     images: int
@@ -211,17 +207,12 @@ BOX_PLACES = tuple(f"{third} {half}" for third in _THIRDS for half in _HALVES)
 
 @dataclass(frozen=True, eq=False)
 class BoxGroups:
-    """The groups of the references' true boxes.
+    """The groups of the references' true boxes."""
 
-    Attributes:
-        names: what is grouped by -> the groups' names.
-        members: what is grouped by -> the group of each true box, as an index.
-        size_limits: shares of the image between the tenths by size, rising.
-    """
-
-    names: Mapping[str, tuple[str, ...]]
+    names: Mapping[str, tuple[str, ...]]  # what is grouped by -> the groups' names
+    # What is grouped by -> the group of each true box, as an index.
     members: Mapping[str, Int[np.ndarray, " boxes"]]
-    size_limits: tuple[float, ...]
+    size_limits: tuple[float, ...]  # shares of the image between the tenths by size, rising
 
 
 def group_true_boxes(truth: ImageBoxes) -> BoxGroups:

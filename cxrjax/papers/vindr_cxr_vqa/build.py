@@ -94,20 +94,16 @@ class VinDrOptions(SourceOptions):
 
 @dataclasses.dataclass(frozen=True)
 class _Opened:
-    """A source that has been read, images excepted.
-
-    Attributes:
-        test, test_normal: images with and without findings of the official test part, where the
-            source has it.
-        manifest: image id -> split, where one is given.
-    """
+    """A source that has been read, images excepted."""
 
     source: Source
     table: list[ImageAnnotation] | None
+    # `test`, `test_normal`: images with and without findings of the official test part, where the
+    # source has it.
     test: list[ImageAnnotation]
     test_normal: list[ImageAnnotation]
     files: ImageFiles
-    manifest: Mapping[str, str] | None
+    manifest: Mapping[str, str] | None  # image id -> split, where one is given
 
 
 class VinDrBuilder(Builder[VinDrOptions]):

@@ -61,21 +61,15 @@ _NO_ANSWER = Reading(frozenset(), frozenset(), "nothing")
 
 @dataclass(frozen=True)
 class VindrCounts:
-    """Counts of one system.
+    """Counts of one system."""
 
-    Attributes:
-        answers: of each question.
-        images: columns with a number for every image.
-        boxes: the union of each image's boxes, for each of its views, against the true ones.
-        box_scores: confidence of each of those predicted boxes, NaN where it has none.
-        answer_scores: the same of the boxes of each answer.
-    """
-
-    answers: SystemCounts
-    images: Columns
+    answers: SystemCounts  # of each question
+    images: Columns  # columns with a number for every image
+    # The union of each image's boxes, for each of its views, against the true ones.
     boxes: detection.Overlaps
+    # Confidence of each of those predicted boxes, NaN where it has none.
     box_scores: Float[np.ndarray, " n"]
-    answer_scores: list[Float[np.ndarray, " _"]]
+    answer_scores: list[Float[np.ndarray, " _"]]  # the same of the boxes of each answer
 
 
 @dataclass(frozen=True)

@@ -46,26 +46,19 @@ _NUMBERS = {name: number for number, name in enumerate(CLASSES)}
 
 @dataclass(frozen=True)
 class ReaderCeiling:
-    """Readers against readers.
+    """Readers against readers."""
 
-    Attributes:
-        figures: truth of `TRUTHS` -> protocol -> metric -> figure; n is images with boxes.
-        by_class: truth -> class -> strict F1; n is images with a box of the class.
-        boxes: mode -> class -> boxes that it leaves, all readers together.
-        presence: class -> images that some reader marked it on, Fleiss' kappa and Krippendorff's
-            alpha over `images_read`.
-        images: with at least one box and two readers.
-        images_read: all with the same number of readers as most have.
-        readers_per_image: number of readers -> images.
-    """
-
+    # Truth of `TRUTHS` -> protocol -> metric -> figure; n is images with boxes.
     figures: dict[str, dict[str, dict[str, Estimate]]]
+    # Truth -> class -> strict F1; n is images with a box of the class.
     by_class: dict[str, dict[str, Estimate]]
-    boxes: dict[str, dict[str, int]]
+    boxes: dict[str, dict[str, int]]  # mode -> class -> boxes that it leaves, all readers together
+    # Class -> images that some reader marked it on, Fleiss' kappa and Krippendorff's alpha over
+    # `images_read`.
     presence: dict[str, dict[str, float | int | None]]
-    images: int
-    images_read: int
-    readers_per_image: dict[int, int]
+    images: int  # with at least one box and two readers
+    images_read: int  # all with the same number of readers as most have
+    readers_per_image: dict[int, int]  # number of readers -> images
 
     def to_json(self) -> dict[str, Any]:
         """The content of readers.json."""

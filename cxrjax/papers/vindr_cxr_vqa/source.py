@@ -30,21 +30,15 @@ _PHYSIONET_TABLE = "annotations_train.csv"
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """The pieces that were found; at least a table or a release file.
-
-    Attributes:
-        images: folders of image files; empty where there is none.
-        labels: PhysioNet's image labels of the table's images.
-        sizes: table of image sizes.
-        test: the official test part (PhysioNet), one consensus of readers an image: a table without
-            a reader's column, labels, images.
-    """
+    """The pieces that were found; at least a table or a release file."""
 
     table: Path | None
     release: Path | None
-    images: tuple[Path, ...]
-    labels: Path | None = None
-    sizes: Path | None = None
+    images: tuple[Path, ...]  # folders of image files; empty where there is none
+    labels: Path | None = None  # PhysioNet's image labels of the table's images
+    sizes: Path | None = None  # table of image sizes
+    # The official test part (PhysioNet), one consensus of readers an image: a table without a
+    # reader's column, labels, images.
     test: "Source | None" = None
 
 
@@ -159,19 +153,13 @@ _SUFFIXES = (".dicom", ".dcm", ".png", ".jpg", ".jpeg")
 
 @dataclasses.dataclass(frozen=True)
 class ImageFiles:
-    """Sources of images and their sizes.
+    """Sources of images and their sizes."""
 
-    Attributes:
-        folders: of image files; without any, `sizes` alone tells how large images are.
-        out: folder of the build, which image paths are relative to.
-        sizes: sizes of the originals; None: the files' own (or those in the table of boxes).
-        processes: that decode images.
-    """
-
-    folders: Sequence[Path]
-    out: Path
+    folders: Sequence[Path]  # of image files; without any, `sizes` alone tells how large images are
+    out: Path  # folder of the build, which image paths are relative to
+    # Sizes of the originals; None: the files' own (or those in the table of boxes).
     sizes: ImageSizes | None = None
-    processes: int = 1
+    processes: int = 1  # that decode images
 
     def __bool__(self) -> bool:
         return bool(self.folders) or self.sizes is not None

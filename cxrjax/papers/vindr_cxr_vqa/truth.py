@@ -95,33 +95,23 @@ def join_lists(lists: Iterable[Sequence[Labelled]]) -> ImageBoxes:
 
 @dataclass(frozen=True)
 class VindrQuestion:
-    """One question with its truth.
-
-    Attributes:
-        image: index into `VindrReferences.images`.
-        cluster: the patient, or the image itself where no patient is known.
-        kind: its `question_type`.
-        difficulty: as its record says; None where it does not.
-        asked: the class it asks about; None for open questions ("What").
-        negative_kind: why the class asked about is absent: the image has no finding at all, or
-            others. None where it is there or none is asked about.
-        present: classes that its reference answer says are there.
-        boxes: of its reference answer, fractions of the image.
-        count: of How_many: how many the reference answer says, the fewest and the most that it or
-            some reader gives.
-        place: of Which: the sides and regions that the reference answer names, or its boxes' sides.
-    """
+    """One question with its truth."""
 
     question_id: str
-    image: int
-    cluster: tuple[str, str]
-    kind: str
-    difficulty: str | None
-    asked: str | None
+    image: int  # index into `VindrReferences.images`
+    cluster: tuple[str, str]  # the patient, or the image itself where no patient is known
+    kind: str  # its `question_type`
+    difficulty: str | None  # as its record says; None where it does not
+    asked: str | None  # the class it asks about; None for open questions ("What")
+    # Why the class asked about is absent: the image has no finding at all, or others. None where it
+    # is there or none is asked about.
     negative_kind: str | None
-    present: frozenset[str]
-    boxes: LabelledBoxes
+    present: frozenset[str]  # classes that its reference answer says are there
+    boxes: LabelledBoxes  # of its reference answer, fractions of the image
+    # Of How_many: how many the reference answer says, the fewest and the most that it or some
+    # reader gives.
     count: tuple[int, int, int] | None = None
+    # Of Which: the sides and regions that the reference answer names, or its boxes' sides.
     place: SaidPlace | None = None
 
     @property
@@ -132,27 +122,21 @@ class VindrQuestion:
 
 @dataclass(frozen=True)
 class VindrImage:
-    """One image with its truth.
-
-    Attributes:
-        truths: the ground-truth sets to score against: one, one per reader, or none where the
-            mode's reader did not read the image.
-        paper_truths: the same under the protocol `paper`.
-        answered: boxes of the reference answers, for the recall ceiling.
-        box_questions: how many questions have boxes in their reference answer.
-        votes: class -> how many readers marked it, or 1 for what reference answers say is there.
-        attributes: of `breakdowns.image_attributes`, and `true_boxes`: how many there are.
-    """
+    """One image with its truth."""
 
     image_id: str
     cluster: tuple[str, str]
     height: int
     width: int
+    # The ground-truth sets to score against: one, one per reader, or none where the mode's reader
+    # did not read the image.
     truths: tuple[LabelledBoxes, ...]
-    paper_truths: tuple[LabelledBoxes, ...]
-    answered: LabelledBoxes
-    box_questions: int
+    paper_truths: tuple[LabelledBoxes, ...]  # the same under the protocol `paper`
+    answered: LabelledBoxes  # boxes of the reference answers, for the recall ceiling
+    box_questions: int  # how many questions have boxes in their reference answer
+    # Class -> how many readers marked it, or 1 for what reference answers say is there.
     votes: Mapping[str, int]
+    # Of `breakdowns.image_attributes`, and `true_boxes`: how many there are.
     attributes: Mapping[str, str | None]
 
 

@@ -45,17 +45,12 @@ class VixRayQuestion:
 
 @dataclass(frozen=True)
 class VixRayCounts:
-    """One system's.
+    """One system's."""
 
-    Attributes:
-        answers: columns are called `<kind>/<part>`.
-        kinds: what it answered at least one question of.
-        history: what stage 3's second turns were asked on, "gold" (the radiologist's findings) or
-            "self" (its own); None where it has none or does not say.
-    """
-
-    answers: SystemCounts
-    kinds: frozenset[str]
+    answers: SystemCounts  # columns are called `<kind>/<part>`
+    kinds: frozenset[str]  # what it answered at least one question of
+    # What stage 3's second turns were asked on, "gold" (the radiologist's findings) or "self" (its
+    # own); None where it has none or does not say.
     history: str | None
 
 

@@ -45,27 +45,20 @@ _ROWS_AT_ONCE = 8  # radiographs have megabytes each
 
 @dataclasses.dataclass(frozen=True)
 class NativeRow:
-    """One row of a file, not yet judged.
+    """One row of a file, not yet judged."""
 
-    Attributes:
-        split: `train`, `validation` or `test`, from the file's name or folder, or by its image.
-        number: of the row in its split, over all files; set-aside rows count too. Of a file without
-            a split: of the row in the file.
-        file: path of the file below the source. `row`: of the row in it, from 0.
-        image: bytes of the image file.
-        values: field -> value, for the fields that the file has; text as it stands there.
-        native: column -> value of every column but the image's bytes, for writing back.
-        generator: what made the row up; None for a real one.
-    """
-
-    split: str
+    split: str  # `train`, `validation` or `test`, from the file's name or folder, or by its image
+    # Of the row in its split, over all files; set-aside rows count too. Of a file without a split:
+    # of the row in the file.
     number: int
-    file: str
+    file: str  # path of the file below the source. `row`: of the row in it, from 0.
     row: int
-    image: bytes
+    image: bytes  # bytes of the image file
+    # Field -> value, for the fields that the file has; text as it stands there.
     values: Mapping[str, Any]
+    # Column -> value of every column but the image's bytes, for writing back.
     native: Mapping[str, Any]
-    generator: str | None = None
+    generator: str | None = None  # what made the row up; None for a real one
 
     @property
     def image_id(self) -> str:

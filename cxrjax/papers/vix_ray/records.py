@@ -27,27 +27,22 @@ _OLDEST = 120
 
 @dataclasses.dataclass(frozen=True)
 class VixRayStudy:
-    """One radiograph and its report.
-
-    Attributes:
-        findings, impression: NFC, lines and runs of blanks made one blank.
-        view: `PA`, `AP`, `LATERAL` or None. `sex`: `M`, `F` or None. `age`: years or None.
-        image_path: relative to the folder of the build. `image_hw`: pixels; None until known.
-        native: the row as it stands, to be written back.
-    """
+    """One radiograph and its report."""
 
     image_id: str
     split: str
     where: str
+    # `findings`, `impression`: NFC, lines and runs of blanks made one blank.
     findings: str
     impression: str
+    # `PA`, `AP`, `LATERAL` or None. `sex`: `M`, `F` or None. `age`: years or None.
     view: str | None
     sex: str | None
     age: float | None
     note: str
-    image_path: str
+    image_path: str  # relative to the folder of the build. `image_hw`: pixels; None until known.
     image_sha256: str
-    native: Mapping[str, Any]
+    native: Mapping[str, Any]  # the row as it stands, to be written back
     generator: str | None = None
     image_hw: tuple[int, int] | None = None
 

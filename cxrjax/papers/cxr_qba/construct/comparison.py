@@ -28,17 +28,13 @@ _ASKED: tuple[Kind, ...] = ("new", "worse", "better", "unchanged", "resolved")
 
 @dataclass(frozen=True)
 class Change:
-    """One finding's change between two studies.
-
-    Attributes:
-        certainty: the least of both; `likely` where grades alone were compared.
-    """
+    """One finding's change between two studies."""
 
     finding: str
     kind: Kind
     later: Node
     earlier: Node | None
-    certainty: str
+    certainty: str  # the least of both; `likely` where grades alone were compared
 
 
 def find_changes(

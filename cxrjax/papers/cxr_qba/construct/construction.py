@@ -30,16 +30,12 @@ from cxrjax.records_io.quality import QualityLog
 
 @dataclasses.dataclass
 class CxrQbaConstruction:
-    """The parts and settings of a construction.
-
-    Attributes:
-        surrogate: rate questions and answers by rules, in fields that say so.
-    """
+    """The parts and settings of a construction."""
 
     extractor: Extractor = dataclasses.field(default_factory=RuleExtractor)
     mapper: EntityMapper = map_by_wording
     seed: int = 0
-    surrogate: bool = False
+    surrogate: bool = False  # rate questions and answers by rules, in fields that say so
     regions: RegionCache | None = None
 
 
@@ -114,18 +110,13 @@ def _grade(question: NativeQuestion, how: CxrQbaConstruction, read_back: ReadBac
 
 @dataclasses.dataclass
 class CorpusFacts:
-    """Counts over a part of the corpus, or over all of it.
-
-    Attributes:
-        patients: all, to divide them where the source has no splits.
-        without_split: studies that the source puts into no split.
-        failed: shards without facts.
-    """
+    """Counts over a part of the corpus, or over all of it."""
 
     counts: MentionCounts = dataclasses.field(default_factory=MentionCounts)
+    # all, to divide them where the source has no splits.
     patients: set[str] = dataclasses.field(default_factory=set)
-    without_split: int = 0
-    failed: int = 0
+    without_split: int = 0  # studies that the source puts into no split
+    failed: int = 0  # shards without facts
 
     def to_json(self) -> dict[str, Any]:
         """Positive and negative mentions, patients and studies without split."""

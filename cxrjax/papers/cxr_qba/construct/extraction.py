@@ -33,68 +33,53 @@ class NumberedSentence:
 
 @dataclasses.dataclass(frozen=True)
 class Observation:
-    """One thing observed, in free values.
+    """One thing observed, in free values."""
 
-    Attributes:
-        name, summary_sentence: without mention of change.
-        entity: what is observed; several where one statement is about several.
-        side: left, right, both or "".
-        probability: the report's words of certainty, "" where it simply states; from a language
-            model a number, 0 (denied) to 1 (stated).
-        certainty: certain, likely or uncertain.
-        modifiers: (type, value) pairs; types temporal, severity, texture, spread.
-        distances: to a landmark, as "4 cm above the carina".
-        change_sentence: a full sentence on the change, or "".
-        children: what it is taken for ("opacity, likely pneumonia").
-    """
-
+    # `name`, `summary_sentence`: without mention of change.
     name: str
     summary_sentence: str
-    entity: tuple[str, ...]
+    entity: tuple[str, ...]  # what is observed; several where one statement is about several
     regions: tuple[str, ...] = ()
-    side: str = ""
+    side: str = ""  # left, right, both or ""
     positive: bool = True
+    # The report's words of certainty, "" where it simply states; from a language model a number, 0
+    # (denied) to 1 (stated).
     probability: str = ""
-    certainty: str = "certain"
+    certainty: str = "certain"  # certain, likely or uncertain
+    # (type, value) pairs; types temporal, severity, texture, spread.
     modifiers: tuple[tuple[str, str], ...] = ()
-    distances: tuple[str, ...] = ()
+    distances: tuple[str, ...] = ()  # to a landmark, as "4 cm above the carina"
     change: tuple[str, ...] = ()
-    change_sentence: str = ""
-    children: tuple["Observation", ...] = ()
+    change_sentence: str = ""  # a full sentence on the change, or ""
+    children: tuple["Observation", ...] = ()  # what it is taken for ("opacity, likely pneumonia")
     sentence_ids: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Indication:
-    """The reason for the study.
-
-    Attributes:
-        answer_sentence_ids, answer: the sentences that answer it, and in words; empty where rules
-            choose observations.
-    """
+    """The reason for the study."""
 
     indication_summary: str
     patient_info: str
     indication: str
     evaluation: str
     sentence_ids: tuple[str, ...] = ()
+    # `answer_sentence_ids`, `answer`: the sentences that answer it, and in words; empty where rules
+    # choose observations.
     answer_sentence_ids: tuple[str, ...] = ()
     answer: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Extraction:
-    """All of a report.
-
-    Attributes:
-        silent: ids of sentences of the observed sections without any observation.
-        left_out: warnings for quality.json -> how often.
-    """
+    """All of a report."""
 
     sentences: tuple[NumberedSentence, ...]
     observations: tuple[Observation, ...]
     indication: Indication | None = None
+    # Ids of sentences of the observed sections without any observation.
     silent: tuple[str, ...] = ()
+    # Warnings for quality.json -> how often.
     left_out: Mapping[str, int] = dataclasses.field(default_factory=dict)
 
 
@@ -116,25 +101,18 @@ Box = tuple[float, float, float, float]
 
 @dataclasses.dataclass(frozen=True)
 class StudyImage:
-    """One image of a study.
-
-    Attributes:
-        image_hw: (height, width) in pixels.
-        view: as DICOM's ViewPosition has it (PA, AP, LATERAL, LL), "" where it is not known.
-        boxes: region -> boxes, pixels of the original image, xyxy.
-        masks: region -> [height, width] bool, of the whole image, all at one size.
-        path: of the file, relative to the data set's root.
-        regions_key: changes with the files that boxes and masks come from; "" without files.
-    """
+    """One image of a study."""
 
     image_id: str
-    image_hw: tuple[int, int] | None = None
-    view: str = ""
+    image_hw: tuple[int, int] | None = None  # (height, width) in pixels
+    view: str = ""  # as DICOM's ViewPosition has it (PA, AP, LATERAL, LL), "" where it is not known
     orientation: str = ""
+    # Region -> boxes, pixels of the original image, xyxy.
     boxes: Mapping[str, tuple[Box, ...]] = dataclasses.field(default_factory=dict)
+    # Region -> [height, width] bool, of the whole image, all at one size.
     masks: Mapping[str, np.ndarray] = dataclasses.field(default_factory=dict)
-    path: str = ""
-    regions_key: str = ""
+    path: str = ""  # of the file, relative to the data set's root
+    regions_key: str = ""  # changes with the files that boxes and masks come from; "" without files
 
     @property
     def frontal(self) -> bool:
@@ -144,16 +122,12 @@ class StudyImage:
 
 @dataclasses.dataclass(frozen=True)
 class SourceStudy:
-    """One study: a pure input of construction.
-
-    Attributes:
-        split: train, validation or test; "" where the source does not say.
-        date: sorts a patient's studies by when they were made; "" where the source does not say.
-    """
+    """One study: a pure input of construction."""
 
     patient_id: str
     study_id: str
     report: ReportSections
     images: tuple[StudyImage, ...] = ()
-    split: str = ""
+    split: str = ""  # train, validation or test; "" where the source does not say
+    # Sorts a patient's studies by when they were made; "" where the source does not say.
     date: str = ""

@@ -26,17 +26,12 @@ DUPLICATE_IOU = 0.9
 
 @dataclasses.dataclass(frozen=True)
 class LocalizedRegion:
-    """A region on an image.
+    """A region on an image."""
 
-    Attributes:
-        boxes: pixels, xyxy.
-        masked: whether it had a mask that is not kept.
-        mask: [height, width] bool where the region has one, of the whole image at any size.
-    """
-
-    boxes: tuple[Box, ...]
+    boxes: tuple[Box, ...]  # pixels, xyxy
+    # [height, width] bool where the region has one, of the whole image at any size.
     mask: np.ndarray | None = None
-    masked: bool = False
+    masked: bool = False  # whether it had a mask that is not kept
 
     @property
     def has_mask(self) -> bool:

@@ -89,15 +89,12 @@ MIN_SENTENCES = 2
 
 @dataclasses.dataclass
 class GemexConstruction:
-    """The parts of a build that turn reports into records, and its counts.
-
-    Attributes:
-        regions: region -> refined sentences about it (Figure 3).
-    """
+    """The parts of a build that turn reports into records, and its counts."""
 
     refiner: Refiner
     generator: QuestionGenerator
     quality: QualityLog
+    # Region -> refined sentences about it (Figure 3).
     regions: collections.Counter[str] = dataclasses.field(default_factory=collections.Counter)
 
     def refine(self, reports: Iterable[ImageReport]) -> Iterator[RefinedReport]:

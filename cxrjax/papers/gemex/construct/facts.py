@@ -22,21 +22,13 @@ _BY_PLACE = ("lung", "side", "effusion")
 
 @dataclasses.dataclass(frozen=True)
 class SentenceFact:
-    """One statement.
+    """One statement."""
 
-    Attributes:
-        subject: name of a finding or structure of the vocabulary, or `CHEST`.
-        polarity: "pos" and "neg" of findings, "normal" of structures.
-        regions: of the 30, where it is; empty where none of them is meant.
-        located: whether the sentence says where, or it is told by the finding itself.
-        certain: False where the sentence is not sure.
-    """
-
-    subject: str
-    polarity: Literal["pos", "neg", "normal"]
-    regions: tuple[str, ...]
-    located: bool = False
-    certain: bool = True
+    subject: str  # name of a finding or structure of the vocabulary, or `CHEST`
+    polarity: Literal["pos", "neg", "normal"]  # "pos" and "neg" of findings, "normal" of structures
+    regions: tuple[str, ...]  # of the 30, where it is; empty where none of them is meant
+    located: bool = False  # whether the sentence says where, or it is told by the finding itself
+    certain: bool = True  # False where the sentence is not sure
     severity: str | None = None
     cause: str | None = None
 

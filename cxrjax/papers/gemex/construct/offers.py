@@ -40,30 +40,24 @@ class Option(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Offer:
-    """A question that a report can answer, its options not chosen yet.
-
-    Attributes:
-        asked: name of its phrasings.
-        tell: (right options, wrong ones) -> reason and regions.
-        right, wrong: all options that hold and do not; of closed questions yes or no. An open one
-            has some only where its answer could be guessed by the region.
-        clash: whether what two options are about cannot stand side by side.
-        about, region: the finding and the region that the question names.
-        answer: of an open question.
-        report: number of the report.
-    """
+    """A question that a report can answer, its options not chosen yet."""
 
     kind: str
     content: str
-    asked: str
+    asked: str  # name of its phrasings
+    # (right options, wrong ones) -> reason and regions.
     tell: Callable[[Sequence[Option], Sequence[Option]], tuple[str, Sequence[str]]]
+    # `right`, `wrong`: all options that hold and do not; of closed questions yes or no. An open one
+    # has some only where its answer could be guessed by the region.
     right: Sequence[Option] = ()
     wrong: Sequence[Option] = ()
+    # Whether what two options are about cannot stand side by side.
     clash: Callable[[str, str], bool] = lambda one, other: False
+    # `about`, `region`: the finding and the region that the question names.
     about: str | None = None
     region: str | None = None
-    answer: str = ""
-    report: int = 0
+    answer: str = ""  # of an open question
+    report: int = 0  # number of the report
 
     @property
     def group(self) -> Hashable:

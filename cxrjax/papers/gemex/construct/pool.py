@@ -18,19 +18,13 @@ from cxrjax.radiology_text.english import capital, join, load_vocabulary
 
 @dataclasses.dataclass(frozen=True)
 class Pool:
-    """The statements of a report that a question can rely on.
+    """The statements of a report that a question can rely on."""
 
-    Attributes:
-        present: finding -> what is said of it; several places are one fact.
-        absent: findings that are said not to be there, and are nowhere said to be or to be likely.
-        doubtful: findings that may be there, with where.
-        normal: region -> the statement that it is normal; none with a finding in it.
-    """
-
-    present: dict[str, SentenceFact]
+    present: dict[str, SentenceFact]  # finding -> what is said of it; several places are one fact
+    # Findings that are said not to be there, and are nowhere said to be or to be likely.
     absent: dict[str, SentenceFact]
-    doubtful: dict[str, SentenceFact]
-    normal: dict[str, str]
+    doubtful: dict[str, SentenceFact]  # findings that may be there, with where
+    normal: dict[str, str]  # region -> the statement that it is normal; none with a finding in it
 
     def unmentioned(self) -> list[str]:
         """Returns findings of Figure 7's classes without mention, nor of any that resembles them.

@@ -25,23 +25,16 @@ CONTENT_TYPES = ("abnormality", "disease", "location", "severity", "cause", "siz
 
 @dataclasses.dataclass(frozen=True)
 class Draft:
-    """A question with its answer.
-
-    Attributes:
-        answer: words; "Yes." or "No."; the letter; or the letters.
-        regions: of the 30, in which the answer is seen.
-        choices: options without letters, in order.
-        template_id: None of a language model.
-    """
+    """A question with its answer."""
 
     question_type: str
     content_type: str
     question: str
-    answer: str | tuple[str, ...]
+    answer: str | tuple[str, ...]  # words; "Yes." or "No."; the letter; or the letters
     reason: str
-    regions: tuple[str, ...]
-    choices: tuple[str, ...] = ()
-    template_id: str | None = None
+    regions: tuple[str, ...]  # of the 30, in which the answer is seen
+    choices: tuple[str, ...] = ()  # options without letters, in order
+    template_id: str | None = None  # None of a language model
 
     @property
     def lettered(self) -> list[str]:

@@ -71,17 +71,12 @@ def frame_of(image: ImageAnnotation) -> ChestFrame:
 
 @dataclasses.dataclass(frozen=True)
 class LesionPlace:
-    """The place of a box.
+    """The place of a box."""
 
-    Attributes:
-        side: "right", "left" or "both" of the patient's, "middle" on the midline; None: not known.
-        zones: of `ZONES`, from the top; empty: not known.
-        detail: "apex", "base", "hilum", "heart" (behind it), "angle" (costophrenic) or "".
-    """
-
+    # "right", "left" or "both" of the patient's, "middle" on the midline; None: not known.
     side: str | None
-    zones: tuple[str, ...]
-    detail: str = ""
+    zones: tuple[str, ...]  # of `ZONES`, from the top; empty: not known
+    detail: str = ""  # "apex", "base", "hilum", "heart" (behind it), "angle" (costophrenic) or ""
 
     @property
     def known(self) -> bool:

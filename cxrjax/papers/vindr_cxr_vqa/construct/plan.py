@@ -14,31 +14,25 @@ from cxrjax.records_io.quality import PixelBox
 
 @dataclasses.dataclass(frozen=True)
 class PlannedQuestion:
-    """One question without its words.
-
-    Attributes:
-        kind: one of `QUESTION_TYPES`.
-        style: "lesions": about one finding and all of its lesions, a box each; "dense": about all
-            boxes of a class; "list_all": every finding of the image with its boxes.
-        labels: the findings it is about; those of the image where it asks for all of them.
-        boxes: label -> all boxes that the answer shows, in this order; pixels of the original.
-        count: of boxes that it is about, the answer to "How many".
-        counts: the fewest and the most that a reader counted who marked the class; (0, 0): none.
-        place: of the boxes, in words.
-        others: the other classes that readers marked, which are as right an answer to "What".
-        negative_kind: None where what it asks about is there.
-    """
+    """One question without its words."""
 
     image: ImageAnnotation
     question_id: str
-    kind: str
+    kind: str  # one of `QUESTION_TYPES`
+    # "lesions": about one finding and all of its lesions, a box each; "dense": about all boxes of a
+    # class; "list_all": every finding of the image with its boxes.
     style: Literal["lesions", "dense", "list_all"]
+    # The findings it is about; those of the image where it asks for all of them.
     labels: tuple[str, ...]
+    # Label -> all boxes that the answer shows, in this order; pixels of the original.
     boxes: dict[str, tuple[PixelBox, ...]]
-    count: int
+    count: int  # of boxes that it is about, the answer to "How many"
+    # The fewest and the most that a reader counted who marked the class; (0, 0): none.
     counts: tuple[int, int] = (0, 0)
-    place: str | None = None
+    place: str | None = None  # of the boxes, in words
+    # The other classes that readers marked, which are as right an answer to "What".
     others: tuple[str, ...] = ()
+    # None where what it asks about is there.
     negative_kind: Literal["no_finding_image", "absent_class"] | None = None
 
 
@@ -48,21 +42,16 @@ REASON_WORDS = (150, 250)
 
 @dataclasses.dataclass(frozen=True)
 class Wording:
-    """A question in words: Table 2's fields that come from the generator, type excepted.
-
-    Attributes:
-        answer: holds every box of the plan as `<loc_x_min_y_min_x_max_y_max>`, and no other; where
-            `style` is "list_all", one sentence for each label, in the plan's order.
-        template_id: None for a language model's words.
-        others: the sentence about `others` of a plan that has some.
-    """
+    """A question in words: Table 2's fields that come from the generator, type excepted."""
 
     question: str
+    # Holds every box of the plan as `<loc_x_min_y_min_x_max_y_max>`, and no other; where `style` is
+    # "list_all", one sentence for each label, in the plan's order.
     answer: str
     reason: str
     difficulty: Literal["Easy", "Medium"]
-    template_id: str | None = None
-    others: str = ""
+    template_id: str | None = None  # None for a language model's words
+    others: str = ""  # the sentence about `others` of a plan that has some
 
 
 # Difficulty, a rule of ours (Table 3 has 49.1 % Easy and no rule): Easy asks whether or where,

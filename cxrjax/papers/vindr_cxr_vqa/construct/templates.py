@@ -21,19 +21,15 @@ QUESTION_TYPES = ("Where", "What", "Is_there", "How_many", "Which", "Yes_No")
 
 @dataclasses.dataclass(frozen=True)
 class VindrTemplates:
-    """One version of the wordings.
-
-    Attributes:
-        answers: style -> category -> form ("one", "many", "none") -> wordings.
-        others: sentences that name further findings.
-        variation: share of questions that depart from the wording, by how they do.
-    """
+    """One version of the wordings."""
 
     version: str
     questions: dict[str, list[str]]
+    # Style -> category -> form ("one", "many", "none") -> wordings.
     answers: dict[str, dict[str, dict[str, list[str]]]]
     reasons: dict[str, list[str]]
-    others: Sequence[str] = ()
+    others: Sequence[str] = ()  # sentences that name further findings
+    # Share of questions that depart from the wording, by how they do.
     variation: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def question(
@@ -93,28 +89,20 @@ def format_box(box: PixelBox) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class ClassWords:
-    """Words about one class, general knowledge that is never claimed of an image.
-
-    Attributes:
-        prose: the name within a sentence.
-        article: indefinite, "" for a mass noun.
-        synonyms: each with its article.
-        would: how it would show, after "would".
-        definition, sign, care: sentences: what it is, how it shows, what to beware of.
-        follows: sentences on what comes next for a patient who has it.
-        fits: zone, or "both" for both sides -> a sentence about the class at that place.
-    """
+    """Words about one class, general knowledge that is never claimed of an image."""
 
     name: str
-    prose: str
-    article: str
-    synonyms: Sequence[str]
-    would: str
+    prose: str  # the name within a sentence
+    article: str  # indefinite, "" for a mass noun
+    synonyms: Sequence[str]  # each with its article
+    would: str  # how it would show, after "would"
     looks_like: Sequence[str]
+    # `definition`, `sign`, `care`: sentences: what it is, how it shows, what to beware of.
     definition: Sequence[str]
     sign: Sequence[str]
     care: Sequence[str]
-    follows: Sequence[str]
+    follows: Sequence[str]  # sentences on what comes next for a patient who has it
+    # zone, or "both" for both sides -> a sentence about the class at that place.
     fits: Mapping[str, str]
 
     @property
