@@ -8,7 +8,7 @@ or of something more general.
 """
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -20,6 +20,7 @@ from cxrjax.evaluation.counted import Outcome
 from cxrjax.evaluation.on_topic import is_about_another
 from cxrjax.evaluation.predictions import Prediction, ReadBoxes, read_boxes
 from cxrjax.evaluation.text_scores.sentences import without_notation
+from cxrjax.files import read_packaged
 from cxrjax.metrics.localization import region_areas, region_iou
 from cxrjax.papers.cxr_qba.truth import (
     CxrQbaQuestion,
@@ -35,24 +36,11 @@ from cxrjax.radiology_text.mentions import yes_or_no
 from cxrjax.radiology_text.reading import said_now
 from cxrjax.records import QARecord
 
-# Wrong claims, the first that fits; then what is right.
-CLAIMS = {
-    "denied_finding": "said to be there; the reference denies it",
-    "denied_region": "an abnormality of a region that the reference calls free of any",
-    "unsupported": "said to be there; the reference does not speak of it",
-    "wrong_side": "on the left for on the right, or the other way round",
-    "wrong_region": "in a region that neither holds nor lies in one of the reference's",
-    "wrong_severity": "of another severity than the reference says",
-    "wrong_certainty": "doubted where the reference is certain, or certain where it doubts",
-    "right": "borne out, with all that is said of it",
-}
+_CATEGORIES = read_packaged(str(__package__), "answers.toml")
+CLAIMS: Mapping[str, str] = _CATEGORIES["claims"]
+STATEMENTS: Mapping[str, str] = _CATEGORIES["statements"]
 # Of these the finding itself is borne out.
 SUPPORTED = ("wrong_side", "wrong_region", "wrong_severity", "wrong_certainty", "right")
-STATEMENTS = {
-    "found": "the answer says so too",
-    "contradicted": "the answer denies it",
-    "missed": "the answer does not speak of it",
-}
 # Region questions whose "no" clears the region of any abnormality; devices are none.
 _REGION_TYPES = ("C02_describe_abnormal_region", "C03_is_abnormal_region", "C04_is_normal_region")
 

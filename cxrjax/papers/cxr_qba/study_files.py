@@ -328,12 +328,3 @@ class StudyArchive:
         entry = zipfile.ZipInfo(name)
         entry.compress_type = zipfile.ZIP_DEFLATED
         self._archive.writestr(entry, json.dumps(native.to_json(True), ensure_ascii=False))
-
-
-def write_study(root: Path, native: StudySceneGraph | StudyQuestions, whole: bool = True) -> Path:
-    """Writes an object at its place below `root`. `whole` as in `Native.to_json`."""
-    suffix = SCENE_GRAPH if isinstance(native, StudySceneGraph) else QA
-    path = root / (study_path(native.patient_id, native.study_id) + suffix)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(native.to_json(whole), ensure_ascii=False), encoding="utf-8")
-    return path

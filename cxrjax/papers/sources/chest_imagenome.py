@@ -11,7 +11,6 @@ which is read and never unpacked: the release's has some 240,000.
 """
 
 import dataclasses
-import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from fnmatch import fnmatch
@@ -94,13 +93,6 @@ def parse_scene_graph(content: bytes, where: str) -> ImageSceneGraph:
         if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
             raise Unusable("invalid_record", f"{name} is no list of objects")
     return ImageSceneGraph(graph, where)
-
-
-def write_scene_graph(folder: Path, graph: ImageSceneGraph) -> Path:
-    """Writes the graph under its name; returns the file."""
-    file = folder / f"{graph.image_id}{SUFFIX}"
-    file.write_text(json.dumps(graph.content, ensure_ascii=False), encoding="utf-8")
-    return file
 
 
 def to_report(

@@ -216,17 +216,11 @@ def join_image_files(
         ImageAnnotation(image_id, paths[image_id], image_hw, shown[image_id], {})
         for image_id, image_hw in sizes.items()
     ]
-    kept = {image.image_id: image for image in annotate_sizes(images, files, quality)}
-    return [
-        record.model_copy(
-            update={
-                "image_path": kept[record.image_id].image_path,
-                "image_hw": kept[record.image_id].image_hw,
-            }
-        )
-        for record in records
-        if record.image_id in kept
-    ]
+    placed = {
+        image.image_id: {"image_path": image.image_path, "image_hw": image.image_hw}
+        for image in annotate_sizes(images, files, quality)
+    }
+    return [r.model_copy(update=placed[r.image_id]) for r in records if r.image_id in placed]
 
 
 def _found(folders: Iterable[Path]) -> dict[str, list[Path]]:

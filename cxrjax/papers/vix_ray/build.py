@@ -11,6 +11,7 @@ OUT/statistics.json, tables.md
 
 import dataclasses
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -155,39 +156,33 @@ class VixRayBuilder(Builder[VixRayOptions]):
         }
 
 
-def native_rows(
-    stage1: Iterable[QARecord], image_root: Path
-) -> Iterator[tuple[str, tuple[dict[str, Any], bytes]]]:
-    """(file name, row for `native.write_rows`) of records of stage 1, as they were read."""
-    for record in stage1:
-        row = record.quality.get(NATIVE_ROW)
-        if row is None:
-            raise UserError(
-                f"question {record.question_id}: no quality.{NATIVE_ROW}; expected a record of "
-                "stage 1, with its answer"
-            )
-        with reading(image_root / record.image_path):
-            image = read_bytes(path_inside(image_root, record.image_path))
-            yield str(row["file"]), (row["columns"], image)
-
-
 def write_native(folder: Path, stage1: Iterable[QARecord], image_root: Path) -> None:
     """Writes records of stage 1 back into the release's layout, a file at a time.
 
     Args:
         stage1: in the order in which `build` wrote them, rows of a file together.
         image_root: what their image paths are relative to.
+
+    Raises:
+        UserError: a record has no row, or its image cannot be read.
     """
-    rows: list[tuple[dict[str, Any], bytes]] = []
-    open_file = ""
-    for file, row in native_rows(stage1, image_root):
-        if rows and file != open_file:
-            write_rows(path_inside(folder, open_file), rows)
-            rows = []
-        open_file = file
-        rows.append(row)
-    if rows:
-        write_rows(path_inside(folder, open_file), rows)
+    for name, group in itertools.groupby(stage1, key=lambda record: _native_row(record)["file"]):
+        rows = []
+        for record in group:
+            with reading(image_root / record.image_path):
+                image = read_bytes(path_inside(image_root, record.image_path))
+            rows.append((_native_row(record)["columns"], image))
+        write_rows(path_inside(folder, str(name)), rows)
+
+
+def _native_row(record: QARecord) -> Mapping[str, Any]:
+    row: Mapping[str, Any] | None = record.quality.get(NATIVE_ROW)
+    if row is None:
+        raise UserError(
+            f"question {record.question_id}: no quality.{NATIVE_ROW}; expected a record of "
+            "stage 1, with its answer"
+        )
+    return row
 
 
 def _extract(options: VixRayOptions, quality: QualityLog) -> Iterator[VixRayStudy]:

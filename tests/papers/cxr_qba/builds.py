@@ -5,6 +5,7 @@ import json
 from cxrjax.papers.cxr_qba.construct.construction import merge_facts
 from cxrjax.papers.cxr_qba.construct.pipeline import graphs_of, questions_of
 from cxrjax.papers.cxr_qba.construct.shards import finish, prepare
+from cxrjax.papers.cxr_qba.study_files import SCENE_GRAPH, study_path
 from cxrjax.records import read_records
 
 
@@ -34,3 +35,11 @@ def run_shards(job, again=()):
     for number in numbers:
         questions_of(number, facts, job, again)
     finish(job)
+
+
+def write_graph(root, graph):
+    """Writes a scene graph at its place below a folder; returns its file."""
+    path = root / (study_path(graph.patient_id, graph.study_id) + SCENE_GRAPH)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(graph.to_json()))
+    return path

@@ -17,11 +17,11 @@ from cxrjax.evaluation.counted import PAPER, STRICT
 from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.metrics.bootstrap import Bootstrap
 from cxrjax.papers.cxr_qba.native import StudySceneGraph
-from cxrjax.papers.cxr_qba.study_files import write_study
 from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.simulation.studies.build import TRUTH
 from tests.papers.cases import cases, data, differing, write_files
+from tests.papers.cxr_qba import builds
 
 CLASSES = human_labels.load_label_classes()
 
@@ -44,7 +44,7 @@ def write_graph(root, study, nodes):
         observations[node["obs_id"]] = node
     graph = {"patient_id": f"p{study}", "study_id": f"s{study}", "observations": observations}
     graph["top_level_obs_ids"] = list(observations)
-    write_study(root, StudySceneGraph.model_validate(graph))
+    builds.write_graph(root, StudySceneGraph.model_validate(graph))
 
 
 def write_csv(path, header, rows):

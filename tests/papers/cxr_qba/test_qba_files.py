@@ -22,6 +22,7 @@ from cxrjax.papers.cxr_qba.study_files import MAX_BYTES, StudyFiles, fit_study_b
 from cxrjax.records import format_record, parse_record
 from cxrjax.records_io.quality import CUT, QualityLog, Unusable
 from tests.papers.cases import cases
+from tests.papers.cxr_qba import builds
 
 KEY, IMAGE = ("p19990001", "s59990001"), "synthetic-0001"
 MEMBER = f"p19/{KEY[0]}/{KEY[1]}"
@@ -169,7 +170,7 @@ def test_archives_of_other_things_are_no_studies(tmp_path):
 
 def test_writing_puts_a_study_at_its_place(native_pair, tmp_path):
     graph = StudySceneGraph.model_validate(native_pair[0])
-    path = study_files.write_study(tmp_path, graph, whole=False)
+    path = builds.write_graph(tmp_path, graph)
     assert path == tmp_path / f"{MEMBER}.scene_graph.json"
     assert in_order(json.loads(path.read_text())) == in_order(native_pair[0])
     assert study_files.study_path("p10000032", "s50414267") == "p10/p10000032/s50414267"

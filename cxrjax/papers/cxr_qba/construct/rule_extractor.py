@@ -6,9 +6,9 @@ has, and the build counts sentences out of which it reads nothing.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from cxrjax.files import read_patterns
+from cxrjax.files import read_packaged, read_patterns
 from cxrjax.papers.cxr_qba.construct import extraction, phrases
 from cxrjax.papers.cxr_qba.construct.extraction import OBSERVED_SECTIONS, Observation
 from cxrjax.radiology_text.assertions import Assertion, Time
@@ -86,22 +86,8 @@ def read_indication(sentences: list[extraction.NumberedSentence]) -> extraction.
 
 # Reports say the same again and again.
 _KEPT_SENTENCES = 1 << 15
-_CHANGES: dict[Time, str] = {
-    "unchanged": "no change",
-    "new": "new",
-    "worse": "increased",
-    "better": "decreased",
-    "resolved": "resolved",
-}
-# Of a status and how sure it is: what the release calls certainty. What is unlikely is denied.
-_CERTAINTIES = {
-    ("present", "certain"): "certain",
-    ("present", "likely"): "likely",
-    ("uncertain", "possible"): "uncertain",
-    ("uncertain", "unlikely"): "likely",
-    ("absent", "certain"): "certain",
-    ("absent", "likely"): "likely",
-}
+_WORDS = read_packaged(str(__package__), "reference/rule_extractor.toml")
+_CHANGES: Mapping[Time, str] = _WORDS["changes"]
 # Where the words behind "from the" are none of a landmark.
 _NO_LANDMARK = ("the", "a", "an", "left", "right")
 _SIDES = {"left": "left", "right": "right", "bilateral": "both", None: ""}
@@ -167,7 +153,7 @@ class RuleExtractor:
     ) -> Observation:
         one, parent = said[place][0], parents[place]
         positive = one.status != "absent" and one.certainty != "unlikely"
-        certainty = _CERTAINTIES[one.status, one.certainty]
+        certainty = _WORDS["certainties"][f"{one.status} {one.certainty}"]
         names = tuple(each.finding for each in said[place])
         findings = [self.definitions.findings[name] for name in names]
         places = self._places(one, findings, said[parent][0] if parent >= 0 else None)

@@ -13,7 +13,7 @@ from typing import Any, Final, Literal
 
 import numpy as np
 
-from cxrjax.files import read_packaged
+from cxrjax.files import read_packaged, read_patterns
 from cxrjax.images.encode import encode_jpeg
 from cxrjax.images.files import ImageError
 from cxrjax.language_model.client import Client
@@ -170,18 +170,7 @@ def _written(boxes: Iterable[Any]) -> str:
 
 
 # What a question of each type holds.
-_ASKS = {
-    kind: re.compile(pattern, re.I)
-    for kind, pattern in {
-        "Where": r"\bwhere\b|\blocat|\bposition|\bcoordinates\b|\bplace\b|\bsite\b",
-        "What": r"\bwhat\b|\bwhich\b|\bname\b",
-        "Is_there": r"\b(?:is|are) there\b|\bany\b|\bevidence\b|\bsigns? of\b",
-        "How_many": r"\bhow (?:many|often)\b|\bnumber\b|\bcount\b",
-        "Which": r"\bwhich\b|\bwhat (?:part|region|area|side|zone|lung)",
-        "Yes_No": r"^\W*(?:is|are|does|do|can|could|has|have|was|yes)\b",
-        "List_all": r"\bwhat\b|\bwhich\b|\ball\b|\bevery\b|\beach\b",
-    }.items()
-}
+_ASKS = read_patterns(str(__package__), "question_types.toml")
 _NEGATION = re.compile(r"\b(no|not|none|neither|nor|without|absent|absence|free)\b|n't\b", re.I)
 _BOX = re.compile(r"<loc[^>]*>?")
 
