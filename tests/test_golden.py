@@ -76,7 +76,7 @@ MODULES = {
     "coordinates": "cxrjax.tools.coordinates",
     "draw_sentences": "bench.gemex_refiner",
     "judge_agreement": "bench.judge_agreement",
-    "qba_validation": "bench.cxr_qba_validation.__main__",
+    "qba_validation": "bench.cxr_qba_validation",
     "refiner_accuracy": "bench.gemex_refiner",
     "simulation_samples": "cxrjax.simulation_samples",
     "tokenizer": "bench.tokenizer_training",

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import matthews_corrcoef
 
-from bench.cxr_qba_validation import human_labels
-from bench.cxr_qba_validation.__main__ import main
+from bench.cxr_qba_validation import human_labels, main
 from bench.cxr_qba_validation.boxes import CXR_QBA_BOXES
 from bench.cxr_qba_validation.tags import CXR_QBA_TAGS
 from cxrjax.errors import UserError

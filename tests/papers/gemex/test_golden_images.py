@@ -1,6 +1,6 @@
 """Thirty images of our own and the records that were checked by eye stay as they are.
 
-The sheet of the pictures that was looked at is drawn by `golden_images`. Whatever turns a side, a
+The sheet of the pictures that was looked at is drawn by `bench.gemex_demonstrations`. Whatever turns a side, a
 box or an answer, in phantoms, grafts, the reader or the wording, fails here; what was meant to
 change is looked at again.
 """
@@ -10,8 +10,8 @@ import re
 
 import pytest
 
+from bench.gemex_demonstrations import KINDS, NOUNS, RECORDS, line, make
 from cxrjax.papers.gemex.record_checks import check_record
-from tests.papers.gemex.golden_images import KINDS, NOUNS, RECORDS, line, make
 
 GOLDEN = [json.loads(one) for one in RECORDS.read_text(encoding="utf-8").splitlines()]
 # A finding's word in a reason -> what was drawn.

@@ -1,6 +1,6 @@
 """Thirty images of our own, drawn phantoms and grafts, with one GEMeX record each.
 
-    python -m tests.papers.gemex.golden_images FOLDER
+    python -m bench.gemex_demonstrations FOLDER
 
 draws the images by their seeds, asks, and writes FOLDER/demonstrations.jsonl, which somebody looks
 through before it goes into the package, where a language model is shown it, and FOLDER/sheet.png
@@ -34,7 +34,7 @@ from cxrjax.simulation.lesions import LesionBuilder, LesionOptions
 from cxrjax.simulation.studies.build import TRUTH, StudiesBuilder, StudiesOptions
 
 RECORDS = Path(str(language_model.__file__)).with_name(language_model.DEMONSTRATIONS)
-RADIOGRAPHS = Path(__file__).parents[3] / "data" / "radiographs"
+RADIOGRAPHS = Path(__file__).parents[1] / "data" / "radiographs"
 PHANTOMS, GRAFTS = 18, 12
 SEED = 2024
 KINDS = ("open_ended", "closed_ended", "single_choice", "multi_choice")
