@@ -212,18 +212,11 @@ class StudySceneGraph(Native):
 
 _STRATEGIES = {"A": "indication", "B": "abnormal", "C": "region_abnormal", "D": "finding"}
 # question_type -> strategy.
-QUESTION_TYPES = {kind: _STRATEGIES[kind[0]] for kind in load_statistics(str(__package__))["types"]}
+_PRINTED = load_statistics(str(__package__))
+QUESTION_TYPES = {kind: _STRATEGIES[kind[0]] for kind in _PRINTED["types"]}
 
 # Of pairs of studies, which the release does not have: question_type -> strategy.
-LONGITUDINAL_TYPES = dict.fromkeys(
-    (
-        "L01_describe_changes",
-        "L02_how_has_finding_changed",
-        "L03_how_has_device_changed",
-        "L04_has_finding_changed",
-    ),
-    "longitudinal",
-)
+LONGITUDINAL_TYPES = dict.fromkeys(_PRINTED["longitudinal"]["types"], "longitudinal")
 
 
 class NativeAnswer(Native):

@@ -59,17 +59,6 @@ SPLIT_FILE = "splits.json"
 TABLES_FILE = "tables.md"
 
 
-# What quality.json says of each mix.
-_BALANCES = {
-    "released": "none: questions about what is there alone, as released (--mix=released)",
-    "paper": "12,180 training questions with no for 8,700 with yes, of each kind alike, on images "
-    "without findings and about absent classes; these are drawn evenly, not as often as they are "
-    "there (--mix=paper)",
-    "balanced": "for each question with yes one with no, of its class and kind, in every split "
-    "(--mix=balanced)",
-}
-
-
 @dataclasses.dataclass(frozen=True)
 class VinDrOptions(SourceOptions):
     """Flags of VinDr-CXR-VQA.
@@ -343,7 +332,7 @@ class VinDrBuilder(Builder[VinDrOptions]):
     def balance_rule(self) -> str:
         if self._opened.source.release is not None:
             return super().balance_rule()
-        return _BALANCES[self.options.mix]
+        return statistics.BALANCES[self.options.mix]
 
     def values(self) -> dict[str, float | None]:
         table = self._opened.table

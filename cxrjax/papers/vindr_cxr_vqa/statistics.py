@@ -12,6 +12,7 @@ from cxrjax.records_io.statistics import Published, load_statistics, ratio, tabl
 _PRINTED = load_statistics(str(__package__))
 PAPER: dict[str, Published] = _PRINTED["published"]
 SOURCE_TABLE: dict[str, Published] = _PRINTED["published_source"]
+BALANCES: Mapping[str, str] = _PRINTED["balances"]
 TABLE_3: Mapping[str, Mapping[str, str]] = {"Table 3": _PRINTED["table_3"]}
 # Each class's share of the questions, and what it rests on.
 _CLASSES = {

@@ -1,8 +1,8 @@
 """Thirty images of our own and the records that were checked by eye stay as they are.
 
-The sheet of the pictures that was looked at is drawn by `bench.gemex_demonstrations`. Whatever turns a side, a
-box or an answer, in phantoms, grafts, the reader or the wording, fails here; what was meant to
-change is looked at again.
+`bench.gemex_demonstrations` renders the sheet of images that was inspected. Whatever turns a side,
+a box or an answer, in phantoms, simulated lesions, the reader or the wording, fails here; what was
+meant to change is inspected again.
 """
 
 import json

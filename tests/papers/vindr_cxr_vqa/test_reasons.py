@@ -195,12 +195,12 @@ def test_vocabulary_is_complete_general_and_names_no_other_class(name):
 def test_no_general_sentence_holds_a_number():
     classes = templates.class_words().values()
     groups = itertools.chain.from_iterable((c.definition, c.sign, c.care) for c in classes)
-    sentences = [*itertools.chain.from_iterable(groups), *templates.reading_remarks()]
+    sentences = [*itertools.chain.from_iterable(groups), *templates.vocabulary("reading")]
     assert len(sentences) == len(set(sentences)) >= 14 * 6 + 8
     for text in sentences:
         _check_language(text)
         assert not re.search(r"\d", text) and not set(text.lower().split()) & set(NUMBERS), text
-    for text in templates.reading_remarks():
+    for text in templates.vocabulary("reading"):
         assert not READER.mentions(text)
     assert set(templates.class_words()) == set(CLASSES)
 

@@ -17,20 +17,12 @@ from cxrjax.papers.vindr_cxr_vqa.construct.templates import (
     ClassWords,
     VindrTemplates,
     class_words,
-    reading_remarks,
+    vocabulary,
 )
 from cxrjax.radiology_text.english import capital, join
 from cxrjax.records_io.quality import PixelBox
 
 _CALLED = {places.HEART: "the enlarged heart", places.AORTA: "the widened aorta"}
-# Classes that are denied in one sentence, as a radiologist goes through the film.
-_TOGETHER = (
-    ("Cardiomegaly", "Aortic enlargement"),
-    ("Pleural effusion", "Pleural thickening", "Pneumothorax"),
-    ("Consolidation", "Infiltration", "Atelectasis", "Lung Opacity"),
-    ("ILD", "Pulmonary fibrosis"),
-    ("Calcification", "Nodule/Mass"),
-)
 _MOST_LISTED = 6  # classes with their places, in one sentence
 
 
@@ -103,7 +95,7 @@ class _Texts:
         definition = self.rng.sample(words.definition, len(words.definition))
         sign = self.rng.sample(words.sign, len(words.sign))
         follows = self.rng.choice(words.follows)
-        reading = self.rng.sample(reading_remarks(), 4)
+        reading = self.rng.sample(vocabulary("reading"), 4)
         return [definition[0], sign[0], follows], [definition[1], sign[1], *words.care, *reading]
 
     def other(self, label: str, boxes: Sequence[Sequence[float]], it: str) -> list[str]:
@@ -124,7 +116,7 @@ class _Texts:
         """Returns what else the image does not show, a sentence for each part of the chest."""
         known = {*self.image.deniable}
         sentences = []
-        for together in _TOGETHER:
+        for together in vocabulary("together"):
             named = [name for name in together if name in known and name not in spoken_of]
             if named:
                 prose = [one for name in named for one in class_words()[name].prose.split(" or ")]
@@ -222,7 +214,7 @@ def _denied(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     facts = [texts("normal")] if image.normal else []
     end = f"end_none_{plan.kind}"
     if not plan.labels:
-        reading = texts.rng.sample(reading_remarks(), len(reading_remarks()))
+        reading = texts.rng.sample(vocabulary("reading"), len(vocabulary("reading")))
         return _Parts([*facts, *texts.absent()], [], texts(end), [], reading)
     words = class_words()[plan.labels[0]]
     facts.append(texts("denied", **_slots(words)))
@@ -261,7 +253,7 @@ def _listed(plan: PlannedQuestion, texts: _Texts) -> _Parts:
     # A sign says "it": it stays with the sentence that names the class.
     some = texts.rng.sample(plan.labels, min(len(plan.labels), 3))
     general = [" ".join(texts.general(class_words()[label])[0]) for label in some]
-    more = [*general, *texts.rng.sample(reading_remarks(), 6)]
+    more = [*general, *texts.rng.sample(vocabulary("reading"), 6)]
     return _Parts(facts, [], texts("end_list"), [], more)
 
 
@@ -272,15 +264,7 @@ def _separated(items: Sequence[str]) -> str:
     return "; and ".join(("; ".join(items[:-1]), items[-1])) if len(items) > 1 else items[0]
 
 
-# fmt: off
-_NUMBERS = (
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
-    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen",
-    "eighteen", "nineteen", "twenty",
-)
-# fmt: on
-
-
 def number(count: int) -> str:
     """Returns a count in words up to twenty, beyond it in digits."""
-    return _NUMBERS[count] if count < len(_NUMBERS) else str(count)
+    words = vocabulary("numbers")
+    return str(words[count]) if count < len(words) else str(count)

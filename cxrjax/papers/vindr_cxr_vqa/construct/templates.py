@@ -10,6 +10,7 @@ import functools
 import random
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from cxrjax.files import read_packaged
 from cxrjax.radiology_text.english import capital
@@ -125,6 +126,7 @@ def class_words() -> dict[str, ClassWords]:
 
 
 @functools.cache
-def reading_remarks() -> tuple[str, ...]:
-    """Returns sentences on reading chest radiographs that belong to no class."""
-    return tuple(read_packaged(__package__, "class_vocabulary.json")["reading"])
+def vocabulary(name: str) -> tuple[Any, ...]:
+    """Returns a list of words that belong to no class: `reading`, sentences on reading chest
+    radiographs; `together`, classes that are denied in one sentence; `numbers` in words."""
+    return tuple(read_packaged(__package__, "class_vocabulary.json")[name])
