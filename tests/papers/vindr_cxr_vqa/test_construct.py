@@ -1,32 +1,25 @@
 """Questions from annotations: copied truth, correct wording, balance, determinism."""
 
 import collections
-import hashlib
-import json
 import random
 import re
 
 import pytest
 
-from cxrjax.codecs import CODECS
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, FindingBox, ImageAnnotation
 from cxrjax.papers.vindr_cxr_vqa.construct import asking, templates
-from cxrjax.papers.vindr_cxr_vqa.construct.asking import MAX_BOXES, plan_lesions
+from cxrjax.papers.vindr_cxr_vqa.construct.asking import plan_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.lesions import ORGANS, find_lesions
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly, Wording, reader_boxes
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import EASY_BOXES, TemplateWriter
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES, format_box
 from cxrjax.radiology_text.english import join
-from cxrjax.records import format_record
 from cxrjax.records_io.readers import merge_readers, parse_mode
-from cxrjax.simulation.dense import DenseWriter, deal_negatives, plan_dense
 
-# Of dense records as they were when the checkpoint in data/demo_base was trained.
-DENSE_SHA256 = "1312ecc89d7186e489ccf4a0abb3fb1cecf582a302150e3e30d389937e6b8f48"
 LOC = re.compile(r"<loc[^>]*>")
 
 
-def _image(number: int, labels: list[str], boxes_per_class: int = 1) -> ImageAnnotation:
+def annotation(number: int, labels: list[str], boxes_per_class: int = 1) -> ImageAnnotation:
     rng = random.Random(number)
     findings = []
     for label in labels:
@@ -37,30 +30,19 @@ def _image(number: int, labels: list[str], boxes_per_class: int = 1) -> ImageAnn
     return ImageAnnotation(f"image-{number}", f"images/{number}.png", (120, 130), findings, readers)
 
 
-def _images(count: int) -> list[ImageAnnotation]:
+def annotated(count: int) -> list[ImageAnnotation]:
     rng = random.Random(7)
     return [
-        _image(i, rng.sample(CLASSES, 0 if i % 10 == 9 else rng.randint(1, 7)), rng.randint(1, 3))
+        annotation(
+            i, rng.sample(CLASSES, 0 if i % 10 == 9 else rng.randint(1, 7)), rng.randint(1, 3)
+        )
         for i in range(count)
     ]
-
-
-def dense(images, split="train", seed=0):
-    return Assembly("synthetic", DenseWriter(seed)).records(plan_dense(images, seed), split)
 
 
 def lesions(images, split="train", seed=0):
     assembly = Assembly("vindr_cxr_vqa", TemplateWriter(seed))
     return assembly.records(plan_lesions(images, seed), split)
-
-
-def test_dense_records_are_what_the_shipped_checkpoint_was_trained_on():
-    """Reasons, which it never saw, aside."""
-    lines = [json.loads(format_record(record)) for record in dense(_images(40))]
-    unseen = ("reason", "template_id", "generator")
-    seen = [{name: line[name] for name in line.keys() - unseen} for line in lines]
-    text = "\n".join(json.dumps(line, sort_keys=True) for line in seen)
-    assert hashlib.sha256(text.encode()).hexdigest() == DENSE_SHA256
 
 
 @pytest.mark.parametrize("version", ["5", "6"])
@@ -85,95 +67,8 @@ def test_join():
     assert [join(list("abc")[:n]) for n in range(4)] == ["", "a", "a and b", "a, b and c"]
 
 
-def test_dense_asks_every_present_class_once_with_all_boxes_in_reading_order():
-    for image in _images(30):
-        records = list(dense([image]))
-        about = [r.variables["finding"] for r in records if r.variables]
-        assert len(about) == len(set(about))
-        positive = {r.variables["finding"]: r for r in records[1:] if r.gt_finding}
-        assert sorted(positive) == image.present
-        for label, record in positive.items():
-            boxes = [f.box for f in image.findings if f.label == label]
-            expected = sorted(boxes, key=lambda b: (b[1], b[0], b[3], b[2]))
-            assert record.answers[0].boxes_by_image == {image.image_id: [list(b) for b in expected]}
-            assert LOC.findall(record.answer_text) == [format_box(b) for b in expected]
-            assert record.gt_finding == label
-            assert record.gt_location == " ".join(format_box(b) for b in expected)
-            assert record.answers[0].labels == [label] and record.answers[0].polarity == "pos"
-
-
-def test_dense_what_names_the_findings_without_boxes_and_carries_the_readers():
-    normal, ill = _image(1, []), _image(2, ["ILD", "Cardiomegaly"], 2)
-    # Each has one "What", and it comes first.
-    records = list(dense([normal, ill]))
-    what = [r for r in records if r.question_type == "What"]
-    assert [r.image_id for r in what] == ["image-1", "image-2"]
-    assert what[0].answer_text == "There is no finding."
-    assert (what[0].answers[0].polarity, what[0].negative_kind) == ("neg", "no_finding_image")
-    assert what[1].answer_text == "The findings are Cardiomegaly and ILD."
-    assert what[1].answers[0].labels == ["Cardiomegaly", "ILD"]
-    assert all(not r.boxes and "<loc" not in r.answer_text for r in what)
-    assert [len(marked) for marked in what[1].readers.values()] == [4, 1, 0]
-    assert [r.readers for r in records if r.question_type != "What"] == [None] * (len(records) - 2)
-
-
-def test_dense_balance_is_five_to_seven():
-    records = list(dense(_images(300)))
-    polarity = collections.Counter(r.answers[0].polarity for r in records)
-    assert polarity["neg"] == round(polarity["pos"] * 7 / 5)
-    for record in records:
-        kinds = {"pos": {None}, "neg": {"absent_class", "no_finding_image"}}
-        assert record.negative_kind in kinds[record.answers[0].polarity]
-        if record.answers[0].polarity == "neg":
-            assert not record.boxes and record.gt_finding is None and record.gt_location is None
-
-
-def test_dense_spreads_questions_evenly_over_images():
-    images = _images(200)
-    counts = collections.Counter(r.image_id for r in dense(images))
-    slack = {i.image_id for i in images if len(i.present) + 1 < max(counts.values()) - 1}
-    assert max(counts[i] for i in slack) - min(counts[i] for i in slack) <= 1
-
-
-def test_negatives_stop_where_every_absent_class_is_taken():
-    images = [_image(i, list(CLASSES[:13])) for i in range(3)]
-    assert deal_negatives(images, 0) == [1, 1, 1]
-
-
-@pytest.mark.parametrize("polarity", ["pos", "neg"])
-def test_dense_types_rotate_evenly(polarity):
-    records = dense(_images(400))
-    counts = collections.Counter(
-        r.question_type for r in records if r.variables and r.answers[0].polarity == polarity
-    )
-    assert set(counts) == set(asking.CLASS_QUESTION_TYPES)
-    mean = counts.total() / 5
-    assert all(abs(count - mean) < 0.1 * mean for count in counts.values()), counts
-
-
-def test_dense_answers_are_short_and_parse():
-    images = [_image(i, list(CLASSES[i % 8 : i % 8 + 5]), 1 + i % MAX_BOXES) for i in range(48)]
-    for record in dense(images):
-        text = record.answer_text
-        words = LOC.sub("", text).split()
-        assert len(words) <= 12 + 2 * (record.question_type == "What"), text
-        assert "{" not in text + record.question + record.reason
-        decoded = CODECS["vindr_px"].decode(text, *record.image_hw, strict=True)
-        assert len(decoded.boxes) == len(record.boxes) <= MAX_BOXES
-        if record.question_type in ("Is_there", "Yes_No"):
-            assert text.startswith("Yes" if record.boxes else "No")
-        if record.question_type == "How_many" and record.boxes:
-            assert f" {len(record.boxes)} area{'s' if len(record.boxes) > 1 else ''} of " in text
-            assert text.startswith("There are" if len(record.boxes) > 1 else "There is 1")
-
-
-def test_dense_refuses_more_boxes_than_an_answer_may_list():
-    with pytest.raises(ValueError, match="7 boxes of ILD"):
-        list(dense([_image(1, ["ILD"], MAX_BOXES + 1)]))
-
-
 def test_four_questions_an_image_each_with_all_lesions_of_a_class():
-    images = _images(120)
+    images = annotated(120)
     by_id = {image.image_id: image for image in images}
     records = list(lesions(images))
     counts = collections.Counter(r.image_id for r in records)
@@ -198,14 +93,14 @@ def test_four_questions_an_image_each_with_all_lesions_of_a_class():
 
 
 def test_lesions_are_the_components_of_the_readers_boxes():
-    for image in _images(60):
+    for image in annotated(60):
         merged = merge_readers(reader_boxes(image), parse_mode("components"))
         for label in set(image.present) - set(ORGANS):
             assert len(find_lesions(image, label)) == sum(name == label for name, _ in merged)
 
 
 def test_kinds_come_equally_often_and_rotate_on_each_image():
-    plans = list(plan_lesions(_images(120), 0))
+    plans = list(plan_lesions(annotated(120), 0))
     counts = collections.Counter(plan.kind for plan in plans)
     assert set(counts) == set(QUESTION_TYPES) and max(counts.values()) - min(counts.values()) <= 4
     by_image = collections.defaultdict(set)
@@ -252,7 +147,7 @@ def test_which_is_asked_only_of_what_has_a_known_place():
 
 
 def test_names_and_typing_errors_vary_at_the_stated_rates():
-    images = _images(400)
+    images = annotated(400)
     ids = [record.template_id for record in lesions(images)]
     asked = [i for i in ids if "/What/" not in i]
     rates = templates.load_templates("6").variation
@@ -263,7 +158,7 @@ def test_names_and_typing_errors_vary_at_the_stated_rates():
 
 
 def test_list_all_has_an_answer_for_each_class_with_all_its_boxes():
-    image = _image(5, ["ILD", "Cardiomegaly"], 2)
+    image = annotation(5, ["ILD", "Cardiomegaly"], 2)
     plan = asking.plan_list_all(image, "q")
     (record,) = Assembly("vindr_cxr_vqa", TemplateWriter(0)).records([plan], "train")
     assert [answer.labels for answer in record.answers] == [["Cardiomegaly"], ["ILD"]]
@@ -276,7 +171,7 @@ def test_list_all_has_an_answer_for_each_class_with_all_its_boxes():
 
 
 def test_words_that_do_not_hold_the_plans_boxes_are_refused():
-    plan = asking.plan_list_all(_image(5, ["ILD", "Cardiomegaly"]), "q")
+    plan = asking.plan_list_all(annotation(5, ["ILD", "Cardiomegaly"]), "q")
     assembly = Assembly("vindr_cxr_vqa", TemplateWriter(0))
     for answer in ("There is ILD.", "Cardiomegaly at <loc_1_2_3_4>. ILD at <loc_1_2_3_4>."):
         with pytest.raises(ValueError, match=r"sentences with boxes|lacks a box"):
@@ -284,20 +179,14 @@ def test_words_that_do_not_hold_the_plans_boxes_are_refused():
 
 
 def test_difficulty_rule():
-    image = _image(3, ["ILD"], 2)
     easy_kinds = ("Where", "Is_there", "Yes_No")
-    for record in dense([image, *_images(20)]):
-        easy = record.question_type in easy_kinds and len(record.boxes) <= 1
-        assert record.difficulty == ("Easy" if easy else "Medium")
-    for record in lesions(_images(40)):
+    for record in lesions(annotated(40)):
         easy = record.question_type in easy_kinds and len(record.boxes) <= EASY_BOXES
         assert record.difficulty == ("Easy" if easy else "Medium")
 
 
 def test_the_same_seed_gives_the_same_records_in_any_order_of_images():
-    images = _images(20)
+    images = annotated(20)
     forwards = {r.question_id: r for r in lesions(images)}
     assert forwards == {r.question_id: r for r in lesions(images[::-1])}
-    assert list(dense(images)) == list(dense(images))
-    assert list(dense(images)) != list(dense(images, seed=1))
     assert list(lesions(images)) != list(lesions(images, seed=1))

@@ -9,7 +9,6 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from bench.vix_ray_phrases import body_parts, diagnoses
 from cxrjax.errors import UserError
 from cxrjax.papers.vix_ray.native import find_shards, read_rows
 from cxrjax.papers.vix_ray.records import understand
@@ -232,14 +231,3 @@ def test_vncorenlp_where_it_is_installed():
         pytest.skip("VNCORENLP_DIR is not set")
     found = words(load_segmenter("vncorenlp"), "Tổn thương phổi kẽ.")
     assert "Tổn_thương" in found
-
-
-@pytest.mark.parametrize(("text", "phrases"), CASES["diagnoses"])
-def test_diagnoses(text, phrases):
-    found = diagnoses([unicodedata.normalize("NFD", text)])
-    assert all(any(key.startswith(phrase) for key in found) for phrase in phrases), found
-
-
-def test_body_parts_are_counted_longest_first():
-    found = body_parts(["Góc sườn hoành hai bên nhọn, màng phổi không dày.", "Phổi sáng."])
-    assert found == {"góc sườn hoành": 1, "màng phổi": 1, "phổi": 1}
