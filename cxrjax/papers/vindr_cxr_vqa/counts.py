@@ -1,7 +1,6 @@
 """One system's predictions against the references: what is counted on each image.
 
-Everything that a figure of VinDr-CXR-VQA needs is a sum over images, or over questions, of the
-columns made here.
+Every figure of VinDr-CXR-VQA is of sums over images, or over questions, of the columns made here.
 """
 
 import functools
