@@ -456,6 +456,7 @@ def plain(text: str, work: Path, of_model: bool) -> str:
     text = re.sub(r"(?<=are read by rules; )[^<\n]*", "", text)  # measured anew with the reader
     made = r"git_commit|versions\.[\w-]+" + (r"|[\w.]*sha256[\w.]*" if of_model else "")
     text = re.sub(rf"({made})</dt><dd>[^<]*", r"\1", text)  # of the pages that `report` writes
+    text = re.sub(r"<dt>goodput\.[^<]*</dt><dd>[^<]*</dd>", "", text)
     if of_model:
         times = r"  [\d.,]+ questions/s.*|(?<=steps) in \d+ s.*|\ngoodput \d+% since .*"
         text = re.sub(times, "", text)
