@@ -24,8 +24,10 @@ from cxrjax.training.observers import FinishedStep, LogLine, Observer
 from cxrjax.training.watchdog import DIRECTORY, EVALUATING, SAVING
 from cxrjax.training.workdir import write_json
 
-PARTS = ("training", "data_wait", "host", "compiling", "evaluation", "saving", "starting")
-PARTS += ("lost", "down", "other")
+PARTS = (
+    *("training", "data_wait", "host", "compiling", "evaluation", "saving", "starting"),
+    *("lost", "down", "other"),
+)
 _PHASES = {EVALUATING: "evaluation", SAVING: "saving"}
 # Imports and the reading of data belong to the first run of a process.
 _loaded = [time.time()]

@@ -642,11 +642,11 @@ def groups_of(attributes: str, devices: int) -> Sequence[Sequence[int]]:
         if listed := re.search(r"device_ids=\(\[([\d,]+)\]T\(([\d,]+)\)\)", attributes):
             numbers = _iota(listed[1], listed[2])
         numbers = numbers.reshape(shape).transpose(order)
-        return numbers.reshape(-1, math.prod(shape[1::3]))
+        return [*map(list, numbers.reshape(-1, math.prod(shape[1::3])))]
     if iota := re.search(
         r"replica_groups=\[(\d+),(\d+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?", attributes
     ):
-        return _iota(iota[3], iota[4]).reshape(int(iota[1]), int(iota[2]))
+        return [*map(list, _iota(iota[3], iota[4]).reshape(int(iota[1]), int(iota[2])))]
     if listed := re.search(
         r"(?:replica_groups|source_target_pairs)=\{(\{[\d,{}]*\})\}", attributes
     ):
