@@ -206,44 +206,6 @@ def test_hooks_run_what_lint_runs():
     assert all(hook["language"] == "system" for hook in repo["hooks"])
 
 
-def slug(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
-    plain = re.sub(r"[^\w\- ]", "", heading.strip().lower().replace("`", ""))
-    return plain.replace(" ", "-")
-
-
-def without_code(text: str) -> str:
-    return re.sub(r"`[^`\n]*`", "", re.sub(r"^```.*?^```", "", text, flags=re.M | re.S))
-
-
-def anchors(page: Path) -> set[str]:
-    text = re.sub(r"^```.*?^```", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
-    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", text, re.M)}
-
-
-def broken_links(page: Path) -> list[str]:
-    """Targets on this machine that are not there, or without that anchor."""
-    broken = []
-    for link in re.findall(r"\]\(([^)\s]+)\)", without_code(page.read_text(encoding="utf-8"))):
-        if re.match(r"(https?|mailto):", link):
-            continue
-        name, _, anchor = link.partition("#")
-        target = (page.parent / name).resolve() if name else page
-        if not target.exists() or (anchor and anchor not in anchors(target)):
-            broken.append(link)
-    return broken
-
-
-def test_links_lead_somewhere():
-    assert {str(page): found for page in PAGES if (found := broken_links(page))} == {}
-
-
-def test_broken_links_are_noticed(tmp_path):
-    page = tmp_path / "a.md"
-    page.write_text("# One `two`, three\n[a](a.md#one-two-three) [b](b.md) [c](#no) [d](a.md)\n")
-    assert broken_links(page) == ["b.md", "#no"]
-
-
 def test_the_log_lists_all_that_was_tried():
     listed = re.split(r"(?m)^## .*\]\((log/\w+\.md)\)$", (ROOT / "docs/log.md").read_text())[1:]
     for name, part in zip(listed[::2], listed[1::2], strict=True):
