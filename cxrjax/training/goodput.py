@@ -70,8 +70,9 @@ class Goodput(Observer):
 
     def _resume(self, earlier: Mapping[str, Any]) -> None:
         found, until = earlier.get("seconds"), _number(earlier.get("until"))
-        for part in PARTS if isinstance(found, dict) else ():
-            self.seconds[part] += _number(found.get(part))
+        if isinstance(found, dict):
+            for part in PARTS:
+                self.seconds[part] += _number(found.get(part))
         ended = min(max(self._alive, until), self._begun)
         self.seconds["lost"] += max(0.0, ended - until)
         self.seconds["down"] += max(0.0, self._begun - max(ended, until))

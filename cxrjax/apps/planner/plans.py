@@ -132,7 +132,9 @@ class Plan:
         """Collectives between slices in a step, and the bytes of their arrays."""
         if self.guess:
             return self.guess.across_slices
-        return self.measured and self.measured.program and self.measured.program.across_slices
+        if self.measured is None or self.measured.program is None:
+            return None
+        return self.measured.program.across_slices
 
     def _across_json(self) -> dict[str, Any]:
         if self.topology.slices == 1 or self.across_slices is None:
