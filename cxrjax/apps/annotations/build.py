@@ -48,6 +48,7 @@ _MANY_CUT = 0.05
 # Of the image's area: boxes that few findings have.
 _TINY, _HUGE = 1e-4, 0.95
 _MANY_ODD = 0.2
+_MOST_TRIED = 1_000  # boxes of one class on an image that are compared with others
 _SAME = 0.95  # IoU of two boxes of one class that are one
 _PER_IMAGE = ("yolo", *ONE_IMAGE_A_FILE)
 
@@ -233,14 +234,20 @@ class BoxesBuilder(Builder[BoxesOptions]):
         """Leaves out boxes that another of the same class covers, and those beyond the limit."""
         kept: list[Annotation] = []
         boxes: dict[Any, list[PixelBox]] = collections.defaultdict(list)
+        tried: collections.Counter[Any] = collections.Counter()
         for one in fitted:
             if one.shape is not None:
-                here = boxes[one.label, one.reader if by_reader else ""]
-                if here and (pairwise_iou(np.array([one.box]), np.array(here)) > _SAME).any():
+                here = boxes[key := (one.label, one.reader if by_reader else "")]
+                tried[key] += 1
+                if (
+                    here
+                    and tried[key] <= _MOST_TRIED
+                    and (pairwise_iou(np.array([one.box]), np.array(here)) > _SAME).any()
+                ):
                     told = f"{one.label} {list(one.box)}: another box covers it"
                     found.reject(one, Unusable("repeated_box", told))
                     continue
-                if len(here) == MOST_BOXES:
+                if len(here) == MOST_BOXES or tried[key] > _MOST_TRIED:
                     told = f"more than {MOST_BOXES} boxes of {one.label}; the others are left out"
                     found.reject(one, Unusable("too_many_boxes", told))
                     continue

@@ -10,7 +10,6 @@ import codecs
 import contextlib
 import csv
 import dataclasses
-import itertools
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -161,15 +160,18 @@ def table(path: Path, folder: Folder, most: int | None = None) -> Rows:
         ForeignError: it is no table.
     """
     lines = _decode(read_bytes(path)).splitlines()
-    for number, line in enumerate(itertools.takewhile(lambda one: one.startswith("#"), lines)):
-        is_header = line.startswith(_VIA3_HEADER) and number + 1 < len(lines)
-        lines[number] = line.removeprefix(_VIA3_HEADER).strip() if is_header else ""
+    start = next((n for n, line in enumerate(lines) if not line.startswith("#")), len(lines))
+    header = next((one for one in lines[: min(start, _SAMPLE)] if one.startswith(_VIA3_HEADER)), "")
+    if header:
+        start -= 1
+        lines[start] = header.removeprefix(_VIA3_HEADER).strip()
     # Excel's own first line states what separates cells.
     said = _SAID_SEPARATOR.fullmatch(lines[0].strip()) if lines else None
-    separator = said[1] if said else _separator(lines)
+    separator = said[1] if said else _separator(lines[start:])
     rows: list[tuple[int, list[str]]] = []
     broken: list[tuple[int, str]] = []
-    for number, line in list(enumerate(lines, start=1))[bool(said) :]:
+    start = max(start, bool(said))
+    for number, line in enumerate(lines[start:], start=start + 1):
         if not line.strip(f" \t{separator}"):
             continue
         try:

@@ -476,10 +476,10 @@ def _fiftyone(content: dict[str, Any]) -> dict[str, Any]:
     for place, one in reach(content, "samples.[]"):
         one = an.fields(one, place)
         found = [
-            box | {"predicted": box.get("confidence") is not None}
+            box | {"predicted": box.get("confidence") is not None} if isinstance(box, dict) else box
             for of in one.values()
-            for box in (get(of, "detections") if get(of, "_cls") == "Detections" else ())
-            if isinstance(box, dict)
+            if get(of, "_cls") == "Detections"
+            for box in an.entries(get(of, "detections"), f"{place}: detections")
         ]
         tags = one.get("tags") if isinstance(one.get("tags"), list) else []
         split = next((tag for tag in tags if isinstance(tag, str) and split_of(tag)), "")
@@ -492,9 +492,9 @@ def _fiftyone_labels(content: dict[str, Any]) -> dict[str, Any]:
     names = an.entries(content["classes"], "classes")
     images = []
     for name, boxes in an.fields(content["labels"], "labels").items():
-        regions = [one for one in boxes or [] if isinstance(one, dict)]
+        regions = an.entries([] if boxes is None else boxes, shown(name))
         for one in regions:
-            number = one.get("label")
+            number = get(one, "label")
             if isinstance(number, int) and 0 <= number < len(names):
                 one["label"] = names[number]
         images.append({"name": name, "regions": regions})

@@ -29,7 +29,7 @@ _NO_CLASS = re.compile(an.WORDS["patterns"]["no_class"])
 _SPECK = 1e-4
 _MOST_LEVELS = 64
 _MOST_PARTS = 200
-_MOST_PACKED = 4_000_000  # bytes of a brush mask
+_MOST_PACKED = 1_000_000  # bytes of a brush mask
 _MOST_PIXELS = 24_000_000
 
 
