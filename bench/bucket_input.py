@@ -1,6 +1,6 @@
 """Data wait of a run that reads records and images from a bucket which answers late.
 
-    python -m bench.bucket_input [--latency=0.03] [--step=0.3] [--steps=20] [--workers=0]
+    python -m bench.bucket_input [--latency=0.03] [--step=0.3] [--steps=20] [--workers=1]
 
 Starts a server of S3 on this machine (pip install 'cxrjax[test_buckets]') behind a proxy that
 answers each request `--latency` seconds late, puts a made-up data set there, and takes batches as
@@ -191,7 +191,7 @@ def main() -> None:
     add("--step", type=float, default=0.3, help="seconds a step (0.3)")
     add("--steps", type=int, default=20)
     add("--batch", type=int, default=16, help="images of a step (16)")
-    add("--workers", type=int, default=0, help="processes that decode")
+    add("--workers", type=int, default=1, help="processes that decode (1)")
     add("--size", type=int, default=512, help="pixels on each side of an image (512)")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as cache, late_bucket(0.0) as proxy:
