@@ -1,6 +1,5 @@
-"""From clicks to a trained step: a review with corrections, its export, the check, training."""
+"""From clicks to records and pairs; tests/test_own_recipe.py trains on such records."""
 
-import dataclasses
 import io
 import json
 import signal
@@ -9,21 +8,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from cxrjax.api.training_run import train_run
 from cxrjax.apps.review.review_pages import full_picture
-from cxrjax.commands import check_records, review
-from cxrjax.models.presets import PRESETS
+from cxrjax.commands import review
 from cxrjax.records import read_records
-from cxrjax.training.config_file import load_config
 from tests.apps import chromium
 from tests.apps.annotations.samples import dicom_image
 from tests.apps.axe import accessibility_faults
 from tests.apps.page_records import records_of
 from tests.apps.rows import ROWS
-from tests.apps.servers import ROOT, Review
+from tests.apps.servers import Review
 
 browser = chromium.browser
-CONFIG = str(ROOT / "configs" / "records_lora.py")
 HEIGHT, WIDTH = 240, 200
 # Whole pixels of the screen are some pixels of the picture.
 NEAR = 3
@@ -99,25 +94,8 @@ class Reader:
         self.tab.mouse.up()
 
 
-@pytest.fixture
-def smaller_tiny(monkeypatch):
-    """The preset `tiny_192` with fewer and narrower layers."""
-    tiny = PRESETS["tiny_192"]
-    narrow = {"width": 16, "depth": 1, "num_heads": 2, "mlp_dim": 16}
-    small = dataclasses.replace(
-        tiny,
-        vision=dataclasses.replace(tiny.vision, **narrow),
-        decoder=dataclasses.replace(tiny.decoder, **narrow, head_dim=8),
-    )
-    monkeypatch.setitem(PRESETS, "tiny_192", small)
-
-
 @pytest.mark.slow
-@pytest.mark.usefixtures("smaller_tiny")
-def test_clicks_become_records_and_pairs_that_train(
-    browser, running, link, tmp_path, monkeypatch, capsys
-):
-    monkeypatch.chdir(ROOT)  # the configuration's base is named from there
+def test_clicks_become_records_and_pairs(browser, running, link, tmp_path, capsys):
     context = browser.new_context(viewport={"width": 1440, "height": 900})
     anna = Reader(context.new_page()).open(link)
     assert "<loc" not in anna.tab.inner_text("body")
@@ -203,24 +181,6 @@ def test_clicks_become_records_and_pairs_that_train(
     assert json.loads((out / "export.json").read_text())["left_out"] == {
         "rated major and not corrected": ["bad"]
     }
-
-    # The check finds nothing to mend, and both trainings take a step.
-    words = [str(out / "records.jsonl"), f"--out={tmp_path / 'check'}", "--processes=1"]
-    assert check_records.main(words) == 0, capsys.readouterr().out
-    tokenizer = ROOT / "data" / "demo_base" / "tokenizer.model"
-    settings = f"data.train={out / 'records.jsonl'} model.tokenizer={tokenizer} model.init=random "
-    settings += "model.init_from=None data.validation=None data.workers=0 model.unroll=False "
-    settings += "training.steps=1 training.batch_images=8 training.best_metric=None "
-    settings += "training.eval_every=0"
-    overrides = [f"--config.{one}" for one in settings.split()]
-    preferred = ["--config.rl.kind=dpo", "--config.rl.group_size=2", "--config.data.prompt=vqa"]
-    preferred += [f"--config.rl.pairs={out / 'pairs.jsonl'}"]
-    for name, more in (("supervised", []), ("preferred", preferred)):
-        train_run(load_config(CONFIG, overrides + more), tmp_path / name)
-        lines = (tmp_path / name / "metrics.jsonl").read_text().splitlines()
-        figures = json.loads(lines[-1])
-        assert figures["step"] == 1 and np.isfinite(figures["train/loss"])
-    assert figures["train/rl/preference_loss"] == pytest.approx(np.log(2), abs=1e-3)
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ from typing import Any
 
 AXE = Path(__file__).parent / "vendor" / "axe.min.js"
 AXE_SHA256 = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
-WIDTHS = (390, 1440)
+WIDTHS = (390, 1280)
 SCHEMES = ("light", "dark")
 _GRAVE = {"serious", "critical"}
 

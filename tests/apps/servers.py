@@ -40,9 +40,11 @@ class Server:
         said: on stderr.
     """
 
-    def __init__(self, folder: Path, *words: str, until: str = "Ctrl-C stops", **environment):
+    def __init__(
+        self, folder: Path, *words: str, until: str = "Ctrl-C stops", cwd=ROOT, **environment
+    ):
         self.words, self.until, self.environment = words, until, environment
-        self._errors, self.port = folder / "stderr", 0
+        self._errors, self.port, self._cwd = folder / "stderr", 0, cwd
         self.start()
 
     def start(self) -> None:
@@ -54,7 +56,7 @@ class Server:
         try:
             with open(self._errors, "a") as errors:
                 self.process = subprocess.Popen(
-                    command, stdout=pipe, stderr=errors, text=True, cwd=ROOT, env=environment
+                    command, stdout=pipe, stderr=errors, text=True, cwd=self._cwd, env=environment
                 )
         finally:
             signal.signal(signal.SIGINT, before)

@@ -35,7 +35,7 @@ def test_the_agreement(browser, tmp_path):
         Ratings(name, {f"q{k}": {d: k * step % 3 for d in DIMENSIONS} for k in range(9)}, {})
         for name, step in (("anna", 1), ("bao", 2))
     )
-    result = agreement(first, second, Bootstrap(resamples=20))
+    result = agreement([first, second], Bootstrap(resamples=20))
     html = render_agreement(result, markdown(result), ["anna.csv", "bao.csv", "agreement.json"])
     assert result["disagreements"]
     (tmp_path / "page.html").write_text(html)

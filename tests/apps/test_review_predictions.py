@@ -38,8 +38,9 @@ def test_uncertainty_is_told_by_its_reasons(first, second, expected):
 
 
 def test_spreads_that_are_none_are_refused():
-    with pytest.raises(UserError, match="its box_spreads are not four numbers"):
-        uncertainty(_record("a"), [_line("a", box_spreads=[[1, "x", 2, 3]])], "paligemma")
+    for wrong in ([[1, "x", 2, 3]], [[1, 2]], 5, {"a": 1}):
+        with pytest.raises(UserError, match="its box_spreads are not four numbers"):
+            uncertainty(_record("a"), [_line("a", box_spreads=wrong)], "paligemma")
 
 
 def test_the_least_certain_comes_first_and_nothing_goes_unsaid(tmp_path):

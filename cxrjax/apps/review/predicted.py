@@ -144,9 +144,9 @@ def uncertainty(record: QARecord, lines: Sequence[PredictedLine], codec: str) ->
 
 def _coordinates(line: PredictedLine, boxes: int) -> float | None:
     """Mean entropy of the coordinates of the least certain box."""
-    spreads = [one for one in line.fields.get("box_spreads") or () if one]
     try:
-        values = np.array(spreads, np.float64).reshape(-1, 4)
+        spreads = [one for one in line.fields.get("box_spreads") or () if one]
+        values = np.nan_to_num(np.array(spreads, np.float64).reshape(-1, 4), nan=1.0)
     except (ValueError, TypeError):
         raise UserError(
             f"{line.read.where}: its box_spreads are not four numbers, or null, for each box"
@@ -155,7 +155,7 @@ def _coordinates(line: PredictedLine, boxes: int) -> float | None:
         bits = np.log(np.maximum(values * _NORMAL * _PLACES, 1)) / math.log(_PLACES)
         return float(np.minimum(bits, 1).mean(axis=1).max())
     logprob = line.fields.get("coordinate_logprob")
-    if not boxes or not isinstance(logprob, float) or not math.isfinite(logprob):
+    if not boxes or not isinstance(logprob, int | float) or not math.isfinite(logprob):
         return None
     return min(max(-logprob, 0.0) / (4 * boxes) / math.log(_PLACES), 1.0)
 
