@@ -14,7 +14,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from cxrjax.api.answers import ModelAnswer, ModelAnswers
-from cxrjax.api.data import Build, build, check, export, import_boxes, read_records, review
+from cxrjax.api.builds import Build, read_records
+from cxrjax.api.data import build, check, export, import_boxes, review
 from cxrjax.api.model import Model, ask, load, predict
 from cxrjax.api.scoring import ScoreTable, evaluate, score
 from cxrjax.api.tables import Table

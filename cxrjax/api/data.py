@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, get_type_hint
 
 import pydantic
 
+from cxrjax.api.builds import Build
 from cxrjax.choices import BoxFormat
 from cxrjax.errors import UserError
 from cxrjax.paths import AnyPath, to_path
@@ -22,48 +23,6 @@ if TYPE_CHECKING:
     from cxrjax.training.config import ExperimentConfig
 
 DEFAULT_CONFIG = "configs/records_lora.py"
-
-
-@dataclasses.dataclass(frozen=True)
-class Build:
-    """A folder of records that `build` or `import_boxes` has written. It is taken as a path, too.
-
-    Attributes:
-        folder: with records/, questions/, statistics.json, quality.json, manifest.json.
-    """
-
-    folder: Path
-
-    def __fspath__(self) -> str:
-        return os.fspath(self.folder)
-
-    @property
-    def splits(self) -> dict[str, Path]:
-        """Returns the records file of each split, "train" and "validation" mostly."""
-        return {file.stem: file for file in sorted(self.folder.glob("records/*.jsonl"))}
-
-    def records(self, split: str = "train") -> list[QARecord]:
-        """Returns the records of a split.
-
-        Raises:
-            UserError: there is no such split.
-        """
-        return read_records(self, split)
-
-    @property
-    def statistics(self) -> dict[str, Any]:
-        """Returns the counts of the build beside published ones (statistics.json)."""
-        return self._read("statistics.json")
-
-    @property
-    def quality(self) -> dict[str, Any]:
-        """Returns the rejected records by reason, and the balance of answers (quality.json)."""
-        return self._read("quality.json")
-
-    def _read(self, name: str) -> dict[str, Any]:
-        from cxrjax.files import read_json_object
-
-        return read_json_object(self.folder / name)
 
 
 class ImportOptions(TypedDict, total=False):
@@ -167,21 +126,6 @@ def run_builder(builder: "Builder[Any]") -> Build:
             estimate = builder.build()
     print(estimate)
     return Build(builder.options.out)
-
-
-def read_records(source: AnyPath, split: str = "train") -> list[QARecord]:
-    """Returns the records of a file, or of one split of a build.
-
-    Raises:
-        UserError: it cannot be read, or a line is not a record.
-    """
-    return list(_read_records(records_of(source, split)))
-
-
-def records_of(source: AnyPath, split: str) -> Path:
-    """Returns the file of records that a file, or a build and a split, mean."""
-    path = to_path(source)
-    return path / "records" / f"{split}.jsonl" if path.is_dir() else path
 
 
 def check(

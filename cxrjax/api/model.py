@@ -13,7 +13,7 @@ import numpy as np
 import pydantic
 
 from cxrjax.api.answers import ModelAnswer, ModelAnswers
-from cxrjax.api.data import records_of
+from cxrjax.api.builds import records_of
 from cxrjax.api.pictures import Picture, as_file
 from cxrjax.api.tables import Table
 from cxrjax.choices import AnswerForm, BoxReading, Prompt

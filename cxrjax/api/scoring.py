@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cxrjax.api.data import records_of
+from cxrjax.api.builds import records_of
 from cxrjax.api.model import as_model
 from cxrjax.api.tables import Table
 from cxrjax.choices import BoxFormat

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cxrjax.api.data import Build
+from cxrjax.api.builds import Build
 from cxrjax.api.tables import Table
 from cxrjax.errors import UserError
 from cxrjax.paths import AnyPath, to_path
@@ -79,7 +79,7 @@ def train(
         Preempted: stopped by a signal; everything is saved.
     """
     from cxrjax import cli
-    from cxrjax.api import training_run
+    from cxrjax.api.training_run import train_run
     from cxrjax.training.config_file import load_config, override_words
     from cxrjax.training.preemption import Preemption
 
@@ -95,9 +95,7 @@ def train(
     # Only the main thread hears signals.
     hears = threading.current_thread() is threading.main_thread()
     with Preemption() if hears else contextlib.nullcontext() as preemption:
-        training_run.train_run(
-            config, folder, preemption, track=track, recipe=recipe, observers=observers
-        )
+        train_run(config, folder, preemption, track=track, recipe=recipe, observers=observers)
     return TrainingRun(folder)
 
 

@@ -30,9 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     hosts.add_flags(parser)
     flags, overrides = parser.parse_known_args(arguments)
     # After the flags, here and below: --help stays quick.
-    from cxrjax import api
+    from cxrjax.api.training import train
     from cxrjax.training.config_file import load_config
 
     config = load_config(flags.config, overrides)
     hosts.initialize(flags)
-    api.train(config, flags.workdir, track=flags.track, recipe=flags.config)
+    train(config, flags.workdir, track=flags.track, recipe=flags.config)

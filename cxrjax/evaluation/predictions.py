@@ -36,7 +36,7 @@ from cxrjax.codecs.reading import without_thinking
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged, read_raw_json_lines
 from cxrjax.paths import to_path
-from cxrjax.radiology_text.answers import thought_length
+from cxrjax.radiology_text.thoughts import thought_length
 from cxrjax.records import QARecord
 from cxrjax.untrusted.json_text import repeated_keys, without_half_characters
 

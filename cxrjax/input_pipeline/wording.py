@@ -42,10 +42,10 @@ def synonyms(name: str) -> tuple[str, ...]:
     """Other names by which people ask for a finding or a part of the body."""
     # Not at the top: --help of commands that name prompts stays quick.
     from cxrjax.radiology_text.definitions import load_definitions
-    from cxrjax.radiology_text.mentions import VINDR_CLASSES
 
     definitions = load_definitions()
-    stands_for = VINDR_CLASSES.get(name, (name.lower(),))
+    classes = read_packaged("cxrjax.radiology_text", "reference/vindr_classes.toml")["en"]
+    stands_for = classes.get(name, (name.lower(),))
     entries: list[Any] = [
         definitions.findings[one] for one in stands_for if one in definitions.findings
     ]

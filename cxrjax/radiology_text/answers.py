@@ -21,6 +21,7 @@ from cxrjax.radiology_text.chinese import in_english
 from cxrjax.radiology_text.english import Match, PhraseIndex, Word, Words, lemma
 from cxrjax.radiology_text.items import find_items
 from cxrjax.radiology_text.reader import ReportReader
+from cxrjax.radiology_text.thoughts import thought_length
 
 # The first turn is read; models go on with further ones.
 _NEXT_TURN = lexicon.pattern("next_turn", re.MULTILINE)
@@ -33,8 +34,6 @@ _EXCEPT = lexicon.pattern("except")
 _ASKS_NUMBER = lexicon.pattern("asks_number")
 _ASKING = lexicon.pattern("asking")
 _INVERTED = lexicon.pattern("inverted")
-_THOUGHT = lexicon.pattern("thought", re.IGNORECASE)
-_THOUGHT_END = lexicon.pattern("thought_end", re.IGNORECASE)
 _NO_ANSWER = lexicon.pattern("no_answer", re.IGNORECASE)
 _ZERO = ("0", "00", "zero", "none")
 _LEADS = re.compile(r"\W*(?:no|yes)\b", re.I)
@@ -506,12 +505,6 @@ def _placed(one: _Placed, places: Sequence[int] | None) -> _Placed:
     if isinstance(one, Unsaid):
         return one._replace(span=span)
     return dataclasses.replace(one, span=span)
-
-
-def thought_length(text: str) -> int:
-    """Returns the length of the reasoning before an answer; all of the text if it does not end."""
-    ends = [match.end() for match in _THOUGHT_END.finditer(text)]
-    return ends[-1] if ends else len(text) if _THOUGHT.match(text) else 0
 
 
 def without_thoughts(text: str) -> str:
