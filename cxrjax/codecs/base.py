@@ -263,11 +263,7 @@ class Codec(abc.ABC):
         return AsWritten(spans, failures, max(mended, 0))
 
     def fractions_of(
-        self,
-        numbers: Num[Any, "n 4"],
-        height: int,
-        width: int,
-        geometry: BoxGeometry | None = None,
+        self, numbers: Num[Any, "n 4"], height: int, width: int, geometry: BoxGeometry | None = None
     ) -> Float[np.ndarray, "n 4"]:
         """The fractions that a box's numbers stand for: each number has an affine map of its own.
 
@@ -375,12 +371,7 @@ class Codec(abc.ABC):
         return spans, sorted(failures, key=lambda failure: failure.start)
 
     def _judge(
-        self,
-        grid: np.ndarray,
-        height: int,
-        width: int,
-        geometry: BoxGeometry | None,
-        strict: bool,
+        self, grid: np.ndarray, height: int, width: int, geometry: BoxGeometry | None, strict: bool
     ) -> tuple[Float[np.ndarray, "n 4"], list[FailureCategory | None]]:
         """Boxes read from the grid, clipped to the image, and for each why it fails, if it does."""
         degenerate = np.any(grid[:, 2:] <= grid[:, :2], axis=1)

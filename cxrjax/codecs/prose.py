@@ -358,7 +358,7 @@ class Gemex(Listed):
         r"(?P<close>\s{0,9}\])?"
         # The end of the text before a number.
         rf"|(?i:{_LOCATION})\s{{0,60}}(?:\[\s{{0,9}}){{0,2}}\Z"
-        r"|<(?:l(?:o(?:c(?:a(?:t(?:i(?:on?)?)?)?)?)?)?)?\Z",
+        r"|<(?:l(?:o(?:c(?:a(?:t(?:i(?:on?)?)?)?)?)?)?)?\Z"
     )
 
     def _write_all(self, boxes: list[tuple[list[int], str | None]]) -> str:

@@ -69,16 +69,10 @@ def _detections(tokenizer: Tokenizer, names: Sequence[str]) -> Part:
     between = [_around_boxes(tokenizer, f"{_BOX} {name} ; {_BOX}")[1] for name in names]
     last = [_around_boxes(tokenizer, f"{_BOX} {name}")[1] for name in names]
     more = Repeat(Concat((OneOf(tuple(between)), BoxTokens())))
-    return OneOf(
-        (_texts(tokenizer, [NO_FINDING]), Concat((BoxTokens(), more, OneOf(tuple(last))))),
-    )
+    return OneOf((_texts(tokenizer, [NO_FINDING]), Concat((BoxTokens(), more, OneOf(tuple(last))))))
 
 
-_NAMED = {
-    "names": _texts,
-    "findings": _findings,
-    "detections": _detections,
-}
+_NAMED = {"names": _texts, "findings": _findings, "detections": _detections}
 _UNNAMED: dict[str, Callable[[Tokenizer, Sequence[str]], Part]] = {
     "boxes": lambda tokenizer, names: FREE_TEXT,
     "yes_no": lambda tokenizer, names: _texts(tokenizer, ("yes", "no", "Yes", "No")),

@@ -211,10 +211,7 @@ def beam_search(
             state = GrammarState(*(take_candidates(part, parents) for part in state))
             state = advance(grammar, state, tokens, vocabulary)
         hidden, decode = model.decode_step(
-            blocks,
-            tokens.reshape(rows, -1),
-            reorder_answers(loop.decode, parents),
-            loop.step,
+            blocks, tokens.reshape(rows, -1), reorder_answers(loop.decode, parents), loop.step
         )
         return _Loop(loop.step + 1, running, finished, searching, hidden, decode, state)
 

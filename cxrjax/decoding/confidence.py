@@ -191,10 +191,7 @@ class BoxConfidence(NamedTuple):
     spread: Float[np.ndarray, "4"] | None
 
 
-def box_confidences(
-    spelled: Spelled,
-    places: Sequence[tuple[int, int]],
-) -> list[BoxConfidence]:
+def box_confidences(spelled: Spelled, places: Sequence[tuple[int, int]]) -> list[BoxConfidence]:
     """The model's confidence in each box, in order.
 
     The IoU that it expects of the box (`expected_iou`), times the probability that there is one:

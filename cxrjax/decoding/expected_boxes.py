@@ -14,13 +14,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from cxrjax.decoding import box_readings
 from cxrjax.decoding.beam import QUESTIONS
-from cxrjax.decoding.grammar import (
-    Grammar,
-    GrammarState,
-    TokenVocabulary,
-    advance,
-    allowed_tokens,
-)
+from cxrjax.decoding.grammar import Grammar, GrammarState, TokenVocabulary, advance, allowed_tokens
 from cxrjax.models import VLM
 from cxrjax.models.gemma import Block, LayerCache
 from cxrjax.models.vlm import DecodeState

@@ -146,10 +146,7 @@ def _of_all_processes(problems: list[BatchProblem]) -> list[BatchProblem]:
 
 
 def prediction(
-    answer: TokenAnswer,
-    tokenizer: Tokenizer,
-    config: ExampleConfig,
-    stop_ids: Sequence[int],
+    answer: TokenAnswer, tokenizer: Tokenizer, config: ExampleConfig, stop_ids: Sequence[int]
 ) -> dict[str, Any]:
     """One line of predictions from an answer in tokens.
 

@@ -10,12 +10,7 @@ from cxrjax.codecs import get_codec, transcode
 from cxrjax.codecs.resize_rules import padded_to
 from cxrjax.errors import UserError
 from cxrjax.evaluation.predictions import Prediction
-from cxrjax.records import (
-    ANSWER_FIELDS,
-    Answer,
-    GeneratorInfo,
-    QARecord,
-)
+from cxrjax.records import ANSWER_FIELDS, Answer, GeneratorInfo, QARecord
 from cxrjax.training.rl.rewards import Rewarder, RewardWeights
 
 # Of boxes, of what is said, of the form; those of `rl` by default.

@@ -434,10 +434,7 @@ class Baselines:
         return self._known.setdefault(value, value)
 
     def systems(
-        self,
-        asked: Callable[[str], str | None] | None,
-        seed: int,
-        classes: Sequence[str],
+        self, asked: Callable[[str], str | None] | None, seed: int, classes: Sequence[str]
     ) -> Iterator[tuple[str, list[Prediction]]]:
         """Yields (name, predictions) of each baseline, made on demand.
 

@@ -28,12 +28,7 @@ from cxrjax.codecs import CODECS, Codec
 from cxrjax.codecs.frames import ImageSteps, smart_resize
 from cxrjax.evaluation.predictions import Prediction, read_predictions
 from cxrjax.metrics.classification import sums_at
-from cxrjax.metrics.detection import (
-    Overlaps,
-    find_overlaps,
-    join_images,
-    match_one_to_one,
-)
+from cxrjax.metrics.detection import Overlaps, find_overlaps, join_images, match_one_to_one
 from cxrjax.records import QARecord, read_records
 
 # IoU above which a box counts, as in the tables.

@@ -68,9 +68,7 @@ def _describe(flags: argparse.Namespace, found: Counter[str]) -> str:
 
 
 def _predict_seeds(
-    flags: argparse.Namespace,
-    questions: RecordSource,
-    names: Mapping[str, str | None],
+    flags: argparse.Namespace, questions: RecordSource, names: Mapping[str, str | None]
 ) -> str:
     """Writes a file of predictions for each seed and describes their spread."""
     sampler = table.start_sampler(flags)

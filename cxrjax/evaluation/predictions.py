@@ -408,9 +408,7 @@ def _finite(scores: Sequence[Any]) -> Float[np.ndarray, " n"]:
     return np.where(np.isfinite(numbers), numbers, np.nan)
 
 
-def _mend(
-    boxes: Float[np.ndarray, "n 4"],
-) -> tuple[Float[np.ndarray, "n 4"], tuple[str, ...]]:
+def _mend(boxes: Float[np.ndarray, "n 4"]) -> tuple[Float[np.ndarray, "n 4"], tuple[str, ...]]:
     if not len(boxes):
         return boxes, ()
     # Most are as they should be. Never true of NaN.

@@ -271,11 +271,7 @@ def is_blind(system: str) -> bool:
 
 
 def _against_floors(
-    counted: Counted,
-    resampled: Resampled,
-    system: str,
-    draws: Mapping[str, _Draws],
-    beside: Beside,
+    counted: Counted, resampled: Resampled, system: str, draws: Mapping[str, _Draws], beside: Beside
 ) -> Iterable[dict[str, Any]]:
     """Lines of floors.json: the system minus the best floor, drawn from the same resamples."""
     tail = (1 - resampled.settings.confidence) / 2

@@ -24,12 +24,7 @@ from absl import flags
 from cxrjax.errors import UserError
 from cxrjax.images.files import AnyFile, ImageError
 from cxrjax.input_pipeline import examples
-from cxrjax.input_pipeline.augment import (
-    AugmentConfig,
-    ImageChange,
-    OutOfPictureError,
-    draw_change,
-)
+from cxrjax.input_pipeline.augment import AugmentConfig, ImageChange, OutOfPictureError, draw_change
 from cxrjax.input_pipeline.batch import Batch, BatchProblem, LoadedBatch, empty_batch
 from cxrjax.input_pipeline.mixture import Mixture, MixtureSource
 from cxrjax.input_pipeline.sources import QuestionSource
@@ -273,11 +268,7 @@ class TrainLoader:
     """
 
     def __init__(
-        self,
-        rows: grain.MapDataset,
-        builder: BatchBuilder,
-        identity: dict[str, Any],
-        workers: int,
+        self, rows: grain.MapDataset, builder: BatchBuilder, identity: dict[str, Any], workers: int
     ) -> None:
         self._rows = rows
         self._dataset = rows.map_with_index(builder)
@@ -426,11 +417,7 @@ def train_loader(
     """
     mine = _or_all(rows, global_batch_size)
     builder = BatchBuilder(mixture, tokenizer, True, mine, augment, wording, seed)
-    identity = {
-        "seed": seed,
-        "global_batch_size": global_batch_size,
-        "source": mixture.fingerprint,
-    }
+    identity = {"seed": seed, "global_batch_size": global_batch_size, "source": mixture.fingerprint}
     return TrainLoader(mixture.batches(seed, global_batch_size), builder, identity, workers)
 
 

@@ -72,10 +72,7 @@ class Mixture:
     """
 
     def __init__(
-        self,
-        sources: Sequence[MixtureSource],
-        temperature: float = 1.0,
-        like_lengths: bool = False,
+        self, sources: Sequence[MixtureSource], temperature: float = 1.0, like_lengths: bool = False
     ) -> None:
         self.sources = tuple(sources)
         self.config = self.sources[0].config

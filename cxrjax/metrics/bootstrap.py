@@ -130,12 +130,7 @@ class Estimate:
 
     def to_json(self) -> dict[str, float | int | None]:
         """The cell of metrics.json."""
-        return {
-            "value": self.value,
-            "ci_low": self.ci_low,
-            "ci_high": self.ci_high,
-            "n": self.n,
-        }
+        return {"value": self.value, "ci_low": self.ci_low, "ci_high": self.ci_high, "n": self.n}
 
 
 @dataclass(frozen=True)
@@ -447,10 +442,7 @@ Reweighted = Callable[[Float[np.ndarray, "draws units"]], Mapping[str, Float[np.
 
 
 def estimate_reweighted(
-    figures: Reweighted,
-    clusters: Sequence[Hashable],
-    n: Mapping[str, int],
-    bootstrap: Bootstrap,
+    figures: Reweighted, clusters: Sequence[Hashable], n: Mapping[str, int], bootstrap: Bootstrap
 ) -> dict[str, Drawn]:
     """Figures with their intervals.
 

@@ -52,10 +52,7 @@ def harmonic_mean(a: Count, b: Count) -> Figure:
 
 
 def accuracy(
-    true_positives: Count,
-    false_positives: Count,
-    false_negatives: Count,
-    true_negatives: Count,
+    true_positives: Count, false_positives: Count, false_negatives: Count, true_negatives: Count
 ) -> Figure:
     """Share of all decisions that are right."""
     right = np.add(true_positives, true_negatives)
@@ -68,10 +65,7 @@ def specificity(true_negatives: Count, false_positives: Count) -> Figure:
 
 
 def balanced_accuracy(
-    true_positives: Count,
-    false_positives: Count,
-    false_negatives: Count,
-    true_negatives: Count,
+    true_positives: Count, false_positives: Count, false_negatives: Count, true_negatives: Count
 ) -> Figure:
     """Mean of sensitivity and specificity: 0.5 for whoever always says the same.
 
@@ -82,10 +76,7 @@ def balanced_accuracy(
 
 
 def matthews(
-    true_positives: Count,
-    false_positives: Count,
-    false_negatives: Count,
-    true_negatives: Count,
+    true_positives: Count, false_positives: Count, false_negatives: Count, true_negatives: Count
 ) -> Figure:
     """Matthews correlation in [-1, 1]; undefined where truth or prediction never varies."""
     tp, fp, fn, tn = (

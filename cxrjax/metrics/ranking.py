@@ -220,9 +220,7 @@ def froc_ranking(overlaps: Overlaps, scores: Float[np.ndarray, " n"], threshold:
 
 
 def sensitivity_at(
-    curve: Curve,
-    images: int | Float[np.ndarray, "*draws"],
-    rates: tuple[float, ...] = RATES,
+    curve: Curve, images: int | Float[np.ndarray, "*draws"], rates: tuple[float, ...] = RATES
 ) -> Float[np.ndarray, "*draws rates"]:
     """Sensitivity at each of the rates.
 

@@ -49,10 +49,7 @@ def _bleu() -> "BLEU":
 
 
 def rouge(
-    prediction: str,
-    reference: str,
-    tokenize: Tokenize = tokens,
-    names: tuple[str, ...] = ROUGE,
+    prediction: str, reference: str, tokenize: Tokenize = tokens, names: tuple[str, ...] = ROUGE
 ) -> dict[str, float]:
     """F-measures of ROUGE-1, ROUGE-2 and ROUGE-L, 0 to 1; 0 where a text has no words.
 

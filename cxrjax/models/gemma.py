@@ -286,9 +286,7 @@ class Attention(nnx.Module):
 
 
 def _put(
-    answers: Float[Array, "B K Q A H"],
-    new: Float[Array, "B K Q 1 H"],
-    step: Int[Array, "*rows"],
+    answers: Float[Array, "B K Q A H"], new: Float[Array, "B K Q 1 H"], step: Int[Array, "*rows"]
 ) -> Array:
     """The answers with one more token, in the same slot of all rows or in each row's own."""
     if step.ndim == 0:

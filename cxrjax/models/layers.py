@@ -140,12 +140,7 @@ class Linear(nnx.Module):
     """
 
     def __init__(
-        self,
-        in_features: int,
-        out_features: int,
-        *,
-        rngs: nnx.Rngs,
-        use_bias: bool = False,
+        self, in_features: int, out_features: int, *, rngs: nnx.Rngs, use_bias: bool = False
     ):
         stddev = in_features**-0.5
         self.kernel = nnx.Param(

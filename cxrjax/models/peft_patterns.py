@@ -6,12 +6,7 @@ from typing import Any
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.models.hf_import import shortened
-from cxrjax.models.hf_layout import (
-    module_prefixes,
-    published_prefixes,
-    tensor_rules,
-    with_prefix,
-)
+from cxrjax.models.hf_layout import module_prefixes, published_prefixes, tensor_rules, with_prefix
 from cxrjax.models.presets import VLMConfig
 from cxrjax.untrusted.closed_world import Rule
 from cxrjax.untrusted.names import shown, shown_value

@@ -600,9 +600,7 @@ def _one_question_a_row(
         return jnp.repeat(y, questions, axis=0)
 
     context = context._replace(
-        image=repeated(context.image),
-        mask=repeated(context.mask),
-        tokens=repeated(context.tokens),
+        image=repeated(context.image), mask=repeated(context.mask), tokens=repeated(context.tokens)
     )
     return (
         jnp.repeat(embedded, questions, axis=0),

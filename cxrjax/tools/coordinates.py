@@ -58,11 +58,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
     mesh = meshes.make_mesh(meshes.MeshConfig())
     opened = open_model(
-        model_directory(flags),
-        flags.step,
-        source=flags.source,
-        prompt=flags.prompt,
-        mesh=mesh,
+        model_directory(flags), flags.step, source=flags.source, prompt=flags.prompt, mesh=mesh
     )
     data = opened.config.data
     records = RecordSource(flags.records, flags.image_root, data.questions_per_image)

@@ -55,8 +55,7 @@ class Coordinates(NamedTuple):
 
 
 def coordinates_of_bins(
-    loc_logits: Float[Array, "*batch 4 1024"],
-    target: Float[ArrayLike, "*batch 4"],
+    loc_logits: Float[Array, "*batch 4 1024"], target: Float[ArrayLike, "*batch 4"]
 ) -> Coordinates:
     """Reads distributions over the bins, temperature 1; each bin is its centre."""
     centers = jnp.asarray(tokens.bin_centers(), loc_logits.dtype)

@@ -155,11 +155,7 @@ def make_mixture(
     return Mixture(parts, config.mixture.temperature, config.data.like_lengths)
 
 
-def open_records(
-    config: ExperimentConfig,
-    key: str,
-    where: str | None = None,
-) -> OpenedRecords:
+def open_records(config: ExperimentConfig, key: str, where: str | None = None) -> OpenedRecords:
     """The records that `data.<key>` names: a file, or a folder of shards or of a TFDS data set, of
     which `key` is the split.
 

@@ -243,11 +243,7 @@ def export_base(
 
 
 def export_hf(
-    source: str | Path,
-    out: str | Path,
-    *,
-    merge: bool = False,
-    dtype: str | None = None,
+    source: str | Path, out: str | Path, *, merge: bool = False, dtype: str | None = None
 ) -> list[str]:
     """A base or a run as a Hugging Face directory.
 

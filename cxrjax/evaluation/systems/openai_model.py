@@ -90,8 +90,7 @@ class ServedModel:
         """
         self.client.datasets = tuple(sorted({r.dataset for _, r in questions.records()}))
         self.client.require_permission(
-            CONTENT,
-            (request for _, request in self.requests(questions, seed) if request),
+            CONTENT, (request for _, request in self.requests(questions, seed) if request)
         )
         for _, line in self.client.map(self._ask, self.requests(questions, seed)):
             yield line

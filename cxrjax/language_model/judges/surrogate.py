@@ -10,14 +10,7 @@ from typing import Any
 
 from cxrjax.language_model.judges import judge
 from cxrjax.radiology_text.assertions import Assertion, Side, joined_side
-from cxrjax.radiology_text.facts import (
-    VIETNAMESE,
-    decompose,
-    entails,
-    pair_up,
-    said_of,
-    same,
-)
+from cxrjax.radiology_text.facts import VIETNAMESE, decompose, entails, pair_up, said_of, same
 from cxrjax.radiology_text.reading import open_reader
 
 # What of a finding's credit is lost where both texts say it is there, and it is on the other side,

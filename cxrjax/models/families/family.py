@@ -11,13 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from cxrjax.errors import UserError
 from cxrjax.family_tables import family_tables
-from cxrjax.models.presets import (
-    CLIP_MEAN,
-    CLIP_STD,
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    VLMConfig,
-)
+from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGENET_MEAN, IMAGENET_STD, VLMConfig
 from cxrjax.untrusted.closed_world import CHECKED_LATER, NO_MATTER, Rule
 
 _REQUIRED = object()

@@ -179,7 +179,5 @@ GEMMA4 = make_family(
     "gemma4", _sizes, settings=_settings("gemma4", "gemma4_text"), form=_form, left_out=_left_out
 )
 GEMMA4_UNIFIED = make_family(
-    "gemma4_unified",
-    _unified_sizes,
-    settings=_settings("gemma4_unified", "gemma4_unified_text"),
+    "gemma4_unified", _unified_sizes, settings=_settings("gemma4_unified", "gemma4_unified_text")
 )

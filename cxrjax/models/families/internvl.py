@@ -40,12 +40,7 @@ def _sizes(values: Mapping[str, Any], where: str) -> VLMConfig:
         raise ValueError(f"image_seq_length {values['image_seq_length']}, {tokens} tokens")
     expect(where, "vision_config.attention_bias", vision.get("attention_bias"), True)
     tower = parts.tower(
-        _VISION,
-        vision,
-        image_size=size,
-        patch_size=patch,
-        pool=pool,
-        **tower_of("internvl"),
+        _VISION, vision, image_size=size, patch_size=patch, pool=pool, **tower_of("internvl")
     )
     found = ours(_TEXT, text)
     heads, width = found["num_heads"], found["width"]

@@ -38,7 +38,7 @@ class PolicyHealth(Observer):
             0.1,
             "nats of entropy in coordinates, so that all answers are the same: raise "
             "rl.temperature or rl.kl_weight",
-        ),
+        )
     }
     # Spurious boxes an answer, against those of the first steps.
     _MORE_BOXES = 1.5

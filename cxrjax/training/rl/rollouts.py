@@ -163,14 +163,9 @@ class Rollouts:
         return np.asarray(x)
 
     def _preferences(
-        self,
-        away: Float[np.ndarray, "B S"],
-        reward: Float[np.ndarray, "B S"],
-        drawn: DrawnAnswers,
+        self, away: Float[np.ndarray, "B S"], reward: Float[np.ndarray, "B S"], drawn: DrawnAnswers
     ) -> tuple[
-        dict[str, Float[np.ndarray, "B S"]],
-        Float[np.ndarray, "B S"],
-        Float[np.ndarray, "B S"],
+        dict[str, Float[np.ndarray, "B S"]], Float[np.ndarray, "B S"], Float[np.ndarray, "B S"]
     ]:
         """Figures, advantages and weights that make the policy gradient that of a preference loss.
 
@@ -274,9 +269,7 @@ class Rollouts:
     def _worth(
         self, rewards: list[list[Reward | None]], drawn: DrawnAnswers
     ) -> tuple[
-        dict[str, Float[np.ndarray, "B S"]],
-        Float[np.ndarray, "B S"],
-        Float[np.ndarray, "B S"],
+        dict[str, Float[np.ndarray, "B S"]], Float[np.ndarray, "B S"], Float[np.ndarray, "B S"]
     ]:
         """Figures, advantages, and the weight of each token in the loss, by answer."""
         rl = self._config.rl
