@@ -5,31 +5,8 @@ grammar and its frame: what the numbers that it writes count (bins of the model'
 the original image). This module does the rest, the same way for all of them.
 
 Reading never raises on what a model wrote and never guesses. Each box begun in the text is either
-read or counted as one failure, with the reason:
-
-| found                                   | strict          | lenient (the default)                |
-|-----------------------------------------|-----------------|--------------------------------------|
-| the exact grammar                       | box             | box                                  |
-| other case, spaces, commas, zeros left  | `malformed`     | box                                  |
-| out or added; fractions for whole pixels|                 |                                      |
-| corners swapped                         | `degenerate`    | box, corners sorted                  |
-| no extent along x or y                  | `degenerate`    | `degenerate`                         |
-| a number off the grid, or the box off   | `out_of_range`  | box, clipped to the image, where at  |
-| the image by more than half a step      |                 | least half of its area is on it;     |
-|                                         |                 | else `out_of_range`                  |
-| fractions of 1, where the notation      | `malformed`     | `ambiguous_scale`                    |
-| counts to more                          |                 |                                      |
-| not four numbers                        | `wrong_arity`   | `wrong_arity`                        |
-| begun, cut off by the end of the text   | `truncated`     | `truncated`                          |
-| begun, none of these                    | `malformed`     | `malformed`                          |
-| all that is begun behind 1,000 others   | `malformed`     | `malformed`, once                    |
-| nothing begun, the text declines        | `refusal`       | `refusal`                            |
-| nothing begun otherwise                 | `no_box`        | `no_box`                             |
-
-So strict: no box but what the grammar says. Lenient: repaired where only one box can be meant, and
-a box that cannot be repaired is a failure in both. A scale is never guessed: what (0.1, 0.2, 0.5,
-0.6) counts where hundredths or pixels belong, nobody can tell. `no_box` says what the text is, not
-that it is wrong: "No pleural effusion." should have none, and only a scorer knows.
+read or counted as one failure (`FailureCategory`); docs/boxes.md ("Reading what a model wrote") has
+which, strictly and leniently.
 """
 
 import abc
@@ -88,7 +65,7 @@ _REFUSAL = re.compile(
 class Failure(NamedTuple):
     """A box that was begun and not read, or a text without any (then `start` is 0)."""
 
-    category: FailureCategory  # why, see the module's docstring
+    category: FailureCategory  # why (docs/boxes.md)
     text: str  # what was found, at most 80 characters of it
     start: int  # index of its first character in the text
 
@@ -222,7 +199,7 @@ class Codec(abc.ABC):
         geometry: BoxGeometry | None = None,
         strict: bool = False,
     ) -> Decoded:
-        """Reads all boxes of a text. See the module's docstring for what counts.
+        """Reads all boxes of a text. docs/boxes.md has what counts.
 
         Args:
             height, width: of the original image, pixels.

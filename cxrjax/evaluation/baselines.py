@@ -1,32 +1,11 @@
 """Baselines that see no image, and radiologists who did: what any figure stands above.
 
 Beside every table, from the references' own answers, which no system may know; better constants do
-not exist (`--floors`):
-
-| baseline | answer |
-|---|---|
-| `constant yes` | yes; to an open question that every class is there; the first choice |
-| `constant no` | no; to an open question that there is no finding; the last choice |
-| `majority` | the most frequent answer to questions of this type about this class; to an open one \
-  the most frequent class |
-| `prior box` | yes, and the class's most typical box in other images, scored by how often it hits |
-| `closest box` | the same with the box of the class that lies closest to those that it hits |
-| `constant box` | yes, and always the same box: the best of the classes' typical ones |
-| `one class` | as `prior box` for the class whose box hits most images, and no to all others |
-| `easy classes` | the same for the classes that make the F1 of boxes highest |
-| `easy questions` | the same by question, and that nothing is there to an open one |
-| `question` | the most frequent answer of other images to the question in the same words; of \
-  options those whose words are right most often where they are offered; of reports the one that \
-  has most words in common with the others |
-| `named place` | the same, and the typical box of the region or finding that the question names |
-| `mean box` | the same, and the mean box of what the question names, in other images |
-| `random` | any of the answers that the question leaves open, all equally likely |
-| `one reader` | the boxes of one of the image's readers, chosen at random: a person |
+not exist (`--floors`). docs/protocols.md ("Baselines that see no image") has the answers of each.
 
 Systems of `--runner` are `majority`, `question` (as `named place`) and `prior_box`, learnt from
-training records, `random`, and
-`reader`, the boxes of one radiologist. A system called `blind`, `shuffled` or `noise`, or with such
-an ending, did not see the image either.
+training records, `random`, and `reader`, the boxes of one radiologist. A system called `blind`,
+`shuffled` or `noise`, or with such an ending, did not see the image either.
 """
 
 import collections

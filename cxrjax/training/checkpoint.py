@@ -353,16 +353,12 @@ def add_adapters(model: VLM, config: ExperimentConfig) -> None:
     """Gives the model LoRA adapters and rows for location tokens, where configured."""
     settings = config.lora
     if settings.rank > 0:
-        lora = LoRAConfig(
-            rank=settings.rank,
-            alpha=settings.alpha,
-            dropout=settings.dropout,
-            targets=tuple(settings.targets),
-            use_rslora=settings.use_rslora,
-            use_dora=settings.use_dora,
-            rank_pattern=parse_pattern(settings.rank_pattern, "lora.rank_pattern"),
-            alpha_pattern=parse_pattern(settings.alpha_pattern, "lora.alpha_pattern"),
-        )
+        same = ("rank", "alpha", "dropout", "targets", "use_rslora", "use_dora")
+        patterns = {
+            name: parse_pattern(getattr(settings, name), f"lora.{name}")
+            for name in ("rank_pattern", "alpha_pattern")
+        }
+        lora = LoRAConfig(**{name: getattr(settings, name) for name in same}, **patterns)
         key = jax.random.fold_in(jax.random.key(config.training.seed), salt("lora"))
         apply_lora(model, lora, nnx.Rngs(key))
     if settings.untied:

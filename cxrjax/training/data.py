@@ -284,22 +284,24 @@ def example_config(config: ExperimentConfig) -> ExampleConfig:
             f"and the model's has {_sizes_text(grids)}; set "
             f"{Qwen25VlInput(*grids).name!r}, or a codec that counts otherwise, such as 'qwen3_vl'"
         )
+    same = (
+        "codec",
+        "record_codec",
+        "prompt",
+        "geometry",
+        "max_boxes",
+        "too_long",
+        "earlier_images",
+    )
+    buckets = ("prefix_buckets", "answer_buckets", "packed_buckets")
     return ExampleConfig(
         grids=grids if len(grids) > 1 else (),
         image_size=vision.image_size,
         image_width=vision.image_width,
-        codec=data.codec,
-        record_codec=data.record_codec,
-        prompt=data.prompt,
         box_route=config.training.box_route,
-        geometry=data.geometry,
         jpeg_times=2 if data.jpeg_decoding == "twice" else 1,
-        max_boxes=data.max_boxes,
-        prefix_buckets=tuple(data.prefix_buckets),
-        answer_buckets=tuple(data.answer_buckets),
-        packed_buckets=tuple(data.packed_buckets),
-        too_long=data.too_long,
-        earlier_images=data.earlier_images,
+        **{name: getattr(data, name) for name in same},
+        **{name: tuple(getattr(data, name)) for name in buckets},
     )
 
 

@@ -24,11 +24,7 @@ Findings = Mapping[str, tuple[bool, Side | None, int]]
 
 
 class SurrogateJudge:
-    """The rules; see the module.
-
-    Attributes:
-        datasets, entails, judgements: as in `Judge`.
-    """
+    """The rules; see the module."""
 
     name = "surrogate: rules, version 1"
     surrogate = True
