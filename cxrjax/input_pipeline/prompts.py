@@ -172,10 +172,6 @@ def _unless_unknown(
     return said
 
 
-def _detect_prefix(record: QARecord) -> str:
-    return f"detect {_finding(record)}\n"
-
-
 @_unless_unknown
 def _detect_target(record: QARecord, box_text: BoxText) -> str:
     finding = _finding(record)
@@ -194,18 +190,10 @@ def _instructed(record: QARecord) -> str:
     return f"{record.type_prompt}\n{record.question}{choices}"
 
 
-def _instructed_prefix(record: QARecord) -> str:
-    return _instructed(record) + "\n"
-
-
 def _dialogue_prefix(record: QARecord) -> str:
     """The paper's own turns (Tables 4 and 10 to 13); the image stands before all of it."""
     instruction, question = _instructed(record).split("\n", maxsplit=1)
     return f"{instruction}\n### Human: {question}\n### Assistant:\n"
-
-
-def _dialogue_target(record: QARecord, box_text: BoxText) -> str:
-    return f"{_answer_target(record, box_text)}\n###"
 
 
 class _Wording(NamedTuple):
@@ -224,10 +212,6 @@ _GROUNDING = [_Wording(*words) for words in _WORDS["grounding"]]
 def _wording(record: QARecord) -> _Wording:
     """Chooses a wording by a hash of the question's id, so that every run chooses the same."""
     return _GROUNDING[zlib.crc32(record.question_id.encode()) % len(_GROUNDING)]
-
-
-def _grounding_prefix(record: QARecord) -> str:
-    return _wording(record).question.format(finding=_finding(record)) + "\n"
 
 
 @_unless_unknown
@@ -260,10 +244,6 @@ def _conversation(
         end=form.end or None,
         needs_finding=needs_finding,
     )
-
-
-def _medgemma_request(record: QARecord) -> str:
-    return MEDGEMMA_LOCATE.replace("{finding}", _finding(record))
 
 
 @_unless_unknown
@@ -311,22 +291,32 @@ PROMPTS: dict[str, PromptFormat] = {
     # PaliGemma's detection prompt (arXiv 2407.07726), one finding at a time. The finding's name
     # comes before its boxes: greedy decoding must decide between words, not between the word
     # "none" and one bin of a thousand (docs/log.md).
-    "detect": PromptFormat(prefix=_detect_prefix, target=_detect_target, needs_finding=True),
+    "detect": PromptFormat(
+        lambda record: f"detect {_finding(record)}\n", _detect_target, needs_finding=True
+    ),
     # The same task in seven wordings, for training a base.
     "grounding": PromptFormat(
-        prefix=_grounding_prefix, target=_grounding_target, needs_finding=True
+        lambda record: f"{_wording(record).question.format(finding=_finding(record))}\n",
+        _grounding_target,
+        needs_finding=True,
     ),
     # Instruction, question and options; the answer with its reason and boxes.
-    "gemex": PromptFormat(prefix=_instructed_prefix, target=_answer_target),
+    "gemex": PromptFormat(lambda record: f"{_instructed(record)}\n", _answer_target),
     # The same between the marks of LLaVA-Med's turns, as the paper prints it.
-    "gemex_dialogue": PromptFormat(prefix=_dialogue_prefix, target=_dialogue_target),
+    "gemex_dialogue": PromptFormat(
+        _dialogue_prefix, lambda record, box_text: f"{_answer_target(record, box_text)}\n###"
+    ),
     "gemex_chat": _conversation(_instructed, _answer_target),
     # Answers in parts, each part's boxes behind it; and the same in Gemma 3's conversation.
     "grounded": PromptFormat(prefix=_question_prefix, target=_grounded_target),
     "grounded_chat": _conversation(_question, _grounded_target),
     # MedGemma 1.5's own request for boxes, one finding at a time, without the reasoning that it
     # asks for: the records have none.
-    "medgemma_boxes": _conversation(_medgemma_request, _medgemma_boxes_target, needs_finding=True),
+    "medgemma_boxes": _conversation(
+        lambda record: MEDGEMMA_LOCATE.replace("{finding}", _finding(record)),
+        _medgemma_boxes_target,
+        needs_finding=True,
+    ),
 }
 # The question and the answer as they are written, in the conversation of each family; of those that
 # ask one question a conversation, the same request in it.

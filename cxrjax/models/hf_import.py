@@ -219,10 +219,11 @@ def read_parameters(
     dtype = dtype or common_dtype(files)
     arrays: dict[str, jax.Array] = {}
     before: jax.Array | None = None
+    one_device: Any = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     for rule in hf_layout.tensor_rules(config):
         shape = shapes[rule.path]
         names = rule.names(config)
-        sharding = _first_device() if sharding_of is None else sharding_of(rule.path, shape)
+        sharding = one_device if sharding_of is None else sharding_of(rule.path, shape)
 
         def part(
             index: tuple[slice, ...] | None,
@@ -437,10 +438,6 @@ def _aligned_empty(shape: Sequence[int], dtype: str) -> np.ndarray:
     memory = np.empty(size + alignment, np.uint8)
     start = -memory.ctypes.data % alignment
     return memory[start : start + size].view(kind).reshape(shape)
-
-
-def _first_device() -> jax.sharding.Sharding:
-    return jax.sharding.SingleDeviceSharding(jax.devices()[0])
 
 
 def _patch_size(config: VLMConfig) -> int:

@@ -432,9 +432,6 @@ def adapter_reference(config: ExperimentConfig) -> dict[str, Any]:
     """Settings that must be the same for adapters to mean the same."""
     if config.lora.rank == 0:
         return {}
-    keys = ("rank", "alpha", "use_rslora", "rank_pattern", "alpha_pattern")
-    return {"lora": {key: _plain(getattr(config.lora, key)) for key in keys}}
-
-
-def _plain(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
+    described = {key: getattr(config.lora, key) for key in ("rank", "alpha", "use_rslora")}
+    patterns = ("rank_pattern", "alpha_pattern")
+    return {"lora": described | {key: list(getattr(config.lora, key)) for key in patterns}}

@@ -44,15 +44,13 @@ _OTHER_MODELS = ("openai", "hf")
 
 STARTERS: dict[str, Starter] = {
     _OWN_MODEL: Starter(_model, sample=_sampled_model),
-    "prior_box": Starter(
-        lambda flags: _baseline("learn_prior_box", read_records(flags.train)), ("train",)
-    ),
-    "majority": Starter(
-        lambda flags: _baseline("learn_majority", read_records(flags.train)), ("train",)
-    ),
-    "question": Starter(
-        lambda flags: _baseline("learn_question", read_records(flags.train)), ("train",)
-    ),
+    **{
+        name: Starter(
+            lambda flags, name=name: _baseline(f"learn_{name}", read_records(flags.train)),
+            ("train",),
+        )
+        for name in ("prior_box", "majority", "question")
+    },
     "random": Starter(lambda flags: _random(flags)(flags.seed), sample=_random),
     "reader": Starter(
         lambda flags: _baseline(

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cxrjax.errors import UserError, first_line, optional
+from cxrjax.evaluation.figures import share
 from cxrjax.files import read_packaged
 from cxrjax.metrics.bootstrap import Columns, Estimate, Figure
-from cxrjax.metrics.classification import ratio
 
 # The RadGraph of 2.2.1 imports its own parts by the package's earlier name.
 _OLD_NAME = "sys.modules['RadEval'] = radeval"
@@ -92,14 +92,10 @@ class RadEvalScorer:
                 if metric.each:
                     columns[name] = np.zeros(len(pairs))
                     columns[name][worded] = found.get(key, [])
-                    figures[name] = _mean(name)
+                    figures[name] = share(name, "radeval/asked")
                 else:
                     figures[name] = Estimate(found.get(key), None, None, len(pairs))
         return columns, figures
-
-
-def _mean(column: str) -> Figure:
-    return Figure(lambda sums: ratio(sums[column], sums["radeval/asked"]), "radeval/asked")
 
 
 def _table() -> Mapping[str, Any]:

@@ -153,14 +153,6 @@ class Tensors(NamedTuple):
         return found
 
 
-def _unchanged(values: dict[str, Any], where: str) -> dict[str, Any]:
-    return values
-
-
-def _nothing(config: VLMConfig) -> dict[str, str]:
-    return {}
-
-
 class Original(NamedTuple):
     """The layout of the makers' own code, which is not read."""
 
@@ -194,10 +186,10 @@ class Family:
     form: Callable[[Mapping[str, Any]], str | None] = lambda values: None
     resize: str | None = None  # its rule in `resize_rules.RESIZE_RULES`
     # Checks and rearranges validated settings before their defaults are filled in.
-    prepare: Callable[[dict[str, Any], str], dict[str, Any]] = _unchanged
+    prepare: Callable[[dict[str, Any], str], dict[str, Any]] = lambda values, where: values
     has_two_ropes: bool = False  # rotary positions are stated by kind of layer
     # Tensors of a checkpoint that are left out on purpose: a pattern by what they are.
-    left_out: Callable[[VLMConfig], Mapping[str, str]] = _nothing
+    left_out: Callable[[VLMConfig], Mapping[str, str]] = lambda config: {}
     # Tower and projector of base directories that were written before `sizes` named their family.
     before: tuple[str | None, str] | None = None
     # What its towers have alike, which older base directories do not state.
