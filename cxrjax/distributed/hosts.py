@@ -152,28 +152,15 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
         f"or what {ADDRESS}, {COUNT} and {INDEX} say.",
     )
     add = group.add_argument
-    add(
-        "--distributed",
-        choices=("auto", "off"),
-        help="auto: as Cloud TPU, GKE, Slurm or MPI have started the processes; off: this one",
-    )
+    text = "auto: as Cloud TPU, GKE, Slurm or MPI have started the processes; off: this one"
+    add("--distributed", choices=("auto", "off"), help=text)
     add("--coordinator", metavar="HOST:PORT", help="of process 0, with a free port")
     add("--num_processes", type=int, metavar="N")
     add("--process_id", type=int, metavar="I", help="0 to N - 1")
-    add(
-        "--start_timeout",
-        type=int,
-        default=300,
-        metavar="SECONDS",
-        help="timeout for all processes to start (default 300)",
-    )
-    add(
-        "--host_timeout",
-        type=int,
-        default=100,
-        metavar="SECONDS",
-        help="the run ends if a process stays silent for longer (default 100)",
-    )
+    text = "timeout for all processes to start (default 300)"
+    add("--start_timeout", type=int, default=300, metavar="SECONDS", help=text)
+    text = "the run ends if a process stays silent for longer (default 100)"
+    add("--host_timeout", type=int, default=100, metavar="SECONDS", help=text)
 
 
 def initialize(flags: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> None:

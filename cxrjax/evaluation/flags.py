@@ -21,12 +21,8 @@ def add_benchmark_flags(parser: argparse.ArgumentParser, benchmarks: Iterable[st
     add("--title", help="of tables and page (default: the benchmark's)")
     add("--resamples", type=int, default=1000, help="bootstrap resamples; 0: none (default 1000)")
     add("--split_sha256", metavar="HASH", help="refuse references whose image ids hash otherwise")
-    add(
-        "--manifest",
-        type=in_path,
-        metavar="FILE",
-        help="a build's manifest.json, to check that hash",
-    )
+    text = "a build's manifest.json, to check that hash"
+    add("--manifest", type=in_path, metavar="FILE", help=text)
 
 
 def add_text_flags(parser: argparse.ArgumentParser) -> None:

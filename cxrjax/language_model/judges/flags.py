@@ -17,19 +17,13 @@ _VERDICTS, _ANSWERS = "verdicts.jsonl", "judge_answers.jsonl"
 def add_judge_flags(parser: argparse.ArgumentParser) -> None:
     """Declares the flags, those of the language model among them."""
     add = parser.add_argument
-    add(
-        "--judge",
-        choices=CHOICES,
-        default="none",
-        help="who judges free text, for relative scores and facts: nobody (the default), rules "
-        "(always labelled surrogate), a language model, or the verdicts that one gave (no network)",
+    text = (
+        "who judges free text, for relative scores and facts: nobody (the default), rules (always "
+        "labelled surrogate), a language model, or the verdicts that one gave (no network)"
     )
-    add(
-        "--verdicts",
-        type=in_path,
-        metavar="FILE",
-        help=f"a judge's verdicts, stored and replayed (default: {_VERDICTS} in --out)",
-    )
+    add("--judge", choices=CHOICES, default="none", help=text)
+    text = f"a judge's verdicts, stored and replayed (default: {_VERDICTS} in --out)"
+    add("--verdicts", type=in_path, metavar="FILE", help=text)
     add_client_flags(parser)
 
 
