@@ -354,7 +354,7 @@ def add_adapters(model: VLM, config: ExperimentConfig) -> None:
     settings = config.lora
     if settings.rank > 0:
         same = ("rank", "alpha", "dropout", "targets", "use_rslora", "use_dora")
-        patterns = {
+        patterns: dict[str, Any] = {
             name: parse_pattern(getattr(settings, name), f"lora.{name}")
             for name in ("rank_pattern", "alpha_pattern")
         }

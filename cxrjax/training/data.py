@@ -294,6 +294,7 @@ def example_config(config: ExperimentConfig) -> ExampleConfig:
         "earlier_images",
     )
     buckets = ("prefix_buckets", "answer_buckets", "packed_buckets")
+    lengths: dict[str, Any] = {name: tuple(getattr(data, name)) for name in buckets}
     return ExampleConfig(
         grids=grids if len(grids) > 1 else (),
         image_size=vision.image_size,
@@ -301,7 +302,7 @@ def example_config(config: ExperimentConfig) -> ExampleConfig:
         box_route=config.training.box_route,
         jpeg_times=2 if data.jpeg_decoding == "twice" else 1,
         **{name: getattr(data, name) for name in same},
-        **{name: tuple(getattr(data, name)) for name in buckets},
+        **lengths,
     )
 
 
