@@ -687,7 +687,7 @@ def csv_row(
     value, low, high = map(unit.scale, (figure.value, figure.ci_low, figure.ci_high))
     said = {"table": table, "system": system, "protocol": protocol, "column": column, "metric": ""}
     said |= {"unit": "%" if unit.percent else ""}
-    numbers = {"ours": value, "ci_low": low, "ci_high": high, "n": figure.n}
+    numbers: dict[str, Any] = {"ours": value, "ci_low": low, "ci_high": high, "n": figure.n}
     numbers["small"] = str(figure.n < FEW).lower()
     return said | numbers | dict.fromkeys(("paper_row", "paper", "difference", "note"))
 
