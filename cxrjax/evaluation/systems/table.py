@@ -34,6 +34,11 @@ def _baseline(name: str, *arguments: Any) -> Answer:
     return baselines.answer_each(getattr(baselines, name)(*arguments))
 
 
+def _learned(name: str) -> Starter:
+    """Returns a baseline that learns from training records."""
+    return Starter(lambda flags: _baseline(name, read_records(flags.train)), ("train",))
+
+
 def _random(flags: argparse.Namespace) -> Sampler:
     return lambda seed: _baseline("draw_answers", seed or 0)
 
@@ -44,13 +49,9 @@ _OTHER_MODELS = ("openai", "hf")
 
 STARTERS: dict[str, Starter] = {
     _OWN_MODEL: Starter(_model, sample=_sampled_model),
-    **{
-        name: Starter(
-            lambda flags, name=name: _baseline(f"learn_{name}", read_records(flags.train)),
-            ("train",),
-        )
-        for name in ("prior_box", "majority", "question")
-    },
+    "prior_box": _learned("learn_prior_box"),
+    "majority": _learned("learn_majority"),
+    "question": _learned("learn_question"),
     "random": Starter(lambda flags: _random(flags)(flags.seed), sample=_random),
     "reader": Starter(
         lambda flags: _baseline(
