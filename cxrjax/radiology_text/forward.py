@@ -239,6 +239,8 @@ class Forward:
         if lemma in _PLAINLY:
             return bool(since) and says.startswith("hedged")  # "and definite effusion"
         behind = lemmas_at(tokens, place + 1, place + 2)
+        if lemma == "given" and since:
+            return behind == ["the"] and says.startswith("hedged")  # "given the cavity"
         if lemma == ":":
             instead = bool(since) and behind in _INSTEAD  # "no mass - only a scar"
             return instead or _ends_at_colon(tokens, says, cue_at, place, since)
