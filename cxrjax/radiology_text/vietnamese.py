@@ -90,6 +90,8 @@ class _Gloss:
         self.sets = self.sentence.sets
         self.said: list[tuple[int, int, str, int]] = []
         self.taken = set(self.sentence.void)
+        after = self.sentence.find("not_findings")  # "sau rút dẫn lưu"
+        self.taken |= {p for m in after for p in reach_of(m) if m.last - m.first > 2}
         last = [form for form in self.forms if form[0].isalnum()][-3:]
         self.asks = self.forms[-1:] == ["?"]
         self.inquires = self.asks and bool(self.sets["interrogative"] & {*last})
@@ -400,6 +402,8 @@ class _Gloss:
             return f"on the {side} side"
         on = _on_side(self.sentence.words.definitions, names, side)
         said = "in the " + " and ".join(on) if on else ""
+        if on == ["left lung", "right lung"]:
+            return "in both lungs"
         if not side or any(word in SIDES for name in on for word in name.split()):
             return said
         return f"{said} on both sides" if side == "both" else f"{said} on the {side}"
