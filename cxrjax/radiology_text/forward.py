@@ -101,6 +101,8 @@ class Forward:
         """Goes through the clause word by word."""
         place = self.clause[0]
         while place < self.clause[1]:
+            if place in self.ends and self.seen_since:
+                self.says = ""
             if (cue := self.cues.get(place)) is not None:
                 place = self._at_cue(cue)
                 continue
@@ -147,12 +149,16 @@ class Forward:
     def _said_by(self, cue: Match[Cue]) -> str:
         """Returns what a cue says of the words after it, where it stands."""
         tokens, before = self.tokens, cue.payload.before
-        lemma = tokens.forms[cue.first]
+        lemma, alone = tokens.forms[cue.first], cue.last - cue.first == 1
         stated = lemma in COPULAS and tokens.form(cue.last) not in ("for", "of")
         if self.seen_items or (before.startswith("denied") and stated):
             before = ""
         said = cue.payload.after or before
+        if said.startswith("denied") and cue.first and tokens.forms[cue.first - 1] in PARTS:
+            return ""
         following = [self.items[n] for n in next_item(self.items, self.inside, cue.last)]
+        if lemma == "absent" and alone and all(i.first - cue.last > 1 for i in following):
+            return ""  # "absent vascularity indicates emphysema"
         if said == "past" and any(map(is_lasting, following)):
             return "affirms"  # a scar of former times is one of today
         if said == "past" and self._denies and self._is_listed(cue) and not self.seen_since:

@@ -89,9 +89,13 @@ def is_run_on(
 def is_unread(tokens: Words, cue: tuple[int, int], item: NamedItem) -> bool:
     """Returns whether a "no" denies something unmodelled and not the item behind it: "no proof
     that there is a nodule", "no trick of light on the mass"."""
+    if cue[1] - cue[0] > 1 or item.statement is not None:
+        return False
     gap = lemmas_at(tokens, cue[1], min(item.own))
     if tokens.forms[cue[0]] not in ("no", "not", "never") or {"or", "nor", "/"} & set(gap):
         return False
+    if {"that", "whether", "if", "than", "because"} & set(gap):
+        return True
     if tokens.forms[cue[0]] == "no":
         bare = [
             word for word in gap if word not in ("a", "an", "the", "this", "that", "his", "her")
@@ -105,6 +109,8 @@ def is_given(tokens: Words, begin: int, item: NamedItem) -> bool:
     """Returns whether an item is presupposed: "no cavity within the left upper lobe mass"."""
     for place in range(min(item.own) - 1, begin, -1):
         lemma = tokens.forms[place]
+        if lemma in BARRIERS or lemma in ("or", "nor", "/"):
+            return False
         if lemma in DEFINITE:
             return tokens.forms[place - 1] in _GIVEN_BY
     return False

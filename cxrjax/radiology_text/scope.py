@@ -19,6 +19,7 @@ from cxrjax.radiology_text.reach import BARRIERS, DEFINITE, is_unaltered, lemmas
 _GROUNDS = DEFINITE | word_set("grounds")
 _EARLIER = frozenset(("prior", "previous", "last", "yesterday", "earlier", "before", "the", "on"))
 _SURGERY = frozenset(("postsurgical change", "mastectomy"))
+_CHANCES = frozenset(("suspicion", "likelihood", "probability", "chance", "evidence", "index"))
 _DENYING = word_set("denying")
 _DOUBTFUL = word_set("left_open")
 _ONE_LABEL = (
@@ -212,6 +213,8 @@ def _looks_back(
         )
     if cue.last < clause[1] and tokens.forms[cue.last] in ("than", "over"):
         return True
+    if tokens.forms[cue.last - 1] in ("low", "weak", "slim", "remote"):
+        return bool(_CHANCES & set(front))  # "suspicion of pneumothorax is low"
     after = next((place for place in firsts if place >= cue.last), None)
     if after is not None:
         gap = {*tokens.forms[cue.last : after]}
@@ -254,6 +257,13 @@ def _backward(
     if len(between) > _SUBJECT_TAIL:
         return
     value = _is_value(tokens, cue)
+    if not value and any(
+        other.first >= nearest.last
+        and other.last <= cue.first
+        and other.payload.after == "contrast"
+        for other in cues
+    ):
+        return
     reached = [left[-1]]
     joined = False
     for n in reversed(left[:-1]):
@@ -274,6 +284,8 @@ def _backward(
         reached.append(n)
     said = cue.payload.before or cue.payload.after
     for n in reached:
+        if items[n].is_normal and not said.startswith("denied"):
+            continue
         before = judged[n]
         if before.not_now == "to be ruled out":
             continue  # "if pneumonia is suspected"
