@@ -123,6 +123,8 @@ def _changed(
             yield right[0], "new"
         right = []  # "exchanged for", "up from"
     gap = tokens.forms[match.last : min(items[right[0]].own)] if right else []
+    if gap[:2] == [",", "without"] and not left:  # "enlarged but stable, without effusion"
+        left = [n for n, item in enumerate(items) if item.last <= begin][-1:]
     back = tokens.forms[items[left[-1]].last : match.first] if left else []
     closes = not _STATES.isdisjoint([*back, *own])
     if (closes and _APART & set(gap)) or own == ["removal"]:

@@ -253,7 +253,7 @@ class Forward:
         if lemma == "," and says == "past":
             # "Given the history of fever, the opacity is pneumonia", "after diuresis, ..."
             fronted = not since and tokens.forms[cue_at[0]] in _PROCEDURAL
-            return behind == ["the"] or fronted
+            return behind in (["the"], ["without"]) or fronted  # "than before, without"
         if lemma == "the":
             # "After thoracentesis the effusion is smaller"
             return says == "past" and _is_behind_procedure(tokens, cue_at[1], place)

@@ -339,7 +339,9 @@ def _with_ones(tokens: Words, items: list[NamedItem], topic: Topic | None) -> li
             or (form in _COUNTED and leads in ("except", "save", "than"))
             or (form in _AMOUNTS and bool(_EXCEPTS & _before_words(tokens, place)))
         )
-        if not is_one or any(place < item.first <= place + 3 for item in items):
+        if not is_one or any(
+            place < i.first <= place + 3 and "," not in tokens.forms[place : i.first] for i in items
+        ):
             continue
         exists = leads == "is" and tokens.form(place - 2) == "there"
         if not before and topic and topic.statement is None and (leads in _SMALL or exists):
