@@ -94,7 +94,8 @@ class _Gloss:
         self.taken |= {p for m in after for p in reach_of(m) if m.last - m.first > 2}
         last = [form for form in self.forms if form[0].isalnum()][-3:]
         self.asks = self.forms[-1:] == ["?"]
-        self.inquires = self.asks and bool(self.sets["interrogative"] & {*last})
+        self.counts = self.sentence.find("count_asked") if self.asks else []
+        self.inquires = self.asks and bool(self.sets["interrogative"] & {*last} or self.counts)
 
     def pieces(self) -> Iterator[Piece]:
         """The English of the sentence in the order of its words."""
@@ -139,6 +140,9 @@ class _Gloss:
                     self._say(place, place + 1, "")
             normal = self.items[:1] and self.items[0].is_normal
             opens = "are" if normal else "is there" if self.items else "is this"
+            if self.counts:
+                opens = "how many"
+                self._say(self.counts[0].first, self.counts[0].last, "")
             self.said.append((0, -1, opens, 1))
             return
         colon = max((n for n, form in enumerate(self.forms) if form == ":"), default=-1)
@@ -177,6 +181,17 @@ class _Gloss:
                 self._say(a, b, _ENGLISH["answers"][match.payload])
                 if self.items and sentence.form(b) == ",":
                     self._say(b, b + 1, ".")
+
+        opens = sentence.tokens[first : first + 3]
+        if not (self.items or self.asks or first in self.taken) and opens:
+            number = sentence.words.numbers.get(opens[0].lemma)
+            several = sentence.words.phrases["several"].find(opens)
+            if number or (several and several[0].first == 0):
+                last = first + (1 if number else several[0].last)
+                word = opens[0].lemma
+                if not word.isdigit():
+                    word = _NUMBERS[number] if number in range(1, 11) else "several"
+                self._say(first, last, word)
 
     def _degrees(self) -> None:
         sentence = self.sentence
