@@ -4,6 +4,7 @@
 |--------------|--------------------------------------------------------------------------------|
 | `none`       | anything at all                                                                |
 | `boxes`      | free text, in which `<loc>` tokens make whole boxes                            |
+| `located`    | such text with at least one box                                                |
 | `yes_no`     | `yes`, `no`, `Yes`, `No`                                                       |
 | `option`     | one of `A` to `D`                                                              |
 | `options`    | one or several of them, in order: `A, C`                                       |
@@ -75,6 +76,7 @@ def _detections(tokenizer: Tokenizer, names: Sequence[str]) -> Part:
 _NAMED = {"names": _texts, "findings": _findings, "detections": _detections}
 _UNNAMED: dict[str, Callable[[Tokenizer, Sequence[str]], Part]] = {
     "boxes": lambda tokenizer, names: FREE_TEXT,
+    "located": lambda tokenizer, names: Concat((FREE_TEXT, BoxTokens(), FREE_TEXT)),
     "yes_no": lambda tokenizer, names: _texts(tokenizer, ("yes", "no", "Yes", "No")),
     "option": lambda tokenizer, names: _texts(tokenizer, OPTIONS),
     "options": _options,
@@ -82,7 +84,7 @@ _UNNAMED: dict[str, Callable[[Tokenizer, Sequence[str]], Part]] = {
 NO_GRAMMAR = "none"
 ANSWER_FORMS = (NO_GRAMMAR, *_UNNAMED, *_NAMED)
 # Those whose answers must hold boxes in location tokens.
-LOC_FORMS = ("findings", "detections")
+LOC_FORMS = ("located", "findings", "detections")
 
 
 def answer_grammar(form: str, tokenizer: Tokenizer, names: Sequence[str] = ()) -> Grammar | None:

@@ -92,6 +92,7 @@ class WholeAnswer:
         line: as `predict` writes it, with `margins` where the model has them.
         end_logprob: of the token that ended it; None: it was broken off.
         prompt_tokens, completion_tokens: as clients count them.
+        image_hw: (height, width) of the image that was asked about.
     """
 
     text: str
@@ -102,6 +103,7 @@ class WholeAnswer:
     end_logprob: float | None
     prompt_tokens: int
     completion_tokens: int
+    image_hw: tuple[int, int]
 
 
 class Answering:
@@ -136,6 +138,9 @@ class Answering:
         self._text, self._told, self._ended = "", "", False
         start, shortest = model.start, model.shortest
         if wish.form is not None:
+            if wish.form not in model.forms:
+                told = "response_format: this model has no location tokens to hold boxes to"
+                raise invalid("response_format", told, "unsupported_value")
             start, shortest = model.forms[wish.form]
         most = model.strategy.max_answer_tokens
         limit = min(wish.limit or most, most)
@@ -222,6 +227,7 @@ class Answering:
             self._events[-1].logprob if ended else None,
             self.prompt_tokens,
             len(ids),
+            self._record.image_hw or (1, 1),
         )
 
     async def _tokens(self) -> AsyncIterator[TokenEvent]:

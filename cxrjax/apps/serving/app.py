@@ -2,6 +2,7 @@
 
 GET  /v1/models            what can be asked, by name
 POST /v1/chat/completions  one question in OpenAI's form (chat.py)
+POST /v1/responses         the same in the form of OpenAI's Responses (responses.py)
 POST /v1/ground            one image, many questions: the lines that `predict` writes
 GET  /health, /ready       whether it lives, whether it answers; without a token
 GET  /metrics              for Prometheus
@@ -10,6 +11,7 @@ GET  /metrics              for Prometheus
 import asyncio
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
 import secrets
@@ -33,6 +35,7 @@ from cxrjax.apps.serving.fair_queue import QueueFullError
 from cxrjax.apps.serving.metrics import ServerMetrics
 from cxrjax.apps.serving.named_models import NamedModel
 from cxrjax.apps.serving.refusals import RefusedError, error_body, invalid
+from cxrjax.apps.serving.responses import ModelResponse, read_responses
 from cxrjax.apps.serving.uploads import UploadedImage, Uploads, data_of, seen_images
 from cxrjax.errors import ForeignError
 from cxrjax.input_pipeline.examples import ExampleConfig
@@ -94,6 +97,7 @@ class ModelServer:
             Route("/v1/models", self._counted("models", self._list)),
             Route("/v1/models/{name:path}", self._counted("models", self._show)),
             Route("/v1/chat/completions", self._counted("chat", self._chat), methods=["POST"]),
+            Route("/v1/responses", self._counted("responses", self._respond), methods=["POST"]),
             Route("/v1/ground", self._counted("ground", self._ground), methods=["POST"]),
             Route("/health", self._health),
             Route("/ready", self._ready),
@@ -251,6 +255,21 @@ class ModelServer:
 
     async def _chat(self, request: Request, about: dict[str, Any]) -> Response:
         told = read_request(await self._body(request))
+        return await self._write(request, about, told, ChatResponse)
+
+    async def _respond(self, request: Request, about: dict[str, Any]) -> Response:
+        asked = read_responses(await self._body(request))
+        frame = functools.partial(ModelResponse, asked)
+        return await self._write(request, about, asked.chat(), frame)
+
+    async def _write(
+        self,
+        request: Request,
+        about: dict[str, Any],
+        told: ChatRequest,
+        frame: Callable[..., ChatResponse | ModelResponse],
+    ) -> Response:
+        """Answers a chat completion's request in a frame."""
         model, wish, question = self._model(told.model), told.wish(), told.question()
         pictures, images = await self._see(model, told.images(), request.state.who, [question])
         client = _client(request)
@@ -259,7 +278,7 @@ class ModelServer:
             for sample in range(told.n or 1)
         ]
         about |= {"model": model.name, "questions": len(answers), "images": len(pictures)}
-        completion = ChatResponse(told, model.tokenizer.piece_of)
+        completion = frame(told, model.tokenizer.piece_of)
         self._submit(client, answers)
         if told.stream:
             events = _events(told, completion, answers, about)
@@ -301,7 +320,7 @@ async def _unless_gone(request: Request, answers: Sequence[Answering], result: A
 
 async def _events(
     told: ChatRequest,
-    completion: ChatResponse,
+    completion: ChatResponse | ModelResponse,
     answers: Sequence[Answering],
     about: dict[str, Any],
 ) -> AsyncIterator[str]:
@@ -310,7 +329,8 @@ async def _events(
 
     async def follow(index: int, answer: Answering) -> None:
         try:
-            chunks.put_nowait(completion.begin(index))
+            for chunk in completion.begin(index):
+                chunks.put_nowait(chunk)
             async for text, events in answer.pieces():
                 if not told.wants_json:
                     chunks.put_nowait(completion.piece(index, text, events))
@@ -318,7 +338,7 @@ async def _events(
                 chunks.put_nowait(chunk)
         except RefusedError as refused:
             about["refused"] = refused.code
-            chunks.put_nowait(refused.body())
+            chunks.put_nowait(completion.refused(refused))
         finally:
             chunks.put_nowait(None)
 
@@ -330,11 +350,13 @@ async def _events(
             if chunk is None:
                 open_ones -= 1
                 continue
-            yield f"data: {json.dumps(chunk)}\n\n"
+            head = f"event: {chunk['type']}\n" if "type" in chunk else ""
+            yield f"{head}data: {json.dumps(chunk)}\n\n"
         if "refused" not in about:
             said = [await answer.said() for answer in answers]
             about["completion_tokens"] = sum(one.completion_tokens for one in said)
-            if told.stream_options is not None and told.stream_options.include_usage:
+            wants = told.stream_options is not None and told.stream_options.include_usage
+            if wants and isinstance(completion, ChatResponse):
                 yield f"data: {json.dumps(completion.usage(said))}\n\n"
         yield "data: [DONE]\n\n"
     finally:

@@ -4,10 +4,11 @@ Fields that OpenAI knows and that change nothing here are ignored, others that i
 where they ask for something, and so is every field that nobody knows (docs/serving.md lists them).
 """
 
+import functools
 import json
 import secrets
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import pydantic
@@ -16,15 +17,16 @@ from cxrjax.apps.serving.answering import AskedQuestion, WholeAnswer, Wish
 from cxrjax.apps.serving.engine import TokenEvent
 from cxrjax.apps.serving.named_models import FORMS
 from cxrjax.apps.serving.refusals import RefusedError, invalid
+from cxrjax.apps.serving.schemas import AnswerSchema
 
 MOST_CHOICES = 8
 # Known to OpenAI, and nothing to us whatever they say.
-_IGNORED = (
+IGNORED = (
     *("user", "metadata", "store", "service_tier", "parallel_tool_calls", "safety_identifier"),
     *("prompt_cache_key", "prompt_cache_retention", "verbosity", "reasoning_effort"),
 )
 # Known to OpenAI: refused, but for values that ask for nothing.
-_NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL: dict[str, tuple[Any, ...]] = {
     "tools": (None, []),
     "tool_choice": (None, "none", "auto"),
     "functions": (None, []),
@@ -75,10 +77,17 @@ class _Message(Form):
     refusal: None = None
 
 
+class _JSONSchema(Form):
+    name: str | None = None
+    definition: Any = pydantic.Field(None, alias="schema")
+    description: str | None = None
+    strict: bool | None = None
+
+
 class _ResponseFormat(Form):
     type: Literal["text", "json_object", "json_schema", "answer_form"]
     form: str | None = None
-    json_schema: Any = None
+    json_schema: _JSONSchema | None = None
 
 
 class _StreamOptions(Form):
@@ -117,19 +126,16 @@ class ChatRequest(Form):
         ]
 
     def question(self) -> AskedQuestion:
-        """The last turn, behind the earlier ones.
+        """The last turn, behind the earlier ones; system messages are read before the first.
 
         Raises:
             RefusedError: it is no conversation that the models know.
         """
-        turns = [(message.role, _text_of(message)) for message in self.messages]
-        if any(role in ("system", "developer") and text.strip() for role, text in turns):
-            raise invalid(
-                "messages",
-                "the models were not taught instructions of a system: leave the message out",
-                "unsupported_value",
-            )
-        turns = [(role, text) for role, text in turns if role in ("user", "assistant")]
+        told = [(message.role, _text_of(message)) for message in self.messages]
+        turns = [(role, text) for role, text in told if role in ("user", "assistant")]
+        system = [text for role, text in told if role not in ("user", "assistant") and text.strip()]
+        if system and turns:
+            turns[0] = (turns[0][0], "\n".join([*system, turns[0][1]]))
         roles = [role for role, _ in turns]
         if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"]:
             told = "messages: expected the user's and the assistant's in turn, the user's last"
@@ -147,8 +153,21 @@ class ChatRequest(Form):
 
     @property
     def wants_json(self) -> bool:
-        """Returns whether the answer is requested as a JSON object."""
-        return self.response_format is not None and self.response_format.type == "json_object"
+        """Returns whether the answer is requested as a JSON object, which is whole at its end."""
+        told = self.response_format
+        return told is not None and told.type in ("json_object", "json_schema")
+
+    @functools.cached_property
+    def schema_of_answer(self) -> AnswerSchema | None:
+        """The schema that the answer is to have; None for another format.
+
+        Raises:
+            RefusedError: it cannot be filled.
+        """
+        told = self.response_format
+        if told is None or told.type != "json_schema":
+            return None
+        return AnswerSchema(told.json_schema and told.json_schema.definition)
 
     def wish(self) -> Wish:
         """Returns the requested properties of the answer.
@@ -158,13 +177,8 @@ class ChatRequest(Form):
         """
         form = None
         told = self.response_format
-        if told is not None and told.type == "json_schema":
-            raise invalid(
-                "response_format",
-                "response_format: no schema can be followed; json_object gives the reading as an "
-                f"object, and answer_form with form one of {', '.join(FORMS)} holds to a form",
-                "unsupported_value",
-            )
+        if self.schema_of_answer is not None:
+            form = self.schema_of_answer.form
         if told is not None and told.type == "answer_form":
             if told.form not in FORMS:
                 forms = ", ".join(FORMS)
@@ -194,11 +208,22 @@ def read_request(body: dict[str, Any]) -> ChatRequest:
     Raises:
         RefusedError: a field is not as it must be; says which.
     """
-    told = {name: value for name, value in body.items() if name not in _IGNORED}
-    for name, neutral in _NEUTRAL.items():
-        if name in told and told.pop(name) not in neutral:
+    return checked(ChatRequest, without_others(body, IGNORED, NEUTRAL))
+
+
+def without_others(
+    body: dict[str, Any], ignored: Sequence[str], neutral: Mapping[str, tuple[Any, ...]]
+) -> dict[str, Any]:
+    """A body without the fields that are ignored, or refused unless they ask for nothing.
+
+    Raises:
+        RefusedError: one of the latter asks for something.
+    """
+    told = {name: value for name, value in body.items() if name not in ignored}
+    for name, values in neutral.items():
+        if name in told and told.pop(name) not in values:
             raise invalid(name, f"{name}: not supported", "unsupported_parameter")
-    return checked(ChatRequest, told)
+    return told
 
 
 def checked(form: Any, told: dict[str, Any]) -> Any:
@@ -233,9 +258,11 @@ def grounding(said: WholeAnswer) -> dict[str, Any]:
     return {**line, "end_logprob": said.end_logprob}
 
 
-def content(said: WholeAnswer, as_json: bool) -> str:
-    """The answer's text."""
-    if not as_json:
+def content(said: WholeAnswer, request: ChatRequest) -> str:
+    """The answer's text, or the object that is requested."""
+    if request.schema_of_answer is not None:
+        return json.dumps(request.schema_of_answer.fill(said.line, said.image_hw))
+    if not request.wants_json:
         return said.text
     names = ("text", "boxes", "labels", "box_scores", "margins", "parse")
     return json.dumps({name: said.line[name] for name in names if name in said.line})
@@ -292,11 +319,10 @@ class ChatResponse:
 
     def whole(self, answers: Sequence[WholeAnswer]) -> dict[str, Any]:
         """The response with all choices."""
-        as_json = self._request.wants_json
         choices = [
             {
                 "index": index,
-                "message": {"role": "assistant", "content": content(said, as_json)}
+                "message": {"role": "assistant", "content": content(said, self._request)}
                 | {"refusal": None},
                 "logprobs": self._logprobs(said.texts, said.events),
                 "finish_reason": said.finish,
@@ -316,14 +342,18 @@ class ChatResponse:
             logprobs = self._logprobs([text, *("" for _ in events[1:])], events)
         return self._chunk(index, {"content": text}, logprobs)
 
-    def begin(self, index: int) -> dict[str, Any]:
+    def begin(self, index: int) -> Iterator[dict[str, Any]]:
         """The first chunk of a choice."""
-        return self._chunk(index, {"role": "assistant", "content": ""})
+        yield self._chunk(index, {"role": "assistant", "content": ""})
+
+    def refused(self, error: RefusedError) -> dict[str, Any]:
+        """The chunk of an answer that was broken off."""
+        return error.body()
 
     def end(self, index: int, said: WholeAnswer) -> Iterator[dict[str, Any]]:
         """The last chunks of a choice."""
         if self._request.wants_json:
-            yield self._chunk(index, {"content": content(said, True)})
+            yield self._chunk(index, {"content": content(said, self._request)})
         last = self._chunk(index, {}, finish=said.finish)
         last["choices"][0]["grounding"] = grounding(said)
         yield last

@@ -32,7 +32,7 @@ from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.store import CheckpointStore
 
 # Answer forms that a request may ask for, whatever the model's own is.
-FORMS = ("yes_no", "option", "options")
+FORMS = ("yes_no", "option", "options", "located")
 # Lengths that questions are padded to besides those that a model was trained with: most are short.
 _SHORT = (16, 32)
 
@@ -153,12 +153,13 @@ def _serve(
         _, grammar = _decoding_of(opened)
         numbers.append(None if grammar is None else len(grammars))
         grammars += [] if grammar is None else [grammar]
-    forms = [answer_grammar(form, first.tokenizer) for form in FORMS]
+    known = FORMS if model.config.loc_token_start >= 0 else FORMS[:-1]
+    forms = [answer_grammar(form, first.tokenizer) for form in known]
     grammars += [form for form in forms if form is not None]
     joined, starts = join_grammars(grammars)
     of_forms = {
         form: (start, int(joined.shortest[start]))
-        for form, start in zip(FORMS, starts[-len(FORMS) :], strict=True)
+        for form, start in zip(known, starts[-len(known) :], strict=True)
     }
     images = 2 if first.examples.earlier_images else 1
     by_name = {}

@@ -13,9 +13,11 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import openai
+import pydantic
 import pydicom
 import pytest
 from PIL import Image
@@ -300,7 +302,7 @@ BOMB = b"\x89PNG\r\n\x1a\n" + struct.pack(">I", 13) + b"IHDR" + struct.pack(">II
         (chat(GOOD, "x", top_logprobs=3), 400, "invalid_value"),
         (chat(GOOD, "x", n=9), 400, "invalid_value"),
         (chat(GOOD, "x", stop=["a"] * 5), 400, "invalid_value"),
-        (chat(GOOD, "x", response_format={"type": "json_schema"}), 400, "unsupported_value"),
+        (chat(GOOD, "x", response_format={"type": "json_schema"}), 400, "unsupported_schema"),
         (chat(GOOD, " "), 400, "invalid_value"),
         (chat(GOOD, "where " * 200), 400, "context_length_exceeded"),
         (chat(GOOD, "where " * 20_000), 400, "context_length_exceeded"),
@@ -347,12 +349,15 @@ def test_fields_that_ask_for_nothing_are_ignored(served, predicted):
     assert told["choices"][0]["message"]["content"] == predicted[0, 0]["text"]
 
 
-def test_systems_are_refused_and_earlier_turns_are_told(served):
+def test_systems_stand_before_the_first_question_and_earlier_turns_are_told(served, predicted):
     body = chat(GOOD, WORDS[0])
-    body["messages"].insert(0, {"role": "system", "content": "You are a radiologist."})
-    assert served.ask("POST", "/v1/chat/completions", body)[0] == 400
+    body["messages"].insert(0, {"role": "system", "content": "Be brief."})
+    prompt = served.ask("POST", "/v1/chat/completions", body)[1]["usage"]["prompt_tokens"]
+    same = served.chat(GOOD, f"Be brief.\n{WORDS[0]}")["usage"]["prompt_tokens"]
+    assert prompt == same > served.chat(GOOD, WORDS[0])["usage"]["prompt_tokens"]
     body["messages"][0]["content"] = ""
-    assert served.ask("POST", "/v1/chat/completions", body)[0] == 200
+    told = served.ask("POST", "/v1/chat/completions", body)[1]
+    assert told["choices"][0]["message"]["content"] == predicted[0, 0]["text"]
     body["messages"] += [{"role": "assistant", "content": "Here."}]
     assert served.ask("POST", "/v1/chat/completions", body)[0] == 400
     body["messages"] += [{"role": "user", "content": "And?"}]
@@ -431,6 +436,69 @@ def test_the_official_client_works(served, predicted):
     assert [one.id for one in client.models.list()] == ["real_base"]
     with pytest.raises(openai.NotFoundError):
         client.chat.completions.create(**{**body, "model": "other"})
+    logged = client.chat.completions.create(**body, logprobs=True, top_logprobs=2)
+    assert len(logged.choices[0].logprobs.content[0].top_logprobs) == 2
+    with pytest.raises(openai.BadRequestError, match="2 images: this model is asked about 1"):
+        client.chat.completions.create(**chat([GOOD, GOOD], "x"))
+
+
+class Lung(pydantic.BaseModel):
+    bbox: list[float]
+    label: str | None
+    confidence: float
+
+
+class Lungs(pydantic.BaseModel):
+    present: bool
+    findings: Annotated[list[Lung], pydantic.Field(min_length=1, max_length=1)]
+
+
+def test_the_official_client_parses_boxes_by_its_own_schema(served, predicted):
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key=TOKEN)
+    told = client.chat.completions.parse(**chat(GOOD, WORDS[0]), response_format=Lungs)
+    (lung,) = told.choices[0].message.parsed.findings
+    line = predicted[0, 0]
+    assert lung.bbox == line["boxes"][0] and lung.confidence == pytest.approx(line["box_scores"][0])
+    # What says nothing of a place by itself is held to one.
+    told = client.chat.completions.parse(**chat(GOOD, WORDS[2]), response_format=Lungs)
+    assert told.choices[0].message.parsed.present
+    image = {"type": "input_image", "image_url": GOOD, "detail": "auto"}
+    asked = [{"role": "user", "content": [image, {"type": "input_text", "text": WORDS[0]}]}]
+    parsed = client.responses.parse(model="real_base", input=asked, text_format=Lungs)
+    assert parsed.output_parsed.findings[0].bbox == line["boxes"][0]
+
+
+def test_the_official_client_has_responses(served, predicted):
+    client = openai.OpenAI(base_url=f"http://127.0.0.1:{served.port}/v1", api_key=TOKEN)
+    image = {"type": "input_image", "image_url": GOOD, "detail": "auto"}
+    content = [image, {"type": "input_text", "text": WORDS[0]}]
+    asked = {"model": "real_base", "input": [{"role": "user", "content": content}]}
+    line = predicted[0, 0]
+    told = client.responses.create(**asked, include=["message.output_text.logprobs"])
+    assert told.output_text == line["text"] and told.status == "completed"
+    assert told.output[0].grounding["boxes"] == line["boxes"]
+    assert "".join(one.token for one in told.output[0].content[0].logprobs) == line["text"]
+    short = client.responses.create(**asked, max_output_tokens=3)
+    assert (short.status, short.incomplete_details.reason) == ("incomplete", "max_output_tokens")
+    assert short.usage.output_tokens == 3
+    longer = client.responses.create(**asked, instructions="Be brief.")
+    assert longer.usage.input_tokens > told.usage.input_tokens
+    with client.responses.stream(**asked) as stream:
+        kinds = [(event.type, event.sequence_number) for event in stream]
+        final = stream.get_final_response()
+    assert final.output_text == line["text"] and len(kinds) > 8
+    assert kinds[0] == ("response.created", 0) and kinds[-1][0] == "response.completed"
+    earlier = {"role": "assistant", "content": [{"type": "output_text", "text": "Here."}]}
+    more = [*asked["input"], earlier, {"role": "user", "content": "And?"}]
+    assert client.responses.create(model="real_base", input=more).usage.input_tokens > 5
+    for wrong, says in (
+        ({"previous_response_id": "resp_1"}, "previous_response_id: not supported"),
+        ({"tools": [{"type": "web_search"}]}, "tools: not supported"),
+        ({"input": "Where?"}, "0 images"),
+        ({"temperature": 9}, "temperature"),
+    ):
+        with pytest.raises(openai.BadRequestError, match=says):
+            client.responses.create(**{**asked, **wrong})
 
 
 def test_the_runner_of_the_project_works(served, predicted, tmp_path, monkeypatch):
