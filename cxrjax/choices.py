@@ -40,8 +40,10 @@ ANNOTATION_FORMATS = (
 # cxrjax.input_pipeline.wording.REWORDINGS
 REWORDINGS = ("form", "synonym", "lower", "upper", "title", "no_mark", "typo", "unknown")
 # cxrjax.decoding.answer_forms.ANSWER_FORMS
-GRAMMARS = ("none", "boxes", "located", "yes_no", "option", "options", "names")
-GRAMMARS += ("findings", "detections")
+GRAMMARS = (
+    *("none", "boxes", "located", "yes_no", "option", "options", "names"),
+    *("findings", "detections"),
+)
 # cxrjax.decoding.box_readings.BOX_READINGS
 BOX_READINGS = ("greedy", "smoothed", "median", "expected_iou")
 # cxrjax.evaluation.systems: stand_in_images.STAND_INS, systems.WORDINGS, systems.READINGS

@@ -131,9 +131,9 @@ class ChatRequest(Form):
         Raises:
             RefusedError: it is no conversation that the models know.
         """
-        told = [(message.role, _text_of(message)) for message in self.messages]
-        turns = [(role, text) for role, text in told if role in ("user", "assistant")]
-        system = [text for role, text in told if role not in ("user", "assistant") and text.strip()]
+        said = [(message.role, _text_of(message)) for message in self.messages]
+        turns = [(role, text) for role, text in said if role in ("user", "assistant")]
+        system = [text for role, text in said if role not in ("user", "assistant") and text.strip()]
         if system and turns:
             turns[0] = (turns[0][0], "\n".join([*system, turns[0][1]]))
         roles = [role for role, _ in turns]

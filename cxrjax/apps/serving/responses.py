@@ -118,9 +118,9 @@ class ResponsesRequest(Form):
         )
         if self.instructions:
             said.insert(0, {"role": "system", "content": self.instructions})
-        same = ("temperature", "top_p", "stream", "top_logprobs", "seed")
-        same += ("model", "finding", "type_prompt", "choices")
-        body = {name: getattr(self, name) for name in same}
+        same = ("model", "temperature", "top_p", "stream", "top_logprobs", "seed")
+        ours = ("finding", "type_prompt", "choices")
+        body = {name: getattr(self, name) for name in (*same, *ours)}
         form = self.text and self.text.format
         body |= {"messages": said, "max_completion_tokens": self.max_output_tokens}
         body |= {"response_format": form and form.as_chat()}
@@ -180,7 +180,11 @@ class ModelResponse:
         listed = self._logprobs(said.texts, said.events)
         message = self._message(content(said, self._chat), listed, status)
         asked, spoken = said.prompt_tokens, said.completion_tokens
-        used = {"input_tokens": asked, "output_tokens": spoken, "total_tokens": asked + spoken}
+        used: dict[str, Any] = {
+            "input_tokens": asked,
+            "output_tokens": spoken,
+            "total_tokens": asked + spoken,
+        }
         used |= {"input_tokens_details": {"cached_tokens": 0}}
         used |= {"output_tokens_details": {"reasoning_tokens": 0}}
         details = {"reason": "max_output_tokens"} if cut else None

@@ -144,7 +144,7 @@ class AnswerSchema:
         if told.get("type") == "array":
             number = self._of(told.get("items") or (told.get("prefixItems") or [None])[0], name)
             return [_number(number, one, place) for place in range(4)]
-        written = {}
+        written: dict[str, Any] = {}
         for key, part in (told.get("properties") or {}).items():
             part = self._of(part, key)
             if key in _CORNERS:
