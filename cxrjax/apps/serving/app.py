@@ -35,7 +35,7 @@ from cxrjax.apps.serving.fair_queue import QueueFullError
 from cxrjax.apps.serving.metrics import ServerMetrics
 from cxrjax.apps.serving.named_models import NamedModel
 from cxrjax.apps.serving.refusals import RefusedError, error_body, invalid
-from cxrjax.apps.serving.responses import ModelResponse, read_responses
+from cxrjax.apps.serving.responses import ModelResponse, as_chat
 from cxrjax.apps.serving.uploads import UploadedImage, Uploads, data_of, seen_images
 from cxrjax.errors import ForeignError
 from cxrjax.input_pipeline.examples import ExampleConfig
@@ -258,9 +258,9 @@ class ModelServer:
         return await self._write(request, about, told, ChatResponse)
 
     async def _respond(self, request: Request, about: dict[str, Any]) -> Response:
-        asked = read_responses(await self._body(request))
-        frame = functools.partial(ModelResponse, asked)
-        return await self._write(request, about, asked.chat(), frame)
+        body = await self._body(request)
+        frame = functools.partial(ModelResponse, body)
+        return await self._write(request, about, as_chat(body), frame)
 
     async def _write(
         self,

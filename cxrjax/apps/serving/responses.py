@@ -3,16 +3,13 @@
 import secrets
 import time
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal
-
-import pydantic
+from typing import Any
 
 from cxrjax.apps.serving.answering import WholeAnswer
 from cxrjax.apps.serving.chat import (
     IGNORED,
     NEUTRAL,
     ChatRequest,
-    Form,
     checked,
     content,
     grounding,
@@ -20,142 +17,84 @@ from cxrjax.apps.serving.chat import (
     without_others,
 )
 from cxrjax.apps.serving.engine import TokenEvent
-from cxrjax.apps.serving.refusals import RefusedError
+from cxrjax.apps.serving.refusals import RefusedError, invalid
 
 _IGNORED = (*IGNORED, "truncation", "reasoning")
-_NEUTRAL = {
-    name: NEUTRAL.get(name, values)
-    for name, values in {
-        **{"tools": (), "tool_choice": (), "previous_response_id": (None,), "prompt": (None,)},
-        **{"conversation": (None,), "background": (None, False), "max_tool_calls": (None,)},
-    }.items()
-}
+# The latter are chat's own.
+_UNKNOWN = (
+    *("previous_response_id", "prompt", "conversation", "max_tool_calls"),
+    *("messages", "response_format", "max_tokens", "max_completion_tokens", "logprobs"),
+)
+_NEUTRAL = NEUTRAL | dict.fromkeys(_UNKNOWN, (None,))
+_NEUTRAL |= {"background": (None, False), "n": (None, 1)}
 _LOGPROBS = "message.output_text.logprobs"
+_TEXTS = ("input_text", "output_text")
 
 
-class _TextPart(Form):
-    type: Literal["input_text", "output_text"]
-    text: str
-    annotations: Any = None
-    logprobs: Any = None
-
-    def as_chat(self) -> dict[str, Any]:
-        return {"type": "text", "text": self.text}
-
-
-class _ImagePart(Form):
-    type: Literal["input_image"]
-    image_url: str
-    detail: Literal["auto", "low", "high"] | None = None
-
-    def as_chat(self) -> dict[str, Any]:
-        return {"type": "image_url", "image_url": {"url": self.image_url}}
-
-
-class _Message(Form):
-    type: Literal["message"] = "message"
-    role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[Annotated[_TextPart | _ImagePart, pydantic.Field(discriminator="type")]]
-    id: str | None = None
-    status: str | None = None
-
-    def as_chat(self) -> dict[str, Any]:
-        told = self.content
-        parts = told if isinstance(told, str) else [part.as_chat() for part in told]
-        return {"role": self.role, "content": parts}
-
-
-class _TextFormat(Form):
-    type: Literal["text", "json_object", "json_schema", "answer_form"]
-    form: str | None = None
-    name: str | None = None
-    description: str | None = None
-    definition: Any = pydantic.Field(None, alias="schema")
-    strict: bool | None = None
-
-    def as_chat(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"type": self.type, "form": self.form}
-        if self.type == "json_schema":
-            told["json_schema"] = {"name": self.name, "schema": self.definition}
-        return told
-
-
-class _TextSettings(Form):
-    format: _TextFormat | None = None
-    verbosity: Any = None
-
-
-class ResponsesRequest(Form):
-    """The body of a request; `seed`, `finding`, `type_prompt` and `choices` are ours."""
-
-    model: str
-    input: str | list[_Message]
-    instructions: str | None = None
-    max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    stream: bool | None = None
-    stream_options: Any = None
-    text: _TextSettings | None = None
-    include: list[Literal["message.output_text.logprobs"]] | None = None
-    top_logprobs: int | None = None
-    seed: int | None = None
-    finding: str | None = None
-    type_prompt: str | None = None
-    choices: list[str] | None = None
-
-    def chat(self) -> ChatRequest:
-        """The same as a chat completion's request.
-
-        Raises:
-            RefusedError: a value is not allowed.
-        """
-        told = self.input
-        said = (
-            [{"role": "user", "content": told}]
-            if isinstance(told, str)
-            else [one.as_chat() for one in told]
-        )
-        if self.instructions:
-            said.insert(0, {"role": "system", "content": self.instructions})
-        same = ("model", "temperature", "top_p", "stream", "top_logprobs", "seed")
-        ours = ("finding", "type_prompt", "choices")
-        body = {name: getattr(self, name) for name in (*same, *ours)}
-        form = self.text and self.text.format
-        body |= {"messages": said, "max_completion_tokens": self.max_output_tokens}
-        body |= {"response_format": form and form.as_chat()}
-        body["logprobs"] = _LOGPROBS in (self.include or ()) or bool(self.top_logprobs)
-        return checked(ChatRequest, body)
-
-
-def read_responses(body: dict[str, Any]) -> ResponsesRequest:
-    """A request of a body.
+def as_chat(body: dict[str, Any]) -> ChatRequest:
+    """A body of a request as a chat completion's; `seed`, `finding` and the like are as there.
 
     Raises:
         RefusedError: a field is not as it must be; says which.
     """
-    return checked(ResponsesRequest, without_others(body, _IGNORED, _NEUTRAL))
+    told = without_others(body, _IGNORED, _NEUTRAL)
+    said = told.pop("input", None)
+    said = [{"role": "user", "content": said}] if isinstance(said, str) else said
+    if isinstance(said, list):
+        said = [_message(one) if isinstance(one, dict) else one for one in said]
+        if instructions := told.pop("instructions", None):
+            said.insert(0, {"role": "system", "content": instructions})
+    text = told.pop("text", None) or {}
+    form = text.get("format") if isinstance(text, dict) else text
+    if isinstance(form, dict) and form.get("type") == "json_schema":
+        form = {
+            "type": "json_schema",
+            "json_schema": {n: v for n, v in form.items() if n != "type"},
+        }
+    wanted = told.pop("include", None) or []
+    if wanted not in ([], [_LOGPROBS]):
+        raise invalid("include", f"include: expected {_LOGPROBS}", "unsupported_value")
+    told |= {"messages": said, "response_format": form}
+    told["logprobs"] = bool(wanted or told.get("top_logprobs"))
+    told["max_completion_tokens"] = told.pop("max_output_tokens", None)
+    return checked(ChatRequest, told)
+
+
+def _message(told: dict[str, Any]) -> dict[str, Any]:
+    message = {name: value for name, value in told.items() if name not in ("type", "id", "status")}
+    if isinstance(told.get("content"), list):
+        message["content"] = [
+            _part(one) if isinstance(one, dict) else one for one in told["content"]
+        ]
+    return message
+
+
+def _part(told: dict[str, Any]) -> dict[str, Any]:
+    if told.get("type") == "input_image":
+        return {"type": "image_url", "image_url": {"url": told.get("image_url")}}
+    if told.get("type") in _TEXTS:
+        return {"type": "text", "text": told.get("text")}
+    return told
 
 
 class ModelResponse:
     """The frame of one response; its methods are those of `ChatResponse`."""
 
-    def __init__(self, request: ResponsesRequest, chat: ChatRequest, piece_of: Any) -> None:
+    def __init__(self, body: dict[str, Any], chat: ChatRequest, piece_of: Any) -> None:
         self._id, self._item = f"resp_{secrets.token_hex(12)}", f"msg_{secrets.token_hex(12)}"
-        self._request, self._chat, self._piece_of = request, chat, piece_of
+        self._body, self._chat, self._piece_of = body, chat, piece_of
         self._created, self._number, self._text = int(time.time()), 0, ""
 
     def _frame(self, status: str, output: list[Any], **more: Any) -> dict[str, Any]:
-        told = self._request
-        form = told.text and told.text.format
+        told = self._body
+        names = ("instructions", "temperature", "top_p", "max_output_tokens")
         return {
             **{"id": self._id, "object": "response", "created_at": self._created},
-            **{"status": status, "model": told.model, "output": output, "error": None},
-            **{"instructions": told.instructions, "incomplete_details": None, "metadata": {}},
-            **{"parallel_tool_calls": False, "tool_choice": "auto", "tools": []},
-            **{"temperature": told.temperature, "top_p": told.top_p, "usage": None},
-            **{"max_output_tokens": told.max_output_tokens, "previous_response_id": None},
-            "text": {"format": form.model_dump(by_alias=True) if form else {"type": "text"}},
+            **{"status": status, "model": self._chat.model, "output": output, "error": None},
+            **{"incomplete_details": None, "metadata": {}, "previous_response_id": None},
+            **{"parallel_tool_calls": False, "tool_choice": "auto", "tools": [], "usage": None},
+            **{name: told.get(name) for name in names},
+            "text": told.get("text") or {"format": {"type": "text"}},
             **more,
         }
 
