@@ -40,10 +40,11 @@ def as_chat(body: dict[str, Any]) -> ChatRequest:
     told = without_others(body, _IGNORED, _NEUTRAL)
     said = told.pop("input", None)
     said = [{"role": "user", "content": said}] if isinstance(said, str) else said
-    if isinstance(said, list):
-        said = [_message(one) if isinstance(one, dict) else one for one in said]
-        if instructions := told.pop("instructions", None):
-            said.insert(0, {"role": "system", "content": instructions})
+    if not isinstance(said, list):
+        raise invalid("input", "input: expected a text, or a list of messages")
+    said = [_message(one) if isinstance(one, dict) else one for one in said]
+    if instructions := told.pop("instructions", None):
+        said.insert(0, {"role": "system", "content": instructions})
     text = told.pop("text", None) or {}
     form = text.get("format") if isinstance(text, dict) else text
     if isinstance(form, dict) and form.get("type") == "json_schema":
