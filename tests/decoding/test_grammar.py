@@ -167,6 +167,7 @@ _NAMES = ("Pleural effusion", "Pleural thickening", "ILD", "Nodule/Mass", "Nodul
 _NAME = f"({'|'.join(_NAMES)})"
 _FORM_BOX = r"(<loc\d{4}>){4}"
 _FORM_PATTERNS = {
+    "located": f"(?s:.*{_FORM_BOX}.*)",
     "yes_no": "[Yy]es|[Nn]o",
     "option": "[A-D]",
     "options": "(?=.)(A(, (?=.))?)?(B(, (?=.))?)?(C(, (?=.))?)?D?",
@@ -255,6 +256,7 @@ _SPELLED = {
     "detections": ("* ILD", "* ILD ; * Nodule"),
     "options": ("B, D", "A, B, C, D"),
     "boxes": ("The ILD is at *.",),
+    "located": ("The ILD is at *.",),
 }
 
 
