@@ -214,8 +214,8 @@ class GGUFFile:
 
     def _number(self, key: str) -> float:
         value = self._metadata.get(f"{ARCHITECTURE}.{key}")
-        usable = isinstance(value, int | float) and not isinstance(value, bool)
-        if not usable or not abs(value) < _MOST_NUMBER:  # NaN included
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is None or not is_number or not abs(value) < _MOST_NUMBER:  # NaN included
             raise UserError(
                 f"{self.path}: {ARCHITECTURE}.{key} is {shown_value(value)}, expected a number; "
                 "convert the model again with a current llama.cpp"

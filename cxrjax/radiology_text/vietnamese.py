@@ -190,7 +190,7 @@ class _Gloss:
                 last = first + (1 if number else several[0].last)
                 word = opens[0].lemma
                 if not word.isdigit():
-                    word = _NUMBERS[number] if number in range(1, 11) else "several"
+                    word = _NUMBERS[number] if number and number <= 10 else "several"
                 self._say(first, last, word)
 
     def _degrees(self) -> None:

@@ -18,8 +18,10 @@ _LONGEST_LABEL = 200
 _SIDE = 1_000_000  # pixels that no image has
 ANY = "*"  # stands for a class that is not known
 # Entries rejected for these reasons show something on their image all the same.
-_STILL_THERE = ("bad_box", "box_outside_image", "wrong_frame", "missing_box", "unknown_class")
-_STILL_THERE += ("malformed_row", "bad_encoding", "invalid_record", "not_a_mask", "mask_size")
+_STILL_THERE = (
+    *("bad_box", "box_outside_image", "wrong_frame", "missing_box", "unknown_class"),
+    *("malformed_row", "bad_encoding", "invalid_record", "not_a_mask", "mask_size"),
+)
 _NORMAL, _NEGATED = (re.compile(WORDS["patterns"][key]) for key in ("normal", "negated"))
 
 

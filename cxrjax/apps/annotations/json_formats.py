@@ -481,8 +481,9 @@ def _fiftyone(content: dict[str, Any]) -> dict[str, Any]:
             if get(of, "_cls") == "Detections"
             for box in an.entries(get(of, "detections"), f"{place}: detections")
         ]
-        tags = one.get("tags") if isinstance(one.get("tags"), list) else []
-        split = next((tag for tag in tags if isinstance(tag, str) and split_of(tag)), "")
+        tags = one.get("tags")
+        named = tags if isinstance(tags, list) else []
+        split = next((tag for tag in named if isinstance(tag, str) and split_of(tag)), "")
         images.append(one | {"regions": found, "split": split})
     return {"images": images}
 
