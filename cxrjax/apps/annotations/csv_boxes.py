@@ -33,7 +33,6 @@ _SAMPLE = 50  # rows that tell the separator and the content of columns
 _MOST_COLUMNS = 4_096
 _MOST_CLASSES = 20_000
 _NAMES: dict[str, list[str]] = an.WORDS["columns"]
-ROLES = (*_NAMES, "box")
 _OPTIONAL = ("label", "image_height", "image_width", "reader", "confidence", "split")
 _CELLS: dict[str, list[str]] = an.WORDS["cells"]
 _ORDERS: dict[str, str] = an.WORDS["orders"]

@@ -4,12 +4,13 @@ import dataclasses
 from pathlib import Path
 from typing import Literal
 
-from cxrjax.apps.annotations.annotation import Stated
+from cxrjax.apps.annotations.annotation import WORDS, Stated
 from cxrjax.apps.annotations.coordinates import Form
-from cxrjax.apps.annotations.csv_boxes import ROLES
 from cxrjax.choices import ANNOTATION_FORMATS
 from cxrjax.errors import UserError
 from cxrjax.records_io.builder import SourceOptions
+
+_ROLES = (*WORDS["columns"], "box")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,8 +71,8 @@ class BoxesOptions(SourceOptions):
         columns = {}
         for pair in filter(None, self.columns.split(",")):
             role, sign, name = pair.partition("=")
-            if not sign or role not in ROLES:
-                raise UserError(f"--columns={self.columns}: {pair!r}; expected {', '.join(ROLES)}")
+            if not sign or role not in _ROLES:
+                raise UserError(f"--columns={self.columns}: {pair!r}; expected {', '.join(_ROLES)}")
             columns[role] = name
         classes = tuple(name.strip() for name in self.classes.split(",") if name.strip())
         return Stated(self.box_form, self.units, columns, self.label, classes)
