@@ -156,7 +156,7 @@ def test_build_predict_score_report_review(source, tmp_path, said):
     assert "removing what an earlier page left" in err
     sheet = ("--sample=1", f"--out={out / 'review'}")
     err = said(review.main, f"--records={records}", *sheet)
-    assert_told(err, "reading the questions", "pictures")
+    assert_told(err, "reading the questions", "images")
 
 
 def test_check_records(source, tmp_path, said):
