@@ -456,9 +456,9 @@ def tables(folder: Path, name: str, data: bytes) -> None:
 
 @target("data/cxr_qba/hand_check.csv")
 def sheets(folder: Path, name: str, data: bytes) -> None:
+    from bench.cxr_qba_validation.human_labels import read_label_table
     from bench.judge_agreement import read_marks
     from cxrjax.apps.review.sheet import read_sheet
-    from cxrjax.papers.cxr_qba.validation.human_labels import read_label_table
 
     path = write(folder, name, data)
     for read in (read_marks, lambda path: read_label_table(path, QualityLog())):
