@@ -8,6 +8,7 @@ schema's `maximum`; integers without one are pixels.
 """
 
 import dataclasses
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,6 +28,7 @@ _SCORE = ("score", "confidence", "probability")
 _WORDS = ("text", "answer", "content", "explanation", "reason")
 _SCORES = ("scores", "box_scores", "confidences")
 _DEEPEST = 8
+_YES_OR_NO = re.compile(r"\W*(yes|no)\b")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,6 +61,8 @@ class AnswerSchema:
         stand_in = {"text": "", "boxes": [[0.0, 0.0, 1.0, 1.0]]}
         self._choice = ""
         self.fill(stand_in, (1, 1))  # says what cannot be filled
+        if self._choice == "option" and self._most:
+            raise _refused("letters", "a letter and boxes are answers to two questions; ask twice")
         if self._least:
             self.form = "located"
         elif self._choice and not self._most:
@@ -117,8 +121,8 @@ class AnswerSchema:
         plain = {one.lower() for one in known}
         if plain == {"yes", "no"}:
             self._choice = "yes_no"
-            said = text.strip().lower() if text.strip().lower() in plain else ""
-            said = said or ("yes" if found else "no")
+            first = _YES_OR_NO.match(text.lower())
+            said = first[1] if first else ("yes" if found else "no")
         elif plain and plain <= {*OPTIONS.lower()}:
             self._choice, said = "option", text.strip().lower()
         else:
