@@ -168,8 +168,8 @@ def check(
     loaded = load_config(named, overrides) if isinstance(named, str) else named
     if loaded.mixture.sources and not mixture_source:
         raise UserError(
-            f"--config={config} is a mixture: say with --source=NAME whose settings these "
-            f"records have, one of {', '.join(loaded.mixture.sources)}"
+            f"{config}: a mixture; name the source of these records (--source=NAME, from Python "
+            f"mixture_source=NAME), one of {', '.join(loaded.mixture.sources)}"
         )
     if mixture_source:
         loaded = loaded.of_source(mixture_source)
