@@ -211,14 +211,14 @@ class Generator:
         self.mesh = mesh
         self.grammar = grammar
         self._watched = watched
-        self._graphdef, self._state = nnx.split(model)
+        self.graphdef, self.state = nnx.split(model)
         if mesh is not None:
-            self._state = meshes.put_tree(self._state, mesh)
+            self.state = meshes.put_tree(self.state, mesh)
 
     @property
     def model(self) -> VLM:
         """The model, where the generator has put it."""
-        return nnx.merge(self._graphdef, self._state)
+        return nnx.merge(self.graphdef, self.state)
 
     def whole_batch(self, images: int) -> int:
         """Rounds a number of images up to a multiple of the devices that share a batch."""
@@ -259,10 +259,10 @@ class Generator:
                 inputs = jax.tree.map(lambda x: _with_rows(x, extra), inputs)
             inputs = meshes.put_batch(inputs, self.mesh)
         answers = answer_batch(
-            self._graphdef,
+            self.graphdef,
             dataclasses.replace(self.strategy, seed=0),
             self.mesh,
-            (self._state,),
+            (self.state,),
             inputs,
             self.grammar,
             # An argument: another seed compiles nothing anew.

@@ -152,10 +152,6 @@ class Program:
         """Instructions that run on their own in a step; on a GPU each is a launch of a kernel."""
         return sum(w.times for w in self.work)
 
-    def launches_of(self, part: str) -> int:
-        """Launches of instructions with this in their names, such as `dynamic_slice_fusion`."""
-        return sum(w.times for w in self.work if part in w.name)
-
     @property
     def sent_bytes(self) -> float:
         """Bytes that a chip sends: rings add (n - 1) / n of the array for each of two rounds."""
