@@ -20,6 +20,7 @@ from jaxtyping import Float, Int, Num
 
 from cxrjax import boxes as box_arithmetic
 from cxrjax.codecs.frames import BoxGeometry, Frame
+from cxrjax.codecs.plain import plain
 from cxrjax.errors import UserError
 
 FailureCategory = Literal[
@@ -136,6 +137,8 @@ class Codec(abc.ABC):
     separator: ClassVar[str]
     # Whether y stands before x in the text; `Candidate.grid` has x first all the same.
     y_first: ClassVar[bool] = False
+    # What goes before a list of named edges ("x1": 100, ...); None where they have no list.
+    edges: ClassVar[str | None] = None
     # What times a number in the text is one on the grid.
     scale: ClassVar[float] = 1
     # Where each coordinate is a token of its own: the k-th one written is entry
@@ -300,7 +303,15 @@ class Codec(abc.ABC):
 
     def _found(self, text: str) -> list[Candidate]:
         """Candidates, `MOST_BOXES` at most; where more are begun, one failure for the rest."""
-        found = list(itertools.islice(self._candidates(text.rstrip()), MOST_BOXES + 1))
+        text = text.rstrip()
+        found = list(itertools.islice(self._candidates(text), MOST_BOXES + 1))
+        if not found or any(one.failure for one in found):
+            # It may be in other signs.
+            read = plain(text, self.edges, self.y_first)
+            if read != text:
+                found = list(itertools.islice(self._candidates(read), MOST_BOXES + 1))
+                same = [text[one.start : one.end] == read[one.start : one.end] for one in found]
+                found = [f._replace(exact=f.exact and s) for f, s in zip(found, same, strict=True)]
         if len(found) > MOST_BOXES:
             found[MOST_BOXES] = Candidate(found[MOST_BOXES].start, len(text), "malformed")
         return found

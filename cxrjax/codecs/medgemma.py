@@ -13,10 +13,10 @@ What counts as the answer is what follows the thinking part, `<unused94>...<unus
 "Final Answer:" that lists something. Thinking that never ends is an answer cut off before it began.
 Exact is a fenced list of JSON objects with "box_2d" and, if there is one, "label", with or without
 JSON's optional spaces; an empty list says that there is no box. Read leniently, the fence, quotes
-and braces may be missing and more keys be there, numbers or the whole list may be quoted, a quoted
-key may be another name of a box (`_OTHER_KEYS`), null or an empty list stands for no box, two
-corners or several boxes may stand in a list of their own, and MedGemma's four numbers within
-[0, 1] that are not all whole are fractions of the square, as its paper has them; nothing is
+and braces may be missing and more keys be there, the whole list may be quoted, a quoted key may be
+another name of a box (`_OTHER_KEYS`) or all keys be missing, null or an empty list stands for no
+box, two corners or several boxes may stand in a list of their own, and MedGemma's four numbers
+within [0, 1] that are not all whole are fractions of the square, as its paper has them; nothing is
 published of Gemini's. A list of several boxes is shared out among their spans, its brackets with
 the first and the last, so that text with the spans replaced has no rest of it.
 
@@ -25,11 +25,12 @@ Qwen2.5-VL and Qwen3-VL write the same under "bbox_2d", x first, in other frames
 
 import json
 import re
-from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import ClassVar
 
 from cxrjax.codecs import frames
 from cxrjax.codecs.base import Candidate
+from cxrjax.codecs.plain import x_or_y_first
 from cxrjax.codecs.reading import WHOLE, Listed, are_fractions, four_numbers, unclosed
 
 LARGEST = 1000
@@ -38,10 +39,13 @@ LARGEST = 1000
 _S = r"[ \t\r\n]{0,60}"
 _STRING = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4}){0,200}"'
 _LABEL = rf'"label"{_S}:{_S}{_STRING}'
+_NUMBER = r"-?[0-9]{1,5}(?:\.[0-9]{0,6})?%?"
 _OPEN, _CLOSE = rf"```json{_S}\[{_S}", rf"{_S}\]{_S}```"
 # Names that models give a box's numbers in place of the one that their format has. "box_2d" is none
 # of them: where the format writes x first, nobody knows the order of numbers under that key.
-_OTHER_KEYS = r"(?:b?box(?:es)?|bbox2d|bounding_?box(?:es)?|box_?coordinates|coordinates|coords)"
+_OTHER_KEYS = (
+    r"(?:b?box(?:es)?|bbox2d|bounding_?box(?:es)?(?:_2d)?|box_?coordinates|coordinates|coords)"
+)
 _COORDINATES = ("x_min", "y_min", "x_max", "y_max")
 
 
@@ -75,21 +79,7 @@ def _numbers(key: str, order: tuple[int, int, int, int]) -> re.Pattern[str]:
     return re.compile(rf'"{key}"{_S}:{_S}\[' + f"{_S},".join(groups) + rf"{_S}\]")
 
 
-# Edges by name, in place of a list: {"x1": 100, "y1": 200, "x2": 500, "y2": 700}.
-_EDGE = (
-    r"[\"']?\b(?P<k%d>[xy]_?(?:[012]|min|max)?|left|top|right|bottom|w(?:idth)?|h(?:eight)?)[\"']?"
-    rf"{_S}[:=]{_S}[\"']?(?P<v%d>-?\d{{1,5}}(?:\.\d{{1,6}})?)[\"']?"
-)
-_EDGES = re.compile(
-    rf"(?P<held>[:=]{_S}\{{{_S})?"
-    + rf"{_S},{_S}".join(_EDGE % (k, k) for k in range(4))
-    + rf"(?(held){_S}\}})",
-    re.IGNORECASE,
-)
-_EDGE_NAMES = (
-    ("x0", "y0", "x1", "y1"), ("x1", "y1", "x2", "y2"), ("xmin", "ymin", "xmax", "ymax"),
-    ("left", "top", "right", "bottom"), ("x", "y", "width", "height"), ("x", "y", "w", "h"),
-)  # fmt: skip
+_BARE = re.compile(rf"\[{_S}({_NUMBER}(?:{_S},{_S}{_NUMBER}){{3}}){_S}\]")
 _INNER = re.compile(r"\[([^\[\]]{0,200})\]")
 _QUOTES = str.maketrans("", "", "\"'")
 _LABEL_TEXT = re.compile(r"label[\"']?\s{0,60}[:=]\s{0,60}[\"']([^\"']{1,200})[\"']", re.IGNORECASE)
@@ -105,6 +95,7 @@ class MedGemmaJson(Listed):
     y_first: ClassVar[bool] = True
     frame: ClassVar[frames.Frame] = frames.PaddedSquareSteps(LARGEST)
     key: ClassVar[str] = "box_2d"
+    edges: ClassVar[str | None] = '"box_2d":'
     item: ClassVar[re.Pattern[str]] = _items("box_2d", "b?box_2d")
     number_pattern: ClassVar[re.Pattern[str]] = _numbers("box_2d", (1, 0, 3, 2))
     max_digits: ClassVar[int] = 4
@@ -122,32 +113,17 @@ class MedGemmaJson(Listed):
         return f"```json[{self.separator.join(objects)}]```"
 
     def _write(self, grid: list[int]) -> str:
-        return "[" + ",".join(map(str, self._in_order(grid))) + "]"
-
-    def _in_order(self, numbers: Sequence[Any]) -> Sequence[Any]:
-        """Swaps x and y where the format writes y first; the function is its own inverse."""
-        return [numbers[k] for k in (1, 0, 3, 2)] if self.y_first else numbers
+        return "[" + ",".join(map(str, x_or_y_first(grid, self.y_first))) + "]"
 
     def _candidates(self, text: str) -> Iterator[Candidate]:
         answer, endless = _answer(text)
-        yield from super()._candidates(_EDGES.sub(self._as_list, answer))
+        found = list(super()._candidates(answer))
+        if not found and "_2d" not in answer:
+            # Without any key, lists of four numbers are its boxes.
+            found = [self._read_body(*m.span(), m[1], m) for m in _BARE.finditer(answer)]
+        yield from found
         if endless is not None:
             yield Candidate(endless, len(text), "truncated")
-
-    def _as_list(self, edges: re.Match[str]) -> str:
-        """Returns named edges as a list of the same length; what is none stays."""
-        named = {edges[f"k{k}"].lower().replace("_", ""): edges[f"v{k}"] for k in range(4)}
-        names = next((one for one in _EDGE_NAMES if named.keys() == {*one}), None)
-        if names is None:
-            return edges[0]
-        values = [named[name] for name in names]
-        if "x" in names:
-            values[2:] = [
-                f"{float(a) + float(b):g}" for a, b in zip(values, values[2:], strict=False)
-            ]
-        listed = "[" + ",".join(str(one) for one in self._in_order(values)) + "]"
-        whole = f": {listed}" if edges["held"] else f'"{self.key}":{listed}'
-        return whole.ljust(len(edges[0])) if len(whole) <= len(edges[0]) else edges[0]
 
     def _read_list(self, text: str, items: list[re.Match[str]]) -> Iterator[Candidate]:
         """Exact where all of the objects and the fence around them are."""
@@ -157,7 +133,7 @@ class MedGemmaJson(Listed):
             start, end = item.span()
             if item["exact"] is not None:
                 fields = json.loads(item["exact"])
-                grid = self._in_order([float(number) for number in fields[self.key]])
+                grid = x_or_y_first([float(n) for n in fields[self.key]], self.y_first)
                 yield Candidate(start, end, None, grid, exact, _printable(fields.get("label")))
             elif item["none"] is not None:
                 continue
@@ -193,7 +169,7 @@ class MedGemmaJson(Listed):
             numbers = [number * LARGEST / 100 for number in numbers]
         if self.fractions and are_fractions(numbers) and min(numbers) >= 0:
             numbers = [number * LARGEST for number in numbers]
-        grid = self._in_order(numbers)
+        grid = x_or_y_first(numbers, self.y_first)
         if are_fractions(numbers):
             return Candidate(start, end, "ambiguous_scale", grid)
         named = _LABEL_TEXT.search(item[0])
@@ -252,6 +228,7 @@ class Qwen25Vl(MedGemmaJson):
     percent: ClassVar[bool] = False  # of an input that the text does not tell
     max_digits: ClassVar[int] = 5
     key: ClassVar[str] = "bbox_2d"
+    edges: ClassVar[str | None] = '"bbox_2d":'
     item: ClassVar[re.Pattern[str]] = _items("bbox_2d", "bbox_2d")
     number_pattern: ClassVar[re.Pattern[str]] = _numbers("bbox_2d", (0, 1, 2, 3))
 

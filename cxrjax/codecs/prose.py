@@ -73,6 +73,7 @@ class RadVlm(OneByOne):
     frame: ClassVar[Frame] = ImageSteps(100)
     separator: ClassVar[str] = " "
     scale: ClassVar[float] = 100
+    edges: ClassVar[str | None] = ""
     # The sign is for `out_of_range`, as of WHOLE.
     exact: ClassVar[re.Pattern[str]] = re.compile(
         r"\[" + ", ".join([r"-?(?:0|[1-9][0-9]{0,8})\.[0-9]{2}"] * 4) + r"\]"
@@ -276,6 +277,7 @@ class InternVl(Listed):
     frame: ClassVar[Frame] = ImageSteps(1000)
     number_pattern: ClassVar[re.Pattern[str]] = _listed_numbers(", ?")
     max_digits: ClassVar[int] = 4
+    edges: ClassVar[str | None] = ""
     tags: ClassVar[tuple[str, str]] = ("<box>", "</box>")
     item: ClassVar[re.Pattern[str]] = _tagged_lists(tags, ("<ref>", "</ref>"))
     # Whether one box may stand between the tags without a list around it.
