@@ -43,7 +43,7 @@ _NFD_EVERY = 10
 _JPEG_QUALITY = 90
 # Table 3: 69 to 70 years on average; the spread is ours.
 _AGE_MEAN, _AGE_SPREAD, _AGES = 69.5, 14.0, (18, 99)
-_VIEWS, _VIEW_WEIGHTS = ("PA", "AP", "LATERAL"), (80, 15, 5)
+_VIEWS, _VIEW_WEIGHTS = ("PA", "AP"), (84, 16)  # every phantom is frontal
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,7 +144,8 @@ def _row(options: SyntheticVixRayOptions, split: str, index: int) -> tuple[dict[
         for label, (x0, y0, x1, y1) in zip(phantom.labels, phantom.boxes.tolist(), strict=True)
     ]
     rng = random.Random(f"{options.seed}/{split}-{index}/report")
-    report = word_report(lesions, rng)
+    view = rng.choices(_VIEWS, _VIEW_WEIGHTS)[0]
+    report = word_report(lesions, rng, view)
     form: Literal["NFC", "NFD"] = "NFD" if index % _NFD_EVERY == _NFD_EVERY - 1 else "NFC"
     age = round(min(max(rng.gauss(_AGE_MEAN, _AGE_SPREAD), _AGES[0]), _AGES[1]))
     texts = [unicodedata.normalize(form, text) for text in report]
@@ -153,7 +154,7 @@ def _row(options: SyntheticVixRayOptions, split: str, index: int) -> tuple[dict[
         **dict(zip(("findings", "impressions"), texts[:2], strict=True)),
         "Ages": age,
         "sex": rng.choice(("Nam", "Nữ")),
-        "view": rng.choices(_VIEWS, _VIEW_WEIGHTS)[0],
+        "view": view,
         **dict(zip(("Ghi chú", "Kỹ thuật"), texts[2:], strict=True)),
     }
     return native, to_jpeg(phantom.image, _JPEG_QUALITY)
@@ -178,10 +179,12 @@ class VixRayReport(NamedTuple):
 
 def grammar() -> dict[str, Any]:
     """Reads the sentences."""
-    return read_packaged("cxrjax.simulation", "vix_ray_grammar_v1.json")
+    return read_packaged("cxrjax.simulation", "vix_ray_grammar.json")
 
 
-def word_report(lesions: Sequence[LesionCentre], rng: random.Random) -> VixRayReport:
+def word_report(
+    lesions: Sequence[LesionCentre], rng: random.Random, view: str = "PA"
+) -> VixRayReport:
     """Words findings with every class of the lesions, and the weightiest diagnoses."""
     words = grammar()
     by_label: dict[str, list[LesionCentre]] = {}
@@ -204,13 +207,14 @@ def word_report(lesions: Sequence[LesionCentre], rng: random.Random) -> VixRayRe
     impression = [
         _say(rng.choice(words["impression"][label]), by_label[label]) for label in weighty
     ] or [rng.choice(words["normal_impression"])]
-    if rng.random() < _ADVISED:
-        impression.append(rng.choice(words["advice"]))
+    advice = [text for text, classes in words["advice"].items() if {*weighty} & {*classes}]
+    if advice and rng.random() < _ADVISED:
+        impression.append(rng.choice(advice))
     return VixRayReport(
         " ".join(findings),
         ". ".join(impression) + ".",
         rng.choice(words["notes"]),
-        rng.choice(words["techniques"]),
+        rng.choice(words["techniques"][view]),
     )
 
 

@@ -56,7 +56,7 @@ def test_records_say_that_they_are_synthetic(made):
     records = list(read_records(made / "records" / "train.jsonl"))
     assert len(records) == 44
     assert {r.dataset for r in records} == {"vix_ray_synthetic"}
-    assert all(r.generator and r.generator.version.startswith("v1, phantoms") for r in records)
+    assert all(r.generator and r.generator.version.startswith("v2, phantoms") for r in records)
     assert "Synthetic" in (made / "tables.md").read_text()
     manifest = json.loads((made / "manifest.json").read_text())
     assert manifest["synthetic"] and manifest["splits"]["train"]["stages"]["stage3"]
@@ -106,6 +106,8 @@ def test_findings_name_every_class_and_deny_none(lesions, seed):
     for topic in words["normal"].values():
         if labels & set(topic["unless"]):
             assert not any(sentence in report.findings for sentence in topic["sentences"])
+    advised = [classes for text, classes in words["advice"].items() if text in report.impression]
+    assert all(labels & set(classes) for classes in advised)
     if not labels:
         assert any(sentence in report.impression for sentence in words["normal_impression"])
     for text in (report.findings, report.impression):
