@@ -7,7 +7,7 @@ phantom_signs, render       signs of a phantom, its frontal view; `lateral` the 
 phantoms, vix_ray, studies  data sets of phantoms
 chest, warps                anatomy measured in a radiograph; enlarged heart and aortic arch
 lesion_signs, compose       signs inside that anatomy, and what they change in the image
-lesions                     the data set of radiographs with simulated lesions
+lesions, lesion_reports     the data set of radiographs with simulated lesions, reports on them
 samples                     pages to inspect, for `cxrjax simulation_samples`
 """
 

@@ -8,10 +8,13 @@ radiograph's own noise. Everything is a function of the image and a seed.
 
 import dataclasses
 import hashlib
+import itertools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import UInt8
+from scipy import ndimage
 
 from cxrjax.simulation import findings, warps
 from cxrjax.simulation.canvas import Field
@@ -21,7 +24,7 @@ from cxrjax.simulation.lesion_signs import SHAPES, SIGNS, Places
 from cxrjax.simulation.signs import Sign, SimulatedImage, extent
 
 LEVELS = 255
-_STREAMS = ("findings", "lesions", "readers", "normal")
+_STREAMS = ("findings", "lesions", "readers", "normal", "courses")
 # A change by less than this share of a lesion's strongest change is cut away, and so is one by less
 # than a grey level: a box then bounds all that is different.
 _FAINT = 0.08
@@ -33,6 +36,11 @@ _SMOOTH = 0.022
 _RIBS = 0.05  # as wide as a rib, of the lung's height
 _STRONGEST = 1.6  # attenuation
 _ROUNDS = 4
+# Lesions at the wall grow along it only, from this share of their height; others from their middle.
+_GROW_FROM = {"Pleural effusion": 1.0, "Pneumothorax": 0.0, "Pleural thickening": 0.5}
+# Probabilities of absent, small and of full size at the next study; by what a lesion was before.
+_COURSE = ((0.35, 0.325, 0.325), (0.25, 0.35, 0.4), (0.25, 0.4, 0.35))
+_SMALL = (0.5, 0.65)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +79,7 @@ def simulate_lesions(
     key: str,
     presences: list[Presence] | None = None,
     contrast: float = 1.0,
+    sizes: Sequence[float] | None = None,
 ) -> LesionImage:
     """Simulates lesions into a radiograph.
 
@@ -81,6 +90,7 @@ def simulate_lesions(
         presences: findings to simulate; None samples them by VinDr-CXR's table. Empty: the image is
             returned unchanged.
         contrast: multiplies every lesion's contrast-to-noise ratio.
+        sizes: a factor for each lesion's size, 0 to 1; 0 leaves it out. None: all are 1.
 
     Raises:
         Unusable: `one_lung`.
@@ -90,7 +100,8 @@ def simulate_lesions(
     lesions: list[Lesion] = []
     if presences:
         chest = read_chest(image.astype(np.float32) / LEVELS, mask)
-        grey, lesions = _compose(chest, presences, generator(seed, key, "lesions"), contrast)
+        rng = generator(seed, key, "lesions")
+        grey, lesions = _compose(chest, presences, rng, contrast, sizes)
         image = np.clip(np.rint(grey * LEVELS), 0, LEVELS).astype(np.uint8)
     labels = [lesion.label for lesion in lesions]
     height, width = image.shape
@@ -101,10 +112,30 @@ def simulate_lesions(
     return LesionImage(image, labels, boxes, readers, lesions)
 
 
+def draw_courses(
+    rng: np.random.Generator, presences: Sequence[Presence], studies: int
+) -> list[list[float]]:
+    """Samples the sizes of all lesions (heart and aorta are none) at each of several studies."""
+    lesions = sum(len(one.strengths) for one in presences if one.label in SHAPES)
+    courses = []
+    for _ in range(lesions):
+        sizes, state = (0.0, float(rng.uniform(*_SMALL)), 1.0), int(rng.integers(3))
+        courses.append([sizes[state]])
+        for _ in range(studies - 1):
+            state = int(rng.choice(3, p=_COURSE[state]))
+            courses[-1].append(sizes[state])
+    return [[course[study] for course in courses] for study in range(studies)]
+
+
 def _compose(
-    chest: Chest, presences: list[Presence], rng: np.random.Generator, contrast: float
+    chest: Chest,
+    presences: list[Presence],
+    rng: np.random.Generator,
+    contrast: float,
+    sizes: Sequence[float] | None,
 ) -> tuple[Field, list[Lesion]]:
     strengths = {presence.label: presence.strengths for presence in presences}
+    size_of = iter(sizes) if sizes is not None else itertools.repeat(1.0)
     lesions = []
     for label, enlarge in warps.ORGANS.items():
         if label in strengths:
@@ -127,11 +158,23 @@ def _compose(
             wanted = said["contrast_to_noise"] * strength * contrast
             parts = smooth[window], markings[window], chest, tissue
             change, reached = _change(sign, *parts, wanted, said["fill"])
+            change = _resized(change, next(size_of), _GROW_FROM.get(label))
             if box := extent(change != 0, window):
                 grey[window] += change
                 smooth[window] += change
                 lesions.append(Lesion(label, sign.kind, box, reached))
     return grey, lesions
+
+
+def _resized(change: Field, size: float, grow_from: float | None) -> Field:
+    """Returns a change in smaller size; `grow_from` as in `_GROW_FROM`."""
+    box = extent(change != 0, (slice(0, None), slice(0, None)))
+    if size in (0, 1) or box is None:
+        return change * np.float32(size)
+    x0, y0, x1, y1 = box
+    fixed = np.array([y0 + (y1 - y0) * (0.5 if grow_from is None else grow_from), (x0 + x1) / 2])
+    by = np.array([1 / size, 1 / size if grow_from is None else 1.0])
+    return np.asarray(ndimage.affine_transform(change, by, fixed * (1 - by), order=1))
 
 
 def _tissue(chest: Chest) -> float:

@@ -2,6 +2,7 @@
 
 images/, boxes.csv      images, and what three simulated readers marked on them
 lesions.csv             each lesion: form, box, contrast-to-noise ratio, radiograph it lies in
+grounded_reports.json   a report on each image (`lesion_reports`); master_table.csv: its patient
 records/, questions/    as of phantoms; splits by patient, those that `lungs` has
 
 The output depends on each radiograph, its name and the seed: not on the other radiographs, nor on
@@ -33,11 +34,17 @@ from cxrjax.records_io.builder import SourceOptions
 from cxrjax.records_io.quality import QualityLog, Unusable
 from cxrjax.simulation.builder import CHUNK, ImageBuilder, check_flags, fingerprint, save_image
 from cxrjax.simulation.chest import Mask
-from cxrjax.simulation.compose import LEVELS, LesionImage, generator, simulate_lesions
+from cxrjax.simulation.compose import (
+    LEVELS,
+    LesionImage,
+    draw_courses,
+    generator,
+    simulate_lesions,
+)
 from cxrjax.simulation.findings import CLASSES, draw_presences
+from cxrjax.simulation.lesion_reports import BOX, write_reports
 
 LESIONS = "lesions.csv"
-BOX = ("x_min", "y_min", "x_max", "y_max")
 SMALLEST = 128
 # In each record's `quality`: what it is.
 SYNTHETIC = what_is_made(["grafts"])
@@ -50,6 +57,7 @@ class LesionOptions(SourceOptions):
     Attributes:
         variants: images of each training radiograph, with different lesions.
         held_out_variants: images of each held-out radiograph.
+        studies: images of each variant, in which its lesions come, grow, shrink and go.
         findings: the only classes to simulate; none: all.
         normal_percent: share of radiographs that stay unchanged, once each.
         contrast: multiplies the contrast-to-noise ratio of every lesion.
@@ -60,6 +68,7 @@ class LesionOptions(SourceOptions):
 
     variants: int = 1
     held_out_variants: int = 1
+    studies: int = 1
     findings: tuple[str, ...] = ()
     normal_percent: int = 20
     contrast: float = 1.0
@@ -72,6 +81,7 @@ class LesionOptions(SourceOptions):
         check_flags(
             variants=(self.variants, 1, np.inf),
             held_out_variants=(self.held_out_variants, 1, np.inf),
+            studies=(self.studies, 1, np.inf),
             normal_percent=(self.normal_percent, 0, 100),
             long_side=(self.long_side, SMALLEST, np.inf),
         )
@@ -90,13 +100,12 @@ class LesionBuilder(ImageBuilder[LesionOptions]):
 
     dataset = "grafts"
     options_class = LesionOptions
-    leaves = f"images/, boxes.csv, {LESIONS}, {ImageBuilder.leaves}"
+    leaves = f"images/, boxes.csv, {LESIONS}, grounded_reports.json, {ImageBuilder.leaves}"
 
     def chunks(self) -> Mapping[str, tuple[str, Any]]:
         options = self.options
         self.records_are = "grafts" if is_published(options.source) else "own_grafts"
-        self._patients: dict[str, str] = {}
-        self._lesions: list[dict[str, Any]] = []
+        self._entries: dict[str, dict[str, Any]] = {}  # by image
         self._lungs: dict[str, tuple[LungImage, build.Examined]] = {}
         self._read = list(normal_images(self.options.source, self.quality))
         if not self._read:
@@ -127,8 +136,7 @@ class LesionBuilder(ImageBuilder[LesionOptions]):
         return fingerprint(options, marks)
 
     def take(self, entry: dict[str, Any]) -> ImageAnnotation:
-        self._patients[entry["image_id"]] = entry["patient"]
-        self._lesions += entry["lesions"]
+        self._entries[entry["image_id"]] = entry
         image = super().take(entry)
         if self.options.ask_lungs:
             self._lungs[image.image_id] = _as_lungs(image, entry)
@@ -140,7 +148,7 @@ class LesionBuilder(ImageBuilder[LesionOptions]):
             if self.options.ask_lungs:
                 split, name, seed = asked[0].split, self.records_are, self.options.seed
                 asked += build.lung_records(*self._lungs[image_id], split, name, seed)
-            patient = self._patients[image_id]
+            patient = self._entries[image_id]["patient"]
             known = {"patient_id": patient, "quality": {"synthetic": SYNTHETIC}}
             yield from (record.model_copy(update=known) for record in asked)
 
@@ -149,15 +157,21 @@ class LesionBuilder(ImageBuilder[LesionOptions]):
         with (self.options.out / LESIONS).open("w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, columns, lineterminator="\n")
             writer.writeheader()
-            writer.writerows(self._lesions)
+            writer.writerows(row for one in self._entries.values() for row in one["lesions"])
+        splits = {image.image_id: split for split, of in self.images.items() for image in of}
+        write_reports(self.options.out, splits, self._entries)
 
     def values(self) -> dict[str, float | None]:
-        return super().values() | {"patients": len({*self._patients.values()})}
+        return super().values() | {
+            "patients": len({one["patient"] for one in self._entries.values()})
+        }
 
     def describe(self) -> dict[str, Any]:
         names = ("seed", "variants", "normal_percent", "contrast", "long_side", "image_format")
+        names += ("studies",) if self.options.studies > 1 else ()
         return {
             "made": SYNTHETIC,
+            "reports": self.records_are.replace("grafts", "simulated_reports"),
             **{name: getattr(self.options, name) for name in names},
             "split_percents": build.SPLIT_PERCENTS,
             **super().describe(),
@@ -236,9 +250,17 @@ def _simulate(options: LesionOptions, image: LungImage, variants: int) -> list[d
         image_id = f"{image.image_id}-{variant}"
         drawn = generator(options.seed, image_id, "findings")
         presences = [] if normal else draw_presences(drawn, only=options.findings or CLASSES)
-        one = simulate_lesions(pixels, mask, options.seed, image_id, presences, options.contrast)
-        entry = save_image(one, options.out, image_id, options.image_format)
-        made.append({**entry, **known, "lesions": _rows(one, image_id, image)})
+        how = pixels, mask, options.seed, image_id, presences, options.contrast
+        courses: dict[str, list[float] | None] = {image_id: None}
+        if options.studies > 1:
+            rng = generator(options.seed, image_id, "courses")
+            sizes = enumerate(draw_courses(rng, presences, options.studies))
+            courses = {f"{image_id}-{study}": of for study, of in sizes}
+        for before, (name, of) in zip(["", *courses], courses.items(), strict=False):
+            one = simulate_lesions(*how, of)
+            entry = save_image(one, options.out, name, options.image_format)
+            rows = _rows(one, name, image)
+            made.append({**entry, **known, "follows": before, "lesions": rows})
     return made
 
 

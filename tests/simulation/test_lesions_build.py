@@ -2,6 +2,8 @@
 
 import csv
 import json
+import re
+import tomllib
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +16,10 @@ from cxrjax.commands import build, score
 from cxrjax.errors import UserError
 from cxrjax.images.geometry import is_resize
 from cxrjax.papers.vindr_cxr_vqa.box_table import read_box_table
+from cxrjax.radiology_text.reading import said_now
 from cxrjax.records import read_records
 from cxrjax.records_io.quality import QualityLog
+from cxrjax.simulation.lesion_reports import lesion_findings
 from cxrjax.simulation.lesions import (
     SYNTHETIC,
     LesionBuilder,
@@ -144,6 +148,59 @@ def test_variants_differ_and_normals_and_held_out_ones_stand_once(source, tmp_pa
     assert all(pictures[name] != pictures[name[:-1] + "0"] for name in second)
     split_of = {r.image_id: r.split for r in records_of(tmp_path)}
     assert {split_of[name] for name in second} == {"train"} < set(split_of.values())
+
+
+def _by_class(rows):
+    found = {}
+    for label, side, box in rows:
+        found.setdefault((label, side), []).append([edge / 100 for edge in box])
+    return found
+
+
+def test_reports_name_what_is_there_and_are_read_so(subtests):
+    for case in tomllib.loads(Path(__file__).with_name("lesion_reports.toml").read_text())[
+        "reports"
+    ]:
+        with subtests.test(said=case["said"]):
+            before = _by_class(case["before"]) if "before" in case else None
+            findings = list(lesion_findings(_by_class(case["now"]), before))
+            assert [one["sentence_en"] for one in findings] == case["said"]
+            times = case.get("changes", ["current"] * len(findings))
+            for one, time in zip(findings, times, strict=True):
+                said = said_now(one["sentence_en"])
+                assert said and {a.denies for a in said} == {not one["abnormal"]}
+                assert {a.time for a in said} == {time}
+
+
+def test_lesions_of_a_variant_come_grow_shrink_and_go(source, tmp_path):
+    lesions, out = tmp_path / "lesions", tmp_path / "reports"
+    flags = ["--studies=3", "--long_side=160", f"--source={source}", f"--out={lesions}"]
+    build.main([*FLAGS, *flags])
+    build.main(
+        ["--dataset=grounded_reports", f"--source={lesions}", "--earlier=image", f"--out={out}"]
+    )
+    records = {record.image_id: record for record in records_of(out)}
+    studies = json.loads((lesions / "grounded_reports.json").read_text())
+    said = {one.get("progression") for study in studies for one in study["findings"]}
+    assert said == {None, "new", "stable", "improved", "worsened", "resolved"}
+    for study in studies:
+        record = records[study["StudyID"]]
+        assert record.dataset == "own_simulated_reports"
+        stem, _, number = record.image_id.rpartition("-")
+        if number == "0":
+            assert record.earlier is None and "PreviousStudyID" not in study
+            continue
+        before = records[record.earlier.image_id]
+        assert before.image_id == study["PreviousStudyID"] == f"{stem}-{int(number) - 1}"
+        assert (before.patient_id, before.split) == (record.patient_id, record.split)
+        told = re.sub(" <[^ ]*>", "", before.answer_text)
+        assert f"Earlier report: {told} The second image" in record.question
+        # Unchanged lesions change no pixel.
+        boxes = [sorted(map(tuple, one.boxes)) for one in (before, record)]
+        images = [
+            (lesions / "images" / f"{one.image_id}.png").read_bytes() for one in (before, record)
+        ]
+        assert (boxes[0] == boxes[1]) == (images[0] == images[1])
 
 
 def test_scored_the_tables_say_that_lesions_are_simulated(built, tmp_path):
