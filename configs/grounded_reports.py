@@ -29,8 +29,8 @@ HELP = "Build the reports first: python -m cxrjax.build --dataset=grounded_repor
 
 
 def get_config(variant: str = "") -> ConfigDict:
-    if variant not in ("", "demo"):
-        raise ValueError(f"variant {variant!r} is unknown: expected demo or none")
+    if variant not in ("", "demo", "longitudinal"):
+        raise ValueError(f"variant {variant!r} is unknown: expected demo, longitudinal or none")
     config = default_config()
     config.missing_data_help = HELP
     config.benchmark = "grounded_reports"
@@ -61,8 +61,10 @@ def get_config(variant: str = "") -> ConfigDict:
     config.training.best_metric = "grounded/f1@0.5"
     config.decoding.max_answer_tokens = 384
     config.decoding.grammar = "boxes"
-    if variant == "demo":
+    if variant:
         demo(config)
+    if variant == "longitudinal":
+        longitudinal(config)
     return config
 
 
@@ -100,3 +102,15 @@ def demo(config: ConfigDict) -> None:
     config.training.coordinate_width = 2.0
     config.decoding.max_answer_tokens = 112
     config.decoding.boxes = "median"
+
+
+def longitudinal(config: ConfigDict) -> None:
+    """Applies the changes of `:longitudinal` to `:demo`: an earlier image and its report."""
+    config.model.init_from = "runs/grounded_demo/train"
+    config.data.earlier_images = True
+    config.data.train = "runs/grounded_demo/follow_up/records/train.jsonl"
+    config.data.validation = "runs/grounded_demo/follow_up/records/validation.jsonl"
+    config.data.prefix_buckets = (128,)
+    config.data.answer_buckets = (128,)
+    config.decoding.max_answer_tokens = 128
+    config.optimizer.learning_rate = 5e-4

@@ -26,8 +26,10 @@ from cxrjax.evaluation.predictions import (
     LINE_PROBLEMS,
     PROBLEMS,
     Prediction,
+    ReadBoxes,
     check_images,
     check_known,
+    read_boxes,
     read_predictions,
 )
 from cxrjax.evaluation.scores import (
@@ -40,6 +42,7 @@ from cxrjax.evaluation.scores import (
 )
 from cxrjax.evaluation.tables import Layout, comparison_tables, floor_tables, reliance_tables
 from cxrjax.evaluation.text_scores.sentences import ReferenceText, reference_text
+from cxrjax.evaluation.text_scores.sentences import cluster_of as cluster_of
 from cxrjax.evaluation.text_tables import to_latex
 from cxrjax.files import cell, hash_lines, replace_text, writing
 from cxrjax.metrics.bootstrap import Attributes, Bootstrap, Columns, Estimate, Figure
@@ -51,6 +54,7 @@ from cxrjax.untrusted.names import shown
 # Only scores have these, and load much: baselines that see no image, and the comparison of texts.
 _BASELINES = "cxrjax.evaluation.baselines:Baselines"
 _FREE_TEXT = "cxrjax.evaluation.text_scores.comparison"
+_REPORT_FLOORS = "cxrjax.evaluation.text_scores.report_floors:report_floors"
 
 # Boxes of these benchmarks have no classes.
 CLASSLESS_PROBLEMS = {
@@ -130,11 +134,6 @@ def read_references(
     return References(questions, *where, left_out=frozenset(left_out))
 
 
-def cluster_of(record: QARecord) -> tuple[str, str]:
-    """The cluster of a record: its patient, or its image where no patient is known."""
-    return ("patient", record.patient_id) if record.patient_id else ("image", record.image_id)
-
-
 class Answers(NamedTuple):
     """One system's predictions, and what they are called in error messages."""
 
@@ -178,6 +177,15 @@ class SystemCounts:
                 self.columns[name] = np.zeros(len(self.confidence))
             if amount:
                 self.columns[name][row] = amount
+
+    def read_boxes(
+        self, line: Prediction, codec: Codec | None, image_hw: tuple[int, int], source: str
+    ) -> ReadBoxes:
+        """Reads a line's boxes as `predictions.read_boxes`; counts its problems and a blank one."""
+        read = read_boxes(line, codec, *image_hw, source)
+        self.problems.update(read.problems)
+        self.problems["blank_answer"] += not (line.text.strip() or len(read.boxes))
+        return read
 
     def calibration(
         self, right: str, among: str, clusters: Sequence[Hashable], bootstrap: Bootstrap
@@ -283,6 +291,19 @@ class Evaluated:
     clusters: Sequence[tuple[str, str]] | None = None
 
 
+def count_each(
+    count_system: Callable[[R, Answers, ScoreOptions], Counted],
+) -> Callable[[R, Mapping[str, Answers], ScoreOptions], Evaluated]:
+    """Returns a `Benchmark.count` that counts each system without the others."""
+
+    def count(references: R, systems: Mapping[str, Answers], options: ScoreOptions) -> Evaluated:
+        counted = {name: count_system(references, of, options) for name, of in systems.items()}
+        codec = options.box_codec.name if options.box_codec else None
+        return Evaluated(counted, {"gt_mode": options.gt_mode, "codec": codec})
+
+    return count
+
+
 @dataclass(frozen=True)
 class Benchmark(Generic[R]):
     """One paper's benchmark.
@@ -367,9 +388,9 @@ class Benchmark(Generic[R]):
         classes = getattr(references, "classes", ())
         asked = getattr(references, "asked", None)
         floors.leave_out(references.left_out)
-        systems: Iterator[tuple[str, list[Prediction]]]
-        systems = floors.systems(asked, options.bootstrap.seed, classes)
-        return systems
+        yield from floors.systems(asked, options.bootstrap.seed, classes)
+        if self.layout.report_floors:
+            yield from load_part(_REPORT_FLOORS)(references.questions)
 
     def score(
         self,

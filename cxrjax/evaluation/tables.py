@@ -438,6 +438,7 @@ class Layout:
     # and by RadEval.
     free_text: Sequence[str] = ()
     floors: bool = True  # whether questions can be answered without looking
+    report_floors: bool = False  # references are reports, of which floors are written, too
 
     def words(self, scores: Scores) -> Mapping[str, str]:
         """Words of the heading beside the settings."""

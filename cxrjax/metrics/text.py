@@ -77,6 +77,12 @@ def bleu_statistics(prediction: str, reference: str, tokenize: Tokenize = tokens
     return statistics
 
 
+def likeness(prediction: str, reference: str) -> dict[str, float]:
+    """Returns ROUGE-L and the parts of corpus BLEU."""
+    parts = bleu_statistics(prediction, reference)
+    return {"rougeL": rouge(prediction, reference, names=("rougeL",))["rougeL"], **parts}
+
+
 def bleu(sums: Sums, order: int = BLEU_ORDER) -> Float[np.ndarray, "*sums"]:
     """Corpus BLEU of summed statistics, 0 to 1, elementwise; NaN where no reference has words.
 

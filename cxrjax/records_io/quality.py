@@ -11,6 +11,7 @@ import pydantic
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_packaged
+from cxrjax.images.files import ImageError
 from cxrjax.untrusted.foreign_files import decode_text
 from cxrjax.untrusted.json_text import parse_json
 from cxrjax.untrusted.names import file_name, path_inside
@@ -138,12 +139,23 @@ class QualityLog:
         self.entries.append(SetAside(reason, item, where, found))
 
     @contextlib.contextmanager
-    def rejecting(self, item: str, where: str) -> Iterator[None]:
-        """Rejects an item that turns out to be `Unusable` in this block."""
+    def rejecting(self, item: str, where: str, layout: str = "") -> Iterator[None]:
+        """Rejects an item that turns out to be `Unusable` in this block.
+
+        Args:
+            layout: file that describes how a source is laid out; with it, content of another form
+                and images that cannot be read are rejected, too.
+        """
         try:
             yield
         except Unusable as fault:
             self.set_aside(fault.reason, item, where, fault.found)
+        except (ImageError, KeyError, TypeError, ValueError, AttributeError) as fault:
+            if not layout:
+                raise
+            reason = "unreadable_image" if isinstance(fault, ImageError) else "invalid_record"
+            found = f"not in the layout of {layout}: {type(fault).__name__}: {fault}"
+            self.set_aside(reason, item, where, " ".join(found.split())[:300])
 
     def extend(self, content: Mapping[str, Any]) -> None:
         """Adds what a quality.json of an earlier part of the same run rejected."""

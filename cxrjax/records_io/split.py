@@ -182,5 +182,28 @@ def hold_out(
     }
 
 
+def by_split(
+    records: Sequence[QARecord], seed: int, where: str, remedy: str, quality: QualityLog
+) -> dict[str, list[QARecord]]:
+    """Records by the split that they name; where none does, of `hold_out`.
+
+    Rejected are records without a split among others, and those of a patient in another split.
+    """
+    if not any(record.split for record in records):
+        return hold_out(records, seed, where, remedy)
+    first_split: dict[str, str] = {}
+    splits: dict[str, list[QARecord]] = collections.defaultdict(list)
+    for record in records:
+        group, split = group_of(record), record.split
+        if split and split == first_split.setdefault(group, split):
+            splits[split].append(record)
+            continue
+        file = record.provenance.source_file if record.provenance else where
+        found = f"split is {split!r}; expected one for all records of {group}, as others have it"
+        place = f"{file}: question {record.question_id}"
+        quality.set_aside("split_conflict", record.image_id, place, found)
+    return dict(sorted(splits.items()))
+
+
 def _wanted(count: int, percent: float) -> int:
     return max(round(count * percent / 100), int(count > 1))

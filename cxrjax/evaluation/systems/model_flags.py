@@ -18,6 +18,7 @@ RUNNERS = {
     "prior_box": "each finding's mean box in training records",
     "majority": "training records' most frequent answer",
     "question": "most frequent answer to the question's words, box of what it names",
+    "nearest": "answer of the training image that looks most alike",
     "random": "an answer sampled from those that the question leaves open",
     "reader": "one radiologist's boxes",
     "openai": "any model behind an OpenAI-compatible server",

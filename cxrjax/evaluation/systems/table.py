@@ -39,6 +39,12 @@ def _learned(name: str) -> Starter:
     return Starter(lambda flags: _baseline(name, read_records(flags.train)), ("train",))
 
 
+def _nearest(flags: argparse.Namespace) -> Answer:
+    from cxrjax.evaluation.systems.nearest import start_nearest
+
+    return start_nearest(flags)
+
+
 def _random(flags: argparse.Namespace) -> Sampler:
     return lambda seed: _baseline("draw_answers", seed or 0)
 
@@ -52,6 +58,7 @@ STARTERS: dict[str, Starter] = {
     "prior_box": _learned("learn_prior_box"),
     "majority": _learned("learn_majority"),
     "question": _learned("learn_question"),
+    "nearest": Starter(_nearest, ("train",)),
     "random": Starter(lambda flags: _random(flags)(flags.seed), sample=_random),
     "reader": Starter(
         lambda flags: _baseline(

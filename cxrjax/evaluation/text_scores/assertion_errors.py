@@ -20,6 +20,7 @@ more specific one in the same text are not counted again. Weights are in
 `radiology_text/reference/clinical_weights.toml`.
 """
 
+import collections
 import functools
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -29,10 +30,14 @@ from cxrjax.metrics.classification import set_counts
 from cxrjax.radiology_text.assertions import Assertion, joined_side
 from cxrjax.radiology_text.definitions import SIDES, load_definitions
 
-_COMPARED = frozenset(("new", "worse", "better", "unchanged", "resolved"))
+COMPARED = frozenset(("new", "worse", "better", "unchanged", "resolved"))
 _TEMPORAL = ("temporal/tp", "temporal/fp", "temporal/fn")
 _ERRORS = ("false", "missed", "side", "severity", "certainty")
-COLUMNS = (*_TEMPORAL, "temporal/texts", "weighted/texts", *(f"weighted/{n}" for n in _ERRORS))
+_CHANGES = [f"changes/{of}" for of in ("all", "named", *sorted(COMPARED))]
+COLUMNS = (
+    *(*_TEMPORAL, "temporal/texts", "weighted/texts", *(f"weighted/{n}" for n in _ERRORS)),
+    *(*_CHANGES, *(f"{of}/right" for of in _CHANGES)),
+)
 
 
 def count_said(
@@ -47,7 +52,8 @@ def count_said(
     temporal = set_counts(_comparisons(said), _comparisons(true))
     errors = weighted_errors(said, true, also)
     amounts = (*temporal, any(temporal), 1, *(errors[name] for name in _ERRORS))
-    return {name: float(amount) for name, amount in zip(COLUMNS, amounts, strict=True)}
+    found = dict.fromkeys(COLUMNS, 0.0)
+    return found | dict(zip(COLUMNS, map(float, amounts), strict=False)) | _changes(said, true)
 
 
 def weighted_errors(
@@ -100,7 +106,18 @@ def _differences(*both: Sequence[Assertion]) -> list[str]:
 
 
 def _comparisons(said: Iterable[Assertion]) -> frozenset[tuple[str, str]]:
-    return frozenset((one.finding, one.time) for one in said if one.time in _COMPARED)
+    return frozenset((one.finding, one.time) for one in said if one.time in COMPARED)
+
+
+def _changes(*texts: Iterable[Assertion]) -> dict[str, float]:
+    """Counts the reference's changes of a finding on a side, and those that an answer has too."""
+    said, true = ({(a.finding, a.side): a.time for a in of if a.time in COMPARED} for of in texts)
+    found: collections.Counter[str] = collections.Counter()
+    for place, time in true.items():
+        for kind in ("all", time, *["named"] * (place in said)):
+            found[f"changes/{kind}"] += 1
+            found[f"changes/{kind}/right"] += said.get(place) == time
+    return {name: float(count) for name, count in found.items()}
 
 
 def _affirmed(said: Iterable[Assertion]) -> dict[str, list[Assertion]]:

@@ -6,7 +6,7 @@ lists of the whole answer's boxes, belong to every sentence.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -44,6 +44,7 @@ class ReferenceText:
     lang: str
     image_hw: tuple[int, int]  # height and width of its image; 224 x 224 where they are not known
     codec: Codec  # reads answers without boxes of their own, unless another one is requested
+    cluster: tuple[str, str] = ("", "")  # of its record
 
     @property
     def text(self) -> str:
@@ -54,6 +55,11 @@ class ReferenceText:
 def plain_text(sentences: Sequence[GroundedSentence]) -> str:
     """Returns the words of the sentences."""
     return " ".join(sentence.text for sentence in sentences)
+
+
+def cluster_of(record: QARecord) -> tuple[str, str]:
+    """The cluster of a record: its patient, or its image where no patient is known."""
+    return ("patient", record.patient_id) if record.patient_id else ("image", record.image_id)
 
 
 def reference_text(record: QARecord) -> ReferenceText:
@@ -69,7 +75,7 @@ def reference_text(record: QARecord) -> ReferenceText:
                 record.question_id, answer.text, boxes if pixels else None, None, "ok"
             )
             found += read_sentences(line, codec, size, record.question_id)
-    return ReferenceText(tuple(found), record.lang, size, codec)
+    return ReferenceText(tuple(found), record.lang, size, codec, cluster_of(record))
 
 
 def read_sentences(
@@ -78,8 +84,7 @@ def read_sentences(
     """Reads the sentences of a line, at most 200.
 
     Args:
-        codec: finds boxes in the text: those of the line where it gives as many, else, where it
-            gives none, the boxes themselves.
+        codec: finds boxes in the text, which are those of the line where that gives as many.
         where: the file, for error messages.
     """
     read = read_boxes(line, codec, *image_hw, where)
@@ -89,6 +94,9 @@ def read_sentences(
         written = codec.read_as_written(line.text, *image_hw, geometry).spans
         if len(written) == len(read.boxes):
             places = tuple((span.start, span.end) for span in written)
+        elif written:
+            line = replace(line, boxes=None, labels=None, box_scores=None)
+            return read_sentences(line, codec, image_hw, where)
     words = without_notation(line.text, places or ())
     # What ends in a colon ("Final Answer:") announces what was removed.
     spans = [

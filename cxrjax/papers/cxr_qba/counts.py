@@ -128,7 +128,7 @@ def _column_names() -> list[str]:
         *("normal/questions", "normal/hallucinated", "normal/claims"),
         *(f"yes_no/{name}" for name in (*_DECISIONS, "undecided", "questions")),
         *(f"region/{name}{part}" for name in _REGION_SUMS for part in ("", "@0.3", "/n")),
-        *("texts", "rougeL", *text.bleu_statistics("", "")),
+        *("texts", *text.likeness("", "")),
         *COLUMNS,
     ]
 
@@ -206,9 +206,4 @@ def _count_boxes(question: CxrQbaQuestion, answer: PredictedAnswer) -> dict[str,
 
 @functools.lru_cache(maxsize=_KEPT_TEXTS)
 def _count_text(predicted: str, reference: str) -> dict[str, float]:
-    statistics = text.bleu_statistics(predicted, reference)
-    return {
-        "texts": 1.0,
-        "rougeL": text.rouge(predicted, reference)["rougeL"],
-        **{name: float(amount) for name, amount in statistics.items()},
-    }
+    return {"texts": 1.0, **text.likeness(predicted, reference)}

@@ -15,21 +15,22 @@ GROUNDED_REPORTS = Paper(
     record_codec="paligemma",
 )
 
-OWN_SIMULATED_REPORTS = dataclasses.replace(
-    GROUNDED_REPORTS,
-    name="own_simulated_reports",
-    title="Grounded reports of simulated lesions in user radiographs",
-    made="simulated findings and reports",
-    help="",
-    builder="",
-    benchmarks={},
-)
-
-SIMULATED_REPORTS = dataclasses.replace(
-    OWN_SIMULATED_REPORTS,
-    name="simulated_reports",
+# What builds of `grafts` and of phantoms write.
+SIMULATED_REPORTS = Paper(
+    "simulated_reports",
     title="Grounded reports of simulated lesions in Kermany's chest X-rays, or of phantoms",
+    made="simulated findings and reports",
     licence="CC BY 4.0: images Kermany, Zhang, Goldbaum (doi 10.17632/rscbjbr9sj); masks V7; "
     "changed: lesions are simulated",
+    terms=GROUNDED_REPORTS.terms,
     credentialed=False,
+    record_codec="paligemma",
+)
+
+OWN_SIMULATED_REPORTS = dataclasses.replace(
+    SIMULATED_REPORTS,
+    name="own_simulated_reports",
+    title="Grounded reports of simulated lesions in user radiographs",
+    licence="that of the radiographs, known to whoever holds them",
+    credentialed=True,
 )

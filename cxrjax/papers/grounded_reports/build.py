@@ -2,7 +2,6 @@
 
 import dataclasses
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
 
@@ -14,7 +13,7 @@ from cxrjax.papers.grounded_reports.sources import EXPECTED, WORDS, ReportDraft,
 from cxrjax.records import EarlierImage, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions
 from cxrjax.records_io.quality import REASONS, Unusable, check_box
-from cxrjax.records_io.split import group_of, hold_out
+from cxrjax.records_io.split import by_split
 
 _CODEC = get_codec("paligemma")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
@@ -46,28 +45,17 @@ class GroundedReportsBuilder(Builder[ReportsOptions]):
 
     def read(self) -> dict[str, list[QARecord]]:
         self.quality.reasons = REASONS | WORDS["reasons"]
-        records = list(self._finished())
-        if not records:
-            raise self.nothing_left("report", f"; {EXPECTED}")
-        if not all(record.split for record in records):
-            return hold_out(records, self.options.seed, f"{self.options.source}", "add patients")
-        splits: dict[str, list[QARecord]] = {record.split: [] for record in records}
-        for record in records:
-            splits[record.split].append(record)
-        return dict(sorted(splits.items()))
-
-    def _finished(self) -> Iterator[QARecord]:
-        split_of: dict[str, str] = {}
+        records = []
         for draft in read_source(self.options, self.quality):
             self.quality.examined["reports"] += 1
-            record = draft.record
-            where = str(record.provenance and record.provenance.source_file)
-            with self.quality.rejecting(record.image_id, where):
+            file = draft.record.provenance and draft.record.provenance.source_file
+            with self.quality.rejecting(draft.record.image_id, str(file)):
                 check_report(draft, self.options.language)
-                if (first := split_of.setdefault(group_of(record), record.split)) != record.split:
-                    found = f"{group_of(record)} is in {record.split} and in {first}"
-                    raise Unusable("split_conflict", f"{found}; expected one split a patient")
-                yield finish(draft, self.options)
+                records.append(finish(draft, self.options))
+        if not records:
+            raise self.nothing_left("report", f"; {EXPECTED}")
+        where = f"{self.options.source}"
+        return by_split(records, self.options.seed, where, "add patients", self.quality)
 
     def describe(self) -> dict[str, Any]:
         return {name: getattr(self.options, name) for name in ("seed", "language", "earlier")}
@@ -113,12 +101,12 @@ def finish(draft: ReportDraft, options: ReportsOptions) -> QARecord:
     earlier = draft.earlier.record if draft.earlier and options.earlier != "none" else None
     said = dict(record.variables or {}) | {"earlier": earlier.answer_text if earlier else ""}
     request = [words["ask"], *(f"{words[name]} {text}" for name, text in said.items() if text)]
-    second = draft.lateral if options.lateral else None
+    second, kind = record.earlier, "lateral_image"
     if earlier and options.earlier == "image":
         path, size = earlier.image_path, earlier.image_hw
         second = EarlierImage(image_id=earlier.image_id, image_path=path, image_hw=size)
-    if second:
-        request.append(words["lateral_image" if second is draft.lateral else "earlier_image"])
+        kind = "earlier_image"
+    request += [words[kind]] if second else []
     height, width = record.image_hw or (1, 1)
     sentences = []
     for number, one in enumerate(one for one in record.answers if one.text):

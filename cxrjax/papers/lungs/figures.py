@@ -23,19 +23,17 @@ import numpy as np
 from jaxtyping import Float
 
 from cxrjax.boxes import iou, pairwise_iou
-from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.evaluation import benchmark
 from cxrjax.evaluation.counted import STRICT, Counted
 from cxrjax.evaluation.figure_lines import make_figures
 from cxrjax.evaluation.figures import box_calibration
-from cxrjax.evaluation.predictions import PROBLEMS, Prediction, read_boxes
+from cxrjax.evaluation.predictions import PROBLEMS, Prediction
 from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.evaluation.tables import load_layout
 from cxrjax.radiology_text.answers import EnglishReader
 from cxrjax.records import QARecord
 
-GT_MODE = "exact"
 LAYOUT = load_layout(str(__package__))
 SIDES = ("right lung", "left lung")
 FINDINGS = (*SIDES, "lungs")
@@ -45,6 +43,8 @@ _GOOD, _TIGHT = 0.75, 0.9
 # Of the image's side: how near to an edge a box lies at it, and how thin it is a sliver.
 _AT_EDGE, _THIN = 0.005, 0.05
 _NORMAL = "normal"
+_COLUMNS = "iou above tight answered predicted slivers pairs same sided other_side boxes "
+_COLUMNS += "normal normal/right abnormal abnormal/right"
 
 
 @dataclass(frozen=True)
@@ -127,21 +127,10 @@ def is_sliver(boxes: Float[np.ndarray, "n 4"]) -> Float[np.ndarray, " n"]:
     return (at_edge & (high - low < _THIN)).any(axis=1).astype(np.float64)
 
 
-def count(
-    references: benchmark.References[LungQuestion],
-    systems: Mapping[str, benchmark.Answers],
-    options: ScoreOptions,
-) -> benchmark.Evaluated:
-    """All systems counted."""
-    codec = options.box_codec
-    counted = {name: _count(references, answers, codec) for name, answers in systems.items()}
-    return benchmark.Evaluated(
-        counted, {"gt_mode": GT_MODE, "codec": codec.name if codec else None}
-    )
-
-
 def _count(
-    references: benchmark.References[LungQuestion], answers: benchmark.Answers, codec: Codec | None
+    references: benchmark.References[LungQuestion],
+    answers: benchmark.Answers,
+    options: ScoreOptions,
 ) -> Counted:
     questions = references.questions.values()
     true = {(q.image_id, q.finding): q.boxes for q in questions if q.finding in SIDES}
@@ -161,9 +150,8 @@ def _count(
         row["boxes"] = float(len(question.boxes))
         if prediction is None:
             return row
-        read = read_boxes(prediction, codec, *question.image_hw, answers.source)
-        counts.problems.update(read.problems)
-        counts.problems["blank_answer"] += not (prediction.text.strip() or len(read.boxes))
+        how = options.box_codec, question.image_hw, answers.source
+        read = counts.read_boxes(prediction, *how)
         row["parse_failures"] = float(read.parse != "ok")
         found = matched_iou(read.boxes, question.boxes)
         best = np.asarray(pairwise_iou(read.boxes, question.boxes)).max(axis=1, initial=0.0)
@@ -185,18 +173,7 @@ def _count(
         answers,
         of_question,
         PROBLEMS,
-        columns=(
-            "iou",
-            "above",
-            "tight",
-            "answered",
-            "predicted",
-            "slivers",
-            "pairs",
-            "same",
-            "sided",
-        )
-        + ("other_side", "boxes", "normal", "normal/right", "abnormal", "abnormal/right"),
+        columns=_COLUMNS.split(),
     )
     rows = {name: row for row, name in enumerate(references.questions)}
     by_score, placed, curves = box_calibration(
@@ -238,4 +215,4 @@ def _sides(
     return row
 
 
-LUNGS = benchmark.Benchmark("lungs", LAYOUT, read_references, count)
+LUNGS = benchmark.Benchmark("lungs", LAYOUT, read_references, benchmark.count_each(_count))

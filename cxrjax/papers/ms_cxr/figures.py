@@ -22,7 +22,6 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
-from cxrjax.codecs import Codec
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.evaluation import benchmark
 from cxrjax.evaluation.counted import STRICT, Counted
@@ -32,7 +31,7 @@ from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.predictions import PROBLEMS, Prediction, read_boxes
 from cxrjax.evaluation.scores import ScoreOptions
 from cxrjax.evaluation.tables import load_layout
-from cxrjax.metrics.bootstrap import Bootstrap, Sums
+from cxrjax.metrics.bootstrap import Sums
 from cxrjax.metrics.classification import ratio
 from cxrjax.metrics.localization import contrast_to_noise, region_areas, region_iou, region_mask
 from cxrjax.papers.ms_cxr.native import FINDINGS
@@ -41,7 +40,6 @@ from cxrjax.records import QARecord
 from cxrjax.untrusted.arrays import read_array
 from cxrjax.untrusted.names import path_inside, shown
 
-GT_MODE = "exact"
 LAYOUT = load_layout(str(__package__))
 _MOST_CELLS = 2**24  # of a heat map: 4,096 a side
 
@@ -74,27 +72,10 @@ def read_phrase(record: QARecord, source: str) -> Phrase:
     return Phrase(record.question_id, cluster, record.gt_finding, boxes, record.image_hw)
 
 
-def count(
-    references: benchmark.References[Phrase],
-    systems: Mapping[str, benchmark.Answers],
-    options: ScoreOptions,
-) -> benchmark.Evaluated:
-    """All systems counted."""
-    codec = options.box_codec
-    counted = {
-        name: _count(references, answers, codec, options.bootstrap)
-        for name, answers in systems.items()
-    }
-    return benchmark.Evaluated(
-        counted, {"gt_mode": GT_MODE, "codec": codec.name if codec else None}
-    )
-
-
 def _count(
     references: benchmark.References[Phrase],
     answers: benchmark.Answers,
-    codec: Codec | None,
-    bootstrap: Bootstrap,
+    options: ScoreOptions,
 ) -> Counted:
     lines = list(answers.predictions)
     scored = ScoredAnswers()
@@ -115,7 +96,7 @@ def _count(
         if prediction.boxes is None and mapped:
             prediction = replace(prediction, boxes=np.zeros((0, 4)))
         height, width = phrase.image_hw
-        read = read_boxes(prediction, codec, height, width, answers.source)
+        read = read_boxes(prediction, options.box_codec, height, width, answers.source)
         areas = region_areas(read.boxes * [width, height, width, height], phrase.boxes)
         scored.add(read.boxes * [width, height, width, height], read.scores, phrase.boxes)
         problems.update(read.problems)
@@ -144,7 +125,7 @@ def _count(
     figures = make_figures(wanted, names={"finding": FINDINGS}, functions=functions)
     if not boxed:
         return Counted(columns, figures, dict(counts.problems))
-    boxes = scored.counted(references.clusters, bootstrap)
+    boxes = scored.counted(references.clusters, options.bootstrap)
     figures[STRICT] |= boxes.figures
     columns |= boxes.columns
     return Counted(columns, figures, dict(counts.problems), boxes.curves, boxes.ranked)
@@ -193,5 +174,5 @@ MS_CXR = benchmark.Benchmark(
     "ms_cxr",
     LAYOUT,
     read=lambda records, source, gt_mode: benchmark.read_references(records, source, read_phrase),
-    count=count,
+    count=benchmark.count_each(_count),
 )

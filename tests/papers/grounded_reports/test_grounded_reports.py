@@ -6,14 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from cxrjax.commands import build
+from cxrjax.commands import build, predict
 from cxrjax.errors import UserError
-from cxrjax.papers.grounded_reports.baselines import write_baselines
+from cxrjax.evaluation.text_scores.report_floors import report_floors
+from cxrjax.evaluation.text_scores.sentences import reference_text
 from cxrjax.papers.grounded_reports.build import languages_of
 from cxrjax.papers.grounded_reports.figures import GROUNDED_REPORTS
-from cxrjax.papers.grounded_reports.sources import lesion_answers
-from cxrjax.radiology_text.reading import said_now
-from cxrjax.records import read_records
+from cxrjax.records import Answer, read_records
 from tests.evaluation import made
 
 CASES = made.cases_of(__file__)
@@ -69,16 +68,20 @@ def test_a_broken_report_is_rejected_and_counted(name, tmp_path):
 
 def test_baselines(tmp_path):
     built(SAMPLE, tmp_path / "out")
-    train, out = tmp_path / "out/records/train.jsonl", tmp_path / "baselines"
-    write_baselines(train, train, out, None)
-    said = {
-        path.stem: [json.loads(line)["text"] for line in path.read_text().splitlines()]
-        for path in out.glob("*.jsonl")
-    }
-    own = [record.answer_text for record in read_records(train)]
-    assert said["nearest"] == own
-    assert set(said["medoid"]) <= set(own) and len(set(said["medoid"])) == 1
-    assert said["prevalence"] == ["Left pleural effusion. <loc0614><loc0593><loc0972><loc0942>"] * 3
+    train, out = tmp_path / "out/records/train.jsonl", tmp_path / "nearest.jsonl"
+    flags = [f"--train={train}", f"--questions={train}", f"--out={out}"]
+    predict.main(["--runner=nearest", *flags])
+    records = list(read_records(train))
+    texts = [json.loads(line)["text"] for line in out.read_text().splitlines()]
+    assert texts == [record.answer_text for record in records]
+    changed = "Right pleural effusion has increased."
+    answers = [*records[0].answers, Answer(text=changed), Answer(text="New left nodule.")]
+    reports = {"q": reference_text(records[0].model_copy(update={"answers": answers}))}
+    said = {name: lines[0].text for name, lines in report_floors(reports)}
+    assert said["medoid"].startswith("Left pleural effusion. <loc0614><loc0593><loc0972><loc0942>")
+    assert said["frequent sentences"].startswith("Left pleural effusion. <loc0614><loc0593>")
+    floor = "The right pleural effusion is worse. The left lung nodule is worse."
+    assert said["true findings, worse"] == floor
 
 
 def test_scene_graphs(tmp_path):
@@ -121,7 +124,7 @@ def test_a_broken_scene_graph_is_rejected(old, new, reason, tmp_path):
 
 def test_other_sources_are_refused(tmp_path):
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no grounded reports; expected PadChest-GR"):
+    with pytest.raises(UserError, match="no grounded reports; expected grounded_reports"):
         built(tmp_path / "empty", tmp_path / "out")
 
 
@@ -129,27 +132,6 @@ def test_languages(subtests):
     for text, expected in CASES["languages"].items():
         with subtests.test(text=text):
             assert languages_of(text) == set(expected)
-
-
-def _by_class(rows):
-    found = {}
-    for label, side, box in rows:
-        found.setdefault((label, side), []).append(box)
-    return found
-
-
-def test_reports_on_lesions_say_what_is_there_and_are_read_so(subtests):
-    for case in CASES["lesions"]:
-        with subtests.test(said=case["said"]):
-            before = _by_class(case["before"]) if "before" in case else None
-            answers = list(lesion_answers(_by_class(case["now"]), before, "i", (100, 100)))
-            assert [answer.text for answer in answers] == case["said"]
-            changes = [dict(answer.modifiers).get("change", "") for answer in answers]
-            assert changes == case.get("changes", [""] * len(answers))
-            for answer, change in zip(answers, changes, strict=True):
-                said = said_now(answer.text)
-                assert said and {one.denies for one in said} == {answer.polarity == "neg"}
-                assert {one.time for one in said} == {change or "current"}
 
 
 def test_figures(subtests):

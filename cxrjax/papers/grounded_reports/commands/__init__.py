@@ -1,1 +1,0 @@
-"""Commands of this data set, which `cxrjax --help` lists."""
