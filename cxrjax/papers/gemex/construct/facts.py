@@ -114,6 +114,11 @@ def _fact(
     source_regions: Sequence[str],
 ) -> SentenceFact:
     absent = one.status == "absent"
+    above = load_definitions().region_ancestors
+    central = any("cardiomediastinum" in above(region) for region in one.regions)
+    if finding.region == "lung" and central and not places:
+        # "Calcification of the mitral valve" is in none of the 30 regions.
+        finding = dataclasses.replace(finding, region=None)
     if finding.name == "low_volume":  # of lungs; zones beside it are another finding's
         places = [place for place in places if place.zone is None]
     plain = text.lower()

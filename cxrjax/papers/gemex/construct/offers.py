@@ -141,17 +141,29 @@ def _fit(members: dict[Option, Offer], word: Option, offer: Offer) -> bool:
 def _pairs(offers: Sequence[Offer], rng: random.Random) -> Iterator[Set]:
     """Yields pairs of questions with the same options, those right in one wrong in the other."""
     counts = collections.Counter[tuple[int, int]]()
+    # How many of a pair's options are offered more often than the one that is right alone, evenly:
+    # a report of one finding has a common one, which would be the best guess.
+    offered, ranks = collections.Counter[Option](), collections.Counter[int]()
     left = list(offers)
     while left:
         one = left.pop()
-        # Three options only where four cannot be had.
-        wanted = sorted(_NUMBERS, key=lambda n: (-sum(n), counts[n] / _NUMBERS[n]))
+        # Three options only where four cannot be had. Pairs of one and three are easier to find
+        # than of two and two; with more of them one right option would be the best guess.
+        often = counts[1, 3] / _NUMBERS[1, 3] > (counts[2, 2] + 1) / _NUMBERS[2, 2]
+        usable = (n for n in _NUMBERS if not often or n != (1, 3))
+        wanted = sorted(usable, key=lambda n: (-sum(n), counts[n] / _NUMBERS[n]))
         tried = [other for other in left[: -_TRIED - 1 : -1] if other.report != one.report]
         for numbers, other in itertools.product(wanted, tried):
             if found := _opposed(one, other, numbers, rng):
+                ours, theirs = found
+                alone, *others = sorted(found, key=len)
+                rank = sum(offered[each] > offered[alone[0]] for each in others[0])
+                if len(alone) == 1 and ranks[rank] > min(ranks[k] for k in range(3)) + 1:
+                    continue
+                ranks[rank] += len(alone) == 1
+                offered.update([*ours, *theirs])
                 counts[numbers] += 1
                 left.remove(other)
-                ours, theirs = found
                 yield [Chosen(one, ours, theirs), Chosen(other, theirs, ours)]
                 break
 

@@ -65,7 +65,8 @@ def pool_of(sentences: Iterable[RefinedSentence], boxed: Collection[str] = ()) -
             located = found.located and placed
             fact = dataclasses.replace(found, regions=(sentence.region,), located=located)
             if fact.polarity == "normal":
-                if (found.regions or found.subject == CHEST) and found.subject not in _PARTS:
+                # "No acute abnormality" leaves what is old open, too.
+                if found.regions and found.subject not in (*_PARTS, CHEST):
                     (told,) = refine.write_facts([fact], sentence.region)
                     normal.setdefault(sentence.region, told)
             elif not fact.certain:
@@ -101,8 +102,8 @@ def _zones(normal: Mapping[str, str]) -> dict[str, str]:
 
 
 def alone_in(pool: Pool) -> dict[str, list[SentenceFact]]:
-    """Maps regions to all that is in them, where no device is, and no doubt or finding elsewhere
-    overlaps them."""
+    """Maps regions to all that is said to be in them, where no device is, and no doubt or finding
+    elsewhere overlaps them."""
     by_region: dict[str, list[SentenceFact]] = {}
     for fact in pool.present.values():
         for region in fact.regions:
@@ -112,7 +113,7 @@ def alone_in(pool: Pool) -> dict[str, list[SentenceFact]]:
     return {
         region: facts
         for region, facts in by_region.items()
-        if "device" not in {fact.words.kind for fact in facts}
+        if all(fact.located and fact.words.kind != "device" for fact in facts)
         and not any(overlap(region, one) for one in (*doubts, *(by_region.keys() - {region})))
     }
 

@@ -120,7 +120,8 @@ def _check_leakage(draft: Draft) -> None:
     """Refuses an answer in its own question; of a list, one that the others are not in."""
     if draft.question_type == "closed_ended":
         return
-    asked = f" {plain_words(draft.question)} "
+    # "How severe" leaves the degree open.
+    asked = f" {plain_words(draft.question)} ".replace(" how severe ", " how ")
     named = {option for option in draft.choices if f" {plain_words(option)} " in asked}
     inside = any(f" {plain_words(answer)} " in asked for answer in draft.answer_words)
     if inside and named != {*draft.choices}:
