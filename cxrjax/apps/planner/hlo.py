@@ -27,6 +27,8 @@ _ARRAY = re.compile(r"([a-z]\w*)\[([\d,]*)\](?:\{([^{}]*)\})?")
 _CHAIN = re.compile(r'chain_id="?(\w+)')
 # Pallas on TPUs, cuDNN's attention on GPUs: the text has none of their products.
 _HAND_WRITTEN = re.compile(r'custom_call_target="(tpu_custom_call|__cudnn\$fmha)')
+# What is sent from slice to slice, by the hosts.
+_BETWEEN = re.compile(r'xla_megascale_runtime".*_xla_megascale_transfer_type="(\w+)"')
 # They move no data themselves.
 _FREE = {
     *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all", "iota"),
@@ -201,6 +203,9 @@ class _Reader:
                     self._await(under_way.pop(source, None))
             if place == "done":
                 continue
+            if instruction.opcode == "send" and (sum_of := _BETWEEN.search(instruction.attributes)):
+                self._add_between(computation, instruction, sum_of[1], times)
+                continue
             kind = None if place == "step" else self._kind(instruction)
             if kind is None:
                 self._run(computation, instruction, times)
@@ -371,6 +376,16 @@ class _Reader:
         self.collectives.append(
             Collective(kind, times, whole, group, sent, overlapped, now, now, across)
         )
+
+    def _add_between(
+        self, computation: dict[str, Instruction], send: Instruction, kind: str, times: int
+    ) -> None:
+        """Adds what goes to the other slices through the hosts, as TPUs' compiler writes it."""
+        given = sum(a.bytes for a in computation[send.operands[0]].arrays)
+        sent = 2 * given * (1 - 1 / self.slices)
+        name, now = kind.lower().replace("_", "-"), len(self.work)
+        found = Collective(name, times, given, self.slices, sent, False, now, now, across=True)
+        self.collectives.append(found)
 
     def _flops(self, computation: dict[str, Instruction], instruction: Instruction) -> float:
         opcode = instruction.opcode

@@ -30,7 +30,7 @@ from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.workdir import make_writable, write_json
 
 # What is kept of a compiled program: raise it when reading programs changes.
-_KEPT_VERSION = 5
+_KEPT_VERSION = 6
 # Where compiled programs' figures are kept; compiling one takes minutes.
 KEPT = Path.home() / ".cache" / "cxrjax" / "plans"
 # What compilers read from the environment.

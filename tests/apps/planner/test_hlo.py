@@ -209,6 +209,28 @@ def test_a_sum_of_which_slices_are_kept_is_a_reduce_scatter():
     assert summed.sent_bytes == 2 * array * 3 / 4
 
 
+BETWEEN = """
+ENTRY %main (a: f32[32,128]) -> f32[32,128] {
+  %a = f32[32,128]{1,0} parameter(0)
+  %t = token[] after-all()
+  %s = (f32[32,128]{1,0}, u32[], token[]) send(%a, %t), is_host_transfer=true, NOTED
+  %r = (f32[32,128]{1,0}, u32[], token[]) recv(%t), is_host_transfer=true, NOTED
+  ROOT %d = f32[32,128]{1,0} get-tuple-element(%r), index=0
+}
+""".replace(
+    "NOTED",
+    'frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",'
+    '_xla_megascale_transfer_type="ALL_REDUCE"}',
+)
+
+
+def test_a_sum_between_slices_goes_through_the_hosts():
+    program = read_program(BETWEEN, 8, slices=2)
+    (summed,) = program.collectives
+    assert (summed.kind, summed.group, summed.sent_bytes) == ("all-reduce", 2, 4 * 32 * 128)
+    assert program.across_slices == (1, 4 * 32 * 128)
+
+
 def test_every_form_of_groups(subtests):
     for form, groups in {
         "replica_groups={{0,1,2,3},{4,5,6,7}}": [[0, 1, 2, 3], [4, 5, 6, 7]],
