@@ -19,6 +19,7 @@ import yaml
 from cxrjax.__main__ import module_of
 from cxrjax.commands import plan
 from cxrjax.errors import UserError
+from cxrjax.paths import hub
 from cxrjax.training.config import ExperimentConfig, flatten
 from cxrjax.training.config_file import load_config
 
@@ -120,6 +121,7 @@ def parse(module: str, words: list[str], monkeypatch) -> tuple[argparse.Namespac
 def check(command: str, monkeypatch) -> None:
     """Fails where a command cannot be what its tool understands."""
     monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(hub, "fetch_data", Path)
     first, *words = words_of(command)
     if first in NOT_RUN:
         return

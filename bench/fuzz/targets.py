@@ -530,6 +530,38 @@ def packed_tables(folder: Path, name: str, data: bytes) -> None:
     strict_json(quality.to_json())
 
 
+def _rows() -> dict[str, bytes]:
+    """Seeds: files of rows as the hub has them, one with an image and numbers of classes."""
+    import pyarrow
+    import pyarrow.parquet
+    from PIL import Image
+
+    image, out = io.BytesIO(), io.BytesIO()
+    Image.new("L", (4, 4)).save(image, "PNG")
+    row = {"image": {"bytes": image.getvalue(), "path": "a.png"}, "objects": {"category": [0]}}
+    names = {"objects": {"feature": {"category": {"names": ["Nodule"]}}}}
+    noted = {"huggingface": json.dumps({"info": {"features": names}})}
+    table = pyarrow.Table.from_pylist([row]).replace_schema_metadata(noted)
+    pyarrow.parquet.write_table(table, out)
+    line = b'{"image_id": "a", "question": "Is there a mass?"}\n'
+    return {"train.parquet": out.getvalue(), "train.jsonl": line, "train.json": b"[" + line + b"]"}
+
+
+@target(seeds=_rows)
+def hub_rows(folder: Path, name: str, data: bytes) -> None:
+    from cxrjax.records_io.row_files import ROWS, RowFolder, find_shards, read_rows
+
+    write(folder, name, data)
+    quality = QualityLog()
+    with RowFolder(folder / "unpacked") as out:
+        for row in read_rows(find_shards(folder, ROWS), quality):
+            with quality.rejecting("", row.where):
+                if row.image:
+                    out.image(f"images/{row.image_name}", row.image)
+                out.add("rows.json", row.cells)
+    strict_json(quality.to_json())
+
+
 def _release(path: str, files: str = "**/*") -> Callable[[], dict[str, bytes]]:
     """Seeds: small files below a folder, by their relative paths."""
     top = _SAMPLES / path

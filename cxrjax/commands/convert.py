@@ -6,12 +6,14 @@
     python -m cxrjax.convert --checkpoint=adapter --base=bases/paligemma2 --out=runs/theirs
     python -m cxrjax.convert --checkpoint=runs/mine --to=peft --out=adapter
     python -m cxrjax.convert --checkpoint=runs/mine --to=merged --out=my-paligemma2
+    python -m cxrjax.convert --checkpoint=runs/mine --to=merged --out=my-model --push=me/my-model
     python -m cxrjax.convert --checkpoint=runs/demo_base/train --out=data/demo_base
 
 What --checkpoint is, is recognised: a Hugging Face directory (safetensors), a GGUF file of Gemma 3,
 a PEFT adapter (with --base, a base of ours), a base directory, or a training workdir. The name of a
 model on the Hugging Face hub, where there is no such folder, is answered with how to get it: page,
-licence, command; with --download it is fetched into the hub's cache and converted. --to:
+licence, command; with --download, or as hf://OWNER/NAME[@REVISION], it is fetched into the hub's
+cache and converted. --push uploads what was written, with a model card. --to:
 
     orbax   a base directory of ours, that runs start from; of an adapter, a workdir (default)
     hf      a Hugging Face directory: config.json, safetensors, tokenizer
@@ -37,6 +39,8 @@ def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     add("--download", action="store_true", help="fetch --checkpoint, a name on the hub")
     add("--base", type=shipped, metavar="DIR", help="the base of a PEFT adapter")
     add("--base_name", metavar="NAME", help="of --to=peft: the base's name (default: as it came)")
+    add("--push", metavar="OWNER/NAME", help="upload the folder to the hub, privately")
+    add("--public", action="store_true", help="of --push: readable for all")
     add(
         "--dtype",
         choices=("float32", "bfloat16"),

@@ -1,4 +1,4 @@
-"""Paths of users: local files and folders, and addresses of buckets (`gs://`, `s3://`).
+"""Paths of users: local files and folders, and addresses of buckets and of the hub.
 
 `to_path` turns what a user wrote into a path. A local one is a plain `pathlib.Path`, so that
 nothing local changes; an address is a `BucketPath` (`cxrjax/paths/buckets.py`, loaded by the first
@@ -43,6 +43,11 @@ def in_bucket(path: Path) -> "TypeGuard[BucketPath]":
     return type(path) is not _LOCAL
 
 
+def on_hub(path: AnyPath) -> bool:
+    """Returns whether a path is the address of a data set on the Hugging Face hub."""
+    return os.fspath(path).startswith(("hf://datasets/", "hf:/datasets/"))
+
+
 def to_path(path: AnyPath) -> Path:
     """Returns what a user named as a path: a local one, or one of a bucket.
 
@@ -52,7 +57,7 @@ def to_path(path: AnyPath) -> Path:
     if isinstance(path, Path) and in_bucket(path):
         return path
     address = _ADDRESS.fullmatch(os.fspath(path))
-    if address is None or address[1] == "hf":  # of the hub: cxrjax/training/resolver.py reads it
+    if address is None or address[1] == "hf":  # in_path and cxrjax/training/resolver.py read it
         return Path(path)
     scheme, rest = (address[1] or address[3]).lower(), address[2] or address[4] or ""
     bucket, _, key = rest.partition("/")
@@ -87,9 +92,15 @@ def to_path(path: AnyPath) -> Path:
 def in_path(path: AnyPath) -> Path:
     """`to_path`, and of a bucket a request, once, that shows that it is there and may be read.
 
+    A data set of the hub (`hf://datasets/OWNER/NAME`) is fetched, and its local copy returned.
+
     Raises:
-        UserError: as `to_path`, no credentials, no such bucket, or no right to read.
+        UserError: as `to_path`, no credentials, no such bucket or data set, or no right to read.
     """
+    if on_hub(path):
+        from cxrjax.paths.hub import fetch_data
+
+        return fetch_data(os.fspath(path))
     found = to_path(path)
     if in_bucket(found):
         from cxrjax.paths.buckets import ask

@@ -19,7 +19,8 @@ import cxrjax
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, write_json, writing
 from cxrjax.paper import what_is_made
-from cxrjax.paths import in_path, out_path
+from cxrjax.paths import in_path, on_hub, out_path
+from cxrjax.paths.hub import origin
 from cxrjax.progress import progress_bar
 from cxrjax.records import QARecord, format_record, strip_answers
 from cxrjax.records_io import gate
@@ -44,14 +45,15 @@ class BuildOptions:
     strict: bool = dataclasses.field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            if isinstance(path := getattr(self, field.name), Path):
-                checked = out_path(path) if field.name == "out" else in_path(path)
-                object.__setattr__(self, field.name, checked)
         if self.seed < 0:
             raise UserError(f"--seed={self.seed}: expected 0 or more")
         if self.processes < 1:
             raise UserError(f"--processes={self.processes}: expected at least 1")
+        named = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        paths = [(name, path) for name, path in named.items() if isinstance(path, Path)]
+        for name, path in sorted(paths, key=lambda one: on_hub(one[1])):  # what is fetched, last
+            checked = out_path(path) if name == "out" else in_path(path)
+            object.__setattr__(self, name, checked)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -198,6 +200,8 @@ class Builder(abc.ABC, Generic[Chosen]):
         if self.splits and not self.quality.balance:
             self.quality.balance = {"rule": self.balance_rule(), **self._polarities.to_json()}
         manifest = {"dataset": self.dataset, **self.describe()}
+        if address := origin(getattr(self.options, "source", None) or out):
+            manifest["hub"] = address
         if self.splits:
             manifest["splits"] = self.splits
         finish_build(out, self.quality, comparison, manifest)

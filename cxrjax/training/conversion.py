@@ -8,7 +8,7 @@ from cxrjax.files import shipped
 from cxrjax.lock import file_lock
 from cxrjax.paths import AnyPath, to_path
 from cxrjax.progress import waiting
-from cxrjax.training import hub, interchange
+from cxrjax.training import hub, interchange, publishing
 
 
 def convert(
@@ -19,19 +19,23 @@ def convert(
     base: AnyPath | None = None,
     base_name: str | None = None,
     download: bool = False,
+    push: str | None = None,
+    public: bool = False,
     dtype: Literal["float32", "bfloat16"] | None = None,
 ) -> None:
     """Converts a model; what it is, is recognised.
 
     Args:
         checkpoint: a Hugging Face folder, a GGUF file of Gemma 3, a PEFT adapter, a base, a
-            training run, or with `download` the name of a model on the Hugging Face hub.
+            training run, `hf://OWNER/NAME`, or with `download` the name of a model on the hub.
         out: folder to write.
         to: "orbax": a base to train from, of an adapter a workdir; "hf": a Hugging Face folder;
             "peft": the adapters of a run; "merged": as "hf", with the adapters in the weights.
         base: of a PEFT adapter, a base directory.
         base_name: of "peft", the base's name in its files; None: the name that it came with.
         download: fetch the model into the hub's cache.
+        push: name on the hub to upload the converted folder to, with a model card.
+        public: make it readable for all; else it is private.
         dtype: of the parameters; None: as they are, of a run float32.
 
     Raises:
@@ -39,6 +43,10 @@ def convert(
             that cannot be used.
     """
     place = to_path(out)
+    if public and push is None:
+        raise UserError("--public: is about --push=OWNER/NAME, which is not given")
+    if push is not None:
+        publishing.claim(push, public, place)
     source, name = _source(shipped(checkpoint), place, download)
     kind = interchange.kind_of(source)
     if (kind == "peft") != (base is not None):
@@ -73,10 +81,14 @@ def convert(
         ):
             raise
         raise UserError(f"--out={out}: cannot be written: {error.strerror}") from None
+    if push is not None:
+        print(publishing.push(place, push, source))
 
 
 def _source(checkpoint: Path, out: Path, download: bool) -> tuple[Path, str | None]:
     """Returns the folder or file to convert, and its name on the hub."""
+    if address := hub.hub_address(checkpoint):
+        return hub.download(address), address.partition("@")[0]
     name = hub.hub_name(checkpoint)
     if name is not None:
         if not download:

@@ -5,12 +5,15 @@ import re
 import shlex
 from pathlib import Path
 
-from cxrjax.errors import UserError, first_line
+from cxrjax.errors import UserError
 from cxrjax.family_tables import family_tables
 from cxrjax.models.hf_config import CONFIG_FILE, read_config
+from cxrjax.models.peft import ADAPTER_CONFIG
 from cxrjax.paths import to_path
+from cxrjax.paths.hub import snapshot
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
+_ADDRESS = re.compile(r"hf:/{1,2}(.+)")  # pathlib makes one slash of two
 # What a conversion reads: no pickles, no images, no weights in other forms.
 _WEIGHTS = "*.safetensors"
 _SMALL = ("*.json", "tokenizer.model", "*.jinja")
@@ -23,9 +26,21 @@ def hub_name(source: Path) -> str | None:
     What begins with a folder that is there is a path, also where the rest of it is not.
     """
     name = source.as_posix()
-    if source.exists() or source.parent.is_dir() or not _NAME.fullmatch(name):
+    if source.exists() or source.parent.is_dir() or not NAME.fullmatch(name):
         return None
     return name
+
+
+def hub_address(source: str | Path) -> str | None:
+    """Returns what follows `hf://` in the address of a model; None of a path.
+
+    Raises:
+        UserError: the address of a data set.
+    """
+    named = _ADDRESS.fullmatch(str(source))
+    if named and named[1].startswith("datasets/"):
+        raise UserError(f"hf://{named[1]}: a data set; expected a model, hf://OWNER/NAME")
+    return named[1] if named else None
 
 
 def how_to_get(name: str, out: Path) -> UserError:
@@ -34,9 +49,10 @@ def how_to_get(name: str, out: Path) -> UserError:
     command = shlex.join(
         ["python", "-m", "cxrjax.convert", f"--checkpoint={name}", f"--out={out}", "--download"]
     )
+    terms = f"Accept {licence(name)}" if licence(name) else _READ
     patterns = " ".join(f"--include={shlex.quote(pattern)}" for pattern in FILES)
     return UserError(
-        f"{name}: no such folder; on the Hugging Face hub it would be {page}. {_licence(name)}, "
+        f"{name}: no such folder; on the Hugging Face hub it would be {page}. {terms}, "
         f"log in by `hf auth login` where the page asks for it, then: {command} (or name "
         f"the model hf://{name}); or fetch it yourself by `hf download {name} {patterns} "
         "--local-dir=DIR` and give --checkpoint=DIR"
@@ -45,6 +61,9 @@ def how_to_get(name: str, out: Path) -> UserError:
 
 def download(name: str) -> Path:
     """Fetches a model's files into the hub's cache on this machine, or finds them there.
+
+    Args:
+        name: OWNER/NAME, with @REVISION where it is not the newest.
 
     The weights come last, gigabytes that nobody could use of a model that we do not have.
 
@@ -55,7 +74,12 @@ def download(name: str) -> Path:
         UserError: no such model, one whose licence is not accepted yet, or no way to the hub; not
             a model in transformers' form, or one that we do not have (`read_config`).
     """
-    folder = _fetch(name, _SMALL)
+    name, _, revision = name.partition("@")
+    if not NAME.fullmatch(name):
+        raise UserError(f"hf://{name}: expected hf://OWNER/NAME or hf://OWNER/NAME@REVISION")
+    folder = _fetch(name, _SMALL, revision)
+    if (folder / ADAPTER_CONFIG).is_file():
+        return _fetch(name, FILES, revision)
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(
             f"{name}: has no {CONFIG_FILE}, so it is no model in transformers' form; expected one "
@@ -65,7 +89,7 @@ def download(name: str) -> Path:
         read_config(folder)
     except UserError as error:
         raise UserError(f"{name}: its weights were not fetched: {error}") from None
-    return _fetch(name, FILES)
+    return _fetch(name, FILES, revision)
 
 
 def cached(name: str) -> Path | None:
@@ -78,34 +102,17 @@ def cached(name: str) -> Path | None:
         return None
 
 
-def _fetch(name: str, files: tuple[str, ...]) -> Path:
-    import huggingface_hub as hub
-    from huggingface_hub import errors
-
-    page = f"https://huggingface.co/{name}"
-    try:
-        return to_path(hub.snapshot_download(name, allow_patterns=list(files)))
-    except errors.GatedRepoError:
-        raise UserError(
-            f"{name}: gated. {_licence(name)} with your account at {page}, log in by "
-            "`hf auth login`, and give the same command again"
-        ) from None
-    except errors.RepositoryNotFoundError:
-        raise UserError(
-            f"{name}: no such model at {page}, or a private one and you are not logged in "
-            "(`hf auth login`); check the name"
-        ) from None
-    # Of the library's own kinds some are no HTTP errors, such as that of a broken connection.
-    except (errors.HfHubHTTPError, OSError, ValueError) as error:
-        raise UserError(
-            f"{name}: cannot be fetched ({first_line(error)[:300]}); what has come is kept, so "
-            "give the same command again, or fetch it elsewhere and give the folder"
-        ) from None
+def _fetch(name: str, files: tuple[str, ...], revision: str) -> Path:
+    terms = f"Accept {licence(name)}" if licence(name) else _READ
+    return snapshot(name, files, revision=revision or None, terms=terms)
 
 
-def _licence(name: str) -> str:
-    # A licence is accepted by a person, on the page; the longest pattern is the most special.
+_READ = "Read its licence, and accept it"
+
+
+def licence(name: str) -> str | None:
+    """Returns the terms of a model on the hub, where its family has them."""
     licences = family_tables("licence")
+    # The longest pattern is the most special.
     known = (key for key in sorted(licences, key=len, reverse=True) if fnmatch.fnmatch(name, key))
-    found = licences.get(next(known, ""))
-    return f"Accept {found}" if found else "Read its licence, and accept it"
+    return licences.get(next(known, ""))

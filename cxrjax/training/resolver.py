@@ -6,7 +6,6 @@ train from, a run with adapters becomes a base of merged weights in the same way
 """
 
 import hashlib
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable
@@ -24,7 +23,6 @@ from cxrjax.training.checkpoint import best_step
 from cxrjax.training.store import DIRECTORY
 from cxrjax.training.workdir import CONFIG_FILE
 
-_HUB = re.compile(r"hf:/{1,2}(.+)")  # pathlib makes one slash of two
 _NAMES = {
     "hf": "a Hugging Face folder",
     "gguf": "a GGUF file",
@@ -53,8 +51,10 @@ def resolve(source: str | Path, base: str | Path | None = None) -> Path:
     if kind == "gguf":
         return _cached(path, [path], lambda out: interchange.import_gguf(path, out))
     if kind == "hf":
-        named = _HUB.fullmatch(str(source))
-        name = named[1] if named else path.name  # what adapters on it will call their base
+        address = hub.hub_address(source)
+        name = (
+            address.partition("@")[0] if address else path.name
+        )  # what adapters on it will call their base
         files = [file for pattern in hub.FILES for file in path.glob(pattern)]
         return _cached(path, files, lambda out: interchange.import_hf(path, out, name=name), name)
     under = resolve(base or _named_base(path)).absolute()
@@ -81,9 +81,8 @@ def resolve_base(source: str | Path) -> Path:
 
 
 def _on_this_machine(source: str | Path) -> Path:
-    named = _HUB.fullmatch(str(source))
-    if named:
-        return hub.download(named[1])
+    if address := hub.hub_address(source):
+        return hub.download(address)
     path = shipped(source)
     name = hub.hub_name(path)
     if name is not None:

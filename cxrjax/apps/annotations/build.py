@@ -27,7 +27,7 @@ from cxrjax.apps.annotations.formats import ONE_IMAGE_A_FILE, read_annotations
 from cxrjax.apps.annotations.options import BoxesOptions
 from cxrjax.apps.annotations.patients import patients_of
 from cxrjax.apps.annotations.questions import MOST_BOXES, BoxedImage, ask, choose_balanced
-from cxrjax.apps.annotations.zips import unpack, zips_of
+from cxrjax.apps.annotations.zips import UNPACKED, unpack, unpack_rows, zips_of
 from cxrjax.boxes import pairwise_iou
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
@@ -39,6 +39,7 @@ from cxrjax.records import QARecord, class_in_words
 from cxrjax.records_io.builder import Builder
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import ROUNDING, PixelBox, Unusable, cut_box
+from cxrjax.records_io.row_files import find_shards
 from cxrjax.records_io.split import stratified_validation
 
 PAGE = Path("look") / "index.html"
@@ -121,6 +122,12 @@ class BoxesBuilder(Builder[BoxesOptions]):
                 found.told.append(f"{archives[0].name} is not read: annotations lie beside it")
             return folder, found
         except UserError:
+            shards = [] if archives or self.quality.entries else find_shards(options.source)
+            if shards:
+                unpack_rows(shards, options.out / UNPACKED, self.quality)
+                folder = Folder(options.out / UNPACKED, options.images)
+                self._format, found = read_annotations(folder, said, self.quality, options.format)
+                return folder, found
             if not archives or self.quality.entries:
                 raise
         place, refused = unpack(archives, options.out)

@@ -1,13 +1,15 @@
-"""Zip archives as annotation tools export them, unpacked beside the records."""
+"""Zip archives and Parquet files of boxes, unpacked beside the records."""
 
-from pathlib import Path
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
 
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading, writing
+from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.row_files import UNPACKED, RowFolder, Shard, read_rows
 from cxrjax.untrusted.archives import ZipArchive
 from cxrjax.untrusted.foreign_files import MIB
 
-UNPACKED = "unpacked"
 _MOST_MEMBER = 512 * MIB
 _MOST_RATIO, _FREE = 50, 1024 * MIB
 
@@ -47,6 +49,23 @@ def unpack(archives: list[Path], out: Path) -> tuple[Path, list[tuple[str, str]]
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
     return place, refused
+
+
+def unpack_rows(shards: Sequence[Shard], folder: Path, quality: QualityLog) -> None:
+    """Writes rows of Parquet as folders of images are: SPLIT/metadata.jsonl names each image.
+
+    Raises:
+        UserError: a file cannot be read, or the folder not be written.
+    """
+    with RowFolder(folder) as out:
+        for number, row in enumerate(read_rows(shards, quality)):
+            with quality.rejecting("", row.where):
+                if not row.image:
+                    raise Unusable("missing_image", "no image in this row; expected a column")
+                name = PurePosixPath(row.image_name).name or f"{number:06d}"
+                split = row.split or "train"
+                name = out.image(f"{split}/{name}", row.image).partition("/")[2]
+                out.add(f"{split}/metadata.jsonl", {"file_name": name, **row.cells})
 
 
 def zips_of(source: Path) -> list[Path]:

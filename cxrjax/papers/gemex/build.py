@@ -45,6 +45,7 @@ from cxrjax.radiology_text.error_rates import about_reading
 from cxrjax.records import Provenance, QARecord, read_records
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file
 from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.row_files import ROWS, UNPACKED, find_shards
 from cxrjax.records_io.split import divide, validation_groups
 from cxrjax.records_io.statistics import tables_markdown
 
@@ -146,8 +147,17 @@ class GemexBuilder(Builder[GemexOptions]):
         construction = GemexConstruction(RuleRefiner(), rules, QualityLog())
         return [one for split in splits for one in construction.refine(reports_of(split))]
 
+    @functools.cached_property
+    def _source(self) -> Path:
+        """The source; where it has rows as the hub has them, the folder they are unpacked into."""
+        source, unpacked = self.options.source, self.options.out / UNPACKED
+        if _released(source) or not (shards := find_shards(source, ROWS)):
+            return source
+        native_files.unpack_rows(shards, unpacked, self.quality)
+        return unpacked
+
     def read(self) -> Mapping[str, Iterable[QARecord]]:
-        if released := _released(self.options.source):
+        if released := _released(self._source):
             return self._read_released(released)
         splits, reports_of = self._reports()
         made = self.construction
@@ -200,8 +210,8 @@ class GemexBuilder(Builder[GemexOptions]):
             return splits, lambda split: (openi[one] for one in splits[split])
         raise UserError(
             f"{source}: found no {native_files.TRAIN_FILE}, no {native_files.TEST_PATTERN}, no "
-            "scene graphs (*_SceneGraph.json) and no OpenI reports; data/gemex/README.md shows "
-            "the layouts"
+            "*.parquet, no scene graphs (*_SceneGraph.json) and no OpenI reports; "
+            "data/gemex/README.md shows the layouts"
         )
 
     def _read_released(self, files: Sequence[tuple[Path, str]]) -> dict[str, Iterable[QARecord]]:
@@ -255,7 +265,7 @@ class GemexBuilder(Builder[GemexOptions]):
         records: Iterable[QARecord] = progress_bar(rows, unit="question", desc=split)
         if options.drop_longitudinal:
             records = _without_comparisons(records, quality)
-        if images := images_beside(options.source):
+        if images := images_beside(self._source) or images_beside(options.source):
             paths = (path for file in files for path in native_files.image_paths(file))
             checks = check(paths, images, options.out, quality, options.processes)
             records = records_with_images(records, checks, options.out, quality)

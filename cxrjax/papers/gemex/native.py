@@ -117,7 +117,7 @@ REPORT_FIELD = "ori_report"
 EXTRA_FIELDS = "native_fields"
 ABSENT_FIELDS = "native_absent"
 _TRAIN_FIELDS = ("conversations", "q_type", "image")
-_TEST_FIELDS = ("question", "answer", "reason", "visual_locations", "image_path")
+TEST_FIELDS = ("question", "answer", "reason", "visual_locations", "image_path")
 # Where the release calls a region otherwise than the paper's Table 8.
 _RELEASED_NAMES = {"cardiac silhouette": "cardiac region"}
 
@@ -266,7 +266,7 @@ def _train_record(row: dict[str, Any], chosen: BoxFormat) -> QARecord:
 
 
 def _test_record(row: dict[str, Any], kind: str, chosen: BoxFormat) -> QARecord:
-    for name in _TEST_FIELDS:
+    for name in TEST_FIELDS:
         if name not in row:
             raise Unusable("invalid_record", f"without {name}; found {sorted(row)}")
     answer, choices = row["answer"], row.get("choices")
@@ -300,6 +300,32 @@ def _test_record(row: dict[str, Any], kind: str, chosen: BoxFormat) -> QARecord:
             "reason": row["reason"],
         }
     )
+
+
+def fit_test_row(row: dict[str, Any], file: str) -> str:
+    """Returns the question type of a test row out of a table, and gives its answer that form.
+
+    The type is the row's `q_type`, that of the file's name, or what options and answer show. A
+    table has one form of answers: a list also of a single choice, or text also of several letters.
+    """
+    names = {kind.native: name for name, kind in dialogue.QUESTION_TYPES.items()}
+    answer, choices = row.get("answer"), row.get("choices")
+    listed = answer if isinstance(answer, list) else [answer]
+    if choices and isinstance(answer, str) and _LETTERS.fullmatch(answer):
+        listed = re.findall(r"\w", answer)
+    shown = "multi_choice" if len(listed) > 1 else "single_choice"
+    if not choices:
+        row.pop("choices", None)
+        closed = str(listed[0] if listed else "").strip(" .").lower() in ("yes", "no")
+        shown = "closed_ended" if closed else "open_ended"
+    named = (name for name in names.values() if name.split("_")[0] in file)
+    kind = names.get(str(row.pop("q_type", ""))) or next(named, shown)
+    if kind == "multi_choice" or len(listed) == 1:
+        row["answer"] = listed if kind == "multi_choice" else listed[0]
+    return kind
+
+
+_LETTERS = re.compile(rf"[\[\]'\", {dialogue.LETTERS}]+")
 
 
 def _is_texts(value: Any) -> bool:

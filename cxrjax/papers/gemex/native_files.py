@@ -5,7 +5,7 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from cxrjax.paths import relative
 from cxrjax.records import Provenance, QARecord
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_json, usable_path, usable_record
+from cxrjax.records_io.row_files import RowFolder, Shard, read_rows
 from cxrjax.untrusted.foreign_files import MIB, read_lines
 from cxrjax.untrusted.json_stream import read_items
 
@@ -218,6 +219,34 @@ def write_test(folder: Path, records: Iterable[QARecord]) -> None:
     finally:
         for file in files.values():
             file.close()
+
+
+def unpack_rows(shards: Sequence[Shard], folder: Path, quality: QualityLog) -> None:
+    """Writes rows of Parquet or JSON as a release's files, images under files/.
+
+    Raises:
+        UserError: a file cannot be read, or the folder not be written.
+    """
+    with RowFolder(folder) as out:
+        for row in read_rows(shards, quality):
+            cells = {name: value for name, value in row.cells.items() if value is not None}
+            with quality.rejecting(str(cells.get("row_id", ""))[:200], row.where):
+                talks = "conversations" in cells
+                if talks and row.split == "test":
+                    found = f"a conversation in a test split; expected {list(native.TEST_FIELDS)}"
+                    raise Unusable("invalid_record", found)
+                column = "image" if talks else "image_path"
+                if row.image:
+                    path = cells.get(column) or row.image_name
+                    place = path or f"{row.file.parent.name}-{row.where.rpartition(' ')[2]}"
+                    named = out.image(f"files/{usable_path(place)}", row.image)
+                    cells[column] = named.removeprefix("files/")
+                if talks:
+                    file = VALIDATION_FILE if row.split == "validation" else TRAIN_FILE
+                else:
+                    kind = native.fit_test_row(cells, "/".join(row.file.parts[-2:]))
+                    file = f"{TEST_FOLDER}/{QUESTION_TYPES[kind].test_name}_question.jsonl"
+                out.add(file, cells)
 
 
 def _file_type(path: Path) -> str | None:

@@ -27,13 +27,18 @@ from cxrjax.papers.vindr_cxr_vqa.construct.mix import (
 )
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import Assembly, PlannedQuestion, Writer
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
-from cxrjax.papers.vindr_cxr_vqa.native import FILE_NAME, read_native, write_native
+from cxrjax.papers.vindr_cxr_vqa.native import (
+    FILE_NAME,
+    SPLIT_FILE,
+    read_native,
+    write_native,
+)
 from cxrjax.papers.vindr_cxr_vqa.source import SPLIT as TEST_SPLIT
 from cxrjax.papers.vindr_cxr_vqa.source import (
     ImageFiles,
     Source,
     annotate_sizes,
-    find_source,
+    find_or_unpack,
     join_image_files,
     join_table,
     read_official_test,
@@ -43,6 +48,7 @@ from cxrjax.progress import progress_bar
 from cxrjax.records import GeneratorInfo, Provenance, QARecord
 from cxrjax.records_io.builder import Builder, SourceOptions, describe_file, write_split
 from cxrjax.records_io.csv_table import read_size_table
+from cxrjax.records_io.row_files import UNPACKED
 from cxrjax.records_io.split import (
     VALIDATION_PERCENT,
     follow_manifest,
@@ -55,7 +61,6 @@ if TYPE_CHECKING:
     from cxrjax.papers.vindr_cxr_vqa.construct.language_model_writer import LanguageModelWriter
 
 SPLITS = ("train", "validation")
-SPLIT_FILE = "splits.json"
 TABLES_FILE = "tables.md"
 
 
@@ -166,13 +171,16 @@ class VinDrBuilder(Builder[VinDrOptions]):
     @functools.cached_property
     def _opened(self) -> _Opened:
         options, quality = self.options, self.quality
-        source = find_source(options.source, options.sizes)
+        unpacked = options.out / UNPACKED
+        source = find_or_unpack(options.source, options.sizes, unpacked, quality)
         if source.release and (options.mix != "released" or options.questions != "one_box"):
             raise UserError(
                 f"{source.release}: --mix and --questions are about constructed questions; "
                 "this source brings its own: name the table alone as --source"
             )
         path = options.split_manifest
+        if path is None and source.release == unpacked / FILE_NAME:
+            path = unpacked / SPLIT_FILE if (unpacked / SPLIT_FILE).is_file() else None
         manifest = read_split_manifest(path) if path else None
         sizes = read_size_table(source.sizes, quality) if source.sizes else None
         files = ImageFiles(source.images, options.out, sizes, options.processes)
@@ -312,8 +320,9 @@ class VinDrBuilder(Builder[VinDrOptions]):
     ) -> dict[str, str]:
         """Image id -> split, by the manifest or stratified; `known`: images that aren't divided."""
         manifest, path = self._opened.manifest, self.options.split_manifest
-        if manifest is not None and path is not None:
-            splits = follow_manifest(manifest, label_sets, known, path.name, self.quality)
+        if manifest is not None:
+            where = path.name if path else f"{UNPACKED}/{SPLIT_FILE}"
+            splits = follow_manifest(manifest, label_sets, known, where, self.quality)
         else:
             labels = {key: list(of_image) for key, of_image in label_sets.items()}
             held_out = stratified_validation(labels, self.options.seed)

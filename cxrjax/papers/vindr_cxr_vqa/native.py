@@ -10,21 +10,23 @@ boxes that was made here, those but the first of `gt_location` are in `other_loc
 
 import json
 import re
-from collections.abc import Iterable, Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from cxrjax.codecs import CODECS
-from cxrjax.files import reading
+from cxrjax.files import reading, write_json
 from cxrjax.papers.vindr_cxr_vqa.annotation import CLASSES, NO_FINDING
 from cxrjax.papers.vindr_cxr_vqa.construct.templates import QUESTION_TYPES
 from cxrjax.paths import to_path
 from cxrjax.records import Answer, Provenance, QARecord
 from cxrjax.records_io.csv_table import read_table
 from cxrjax.records_io.quality import QualityLog, Unusable, usable_name, usable_record
+from cxrjax.records_io.row_files import RowFolder, Shard, read_rows
 from cxrjax.untrusted.json_stream import read_items
 
 FILE_NAME = "data_v1.json"
+SPLIT_FILE = "splits.json"
 # Its names in a folder; a table has a row a question, with the image's id.
 FILE_NAMES = (FILE_NAME, "vqa.json", "data_v1.csv", "vqa.csv")
 # Table 2: field of the release -> attribute of a record.
@@ -77,23 +79,56 @@ def read_native(
 
 
 def _images(path: Path, quality: QualityLog) -> Iterator[tuple[str, Any]]:
-    """(where it stands, an image with its questions) of a list in JSON, or of a table."""
+    """(where it stands, an image with its questions); rows of a question each are put together."""
+    images: dict[str, tuple[str, list[dict[str, Any]]]] = {}
+    for where, entry in _entries(path, quality):
+        if not isinstance(entry, dict) or "vqa" in entry or "question" not in entry:
+            yield where, entry
+            continue
+        image_id = str(entry.pop("image_id", ""))
+        entry.pop("num_questions", None)
+        entry |= {name: entry.get(name) or None for name in _MAY_BE_NULL}
+        images.setdefault(image_id, (where, []))[1].append(entry)
+    for image_id, (where, vqa) in images.items():
+        yield where, {"image_id": image_id, "num_questions": len(vqa), "vqa": vqa}
+
+
+def _entries(path: Path, quality: QualityLog) -> Iterator[tuple[str, Any]]:
+    """(where it stands, an object of a list in JSON, or a row of a table)."""
     if path.suffix != ".csv":
         for number, entry in enumerate(read_items(path)):
             yield f"{path.name}[{number}]", entry
         return
-    images: dict[str, tuple[str, list[dict[str, str | None]]]] = {}
     for row in read_table(path, ("image_id", *FIELDS)):
         if row.fault:
             quality.set_aside(row.fault.reason, row.cells["image_id"], row.where, row.fault.found)
-            continue
-        cells: dict[str, str | None] = dict(row.cells)
-        image_id = str(cells.pop("image_id"))
-        cells.pop("num_questions", None)
-        cells |= {name: cells[name] or None for name in _MAY_BE_NULL}
-        images.setdefault(image_id, (row.where, []))[1].append(cells)
-    for image_id, (where, vqa) in images.items():
-        yield where, {"image_id": image_id, "num_questions": len(vqa), "vqa": vqa}
+        else:
+            yield row.where, dict(row.cells)
+
+
+def unpack_rows(shards: Sequence[Shard], folder: Path, quality: QualityLog) -> None:
+    """Writes rows of Parquet or JSON as a release: data_v1.json, images/, splits.json of several.
+
+    Raises:
+        UserError: a file cannot be read, or the folder not be written.
+    """
+    splits: dict[str, dict[str, None]] = {}
+    with RowFolder(folder) as out:
+        for row in read_rows(shards, quality):
+            name = row.cells.get("image_id") or PurePosixPath(row.image_name).stem
+            with quality.rejecting(str(name)[:200], row.where):
+                image_id, cells = usable_name(name), {**row.cells}
+                if row.image:
+                    out.image(f"images/{image_id}", row.image)
+                if isinstance(of := cells.get("vqa"), dict):  # lists of each field
+                    pairs = zip(*of.values(), strict=False)
+                    cells["vqa"] = [dict(zip(of, pair, strict=True)) for pair in pairs]
+                if isinstance(of := cells.get("vqa"), list):
+                    cells.setdefault("num_questions", len(of))
+                out.add(FILE_NAME, {**cells, "image_id": image_id})
+                splits.setdefault(row.split or "train", {})[image_id] = None
+    if len(splits) > 1:
+        write_json(folder / SPLIT_FILE, {split: list(ids) for split, ids in splits.items()})
 
 
 def write_native(path: str | Path, records: Iterable[QARecord]) -> None:

@@ -17,12 +17,13 @@ from cxrjax.papers.vindr_cxr_vqa.annotation import CONSENSUS, FindingBox, ImageA
 from cxrjax.papers.vindr_cxr_vqa.box_table import check_image_labels, read_box_table
 from cxrjax.papers.vindr_cxr_vqa.construct.plan import reader_boxes
 from cxrjax.papers.vindr_cxr_vqa.construct.verify import contradiction
-from cxrjax.papers.vindr_cxr_vqa.native import FILE_NAME, FILE_NAMES, pixel_boxes
+from cxrjax.papers.vindr_cxr_vqa.native import FILE_NAME, FILE_NAMES, pixel_boxes, unpack_rows
 from cxrjax.paths import relative
 from cxrjax.records import QARecord
 from cxrjax.records_io.csv_table import ImageSizes, columns_of, size_of
 from cxrjax.records_io.image_check import ImageCheck, check_images
 from cxrjax.records_io.quality import QualityLog, Unusable, check_box
+from cxrjax.records_io.row_files import ROWS, find_shards
 
 _TABLES = ("train.csv", "train.csv.gz", "torchxrayvision-*.whl")
 _PHYSIONET_TABLE = "annotations_train.csv"
@@ -65,7 +66,7 @@ def find_source(path: Path, sizes: Path | None = None) -> Source:
     release = _first(path, *FILE_NAMES)
     if not table and not physionet and not release:
         names = ", ".join((*_TABLES, f"annotations/{_PHYSIONET_TABLE}", *FILE_NAMES))
-        raise UserError(f"{path}: found none of {names} there")
+        raise UserError(f"{path}: found none of {names}, *.parquet there")
     test = _physionet(path, "annotations_test.csv")
     test_labels = _physionet(path, "image_labels_test.csv")
     return Source(
@@ -76,6 +77,23 @@ def find_source(path: Path, sizes: Path | None = None) -> Source:
         sizes=sizes or _first(path, "train_meta.csv", "train_meta.csv.gz"),
         test=Source(test, None, _folders(path, "test"), test_labels) if test else None,
     )
+
+
+def find_or_unpack(path: Path, sizes: Path | None, out: Path, quality: QualityLog) -> Source:
+    """The pieces at a path; rows of Parquet or JSON as the hub has them are unpacked into `out`.
+
+    Raises:
+        UserError: as `find_source`, or the rows cannot be read.
+    """
+    try:
+        return find_source(path, sizes)
+    except UserError:
+        if not (shards := find_shards(path, ROWS)):
+            raise
+    unpack_rows(shards, out, quality)
+    found = find_source(out, sizes)
+    beside = _folders(path, "images", "train") if path.is_dir() else ()
+    return dataclasses.replace(found, images=(*found.images, *beside))
 
 
 def _physionet(path: Path, name: str) -> Path | None:

@@ -26,15 +26,15 @@ import pyarrow.parquet
 from cxrjax.errors import UserError
 from cxrjax.files import read_packaged, reading
 from cxrjax.radiology_text.vietnamese_words import without_diacritics
+from cxrjax.records_io import row_files
 from cxrjax.records_io.quality import QualityLog, Unusable
+from cxrjax.records_io.row_files import SPLITS, Shard, image_of, place_of
 from cxrjax.records_io.split import split_by_hash
 from cxrjax.untrusted.parquet import open_parquet, read_batches
 
 _NAMES = read_packaged(str(__package__), "columns.toml")
-SPLITS: Mapping[str, Sequence[str]] = _NAMES["splits"]
 # Of a file that names no split (section 3.3).
 _SHARES = {"train": 80, "validation": 10, "test": 10}
-_LAYOUTS = ("*.parquet", "data/*.parquet", "*/*.parquet", "default/*/*.parquet")
 _REQUIRED = ("image", "findings", "impression")
 # In the file's own metadata: who made the rows up. The release has no such key.
 SYNTHETIC_KEY = b"cxrjax_synthetic"
@@ -71,55 +71,19 @@ class NativeRow:
         return f"{self.file} row {self.row}"
 
 
-Shard = tuple[str | None, Path]
-
-
 def find_shards(source: Path) -> list[Shard]:
-    """(split, file) of every shard, splits in order, files by name.
-
-    Args:
-        source: a folder, or a single file, whose split is None where its name begins with none.
+    """Returns (split, file) of every shard, as `row_files.find_shards`.
 
     Raises:
-        UserError: no Parquet file, or one of several whose name and folder begin with no split.
+        UserError: as that, or no Parquet file.
     """
-    if source.is_file():
-        return [(_split_named(source.name), source)]
-    found = (sorted(source.glob(layout)) for layout in _LAYOUTS)
-    files = next((files for files in found if files), [])
-    if not files:
+    found = row_files.find_shards(source)
+    if not found and not source.is_file():
         raise UserError(
             f"{source}: no *.parquet in it, expected train-*.parquet, val-*.parquet, test-*."
             "parquet there or in data/, or train/0000.parquet and so on (data/vix_ray/README.md)"
         )
-    shards: list[Shard] = []
-    for file in files:
-        split = _split_named(file.name) or _split_of_folder(file)
-        if split is None and len(files) > 1:
-            raise UserError(
-                f"{file}: begins with no split, expected a name such as train-00000-of-00001."
-                "parquet, val-... or test-..., or a folder train/, validation/ or test/ around "
-                "it; rename or remove it"
-            )
-        shards.append((split, file))
-    order = [None, *SPLITS]
-    return sorted(shards, key=lambda shard: (order.index(shard[0]), shard[1].name))
-
-
-def _split_named(name: str) -> str | None:
-    start = re.split(r"[^a-z]", name.lower())[0]
-    return next((split for split, starts in SPLITS.items() if start in starts), None)
-
-
-def _place(file: Path) -> str:
-    """Names a file, with its folder where that says the split, as of converted files."""
-    in_folder = _split_named(file.name) is None and _split_of_folder(file) is not None
-    return f"{file.parent.name}/{file.name}" if in_folder else file.name
-
-
-def _split_of_folder(file: Path) -> str | None:
-    name = file.parent.name.removeprefix("partial-")
-    return next((split for split, names in SPLITS.items() if name in names), None)
+    return found or [(None, source)]
 
 
 def count_rows(shards: Iterable[Shard]) -> int:
@@ -142,7 +106,7 @@ def read_rows(shards: Sequence[Shard], quality: QualityLog) -> Iterator[NativeRo
             number, numbers[split] = numbers[split], numbers[split] + 1
             quality.examined["rows"] += 1
             item = f"vixray-{split or 'row'}-{number:05d}"
-            found = f"{_place(file)} row {position}"
+            found = f"{place_of(file)} row {position}"
             with quality.rejecting(item, found):
                 yield _row(split, number, file, position, cells, quality)
 
@@ -216,7 +180,7 @@ def _row(
         except UnicodeDecodeError:
             raise Unusable("invalid_record", f"{column} is not UTF-8 text") from None
         if field == "image":
-            image, native[column] = _image(value)
+            image, native[column] = image_of(value)
             continue
         if not isinstance(value, str | int | float | bool | None):
             quality.warnings[f"column {column!r} of type {cell.type} is not kept"] += 1
@@ -234,19 +198,8 @@ def _row(
     if split is None:
         quality.warnings["in no named split: divided 8:1:1 by the image"] += 1
         split = split_by_hash(hashlib.sha256(image).hexdigest(), 0, _SHARES)
-    place = _place(file)
+    place = place_of(file)
     return NativeRow(split, number, place, position, image, values, native, cells["generator"])
-
-
-def _image(value: Any) -> tuple[bytes, dict[str, Any] | None]:
-    """The file's bytes, and what else the column holds."""
-    rest = None
-    if isinstance(value, Mapping):
-        rest = {name: other for name, other in value.items() if name != "bytes"}
-        value = value.get("bytes")
-    if not isinstance(value, bytes) or not value:
-        raise Unusable("missing_image", "image holds no bytes; expected those of an image file")
-    return value, rest
 
 
 def _field(column: str) -> str | None:

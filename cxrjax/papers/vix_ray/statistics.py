@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cxrjax.papers.vix_ray.native import SPLITS
 from cxrjax.papers.vix_ray.records import VixRayStudy
 from cxrjax.papers.vix_ray.segmenters import Segment, words
+from cxrjax.records_io.row_files import SPLITS
 from cxrjax.records_io.statistics import Published, load_statistics, ratio, tables_markdown
 
 _PRINTED = load_statistics(str(__package__))

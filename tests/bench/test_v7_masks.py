@@ -8,10 +8,10 @@ import numpy as np
 import PIL.Image
 import pytest
 
+from bench import v7_masks
 from cxrjax.commands import build
 from cxrjax.errors import UserError
 from cxrjax.records import read_records
-from cxrjax.tools import v7_masks
 
 HEIGHT, WIDTH = 60, 80
 RIGHT = [(10, 10), (30, 10), (34, 50), (12, 52)]

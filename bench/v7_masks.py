@@ -1,6 +1,6 @@
 """Writes the lung masks of an export of V7's platform as a plain folder of PNGs.
 
-    python -m cxrjax.tools.v7_masks --annotations=DIR --out=DIR
+    python -m bench.v7_masks --annotations=DIR --out=DIR
 
 --annotations is one of the exports in which V7's chest X-ray annotations are published:
 
@@ -71,7 +71,7 @@ def read_export(folder: Path, class_name: str) -> Iterator[tuple[str, Annotated 
     if not found:
         raise UserError(
             f"{folder}: no *.json, {CLASSES} or {INSTANCES} in it; expected an export of V7's "
-            "platform (python -m cxrjax.tools.v7_masks --help)"
+            "platform (python -m bench.v7_masks --help)"
         )
     for path in found:
         name = path.relative_to(folder).as_posix()
