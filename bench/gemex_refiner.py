@@ -30,7 +30,8 @@ from scipy.stats import binomtest
 from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.files import reading
-from cxrjax.language_model.flags import add_client_flags, client_from_flags
+from cxrjax.flags import options_of
+from cxrjax.language_model.flags import ClientFlags, add_client_flags, client_from_flags
 from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner, read_prompt
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner, refine_sentence
 from cxrjax.papers.sources import mimic_tables
@@ -169,7 +170,7 @@ def accuracy_lines(flags: argparse.Namespace) -> Iterator[str]:
     if flags.refiner == "language_model":
         prompt = read_prompt(flags.prompt) if flags.prompt else None
         cache = flags.labels.with_suffix(".answers.jsonl")
-        client = client_from_flags(flags, cache, ["gemex"])
+        client = client_from_flags(options_of(flags, ClientFlags), cache, ["gemex"])
         refiner = LanguageModelRefiner(client, quality, prompt)
         if flags.dry_run:
             yield str(refiner.estimate(map(_report, labels)))

@@ -71,6 +71,7 @@ FLOORS = (
             "errors.py",
             "cli.py",
             "choices.py",
+            "flags.py",
             "family_tables.py",
             "files.py",
             "lock.py",

@@ -16,7 +16,8 @@ from cxrjax.apps.results import pictures
 from cxrjax.codecs import CODECS
 from cxrjax.decoding.answer_forms import ANSWER_FORMS
 from cxrjax.decoding.box_readings import BOX_READINGS
-from cxrjax.evaluation.systems import model_flags, stand_in_images, systems, table
+from cxrjax.evaluation import flags
+from cxrjax.evaluation.systems import stand_in_images, systems, table
 from cxrjax.input_pipeline import prompts, wording
 
 ROOT = Path(__file__).parents[1]
@@ -62,7 +63,7 @@ def test_flags_choose_among_all_names():
     assert {name for name in vars(choices) if name.isupper()} == set(tables)
     for name, table_of in tables.items():
         assert sorted(getattr(choices, name)) == sorted(table_of), name
-    assert {"model", *model_flags.RUNNERS} == set(table.STARTERS)
+    assert {"model", *flags.RUNNERS} == set(table.STARTERS)
 
 
 @pytest.mark.parametrize("name", sorted(commands()))

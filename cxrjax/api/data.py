@@ -275,24 +275,21 @@ def review(
     Raises:
         UserError: the records cannot be read, or nothing is reviewed yet.
     """
-    from argparse import Namespace
-
+    from cxrjax.apps.review.flags import ReviewFlags
     from cxrjax.apps.review.quality_control import draw_sample, export_review
 
-    flags = Namespace(
+    asked = ReviewFlags(
         records=[to_path(records)],
         out=to_path(out),
-        predictions=[to_path(predictions)] if predictions else None,
+        predictions=[to_path(predictions)] if predictions else (),
         sample=sample,
         seed=seed,
         image_root=to_path(image_root) if image_root else None,
         codec=BoxFormat(box_format).value,
-        letterbox=(),
-        reader=None,
         export=to_path(corrected) if corrected else None,
     )
-    if corrected:
-        export_review(flags)
-        return to_path(corrected)
-    draw_sample(flags)
-    return flags.out / "index.html"
+    if asked.export is not None:
+        export_review(asked, asked.export)
+        return asked.export
+    draw_sample(asked)
+    return asked.out / "index.html"

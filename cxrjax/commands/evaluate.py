@@ -10,52 +10,41 @@ With --image=blind (or shuffled, noise, blurred, masked) the system is called so
 evaluation_blind/, and event files are left alone.
 """
 
-import argparse
 from collections.abc import Sequence
 
 from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
-from cxrjax.evaluation.flags import add_benchmark_flags
-from cxrjax.evaluation.systems.model_flags import add_model_flags
-from cxrjax.paper import benchmark_places, load_benchmark
-from cxrjax.paths import in_path, out_path
+from cxrjax.evaluation.flags import EvaluateFlags, add_evaluate_flags
+from cxrjax.flags import parse_options
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the flags; leaves with code 2 where they are unusable."""
+def parse_arguments(argv: Sequence[str] | None = None) -> EvaluateFlags:
+    """Returns the options; leaves with code 2 where they are unusable."""
     parser = command_parser("evaluate", __doc__)
-    add_model_flags(parser)
-    add_benchmark_flags(parser, benchmark_places())
-    add = parser.add_argument
-    add("--references", type=in_path, metavar="FILE", help="records with answers (default: run's)")
-    add("--report", action="store_true", help="write the page, too: index.html in --out")
-    add("--out", type=out_path, metavar="DIR", help="folder to write to")
-    hosts.add_flags(parser)
-    flags = parser.parse_args(argv)
-    if flags.checkpoint and not (flags.references and flags.out):
-        parser.error("--checkpoint needs --references and --out")
-    if flags.resamples < 0:
-        parser.error("--resamples must not be negative")
-    return flags
+    add_evaluate_flags(parser)
+    return parse_options(parser, EvaluateFlags, argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Evaluates, writes and prints the tables."""
     flags = parse_arguments(argv)
-    from cxrjax.apps.results.collect import ReportFiles, write_report
+    from cxrjax.apps.results.collect import write_report
+    from cxrjax.apps.results.flags import ReportFlags
     from cxrjax.evaluation.evaluation_run import evaluate, model_name
 
-    place, text = evaluate(flags, load_benchmark(flags.benchmark))
+    place, text = evaluate(flags)
     if text:
         print(text)
     if flags.report and hosts.is_first():
         log = flags.workdir / "metrics.jsonl" if flags.workdir else None
-        files = ReportFiles(
-            place.out,
+        page = ReportFlags(
+            workdir=place.out,
+            out=place.out,
             references=place.references,
             predictions=[place.out / "predictions.jsonl"],
-            names=[model_name(flags)],
+            name=[model_name(flags)],
             image_root=place.image_root,
             training_log=log if log is not None and log.is_file() else None,
+            title=flags.title,
         )
-        print(write_report(files, place.out, title=flags.title))
+        print(write_report(page))

@@ -40,11 +40,9 @@ patients cover of the other half.
 import argparse
 from collections.abc import Sequence
 
-from cxrjax import choices
 from cxrjax.cli import command_parser
-from cxrjax.distributed import hosts
-from cxrjax.evaluation.systems.model_flags import add_runner_flags
-from cxrjax.paths import in_path, out_path
+from cxrjax.evaluation.flags import PredictFlags, add_predict_flags
+from cxrjax.flags import parse_options
 
 
 class _ListSystems(argparse.Action):
@@ -57,28 +55,13 @@ class _ListSystems(argparse.Action):
         parser.exit()
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the flags; leaves with code 2 where they are unusable."""
+def parse_arguments(argv: Sequence[str] | None = None) -> PredictFlags:
+    """Returns the options; leaves with code 2 where they are unusable."""
     parser = command_parser("predict", __doc__)
-    add = parser.add_argument
-    add_runner_flags(parser)
-    add("--list_systems", action=_ListSystems, nargs=0, help="list what --system knows, and end")
-    add("--questions", required=True, type=in_path, metavar="FILE", help="questions (JSON Lines)")
-    add("--out", required=True, type=out_path, metavar="FILE", help="predictions to write")
-    text = "ask in other words (input_pipeline/wording.toml)"
-    add("--reword", choices=choices.REWORDINGS, help=text)
-    # Absent unless given: records of other runs say nothing of them.
-    absent = argparse.SUPPRESS
-    text = "of other patients, to widen boxes by"
-    add("--conformal", type=in_path, metavar="DIR", default=absent, help=text)
-    add("--cover", type=float, metavar="SHARE", default=absent, help="of true boxes (0.9)")
-    hosts.add_flags(parser)
-    flags = parser.parse_args(argv)
-    if "cover" in flags and "conformal" not in flags:
-        parser.error("--cover is for --conformal=DIR; give both")
-    if "conformal" in flags and flags.seeds:
-        parser.error("--conformal is for one file of predictions; leave out --seeds")
-    return flags
+    add_predict_flags(parser)
+    text = "list what --system knows, and end"
+    parser.add_argument("--list_systems", action=_ListSystems, nargs=0, help=text)
+    return parse_options(parser, PredictFlags, argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -86,6 +69,5 @@ def main(argv: Sequence[str] | None = None) -> None:
     flags = parse_arguments(argv)
     from cxrjax.evaluation.prediction_run import predict
 
-    told = predict(flags)
-    if told:
+    if told := predict(flags):
         print(told)

@@ -37,58 +37,24 @@ several runs, the difference from it over other patients and other seeds); with 
     verdicts.jsonl     a language model's verdicts, which --judge=replay takes in its place
 """
 
-import argparse
 from collections.abc import Sequence
 
-from cxrjax import choices
 from cxrjax.cli import command_parser
-from cxrjax.evaluation.flags import add_benchmark_flags, add_text_flags
-from cxrjax.language_model.judges.flags import add_judge_flags
-from cxrjax.paper import benchmark_places, load_benchmark
-from cxrjax.paths import in_path, out_path
+from cxrjax.evaluation.flags import ScoreFlags, add_score_flags
+from cxrjax.flags import parse_options
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Returns the flags; leaves with code 2 where they are unusable."""
+def parse_arguments(argv: Sequence[str] | None = None) -> ScoreFlags:
+    """Returns the options; leaves with code 2 where they are unusable."""
     parser = command_parser("score", __doc__)
-    add = parser.add_argument
-    add_benchmark_flags(parser, [*benchmark_places()])
-    add("--references", required=True, type=in_path, metavar="FILE", help="records with answers")
-    text = "predictions of one system; may be repeated (default: only baselines that see no image)"
-    add("--predictions", default=[], type=in_path, action="append", metavar="FILE", help=text)
-    text = "the system's name, once for each --predictions, in order (default: the file's stem)"
-    add("--name", action="append", metavar="NAME", help=text)
-    text = "read boxes from the text of lines without boxes"
-    add("--codec", choices=choices.CODECS, help=text)
-    text = "print in which frame a system's boxes would fit much better; applies nothing"
-    add("--diagnose", action="store_true", help=text)
-    add("--seed", type=int, default=0, help="of the bootstrap (default 0)")
-    text = "kind of bootstrap interval (default bca)"
-    add("--interval", choices=("bca", "percentile"), default="bca", help=text)
-    text = "the system that all others are compared with (default: the first)"
-    add("--compare_to", metavar="NAME", help=text)
-    text = "baselines that see no image, beside the systems (default auto: up to 50,000 questions)"
-    add("--floors", choices=("auto", "always", "never"), default="auto", help=text)
-    add("--out", required=True, type=out_path, metavar="DIR", help="folder to write to")
-    text = "folder for event files of the figures (CLU's writers; TensorBoard reads them)"
-    add("--summaries", type=in_path, metavar="DIR", help=text)
-    add("--step", type=int, default=0, help="the step that --summaries has them at (default 0)")
-    add_text_flags(parser)
-    add_judge_flags(parser)
-    flags = parser.parse_args(argv)
-    if flags.resamples < 0 or flags.seed < 0:
-        parser.error("--resamples and --seed must not be negative")
-    of_model = (flags.bertscore_layer, flags.bertscore_baseline)
-    if flags.bertscore_model is None and of_model != (None, None):
-        parser.error("--bertscore_layer and --bertscore_baseline are of --bertscore_model")
-    return flags
+    add_score_flags(parser)
+    return parse_options(parser, ScoreFlags, argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Scores what the flags name, writes the files and prints the tables."""
     flags = parse_arguments(argv)
-    from cxrjax.evaluation import scoring_run
+    from cxrjax.evaluation.scoring_run import score
 
-    benchmark = load_benchmark(flags.benchmark)
-    for text in scoring_run.score(flags, benchmark):
+    for text in score(flags):
         print(text)

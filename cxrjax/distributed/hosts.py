@@ -7,6 +7,7 @@ this does nothing.
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -15,9 +16,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 from cxrjax.errors import UserError
+from cxrjax.flags import Flag, add_group
 from cxrjax.untrusted.json_text import parse_json, parse_object
 
 # How long a connection may take to say who it is, and how often a process knocks.
@@ -144,26 +146,38 @@ _SLURM_TASKS_PER_NODE = "SLURM_STEP_TASKS_PER_NODE"
 _TPU_HOSTS = "TPU_WORKER_HOSTNAMES"
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostFlags:
+    """One command on every host (launch/local.py starts several here).
+
+    By default one process, or what JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID
+    say.
+
+    Attributes:
+        distributed: auto: as Cloud TPU, GKE, Slurm or MPI have started the processes; off: this one
+        coordinator: of process 0, with a free port
+        num_processes: on all hosts
+        process_id: 0 to N - 1
+        start_timeout: timeout for all processes to start
+        host_timeout: the run ends if a process stays silent for longer
+    """
+
+    distributed: Literal["auto", "off"] | None = None
+    coordinator: Annotated[str | None, Flag("HOST:PORT")] = None
+    num_processes: Annotated[int | None, Flag("N")] = None
+    process_id: Annotated[int | None, Flag("I")] = None
+    start_timeout: Annotated[int, Flag("SECONDS")] = 300
+    host_timeout: Annotated[int, Flag("SECONDS")] = 100
+
+
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Declares what `initialize` reads."""
-    group = parser.add_argument_group(
-        "several processes",
-        "One command on every host (launch/local.py starts several here). By default one process, "
-        f"or what {ADDRESS}, {COUNT} and {INDEX} say.",
-    )
-    add = group.add_argument
-    text = "auto: as Cloud TPU, GKE, Slurm or MPI have started the processes; off: this one"
-    add("--distributed", choices=("auto", "off"), help=text)
-    add("--coordinator", metavar="HOST:PORT", help="of process 0, with a free port")
-    add("--num_processes", type=int, metavar="N")
-    add("--process_id", type=int, metavar="I", help="0 to N - 1")
-    text = "timeout for all processes to start (default 300)"
-    add("--start_timeout", type=int, default=300, metavar="SECONDS", help=text)
-    text = "the run ends if a process stays silent for longer (default 100)"
-    add("--host_timeout", type=int, default=100, metavar="SECONDS", help=text)
+    add_group(parser, "several processes", HostFlags)
 
 
-def initialize(flags: argparse.Namespace, environment: Mapping[str, str] = os.environ) -> None:
+def initialize(
+    flags: HostFlags | argparse.Namespace, environment: Mapping[str, str] = os.environ
+) -> None:
     """Joins the other processes, where there are any. Before anything else is asked of JAX.
 
     Raises:

@@ -1,6 +1,5 @@
 """The work of `evaluate`: a model's answers to records, scored, logged at its step."""
 
-import argparse
 import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,6 +8,7 @@ from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.evaluation import run_record
 from cxrjax.evaluation.benchmark import Benchmark, write_scores
+from cxrjax.evaluation.flags import EvaluateFlags, ModelFlags
 from cxrjax.evaluation.scores import ScoreOptions, Scores
 from cxrjax.evaluation.systems.base import answer_all
 from cxrjax.evaluation.systems.own_model import model_settings, start_model
@@ -17,6 +17,7 @@ from cxrjax.files import read_json_lines
 from cxrjax.input_pipeline.sources import RecordSource, default_image_root
 from cxrjax.lock import folder_lock
 from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.paper import load_benchmark
 from cxrjax.paths import to_path
 from cxrjax.progress import waiting
 from cxrjax.records import read_records, strip_answers, write_records
@@ -37,15 +38,15 @@ class EvaluationPlace(NamedTuple):
     step: int
 
 
-def model_name(flags: argparse.Namespace) -> str:
+def model_name(flags: ModelFlags) -> str:
     """Returns the model's name in tables: its folder, or what it is shown instead of the image."""
     if flags.image != "shown":
         return flags.image
-    return (flags.workdir or flags.checkpoint).resolve().name
+    return flags.named.resolve().name
 
 
-def evaluate(flags: argparse.Namespace, benchmark: Benchmark[Any]) -> tuple[EvaluationPlace, str]:
-    """Evaluates the model that the flags of `evaluate` name and writes the files.
+def evaluate(flags: EvaluateFlags) -> tuple[EvaluationPlace, str]:
+    """Evaluates a model and writes the files.
 
     Returns:
         The place of the files, and the text to print, empty in all processes but the first.
@@ -54,6 +55,7 @@ def evaluate(flags: argparse.Namespace, benchmark: Benchmark[Any]) -> tuple[Eval
         UserError: no records, a model or files that cannot be used.
     """
     hosts.initialize(flags)
+    benchmark = load_benchmark(flags.benchmark)
     place = _place(flags)
     run_record.check_folder(place.out)
     run_record.check_split(place.references, flags.split_sha256, flags.manifest)
@@ -66,7 +68,7 @@ def evaluate(flags: argparse.Namespace, benchmark: Benchmark[Any]) -> tuple[Eval
     return place, text
 
 
-def _place(flags: argparse.Namespace) -> EvaluationPlace:
+def _place(flags: EvaluateFlags) -> EvaluationPlace:
     references, image_root = flags.references, flags.image_root
     if flags.workdir:
         data = read_config(flags.workdir).data
@@ -75,12 +77,12 @@ def _place(flags: argparse.Namespace) -> EvaluationPlace:
     if references is None:
         raise UserError(f"{flags.workdir}: the run names no validation records; give --references")
     kind = "" if flags.image == "shown" else f"_{flags.image}"
-    out = flags.out or flags.workdir / f"evaluation{kind}"
+    out = flags.out or flags.named / f"evaluation{kind}"
     step = best_step(flags.workdir) if flags.workdir and flags.step is None else flags.step
     return EvaluationPlace(references, image_root or default_image_root(references), out, step or 0)
 
 
-def _predict(flags: argparse.Namespace, place: EvaluationPlace) -> Path:
+def _predict(flags: EvaluateFlags, place: EvaluationPlace) -> Path:
     """Writes predictions of the questions, which are all that the model is given."""
     questions, predictions = place.out / "questions.jsonl", place.out / "predictions.jsonl"
     with waiting(f"reading {place.references}"):
@@ -96,7 +98,7 @@ def _predict(flags: argparse.Namespace, place: EvaluationPlace) -> Path:
 
 
 def _score(
-    flags: argparse.Namespace, benchmark: Benchmark[Any], place: EvaluationPlace, predictions: Path
+    flags: EvaluateFlags, benchmark: Benchmark[Any], place: EvaluationPlace, predictions: Path
 ) -> str:
     systems = {model_name(flags): predictions}
     options = ScoreOptions(
@@ -114,7 +116,7 @@ def _score(
 
 
 def _log(
-    flags: argparse.Namespace,
+    flags: EvaluateFlags,
     benchmark: Benchmark[Any],
     place: EvaluationPlace,
     predictions: Path,

@@ -1,6 +1,5 @@
 """The work of `predict`: questions, perhaps in other words, and a line of predictions for each."""
 
-import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -12,6 +11,7 @@ from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
 from cxrjax.evaluation import conformal
 from cxrjax.evaluation.conformal import PREDICTIONS, Margins
+from cxrjax.evaluation.flags import PredictFlags
 from cxrjax.evaluation.run_record import made_otherwise, write_prediction_record
 from cxrjax.evaluation.systems import base, table
 from cxrjax.evaluation.systems.base import Answer
@@ -22,8 +22,8 @@ from cxrjax.progress import waiting
 from cxrjax.records import write_records
 
 
-def predict(flags: argparse.Namespace) -> str:
-    """Predicts what the flags of `predict` request.
+def predict(flags: PredictFlags) -> str:
+    """Predicts, and writes the predictions and how they were made.
 
     Returns:
         The lines to print; empty in all processes but the first.
@@ -41,7 +41,7 @@ def predict(flags: argparse.Namespace) -> str:
         if flags.reword != "unknown":
             names = {record.question_id: record.finding for _, record in questions.records()}
         questions = _reworded(questions, flags.reword, flags.out)
-    margins, about = _margins(flags, questions) if "conformal" in flags else (None, {})
+    margins, about = _margins(flags, flags.conformal, questions) if flags.conformal else (None, {})
     if flags.dry_run:
         return table.estimate_run(flags, questions)
     if flags.seeds:
@@ -57,7 +57,7 @@ def predict(flags: argparse.Namespace) -> str:
     return _describe(flags, found)
 
 
-def _describe(flags: argparse.Namespace, found: Counter[str]) -> str:
+def _describe(flags: PredictFlags, found: Counter[str]) -> str:
     faults = ", ".join(f"{n:,} {name}" for name, n in found.most_common() if name != "ok")
     told = f"{flags.out}: {found.total():,} predictions" + f" ({faults})" * bool(faults)
     if flags.reword == "unknown":
@@ -68,28 +68,31 @@ def _describe(flags: argparse.Namespace, found: Counter[str]) -> str:
 
 
 def _predict_seeds(
-    flags: argparse.Namespace, questions: RecordSource, names: Mapping[str, str | None]
+    flags: PredictFlags, questions: RecordSource, names: Mapping[str, str | None]
 ) -> str:
     """Writes a file of predictions for each seed and describes their spread."""
     sampler = table.start_sampler(flags)
+    seeds = flags.seeds or ()
     files = base.answer_seeds(
-        questions, lambda seed: _named(sampler(seed), names), flags.out, flags.seeds
+        questions, lambda seed: _named(sampler(seed), names), flags.out, seeds
     )
     if not hosts.is_first():
         return ""
     resolved = table.resolved_settings(flags)
-    for file, seed in zip(files, flags.seeds, strict=True):
+    for file, seed in zip(files, seeds, strict=True):
         write_prediction_record(file, flags.questions, flags, resolved | {"seed": seed})
     listed = ", ".join(map(str, files))
     return f"{base.describe_spread(files)}\n{listed}: give all of them to score"
 
 
-def _margins(flags: argparse.Namespace, questions: RecordSource) -> tuple[Margins, dict[str, Any]]:
+def _margins(
+    flags: PredictFlags, of_others: Path, questions: RecordSource
+) -> tuple[Margins, dict[str, Any]]:
     """The margins of --conformal, and what the run's record says of them."""
-    cover = flags.cover if "cover" in flags else 0.9
-    _check_same_model(flags)
+    cover = 0.9 if flags.cover is None else flags.cover
+    _check_same_model(flags, of_others)
     asked = (record for _, record in questions.records())
-    margins, answered = conformal.calibrate(flags.conformal, cover, asked)
+    margins, answered = conformal.calibrate(of_others, cover, asked)
     rows = conformal.check_coverage(answered, margins)
     if hosts.is_first():
         print(margins.describe())
@@ -98,9 +101,9 @@ def _margins(flags: argparse.Namespace, questions: RecordSource) -> tuple[Margin
     return margins, {"cover": cover, "margins": margins.to_json() | {"halves": halves}}
 
 
-def _check_same_model(flags: argparse.Namespace) -> None:
+def _check_same_model(flags: PredictFlags, of_others: Path) -> None:
     """Refuses margins of another model, or of one that was asked otherwise."""
-    found = flags.conformal / PREDICTIONS
+    found = of_others / PREDICTIONS
     differ = made_otherwise(found, flags, table.resolved_settings(flags))
     if differ:
         raise UserError(

@@ -5,12 +5,12 @@
 
 import hashlib
 import sys
-from argparse import Namespace
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.flags import SourceFlags
 from cxrjax.evaluation.scores import Scores, named_file
 from cxrjax.files import (
     file_sha256,
@@ -117,6 +117,8 @@ def _compare(references: Path, split: str, found: str, expected: str, source: st
 PACKAGES = ("numpy", "scipy", "rouge-score", "sacrebleu")
 # Flags that say who answers, where it is no model in a folder.
 _WHO = ("runner", "model", "system", "train")
+# Options that runs without them say nothing of.
+_UNSAID = ("conformal", "cover")
 _WEIGHTS = ("params/**/*", "checkpoints/**/*", "*.safetensors", "*.gguf")
 _MODEL_FILES = ("config.json", "model.json", "tokenizer.model", "tokenizer.json")
 
@@ -127,12 +129,12 @@ def side_file(predictions: Path) -> Path:
 
 
 def write_prediction_record(
-    predictions: Path, questions: Path, flags: Namespace, resolved: Mapping[str, Any]
+    predictions: Path, questions: Path, flags: SourceFlags, resolved: Mapping[str, Any]
 ) -> None:
     """Writes the side file; warns where the questions carry answers, which no model should see.
 
     Args:
-        flags: of the command: what answered.
+        flags: what answered.
         resolved: settings as they came out of flags and the model's own, how it decoded foremost.
 
     Raises:
@@ -153,7 +155,9 @@ def write_prediction_record(
         "questions_with_answers": answered,
         "model_sha256": _model_hashes(flags),
         "settings": {
-            name: _plain(value) for name, value in sorted({**vars(flags), **resolved}.items())
+            name: _plain(value)
+            for name, value in sorted({**vars(flags), **resolved}.items())
+            if value is not None or name not in _UNSAID
         },
         "git_commit": git_commit(),
         "versions": package_versions(("jax", "flax", "numpy")),
@@ -162,7 +166,7 @@ def write_prediction_record(
         write_json(side_file(predictions), content)
 
 
-def _model_hashes(flags: Namespace) -> dict[str, str]:
+def _model_hashes(flags: SourceFlags) -> dict[str, str]:
     """Hashes of a model's own files, and of names and sizes of its weights, which are not read."""
     named = (getattr(flags, name, None) for name in ("workdir", "checkpoint", "folder"))
     if not (given := next(filter(None, named), None)):
@@ -181,7 +185,7 @@ def _model_hashes(flags: Namespace) -> dict[str, str]:
 
 
 def made_otherwise(
-    predictions: Path, flags: Namespace, resolved: Mapping[str, Any]
+    predictions: Path, flags: SourceFlags, resolved: Mapping[str, Any]
 ) -> list[str] | None:
     """Returns names of model and settings that differ from those of existing predictions.
 

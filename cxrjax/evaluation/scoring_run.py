@@ -1,6 +1,5 @@
 """The work of `score`: files of predictions in, figures, tables and comparisons out."""
 
-import argparse
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ from cxrjax.cli import garbage_collector_paused
 from cxrjax.codecs import CODECS
 from cxrjax.errors import UserError
 from cxrjax.evaluation.benchmark import write_scores
+from cxrjax.evaluation.flags import ScoreFlags
 from cxrjax.evaluation.frame_doctor import diagnose_files
 from cxrjax.evaluation.run_record import check_folder, check_split, write_score_record
 from cxrjax.evaluation.scores import ScoreOptions, Scores
@@ -18,17 +18,20 @@ from cxrjax.evaluation.text_scores.bert_score import BertScoreSettings
 from cxrjax.evaluation.text_scores.radeval import RadEvalScorer
 from cxrjax.files import reading, write_json, writing
 from cxrjax.language_model.judges.asked import LanguageModelJudge
-from cxrjax.language_model.judges.flags import judge_from_flags, write_judgements
+from cxrjax.language_model.judges.flags import find_judge, write_judgements
 from cxrjax.language_model.judges.judge import Judge
 from cxrjax.lock import folder_lock
 from cxrjax.metrics.bootstrap import Bootstrap
+from cxrjax.paper import load_benchmark
 from cxrjax.progress import waiting
 from cxrjax.untrusted.names import system_name
 
 
-def system_names(predictions: Sequence[Path], names: Sequence[str] | None) -> dict[str, Path]:
+def system_names(
+    predictions: Sequence[Path], names: Sequence[str] | None = None
+) -> dict[str, Path]:
     """The files by their systems' names."""
-    if names is not None and len(names) != len(predictions):
+    if names and len(names) != len(predictions):
         raise UserError(
             f"{len(names)} --name for {len(predictions)} --predictions: give one each, in order"
         )
@@ -60,8 +63,8 @@ def write_summaries(folder: Path, step: int, benchmark: Any, scores: Scores) -> 
             writer.write_scalars(step, figures)
 
 
-def score(flags: argparse.Namespace, benchmark: Any) -> Iterator[str]:
-    """Scores what the flags of `score` name and writes the files.
+def score(flags: ScoreFlags) -> Iterator[str]:
+    """Scores predictions and writes the files.
 
     Yields:
         Texts to print.
@@ -69,13 +72,14 @@ def score(flags: argparse.Namespace, benchmark: Any) -> Iterator[str]:
     Raises:
         UserError: flags that do not go together, or files that cannot be used.
     """
+    benchmark = load_benchmark(flags.benchmark)
     systems = system_names(flags.predictions, flags.name)
     if not systems and (flags.floors == "never" or not benchmark.layout.floors):
         raise UserError(f"{flags.benchmark}: nothing to score: give --predictions")
     check_folder(flags.out)
     check_split(flags.references, flags.split_sha256, flags.manifest)
     with folder_lock(flags.out):
-        judge = judge_from_flags(flags, flags.out)
+        judge = find_judge(flags.judge, flags.verdicts, flags, flags.out)
         options = _options(flags, benchmark, judge)
         with garbage_collector_paused(), waiting("scoring, and computing intervals"):
             scores = benchmark.score_files(flags.references, systems, options)
@@ -87,7 +91,7 @@ def score(flags: argparse.Namespace, benchmark: Any) -> Iterator[str]:
         yield from _write(flags, benchmark, scores, systems)
 
 
-def _options(flags: argparse.Namespace, benchmark: Any, judge: Judge | None) -> ScoreOptions:
+def _options(flags: ScoreFlags, benchmark: Any, judge: Judge | None) -> ScoreOptions:
     bert_score = None
     if flags.bertscore_model is not None:
         bert_score = BertScoreSettings(
@@ -108,7 +112,7 @@ def _options(flags: argparse.Namespace, benchmark: Any, judge: Judge | None) -> 
 
 
 def _write(
-    flags: argparse.Namespace,
+    flags: ScoreFlags,
     benchmark: Any,
     scores: Scores,
     systems: Mapping[str, Path],

@@ -6,11 +6,10 @@ import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
-
-import docstring_parser
+from typing import TYPE_CHECKING, Any
 
 from cxrjax.errors import UserError
+from cxrjax.flags import add_flags, add_group
 from cxrjax.language_model.settings import Prices, Settings, StructuredOutput, TokenLimitField
 
 if TYPE_CHECKING:
@@ -25,8 +24,8 @@ PRICE_OUT = "CXRJAX_LM_PRICE_OUT"
 
 
 @dataclasses.dataclass(frozen=True)
-class ClientFlags:
-    """Flags of a language model behind an OpenAI-compatible server.
+class ServerFlags:
+    """Flags of a model behind an OpenAI-compatible server, whose answers are text of any form.
 
     They override the environment's CXRJAX_LM_BASE_URL, CXRJAX_LM_MODEL, CXRJAX_LM_PRICE_IN and
     CXRJAX_LM_PRICE_OUT; the key is read from CXRJAX_LM_API_KEY alone.
@@ -34,9 +33,6 @@ class ClientFlags:
     Attributes:
         base_url: such as http://127.0.0.1:8000/v1
         model: the model's name, as the server knows it
-        temperature: of sampling (default: the server's own)
-        structured_output: how answers are made to be JSON; `prompt` for servers that know neither
-            of the others
         token_limit_field: max_tokens for older servers
         text_only: send no images: for models without vision
         requests_per_minute: default: no limit
@@ -53,8 +49,6 @@ class ClientFlags:
 
     base_url: str | None = None
     model: str | None = None
-    temperature: float | None = None
-    structured_output: StructuredOutput = "json_schema"
     token_limit_field: TokenLimitField = "max_completion_tokens"
     text_only: bool = False
     requests_per_minute: float | None = None
@@ -71,9 +65,23 @@ class ClientFlags:
     def __post_init__(self) -> None:
         for names, lowest, expected in _RANGES:
             for name in names:
-                value = getattr(self, name)
+                value = getattr(self, name, None)
                 if value is not None and not lowest <= value < math.inf:
                     raise UserError(f"--{name}={value}: expected {expected}")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClientFlags(ServerFlags):
+    """Flags of a language model behind an OpenAI-compatible server, whose answers are JSON.
+
+    Attributes:
+        temperature: of sampling (default: the server's own)
+        structured_output: how answers are made to be JSON; `prompt` for servers that know neither
+            of the others
+    """
+
+    temperature: float | None = None
+    structured_output: StructuredOutput = "json_schema"
 
 
 _ABOVE_ZERO = math.nextafter(0, 1)
@@ -84,34 +92,13 @@ _RANGES = (
 )
 
 
-def add_client_flags(parser: argparse.ArgumentParser, text: bool = False) -> None:
-    """Declares those of `ClientFlags`, as a group of their own.
-
-    Args:
-        text: answers are text of any form: without `--structured_output`, and without
-            `--temperature`, which the caller has.
-    """
-    told = docstring_parser.parse(ClientFlags.__doc__ or "")
-    group = parser.add_argument_group("language model", told.description)
-    types = get_type_hints(ClientFlags)
-    helps = {one.arg_name: one.description for one in told.params}
-    for field in dataclasses.fields(ClientFlags):
-        kind = types[field.name]
-        how: dict[str, Any] = {"help": helps[field.name], "default": field.default}
-        if kind is bool:
-            how["action"] = "store_true"
-        elif get_origin(kind) is Literal:
-            how["choices"] = get_args(kind)
-        else:
-            how["type"] = next(iter(get_args(kind)), kind)
-        if field.default not in (None, False):
-            how["help"] += f" (default {field.default})"
-        if not text or field.name not in ("temperature", "structured_output"):
-            group.add_argument(f"--{field.name}", **how)
+def add_client_flags(parser: argparse.ArgumentParser) -> None:
+    """Declares those of `ClientFlags`, as a group of their own."""
+    add_flags(add_group(parser, "language model", ServerFlags), ClientFlags)
 
 
 def client_from_flags(
-    flags: argparse.Namespace | ClientFlags,
+    flags: ServerFlags,
     cache: Path,
     datasets: Iterable[str],
     temperature: float | None = None,
@@ -119,10 +106,9 @@ def client_from_flags(
     """The client that the flags describe.
 
     Args:
-        flags: `ClientFlags`, or what `add_client_flags` declared.
         cache: the file where `--cache` names none.
         datasets: as in `Client`.
-        temperature: where the flags were declared for text.
+        temperature: where the flags are for text.
 
     Raises:
         UserError: a number is out of range, the address or the model is named nowhere, one price
@@ -131,15 +117,12 @@ def client_from_flags(
     from cxrjax.language_model.account import AnswerCache
     from cxrjax.language_model.client import Client
 
-    if isinstance(flags, argparse.Namespace):
-        names = [field.name for field in dataclasses.fields(ClientFlags)]
-        given = {name: value for name, value in vars(flags).items() if name in names}
-        flags = ClientFlags(**{"structured_output": "prompt"} | given)
     base_url = flags.base_url or os.environ.get(BASE_URL)
     if not base_url:
         raise UserError(f"no server named; pass --base_url=URL or {BASE_URL}")
     taken = {field.name for field in dataclasses.fields(Settings)}
-    shared = {name: value for name, value in vars(flags).items() if name in taken}
+    shared: dict[str, Any] = {"structured_output": "prompt"}
+    shared |= {name: value for name, value in vars(flags).items() if name in taken}
     shared |= {"base_url": base_url, "model": flags.model or os.environ.get(MODEL, "")}
     if temperature is not None:
         shared["temperature"] = temperature
@@ -148,7 +131,7 @@ def client_from_flags(
     return Client(settings, AnswerCache(flags.cache or cache), datasets)
 
 
-def _prices(flags: ClientFlags) -> Prices | None:
+def _prices(flags: ServerFlags) -> Prices | None:
     price_in = _price(flags.price_in, PRICE_IN)
     price_out = _price(flags.price_out, PRICE_OUT)
     if price_in is None and price_out is None:

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
-from cxrjax.evaluation.systems.model_flags import add_source_flags
+from cxrjax.evaluation.flags import SourceFlags, add_source_flags
+from cxrjax.flags import options_of
 from cxrjax.paths import in_path, out_path
 
 # Answers may be longer than those the model was trained on; none is cut.
@@ -57,9 +58,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     from cxrjax.training.workdir import write_json
 
     mesh = meshes.make_mesh(meshes.MeshConfig())
-    opened = open_model(
-        model_directory(flags), flags.step, source=flags.source, prompt=flags.prompt, mesh=mesh
-    )
+    folder = model_directory(options_of(flags, SourceFlags))
+    opened = open_model(folder, flags.step, source=flags.source, prompt=flags.prompt, mesh=mesh)
     data = opened.config.data
     records = RecordSource(flags.records, flags.image_root, data.questions_per_image)
     left_out = set(check_records(records, data.record_codec).indices)

@@ -1,6 +1,5 @@
 """Which options go together, and where they come from."""
 
-import argparse
 import json
 
 import pytest
@@ -8,7 +7,6 @@ import pytest
 from cxrjax.commands import evaluate, predict
 from cxrjax.decoding.strategy import Strategy, read_decoding
 from cxrjax.errors import UserError
-from cxrjax.evaluation.systems.model_flags import add_model_flags, decoding_overrides
 from cxrjax.training.base_model import base_config
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
@@ -73,13 +71,12 @@ def test_grammars_of_older_files_are_understood(tmp_path):
 
 
 def test_flags_take_the_place_of_keys():
-    parser = argparse.ArgumentParser()
-    add_model_flags(parser)
-    flags = parser.parse_args(["--workdir=w"])
-    assert decoding_overrides(flags) == {}
-    words = ["--workdir=w", "--grammar=names", "--names=ILD,Nodule/Mass", "--temperature=0.7"]
+    where = ["--workdir=w", "--benchmark=vindr_cxr_vqa"]
+    assert evaluate.parse_arguments(where).decoding() == {}
+    words = [*where, "--grammar=names", "--names=ILD,Nodule/Mass", "--temperature=0.7"]
     words += ["--top_k=5", "--top_p=0.9", "--best_of=4", "--seed=3", "--max_answer_tokens=9"]
-    given = decoding_overrides(parser.parse_args([*words, "--beams=1", "--length_penalty=0"]))
+    words += ["--beams=1", "--length_penalty=0"]
+    given = evaluate.parse_arguments(words).decoding()
     config = default_config()
     config.decoding.update(given)
     strategy, _ = read_decoding(typed_config(config).decoding, TOKENIZER, "paligemma")
@@ -96,6 +93,6 @@ def test_predict_and_evaluate_take_the_flags(tmp_path):
         (evaluate, ["--benchmark=vindr_cxr_vqa", "--references=r"]),
     ):
         flags = command.parse_arguments([*shared, *own])
-        assert decoding_overrides(flags) == {"beams": 4, "grammar": "yes_no"}
+        assert flags.decoding() == {"beams": 4, "grammar": "yes_no"}
         with pytest.raises(SystemExit):
             command.parse_arguments([*shared, *own, "--grammar=poetry"])

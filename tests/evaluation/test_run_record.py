@@ -2,12 +2,12 @@
 
 import hashlib
 import json
-from argparse import Namespace
 
 import pytest
 
 from cxrjax.cli import run
 from cxrjax.commands.score import main
+from cxrjax.evaluation.flags import ModelFlags
 from cxrjax.evaluation.run_record import side_file, write_prediction_record
 from cxrjax.files import hash_lines
 from cxrjax.records import read_records, strip_answers, write_records
@@ -96,17 +96,14 @@ def test_a_training_runs_folder_is_not_written_over(files, capsys):
     assert "is a training run's folder" in capsys.readouterr().err
 
 
-def _flags(files, **more):
-    return Namespace(
-        workdir=None, checkpoint=files / "model", prompt="vqa", out=files / "base.jsonl", **more
-    )
-
-
 def test_how_predictions_were_made_goes_into_the_scores(files, capsys):
     (files / "model").mkdir()
     (files / "model" / "tokenizer.model").write_bytes(b"words")
     write_prediction_record(
-        files / "base.jsonl", files / "questions.jsonl", _flags(files), {"beams": 1}
+        files / "base.jsonl",
+        files / "questions.jsonl",
+        ModelFlags(checkpoint=files / "model", prompt="vqa"),
+        {"beams": 1},
     )
     assert capsys.readouterr().err == ""
     main(_arguments(files))
@@ -125,7 +122,12 @@ def test_how_predictions_were_made_goes_into_the_scores(files, capsys):
 def test_questions_that_carry_answers_are_told(files, capsys):
     records = list(read_records(files / "records.jsonl"))
     write_records(files / "mixed.jsonl", [strip_answers(records[0]), *records[1:]])
-    write_prediction_record(files / "base.jsonl", files / "mixed.jsonl", _flags(files), {})
+    write_prediction_record(
+        files / "base.jsonl",
+        files / "mixed.jsonl",
+        ModelFlags(checkpoint=files / "model", prompt="vqa"),
+        {},
+    )
     warning = capsys.readouterr().err
     assert "mixed.jsonl: 2 questions carry answers" in warning
     assert warning.count("\n") == 1

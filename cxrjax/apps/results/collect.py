@@ -1,11 +1,11 @@
 """Files that `score`, `predict` and `train` left in a work directory, made into a page."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from cxrjax.apps.results.cases import ranked_system
+from cxrjax.apps.results.flags import ReportFlags
 from cxrjax.apps.results.page import Inputs, write_page
 from cxrjax.cli import garbage_collector_paused
 from cxrjax.codecs import CODECS, Codec
@@ -20,41 +20,13 @@ from cxrjax.progress import waiting
 from cxrjax.untrusted.foreign_files import read_text
 
 
-@dataclass(frozen=True)
-class ReportFiles:
-    """Files of a page; None: where `report --help` says that they are by default.
-
-    Attributes:
-        workdir: where the others are by default.
-        names: of the systems, one for each of `predictions`; None: the files' stems.
-        compare: further work directories, whose systems are beside those of the first.
-    """
-
-    workdir: Path
-    metrics: Path | None = None
-    predictions: Sequence[Path] | None = None
-    names: Sequence[str] | None = None
-    references: Path | None = None
-    image_root: Path | None = None
-    training_log: Path | None = None
-    run: Path | None = None
-    score: Path | None = None
-    notes: Path | None = None
-    compare: Sequence[Path] = ()
-
-    @property
-    def scored_in(self) -> Path:
-        """The folder of metrics.json, where `score` wrote."""
-        return self.metrics.parent if self.metrics else self.workdir
-
-
 class _Systems:
     """Figures and answers of the systems of all work directories; `missing`: files not found."""
 
-    def __init__(self, files: ReportFiles) -> None:
+    def __init__(self, files: ReportFlags) -> None:
         self.missing: list[str] = []
         self.metrics = _metrics(files.metrics or files.workdir / "metrics.json")
-        self.predictions = _predictions(files.workdir, files.predictions, files.names)
+        self.predictions = _predictions(files.workdir, files.predictions, files.name)
         self.tables = _tables(files.scored_in, "", self.missing)
         self.curves = _curves(files.scored_in)
         self.paired = [ranked_system(list(self.predictions))]
@@ -68,20 +40,8 @@ class _Systems:
             self.curves |= {f"{name}/{k}": v for k, v in _curves(folder).items()}
 
 
-def write_report(
-    files: ReportFiles,
-    out: Path,
-    *,
-    title: str | None = None,
-    benchmark: str | None = None,
-    codec: str | None = None,
-    **settings: Any,
-) -> Path:
+def write_report(files: ReportFlags) -> Path:
     """Collects what there is, writes the page and returns its file.
-
-    Args:
-        benchmark, codec: names; None: those in score.json.
-        settings: further ones of `write_page`.
 
     Raises:
         UserError: a file is missing or cannot be used.
@@ -92,7 +52,7 @@ def write_report(
         raise UserError(f"{references}: no such file: give the records with --references=FILE")
     log, notes = _about(files, systems.missing)
     score = notes["score"]
-    chosen, reader = _benchmark(benchmark, score), _codec(codec, score)
+    chosen, reader = _benchmark(files.benchmark, score), _codec(files.codec, score)
     inputs = Inputs(
         metrics=systems.metrics,
         references=references,
@@ -105,9 +65,18 @@ def write_report(
         notes={**notes, "missing": systems.missing},
     )
     heading = score.get("title") or (chosen.layout.title if chosen else "Results")
-    title = title or f"{heading}: {files.workdir.resolve().name}"
-    with folder_lock(out), garbage_collector_paused():
-        return write_page(out, title, inputs, benchmark=chosen, codec=reader, **settings)
+    title = files.title or f"{heading}: {files.workdir.resolve().name}"
+    with folder_lock(files.out), garbage_collector_paused():
+        return write_page(
+            files.out,
+            title,
+            inputs,
+            benchmark=chosen,
+            codec=reader,
+            max_images=files.max_images,
+            pictures=files.pictures,
+            full_pictures=files.full_pictures,
+        )
 
 
 def _benchmark(given: str | None, score: Mapping[str, Any]) -> Benchmark[Any] | None:
@@ -115,7 +84,7 @@ def _benchmark(given: str | None, score: Mapping[str, Any]) -> Benchmark[Any] | 
     return load_benchmark(name) if name in benchmark_places() else None
 
 
-def _about(files: ReportFiles, missing: list[str]) -> tuple[Path | None, dict[str, Any]]:
+def _about(files: ReportFlags, missing: list[str]) -> tuple[Path | None, dict[str, Any]]:
     """Returns the training log, and the notes with the contents of run.json and score.json."""
     folders = (files.workdir / "train", files.workdir)
     log = _optional(files.training_log, folders, "metrics.jsonl", "training log", missing)
@@ -132,7 +101,7 @@ def _about(files: ReportFiles, missing: list[str]) -> tuple[Path | None, dict[st
 
 
 def _comparisons(
-    files: ReportFiles,
+    files: ReportFlags,
     systems: _Systems,
     references: Path,
     benchmark: Benchmark[Any] | None,
@@ -192,7 +161,7 @@ def _metrics(path: Path) -> dict[str, Any]:
 
 
 def _predictions(
-    workdir: Path, given: Sequence[Path] | None = None, names: Sequence[str] | None = None
+    workdir: Path, given: Sequence[Path] = (), names: Sequence[str] = ()
 ) -> dict[str, Path]:
     """Returns system -> predictions file, in the order given, else of their names."""
     folder = workdir / "predictions"

@@ -4,7 +4,6 @@ import collections
 import itertools
 import json
 import shlex
-from argparse import Namespace
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ from cxrjax.apps.review.agreement import (
     read_consensus,
 )
 from cxrjax.apps.review.export import export_reviews
+from cxrjax.apps.review.flags import ReviewFlags
 from cxrjax.apps.review.record_checks import check_file, contradictions, reason_words
 from cxrjax.apps.review.review_pages import render_agreement, render_review_page
 from cxrjax.apps.review.sheet import (
@@ -47,24 +47,28 @@ from cxrjax.records_io.quality import QualityLog
 _SHOWN = 5  # faults printed of each reason; all are in check.json
 
 
-def run(flags: Namespace) -> int:
-    """Runs what the flags of `review` request; returns the exit code, 1 if a check failed."""
+def run(flags: ReviewFlags) -> int:
+    """Runs what the options request; returns the exit code, 1 if a check failed."""
     if flags.check:
         return 0 if check(flags) else 1
     if flags.serve:
         serve_review(flags)
     elif flags.export:
-        export_review(flags)
+        export_review(flags, flags.export)
     elif flags.records:
         draw_sample(flags)
     elif flags.sheets:
-        compare_sheets(flags)
-    else:
-        compare_readers(flags)
+        compare_sheets(flags.sheets, flags.out, _bootstrap(flags), flags.consensus)
+    elif flags.readers:
+        compare_readers(flags, flags.readers)
     return 0
 
 
-def check(flags: Namespace) -> bool:
+def _bootstrap(flags: ReviewFlags) -> Bootstrap:
+    return Bootstrap(resamples=flags.resamples, seed=flags.seed)
+
+
+def check(flags: ReviewFlags) -> bool:
     """All checks of section 2.2 and of leakage; whether they hold."""
     log = QualityLog()
     files = list(record_files(flags.records))
@@ -155,7 +159,7 @@ def _print_check(result: dict, log: QualityLog) -> None:
     print("passed" if result["passed"] else "FAILED")
 
 
-def draw_sample(flags: Namespace) -> None:
+def draw_sample(flags: ReviewFlags) -> None:
     """sheet.csv and index.html of the questions to review."""
     drawn = _drawn(flags)
     page = render_review_page(drawn.sample, drawn.root, about=drawn.about, own=drawn.own)
@@ -188,7 +192,7 @@ class _Drawn(NamedTuple):
     own: dict[str, QARecord]
 
 
-def _drawn(flags: Namespace) -> _Drawn:
+def _drawn(flags: ReviewFlags) -> _Drawn:
     log = QualityLog()
     files = list(record_files(flags.records))
     with waiting("reading the questions"):
@@ -217,10 +221,10 @@ def _drawn(flags: Namespace) -> _Drawn:
     )
 
 
-def _print_next(flags: Namespace) -> None:
+def _print_next(flags: ReviewFlags) -> None:
     """The command that takes the review over, with the flags that draw the same questions."""
     words = [f"--records={path}" for path in flags.records]
-    words += [f"--predictions={path}" for path in flags.predictions or ()]
+    words += [f"--predictions={path}" for path in flags.predictions]
     words += [
         f"--{name}={value}"
         for name, value, default in (
@@ -236,7 +240,7 @@ def _print_next(flags: Namespace) -> None:
     print(f"next: python -m cxrjax.review {shlex.join(words)} --export=CORRECTED", flush=True)
 
 
-def serve_review(flags: Namespace) -> None:
+def serve_review(flags: ReviewFlags) -> None:
     """A review that readers fill in at links of their own, until interrupted."""
     for library in ("starlette", "uvicorn"):
         optional(library, "serve")
@@ -267,11 +271,11 @@ def serve_review(flags: Namespace) -> None:
             store.close()
 
 
-def export_review(flags: Namespace) -> None:
+def export_review(flags: ReviewFlags, out: Path) -> None:
     """The whole set with a review's corrections, and preferred answers, to train on."""
     drawn = _drawn(flags)
     reviews = _reviews(flags, drawn.sample)
-    out, sample = flags.export, drawn.sample
+    sample = drawn.sample
     splits = dict.fromkeys(one.split for one in drawn.records)
     folder = out if len(splits) == 1 else out / "records"
     found = export_reviews(
@@ -300,12 +304,12 @@ def export_review(flags: Namespace) -> None:
     )
     if found.unanswered:
         print(f"{out}: questions.jsonl: {len(found.unanswered):,} without an answer yet")
-    _print_training(flags, folder, [*splits])
+    _print_training(flags, out, folder, [*splits])
 
 
-def _print_training(flags: Namespace, folder: Path, splits: Sequence[str]) -> None:
+def _print_training(flags: ReviewFlags, out: Path, folder: Path, splits: Sequence[str]) -> None:
     """The command that trains on an export, from the run whose predictions were reviewed."""
-    told = [_said(side_file(path)).get("settings") or {} for path in flags.predictions or ()]
+    told = [_said(side_file(path)).get("settings") or {} for path in flags.predictions]
     named = [one.get("workdir") or one.get("checkpoint") for one in told]
     run = str(next(filter(None, named), "RUN"))
     begun = [str(word) for word in _said(to_path(run) / "run.json").get("command", ())]
@@ -317,7 +321,7 @@ def _print_training(flags: Namespace, folder: Path, splits: Sequence[str]) -> No
         f"--config={given[0] if given else 'configs/records_lora.py'}",
         f"--config.model.init_from={run}",
         *(f"--config.data.{name}={folder / file}" for name, file in files.items()),
-        f"--workdir={flags.export / 'train'}",
+        f"--workdir={out / 'train'}",
     ]
     print(f"next: python -m cxrjax.train {shlex.join(words)}")
 
@@ -326,7 +330,9 @@ def _said(path: Path) -> dict[str, Any]:
     return read_json_object(path) if path.is_file() else {}
 
 
-def _reviews(flags: Namespace, sample: Sequence[QARecord]) -> dict[str, dict[str, dict[str, str]]]:
+def _reviews(
+    flags: ReviewFlags, sample: Sequence[QARecord]
+) -> dict[str, dict[str, dict[str, str]]]:
     """Reader -> question id -> field -> value, from the server's store or from sheets.
 
     Raises:
@@ -348,7 +354,7 @@ def _reviews(flags: Namespace, sample: Sequence[QARecord]) -> dict[str, dict[str
     return {name: found[name] for name in wanted}
 
 
-def _handed_in(store: ReviewStore, flags: Namespace) -> str:
+def _handed_in(store: ReviewStore, flags: ReviewFlags) -> str:
     """All sheets, their agreement and the consensus file; the page that shows them."""
     sheets = [flags.out / f"{name}.csv" for name in store.tokens()]
     with writing(flags.out):
@@ -357,40 +363,37 @@ def _handed_in(store: ReviewStore, flags: Namespace) -> str:
     written = [sheet.name for sheet in sheets]
     if len(sheets) == 1:
         return render_agreement(None, "", written)
-    settings = Namespace(**{**vars(flags), "sheets": sheets, "consensus": None})
-    result, text = compare_sheets(settings)
+    result, text = compare_sheets(sheets, flags.out, _bootstrap(flags))
     return render_agreement(result, text, [*written, "agreement.json", "consensus.csv"])
 
 
-def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
+def compare_sheets(
+    files: Iterable[Path], out: Path, bootstrap: Bootstrap, consensus: Path | None = None
+) -> tuple[dict[str, object], str]:
     """Agreement of sheets, and what they settled; agreement.json and agreement.md."""
-    sheets = [read_sheet(path) for path in flags.sheets]
+    sheets = [read_sheet(path) for path in files]
     names = [one.reader for one in sheets]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UserError(f"several sheets are called {twice[0]!r}: name each after its reader")
-    result = agreement(sheets, Bootstrap(resamples=flags.resamples, seed=flags.seed))
-    settled = (
-        outcome_summary(read_consensus(flags.consensus, sheets), sheets)
-        if flags.consensus
-        else None
-    )
+    result = agreement(sheets, bootstrap)
+    settled = outcome_summary(read_consensus(consensus, sheets), sheets) if consensus else None
     text = markdown(result)
     written = ["agreement.json", "agreement.md"]
-    with writing(flags.out):
-        flags.out.mkdir(parents=True, exist_ok=True)
-        write_json(flags.out / "agreement.json", result)
-        replace_text(flags.out / "agreement.md", text)
+    with writing(out):
+        out.mkdir(parents=True, exist_ok=True)
+        write_json(out / "agreement.json", result)
+        replace_text(out / "agreement.md", text)
         if settled is not None:
-            write_json(flags.out / "consensus.json", settled)
+            write_json(out / "consensus.json", settled)
             written.append("consensus.json")
-        elif not (flags.out / "consensus.csv").exists():
+        elif not (out / "consensus.csv").exists():
             rows = consensus_rows(sheets)
             columns = consensus_columns(len(sheets))
-            replace_text(flags.out / "consensus.csv", format_csv(columns, rows))
+            replace_text(out / "consensus.csv", format_csv(columns, rows))
             written.append("consensus.csv")
         else:
             # Somebody may have begun to fill it in.
-            print(f"{flags.out / 'consensus.csv'}: left as it is; give it as --consensus when full")
+            print(f"{out / 'consensus.csv'}: left as it is; give it as --consensus when full")
     print(text)
     if settled is not None:
         print(
@@ -398,16 +401,15 @@ def compare_sheets(flags: Namespace) -> tuple[dict[str, object], str]:
             "{questions_accepted_on_all_dimensions} of {questions} questions were accepted on all "
             "dimensions".format(**settled)
         )
-    print(f"{flags.out}: {', '.join(written)}", flush=True)
+    print(f"{out}: {', '.join(written)}", flush=True)
     return result, text
 
 
-def compare_readers(flags: Namespace) -> None:
+def compare_readers(flags: ReviewFlags, table: Path) -> None:
     """Every reader scored against the others."""
     with waiting("reading the readers' boxes"):
-        readers = _readers(flags.readers)
-    bootstrap = Bootstrap(resamples=flags.resamples, seed=flags.seed)
-    result, text = _readings().compare_readers(readers, bootstrap)
+        readers = _readers(table)
+    result, text = _readings().compare_readers(readers, _bootstrap(flags))
     with writing(flags.out):
         flags.out.mkdir(parents=True, exist_ok=True)
         write_json(flags.out / "readers.json", result)

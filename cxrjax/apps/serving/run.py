@@ -1,6 +1,5 @@
 """The work of `serve`: a model and its adapters behind an address, until SIGTERM."""
 
-import argparse
 import dataclasses
 import re
 import signal
@@ -13,6 +12,7 @@ from typing import Any
 import jax
 
 from cxrjax.apps import page_server
+from cxrjax.apps.serving.flags import ServeFlags
 from cxrjax.apps.serving.log import log_event, log_lines
 from cxrjax.apps.serving.named_models import ServedModels, open_served
 from cxrjax.apps.serving.start import Bounds, answer_until_told
@@ -21,17 +21,14 @@ from cxrjax.cli import keep_compiled_programs
 from cxrjax.distributed.meshes import make_mesh
 from cxrjax.errors import UserError
 from cxrjax.evaluation.conformal import PREDICTIONS, Margins, calibrate
+from cxrjax.evaluation.flags import mesh_config
 from cxrjax.evaluation.run_record import made_otherwise
-from cxrjax.evaluation.systems.model_flags import add_model_flags, mesh_config
-from cxrjax.evaluation.systems.own_model import model_directory
-from cxrjax.evaluation.systems.table import resolved_settings
+from cxrjax.evaluation.systems.own_model import model_directory, model_settings
 from cxrjax.paths import to_path
 
-_DECODING = ("grammar", "boxes", "max_answer_tokens", "names")
 
-
-def serve(flags: argparse.Namespace) -> None:
-    """Serves as the flags of `serve` request, until Ctrl-C or SIGTERM.
+def serve(flags: ServeFlags) -> None:
+    """Serves until Ctrl-C or SIGTERM.
 
     Raises:
         UserError: flags, tokens or a model that cannot be used.
@@ -60,25 +57,24 @@ def serve(flags: argparse.Namespace) -> None:
             listening,
             bounds,
             tokens,
-            flags.allowed_host or (),
+            flags.allowed_host,
             lambda: log_event("ready", seconds=round(time.monotonic() - start, 1)),
         )
         log_event("ended", questions=dict(engine.counts.questions))
 
 
-def _open(flags: argparse.Namespace, adapters: dict[str, Path]) -> ServedModels:
-    named = flags.workdir or flags.checkpoint
+def _open(flags: ServeFlags, adapters: dict[str, Path]) -> ServedModels:
     return open_served(
         model_directory(flags),
-        flags.name or named.resolve().name,
+        flags.name or flags.named.resolve().name,
         adapters,
         slots=flags.slots,
         longest_prompt=flags.longest_prompt,
-        decoding=_given(flags, _DECODING),
+        decoding=flags.decoding(),
         step=flags.step,
         source=flags.source,
         prompt=flags.prompt,
-        margins=margins_of(flags) if flags.conformal else None,
+        margins=margins_of(flags, flags.conformal) if flags.conformal else None,
         mesh=_mesh(flags.mesh) if flags.mesh else None,
     )
 
@@ -111,30 +107,20 @@ def _mesh(text: str) -> Any:
     return make_mesh(dataclasses.replace(asked, data=1), devices[:count])
 
 
-def _given(flags: argparse.Namespace, names: Sequence[str]) -> dict[str, Any]:
-    return {name: value for name in names if (value := getattr(flags, name)) is not None}
-
-
-def margins_of(flags: argparse.Namespace) -> Margins:
+def margins_of(flags: ServeFlags, of_others: Path) -> Margins:
     """Returns margins of boxes, found on answers of this model to the same kind of request.
 
     Raises:
         UserError: unusable files, or answers of another model.
     """
-    # The flags with which `predict` would ask the same model in the same way.
-    parser = argparse.ArgumentParser()
-    add_model_flags(parser)
-    same = _given(flags, ("workdir", "checkpoint", "step", "prompt", "source", *_DECODING))
-    same["names"] = ",".join(same.get("names", ()))
-    asked = parser.parse_args([f"--{name}={value}" for name, value in same.items() if value != ""])
-    found = flags.conformal / PREDICTIONS
-    differ = made_otherwise(found, asked, resolved_settings(asked))
+    found = of_others / PREDICTIONS
+    differ = made_otherwise(found, flags, model_settings(flags))
     if differ is None or differ:
         raise UserError(
             f"{found}: made by another model or asked otherwise "
             f"({', '.join(differ or ['nothing tells how'])}); predict its questions again with "
             "this model and the same flags"
         )
-    margins, _ = calibrate(flags.conformal, flags.cover, ())
+    margins, _ = calibrate(of_others, flags.cover, ())
     print(margins.describe())
     return margins

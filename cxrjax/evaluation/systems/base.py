@@ -1,6 +1,5 @@
 """The base of all systems: how they start, and how they answer turn by turn and seed by seed."""
 
-import argparse
 import collections
 import contextlib
 import hashlib
@@ -15,6 +14,7 @@ import numpy as np
 
 from cxrjax.distributed import hosts
 from cxrjax.errors import UserError
+from cxrjax.evaluation.flags import PredictFlags
 from cxrjax.files import read_json_lines, writing
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.lock import file_lock
@@ -108,13 +108,13 @@ Answer = Callable[[RecordSource], Iterable[Line]]
 class Starter:
     """The functions that start a system of `--runner`."""
 
-    # The command's flags -> the system. Called once; loads the model.
-    start: Callable[[argparse.Namespace], Answer]
+    # Options of `predict` -> the system. Called once; loads the model.
+    start: Callable[[PredictFlags], Answer]
     needs: tuple[str, ...] = ()  # required flags
     # The same for systems that can sample: flags -> seed -> the system.
-    sample: Callable[[argparse.Namespace], Callable[[int | None], Answer]] | None = None
+    sample: Callable[[PredictFlags], Callable[[int | None], Answer]] | None = None
     # Describes what a run would send and cost, without running.
-    estimate: Callable[[argparse.Namespace, RecordSource], str] | None = None
+    estimate: Callable[[PredictFlags, RecordSource], str] | None = None
 
 
 def answer_all(questions: RecordSource, answer: Answer, out: Path) -> collections.Counter[str]:

@@ -5,7 +5,6 @@ the left, with the model's chat template where it has one, else with a template 
 Greedy by default: of the folder's generation settings only the end tokens are used.
 """
 
-import argparse
 import dataclasses
 import functools
 import hashlib
@@ -14,13 +13,14 @@ import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import PIL.Image
 
 from cxrjax.decoding.confidence import Spelled, spell
 from cxrjax.errors import UserError, optional
+from cxrjax.evaluation.flags import PredictFlags
 from cxrjax.evaluation.systems import other_model, systems
 from cxrjax.evaluation.systems.base import Answer, Line, check_seeds
 from cxrjax.files import read_json_object, reading
@@ -361,7 +361,7 @@ def _read_picture(path: AnyFile, square: bool) -> PIL.Image.Image:
     return PIL.Image.fromarray(pad_square(pixels) if square else pixels)
 
 
-def start_hf(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
+def start_hf(flags: PredictFlags) -> Callable[[int | None], Answer]:
     """The model of `--folder`: seed -> what answers.
 
     Raises:
@@ -375,7 +375,7 @@ def start_hf(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
     check_seeds(flags.seeds, setup.samples)
     cache = AnswerCache(flags.cache or flags.out.with_suffix(".answers.jsonl"))
     system = FolderSystem(
-        FolderModel(flags.folder),
+        FolderModel(cast(Path, flags.folder)),
         setup,
         other_model.ShownImages(flags.image, flags.seed or 0),
         cache,

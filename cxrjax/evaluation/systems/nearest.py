@@ -1,12 +1,14 @@
 """The answer of the training image that looks most alike, by grey values on a coarse grid."""
 
-import argparse
 from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
 
 import numpy as np
 from jaxtyping import Float
 
 from cxrjax.evaluation.baselines import Said, answer_each, box_fractions
+from cxrjax.evaluation.flags import PredictFlags
 from cxrjax.evaluation.systems.base import Answer, Line
 from cxrjax.images.decode import read_image
 from cxrjax.images.geometry import resize
@@ -16,9 +18,9 @@ from cxrjax.records import QARecord
 _SIDE = 24
 
 
-def start_nearest(flags: argparse.Namespace) -> Answer:
+def start_nearest(flags: PredictFlags) -> Answer:
     """Answers as the nearest image's record to a question of the same type and finding."""
-    source = RecordSource(flags.train, flags.image_root)
+    source = RecordSource(cast(Path, flags.train), flags.image_root)
     known = [record for _, record in source.records() if record.answers]
     seen, kinds = _features(source, known), np.array([_kind(record) for record in known])
 

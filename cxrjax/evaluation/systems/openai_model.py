@@ -4,7 +4,6 @@ Answers are kept in a cache file before they are used, so that nothing is asked 
 happens to the process. A question whose asking fails gets a line all the same: `parse` says why.
 """
 
-import argparse
 import collections
 import dataclasses
 import functools
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.flags import PredictFlags
 from cxrjax.evaluation.systems import other_model, systems
 from cxrjax.evaluation.systems.base import Answer, Line, check_seeds, run_file
 from cxrjax.files import write_json
@@ -118,7 +118,7 @@ class ServedModel:
         )
 
 
-def start_openai(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
+def start_openai(flags: PredictFlags) -> Callable[[int | None], Answer]:
     """The model that `--base_url` and `--model` name: seed -> what answers.
 
     What was asked, spent and failed is left beside the predictions, as `.asked.json`.
@@ -135,7 +135,7 @@ def start_openai(flags: argparse.Namespace) -> Callable[[int | None], Answer]:
     return sampler
 
 
-def _served_model(flags: argparse.Namespace) -> ServedModel:
+def _served_model(flags: PredictFlags) -> ServedModel:
     setup = other_model.read_setup(flags, "openai")
     check_seeds(flags.seeds, setup.samples)
     if flags.long_side < 1:
@@ -172,7 +172,7 @@ def _answer_and_note(
         write_json(note, content)
 
 
-def estimate(flags: argparse.Namespace, questions: RecordSource) -> str:
+def estimate(flags: PredictFlags, questions: RecordSource) -> str:
     """The dry run: what would be sent and cost. Later turns count without their earlier answers."""
     model = _served_model(flags)
     requests = (

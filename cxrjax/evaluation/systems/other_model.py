@@ -1,11 +1,11 @@
 """Other people's models: flags on how one is asked and read, and the images that it sees."""
 
-import argparse
 import dataclasses
 from typing import Any
 
 from cxrjax.codecs import get_codec
 from cxrjax.errors import UserError
+from cxrjax.evaluation.flags import PredictFlags
 from cxrjax.evaluation.systems import systems
 from cxrjax.evaluation.systems.stand_in_images import StandInImages
 from cxrjax.images.files import AnyFile
@@ -39,7 +39,7 @@ class Setup:
         return self.temperature != 0
 
 
-def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
+def read_setup(flags: PredictFlags, runner: str) -> Setup:
     """Reads the setup from flags.
 
     Raises:
@@ -86,7 +86,7 @@ def read_setup(flags: argparse.Namespace, runner: str) -> Setup:
     )
 
 
-def refuse_flags(flags: argparse.Namespace) -> None:
+def refuse_flags(flags: PredictFlags) -> None:
     """Refuses flags of other people's models where none is run.
 
     Raises:

@@ -1,6 +1,5 @@
 """Our own models as systems: a training run's checkpoint or a base."""
 
-import argparse
 import dataclasses
 import functools
 from collections.abc import Iterable, Mapping
@@ -17,8 +16,8 @@ from cxrjax.decoding.strategy import read_decoding
 from cxrjax.distributed import meshes
 from cxrjax.distributed.meshes import check_enough_images
 from cxrjax.errors import UserError
+from cxrjax.evaluation.flags import ModelFlags, RunnerFlags, SourceFlags, mesh_config
 from cxrjax.evaluation.systems.base import Answer, Line, check_seeds
-from cxrjax.evaluation.systems.model_flags import decoding_overrides, mesh_config
 from cxrjax.evaluation.systems.stand_in_images import CHANGES, OtherImages, StandInImages
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.prompts import PROMPTS
@@ -96,9 +95,9 @@ def _as_asked(
     )
 
 
-def model_directory(flags: argparse.Namespace) -> Path:
+def model_directory(flags: SourceFlags) -> Path:
     """Returns the run or base that `--workdir` or `--checkpoint` means (`resolver.resolve`)."""
-    return _resolved(flags.workdir or flags.checkpoint, flags.base)
+    return _resolved(flags.named, flags.base)
 
 
 @functools.cache  # what a command asks for twice is hashed once
@@ -106,25 +105,21 @@ def _resolved(named: Path, base: Path | None) -> Path:
     return resolve(named, base)
 
 
-def model_settings(flags: argparse.Namespace) -> dict[str, Any]:
+def model_settings(flags: ModelFlags) -> dict[str, Any]:
     """All that shapes the answers but the model, as the flags and its configuration make it.
 
     Raises:
         UserError: no such model, or options that do not go together.
     """
     directory = model_directory(flags)
-    decoding = decoding_overrides(flags)
-    config = _as_asked(model_config(directory), flags.source, flags.prompt, decoding)
+    config = _as_asked(model_config(directory), flags.source, flags.prompt, flags.decoding())
     data = config.data
     described = {"prompt": data.prompt, "codec": data.codec, "geometry": data.geometry}
     return described | dataclasses.asdict(config.decoding) | CHANGES.get(flags.image, {})
 
 
-def start_model(flags: argparse.Namespace) -> Answer:
-    """Loads the model that `--workdir` or `--checkpoint` names, to answer as the flags say.
-
-    Args:
-        flags: those of `model_flags.add_model_flags`.
+def start_model(flags: ModelFlags) -> Answer:
+    """Loads the model that `--workdir` or `--checkpoint` names, to answer a file of questions.
 
     Raises:
         UserError: no such model, or options that do not go together.
@@ -132,7 +127,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
     if flags.images_per_batch < 1:
         raise UserError(f"--images_per_batch={flags.images_per_batch}: expected at least 1")
     samples = model_settings(flags)["temperature"] > 0
-    if samples and "seeds" not in flags:
+    if samples and not isinstance(flags, RunnerFlags):
         raise UserError(
             "sampled answers differ from run to run, and this command answers once: give "
             "--temperature=0, or `predict` with --seeds=0,1,2 and `score` its files"
@@ -143,7 +138,7 @@ def start_model(flags: argparse.Namespace) -> Answer:
         flags.step,
         source=flags.source,
         prompt=flags.prompt,
-        decoding=decoding_overrides(flags),
+        decoding=flags.decoding(),
         mesh=meshes.make_mesh(mesh_config(flags.mesh)),
     )
     generator, config, examples = opened.generator, opened.config, opened.examples

@@ -1,10 +1,12 @@
-"""The systems of `--runner` by name; `model_flags.RUNNERS` has a summary of each."""
+"""The systems of `--runner` by name; `cxrjax.evaluation.flags.RUNNERS` has a summary of each."""
 
-import argparse
+import dataclasses
 from collections.abc import Callable
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from cxrjax.errors import UserError
+from cxrjax.evaluation.flags import ModelFlags, PredictFlags
 from cxrjax.evaluation.systems import other_model
 from cxrjax.evaluation.systems.base import Answer, Starter
 from cxrjax.evaluation.systems.hf_model import start_hf
@@ -17,15 +19,15 @@ from cxrjax.records import read_records
 Sampler = Callable[[int | None], Answer]
 
 
-def _model(flags: argparse.Namespace) -> Answer:
+def _model(flags: PredictFlags) -> Answer:
     # Not at the top: half a second for checkpoints and decoding that the others do without.
     from cxrjax.evaluation.systems.own_model import start_model
 
     return start_model(flags)
 
 
-def _sampled_model(flags: argparse.Namespace) -> Sampler:
-    return lambda seed: _model(argparse.Namespace(**{**vars(flags), "seed": seed}))
+def _sampled_model(flags: PredictFlags) -> Sampler:
+    return lambda seed: _model(dataclasses.replace(flags, seed=seed))
 
 
 def _baseline(name: str, *arguments: Any) -> Answer:
@@ -36,16 +38,16 @@ def _baseline(name: str, *arguments: Any) -> Answer:
 
 def _learned(name: str) -> Starter:
     """Returns a baseline that learns from training records."""
-    return Starter(lambda flags: _baseline(name, read_records(flags.train)), ("train",))
+    return Starter(lambda flags: _baseline(name, read_records(cast(Path, flags.train))), ("train",))
 
 
-def _nearest(flags: argparse.Namespace) -> Answer:
+def _nearest(flags: PredictFlags) -> Answer:
     from cxrjax.evaluation.systems.nearest import start_nearest
 
     return start_nearest(flags)
 
 
-def _random(flags: argparse.Namespace) -> Sampler:
+def _random(flags: PredictFlags) -> Sampler:
     return lambda seed: _baseline("draw_answers", seed or 0)
 
 
@@ -62,7 +64,10 @@ STARTERS: dict[str, Starter] = {
     "random": Starter(lambda flags: _random(flags)(flags.seed), sample=_random),
     "reader": Starter(
         lambda flags: _baseline(
-            "learn_reader", read_records(flags.readers), flags.reader, str(flags.readers)
+            "learn_reader",
+            read_records(cast(Path, flags.readers)),
+            flags.reader,
+            str(flags.readers),
         ),
         ("readers", "reader"),
     ),
@@ -73,7 +78,7 @@ STARTERS: dict[str, Starter] = {
 }
 
 
-def start_system(flags: argparse.Namespace) -> Answer:
+def start_system(flags: PredictFlags) -> Answer:
     """Starts the system that the flags name.
 
     Raises:
@@ -82,7 +87,7 @@ def start_system(flags: argparse.Namespace) -> Answer:
     return _starter(flags).start(flags)
 
 
-def start_sampler(flags: argparse.Namespace) -> Sampler:
+def start_sampler(flags: PredictFlags) -> Sampler:
     """Starts the same system for each of `--seeds`.
 
     Raises:
@@ -94,24 +99,23 @@ def start_sampler(flags: argparse.Namespace) -> Sampler:
     return starter.sample(flags)
 
 
-def resolved_settings(flags: argparse.Namespace) -> dict[str, Any]:
+def resolved_settings(flags: ModelFlags) -> dict[str, Any]:
     """Returns the settings of the answers: flags, or the defaults of the model or the system.
 
     Raises:
         UserError: as `start_system`.
     """
-    name = getattr(flags, "runner", None) or _OWN_MODEL
-    if name == _OWN_MODEL:
+    if not isinstance(flags, PredictFlags) or flags.runner is None:
         from cxrjax.evaluation.systems.own_model import model_settings
 
         return model_settings(flags)
-    if name in _OTHER_MODELS:
-        asked = other_model.decoding_of(other_model.read_setup(flags, name))
+    if flags.runner in _OTHER_MODELS:
+        asked = other_model.decoding_of(other_model.read_setup(flags, flags.runner))
         return asked | CHANGES.get(flags.image, {})
     return {}
 
 
-def estimate_run(flags: argparse.Namespace, questions: RecordSource) -> str:
+def estimate_run(flags: PredictFlags, questions: RecordSource) -> str:
     """Describes what a run would send and cost.
 
     Raises:
@@ -123,7 +127,7 @@ def estimate_run(flags: argparse.Namespace, questions: RecordSource) -> str:
     return starter.estimate(flags, questions)
 
 
-def _starter(flags: argparse.Namespace) -> Starter:
+def _starter(flags: PredictFlags) -> Starter:
     starter = STARTERS[flags.runner or _OWN_MODEL]
     for name in starter.needs:
         if getattr(flags, name) is None:

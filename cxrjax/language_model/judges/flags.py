@@ -1,37 +1,21 @@
 """Chooses a judge from a command line."""
 
-import argparse
 import json
 from pathlib import Path
 
 from cxrjax.errors import UserError
 from cxrjax.files import replace_text, replacing
-from cxrjax.language_model.flags import add_client_flags, client_from_flags
+from cxrjax.language_model.flags import ClientFlags, client_from_flags
 from cxrjax.language_model.judges.judge import Judge
-from cxrjax.paths import in_path
 
-CHOICES = ("none", "surrogate", "language_model", "replay")
 _VERDICTS, _ANSWERS = "verdicts.jsonl", "judge_answers.jsonl"
 
 
-def add_judge_flags(parser: argparse.ArgumentParser) -> None:
-    """Declares the flags, those of the language model among them."""
-    add = parser.add_argument
-    text = (
-        "who judges free text, for relative scores and facts: nobody (the default), rules (always "
-        "labelled surrogate), a language model, or the verdicts that one gave (no network)"
-    )
-    add("--judge", choices=CHOICES, default="none", help=text)
-    text = f"a judge's verdicts, stored and replayed (default: {_VERDICTS} in --out)"
-    add("--verdicts", type=in_path, metavar="FILE", help=text)
-    add_client_flags(parser)
-
-
-def judge_from_flags(flags: argparse.Namespace, out: Path) -> Judge | None:
-    """The judge that the flags ask for.
+def find_judge(kind: str, verdicts: Path | None, flags: ClientFlags, out: Path) -> Judge | None:
+    """Returns the judge that `--judge` names.
 
     Args:
-        out: where its files are if no flag says otherwise.
+        verdicts: stored, or to replay; None: in `out`, where its other files are.
 
     Raises:
         UserError: flags that do not go together, verdicts of several judges and none named, or a
@@ -41,14 +25,14 @@ def judge_from_flags(flags: argparse.Namespace, out: Path) -> Judge | None:
     from cxrjax.language_model.judges.asked import LanguageModelJudge, VerdictStore, judge_name
     from cxrjax.language_model.judges.surrogate import SurrogateJudge
 
-    if flags.judge != "language_model" and flags.dry_run:
+    if kind != "language_model" and flags.dry_run:
         raise UserError("--dry_run counts what --judge=language_model would request; pass both")
-    if flags.judge in ("none", "surrogate"):
-        if flags.verdicts is not None:
-            raise UserError(f"--verdicts is for a judge that keeps them, not --judge={flags.judge}")
-        return SurrogateJudge() if flags.judge == "surrogate" else None
-    path = flags.verdicts or out / _VERDICTS
-    if flags.judge == "replay":
+    if kind in ("none", "surrogate"):
+        if verdicts is not None:
+            raise UserError(f"--verdicts is for a judge that keeps them, not --judge={kind}")
+        return SurrogateJudge() if kind == "surrogate" else None
+    path = verdicts or out / _VERDICTS
+    if kind == "replay":
         store = VerdictStore(path, replay=True)
         return LanguageModelJudge(_only_judge(path, store.judges(), flags.model), store, None)
     client = client_from_flags(flags, out / _ANSWERS, ())  # score tells whose texts they are

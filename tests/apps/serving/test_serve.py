@@ -1,6 +1,7 @@
 """The command as a process: OpenAI's protocol, the same answers as `predict`, and a quiet end."""
 
 import base64
+import dataclasses
 import http.client
 import json
 import random
@@ -23,6 +24,7 @@ import pytest
 from PIL import Image
 
 from cxrjax.apps.serving import run
+from cxrjax.apps.serving.flags import ServeFlags
 from cxrjax.commands import predict, serve
 from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord, write_records
@@ -517,11 +519,11 @@ def test_the_runner_of_the_project_works(served, predicted, tmp_path, monkeypatc
 
 
 def test_margins_are_of_this_model_asked_in_this_way(predicted_folder):
-    words = [f"--checkpoint={BASE}", f"--conformal={predicted_folder}", "--cover=0.5"]
-    margins = run.margins_of(serve.parse_arguments(words))
+    flags = ServeFlags(checkpoint=BASE, cover=0.5)
+    margins = run.margins_of(flags, predicted_folder)
     assert margins.cover == 0.5 and margins.scaled and margins.margin > 0
     with pytest.raises(UserError, match="boxes"):
-        run.margins_of(serve.parse_arguments([*words, "--boxes=greedy"]))
+        run.margins_of(dataclasses.replace(flags, boxes="greedy"), predicted_folder)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 
 from cxrjax.distributed.meshes import make_mesh
 from cxrjax.errors import UserError
-from cxrjax.evaluation.systems.model_flags import mesh_config
+from cxrjax.evaluation.flags import mesh_config
 
 
 def test_axes_left_out_are_as_by_default():

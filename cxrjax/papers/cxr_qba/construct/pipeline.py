@@ -5,9 +5,9 @@ import collections
 import contextlib
 import threading
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import fields
 
 from cxrjax.errors import UserError, optional
+from cxrjax.flags import options_of
 from cxrjax.language_model.flags import ClientFlags
 from cxrjax.papers.cxr_qba.build import QbaBuilder, QbaOptions, is_release, refuse_ungraded
 from cxrjax.papers.cxr_qba.construct.construction import CorpusFacts, merge_facts
@@ -189,7 +189,7 @@ def _options(flags: argparse.Namespace) -> QbaOptions:
         entity_model=flags.entity_model,
         regions_cache=flags.regions_cache,
         generator=flags.generator,
-        client=ClientFlags(**{f.name: getattr(flags, f.name) for f in fields(ClientFlags)}),
+        client=options_of(flags, ClientFlags),
     )
 
 
