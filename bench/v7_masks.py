@@ -6,12 +6,10 @@
 
     Darwin JSON        NAME.json of each image, version 1.0 or 2.0
     COCO               one JSON of all images, polygons or uncompressed run lengths
-    semantic masks     NUMBER.png and class_mapping.csv: which level is Lung
-    instance masks     masks/NAME_ID.png of each lung and instance_mask_annotations.csv
 
 --out receives masks/NAME.png, a level for each of two lungs, so that lungs that touch stay apart,
-and lungs.csv (file, width, height, v7_mask). Beside images/ it is a source of `--dataset=lungs`,
-but for masks that are named by number alone: take the JSON of these.
+and lungs.csv (file, width, height, v7_mask). Beside images/ it is a source of `--dataset=lungs`.
+Exports of masks name no images and are not read.
 What has class Ignore marks no lung. An annotation without lungs (V7 has none on lateral views) gets
 no mask; what cannot be read is rejected, counted and named. `--class_name` is the class that marks
 lungs.
@@ -36,8 +34,6 @@ from cxrjax.files import read_json_object, writing
 from cxrjax.paths import in_path, out_path
 from cxrjax.records_io.quality import Unusable, usable_name
 
-CLASSES = "class_mapping.csv"
-INSTANCES = "instance_mask_annotations.csv"
 _MOST_PIXELS = 100_000_000
 _MOST_SHOWN = 5
 
@@ -59,19 +55,13 @@ def read_export(folder: Path, class_name: str) -> Iterator[tuple[str, Annotated 
     """Files of an export, each with what is marked or why it cannot be read.
 
     Raises:
-        UserError: the folder holds no export that is known, or its table cannot be read.
+        UserError: the folder holds no export that is known.
     """
-    if (folder / INSTANCES).is_file():
-        yield from _instances(folder, class_name)
-        return
-    if (folder / CLASSES).is_file():
-        yield from _semantic(folder, class_name)
-        return
     found = sorted(path for path in folder.rglob("*.json") if path.name[0] != ".")
     if not found:
         raise UserError(
-            f"{folder}: no *.json, {CLASSES} or {INSTANCES} in it; expected an export of V7's "
-            "platform (python -m bench.v7_masks --help)"
+            f"{folder}: no *.json in it; expected an export of V7's platform "
+            "(python -m bench.v7_masks --help)"
         )
     for path in found:
         name = path.relative_to(folder).as_posix()
@@ -184,59 +174,6 @@ def _polygons(
         return whole
 
     return draw
-
-
-def _semantic(folder: Path, class_name: str) -> Iterator[tuple[str, Annotated | Unusable]]:
-    from cxrjax.records_io.csv_table import read_table
-
-    rows = {
-        row.cells["class_name"]: row.cells["class_idx"]
-        for row in read_table(folder / CLASSES, ["class_idx", "class_name"])
-    }
-    if class_name not in rows or not rows[class_name].isdecimal():
-        known = ", ".join(sorted(rows))
-        raise UserError(
-            f"{folder / CLASSES}: no level of class {class_name!r}; expected one of {known}"
-        )
-    for path in sorted(folder.rglob("*.png")):
-        yield path.name, _tried(functools.partial(_level, path, int(rows[class_name])))
-
-
-def _level(path: Path, level: int) -> Annotated:
-    marked = _levels(path) == level
-    parts = [lambda: marked.astype(np.uint8)] if marked.any() else []
-    return Annotated(usable_name(path.stem), path.stem, (marked.shape[0], marked.shape[1]), parts)
-
-
-def _levels(path: Path) -> np.ndarray:
-    from cxrjax.images.decode import read_levels
-    from cxrjax.images.files import ImageError
-
-    try:
-        return read_levels(path)
-    except ImageError as error:
-        raise Unusable("not_a_mask", str(error)) from None
-
-
-def _instances(folder: Path, class_name: str) -> Iterator[tuple[str, Annotated | Unusable]]:
-    from cxrjax.records_io.csv_table import read_table
-
-    of_image: dict[str, list[str]] = {}
-    for row in read_table(folder / INSTANCES, ["image_id", "mask_id", "class_name"]):
-        own = of_image.setdefault(row.cells["image_id"], [])
-        if row.cells["class_name"] == class_name:
-            own.append(row.cells["mask_id"])
-    for image, masks in of_image.items():
-
-        def read(image: str = image, masks: Sequence[str] = masks) -> Annotated:
-            found = [_levels(folder / "masks" / f"{usable_name(one)}.png") > 0 for one in masks]
-            if len({one.shape for one in found}) > 1:
-                raise Unusable("mask_size", "the masks of one image have different sizes")
-            parts = [functools.partial(one.astype, np.uint8) for one in found]
-            hw = (found[0].shape[0], found[0].shape[1]) if found else (0, 0)
-            return Annotated(usable_name(image), image, hw, parts)
-
-        yield image, _tried(read)
 
 
 def _stem(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Masks of V7's exports against pycocotools, and masks paired with images by number."""
+"""Masks of V7's exports against pycocotools."""
 
 import csv
 import json
@@ -106,33 +106,14 @@ def test_polygons_cover_what_pycocotools_says():
 def test_every_export_gives_the_same_two_lungs(tmp_path):
     expected = levels()
     hollow = {"counts": run_lengths(expected == 254), "size": [WIDTH, HEIGHT]}
-    semantic, instances = tmp_path / "semantic", tmp_path / "instances"
-    (semantic / "masks").mkdir(parents=True)
-    (instances / "masks").mkdir(parents=True)
-    ignored = v7_masks._polygons([IGNORE], (HEIGHT, WIDTH))()
-    merged = np.where(expected > 0, 255, np.where(ignored, 127, 0)).astype(np.uint8)
-    PIL.Image.fromarray(merged).save(semantic / "masks" / f"{NAME}.png")
-    (semantic / "class_mapping.csv").write_text(
-        "class_idx,class_name\n0,__background__\n127,Ignore\n255,Lung\n"
-    )
-    rows = ["image_id,mask_id,class_name"]
-    drawn = (("Lung", expected == 127), ("Ignore", ignored > 0), ("Lung", expected == 254))
-    for place, (name, mask) in enumerate(drawn):
-        picture = PIL.Image.fromarray(255 * mask.astype(np.uint8))
-        picture.save(instances / "masks" / f"{NAME}_{place}.png")
-        rows.append(f"{NAME},{NAME}_{place},{name}")
-    (instances / "instance_mask_annotations.csv").write_text("\n".join(rows) + "\n")
     exports = {
         "darwin 1.0": write_json(tmp_path / "d1", darwin_1()),
         "darwin 2.0": write_json(tmp_path / "d2", darwin_2()),
         "coco": write_json(tmp_path / "coco", coco(hollow), "output.json"),
-        "semantic": semantic,
-        "instances": instances,
     }
     for place, (kind, folder) in enumerate(exports.items()):
         mask, row = unpacked(folder, tmp_path / f"out{place}")
-        want = 255 * (expected > 0) if kind == "semantic" else expected
-        assert np.array_equal(mask, want), kind
+        assert np.array_equal(mask, expected), kind
         assert (row["file"], row["width"], row["height"]) == (NAME, str(WIDTH), str(HEIGHT)), kind
 
 
@@ -183,15 +164,10 @@ def test_what_cannot_be_read_is_set_aside_and_said(tmp_path, capsys, case):
 
 
 def test_nothing_of_the_kind_is_one_line(tmp_path):
-    with pytest.raises(UserError, match=r"no \*\.json, class_mapping\.csv"):
+    with pytest.raises(UserError, match=r"no \*\.json in it"):
         unpacked(tmp_path, tmp_path / "out")
     folder = write_json(tmp_path / "in", darwin_1(points=()))
     with pytest.raises(UserError, match="no annotation of class 'Lung' is left"):
         unpacked(folder, tmp_path / "out")
     with pytest.raises(UserError, match=r"no category 'Heart'; expected one of Ignore, Lung"):
         unpacked(write_json(tmp_path / "c", coco([])), tmp_path / "out", "--class_name=Heart")
-
-
-def save(path, pixels):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    PIL.Image.fromarray(pixels.astype(np.uint8)).save(path)

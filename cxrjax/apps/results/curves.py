@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pydantic
+
 from cxrjax.apps.results.plots import ACCENT, Line, Look, Plot, csv_text, plot_lines
+from cxrjax.apps.results.tables import Written, as_written
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_lines
 from cxrjax.paths import to_path
@@ -133,7 +136,24 @@ TITLES = {
 }
 # Where a perfect system's line is the diagonal.
 _DIAGONAL = ("reliability", "iou_by_score")
-_LAYOUT = "expected {system: {curve: {x, y, x_label, y_label}}}, as score writes"
+
+
+class _Curve(Written):
+    """A curve of curves.json; null where it is undefined."""
+
+    x: list[float | None]
+    y: list[float | None]
+    x_label: str | None = None
+    y_label: str | None = None
+
+    @pydantic.model_validator(mode="after")
+    def _same_length(self) -> "_Curve":
+        if len(self.x) != len(self.y):
+            raise ValueError("x and y differ in length")
+        return self
+
+
+_CURVES = pydantic.TypeAdapter(dict[str, dict[str, _Curve]])
 
 
 def system_charts(curves: Any, looks: Mapping[str, Look]) -> tuple[list[Plot], list[Plot]]:
@@ -145,14 +165,10 @@ def system_charts(curves: Any, looks: Mapping[str, Look]) -> tuple[list[Plot], l
     Raises:
         UserError: the content is not laid out as score writes it.
     """
-    names: dict[str, dict[str, Mapping[str, Any]]] = {}
-    if not isinstance(curves, Mapping):
-        raise UserError(f"curves: {_LAYOUT}")
-    for system, found in curves.items():
-        if not isinstance(found, Mapping):
-            raise UserError(f"curves: {system}: {_LAYOUT}")
+    names: dict[str, dict[str, _Curve]] = {}
+    layout = "{system: {curve: {x, y, x_label, y_label}}}, x and y as long as each other"
+    for system, found in as_written(_CURVES, curves, "curves.json", layout).items():
         for name, curve in found.items():
-            _check(curve, f"curves: {system}/{name}")
             names.setdefault(name, {})[system] = curve
     charts = {name: _chart(name, by_system, looks) for name, by_system in names.items()}
     drawn = {name: chart for name, chart in charts.items() if chart is not None}
@@ -160,29 +176,14 @@ def system_charts(curves: Any, looks: Mapping[str, Look]) -> tuple[list[Plot], l
     return first, [chart for name, chart in drawn.items() if name not in TITLES]
 
 
-def _check(curve: Any, where: str) -> None:
-    if not isinstance(curve, Mapping) or not {"x", "y"} <= curve.keys():
-        raise UserError(f"{where}: {_LAYOUT}")
-    for axis in ("x", "y"):
-        values = curve[axis]
-        if not isinstance(values, Sequence) or not all(
-            value is None or isinstance(value, int | float) for value in values
-        ):
-            raise UserError(f"{where}/{axis}: expected a list of numbers and nulls")
-    if len(curve["x"]) != len(curve["y"]):
-        raise UserError(f"{where}: {len(curve['x'])} x and {len(curve['y'])} y: expected as many")
-
-
-def _chart(
-    name: str, curves: Mapping[str, Mapping[str, Any]], looks: Mapping[str, Look]
-) -> Plot | None:
+def _chart(name: str, curves: Mapping[str, _Curve], looks: Mapping[str, Look]) -> Plot | None:
     """None where no system has a point."""
     runs = {system: found for system, c in curves.items() if (found := _runs(c))}
     values = [y for found in runs.values() for run in found for _, y in run]
     if not values:
         return None
     first = next(iter(curves.values()))
-    x_label, y_label = (str(first.get(key) or "") for key in ("x_label", "y_label"))
+    x_label, y_label = first.x_label or "", first.y_label or ""
     title = TITLES.get(name, name)
     lines = [
         Line(
@@ -218,10 +219,10 @@ def _chart(
     )
 
 
-def _runs(curve: Mapping[str, Any]) -> list[list[tuple[float, float]]]:
+def _runs(curve: _Curve) -> list[list[tuple[float, float]]]:
     """Points without a gap between them; an undefined value is one."""
     runs: list[list[tuple[float, float]]] = [[]]
-    for x, y in zip(curve["x"], curve["y"], strict=True):
+    for x, y in zip(curve.x, curve.y, strict=True):
         if x is None or y is None or not (math.isfinite(x) and math.isfinite(y)):
             runs.append([])
         else:

@@ -7,16 +7,18 @@ and *small cells*.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pydantic
 from markupsafe import Markup, escape
 
 from cxrjax.errors import UserError
 from cxrjax.evaluation.overlays import BASE, TUNED
 from cxrjax.evaluation.tables import FEW
-from cxrjax.evaluation.text_tables import UNDEFINED, split_rows
+from cxrjax.evaluation.text_tables import UNDEFINED, split_rows, template
 from cxrjax.untrusted.names import shown_value
 
 # {system: {protocol: {metric: {value, ci_low, ci_high, n}}}}: the content of metrics.json.
@@ -78,31 +80,66 @@ class Compared:
     lines: list[ComparisonRow]
 
 
+class Written(pydantic.BaseModel):
+    """Part of a file that score wrote, each value of its own type."""
+
+    model_config = pydantic.ConfigDict(strict=True)
+
+
+class _Entry(Written):
+    """A figure of metrics.json."""
+
+    value: float | None
+    ci_low: float | None = None
+    ci_high: float | None = None
+    n: int | None = None
+
+
+class _Line(Written):
+    """A line of comparisons.json."""
+
+    system: str
+    compared_to: str
+    protocol: str
+    metric: str
+    difference: float | None
+    ci_low: float | None
+    ci_high: float | None
+    p: float | None
+    p_holm: float | None
+    n: int | None
+
+
+_METRICS = pydantic.TypeAdapter(dict[str, dict[str, dict[str, _Entry]]])
+_LINES = pydantic.TypeAdapter(list[_Line])
+
+
+def as_written(kind: pydantic.TypeAdapter[Any], content: Any, file: str, layout: str) -> Any:
+    """The content of a file that score wrote.
+
+    Raises:
+        UserError: names the first place that is something else.
+    """
+    try:
+        return kind.validate_python(content)
+    except pydantic.ValidationError as error:
+        first = error.errors()[0]
+        place = "/".join(map(str, first["loc"]))[:200]
+        found = "missing" if first["type"] == "missing" else shown_value(first["input"])
+        raise UserError(
+            f"{file}: {place or 'all of it'} is {found}; expected {layout}, as score writes"
+        ) from None
+
+
 def check_metrics(metrics: Any) -> None:
     """Refuses what is not `{system: {protocol: {metric: {value, ...}}}}`.
 
     Raises:
         UserError: names the first place that is something else.
     """
-    layout = "expected {system: {protocol: {metric: {value, ci_low, ci_high, n}}}}, as score writes"
-    if not isinstance(metrics, Mapping) or not metrics:
-        raise UserError(f"metrics: no systems: {layout}")
-    for system, protocols in metrics.items():
-        if not isinstance(protocols, Mapping):
-            raise UserError(f"metrics: {system} is not an object: {layout}")
-        for protocol, named in protocols.items():
-            if not isinstance(named, Mapping):
-                raise UserError(f"metrics: {system}/{protocol} is not an object: {layout}")
-            for metric, entry in named.items():
-                if not isinstance(entry, Mapping) or "value" not in entry:
-                    raise UserError(f"metrics: {system}/{protocol}/{metric} has no value: {layout}")
-                for name in ("value", "ci_low", "ci_high", "n"):
-                    number = entry.get(name)
-                    if number is not None and not isinstance(number, int | float):
-                        where = f"{system}/{protocol}/{metric}/{name}"[:200]
-                        raise UserError(
-                            f"metrics: {where} is {shown_value(number)}: expected a number"
-                        )
+    layout = "{system: {protocol: {metric: {value, ci_low, ci_high, n}}}}"
+    if not as_written(_METRICS, metrics, "metrics.json", layout):
+        raise UserError(f"metrics.json: no systems; expected {layout}, as score writes")
 
 
 def ordered_systems(metrics: Metrics) -> list[str]:
@@ -141,29 +178,18 @@ def comparisons(rows: Iterable[Mapping[str, Any]]) -> list[Compared]:
         UserError: a line is not as score writes it.
     """
     grouped: dict[tuple[str, str, str], list[ComparisonRow]] = {}
-    for number, row in enumerate(rows, start=1):
-        try:
-            difference = Cell(
-                _finite(row["difference"]),
-                _finite(row["ci_low"]),
-                _finite(row["ci_high"]),
-                None if row["n"] is None else int(row["n"]),
-            )
-            p, corrected = _finite(row["p"]), _finite(row["p_holm"])
-            key = str(row["system"]), str(row["compared_to"]), str(row["protocol"])
-            line = ComparisonRow(
-                str(row["metric"]),
-                difference,
-                UNDEFINED if p is None else f"{p:.3g}",
-                UNDEFINED if corrected is None else f"{corrected:.3g}",
-                corrected is not None and corrected < SIGNIFICANT,
-            )
-        except (KeyError, TypeError, ValueError, OverflowError):
-            raise UserError(
-                f"comparisons: entry {number}: expected system, compared_to, protocol, metric, "
-                "difference, ci_low, ci_high, p, p_holm and n, as score writes them"
-            ) from None
-        grouped.setdefault(key, []).append(line)
+    layout = f"a list of objects with {', '.join(_Line.model_fields)}"
+    for row in as_written(_LINES, list(rows), "comparisons.json", layout):
+        low, high = _finite(row.ci_low), _finite(row.ci_high)
+        p, corrected = _finite(row.p), _finite(row.p_holm)
+        line = ComparisonRow(
+            row.metric,
+            Cell(_finite(row.difference), low, high, row.n),
+            UNDEFINED if p is None else f"{p:.3g}",
+            UNDEFINED if corrected is None else f"{corrected:.3g}",
+            corrected is not None and corrected < SIGNIFICANT,
+        )
+        grouped.setdefault((row.system, row.compared_to, row.protocol), []).append(line)
     return [
         Compared(*key, reach=_reach(line.difference for line in lines), lines=lines)
         for key, lines in grouped.items()
@@ -258,53 +284,29 @@ def _table(
     systems: Sequence[str],
     marked: Collection[str],
 ) -> Markup:
+    """A table as HTML; two lines of headings where every column is a metric of a system."""
     header, *body = lines
     # The paper has some tables with models as columns; its protocols are a line then.
     protocols = body[0] if body and body[0][0] == "Protocol" else [""] * len(header)
-    rows = []
-    for line in body:
-        kind = "" if len(line) < 2 else _KINDS.get(line[1], "")
-        cells = [_row_heading(line[0], section.broken_down and line[0] in marked)]
-        cells += [
-            _html_cell(text, _KINDS.get(protocol, ""))
-            for text, protocol in zip(line[1:], protocols[1:], strict=True)
-        ]
-        rows.append(
-            Markup('<tr class="{}">{}</tr>').format(kind, Markup("").join(cells))
-            if kind
-            else Markup("<tr>{}</tr>").format(Markup("").join(cells))
-        )
-    return Markup(
-        '<div class="scroll" role="region" aria-labelledby="{}" tabindex="0">'
-        '<table class="paper-table">'
-        "<thead>{}</thead><tbody>{}</tbody></table></div>"
-    ).format(section.key, _head(header, systems), Markup("").join(rows))
-
-
-def _head(header: Sequence[str], systems: Sequence[str]) -> Markup:
-    """One line, or two where every column is a metric of a system."""
     parted = [_part(title, systems) for title in header[1:]]
-    if len(header) < 3 or any(part is None for part in parted):
-        cells = [Markup('<th scope="col">{}</th>').format(_inline(title)) for title in header]
-        return Markup("<tr>{}</tr>").format(Markup("").join(cells))
     pairs = [part for part in parted if part is not None]
-    metrics = list(dict.fromkeys(metric for metric, _ in pairs))
-    top = [
-        Markup('<th scope="colgroup" colspan="{}" class="group">{}</th>').format(
-            sum(name == metric for name, _ in pairs), _inline(metric)
-        )
-        for metric in metrics
-    ]
-    below = [
-        Markup('<th scope="col"{}>{}</th>').format(
-            Markup(' class="edge"') if place == 0 or pairs[place - 1][0] != metric else "", system
-        )
-        for place, (metric, system) in enumerate(pairs)
-    ]
-    corner = Markup('<th scope="col" rowspan="2">{}</th>').format(_inline(header[0]))
-    return Markup("<tr>{}{}</tr><tr>{}</tr>").format(
-        corner, Markup("").join(top), Markup("").join(below)
+    if len(header) < 3 or len(pairs) < len(parted):
+        pairs = []
+    rows = []
+    for name, *cells in body:
+        kinds = (_KINDS.get(protocol, "") for protocol in protocols[1:])
+        read = [_cell_of(text, kind) for text, kind in zip(cells, kinds, strict=True)]
+        is_marked = section.broken_down and name in marked
+        rows.append((_KINDS.get(cells[0], "") if cells else "", name, is_marked, read))
+    html = template(str(__package__), "tables.html.j2", inline=_inline).render(
+        key=section.key,
+        header=header,
+        pairs=pairs,
+        metrics=Counter(metric for metric, _ in pairs),
+        rows=rows,
+        undefined_sign=UNDEFINED,
     )
+    return Markup(html)
 
 
 def _part(title: str, systems: Sequence[str]) -> tuple[str, str] | None:
@@ -315,35 +317,18 @@ def _part(title: str, systems: Sequence[str]) -> tuple[str, str] | None:
     return title.removesuffix(f", {system}"), system
 
 
-def _row_heading(text: str, marked: bool) -> Markup:
-    badge = Markup(' <span class="badge">seen by base</span>') if marked else ""
-    return Markup('<th scope="row">{}{}</th>').format(_inline(text), badge)
-
-
-def _html_cell(text: str, kind: str) -> Markup:
-    classes = [kind] if kind else []
-    if small := _SMALL.fullmatch(text):
-        classes.append("few")
-        text = small[1]
-    if (figure := _FIGURE.fullmatch(text)) is None:
-        return Markup("<td{}>{}</td>").format(_class(classes), _inline(text))
-    value = figure["value"]
-    parts = [
-        Markup('<span class="none" title="undefined">{}</span>').format(value)
-        if value == UNDEFINED
-        else Markup("<b>{}</b>").format(value)
-    ]
-    for mark in re.findall(r"\d+", figure["notes"]):
-        parts.append(Markup("<sup>{}</sup>").format(mark))
-    if figure["interval"]:
-        parts.append(Markup(" <small>{}</small>").format(figure["interval"]))
-    if figure["n"]:
-        parts.append(Markup(" <small>{}</small>").format(figure["n"]))
-    return Markup("<td{}>{}</td>").format(_class(["num", *classes]), Markup("").join(parts))
-
-
-def _class(names: Sequence[str]) -> Markup:
-    return Markup(' class="{}"').format(" ".join(names)) if names else Markup("")
+def _cell_of(text: str, kind: str) -> dict[str, Any]:
+    """A cell's parts: classes, and its figure with footnote marks, else its text."""
+    small = _SMALL.fullmatch(text)
+    text = small[1] if small else text
+    figure = _FIGURE.fullmatch(text)
+    names = ("num" if figure else "", kind, "few" if small else "")
+    return {
+        "classes": list(filter(None, names)),
+        "text": text,
+        "figure": figure and figure.groupdict(),
+        "marks": re.findall(r"\d+", figure["notes"]) if figure else [],
+    }
 
 
 def _inline(text: str) -> Markup:
