@@ -9,7 +9,7 @@ from typing import Any
 import pydantic
 
 from cxrjax.apps.results.plots import ACCENT, Line, Look, Plot, csv_text, plot_lines
-from cxrjax.apps.results.tables import Written, as_written
+from cxrjax.apps.results.tables import ScoreFile, as_written
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_lines
 from cxrjax.paths import to_path
@@ -138,7 +138,7 @@ TITLES = {
 _DIAGONAL = ("reliability", "iou_by_score")
 
 
-class _Curve(Written):
+class _Curve(ScoreFile):
     """A curve of curves.json; null where it is undefined."""
 
     x: list[float | None]

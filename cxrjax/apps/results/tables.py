@@ -80,13 +80,13 @@ class Compared:
     lines: list[ComparisonRow]
 
 
-class Written(pydantic.BaseModel):
+class ScoreFile(pydantic.BaseModel):
     """Part of a file that score wrote, each value of its own type."""
 
     model_config = pydantic.ConfigDict(strict=True)
 
 
-class _Entry(Written):
+class _Entry(ScoreFile):
     """A figure of metrics.json."""
 
     value: float | None
@@ -95,7 +95,7 @@ class _Entry(Written):
     n: int | None = None
 
 
-class _Line(Written):
+class _Line(ScoreFile):
     """A line of comparisons.json."""
 
     system: str
