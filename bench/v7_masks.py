@@ -194,7 +194,8 @@ def levels_of(annotated: Annotated) -> Mask:
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = command_parser("bench.v7_masks", __doc__)
+    parser = command_parser("v7_masks", __doc__)
+    parser.prog = "python -m bench.v7_masks"
     add = parser.add_argument
     add("--annotations", type=in_path, required=True, metavar="DIR", help="an export, unpacked")
     add(
