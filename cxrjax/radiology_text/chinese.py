@@ -14,7 +14,7 @@ _MARKS = str.maketrans("，。：；！？、（）“”【】", ',.:;!?,()""()
 _ALONE = {"is": "yes", "there is": "yes"}
 _BEHIND = {"no": "is absent", "there is": "is present", "is": ""}
 # At the end of a run, of what stands before.
-_LAST = {"no mention of": "is not mentioned"}
+_LAST = {"no mention of": "is not mentioned", "未见异常": "normal"}
 # A run with one of these that is part of no known word is not read.
 _DENYING = frozenset("不未无没非否勿莫")
 
@@ -34,9 +34,13 @@ def in_english(text: str) -> tuple[str, list[int] | None]:
     places: list[int] = []
     done = 0
     for run in [*_RUN.finditer(text), None]:
-        between = text[done : run.start() if run else len(text)]
-        pieces.append(between.translate(_MARKS))
-        places.extend(range(done, done + len(between)))
+        for place in range(done, run.start() if run else len(text)):
+            # A line that ends with a word is a sentence.
+            ends = text[place] == "\n" and (
+                text[place - 1 : place].isalpha() or text[place - 1] in ")）"
+            )
+            pieces.append(". \n" if ends else text[place].translate(_MARKS))
+            places.extend([place] * len(pieces[-1]))
         if run is None:
             break
         done = run.end()
@@ -61,9 +65,12 @@ def _translated(run: str, behind: bool, ahead: bool) -> list[Piece]:
         return [(run, 0, len(run))]
     if len(words) == 1 and not ahead:
         word, start, end = words[0]
-        return [((_BEHIND if behind else _ALONE).get(word, word), start, end)]
+        word = _LAST.get(run, (_BEHIND if behind else _ALONE).get(word, word))
+        return [(word, start, end)]
     last, start, end = words[-1]
-    words[-1] = _LAST.get(last, last) if not ahead and len(words) > 1 else last, start, end
+    if not ahead and len(words) > 1:
+        last = _LAST.get(run[start:end], _LAST.get(last, last))
+    words[-1] = last, start, end
     return [word for word in words if word[0]]
 
 

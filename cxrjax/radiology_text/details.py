@@ -38,7 +38,9 @@ def find_modifiers(
     for match in english.language.modifiers.find(tokens):
         before = tokens.forms[max(0, match.first - 3) : match.first]
         behind = before[before.index("not") :] if "not" in before else ()
-        negated = before[-1:] == ["non"] or bool(behind and not {",", "but"} & set(behind))
+        negated = before[-1:] in (["non"], ["none"]) or bool(
+            behind and not {",", "but"} & set(behind)
+        )
         if match.first in degrees or negated:
             continue
         within = [n for n, i in enumerate(items) if min(i.own) <= match.first <= max(i.own)]

@@ -194,6 +194,7 @@ class Forward:
             self.says, self.seen_since = "", 0  # "no other lesion than cardiomegaly"
         elif than and place and tokens.forms[place - 1] == "likely":
             self.says, self.seen_since = "hedged likely", 0  # "less likely than atelectasis"
+            self.opened_late = True
         elif is_preferred(tokens, self.clause[0], place):
             self.says, self.seen_since = "hedged unlikely", 0  # "atelectasis over pneumonia"
 

@@ -50,6 +50,8 @@ _STOPS = re.compile(
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\s\?)(?<!\A\?)(?<!\b[Vv][Ss]\.)(?<!\b[Dd]r\.)(?<!e\.g\.)(?<!i\.e\.)(?=\s|$)|(?<=[a-z]\.)(?=[A-Z])"
     r"|;|\n(?=[^\S\n]*(?:[-*•\d]|[A-Z]|\n))"
+    # A line of a table: "pneumothorax: yes".
+    r"|\n(?=[a-z][a-z /]{1,40}\s?[:=–-]\s?(?:yes|no|none|absent|present|negative|positive)\b)"
     # ", without effusion" at the end is a statement of its own, "without change" is none.
     r"|,(?=\s+without\s(?!(?:\w+\s){0,4}(?:chang|kink|calcif))[^,;:.?!]{1,120}(?:[.;!]|\Z))"
 )

@@ -370,6 +370,7 @@ def _give(
     right_gap = tokens.forms[spot.last : min(items[right[0]].own)] if right else []
     stops = {",", ":", ";", "(", ")", "and", "or", "/", "is", "are", "with"} | _PREPOSITIONS
     reached = bool(left) and _is_reached(left_gap) and bool(right_gap)
+    reached = reached and not _fronts(left_gap)
     predicated = right_gap[:1] in (["is"], ["are"], ["remain"], ["appear"]) and "," in left_gap
     if predicated and not _is_reached(left_gap) and not is_midline(items[right[0]], english):
         _add(items[right[0]], places[right[0]], spot, english, trailing=False)
@@ -386,6 +387,14 @@ def _give(
         _add(items[right[0]], places[right[0]], spot, english, trailing=False)
         places[right[0]].fronted = True
     return None
+
+
+def _fronts(gap: Sequence[str]) -> bool:
+    """Returns whether a place opens a statement behind that of another place: "no effusion on the
+    right, on the left small effusion"."""
+    comma = gap.index(",") if "," in gap else 0
+    tail = gap[comma + 1 :]
+    return _is_reached(gap[:comma]) and tail[:1] in (["on"], ["in"], ["at"]) and "," not in tail
 
 
 def _is_loose(gap: Sequence[str]) -> bool:

@@ -27,6 +27,7 @@ ADJECTIVE_REACH = 3
 _LASTING = word_set("lasting")
 _KINDS = word_set("kinds_of_denied")
 _PREDICATE_REACH = 8
+_LIST_GAP = 3
 _EQUATES = frozenset(("is", "are", "represent", "reflect"))
 
 
@@ -211,7 +212,19 @@ def ends_at(
             and mark in (",", "with")
             and bool({"now", "there", "still"} & set(words))
         )
+    if mark == "," and not (opened_late or graded or organ) and next_item is not None:
+        # "Suspected pneumonia, atelectasis": one doubt over a list.
+        return not _continues_list(tokens, next_item, words, clause[1])
     return mark in (",", "with", "(", ")")
+
+
+def _continues_list(tokens: Words, item: NamedItem, words: Sequence[str], end: int) -> bool:
+    """Returns whether an item behind a comma only continues the list before it."""
+    told = _SEEN | _CHANGED
+    own = {"no", "without", "with", "but", "again", "new", "less"} | told
+    if len(words) > _LIST_GAP or own & {*words} or _states_itself(tokens, item.last, end):
+        return False
+    return not told & {*tokens.forms[item.last : item.last + 2]}
 
 
 def _states_itself(tokens: Words, place: int, end: int) -> bool:

@@ -26,6 +26,7 @@ _ONE_LABEL = (
     frozenset(("lung nodule", "lung mass")),
     frozenset(("chronic obstructive pulmonary disease", "emphysema")),
 )
+_PROPERTIES = word_set("properties")
 _AT = (["at"], ["in"], ["on"])
 _VERSUS = frozenset(("versus", "vs"))
 _CHOOSING = _VERSUS | {"or", "/"}
@@ -61,7 +62,9 @@ def judge(
             say(judged[before[-1]], said[0].payload.before, (said[0].first, said[0].last))
     _likewise(tokens, items, judged)
     for n, (one, other) in enumerate(itertools.pairwise(items), start=1):
-        if lemmas_at(tokens, one.last, min(other.own)) == ["for"] and _SURGERY & set(one.names):
+        gap = lemmas_at(tokens, one.last, min(other.own)) if _SURGERY & set(one.names) else []
+        reason = gap == ["for"] or gap[-2:] in (["due", "to"], ["secondary", "to"])
+        if reason and not {",", "and", "with"} & {*gap}:
             judged[n] = Judgement("uncertain", "possible", "past")  # "lobectomy for cancer"
     _blanked(tokens, items, judged)
     _leave_open(tokens, items, judged, clauses, cues, told)
@@ -205,8 +208,9 @@ def _looks_back(
     if cue.payload.before.startswith("denied") and words & PARTS:
         return False  # "tube with its tip not seen"
     alone = cue.last - cue.first == 1 and tokens.forms[cue.first - 1] == ","
-    if alone and cue.payload.after and not closes(tokens, cue.last, clause[1]):
-        return False  # "emphysema, nil superimposed"
+    parted = cue.payload.after or tokens.form(cue.last) in _PROPERTIES
+    if alone and parted and not closes(tokens, cue.last, clause[1]):
+        return False  # "emphysema, nil superimposed", "nodules, none calcified"
     if not cue.payload.before:
         return cue.payload.after in ("hedged likely", "hedged possible") and _ends_with(
             tokens, cue.last, clause[1]
@@ -364,7 +368,9 @@ def _alternatives(
         both = lemmas_at(tokens, items[other].last, items[other].last + 2) == ["or", "both"]
         either = versus or "or" in gap or stroke or both
         if open_ and either and ("and" not in gap or gap >= {"and", "or"}):
-            for n in (one, other):
+            cue = judged[one].cue
+            listed = [n for n in inside if n < one and cue and judged[n].cue == cue]
+            for n in (*listed, one, other):
                 if judged[n].status == "present":
                     judged[n].status, judged[n].certainty = "uncertain", "possible"
                     judged[n].reason = "hedged"

@@ -27,7 +27,10 @@ from cxrjax.radiology_text.vietnamese_items import (
 from cxrjax.radiology_text.vietnamese_places import NO_PLACE, find_spots
 from cxrjax.radiology_text.vietnamese_words import composed
 
-_SENTENCE_END = re.compile(r"(?<=[.!?])(?=\s|$)|(?<=[^\W\d_]\.)(?=[^\W\d_]{2})|;|(?<!,)\n(?=[^\n])")
+_SENTENCE_END = re.compile(
+    r"(?<=[.!?])(?=\s|$)|(?<=[^\W\d_]\.)(?=[^\W\d_]{2})"
+    r"|;(?!\s*(?:bên|phía|còn) \S+ (?:thì )?(?:không|chưa))|(?<!,)\n(?=[^\n])"
+)
 _SIZE = re.compile(
     r"\d+(?:[.,]\d+)?(?:\s*(?:mm|cm))?(?:\s*[x×*]\s*\d+(?:[.,]\d+)?(?:\s*(?:mm|cm))?){0,2}"
 )
@@ -42,6 +45,7 @@ _CHANGED = {
 }
 # Organs of which a normal part is named.
 _IN_PARTS = ("lungs", "side", "costophrenic angle", "diaphragm", "hilar contour", "aorta")
+_CAUSED = ("mediastinal shift", "tracheal deviation")
 _PLEURAL = ("pleural effusion", "pneumothorax", "hemothorax", "pleural thickening")
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _CLOSES = ("", ",", ".")
@@ -57,7 +61,7 @@ def in_english(text: str) -> tuple[str, Sequence[int]]:
     pieces: list[str] = []
     at: list[int] = []
     for start, end in split_sentences(plain, _SENTENCE_END):
-        for said, first, last in _sentence(plain[start:end]):
+        for said, first, last in _sentence(plain[start:end], plain.isascii()):
             pieces.append(f" {said} ")
             at += [start + first] * (len(said) + 1) + [start + last]
         tail = plain[start:end].rstrip()[-1:]
@@ -68,8 +72,10 @@ def in_english(text: str) -> tuple[str, Sequence[int]]:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _sentence(text: str) -> tuple[Piece, ...]:
-    return tuple(_Gloss(text).pieces())
+def _sentence(text: str, is_bare: bool) -> tuple[Piece, ...]:
+    # "Lao? U?" of a text with diacritics has them.
+    bare = text.isascii() and (is_bare or len(text.split()) > 2)
+    return tuple(_Gloss(text, bare).pieces())
 
 
 class _Gloss:
@@ -80,12 +86,12 @@ class _Gloss:
         taken: tokens that are said already, or mean nothing.
     """
 
-    def __init__(self, text: str) -> None:
-        self.sentence = VietnameseSentence(with_ticks(text))
+    def __init__(self, text: str, bare: bool) -> None:
+        self.sentence = VietnameseSentence(with_ticks(text), bare)
         self.former = self._former()
         if self.former is not None:
             kept = blanked(self.sentence.text, self.sentence.tokens, self.former[0])
-            self.sentence = VietnameseSentence(kept)
+            self.sentence = VietnameseSentence(kept, bare)
         self.items, self.forms = self.sentence.items, self.sentence.forms
         self.sets = self.sentence.sets
         self.said: list[tuple[int, int, str, int]] = []
@@ -164,8 +170,11 @@ class _Gloss:
                 continue
             self._say(match.first, match.last, _ENGLISH["words"].get(match.payload, ""))
             first = match.last
+        cues = {(cue.last, cue.payload.after): cue.first for cue in sentence.cues}
+        within = {p for (last, said), first in cues.items() if said for p in range(first, last)}
         for match in sentence.find("reason"):
-            if self.taken.isdisjoint(reach_of(match)):
+            # "Thay vì" and "lý do chụp" give no reason.
+            if self.taken.isdisjoint(reach_of(match)) and within.isdisjoint(reach_of(match)):
                 is_heading = sentence.form(match.last) == ":"
                 self._say(match.first, match.last, "reason" if is_heading else "because")
         found = sentence.words.answers.find(sentence.tokens[first : first + 100])
@@ -173,7 +182,8 @@ class _Gloss:
             a, b = match.first + first, match.last + first
             alone = b >= end or not self.forms[b][0].isalnum() or not self.taken.isdisjoint([b])
             is_state = match.payload in ("normal", "abnormal")
-            if self.items and (self.inquires or match.first or not alone):
+            heads = sentence.form(b) == ":"  # "không có: tràn dịch, tràn khí"
+            if self.items and (self.inquires or match.first or heads or not alone):
                 continue
             if self.inquires and not is_state:
                 continue
@@ -240,7 +250,8 @@ class _Gloss:
                 number = self.sentence.words.numbers.get(self.sentence.form(place))
                 if number and place not in self.taken:
                     self._say(place, item.first, _NUMBERS[number] if number < 11 else "")
-                self._say(item.first, item.last, " and ".join(item.names))
+                caused = item.names[0] in _CAUSED and self._runs_on(item)
+                self._say(item.first, item.last, "with " * caused + " and ".join(item.names))
                 continue
             self.taken.update(item.own)
             if not item.is_normal:
@@ -260,6 +271,14 @@ class _Gloss:
                 self.said.append((item.first, 3, state, item.last))
             told |= {item.begin, item.first}
 
+    def _runs_on(self, item: VietnameseItem) -> bool:
+        """Returns whether an item follows another without a mark: "tràn dịch đẩy lệch trung
+        thất"."""
+        begin = max((one.last for one in self.items if one.last <= item.begin), default=-1)
+        gap = range(begin, item.begin) if begin >= 0 else range(0)
+        marked = any(self.forms[n] in self.sets["list"] for n in gap)
+        return begin >= 0 and not marked and not any(c.first in gap for c in self.sentence.cues)
+
     def _changes(self) -> None:
         sentence, sets = self.sentence, self.sets
         for match in sentence.times:
@@ -273,6 +292,11 @@ class _Gloss:
             right = [item for item in self.items if item.begin >= match.last]
             left = [item for item in self.items if item.last <= match.first]
             gap = self.forms[match.last : right[0].begin] if right else []
+            if match.payload == "new" and left and left[-1].last == match.first:
+                one = left[-1]  # "đám mờ mới"
+                self._say(match.first, match.last, "")
+                self.said.append((one.first, 1, "new", one.last))
+                continue
             most = sentence.form(match.first) in sets["most"]
             both = sets["both_before"] & {*self.forms[: match.first]}
             if most and both and sentence.side_at(match.first - 1):
@@ -299,8 +323,9 @@ class _Gloss:
             ahead = [i for i in self.items if i.begin >= cue.last]
             after, before = cue.payload.after, cue.payload.before
             begin = cue.first if after == "contrast" else begin
-            if left and left[-1].is_normal and not ahead:
-                self._say(cue.first, cue.last, "")  # "góc sườn hoành sáng, không có dịch"
+            known = self._ends_plainly(cue, left, bool(ahead), last[1] if last else "")
+            if known is not None:
+                self._say(cue.first, cue.last, known)
                 continue
             if _looks_back(sentence, cue, left):
                 self._join(left, self.forms[left[-1].last : cue.first])
@@ -344,11 +369,33 @@ class _Gloss:
             if said and last and last[1].startswith("denied"):
                 said = ", but there is"  # "không tràn khí, kèm nốt mờ"
             said = said or _ENGLISH["after"].get(after, "")
+            sided = sentence.side_at(cue.first - 1)
+            if said == "no" and (sided or sentence.form(cue.first - 1) in self.sets["both_after"]):
+                said = "there is no"  # "phổi phải không thấy nốt, đám mờ"
             self._say(cue.first, cue.last, "" if doubts else said)
             if sentence.form(cue.last) == ":" and ahead:
                 self._say(cue.last, cue.last + 1, "")  # "không thấy: tràn dịch, tràn khí"
             if after in _ENGLISH["before"]:
                 last = len(self.said) - 1, after, cue.last
+
+    def _ends_plainly(
+        self, cue: Match[Cue], left: Sequence[VietnameseItem], ahead: bool, before: str
+    ) -> str | None:
+        """English of a cue that says nothing, or no more than "present", of what stands before it;
+        None of any other."""
+        said, stated = cue.payload.after, any(item.first >= cue.last for item in self.items)
+        if left and left[-1].is_normal and not stated:
+            return ""  # "góc sườn hoành sáng, không có dịch"
+        if said == "contrast" and not stated and self.forms[cue.last - 1] == "có":
+            # "Không tràn dịch bên trái nhưng có bên phải"
+            return ", but present" if self.sentence.side_at(len(self.forms) - 1) else None
+        if ahead or not left or not said.startswith("hedged") or before.startswith("hedged"):
+            return None
+        # "Nốt mờ, nghi do mỡ": a doubt of something that has no name here.
+        opens = self.sentence.form(cue.first - 1) in (",", "(", ":")
+        opens = opens or self.forms[cue.last - 1] == "do"
+        rest = itertools.takewhile(lambda form: form not in ",:)?", self.forms[cue.last :])
+        return "" if opens and any(map(str.isalpha, {*rest} - self.sets["loose"])) else None
 
     def _join(self, left: Sequence[VietnameseItem], gap: Sequence[str]) -> None:
         """Puts an "and" in a list of which all is said behind it: "nốt, khối đều không thấy"."""
@@ -398,7 +445,10 @@ class _Gloss:
                 and "pleural spaces" in spot.regions
             ):
                 one = self.items[n - 1]  # "có tràn dịch nhưng không tràn khí màng phổi phải"
-                if one.names[0] in _PLEURAL and one.last - one.first == 2:
+                turns = {
+                    self.sentence.form(c - 1) for c in self.sentence.contrasts if c > one.first
+                }
+                if one.names[0] in _PLEURAL and one.last - one.first == 2 and "," not in turns:
                     self.said.append((one.first, 3, said, one.last))
 
     def _is_apart(self, spot: Spot) -> bool:

@@ -45,8 +45,8 @@ class VietnameseSentence:
         compared: tokens that compare one side with the other.
     """
 
-    def __init__(self, text: str) -> None:
-        self.words = load_words(text.isascii())
+    def __init__(self, text: str, bare: bool) -> None:
+        self.words = load_words(bare)
         self.sets = self.words.sets
         self.text = text
         self.tokens = self.words.split(text)
@@ -124,12 +124,12 @@ class VietnameseSentence:
         for place in range(1, len(self.forms)) if items else ():
             if place in taken or not self.side_at(place):
                 continue
-            begin = place - (self.forms[place - 1] in self.sets["sides"])
-            before = [item for item in items if item.last < begin and item.statement is None]
+            begin = place - (self.forms[place - 1] in self.sets["sides"] | {"phổi"})
+            before = [item for item in items if item.last < begin and not item.is_normal]
             opens = self.form(begin - 1) in self.sets["opens_side"]
-            if not before or not opens or self.form(place + 1) not in self.sets["no"]:
+            end = place + 1 + (self.form(place + 1) == "thì")
+            if not before or not opens or self.form(end) not in self.sets["no"]:
                 continue
-            end = place + 1
             while self.form(end) in self.sets["denies"]:
                 end += 1
             if self.form(end) in ("", ","):
@@ -199,9 +199,13 @@ class VietnameseSentence:
                     if ill.payload not in told:
                         stated.append(_statement(subject, ill, (ill.payload,)))
                         told.add(ill.payload)
+                    else:
+                        stated[-1].own |= {*reach_of(ill)}
                     joined = ill.last
                     while self.form(joined) in self.sets["joint"]:
                         joined += 1
+                    if self.form(joined) == ",":  # "không rộng, không lệch"
+                        joined += 1 + (self.form(joined + 1) in self.sets["no"])
                     ill = states.get(joined)
                 form = self.forms[place]
                 if place in inside or (form not in self.sets["passed"] and place not in parts):
