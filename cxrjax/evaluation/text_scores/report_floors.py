@@ -1,18 +1,19 @@
 """Findings of grounded sentences, and reports written from the references without an image.
 
 * `medoid`: the report that shares most words with the others.
-* `frequent sentences`: the most frequent ones, as many as a report has, with median boxes.
+* `frequent sentences`: with median boxes, as many as find most boxes of their finding; without
+  boxes, as many as a report has.
 * `true findings, <word>`: every finding of which a reference says what became of it, always with
   the most frequent word. It knows what is there, and does not compare.
 """
 
 import collections
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from cxrjax.boxes import iou
 from cxrjax.evaluation.predictions import Prediction
 from cxrjax.evaluation.text_scores.assertion_errors import COMPARED
 from cxrjax.evaluation.text_scores.sentences import GroundedSentence, ReferenceText
@@ -21,6 +22,7 @@ from cxrjax.radiology_text.assertions import Assertion
 from cxrjax.radiology_text.facts import said_of
 
 READ = ("en", "vi", "zh")
+_NEAR = 0.5  # IoU
 _MOST_REPORTS = 200  # among which the medoid is searched
 
 
@@ -73,11 +75,19 @@ def _frequent(reports: Sequence[ReferenceText]) -> str:
     alike: dict[Any, list[GroundedSentence]] = collections.defaultdict(list)
     for one, lang in ((one, report.lang) for report in reports for one in report.sentences):
         alike[named_findings(one, lang), len(one.boxes)].append(one)
-    said = []
-    for boxed in (True, False):
-        of = [every for (_, boxes), every in alike.items() if bool(boxes) == boxed]
-        most = math.ceil(sum(map(len, of)) / len(reports))
-        for every in sorted(of, key=len, reverse=True)[:most]:
-            typical = np.median([one.boxes for one in every], axis=0)
-            said.append(_written(every[0].text, typical, reports[0].codec))
-    return " ".join(said)
+    groups: dict[bool, list[tuple[int, int, str]]] = {
+        False: [],
+        True: [],
+    }  # by boxes: (boxes that are near, boxes, sentence)
+    for (_, boxes), every in alike.items():
+        typical = np.median([one.boxes for one in every], axis=0)
+        near = sum(int((iou(typical, one.boxes) > _NEAR).sum()) for one in every)
+        written = _written(every[0].text, typical, reports[0].codec)
+        groups[boxes > 0].append((near if boxes else len(every), boxes, written))
+    boxed = sorted(groups[True], key=lambda one: (-one[0] / one[1], one[2]))
+    there = sum(len(one.boxes) for report in reports for one in report.sentences)
+    near, given = (np.cumsum([one[part] for one in boxed]) for part in (0, 1))
+    best = int(np.argmax(near / (given * len(reports) + there))) + 1 if boxed else 0
+    others = sorted(groups[False], reverse=True)
+    most = round(sum(count for count, *_ in others) / len(reports))
+    return " ".join(text for *_, text in boxed[:best] + others[:most])

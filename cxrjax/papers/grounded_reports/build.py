@@ -61,12 +61,12 @@ class GroundedReportsBuilder(Builder[ReportsOptions]):
         return {name: getattr(self.options, name) for name in ("seed", "language", "earlier")}
 
 
-def languages_of(text: str) -> set[str]:
-    """Returns the languages whose words a sentence has most of; none where it has no such word."""
+def words_by_language(text: str) -> dict[str, int]:
+    """Counts the words of a sentence that tell a language, by language."""
     said = tokens(text)
     counts = {name: sum(word in words for word in said) for name, words in _LANGUAGES.items()}
     counts["zh"] = len(_HAN.findall(text))
-    return {name for name, count in counts.items() if count and count == max(counts.values())}
+    return {name: count for name, count in counts.items() if count}
 
 
 def check_report(draft: ReportDraft, lang: str) -> None:
@@ -85,13 +85,20 @@ def check_report(draft: ReportDraft, lang: str) -> None:
             raise Unusable("box_in_other_image", found)
         for x0, y0, x1, y1 in one.boxes_by_image.get(record.image_id, ()):
             check_box((x0, y0, x1, y1), record.image_hw, f"{where}:")
-        if (read := languages_of(one.text)) and lang not in read:
-            raise Unusable("mixed_languages", f"{where} is in {min(read)}; expected {lang}")
+        counts = words_by_language(one.text)
+        most = min(counts.pop(lang, 0), 1)  # one word of another language may be a name or Latin
+        if other := [name for name, count in counts.items() if count > most]:
+            raise Unusable("mixed_languages", f"{where} is in {other[0]}; expected {lang}")
     if not record.answer_text.strip():
         raise Unusable("no_sentence", "no sentence of findings; expected at least one")
-    if draft.earlier and draft.date and draft.earlier.date > draft.date:
-        found = f"earlier study {draft.earlier.record.study_id} is of {draft.earlier.date}"
-        raise Unusable("later_earlier_study", f"{found}; this one is of {draft.date}")
+    earlier, date = draft.earlier or draft, draft.earlier and draft.earlier.date
+    if date and draft.date and date > draft.date:
+        found = f"earlier study {earlier.record.study_id} is of {date}; this one is of {draft.date}"
+        raise Unusable("later_earlier_study", found)
+    patients = {earlier.record.patient_id, record.patient_id} - {None}
+    if draft.earlier and (earlier.record.image_id == record.image_id or len(patients) > 1):
+        found = f"earlier image {earlier.record.image_id}, patients {sorted(patients)}"
+        raise Unusable("wrong_earlier_study", f"{found}; expected another image of one patient")
 
 
 def finish(draft: ReportDraft, options: ReportsOptions) -> QARecord:

@@ -10,7 +10,7 @@ from cxrjax.commands import build, predict
 from cxrjax.errors import UserError
 from cxrjax.evaluation.text_scores.report_floors import report_floors
 from cxrjax.evaluation.text_scores.sentences import reference_text
-from cxrjax.papers.grounded_reports.build import languages_of
+from cxrjax.papers.grounded_reports.build import words_by_language
 from cxrjax.papers.grounded_reports.figures import GROUNDED_REPORTS
 from cxrjax.records import Answer, read_records
 from tests.evaluation import made
@@ -128,10 +128,10 @@ def test_other_sources_are_refused(tmp_path):
         built(tmp_path / "empty", tmp_path / "out")
 
 
-def test_languages(subtests):
+def test_words_of_languages(subtests):
     for text, expected in CASES["languages"].items():
         with subtests.test(text=text):
-            assert languages_of(text) == set(expected)
+            assert words_by_language(text) == expected
 
 
 def test_figures(subtests):
