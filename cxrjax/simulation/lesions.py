@@ -167,8 +167,8 @@ class LesionBuilder(ImageBuilder[LesionOptions]):
         }
 
     def describe(self) -> dict[str, Any]:
-        names = ("seed", "variants", "normal_percent", "contrast", "long_side", "image_format")
-        names += ("studies",) if self.options.studies > 1 else ()
+        names = ["seed", "variants", "normal_percent", "contrast", "long_side", "image_format"]
+        names += ["studies"] * (self.options.studies > 1)
         return {
             "made": SYNTHETIC,
             "reports": self.records_are.replace("grafts", "simulated_reports"),

@@ -86,8 +86,8 @@ def _frequent(reports: Sequence[ReferenceText]) -> str:
         groups[boxes > 0].append((near if boxes else len(every), boxes, written))
     boxed = sorted(groups[True], key=lambda one: (-one[0] / one[1], one[2]))
     there = sum(len(one.boxes) for report in reports for one in report.sentences)
-    near, given = (np.cumsum([one[part] for one in boxed]) for part in (0, 1))
-    best = int(np.argmax(near / (given * len(reports) + there))) + 1 if boxed else 0
+    hits, given = (np.cumsum([one[part] for one in boxed]) for part in (0, 1))
+    best = int(np.argmax(hits / (given * len(reports) + there))) + 1 if boxed else 0
     others = sorted(groups[False], reverse=True)
     most = round(sum(count for count, *_ in others) / len(reports))
     return " ".join(text for *_, text in boxed[:best] + others[:most])

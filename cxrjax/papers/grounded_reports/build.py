@@ -87,15 +87,15 @@ def check_report(draft: ReportDraft, lang: str) -> None:
             check_box((x0, y0, x1, y1), record.image_hw, f"{where}:")
         counts = words_by_language(one.text)
         most = min(counts.pop(lang, 0), 1)  # one word of another language may be a name or Latin
-        if other := [name for name, count in counts.items() if count > most]:
-            raise Unusable("mixed_languages", f"{where} is in {other[0]}; expected {lang}")
+        for other in (name for name, count in counts.items() if count > most):
+            raise Unusable("mixed_languages", f"{where} is in {other}; expected {lang}")
     if not record.answer_text.strip():
         raise Unusable("no_sentence", "no sentence of findings; expected at least one")
     earlier, date = draft.earlier or draft, draft.earlier and draft.earlier.date
     if date and draft.date and date > draft.date:
         found = f"earlier study {earlier.record.study_id} is of {date}; this one is of {draft.date}"
         raise Unusable("later_earlier_study", found)
-    patients = {earlier.record.patient_id, record.patient_id} - {None}
+    patients = {str(one.patient_id) for one in (earlier.record, record) if one.patient_id}
     if draft.earlier and (earlier.record.image_id == record.image_id or len(patients) > 1):
         found = f"earlier image {earlier.record.image_id}, patients {sorted(patients)}"
         raise Unusable("wrong_earlier_study", f"{found}; expected another image of one patient")

@@ -92,7 +92,7 @@ def _count(references: _References, answers: benchmark.Answers, options: ScoreOp
     def of_report(
         true: sentences.ReferenceText, line: Prediction | None, counts: benchmark.SystemCounts
     ) -> Mapping[str, float]:
-        said, parse = (), "missing"
+        said, parse = tuple[sentences.GroundedSentence, ...](), "missing"
         if line is not None:
             codec = options.box_codec or true.codec
             said = sentences.read_sentences(line, codec, true.image_hw, line.where)
@@ -117,8 +117,8 @@ def outcome(record: QARecord, prediction: Prediction, codec: Codec | None) -> Ou
     true, known = sentences.reference_text(record), dict[Any, int]()
     how = codec or true.codec, true.image_hw, prediction.where
     both = sentences.read_sentences(prediction, *how), true.sentences
-    boxes = (join_images([_units(of, true.lang, known)]) for of in both)
-    found = question_columns("g", *boxes, thresholds=(0.5,))
+    answer, reference = (join_images([_units(of, true.lang, known)]) for of in both)
+    found = question_columns("g", answer, reference, (0.5,))
     tp, given, there = (int(found[name][0]) for name in ("g@0.5/tp", "g/predicted", "g/truth"))
     note = f"{tp} of {there} findings with their boxes; {given - tp} without a reference"
     return Outcome(tp == given == there, tp / max(given, there) if given + there else None, note)
