@@ -59,6 +59,9 @@ def lesion_findings(lesions: Lesions, before: Lesions | None) -> Iterator[dict[s
     forms, classes = words["forms"], words["classes"]
 
     def finding(kind: str, labels: list[str], boxes: Any = (), **fill: Any) -> dict[str, Any]:
+        several = fill.pop("lesions", 1) > 1 and "plural" in fill
+        fill |= {"noun": fill["plural"], "article": ""} if several else {}
+        fill |= {verb: both[several] for verb, both in words["verbs"].items()}
         said = {"sentence_en": forms[kind].format(**fill), "abnormal": bool(boxes)}
         change = {"progression": kind} if kind in (*words["growth"], "resolved") else {}
         return said | {"boxes": list(boxes), "labels": labels, **change}
@@ -72,9 +75,10 @@ def lesion_findings(lesions: Lesions, before: Lesions | None) -> Iterator[dict[s
             growth = _area(boxes) / _area(old[label, side]) if (label, side) in old else 0.0
             form = next(name for name, high in words["growth"].items() if growth <= high)
         fill = {"size": size, "side": side, "count": words["counts"].get(str(len(boxes)))}
-        yield finding(form, [label], boxes, **fill, **about)
+        yield finding(form, [label], boxes, lesions=len(boxes), **fill, **about)
     for label, side in sorted(key for key in old.keys() - lesions.keys() if key[1]):
-        yield finding("resolved", [label], side=side, **classes[label])
+        count = len(old[label, side])
+        yield finding("resolved", [label], side=side, lesions=count, **classes[label])
     if not lesions:
         yield finding("normal", [])
     named = {label for label, _ in (*lesions, *old)}

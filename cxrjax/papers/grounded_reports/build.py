@@ -87,8 +87,8 @@ def check_report(draft: ReportDraft, lang: str) -> None:
             check_box((x0, y0, x1, y1), record.image_hw, f"{where}:")
         counts = words_by_language(one.text)
         most = min(counts.pop(lang, 0), 1)  # one word of another language may be a name or Latin
-        for other in (name for name, count in counts.items() if count > most):
-            raise Unusable("mixed_languages", f"{where} is in {other}; expected {lang}")
+        for found in (name for name, count in counts.items() if count > most):
+            raise Unusable("mixed_languages", f"{where} is in {found}; expected {lang}")
     if not record.answer_text.strip():
         raise Unusable("no_sentence", "no sentence of findings; expected at least one")
     earlier, date = draft.earlier or draft, draft.earlier and draft.earlier.date
