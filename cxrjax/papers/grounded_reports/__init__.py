@@ -15,7 +15,6 @@ GROUNDED_REPORTS = Paper(
     record_codec="paligemma",
 )
 
-# What builds of `grafts` and of phantoms write.
 SIMULATED_REPORTS = Paper(
     "simulated_reports",
     title="Grounded reports of simulated lesions in Kermany's chest X-rays, or of phantoms",

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cxrjax.codecs import get_codec
+from cxrjax.codecs import CODECS
 from cxrjax.metrics.text import tokens
 from cxrjax.papers.grounded_reports.sources import EXPECTED, WORDS, ReportDraft, read_source
 from cxrjax.records import EarlierImage, QARecord
@@ -15,7 +15,6 @@ from cxrjax.records_io.builder import Builder, SourceOptions
 from cxrjax.records_io.quality import REASONS, Unusable, check_box
 from cxrjax.records_io.split import by_split
 
-_CODEC = get_codec("paligemma")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
 _LANGUAGES = {name: frozenset(words.split()) for name, words in WORDS["languages"].items()}
 
@@ -119,7 +118,8 @@ def finish(draft: ReportDraft, options: ReportsOptions) -> QARecord:
     for number, one in enumerate(one for one in record.answers if one.text):
         boxes = np.array(one.boxes_by_image.get(record.image_id, ())).reshape(-1, 4)
         boxes = boxes / [width, height, width, height]
-        text = " ".join([one.text, *(_CODEC.encode(b[None], height, width) for b in boxes)])
+        shown = (CODECS["paligemma"].encode(box[None], height, width) for box in boxes)
+        text = " ".join([one.text, *shown])
         sentences.append(one.model_copy(update={"answer_id": f"s{number}", "text": text}))
     update = {"question": " ".join(request), "answers": sentences, "earlier": second, "lang": lang}
     return record.model_copy(update=update)

@@ -118,7 +118,8 @@ def _read_padchest(file: Path, options: Any, quality: QualityLog) -> Iterator[Re
     for number, study in enumerate(read_json_list(file), 1):
         where = f"{file.name}: study {number}"
         with quality.rejecting(str(number), where, _LAYOUT):
-            name = str(study["StudyID"])
+            if (name := str(study["StudyID"])) in read:
+                raise Unusable("duplicate_id", f"study {name} is there before; expected it once")
             read[name] = study, draft(name, study["ImageID"], study["findings"], where)
     for study, one in read.values():
         before, shown = str(study.get("PreviousStudyID") or ""), study.get("PreviousImageID")
