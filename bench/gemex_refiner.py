@@ -30,8 +30,8 @@ from scipy.stats import binomtest
 from cxrjax.cli import run
 from cxrjax.errors import UserError
 from cxrjax.files import reading
-from cxrjax.flags import options_of
-from cxrjax.language_model.flags import ClientFlags, add_client_flags, client_from_flags
+from cxrjax.flags import add_options, options_of
+from cxrjax.language_model.flags import ClientFlags, client_from_flags
 from cxrjax.papers.gemex.construct.language_model import LanguageModelRefiner, read_prompt
 from cxrjax.papers.gemex.construct.refine import Refiner, RuleRefiner, refine_sentence
 from cxrjax.papers.sources import mimic_tables
@@ -260,7 +260,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--sample", type=in_path, metavar="SOURCE", help="folder or zip of scene graphs")
     add("--reports", type=int, default=100, help="of --sample: how many (default 100)")
     add("--seed", type=int, default=0, help="of --sample: which (default 0)")
-    add_client_flags(parser)
+    add_options(parser, ClientFlags)
     flags = parser.parse_args(argv)
     if flags.sample:
         print(write_sample(flags.sample, flags.reports, flags.seed, out_path(flags.labels)))

@@ -1,6 +1,6 @@
-"""Flags of a command, declared from the class or function that takes them: one place an option.
+"""Flags of a command, declared from the dataclass of its options: one place an option.
 
-A parameter's type and default are the flag's, and its line of the docstring is the help.
+A field's type and default are the flag's, and its line of the docstring is the help.
 """
 
 import argparse
@@ -35,40 +35,40 @@ InFiles = Annotated[Sequence[Path], Flag("FILE")]
 OutFolder = Annotated[Path, Flag("DIR", out_path)]
 
 
-def add_flags(
-    parser: Any,
-    described: Callable[..., Any],
-    *names: str,
+def add_options(
+    parser: argparse.ArgumentParser,
+    options: type,
+    *,
+    one_of: Collection[str] = (),
     without: Collection[str] = (),
     choices: Mapping[str, Collection[str]] = types.MappingProxyType({}),
 ) -> None:
-    """Declares flags of a function's parameters, or of a dataclass's own fields.
+    """Declares flags of a dataclass and of its bases; those with a `group` have one of that title.
 
     Args:
-        parser: or a group of one.
-        names: of these only; none: of all but `without`.
-        choices: of parameters whose values are known at run time only.
+        one_of: fields of which exactly one is required.
+        without: fields that are no flags.
+        choices: of fields whose values are known at run time only.
     """
-    own = inspect.get_annotations(described) if inspect.isclass(described) else None
-    told = docstring_parser.parse(described.__doc__ or "").params
-    helps = {one.arg_name: " ".join((one.description or "").split()) for one in told}
-    for name, parameter in inspect.signature(described).parameters.items():
-        if name in names or not (names or name in without or (own is not None and name not in own)):
-            how = _how(parameter, helps[name])
+    places: dict[str, Any] = {"": parser}
+    done = set(without)
+    if one_of:
+        places["one"] = parser.add_mutually_exclusive_group(required=True)
+    parameters = inspect.signature(options).parameters
+    for kind in filter(dataclasses.is_dataclass, options.__mro__):
+        told = docstring_parser.parse(kind.__doc__ or "")
+        helps = {one.arg_name: " ".join((one.description or "").split()) for one in told.params}
+        group = vars(kind).get("group", "")
+        if group not in places:
+            places[group] = parser.add_argument_group(group, told.description)
+        for name in filter(helps.__contains__, inspect.get_annotations(kind)):
+            if name in done:
+                continue
+            done.add(name)
+            how = _how(parameters[name], helps[name])
             if name in choices:
                 how = {**how, "choices": sorted(choices[name]), "metavar": None}
-            parser.add_argument(f"--{name}", **how)
-
-
-def add_group(
-    parser: argparse.ArgumentParser, title: str, described: type, *names: str
-) -> argparse._ArgumentGroup:
-    """Declares flags in a group of their own, which the class's docstring explains."""
-    group = parser.add_argument_group(
-        title, docstring_parser.parse(described.__doc__ or "").description
-    )
-    add_flags(group, described, *names)
-    return group
+            places["one" if name in one_of else group].add_argument(f"--{name}", **how)
 
 
 def _how(parameter: inspect.Parameter, told: str) -> dict[str, Any]:
@@ -101,11 +101,20 @@ def options_of(flags: argparse.Namespace, described: Callable[..., Options]) -> 
 
 
 def parse_options(
-    parser: argparse.ArgumentParser, described: Callable[..., Options], argv: Sequence[str] | None
+    parser: argparse.ArgumentParser,
+    options: Callable[..., Options],
+    argv: Sequence[str] | None,
+    **how: Any,
 ) -> Options:
-    """Returns the options that the words describe; leaves with code 2 where they are unusable."""
+    """Returns the options that the words describe; leaves with code 2 where they are unusable.
+
+    Args:
+        how: as of `add_options`.
+    """
+    assert isinstance(options, type)
+    add_options(parser, options, **how)
     flags = parser.parse_args(argv)
     try:
-        return options_of(flags, described)
+        return options_of(flags, options)
     except UserError as error:
         parser.error(str(error))

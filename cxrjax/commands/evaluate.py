@@ -14,15 +14,20 @@ from collections.abc import Sequence
 
 from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
-from cxrjax.evaluation.flags import EvaluateFlags, add_evaluate_flags
+from cxrjax.evaluation.flags import EvaluateFlags
 from cxrjax.flags import parse_options
+from cxrjax.paper import benchmark_places
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> EvaluateFlags:
     """Returns the options; leaves with code 2 where they are unusable."""
-    parser = command_parser("evaluate", __doc__)
-    add_evaluate_flags(parser)
-    return parse_options(parser, EvaluateFlags, argv)
+    return parse_options(
+        command_parser("evaluate", __doc__),
+        EvaluateFlags,
+        argv,
+        one_of=("workdir", "checkpoint"),
+        choices={"benchmark": benchmark_places()},
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -41,7 +41,7 @@ import argparse
 from collections.abc import Sequence
 
 from cxrjax.cli import command_parser
-from cxrjax.evaluation.flags import PredictFlags, add_predict_flags
+from cxrjax.evaluation.flags import PredictFlags
 from cxrjax.flags import parse_options
 
 
@@ -58,10 +58,9 @@ class _ListSystems(argparse.Action):
 def parse_arguments(argv: Sequence[str] | None = None) -> PredictFlags:
     """Returns the options; leaves with code 2 where they are unusable."""
     parser = command_parser("predict", __doc__)
-    add_predict_flags(parser)
     text = "list what --system knows, and end"
     parser.add_argument("--list_systems", action=_ListSystems, nargs=0, help=text)
-    return parse_options(parser, PredictFlags, argv)
+    return parse_options(parser, PredictFlags, argv, one_of=("workdir", "checkpoint", "runner"))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

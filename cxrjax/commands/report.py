@@ -30,15 +30,14 @@ from collections.abc import Sequence
 
 from cxrjax.apps.results.flags import ReportFlags
 from cxrjax.cli import command_parser
-from cxrjax.flags import add_flags, parse_options
+from cxrjax.flags import parse_options
 from cxrjax.paper import benchmark_places
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> ReportFlags:
     """Returns the options; leaves with code 2 where they are unusable."""
-    parser = command_parser("report", __doc__)
-    add_flags(parser, ReportFlags, choices={"benchmark": benchmark_places()})
-    return parse_options(parser, ReportFlags, argv)
+    choices = {"benchmark": benchmark_places()}
+    return parse_options(command_parser("report", __doc__), ReportFlags, argv, choices=choices)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

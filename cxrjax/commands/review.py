@@ -30,17 +30,13 @@ from collections.abc import Sequence
 
 from cxrjax.apps.review.flags import ReviewFlags
 from cxrjax.cli import command_parser
-from cxrjax.flags import add_flags, parse_options
-
-_REVIEWED = ("records", "sheets", "readers")
+from cxrjax.flags import parse_options
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> ReviewFlags:
     """Returns the options; leaves with code 2 where they are unusable."""
     parser = command_parser("review", __doc__)
-    add_flags(parser.add_mutually_exclusive_group(required=True), ReviewFlags, *_REVIEWED)
-    add_flags(parser, ReviewFlags, without=_REVIEWED)
-    return parse_options(parser, ReviewFlags, argv)
+    return parse_options(parser, ReviewFlags, argv, one_of=("records", "sheets", "readers"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:

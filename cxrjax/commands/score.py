@@ -40,15 +40,15 @@ several runs, the difference from it over other patients and other seeds); with 
 from collections.abc import Sequence
 
 from cxrjax.cli import command_parser
-from cxrjax.evaluation.flags import ScoreFlags, add_score_flags
+from cxrjax.evaluation.flags import ScoreFlags
 from cxrjax.flags import parse_options
+from cxrjax.paper import benchmark_places
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> ScoreFlags:
     """Returns the options; leaves with code 2 where they are unusable."""
-    parser = command_parser("score", __doc__)
-    add_score_flags(parser)
-    return parse_options(parser, ScoreFlags, argv)
+    choices = {"benchmark": benchmark_places()}
+    return parse_options(command_parser("score", __doc__), ScoreFlags, argv, choices=choices)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

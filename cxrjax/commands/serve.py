@@ -16,21 +16,21 @@ docs/serving.md tells more. For research: not a medical device.
 
 from collections.abc import Sequence
 
-from cxrjax.apps.serving.flags import DECODING, ModelsFlags, ServeFlags
+from cxrjax.apps.serving.flags import NOT_SERVED, ServeFlags
 from cxrjax.cli import command_parser
 from cxrjax.errors import optional
-from cxrjax.evaluation.flags import DecodingFlags, add_source_flags
-from cxrjax.flags import add_flags, add_group, parse_options
+from cxrjax.flags import parse_options
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> ServeFlags:
     """Returns the options; leaves with code 2 where they are unusable."""
-    parser = command_parser("serve", __doc__)
-    add_source_flags(parser)
-    add_flags(parser, DecodingFlags, *DECODING)
-    add_flags(parser, ModelsFlags)
-    add_group(parser, "server", ServeFlags)
-    return parse_options(parser, ServeFlags, argv)
+    return parse_options(
+        command_parser("serve", __doc__),
+        ServeFlags,
+        argv,
+        one_of=("workdir", "checkpoint"),
+        without=NOT_SERVED,
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 
 from cxrjax.cli import command_parser
 from cxrjax.distributed import hosts
+from cxrjax.flags import add_options
 from cxrjax.paths import out_path
 from cxrjax.training.tracking import TRACKERS
 
@@ -27,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--track", choices=TRACKERS, help="send the figures there too, by its own library"
     )
-    hosts.add_flags(parser)
+    add_options(parser, hosts.HostFlags)
     flags, overrides = parser.parse_known_args(arguments)
     # After the flags, here and below: --help stays quick.
     from cxrjax.api.training import train

@@ -16,10 +16,10 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from cxrjax.errors import UserError
-from cxrjax.flags import Flag, add_group
+from cxrjax.flags import Flag
 from cxrjax.untrusted.json_text import parse_json, parse_object
 
 # How long a connection may take to say who it is, and how often a process knocks.
@@ -168,11 +168,7 @@ class HostFlags:
     process_id: Annotated[int | None, Flag("I")] = None
     start_timeout: Annotated[int, Flag("SECONDS")] = 300
     host_timeout: Annotated[int, Flag("SECONDS")] = 100
-
-
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """Declares what `initialize` reads."""
-    add_group(parser, "several processes", HostFlags)
+    group: ClassVar[str] = "several processes"
 
 
 def initialize(

@@ -5,32 +5,21 @@ import dataclasses
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from cxrjax import choices
-from cxrjax.distributed import hosts
 from cxrjax.distributed.hosts import HostFlags
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
-from cxrjax.flags import Flag, InFile, InFiles, InFolder, OutFolder, add_flags, add_group
-from cxrjax.language_model.flags import ClientFlags, ServerFlags, add_client_flags
-from cxrjax.paper import benchmark_places
+from cxrjax.flags import Flag, InFile, InFiles, InFolder, OutFolder
+from cxrjax.language_model.flags import ClientFlags, ServerFlags
 from cxrjax.paths import out_path
 
 if TYPE_CHECKING:
     from cxrjax.distributed.meshes import MeshConfig
 
 # What `--runner` may be; cxrjax/evaluation/systems/table.py starts them.
-RUNNERS = {
-    "prior_box": "each finding's mean box in training records",
-    "majority": "training records' most frequent answer",
-    "question": "most frequent answer to the question's words, box of what it names",
-    "nearest": "answer of the training image that looks most alike",
-    "random": "an answer sampled from those that the question leaves open",
-    "reader": "one radiologist's boxes",
-    "openai": "any model behind an OpenAI-compatible server",
-    "hf": "a transformers model in a folder",
-}
+RUNNERS = ("prior_box", "majority", "question", "nearest", "random", "reader", "openai", "hf")
 _MIN_SEEDS = 3
 
 
@@ -112,6 +101,7 @@ class DecodingFlags:
     top_p: float | None = None
     best_of: int | None = None
     seed: int | None = None
+    group: ClassVar[str] = "decoding"
 
     def decoding(self) -> dict[str, Any]:
         """Returns the `decoding.*` keys that were given."""
@@ -143,6 +133,12 @@ class ModelFlags(SourceFlags, DecodingFlags):
 class RunnerFlags:
     """Systems in place of a model of ours.
 
+    prior_box: each finding's mean box in training records; majority: training records' most
+    frequent answer; question: most frequent answer to the question's words, box of what it names;
+    nearest: answer of the training image that looks most alike; random: an answer sampled from
+    those that the question leaves open; reader: one radiologist's boxes; openai: any model behind
+    an OpenAI-compatible server; hf: a transformers model in a folder.
+
     Attributes:
         runner: in place of a model
         train: training records of a baseline
@@ -156,6 +152,7 @@ class RunnerFlags:
     readers: InFile = None
     reader: Annotated[str | None, Flag("ID")] = None
     seeds: Annotated[tuple[int, ...] | None, Flag("0,1,2", parse_seeds)] = None
+    group: ClassVar[str] = "runners"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -181,6 +178,7 @@ class OtherModelFlags:
     logprobs: bool = False
     no_temperature: bool = False
     folder: InFolder = None
+    group: ClassVar[str] = "other people's models (--runner=openai, --runner=hf)"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -317,49 +315,6 @@ class ScoreFlags(BenchmarkFlags, ClientFlags):
         of_model = (self.bertscore_layer, self.bertscore_baseline)
         if self.bertscore_model is None and of_model != (None, None):
             raise UserError("--bertscore_layer and --bertscore_baseline are of --bertscore_model")
-
-
-def add_source_flags(parser: argparse.ArgumentParser, *more: str) -> None:
-    """Declares the flags that name a model, of which one is required, and how it asks.
-
-    Args:
-        more: flags of `RunnerFlags` that name another system.
-    """
-    named = parser.add_mutually_exclusive_group(required=True)
-    add_flags(named, SourceFlags, "workdir", "checkpoint")
-    if more:
-        add_flags(named, RunnerFlags, *more)
-    add_flags(parser, SourceFlags, "base", "step", "prompt", "source")
-
-
-def add_predict_flags(parser: argparse.ArgumentParser) -> None:
-    """Declares the flags of `predict`."""
-    add_source_flags(parser, "runner")
-    add_flags(parser, ModelFlags)
-    add_flags(parser, PredictFlags)
-    add_group(parser, "decoding", DecodingFlags)
-    listed = "; ".join(f"{name}: {summary}" for name, summary in RUNNERS.items())
-    add_flags(parser.add_argument_group("runners", f"{listed}."), RunnerFlags, without=("runner",))
-    add_group(parser, "other people's models (--runner=openai, --runner=hf)", OtherModelFlags)
-    add_group(parser, "language model", ServerFlags)
-    hosts.add_flags(parser)
-
-
-def add_evaluate_flags(parser: argparse.ArgumentParser) -> None:
-    """Declares the flags of `evaluate`."""
-    add_source_flags(parser)
-    add_flags(parser, ModelFlags)
-    add_flags(parser, BenchmarkFlags, choices={"benchmark": benchmark_places()})
-    add_flags(parser, EvaluateFlags)
-    add_group(parser, "decoding", DecodingFlags)
-    hosts.add_flags(parser)
-
-
-def add_score_flags(parser: argparse.ArgumentParser) -> None:
-    """Declares the flags of `score`."""
-    add_flags(parser, BenchmarkFlags, choices={"benchmark": benchmark_places()})
-    add_flags(parser, ScoreFlags)
-    add_client_flags(parser)
 
 
 def mesh_config(text: str) -> "MeshConfig":

@@ -1,15 +1,13 @@
 """A language model from flags and the environment."""
 
-import argparse
 import dataclasses
 import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from cxrjax.errors import UserError
-from cxrjax.flags import add_flags, add_group
 from cxrjax.language_model.settings import Prices, Settings, StructuredOutput, TokenLimitField
 
 if TYPE_CHECKING:
@@ -61,6 +59,7 @@ class ServerFlags:
     cache: Path | None = None
     dry_run: bool = False
     allow_sending: bool = False
+    group: ClassVar[str] = "language model"
 
     def __post_init__(self) -> None:
         for names, lowest, expected in _RANGES:
@@ -82,6 +81,7 @@ class ClientFlags(ServerFlags):
 
     temperature: float | None = None
     structured_output: StructuredOutput = "json_schema"
+    group: ClassVar[str] = ServerFlags.group
 
 
 _ABOVE_ZERO = math.nextafter(0, 1)
@@ -90,11 +90,6 @@ _RANGES = (
     (("temperature", "price_in", "price_out", "max_cost"), 0, "a number, 0 or more"),
     (("concurrency", "image_tokens"), 1, "a whole number from 1 on"),
 )
-
-
-def add_client_flags(parser: argparse.ArgumentParser) -> None:
-    """Declares those of `ClientFlags`, as a group of their own."""
-    add_flags(add_group(parser, "language model", ServerFlags), ClientFlags)
 
 
 def client_from_flags(

@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from cxrjax import cli
 from cxrjax.cli import command_parser
 from cxrjax.errors import UserError
-from cxrjax.evaluation.flags import SourceFlags, add_source_flags
-from cxrjax.flags import options_of
+from cxrjax.evaluation.flags import SourceFlags
+from cxrjax.flags import add_options, options_of
 from cxrjax.paths import in_path, out_path
 
 # Answers may be longer than those the model was trained on; none is cut.
@@ -29,7 +29,7 @@ _MAX_BOXES = 32
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     """Flags of the command; leaves with code 2 where they are unusable."""
     parser = command_parser("tools.coordinates", __doc__)
-    add_source_flags(parser)
+    add_options(parser, SourceFlags, one_of=("workdir", "checkpoint"))
     add = parser.add_argument
     add("--records", type=in_path, required=True, metavar="FILE", help="records with answers")
     add("--image_root", type=in_path, help="what image_path is relative to (data/README.md)")

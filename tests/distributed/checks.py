@@ -12,12 +12,13 @@ from jax.sharding import Mesh
 from cxrjax import cli
 from cxrjax.distributed import hosts, meshes
 from cxrjax.errors import UserError
+from cxrjax.flags import add_options
 
 
 def main() -> None:
     folder = Path(sys.argv[1])
     parser = argparse.ArgumentParser()
-    hosts.add_flags(parser)
+    add_options(parser, hosts.HostFlags)
     hosts.initialize(parser.parse_args(sys.argv[2:]))
     me = jax.process_index()
     assert jax.process_count() == 2 and jax.local_device_count() == 2

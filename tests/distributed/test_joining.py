@@ -16,6 +16,7 @@ import pytest
 from cxrjax.distributed import hosts
 from cxrjax.distributed.hosts import roll_call
 from cxrjax.errors import UserError
+from cxrjax.flags import add_options
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CHECKS = Path(__file__).with_name("checks.py")
@@ -23,7 +24,7 @@ _CHECKS = Path(__file__).with_name("checks.py")
 
 def _flags(*words):
     parser = argparse.ArgumentParser()
-    hosts.add_flags(parser)
+    add_options(parser, hosts.HostFlags)
     return parser.parse_args(words)
 
 

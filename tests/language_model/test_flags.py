@@ -6,8 +6,8 @@ import re
 import pytest
 
 from cxrjax.errors import UserError
-from cxrjax.flags import options_of
-from cxrjax.language_model.flags import ClientFlags, add_client_flags, client_from_flags
+from cxrjax.flags import add_options, options_of
+from cxrjax.language_model.flags import ClientFlags, client_from_flags
 from cxrjax.language_model.settings import Prices
 from tests.language_model.conftest import CASES
 
@@ -22,7 +22,7 @@ def _no_environment(monkeypatch):
 
 def _client(tmp_path, *arguments):
     parser = argparse.ArgumentParser()
-    add_client_flags(parser)
+    add_options(parser, ClientFlags)
     flags = options_of(parser.parse_args(arguments), ClientFlags)
     return client_from_flags(flags, tmp_path / "answers.jsonl", ())
 

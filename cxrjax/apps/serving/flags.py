@@ -2,13 +2,17 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from cxrjax.errors import UserError
 from cxrjax.evaluation.flags import ModelFlags
 from cxrjax.flags import Flag, InFile, InFolder
 
-DECODING = ("grammar", "names", "boxes", "max_answer_tokens")
+# Options of a model that serving has not.
+NOT_SERVED = (
+    *("image_root", "image", "images_per_batch", "beams", "length_penalty", "temperature"),
+    *("top_k", "top_p", "best_of", "seed"),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -61,6 +65,7 @@ class ServeFlags(ModelFlags, ModelsFlags):
     drain_seconds: int = 30
     max_megabytes: int = 50
     image_cache_megabytes: int = 512
+    group: ClassVar[str] = "server"
 
     def __post_init__(self) -> None:
         for name in (

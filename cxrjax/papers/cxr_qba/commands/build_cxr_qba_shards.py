@@ -22,7 +22,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cxrjax.cli import command_parser, run
-from cxrjax.language_model.flags import add_client_flags
+from cxrjax.flags import add_options
+from cxrjax.language_model.flags import ClientFlags
 from cxrjax.paths import in_path, local_path
 
 
@@ -62,7 +63,7 @@ def parse_arguments(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]
     add("--regions_cache", type=in_path, help="keeps images' regions for the next build")
     add("--tfds", type=_local, help="write the questions as a TFDS data set into this folder too")
     add("--image_root", type=in_path, help="of --tfds: folder of the images (default: without)")
-    add_client_flags(parser)
+    add_options(parser, ClientFlags)
     return parser.parse_known_args(argv)
 
 
