@@ -147,7 +147,7 @@ class _Medoids:
         for kind, found in groups.items():
             every = np.linspace(0, len(found) - 1, min(len(found), _MOST_TEXTS)).astype(int)
             some = [found[n] for n in every]
-            likeness = _likeness([one.text for one in some]).sum(axis=0)
+            likeness = word_likeness([one.text for one in some]).sum(axis=0)
             self._best[kind] = [some[n] for n in np.argsort(-likeness, kind="stable")]
 
     def text(self, one: "BlindQuestion") -> str:
@@ -155,7 +155,7 @@ class _Medoids:
         return next(others, "")
 
 
-def _likeness(texts: Sequence[str]) -> np.ndarray:
+def word_likeness(texts: Sequence[str]) -> np.ndarray:
     """F1 of the words of each two texts."""
     counted = [collections.Counter(text.lower().split()) for text in texts]
     return np.array(

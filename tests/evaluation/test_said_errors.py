@@ -55,6 +55,17 @@ def test_comparisons_are_pairs_of_finding_and_change(said, true, counts, languag
     assert found.keys() == set(COLUMNS)
 
 
+def test_changes_are_right_where_finding_side_and_word_agree():
+    true = (
+        "The left pleural effusion has increased. The right nodule is unchanged. New left cavity."
+    )
+    said = true.replace("increased", "decreased").replace("New left", "New right")
+    found = count_said(said_now(said), said_now(true)).items()
+    counts = {name.removeprefix("changes/"): n for name, n in found if "changes/" in name and n}
+    right = {"all/right": 1, "named/right": 1, "unchanged/right": 1}
+    assert counts == {"all": 3, "named": 2, "new": 1, "unchanged": 1, "worse": 1} | right
+
+
 def test_every_finding_has_a_weight_of_its_own():
     from cxrjax.files import read_packaged
 

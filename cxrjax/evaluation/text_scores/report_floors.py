@@ -15,9 +15,9 @@ import numpy as np
 
 from cxrjax.boxes import iou
 from cxrjax.evaluation.predictions import Prediction
+from cxrjax.evaluation.question_priors import word_likeness
 from cxrjax.evaluation.text_scores.assertion_errors import COMPARED
 from cxrjax.evaluation.text_scores.sentences import GroundedSentence, ReferenceText
-from cxrjax.metrics.text import tokens
 from cxrjax.radiology_text.assertions import Assertion
 from cxrjax.radiology_text.facts import said_of
 
@@ -65,9 +65,7 @@ def _written(text: str, boxes: Any, codec: Any) -> str:
 
 def _medoid(reports: Sequence[ReferenceText]) -> str:
     some = reports[:: max(1, len(reports) // _MOST_REPORTS)]
-    words = [collections.Counter(tokens(one.text)) for one in some]
-    alike = [sum((a & b).total() / max((a | b).total(), 1) for b in words) for a in words]
-    report = some[int(np.argmax(alike))]
+    report = some[int(np.argmax(word_likeness([one.text for one in some]).sum(axis=0)))]
     return " ".join(_written(one.text, one.boxes, report.codec) for one in report.sentences)
 
 
