@@ -27,6 +27,7 @@ from PIL import Image
 
 from bench import bucket_input
 from bench.bucket_input import Proxy
+from bench.fuzz import targets
 from cxrjax import lock, paths
 from cxrjax.apps.serving import named_models
 from cxrjax.commands import (
@@ -42,6 +43,7 @@ from cxrjax.commands import (
     score,
 )
 from cxrjax.errors import UserError
+from cxrjax.input_pipeline import sharded_source
 from cxrjax.paths import buckets
 from cxrjax.training import orbax_s3, store
 from tests.training.conftest import BatchStream, settings, trainer
@@ -244,6 +246,22 @@ def test_images_of_later_batches_are_on_their_way(s3):
     s3.proxy.latency = 0.05
     found = bucket_input.measure(records, step=0.3, steps=8, workers=0, batch=16)
     assert found["wait"] < 0.5
+
+
+def test_shards_are_copied_once_when_they_are_needed_and_compared(s3):
+    for name, content in targets._shards().items():
+        (s3 / name).write_bytes(content)
+    asked = []
+    s3.proxy.refuses = lambda line: asked.append(line) if line.startswith(b"GET") else False
+    source = sharded_source.ShardedSource(s3, "train")
+    assert not any(b".array_record" in line for line in asked)
+    assert source[0].records and source[len(source) - 1].records
+    assert sum(b".array_record" in line for line in asked) == 1
+    assert sum(b".parquet" in line for line in asked) == 1
+    (shard,) = (s3 / "records").glob("*.array_record")
+    shard.write_bytes(b"another one")
+    with pytest.raises(UserError, match=r"array_record: has the hash \w+, the manifest \w+; bring"):
+        sharded_source.ShardedSource(s3, "train")[0]
 
 
 def test_a_build_and_predictions(bucket):

@@ -2,7 +2,10 @@
 
 import io
 import json
+import re
 import shutil
+import tomllib
+from pathlib import Path
 
 import numpy as np
 import pyarrow
@@ -15,8 +18,9 @@ from cxrjax.commands import build, convert
 from cxrjax.errors import UserError
 from cxrjax.paths import in_path
 from cxrjax.training import conversion, interchange
-from tests.hub_server import READER, TOKEN, Repository, hub  # noqa: F401
+from tests.hub_server import TOKEN, Repository, hub  # noqa: F401
 
+CASES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
 NAME = "hf://datasets/they/vqa"
 BOX = "<loc_10_20_100_120>"
 CHEST = "p10/p10000001/s50000001/0001.jpg"
@@ -231,33 +235,18 @@ def refused(call):
 
 
 def test_what_cannot_be_fetched_is_one_line(hub, tmp_path, monkeypatch, subtests):  # noqa: F811
-    page = f"{hub.address}/datasets/they/vqa"
-    whole = {"data_v1.json": json.dumps([vindr(n) for n in range(20)])}
-    cases = {
-        "no such": (None, {}, NAME, f"they/vqa: no such data set at {page}, or a private"),
-        "private": (Repository(private=True), {}, NAME, "not logged in"),
-        "gated": (Repository(stored(whole), gated=True), {}, NAME, f"gated. .* at {page}, log in"),
-        "a token that is none": (
-            Repository(),
-            {"HF_TOKEN": "hf_x"},
-            NAME,
-            "the token is not valid",
-        ),
-        "revision": (Repository(stored(whole)), {}, f"{NAME}@v9", "no such revision"),
-        "path": (Repository(stored(whole)), {}, f"{NAME}/none", "no none in this data set"),
-        "address": (None, {}, "hf://datasets/vqa@", "not an address of a data set"),
-    }
-    for name, (repository, environment, address, said) in cases.items():
-        with subtests.test(name), monkeypatch.context() as patch:
-            hub.hub.clear()
-            if repository:
-                hub.hub["datasets", "they/vqa"] = repository
-            for key, value in environment.items():
-                patch.setenv(key, value)
-            line = refused(lambda: built(address, tmp_path / "out"))  # noqa: B023
-            assert (
-                pytest.importorskip("re").search(said, line) and "they/vqa" in line
-            ) or "vqa@" in line
+    whole = stored({"data_v1.json": json.dumps([vindr(n) for n in range(20)])})
+    for case in CASES["fetched"]:
+        with subtests.test(case["name"]), monkeypatch.context() as patch:
+            held = {("datasets", "they/vqa"), ("models", "they/vqa")} if "is" in case else ()
+            hub.hub = {key: Repository(whole, **case["is"]) for key in held}
+            patch.setenv("HF_TOKEN", case.get("token", ""))
+            if case["of"].startswith("hf://datasets/"):
+                line = refused(lambda: built(case["of"], tmp_path / "out"))  # noqa: B023
+            else:
+                words = [f"--checkpoint={case['of']}", f"--out={tmp_path / 'out'}"]
+                line = refused(lambda: convert.main(words))  # noqa: B023
+            assert re.search(case["said"].replace("HUB", hub.address), line)
             assert not (tmp_path / "out").exists()
             shutil.rmtree(constants.HF_HUB_CACHE, ignore_errors=True)
 
@@ -313,30 +302,16 @@ def test_a_model_is_pushed_with_its_card(hub, converted, tmp_path, monkeypatch, 
 
 
 def test_what_cannot_be_pushed_is_one_line(hub, converted, tmp_path, monkeypatch, subtests):  # noqa: F811
-    cases = {
-        "no token": ("", {}, [], r"me/chest: cannot be pushed: no token; log in by"),
-        "a token that is none": ("hf_x", {}, [], "the token is not valid"),
-        "no right": (
-            READER,
-            {},
-            [],
-            f"({hub.address}/me/chest): no right to it; take",
-        ),
-        "public": (TOKEN, Repository(), [], "is public already; add --public"),
-        "a name": (TOKEN, {}, ["--push=chest"], "--push=chest: expected OWNER/NAME"),
-        "alone": (TOKEN, {}, None, "--public: is about --push"),
-    }
-    for name, (token, repository, more, said) in cases.items():
-        with subtests.test(name), monkeypatch.context() as patch:
-            hub.hub = {("models", "me/chest"): repository} if repository else {}
-            if token:
-                patch.setenv("HF_TOKEN", token)
-            out = tmp_path / "out"
-            if more is None:
-                line = refused(lambda: conversion.convert(converted, out, to="hf", public=True))  # noqa: B023
-            else:
-                line = refused(lambda: pushed(converted, out, *more))  # noqa: B023
-            assert said in line and not out.exists()
+    out = tmp_path / "out"
+    for case in CASES["pushed"]:
+        with subtests.test(case["name"]), monkeypatch.context() as patch:
+            hub.hub = {("models", "me/chest"): Repository()} if case.get("public") else {}
+            patch.setenv("HF_TOKEN", case.get("token", ""))
+            line = refused(lambda: pushed(converted, out, *case.get("more", [])))  # noqa: B023
+            assert case["said"].replace("HUB", hub.address) in line and not out.exists()
+    assert "--public: is about --push" in refused(
+        lambda: conversion.convert(converted, out, to="hf", public=True)
+    )
 
 
 def test_a_hub_that_vanishes_leaves_the_folder(hub, converted, tmp_path, monkeypatch):  # noqa: F811

@@ -307,8 +307,14 @@ def held_by_first(lock: AbstractContextManager[None]) -> Iterator[None]:
         yield
 
 
-def check_shared(directory: Path) -> None:
+_SHARE = "name a directory on storage that all hosts share"
+
+
+def check_shared(directory: Path, remedy: str = _SHARE) -> None:
     """Refuses a directory that is not the same one for all processes.
+
+    Args:
+        remedy: what to do.
 
     Raises:
         UserError: in all of them; names those that do not see what the first has written.
@@ -326,7 +332,7 @@ def check_shared(directory: Path) -> None:
     if blind:
         raise UserError(
             f"{directory}: process {', '.join(blind)} of {len(seen)} does not see what process 0 "
-            "writes there; name a directory on storage that all hosts share"
+            f"writes there; {remedy}"
         )
 
 

@@ -30,7 +30,7 @@ from cxrjax.files import file_sha256, read_json_object, reading, replace_text
 from cxrjax.images.files import AnyFile
 from cxrjax.input_pipeline.record_index import identity_hash
 from cxrjax.input_pipeline.sources import Identities, ImageQuestions
-from cxrjax.paths import inside, local_beside, local_copy, to_path
+from cxrjax.paths import in_bucket, inside, local_beside, local_copy, to_path
 from cxrjax.records import QARecord, parse_record
 from cxrjax.records_io.shard_layout import FOLDER, SELECTABLE
 from cxrjax.untrusted.foreign_files import read_text
@@ -42,6 +42,8 @@ EMPTY = "none"
 # Not a column: how many of the questions to draw at random.
 SAMPLE = "sample"
 _INDEX = np.dtype("<i8")
+# A shard's files -> what the manifest calls their hashes.
+_HASHES = {"array_record": "records_sha256", "parquet": "table_sha256"}
 
 
 class ShardedSource:
@@ -132,27 +134,32 @@ class ShardedSource:
         return counts
 
     def _compare_hashes(self) -> None:
-        """Compares shards with the manifest, once: those that have not changed since are trusted.
+        """Compares local shards with the manifest; those of a bucket are as they are copied.
 
         Raises:
             UserError: a file is not the one that was built.
         """
         for shard in self._shards:
-            for kind, key in (("array_record", "records_sha256"), ("parquet", "table_sha256")):
-                path, expected = self.directory / FOLDER / f"{shard['name']}.{kind}", shard.get(key)
-                if not path.is_file():
-                    continue  # named when it is needed: a selection that is kept needs no table
-                found = path.stat()
-                stamp = f"{path.name} {found.st_size} {found.st_mtime_ns} {expected}"
-                seen = local_beside(self.directory) / SELECTIONS / f"{path.name}.checked"
-                if expected is None or (seen.is_file() and read_text(seen, 4096) == stamp):
-                    continue
-                if (actual := file_sha256(path)) != expected:
-                    raise UserError(
-                        f"{path}: has the hash {actual[:12]}, the manifest {expected[:12]}; bring "
-                        "this shard back or build it again"
-                    )
-                replace_text(seen, stamp)
+            for kind in _HASHES:
+                path = self._path(shard, kind)
+                # One that is missing is named when it is needed: a kept selection needs no table.
+                if not in_bucket(path) and path.is_file():
+                    self._compare_hash(path, path, shard.get(_HASHES[kind]))
+
+    def _compare_hash(self, path: Path, copy: Path, expected: str | None) -> None:
+        """Compares a file with the manifest, once: one that has not changed since is trusted."""
+        found = copy.stat()
+        changed = 0 if in_bucket(path) else found.st_mtime_ns  # a copy's name tells its version
+        stamp = f"{copy.name} {found.st_size} {changed} {expected}"
+        seen = local_beside(self.directory) / SELECTIONS / f"{path.name}.checked"
+        if expected is None or (seen.is_file() and read_text(seen, 4096) == stamp):
+            return
+        if (actual := file_sha256(copy)) != expected:
+            raise UserError(
+                f"{path}: has the hash {actual[:12]}, the manifest {expected[:12]}; bring "
+                "this shard back or build it again"
+            )
+        replace_text(seen, stamp)
 
     def _open_files(self) -> None:
         self._positions = os.open(self._folder / "positions", os.O_RDONLY)
@@ -161,11 +168,18 @@ class ShardedSource:
         # every sixteenth question.
         self._readers: dict[int, ArrayRecordReader] = {}
 
+    def _path(self, shard: Mapping[str, Any], kind: str) -> Path:
+        return self.directory / FOLDER / f"{shard['name']}.{kind}"
+
     def _file(self, shard: Mapping[str, Any], kind: str) -> Path:
-        path = self.directory / FOLDER / f"{shard['name']}.{kind}"
+        """The shard's file; of a bucket its copy, compared with the manifest."""
+        path = self._path(shard, kind)
         if not path.is_file():
             raise UserError(f"{path}: not there, and the manifest names it; build it again")
-        return local_copy(path)
+        copy = local_copy(path)
+        if copy is not path:
+            self._compare_hash(path, copy, shard.get(_HASHES[kind]))
+        return copy
 
     def _selection(self) -> Path:
         """The folder that keeps which questions were chosen; made where it is missing."""

@@ -39,9 +39,8 @@ def fetch_data(address: str) -> Path:
     files = [glob.escape(part), f"{glob.escape(part)}/*"] if part else None
     folder = snapshot(named.id, files, kind="dataset", revision=named.revision)
     if not (folder / part).exists():
-        raise UserError(
-            f"{shown}: no {part} in this data set; {_page(named.id, 'dataset')}/tree/main"
-        )
+        page = f"{_page(named.id, 'dataset')}/tree/{named.revision or 'main'}"
+        raise UserError(f"{shown}: no {part} in this data set; {page} shows what there is")
     return folder / part
 
 
@@ -72,10 +71,10 @@ def snapshot(
     import huggingface_hub as hub
 
     with refusals(name, kind, terms):
-        more = {} if kind == "model" else {"repo_type": kind}
-        more |= {} if revision is None else {"revision": revision}
         patterns = None if files is None else list(files)
-        return to_path(hub.snapshot_download(name, allow_patterns=patterns, **more))
+        return to_path(
+            hub.snapshot_download(name, repo_type=kind, revision=revision, allow_patterns=patterns)
+        )
 
 
 @contextlib.contextmanager
@@ -83,38 +82,35 @@ def refusals(name: str, kind: str, terms: str = "", what: str = "fetched") -> It
     """Turns what the hub refuses into a line for the user; no token is in it."""
     from huggingface_hub import constants, errors
 
-    page = _page(name, kind)
-    words = {"model": "model", "dataset": "data set"}[kind]
-    again = "what has come is kept, so give the same command again, or fetch it elsewhere"
+    page, fetches = _page(name, kind), what == "fetched"
+    thing = {"model": "model", "dataset": "data set"}[kind]
+    kept = f", and the cache {constants.HF_HUB_CACHE} has no copy" * fetches
+    said: dict[type[Exception], str] = {
+        errors.GatedRepoError: f"gated. {terms} with your account at {page}, {_LOG_IN}, and give "
+        "the same command again",
+        errors.RepositoryNotFoundError: f"no such {thing} at {page}, or a private one and you are "
+        "not logged in (`hf auth login`); check the name",
+        errors.RevisionNotFoundError: f"no such revision at {page}; check what follows '@'",
+        errors.LocalTokenNotFoundError: f"cannot be {what}: no token; {_LOG_IN}",
+        **dict.fromkeys(
+            (errors.LocalEntryNotFoundError, ConnectionError),
+            f"{page} cannot be reached (or HF_HUB_OFFLINE is set){kept}; give the command where "
+            "there is a network",
+        ),
+    }
     try:
         yield
-    except errors.GatedRepoError:
-        remedy = f"{terms} with your account at {page}, {_LOG_IN}, and give the same command again"
-        raise UserError(f"{name}: gated. {remedy}") from None
-    except errors.RepositoryNotFoundError:
-        raise UserError(
-            f"{name}: no such {words} at {page}, or a private one and you are not logged in "
-            "(`hf auth login`); check the name"
-        ) from None
-    except errors.RevisionNotFoundError:
-        raise UserError(f"{name}: no such revision at {page}; check what follows '@'") from None
-    except errors.LocalTokenNotFoundError:
-        raise UserError(f"{name}: cannot be {what}: no token; {_LOG_IN}") from None
-    except (errors.LocalEntryNotFoundError, errors.OfflineModeIsEnabled, ConnectionError):
-        kept = f", and the cache {constants.HF_HUB_CACHE} has no copy" * (what == "fetched")
-        raise UserError(
-            f"{name}: {page} cannot be reached (or HF_HUB_OFFLINE is set){kept}; give the command "
-            "where there is a network"
-        ) from None
-    # Of the library's own kinds some are no HTTP errors, such as that of a broken connection.
-    except (errors.HfHubHTTPError, OSError, ValueError) as error:
-        why = first_line(error)[:300] + f"; {again}" * (what == "fetched")
+    except (OSError, ValueError) as error:  # all of the library's are of these kinds
+        again = "what has come is kept, so give the same command again, or fetch it elsewhere"
+        codes = {
+            401: f"the token is not valid; {_LOG_IN}",
+            403: "no right to it; take a token with write access, or a name of your own",
+            None: first_line(error)[:300] + f"; {again}" * fetches,
+        }
         code = getattr(getattr(error, "response", None), "status_code", None)
-        if code == 401:
-            why = f"the token is not valid; {_LOG_IN}"
-        elif code == 403:
-            why = "no right to it; take a token with write access, or a name of your own"
-        raise UserError(f"{name}: cannot be {what} ({page}): {why}") from None
+        other = f"cannot be {what} ({page}): {codes.get(code, codes[None])}"
+        known = (words for kind_, words in said.items() if isinstance(error, kind_))
+        raise UserError(f"{name}: {next(known, other)}") from None
 
 
 def _page(name: str, kind: str) -> str:

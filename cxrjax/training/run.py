@@ -315,7 +315,8 @@ class _Opener(Opening):
             return None, None
         directory = local_path(self.settings.local_checkpoints, "training.local_checkpoints")
         make_writable(directory, "--config.training.local_checkpoints")
-        hosts.check_shared(directory)
+        remedy = "local copies are of one host; leave out training.local_checkpoints on several"
+        hosts.check_shared(directory, remedy)
         found = _earlier(self.workdir).get("run_id")
         if not isinstance(found, str) or not re.fullmatch(r"[0-9a-f]{16}", found):
             found = os.urandom(8).hex()

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import huggingface_hub
 import pytest
-from huggingface_hub import errors
 
 from cxrjax.commands import convert
 from cxrjax.errors import UserError
@@ -57,7 +56,7 @@ def test_download_is_for_names(tmp_path):
 def test_what_is_fetched_is_converted_and_keeps_its_name(tmp_path, monkeypatch, write_hf):
     asked = []
 
-    def snapshot_download(name, allow_patterns):
+    def snapshot_download(name, allow_patterns, **_):
         asked.append((name, allow_patterns))
         _write_hf(write_hf, tmp_path / "cache/0a1b2c")
         return str(tmp_path / "cache/0a1b2c")
@@ -99,7 +98,7 @@ _MIXED = {"model_type": "gemma4", "text_config": {"enable_moe_block": True}}
 def test_weights_of_a_model_that_we_do_not_have_are_not_fetched(
     tmp_path, monkeypatch, config, said
 ):
-    def snapshot_download(name, allow_patterns):
+    def snapshot_download(name, allow_patterns, **_):
         assert "*.safetensors" not in allow_patterns
         if config is not None:
             (tmp_path / "config.json").write_text(json.dumps(config))
@@ -107,24 +106,3 @@ def test_weights_of_a_model_that_we_do_not_have_are_not_fetched(
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", snapshot_download)
     assert re.search(said, _refused("OpenGVLab/InternVL3-2B", tmp_path / "out"))
-
-
-@pytest.mark.parametrize(
-    ("kind", "said"),
-    [
-        (errors.GatedRepoError, "gated. Accept the Health AI .* log in by `hf auth login`"),
-        (
-            errors.RepositoryNotFoundError,
-            "no such model at https://huggingface.co/google/medgemma-9",
-        ),
-        (errors.HfHubHTTPError, "cannot be fetched .*give the same command again"),
-    ],
-)
-def test_what_the_hub_refuses_is_one_line(tmp_path, monkeypatch, kind, said):
-    def refused(*_, **__):
-        error = kind.__new__(kind)  # its own way wants a whole response
-        Exception.__init__(error, "refused\nby the hub")
-        raise error
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", refused)
-    assert re.search(said, _refused("google/medgemma-9", tmp_path / "out"))
