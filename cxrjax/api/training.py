@@ -91,7 +91,6 @@ def train(
     elif values:
         raise UserError("overrides and data are for a configuration's file; change the object")
     folder = to_path(workdir)
-    folder = to_path(workdir)
     # Only the main thread hears signals.
     hears = threading.current_thread() is threading.main_thread()
     with Preemption() if hears else contextlib.nullcontext() as preemption:

@@ -246,24 +246,14 @@ def _encode(
     line: own_records.RecordLine, encoder: examples.QuestionEncoder
 ) -> examples.EncodedQuestion | own_records.Problem:
     """The question in tokens, with its answer where there is one."""
-    try:
-        encoded = encoder.encode(line.record, with_answer=False)
-    except examples.TooLongError as error:
-        return line.problem(error.reason, "question", _without_id(line, error))
-    except UserError as error:
-        return line.problem("not_encodable", "question", _without_id(line, error))
-    if not line.record.answers:
-        return encoded
-    try:
-        return encoder.encode(line.record)
-    except examples.TooLongError as error:
-        return line.problem(error.reason, "answers", _without_id(line, error))
-    except UserError as error:
-        return line.problem("not_encodable", "answers", _without_id(line, error))
-
-
-def _without_id(line: own_records.RecordLine, error: UserError) -> str:
-    return str(error).removeprefix(f"question {line.record.question_id}: ")
+    for field in ("question", "answers") if line.record.answers else ("question",):
+        try:
+            encoded = encoder.encode(line.record, with_answer=field == "answers")
+        except UserError as error:
+            reason = error.reason if isinstance(error, examples.TooLongError) else "not_encodable"
+            told = str(error).removeprefix(f"question {line.record.question_id}: ")
+            return line.problem(reason, field, told)
+    return encoded
 
 
 def _oddities(line: own_records.RecordLine, encoded: examples.EncodedQuestion) -> list[str]:

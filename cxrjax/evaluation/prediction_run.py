@@ -12,7 +12,7 @@ from cxrjax.errors import UserError
 from cxrjax.evaluation import conformal
 from cxrjax.evaluation.conformal import PREDICTIONS, Margins
 from cxrjax.evaluation.flags import PredictFlags
-from cxrjax.evaluation.run_record import made_otherwise, write_prediction_record
+from cxrjax.evaluation.run_record import check_same_model, write_prediction_record
 from cxrjax.evaluation.systems import base, table
 from cxrjax.evaluation.systems.base import Answer
 from cxrjax.files import read_json_lines
@@ -90,7 +90,14 @@ def _margins(
 ) -> tuple[Margins, dict[str, Any]]:
     """The margins of --conformal, and what the run's record says of them."""
     cover = 0.9 if flags.cover is None else flags.cover
-    _check_same_model(flags, of_others)
+    found = of_others / PREDICTIONS
+    known = check_same_model(found, flags, table.resolved_settings(flags))
+    if not known and hosts.is_first():
+        print(
+            f"warning: {found}: no {PREDICTIONS}.run.json beside it tells which model made it; "
+            "margins hold for that model alone",
+            file=sys.stderr,
+        )
     asked = (record for _, record in questions.records())
     margins, answered = conformal.calibrate(of_others, cover, asked)
     rows = conformal.check_coverage(answered, margins)
@@ -99,24 +106,6 @@ def _margins(
         print(conformal.coverage_table(rows))
     halves = [asdict(row) for row in rows]
     return margins, {"cover": cover, "margins": margins.to_json() | {"halves": halves}}
-
-
-def _check_same_model(flags: PredictFlags, of_others: Path) -> None:
-    """Refuses margins of another model, or of one that was asked otherwise."""
-    found = of_others / PREDICTIONS
-    differ = made_otherwise(found, flags, table.resolved_settings(flags))
-    if differ:
-        raise UserError(
-            f"{found}: made by another model or asked otherwise ({', '.join(differ)}); margins "
-            "hold for the model that they were found on alone: predict its questions again with "
-            "the same flags"
-        )
-    if differ is None and hosts.is_first():
-        print(
-            f"warning: {found}: no {PREDICTIONS}.run.json beside it tells which model made it; "
-            "margins hold for that model alone",
-            file=sys.stderr,
-        )
 
 
 def _widened(answer: Answer, margins: Margins) -> Answer:

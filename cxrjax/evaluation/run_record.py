@@ -211,6 +211,25 @@ def made_otherwise(
     return sorted(differ)
 
 
+def check_same_model(predictions: Path, flags: SourceFlags, resolved: Mapping[str, Any]) -> bool:
+    """Refuses margins of another model, or of one that was asked otherwise.
+
+    Returns:
+        False if nothing beside the predictions tells which model made them.
+
+    Raises:
+        UserError: another model or other settings.
+    """
+    differ = made_otherwise(predictions, flags, resolved)
+    if differ:
+        raise UserError(
+            f"{predictions}: made by another model or asked otherwise ({', '.join(differ)}); "
+            "margins hold for the model that they were found on alone: predict its questions again "
+            "with this model and the same flags"
+        )
+    return differ is not None
+
+
 def check_folder(out: Path) -> None:
     """Refuses to write over a training run's own record.
 

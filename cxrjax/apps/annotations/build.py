@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cxrjax.apps.annotations import checks, splits
-from cxrjax.apps.annotations.annotation import ANY, Annotation, Annotations
+from cxrjax.apps.annotations.annotation import ANY, Annotation, Annotations, Stated
 from cxrjax.apps.annotations.folder import Folder
 from cxrjax.apps.annotations.formats import ONE_IMAGE_A_FILE, read_annotations
 from cxrjax.apps.annotations.options import BoxesOptions
@@ -116,8 +116,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
         try:
             if options.source in archives:
                 raise UserError("packed")
-            folder = Folder(options.source, options.images)
-            self._format, found = read_annotations(folder, said, self.quality, options.format)
+            folder, found = self._read(Folder(options.source, options.images), said)
             if archives:
                 found.told.append(f"{archives[0].name} is not read: annotations lie beside it")
             return folder, found
@@ -125,16 +124,17 @@ class BoxesBuilder(Builder[BoxesOptions]):
             shards = [] if archives or self.quality.entries else find_shards(options.source)
             if shards:
                 unpack_rows(shards, options.out / UNPACKED, self.quality)
-                folder = Folder(options.out / UNPACKED, options.images)
-                self._format, found = read_annotations(folder, said, self.quality, options.format)
-                return folder, found
+                return self._read(Folder(options.out / UNPACKED, options.images), said)
             if not archives or self.quality.entries:
                 raise
         place, refused = unpack(archives, options.out)
         beside = None if options.source in archives else options.source
         folder = Folder(place, options.images or beside, both=True)
         folder.refused += refused
-        self._format, found = read_annotations(folder, said, self.quality, options.format)
+        return self._read(folder, said)
+
+    def _read(self, folder: Folder, said: Stated) -> tuple[Folder, Annotations]:
+        self._format, found = read_annotations(folder, said, self.quality, self.options.format)
         return folder, found
 
     def _look(self, folder: Folder, found: Annotations) -> Iterator[Looked]:

@@ -22,7 +22,7 @@ from cxrjax.distributed.meshes import make_mesh
 from cxrjax.errors import UserError
 from cxrjax.evaluation.conformal import PREDICTIONS, Margins, calibrate
 from cxrjax.evaluation.flags import mesh_config
-from cxrjax.evaluation.run_record import made_otherwise
+from cxrjax.evaluation.run_record import check_same_model
 from cxrjax.evaluation.systems.own_model import model_directory, model_settings
 from cxrjax.paths import to_path
 
@@ -114,13 +114,8 @@ def margins_of(flags: ServeFlags, of_others: Path) -> Margins:
         UserError: unusable files, or answers of another model.
     """
     found = of_others / PREDICTIONS
-    differ = made_otherwise(found, flags, model_settings(flags))
-    if differ is None or differ:
-        raise UserError(
-            f"{found}: made by another model or asked otherwise "
-            f"({', '.join(differ or ['nothing tells how'])}); predict its questions again with "
-            "this model and the same flags"
-        )
+    if not check_same_model(found, flags, model_settings(flags)):
+        raise UserError(f"{found}: nothing tells which model made it; predict its questions again")
     margins, _ = calibrate(of_others, flags.cover, ())
     print(margins.describe())
     return margins
