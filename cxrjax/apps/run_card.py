@@ -17,6 +17,7 @@ from markupsafe import Markup
 
 from cxrjax.errors import UserError
 from cxrjax.evaluation.text_tables import template
+from cxrjax.family_tables import family_tables
 from cxrjax.files import read_json_lines, read_json_object, read_packaged, replace_text
 from cxrjax.paper import data_terms
 from cxrjax.training.config import ExperimentConfig, flatten
@@ -32,13 +33,6 @@ _OURS = "# Written by cxrjax at a run's end; without this line it is never writt
 # Of the values in metrics.jsonl, those that tell of the work and not of the model, and those that
 # one looks at where coordinates go wrong.
 _OF_THE_WORK = re.compile(r"^train/|_per_second$|seconds|memory|^rl/|(^|/)coordinates/")
-# What begins a preset's name -> on what terms its weights are given.
-_BASES = {
-    "paligemma": "Gemma Terms of Use, https://ai.google.dev/gemma/terms",
-    "gemma": "Gemma Terms of Use, https://ai.google.dev/gemma/terms",
-    "medgemma": "Health AI Developer Foundations Terms of Use, "
-    "https://developers.google.com/health-ai-developer-foundations/terms",
-}
 _LONGEST = 160  # characters of a setting
 
 
@@ -234,11 +228,20 @@ def _terms(config: ExperimentConfig, datasets: Sequence[str]) -> _Section:
         * terms.credentialed
         for terms in data_terms(datasets).values()
     ]
-    known = [text for start, text in _BASES.items() if config.model.preset.startswith(start)]
-    base = known[0] if known else "those of the weights that it began with"
+    base = _licence(config.model.preset) or "those of the weights that it began with"
     lines.append(f"Base: its terms hold for what is trained from it: {base}.")
     lines.append("Code: Apache 2.0, cxrjax.")
     return _Section("Terms", lines)
+
+
+def _licence(preset: str) -> str | None:
+    """Terms of the published models whose name, without signs, begins the preset's."""
+    told = {
+        re.sub(r"\W", "", name.partition("/")[2]).lower(): terms
+        for name, terms in family_tables("licence").items()
+    }
+    begun = [name for name in told if preset.replace("_", "").startswith(name)]
+    return told[max(begun, key=len)] if begun else None
 
 
 def _again(run: Mapping[str, Any], recipe: str | None, workdir: Path) -> _Section:

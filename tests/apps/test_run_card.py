@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cxrjax.apps import run_card
 from cxrjax.apps.run_card import Data, write_card
 from cxrjax.training.config_file import load_config
 from tests.apps.axe import accessibility_faults
@@ -87,3 +88,10 @@ def test_an_edited_card_stays(workdir):
 def test_the_page_has_no_grave_fault_for_anybody(workdir, browser):
     _write(workdir)
     assert accessibility_faults(browser, (workdir / "card.html").as_uri(), widths=[390]) == []
+
+
+def test_terms_of_a_base_are_those_of_its_family():
+    presets = ("gemma4_12b", "gemma3_1b", "medgemma_4b", "qwen25_vl_3b", "tiny_gemma4")
+    apache, gemma, health, qwen, none = map(run_card._licence, presets)
+    assert (apache, gemma) == ("the Apache licence 2.0", "the Gemma terms of use")
+    assert "Health AI" in health and "Qwen research" in qwen and none is None
