@@ -230,8 +230,8 @@ def _print_next(flags: ReviewFlags) -> None:
         for name, value, default in (
             ("image_root", flags.image_root, None),
             ("sample", flags.sample, None),
-            ("seed", flags.seed, 0),
-            ("codec", flags.codec, "paligemma"),
+            ("seed", flags.seed, ReviewFlags.seed),
+            ("codec", flags.codec, ReviewFlags.codec),
             ("letterbox", ",".join(f"{h}x{w}" for h, w in flags.letterbox), ""),
             ("out", flags.out, None),
         )
