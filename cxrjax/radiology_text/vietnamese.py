@@ -119,6 +119,8 @@ class _Gloss:
             if place not in self.taken:
                 is_english = form.isascii() and len(form) > 3 and form in load_english().known
                 known = form if is_english or not form[0].isalnum() else ""
+                if form == "do" and "đánh" in self.forms[:place]:
+                    known, form = "because of", ""  # "khó đánh giá màng phổi do bóng tim to"
                 self._say(place, place + 1, _ENGLISH["words"].get(form, known))
         tokens = self.sentence.tokens
         for first, _, word, last in sorted(self.said):
@@ -242,7 +244,11 @@ class _Gloss:
 
     def _items(self) -> None:
         told: set[int] = set()
-        for item in self.items:
+        for n, item in enumerate(self.items):
+            again = any(one.names == item.names for one in self.items[:n])
+            if again and self.sentence.form(item.begin - 1) == "đầu":
+                self.taken.update(item.own)  # "catheter ..., đầu catheter ở nhĩ phải"
+                continue
             if item.statement is None:
                 if item.first in self.taken:
                     continue  # "không thấy bất thường"
