@@ -244,15 +244,10 @@ def load_language() -> Language:
             for phrase in entry["subject"]
         ),
         linked=same("linked_subjects"),
-        **{
-            name: same(name)
-            for name in (
-                "change_context",
-                "ignored_sentences",
-                "not_sides",
-                "normal_states",
-            )
-        },
+        change_context=same("change_context"),
+        ignored_sentences=same("ignored_sentences"),
+        not_sides=same("not_sides"),
+        normal_states=same("normal_states"),
     )
 
 
@@ -269,15 +264,7 @@ def _load(name: str) -> dict[str, Any]:
 
 def _finding(name: str, fields: Mapping[str, Any]) -> Finding:
     return Finding(
-        name,
-        fields["category"],
-        fields["subcategory"],
-        tuple(fields["synonyms"]),
-        tuple(fields.get("parents", ())),
-        tuple(fields.get("regions", ())),
-        fields.get("default_negative", False),
-        fields.get("countable", False),
-        fields.get("in_region", {}),
+        name, **{key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
     )
 
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cxrjax.files import read_packaged
 from cxrjax.metrics.text import tokens
 from cxrjax.radiology_text.assertions import Assertion, Side, joined_side
 from cxrjax.radiology_text.definitions import load_definitions
@@ -31,41 +32,14 @@ SAME, RELATED = 0.75, 0.35
 _MOST_CHARACTERS, _MOST_FACTS = 20_000, 200
 _KEPT = 1 << 14  # facts and texts; models answer in templates
 
-# Of facts that name no finding, one with and one without such a word differ.
-_NEGATIONS = frozenset(("không", "chưa", "no", "not", "without"))
-# Words that must agree where both facts have some of a line: sides (where no finding is named),
-# levels, degrees.
-_LINES = (
-    ("phải right", "trái left", "hai both bilateral bilaterally"),
-    ("trên upper apical đỉnh", "giữa middle mid", "dưới lower basal đáy"),
-    (
-        "nhẹ ít nhỏ mild mildly small tiny slight minimal trace",
-        "vừa moderate moderately",
-        "nặng nhiều lớn severe severely large massive marked extensive",
-    ),
-)
+_DATA = read_packaged(str(__package__), "reference/facts.toml")
+_NEGATIONS = frozenset(_DATA["negations"])
 _GROUPS = tuple(
-    {word: number for number, group in enumerate(line) for word in group.split()} for line in _LINES
+    {word: number for number, group in enumerate(line) for word in group.split()}
+    for line in _DATA["lines"]
 )
-# Full stops, semicolons and new lines; a stop within a number ends nothing.
-_SENTENCE = re.compile(r"(?:[^.;!?\n]|[.](?=\d))+[.;!?]*")
-_COMMA = re.compile(r",(?!\d)|\b(?:but|however|although|nhưng|tuy nhiên)\b", re.IGNORECASE)
-_AND = re.compile(r"\b(?:and|or|nor|và|hoặc|hay)\b", re.IGNORECASE)
-_ADVICE = re.compile(
-    r"(?i)^\W*(?:xin )?(?:đề nghị|khuyến|cần (?:chụp|kết hợp|làm|theo dõi)|nên |theo dõi và chụp|"
-    r"kết hợp lâm sàng|recommend|suggest (?:clinical|follow)|please|consult|follow.?up|"
-    r"clinical correlation|correlate)"
-)
-# "No acute, displaced fracture": what is denied is still to come.
-_UNFINISHED = re.compile(
-    r"(?i)\W*(?:there (?:is|are) )?no (?:acute|focal|large|definite|obvious)\W*"
-)
-_BARE_ANSWER = re.compile(r"(?i)\W*(?:yes|có|vâng|đúng)\W*")
-_REFUSALS = re.compile(
-    r"(?i)xin lỗi|tôi (?:không thể|không có khả năng|rất tiếc)|"
-    r"không thể (?:cung cấp|đưa ra|chẩn đoán)|"
-    r"(?:i'?m |i am )?sorry|i (?:cannot|can't|can not|am unable|am not able)|as an ai|"
-    r"consult (?:a|your) (?:doctor|physician|medical)"
+_SENTENCE, _COMMA, _AND, _ADVICE, _UNFINISHED, _BARE_ANSWER, _REFUSALS = map(
+    re.compile, _DATA["patterns"].values()
 )
 
 

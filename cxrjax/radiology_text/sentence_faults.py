@@ -9,63 +9,14 @@ import itertools
 import re
 from collections.abc import Iterator
 
+from cxrjax.files import read_packaged
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_MARK = re.compile(r"<[^<>]*>")  # a box within a text
-_SENTENCE = re.compile(r"(?<=[.?!]) (?=[A-Z<])")
-_STRAY = re.compile(r"[{}_]|  | [,.;:?]|\.\.|,,|\bnan\b")
-# A phrase ends before these, besides at marks.
-_ENDS = _words(
-    """
-    in of at on to for with without from by under over above below behind beside between along
-    inside within than as that which who whose where when while if and or but nor so is are was
-    were has have had do does did can could may might would will should must shows show appears
-    appear looks look lies lie seems seem marks mark marked seen visible present absent normal
-    abnormal clear located found due needs need bends bulges winds takes take keep keeps stand
-    stands draw draws hide hides taper tapers point points come comes mean means give gives hold
-    holds press presses make makes overlap overlaps reach reaches there not about around wider
-    larger denser broader higher whiter covers cover agrees agree differs differ be been often
-    usually typically also free unremarkable affect affects results follows describes describe
-    near alone rarely crowds names tends tend involved produces produce rests rest
-    """
+_DATA = read_packaged(str(__package__), "reference/sentence_faults.toml")
+_WORDS = {name: frozenset(words.split()) for name, words in _DATA["words"].items()}
+_VERBS = {verb: kind == "are_verbs" for kind in ("is_verbs", "are_verbs") for verb in _WORDS[kind]}
+_MARK, _SENTENCE, _STRAY, _AS_ONE, _WORD, _THERE, _ASKED, _VOWEL_SOUND = map(
+    re.compile, _DATA["patterns"].values()
 )
-_ARTICLES = ("a", "an")
-_SINGULAR = (*_ARTICLES, "one", "each", "every", "another")
-_PLURAL = ("both", "two", "three", "four", "five", "six", "several", "many")
-_VERBS = {"is": False, "are": True, "was": False, "were": True, "does": False, "do": True,
-          "has": False, "have": True, "shows": False, "show": True, "appears": False,
-          "appear": True, "looks": False, "look": True}  # fmt: skip
-_IRREGULAR = ("hila", "vertebrae", "apices", "bronchi", "septa", "bullae")
-_AS_ONE = re.compile(r"(?:ss|us|is|thorax|lens)$")
-# Words before a verb that is not of the sentence's own subject.
-_NOT_FIRST = _words(
-    """
-    what which who where when why how to in on at of as if for select
-    """
-)
-_ASIDE = _words(
-    """
-    that which who there to would can could may might will should must
-    """
-)
-_NO_NOUNS = _words(
-    """
-    the a an no any some this that these those it they he she both each one two three four five
-    six all none neither either every another only probably possibly likely few many x largely
-    mostly nearly more most
-    """
-)
-_WORD = re.compile(r"[A-Za-z][\w'-]*|\d+|[^\w\s]")
-_THERE = re.compile(r"\bthere (is|are|was|were)\b|\b(is|are|was|were) there\b", re.IGNORECASE)
-_ASKED = re.compile(
-    r"(?:^|^(?:what|why|where|how|when|to what|in which \w+|which \w+)(?: \w+)?? )"
-    r"(is|are|was|were|does|do|has|have) (?=(?:the|a|an|both|this|these)\b)",
-    re.IGNORECASE,
-)
-_VOWEL_SOUND = re.compile(r"(?!one\b|once\b|uni|use|usual|eu)[aeiou]|hour|honest|x-|mri\b|ild\b")
 
 
 @functools.lru_cache(maxsize=1 << 14)  # records say the same in the same words
@@ -97,15 +48,15 @@ def phrase_faults(text: str) -> Iterator[str]:
     for first, second in itertools.pairwise(words):
         if first.lower() == second.lower() and first.isalpha():
             yield f"{first} {second}"
-        if first.lower() in _ARTICLES and second[0].isalnum():
+        if first.lower() in _WORDS["articles"] and second[0].isalnum():
             vowel = _VOWEL_SOUND.match(second.lower()) or second == "X"
             if (first.lower() == "an") != bool(vowel) and not second.isdigit():
                 yield f"{first} {second}"
     for n, word in enumerate(words):
         phrase = _phrase(words[n + 1 :])
-        if word.lower() in _SINGULAR and phrase and is_plural(phrase[-1]):
+        if word.lower() in _WORDS["singular"] and phrase and is_plural(phrase[-1]):
             yield f"{word} ... {phrase[-1]}"
-        if word.lower() in _PLURAL and phrase and not any(map(is_plural, phrase)):
+        if word.lower() in _WORDS["plural"] and phrase and not any(map(is_plural, phrase)):
             yield f"{word} ... {phrase[-1]}"
     yield from _disagreements(text)
 
@@ -129,7 +80,11 @@ def _disagreements(text: str) -> Iterator[str]:
         words = _WORD.findall(part)
         verb = next((n for n, word in enumerate(words) if word in _VERBS), 0)
         before = words[:verb]
-        if not before or before[0].lower() in _NOT_FIRST or _ASIDE & set(map(str.lower, before)):
+        if (
+            not before
+            or before[0].lower() in _WORDS["not_first"]
+            or _WORDS["aside"] & set(map(str.lower, before))
+        ):
             continue
         pronoun = {"they": True, "it": False, "each": False}.get(before[0].lower())
         many = bool(pronoun)
@@ -147,10 +102,16 @@ def _phrase(words: list[str]) -> list[str]:
     phrase: list[str] = []
     for n, word in enumerate(words):
         low = word.lower()
-        if low in _ENDS or not word[0].isalpha() or (n and low in ("the", *_ARTICLES)):
+        if (
+            low in _WORDS["ends"]
+            or not word[0].isalpha()
+            or (n and low in {"the", *_WORDS["articles"]})
+        ):
             break
         phrase.append(word)
-    return [] if not phrase or len(phrase) > 7 or phrase[-1].lower() in _NO_NOUNS else phrase
+    return (
+        [] if not phrase or len(phrase) > 7 or phrase[-1].lower() in _WORDS["no_nouns"] else phrase
+    )
 
 
 def _is_list(words: list[str]) -> bool:
@@ -168,4 +129,6 @@ def is_plural(noun: str) -> bool:
     low = noun.lower()
     if low.endswith("'s"):
         return False
-    return low in _IRREGULAR or (low.endswith("s") and len(low) > 3 and not _AS_ONE.search(low))
+    return low in _WORDS["irregular"] or (
+        low.endswith("s") and len(low) > 3 and not _AS_ONE.search(low)
+    )
