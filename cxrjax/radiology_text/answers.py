@@ -260,11 +260,7 @@ class EnglishReader:
         return token if is_known else token._replace(lemma=_close_word(token.lemma))
 
     def _decided(
-        self,
-        said: str,
-        span: tuple[int, int],
-        assertions: Sequence[Assertion],
-        asked: AskedFor,
+        self, said: str, span: tuple[int, int], assertions: Sequence[Assertion], asked: AskedFor
     ) -> Outcome:
         """Decides the outcome of a part of an answer."""
         start, end = span

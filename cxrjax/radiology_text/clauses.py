@@ -105,10 +105,7 @@ def _unmarked(tokens: Words, items: Sequence[NamedItem], denials: Sequence[int])
 
 
 def _fronted_exception(
-    tokens: Words,
-    cues: Sequence[Match[Cue]],
-    verbs: Sequence[int],
-    denials: Sequence[int],
+    tokens: Words, cues: Sequence[Match[Cue]], verbs: Sequence[int], denials: Sequence[int]
 ) -> int:
     """Returns the end of an opening "apart from A and B,"; 0 if the sentence has none."""
     if not cues or cues[0].first > 0 or cues[0].payload.after != "except":

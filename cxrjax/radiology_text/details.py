@@ -27,10 +27,7 @@ _PLACED = frozenset(("in", "at", "of", "is", "are", "with"))
 
 
 def find_modifiers(
-    tokens: Words,
-    items: Sequence[NamedItem],
-    english: English,
-    changes: Sequence[Match[Time]],
+    tokens: Words, items: Sequence[NamedItem], english: English, changes: Sequence[Match[Time]]
 ) -> list[list[tuple[str, str]]]:
     """Severity, texture, spread of each item: in the words before it, or predicated of it."""
     degrees = {place for match in changes for place in range(match.first, match.last)}

@@ -283,10 +283,7 @@ def _with_pronouns(
                 names = tuple(dict.fromkeys(name for one in earlier[-2:] for name in one.names))
             items.append(
                 NamedItem(
-                    *(place, place + 1, names),
-                    is_denied=stands == "none",
-                    refers=True,
-                    own=own,
+                    *(place, place + 1, names), is_denied=stands == "none", refers=True, own=own
                 )
             )
         elif (said := _ends_short(tokens, place)) and earlier and earlier[-1].statement is not None:
@@ -522,8 +519,7 @@ def _states_of(
         first, last = max(state.first, subject.first), max(state.last, subject.last)
         items.append(
             NamedItem(
-                *(first, last, names, subject.payload, is_normal, is_borderline),
-                own=frozenset(own),
+                *(first, last, names, subject.payload, is_normal, is_borderline), own=frozenset(own)
             )
         )
         state = None if is_normal else _next(tokens, state, states)  # "tortuous and calcified"
@@ -546,10 +542,7 @@ def _is_place(tokens: Words, place: int) -> bool:
 
 
 def _after(
-    tokens: Words,
-    subject: Match[OrganStatement],
-    states: Mapping[int, Match],
-    passed: set[int],
+    tokens: Words, subject: Match[OrganStatement], states: Mapping[int, Match], passed: set[int]
 ) -> Match | None:
     """The state behind an organ, over words that may stand between the two, and lists of organs."""
     for index in range(subject.last, min(len(tokens), subject.last + _STATE_REACH)):
@@ -571,10 +564,7 @@ def _next(tokens: Words, state: Match, states: Mapping[int, Match]) -> Match | N
 
 
 def _before(
-    tokens: Words,
-    subject: Match[OrganStatement],
-    states: Mapping[int, Match],
-    passed: set[int],
+    tokens: Words, subject: Match[OrganStatement], states: Mapping[int, Match], passed: set[int]
 ) -> Match | None:
     """The state right before an organ: "clear lungs", "enlarged heart"."""
     by_end = {match.last: match for match in states.values()}

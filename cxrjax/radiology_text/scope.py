@@ -314,11 +314,7 @@ def _blanked(tokens: Words, items: Sequence[NamedItem], judged: list[Judgement])
             judged[other] = Judgement("present", "likely", reason="hedged")
 
 
-def _likewise(
-    tokens: Words,
-    items: Sequence[NamedItem],
-    judged: list[Judgement],
-) -> None:
+def _likewise(tokens: Words, items: Sequence[NamedItem], judged: list[Judgement]) -> None:
     """Copies a status to the list after it: "edema is absent, as are effusion and mass"."""
     copies = False
     for one, other in itertools.pairwise(range(len(items))) if "as" in tokens.forms else ():
@@ -336,10 +332,7 @@ def _is_one_label(one: NamedItem, other: NamedItem) -> bool:
 
 
 def _beside_others(
-    tokens: Words,
-    items: Sequence[NamedItem],
-    judged: list[Judgement],
-    inside: Sequence[int],
+    tokens: Words, items: Sequence[NamedItem], judged: list[Judgement], inside: Sequence[int]
 ) -> None:
     """Marks items as uncertain if the alternative is not a finding: "nodule versus vessel"."""
     for n in inside if not _VERSUS.isdisjoint(tokens.forms) else ():
@@ -351,10 +344,7 @@ def _beside_others(
 
 
 def _alternatives(
-    tokens: Words,
-    items: Sequence[NamedItem],
-    judged: list[Judgement],
-    inside: Sequence[int],
+    tokens: Words, items: Sequence[NamedItem], judged: list[Judgement], inside: Sequence[int]
 ) -> None:
     """Marks two affirmed items with an "or" between them as uncertain."""
     if _CHOOSING.isdisjoint(tokens.forms):

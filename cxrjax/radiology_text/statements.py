@@ -10,14 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from cxrjax.radiology_text import lexicon
-from cxrjax.radiology_text.assertions import (
-    Assertion,
-    Certainty,
-    Side,
-    Status,
-    Time,
-    Unsaid,
-)
+from cxrjax.radiology_text.assertions import Assertion, Certainty, Side, Status, Time, Unsaid
 from cxrjax.radiology_text.changes import blanked, find_times, former_degree, times_by_side
 from cxrjax.radiology_text.clauses import split_clauses
 from cxrjax.radiology_text.details import find_count, find_distances, find_modifiers, find_sizes

@@ -4,11 +4,7 @@ import dataclasses
 from collections.abc import Collection, Iterator, Mapping
 
 from cxrjax.radiology_text.definitions import SIDES
-from cxrjax.radiology_text.vietnamese_items import (
-    Spot,
-    VietnameseSentence,
-    reach_of,
-)
+from cxrjax.radiology_text.vietnamese_items import Spot, VietnameseSentence, reach_of
 
 # A finding's name with one of these in it names no place ("xẹp phổi").
 NO_PLACE = ("lungs", "pleural spaces", "bones", "pulmonary vasculature", "mediastinum", "hila")
