@@ -39,7 +39,7 @@ _ZERO = ("0", "00", "zero", "none")
 _LEADS = re.compile(r"\W*(?:no|yes)\b", re.I)
 # A mark alone is an answer; boxes of a form that are not ticked are none.
 _TICKS: dict[str, Outcome] = dict.fromkeys(("✓", "✔", "✅", "☑", "(+)", "[x]"), "yes")
-_TICKS |= dict.fromkeys(("✗", "✘", "❌", "☒", "(-)", "[ ]"), "no")
+_TICKS |= dict.fromkeys(("✗", "✘", "✖", "✕", "❌", "☒", "(-)", "[ ]"), "no")
 _UNTICKED = re.compile(r"(?:\[\s?\]|☐)\s*(?:yes|no|present|absent|positive|negative)\b", re.I)
 _NOT_VERDICT = re.compile(
     r"(?:\bnot|n['’]t)\s+(?:a\s+)?['\"]?(yes|no)\b(?!\s*(?:or|nor|but)\b)", re.I
@@ -81,6 +81,7 @@ class AskedFor:
         counts: it asks how many there are.
         is_denied: yes means that the findings are absent ("Are the lungs clear?").
         organ: the words of the organ whose state is asked.
+        of_both: it asks of both sides.
     """
 
     findings: tuple[str, ...]
@@ -88,6 +89,7 @@ class AskedFor:
     counts: bool = False
     is_denied: bool = False
     organ: str = ""
+    of_both: bool = False
 
 
 NOTHING_ASKED = AskedFor(())
@@ -157,6 +159,9 @@ class EnglishReader:
             outcome = "undecided"
         elif "explained" in reasons and outcome in ("nothing", "off_topic"):
             outcome = "yes" if asked.is_denied else "no"
+        here = {o.side for o in kept if o.finding in asked.findings and _is_firm(o, "present")}
+        if asked.of_both and outcome == "yes" and here in ({"left"}, {"right"}):
+            outcome = "no"  # "it is only on the left"
         return AnswerReading(outcome, kept, tuple(_placed(one, places) for one in unsaid))
 
     def opening(self, text: str, asked: AskedFor = NOTHING_ASKED) -> Outcome | None:
@@ -217,7 +222,8 @@ class EnglishReader:
         organ = ""
         if organs and (not items or any(item.statement for item in items)):
             organ = " ".join(token.lemma for token in tokens[organs[0].first : organs[0].last])
-        return AskedFor(tuple(dict.fromkeys(names)), side, counts, is_denied, organ)
+        of_both = bool(words & {"bilateral", "bilaterally", "both"}) and not is_denied
+        return AskedFor(tuple(dict.fromkeys(names)), side, counts, is_denied, organ, of_both)
 
     def _parts(self, said: str, start: int, end: int) -> list[_Part]:
         """The sentences of a part of an answer that answer something."""
@@ -433,6 +439,8 @@ class EnglishReader:
             _MEASURE.search(lexicon.plain_text(said[:400])) or _is_place(words, self._english)
         ):
             sides = {token.lemma for token in words} & {"left", "right"}
+            if asked.of_both and len(sides) == 1:
+                return "no"
             return "off_topic" if asked.side and sides - {asked.side} else "yes"
         if len(kinds) == 1 and len(words) <= 12:
             return kinds.pop()

@@ -25,12 +25,12 @@ _TOKEN = re.compile(
     r"[a-z0-9\u00c0-\u024f\u1e00-\u1eff\u0300-\u036f]+|[,:;()/=?<>✗⊕]"
 )
 _DATA = "reference/cues_en.toml"
-_MARKED = frozenset("[(✓✔☑✅✗✘☒❌☐")
+_MARKED = frozenset("[(✓✔☑✅✗✘☒❌☐✖✕🚫⛔")
 _MARKS = {"✗": "no", "=": ":", "[": "(", "]": ")", "#": "fracture", "⊕": "but"}
 # A box or mark, and whether nothing of its line stands before it, or behind it.
 _BOX = re.compile(
     r"(?P<open>(?:\A|(?<=[\n|,;]))[\s|*•–-]{0,9})?"
-    r"(?P<box>(?:\[\s*[x✓✔✗✘]?\s*\](?<!\[\])|\([+-]\)|[✓✔☑✅✗✘☒❌☐])[ \t]?)"
+    r"(?P<box>(?:\[\s*[x✓✔✗✘✖✕]?\s*\](?<!\[\])|\([+-]\)|[✓✔☑✅✗✘☒❌☐✖✕🚫⛔])[ \t]?)"
     r"(?P<end>\s*(?:[\n|,;.]|\Z))?(?P<said>(?=(?:no|not|none|absent|without)\b))?"
 )
 _TICKED = re.compile(r"[x+✓✔☑✅]")
@@ -49,7 +49,7 @@ _STOPS = re.compile(
 )
 _SENTENCE_END = re.compile(
     r"(?<=[.!?])(?<!\s\?)(?<!\A\?)(?<!\b[Vv][Ss]\.)(?<!\b[Dd]r\.)(?<!e\.g\.)(?<!i\.e\.)(?=\s|$)|(?<=[a-z]\.)(?=[A-Z])"
-    r"|;|\n(?=[^\S\n]*(?:[-*•\d]|[A-Z]|\n))"
+    r"|;|\n(?=[^\S\n]*(?:[-*•\d✓✔☑✅✗✘✖✕☒❌☐🚫⛔[]|[A-Z]|\n))"
     # A line of a table: "pneumothorax: yes".
     r"|\n(?=[a-z][a-z /]{1,40}\s?[:=–-]\s?(?:yes|no|none|absent|present|negative|positive)\b)"
     # ", without effusion" at the end is a statement of its own, "without change" is none.
