@@ -45,6 +45,8 @@ _CHANGED = {
 }
 # Organs of which a normal part is named.
 _IN_PARTS = ("lungs", "side", "costophrenic angle", "diaphragm", "hilar contour", "aorta")
+# "Khó đánh giá màng phổi do bóng tim to", "phân biệt u với lao", "đã cắt thùy vì u"
+_BEHIND = {"do": ("đánh", "because of"), "với": ("biệt", "versus"), "vì": ("cắt", "due to")}
 _CAUSED = ("mediastinal shift", "tracheal deviation")
 _PLEURAL = ("pleural effusion", "pneumothorax", "hemothorax", "pleural thickening")
 _NUMBERS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
@@ -119,8 +121,9 @@ class _Gloss:
             if place not in self.taken:
                 is_english = form.isascii() and len(form) > 3 and form in load_english().known
                 known = form if is_english or not form[0].isalnum() else ""
-                if form == "do" and "đánh" in self.forms[:place]:
-                    known, form = "because of", ""  # "khó đánh giá màng phổi do bóng tim to"
+                for said, (before, meant) in _BEHIND.items():
+                    if form == said and before in self.forms[:place]:
+                        known, form = meant, ""
                 self._say(place, place + 1, _ENGLISH["words"].get(form, known))
         tokens = self.sentence.tokens
         for first, _, word, last in sorted(self.said):
@@ -176,6 +179,8 @@ class _Gloss:
         within = {p for (last, said), first in cues.items() if said for p in range(first, last)}
         for match in sentence.find("reason"):
             # "Thay vì" and "lý do chụp" give no reason.
+            if "cắt" in self.forms[: match.first] and sentence.form(match.first) == "vì":
+                continue
             if self.taken.isdisjoint(reach_of(match)) and within.isdisjoint(reach_of(match)):
                 is_heading = sentence.form(match.last) == ":"
                 self._say(match.first, match.last, "reason" if is_heading else "because")
@@ -367,7 +372,11 @@ class _Gloss:
             ):
                 self._say(cue.first, cue.last, "present")
                 continue
-            if after == "affirms" and (fresh or idle or self.inquires):
+            if after == "past" and cue.first == 0 and self.forms[0] == "sau" and "," in self.forms:
+                mark = self.forms.index(",")  # "sau điều trị lao, thâm nhiễm giảm"
+                self._say(mark, mark + 1, ";")
+            parted = last is not None and "," in self.forms[last[2] : cue.first]
+            if after == "affirms" and ((fresh and not parted) or idle or self.inquires):
                 self._say(cue.first, cue.last, "")
                 continue
             doubts = self.inquires and after.startswith("hedged")
