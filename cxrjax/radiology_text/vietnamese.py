@@ -323,78 +323,82 @@ class _Gloss:
             self.said.append((last.last - 1, 9, _ENGLISH["behind"][self.former[1]], last.last))
 
     def _cues(self) -> None:
-        sentence = self.sentence
         begin = 0
-        last: tuple[int, str, int] | None = None  # of the last cue: in `said`, class, end
-        for n, cue in enumerate(sentence.cues):
+        self.last = (-1, "", 0)  # the last cue: in `said`, class, end
+        for n, cue in enumerate(self.sentence.cues):
             if not self.taken.isdisjoint(reach_of(cue)):
                 continue
             reach = begin if self.items and self.items[-1].first >= begin else 0
             left = [i for i in self.items if reach <= i.first and i.last <= cue.first]
             ahead = [i for i in self.items if i.begin >= cue.last]
-            after, before = cue.payload.after, cue.payload.before
-            begin = cue.first if after == "contrast" else begin
-            known = self._ends_plainly(cue, left, bool(ahead), last[1] if last else "")
-            if known is not None:
-                self._say(cue.first, cue.last, known)
-                continue
-            if _looks_back(sentence, cue, left):
-                self._join(left, self.forms[left[-1].last : cue.first])
-                changed = _CHANGED.get((last[1], before)) if last else None
-                if cue.first - left[-1].last > _BACK_REACH:
-                    self._say(cue.first, cue.last, "")
-                elif last is not None and changed:
-                    first, rank, _, end = self.said[last[0]]
-                    self.said[last[0]] = (first, rank, _ENGLISH["after"][changed], end)
-                    self._say(cue.first, cue.last, "")
-                else:
-                    self._say(cue.first, cue.last, _ENGLISH["before"].get(before, ""))
-                continue
-            if left and not ahead and after == "past":
-                self._say(cue.first, cue.last, _ENGLISH["before"][after])
-                continue
-            if behind := _default_back(sentence, cue, left):
-                self._join(left, self.forms[left[-1].last : cue.first])
-                self._say(cue.first, cue.last, _ENGLISH["before"][behind])
-                continue
-            fresh = last is not None and not any(last[2] <= i.first < cue.first for i in self.items)
-            if fresh and last and last[1].startswith("hedged") and after.startswith("denied"):
-                first, rank, _, end = self.said[last[0]]
-                self.said[last[0]], after = (first, rank, "", end), "denied likely"
-            following = (
-                sentence.cues[n + 1].first if n + 1 < len(sentence.cues) else len(self.forms)
-            )
-            idle = not ahead or following < ahead[0].begin
-            if (
-                after == "affirms"
-                and sentence.form(cue.first - 1) == ":"
-                and sentence.form(cue.last) in _CLOSES
-            ):
-                self._say(cue.first, cue.last, "present")
-                continue
-            if after == "past" and cue.first == 0 and self.forms[0] == "sau" and "," in self.forms:
-                mark = self.forms.index(",")  # "sau điều trị lao, thâm nhiễm giảm"
-                self._say(mark, mark + 1, ";")
-            parted = last is not None and "," in self.forms[last[2] : cue.first]
-            if after == "affirms" and ((fresh and not parted) or idle or self.inquires):
-                self._say(cue.first, cue.last, "")
-                continue
-            doubts = self.inquires and after.startswith("hedged")
-            said = _ENGLISH["words"].get(self.forms[cue.first]) if after == "affirms" else ""
-            if said and last and last[1].startswith("denied"):
-                said = ", but there is"  # "không tràn khí, kèm nốt mờ"
-            said = said or _ENGLISH["after"].get(after, "")
-            sided = sentence.side_at(cue.first - 1)
-            if said == "no" and (sided or sentence.form(cue.first - 1) in self.sets["both_after"]):
-                said = "there is no"  # "phổi phải không thấy nốt, đám mờ"
-            self._say(cue.first, cue.last, "" if doubts else said)
-            if sentence.form(cue.last) == ":" and ahead:
-                self._say(cue.last, cue.last + 1, "")  # "không thấy: tràn dịch, tràn khí"
-            if after in _ENGLISH["before"]:
-                last = len(self.said) - 1, after, cue.last
+            begin = cue.first if cue.payload.after == "contrast" else begin
+            said = self._ends_plainly(cue, left, bool(ahead))
+            said = self._said_back(cue, left, bool(ahead)) if said is None else said
+            if said is None:
+                self._cue_ahead(n, cue, ahead)
+            else:
+                self._say(cue.first, cue.last, said)
+
+    def _said_back(
+        self, cue: Match[Cue], left: Sequence[VietnameseItem], ahead: bool
+    ) -> str | None:
+        """English of a cue that applies to what stands before it; None of any other."""
+        before, gap = cue.payload.before, self.forms[left[-1].last : cue.first] if left else []
+        if _looks_back(self.sentence, cue, left):
+            self._join(left, gap)
+            changed = _CHANGED.get((self.last[1], before))
+            if changed and len(gap) <= _BACK_REACH:
+                self._reword(_ENGLISH["after"][changed])
+            is_far = changed or len(gap) > _BACK_REACH
+            return "" if is_far else _ENGLISH["before"].get(before, "")
+        if left and not ahead and cue.payload.after == "past":
+            return _ENGLISH["before"]["past"]
+        if behind := _default_back(self.sentence, cue, left):
+            self._join(left, gap)
+            return _ENGLISH["before"][behind]
+        return None
+
+    def _reword(self, english: str) -> None:
+        """Gives the last cue other words."""
+        first, rank, _, end = self.said[self.last[0]]
+        self.said[self.last[0]] = (first, rank, english, end)
+
+    def _cue_ahead(self, n: int, cue: Match[Cue], ahead: Sequence[VietnameseItem]) -> None:
+        """Says what a cue says of what stands behind it."""
+        form, after, (_, before, end) = self.sentence.form, cue.payload.after, self.last
+        fresh = before and not any(end <= i.first < cue.first for i in self.items)
+        if fresh and before.startswith("hedged") and after.startswith("denied"):
+            self._reword("")
+            after = "denied likely"
+        following = [later.first for later in self.sentence.cues[n + 1 :]]
+        idle = not ahead or bool(following and following[0] < ahead[0].begin)
+        fresh = fresh and "," not in self.forms[end : cue.first]
+        said = _ENGLISH["after"].get(after, "")
+        if after == "past" and cue.first == 0 and self.forms[0] == "sau" and "," in self.forms:
+            mark = self.forms.index(",")  # "sau điều trị lao, thâm nhiễm giảm"
+            self._say(mark, mark + 1, ";")
+        if after == "affirms":
+            named = _ENGLISH["words"].get(self.forms[cue.first])
+            if named:  # "không tràn khí, kèm nốt mờ"
+                said = ", but there is" if before.startswith("denied") else named
+            if form(cue.first - 1) == ":" and form(cue.last) in _CLOSES:
+                said = "present"
+            elif fresh or idle or self.inquires:
+                said = ""
+        elif self.inquires and after.startswith("hedged"):
+            said = ""
+        elif said == "no" and (
+            self.sentence.side_at(cue.first - 1) or form(cue.first - 1) in self.sets["both_after"]
+        ):
+            said = "there is no"  # "phổi phải không thấy nốt, đám mờ"
+        self._say(cue.first, cue.last, said)
+        if form(cue.last) == ":" and ahead:
+            self._say(cue.last, cue.last + 1, "")  # "không thấy: tràn dịch, tràn khí"
+        if after in _ENGLISH["before"]:
+            self.last = len(self.said) - 1, after, cue.last
 
     def _ends_plainly(
-        self, cue: Match[Cue], left: Sequence[VietnameseItem], ahead: bool, before: str
+        self, cue: Match[Cue], left: Sequence[VietnameseItem], ahead: bool
     ) -> str | None:
         """English of a cue that says nothing, or no more than "present", of what stands before it;
         None of any other."""
@@ -404,7 +408,7 @@ class _Gloss:
         if said == "contrast" and not stated and self.forms[cue.last - 1] == "có":
             # "Không tràn dịch bên trái nhưng có bên phải"
             return ", but present" if self.sentence.side_at(len(self.forms) - 1) else None
-        if ahead or not left or not said.startswith("hedged") or before.startswith("hedged"):
+        if ahead or not left or not said.startswith("hedged") or self.last[1].startswith("hedged"):
             return None
         # "Nốt mờ, nghi do mỡ": a doubt of something that has no name here.
         opens = self.sentence.form(cue.first - 1) in (",", "(", ":")
