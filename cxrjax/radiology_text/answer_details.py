@@ -69,10 +69,5 @@ def _named_place(text: str, asked: str) -> SaidPlace:
 
 @functools.cache
 def _words() -> dict[str, int]:
-    return {
-        word: number
-        for number, words in enumerate(
-            read_packaged(str(__package__), "reference/cues_en.toml")["words"]["counts"]
-        )
-        for word in words
-    }
+    counts = read_packaged(str(__package__), "reference/cues_en.toml")["words"]["counts"]
+    return {word: number for number, words in enumerate(counts) for word in words}

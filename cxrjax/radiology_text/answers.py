@@ -25,15 +25,12 @@ from cxrjax.radiology_text.thoughts import thought_length
 
 # The first turn is read; models go on with further ones.
 _NEXT_TURN = lexicon.pattern("next_turn", re.MULTILINE)
-_ANSWER = lexicon.pattern("answer")
-_RETRACTION = lexicon.pattern("retraction")
-_REASON = lexicon.pattern("reason")
-_NUMBER = lexicon.pattern("number")
-_MEASURE = lexicon.pattern("measure")
-_EXCEPT = lexicon.pattern("except")
-_ASKS_NUMBER = lexicon.pattern("asks_number")
-_ASKING = lexicon.pattern("asking")
-_INVERTED = lexicon.pattern("inverted")
+_ANSWER, _RETRACTION, _REASON, _NUMBER, _MEASURE = map(
+    lexicon.pattern, ("answer", "retraction", "reason", "number", "measure")
+)
+_EXCEPT, _ASKS_NUMBER, _ASKING, _INVERTED, _CLAUSE_END = map(
+    lexicon.pattern, ("except", "asks_number", "asking", "inverted", "clause_end")
+)
 _NO_ANSWER = lexicon.pattern("no_answer", re.IGNORECASE)
 _ZERO = ("0", "00", "zero", "none")
 _LEADS = re.compile(r"\W*(?:no|yes)\b", re.I)
@@ -45,7 +42,6 @@ _NOT_VERDICT = re.compile(
     r"(?:\bnot|n['’]t)\s+(?:a\s+)?['\"]?(yes|no)\b(?!\s*(?:or|nor|but)\b)", re.I
 )
 _OTHER = lexicon.pattern("other", re.IGNORECASE)
-_CLAUSE_END = lexicon.pattern("clause_end")
 _MARKS = frozenset(",/()[]:=?|")
 TURNED: dict[Outcome, Outcome] = {"yes": "no", "no": "yes"}
 ANY_FINDING = "cardiopulmonary abnormality"

@@ -42,12 +42,9 @@ def place_faults(
     for side in sorted(said.sides - held):
         yield f"{where}: names the {side} side, where no box is"
     if said.sides:
-        clear = [
-            ("right" if x < 0.35 else "left")
-            for x in _middles(boxes, width)
-            if not 0.35 <= x <= 0.65
-        ]
-        for side in sorted(set(clear) - said.sides):
+        middles = [(box[0] + box[2]) / 2 / width for box in boxes]
+        clear = {("right" if x < 0.35 else "left") for x in middles if not 0.35 <= x <= 0.65}
+        for side in sorted(clear - said.sides):
             yield f"{where}: leaves out the {side} side, where a box is"
     levels = [(box[1] + box[3]) / 2 / height for box in boxes]
     spans = [(box[1] / height, box[3] / height) for box in boxes]
@@ -58,7 +55,3 @@ def place_faults(
                 for level, (top, bottom) in zip(levels, spans, strict=True)
             ):
                 yield f"{where}: names {region}, and no box is at that level"
-
-
-def _middles(boxes: Sequence[Box], width: int) -> list[float]:
-    return [(box[0] + box[2]) / 2 / width for box in boxes]

@@ -15,9 +15,7 @@ from cxrjax.radiology_text.lexicon import load_english
 
 # Class of VinDr-CXR-VQA -> the findings that it stands for.
 _TABLE = read_packaged(str(__package__), "reference/vindr_classes.toml")
-VINDR_CLASSES: dict[str, tuple[str, ...]] = {
-    name: tuple(findings) for name, findings in _TABLE["en"].items()
-}
+VINDR_CLASSES = {name: tuple(findings) for name, findings in _TABLE["en"].items()}
 _APART = frozenset(_TABLE["apart"])
 
 
