@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Sequence
 
 from cxrjax.radiology_text.clauses import VERBS
+from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.radiology_text.english import Match, Words
 from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import Cue, word_set
@@ -220,6 +221,9 @@ def ends_at(
 
 def _continues_list(tokens: Words, item: NamedItem, words: Sequence[str], end: int) -> bool:
     """Returns whether an item behind a comma only continues the list before it."""
+    named = load_definitions().findings
+    if any(one in named and named[one].category != "abnormality" for one in item.names):
+        return False  # "possible edema, pacemaker"
     told = _SEEN | _CHANGED
     own = {"no", "without", "with", "but", "again", "new", "less"} | told
     if len(words) > _LIST_GAP or own & {*words} or _states_itself(tokens, item.last, end):
