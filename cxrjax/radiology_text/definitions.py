@@ -263,9 +263,10 @@ def _load(name: str) -> dict[str, Any]:
 
 
 def _finding(name: str, fields: Mapping[str, Any]) -> Finding:
-    return Finding(
-        name, **{key: tuple(v) if isinstance(v, list) else v for key, v in fields.items()}
-    )
+    given: dict[str, Any] = {
+        key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()
+    }
+    return Finding(name, **given)
 
 
 def _regions(name: str, fields: Mapping[str, Any]) -> Iterable[Region]:

@@ -364,7 +364,7 @@ class _Gloss:
         self.said[self.last[0]] = (first, rank, english, end)
 
     def _cue_ahead(self, n: int, cue: Match[Cue], ahead: Sequence[VietnameseItem]) -> None:
-        """Says what a cue says of what stands behind it."""
+        """Adds the English of a cue that applies to what stands behind it."""
         form, after, (_, before, end) = self.sentence.form, cue.payload.after, self.last
         fresh = before and not any(end <= i.first < cue.first for i in self.items)
         if fresh and before.startswith("hedged") and after.startswith("denied"):
