@@ -20,7 +20,9 @@ Measured: grounded F1 (IoU > 0.5, right finding and side) 0.696 (0.661 to 0.729)
 212 held-out patients; the best baseline (the references' frequent sentences with median boxes) has
 0.116, the report of the nearest training image 0.086 (docs/recipes/grounded_reports.md).
 
-`:longitudinal` goes on from there with an earlier image and its report.
+`:longitudinal` continues from there with an earlier image and its report: 15 to 25 minutes, 1.6 GB.
+It does not learn to compare: grounded F1 0.378, and 0.194 of the changes called by the right word,
+where always "unchanged" has 0.262 (the same page, with what is known of why).
 """
 
 from ml_collections import ConfigDict
@@ -116,3 +118,4 @@ def longitudinal(config: ConfigDict) -> None:
     config.data.answer_buckets = (128,)
     config.decoding.max_answer_tokens = 128
     config.optimizer.learning_rate = 5e-4
+    config.training.steps = 900
