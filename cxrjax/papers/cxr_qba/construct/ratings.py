@@ -224,7 +224,7 @@ def merged(places: Sequence[Places]) -> dict[str, native.NativeLocalization]:
 
 
 SURROGATE = "surrogate"
-RATER = "cxrjax-rules-surrogate-2"
+RATER = "cxrjax-rules-surrogate-3"
 _SENTENCE = re.compile(r"[A-Z].*[.!]$", re.DOTALL)
 
 

@@ -11,6 +11,7 @@ import re
 from typing import Literal
 
 from cxrjax.files import read_packaged, read_patterns
+from cxrjax.papers.cxr_qba.construct.checks import overlap
 from cxrjax.papers.cxr_qba.construct.phrases import NOT_MENTIONED
 from cxrjax.papers.cxr_qba.native import NativeAnswer, StudySceneGraph
 from cxrjax.radiology_text.definitions import load_definitions
@@ -23,6 +24,11 @@ OBSERVED = ("findings", "impression")
 _CUES = read_packaged(str(__package__), "reference/read_back.toml")
 _WORDS = {name: re.compile(rf"\b(?:{'|'.join(words)})\b") for name, words in _CUES["words"].items()}
 _RE = read_patterns(str(__package__), "reference/read_back.toml")
+# Finding -> words that it is read from and that tell of less, and words that tell of it itself.
+_LESS = {
+    name: tuple(re.compile(rf"\b(?:{words})\b") for words in pair)
+    for name, pair in _CUES["tells_of_less"].items()
+}
 
 
 @functools.lru_cache(maxsize=1 << 15)
@@ -91,10 +97,23 @@ class ReadBack:
         sources = self._sources.get(answer.name_tag or "")
         if not answer.from_report or not sources:
             return None
+        if self._is_misplaced(answer):
+            return "NON_ALIGNED_MISLEADING"
         verdicts = [self._on_sentence(answer, source) for source in sources]
         # A sentence that says so is enough; the others are of the same observation.
         order = ("ALIGNED_MENTIONED", "NON_ALIGNED_CONTRADICTING", "NON_ALIGNED_MISLEADING")
         return next((one for one in order if one in verdicts), "NON_ALIGNED_NON_INFERABLE")
+
+    def _is_misplaced(self, answer: NativeAnswer) -> bool:
+        """Returns true for a finding in a region where none of its kind can be."""
+        found = [self._findings[name] for name in answer.obs_entities if name in self._findings]
+        if len(found) != 1 or found[0].category == "device" or not found[0].regions:
+            return False
+        also = _CUES["also_in"]
+        (one,) = found
+        at_home = (*one.regions, *also.get(one.name, ()), *also.get(one.subcategory, ()))
+        names = [region for region in answer.regions if isinstance(region, str)]
+        return any(not overlap([region], at_home) for region in names)
 
     def _on_silence(self, answer: NativeAnswer) -> str:
         """Returns the verdict on what is said not to be mentioned: no sentence may have it."""
@@ -115,6 +134,10 @@ class ReadBack:
         for name in answer.obs_entities:
             if finding := self._findings.get(name):
                 readings |= _readings(source, (name, *finding.synonyms))
+        for name in answer.obs_entities:
+            less, itself = _LESS.get(name, (None, None))
+            if less and itself and less.search(source) and not itself.search(source):
+                return "NON_ALIGNED_MISLEADING"
         if not readings:
             return "NON_ALIGNED_NON_INFERABLE"
         opposite = {"denied" if answer.positiveness == "pos" else "present"}

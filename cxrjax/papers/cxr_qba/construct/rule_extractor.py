@@ -133,6 +133,7 @@ class RuleExtractor:
     def _read(self, sentence: str) -> list[Observation]:
         sentence = _RE["removed"].sub(r"\1 angle", sentence)
         found = [_no_surer(one, sentence) for one in self._reader.read(sentence)]
+        found = [self._on_named_side(one, found) for one in found]
         # A normal organ denies several findings in one statement.
         statements: dict[tuple[int, int, str], list[int]] = {}
         for number, one in enumerate(found):
@@ -147,6 +148,18 @@ class RuleExtractor:
             for place, parent in enumerate(parents)
             if parent < 0
         ]
+
+    def _on_named_side(self, one: Assertion, said: Sequence[Assertion]) -> Assertion:
+        """Returns a statement on the side that its sentence tells elsewhere of the same finding, as
+        in "right pleural fluid blunts the costophrenic angle"."""
+        same = (one.finding, one.status)
+        sides = {each.side for each in said if each.side and (each.finding, each.status) == same}
+        if one.side or len(sides) != 1 or not sides & {*SIDES}:
+            return one
+        (side,) = sides
+        on_side = self.definitions.on_side
+        regions = [name for region in one.regions for name in on_side(region, side)]
+        return dataclasses.replace(one, side=side, regions=tuple(regions))
 
     def _observe(
         self, place: int, said: Sequence[Sequence[Assertion]], parents: Sequence[int]

@@ -149,10 +149,12 @@ def closed_ended(asker: Asker) -> Iterator[Offer]:
             if other := _other_side(first):
                 yield offer("location", "location", False, tell, about=name, region=other)
         for whole in regions.regions if fact.words.kind != "device" else ():
-            # What is not normal in a part is not normal in the whole.
-            inside = regions.atoms(first) <= regions.atoms(whole)
-            if inside and ("lung" in whole) == ("lung" in first):
-                yield offer("abnormality", "condition", False, tell, region=whole)
+            # What is not normal in a part is not normal in the whole; other parts are not told of.
+            parts = [one for one in fact.regions if regions.atoms(one) <= regions.atoms(whole)]
+            inside = [one for one in parts if ("lung" in whole) == ("lung" in one)]
+            if inside:
+                here = _teller(asker, [dataclasses.replace(fact, regions=tuple(inside))])
+                yield offer("abnormality", "condition", False, here, region=whole)
     for name in asker.pool.absent:
         tell = _teller(asker, absent=[name])
         yield offer(content_of(name), "presence", False, tell, about=name)
