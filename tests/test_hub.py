@@ -1,5 +1,6 @@
 """Data sets from the hub and models to it, against a stand-in that huggingface_hub itself asks."""
 
+import dataclasses
 import io
 import json
 import re
@@ -17,7 +18,8 @@ from PIL import Image
 from cxrjax.commands import build, convert
 from cxrjax.errors import UserError
 from cxrjax.paths import in_path
-from cxrjax.training import conversion, interchange
+from cxrjax.training import conversion, data, interchange
+from cxrjax.training.config import ExperimentConfig
 from tests.hub_server import TOKEN, Repository, hub  # noqa: F401
 
 CASES = tomllib.loads(Path(__file__).with_suffix(".toml").read_text())
@@ -258,6 +260,13 @@ def test_without_a_network_the_cache_answers(hub, monkeypatch):  # noqa: F811
     assert in_path(NAME) == fetched and (fetched / "data_v1.json").read_bytes() == b"[]"
     said = refused(lambda: in_path("hf://datasets/they/other"))
     assert "they/other cannot be reached (or HF_HUB_OFFLINE is set), and the cache" in said
+
+
+def test_a_run_reads_what_was_built_from_a_data_set():
+    config = ExperimentConfig(data=dataclasses.replace(ExperimentConfig().data, train=NAME))
+    assert f"cxrjax.build --dataset=NAME --source={NAME}" in refused(
+        lambda: data.check_addresses(config)
+    )
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ FOLDER holds images and the export of a tool (COCO, Pascal VOC, YOLO, CVAT, Labe
 VIA, LabelMe, Supervisely, SuperAnnotate, VoTT, Prodigy, Scale, FiftyOne, MD.ai, V7, Labelbox,
 Encord, Datumaro, CreateML, SageMaker, KITTI, DOTA, any JSON of images and boxes), a data set
 (ChestX-Det, PadChest-GR, CheXlocalize), chats with boxes, a CSV table, DICOM structured reports or
-segmentation masks; it may be a zip. It is `python -m cxrjax.build --dataset=boxes`.
+segmentation masks; it may be a zip, or `hf://datasets/OWNER/NAME`. It is
+`python -m cxrjax.build --dataset=boxes`.
 OUT/look/index.html shows what was read before records are written.
 """
 

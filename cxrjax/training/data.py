@@ -39,7 +39,7 @@ from cxrjax.input_pipeline.usable_records import RecordCheck, check_records
 from cxrjax.input_pipeline.wording import WordingVariation, things_but
 from cxrjax.models import VLM, partition
 from cxrjax.models.partition import path_of
-from cxrjax.paths import CACHE, in_path, to_path
+from cxrjax.paths import CACHE, in_path, on_hub, to_path
 from cxrjax.progress import progress_bar, waiting
 from cxrjax.records_io.quality import QualityLog
 from cxrjax.records_io.shard_layout import is_sharded
@@ -321,6 +321,9 @@ def check_addresses(config: ExperimentConfig) -> None:
     if config.data.cache is not None:
         os.environ[CACHE] = config.data.cache
     for value in flatten(config.to_json()).values():
+        if isinstance(value, str) and on_hub(value):
+            build = f"python -m cxrjax.build --dataset=NAME --source={value} --out=DIR"
+            raise UserError(f"{value}: a run reads records, which are built from it first: {build}")
         if isinstance(value, str) and value.startswith(("gs://", "s3://")):
             in_path(value)
 
