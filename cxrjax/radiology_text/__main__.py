@@ -18,7 +18,7 @@ from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading, replace_text
 from cxrjax.paths import in_path, out_path
 from cxrjax.radiology_text.definitions import load_definitions
-from cxrjax.radiology_text.reading import LANGUAGES, AnyReader, open_reader
+from cxrjax.radiology_text.reading import LANGUAGES, language_of, open_reader
 from cxrjax.untrusted.foreign_files import read_lines
 from cxrjax.untrusted.json_text import parse_object
 
@@ -28,7 +28,9 @@ def main() -> None:
     parser = command_parser("radiology_text", __doc__)
     parser.add_argument("--sentences", type=in_path)
     parser.add_argument("--out", type=out_path)
-    parser.add_argument("--language", choices=LANGUAGES, default=LANGUAGES[0])
+    parser.add_argument(
+        "--language", choices=LANGUAGES, help="default: each text's, by its letters"
+    )
     parser.add_argument("--list_findings", action="store_true", help="names, then synonyms")
     flags = parser.parse_args()
     if flags.list_findings:
@@ -37,10 +39,11 @@ def main() -> None:
         return
     if flags.sentences is None or flags.out is None:
         parser.error("--sentences and --out are needed, or --list_findings")
-    reader = open_reader(flags.language)
     with reading(flags.sentences, "sentences"):
         lines = [
-            json.dumps(_read_line(line, f"{flags.sentences}:{number}", reader), ensure_ascii=False)
+            json.dumps(
+                _read_line(line, f"{flags.sentences}:{number}", flags.language), ensure_ascii=False
+            )
             for number, line in read_lines(flags.sentences)
         ]
     flags.out.parent.mkdir(parents=True, exist_ok=True)
@@ -48,7 +51,7 @@ def main() -> None:
     print(f"{flags.out}: {len(lines):,} read")
 
 
-def _read_line(line: bytes, where: str, reader: AnyReader) -> dict[str, Any]:
+def _read_line(line: bytes, where: str, language: str | None) -> dict[str, Any]:
     try:
         fields = parse_object(line)
     except ForeignError as error:
@@ -56,7 +59,7 @@ def _read_line(line: bytes, where: str, reader: AnyReader) -> dict[str, Any]:
     text, question = fields.get("text"), fields.get("question")
     if not isinstance(text, str) or not isinstance(question, str | None) or "id" not in fields:
         raise UserError(f'{where}: expected {{"id", "text"[, "question"]}}, the last two as texts')
-    answer = reader.read(text, question)
+    answer = open_reader(language or language_of(text)).read(text, question)
     return {
         "id": fields["id"],
         "assertions": [one.to_json() for one in answer.assertions],

@@ -50,7 +50,7 @@ class ReportReader:
         found: list[Assertion] = []
         context = NOTHING
         last = 0
-        for start, end in _joined_answers(plain, lexicon.split_sentences(text)):
+        for start, end in self._joined_answers(plain, lexicon.split_sentences(text)):
             # Every character stays at its place.
             said = plain[start:end]
             if "?" in said:
@@ -64,6 +64,8 @@ class ReportReader:
                 found = [one for one in found if one.finding not in corrected]
             if refers_to_sign(said):
                 _explain_before(found, sentence.assertions, last, self._english.definitions)
+            if "?" in plain[max(0, start - 2) : start]:
+                found[last:] = _unanswered(found[last:], sentence.assertions)
             last = len(found)
             unsaid += [
                 one._replace(span=(one.span[0] + start, one.span[1] + start))
@@ -81,6 +83,36 @@ class ReportReader:
                     found.append(one)
             context = sentence.context
         return found, unsaid
+
+    def _joined_answers(
+        self, plain: str, sentences: Iterable[tuple[int, int]]
+    ) -> Iterator[tuple[int, int]]:
+        """Sentences, a question together with the short answer right behind it.
+
+        An answer that names again what is asked about stands by itself.
+        """
+        held: tuple[int, int] | None = None
+        for start, end in sentences:
+            if held is not None:
+                is_short = end - start < _SHORT_ANSWER and _VERDICT.match(plain, start, end)
+                if is_short and self._named(plain, held).isdisjoint(
+                    self._named(plain, (start, end))
+                ):
+                    yield held[0], end
+                    held = None
+                    continue
+                yield held
+                held = None
+            if plain[start:end].rstrip().endswith("?") and not SUPPOSES.match(plain, start, end):
+                held = (start, end)
+            else:
+                yield start, end
+        if held is not None:
+            yield held
+
+    def _named(self, plain: str, where: tuple[int, int]) -> set[str]:
+        said = self._in_sentence(plain[slice(*where)], NOTHING)
+        return {one.finding for one in said.assertions}
 
 
 def _explain_before(
@@ -101,23 +133,12 @@ def _explain_before(
         del found[n]
 
 
-def _joined_answers(plain: str, sentences: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Sentences, a question together with the short answer right behind it."""
-    held: tuple[int, int] | None = None
-    for start, end in sentences:
-        if held is not None:
-            if end - start < _SHORT_ANSWER and _VERDICT.match(plain, start, end):
-                yield held[0], end
-                held = None
-                continue
-            yield held
-            held = None
-        if plain[start:end].rstrip().endswith("?") and not SUPPOSES.match(plain, start, end):
-            held = (start, end)
-        else:
-            yield start, end
-    if held is not None:
-        yield held
+def _unanswered(asked: list[Assertion], answer: Sequence[Assertion]) -> list[Assertion]:
+    """A question's assertions without those that the sentence behind it answers."""
+    answered = {one.finding for one in answer if one.is_now}
+    if any(one.source is not None for one in asked):
+        return asked
+    return [one for one in asked if one.is_now or one.finding not in answered]
 
 
 def _update(found: list[Assertion], new: Assertion) -> int | None:

@@ -1,6 +1,7 @@
 """Readers of reports and answers by language, behind one call."""
 
 import functools
+import re
 from typing import Protocol
 
 from cxrjax.radiology_text import vietnamese
@@ -8,6 +9,8 @@ from cxrjax.radiology_text.answers import AnswerReading, EnglishReader
 from cxrjax.radiology_text.assertions import Assertion
 
 LANGUAGES = ("en", "vi")
+# What no other language written in Latin letters has.
+_VIETNAMESE = re.compile("[ăđơư\u1ea0-\u1ef9]", re.IGNORECASE)
 
 
 class AnyReader(Protocol):
@@ -21,6 +24,11 @@ class AnyReader(Protocol):
 def open_reader(language: str) -> AnyReader:
     """The reader of a language of `LANGUAGES`; one object a process."""
     return EnglishReader(gloss=vietnamese.in_english) if language == "vi" else EnglishReader()
+
+
+def language_of(text: str) -> str:
+    """The language of `LANGUAGES` that reads a text: "vi" where it has Vietnamese letters."""
+    return "vi" if _VIETNAMESE.search(text) else "en"
 
 
 def said_now(text: str, language: str = "en") -> tuple[Assertion, ...]:

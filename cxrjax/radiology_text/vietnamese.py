@@ -64,7 +64,10 @@ def in_english(text: str) -> tuple[str, Sequence[int]]:
     at: list[int] = []
     for start, end in split_sentences(plain, _SENTENCE_END):
         for said, first, last in _sentence(plain[start:end], plain.isascii()):
-            pieces.append(f" {said} ")
+            asked = said == "?" and pieces and pieces[-1][-1] == " "
+            if asked:  # close behind what it asks, as English has it
+                pieces[-1] = f"{pieces[-1][:-1]}?"
+            pieces.append("   " if asked else f" {said} ")
             at += [start + first] * (len(said) + 1) + [start + last]
         tail = plain[start:end].rstrip()[-1:]
         stop = "." if tail and tail not in "?;:,()" and (end < len(plain) or tail in ".!") else ""
