@@ -17,6 +17,7 @@ from cxrjax.radiology_text.lexicon import Cue, word_set
 from cxrjax.radiology_text.reach import BARRIERS, DEFINITE, is_unaltered, lemmas_at
 
 _GROUNDS = DEFINITE | word_set("grounds")
+_CAUSES = frozenset(("due", "because", "owing", "secondary", "given", "since"))
 _EARLIER = frozenset(("prior", "previous", "last", "yesterday", "earlier", "before", "the", "on"))
 _SURGERY = frozenset(("postsurgical change", "mastectomy"))
 _CHANCES = frozenset(("suspicion", "likelihood", "probability", "chance", "evidence", "index"))
@@ -161,6 +162,9 @@ def _judge_clause(
         is_choice = bool(cue.payload.before and cue.payload.after.endswith("unlikely"))
         is_choice &= tokens.forms[cue.last - 1] in ("over", "than", "to")  # "A favored over B"
         looks_back = _looks_back(tokens, cue, firsts, items, inside, clause)
+        if cue.payload.before == "silent" and tokens.form(cue.last) in _CAUSES:
+            backward.append(cue)  # "effusion cannot be assessed due to rotation"
+            continue
         if looks_back or is_choice:
             backward.append(cue)
         if is_choice or not looks_back:
