@@ -127,10 +127,10 @@ def test_what_is_built_can_be_trained_on(tmp_path, monkeypatch):
     assert {len(record.boxes) for record in records} <= {1, 2, 3, 4, 5, 6}
     assert all(record.image_hw and 150 <= len(record.reason.split()) <= 250 for record in records)
 
-    training = """--config.data.prompt=vqa_reason --config.data.questions_per_image=4
+    training = """--config.data.prompt=vqa_reason --config.data.questions_per_image=2
         --config.data.prefix_buckets=(32,) --config.data.answer_buckets=(768,)
-        --config.data.packed_buckets=(2048,) --config.data.workers=0 --config.model.unroll=false
-        --config.training.batch_images=8 --config.training.epochs=2.0
+        --config.data.packed_buckets=(1200,) --config.data.workers=0 --config.model.unroll=false
+        --config.training.batch_images=8 --config.training.epochs=None --config.training.steps=6
         --config.training.log_every=1 --config.decoding.max_answer_tokens=24"""
     train.main(
         ["--config=configs/vindr_lora.py:phantom", f"--workdir={tmp_path / 'run'}"]
