@@ -94,7 +94,7 @@ def _wording(client):
 @pytest.mark.parametrize(
     ("requests", "digest"),
     [
-        (_refining, "89306023421b95a6"),
+        (_refining, "014bb8f9dbb48c9c"),
         (_reading, "f910dc11be896cd8"),
         (_rating, "8728bf35353535ae"),
         (_judging, "69d9ac2776522f33"),
