@@ -167,6 +167,19 @@ def test_nothing_but_the_image_tells_the_answer(asked):
     assert letters["D"] and max(letters.values()) < 2 * min(letters[one] for one in "ABC")
 
 
+def test_an_option_is_right_where_its_report_has_it(asked):
+    held = 0
+    for draft, there in asked:
+        is_asked_for_absent = re.search(r"\b(?:not|cannot|absent)\b", draft.question) is not None
+        for letter, option in zip(LETTERS, draft.choices, strict=False):
+            name = next((name for name in SAID if name.lower() in option.lower()), None)
+            if draft.question_type == "multi_choice" and name:
+                denies = (" no " in option) != is_asked_for_absent
+                assert (letter in draft.answer) == ((name in there) != denies), (draft, there)
+                held += 1
+    assert held > 100
+
+
 def test_implications_follow_from_the_image(asked):
     told = [(d, there) for d, there in asked if d.content_type == "implication"]
     answers = {draft.answer for draft, _ in told}
