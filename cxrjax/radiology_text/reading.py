@@ -2,6 +2,7 @@
 
 import functools
 import re
+import unicodedata
 from typing import Protocol
 
 from cxrjax.radiology_text import vietnamese
@@ -9,8 +10,8 @@ from cxrjax.radiology_text.answers import AnswerReading, EnglishReader
 from cxrjax.radiology_text.assertions import Assertion
 
 LANGUAGES = ("en", "vi")
-# What no other language written in Latin letters has.
-_VIETNAMESE = re.compile("[ăđơư\u1ea0-\u1ef9]", re.IGNORECASE)
+# Letters, composed, that no other language has (ă and đ are Romanian's and Croatian's too).
+_VIETNAMESE = re.compile("[ơư\u1ea0-\u1ef9]", re.IGNORECASE)
 
 
 class AnyReader(Protocol):
@@ -28,7 +29,7 @@ def open_reader(language: str) -> AnyReader:
 
 def language_of(text: str) -> str:
     """The language of `LANGUAGES` that reads a text: "vi" where it has Vietnamese letters."""
-    return "vi" if _VIETNAMESE.search(text) else "en"
+    return "vi" if _VIETNAMESE.search(unicodedata.normalize("NFC", text)) else "en"
 
 
 def said_now(text: str, language: str = "en") -> tuple[Assertion, ...]:

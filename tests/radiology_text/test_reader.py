@@ -3,6 +3,7 @@
 import json
 import random
 import time
+import unicodedata
 
 import pytest
 
@@ -172,6 +173,14 @@ def test_the_command_reads_lines_of_json(run, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     command.main()
     assert any(line.startswith("pneumothorax; ") for line in capsys.readouterr().out.splitlines())
+
+
+@pytest.mark.parametrize("form", ["NFC", "NFD"])
+def test_the_command_knows_vietnamese_by_its_letters(run, tmp_path, form):
+    text = unicodedata.normalize(form, "Tràn dịch màng phổi phải.")
+    run(json.dumps({"id": 1, "text": text}))
+    (one,) = json.loads((tmp_path / "out.jsonl").read_text())["assertions"]
+    assert (one["finding"], one["side"]) == ("pleural effusion", "right")
 
 
 def test_the_command_names_a_line_that_is_none(run, tmp_path):
