@@ -149,6 +149,11 @@ def test_random_words_raise_nothing():
         assert ANSWERS.read(text, "Is there an effusion?").outcome is not None
 
 
+@pytest.mark.parametrize("answer", ["No atelectasis.", "There is no atelectasis.", "I see none."])
+def test_a_question_asserts_nothing_beside_its_answer(answer):
+    assert [one.status for one in READER.read(f"Is there atelectasis? {answer}")] == ["absent"]
+
+
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """Runs the command on what stands in in.jsonl."""
