@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import math
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -14,6 +15,10 @@ from cxrjax.records_io.quality import PixelBox, QualityLog, Unusable
 from cxrjax.untrusted.names import plain_name, shown, shown_value
 
 WORDS = read_packaged("cxrjax.apps.annotations", "words.toml")
+# Of the words for a reader each may have another behind it, as in "radiologist_name".
+WORDS["columns"]["reader"] = [
+    word + end for end in WORDS["reader_ends"]["ends"] for word in WORDS["columns"]["reader"]
+]
 _LONGEST_LABEL = 200
 _SIDE = 1_000_000  # pixels that no image has
 ANY = "*"  # stands for a class that is not known
@@ -22,7 +27,9 @@ _STILL_THERE = (
     *("bad_box", "box_outside_image", "wrong_frame", "missing_box", "unknown_class"),
     *("malformed_row", "bad_encoding", "invalid_record", "not_a_mask", "mask_size"),
 )
-_NORMAL, _NEGATED = (re.compile(WORDS["patterns"][key]) for key in ("normal", "negated"))
+_NORMAL, _NEGATED, _MODEL = (
+    re.compile(WORDS["patterns"][key]) for key in ("normal", "negated", "model")
+)
 
 
 class Shape(NamedTuple):
@@ -231,7 +238,13 @@ def plain(name: str) -> str:
 
 def is_normal(label: str) -> bool:
     """Returns whether a class's name means that nothing is marked."""
-    return bool(_NORMAL.fullmatch(plain(label)) or _NEGATED.match(label.lower().strip()))
+    label = unicodedata.normalize("NFC", label)
+    return bool(_NORMAL.fullmatch(plain(label)) or _NEGATED.search(label.lower().strip()))
+
+
+def by_model(source: str) -> bool:
+    """Returns whether a word for who made a box means a model."""
+    return bool(_MODEL.fullmatch(plain(source)))
 
 
 def usable_image(name: str) -> str:

@@ -41,17 +41,21 @@ def check_predictions(found: Annotations, least: float | None) -> None:
     """
     # A confidence of 1, or of 100 percent, beside each box is a column that everybody fills in.
     sure = {one.file for one in found.boxes if one.confidence not in (None, 1, 100)}
-    bare = {one.file for one in found.boxes if one.confidence is None}
 
     def is_predicted(one: Annotation) -> bool:
-        return one.prediction or (one.file in sure - bare and one.shape is not None)
+        sides = one.shape is not None and one.confidence is not None
+        return one.prediction or (sides and one.file in sure)
 
     predicted = [one for one in found.boxes if is_predicted(one)]
-    if least is None and 2 * len(predicted) > len(found.boxes):
+    # Of boxes that name a model the source is not in doubt, so that the others are reference boxes.
+    named = sum(one.prediction for one in predicted)
+    rest = len(found.boxes) - named
+    if least is None and predicted and (not rest or 2 * (len(predicted) - named) > rest):
         raise UserError(
-            f"{predicted[0].where}: {len(predicted):,} of {len(found.boxes):,} boxes have a "
-            "confidence: predictions of a model, no reference; pass --predictions_as_labels=0.5 "
-            "to use those of at least this confidence"
+            f"{predicted[0].where}: {len(predicted):,} of {len(found.boxes):,} boxes "
+            f"{'name a model' if predicted[0].confidence is None else 'have a confidence'}: "
+            "predictions of a model, no reference; pass --predictions_as_labels=0.5 to use those "
+            "of at least this confidence"
         )
     kept = []
     for one in found.kept:
@@ -174,9 +178,18 @@ def name_readers(found: Annotations, paths: Mapping[str, Path], per_image: bool)
         paths: image -> its file.
         per_image: a file of annotations is about one image, so that a reader has a folder.
     """
+    beside: dict[tuple[Path, PurePosixPath], set[str]] = collections.defaultdict(set)
+    for one in found.kept if per_image else ():
+        beside[paths[one.image], PurePosixPath(one.file).parent].add(one.file)
 
     def source(one: Annotation) -> str:
-        return PurePosixPath(one.file).parent.as_posix() if per_image else one.file
+        if not per_image:
+            return one.file
+        file = PurePosixPath(one.file)
+        if len(beside[paths[one.image], file.parent]) < 2:
+            return file.parent.as_posix()
+        # Of several files of an image in one folder, what their names have beyond the image's.
+        return file.stem.removeprefix(paths[one.image].stem).strip("_-. ") or file.stem
 
     classes: dict[str, set[str]] = collections.defaultdict(set)
     together: dict[Path, set[str]] = collections.defaultdict(set)

@@ -152,6 +152,7 @@ def _form(
     misfits = {form: sum(not _fits(one, form, units) for one in known) for form in FORMS}
     fit = [form for form in FORMS if misfits[form] <= _FEW * len(known)]
     total = f"{len(known):,}"
+    boxes = f"{total} box fits its image" if len(known) == 1 else f"{total} boxes fit their images"
     if named:
         better = [form for form in fit if form != named]
         if known and misfits[named] > _MANY * len(known) and better:
@@ -177,12 +178,10 @@ def _form(
         return likely[0], f"(all but {misfits[likely[0]]:,} of {total} fit so; {others})"
     if likely:
         flags = " or ".join(f"--box_form={form}" for form in likely)
-        raise UserError(
-            f"{where}: {total} boxes fit their images as {' and as '.join(likely)}; pass {flags}"
-        )
+        raise UserError(f"{where}: {boxes} as {' and as '.join(likely)}; pass {flags}")
     told = ", ".join(f"{count:,} not as {form}" for form, count in misfits.items())
     raise UserError(
-        f"{where}: {total} boxes fit their images in no form ({told}); check that "
+        f"{where}: {total} boxes, which fit in no form ({told}); check that "
         "these are the annotated images, else pass --box_form and --units"
     )
 

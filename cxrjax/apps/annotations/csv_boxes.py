@@ -20,6 +20,7 @@ from cxrjax.apps.annotations import masks
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape, plain
 from cxrjax.apps.annotations.coordinates import Form, Units
 from cxrjax.apps.annotations.folder import IMAGE_ENDINGS, Folder, split_of
+from cxrjax.apps.annotations.json_formats import said_of
 from cxrjax.apps.annotations.keys import four_of, shape_of, shape_of_via3, value_of_cell
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
@@ -33,14 +34,16 @@ _SAMPLE = 50  # rows that tell the separator and the content of columns
 _MOST_COLUMNS = 4_096
 _MOST_CLASSES = 20_000
 _NAMES: dict[str, list[str]] = an.WORDS["columns"]
-_OPTIONAL = ("label", "image_height", "image_width", "reader", "confidence", "split")
-_CELLS: dict[str, list[str]] = an.WORDS["cells"]
+_OPTIONAL = ("label", "image_height", "image_width", "reader", "confidence", "split", "source")
+_CELLS: dict[str, list[str]] = dict(an.WORDS["cells"])
+_MAYBE = _CELLS.pop("maybe")
 _ORDERS: dict[str, str] = an.WORDS["orders"]
 _SHAPES = "regionshapeattributes"
 _RUNS = "predictionstring"
 _VIA3 = "spatialcoordinates"
 _VIA3_HEADER = "# CSV_HEADER ="
 _NUMBER = re.compile(r"[-+]?(?:\d+(?:[.,]\d*)?|[.,]\d+)(?:[eE][-+]?\d+)?")
+_CODED = re.compile(r"[012](?: \d+(?:\.\d+)?){4}")
 _NUMBERS = re.compile(_NUMBER.pattern.replace("[.,]", r"\."))
 # RSNA's table of 2018 has boxes of one class, marked by 1.
 _RSNA = ("patientid", "x", "y", "width", "height", "target")
@@ -50,13 +53,22 @@ _UNITS: dict[str, Units] = an.WORDS["units"]
 _UNIT_WORD = re.compile(an.WORDS["patterns"]["unit"])
 
 
+class _Mark(NamedTuple):
+    """A class that a row marks, where it is, and how sure a model is of it."""
+
+    label: str
+    shape: Shape | None = None
+    confidence: float | None = None
+
+
 class _Columns(NamedTuple):
     """Indices of the columns by role.
 
     Attributes:
         box: four columns, or one that has boxes.
         order: of the numbers of a box in one cell.
-        kind: of the one column: "outline", "runs" or "via3"; "" of boxes.
+        kind: of the one column: "outline", "runs", "via3" or "coded" (a number for the kind of a
+            shape before it); "" of boxes.
     """
 
     box: tuple[int, ...]
@@ -250,7 +262,7 @@ def _guess(rows: Rows, folder: Folder, said: an.Stated) -> _Columns:
         if (place := find(role)) is not None:
             found[role] = place
     label = said.label or _RSNA_CLASS * (set(_RSNA) <= set(names))
-    if "label" not in found and not label and _RUNS not in names:
+    if "label" not in found and not label and _RUNS not in names and not _labelled(rows, where):
         told = rows.fault("no column names the class", "label")
         raise UserError(f"{told}, or --label=NAME if all boxes are of one")
     if not {"image_height", "image_width"} & found.keys():
@@ -286,7 +298,29 @@ def _box_columns(rows: Rows, names: list[str], said: an.Stated) -> _Columns:
                 return _one_cell(rows, place, kind)
     if _RUNS in names:
         return _Columns((names.index(_RUNS),), "xyxy", {})
+    for place in (place for place, name in enumerate(names) if name in _MAYBE):
+        cell = _first_cell(rows, place)
+        if _CODED.match(cell):
+            return _Columns((place,), "xyxy", {}, kind="coded")
+        if re.match(r"[\[{(]", cell):
+            return _one_cell(rows, place)
     raise rows.fault("no columns of boxes", "box")
+
+
+def _first_cell(rows: Rows, place: int) -> str:
+    cells = (cells[place] for _, cells in rows.rows if place < len(cells))
+    return next((cell for cell in cells if cell not in ("", "[]", "{}")), "")
+
+
+def _labelled(rows: Rows, columns: _Columns) -> bool:
+    """Returns whether boxes in cells have their classes with them."""
+    cell = _first_cell(rows, columns.box[0])
+    if not cell.startswith(("[", "{")):
+        return False
+    with contextlib.suppress(Unusable):
+        value = value_of_cell(cell)
+        return bool(said_of(value[0] if isinstance(value, list) and value else value, "label"))
+    return False
 
 
 def _one_cell(rows: Rows, place: int, kind: str = "box") -> _Columns:
@@ -373,6 +407,7 @@ def _read_rows(folder: Folder, where: str, rows: Rows, columns: _Columns) -> an.
             confidence=an.number_or_none(row.get("confidence")),
             image_hw=an.size_of_entry(row.get("image_height"), row.get("image_width")),
             patient=row.get("patient", ""),
+            prediction=an.by_model(row.get("source", "")),
         )
         try:
             if len(cells) <= max(columns.box) or not about.image:
@@ -386,20 +421,21 @@ def _read_rows(folder: Folder, where: str, rows: Rows, columns: _Columns) -> an.
             texts = [cells[place] for place in columns.box]
             if columns.kind == "runs":
                 size = about.image_hw or folder.size(about.image)
-                shapes = [Shape(box) for box in masks.boxes_of_runs(texts[0], size)]
-                marked = _marked(row, shapes, columns)
-            elif len(texts) == 1 and columns.kind != "outline" and (alone := _run(texts[0])):
+                marks = [_Mark("", Shape(box)) for box in masks.boxes_of_runs(texts[0], size)]
+                marked = _marked(row, marks, columns)
+            elif len(texts) == 1 and not columns.kind and (alone := _run(texts[0])):
                 marked = alone
             else:
-                shapes = _shapes(texts, columns, rows.separator != ",", row.get("label", "x"))
-                marked = _marked(row, shapes, columns)
+                marks = _shapes(texts, columns, rows.separator != ",", row.get("label", "x"))
+                marked = _marked(row, marks, columns)
         except Unusable as why:
             yield Rejected(where, about.place, why, about.image, about.label)
             continue
-        for label, shape in marked:
+        for label, shape, confidence in marked:
             if shape is not None and shape.units is None and not shape.exact:
                 shape = shape._replace(units=units)
-            yield dataclasses.replace(about, label=label, shape=shape)
+            sure = about.confidence if confidence is None else confidence
+            yield dataclasses.replace(about, label=label, shape=shape, confidence=sure)
 
 
 def _one_name(cell: str) -> str:
@@ -413,40 +449,57 @@ def _one_name(cell: str) -> str:
     return cell
 
 
-def _marked(
-    row: Mapping[str, str], shapes: list[Shape], columns: _Columns
-) -> list[tuple[str, Shape | None]]:
-    """(class, shape) of what a row marks.
+def _marked(row: Mapping[str, str], marks: list[_Mark], columns: _Columns) -> list[_Mark]:
+    """Marks of a row, with the classes of its cell.
 
     Raises:
         Unusable: its cells hold something else.
     """
     written = row.get("label", "")
-    run = _run(written)
-    label = an.class_of(value_of_cell(written)) if written.startswith("{") else written
-    if not shapes:
-        label = run[0][0] if run else label
-        label = columns.label if an.number_or_none(written) == 1 else label
-        return [("" if an.is_normal(label) or _is_number(label) else label, None)]
-    if run and len(run) == len(shapes):
-        return [(one, shape) for (one, _), shape in zip(run, shapes, strict=True)]
-    return [(columns.label or label, shape) for shape in shapes]
+    if (run := _run(written)) and len(run) == len(marks):
+        return [mark._replace(label=one.label) for one, mark in zip(run, marks, strict=True)]
+    if columns.label and (marks or an.number_or_none(written) == 1):
+        return [mark._replace(label=columns.label) for mark in marks] or [_Mark(columns.label)]
+    labels = [run[0].label] if run else _labels(written, len(marks))
+    if not marks:
+        usable = ("" if an.is_normal(one) or _is_number(one) else one for one in labels)
+        return [_Mark(one) for one in dict.fromkeys(usable)]
+    if len(labels) == len(marks):
+        return [m._replace(label=m.label or one) for one, m in zip(labels, marks, strict=True)]
+    if len(labels) > 1 < len(marks):
+        raise Unusable("unknown_class", f"{len(labels)} classes of {len(marks)} boxes")
+    return [m._replace(label=m.label or one) for m in marks for one in labels]
 
 
-def _run(text: str) -> list[tuple[str, Shape | None]] | None:
+def _labels(cell: str, boxes: int) -> list[str]:
+    """The classes in a cell: one, or several in a list or between semicolons or bars."""
+    if cell.startswith("{"):
+        return [an.class_of(value_of_cell(cell))]
+    with contextlib.suppress(Unusable):
+        value = value_of_cell(cell) if cell.startswith("[") else None
+        if isinstance(value, list) and value and all(isinstance(one, str) for one in value):
+            return value
+    parts = [part.strip() for part in re.split(r"[;|]", cell) if part.strip()]
+    if len(parts) == 1 and 1 < boxes == cell.count(",") + 1:
+        parts = [part.strip() for part in cell.split(",")]
+    return parts or [""]
+
+
+def _run(text: str) -> list[_Mark] | None:
     """Boxes of Kaggle's text, runs of class, confidence and corners; None of other text."""
     words = text.split()
     if len(words) < 6 or len(words) % 6 or not all(map(_is_number, words[1:6])):
         return None
-    found: list[tuple[str, Shape | None]] = []
-    for label, _, *numbers in zip(*[iter(words)] * 6, strict=True):
+    found: list[_Mark] = []
+    for label, sure, *numbers in zip(*[iter(words)] * 6, strict=True):
         shape = Shape(an.numbers_of(numbers, 4), "xyxy", exact=False)
-        found.append(("", None) if an.is_normal(label) else (label, shape))
+        is_normal = an.is_normal(label)
+        found.append(_Mark("") if is_normal else _Mark(label, shape, an.number_or_none(sure)))
     return found
 
 
-def _shapes(texts: list[str], columns: _Columns, has_commas: bool, label: str) -> list[Shape]:
-    """The boxes of a row; none where their cells are empty.
+def _shapes(texts: list[str], columns: _Columns, has_commas: bool, label: str) -> list[_Mark]:
+    """The boxes of a row, with classes that their own cell has; none where cells are empty.
 
     Raises:
         Unusable: they are something else.
@@ -457,28 +510,39 @@ def _shapes(texts: list[str], columns: _Columns, has_commas: bool, label: str) -
         numbers = an.numbers_of([t.replace(",", ".") if has_commas else t for t in texts], 4)
         if an.is_normal(label) and not any(numbers):
             return []  # zeros beside "No finding"
-        return [Shape(numbers, columns.form, None, exact=False)]
+        return [_Mark("", Shape(numbers, columns.form, None, exact=False))]
     text = texts[0]
     if columns.kind == "via3":
-        return [one for one in [shape_of(shape_of_via3(value_of_cell(text)))] if one]
+        return [_Mark("", one) for one in [shape_of(shape_of_via3(value_of_cell(text)))] if one]
     if text.startswith("{") or re.match(r"\[ ?[{(\[]", text):
         value = value_of_cell(text)
         # An outline is a list of points, several are a list of these or of numbers in a row.
         first = value[0] if isinstance(value, list) and value else None
         is_one = isinstance(first, list) and len(first) == 2 and columns.kind == "outline"
         items = value if isinstance(value, list) and not is_one else [value]
-        shapes = (shape_of(_ordered(one, columns.order), columns.form) for one in items)
-        return [shape for shape in shapes if shape is not None]
+        marks = [
+            _Mark(
+                said_of(one, "label") if "label" not in columns.roles else "",
+                shape_of(_ordered(one, columns.order), columns.form),
+            )
+            for one in items
+        ]
+        return [mark for mark in marks if mark.shape is not None]
     found = []
     for part in filter(str.strip, re.split(r"[;|]", text)):
         numbers_in = _NUMBERS.findall(part)
+        if columns.kind == "coded" and len(numbers_in) % 2:
+            numbers_in = numbers_in[1:]
+            one = shape_of([float(number) for number in numbers_in], "xyxy", "pixels")
+            found += [_Mark("", one)]
+            continue
         if columns.kind == "outline" and len(numbers_in) > 5 and len(numbers_in) % 2 == 0:
-            found += [one for one in [shape_of(list(map(float, numbers_in)))] if one]
+            found += [_Mark("", shape_of(list(map(float, numbers_in))))]
             continue
         if len(numbers_in) != 4:
             raise Unusable("bad_box", f"{shown(part)} has {len(numbers_in)} numbers, expected 4")
         numbers = an.numbers_of(_ordered(numbers_in, columns.order), 4)
-        found.append(Shape(numbers, columns.form, None, exact=False))
+        found.append(_Mark("", Shape(numbers, columns.form, None, exact=False)))
     return found
 
 

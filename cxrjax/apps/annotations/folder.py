@@ -26,7 +26,7 @@ IMAGE_ENDINGS = (".png", ".jpg", ".jpeg", ".dcm", ".dicom")
 # Told as unreadable rather than as missing.
 _OTHER_PICTURES = (".tif", ".tiff", ".bmp", ".webp", ".gif")
 # Parts of the names of folders that hold masks.
-_MASK_WORDS = ("mask", "segmentation")
+MASK_WORDS = ("mask", "segmentation")
 _SPLITS = {word: split for split, words in WORDS["splits"].items() for word in words}
 # Of a name: a split's word with at most a year behind it, such as "instances_train2017".
 _SPLIT_WORD = re.compile(rf"(?:^|[^a-z])({'|'.join(_SPLITS)})(?:20\d\d)?(?=$|[^a-z])")
@@ -92,10 +92,13 @@ class Folder:
         masks = set(masks)
         self.images = [path for path in self.images if path not in masks]
         self._by_name: dict[str, list[Path]] = collections.defaultdict(list)
+        self._by_number: dict[str, list[Path]] = collections.defaultdict(list)
         self._known: dict[str, Path] = {}
         for path in self.images:
             for name in {_key(path.name), _key(path.stem)}:
                 self._by_name[name].append(path)
+            if path.stem.isdecimal() and path.stem.startswith("0"):
+                self._by_number[path.stem.lstrip("0")].append(path)
 
     def _walk(self, root: Path) -> Iterator[Path]:
         """Files below a folder, by their names; hidden ones are left out, links that lead out too.
@@ -156,6 +159,8 @@ class Folder:
             found = self._by_name.get(_key(wanted), [])
             if found:
                 break
+        if not found:  # spreadsheets drop the zeros in front of a number
+            found = self._by_number.get(stem, [])
         if not found and any(self._strip):
             found = self._by_name.get(self._stripped(_key(stem)), [])
         if not found and _UID.fullmatch(last):
@@ -269,7 +274,7 @@ class Folder:
 def _mask_folders(folders: Iterable[Path], root: Path) -> set[Path]:
     """Folders whose name says that they hold masks, but for those that hold another of these."""
     every = {one for folder in folders for one in (folder, *folder.parents) if root in one.parents}
-    named = {one for one in every if any(word in one.name.lower() for word in _MASK_WORDS)}
+    named = {one for one in every if any(word in one.name.lower() for word in MASK_WORDS)}
     return named - {above for one in named for above in one.parents}
 
 

@@ -261,14 +261,37 @@ class _Document:
         if (bar and not list(reach(one, sets))) or get(one, key) not in (word, _ABSENT, one):
             self.found.quality.warnings["images that nobody has annotated, left out"] += 1
             return
-        yield image
+        images = self._slots(one, image)
+        yield from (images or {"": image}).values()
         for label in self._tags(one):
             yield dataclasses.replace(image, label=str(label))
         for at, region, reader in self._regions(one):
+            named = get(region, layout["slots"]["of"]) if images else ""
+            key = "?" if named is _ABSENT else str(named)
+            about = images.get(key, self.file) if images else image
             by = dataclasses.replace(
-                image, reader=reader or image.reader, label=self._known(region)
+                about, reader=reader or about.reader, label=self._known(region)
             )
-            yield an.attempt(by, f"{image.place}{'.' * bool(place)}{at}", self._region, region)
+            where = f"{image.place}{'.' * bool(place)}{at}"
+            if about is self.file:
+                told = f"a box of image {shown(key)}, which is none of {', '.join(images)}"
+                yield Rejected(by.file, where, Unusable("dangling_id", told))
+                continue
+            yield an.attempt(by, where, self._region, region)
+
+    def _slots(self, one: Any, image: Annotation) -> dict[str, Annotation]:
+        """The images of a task of several by the name that boxes have for each; {} of one."""
+        layout = self.layout.get("slots")
+        listed = get(one, layout["list"]) if layout else None
+        found: dict[str, Annotation] = {}
+        for number, slot in enumerate(listed if isinstance(listed, list) else ()):
+            names = [get(slot, path) for path in layout["image"]] if layout else []
+            name = next((name for name in names if isinstance(name, str)), "")
+            high, wide = (get(slot, side) for side in ("height", "width"))
+            key = get(slot, layout["name"]) if layout and layout["name"] else number
+            size = an.size_of_entry(high, wide)
+            found[str(key)] = dataclasses.replace(image, image=name, image_hw=size)
+        return found if len(found) > 1 else {}
 
     def _tags(self, one: Any) -> Iterator[Any]:
         tags = self.layout.get("tags", "")
@@ -301,13 +324,16 @@ class _Document:
             for key, given in self.layout["parallel"].items()
             if (of := [given] if isinstance(given, str) else given)
         }
+        slots = get(one, slot) if (slot := paths.pop("slot", "")) else []
         lists = {key: [v for _, v in reach(one, f"{path}.[]")] for key, path in paths.items()}
         names, boxes = lists.values()
+        slots = slots if isinstance(slots, list) and len(slots) == len(boxes) else []
         if len(names) != len(boxes):
             told = " and ".join(f"{len(lists[key])} {path}" for key, path in paths.items())
             raise Unusable("invalid_record", f"{told}; expected as many")
         for number, (label, shape) in enumerate(zip(names, boxes, strict=True)):
-            yield f"[{number}]", {"label": label, "shape": shape}, ""
+            of = slots[number] if slots else "?"
+            yield f"[{number}]", {"label": label, "shape": shape, "slot": of}, ""
 
     def _region(self, one: Any) -> dict[str, Any]:
         layout = self.layout
@@ -329,6 +355,7 @@ class _Document:
         found["confidence"] = an.number_or_none(said_of(one, "confidence"))
         if reader := said_of(one, "reader"):
             found["reader"] = reader
+        found["prediction"] = an.by_model(said_of(one, "source"))
         if layout.get("model") in one:
             found["prediction"] = bool(one[layout["model"]])
         return found
@@ -512,12 +539,25 @@ def _boxes(content: Any) -> dict[str, Any]:
 
 def _items(content: Any) -> list[Any]:
     items = content if isinstance(content, list) else [content]
+    if columns := _columns(content):
+        return columns
     if isinstance(content, dict) and not said_of(content, "image"):
         lists = {key: value for key, value in content.items() if isinstance(value, list)}
         items = max(lists.values(), key=len, default=[])
         if lists and len(lists) == len(content) and not any(said_of(of, "image") for of in items):
             items = [{"image": name, "boxes": boxes} for name, boxes in lists.items()]
     return items
+
+
+def _columns(content: Any) -> list[dict[str, Any]]:
+    """Rows of a table whose columns are objects by number, as pandas writes it; [] of others."""
+    columns = list(content.values()) if isinstance(content, dict) else []
+    if len(columns) < 2 or not all(isinstance(one, dict) for one in columns):
+        return []
+    keys = columns[0].keys()
+    if len(keys) > _MOST_IMAGES or any(one.keys() != keys for one in columns[1:]):
+        return []
+    return [{name: of[key] for name, of in content.items()} for key in keys]
 
 
 def _named_image(one: Any) -> dict[str, Any]:
@@ -536,6 +576,10 @@ def _boxes_of(one: dict[str, Any]) -> list[Any]:
         if labels is not None and any(isinstance(box, list) for box in boxes):
             pairs = zip(boxes, labels, strict=True)
             return [{"box": box, "label": label} for box, label in pairs]
+    if not listed and not said_of(one, "label"):  # an outline a class, such as of each rib
+        named_by_class = {key: v for key, v in one.items() if isinstance(v, list)}
+        if named_by_class:
+            return [{"points": v, "label": key} for key, v in named_by_class.items() if v]
     return [] if listed else [one]
 
 

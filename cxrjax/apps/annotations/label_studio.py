@@ -29,6 +29,7 @@ _SHAPES = {"rectanglelabels", "polygonlabels", "ellipselabels", "labels", "choic
 _NO_BOXES = {"brushlabels", "keypointlabels", "brush"}
 _HAS_AREA = {"width", "points", "radiusX"}
 _SIDES = ("original_width", "original_height")
+_POINTERS = ("item_index", "to_name")
 # Drawn without a class, which a result of "labels" with the same id has.
 _DRAWN = {"rectangle", "polygon", "ellipse", "brush", "keypoint"}
 # Some data is no image: texts, ids.
@@ -81,7 +82,7 @@ def _task(row: dict[str, Any]) -> dict[str, Any]:
             if isinstance(one, dict):
                 kinds = (key for key in one if key in _SHAPES | _NO_BOXES)
                 result = {"type": next(kinds, "a region"), "value": one}
-                results.append(result | {key: one.get(key) for key in _SIDES})
+                results.append(result | {key: one.get(key) for key in (*_SIDES, *_POINTERS)})
     done = {"completed_by": row.get("annotator", ""), "result": results}
     return {"data": row, "annotations": [done]}
 

@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Integer
 
 from cxrjax.apps.annotations import annotation as an
-from cxrjax.apps.annotations.folder import Folder, split_of
+from cxrjax.apps.annotations.folder import MASK_WORDS, Folder, split_of
 from cxrjax.errors import UserError
 from cxrjax.records_io.quality import PixelBox, Unusable
 from cxrjax.untrusted.names import shown
@@ -64,9 +64,9 @@ def _whose(folder: Folder, path: Path) -> tuple[str, str]:
     start = next((n for n, part in enumerate(above) if _NO_CLASS.search(part)), len(above) - 1)
     named = [word for word in words[max(start, 0) :] if word]
     stem = path.stem
-    for candidate in _beginnings(stem):
+    for candidate in _within(stem):
         if folder.has(candidate):
-            rest = _NO_CLASS.sub(" ", stem[len(candidate) :]).strip()
+            rest = _NO_CLASS.sub(" ", stem.replace(candidate, " ", 1)).strip()
             rest = "" if rest.isdigit() else rest
             image = candidate
             if split and folder.has(f"{split}/{candidate}"):
@@ -75,9 +75,12 @@ def _whose(folder: Folder, path: Path) -> tuple[str, str]:
     raise Unusable("unmatched_mask", f"no image is named {shown(stem)}, or as its beginning")
 
 
-def _beginnings(stem: str) -> list[str]:
-    """The name and what of it ends before a sign, the longest first."""
-    return [stem] + [stem[:place] for place in range(len(stem) - 1, 0, -1) if stem[place] in "_- "]
+def _within(stem: str) -> list[str]:
+    """The name, what of it ends before a sign, and what follows a word for masks, longest first."""
+    places = [place for place, sign in enumerate(stem) if sign in "_- "]
+    begins = [stem, *(stem[:place] for place in reversed(places) if place)]
+    ends = [stem[at + 1 :] for at in places if not _NO_CLASS.sub("", stem[:at])]
+    return begins + [end for end in ends if end]
 
 
 def _levels(path: Path) -> Integer[np.ndarray, "h w"]:
@@ -230,10 +233,17 @@ def mask_files(folder: Folder) -> list[Path]:
     for path in folder.images:
         by_folder.setdefault(path.parent, []).append(path)
     found: list[Path] = []
+    stems = {path.stem.lower() for path in folder.images}
     for parent, files in sorted(by_folder.items()):
-        others = {p.stem.lower() for p in folder.images if p.parent != parent}
-        of_others = all(others & {*_beginnings(path.stem.lower())} for path in files)
-        if others and of_others and all(map(_has_two_levels, files[:3])):
+        # Beside their images masks have a word for it in their names.
+        named = [one for one in files if any(word in one.stem.lower() for word in MASK_WORDS)]
+        if named and len(named) < len(files):
+            files = [one for one in named if stems & {*_within(one.stem.lower())[1:]}]
+        else:
+            others = {p.stem.lower() for p in folder.images if p.parent != parent}
+            if not all(others & {*_within(path.stem.lower())} for path in files):
+                continue
+        if files and all(map(_has_two_levels, files[:3])):
             found += files
     folder.leave_out(found)
     return found

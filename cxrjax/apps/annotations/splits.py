@@ -1,8 +1,9 @@
 """Splits of a source's images: its own, or new ones; copies and patients stay on one side."""
 
 import collections
+import contextlib
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -49,7 +50,11 @@ def own_splits(
         given = given or ({split_of(folder.inside(path).parent.as_posix())} - {""})
         for one in of if not given else ():
             parent, _, name = one.file.rpartition("/")
-            found = split_of(parent) or (split_of(name) if len(about[one.file]) > 1 else "")
+            # A file of one image may be named like it, such as val_1.xml.
+            of_several = len(about[one.file]) > 1 or not name.startswith(
+                PurePosixPath(one.image).stem
+            )
+            found = split_of(parent) or (split_of(name) if of_several else "")
             given |= {found} - {""}
         if len(given) > 1:
             told = f"in {' and '.join(sorted(given))} of the source; expected one"
@@ -69,28 +74,41 @@ def own_splits(
 def _listed(folder: Folder) -> dict[str, set[str]]:
     """Stem of an image -> splits, by lists such as ImageSets/Main/train.txt and by data.yaml."""
     found: dict[str, set[str]] = collections.defaultdict(set)
+    lists = {path: split_of(path.stem) for path in folder.files if path.stem.isalpha()}
     for path in folder.files:
-        try:
-            if path.suffix.lower() in _LISTS and split_of(path.stem) and path.stem.isalpha():
-                for line in read_text(path, 64 * MIB).splitlines():
-                    words = line.split()
-                    # VOC's lists by class have a second word, -1 where the class is absent.
-                    if words and len(words) <= 2:
-                        found[PurePosixPath(words[0]).stem.lower()].add(split_of(path.stem))
-            elif path.suffix.lower() in _YAML:
-                keys: dict[str, str] = {}
-                for line in read_text(path, MIB).splitlines():
-                    key, _, value = line.partition(":")
-                    if key in _KEYS:
-                        keys.setdefault(key, value)
-                for key, value in keys.items():
-                    place = value.strip(" '\"").removeprefix("../").removeprefix("./").strip("/")
-                    for image in folder.images if len(place) > 1 else ():
-                        if f"/{place}/" in f"/{folder.inside(image).as_posix()}":
-                            found[image.stem.lower()].add(split_of(key))
-        except (OSError, ForeignError):
-            continue
+        with contextlib.suppress(OSError, ForeignError):
+            for split, place in _places(path) if path.suffix.lower() in _YAML else ():
+                if place.endswith(_LISTS):
+                    name = PurePosixPath(place).name
+                    lists |= {one: split for one in folder.files if one.name == name}
+                for image in folder.images:
+                    if f"/{place}/" in f"/{folder.inside(image).as_posix()}":
+                        found[image.stem.lower()].add(split)
+    for path, split in lists.items():
+        with contextlib.suppress(OSError, ForeignError):
+            text = read_text(path, 64 * MIB) if split and path.suffix.lower() in _LISTS else ""
+            for words in map(str.split, text.splitlines()):
+                # VOC's lists by class have a second word, -1 where the class is absent.
+                if words and len(words) <= 2:
+                    found[PurePosixPath(words[0]).stem.lower()].add(split)
     return found
+
+
+def _places(path: Path) -> Iterator[tuple[str, str]]:
+    """Yields (split, folder or list) of data.yaml, which may name several of one split."""
+    under, seen = "", set[str]()
+    for line in read_text(path, MIB).splitlines():
+        key, _, value = line.partition(":")
+        if not line.startswith((" ", "-")):
+            under = key if key in _KEYS and key not in seen else ""
+            seen.add(key)
+            values = value.strip(" []").split(",")
+        else:
+            values = [line.strip().removeprefix("-")]
+        for one in values if under else ():
+            place = one.strip(" '\"").removeprefix("../").removeprefix("./").strip("/")
+            if len(place) > 1:
+                yield split_of(under), place
 
 
 def one_side(

@@ -19,6 +19,7 @@ from cxrjax.untrusted.foreign_files import MIB, read_lines, read_text
 from cxrjax.untrusted.names import shown
 
 _NAME_FILES = ("classes.txt", "obj.names", "labels.txt", "class_names.txt", "_darknet.labels")
+_NOTES = "notes.json"  # Label Studio's, beside classes.txt
 _YAML = (".yaml", ".yml")
 _NO_LABELS = {*_NAME_FILES, "train.txt", "val.txt", "valid.txt", "test.txt", "notes.txt"}
 _CLASS = re.compile(r"\d{1,6}")
@@ -165,16 +166,26 @@ def _lists(folder: Folder) -> Iterator[tuple[Path, tuple[str, ...]]]:
     """
     for path in folder.files:
         is_yaml = path.suffix.lower() in _YAML
-        if not is_yaml and path.name.lower() not in _NAME_FILES:
+        is_notes = path.name.lower() == _NOTES
+        if not is_yaml and not is_notes and path.name.lower() not in _NAME_FILES:
             continue
         with reading(path):
             text = read_text(path, MIB)
             lines = [line.strip() for line in text.splitlines()]
             names = list(_yaml_names(text)) if is_yaml else lines
+            names = list(_noted_names(folder.json(path))) if is_notes else names
         while names and not names[-1]:
             names.pop()
         if names:
             yield path, tuple(names)
+
+
+def _noted_names(notes: Any) -> Iterator[str]:
+    """Yields the names of Label Studio's categories in the order of their ids."""
+    listed = notes.get("categories") if isinstance(notes, dict) else None
+    named = [one for one in listed or () if isinstance(one, dict)] if listed else []
+    if all(isinstance(one.get("id"), int) for one in named):
+        yield from (str(one.get("name")) for one in sorted(named, key=lambda one: one["id"]))
 
 
 def _yaml_names(text: str) -> Iterator[str]:
