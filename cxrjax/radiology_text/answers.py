@@ -31,15 +31,17 @@ _ANSWER, _RETRACTION, _REASON, _NUMBER, _MEASURE = map(
 _EXCEPT, _ASKS_NUMBER, _ASKING, _INVERTED, _CLAUSE_END = map(
     lexicon.pattern, ("except", "asks_number", "asking", "inverted", "clause_end")
 )
+_TEACHES = lexicon.pattern("teaching")
 _NO_ANSWER = lexicon.pattern("no_answer", re.IGNORECASE)
 _ZERO = ("0", "00", "zero", "none")
+_ASKED_VERDICT = re.compile(r"\W*(?:yes|no)\W*\?", re.I)
 _LEADS = re.compile(r"\W*(?:no|yes)\b", re.I)
 # A mark alone is an answer; boxes of a form that are not ticked are none.
 _TICKS: dict[str, Outcome] = dict.fromkeys(("✓", "✔", "✅", "☑", "(+)", "[x]"), "yes")
 _TICKS |= dict.fromkeys(("✗", "✘", "✖", "✕", "❌", "☒", "(-)", "[ ]"), "no")
 _UNTICKED = re.compile(r"(?:\[\s?\]|☐)\s*(?:yes|no|present|absent|positive|negative)\b", re.I)
 _NOT_VERDICT = re.compile(
-    r"(?:\bnot|n['’]t)\s+(?:a\s+)?['\"]?(yes|no)\b(?!\s*(?:or|nor|but)\b)", re.I
+    r"(?:\bnot|n['’]t|\banything but)\s+(?:a\s+)?['\"]?(yes|no)\b(?!\s*(?:or|nor|but)\b)", re.I
 )
 _OTHER = lexicon.pattern("other", re.IGNORECASE)
 _MARKS = frozenset(",/()[]:=?|")
@@ -267,7 +269,12 @@ class EnglishReader:
         """Decides the outcome of a part of an answer."""
         start, end = span
         parts = self._parts(said, start, end)
-        told = [part for part in parts if not part.has("teaches")]
+        lower = lexicon.plain_text(said)
+        told = [
+            part
+            for part in parts
+            if not (part.has("teaches") or _TEACHES.match(lower, part.start, part.end))
+        ]
         main = [part for part in told if not part.has("background")] or told
         left_out = [part for part in parts if part not in main]
         # "A blunted angle, which may be an effusion" says no more of it than that.
@@ -531,7 +538,8 @@ def _own_words(text: str) -> str:
             if _INVERTED.match(sentence.lower()) and "?" not in sentence:
                 kept[start:end] = " " * (end - start)
             continue
-        if _ASKING.match(sentence.lower()) or len(sentence.split(None, 5)) > 4:
+        alone = _ASKED_VERDICT.fullmatch(sentence) and start + len(sentence) < last
+        if alone or _ASKING.match(sentence.lower()) or len(sentence.split(None, 5)) > 4:
             kept[start:end] = " " * (end - start)
         elif start + len(sentence) < last:
             kept[start + len(sentence) - 1] = ":"  # "Effusion? No."

@@ -22,11 +22,11 @@ Payload = TypeVar("Payload")
 _TOKEN = re.compile(
     r"(?<=[a-z] )#(?=[\s.,]|$)|\d+(?:\.\d+)+|[a-z]+?(?=n't\b)|n't\b|\s[-–—]+\s|"
     # With the letters of other languages, whose words would else fall apart: the "ng" of "không".
-    r"[a-z0-9\u00c0-\u024f\u1e00-\u1eff\u0300-\u036f]+|[,:;()/=?<>✗⊕]"
+    r"[a-z0-9\u00c0-\u024f\u1e00-\u1eff\u0300-\u036f]+|[,:;()/=?<>✗⊞⊕]"
 )
 _DATA = "reference/cues_en.toml"
 _MARKED = frozenset("[(✓✔☑✅✗✘☒❌☐✖✕🚫⛔")
-_MARKS = {"✗": "no", "=": ":", "[": "(", "]": ")", "#": "fracture", "⊕": "but"}
+_MARKS = {"✗": "no", "⊞": "yes", "=": ":", "[": "(", "]": ")", "#": "fracture", "⊕": "but"}
 # A box or mark, and whether nothing of its line stands before it, or behind it.
 _BOX = re.compile(
     r"(?P<open>(?:\A|(?<=[\n|,;]))[\s|*•–-]{0,9})?"
@@ -255,19 +255,52 @@ class English:
 
 
 _ROW = re.compile(r"(?m)^\|(?P<cells>[^\n]{0,500})\|(?P<heads>[ \t]*\n(?=\|[\s:|-]{3,500}\|))?")
+# What a column stands for, where its heading is a value or a side.
+_COLUMNS = dict.fromkeys(("present", "yes", "positive", "seen", "detected"), "1")
+_COLUMNS |= dict.fromkeys(("absent", "no", "negative", "not seen", "none", "not present"), "0")
+_COLUMNS |= {"left": "l", "right": "r"}
+_CHECKED = ("x", "✓", "✔", "✅", "☑", "•", "●", "+", "1", "yes", "true", "[x]")
+# "Effusion... no", and the key of a form that only holds a value: {"present": false}.
+_TRAILED = re.compile(
+    r"(?<=\w)\s?(?:\.{2,}|…)(?=\s*(?:no|none|nil|yes|absent|present|negative|positive)\b)", re.I
+)
+_KEY = re.compile(
+    r"[\"'](?:is_|finding_)?(?:present|detected|found|exists|visible|seen)[\"']\s*:(?=\s*[\"']?\w)",
+    re.I,
+)
 
 
 def with_table_rows(text: str) -> str:
     """The text with rows of tables as "name: value, remark.", every character at its place; their
-    headings say nothing."""
-    return _ROW.sub(_as_statement, text) if "|" in text else text
+    headings say nothing but where they are values or sides."""
+    if "..." in text or "…" in text:
+        text = _TRAILED.sub(lambda match: ":".ljust(len(match[0])), text)
+    if "{" in text:
+        text = _KEY.sub(lambda match: " " * len(match[0]), text)
+    columns: list[str] = []
+    return _ROW.sub(lambda row: _as_statement(row, columns), text) if "|" in text else text
 
 
-def _as_statement(row: re.Match[str]) -> str:
+def _as_statement(row: re.Match[str], columns: list[str]) -> str:
     cells, end = row["cells"], row["heads"] or ""
     if end or not any(map(str.isalnum, cells)):
+        if end:
+            columns[:] = [_COLUMNS.get(c.strip(" *?:").lower(), "") for c in cells.split("|")]
         return " " * (len(cells) + 2) + end
-    return " " + cells.replace("|", ":", 1).replace("|", ",") + "." + end
+    if len(set(columns[1:]) - {""}) < 2:
+        return " " + cells.replace("|", ":", 1).replace("|", ",") + "." + end
+    first, *others = cells.split("|")
+    said = [" " + first]
+    for meant, cell in zip([*columns[1:], *[""] * len(others)], others, strict=False):
+        mark = ":" if len(said) == 1 else ","
+        if meant and meant in "01":  # a mark in the column "present" or "absent"
+            value = meant if cell.strip().lower() in _CHECKED else ""
+            said.append((f":{value}" if value else "").ljust(len(cell) + 1))
+        elif meant:
+            said.append(f"{mark}{meant} {cell.strip()}".ljust(len(cell) + 1)[: len(cell) + 1])
+        else:
+            said.append(mark + cell)
+    return "".join(said) + "." + end
 
 
 def with_ticks(text: str) -> str:
@@ -282,7 +315,9 @@ def _with_signs(text: str) -> str:
     text = _ARROW.sub(lambda m: ":".rjust(len(m[0])), text)
     if _LEADING_PLUS.search(text) or _LEADING_BOXES.match(text):
         return _LEADING.sub(lambda m: ("✗" if "-" in m[0] else "⊕").ljust(len(m[0])), text)
-    return _TRAILING.sub(lambda m: m[0].replace("-", "✗").replace("+", " "), text)
+    return _TRAILING.sub(
+        lambda m: m[0].replace("-", "✗").replace("+", "⊞", 1).replace("+", " "), text
+    )
 
 
 def _ticked(box: re.Match[str]) -> str:

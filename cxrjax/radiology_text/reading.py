@@ -11,7 +11,7 @@ from cxrjax.radiology_text.assertions import Assertion
 
 LANGUAGES = ("en", "vi")
 # Letters, composed, that no other language has (ă and đ are Romanian's and Croatian's too).
-_VIETNAMESE = re.compile("[ơư\u1ea0-\u1ef9]", re.IGNORECASE)
+_VIETNAMESE = re.compile("[ơư\u1ea0-\u1ef9]|\\b(?:không|tràn|viêm|bóng tim)\\b", re.IGNORECASE)
 
 
 class AnyReader(Protocol):

@@ -14,7 +14,7 @@ from cxrjax.radiology_text.english import Match, Words
 from cxrjax.radiology_text.forward import PARTS, Forward, Judgement, say
 from cxrjax.radiology_text.items import NamedItem
 from cxrjax.radiology_text.lexicon import Cue, word_set
-from cxrjax.radiology_text.reach import BARRIERS, DEFINITE, is_unaltered, lemmas_at
+from cxrjax.radiology_text.reach import BARRIERS, DEFINITE, is_lasting, is_unaltered, lemmas_at
 
 _GROUNDS = DEFINITE | word_set("grounds")
 _CAUSES = frozenset(("due", "because", "owing", "secondary", "given", "since"))
@@ -299,8 +299,23 @@ def _backward(
             continue  # "if pneumonia is suspected"
         if before.reason == "denied" and said.startswith("denied"):
             continue
+        if said == "past" and is_lasting(items[n]):
+            continue
+        if before.reason == "denied" and said.startswith("affirmed") and n != reached[0]:
+            continue
+        if said == "hedged likely" and _is_of_denied(tokens, items[n], before, cue):
+            judged[n].certainty = "likely"  # "no dissection suggested"
+            continue
         judged[n] = Judgement()
         say(judged[n], cue.payload.before or cue.payload.after, (cue.first, cue.last))
+
+
+def _is_of_denied(tokens: Words, item: NamedItem, before: Judgement, cue: Match[Cue]) -> bool:
+    """Returns whether a "no" leads to an item and the participle right behind it."""
+    if before.reason != "denied" or before.cue is None or before.cue[1] > item.first:
+        return False
+    apart = {",", ":", "and", "but"} & {*tokens.forms[before.cue[0] : cue.first]}
+    return tokens.forms[before.cue[0]] in ("no", "without", "nor") and not apart
 
 
 def _is_parenthesis(tokens: Words, judgement: Judgement) -> bool:
@@ -361,6 +376,9 @@ def _alternatives(
         stroke = gap == {"/"} and named and not _is_one_label(items[one], items[other])
         both = lemmas_at(tokens, items[other].last, items[other].last + 2) == ["or", "both"]
         either = versus or "or" in gap or stroke or both
+        words = tokens.forms[items[one].last : min(items[other].own)]
+        if versus and words[0] == "," and words[1:2] not in (["versus"], ["vs"]):
+            one = other  # "airspace disease, ARDS versus edema"
         if open_ and either and ("and" not in gap or gap >= {"and", "or"}):
             cue = judged[one].cue
             listed = [n for n in inside if n < one and cue and judged[n].cue == cue]

@@ -30,7 +30,10 @@ _LARGE = ("moderate", "severe", "large")
 SUPPOSES, _COMPARISON, _INSERTION, _COMPARED_WITH, _EXPLAINS = map(
     lexicon.pattern, ("supposes", "comparison", "insertion", "compared_with", "explains")
 )
+_FIGURE = re.compile(r"(?:other|one|out of|right|left|at) hand\Z")
 _SIGNS, _ASKS = lexicon.word_set("signs"), lexicon.word_set("asks")
+_LEADING_WORDS = 3
+_PLACED = lexicon.word_set("positions_asked")
 # Findings that are on no side because another one is.
 _UNSIDED = lexicon.word_set("directed") | {"low lung volumes", "support device"}
 # What cues and the grammar say of a finding of which nothing is asserted.
@@ -91,7 +94,7 @@ class _Parse:
                 self.former = None  # of which of them?
             else:
                 said = blanked(said, self.sentence.tokens, self.former[0])
-        if "," in said and _INSERTION.search(said):
+        if _INSERTION.search(said):
             said = _INSERTION.sub(self._as_inserted, said)
         if "comparison" in said:
             said = _COMPARED_WITH.sub(lambda match: " " * len(match.group()), said)
@@ -99,6 +102,7 @@ class _Parse:
             self.sentence = english.read_tokens(said, 0, len(text))
         self.said, self.tokens = said, self.sentence.tokens
         ignored = english.language.ignored_sentences.find(self.tokens)
+        ignored = [m for m in ignored if not _FIGURE.search(text, 0, self.tokens[m.last - 1].end)]
         self.items = [] if ignored else find_items(self.tokens, english, before.topic)
 
     def _as_inserted(self, found: re.Match[str]) -> str:
@@ -175,6 +179,10 @@ class _Parse:
         supposes = SUPPOSES.match(self.text)
         self.asks = self.sentence.asks
         self.asks &= not (supposes and (tail or supposes[0].endswith("the")))
+        if self.asks and is_device(items[0], english) and items[0].first < _LEADING_WORDS:
+            # "Tube too low?" asks of its place alone.
+            behind = tokens.forms[items[0].last :]
+            self.asks = _ASKS.isdisjoint(tokens.forms) is False or _PLACED.isdisjoint(behind)
         if self.asks and (proposed := _proposed(tokens, items)):
             self.asks = False  # "an opacity, pneumonia?"
             for n in proposed:
