@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import functools
 import math
 import re
 import unicodedata
@@ -236,6 +237,7 @@ def plain(name: str) -> str:
     return re.sub(r"[^\w]|_", "", name.lower())
 
 
+@functools.lru_cache(65_536)
 def is_normal(label: str) -> bool:
     """Returns whether a class's name means that nothing is marked."""
     label = unicodedata.normalize("NFC", label)

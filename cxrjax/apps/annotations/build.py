@@ -18,8 +18,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
 
-import numpy as np
-
 from cxrjax.apps.annotations import checks, splits
 from cxrjax.apps.annotations.annotation import ANY, Annotation, Annotations, Stated
 from cxrjax.apps.annotations.folder import Folder
@@ -28,7 +26,6 @@ from cxrjax.apps.annotations.options import BoxesOptions
 from cxrjax.apps.annotations.patients import patients_of
 from cxrjax.apps.annotations.questions import MOST_BOXES, BoxedImage, ask, choose_balanced
 from cxrjax.apps.annotations.zips import UNPACKED, unpack, unpack_rows, zips_of
-from cxrjax.boxes import pairwise_iou
 from cxrjax.errors import UserError
 from cxrjax.files import file_sha256, hash_lines, writing
 from cxrjax.images.decode import MOSTLY_BLACK, MOSTLY_WHITE, NEARLY_FLAT
@@ -232,7 +229,9 @@ class BoxesBuilder(Builder[BoxesOptions]):
             if not _TINY <= share <= _HUGE:
                 odd.append(f"{label}: a box of {share:.2%} of the image")
                 self._odd_sizes += 1
-            kept.append(dataclasses.replace(one, shape=one.shape._replace(numbers=box)))
+            if box != one.box:
+                one = dataclasses.replace(one, shape=one.shape._replace(numbers=box))
+            kept.append(one)
         return kept
 
     def _distinct(
@@ -246,11 +245,7 @@ class BoxesBuilder(Builder[BoxesOptions]):
             if one.shape is not None:
                 here = boxes[key := (one.label, one.reader if by_reader else "")]
                 tried[key] += 1
-                if (
-                    here
-                    and tried[key] <= _MOST_TRIED
-                    and (pairwise_iou(np.array([one.box]), np.array(here)) > _SAME).any()
-                ):
+                if tried[key] <= _MOST_TRIED and any(_is_same(one.box, box) for box in here):
                     told = f"{one.label} {list(one.box)}: another box covers it"
                     found.reject(one, Unusable("repeated_box", told))
                     continue
@@ -436,6 +431,16 @@ class BoxesBuilder(Builder[BoxesOptions]):
                 "the source count as images without)"
             )
         yield f"{self.options.out / PAGE}: overlays of the boxes"
+
+
+def _is_same(one: PixelBox, other: PixelBox) -> bool:
+    """Returns whether the IoU of two boxes is that of one drawn twice, without arrays' cost."""
+    wide = min(one[2], other[2]) - max(one[0], other[0])
+    high = min(one[3], other[3]) - max(one[1], other[1])
+    if wide <= 0 or high <= 0:
+        return False
+    areas = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (one, other))
+    return wide * high > _SAME * (areas - wide * high)
 
 
 def _divided(own: Mapping[Path, str], groups: Mapping[Path, str]) -> dict[Path, Unusable]:

@@ -18,10 +18,10 @@ from typing import Any, NamedTuple
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import masks
 from cxrjax.apps.annotations.annotation import Annotation, Rejected, Shape, plain
-from cxrjax.apps.annotations.coordinates import Form, Units
+from cxrjax.apps.annotations.coordinates import Form
 from cxrjax.apps.annotations.folder import IMAGE_ENDINGS, Folder, split_of
 from cxrjax.apps.annotations.json_formats import said_of
-from cxrjax.apps.annotations.keys import four_of, shape_of, shape_of_via3, value_of_cell
+from cxrjax.apps.annotations.keys import four_of, shape_of, shape_of_via3, units_in, value_of_cell
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import reading
 from cxrjax.records_io.quality import Unusable
@@ -49,7 +49,6 @@ _NUMBERS = re.compile(_NUMBER.pattern.replace("[.,]", r"\."))
 _RSNA = ("patientid", "x", "y", "width", "height", "target")
 _NO_SPLIT = ("UNASSIGNED", "")
 _RSNA_CLASS = "Lung opacity"
-_UNITS: dict[str, Units] = an.WORDS["units"]
 _UNIT_WORD = re.compile(an.WORDS["patterns"]["unit"])
 
 
@@ -394,7 +393,7 @@ def _told(rows: Rows, columns: _Columns) -> str:
 def _read_rows(folder: Folder, where: str, rows: Rows, columns: _Columns) -> an.Entries:
     seen: set[tuple[str, ...]] = set()
     together = " ".join(rows.header[p].lower() for p in columns.box) if rows.header else ""
-    units = next((of for word, of in _UNITS.items() if word in together), None)
+    units = units_in(together)
     for line, cells in rows.rows:
         row = {role: cells[p] for role, p in columns.roles.items() if p < len(cells)}
         about = Annotation(

@@ -270,4 +270,6 @@ def _placed(
         found.reject(entry, Unusable("unreadable_image", "the image of this box has no size"))
         return None
     box = an.turned(in_pixels(shape.numbers, form, size), shape)
+    if box == shape.numbers:
+        return entry
     return dataclasses.replace(entry, shape=shape._replace(numbers=box, degrees=0.0, exact=True))

@@ -36,6 +36,11 @@ def four_of(names: Sequence[str]) -> tuple[tuple[int, ...], Form] | None:
     return None
 
 
+def units_in(words: str) -> Units | None:
+    """The units that words state, such as names of columns; None if they state none."""
+    return next((units for word, units in WORDS["units"].items() if word in words), None)
+
+
 def shape_of(
     value: Any,
     form: Form | None = None,
@@ -81,6 +86,7 @@ def shape_of(
         keys = list(names.values())
         numbers = numbers_of([value[keys[place]] for place in found[0]], 4)
         form = form if found[1] == "xywh" and form == "cxcywh" else found[1]
+        units = units or units_in(str(value.get("unit") or value.get("units") or "").lower())
         return Shape(numbers, form, units, exact=units is not None)
     for key in _WITHIN:
         if isinstance(inside := value.get(names.get(key, "")), list | dict) and inside:
