@@ -111,8 +111,7 @@ def test_window_agrees_with_pydicom(tmp_path, function, centre, width):
 
 def test_negative_rescale_slope_without_a_window(tmp_path):
     path = save(tmp_path, dataset_of(ramp(12), 12, RescaleSlope=-1, RescaleIntercept=4095))
-    picture = grey(path)
-    assert picture[0, 0] == 255 and picture[-1, -1] == 0
+    assert (grey(path)[0, 0], grey(path)[-1, -1]) == (255, 0)
 
 
 def lut_sequence(first, entries, depth):
@@ -162,6 +161,11 @@ SHOWN = {
     ),
     "a VOI LUT of 12 bits that is declared as of 16": (
         {"VOILUTSequence": lut_sequence(0, _FALLING, 16)},
+        (4095 - LEVELS) / 4095 * 255,
+    ),
+    "a VOI LUT whose first level, -2048, is written without its sign": (
+        {"VOILUTSequence": lut_sequence(63488, _FALLING, 12)}
+        | {"RescaleSlope": 1, "RescaleIntercept": -2048},
         (4095 - LEVELS) / 4095 * 255,
     ),
     "a modality LUT comes before the window": (
