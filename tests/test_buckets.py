@@ -1,7 +1,6 @@
 """Runs and commands whose paths are addresses, with servers that speak GCS and S3.
 
 gcp-storage-emulator knows no preconditions: who wins a lease is tested on S3 and in test_paths.py.
-A move in it takes gcsfs half a minute of retries: `-k s3` is the quick half of this file.
 """
 
 import atexit

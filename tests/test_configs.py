@@ -142,4 +142,4 @@ def test_gemex_recipe():
         [3e-7, 2e-5, 0.0], rel=1e-4
     )
     assert float(rate(1117)) == pytest.approx((3e-7 + 2e-5) / 2, rel=1e-3)
-    assert (config.model.dtype, config.model.remat, config.mesh.fsdp) == ("bfloat16", "full", 4)
+    assert (config.model.dtype, config.model.remat, config.mesh.fsdp) == ("bfloat16", "full", 8)

@@ -128,6 +128,10 @@ def test_mesh_must_fill_the_devices_and_divide_the_batch(run_config):
     assert shape == {"replica": 1, "data": 2, "fsdp": 4, "tensor": 1}
     with pytest.raises(UserError, match="replica=1 data=3 fsdp=1 tensor=1 does not fill the 8 dev"):
         _mesh(run_config, data=3, fsdp=1)
+    # Parameters cut for more devices than there are lie on all that there are.
+    assert dict(_mesh(run_config, data=-1, fsdp=16).shape) == shape | {"data": 1, "fsdp": 8}
+    with pytest.raises(UserError, match=r"fsdp=12 .* does not fill the 8 devices"):
+        _mesh(run_config, data=-1, fsdp=12)
     with pytest.raises(UserError, match=r"replica=16 .* does not fill the 8 devices"):
         _mesh(run_config, data=-1, replica=16)
     mesh = _mesh(run_config, replica=2, data=2, fsdp=2)

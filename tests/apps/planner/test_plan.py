@@ -70,9 +70,10 @@ def test_links_between_machines_of_gpus_are_said_to_be_no_nvlink(capsys, topolog
 
 
 def test_full_fine_tuning_needs_several_gpus(capsys):
-    one = ("--config=configs/gemex_sft.py", "--config.mesh.fsdp=1", "--topology=h100-1")
+    one = ("--config=configs/gemex_sft.py", "--config.training.accumulation_steps=8")
+    one += ("--topology=h100-1",)
     assert _json(capsys, *one)["fits"] is False  # 16 bytes for each of 3.9 billion, and the rest
-    eight = ("--config=configs/gemex_sft.py", "--config.mesh.fsdp=8", "--topology=h100-8")
+    eight = ("--config=configs/gemex_sft.py", "--topology=h100-8")
     said = _json(capsys, *eight)
     assert said["fits"] is True and said["collective_bytes_per_chip"] > 1e9
 
