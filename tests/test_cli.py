@@ -25,9 +25,18 @@ def _ended(done) -> int:
     return caught.value.code
 
 
-def test_success_is_zero_and_an_int_is_the_code():
+def test_codes_and_long_messages_that_keep_both_ends(capsys):
     assert _ended(None) == _ended("text") == 0
     assert _ended(3) == 3
+    with pytest.raises(ZeroDivisionError):
+        _ended(ZeroDivisionError())
+    assert _ended(KeyboardInterrupt()) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+    assert _ended(UserError(f"a.json: found {'x' * 10**6}; expected a number")) == 2
+    told = capsys.readouterr().err
+    assert len(told) < 2_100 and told.startswith("error: a.json: found xx")
+    assert told.endswith("xx; expected a number\n")
+    assert optional("json.decoder", "none").JSONDecoder
 
 
 @pytest.mark.parametrize(
@@ -44,23 +53,6 @@ def test_success_is_zero_and_an_int_is_the_code():
 def test_a_user_error_is_one_line_that_does_not_steer_the_terminal(capsys, message, shown):
     assert _ended(UserError(message)) == 2
     assert capsys.readouterr() == ("", f"error: {shown}\n")
-
-
-def test_a_message_that_quotes_a_whole_file_keeps_both_its_ends(capsys):
-    assert _ended(UserError(f"a.json: found {'x' * 10**6}; expected a number")) == 2
-    told = capsys.readouterr().err
-    assert len(told) < 2_100 and told.startswith("error: a.json: found xx")
-    assert told.endswith("xx; expected a number\n")
-
-
-def test_a_bug_keeps_its_traceback():
-    with pytest.raises(ZeroDivisionError):
-        _ended(ZeroDivisionError())
-
-
-def test_interrupt_is_130(capsys):
-    assert _ended(KeyboardInterrupt()) == 130
-    assert capsys.readouterr().err == "interrupted\n"
 
 
 @pytest.fixture
@@ -91,7 +83,3 @@ def test_a_missing_library_is_one_line_with_its_remedy(missing, tmp_path, librar
     message = str(told.value)
     assert message.startswith(library) and "cannot be imported (" in message
     assert remedy in message and "\n" not in message
-
-
-def test_what_is_installed_is_imported():
-    assert optional("json.decoder", "none").JSONDecoder

@@ -330,57 +330,14 @@ def make_first(count: str, path: str, out: str) -> None:
 
 def make_hf(out: str) -> None:
     """A small PaliGemma with random weights as Hugging Face has it, with the demo's tokenizer."""
-    width, hidden, side, patch, depth = 16, 24, 32, 16, 2
-    vision = {"hidden_size": width, "intermediate_size": hidden, "num_hidden_layers": depth}
-    vision |= {"num_attention_heads": 2, "image_size": side, "patch_size": patch}
-    vision |= {"model_type": "siglip_vision_model", "projection_dim": width}
-    text = {"hidden_size": width, "intermediate_size": hidden, "num_hidden_layers": depth}
-    text |= {"num_attention_heads": 3, "num_key_value_heads": 1, "head_dim": 4}
-    text |= {"vocab_size": 2112, "model_type": "gemma"}
-    config = {"model_type": "paligemma", "image_token_index": 2100, "projection_dim": width}
-    config |= {"architectures": ["PaliGemmaForConditionalGeneration"]}
-    config |= {"text_config": text, "vision_config": {**vision, "vision_use_head": False}}
-    shapes: dict[str, tuple[int, ...]] = {}
-
-    def linear(name: str, ins: int, outs: int, bias: bool = True) -> None:
-        shapes[f"{name}.weight"] = (outs, ins)
-        if bias:
-            shapes[f"{name}.bias"] = (outs,)
-
-    tower, words = "vision_tower.vision_model.", "language_model.model."
-    shapes[f"{tower}embeddings.patch_embedding.weight"] = (width, 3, patch, patch)
-    shapes[f"{tower}embeddings.patch_embedding.bias"] = (width,)
-    shapes[f"{tower}embeddings.position_embedding.weight"] = ((side // patch) ** 2, width)
-    norms = [f"{tower}post_layernorm"]
-    for layer in range(depth):
-        block = f"{tower}encoder.layers.{layer}."
-        norms += [f"{block}layer_norm1", f"{block}layer_norm2"]
-        for part in ("q_proj", "k_proj", "v_proj", "out_proj"):
-            linear(f"{block}self_attn.{part}", width, width)
-        linear(f"{block}mlp.fc1", width, hidden)
-        linear(f"{block}mlp.fc2", hidden, width)
-        block = f"{words}layers.{layer}."
-        for part, (ins, outs) in {
-            "self_attn.q_proj": (width, 12),
-            "self_attn.k_proj": (width, 4),
-            "self_attn.v_proj": (width, 4),
-            "self_attn.o_proj": (12, width),
-            "mlp.gate_proj": (width, hidden),
-            "mlp.up_proj": (width, hidden),
-            "mlp.down_proj": (hidden, width),
-        }.items():
-            linear(f"{block}{part}", ins, outs, bias=False)
-        for norm in ("input_layernorm", "post_attention_layernorm"):
-            shapes[f"{block}{norm}.weight"] = (width,)
-    for norm in norms:
-        shapes |= {f"{norm}.weight": (width,), f"{norm}.bias": (width,)}
-    linear("multi_modal_projector.linear", width, width)
-    shapes |= {f"{words}norm.weight": (width,), f"{words}embed_tokens.weight": (2112, width)}
+    made = json.loads(Path(__file__).with_name("golden_hf.json").read_text())
     rng = np.random.default_rng(0)
-    tensors = {n: rng.normal(0, 0.1, shape).astype(np.float32) for n, shape in shapes.items()}
+    tensors = {
+        n: rng.normal(0, 0.1, shape).astype(np.float32) for n, shape in made["shapes"].items()
+    }
     Path(out).mkdir(parents=True)
     save_file(tensors, f"{out}/model.safetensors")
-    Path(f"{out}/config.json").write_text(json.dumps(config))
+    Path(f"{out}/config.json").write_text(json.dumps(made["config"]))
     Path(f"{out}/tokenizer_config.json").write_text('{"tokenizer_class": "GemmaTokenizer"}')
     shutil.copy("data/demo_base/tokenizer.model", out)
 

@@ -13,10 +13,15 @@ FIELDS = {
 }
 
 
-def test_what_is_written_is_read(tmp_path):
+def test_records_are_read_as_written_and_name_their_finding(tmp_path):
     records = [QARecord(**FIELDS, age=40.5), QARecord(**FIELDS, image_hw=(3, 2))]
     assert write_records(tmp_path / "new" / "r.jsonl", records) == 2
     assert list(read_records(tmp_path / "new" / "r.jsonl")) == records
+    with pytest.raises(UserError, match=r"none\.jsonl: cannot read records"):
+        list(read_records(tmp_path / "none.jsonl"))
+    for variables in (None, {"region": "lung"}, {"finding": ""}):
+        assert QARecord(**FIELDS, variables=variables).finding is None
+    assert QARecord(**FIELDS, variables={"finding": "Mass"}).finding == "Mass"
 
 
 @pytest.mark.parametrize(
@@ -34,14 +39,3 @@ def test_what_is_written_is_read(tmp_path):
 def test_a_line_that_is_no_record_is_refused_with_its_field(line, said):
     with pytest.raises(UserError, match=said):
         parse_record(line, "r:1")
-
-
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UserError, match=r"none\.jsonl: cannot read records"):
-        list(read_records(tmp_path / "none.jsonl"))
-
-
-def test_a_question_names_its_finding_or_none():
-    for variables in (None, {"region": "lung"}, {"finding": ""}):
-        assert QARecord(**FIELDS, variables=variables).finding is None
-    assert QARecord(**FIELDS, variables={"finding": "Mass"}).finding == "Mass"

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from bench.fuzz import drawn_configs
 from bench.fuzz.targets import CORPUS, ROOT
 
 
@@ -241,20 +242,8 @@ def weights() -> None:
         save_peft(folder, model, "google/x", base_sha256="abc")
         for file in Path(folder).iterdir():
             put(f"adapter/{file.name}", file.read_bytes())
-    text = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 2, "head_dim": 4}
-    text |= {"num_attention_heads": 2, "num_key_value_heads": 1, "vocab_size": 1040}
-    vision = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "patch_size": 4}
-    vision |= {"num_attention_heads": 2, "image_size": 8, "projection_dim": 8}
-    for kind in ("paligemma", "gemma3", "gemma3_text"):
-        whole = {
-            "mm_tokens_per_image": 4,
-            "model_type": kind,
-            "text_config": text,
-            "vision_config": vision,
-        }
-        tokens = {"mm_tokens_per_image": 4} if kind == "gemma3" else {"image_token_index": 1039}
-        put(f"hf_config/{kind}.json", whole | tokens)
-    put("hf_config/gemma3_text.json", {"model_type": "gemma3_text", **text, "rope_theta": 1e6})
+    for kind in drawn_configs.KINDS:
+        put(f"hf_config/{kind}.json", drawn_configs.draw_config(kind, 0))
 
 
 def gguf() -> None:

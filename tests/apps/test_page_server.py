@@ -122,13 +122,10 @@ def test_a_body_has_a_limit_however_it_comes(server):
     assert status_of(ask_raw(server.port, refused.encode(), seconds=1)) == 404
 
 
-def test_requests_one_after_the_other_on_a_connection(server):
+def test_requests_one_after_the_other_and_faults_of_the_app(server):
     post = request("POST", SIZE, body=b"12345").replace(b"Connection: close\r\n", b"")
     answer = ask_raw(server.port, (KEPT + post) * 20 + request("GET", f"/{OTHER}/plain"))
     assert answer.count(b"HTTP/1.1 200 OK") == 41 and answer.endswith(b"bao")
-
-
-def test_a_fault_of_the_app_is_one_line_without_its_traceback(server):
     before = server.said
     answer = server.asked(f"/{TOKEN}/broken")
     assert status_of(answer) == 500 and b"secret" not in answer and b"Traceback" not in answer

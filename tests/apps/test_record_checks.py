@@ -19,7 +19,7 @@ def _gemex(made):
     )  # fmt: skip
 
 
-def test_each_by_its_own():
+def test_each_by_its_own_and_few_of_many_with_their_images_whole():
     good = [_gemex("a"), *vix_ray_records(study(4))]
     assert contradictions(good) == {"read": 5, "contradictory": 0, "found": {}}
     bad = changed(_gemex("b"), reason="There is no pneumothorax.")
@@ -27,8 +27,5 @@ def test_each_by_its_own():
     other[2].answers[0].text = "Tim to."
     told = contradictions([*good, bad, *other])
     assert set(told["found"]) == {"b", "image-5"} and told["contradictory"] == 2
-
-
-def test_few_of_many_are_read_and_their_images_whole():
     many = [one for number in range(20) for one in vix_ray_records(study(number))]
     assert contradictions(many, most=10) == {"read": 10, "contradictory": 0, "found": {}}

@@ -53,7 +53,7 @@ def _one(export, record, correction, **more):
     return found
 
 
-def test_a_moved_box_is_moved_in_record_and_text(export):
+def test_boxes_are_moved_deleted_and_added_in_record_and_text(export):
     moved = [12, 22, 60, 90]
     text = "The effusion is at [box 1] and [box 2]."
     told = _correction(_kept(moved, 0), _kept(BOXES[1], 1), answer=text)
@@ -66,9 +66,6 @@ def test_a_moved_box_is_moved_in_record_and_text(export):
     (pair,) = found.pairs
     assert pair["question_id"] == "a" and pair["worse"].startswith("The effusion is at <loc0204>")
     assert pair["better"].startswith("The effusion is at <loc0225><loc0061>")
-
-
-def test_a_deleted_and_an_added_box_and_words_that_name_none(export):
     added = ([5, 5, 30, 30], None, "answer", "effusion")
     told = _correction(_kept(BOXES[1], 1), added, answer="Two places: [box 2].")
     (record,) = _one(export, _record(), told).records
@@ -96,12 +93,14 @@ def test_no_box_left_is_a_denial_and_the_other_way_round(export):
     assert named.answers[0].labels == ["effusion"]
 
 
-def test_words_alone_are_corrected(export):
+def test_words_alone_are_corrected_and_take_a_picture(export):
     kept = [_kept(box, place) for place, box in enumerate(BOXES)]
     told = _correction(*kept, answer="Effusions: [box 2] and [box 1].")
     (record,) = _one(export, _record(), told).records
     assert record.answer_text == "Effusions: <loc_100_20_160_90> and <loc_10_20_60_90>."
     assert sorted(record.boxes) == BOXES and record.answers[0].polarity == "pos"
+    with pytest.raises(CorrectionRefusedError, match="without an image"):
+        Correctable(None, 2).read('{"boxes": []}')
 
 
 def test_missed_findings_are_questions_of_their_own(export):
@@ -164,11 +163,6 @@ MANY = json.dumps({"boxes": [{"box": [1, 2, 3, 4]}] * 101})
 def test_a_correction_that_cannot_be_is_refused(text, says):
     with pytest.raises(CorrectionRefusedError, match=says):
         Correctable((100, 200), 2, ("nodule",)).read(text)
-
-
-def test_a_correction_takes_a_picture():
-    with pytest.raises(CorrectionRefusedError, match="without an image"):
-        Correctable(None, 2).read('{"boxes": []}')
 
 
 @pytest.mark.parametrize(("text", "said"), ROWS["notation_in_words"])

@@ -49,7 +49,7 @@ def test_three_ratings_of_a_question_are_one_to_intervals():
     assert pooled["bootstrap_ci"][0] < pooled["value"] < pooled["bootstrap_ci"][1]
 
 
-def test_the_sample_has_every_type_and_class_at_about_its_share():
+def test_the_sample_has_every_type_decided_by_its_seed_with_one_question_an_image():
     sample = sheet.stratified_sample(_population(), 100, seed=1)
     assert len({record.question_id for record in sample}) == 100
     types = collections.Counter(record.question_type for record in sample)
@@ -57,16 +57,10 @@ def test_the_sample_has_every_type_and_class_at_about_its_share():
     assert set(types) == set(TYPES) and all(abs(n - 100 / 6) < 2 for n in types.values())
     assert classes["Atelectasis"] == 1
     assert abs(classes["ILD"] - 49.5) < 2 and abs(classes["Nodule/Mass"] - 49.5) < 2
-
-
-def test_the_sample_is_decided_by_its_seed_alone():
     population = _population()
     sample = sheet.stratified_sample(population, 30, seed=1)
     assert sheet.stratified_sample(population[::-1], 30, seed=1) == sample
     assert sheet.stratified_sample(population, 30, seed=2) != sample
-
-
-def test_the_sample_takes_one_question_of_an_image_while_it_can():
     population = [_record(n, image=f"i{n // 4}") for n in range(40)]
     sample = sheet.stratified_sample(population, 10, seed=0)
     assert len({record.image_id for record in sample}) == 10
@@ -94,13 +88,16 @@ def fill(tmp_path):
 GOOD = [("acceptable", "minor", "major"), ("acceptable", "acceptable", None)]
 
 
-def test_a_sheet_comes_back_as_it_was_filled(fill):
+def test_a_sheet_comes_back_as_it_was_filled_or_a_spreadsheet_saved_it(fill):
     ratings = read_sheet(fill("Anna", GOOD))
     assert ratings.reader == "Anna"
     assert ratings.levels == {
         "i0-0": {"reasoning_accuracy": 0, "answer_appropriateness": 1, "spatial_reference": 2},
         "i1-1": {"reasoning_accuracy": 0, "answer_appropriateness": 0},
     }
+    plain = read_sheet(fill("A", GOOD)).levels
+    for edit in (_by_spreadsheet, lambda text: text.replace("minor", " Minor ")):
+        assert read_sheet(fill("B", GOOD, edit)).levels == plain
 
 
 def _by_spreadsheet(text):
@@ -111,19 +108,13 @@ def _by_spreadsheet(text):
     return "\ufeff" + out.getvalue()
 
 
-def test_what_spreadsheets_make_of_a_sheet_is_read(fill):
-    plain = read_sheet(fill("A", GOOD)).levels
-    for edit in (_by_spreadsheet, lambda text: text.replace("minor", " Minor ")):
-        assert read_sheet(fill("B", GOOD, edit)).levels == plain
-
-
 @pytest.mark.parametrize(("old", "new", "says"), ROWS["bad_sheets"])
 def test_bad_sheets_are_refused_with_file_and_line(fill, old, new, says):
     with pytest.raises(UserError, match=says):
         read_sheet(fill("S", GOOD, lambda text: text.replace(old, new)))
 
 
-def test_unreadable_sheets_are_refused(tmp_path, fill):
+def test_sheets_that_cannot_be_read_or_compared_are_refused(tmp_path, fill, readers):
     with pytest.raises(UserError, match="cannot read the sheet"):
         read_sheet(tmp_path / "none.csv")
     (tmp_path / "latin.csv").write_bytes("question_id,é".encode("latin-1"))
@@ -131,6 +122,9 @@ def test_unreadable_sheets_are_refused(tmp_path, fill):
         read_sheet(tmp_path / "latin.csv")
     with pytest.raises(UserError, match="no question in the sheet"):
         read_sheet(fill("empty", GOOD, lambda text: text.splitlines()[0] + "\n"))
+    other = read_sheet(fill("Cat", GOOD, lambda text: text.replace("i1-1", "i5-5")))
+    with pytest.raises(UserError, match="question 'i1-1' is in the sheet Anna alone"):
+        agreement.shared_items([readers[0], other])
 
 
 @pytest.fixture
@@ -192,12 +186,6 @@ def test_bad_consensus_files_are_refused(tmp_path, readers, edit, says):
     path = _consensus(tmp_path, readers, edit)
     with pytest.raises(UserError, match=f"consensus.csv{says}"):
         read_consensus(path, readers)
-
-
-def test_sheets_of_different_samples_are_refused(fill, readers):
-    other = read_sheet(fill("Cat", GOOD, lambda text: text.replace("i1-1", "i5-5")))
-    with pytest.raises(UserError, match="question 'i1-1' is in the sheet Anna alone"):
-        agreement.shared_items([readers[0], other])
 
 
 def test_a_third_reader_gives_fleiss_kappa_pairs_and_a_place_in_the_consensus(fill, tmp_path):

@@ -58,15 +58,14 @@ def test_a_corrected_option_is_in_text_key_and_preference(tmp_path, record, choi
     assert (pair["better"], pair["worse"]) == (text, record.answer_text)
 
 
-def test_the_reason_is_corrected_beside_the_option(tmp_path):
+def test_the_reason_is_corrected_beside_the_option_if_there_is_one(tmp_path):
     found = _exported(tmp_path, SINGLE, choice=["A"], answer="It is black. [box 1]")
     assert found.records[0].answer_text == f"<answer> A <reason> It is black. {AT}"
-
-
-def test_the_same_option_is_no_correction(tmp_path):
     found = _exported(tmp_path, SEVERAL, choice=["A", "C"])
     assert found.records[0].answer_text == SEVERAL.answer_text
     assert (found.corrected, found.pairs) == (0, [])
+    for text, key in (("Because of B.", "B"), ("Bright.", "B"), ("B", "D"), ("B", None)):
+        assert chosen_options(_record("x", text, key, dataset="custom", boxes=[])) is None
 
 
 @pytest.mark.parametrize(("text", "key", "new", "expected"), ROWS["named_options"])
@@ -74,11 +73,6 @@ def test_options_are_named_as_the_record_names_them(text, key, new, expected):
     chosen = chosen_options(_record("x", text, key, dataset="custom", boxes=[]))
     assert chosen.text(new, chosen.words) == expected
     assert chosen.text(chosen.chosen, chosen.words) == text
-
-
-def test_what_does_not_begin_with_its_option_has_none_to_choose():
-    for text, key in (("Because of B.", "B"), ("Bright.", "B"), ("B", "D"), ("B", None)):
-        assert chosen_options(_record("x", text, key, dataset="custom", boxes=[])) is None
 
 
 @pytest.mark.parametrize(

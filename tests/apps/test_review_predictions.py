@@ -37,13 +37,10 @@ def test_uncertainty_is_told_by_its_reasons(first, second, expected):
     assert found == pytest.approx(expected, abs=5e-3)
 
 
-def test_an_answer_is_as_uncertain_as_its_least_certain_box():
+def test_an_answer_is_as_uncertain_as_its_least_certain_box_if_spreads_are_numbers():
     two = {"boxes": [FRACTIONS, FRACTIONS], "box_spreads": [[0.1] * 4, [0.001] * 4]}
     found = uncertainty(_record("a"), [_line("a", **two)], "paligemma")
     assert found["coordinates"] == pytest.approx(0.87, abs=5e-3)
-
-
-def test_spreads_that_are_none_are_refused():
     for wrong in ([[1, "x", 2, 3]], [[1, 2]], 5, {"a": 1}):
         with pytest.raises(UserError, match="its box_spreads are not four numbers"):
             uncertainty(_record("a"), [_line("a", box_spreads=wrong)], "paligemma")

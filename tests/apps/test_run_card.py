@@ -58,7 +58,7 @@ def test_both_cards_say_what_was_done(workdir):
     assert "seconds_left" not in figures and "spread" not in card
 
 
-def test_hugging_face_reads_it(workdir):
+def test_hugging_face_reads_it_with_the_terms_of_the_base(workdir):
     hub = pytest.importorskip("huggingface_hub")
     _write(workdir)
     data = hub.ModelCard.load(workdir / "README.md").data
@@ -67,17 +67,18 @@ def test_hugging_face_reads_it(workdir):
     (result,) = data.eval_results
     assert (result.metric_name, result.metric_value) == ("vqa/f1", 0.5)
     assert (result.dataset_name, result.dataset_split) == ("validation", "validation")
+    presets = ("gemma4_12b", "gemma3_1b", "medgemma_4b", "qwen25_vl_3b", "tiny_gemma4")
+    apache, gemma, health, qwen, none = map(run_card._licence, presets)
+    assert (apache, gemma) == ("the Apache licence 2.0", "the Gemma terms of use")
+    assert "Health AI" in health and "Qwen research" in qwen and none is None
 
 
-def test_a_run_without_evaluation_says_so(workdir):
+def test_a_run_without_evaluation_says_so_and_an_edited_card_stays(workdir):
     (workdir / "metrics.jsonl").write_text(json.dumps(LINES[0]) + "\n")
     _write(workdir, recipe=None, datasets=["custom"], data=DATA[:1])
     card = (workdir / "README.md").read_text()
     assert "nothing says how good the model is" in card and "model-index" not in card
     assert "differs from the defaults" in card and "Training loss: 4." in card
-
-
-def test_an_edited_card_stays(workdir):
     _write(workdir)
     (workdir / "README.md").write_text("---\nlicense: mit\n---\nMine.\n")
     assert [path.name for path in _write(workdir)] == ["card.html"]
@@ -88,10 +89,3 @@ def test_an_edited_card_stays(workdir):
 def test_the_page_has_no_grave_fault_for_anybody(workdir, browser):
     _write(workdir)
     assert accessibility_faults(browser, (workdir / "card.html").as_uri(), widths=[390]) == []
-
-
-def test_terms_of_a_base_are_those_of_its_family():
-    presets = ("gemma4_12b", "gemma3_1b", "medgemma_4b", "qwen25_vl_3b", "tiny_gemma4")
-    apache, gemma, health, qwen, none = map(run_card._licence, presets)
-    assert (apache, gemma) == ("the Apache licence 2.0", "the Gemma terms of use")
-    assert "Health AI" in health and "Qwen research" in qwen and none is None

@@ -153,12 +153,18 @@ def test_images_of_a_study_are_joined_and_names_are_spelled_in_ways(tmp_path):
     assert quality.warnings["images of one study labelled differently"] == 1
 
 
-def test_lines_of_labels_that_cannot_be_used_are_set_aside(tmp_path):
+def test_labels_and_boxes_that_cannot_be_used_are_set_aside(tmp_path):
     rows = [["50000001", 2], ["x", 1], ["50000002", 1], ["50000003"]]
     table = write_csv(tmp_path / "t.csv", ["study_id", "Mass"], rows)
     quality = QualityLog()
     assert list(human_labels.read_label_table(table, quality).studies) == ["50000002"]
     assert quality.counts()["malformed_row"] == 3
+    marks = [("Pneumothorax", "a", 0, 0, width, 10) for width in (10, -1, "nan")]
+    labels = ms_cxr(tmp_path / "m.csv", [*marks, ("Weather", "a", 0, 0, 10, 10)])
+    quality = QualityLog()
+    read = human_labels.read_ms_cxr(labels, quality)
+    assert read == {"a": {"Pneumothorax": [(0, 0, 10, 10)]}}
+    assert (quality.counts()["bad_box"], quality.counts()["unknown_class"]) == (2, 1)
 
 
 @cases("header, rows, message")
@@ -185,7 +191,7 @@ def boxed(tmp_path):
     return root, ms_cxr(tmp_path / "MS_CXR_Local_Alignment_v1.1.0.csv", boxed["marks"])
 
 
-def test_overlap_by_hand(boxed):
+def test_overlap_by_hand_counts_exactly_three_tenths(boxed, tmp_path):
     root, labels = boxed
     scores = CXR_QBA_BOXES.score_files(labels, {"ours": root}, options("exact"))
     for protocol, expected in data(__file__)["overlap_by_hand"].items():
@@ -194,9 +200,6 @@ def test_overlap_by_hand(boxed):
     assert scores.figures["ours"][PAPER]["boxes/iou/Pneumothorax"].n == 1
     # Nothing to divide by where we have no box.
     assert scores.figures["ours"][STRICT]["boxes/iop@0.3/micro"].n == 2
-
-
-def test_exactly_three_tenths_count(tmp_path):
     write_graph(tmp_path / "g", 1, [("pneumothorax", True, {"a": [[0, 0, 10, 3]]})])
     labels = ms_cxr(tmp_path / "m.csv", [("Pneumothorax", "a", 0, 0, 10, 10)])
     figures = CXR_QBA_BOXES.score_files(labels, {"x": tmp_path / "g"}, options("exact")).figures[
@@ -242,15 +245,6 @@ def test_reflacx_readings(tmp_path):
     figures = scores.figures["x"][PAPER]
     assert figures["boxes/iou/Lung nodule or mass"].value == 1
     assert figures["boxes/iou/Mass"].n == 0  # a nodule is no mass
-
-
-def test_boxes_that_cannot_be_used_are_set_aside(tmp_path):
-    marks = [("Pneumothorax", "a", 0, 0, width, 10) for width in (10, -1, "nan")]
-    labels = ms_cxr(tmp_path / "m.csv", [*marks, ("Weather", "a", 0, 0, 10, 10)])
-    quality = QualityLog()
-    read = human_labels.read_ms_cxr(labels, quality)
-    assert read == {"a": {"Pneumothorax": [(0, 0, 10, 10)]}}
-    assert (quality.counts()["bad_box"], quality.counts()["unknown_class"]) == (2, 1)
 
 
 def test_refusals(boxed, tmp_path):

@@ -10,7 +10,7 @@ from cxrjax.papers.gemex.construct.refine import RuleRefiner
 from tests.papers.cases import cases, data
 
 
-def test_accuracy_on_the_labelled_sentences(sample, capsys):
+def test_accuracy_on_the_labelled_sentences_and_of_a_wrong_refiner(sample, capsys):
     labels = sample.parent / "labelled_sentences.jsonl"
     accuracies, wrong = measure(RuleRefiner(), read_labels(labels))
     total = sum(accuracy.total for accuracy in accuracies.values())
@@ -20,8 +20,6 @@ def test_accuracy_on_the_labelled_sentences(sample, capsys):
     printed = capsys.readouterr().out
     assert f"of   {total}" in printed and "rule 4 (effusion by size)" in printed
 
-
-def test_a_wrong_refiner_is_caught(sample):
     class Nothing(RuleRefiner):
         def refine(self, reports):
             for report, refinement in super().refine(reports):
@@ -31,10 +29,14 @@ def test_a_wrong_refiner_is_caught(sample):
     assert accuracies[1].value == 1 and accuracies[4].value == 0
 
 
-def test_wilsons_interval():
+def test_wilsons_interval_and_truth_of_phantom_studies(tmp_path):
     """Newcombe 1998 (Statistics in Medicine 17:857), Table I: 81 of 263."""
     low, high = Accuracy(81, 263).interval
     assert (round(low, 4), round(high, 4)) == (0.2553, 0.3662)
+    path = tmp_path / "studies.jsonl"
+    path.write_text(json.dumps(data(__file__)["study"]))
+    accuracies, wrong = measure(RuleRefiner(), read_labels(path))
+    assert accuracies == {None: Accuracy(1, 1)} and wrong == []
 
 
 @cases("line, message")
@@ -43,13 +45,6 @@ def test_unusable_labels(tmp_path, line, message):
     path.write_text(line)
     with pytest.raises(UserError, match=message):
         read_labels(path)
-
-
-def test_truth_of_phantom_studies(tmp_path):
-    path = tmp_path / "studies.jsonl"
-    path.write_text(json.dumps(data(__file__)["study"]))
-    accuracies, wrong = measure(RuleRefiner(), read_labels(path))
-    assert accuracies == {None: Accuracy(1, 1)} and wrong == []
 
 
 def test_sentences_are_drawn_from_the_test_split_to_be_labelled(sample, tmp_path, capsys):

@@ -18,6 +18,7 @@ from cxrjax.errors import UserError
 from cxrjax.input_pipeline.examples import ExampleConfig
 from tests.asked import asked
 from tests.decoding.conftest import TOKENIZER
+from tests.papers.cases import cases
 
 _START, _BINS, _WORD, _STOP = 4, 1024, 1040, 1
 # Two boxes and a word between them.
@@ -123,11 +124,15 @@ def test_rows_of_their_own_and_beams_note_the_same(case, tiny):
     assert not beams.quantiles[..., 4, :].any()
 
 
-def test_the_levels_of_boxes_are_sobol_s():
+def test_levels_of_boxes_are_sobol_s_and_reached_exactly():
     points = qmc.Sobol(4, scramble=False).random(8) + 1 / 16
     np.testing.assert_array_equal(
         readings.BOX_LEVELS, np.r_[[[0.5] * 4], points].astype(np.float32)
     )
+    # Half of the probability on each of two bins: the median is the first.
+    probability = jnp.zeros((2, _BINS)).at[:, jnp.array([100, 300])].set(0.5)
+    found = readings.quantile_bins(probability, jnp.asarray([0.25, 0.5, 0.75]))
+    assert found.tolist() == [[100, 100, 300]] * 2
 
 
 def test_expected_iou_is_that_of_draws():
@@ -171,35 +176,17 @@ def test_a_box_scores_the_iou_that_is_expected_of_it():
     assert CODECS["paligemma"].y_first
 
 
-@pytest.mark.parametrize(
-    ("keys", "codec", "message"),
-    [
-        ({"boxes": "median"}, "vindr_px", "only 'greedy' is possible"),
-        ({"boxes": "median", "beams": 3}, "paligemma", "set beams=1 and temperature=0"),
-        ({"boxes": "smoothed", "temperature": 1.0}, "paligemma", "set beams=1 and temperature=0"),
-        ({"boxes": "expected_iou", "grammar": "none"}, "paligemma", "needs a grammar"),
-    ],
-)
+@cases("keys, codec, message")
 def test_what_does_not_go_together_is_refused(keys, codec, message):
     with pytest.raises(UserError, match=message):
         read_decoding(DecodingConfig(**keys), TOKENIZER, codec)
 
 
-def test_a_level_that_is_reached_exactly_is_reached():
-    """Half of the probability on each of two bins: the median is the first."""
-    probability = jnp.zeros((2, _BINS)).at[:, jnp.array([100, 300])].set(0.5)
-    found = readings.quantile_bins(probability, jnp.asarray([0.25, 0.5, 0.75]))
-    assert found.tolist() == [[100, 100, 300]] * 2
-
-
-def test_the_box_nearest_to_the_others_is_chosen():
+def test_the_box_nearest_to_the_others_is_chosen_and_no_bin_that_is_not_allowed():
     """Of three beside each other the one in the middle; all overlap themselves alike."""
     row = jnp.asarray([[[100, 100, 200, 200], [150, 100, 250, 200], [200, 100, 300, 200]]])
     assert readings.central_boxes(row).tolist() == [1]
-
-
-def test_a_bin_that_is_not_allowed_is_not_read():
-    """Smoothed, the most is in the middle of two bins, of which none is allowed."""
+    # Smoothed, the most is in the middle of two bins, of which none is allowed
     probability = jnp.zeros((1, _BINS)).at[0, jnp.array([100, 110])].set(jnp.array([0.51, 0.49]))
     assert readings.smoothed_bins(probability).tolist() == [100]
     everywhere = probability * 0.9 + 0.1 / _BINS

@@ -29,7 +29,7 @@ def _sure(parts, codec="paligemma", words=None):
 _BOX = [("<loc0100>", 0.1), ("<loc0200>", 0.2), ("<loc0300>", 0.1), ("<loc0400>", 0.2)]
 
 
-def test_each_sentence_has_the_probability_of_its_words_without_boxes():
+def test_words_and_digits_have_the_probability_of_their_tokens():
     parts = [("Left", 0.5), (" effusion.", 0.8), (" ", 1.0), *_BOX, (" ", 0.1), *_BOX]
     parts += [(" No", 0.9), (" nodule.", 0.5), ("", 0.7)]
     texts, probabilities = zip(*parts, strict=True)
@@ -37,6 +37,13 @@ def test_each_sentence_has_the_probability_of_its_words_without_boxes():
     read = CODECS["paligemma"].read_as_written(spelled.text, 1000, 1000, None)
     places = [(span.start, span.end) for span in read.spans]
     assert confidence.sentence_probabilities(spelled, places) == pytest.approx([0.4, 0.45])
+    parts = [("ILD at <loc_", 0.5), ("1", 0.1), ("0_20_", 0.1), ("300_400", 0.1), (">", 1), ("", 1)]
+    decision, coordinates = _sure(parts, "vindr_px")
+    # The token that begins with words is the box's: it cannot be cut.
+    assert coordinates == pytest.approx(0.5e-3)
+    assert decision is None
+    parts[0:1] = [("ILD at ", 0.6), ("<loc_", 0.5)]
+    assert _sure(parts, "vindr_px") == (pytest.approx(0.6), pytest.approx(0.5e-3))
 
 
 @pytest.mark.parametrize(
@@ -61,16 +68,6 @@ def test_words_and_coordinates_are_taken_apart(parts, decision, coordinates):
         None if decision is None else pytest.approx(decision),
         None if coordinates is None else pytest.approx(coordinates),
     )
-
-
-def test_digits_are_coordinates_too():
-    parts = [("ILD at <loc_", 0.5), ("1", 0.1), ("0_20_", 0.1), ("300_400", 0.1), (">", 1), ("", 1)]
-    decision, coordinates = _sure(parts, "vindr_px")
-    # The token that begins with words is the box's: it cannot be cut.
-    assert coordinates == pytest.approx(0.5e-3)
-    assert decision is None
-    parts[0:1] = [("ILD at ", 0.6), ("<loc_", 0.5)]
-    assert _sure(parts, "vindr_px") == (pytest.approx(0.6), pytest.approx(0.5e-3))
 
 
 def _words(tokens, **given):
@@ -99,16 +96,7 @@ def test_a_word_that_is_the_answer_counts_in_all_its_spellings(parts, decision):
     assert _sure(parts, words=words)[0] == pytest.approx(decision)
 
 
-def test_the_spellings_of_a_word_are_found_in_the_vocabulary():
-    table = confidence.answer_word_tokens(TOKENIZER)
-    named = {
-        word: {TOKENIZER.piece_of(int(token)) for token in row if token >= 0}
-        for word, row in zip(confidence.ANSWER_WORDS, table, strict=True)
-    }
-    assert named["no"] == {"no", "\u2581no", "No"} and named["yes"] == {"Yes"}
-
-
-def test_texts_of_tokens_make_the_answer():
+def test_texts_of_tokens_make_the_answer_and_words_have_spellings():
     for text in ("Yes, ILD at <loc0001><loc0002>", " <answer> No. <reason> x", "\u4e2d\n\u00e9"):
         tokens = TOKENIZER.encode(text)
         spelled = confidence.spell(tokens, TOKENIZER.decode, np.zeros(len(tokens) + 1))
@@ -116,6 +104,12 @@ def test_texts_of_tokens_make_the_answer():
         assert len(spelled.texts) == len(tokens) + 1 and spelled.texts[-1] == ""
         half = spelled.within(0, len(spelled.text) // 2)
         assert half.text == spelled.text[: len(spelled.text) // 2]
+    table = confidence.answer_word_tokens(TOKENIZER)
+    named = {
+        word: {TOKENIZER.piece_of(int(token)) for token in row if token >= 0}
+        for word, row in zip(confidence.ANSWER_WORDS, table, strict=True)
+    }
+    assert named["no"] == {"no", "\u2581no", "No"} and named["yes"] == {"Yes"}
 
 
 @pytest.mark.parametrize(
@@ -191,16 +185,13 @@ def test_frequencies(temperature, top_k, top_p):
         assert stats.chisquare(counts[drawn], exact[drawn] * counts.sum()).pvalue > 1e-4
 
 
-def test_as_likely_as_the_last_one_kept():
+def test_ties_and_masked_tokens_of_filtered_logits():
     logits = jnp.log(jnp.array([0.4, 0.2, 0.2, 0.2]))
     kept = [
         np.flatnonzero(np.isfinite(filter_logits(logits, 1.0, k, p)))
         for k, p in ((2, 1.0), (0, 0.5))
     ]
     assert all(found.tolist() == [0, 1, 2, 3] for found in kept)
-
-
-def test_masked_tokens_do_not_take_places():
     logits = jnp.log(jnp.array([0.4, 0.3, 0.2, 0.1])).at[0].set(-jnp.inf)
     kept = np.isfinite(filter_logits(logits, 1.0, 2, 1.0))
     assert kept.tolist() == [False, True, True, False]

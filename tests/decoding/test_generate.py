@@ -17,6 +17,7 @@ from cxrjax.decoding.strategy import Strategy
 from cxrjax.distributed import meshes
 from cxrjax.models.presets import IMAGE
 from tests.models.sizes import talking_model
+from tests.papers.cases import data
 
 
 def _greedy(case, b, q, stops, allowed=None):
@@ -129,10 +130,18 @@ def test_another_seed_draws_otherwise_and_compiles_nothing(tiny):
     assert len(compiled) == 1
 
 
-def test_a_grammar_must_fit_into_the_slots(tiny):
+def test_grammars_must_fit_and_batches_are_raised_to_what_devices_share(tiny):
     grammar = compile_grammar(Tokens((5, 6, 7)))
     with pytest.raises(ValueError, match="shortest answer takes 3"):
         Generator(tiny("image", 12).model, Strategy(2, (1,)), grammar)
+
+    def whole(count, **sizes):
+        return Generator(model("image"), GREEDY, mesh=_mesh(**sizes)).whole_batch(count)
+
+    assert whole(5) == whole(8) == 8
+    assert whole(9) == 16
+    assert whole(5, data=2, tensor=4) == 6
+    assert Generator(model("image"), GREEDY).whole_batch(5) == 5
 
 
 @pytest.mark.parametrize("share", [pytest.param("tower", marks=pytest.mark.slow), "image"])
@@ -165,12 +174,7 @@ def test_several_images_a_row(tiny, share):
 
 
 SLOTS, VOCAB, ROWS = 5, 40, 5
-MESHES = {
-    "data": {},
-    "tensor2": {"data": 4, "tensor": 2},
-    "tensor4": {"data": 2, "tensor": 4},
-    "all": {"replica": 2, "fsdp": 2, "tensor": 2},
-}
+MESHES = data(__file__)["meshes"]
 GREEDY = Strategy(SLOTS, (1,))
 OTHERS = {
     "beams": Strategy(SLOTS, (1,), beams=2),
@@ -256,16 +260,6 @@ def test_every_device_keeps_its_part_of_the_cache(inputs, tensor, heads):
     # Four devices and two heads: XLA may let two devices share a head rather than copy both.
     assert re.search(rf"f32\[{rows},[1-{heads}],3,{SLOTS},8\]", " ".join(loop))
     assert f"f32[8,2,3,{SLOTS},8]" not in program
-
-
-def test_a_batch_is_raised_to_what_the_devices_share():
-    def whole(count, **sizes):
-        return Generator(model("image"), GREEDY, mesh=_mesh(**sizes)).whole_batch(count)
-
-    assert whole(5) == whole(8) == 8
-    assert whole(9) == 16
-    assert whole(5, data=2, tensor=4) == 6
-    assert Generator(model("image"), GREEDY).whole_batch(5) == 5
 
 
 def test_context_tokens_and_masks_are_spread_with_the_rows(inputs):

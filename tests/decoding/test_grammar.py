@@ -27,6 +27,7 @@ from cxrjax.decoding.grammar import (
 )
 from cxrjax.errors import UserError
 from tests.decoding.conftest import TOKENIZER
+from tests.papers.cases import data
 
 # 16 tokens without boxes: letters a to o, and 15 to stop.
 _LETTERS = TokenVocabulary(16, -1, (15,))
@@ -131,35 +132,29 @@ def test_every_answer_is_in_the_language(name, seed, slots, towards_boxes):
             assert y0 < y1 and x0 < x1
 
 
-def test_walks_meet_boxes_and_ends_at_every_length():
+def test_walks_meet_boxes_and_every_short_answer():
     scores = np.random.default_rng(0).random((14, 400, 1060), np.float32)
     tokens = np.asarray(_WALKS["named"](scores[:, :30], 14)[0])
     assert ((tokens >= 20) & (tokens < 1044)).any()
+    expected = {"yes_no": {"yes", "no", "Yes", "No"}, "option": set("ABCD"), "names": set(_NAMES)}
+    for form, answers in expected.items():
+        for seed in range(20):
+            for answer in np.asarray(_walk(_GRAMMARS[form], seed, _SLOTS)[0]).T:
+                length = int(np.argmax(answer == TOKENIZER.eos_id))
+                _SEEN[form].add(TOKENIZER.decode(answer[:length]))
+        assert _SEEN[form] == answers
 
 
-def test_the_tables_stay_small():
+def test_tables_stay_small_and_free_text_knows_no_end():
     names = [Tokens((100 + i, 200 + i % 3, 300 + i)) for i in range(40)]
     grammar = compile_grammar(OneOf(tuple(names)))
     # One state for each prefix; the ends are one state each, since nothing is minimised.
     assert grammar.tokens.shape == (1 + 3 * 40, 40)
     assert grammar.shortest[0] == 3
-
-
-def test_free_text_knows_no_end():
     grammar = compile_grammar(FREE_TEXT)
     assert grammar.tokens.shape[1] == 0 and grammar.ends[0] and grammar.shortest[0] == 0
     stop_allowed = np.asarray(allowed_tokens(grammar, initial_state(()), 0, _WITH_BOXES))
     assert stop_allowed[1] and stop_allowed[3] and stop_allowed[5] and not stop_allowed[20]
-
-
-def test_boxes_side_by_side_are_certain():
-    with pytest.raises(ValueError, match="OneOf of nothing"):
-        compile_grammar(OneOf(()))
-    box = BoxTokens()
-    pairs = Concat((Repeat(box), Repeat(Concat((box, box)))))
-    free = Concat((Repeat(AnyToken()), OneOf((box, Repeat(box))), box))
-    for part in (free, OneOf((box, pairs))):
-        assert set(compile_grammar(part).coordinate) == {0, 1, 2, 3}
 
 
 _VOCABULARY = TokenVocabulary(2048, int(TOKENIZER.loc_ids[0]), (TOKENIZER.eos_id,))
@@ -241,23 +236,7 @@ def test_every_answer_of_a_form_is_in_the_language(form, seed, slots):
         _SEEN[form].add(re.sub(r"\d", "", text))
 
 
-def test_every_short_answer_can_be_given():
-    expected = {"yes_no": {"yes", "no", "Yes", "No"}, "option": set("ABCD"), "names": set(_NAMES)}
-    for form, answers in expected.items():
-        for seed in range(20):
-            for answer in np.asarray(_walk(_GRAMMARS[form], seed, _SLOTS)[0]).T:
-                length = int(np.argmax(answer == TOKENIZER.eos_id))
-                _SEEN[form].add(TOKENIZER.decode(answer[:length]))
-        assert _SEEN[form] == answers
-
-
-_SPELLED = {
-    "findings": ("none", "ILD * *", "Nodule *"),
-    "detections": ("* ILD", "* ILD ; * Nodule"),
-    "options": ("B, D", "A, B, C, D"),
-    "boxes": ("The ILD is at *.",),
-    "located": ("The ILD is at *.",),
-}
+_SPELLED = data(__file__)["spelled"]
 
 
 @pytest.mark.parametrize(
@@ -272,10 +251,17 @@ def test_as_the_tokenizer_spells_it(form, text):
         assert allowed, TOKENIZER.decode(ids[:k])
 
 
-def test_forms_and_names_are_checked():
+def test_forms_names_and_pairs_of_boxes_are_checked():
     assert answer_grammar("none", TOKENIZER) is None
     assert {"none", "boxes", *_FORM_PATTERNS} == set(ANSWER_FORMS)
     with pytest.raises(UserError, match="'findings' needs the findings' names"):
         answer_grammar("findings", TOKENIZER)
     with pytest.raises(UserError, match=r"'poetry'.*expected one of none, boxes"):
         answer_grammar("poetry", TOKENIZER)
+    with pytest.raises(ValueError, match="OneOf of nothing"):
+        compile_grammar(OneOf(()))
+    box = BoxTokens()
+    pairs = Concat((Repeat(box), Repeat(Concat((box, box)))))
+    free = Concat((Repeat(AnyToken()), OneOf((box, Repeat(box))), box))
+    for part in (free, OneOf((box, pairs))):
+        assert set(compile_grammar(part).coordinate) == {0, 1, 2, 3}

@@ -11,6 +11,7 @@ from cxrjax.training.base_model import base_config
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config
 from tests.decoding.conftest import BASE, TOKENIZER
+from tests.papers.cases import cases
 
 
 @pytest.mark.parametrize(
@@ -45,14 +46,7 @@ def test_a_configuration_makes_strategy_and_grammar():
     assert grammar.shortest[0] == min(len(TOKENIZER.encode(n)) for n in ("ILD", "Nodule/Mass"))
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
-        ({"stop_tokens": ("<end_of_turn>",)}, "no piece '<end_of_turn>'"),
-        ({"grammar": "findings", "names": ("ILD",)}, "codec 'vindr_px'"),
-        ({"grammar": "options", "max_answer_tokens": 1}, "max_answer_tokens=1.*takes 2"),
-    ],
-)
+@cases("options, said")
 def test_what_tokenizer_and_codec_cannot_do(options, said):
     config = default_config()
     config.decoding.update(options)
@@ -60,7 +54,7 @@ def test_what_tokenizer_and_codec_cannot_do(options, said):
         read_decoding(typed_config(config).decoding, TOKENIZER, "vindr_px")
 
 
-def test_grammars_of_older_files_are_understood(tmp_path):
+def test_grammars_of_older_files_and_flags_of_commands(tmp_path):
     nested = typed_config(default_config()).to_json()
     for old, new in ((True, "boxes"), (False, "none")):
         nested["decoding"]["grammar"] = old
@@ -68,6 +62,15 @@ def test_grammars_of_older_files_are_understood(tmp_path):
         described = json.loads((BASE / "model.json").read_text())
         (tmp_path / "model.json").write_text(json.dumps({**described, "grammar": old}))
         assert base_config(tmp_path).decoding.grammar == new
+    shared = [f"--checkpoint={tmp_path}", f"--out={tmp_path}", "--beams=4", "--grammar=yes_no"]
+    for command, own in (
+        (predict, ["--questions=q"]),
+        (evaluate, ["--benchmark=vindr_cxr_vqa", "--references=r"]),
+    ):
+        flags = command.parse_arguments([*shared, *own])
+        assert flags.decoding() == {"beams": 4, "grammar": "yes_no"}
+        with pytest.raises(SystemExit):
+            command.parse_arguments([*shared, *own, "--grammar=poetry"])
 
 
 def test_flags_take_the_place_of_keys():
@@ -84,15 +87,3 @@ def test_flags_take_the_place_of_keys():
     assert (strategy.temperature, strategy.top_k, strategy.top_p) == (0.7, 5, 0.9)
     assert (strategy.best_of, strategy.seed, strategy.max_answer_tokens) == (4, 3, 9)
     assert strategy.length_penalty == 0
-
-
-def test_predict_and_evaluate_take_the_flags(tmp_path):
-    shared = [f"--checkpoint={tmp_path}", f"--out={tmp_path}", "--beams=4", "--grammar=yes_no"]
-    for command, own in (
-        (predict, ["--questions=q"]),
-        (evaluate, ["--benchmark=vindr_cxr_vqa", "--references=r"]),
-    ):
-        flags = command.parse_arguments([*shared, *own])
-        assert flags.decoding() == {"beams": 4, "grammar": "yes_no"}
-        with pytest.raises(SystemExit):
-            command.parse_arguments([*shared, *own, "--grammar=poetry"])

@@ -17,6 +17,7 @@ from cxrjax.distributed import hosts
 from cxrjax.distributed.hosts import roll_call
 from cxrjax.errors import UserError
 from cxrjax.flags import add_options
+from tests.papers.cases import cases
 
 _ROOT = Path(__file__).resolve().parents[2]
 _CHECKS = Path(__file__).with_name("checks.py")
@@ -28,12 +29,13 @@ def _flags(*words):
     return parser.parse_args(words)
 
 
-def test_alone_nothing_is_asked_of_anybody():
+def test_alone_nothing_is_asked_of_anybody_and_nobody_waited_for():
     hosts.initialize(_flags(), {})
     hosts.initialize(_flags("--distributed=off"), {"SLURM_STEP_NUM_TASKS": "4"})
     hosts.initialize(_flags(), {"SLURM_STEP_NUM_TASKS": "1", "TPU_WORKER_HOSTNAMES": "a"})
     assert hosts.alone() and hosts.is_first()
     assert hosts.gather({"a": 1}) == [{"a": 1}] and hosts.from_first(2) == 2
+    roll_call("localhost:1", 0, 1, 0.0)
 
 
 _HALF_TOLD = Path(__file__).with_name("half_told.tsv").read_text().splitlines()
@@ -134,18 +136,11 @@ def _call_all(port, calls, timeout=10.0):
     return found
 
 
-def test_all_come_in_any_order_and_the_port_is_free_again(port):
+def test_all_come_in_any_order_or_the_missing_are_named_to_all_who_came(port):
     assert _call_all(port, [(3, 4), (1, 4), (0, 4), (2, 4)]) == [None] * 4
     assert _call_all(port, [(0, 2), (1, 2)]) == [None] * 2
     with socket.create_server(("127.0.0.1", port)):
         pass
-
-
-def test_one_process_waits_for_nobody():
-    roll_call("localhost:1", 0, 1, 0.0)
-
-
-def test_the_missing_are_named_to_all_who_came(port):
     start = time.monotonic()
     errors = _call_all(port, [(0, 4), (2, 4)], timeout=1.0)
     assert errors[0] == errors[1]
@@ -156,19 +151,16 @@ def test_the_missing_are_named_to_all_who_came(port):
     assert "8 and 91 more of 100" in _call_all(port, [(0, 100)], timeout=0.1)[0]
 
 
-def test_without_process_0_its_address_is_told(port):
+def test_addresses_where_nobody_answers_or_that_are_none_are_told(port):
     (error,) = _call_all(port, [(1, 2)], timeout=0.5)
     assert error.startswith(f"process 0 of 2 did not answer at 127.0.0.1:{port} within 0.5 s")
+    with pytest.raises(UserError, match="'localhost': expected HOST:PORT"):
+        roll_call("localhost", 0, 2, 1.0)
+    with socket.create_server(("", port)), pytest.raises(UserError, match="choose another"):
+        roll_call(f"localhost:{port}", 0, 2, 1.0)
 
 
-@pytest.mark.parametrize(
-    ("calls", "message"),
-    [
-        ([(0, 3), (1, 3), (1, 3)], "process 1 came twice"),
-        ([(0, 2), (1, 3)], "a process came as 1 of 3 to a run of 2"),
-        ([(0, 2), (5, 2)], "a process came as 5 of 2 to a run of 2"),
-    ],
-)
+@cases("calls, message")
 def test_processes_that_do_not_belong_together_are_refused(port, calls, message):
     errors = _call_all(port, calls, timeout=1.0)
     assert message in errors[0]
@@ -191,10 +183,3 @@ def test_strangers_on_the_port_are_passed_over(port):
     assert _call_all(port, [(0, 2)]) == [None]
     knocking.join()
     late.join()
-
-
-def test_unusable_addresses_are_refused(port):
-    with pytest.raises(UserError, match="'localhost': expected HOST:PORT"):
-        roll_call("localhost", 0, 2, 1.0)
-    with socket.create_server(("", port)), pytest.raises(UserError, match="choose another"):
-        roll_call(f"localhost:{port}", 0, 2, 1.0)

@@ -13,6 +13,7 @@ import pytest
 
 from cxrjax.lock import folder_lock
 from cxrjax.training.config import flatten
+from tests.papers.cases import data
 from tests.training.conftest import read_metrics
 
 _STEPS = 6
@@ -165,14 +166,7 @@ def test_resumes_with_another_number_of_processes(alone, train):
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("processes", "devices", "settings"),
-    [
-        (4, 1, ()),
-        # Two slices, of one process each.
-        (2, 2, ("--config.mesh.slices=2", "--config.mesh.fsdp=2")),
-        (2, 2, ("--config.mesh.fsdp=4", "--config.training.accumulation_steps=2")),
-        (2, 1, ("--config.mesh.tensor=2",)),  # both processes have all rows
-        (2, 2, ("--config.mesh.strategy=pmap",)),
-    ],
+    data(__file__)["meshes"],
 )
 def test_meshes_over_processes_train_as_one_device(processes, devices, settings, alone, train):
     _, workdir = train(processes, "mesh", *settings, devices=devices)

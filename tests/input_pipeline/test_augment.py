@@ -15,6 +15,7 @@ from cxrjax.input_pipeline.loader import single_source, train_loader
 from cxrjax.input_pipeline.sources import RecordSource
 from cxrjax.training.config import default_config
 from cxrjax.training.config_file import typed_config, validate
+from tests.papers.cases import cases
 
 from .conftest import assert_order_holds, make_record, take, written
 
@@ -111,7 +112,7 @@ def test_what_is_erased_is_grey_and_leaves_hidden_boxes_out():
         assert 0 <= x0 <= x1 <= 1 and 0 <= y0 <= y1 <= 1 and max(x1 - x0, y1 - y0) <= 0.3
 
 
-def test_noise_is_grey_and_the_same_at_the_same_visit():
+def test_noise_is_grey_and_beyond_the_border_is_black():
     picture = np.full((64, 64, 3), 120, np.uint8)
     change = draw_change(AugmentConfig(noise=0.05), 0, 4)
     noisy = change.of_pixels(picture)
@@ -121,6 +122,14 @@ def test_noise_is_grey_and_the_same_at_the_same_visit():
     assert abs(spread / change.noise - 1) < 0.1 and 0 < change.noise <= 0.05
     other = draw_change(AugmentConfig(noise=0.05), 0, 5).of_pixels(picture)
     assert not np.array_equal(noisy, other)
+    smaller = ImageChange(Geometry(0.8, 0.8, 0.1, 0.1), 1.0, 0.5)
+    changed = smaller.of_pixels(np.full((100, 100, 3), 200, np.uint8))
+    assert (changed[:9] == 0).all() and (changed[:, 91:] == 0).all()
+    assert (changed[12:88, 12:88] == 200).all()
+    # A letterbox of a wide picture: nothing may be drawn above it, however large it becomes.
+    image, placed = letterbox(np.full((50, 100), 200, np.uint8), 100, 100)
+    larger = smaller._replace(geometry=Geometry(1.2, 1.2, -0.1, -0.1))
+    np.testing.assert_array_equal(larger.of_pixels(image, placed), image)
 
 
 def test_ranges_are_as_configured_and_gamma_is_one_curve():
@@ -146,17 +155,6 @@ def test_ranges_are_as_configured_and_gamma_is_one_curve():
     changed = only.of_pixels(ramp).reshape(-1)
     expected = 255 * (np.arange(256) / 255) ** only.gamma
     assert np.abs(changed - expected).max() <= 0.5 and (changed[0], changed[-1]) == (0, 255)
-
-
-def test_beyond_the_border_is_black_and_margins_of_a_letterbox_stay():
-    smaller = ImageChange(Geometry(0.8, 0.8, 0.1, 0.1), 1.0, 0.5)
-    changed = smaller.of_pixels(np.full((100, 100, 3), 200, np.uint8))
-    assert (changed[:9] == 0).all() and (changed[:, 91:] == 0).all()
-    assert (changed[12:88, 12:88] == 200).all()
-    # A letterbox of a wide picture: nothing may be drawn above it, however large it becomes.
-    image, placed = letterbox(np.full((50, 100), 200, np.uint8), 100, 100)
-    larger = smaller._replace(geometry=Geometry(1.2, 1.2, -0.1, -0.1))
-    np.testing.assert_array_equal(larger.of_pixels(image, placed), image)
 
 
 @pytest.fixture
@@ -191,7 +189,7 @@ def test_the_same_bits_with_workers_on_hosts_and_after_a_resume(make_loader, wor
     assert not _same(expected, take(make_loader(augment=AugmentConfig()), 8))
 
 
-def test_every_visit_of_an_image_is_changed_anew(make_loader):
+def test_changes_are_anew_each_visit_and_not_in_the_image_cache(make_loader, config, tmp_path):
     visits = {}
     for loaded in take(make_loader(augment=AugmentConfig(gamma=0.4)), 20):
         for index, image in zip(
@@ -199,9 +197,6 @@ def test_every_visit_of_an_image_is_changed_anew(make_loader):
         ):
             visits.setdefault(int(index), set()).add(image.tobytes())
     assert min(map(len, visits.values())) > 5
-
-
-def test_the_image_cache_keeps_images_without_their_changes(make_loader, config, tmp_path):
     cache = ImageCache(tmp_path / "cache", config.image_size, config.geometry)
     cached = dataclasses.replace(config, image_cache=cache)
     expected = take(make_loader(), 6)
@@ -231,15 +226,7 @@ def test_a_question_whose_box_leaves_is_left_out_of_that_visit_alone_and_counted
         assert not batch.answer_mask[empty].any() and not batch.box_mask[empty].any()
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "message"),
-    [
-        ("zoom", -0.1, r"data.augment.zoom=-0.1: expected 0 or more"),
-        ("shift", 1.5, r"data.augment.shift=1.5: expected at most 1"),
-        ("min_visibility", -1.0, r"data.augment.min_visibility=-1.0: expected 0 or more"),
-        ("zoom", 0.1, "data.augment changes images at every visit, and data.feature_cache"),
-    ],
-)
+@cases("key, value, message")
 def test_bad_settings_are_one_line(key, value, message):
     config = default_config()
     config.training.update({"steps": 1, "batch_images": 1})

@@ -99,16 +99,12 @@ def test_a_template_is_a_text(tmp_path, template):
 
 
 @pytest.mark.slow
-def test_tokenized_in_two_parts_it_has_the_ids_of_the_whole(real):
+def test_real_tokenizers_give_the_ids_of_the_whole_and_the_context_of_one_image(real):
     asked = "Where is the <loc0012> 1. nodule?\n\nAnswer briefly."
     whole = real.encode(FORM.user + FORM.shown.format("<image_soft_token>") + question(asked))
     image = real.piece_id("<image_soft_token>")
     context, _ = contexts(FORM, real, image)
     assert [*context, *real.encode(question(asked))] == [real.bos_id, *whole]
     assert context.count(image) == 1
-
-
-@pytest.mark.slow
-def test_medgemma_presets_have_the_context_of_one_image(real):
     sizes = PRESETS["medgemma_4b"]
     assert (sizes.context, sizes.second_image) == contexts(FORM, real, IMAGE)

@@ -14,6 +14,7 @@ from cxrjax.images.geometry import IDENTITY, letterbox_geometry
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, DigitFinder, resolve_box_route
 from cxrjax.input_pipeline.examples import ExampleConfig, QuestionEncoder
 from cxrjax.input_pipeline.tokenizer import LOC_PIECES, SEG_PIECES, Tokenizer
+from tests.papers.cases import cases
 
 from .conftest import make_record, train_pieces
 
@@ -31,14 +32,7 @@ def record(text: str):
     return make_record(text, image_hw=(HEIGHT, WIDTH))
 
 
-@pytest.mark.parametrize(
-    ("codec", "own", "other"),
-    [
-        ("paligemma", "loc", "digits"),
-        ("vindr_px", "digits", "loc"),
-        ("medgemma_json", "digits", "loc"),
-    ],
-)
+@cases("codec, own, other")
 def test_the_route_follows_the_codec_or_is_refused(codec, own, other):
     assert {"auto", own, other, "none"} == {*BOX_ROUTES}
     routes = {route: resolve_box_route(route, codec) for route in ("auto", own, "none")}
@@ -108,14 +102,6 @@ def test_examples_carry_the_digits_of_their_answers(codec, tokenizer):
         np.testing.assert_array_equal(example.coordinate_positions, first)
 
 
-def test_prediction_needs_no_digits(merging_tokenizer):
-    config = dataclasses.replace(CONFIG, codec="vindr_px")
-    encoder = QuestionEncoder(merging_tokenizer, config)
-    assert len(encoder.encode(record("No."), with_answer=False).prefix)
-    with pytest.raises(UserError, match="expected a token for each digit"):
-        _ = encoder.digit_shape
-
-
 @pytest.fixture(scope="module")
 def merging_tokenizer() -> Tokenizer:
     """Like the demo's, but with pieces of several digits."""
@@ -125,13 +111,17 @@ def merging_tokenizer() -> Tokenizer:
     return Tokenizer(train_pieces(lines, **changes), "merging.model")
 
 
-def test_a_tokenizer_that_merges_digits_is_refused(merging_tokenizer):
+def test_tokenizers_that_merge_digits_and_numbers_too_long_are_refused(
+    merging_tokenizer, tokenizer, finder
+):
     assert len(merging_tokenizer.encode("123")) < 3
     with pytest.raises(UserError, match=r"merging.model: .*expected a token for each digit"):
         DigitFinder(merging_tokenizer)
-
-
-def test_numbers_too_long_and_tokens_of_another_text_are_refused(tokenizer, finder):
+    config = dataclasses.replace(CONFIG, codec="vindr_px")
+    encoder = QuestionEncoder(merging_tokenizer, config)
+    assert len(encoder.encode(record("No."), with_answer=False).prefix)
+    with pytest.raises(UserError, match="expected a token for each digit"):
+        _ = encoder.digit_shape
     codec = CODECS["vindr_px"]
     text = "<loc_0_0_123456_9>"
     with pytest.raises(UserError, match="coordinate 123456 has 6 digits, expected at most 5"):

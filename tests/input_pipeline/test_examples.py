@@ -16,6 +16,7 @@ from cxrjax.images.geometry import letterbox_geometry
 from cxrjax.input_pipeline import examples
 from cxrjax.input_pipeline.prompts import PROMPTS
 from cxrjax.records import QARecord, strip_answers
+from tests.papers.cases import cases
 
 from .conftest import demo_tokenizer, make_record, written
 
@@ -31,12 +32,23 @@ def encode(record: QARecord, **changes):
     )
 
 
-def test_prefix_and_answer_are_delimited_as_the_model_expects():
+def test_prefixes_and_answers_of_every_format_are_delimited():
     example = encode(make_record("It is at <loc_20_30_100_150>."))
     assert example.prefix[0] == TOKENIZER.bos_id
     assert TOKENIZER.decode(example.prefix) == "Where is the Cardiomegaly?\n"
     assert example.answer[-1] == TOKENIZER.eos_id
     assert TOKENIZER.decode(example.answer) == "It is at <loc0102><loc0102><loc0512><loc0512>."
+    record = make_record("see <b> 3<4 at <loc_20_30_100_150>.")
+    example = encode(record)
+    ids = np.asarray(example.answer)[example.coordinate_positions] - TOKENIZER.loc_ids[0]
+    np.testing.assert_array_equal(PALIGEMMA.from_bins(ids), example.boxes)
+    record = make_record("No.").model_copy(update={"type_prompt": "[tag]"})
+    ends = ("\n", " ASSISTANT:", "\nAssistant:", " [/INST]", "<channel|>")
+    assert all(format.prefix(record).endswith(ends) for format in PROMPTS.values())
+    asked = {name + kind for name in _ASKED for kind in ("", "_reason", "_typed")}
+    gemex = {"gemex" + kind for kind in ("", "_chat", "_dialogue", "_llava", "_llava_med")}
+    others = {"detect", "grounded", "grounded_chat", "grounding", "llava", "llava_med"}
+    assert set(PROMPTS) == asked | gemex | others | {"medgemma_boxes"}
 
 
 pixel_boxes = st.lists(
@@ -69,7 +81,7 @@ def test_tokens_at_the_positions_say_the_target_boxes(boxes, words, geometry):
     assert sorted(example.coordinate_positions.ravel()) == np.flatnonzero(is_loc).tolist()
 
 
-def test_answer_text_decodes_to_the_record_s_boxes():
+def test_boxes_of_an_answer_decode_to_the_record_s_or_are_none():
     boxes = [(20, 60, 100, 270), (5, 5, 30, 40)]
     text = "Seen at <loc_20_60_100_270> and <loc_5_5_30_40>."
     for geometry in ("resize", "letterbox"):
@@ -79,18 +91,9 @@ def test_answer_text_decodes_to_the_record_s_boxes():
         assert not decoded.failures
         expected = np.asarray(boxes) / [WIDTH, HEIGHT, WIDTH, HEIGHT]
         assert iou(decoded.boxes, expected).min() > 0.95
-
-
-def test_literal_brackets_in_the_prose_do_not_shift_the_positions():
-    record = make_record("see <b> 3<4 at <loc_20_30_100_150>.")
-    example = encode(record)
-    ids = np.asarray(example.answer)[example.coordinate_positions] - TOKENIZER.loc_ids[0]
-    np.testing.assert_array_equal(PALIGEMMA.from_bins(ids), example.boxes)
-
-
-def test_answers_without_boxes_have_none():
     example = encode(make_record("No, there is no Cardiomegaly."))
     assert example.boxes.shape == example.coordinate_positions.shape == (0, 4)
+    assert [examples.bucket(n, (4, 8)) for n in (0, 4, 5, 8)] == [4, 4, 8, 8]
 
 
 @pytest.mark.parametrize("codec", ["paligemma", "vindr_px"])
@@ -116,12 +119,11 @@ def test_detect_format_names_the_finding_before_its_boxes():
     assert TOKENIZER.decode(nothing.answer) == "none"
 
 
-def test_detect_format_needs_a_finding():
+def test_what_is_lacking_is_named_and_prediction_needs_no_answer():
     with pytest.raises(UserError, match=r"question q1: variables.finding is null"):
         encode(make_record("No.", variables=None), prompt="detect")
-
-
-def test_questions_without_answers_encode_for_prediction_alone():
+    with pytest.raises(UserError, match="question q1: image_hw is null"):
+        encode(make_record("No.", image_hw=None))
     record = strip_answers(make_record("It is at <loc_20_30_100_150>."))
     encoder = examples.QuestionEncoder(TOKENIZER, CONFIG)
     example = encoder.encode(record.model_copy(update={"image_hw": None}), with_answer=False)
@@ -129,11 +131,6 @@ def test_questions_without_answers_encode_for_prediction_alone():
     assert len(example.answer) == 0
     with pytest.raises(UserError, match="question q1: no answer to learn from"):
         encoder.encode(record)
-
-
-def test_unknown_image_size_is_refused():
-    with pytest.raises(UserError, match="question q1: image_hw is null"):
-        encode(make_record("No.", image_hw=None))
 
 
 @pytest.mark.parametrize(
@@ -144,14 +141,7 @@ def test_answer_boxes_that_do_not_parse_are_refused_by_name(text):
         encode(make_record(text))
 
 
-@pytest.mark.parametrize(
-    ("changes", "reason", "message"),
-    [
-        ({"prefix_buckets": (2, 4)}, "prefix_too_long", r"prefix of \d+ tokens, .* at most 4"),
-        ({"answer_buckets": (2, 4)}, "answer_too_long", r"answer of \d+ tokens, .* at most 4"),
-        ({"max_boxes": 1}, "too_many_boxes", "2 boxes in the answer, expected at most 1"),
-    ],
-)
+@cases("changes, reason, message")
 def test_nothing_is_truncated(changes, reason, message):
     record = make_record("At <loc_1_2_30_40> and <loc_5_6_70_80>.")
     with pytest.raises(examples.TooLongError, match=f"question q1: {message}") as caught:
@@ -160,38 +150,11 @@ def test_nothing_is_truncated(changes, reason, message):
     assert (copy.reason, str(copy)) == (reason, str(caught.value))
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"codec": "nope"},
-        {"record_codec": "nope"},
-        {"prompt": "nope"},
-        {"geometry": "crop"},
-        {"box_route": "crop"},
-        {"too_long": "truncate"},
-        {"prefix_buckets": ()},
-        {"answer_buckets": (64, 32)},
-        {"max_boxes": 0},
-    ],
-)
+@cases("changes")
 def test_unusable_settings_are_refused_by_name(changes):
     (name,) = changes
     with pytest.raises(UserError, match=f"{name} is "):
         examples.ExampleConfig(image_size=112, **changes)
-
-
-def test_bucket_is_the_smallest_that_holds_the_length():
-    assert [examples.bucket(n, (4, 8)) for n in (0, 4, 5, 8)] == [4, 4, 8, 8]
-
-
-def test_every_prompt_format_ends_its_prefix_with_a_newline_or_a_mark():
-    record = make_record("No.").model_copy(update={"type_prompt": "[tag]"})
-    ends = ("\n", " ASSISTANT:", "\nAssistant:", " [/INST]", "<channel|>")
-    assert all(format.prefix(record).endswith(ends) for format in PROMPTS.values())
-    asked = {name + kind for name in _ASKED for kind in ("", "_reason", "_typed")}
-    gemex = {"gemex" + kind for kind in ("", "_chat", "_dialogue", "_llava", "_llava_med")}
-    others = {"detect", "grounded", "grounded_chat", "grounding", "llava", "llava_med"}
-    assert set(PROMPTS) == asked | gemex | others | {"medgemma_boxes"}
 
 
 _ASKED = ("vqa", "qwen", "gemma4", "gemma4_small", "medgemma", "smolvlm")

@@ -44,8 +44,13 @@ def test_an_image_goes_where_least_is_padding(image, grid):
     assert nearest_grid(height, width, GRIDS) == grid == max(GRIDS, key=share)
 
 
-def test_of_grids_of_one_aspect_the_largest():
+def test_the_grid_of_an_image_of_an_aspect_or_of_unknown_size(tmp_path, on_grids, config):
     assert nearest_grid(100, 100, [(28, 28), (56, 56), (42, 42)]) == (56, 56)
+    Image.fromarray(np.zeros((20, 80), np.uint8)).save(tmp_path / "i.png")
+    assert load_image(Path(tmp_path / "i.png"), on_grids).shape == (84, 56, 3)
+    assert load_image(Path(tmp_path / "i.png"), on_grids, None, (20, 80)).shape == (56, 84, 3)
+    with pytest.raises(UserError, match=r"\(28, 28\) is none of them"):
+        dataclasses.replace(config, grids=GRIDS)
 
 
 def test_what_turns_on_no_order_of_grids_has_none():
@@ -109,13 +114,17 @@ def test_sources_keep_their_shares_on_every_grid(tmp_path, records_file, make_re
         assert all(abs(times[row] / even - 1) < 0.05 for row in span), times
 
 
-def test_evaluation_asks_each_question_once(records_file, tokenizer, on_grids):
+def test_evaluation_asks_each_question_once_and_records_know_sizes(
+    records_file, tokenizer, on_grids
+):
     source = RecordSource(records_file, questions_per_image=3)
     loader = eval_loader(source, tokenizer, on_grids, global_batch_size=4)
     sizes = [loaded.batch.images.shape[1:3] for loaded in loader]
     assert len(loader) == len(sizes) == 3 and sorted(sizes) == sorted(GRIDS)
     asked = [i for loaded in loader for i in loaded.batch.question_index.ravel() if i >= 0]
     assert sorted(asked) == list(range(15))
+    expected = [list(source[element].records[0].image_hw) for element in range(7)]
+    assert source.image_sizes().tolist() == expected
 
 
 @pytest.mark.parametrize("geometry", ["letterbox", "resize"])
@@ -160,20 +169,3 @@ def test_boxes_stand_where_the_pixels_do(tmp_path, tokenizer, on_grids, codec, s
         original = found * np.array([width, height, width, height])
         assert np.abs(original - boxes[int(record.image_id[5:])]).max() <= 1.0
     assert len(seen) == 3
-
-
-def test_records_know_the_sizes_of_their_images(records_file):
-    source = RecordSource(records_file, questions_per_image=3)
-    expected = [list(source[element].records[0].image_hw) for element in range(7)]
-    assert source.image_sizes().tolist() == expected
-
-
-def test_an_image_of_unknown_size_has_the_grid_with_most_tokens(tmp_path, on_grids):
-    Image.fromarray(np.zeros((20, 80), np.uint8)).save(tmp_path / "i.png")
-    assert load_image(Path(tmp_path / "i.png"), on_grids).shape == (84, 56, 3)
-    assert load_image(Path(tmp_path / "i.png"), on_grids, None, (20, 80)).shape == (56, 84, 3)
-
-
-def test_grids_must_hold_the_model_s_own(config):
-    with pytest.raises(UserError, match=r"\(28, 28\) is none of them"):
-        dataclasses.replace(config, grids=GRIDS)

@@ -154,15 +154,13 @@ def test_order_is_a_pure_function_of_seed_and_step(train, codec, workers):
     assert_order_holds(make, steps=9, every=2, workers=workers)
 
 
-def test_going_back_repeats_the_same_batches(train):
+def test_going_back_repeats_batches_and_seeds_share_no_epochs(train):
     loader = train()
     start, first = loader.get_state(), take(loader, 3)
     loader.set_state(start)
     for a, b in zip(first, take(loader, 3), strict=True):
         assert_equal(a, b)
 
-
-def test_neighbouring_seeds_do_not_share_epochs(train):
     def epochs(seed):
         batches = take(train(seed=seed, global_batch_size=7), 4)
         return {tuple(b.batch.question_index.ravel()) for b in batches}
@@ -182,9 +180,19 @@ def test_hosts_pad_to_the_lengths_that_any_of_them_needs(train):
     assert padded_for_others
 
 
-def test_a_batch_of_short_answers_takes_the_short_bucket(train, config):
+def test_lengths_are_the_smallest_bucket_that_all_hosts_need(train, config):
     shapes = {b.batch.answer_tokens.shape[-1] for b in take(train(global_batch_size=1), 14)}
     assert shapes == {16, 48}
+
+    def first(*buckets: int) -> Batch:
+        return next(train(example={"packed_buckets": buckets})).batch
+
+    plain = first()
+    assert plain.packed_length is None
+    longest = int((plain.prefix_mask.sum((1, 2)) + plain.answer_mask.sum((1, 2))).max())
+    assert first(longest - 1, longest, longest + 9).packed_length == longest
+    assert first(longest - 1, longest + 9).packed_length == longest + 9
+    assert first(longest - 1).packed_length is None
 
 
 @pytest.mark.slow
@@ -264,16 +272,13 @@ def test_grains_iterator_state_is_saved_and_goes_on(train, monkeypatch):
     assert given == [{"next_index": 2}]
 
 
-def test_a_state_that_contradicts_its_step_is_refused(train):
+def test_states_that_contradict_themselves_or_the_run_are_refused(train, source):
     loader = train()
     take(loader, 3)
     state = loader.get_state()
     state["step"] = 5
     with pytest.raises(UserError, match="iterator is at step 3 and the loader at step 5"):
         train().set_state(state)
-
-
-def test_a_state_of_another_run_is_refused(train, source):
     state = train().get_state()
     with pytest.raises(UserError, match="saved with seed 0, now 1"):
         train(seed=1).set_state(state)
@@ -414,18 +419,6 @@ def test_workers_of_a_killed_run_end_too(records_file, tmp_path):
     assert not any(map(is_running, workers))
 
 
-def test_the_packed_length_is_the_smallest_bucket_that_holds_the_longest_image(train):
-    def first(*buckets: int) -> Batch:
-        return next(train(example={"packed_buckets": buckets})).batch
-
-    plain = first()
-    assert plain.packed_length is None
-    longest = int((plain.prefix_mask.sum((1, 2)) + plain.answer_mask.sum((1, 2))).max())
-    assert first(longest - 1, longest, longest + 9).packed_length == longest
-    assert first(longest - 1, longest + 9).packed_length == longest + 9
-    assert first(longest - 1).packed_length is None
-
-
 EARLIER = EarlierImage(image_id="image1", image_path="images/1.png", image_hw=(48, 80))
 
 
@@ -468,30 +461,25 @@ def test_a_question_on_two_images_is_a_row_of_its_own_and_shows_both(compared, t
     assert sum(len(ids) for ids, _, _ in found) == source.num_questions
 
 
-def test_unless_shown_it_is_left_out_and_reported(compared, tokenizer, config):
+def test_unless_both_images_are_shown_it_is_left_out_and_reported(
+    compared, tokenizer, config, tmp_path
+):
     source, compares = compared
     found, problems = rows(source, tokenizer, config)
     assert [(p.question_id, p.reason) for p in problems] == [(compares, "earlier_image")]
     assert compares not in {name for ids, _, _ in found for name in ids}
     assert sum(len(ids) for ids, _, _ in found) == source.num_questions - 1
-
-
-def test_an_earlier_image_that_is_not_there_sets_its_question_aside(compared, tmp_path):
-    source, compares = compared
-    (tmp_path / "images/1.png").unlink()
-    entries = check_records(source).quality.entries
-    assert compares in {entry.item for entry in entries if entry.reason == "missing_image"}
-
-
-def test_features_of_one_image_refuse_two(config, tmp_path):
     with pytest.raises(UserError, match="earlier_images"):
         dataclasses.replace(
             config, earlier_images=True, features=FeatureCache(tmp_path, 4, 8, "float32")
         )
 
 
-def test_a_question_without_its_answer_still_names_the_earlier_image(compared):
+def test_a_question_that_compares_names_its_earlier_image_until_that_is_gone(compared, tmp_path):
     source, compares = compared
     (record,) = [r for _, r in source.records() if r.question_id == compares]
     assert strip_answers(record).earlier == EARLIER
     assert np.unique(record.shown).size == 3
+    (tmp_path / "images/1.png").unlink()
+    entries = check_records(source).quality.entries
+    assert compares in {entry.item for entry in entries if entry.reason == "missing_image"}

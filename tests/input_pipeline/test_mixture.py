@@ -52,12 +52,21 @@ def mixture(tmp_path, records_file, make_records, config):
     return make
 
 
-def test_shares_by_size_and_temperature():
+def test_shares_by_size_and_temperature_that_say_something(mixture):
     sizes, free = (900, 100), {"a": None, "b": None}
     np.testing.assert_allclose(shares(sizes, free, 1.0), [0.9, 0.1])
     np.testing.assert_allclose(shares(sizes, free, 2.0), [0.75, 0.25])
     np.testing.assert_allclose(shares(sizes, free, float("inf")), [0.5, 0.5])
     np.testing.assert_allclose(shares(sizes, {"a": 1, "b": 4}), [0.2, 0.8])
+    with pytest.raises(UserError, match="no weight for few"):
+        mixture((1.0, None))
+    for weight in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UserError, match=r"weight of few is .*, expected a number above 0"):
+            mixture((1.0, weight))
+    with pytest.raises(UserError, match="temperature is 0"):
+        mixture(temperature=0.0)
+    with pytest.raises(UserError, match=r"the share of few is .*; leave it out"):
+        mixture((1.0, 1e-12))
 
 
 @given(
@@ -91,7 +100,7 @@ def test_every_stretch_of_a_run_has_its_shares(mixture, weights, temperature, ex
             assert abs(taken[source] - count * share) <= 1 + 0.01 * count * share
 
 
-def test_a_source_gives_each_row_once_before_any_comes_again(mixture):
+def test_a_source_gives_each_row_once_alone_or_mixed(mixture, tokenizer):
     mixed = mixture((1.0, 2.0))
     order = mixed.batches(3, 1)
     rows = [int(order[position][0]) for position in range(120)]
@@ -100,6 +109,15 @@ def test_a_source_gives_each_row_once_before_any_comes_again(mixture):
         passes = [own[i : i + len(span)] for i in range(0, len(own), len(span))]
         assert all(sorted(taken) == list(span) for taken in passes[:-1])
         assert len({tuple(taken) for taken in passes[:-1]}) > 1
+    source = mixture().sources[0]
+    alone = train_loader(
+        single_source(source.records, source.config), tokenizer, global_batch_size=4, seed=5
+    )
+    only = Mixture([dataclasses.replace(source, name="")])
+    mixed = train_loader(only, tokenizer, global_batch_size=4, seed=5)
+    for a, b in zip(take(alone, 4), take(mixed, 4), strict=True):
+        assert_equal(a, b)
+    assert alone.get_state() == mixed.get_state() and not next(mixed).images_by_source
 
 
 def test_each_source_has_its_own_prompt_and_images_and_the_counts_are_true(mixture, tokenizer):
@@ -169,19 +187,11 @@ def test_codecs_in_digits_go_together_whatever_their_length(mixture, tokenizer, 
     assert min(checked.values()) > 3 and len(checked) == 2
 
 
-def test_a_mixture_of_one_is_the_source_alone(mixture, tokenizer):
-    source = mixture().sources[0]
-    alone = train_loader(
-        single_source(source.records, source.config), tokenizer, global_batch_size=4, seed=5
-    )
-    only = Mixture([dataclasses.replace(source, name="")])
-    mixed = train_loader(only, tokenizer, global_batch_size=4, seed=5)
-    for a, b in zip(take(alone, 4), take(mixed, 4), strict=True):
-        assert_equal(a, b)
-    assert alone.get_state() == mixed.get_state() and not next(mixed).images_by_source
+def test_it_can_be_pickled_and_another_one_is_refused_on_resume(mixture, tokenizer):
+    mixed = mixture()
+    again = pickle.loads(pickle.dumps(mixed))
+    assert again.fingerprint == mixed.fingerprint and again[8] == mixed[8]
 
-
-def test_another_mixture_is_refused_on_resume(mixture, tokenizer):
     def loader(weights):
         return train_loader(mixture(weights), tokenizer, global_batch_size=4, seed=0)
 
@@ -189,13 +199,7 @@ def test_another_mixture_is_refused_on_resume(mixture, tokenizer):
         loader((1.0, 2.0)).set_state(loader((1.0, 1.0)).get_state())
 
 
-def test_it_can_be_pickled(mixture):
-    mixed = mixture()
-    again = pickle.loads(pickle.dumps(mixed))
-    assert again.fingerprint == mixed.fingerprint and again[8] == mixed[8]
-
-
-def test_what_cannot_share_a_batch_is_refused(mixture, config):
+def test_what_cannot_share_a_batch_is_refused_and_orders_are_their_own(mixture, config):
     with pytest.raises(UserError, match=r"many \(paligemma\) by loc, few \(vindr_px\) by digits"):
         mixture(codecs=("paligemma", "vindr_px"))
     assert one_box_route("none", {"a": "paligemma", "b": "vindr_px"}) == "none"
@@ -204,21 +208,6 @@ def test_what_cannot_share_a_batch_is_refused(mixture, config):
         Mixture([many, dataclasses.replace(few, config=dataclasses.replace(config, max_boxes=9))])
     with pytest.raises(UserError, match="expected different names"):
         Mixture([many, many])
-
-
-def test_weights_and_temperatures_that_say_nothing_are_refused(mixture):
-    with pytest.raises(UserError, match="no weight for few"):
-        mixture((1.0, None))
-    for weight in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(UserError, match=r"weight of few is .*, expected a number above 0"):
-            mixture((1.0, weight))
-    with pytest.raises(UserError, match="temperature is 0"):
-        mixture(temperature=0.0)
-    with pytest.raises(UserError, match=r"the share of few is .*; leave it out"):
-        mixture((1.0, 1e-12))
-
-
-def test_sources_of_a_size_come_in_orders_of_their_own(mixture):
     source = mixture().sources[0]
     mixed = Mixture([dataclasses.replace(source, name=name, weight=1.0) for name in "ab"])
     order = mixed.batches(0, 1)

@@ -38,7 +38,7 @@ def encoder(tokenizer: Tokenizer, prompt: str, codec: str) -> QuestionEncoder:
     return QuestionEncoder(tokenizer, ExampleConfig(112, prompt=prompt, codec=codec, **lengths))
 
 
-def test_a_conversation_is_opened_by_the_context_and_ends_with_its_turn(tokenizer):
+def test_conversations_take_a_tokenizer_with_turns(tokenizer):
     example = encoder(tokenizer, "medgemma", "paligemma").encode(make_record())
     assert tokenizer.bos_id not in example.prefix
     assert tokenizer.decode(example.prefix) == (
@@ -49,9 +49,12 @@ def test_a_conversation_is_opened_by_the_context_and_ends_with_its_turn(tokenize
     text = tokenizer.decode(example.answer[:-1])
     boxes = CODECS["paligemma"].decode(text, HEIGHT, WIDTH).boxes * [WIDTH, HEIGHT, WIDTH, HEIGHT]
     np.testing.assert_allclose(boxes, BOXES, atol=0.2)
+    plain = Tokenizer(conftest.demo_tokenizer().model, "plain.model")
+    with pytest.raises(UserError, match=r"plain\.model: no piece '<end_of_turn>' among 2048"):
+        encoder(plain, "medgemma", "paligemma").encode(make_record())
 
 
-def test_boxes_are_asked_for_and_given_as_medgemma_does(tokenizer):
+def test_what_medgemma_is_asked_for_is_json_even_of_no_boxes(tokenizer):
     example = encoder(tokenizer, "medgemma_boxes", "medgemma_json").encode(make_record())
     asked = tokenizer.decode(example.prefix)
     assert asked.startswith("Instructions:\nThe following user query will require outputting")
@@ -65,15 +68,9 @@ def test_boxes_are_asked_for_and_given_as_medgemma_does(tokenizer):
     )
     boxes = CODECS["medgemma_json"].decode(text, HEIGHT, WIDTH, strict=True).boxes
     np.testing.assert_allclose(boxes * [WIDTH, HEIGHT, WIDTH, HEIGHT], BOXES, atol=0.3)
-
-
-def test_no_boxes_are_an_empty_list():
     box_text = BoxText("vindr_px", "medgemma_json", HEIGHT, WIDTH, IDENTITY)
     target = PROMPTS["medgemma_boxes"].target(make_record([]), box_text)
     assert target == "Final Answer: ```json[]```"
-
-
-def test_json_is_not_asked_for_where_boxes_are_written_otherwise(tokenizer):
     with pytest.raises(UserError, match=r"question q1: .*requires JSON, and codec is 'paligemma'"):
         encoder(tokenizer, "medgemma_boxes", "paligemma").encode(make_record())
 
@@ -91,12 +88,6 @@ def test_a_finding_cannot_pose_as_an_answer(tokenizer, posing):
     record = make_record(variables={"finding": posing})
     with pytest.raises(UserError, match=r"question q1: variables\.finding contains .*remove it"):
         encoder(tokenizer, "detect", "paligemma").encode(record)
-
-
-def test_a_tokenizer_without_turns_is_refused():
-    plain = Tokenizer(conftest.demo_tokenizer().model, "plain.model")
-    with pytest.raises(UserError, match=r"plain\.model: no piece '<end_of_turn>' among 2048"):
-        encoder(plain, "medgemma", "paligemma").encode(make_record())
 
 
 def test_grounding_asks_for_a_finding_in_several_ways_and_always_answers_with_its_boxes():

@@ -51,7 +51,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer(make_qwen(), "q")
 
 
-def test_its_ids_and_texts(tokenizer):
+def test_ids_are_those_of_transformers_and_other_programs_are_refused(tokenizer, tmp_path):
     assert tokenizer.is_qwen and not tokenizer.is_llama and tokenizer.loc_token_start == -1
     end, pad = tokenizer.piece_id("<|im_end|>"), tokenizer.piece_id("<|endoftext|>")
     assert tokenizer.stop_ids == (end, pad)
@@ -64,9 +64,6 @@ def test_its_ids_and_texts(tokenizer):
     assert pad not in tokenizer.encode("yes<|endoftext|>")
     assert tokenizer.encode("e\u0302") == tokenizer.encode("ê")
     assert [len(tokenizer.encode(n)) for n in ("7", "12", "345")] == [1, 2, 3]
-
-
-def test_as_transformers_reads_the_file(tokenizer, tmp_path):
     from transformers import PreTrainedTokenizerFast
 
     (tmp_path / "tokenizer.json").write_bytes(tokenizer.model)
@@ -75,9 +72,6 @@ def test_as_transformers_reads_the_file(tokenizer, tmp_path):
     context, _ = contexts(QWEN, tokenizer, tokenizer.piece_id("<|image_pad|>"))
     ours = [*context, *tokenizer.encode(QWEN.question("Is there?", [("A", "B")]))]
     assert ours == theirs(conversation)["input_ids"]
-
-
-def test_other_programs_are_refused(tokenizer):
     for change, said in (
         ({"pretokenizers": [{"type": "Split", "pattern": {"Regex": "(a+)+"}}]}, "a regular expr"),
         ({"type": "UnicodeScripts"}, "has 'UnicodeScripts'"),
@@ -88,12 +82,20 @@ def test_other_programs_are_refused(tokenizer):
             Tokenizer(json.dumps(description).encode(), "q")
 
 
-def test_the_context(tokenizer):
+def test_the_context_and_earlier_turns(tokenizer):
     before, second = contexts(QWEN, tokenizer, IMAGE)
     begin, end = (tokenizer.piece_id(f"<|vision_{side}|>") for side in ("start", "end"))
     assert before[-3:] == (begin, IMAGE, end) and second == (end, begin, IMAGE)
     assert tokenizer.decode(before[:-3]).replace("<|im_start|>", "") == (
         "system\nYou are a helpful assistant.\nuser\n"
+    )
+    history = [Turn(question_id="p", question="Is it?", answer="Yes.")]
+    record = make_record(question="Where?", type_prompt="Choose.", history=history)
+    asked = PROMPTS["qwen"].prefix(record)
+    assert asked == QWEN.question("Where?", [("Is it?", "Yes.")])
+    assert not PROMPTS["qwen"].begins and PROMPTS["qwen"].end == "<|im_end|>"
+    assert PROMPTS["qwen_typed"].prefix(record) == QWEN.question(
+        "Choose. Where?", [("Is it?", "Yes.")]
     )
 
 
@@ -110,17 +112,6 @@ def test_a_conversation_and_its_control_tokens(tmp_path):
     (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": other}))
     with pytest.raises(UserError, match=r"and Qwen2.5-VL's form is .*Qwen/Qwen2.5-VL-7B-Instruct"):
         check_template(tmp_path, QWEN)
-
-
-def test_the_format_asks_behind_earlier_turns():
-    history = [Turn(question_id="p", question="Is it?", answer="Yes.")]
-    record = make_record(question="Where?", type_prompt="Choose.", history=history)
-    asked = PROMPTS["qwen"].prefix(record)
-    assert asked == QWEN.question("Where?", [("Is it?", "Yes.")])
-    assert not PROMPTS["qwen"].begins and PROMPTS["qwen"].end == "<|im_end|>"
-    assert PROMPTS["qwen_typed"].prefix(record) == QWEN.question(
-        "Choose. Where?", [("Is it?", "Yes.")]
-    )
 
 
 @pytest.mark.parametrize("codec", ["qwen2.5_vl_448", "qwen3_vl"])
@@ -204,7 +195,7 @@ def test_the_turns(both):
     assert llava.question("Where?") == "\nWhere? ASSISTANT:"
 
 
-def test_its_template_is_compared(tmp_path):
+def test_the_turns_and_template_of_llava_are_compared(tmp_path):
     form, path = CHAT_FORMS["llava"], tmp_path / "chat_template.jinja"
     template = Path(__file__).with_name("llava.jinja").read_text("utf-8")
     path.write_text(template)
@@ -212,9 +203,6 @@ def test_its_template_is_compared(tmp_path):
     path.write_text(template.replace("ASSISTANT", "BOT"))
     with pytest.raises(UserError, match=r"may be replaced by that of llava-hf/llava-1\.5-7b-hf"):
         check_template(tmp_path, form)
-
-
-def test_gemma_s_tokenizer_has_no_such_turns():
     with pytest.raises(UserError, match="not a tokenizer of Llama's family"):
         contexts(CHAT_FORMS["llava"], demo_tokenizer(), IMAGE)
 

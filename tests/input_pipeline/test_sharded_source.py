@@ -155,7 +155,7 @@ def test_what_is_chosen(built, sharded, select, holds):
     assert set(found) == expected and len(found) == len(expected) == source.num_questions
 
 
-def test_a_choice_is_kept_and_reads_no_question(sharded):
+def test_a_choice_is_kept_and_copies_in_other_processes_read_the_same(sharded):
     out = sharded(2)
     first = ShardedSource(out, "train", select=("grade=A",))
     for table in out.glob("records/*.parquet"):
@@ -164,9 +164,6 @@ def test_a_choice_is_kept_and_reads_no_question(sharded):
     assert elements(again) == elements(first) and again.fingerprint == first.fingerprint
     with pytest.raises(UserError, match="not there, and the manifest names it"):
         ShardedSource(out, "train", select=("grade=B",))
-
-
-def test_copies_in_other_processes_read_the_same(sharded):
     source = ShardedSource(sharded(2), "train", questions_per_image=2)
     before = elements(source)
     assert elements(pickle.loads(pickle.dumps(source))) == before

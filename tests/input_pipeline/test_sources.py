@@ -13,7 +13,7 @@ from cxrjax.input_pipeline.usable_records import check_records
 from cxrjax.records import format_record, read_records, write_records
 
 
-def test_elements_are_images_with_their_questions_in_file_order(records_file):
+def test_elements_are_images_with_their_questions_of_which_some_make_several(records_file):
     source = RecordSource(records_file, questions_per_image=4)
     records = list(read_records(records_file))
     assert source.num_records == source.num_questions == len(records) == 15
@@ -27,16 +27,13 @@ def test_elements_are_images_with_their_questions_in_file_order(records_file):
         assert image.image_path.is_file()
         seen.extend(image.indices)
     assert sorted(seen) == list(range(len(records)))
-
-
-def test_images_with_more_questions_make_several_elements(records_file):
     source = RecordSource(records_file, questions_per_image=2)
     ids = [[record.question_id for record in source[k].records] for k in range(len(source))]
     assert source.num_images == len({record.image_id for record in read_records(records_file)})
     assert ids[:4] == [["i0q0", "i0q1"], ["i0q2", "i0q3"], ["i0q4"], ["i1q0", "i1q1"]]
 
 
-def test_excluded_records_are_gone_and_the_others_keep_their_positions(records_file):
+def test_records_come_back_whole_whatever_is_excluded_or_blank(records_file):
     whole = RecordSource(records_file)
     source = whole.without({0, 3})
     positions = {index: record.question_id for index, record in source.records()}
@@ -44,6 +41,11 @@ def test_excluded_records_are_gone_and_the_others_keep_their_positions(records_f
     assert positions == {index: name for index, name in expected.items() if index not in (0, 3)}
     assert source.num_records == whole.num_records
     assert source.without({5}).exclude == {0, 3, 5}
+    expected = list(read_records(records_file))
+    lines = records_file.read_text().splitlines()
+    records_file.write_text("\n" + "\n\n".join(lines))
+    source = RecordSource(records_file)
+    assert [source.record(index) for index in range(source.num_records)] == expected
 
 
 def test_other_elements_are_made_without_reading_the_file_again(records_file, monkeypatch):
@@ -59,14 +61,11 @@ def test_other_elements_are_made_without_reading_the_file_again(records_file, mo
     assert len(whole) == whole.num_images and not whole.exclude
 
 
-def test_findings_are_known_without_reading_records_again(records_file):
+def test_findings_and_fingerprints_are_of_each_source(records_file):
     source = RecordSource(records_file)
     asked = {record.finding for _, record in source.records()}
     assert source.findings == asked and len(asked) > 2
     assert source.without(range(14)).findings == asked
-
-
-def test_fingerprint_tells_sources_apart(records_file):
     source = RecordSource(records_file)
     assert RecordSource(records_file).fingerprint == source.fingerprint
     assert source.without({1}).fingerprint != source.fingerprint
@@ -75,41 +74,23 @@ def test_fingerprint_tells_sources_apart(records_file):
     assert RecordSource(records_file).fingerprint != source.fingerprint
 
 
-def test_blank_lines_do_not_count(records_file):
-    expected = list(read_records(records_file))
-    lines = records_file.read_text().splitlines()
-    records_file.write_text("\n" + "\n\n".join(lines))
-    source = RecordSource(records_file)
-    assert [source.record(index) for index in range(source.num_records)] == expected
-
-
-def test_a_line_that_is_no_record_is_named(records_file):
+def test_records_that_are_none_missing_empty_or_all_excluded_are_user_errors(
+    tmp_path, records_file
+):
+    with pytest.raises(UserError, match="cannot read records"):
+        RecordSource(tmp_path / "none.jsonl")
+    (tmp_path / "empty.jsonl").write_text("\n")
+    with pytest.raises(UserError, match="no records to read"):
+        RecordSource(tmp_path / "empty.jsonl")
+    with pytest.raises(UserError, match=r"15 were rejected"):
+        RecordSource(records_file, exclude=range(15))
     with open(records_file, "a", encoding="utf-8") as file:
         file.write('\n{"dataset": "custom"}\n')
     with pytest.raises(UserError, match=rf"{records_file}:17: split"):
         RecordSource(records_file)
 
 
-def test_missing_and_empty_files_are_user_errors(tmp_path):
-    with pytest.raises(UserError, match="cannot read records"):
-        RecordSource(tmp_path / "none.jsonl")
-    (tmp_path / "empty.jsonl").write_text("\n")
-    with pytest.raises(UserError, match="no records to read"):
-        RecordSource(tmp_path / "empty.jsonl")
-
-
-def test_a_source_of_which_all_is_excluded_says_so(records_file):
-    with pytest.raises(UserError, match=r"15 were rejected"):
-        RecordSource(records_file, exclude=range(15))
-
-
-def test_image_root_is_beside_the_records_folder(tmp_path):
-    assert default_image_root(tmp_path / "records/train.jsonl") == tmp_path
-    assert default_image_root(tmp_path / "questions/train.jsonl") == tmp_path
-    assert default_image_root(tmp_path / "mine/train.jsonl") == tmp_path / "mine"
-
-
-def test_pickled_sources_read_the_same_and_share_no_descriptor(records_file):
+def test_pickled_sources_read_the_same_from_the_root_beside_their_folder(records_file, tmp_path):
     source = RecordSource(records_file)
     source.record(0)
     copy = pickle.loads(pickle.dumps(source))
@@ -119,9 +100,20 @@ def test_pickled_sources_read_the_same_and_share_no_descriptor(records_file):
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
     assert copy[1].records
+    assert default_image_root(tmp_path / "records/train.jsonl") == tmp_path
+    assert default_image_root(tmp_path / "questions/train.jsonl") == tmp_path
+    assert default_image_root(tmp_path / "mine/train.jsonl") == tmp_path / "mine"
 
 
-def test_the_file_is_not_held_in_memory(tmp_path, make_records):
+def test_the_file_is_read_where_the_index_says_and_not_held(tmp_path, make_records):
+    records = [
+        record.model_copy(update={"question": f"Tràn dịch màng phổi {k}?"})
+        for k, record in enumerate(make_records())
+    ]
+    path = tmp_path / "vi.jsonl"
+    path.write_text("\r\n".join(map(format_record, records)), encoding="utf-8")
+    source = RecordSource(path)
+    assert [source.record(k) for k in range(len(records))] == records
     record = make_records()[1]
     padded = record.model_copy(update={"reason": "x" * 20_000})
     path = tmp_path / "big.jsonl"
@@ -134,17 +126,6 @@ def test_the_file_is_not_held_in_memory(tmp_path, make_records):
     assert peak < 2_000_000
     assert source.record(499) == padded
     assert len(pickle.dumps(source)) < 50_000
-
-
-def test_records_beyond_ascii_start_where_the_index_says(tmp_path, make_records):
-    records = [
-        record.model_copy(update={"question": f"Tràn dịch màng phổi {k}?"})
-        for k, record in enumerate(make_records())
-    ]
-    path = tmp_path / "vi.jsonl"
-    path.write_text("\r\n".join(map(format_record, records)), encoding="utf-8")
-    source = RecordSource(path)
-    assert [source.record(k) for k in range(len(records))] == records
 
 
 def with_answer(record, text, boxes=()):
@@ -170,10 +151,19 @@ DEFECTS = {
 }
 
 
-def test_sound_records_all_pass(records_file):
+def test_sound_records_all_pass_at_the_border_and_with_classes_of_their_own(records_file):
     check = check_records(RecordSource(records_file))
     assert not check.indices and not check.quality.entries
     assert check.quality.to_json()["examined"] == {"images": 5, "questions": 15}
+    records = list(read_records(records_file))
+    height, width = records[0].image_hw
+    records[0] = with_answer(records[0], "Yes.", [(0, 0, width, height)])
+    write_records(records_file, records)
+    assert not check_records(RecordSource(records_file)).indices
+    records = [r.model_copy(update={"dataset": "custom"}) for r in read_records(records_file)]
+    records[0] = records[0].model_copy(update={"gt_finding": "Dragon"})
+    write_records(records_file, records)
+    assert not check_records(RecordSource(records_file)).indices
 
 
 @pytest.mark.parametrize("name", DEFECTS)
@@ -193,21 +183,6 @@ def test_each_defect_is_set_aside_counted_and_named(records_file, name):
     kept = source.without(indices)
     assert kept.num_questions == 14
     assert all(record.question_id != records[3].question_id for _, record in kept.records())
-
-
-def test_classes_of_other_datasets_are_theirs(records_file):
-    records = [r.model_copy(update={"dataset": "custom"}) for r in read_records(records_file)]
-    records[0] = records[0].model_copy(update={"gt_finding": "Dragon"})
-    write_records(records_file, records)
-    assert not check_records(RecordSource(records_file)).indices
-
-
-def test_boxes_may_touch_the_border(records_file):
-    records = list(read_records(records_file))
-    height, width = records[0].image_hw
-    records[0] = with_answer(records[0], "Yes.", [(0, 0, width, height)])
-    write_records(records_file, records)
-    assert not check_records(RecordSource(records_file)).indices
 
 
 def _opened(path):

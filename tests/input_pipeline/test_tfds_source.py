@@ -111,21 +111,17 @@ def test_batches_are_those_of_the_records_file(stored, files, tokenizer, config,
         assert_equal(expected, found)
 
 
-def test_evaluation_sees_the_same(stored, files, tokenizer, config):
+def test_stored_images_and_features_are_those_of_the_files(
+    stored, files, tokenizer, config, tmp_path
+):
     loaders = (eval_loader(s, tokenizer, config, global_batch_size=2) for s in (files, stored))
     for expected, found in zip(*loaders, strict=True):
         assert_equal(expected, found)
-
-
-def test_cached_features_are_found_by_the_image_s_bytes(stored, files, tmp_path):
     cache = FeatureCache(tmp_path / "cache", num_tokens=2, width=3, dtype="float32")
     features = np.arange(6, dtype=np.float32).reshape(2, 3)
     cache.write(cache.file_of(files[1].image_path), features)
     np.testing.assert_array_equal(cache.read(stored[1].image_path), features)
     assert cache.read(stored[3].image_path) is None
-
-
-def test_stored_images_read_as_their_files(stored, files):
     for number in range(len(files)):
         image, file = stored[number].image_path, files[number].image_path
         assert image.image_hw == image_size(image) == image_size(file)
@@ -166,7 +162,7 @@ def test_records_of_other_images_are_refused(folder):
         check_records(stored)
 
 
-def test_an_image_that_cannot_be_read_stops_it_and_leaves_no_data_set(built, tmp_path):
+def test_sources_and_images_that_cannot_be_read_leave_no_data_set(built, tmp_path):
     path = built / "images/2.png"
     path.write_bytes(b"no image")
     with pytest.raises(UserError, match=r"images/2\.png: not PNG, JPEG or DICOM"):
@@ -175,9 +171,6 @@ def test_an_image_that_cannot_be_read_stops_it_and_leaves_no_data_set(built, tmp
     with pytest.raises(UserError, match=r"images/2\.png: cannot be read"):
         _convert(built, tmp_path / "tfds")
     assert not list((tmp_path / "tfds").glob("*/*"))
-
-
-def test_sources_that_are_no_finished_build(built, tmp_path):
     (built / "manifest.json").unlink()
     with pytest.raises(UserError, match=r"manifest\.json: cannot be read"):
         _convert(built, tmp_path / "tfds")

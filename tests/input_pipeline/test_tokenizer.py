@@ -41,13 +41,10 @@ def train_with(**changes) -> bytes:
     return train_pieces(texts, **usual | {"user_defined_symbols": list(LOC_PIECES)} | changes)
 
 
-def test_special_ids_are_those_of_paligemma():
+def test_special_ids_and_location_pieces_are_those_of_paligemma():
     assert (TOKENIZER.pad_id, TOKENIZER.eos_id, TOKENIZER.bos_id) == (0, 1, 2)
     assert TOKENIZER.vocab_size == 2048
     assert TOKENIZER.decode([2, *TOKENIZER.encode("heart"), 1, 0, 0]) == "heart"
-
-
-def test_each_location_and_segment_piece_is_one_id():
     ids = [TOKENIZER.encode(piece) for piece in (*LOC_PIECES, *SEG_PIECES)]
     assert all(len(i) == 1 for i in ids)
     flat = np.ravel(ids)
@@ -55,9 +52,6 @@ def test_each_location_and_segment_piece_is_one_id():
     np.testing.assert_array_equal(flat[:1024], TOKENIZER.loc_ids)
     assert TOKENIZER.loc_ids.dtype == np.int32
     np.testing.assert_array_equal(np.diff(TOKENIZER.loc_ids), 1)
-
-
-def test_location_pieces_stay_whole_inside_a_sentence():
     box = "<loc0010><loc0999><loc1023><loc0000>"
     ids = TOKENIZER.encode(f"The heart is at{box}, not{box}.")
     is_loc = np.isin(ids, TOKENIZER.loc_ids)
@@ -72,24 +66,28 @@ def test_text_comes_back_unchanged(text):
     assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
 
 
-def test_digits_stand_alone_and_the_newline_is_one_piece():
+def test_digits_stand_alone_and_common_words_are_short():
     assert TOKENIZER.pieces("2024\n") == ["2", "0", "2", "4", "\n"]
-
-
-def test_class_names_and_common_words_are_short_within_a_sentence():
     assert {name: n for name in CLASSES if (n := len(TOKENIZER.encode(" " + name))) > 3} == {}
     sentence = "Where is the patient's right lung located?"
     assert len(TOKENIZER.encode(sentence)) <= len(sentence.split()) + 3
+    assert TOKENIZER.piece_id("7") == TOKENIZER.encode("7")[0]
+    assert TOKENIZER.piece_id("<loc0007>") == TOKENIZER.loc_ids[7]
+    with pytest.raises(UserError, match="tokenizer: no piece '<image_soft_token>' among 2048"):
+        TOKENIZER.piece_id("<image_soft_token>")
+    assert TOKENIZER.decode([*TOKENIZER.encode("heart"), 2048, 4000]) == "heart"
 
 
-def test_training_twice_gives_the_same_bytes():
+def test_training_gives_the_same_tokenizer_twice_and_pickled(both):
     assert train_tokenizer(template_corpus()) == MODEL
-
-
-def test_pickles_into_the_same_tokenizer():
+    with pytest.raises(UserError, match="more text"):
+        train_tokenizer(["one line"])
     copy = pickle.loads(pickle.dumps(TOKENIZER))
     assert copy.encode("Where is the <loc0500>?") == TOKENIZER.encode("Where is the <loc0500>?")
     assert copy.name == TOKENIZER.name
+    copy = pickle.loads(pickle.dumps(both[1]))
+    assert copy.encode("The <loc0001>.") == both[0].encode("The <loc0001>.")
+    assert copy.name == "j"
 
 
 @pytest.mark.parametrize(
@@ -107,44 +105,29 @@ def test_a_tokenizer_with_other_special_pieces_is_refused(changes, said):
         Tokenizer(train_with(**changes))
 
 
-def test_what_is_no_model_is_refused_with_its_path(tmp_path):
+def test_what_is_no_model_or_has_a_piece_that_is_no_text_is_refused(tmp_path):
     path = tmp_path / "tokenizer.model"
     with pytest.raises(UserError, match=f"{path}: cannot read tokenizer"):
         load_tokenizer(path)
     path.write_bytes(b"not a model")
     with pytest.raises(UserError, match=f"{path}: not a SentencePiece model"):
         load_tokenizer(path)
+    content = MODEL.replace(b"filtration", b"fi\x80tration")
+    assert content != MODEL
+    with pytest.raises(UserError, match="a piece is not UTF-8"):
+        Tokenizer(content, "tokenizer.model")
 
 
-def test_an_embedding_must_have_a_row_for_each_piece_and_few_more():
+def test_the_shipped_tokenizer_is_ours_and_embeddings_have_a_row_for_each_piece():
+    shipped = load_tokenizer(SHIPPED)
+    assert shipped.vocab_size == TOKENIZER.vocab_size
+    np.testing.assert_array_equal(shipped.loc_ids, TOKENIZER.loc_ids)
+    assert all(len(shipped.encode(" " + name)) <= 3 for name in CLASSES)
     for rows in (2048, 2048 + 1023):
         check_vocabulary(TOKENIZER, rows)
     for rows in (2047, 2048 + 1024):
         with pytest.raises(UserError, match=f"tokenizer: 2048 pieces, .* has {rows} rows"):
             check_vocabulary(TOKENIZER, rows)
-
-
-def test_ids_beyond_the_vocabulary_say_nothing():
-    assert TOKENIZER.decode([*TOKENIZER.encode("heart"), 2048, 4000]) == "heart"
-
-
-def test_a_piece_is_looked_up_by_name():
-    assert TOKENIZER.piece_id("7") == TOKENIZER.encode("7")[0]
-    assert TOKENIZER.piece_id("<loc0007>") == TOKENIZER.loc_ids[7]
-    with pytest.raises(UserError, match="tokenizer: no piece '<image_soft_token>' among 2048"):
-        TOKENIZER.piece_id("<image_soft_token>")
-
-
-def test_corpus_that_is_too_small_is_a_user_error():
-    with pytest.raises(UserError, match="more text"):
-        train_tokenizer(["one line"])
-
-
-def test_the_shipped_tokenizer_is_one_of_ours():
-    shipped = load_tokenizer(SHIPPED)
-    assert shipped.vocab_size == TOKENIZER.vocab_size
-    np.testing.assert_array_equal(shipped.loc_ids, TOKENIZER.loc_ids)
-    assert all(len(shipped.encode(" " + name)) <= 3 for name in CLASSES)
 
 
 @pytest.mark.parametrize(
@@ -173,13 +156,6 @@ def test_a_sentencepiece_model_is_looked_at_before_the_library_sees_it(change, s
     change(proto)
     with pytest.raises(UserError, match=said):
         Tokenizer(proto.SerializeToString(), "tokenizer.model")
-
-
-def test_a_piece_that_is_no_text_is_refused():
-    content = MODEL.replace(b"filtration", b"fi\x80tration")
-    assert content != MODEL
-    with pytest.raises(UserError, match="a piece is not UTF-8"):
-        Tokenizer(content, "tokenizer.model")
 
 
 def test_a_damaged_sentencepiece_model_is_one_line_or_a_tokenizer():
@@ -254,12 +230,19 @@ texts = st.lists(
 
 
 @given(text=texts)
-def test_both_formats_give_the_same_ids_and_the_text_back(both, text):
+def test_both_formats_and_carried_locations_give_the_same_ids_and_the_text_back(
+    both, text, gemma3, plain
+):
     model, description = both
     ids = model.encode(text)
     assert description.encode(text) == ids
     assert description.decode(ids) == model.decode(ids) == text
     assert description.pieces(text) == model.pieces(text)
+    text = text.replace("<loc0123>", "")
+    for tokenizer in gemma3:
+        ids = tokenizer.encode(text)
+        assert ids == plain.encode(text)
+        assert tokenizer.decode(ids) == text
 
 
 @given(ids=st.lists(st.integers(0, 2100), max_size=12))
@@ -270,21 +253,30 @@ def test_both_formats_read_any_ids_alike(both, ids):
     assert description.decode(ids) == model.decode(ids)
 
 
-def test_both_formats_agree_on_what_they_hold(both):
+def test_both_formats_agree_on_what_they_hold_and_on_special_pieces_in_a_text(both, gemma3):
     model, description = both
     assert (model.file_name, description.file_name) == ("tokenizer.model", "tokenizer.json")
     assert model.vocab_size == description.vocab_size == 2048
     np.testing.assert_array_equal(model.loc_ids, description.loc_ids)
     assert model.stop_ids == description.stop_ids == (1,)
     assert description.piece_id("7") == model.piece_id("7")
+    for tokenizer in (*both, *gemma3):
+        ids = tokenizer.encode("<bos>a<eos><pad><unk>")
+        assert not {0, 1, 2, 3} & set(ids)
+        assert tokenizer.decode([2, *ids, 1, 0, 3]) == "<bos>a<eos><pad><unk>"
 
 
-def test_ids_of_a_json_are_those_of_transformers(both, tmp_path):
+def test_ids_of_a_json_are_those_of_transformers_whatever_training_left(both, tmp_path):
     path = tmp_path / "tokenizer.json"
     path.write_bytes(both[1].model)
     reference = PreTrainedTokenizerFast(tokenizer_file=str(path))
     text = "Where is the <loc0500>?\n  Tràn dịch 2024"
     assert load_tokenizer(path).encode(text) == reference.encode(text, add_special_tokens=False)
+    description = json.loads(both[1].model)
+    description |= json.loads(Path(__file__).with_name("left_by_training.json").read_text())
+    question = "Where is the right lung located?"
+    changed = Tokenizer(json.dumps(description).encode())
+    assert changed.encode(question) == both[0].encode(question)
 
 
 def test_a_conversation_has_the_ids_of_transformers_own_template(gemma3, tmp_path):
@@ -308,28 +300,7 @@ def test_a_conversation_has_the_ids_of_transformers_own_template(gemma3, tmp_pat
         assert [tokenizer.bos_id, *ours] == expected
 
 
-def test_special_pieces_within_a_text_are_text(both, gemma3):
-    for tokenizer in (*both, *gemma3):
-        ids = tokenizer.encode("<bos>a<eos><pad><unk>")
-        assert not {0, 1, 2, 3} & set(ids)
-        assert tokenizer.decode([2, *ids, 1, 0, 3]) == "<bos>a<eos><pad><unk>"
-
-
-def test_what_a_training_run_left_in_the_file_changes_nothing(both):
-    description = json.loads(both[1].model)
-    description |= json.loads(Path(__file__).with_name("left_by_training.json").read_text())
-    question = "Where is the right lung located?"
-    changed = Tokenizer(json.dumps(description).encode())
-    assert changed.encode(question) == both[0].encode(question)
-
-
-def test_a_json_pickles_into_the_same_tokenizer(both):
-    copy = pickle.loads(pickle.dumps(both[1]))
-    assert copy.encode("The <loc0001>.") == both[0].encode("The <loc0001>.")
-    assert copy.name == "j"
-
-
-def test_unused_pieces_carry_the_locations_in_both_formats(gemma3):
+def test_locations_are_carried_by_unused_pieces_where_presets_expect_them(gemma3):
     for tokenizer in gemma3:
         start = tokenizer.loc_ids[0]
         assert tokenizer.encode("<loc0000><loc1023>") == [start, start + 1023]
@@ -340,21 +311,18 @@ def test_unused_pieces_carry_the_locations_in_both_formats(gemma3):
         end = tokenizer.piece_id("<end_of_turn>")
         assert tokenizer.stop_ids == (1, end)
         assert tokenizer.encode("lung<end_of_turn>")[-1] == end
+    starts = {
+        name: preset.loc_token_start
+        for name, preset in PRESETS.items()
+        if name.startswith(("gemma3", "medgemma"))
+    }
+    assert starts and set(starts.values()) == {GEMMA3_LOC_START}
 
 
 @pytest.fixture(scope="module")
 def plain(gemma3_model) -> sentencepiece.SentencePieceProcessor:
     """The model without location tokens."""
     return sentencepiece.SentencePieceProcessor(model_proto=gemma3_model)
-
-
-@given(text=texts)
-def test_carrying_locations_leaves_other_ids_as_they_were(gemma3, plain, text):
-    text = text.replace("<loc0123>", "")
-    for tokenizer in gemma3:
-        ids = tokenizer.encode(text)
-        assert ids == plain.encode(text)
-        assert tokenizer.decode(ids) == text
 
 
 @given(texts, texts, st.integers(0, 1023))
@@ -365,10 +333,13 @@ def test_a_location_parts_the_text_around_it(gemma3, before, after, bin_index):
         assert ids == [*around[0], tokenizer.loc_ids[bin_index], *around[1]]
 
 
-def test_a_piece_too_few_to_carry_all_locations_is_refused(gemma3_json):
+def test_too_few_locations_and_other_special_ids_in_a_json_are_refused(gemma3_json):
     description = gemma3_json.replace(b"<unused500>", b"<taken>")
     with pytest.raises(UserError, match=r"few\.json: <loc0401> is \d+ ids, expected one"):
         Tokenizer(description, "few.json")
+    description = gemma3_json.replace(b"<bos>", b"<s>")
+    with pytest.raises(UserError, match=r"ids \(0, 1, None, 3\), expected 0, 1, 2, 3"):
+        Tokenizer(description)
 
 
 def test_the_image_token_alone_may_lie_beyond_the_embedding(gemma3_json):
@@ -464,21 +435,6 @@ def test_a_panic_of_the_library_is_one_line(gemma3_json, monkeypatch):
     monkeypatch.setattr(tokenizers, "Tokenizer", type("T", (), {"from_str": staticmethod(panic)}))
     with pytest.raises(UserError, match=r"reads \(index out of bounds\)"):
         Tokenizer(gemma3_json, "tokenizer.json")
-
-
-def test_other_special_ids_in_a_json_are_refused(gemma3_json):
-    description = gemma3_json.replace(b"<bos>", b"<s>")
-    with pytest.raises(UserError, match=r"ids \(0, 1, None, 3\), expected 0, 1, 2, 3"):
-        Tokenizer(description)
-
-
-def test_presets_of_gemma3_expect_the_locations_where_the_tokenizer_has_them():
-    starts = {
-        name: preset.loc_token_start
-        for name, preset in PRESETS.items()
-        if name.startswith(("gemma3", "medgemma"))
-    }
-    assert starts and set(starts.values()) == {GEMMA3_LOC_START}
 
 
 @pytest.mark.slow

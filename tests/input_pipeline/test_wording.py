@@ -70,7 +70,7 @@ def test_only_the_question_is_put_otherwise_and_in_many_ways():
     assert {"nodule/mass", "mass", "nodule"} <= names
 
 
-def test_shares_are_kept_and_the_rest_stays_as_it_is():
+def test_shares_are_kept_of_forms_that_stand_under_one_type(tmp_path):
     record = _record()
     plain = [asked == record for asked, _ in _draws(record, 1000, share=0.3)]
     # Some of the varied ones come out as they were.
@@ -78,6 +78,14 @@ def test_shares_are_kept_and_the_rest_stays_as_it_is():
     assert not WordingVariation() and WordingVariation(share=0.3)
     unknown = [says_unknown(b.answer_text) for _, b in _draws(record, 1000, unknown_share=0.2)]
     assert 0.16 < np.mean(unknown) < 0.24
+    forms = [form for several in WORDS["forms"].values() for form in several]
+    assert len({form.lower() for form in forms}) == len(forms)
+    assert all(form.count("{x}") == 1 for form in forms)
+    path = tmp_path / "questions" / "q.jsonl"
+    write_records(path, [strip_answers(_record("What findings are present?", None, "What"))])
+    words = [f"--questions={path}", f"--train={path}", f"--out={tmp_path / 'p.jsonl'}"]
+    with pytest.raises(UserError, match="--reword=synonym: none of 1 questions has other words"):
+        predict.main(["--runner=majority", *words, "--reword=synonym"])
 
 
 def test_an_unknown_thing_is_asked_about_in_the_words_of_the_question_and_has_no_box():
@@ -142,12 +150,6 @@ def test_synonyms_are_names_of_their_class_alone(subtests):
                 assert {reader.name_of(f"There is {said}.") for said in read} <= {name}
     # Of the lungs: who says aorta means no lung.
     assert not any("aort" in s or "athero" in s for s in of_all["Calcification"])
-
-
-def test_a_form_stands_under_one_type_and_names_its_thing_once():
-    forms = [form for several in WORDS["forms"].values() for form in several]
-    assert len({form.lower() for form in forms}) == len(forms)
-    assert all(form.count("{x}") == 1 for form in forms)
 
 
 def test_the_reader_takes_unknown_for_undecided_and_for_no_finding():
@@ -250,14 +252,6 @@ def test_predict_asks_in_other_words_and_leaves_what_it_asked(questions, tmp_pat
         assert changed[2] == (kind not in ("synonym", "form"))
         assert f"{sum(changed)} of 3 questions in other words ({kind})" in printed
     assert next(reword(record, kind) for record in before).question == asked[0].question
-
-
-def test_questions_without_other_words_are_an_error(tmp_path):
-    path = tmp_path / "questions" / "q.jsonl"
-    write_records(path, [strip_answers(_record("What findings are present?", None, "What"))])
-    words = [f"--questions={path}", f"--train={path}", f"--out={tmp_path / 'p.jsonl'}"]
-    with pytest.raises(UserError, match="--reword=synonym: none of 1 questions has other words"):
-        predict.main(["--runner=majority", *words, "--reword=synonym"])
 
 
 @pytest.mark.parametrize(

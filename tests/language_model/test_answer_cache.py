@@ -81,15 +81,15 @@ def test_what_was_kept_comes_back_up_to_where_the_file_was_cut(tmp_path_factory,
     cache.close()
 
 
-def test_one_process_at_a_time(tmp_path):
+def test_one_process_writes_a_whole_file_at_a_time(tmp_path):
     cache = AnswerCache(tmp_path / "a.jsonl")
     with pytest.raises(UserError, match="another process"):
         AnswerCache(tmp_path / "a.jsonl")
     cache.close()
     AnswerCache(tmp_path / "a.jsonl").close()
-
-
-def test_a_file_that_is_no_cache_is_refused_and_unharmed(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="cannot be written"):
+        AnswerCache(tmp_path / "file" / "a.jsonl")
     path = tmp_path / "other"
     fields = {"key": 5, "text": "", "finish_reason": "", "refusal": None, "model": ""}
     number = json.dumps(fields | {"input_tokens": 1, "output_tokens": 1}).encode() + b"\n"
@@ -99,9 +99,6 @@ def test_a_file_that_is_no_cache_is_refused_and_unharmed(tmp_path):
         with pytest.raises(UserError, match=r"other:1: no cached answer"):
             AnswerCache(path)
         assert path.read_bytes() == content
-
-
-def test_a_damaged_line_is_named(tmp_path):
     path = tmp_path / "a.jsonl"
     cache = AnswerCache(path)
     for key in "abc":
@@ -111,9 +108,3 @@ def test_a_damaged_line_is_named(tmp_path):
     path.write_bytes(lines[0] + b"{damaged\n" + lines[2])
     with pytest.raises(UserError, match=r"a\.jsonl:2: no cached answer"):
         AnswerCache(path)
-
-
-def test_a_place_that_cannot_be_written(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match="cannot be written"):
-        AnswerCache(tmp_path / "file" / "a.jsonl")

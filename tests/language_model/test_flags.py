@@ -48,19 +48,13 @@ def test_environment_and_flags_that_override_it(tmp_path, monkeypatch):
     assert (tmp_path / "mine.jsonl").exists()
 
 
-def test_what_is_missing_or_out_of_range_is_named(tmp_path, subtests):
+def test_values_out_of_range_or_of_another_type_are_named(tmp_path, subtests, monkeypatch, capsys):
     for arguments, told in CASES["what_is_missing_or_out_of_range_is_named"]:
         with subtests.test(told), pytest.raises(UserError, match=re.escape(told)):
             _client(tmp_path, *arguments)
-
-
-def test_a_price_that_is_no_number(tmp_path, monkeypatch):
     monkeypatch.setenv("CXRJAX_LM_PRICE_IN", "cheap")
     with pytest.raises(UserError, match="CXRJAX_LM_PRICE_IN='cheap'"):
         _client(tmp_path, LOCAL, "--model=m")
-
-
-def test_values_of_another_type_end_with_code_2(tmp_path, capsys, subtests):
     for flag, told in CASES["values_of_another_type_end_with_code_2"]:
         with subtests.test(flag):
             with pytest.raises(SystemExit) as end:

@@ -171,16 +171,31 @@ def test_a_stall_before_the_answer_ends_in_time(client, stall):
         assert time.monotonic() - began < 2.0
 
 
-def test_a_body_has_a_limit_whatever_room_is_asked_for():
+def test_a_body_has_a_limit_whatever_room_is_asked_for_and_the_longest_answer_fits_the_cache(
+    tmp_path,
+):
     assert most_bytes(100) < 2 * 2**20 and most_bytes(10**12) == 2**24
+    cache = AnswerCache(tmp_path / "a")
+    longest = Completion("\U0001f600" * MOST_CHARACTERS, "stop", None, "m", 1, 1)
+    cache.put("a", longest)
+    cache.close()
+    cache = AnswerCache(tmp_path / "a")
+    assert cache.get("a") == longest
+    cache.close()
 
 
-def test_each_answer_has_a_connection_of_its_own(client):
+def test_each_answer_has_a_connection_and_ordinary_words_are_shown(client):
     """What a server sends too much is no answer to the next question."""
     two = reply(GOOD) + reply(completion(content='{"city": "Saigon"}'))
     with HostileServer(two) as there:
         asked = client(there)
         assert [asked.ask(request(str(n))).city for n in range(3)] == ["Hue"] * 3
+    error = json.dumps({"error": {"message": "the prompt is too long, very long"}}).encode()
+    there = HostileServer(reply(error, status="400 B"))
+    with there, pytest.raises(NoAnswer, match="the prompt is too long, very long"):
+        client(there, attempts=1).ask(request())
+    with HostileServer(reply(completion(content='{"city": "Very secret"}'))) as there:
+        assert client(there).ask(request("another")).city == "Very secret"
 
 
 def test_rests_add_up_until_the_server_answers(client, monkeypatch):
@@ -269,15 +284,7 @@ def test_usage_that_cannot_be_is_booked_at_its_most(alone, subtests):
             assert len(there.requests) == 3  # no answer was thrown away, and none booked twice
 
 
-def test_nor_is_it_believed_of_an_answer_without_words(subtests):
-    for lie, usage in _LIES.items():
-        with subtests.test(lie):
-            found = read_completion(completion(content=None, usage=usage), "m")
-            told = (found.input_tokens, found.output_tokens)
-            assert told == ((100, 0) if lie == "no output" else (None, None))
-
-
-def test_usage_that_can_be_is_booked_as_told(alone, subtests):
+def test_usage_is_booked_as_told_where_it_can_be(alone, subtests):
     for usage, booked in _USAGE["true"]:
         with subtests.test(usage), HostileServer(reply(completion(usage=usage))) as there:
             asked = alone(there)
@@ -285,6 +292,11 @@ def test_usage_that_can_be_is_booked_as_told(alone, subtests):
             account = asked.account.to_json()
             assert [account["input_tokens"], account["output_tokens"]] == booked
             assert account["unmetered_requests"] == 0 and len(there.requests) == 1
+    for lie, usage in _LIES.items():
+        with subtests.test(lie):
+            found = read_completion(completion(content=None, usage=usage), "m")
+            told = (found.input_tokens, found.output_tokens)
+            assert told == ((100, 0) if lie == "no output" else (None, None))
 
 
 def test_a_count_above_the_reservation_ends_the_run(client):
@@ -355,16 +367,6 @@ def test_what_is_kept_can_be_read_again_and_cost_never_falls(answer, tmp_path_fa
     spent = account.to_json()
     costs = (spent["cost"], spent["unmetered_cost_at_most"], spent["cached_cost"])
     assert all(0 <= cost < 100 for cost in costs) and sum(costs) > 0
-
-
-def test_the_longest_answer_fits_the_cache(tmp_path):
-    cache = AnswerCache(tmp_path / "a")
-    longest = Completion("\U0001f600" * MOST_CHARACTERS, "stop", None, "m", 1, 1)
-    cache.put("a", longest)
-    cache.close()
-    cache = AnswerCache(tmp_path / "a")
-    assert cache.get("a") == longest
-    cache.close()
 
 
 _KEPT = dataclasses.asdict(Completion("x", "stop", None, "m", 1, 2))
@@ -448,12 +450,3 @@ def test_an_echo_of_the_key_is_nowhere(client, tmp_path, caplog, subtests):
                 for text in (said, " ".join(said.split()), KEY, KEY[-10:], KEY[:12]):
                     assert text not in written and json.dumps(text)[1:-1] not in written
                 assert "they repeat the key" in str(failure.value)
-
-
-def test_ordinary_words_are_shown(client):
-    error = json.dumps({"error": {"message": "the prompt is too long, very long"}}).encode()
-    there = HostileServer(reply(error, status="400 B"))
-    with there, pytest.raises(NoAnswer, match="the prompt is too long, very long"):
-        client(there, attempts=1).ask(request())
-    with HostileServer(reply(completion(content='{"city": "Very secret"}'))) as there:
-        assert client(there).ask(request("another")).city == "Very secret"

@@ -13,6 +13,7 @@ import yaml
 
 from cxrjax.commands.serve import parse_arguments
 from tests.launch.conftest import LAUNCH
+from tests.papers.cases import data
 
 _spec = importlib.util.spec_from_file_location("gke", LAUNCH / "gke.py")
 gke = importlib.util.module_from_spec(_spec)
@@ -26,15 +27,7 @@ COMMAND += ["--workdir=gs://b-1/runs/vindr"]
 # Of JobSet's v1alpha2 what the manifest uses; Kubernetes' own Job is checked apart.
 JOBSET = json.loads(Path(__file__).with_name("jobset_schema.json").read_text())
 # Topology, nodes, and chips of each.
-TYPES = {
-    "v5e-1": ("1x1", 1, 1),
-    "v5e-8": ("2x4", 1, 8),
-    "v5e-16": ("4x4", 4, 4),
-    "v5e-256": ("16x16", 64, 4),
-    "v5p-8": ("2x2x1", 1, 4),
-    "v5p-16": ("2x2x2", 2, 4),
-    "v6e-256": ("16x16", 64, 4),
-}
+TYPES = data(__file__)["types"]
 
 
 def _validate(manifest):
@@ -71,7 +64,12 @@ def test_manifests_are_valid_and_have_a_pod_for_each_node(capsys, tpu_type):
     assert pod["containers"][0]["command"] == COMMAND[1:]
 
 
-def test_the_checks_of_manifests_find_what_is_wrong():
+def test_manifests_are_checked_and_xpk_told_the_same(capsys):
+    assert gke.main([*FLAGS, CLAIM, "--type=v5e-16", "--xpk=big", *COMMAND]) == 0
+    line = capsys.readouterr().out
+    assert "--tpu-type=v5litepod-16" in line
+    assert "--restart-on-exit-codes=75" in line
+    assert "cxrjax.train --config=configs/vindr_lora.py" in line
     manifest = gke.manifest("a", "v5e-16", "i", "c", ["true"])
     spec = _validate(manifest)
     spec["completionsMode"] = "Indexed"
@@ -80,19 +78,6 @@ def test_the_checks_of_manifests_find_what_is_wrong():
     manifest["spec"]["failurePolicy"]["rules"][0]["action"] = "GiveUp"
     with pytest.raises(jsonschema.ValidationError):
         _validate(manifest)
-
-
-def test_xpk_is_told_the_same(capsys):
-    assert gke.main([*FLAGS, CLAIM, "--type=v5e-16", "--xpk=big", *COMMAND]) == 0
-    line = capsys.readouterr().out
-    assert "--tpu-type=v5litepod-16" in line
-    assert "--restart-on-exit-codes=75" in line
-    assert "cxrjax.train --config=configs/vindr_lora.py" in line
-
-
-def test_without_kubectl(capsys, monkeypatch, tmp_path):
-    monkeypatch.setenv("PATH", str(tmp_path))
-    assert "kubectl is not installed" in _refusal(capsys, BUCKET)
 
 
 def test_what_a_cluster_would_refuse_or_xpk_would_drop(capsys):
@@ -111,11 +96,6 @@ def test_what_a_cluster_would_refuse_or_xpk_would_drop(capsys):
         assert told in _refusal(capsys, "--dry_run", "--spot", *storage, flag, command=command)
 
 
-def test_unknown_types_name_the_known_ones(capsys):
-    for tpu_type in ("v5e-3", "v5p-7", "h100-8", "v5e", "v5e-²"):
-        assert "expected" in _refusal(capsys, BUCKET, f"--type={tpu_type}")
-
-
 MANIFESTS = list(yaml.safe_load_all((LAUNCH / "serve.yaml").read_text()))
 CONTAINER = MANIFESTS[0]["spec"]["template"]["spec"]["containers"][0]
 
@@ -125,7 +105,7 @@ def test_manifests_are_by_the_schema(manifest):
     kubernetes_validate.validate(manifest, "1.31", strict=True)
 
 
-def test_the_pod_is_served_as_the_command_takes_it():
+def test_clusters_pods_and_units_take_the_command(capsys, monkeypatch, tmp_path):
     flags = parse_arguments(CONTAINER["args"])
     pod = MANIFESTS[0]["spec"]["template"]["spec"]
     # Connections are drained first, and what they had asked then.
@@ -139,9 +119,6 @@ def test_the_pod_is_served_as_the_command_takes_it():
     docker = (LAUNCH / "serve.Dockerfile").read_text()
     assert f"JAX_COMPILATION_CACHE_DIR={mounted['compiled']['mountPath']}" in docker
     assert f"USER {pod['securityContext']['runAsUser']}" in docker
-
-
-def test_the_unit_starts_the_command_and_waits_for_its_end():
     unit = configparser.ConfigParser(strict=False, interpolation=None)
     unit.optionxform = str
     unit.read(LAUNCH / "serve.service")
@@ -151,9 +128,10 @@ def test_the_unit_starts_the_command_and_waits_for_its_end():
     flags = parse_arguments(words[2:])
     assert flags.host == "127.0.0.1" and flags.token_file.name == "tokens"
     assert int(service["TimeoutStopSec"]) > 2 * flags.drain_seconds
-
-
-def test_files_that_the_image_is_made_of_exist():
     for line in (LAUNCH / "serve.Dockerfile").read_text().splitlines():
         if found := re.match(r"COPY (.*) \S+$", line):
             assert all((LAUNCH.parent / name).exists() for name in found[1].split())
+    for tpu_type in ("v5e-3", "v5p-7", "h100-8", "v5e", "v5e-²"):
+        assert "expected" in _refusal(capsys, BUCKET, f"--type={tpu_type}")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "kubectl is not installed" in _refusal(capsys, BUCKET)

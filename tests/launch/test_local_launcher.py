@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.papers.cases import data
+
 _LOCAL = Path(__file__).resolve().parents[2] / "launch/local.py"
 
 
@@ -45,12 +47,15 @@ def test_every_process_knows_who_it_is_and_its_lines_say_so(monkeypatch):
     assert lines == [f"[{i}] {text}" for i in range(3) for text in (f"{i} {told}", "oops")]
 
 
-def test_the_coordinator_is_the_same_for_all():
+def test_the_coordinator_is_the_same_and_signals_show_in_the_exit_code():
     code = "import os; print(os.environ['JAX_COORDINATOR_ADDRESS'])"
     _, lines, _ = _run(code, "--processes=2", "--port=12345")
     assert lines == ["[0] 127.0.0.1:12345", "[1] 127.0.0.1:12345"]
     _, lines, _ = _run(code, "--processes=2")
     assert len({line.split()[1] for line in lines}) == 1
+    code, _, err = _run("import os; os.kill(os.getpid(), 9)", "--processes=2")
+    assert code == 128 + signal.SIGKILL
+    assert "ended with signal 9" in err
 
 
 def test_when_one_fails_the_others_may_end_and_are_then_killed():
@@ -89,12 +94,6 @@ def test_a_launcher_that_is_killed_leaves_nothing_behind():
     assert not any(map(_alive, pids))
 
 
-def test_a_signal_that_ends_one_shows_in_the_exit_code():
-    code, _, err = _run("import os; os.kill(os.getpid(), 9)", "--processes=2")
-    assert code == 128 + signal.SIGKILL
-    assert "ended with signal 9" in err
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_goes_to_all_and_they_end_as_they_like(number):
     code = (
@@ -120,12 +119,7 @@ def test_processes_go_on_where_nobody_reads_their_lines(tmp_path):
 
 
 def test_unusable_arguments_are_refused():
-    for arguments, message in {
-        "--processes=2": "no command",
-        "--processes=0 -- true": "expected 1 or more",
-        "-- true": "--processes",
-        "--processes=2 -- no_such_program": "no_such_program: no such program",
-    }.items():
+    for arguments, message in data(__file__)["unusable_arguments_are_refused"].items():
         command = [sys.executable, _LOCAL, *arguments.split()]
         process = subprocess.run(command, capture_output=True, text=True)
         assert process.returncode == 2 and message in process.stderr

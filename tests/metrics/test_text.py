@@ -31,19 +31,23 @@ def summed(pairs):
     return {name: float(sum(s[name] for s in statistics)) for name in statistics[0]}
 
 
-def test_tokens_are_syllables_in_any_unicode_form():
+def test_tokens_and_rouge_by_hand_and_as_the_package_has_them():
     text = "Tràn dịch màng phổi (phải), 0,5."
     expected = ["tràn", "dịch", "màng", "phổi", "phải", "0", "5"]
     assert tokens(text) == tokens(unicodedata.normalize("NFD", text)) == expected
-
-
-def test_rouge_by_hand():
     found = rouge("bóng tim to", "bóng tim không to")
     # 3 of 3 and 3 of 4 words; 1 of 2 and 1 of 3 pairs; longest common subsequence 3.
     assert found == pytest.approx({"rouge1": 6 / 7, "rouge2": 2 / 5, "rougeL": 6 / 7})
     found = rouge("bóng tim to", "bóng tim không to", names=("rougeL",))
     assert found == pytest.approx({"rougeL": 6 / 7})
     assert rouge("", "bóng tim") == {"rouge1": 0, "rouge2": 0, "rougeL": 0}
+    # The package cuts at anything but a-z and 0-9: words spelled so are left alone by it
+    names = {word: f"w{number}" for number, word in enumerate(_WORDS)}
+    rng = random.Random(1)
+    for _ in range(50):
+        one, two = (rng.choices(_WORDS, k=rng.randint(1, 12)) for _ in range(2))
+        spelled = [" ".join(names[word] for word in words) for words in (one, two)]
+        assert_as_the_package(*spelled, rouge(" ".join(one), " ".join(two), str.split))
 
 
 @given(_ASCII.filter(len), _ASCII)
@@ -63,7 +67,7 @@ def test_bleu_of_sums_is_sacrebleus_of_the_corpus(pairs, order):
         assert 100 * found == pytest.approx(expected, abs=1e-6)
 
 
-def test_bleu_is_elementwise():
+def test_bleu_is_elementwise_and_segmented_words_count_whole():
     rng = random.Random(0)
     corpora = [
         [(" ".join(rng.choices(_WORDS, k=9)), " ".join(rng.choices(_WORDS, k=7))) for _ in range(5)]
@@ -75,8 +79,6 @@ def test_bleu_is_elementwise():
     np.testing.assert_array_equal(together, apart)
     assert bleu(elementwise(summed([("a b c d", "a b c d")])))[0] == 1
 
-
-def test_words_of_a_segmenter_are_counted_whole():
     def joined(text):
         return text.replace("tràn dịch", "tràn_dịch").replace("màng phổi", "màng_phổi")
 
@@ -91,13 +93,3 @@ def test_words_of_a_segmenter_are_counted_whole():
     package = sacrebleu.BLEU(tokenize="none", max_ngram_order=2)
     own = package.corpus_score([joined(prediction)], [[joined(reference)]])
     assert 100 * bleu(elementwise(statistics), 2)[0] == pytest.approx(own.score)
-
-
-def test_rouge_of_segmented_words_is_the_packages_own():
-    """The package cuts at anything but a-z and 0-9: words spelled so are left alone by it."""
-    names = {word: f"w{number}" for number, word in enumerate(_WORDS)}
-    rng = random.Random(1)
-    for _ in range(50):
-        one, two = (rng.choices(_WORDS, k=rng.randint(1, 12)) for _ in range(2))
-        spelled = [" ".join(names[word] for word in words) for words in (one, two)]
-        assert_as_the_package(*spelled, rouge(" ".join(one), " ".join(two), str.split))

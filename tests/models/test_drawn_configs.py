@@ -1,4 +1,4 @@
-"""Drawn configurations (tests/random_configs.py) are read whole, or refused by the name of a key.
+"""Drawn configurations are read whole, or refused by the name of a key.
 
 tests/parity/test_random_configs.py holds what they compute to transformers and PEFT.
 """
@@ -7,12 +7,12 @@ import json
 
 import pytest
 
+from bench.fuzz.drawn_configs import KINDS, Draw, draw_config
 from cxrjax.errors import UserError
 from cxrjax.models.families import FAMILIES
 from cxrjax.models.families.family import rules
 from cxrjax.untrusted.closed_world import NO_MATTER
 from tests.models.sizes import sizes_of
-from tests.random_configs import KINDS, Draw, draw_config
 
 each_kind = pytest.mark.parametrize("kind", KINDS)
 some_and_more = pytest.mark.parametrize(

@@ -8,19 +8,12 @@ import pytest
 
 from cxrjax.models.families import FAMILIES, sizes_of_base
 from cxrjax.models.presets import PRESETS
+from tests.papers.cases import data
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "cxrjax"
 # As people write them, in code and in prose.
-NAMES = {
-    "paligemma": r"paligemma",
-    "gemma3": r"gemma[ _-]?3|medgemma",
-    "gemma4": r"gemma[ _-]?4",
-    "llava": r"llava",
-    "internvl": r"internvl",
-    "qwen_vl": r"qwen",
-    "smolvlm": r"smolvlm|idefics",
-}
+NAMES = data(__file__)["names"]
 
 
 _TABLE = (ROOT / "docs/architecture.md").read_text("utf-8").split("these name a model family")[1]

@@ -111,13 +111,20 @@ def test_weights_are_those_that_were_written_and_norms_lose_the_one(tiny):
     np.testing.assert_allclose(read["model.norm.weight"], written["output_norm"], atol=1e-6)
 
 
-def test_configuration_has_the_keys_and_values_of_config_json(tiny):
+def test_configuration_and_tokenizer_are_those_it_was_made_from(tiny):
     config = GGUFFile(tiny[0]).config()
     assert config == STATED["tiny"]
     json.dumps(config)
+    original, found = load_tokenizer(SHIPPED), GGUFFile(tiny[0]).tokenizer()
+    assert found.vocab_size == original.vocab_size
+    np.testing.assert_array_equal(found.loc_ids, original.loc_ids)
+    for text in ("Where is the <loc0500>?\n  Tràn dịch 2024", "<eos> <seg001>  Nodule/Mass"):
+        ids = original.encode(text)
+        assert found.encode(text) == ids
+        assert found.decode(ids) == text
 
 
-def test_rope_scaling_and_an_output_matrix_are_read_where_there_are_any(tmp_path):
+def test_rope_scaling_output_matrices_and_types_without_dequantisation(tmp_path, tiny, monkeypatch):
     path = tmp_path / "scaled.gguf"
     output = np.ones((2048, WIDTH), np.float32)
     changes = {"rope.scaling.type": "linear", "rope.scaling.factor": 8.0}
@@ -127,16 +134,8 @@ def test_rope_scaling_and_an_output_matrix_are_read_where_there_are_any(tmp_path
     assert config["rope_scaling"] == {"rope_type": "linear", "factor": 8.0}
     assert config["tie_word_embeddings"] is False
     np.testing.assert_array_equal(dict(file.tensors())["lm_head.weight"], output)
-
-
-def test_the_file_s_tokenizer_is_the_one_it_was_made_from(tiny):
-    original, found = load_tokenizer(SHIPPED), GGUFFile(tiny[0]).tokenizer()
-    assert found.vocab_size == original.vocab_size
-    np.testing.assert_array_equal(found.loc_ids, original.loc_ids)
-    for text in ("Where is the <loc0500>?\n  Tràn dịch 2024", "<eos> <seg001>  Nodule/Mass"):
-        ids = original.encode(text)
-        assert found.encode(text) == ids
-        assert found.decode(ids) == text
+    monkeypatch.delitem(quants._type_traits, GGMLQuantizationType.Q5_0)
+    assert "ffn_up.weight is of type Q5_0, which the package gguf cannot" in refusal(tiny[0])
 
 
 def refusal(path) -> str:
@@ -181,29 +180,18 @@ def test_a_file_cut_short_is_refused(tiny, tmp_path, kept):
     assert f"a GGUF file of {path.stat().st_size} bytes that ends too early" in message
 
 
-def test_a_text_that_is_none_is_refused(tmp_path):
+def test_what_is_no_gguf_file_or_damaged_is_refused(tmp_path):
+    assert "cannot be read: No such file" in refusal(tmp_path / "none.gguf")
+    (tmp_path / "a.gguf").write_bytes(b"PK\3\4")
+    assert "starts with b'PK\\x03\\x04', expected b'GGUF'" in refusal(tmp_path / "a.gguf")
+    (tmp_path / "a.gguf").write_bytes(b"")
+    assert "not a GGUF file" in refusal(tmp_path / "a.gguf")
     path = tmp_path / "damaged.gguf"
     write(path, tokenizer=False)
     content = path.read_bytes()
     place = content.index(b"gemma3", content.index(b"general.architecture"))
     path.write_bytes(content[:place] + b"\xff" + content[place + 1 :])
     assert "ends too early or is damaged" in refusal(path)
-
-
-def test_what_is_no_gguf_file_is_refused(tmp_path):
-    assert "cannot be read: No such file" in refusal(tmp_path / "none.gguf")
-    (tmp_path / "a.gguf").write_bytes(b"PK\3\4")
-    assert "starts with b'PK\\x03\\x04', expected b'GGUF'" in refusal(tmp_path / "a.gguf")
-    (tmp_path / "a.gguf").write_bytes(b"")
-    assert "not a GGUF file" in refusal(tmp_path / "a.gguf")
-
-
-def test_a_type_without_dequantisation_is_refused(tiny, monkeypatch):
-    monkeypatch.delitem(quants._type_traits, GGMLQuantizationType.Q5_0)
-    assert "ffn_up.weight is of type Q5_0, which the package gguf cannot" in refusal(tiny[0])
-
-
-def test_a_file_without_a_tokenizer_is_refused(tmp_path):
     write(tmp_path / "a.gguf", tokenizer=False)
     with pytest.raises(UserError, match=r"a\.gguf: tokenizer of kind None, expected 'llama'"):
         GGUFFile(tmp_path / "a.gguf").tokenizer()

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig
 
+from bench.fuzz.drawn_configs import draw_config
 from cxrjax.errors import UserError
 from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_layout import vlm_config
 from tests.models.sizes import sizes_of
-from tests.random_configs import draw_config
 
 _TINY = json.loads(Path(__file__).with_name("tiny_config.json").read_text())
 
@@ -52,7 +52,7 @@ def test_what_we_cannot_honour_is_refused_by_name(tmp_path, subtests):
             assert len(message) < 500 and time.process_time() - start < 2
 
 
-def test_a_number_that_overflows_and_deep_json_are_refused(tmp_path):
+def test_numbers_that_overflow_deep_json_and_factors_without_a_type(tmp_path):
     for content, said in (
         ('{"model_type": "gemma3_text", "rope_theta": 1' + "0" * 400 + "}", "digits"),
         ('{"model_type": ' + "[" * 100_000, "not JSON"),
@@ -61,6 +61,10 @@ def test_a_number_that_overflows_and_deep_json_are_refused(tmp_path):
         (tmp_path / "config.json").write_text(content)
         with pytest.raises(UserError, match=said):
             read_config(tmp_path)
+    rope = {"rope_type": "default", "factor": 8.0}
+    assert sizes_of({**_TINY, "rope_scaling": rope}, 4).decoder.rope_scale == 1
+    rope["rope_type"] = "linear"
+    assert sizes_of({**_TINY, "rope_scaling": rope}, 4).decoder.rope_scale == 8
 
 
 def test_pictures_must_be_prepared_as_ours(tmp_path, subtests):
@@ -79,13 +83,6 @@ def test_pictures_must_be_prepared_as_ours(tmp_path, subtests):
                 read_config(folder)
             assert said in str(caught.value)
             assert str(caught.value).startswith(f"{folder / name}: ")
-
-
-def test_a_factor_counts_with_the_type_that_has_one():
-    rope = {"rope_type": "default", "factor": 8.0}
-    assert sizes_of({**_TINY, "rope_scaling": rope}, 4).decoder.rope_scale == 1
-    rope["rope_type"] = "linear"
-    assert sizes_of({**_TINY, "rope_scaling": rope}, 4).decoder.rope_scale == 8
 
 
 WHOLE = ("paligemma", "gemma3", "gemma3_text", "gemma4", "llava", "internvl", "qwen", "qwen3")

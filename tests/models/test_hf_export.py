@@ -61,14 +61,7 @@ def test_large_models_become_shards_with_an_index(written, tmp_path):
         np.testing.assert_array_equal(array, ours[path])
 
 
-def test_adapters_have_no_place_in_it(written):
-    _, model = written()
-    apply_lora(model, LoRAConfig(rank=2), nnx.Rngs(0))
-    with pytest.raises(UserError, match=r"8 parameters.*merge its adapters first"):
-        hf_tensors(model, SIZES, published_prefixes(SIZES))
-
-
-def test_quantised_kernels_are_made_whole(written, tmp_path):
+def test_quantised_kernels_are_made_whole_and_adapters_have_no_place(written, tmp_path):
     from cxrjax.models.quantize import quantize_params
 
     tensors, model = written()
@@ -79,3 +72,7 @@ def test_quantised_kernels_are_made_whole(written, tmp_path):
     found = load_file(tmp_path / "model.safetensors")[name]
     step = np.abs(tensors[name]).max(axis=1, keepdims=True) / 127
     assert (np.abs(found - tensors[name]) <= step).all()
+    _, model = written()
+    apply_lora(model, LoRAConfig(rank=2), nnx.Rngs(0))
+    with pytest.raises(UserError, match=r"8 parameters.*merge its adapters first"):
+        hf_tensors(model, SIZES, published_prefixes(SIZES))

@@ -16,6 +16,7 @@ from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import open_checkpoint, parameters_of_stream, read_parameters
 from cxrjax.models.hf_layout import vlm_config
 from tests.models.sizes import PLAIN, changed
+from tests.papers.cases import cases, data
 
 SIZES = changed(PLAIN, decoder={"vocab_size": 1040})
 _TEXT, _VISION = "language_model.model.", "vision_tower.vision_model."
@@ -83,25 +84,7 @@ def test_devices_read_their_own_part_alone(read, monkeypatch):
     assert largest["text.embed_tokens.weight"] == 1040 * 8 // 4
 
 
-def test_a_file_that_changed_since_is_refused(tmp_path, write_hf):
-    write_hf(tmp_path, SIZES)
-    files = open_checkpoint(tmp_path)
-    path = next(tmp_path.glob("*.safetensors"))
-    content = path.read_bytes()
-    for damaged in (content[:-4], content[:-4] + b"\x00\x00\x80\x3f"):
-        path.write_bytes(damaged)
-        with pytest.raises(UserError, match="has changed since it was opened"):
-            read_parameters(files, SIZES)
-
-
-@pytest.mark.parametrize(
-    ("stored", "asked", "kept"),
-    [
-        ("float32", "bfloat16", "bfloat16"),
-        ("bfloat16", None, "bfloat16"),
-        ("float16", None, "float32"),  # which holds float16; bfloat16 does not
-    ],
-)
+@cases("stored, asked, kept")
 def test_dtypes_are_kept_or_converted_on_the_way(tmp_path, write_hf, stored, asked, kept):
     tensors = write_hf(tmp_path, SIZES, dtype=stored)
     arrays = read_parameters(open_checkpoint(tmp_path), SIZES, asked)
@@ -158,11 +141,18 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(read, edit, said):
     assert "\n" not in str(caught.value)
 
 
-def test_an_output_layer_equal_to_the_embedding_is_accepted(read):
+def test_output_layers_and_single_files_are_taken_as_transformers_does(read, tmp_path, write_hf):
     def tied(tensors):
         tensors[_HEAD] = tensors[f"{_TEXT}embed_tokens.weight"].copy()
 
     assert read(edit=tied)[1].keys() == read()[1].keys()
+    # Which leaves the index there as it saves in one file what were shards.
+    write_hf(tmp_path, SIZES, shards=2)
+    for shard in tmp_path.glob("model-*.safetensors"):
+        shard.unlink()
+    tensors = write_hf(tmp_path, SIZES)
+    assert (tmp_path / "model.safetensors.index.json").is_file()
+    assert len(open_checkpoint(tmp_path).tensors) == len(tensors)
 
 
 def test_files_that_are_not_all_there(tmp_path, write_hf):
@@ -183,16 +173,6 @@ def test_files_that_are_not_all_there(tmp_path, write_hf):
         open_checkpoint(tmp_path / "b")
 
 
-def test_one_file_goes_before_an_index_as_in_transformers(tmp_path, write_hf):
-    """Which leaves the index there as it saves in one file what were shards."""
-    write_hf(tmp_path, SIZES, shards=2)
-    for shard in tmp_path.glob("model-*.safetensors"):
-        shard.unlink()
-    tensors = write_hf(tmp_path, SIZES)
-    assert (tmp_path / "model.safetensors.index.json").is_file()
-    assert len(open_checkpoint(tmp_path).tensors) == len(tensors)
-
-
 @pytest.mark.parametrize(("content", "said"), _REFUSED["configurations"])
 def test_configurations_of_others_are_refused(tmp_path, content, said):
     if content is not None:
@@ -202,12 +182,7 @@ def test_configurations_of_others_are_refused(tmp_path, content, said):
     assert "config.json" in str(caught.value) and "\n" not in str(caught.value)
 
 
-_SMALL = {
-    "model_type": "gemma3",
-    "text_config": {"model_type": "gemma3_text", "num_hidden_layers": 2},
-    "vision_config": {"image_size": 112, "patch_size": 14},
-    "mm_tokens_per_image": 4,
-}
+_SMALL = data(__file__)["small"]
 
 
 @pytest.mark.parametrize(("changed", "said"), _REFUSED["sizes"])
@@ -243,7 +218,7 @@ def test_an_index_without_a_map_of_names_is_refused(tmp_path, write_hf, weight_m
         open_checkpoint(tmp_path)
 
 
-def test_sizes_are_compared_with_the_weights_before_anything_is_made(tmp_path, write_hf):
+def test_sizes_and_changed_files_are_refused_before_anything_is_made(tmp_path, write_hf):
     write_hf(tmp_path, SIZES)
     decoder = dataclasses.replace(SIZES.decoder, width=2**16, vocab_size=2**22, mlp_dim=2**20)
     for sizes in (
@@ -252,3 +227,11 @@ def test_sizes_are_compared_with_the_weights_before_anything_is_made(tmp_path, w
     ):
         with pytest.raises(UserError, match="has shape"):
             read_parameters(open_checkpoint(tmp_path), sizes)
+    write_hf(tmp_path, SIZES)
+    files = open_checkpoint(tmp_path)
+    path = next(tmp_path.glob("*.safetensors"))
+    content = path.read_bytes()
+    for damaged in (content[:-4], content[:-4] + b"\x00\x00\x80\x3f"):
+        path.write_bytes(damaged)
+        with pytest.raises(UserError, match="has changed since it was opened"):
+            read_parameters(files, SIZES)

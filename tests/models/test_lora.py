@@ -18,7 +18,7 @@ from cxrjax.models.partition import count_parameters, parameter_shapes, partitio
 from tests.models.sizes import drawn
 
 
-def test_a_branch_starts_at_zero_and_then_follows_the_formula():
+def test_a_branch_starts_at_zero_and_merges_in_its_dtype():
     linear = Linear(6, 4, use_bias=True, rngs=nnx.Rngs(0))
     x = jax.random.normal(jax.random.key(1), (2, 3, 6))
     base = linear(x)
@@ -28,6 +28,12 @@ def test_a_branch_starts_at_zero_and_then_follows_the_formula():
     linear.lora = LoRA(a, b, alpha=8.0, dropout=0.5)
     merged = linear.kernel[...] + (8.0 / 2) * a @ b
     np.testing.assert_allclose(linear(x), x @ merged + linear.bias[...], rtol=2e-5, atol=1e-5)
+    linear = Linear(6, 4, rngs=nnx.Rngs(0))
+    linear.kernel = nnx.Param(linear.kernel[...].astype(jnp.bfloat16))
+    linear.lora = LoRA(jnp.ones((6, 2)), jnp.ones((2, 4)), alpha=1.0, dropout=0.0)
+    expected = (linear.kernel[...].astype(jnp.float32) + 1.0).astype(jnp.bfloat16)
+    merge_lora(nnx.Dict(map=linear))
+    np.testing.assert_array_equal(linear.kernel[...], expected)
 
 
 def test_a_whole_model_starts_exactly_at_its_base():
@@ -65,10 +71,24 @@ def test_the_rules_name_what_trains_and_must_match():
         partition(model, ("/lora/", "bias_only"))
 
 
-def test_an_adapter_of_rank_zero_is_refused():
+def test_patterns_match_as_configurations_write_them_or_are_refused():
     model = drawn(lambda: VLM(PRESETS["tiny"], rngs=nnx.Rngs(0)))
     with pytest.raises(UserError, match=r"lora\.rank is 0"):
         apply_lora(model, LoRAConfig(rank=0), nnx.Rngs(1))
+    model = _towers()
+    assert apply_lora(model, LoRAConfig(targets=("vision/.*",)), nnx.Rngs(1)) == ["vision/fc1"]
+    assert model.projector.lora is None and model.decoder.q_proj.lora is None
+    with pytest.raises(UserError, match=r"lora\.rank_pattern: 'q_proj' matches no map.*vision/fc1"):
+        config = LoRAConfig(targets=("vision/.*",), rank_pattern={"q_proj": 4})
+        apply_lora(_towers(), config, nnx.Rngs(1))
+    assert parse_pattern(("vision/.*=8", "a=b=2"), "lora.rank_pattern") == {
+        "vision/.*": 8,
+        "a=b": 2,
+    }
+    assert parse_pattern(("x=0.5",), "lora.alpha_pattern") == {"x": 0.5}
+    for wrong in ("vision", "vision=", "=3", "vision=0", "vision=1.5", "(=3"):
+        with pytest.raises(UserError, match=r"lora\.rank_pattern: .* expected REGEX=NUMBER"):
+            parse_pattern((wrong,), "lora.rank_pattern")
 
 
 # The gradients of a and b go through the kernel's own in the first shape, around it in the second.
@@ -227,26 +247,6 @@ def test_rank_and_alpha_can_differ_by_target():
     assert count_parameters(trainable) == 2 * (48 + 6) + (12 + 16 + 8) + 3 * (32 + 8)
 
 
-def test_one_tower_alone_can_be_targeted_and_a_pattern_must_match():
-    model = _towers()
-    assert apply_lora(model, LoRAConfig(targets=("vision/.*",)), nnx.Rngs(1)) == ["vision/fc1"]
-    assert model.projector.lora is None and model.decoder.q_proj.lora is None
-    with pytest.raises(UserError, match=r"lora\.rank_pattern: 'q_proj' matches no map.*vision/fc1"):
-        config = LoRAConfig(targets=("vision/.*",), rank_pattern={"q_proj": 4})
-        apply_lora(_towers(), config, nnx.Rngs(1))
-
-
-def test_a_pattern_as_a_configuration_writes_it():
-    assert parse_pattern(("vision/.*=8", "a=b=2"), "lora.rank_pattern") == {
-        "vision/.*": 8,
-        "a=b": 2,
-    }
-    assert parse_pattern(("x=0.5",), "lora.alpha_pattern") == {"x": 0.5}
-    for wrong in ("vision", "vision=", "=3", "vision=0", "vision=1.5", "(=3"):
-        with pytest.raises(UserError, match=r"lora\.rank_pattern: .* expected REGEX=NUMBER"):
-            parse_pattern((wrong,), "lora.rank_pattern")
-
-
 @pytest.mark.parametrize("kind", ["use_rslora", "use_dora"])
 def test_merging_leaves_the_outputs_and_removes_the_adapters(kind):
     model = _towers()
@@ -263,15 +263,6 @@ def test_merging_leaves_the_outputs_and_removes_the_adapters(kind):
     assert parameter_shapes(model) == parameter_shapes(fresh)
     np.testing.assert_allclose(model(x), trained, rtol=1e-4, atol=1e-5)
     assert merge_lora(fresh) == []
-
-
-def test_a_merged_kernel_keeps_its_dtype():
-    linear = Linear(6, 4, rngs=nnx.Rngs(0))
-    linear.kernel = nnx.Param(linear.kernel[...].astype(jnp.bfloat16))
-    linear.lora = LoRA(jnp.ones((6, 2)), jnp.ones((2, 4)), alpha=1.0, dropout=0.0)
-    expected = (linear.kernel[...].astype(jnp.float32) + 1.0).astype(jnp.bfloat16)
-    merge_lora(nnx.Dict(map=linear))
-    np.testing.assert_array_equal(linear.kernel[...], expected)
 
 
 def test_noise_is_fair_stable_and_of_its_own_for_each_token_stream_and_question():

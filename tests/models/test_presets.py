@@ -37,20 +37,8 @@ def test_parameter_count_is_the_published_one(preset: str) -> None:
     assert count_parameters(nnx.state(abstract(preset))) == int(PUBLISHED[preset])
 
 
-def test_every_preset_but_the_tiny_ones_is_compared() -> None:
+def test_published_presets_are_compared_and_the_papers_adapter_trains_8_912_896():
     assert PUBLISHED.keys() == {preset for preset in PRESETS if not preset.startswith("tiny")}
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_parameter_has_a_name_in_a_published_checkpoint(preset: str) -> None:
-    rules = tensor_rules(PRESETS[preset])
-    assert sorted(rule.path for rule in rules) == sorted(parameter_shapes(abstract(preset)))
-    names = [name for rule in rules for name in rule.names(PRESETS[preset])]
-    assert len({*names}) == len(names)
-
-
-def test_lora_of_the_paper_on_medgemma_4b_trains_8_912_896_parameters() -> None:
-    # The paper names no targets: rank 16 on the decoder's q, k, v and o is its "8.9 M".
 
     def build() -> VLM:
         model = VLM(PRESETS["medgemma_4b"], rngs=nnx.Rngs(0))
@@ -60,6 +48,14 @@ def test_lora_of_the_paper_on_medgemma_4b_trains_8_912_896_parameters() -> None:
     model = nnx.eval_shape(build)
     _, trainable, _ = partition(model, ("/lora/",))
     assert count_parameters(trainable) == 8_912_896
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_parameter_has_a_name_in_a_published_checkpoint(preset: str) -> None:
+    rules = tensor_rules(PRESETS[preset])
+    assert sorted(rule.path for rule in rules) == sorted(parameter_shapes(abstract(preset)))
+    names = [name for rule in rules for name in rule.names(PRESETS[preset])]
+    assert len({*names}) == len(names)
 
 
 # One of each family; the others are slow.
@@ -227,16 +223,6 @@ def test_formula_is_what_jax_traces(name):
     assert traced == pytest.approx(found.model, rel=0.01)
 
 
-def test_remat_computes_every_layer_again():
-    rules = ("/lora/",)
-    model, _, gradients, arguments = _loss(FULL, "tower", "full", rules, SHAPE)
-    parts = step_flops(model, rules, SHAPE, remat=True)
-    assert parts["vision"].recompute == parts["vision"].backward == 0  # frozen: no backward
-    again = total(parts).recompute
-    traced = _products(jax.make_jaxpr(gradients)(*arguments).jaxpr)
-    assert traced - total(parts).model == pytest.approx(again, rel=0.05)
-
-
 @pytest.mark.parametrize("rules", [pytest.param((".*",), marks=pytest.mark.slow), ("/lora/",)])
 def test_formula_against_xla(rules):
     """XLA counts what is not a product too, and no loop: one layer each, unscanned."""
@@ -256,7 +242,7 @@ def _of_tower(part, rules, shape, **settings):
     return step_flops(model, rules, shape, remat=False)[part]
 
 
-def test_windows_of_a_tower_see_themselves_alone():
+def test_remat_computes_layers_again_and_windows_see_themselves():
     """Four windows of 4 x 4 patches in two layers, the whole of 8 x 8 in the third."""
     settings = {"image_size": 64, "depth": 3, "pool": 2, "full_every": 3, **QWEN2_5_VL.tower}
     shape = dataclasses.replace(SHAPE, questions=1)
@@ -266,6 +252,13 @@ def test_windows_of_a_tower_see_themselves_alone():
     )
     per_pair = 4.0 * shape.images * VISION.width
     assert whole - apart == per_pair * 2 * (64 * 64 - 64 * 16)
+    rules = ("/lora/",)
+    model, _, gradients, arguments = _loss(FULL, "tower", "full", rules, SHAPE)
+    parts = step_flops(model, rules, SHAPE, remat=True)
+    assert parts["vision"].recompute == parts["vision"].backward == 0  # frozen: no backward
+    again = total(parts).recompute
+    traced = _products(jax.make_jaxpr(gradients)(*arguments).jaxpr)
+    assert traced - total(parts).model == pytest.approx(again, rel=0.05)
 
 
 def test_inner_layers_of_a_tower_are_merged_too():

@@ -22,7 +22,7 @@ def kernel():
     return jax.random.normal(jax.random.key(0), (DEPTH, WIDTH, 10))
 
 
-def test_int8_has_a_byte_a_weight_and_a_scale_an_output(kernel):
+def test_int8_and_nf4_have_their_bytes_and_nearest_values(kernel):
     stored = quantize_kernel(kernel, "int8")
     assert stored.shape == kernel.shape and stored.size == kernel.size
     assert (stored.codes.dtype, stored.scale.dtype) == (jnp.int8, jnp.float32)
@@ -31,6 +31,13 @@ def test_int8_has_a_byte_a_weight_and_a_scale_an_output(kernel):
     error = jnp.abs(stored.astype(jnp.float32) - kernel)
     assert bool((error <= largest / 255 * 1.001).all())
     assert float(error.max()) > 1e-4
+    # One tile, one output: NF4's values as the QLoRA paper prints them, moved a little, times 3.
+    values = np.array([-1, -0.6962, -0.5251, -0.3949, -0.2844, -0.1848, -0.0911, 0,
+                       0.0796, 0.1609, 0.2461, 0.3379, 0.4407, 0.5626, 0.7230, 1])  # fmt: skip
+    moved = np.tile(values, 4) * 3.0
+    moved[1:15] += 0.05
+    back = quantize_kernel(jnp.asarray(moved, jnp.float32)[:, None], "nf4").astype(jnp.float32)
+    np.testing.assert_allclose(back[:, 0], np.tile(values, 4) * 3.0, atol=3e-4)
 
 
 def test_nf4_has_half_a_byte_a_weight_and_a_scale_a_tile(kernel):
@@ -49,16 +56,6 @@ def test_nf4_has_half_a_byte_a_weight_and_a_scale_a_tile(kernel):
     again = quantize_kernel(back, "nf4")
     np.testing.assert_allclose(again.astype(jnp.float32), back, rtol=1e-6)
     assert stored.astype(jnp.bfloat16).dtype == jnp.bfloat16
-
-
-def test_nf4_takes_the_nearest_of_its_16_values():
-    # One tile, one output: NF4's values as the QLoRA paper prints them, moved a little, times 3.
-    values = np.array([-1, -0.6962, -0.5251, -0.3949, -0.2844, -0.1848, -0.0911, 0,
-                       0.0796, 0.1609, 0.2461, 0.3379, 0.4407, 0.5626, 0.7230, 1])  # fmt: skip
-    moved = np.tile(values, 4) * 3.0
-    moved[1:15] += 0.05
-    back = quantize_kernel(jnp.asarray(moved, jnp.float32)[:, None], "nf4").astype(jnp.float32)
-    np.testing.assert_allclose(back[:, 0], np.tile(values, 4) * 3.0, atol=3e-4)
 
 
 class Blocks(nnx.Module):
@@ -118,7 +115,7 @@ def test_lora_trains_beside_a_quantised_stack(blocks, dtype, tokens):
     assert f"f32[{DEPTH},{WIDTH},{WIDTH}]" not in text
 
 
-def test_kernels_alone_are_quantised(blocks):
+def test_kernels_alone_are_quantised_and_made_whole_by_merging(blocks):
     _, _, frozen = blocks
     stored = quantize_params(frozen, "nf4")
     assert isinstance(stored["layers"]["kernel"].get_value(), QuantizedKernel)
@@ -127,9 +124,6 @@ def test_kernels_alone_are_quantised(blocks):
     assert stored["norm"]["scale"][...].dtype == jnp.bfloat16
     assert frozen["layers"]["kernel"][...].dtype == jnp.float32
     assert count_parameters(stored) == count_parameters(frozen)
-
-
-def test_merging_into_a_quantised_kernel_makes_it_whole(blocks):
     graphdef, trainable, frozen = blocks
     model = nnx.merge(graphdef, trainable, quantize_params(frozen, "int8"))
     x = jax.random.normal(jax.random.key(2), (3, WIDTH))

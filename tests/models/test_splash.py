@@ -17,6 +17,7 @@ from cxrjax.models import PRESETS, VLM, splash
 from cxrjax.models.layout import Context, image_of_token, make_layout
 from tests.models.sizes import changed, named
 from tests.models.test_layout import PLAIN, masks_in_full
+from tests.papers.cases import data
 
 TPU, GPU = "splash_interpreted", "cudnn_interpreted"
 
@@ -131,14 +132,7 @@ def check_equal(attend, expected, arrays, valid):
     )
 
 
-KINDS = {
-    # name: prefix attention, window, softcap, questions, images in the context
-    "prefix_lm": ("full", None, None, 1, 20),
-    "shared_context": ("full", None, None, 3, 20),
-    "sliding_window_behind_a_prefix": ("full", 24, 30.0, 1, 20),
-    "image_bidirectional": ("causal", None, None, 2, 20),
-    "image_bidirectional_sliding_window": ("causal", 24, None, 2, 20),
-}
+KINDS = data(__file__)["kinds"]
 
 
 def each_kind(quick, mark):
@@ -271,15 +265,7 @@ def test_a_model_by_kernels_equals_the_dense_one(by, remat, drawn):
     )
 
 
-def test_cudnn_caps_no_scores():
-    config = dataclasses.replace(PLAIN, attn_softcap=50.0)
-    mask = jnp.ones((1, 1, 4), bool)
-    for by, found in ((GPU, False), (TPU, True)):
-        rule = layouts(config, np.ones(3, bool), mask, 2, context_sees_prefix=True, kind=by)[1]
-        assert (rule is not None) == found
-
-
-def test_auto_is_what_the_device_has():
+def test_auto_is_what_the_device_has_and_cudnn_caps_no_scores():
     medgemma = PRESETS["medgemma_4b"]
     of_size = [changed(medgemma, decoder={"head_dim": size}) for size in (64, 264, 252, 100)]
     uneven = changed(medgemma, vision={"num_heads": 32})  # heads of 36 in the tower, 1152 / 32
@@ -303,3 +289,8 @@ def test_auto_is_what_the_device_has():
     assert splash.resolve_attention("splash", cpu, "float32", medgemma) == "splash"
     with pytest.raises(ValueError, match="'flash' is unknown"):
         splash.resolve_attention("flash", cpu, "float32", medgemma)
+    config = dataclasses.replace(PLAIN, attn_softcap=50.0)
+    mask = jnp.ones((1, 1, 4), bool)
+    for by, found in ((GPU, False), (TPU, True)):
+        rule = layouts(config, np.ones(3, bool), mask, 2, context_sees_prefix=True, kind=by)[1]
+        assert (rule is not None) == found

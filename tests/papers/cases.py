@@ -1,4 +1,4 @@
-"""What is data alone in tests, in a `cases.toml` beside them: rows, files, figures by hand."""
+"""Data of tests in a `cases.toml` beside them: rows, files, figures by hand."""
 
 import functools
 import gzip

@@ -15,6 +15,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
+from bench.fuzz.drawn_configs import KINDS, NO_LOC, SIZE, draw_config, draw_storage
 from cxrjax.models import VLM
 from cxrjax.models.hf_config import read_config
 from cxrjax.models.hf_import import (
@@ -29,7 +30,6 @@ from cxrjax.models.peft import LOC_DELTA, save_peft
 from cxrjax.models.presets import CLIP_MEAN, CLIP_STD, IMAGE, IMAGENET_MEAN, IMAGENET_STD
 from cxrjax.models.siglip import cut_tiles
 from tests.parity.their_masks import as_it_generates
-from tests.random_configs import KINDS, NO_LOC, SIZE, draw_config, draw_storage
 
 BOS, BEGIN, END, IMAGE_ID, LOC = 2, 1288, 1289, 1290, 100
 

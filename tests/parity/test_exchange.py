@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from bench.fuzz.drawn_configs import NO_LOC
 from cxrjax.models import LoRAConfig, apply_lora
 from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_import import open_checkpoint, read_parameters
@@ -17,7 +18,6 @@ from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft, save_pe
 from tests.models.sizes import arrays, with_arrays
 from tests.parity.conftest import check_same_adapter, copied, with_loc
 from tests.parity.their_masks import as_it_generates
-from tests.random_configs import NO_LOC
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity

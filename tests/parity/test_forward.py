@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from bench.fuzz.drawn_configs import KINDS, SIZE
 from cxrjax.codecs.frames import nearest_tiles
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.models.hf_import import make_model, open_checkpoint, read_parameters
-from tests.random_configs import KINDS, SIZE
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity

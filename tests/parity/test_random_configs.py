@@ -17,6 +17,7 @@ import pytest
 from flax import nnx
 from safetensors.numpy import load_file
 
+from bench.fuzz.drawn_configs import KINDS, draw_adapter
 from cxrjax.decoding.generate import Generator
 from cxrjax.decoding.strategy import Strategy
 from cxrjax.models import apply_lora, partition
@@ -26,7 +27,6 @@ from cxrjax.models.lora import merge_lora
 from cxrjax.models.peft import LOC_DELTA, LOC_ROWS, adapter_parameters, read_peft, save_peft
 from tests.models.sizes import with_arrays
 from tests.parity import conftest as shared
-from tests.random_configs import KINDS, draw_adapter
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity

@@ -12,16 +12,6 @@ from cxrjax.apps.demo.gate import Gate
 from cxrjax.commands import demo_app
 
 
-def test_without_gradio_one_line_says_what_to_do(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "gradio", None)
-    with pytest.raises(SystemExit) as end:
-        cli.run(lambda: demo_app.main(["--port=0"]))
-    told = capsys.readouterr()
-    assert end.value.code == 2 and told.out == ""
-    (line,) = [line for line in told.err.splitlines() if line.startswith("error: ")]
-    assert "gradio cannot be imported" in line and "`make try` installs it" in line
-
-
 @pytest.mark.parametrize(
     "words", [["--port=x"], ["--max_megabytes=0"], ["--no_such"], ["--models=a"]]
 )
@@ -32,9 +22,16 @@ def test_unusable_flags_end_with_code_2(words, capsys):
     assert words[0].split("=")[0] in capsys.readouterr().err
 
 
-def test_this_machine_alone_unless_told_otherwise():
+def test_this_machine_alone_and_without_gradio_one_line(monkeypatch, capsys):
     flags = demo_app.parse_arguments([])
     assert flags.host == "127.0.0.1" and flags.allowed_host is None
+    monkeypatch.setitem(sys.modules, "gradio", None)
+    with pytest.raises(SystemExit) as end:
+        cli.run(lambda: demo_app.main(["--port=0"]))
+    told = capsys.readouterr()
+    assert end.value.code == 2 and told.out == ""
+    (line,) = [line for line in told.err.splitlines() if line.startswith("error: ")]
+    assert "gradio cannot be imported" in line and "`make try` installs it" in line
 
 
 def test_gradio_keeps_the_latest_sessions_and_outlives_those_that_have_gone(tmp_path):

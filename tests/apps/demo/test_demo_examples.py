@@ -12,7 +12,7 @@ from cxrjax.commands import build
 RADIOGRAPHS = Path(__file__).parents[3] / "data/radiographs"
 
 
-def test_examples_are_the_same_every_time_and_know_their_truth(tmp_path):
+def test_examples_are_the_same_every_time_and_know_what_is_asked_about(tmp_path):
     nowhere = tmp_path / "nowhere"
     examples = render_examples(tmp_path / "a", nowhere)
     again = render_examples(tmp_path / "b", nowhere)
@@ -21,6 +21,11 @@ def test_examples_are_the_same_every_time_and_know_their_truth(tmp_path):
     assert all(one.path.is_file() and one.truth for one in examples)
     (detect,) = (one for one in examples if one.question == "detect ILD")
     assert [one.label for one in asked_about(detect.truth, detect.question)] == ["ILD", "ILD"]
+    truth = (TrueBox("ILD", (0, 0, 1, 1)), TrueBox("Cardiomegaly", (0, 0, 0.5, 1)))
+    assert "Pneumothorax" in CLASSES
+    assert asked_about(truth, "detect ild") == truth[:1]
+    assert asked_about(truth, "What findings are present?") == truth
+    assert asked_about(truth, "Is there Pneumothorax?") == ()
 
 
 def test_examples_are_radiographs_with_the_lesions_of_the_demo(tmp_path):
@@ -48,11 +53,3 @@ def test_examples_are_radiographs_with_the_lesions_of_the_demo(tmp_path):
     assert asked_about(lungs, "Where is the right lung?") == lungs[:1]
     held_out = [row for row in kept[1:] if row.strip().endswith(",validation")]
     assert len(held_out) == len(examples)
-
-
-def test_truth_of_the_findings_that_are_asked_about():
-    truth = (TrueBox("ILD", (0, 0, 1, 1)), TrueBox("Cardiomegaly", (0, 0, 0.5, 1)))
-    assert "Pneumothorax" in CLASSES
-    assert asked_about(truth, "detect ild") == truth[:1]
-    assert asked_about(truth, "What findings are present?") == truth
-    assert asked_about(truth, "Is there Pneumothorax?") == ()

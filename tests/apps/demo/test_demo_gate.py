@@ -148,7 +148,7 @@ def test_no_other_file_is_opened_and_none_is_told_from_a_missing_one(page, tmp_p
     assert "41 x 41 pixels" in page.outcome(page.look, _file(mine))
 
 
-def test_an_event_is_one_of_the_page_or_nothing(page, subtests):
+def test_events_are_those_of_the_page_and_nothing_else_reaches_gradio(page, subtests):
     good = {"data": [None], "fn_index": page.look, "session_hash": "s2"}
     for text in ROWS["no_events_of_the_demo"]:
         told = json.loads(text)
@@ -157,9 +157,6 @@ def test_an_event_is_one_of_the_page_or_nothing(page, subtests):
             answer = page.send("POST", "gradio_api/queue/join", body=body)
             assert status_of(answer) in (400, 404)
             assert b"Traceback" not in answer and b"root:" not in answer
-
-
-def test_what_else_stands_in_an_event_does_not_reach_gradio(page):
     more = {"event_data": _file("/etc/passwd"), "batched": True, "simple_format": True}
     more |= {"oauth_token": "x", "event_id": "y", "request": {}, "trigger_id": 4}
     path = page.uploaded(_png())
@@ -222,7 +219,7 @@ def test_uploads_have_limits_and_names_that_stay_inside(page):
     assert "Traceback" not in page.said.removeprefix(before)
 
 
-def test_uploads_together_have_a_limit_and_what_broke_off_is_removed(page):
+def test_uploads_and_sessions_together_have_a_limit(page):
     uploads = page.folder / "uploads"
     head = f"POST /{page.token}/gradio_api/upload HTTP/1.1\r\nHost: localhost\r\n"
     head += "Content-Type: multipart/form-data; boundary=b\r\nContent-Length: 2000000\r\n\r\n"
@@ -231,9 +228,6 @@ def test_uploads_together_have_a_limit_and_what_broke_off_is_removed(page):
         assert comes(lambda: status_of(page.upload(b"\0" * 2_000_000)) == 507)
     assert comes(lambda: status_of(page.upload(_png())) == 200)
     assert comes(lambda: not [one for one in uploads.glob("tmp*") if one.stat().st_size])
-
-
-def test_sessions_do_not_add_up(page):
     before = page.said
     statuses = {status_of(page.event(page.look, None, session=f"many{n}")) for n in range(150)}
     assert 200 in statuses <= {200, 503}

@@ -51,10 +51,14 @@ def test_boxes_stand_where_they_belong(picture):
     assert (shown["picture"]["width"], shown["picture"]["height"]) == (80, 60)
 
 
-def test_all_pixels_are_shown(picture):
+def test_all_pixels_are_shown_of_a_picture_that_can_be_read(picture):
     opened = open_picture(NamedFile(picture("big.png", 1200, 1500), "big.png"))
     content = base64.b64decode(opened.source.removeprefix("data:image/jpeg;base64,"))
     assert PIL.Image.open(io.BytesIO(content)).size == (1500, 1200)
+    path = picture("no.png")
+    path.write_text("no")
+    with pytest.raises(ImageError, match=r"^mine\.png: not PNG"):
+        open_picture(NamedFile(path, "mine.png"))
 
 
 def _by_system(tree):
@@ -62,7 +66,7 @@ def _by_system(tree):
     return {name: " ".join(text.split()) for name, text in texts.items()}
 
 
-def test_answers_show_everything_as_text():
+def test_answers_and_texts_of_models_files_and_people_are_no_html(picture):
     said = render_answers({"base": _answered("none", boxes=()), "tuned": _answered()})
     tree = _parse(said)
     text = _by_system(tree)
@@ -72,17 +76,6 @@ def test_answers_show_everything_as_text():
     assert "ILD 90 % <loc0100> <0.01 % <eos> >99 %" in text["tuned"]
     (code,) = tree.iter("code")
     assert (code.text, code.get("title")) == ("box 1", "<loc0100><loc0200><loc0300><loc0400>")
-
-
-def test_what_went_wrong_is_said():
-    cut = _answered(tokens=(Token("a", 0.5, "word"),), parse="wrong_order", reason="Because.")
-    said = render_answers({"tuned": cut})
-    assert "A box could not be read: wrong_order" in said
-    assert "Cut off: longer than the 1 tokens" in said and "Reason: Because." in said
-    assert "(an empty answer)" in render_answers({"tuned": _answered("")})
-
-
-def test_text_of_models_files_and_people_is_no_html(picture):
     for said in (
         render_answers({"tuned": _answered(EVIL, tokens=(Token(EVIL, 1.0, "word"),))}),
         rendering.render_status(EVIL, problem=True),
@@ -92,22 +85,20 @@ def test_text_of_models_files_and_people_is_no_html(picture):
         assert EVIL in "".join(tree.itertext())
 
 
-@pytest.mark.parametrize(("probability", "said"), ROWS["percents"])
-def test_percent(probability, said):
-    assert rendering.percent(probability) == said
-
-
-def test_a_picture_that_cannot_be_read(picture):
-    path = picture("no.png")
-    path.write_text("no")
-    with pytest.raises(ImageError, match=r"^mine\.png: not PNG"):
-        open_picture(NamedFile(path, "mine.png"))
-
-
-def test_what_was_not_taught_is_said_in_place_of_boxes_and_confidence():
+def test_what_went_wrong_or_was_not_taught_is_said():
+    cut = _answered(tokens=(Token("a", 0.5, "word"),), parse="wrong_order", reason="Because.")
+    said = render_answers({"tuned": cut})
+    assert "A box could not be read: wrong_order" in said
+    assert "Cut off: longer than the 1 tokens" in said and "Reason: Because." in said
+    assert "(an empty answer)" in render_answers({"tuned": _answered("")})
     known, unknown = _answered(), _answered("Unknown.", boxes=())
     texts = _by_system(_parse(render_answers({"base": known, "tuned": unknown})))
     assert "The model does not know this" in texts["tuned"]
     for word in ("Confidence", "No box", "Unknown.", "3.1 %"):
         assert word not in texts["tuned"]
     assert "Confidence" in texts["base"] and "does not know" not in texts["base"]
+
+
+@pytest.mark.parametrize(("probability", "said"), ROWS["percents"])
+def test_percent(probability, said):
+    assert rendering.percent(probability) == said

@@ -10,6 +10,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from cxrjax.apps.planner.hlo import groups_of, read_program
+from tests.papers.cases import cases, data
 
 _PROGRAMS = Path(__file__).with_name("programs")
 # A loop of 5 rounds with a product, a sum over devices and a gathered array; then a product of
@@ -30,19 +31,7 @@ def _read(*changed, groups="{{0,1,2,3}}"):
     return read_program(text, 4)
 
 
-@pytest.mark.parametrize(
-    ("groups", "size"),
-    [
-        ("{{0,1,2,3}}", 4),
-        ("{{0,1},{2,3}}", 2),
-        ("[2,2]<=[4]", 2),
-        ("[1,4]<=[2,2]T(1,0)", 4),
-        ("mesh['axis_0'=2,'axis_1'=2] {'axis_0','axis_1'}", 4),
-        ("mesh['axis_0'=2,'axis_1'=2] {'axis_1'}", 2),
-        ("mesh['axis_0'=4] {'axis_0':(1)2}", 2),
-        ("mesh['axis_0'=1,'axis_1'=2,'axis_2'=2], device_ids=([2,2]T(1,0)) {'axis_1'}", 2),
-    ],
-)
+@cases("groups, size")
 def test_loops_fusions_and_collectives(groups, size):
     program = _read(groups=groups)
     assert program.unknown_loops == 0
@@ -74,7 +63,7 @@ def test_a_loop_that_the_compiler_unrolled_counts_by_more_than_one(step, rounds)
     assert reduced.kind == "all-reduce" and reduced.times == rounds
 
 
-def test_traffic_is_of_the_slice_and_of_main_memory_alone():
+def test_traffic_and_kernels_are_counted_in_a_program_alone():
     """One layer of seven is read; what is kept in S(1), on the chip itself, is not counted."""
     program = _read()
     work = {w.name: w for w in program.work}
@@ -82,6 +71,10 @@ def test_traffic_is_of_the_slice_and_of_main_memory_alone():
     assert work["made"].hbm_bytes == 16 * 16 * 2 + index + 8 * 16 * 4
     assert work["dot"].hbm_bytes == 2 * 8 * 16 * 4 + 16 * 16 * 2
     assert work["dot"].times == 5
+    line = '  %k = f32[8,16] custom-call(%x), custom_call_target="tpu_custom_call"\n  %dot = '
+    assert _read(("  %dot = ", line)).kernels == 5
+    with pytest.raises(ValueError, match="no ENTRY"):
+        read_program("HloModule x\n", 1)
 
 
 def test_batched_products_are_windows_that_see_one_element():
@@ -115,11 +108,6 @@ def test_early_end_counts_to_its_limit_and_unknown_loops_are_told():
     assert program.flops == 2 * 2 * 8 * 16 * 16
 
 
-def test_kernels_are_counted():
-    line = '  %k = f32[8,16] custom-call(%x), custom_call_target="tpu_custom_call"\n  %dot = '
-    assert _read(("  %dot = ", line)).kernels == 5
-
-
 def test_work_between_begin_and_end_of_a_collective():
     """The end is found through what follows up a begin, not by its place."""
     later = (
@@ -131,11 +119,6 @@ def test_work_between_begin_and_end_of_a_collective():
     program = _read(later)
     gather = program.collectives[1]
     assert [w.name for w in program.work[gather.begun : gather.awaited]] == ["more"]
-
-
-def test_not_a_program():
-    with pytest.raises(ValueError, match="no ENTRY"):
-        read_program("HloModule x\n", 1)
 
 
 def _compiled(function, *arguments, **options):
@@ -200,13 +183,17 @@ def test_a_collective_in_a_chain_counts_once_and_work_beside_it_counts():
     assert found.hbm_bytes == 2 * 4 * (2 * 8 * 16 + 16 * 16 + 4 * 16)
 
 
-def test_a_sum_of_which_slices_are_kept_is_a_reduce_scatter():
+def test_what_is_sent_for_sums_that_are_kept_in_slices_or_go_between_them():
     scattered, summed = read_program(SCATTER, 8).collectives
     array = 2 * 16 * 8
     assert (scattered.kind, scattered.bytes, scattered.group) == ("reduce-scatter", 2 * array, 4)
     assert scattered.sent_bytes == 2 * array * 3 / 4
     assert (summed.kind, summed.bytes) == ("all-reduce", array)
     assert summed.sent_bytes == 2 * array * 3 / 4
+    program = read_program(BETWEEN, 8, slices=2)
+    (summed,) = program.collectives
+    assert (summed.kind, summed.group, summed.sent_bytes) == ("all-reduce", 2, 4 * 32 * 128)
+    assert program.across_slices == (1, 4 * 32 * 128)
 
 
 BETWEEN = """
@@ -224,28 +211,7 @@ ENTRY %main (a: f32[32,128]) -> f32[32,128] {
 )
 
 
-def test_a_sum_between_slices_goes_through_the_hosts():
-    program = read_program(BETWEEN, 8, slices=2)
-    (summed,) = program.collectives
-    assert (summed.kind, summed.group, summed.sent_bytes) == ("all-reduce", 2, 4 * 32 * 128)
-    assert program.across_slices == (1, 4 * 32 * 128)
-
-
 def test_every_form_of_groups(subtests):
-    for form, groups in {
-        "replica_groups={{0,1,2,3},{4,5,6,7}}": [[0, 1, 2, 3], [4, 5, 6, 7]],
-        "replica_groups={{0,1},{3,10}}": [[0, 1], [3, 10]],
-        "replica_groups=[2,4]<=[8]": [[0, 1, 2, 3], [4, 5, 6, 7]],
-        "replica_groups=[4,2]<=[2,4]T(1,0)": [[0, 4], [1, 5], [2, 6], [3, 7]],
-        "replica_groups=@mesh['a'=2,'b'=4] {'b'}": [[0, 1, 2, 3], [4, 5, 6, 7]],
-        "replica_groups=@mesh['a'=2,'b'=4] {'a'}": [[0, 4], [1, 5], [2, 6], [3, 7]],
-        "replica_groups=@mesh['a'=2,'b'=4] {'b':(1)2}": [[0, 2], [1, 3], [4, 6], [5, 7]],
-        "replica_groups=mesh['a'=4,'b'=2], device_ids=([2,4]T(1,0)) {'a'}": [
-            [0, 1, 2, 3],
-            [4, 5, 6, 7],
-        ],
-        "source_target_pairs={{0,1},{3,4}}": [[0, 1], [3, 4]],
-        "channel_id=1": [[0, 1, 2, 3, 4, 5, 6, 7]],
-    }.items():
+    for form, groups in data(__file__)["every_form_of_groups"].items():
         with subtests.test(form):
             assert [[*map(int, one)] for one in groups_of(form, 8)] == groups

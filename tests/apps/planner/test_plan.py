@@ -30,6 +30,7 @@ from cxrjax.models.flops import Flops
 from cxrjax.models.layers import REMAT
 from cxrjax.training.config_file import load_config
 from cxrjax.training.workdir import write_json
+from tests.papers.cases import cases, data
 
 _PER_CHIP = "hbm_bytes_per_chip hbm_limit_bytes collective_bytes_per_chip"
 KEYS = {
@@ -49,7 +50,7 @@ def _json(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
-def test_gpu_by_formula_says_so(capsys):
+def test_gpus_by_formula_and_full_fine_tuning_on_several(capsys):
     said = _json(capsys, f"--config={VINDR}", "--topology=a100-80-1", "--formula")
     assert said.keys() >= KEYS
     assert said["source"] == "formula" and said["compiler"]["memory"] is None
@@ -60,6 +61,11 @@ def test_gpu_by_formula_says_so(capsys):
     assert 0.3 < said["mfu_estimate"] <= 1
     plan_command.main([f"--config={VINDR}", "--topology=a100-80-1", "--formula"])
     assert "by formula only; nothing was compiled" in capsys.readouterr().out
+    one = ("--config=configs/gemex_sft.py", "--config.mesh.fsdp=1", "--topology=h100-1")
+    assert _json(capsys, *one)["fits"] is False  # 16 bytes for each of 3.9 billion, and the rest
+    eight = ("--config=configs/gemex_sft.py", "--config.mesh.fsdp=8", "--topology=h100-8")
+    said = _json(capsys, *eight)
+    assert said["fits"] is True and said["collective_bytes_per_chip"] > 1e9
 
 
 @pytest.mark.parametrize(("topology", "told"), [("h100-8", False), ("h100-16", True)])
@@ -67,15 +73,6 @@ def test_links_between_machines_of_gpus_are_said_to_be_no_nvlink(capsys, topolog
     one = "--config.training.accumulation_steps=1"
     plan_command.main([f"--config={VINDR}", f"--topology={topology}", one])
     assert ("as if NVLink joined all GPUs" in capsys.readouterr().out) == told
-
-
-def test_full_fine_tuning_needs_several_gpus(capsys):
-    one = ("--config=configs/gemex_sft.py", "--config.training.accumulation_steps=8")
-    one += ("--topology=h100-1",)
-    assert _json(capsys, *one)["fits"] is False  # 16 bytes for each of 3.9 billion, and the rest
-    eight = ("--config=configs/gemex_sft.py", "--topology=h100-8")
-    said = _json(capsys, *eight)
-    assert said["fits"] is True and said["collective_bytes_per_chip"] > 1e9
 
 
 _UNUSABLE = Path(__file__).with_name("unusable_arguments.txt").read_text().splitlines()
@@ -109,16 +106,20 @@ def test_micro_batches_follow_the_mesh_and_a_batch_that_is_too_small_is_told(cap
     assert _json(capsys, *flagship, "--topology=h100-32", way)["fits"] is True
 
 
-def test_kept_only_does_without_libtpu(capsys, monkeypatch):
+def test_without_libtpu_or_the_compiler_plans_are_by_formula_and_say_so(capsys, monkeypatch):
     monkeypatch.setattr(plans.importlib.util, "find_spec", lambda name: None)
     flags = ("--topology=v5e-8", "--kept_only", "--config.training.batch_questions=128")
     plan_command.main([f"--config={VINDR}", *flags, "--json"])
     said = capsys.readouterr()
     assert json.loads(said.out)["source"] == "formula"
     assert "libtpu says, and it is not installed" in said.err
+    monkeypatch.setattr(gpu, "is_installed", lambda: False)
+    plan_command.main([f"--config={VINDR}", "--topology=h100-8", "--json"])
+    said = capsys.readouterr()
+    assert json.loads(said.out)["source"] == "formula" and "cxrjax[plan_gpu]" in said.err
 
 
-def test_batch_is_the_largest_that_the_configuration_can_meet():
+def test_batches_are_the_largest_that_configurations_meet_and_chips_hold():
     config = load_config("configs/vindr_lora.py:phantom")
     shape = batch_shape(config)
     assert (shape.images, shape.questions, shape.prefix, shape.answer) == (8, 12, 16, 48)
@@ -127,6 +128,14 @@ def test_batch_is_the_largest_that_the_configuration_can_meet():
     assert batch.digits is None and batch.box_mask.shape == (8, 12, config.data.max_boxes)
     digits = step_inputs(load_config(VINDR)).batch.digits  # the paper's pixels in digits
     assert digits is not None and digits.positions.shape[:2] == (16, 1)
+    for name in ("h100", "h200", "a100-80", "l40s"):
+        topology = parse_topology(f"{name}-8")
+        text, chip = gpu.target_config(topology), topology.chip
+        numbers = dict(re.findall(r"(\w+): (\d+)", text))
+        assert abs(int(numbers["device_memory_size"]) / chip.hbm_bytes - 1) < 0.07
+        assert abs(int(numbers["memory_bandwidth"]) / chip.hbm_bandwidth - 1) < 0.01
+        assert chip.device_kinds[0] in text and gpu.can_compile(topology)
+    assert not gpu.can_compile(parse_topology("b200-8"))
 
 
 def test_arguments_by_formula_are_those_of_the_shardings():
@@ -152,12 +161,7 @@ def test_roofline_takes_the_slower_of_work_and_memory_and_adds_what_is_awaited()
     alone = roofline(Program(work, (), 0), topology)
     assert alone.step == pytest.approx(0.3) and alone.limit == "hbm"
     sent = chip.link_bandwidth / 2 * 0.5
-    for overlapped, begun, awaited, step in (
-        (False, 0, 0, 0.8),
-        (True, 0, 2, 0.5),
-        (True, 1, 2, 0.6),  # the product was over before it began
-        (True, 0, 1, 0.7),  # and here it was awaited before the copy
-    ):
+    for overlapped, begun, awaited, step in data(__file__)["awaited"]:
         collective = Collective("all-reduce", 1, 0, 8, sent, overlapped, begun, awaited)
         found = roofline(Program(work, (collective,), 0), topology)
         assert found.step == pytest.approx(step, abs=1e-4) and found.limit == "links"
@@ -165,15 +169,12 @@ def test_roofline_takes_the_slower_of_work_and_memory_and_adds_what_is_awaited()
     assert roofline(Program(work, two, 0), topology).step == pytest.approx(1.0, abs=1e-4)
 
 
-def test_products_in_kernels_are_taken_from_the_formula():
+def test_times_of_kernels_and_of_small_messages():
     topology = parse_topology("v5e-8")
     work = (Work("product", 1, topology.chip.flops * 0.3, 0),)
     for kernels, step in ((0, 0.3), (4, 0.5)):
         found = roofline(Program(work, (), 0, kernels), topology, topology.chip.flops * 0.5)
         assert found.step == pytest.approx(step)
-
-
-def test_small_messages_take_their_hops():
     near, far = parse_topology("v5e-16"), parse_topology("v5e-256")
     assert collective_seconds(0, 256, far) == pytest.approx(5 * collective_seconds(0, 16, near))
     assert collective_seconds(0, 1, parse_topology("v5e-1")) == 0
@@ -207,7 +208,7 @@ def test_find_batch_finds_the_largest(slope_mib):
     assert len(made) == len(set(made)) <= 8
 
 
-def test_find_batch_where_nothing_fits_and_where_compiles_run_out():
+def test_find_batch_where_nothing_fits_and_other_failures_stay_what_they_are():
     config = load_config(VINDR, _THIRTY_TWO)
     topology = parse_topology("v5e-8")
     plan, _ = _fake(GIB)
@@ -215,6 +216,8 @@ def test_find_batch_where_nothing_fits_and_where_compiles_run_out():
     plan, made = _fake(1)
     found, too_large = search.find_batch(config, topology, plan, 3)
     assert len(made) == 3 and too_large is None and found.config.batch_images == max(made)
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        compile_program(Lowered("INTERNAL: something else"))
 
 
 @pytest.mark.slow
@@ -351,27 +354,12 @@ class Lowered:
         raise jax.errors.JaxRuntimeError(self.message)
 
 
-@pytest.mark.parametrize(
-    ("message", "sizes"),
-    [
-        ("Ran out of memory in memory space hbm. Used 18.5G of 15.75G hbm.", (18.5, 15.75)),
-        (
-            "Ran out of memory on HBM, the total memory required for HLO temporaries (481.87G) "
-            "exceeds available HBM (15.75G).",
-            (481.87, 15.75),
-        ),
-    ],
-)
+@cases("message, sizes")
 def test_sizes_are_read(message, sizes):
     with pytest.raises(DoesNotFitError) as raised:
         compile_program(Lowered(f"RESOURCE_EXHAUSTED: {message}"))
     found = raised.value.needed, raised.value.limit
     assert found == tuple(int(size * GIB) for size in sizes)
-
-
-def test_other_failures_stay_what_they_are():
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
-        compile_program(Lowered("INTERNAL: something else"))
 
 
 def test_what_a_search_has_found_is_taken_where_remat_is_auto(tmp_path, capsys):
@@ -433,24 +421,6 @@ needs_gpu_compiler = pytest.mark.skipif(
 )
 # Two layers each of decoder and tower, as wide as MedGemma 4B's decoder is for its head size.
 _TWO_LAYERS = {"width": 512, "mlp_dim": 1024, "depth": 2, "vocab_size": 4096}
-
-
-def test_descriptions_of_gpus_are_those_of_their_chips():
-    for name in ("h100", "h200", "a100-80", "l40s"):
-        topology = parse_topology(f"{name}-8")
-        text, chip = gpu.target_config(topology), topology.chip
-        numbers = dict(re.findall(r"(\w+): (\d+)", text))
-        assert abs(int(numbers["device_memory_size"]) / chip.hbm_bytes - 1) < 0.07
-        assert abs(int(numbers["memory_bandwidth"]) / chip.hbm_bandwidth - 1) < 0.01
-        assert chip.device_kinds[0] in text and gpu.can_compile(topology)
-    assert not gpu.can_compile(parse_topology("b200-8"))
-
-
-def test_without_the_compiler_a_gpu_is_planned_by_formula_and_says_so(capsys, monkeypatch):
-    monkeypatch.setattr(gpu, "is_installed", lambda: False)
-    plan_command.main([f"--config={VINDR}", "--topology=h100-8", "--json"])
-    said = capsys.readouterr()
-    assert json.loads(said.out)["source"] == "formula" and "cxrjax[plan_gpu]" in said.err
 
 
 @needs_gpu_compiler

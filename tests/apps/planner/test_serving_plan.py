@@ -24,10 +24,13 @@ def _config():
     return load_config("configs/vindr_lora.py:demo")
 
 
-def test_the_step_is_that_of_the_slots():
+def test_the_step_is_that_of_the_slots_and_planned_by_itself():
     here = SingleDeviceSharding(jax.local_devices()[0])
     text = lower_serving(_config(), 3, here).as_text()
     assert "3x1x1x48x32" in text  # the answers' keys: 3 slots, 1 head, 48 tokens of 32
+    flags = ["--config=configs/vindr_lora.py:demo", "--topology=v5e-1", "--serve"]
+    with pytest.raises(UserError, match="by itself"):
+        plan.main([*flags, "--formula"])
 
 
 @pytest.mark.parametrize("name", ["v5e-8", "h100-1"])
@@ -51,12 +54,6 @@ def test_what_fits_and_what_does_not_is_told():
         "step_seconds_estimate": None,
         "tokens_per_second_estimate": None,
     }
-
-
-def test_it_is_planned_by_itself():
-    flags = ["--config=configs/vindr_lora.py:demo", "--topology=v5e-1", "--serve"]
-    with pytest.raises(UserError, match="by itself"):
-        plan.main([*flags, "--formula"])
 
 
 @pytest.mark.slow

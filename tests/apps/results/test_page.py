@@ -69,14 +69,11 @@ def test_breakdowns_are_grouped_by_metric_and_small_cells_are_grey(page):
     assert all("few" in cell.classes for cell in _cells(root, key, "Atelectasis"))
 
 
-def test_headlines_show_base_before_tuned(page):
+def test_headlines_show_base_before_tuned_and_tables_every_metric(page):
     (tile,) = [t for t in page.read().all("div", "tile") if "Detection F1" in t.text]
     assert [dt.text.strip() for dt in tile.all("dt")] == ["base", "tuned"]
     figures = [dd.text for dd in tile.all("dd")]
     assert figures == ["0.224", "0.204 to 0.244", "0.666", "0.646 to 0.686"]
-
-
-def test_every_metric_of_the_file_is_on_the_page(page):
     everything = " ".join(table.text for table in page.read().all("table", "dense"))
     for protocols in page.metrics.values():
         for named in protocols.values():
@@ -178,17 +175,6 @@ def _dots(chart, colour) -> list[tuple[float, float]]:
     return [(float(use["x"]), float(use["y"])) for use in _within(chart, "use", colour)]
 
 
-def test_figures_are_the_same_bytes_every_time_and_apart_on_one_page():
-    curve = {"x": [0, 1], "y": [0.2, 0.9], "x_label": "a$b$", "y_label": "_c"}
-    first, more = system_charts({"_s$": {"froc": curve, "own": curve}}, {})
-    again, _ = system_charts({"_s$": {"froc": curve, "own": curve}}, {})
-    assert first == again and "_s$" in first[0].svg and "a$b$" in first[0].svg
-    ids = [set(re.findall(r' id="([^"]*)"', one.svg)) for one in (first[0], more[0])]
-    assert all(ids) and not ids[0] & ids[1]
-    assert not re.search(r"#0[0-9]020[0-9]|matplotlib|<style", first[0].svg)
-    assert len(first[0].svg) < 12_000
-
-
 @pytest.mark.parametrize("values", [(1e308, -1e308), (0.0, 0.0), (1e-320, 2e-320), (5.0,)])
 def test_any_values_are_drawn(values):
     assert "<path" in chart("Loss", "loss", list(enumerate(values))).svg
@@ -200,7 +186,7 @@ def test_curves_of_another_layout_are_refused(page, curves, message):
         page.read(curves=curves)
 
 
-def test_the_page_is_valid_html(page):
+def test_the_page_is_valid_html_with_the_same_figures_every_time(page):
     notes = {"remarks": ["<b>"], "run": {"a": 1}}
     root = page.read(
         tables={"": TABLES}, comparisons=COMPARISONS, training_log=page.log(), notes=notes
@@ -208,6 +194,14 @@ def test_the_page_is_valid_html(page):
     html5lib.HTMLParser(strict=True).parse(page.html)
     ids = [node["id"] for node in root.all() if "id" in node.attributes]
     assert len(ids) == len(set(ids))
+    curve = {"x": [0, 1], "y": [0.2, 0.9], "x_label": "a$b$", "y_label": "_c"}
+    first, more = system_charts({"_s$": {"froc": curve, "own": curve}}, {})
+    again, _ = system_charts({"_s$": {"froc": curve, "own": curve}}, {})
+    assert first == again and "_s$" in first[0].svg and "a$b$" in first[0].svg
+    ids = [set(re.findall(r' id="([^"]*)"', one.svg)) for one in (first[0], more[0])]
+    assert all(ids) and not ids[0] & ids[1]
+    assert not re.search(r"#0[0-9]020[0-9]|matplotlib|<style", first[0].svg)
+    assert len(first[0].svg) < 12_000
 
 
 def test_all_text_is_escaped(page):
@@ -276,7 +270,7 @@ def test_curves_are_drawn(page):
     assert len(_dots(validation, "--accent")) == 3
 
 
-def test_a_run_of_reinforcement_learning_shows_its_health(page, tmp_path):
+def test_health_of_reinforcement_learning_and_the_protocol_that_chooses_are_drawn(page, tmp_path):
     log = tmp_path / "metrics.jsonl"
     figures = ("reward", "reward_iou", "spread", "dead_groups", "kl", "spurious_boxes")
     lines = [
@@ -286,9 +280,12 @@ def test_a_run_of_reinforcement_learning_shows_its_health(page, tmp_path):
     page.write_lines(log, lines)
     curves = _curves(page.read(training_log=log))
     assert list(curves) == [f"train/rl/{name}" for name in figures]
+    names = ("eval/strict/vqa/f1", "eval/paper/vqa/f1", "eval/by_class/vqa/f1/ILD")
+    log = page.write_lines(page.root / "log.jsonl", [{"step": 1, **dict.fromkeys(names, 0.5)}])
+    assert list(_curves(page.read(training_log=log))) == ["eval/paper/vqa/f1"]
 
 
-def test_long_series_are_drawn_through_all_of_their_course(page):
+def test_curves_leave_gaps_count_resumed_steps_once_and_show_all_of_their_course(page):
     curves = _curves(page.read(training_log=page.log()))
     lines = _lines(curves["loss"], "--accent")
     assert len(lines) == 2, "the values, and a mean"
@@ -296,22 +293,13 @@ def test_long_series_are_drawn_through_all_of_their_course(page):
         xs, ys = zip(*points, strict=True)
         assert xs[0] < 75 and xs[-1] > 300, "from the first step to the last"
         assert list(ys) == sorted(ys) and ys[0] < 40 and ys[-1] > 120, "a falling loss falls"
-
-
-def test_values_that_are_no_numbers_leave_a_gap_and_a_resumed_step_counts_once(page):
     lines = [{"step": s, "loss": v} for s, v in ((1, 4.0), (2, float("nan")), (3, 2.0), (3, 1.0))]
     log = page.write_lines(page.root / "log.jsonl", lines)
     (curve,) = page.read(training_log=log).all("figure", "curve")
     assert curve["data-csv"].splitlines()[1:] == ["1,4.0", "3,1.0"]
 
 
-def test_the_papers_protocol_is_the_one_that_chooses(page):
-    names = ("eval/strict/vqa/f1", "eval/paper/vqa/f1", "eval/by_class/vqa/f1/ILD")
-    log = page.write_lines(page.root / "log.jsonl", [{"step": 1, **dict.fromkeys(names, 0.5)}])
-    assert list(_curves(page.read(training_log=log))) == ["eval/paper/vqa/f1"]
-
-
-def test_what_is_missing_is_said(page):
+def test_what_is_missing_or_synthetic_is_said(page):
     root = page.read(notes={"missing": ["the training log (run/metrics.jsonl)"]})
     assert "No training log was given" in root.text
     assert "No run.json was given" in root.text and "No tables.md was given." in root.text
@@ -319,6 +307,10 @@ def test_what_is_missing_is_said(page):
     log = page.write_lines(page.root / "short.jsonl", [{"step": 1, "loss": 1.0}])
     root = page.read(training_log=log)
     assert "no values for: Cross-entropy of answer tokens; Box part, 1 − GIoU; Box" in root.text
+    banner = next(page.read().all("div", "banner")).text
+    assert "research only" in banner and "Synthetic" not in banner
+    page.records = [page.record(i, dataset="synthetic") for i in range(page.images)]
+    assert "Synthetic radiographs" in next(page.read().all("div", "banner")).text
 
 
 def test_what_was_run_is_printed(page):
@@ -337,38 +329,24 @@ def test_what_was_run_is_printed(page):
     assert "questions by templates 4" in root.text
 
 
-def test_it_says_what_it_is_for_and_that_phantoms_are_synthetic(page):
-    banner = next(page.read().all("div", "banner")).text
-    assert "research only" in banner and "Synthetic" not in banner
-    page.records = [page.record(i, dataset="synthetic") for i in range(page.images)]
-    assert "Synthetic radiographs" in next(page.read().all("div", "banner")).text
-
-
 @pytest.mark.parametrize(("change", "message"), ROWS["no_inputs"])
 def test_unusable_arguments_are_user_errors(page, change, message):
     with pytest.raises(UserError, match=message):
         page.read(**change)
 
 
-def test_a_log_line_without_step_is_named(page):
-    log = page.write_lines(page.root / "log.jsonl", [{"step": 1, "loss": 1.0}, {"loss": 2.0}])
-    with pytest.raises(UserError, match=r"log\.jsonl:2"):
-        page.read(training_log=log)
-
-
-def test_records_without_a_size_are_refused(page):
+def test_files_that_do_not_fit_the_page_are_named(page):
+    fitting, page.predictions["base"] = page.predictions["base"], [page.prediction(99, [])]
+    with pytest.raises(UserError, match=r"base\.jsonl: answers none of the 10 questions"):
+        page.read()
+    page.predictions["base"] = fitting
     page.records[5] = page.record(5, image_hw=None)
     with pytest.raises(UserError, match="image-5-0: image_hw is null"):
         page.read()
-
-
-def test_predictions_of_another_split_are_refused(page):
-    page.predictions["base"] = [page.prediction(99, [])]
-    with pytest.raises(UserError, match=r"base\.jsonl: answers none of the 10 questions"):
-        page.read()
-
-
-def test_an_unwritable_place_is_a_user_error(page):
+    page.records[5] = page.record(5)
+    log = page.write_lines(page.root / "log.jsonl", [{"step": 1, "loss": 1.0}, {"loss": 2.0}])
+    with pytest.raises(UserError, match=r"log\.jsonl:2"):
+        page.read(training_log=log)
     (page.root / "out").write_text("in the way")
     with pytest.raises(UserError, match="cannot write: "):
         page.read()

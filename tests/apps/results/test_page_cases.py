@@ -90,12 +90,21 @@ def test_a_folder_holds_pictures_and_parts(page):
     assert "data:image" not in page.html and 'part-0"' not in page.html
 
 
-def test_many_images_go_into_a_folder_by_themselves(page, monkeypatch):
-    monkeypatch.setattr("cxrjax.apps.results.page.MOST_IN_ONE_FILE", page.images - 1)
-    page.write()
-    assert (page.root / "out" / "index_files" / "image-9.jpg").exists()
-    page.write(pictures="file")
-    assert not (page.root / "out" / "index_files").exists()
+def test_pictures_go_into_a_folder_or_are_left_out(page, monkeypatch):
+    with monkeypatch.context() as few:
+        few.setattr("cxrjax.apps.results.page.MOST_IN_ONE_FILE", page.images - 1)
+        page.write()
+        assert (page.root / "out" / "index_files" / "image-9.jpg").exists()
+        page.write(pictures="file")
+        assert not (page.root / "out" / "index_files").exists()
+    for path in (page.root / "images").iterdir():
+        path.unlink()
+    with pytest.raises(UserError, match="image-"):
+        page.read()
+    cases = page.cases(page.read(pictures="none"))
+    assert {image["src"] for image in cases["cases"]} == {None}
+    first = cases["cases"][0]
+    assert first["size"] == [page.width, page.height] and first["q"][0]["boxes"]
 
 
 def test_all_pixels_lie_beside_the_page_where_it_has_fewer(page):
@@ -119,17 +128,6 @@ def test_all_pixels_lie_beside_the_page_where_it_has_fewer(page):
     assert [one.name for one in folder.iterdir()] == ["full-0.jpg"]
     page.write(pictures="file")
     assert not folder.exists() and "file:" not in page.html.partition("<title>")[0]
-
-
-def test_pictures_can_be_left_out(page):
-    for path in (page.root / "images").iterdir():
-        path.unlink()
-    with pytest.raises(UserError, match="image-"):
-        page.read()
-    cases = page.cases(page.read(pictures="none"))
-    assert {image["src"] for image in cases["cases"]} == {None}
-    first = cases["cases"][0]
-    assert first["size"] == [page.width, page.height] and first["q"][0]["boxes"]
 
 
 def test_filters_offer_what_is_there(page):
@@ -167,7 +165,7 @@ def test_of_many_images_a_random_sample_and_the_worst_are_shown(page):
     page.read()  # pictures that are not shown are not read
 
 
-def test_boxes_are_read_from_text_by_a_codec(page):
+def test_boxes_are_read_from_text_and_texts_alone_need_none(page):
     box = np.array([[0.1, 0.2, 0.5, 0.6]], np.float32)
     text = "At " + CODECS["paligemma"].encode(box, page.height, page.width)
     page.predictions["tuned"] = page.texts(text)
@@ -175,9 +173,6 @@ def test_boxes_are_read_from_text_by_a_codec(page):
         page.read()
     cases = page.cases(page.read(codec=CODECS["paligemma"]))
     assert cases["cases"][0]["q"][0]["answers"][1]["boxes"][0][0] == pytest.approx(1000, abs=10)
-
-
-def test_texts_alone_need_neither_boxes_nor_sizes(page):
     said = {"image_hw": None, "answers": [{"text": "Bóng tim không to."}], "lang": "vi"}
     page.records = [page.record(i, **said) for i in range(page.images)]
     page.predictions = {"tuned": page.texts("Tim to")}

@@ -37,13 +37,7 @@ def test_any_spans_leave_the_text_whole(text, ends):
     assert _text(cut) == text
 
 
-def test_very_long_texts_do_not_hang():
-    start = time.process_time()
-    said, _ = mark_words("a " * 100_000, "b " * 100_000)
-    assert _text(said) == "a " * 100_000 and time.process_time() - start < 60
-
-
-def test_facts_are_compared_by_what_they_say():
+def test_facts_are_compared_by_what_they_say_however_long():
     true = "Tràn dịch màng phổi phải. Bóng tim không to."
     said, reference = mark_facts("Bóng tim không to. Gãy xương sườn trái.", true, "vi")
     assert ("Gãy xương sườn trái", "added") in said
@@ -52,6 +46,9 @@ def test_facts_are_compared_by_what_they_say():
     assert ("Tràn dịch màng phổi phải", "missing") in reference
     assert _text(reference) == true
     assert mark_facts("", true, "vi") == ([], [true])
+    start = time.process_time()
+    said, _ = mark_words("a " * 100_000, "b " * 100_000)
+    assert _text(said) == "a " * 100_000 and time.process_time() - start < 60
 
 
 @pytest.mark.parametrize(("text", "words"), ROWS["numbered_boxes"])

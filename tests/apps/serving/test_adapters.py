@@ -112,7 +112,7 @@ def test_folders_of_peft_are_found_by_their_names(peft):
         np.testing.assert_array_equal(mixed["b"][...][1], expected.b[...][layer])
 
 
-def test_what_does_not_go_together_is_refused(peft, tmp_path):
+def test_runs_and_flags_that_do_not_go_together_are_refused(peft, tmp_path):
     folder, own = peft
     with pytest.raises(UserError, match="name is taken"):
         _serve({"base": folder})
@@ -123,9 +123,6 @@ def test_what_does_not_go_together_is_refused(peft, tmp_path):
         _serve({"a": BASE})
     with pytest.raises(UserError, match="--beams=1"):
         _serve({}, decoding={"beams": 2, "boxes": "greedy"})
-
-
-def test_a_run_on_images_of_another_size_is_refused():
     base = open_model(BASE)
     config = base.generator.model.config
     _check_alike(BASE, base, base)

@@ -302,7 +302,7 @@ def test_a_server_without_its_engine_ends():
     assert not thread.is_alive() and "the engine has failed" in told[0]
 
 
-def test_clients_take_turns():
+def test_clients_take_turns_and_what_was_used_last_is_kept():
     waiting = FairQueue(10)
     waiting.put("a", ["a1", "a2", "a3"])
     waiting.put("b", ["b1"])
@@ -315,9 +315,6 @@ def test_clients_take_turns():
     waiting.put("a", list(range(10)))
     with pytest.raises(QueueFullError):
         waiting.put("b", [0])
-
-
-def test_what_was_used_last_is_kept_by_bytes():
     kept = ByteLRU(10, len)
     for key in "abc":
         kept.put(key, key * 4)

@@ -7,14 +7,10 @@ import pytest
 
 from cxrjax.apps.serving.refusals import RefusedError
 from cxrjax.apps.serving.schemas import AnswerSchema
+from tests.papers.cases import data
 
 ROWS = tomllib.loads(Path(__file__).with_name("schemas.toml").read_text(encoding="utf-8"))
-LINE = {
-    "text": "Masses at ...",
-    "boxes": [[0.1, 0.2, 0.3, 0.4], [0.5, 0.5, 1.0, 0.75]],
-    "labels": ["mass", None],
-    "box_scores": [0.5, 0.75],
-}
+LINE = data(__file__)["line"]
 
 
 @pytest.mark.parametrize("name", ROWS["filled"])

@@ -30,6 +30,7 @@ from cxrjax.errors import UserError
 from cxrjax.records import Answer, QARecord, write_records
 from tests.apps.raw_http import ask_raw, random_requests, status_of
 from tests.asked import asked
+from tests.papers.cases import cases, data
 
 ROOT = Path(__file__).parents[3]
 BASE = ROOT / "data" / "real_base"
@@ -191,7 +192,7 @@ def test_answers_are_those_of_predict_whoever_asks_beside(served, predicted):
     assert served.metric("cxrjax_image_cache_misses_total") == len(RADIOGRAPHS)
 
 
-def test_many_questions_of_one_image(served, predicted):
+def test_systems_earlier_turns_and_many_questions_of_one_image(served, predicted):
     body = {"image": uri(RADIOGRAPHS[1].read_bytes()), "questions": [*WORDS]}
     body["questions"][1] = {"question": WORDS[1], "question_id": "mine", "finding": "left lung"}
     status, told, _ = served.ask("POST", "/v1/ground", body)
@@ -201,6 +202,19 @@ def test_many_questions_of_one_image(served, predicted):
     assert lines[1]["labels"] == ["left lung"]
     for place, line in enumerate(lines):
         check_same(line | {"labels": predicted[1, place]["labels"]}, predicted[1, place])
+    body = chat(GOOD, WORDS[0])
+    body["messages"].insert(0, {"role": "system", "content": "Be brief."})
+    prompt = served.ask("POST", "/v1/chat/completions", body)[1]["usage"]["prompt_tokens"]
+    same = served.chat(GOOD, f"Be brief.\n{WORDS[0]}")["usage"]["prompt_tokens"]
+    assert prompt == same > served.chat(GOOD, WORDS[0])["usage"]["prompt_tokens"]
+    body["messages"][0]["content"] = ""
+    told = served.ask("POST", "/v1/chat/completions", body)[1]
+    assert told["choices"][0]["message"]["content"] == predicted[0, 0]["text"]
+    body["messages"] += [{"role": "assistant", "content": "Here."}]
+    assert served.ask("POST", "/v1/chat/completions", body)[0] == 400
+    body["messages"] += [{"role": "user", "content": "And?"}]
+    longer = served.ask("POST", "/v1/chat/completions", body)[1]["usage"]["prompt_tokens"]
+    assert longer > served.chat(GOOD, "And?")["usage"]["prompt_tokens"] + 5
 
 
 def events_of(served, body):
@@ -329,14 +343,7 @@ def test_what_is_refused_is_told_as_openai_does(served, body, status, code):
     assert len(told["error"]["message"]) < 500
 
 
-@pytest.mark.parametrize(
-    ("path", "wrong", "place"),
-    [
-        ("chat/completions", {"type": "input_image", "image_url": "x"}, "messages.0.content.0: "),
-        ("chat/completions", {"type": "text"}, "messages.0.content.0.text.text: "),
-        ("ground", {"questoin": "Where?"}, "questions.0.question: "),
-    ],
-)
+@cases("path, wrong, place")
 def test_the_place_of_a_mistake_is_told(served, path, wrong, place):
     body = {"model": "real_base", "messages": [{"role": "user", "content": [wrong]}]}
     if path == "ground":
@@ -345,26 +352,14 @@ def test_the_place_of_a_mistake_is_told(served, path, wrong, place):
     assert status == 400 and told["error"]["message"].startswith(place), told
 
 
-def test_fields_that_ask_for_nothing_are_ignored(served, predicted):
+def test_fields_that_ask_for_nothing_are_ignored_and_too_many_told_to_come_again(served, predicted):
     more = {"user": "me", "metadata": {"a": "b"}, "frequency_penalty": 0, "tools": []}
     told = served.chat(GOOD, WORDS[0], **more)
     assert told["choices"][0]["message"]["content"] == predicted[0, 0]["text"]
-
-
-def test_systems_stand_before_the_first_question_and_earlier_turns_are_told(served, predicted):
-    body = chat(GOOD, WORDS[0])
-    body["messages"].insert(0, {"role": "system", "content": "Be brief."})
-    prompt = served.ask("POST", "/v1/chat/completions", body)[1]["usage"]["prompt_tokens"]
-    same = served.chat(GOOD, f"Be brief.\n{WORDS[0]}")["usage"]["prompt_tokens"]
-    assert prompt == same > served.chat(GOOD, WORDS[0])["usage"]["prompt_tokens"]
-    body["messages"][0]["content"] = ""
-    told = served.ask("POST", "/v1/chat/completions", body)[1]
-    assert told["choices"][0]["message"]["content"] == predicted[0, 0]["text"]
-    body["messages"] += [{"role": "assistant", "content": "Here."}]
-    assert served.ask("POST", "/v1/chat/completions", body)[0] == 400
-    body["messages"] += [{"role": "user", "content": "And?"}]
-    longer = served.ask("POST", "/v1/chat/completions", body)[1]["usage"]["prompt_tokens"]
-    assert longer > served.chat(GOOD, "And?")["usage"]["prompt_tokens"] + 5
+    body = {"image": GOOD, "questions": ["Where is it?"] * 41}
+    status, told, headers = served.ask("POST", "/v1/ground", body)
+    assert status == 429 and told["error"]["code"] == "queue_full"
+    assert headers["Retry-After"]
 
 
 def test_who_has_no_token_learns_nothing(served):
@@ -391,13 +386,6 @@ def test_images_are_shared_by_those_with_the_same_token_alone(served):
     assert served.metric("cxrjax_image_cache_misses_total") == misses
     assert served.ask("POST", "/v1/chat/completions", chat(image, "?"), TOKEN[::-1])[0] == 200
     assert served.metric("cxrjax_image_cache_misses_total") == misses + 1
-
-
-def test_too_many_questions_are_told_to_come_again(served):
-    body = {"image": GOOD, "questions": ["Where is it?"] * 41}
-    status, told, headers = served.ask("POST", "/v1/ground", body)
-    assert status == 429 and told["error"]["code"] == "queue_full"
-    assert headers["Retry-After"]
 
 
 def test_a_client_that_leaves_costs_no_more(served):
@@ -493,12 +481,7 @@ def test_the_official_client_has_responses(served, predicted):
     earlier = {"role": "assistant", "content": [{"type": "output_text", "text": "Here."}]}
     more = [*asked["input"], earlier, {"role": "user", "content": "And?"}]
     assert client.responses.create(model="real_base", input=more).usage.input_tokens > 5
-    for wrong, says in (
-        ({"previous_response_id": "resp_1"}, "previous_response_id: not supported"),
-        ({"tools": [{"type": "web_search"}]}, "tools: not supported"),
-        ({"input": "Where?"}, "0 images"),
-        ({"temperature": 9}, "temperature"),
-    ):
+    for wrong, says in data(__file__)["the_official_client_has_responses"]:
         with pytest.raises(openai.BadRequestError, match=says):
             client.responses.create(**{**asked, **wrong})
 

@@ -51,16 +51,13 @@ def test_figures_are_those_of_scipy_and_scikit_learn(tmp_path, capsys):
     assert found["mean_difference"] == pytest.approx(np.mean(human) - np.mean(judged))
 
 
-def test_undefined_is_null(tmp_path, capsys):
+def test_undefined_is_null_and_bad_marks_are_refused(tmp_path, capsys, subtests):
     one = judgements(tmp_path / "j.jsonl", [5, 5])
     two = people(tmp_path / "p.csv", [(0, 5), (1, 5)])
     agreement.main([f"--marks={one}", f"--marks={two}"])
     found = json.loads(capsys.readouterr().out)
     assert found["spearman"] is None and found["kappa"] is None and found["n"] == 2
     assert np.isnan(rater_agreement([], []).kappa)
-
-
-def test_bad_marks(tmp_path, subtests):
     for content, message in CASES["bad_marks"]:
         with subtests.test(message):
             one = judgements(tmp_path / "j.jsonl", [5])

@@ -41,13 +41,20 @@ def test_verdicts_are_kept_by_what_decides_them(chat, judge, sample, reply, tmp_
     assert "effusion" not in (tmp_path / "verdicts.jsonl").read_text()
 
 
-def test_a_replay_says_what_is_missing(chat, judge, sample, reply):
+def test_replays_and_facts_that_fail_are_told(chat, judge, sample, reply):
     with chat.Server(reply) as there:
         judge(there).relative_scores([sample(1, "Yes.")])
     with pytest.raises(UserError, match=r"of m's verdicts 2 of relative_score are missing"):
         judge(None).relative_scores([sample(1, "Yes."), sample(2, "Yes.")])
     with pytest.raises(UserError, match="1 of facts are missing"):
         judge(None).facts([("Bóng tim to.", "vi"), (" ", "vi")])
+
+    def script(body, _):
+        return chat.Text(None, refusal="no") if "Xơ" in asked(body) else reply(body)
+
+    with chat.Server(script) as there:
+        (match,) = compare_facts(judge(there), [FactPair("s", "q", "Tim to.", "Xơ phổi.", "vi")])
+    assert match.failure == "refusal" and match.pairs == ()
 
 
 _RATING = {"accuracy": 5, "relevance": 5, "helpfulness": 5, "overall": 5}
@@ -168,25 +175,13 @@ def test_many_to_many_becomes_one_to_one_and_numbers_out_of_range_do_not_pass(ch
     assert {a for a, _ in match.pairs} == {b for _, b in match.pairs} == {0, 1}
 
 
-def test_facts_that_fail_fail_the_comparison(chat, judge, reply):
-    def script(body, _):
-        return chat.Text(None, refusal="no") if "Xơ" in asked(body) else reply(body)
-
-    with chat.Server(script) as there:
-        (match,) = compare_facts(judge(there), [FactPair("s", "q", "Tim to.", "Xơ phổi.", "vi")])
-    assert match.failure == "refusal" and match.pairs == ()
-
-
-def test_a_dry_run_sends_nothing_and_counts(chat, judge, sample):
+def test_nothing_leaves_the_machine_unasked_or_in_a_dry_run(chat, judge, sample, tmp_path):
     with chat.Server(chat.Text("{}")) as there:
         model = judge(there, dry_run=True)
         (score,) = model.relative_scores([sample(1, "Yes.")])
         assert not there.bodies
     assert score.failure == "not_asked"
     assert model.planned["relative_score"].startswith("2 requests to send with 0 images")
-
-
-def test_nothing_leaves_the_machine_unasked(chat, judge, sample, tmp_path):
     with chat.Server(chat.Text("{}")) as there:
         model = judge(there, base_url="https://example.invalid/v1")
         with pytest.raises(UserError, match="this would send 2 requests with questions, reports"):

@@ -137,15 +137,12 @@ def test_a_replay_without_every_verdict_is_refused(chat, files, reply, tmp_path)
         score.main(flags(files, tmp_path / "x", "--judge=replay", f"--verdicts={cut}"))
 
 
-def test_a_dry_run_writes_no_scores(chat, files, tmp_path, capsys):
+def test_a_dry_run_or_a_benchmark_without_free_text_writes_no_scores(chat, files, tmp_path, capsys):
     with chat.Server(chat.Text("{}")) as there:
         score.main(flags(files, tmp_path / "out", *ask(there, "--dry_run")))
         assert not there.bodies
     assert "facts: 36 requests to send with 0 images" in capsys.readouterr().out
     assert not (tmp_path / "out" / "metrics.json").exists()
-
-
-def test_a_benchmark_without_free_text_has_no_judge(files, tmp_path):
     other = ("--benchmark=vindr_cxr_vqa", "--judge=surrogate")  # the last one counts
     with pytest.raises(UserError, match="--judge: vindr_cxr_vqa has no use for one"):
         score.main(flags(files, tmp_path, *other))

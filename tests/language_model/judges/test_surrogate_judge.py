@@ -23,15 +23,16 @@ def test_marks_lie_between_one_and_ten_and_the_reference_has_ten(answer, referen
     assert 1 <= mark(Sample("s", "q", "What is seen?", reference, answer)) <= 10
 
 
-def test_contrasts(sample, subtests):
+def test_contrasts_facts_and_order(sample, subtests):
     for reference, better, worse, lang in CASES["contrasts"]:
         asked = {"reference": reference, "question": "Is there an effusion?", "lang": lang}
         with subtests.test(better):
             marks = [mark(sample(1, answer, **asked)) for answer in (better, worse, " ")]
             assert marks[0] > marks[1] >= marks[2] == 1
-
-
-def test_order_plays_no_part_and_everything_says_surrogate(sample):
+    pair = FactPair("s", "q", "Tim to. Tim to. Xơ phổi trái.", "Bóng tim to. Xơ phổi phải.", "vi")
+    (match,) = compare_facts(SurrogateJudge(), [pair])
+    assert match.predicted.items == ("Tim to", "Xơ phổi trái")
+    assert match.pairs == ((0, 0),) and match.failure is None
     judge = SurrogateJudge()
     (score,) = judge.relative_scores([sample(1, "There is an effusion.")])
     assert score.reference_first == score.answer_first and score.reference_first.reference == 10
@@ -40,10 +41,3 @@ def test_order_plays_no_part_and_everything_says_surrogate(sample):
     assert metric_name(judge, "ar_score") == "surrogate/ar_score"
     (line,) = judge.judgements
     assert line["surrogate"] is True and line["answer"] == score.answer_first.answer
-
-
-def test_facts_are_each_counted_once():
-    pair = FactPair("s", "q", "Tim to. Tim to. Xơ phổi trái.", "Bóng tim to. Xơ phổi phải.", "vi")
-    (match,) = compare_facts(SurrogateJudge(), [pair])
-    assert match.predicted.items == ("Tim to", "Xơ phổi trái")
-    assert match.pairs == ((0, 0),) and match.failure is None
