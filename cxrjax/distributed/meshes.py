@@ -60,7 +60,8 @@ class MeshConfig:
     # each has whole copies of the model, and only gradients pass between them.
     slices: Positive = 1
     data: Annotated[int, AfterValidator(_fills)] = -1  # -1: all devices that the others leave
-    fsdp: Positive = 1  # devices that share out parameters and optimiser state
+    # Devices that share out parameters and optimiser state; fewer where there are fewer (data=-1).
+    fsdp: Positive = 1
     tensor: Positive = 1  # devices that split each matrix product
     # 'jit': XLA spreads the step over the mesh. 'pmap': every device runs the step on its part of
     # the batch, with all parameters; the data axis alone.
@@ -117,7 +118,10 @@ def mesh_sizes(config: MeshConfig, count: int, devices: str) -> dict[str, int]:
             "axis; set the others to 1, or mesh.strategy=jit"
         )
     if config.data == -1:
-        sizes["data"] = max(1, count // (sizes["replica"] * config.fsdp * config.tensor))
+        share = max(1, count // (sizes["replica"] * config.tensor))
+        if config.fsdp % share == 0:
+            sizes["fsdp"] = share
+        sizes["data"] = max(1, share // sizes["fsdp"])
     if math.prod(sizes.values()) != count:
         raise UserError(f"mesh {named} does not fill {devices}")
     return sizes

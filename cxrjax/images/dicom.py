@@ -331,10 +331,16 @@ def _values_of_interest(
     """
     if dataset.get("VOILUTSequence"):
         entries, first, depth = map(int, dataset.VOILUTSequence[0].LUTDescriptor)
+        entries = entries or 2**16
         whole = np.round(values).astype(np.int64)
+        # As of padding: a value representation of the other sign turns -2048 into 63488.
+        twin = first + (-(2**16) if first >= 2**15 else 2**16)
+        inside = [((whole >= start) & (whole < start + entries)).any() for start in (first, twin)]
+        if inside == [False, True]:
+            whole += first - twin
         # The descriptor may state the size of entries in place of their range: 16 bits, and 12 in
         # them. The table's highest entry tells.
-        table = apply_voi(np.arange(first, first + (entries or 2**16)), dataset)
+        table = apply_voi(np.arange(first, first + entries), dataset)
         depth = min(depth, max(1, int(table.max()).bit_length()))
         return apply_voi(whole, dataset) / (2.0**depth - 1)
     window = _window(dataset)

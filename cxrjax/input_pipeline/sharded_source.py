@@ -249,7 +249,7 @@ class ShardedSource:
                 path, columns=["image", "height", *names], read_dictionary=names, use_threads=False
             )
         except (OSError, pa.ArrowException) as error:
-            raise UserError(f"{path}: cannot read the table: {error}") from None
+            raise UserError(f"{path}: cannot read the table: {first_line(error)}") from None
         if table.num_rows != shard["questions"]:
             raise UserError(
                 f"{path}: {table.num_rows} rows, the manifest has {shard['questions']}; build "

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from cxrjax.errors import UserError
+from cxrjax.errors import UserError, first_line
 from cxrjax.papers.cxr_qba.construct import ratings
 from cxrjax.papers.cxr_qba.construct.extraction import StudyImage
 from cxrjax.papers.cxr_qba.native import StudyQuestions, StudySceneGraph
@@ -192,7 +192,7 @@ def read_table(path: Path, columns: Sequence[str] | None = None) -> Iterator[dic
         raise UserError(f"{path}: has no column {error.args[0]!r}") from None
     # ValueError: a cell that is no number, or text that is not UTF-8; OverflowError: infinity.
     except (OSError, ValueError, OverflowError, pa.ArrowException) as error:
-        raise UserError(f"{path}: cannot read the table: {error}") from None
+        raise UserError(f"{path}: cannot read the table: {first_line(error)}") from None
 
 
 def _read_parquet(path: Path, columns: Sequence[str] | None) -> Iterator[dict[str, Any]]:

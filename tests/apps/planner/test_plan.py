@@ -61,9 +61,10 @@ def test_gpus_by_formula_and_full_fine_tuning_on_several(capsys):
     assert 0.3 < said["mfu_estimate"] <= 1
     plan_command.main([f"--config={VINDR}", "--topology=a100-80-1", "--formula"])
     assert "by formula only; nothing was compiled" in capsys.readouterr().out
-    one = ("--config=configs/gemex_sft.py", "--config.mesh.fsdp=1", "--topology=h100-1")
+    one = ("--config=configs/gemex_sft.py", "--config.training.accumulation_steps=8")
+    one += ("--topology=h100-1",)
     assert _json(capsys, *one)["fits"] is False  # 16 bytes for each of 3.9 billion, and the rest
-    eight = ("--config=configs/gemex_sft.py", "--config.mesh.fsdp=8", "--topology=h100-8")
+    eight = ("--config=configs/gemex_sft.py", "--topology=h100-8")
     said = _json(capsys, *eight)
     assert said["fits"] is True and said["collective_bytes_per_chip"] > 1e9
 
