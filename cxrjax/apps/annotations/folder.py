@@ -241,9 +241,9 @@ class Folder:
             return ""
         self._strip = (*_common_ends(stems), *_common_ends(files))
         if sum(self.has(name) for name in missing) > len(missing) // 2:
-            before, after, file_before, file_after = map(shown, self._strip)
-            told = f"names of images are {before}...{after}, their files {file_before}..."
-            return f"{told}{file_after}: matched by what lies between"
+            before, after, file_before, file_after = self._strip
+            names, files = shown(f"{before}...{after}"), shown(f"{file_before}...{file_after}")
+            return f"names of images are {names}, their files {files}: matched by what lies between"
         self._strip, self._known = ("", "", "", ""), {}
         return ""
 

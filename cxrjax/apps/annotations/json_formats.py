@@ -11,7 +11,7 @@ from typing import Any
 from cxrjax.apps.annotations import annotation as an
 from cxrjax.apps.annotations import xml_formats
 from cxrjax.apps.annotations.annotation import WORDS, Annotation, Rejected
-from cxrjax.apps.annotations.folder import Folder, split_of
+from cxrjax.apps.annotations.folder import IMAGE_ENDINGS, Folder, split_of
 from cxrjax.apps.annotations.keys import shape_of, shape_of_via3
 from cxrjax.errors import ForeignError, UserError
 from cxrjax.files import read_packaged
@@ -539,8 +539,8 @@ def _boxes(content: Any) -> dict[str, Any]:
 
 def _items(content: Any) -> list[Any]:
     items = content if isinstance(content, list) else [content]
-    if columns := _columns(content):
-        return columns
+    if rows := _rows_of(content):
+        return rows
     if isinstance(content, dict) and not said_of(content, "image"):
         lists = {key: value for key, value in content.items() if isinstance(value, list)}
         items = max(lists.values(), key=len, default=[])
@@ -549,13 +549,15 @@ def _items(content: Any) -> list[Any]:
     return items
 
 
-def _columns(content: Any) -> list[dict[str, Any]]:
-    """Rows of a table whose columns are objects by number, as pandas writes it; [] of others."""
-    columns = list(content.values()) if isinstance(content, dict) else []
-    if len(columns) < 2 or not all(isinstance(one, dict) for one in columns):
+def _rows_of(content: Any) -> list[dict[str, Any]]:
+    """Rows of an object of objects: columns by number, as pandas writes them, or images by name."""
+    inside = list(content.values()) if isinstance(content, dict) else []
+    if not inside or not all(isinstance(one, dict) for one in inside):
         return []
-    keys = columns[0].keys()
-    if len(keys) > _MOST_IMAGES or any(one.keys() != keys for one in columns[1:]):
+    if all(name.lower().endswith(IMAGE_ENDINGS) for name in content):
+        return [{"image": name, **of} for name, of in content.items()]
+    keys = inside[0].keys()
+    if len(keys) > _MOST_IMAGES or len(inside) < 2 or any(one.keys() != keys for one in inside):
         return []
     return [{name: of[key] for name, of in content.items()} for key in keys]
 
