@@ -242,8 +242,8 @@ class Folder:
         self._strip = (*_common_ends(stems), *_common_ends(files))
         if sum(self.has(name) for name in missing) > len(missing) // 2:
             before, after, file_before, file_after = self._strip
-            names, files = shown(f"{before}...{after}"), shown(f"{file_before}...{file_after}")
-            return f"names of images are {names}, their files {files}: matched by what lies between"
+            told = f"names of images are {shown(f'{before}...{after}')}, their files "
+            return f"{told}{shown(f'{file_before}...{file_after}')}: matched by what lies between"
         self._strip, self._known = ("", "", "", ""), {}
         return ""
 
