@@ -1,6 +1,6 @@
-"""Flags of a command, declared from the dataclass of its options: one place an option.
+"""Flags of a command, declared from the dataclass of its options or the function that it calls.
 
-A field's type and default are the flag's, and its line of the docstring is the help.
+Type and default of a field or parameter are the flag's, its line of the docstring is the help.
 """
 
 import argparse
@@ -27,6 +27,7 @@ class Flag:
     metavar: str | None = None
     parse: Callable[[str], Any] | None = None
     choices: Collection[str] | None = None
+    positional: bool = False
 
 
 InFolder = Annotated[Path | None, Flag("DIR")]
@@ -37,13 +38,13 @@ OutFolder = Annotated[Path, Flag("DIR", out_path)]
 
 def add_options(
     parser: argparse.ArgumentParser,
-    options: type,
+    options: Callable[..., Any],
     *,
     one_of: Collection[str] = (),
     without: Collection[str] = (),
     choices: Mapping[str, Collection[str]] = types.MappingProxyType({}),
 ) -> None:
-    """Declares flags of a dataclass and of its bases; those with a `group` have one of that title.
+    """Declares flags of a function, or of a dataclass and its bases; a `group` is their title.
 
     Args:
         one_of: fields of which exactly one is required.
@@ -55,9 +56,10 @@ def add_options(
     if one_of:
         places["one"] = parser.add_mutually_exclusive_group(required=True)
     parameters = inspect.signature(options).parameters
-    for kind in filter(dataclasses.is_dataclass, options.__mro__):
+    kinds = options.__mro__ if isinstance(options, type) else (options,)
+    for kind in (one for one in kinds if one is options or dataclasses.is_dataclass(one)):
         told = docstring_parser.parse(kind.__doc__ or "")
-        helps = {one.arg_name: " ".join((one.description or "").split()) for one in told.params}
+        helps = {one.arg_name: _help(one.description or "") for one in told.params}
         group = vars(kind).get("group", "")
         if group not in places:
             places[group] = parser.add_argument_group(group, told.description)
@@ -68,7 +70,13 @@ def add_options(
             how = _how(parameters[name], helps[name])
             if name in choices:
                 how = {**how, "choices": sorted(choices[name]), "metavar": None}
-            places["one" if name in one_of else group].add_argument(f"--{name}", **how)
+            words = [name] if how.pop("positional") else [f"--{name}"]
+            places["one" if name in one_of else group].add_argument(*words, **how)
+
+
+def _help(told: str) -> str:
+    """A field's help, from its line of a docstring."""
+    return re.sub(r"\bNone: ", "default: ", " ".join(told.split()))
 
 
 def _how(parameter: inspect.Parameter, told: str) -> dict[str, Any]:
@@ -78,7 +86,8 @@ def _how(parameter: inspect.Parameter, told: str) -> dict[str, Any]:
     if get_origin(kind) in (Union, types.UnionType):
         kind = get_args(kind)[0]
     how: dict[str, Any] = {"help": told.replace("%", "%%"), "metavar": flag.metavar}
-    if default is parameter.empty:
+    how["positional"] = flag.positional
+    if default is parameter.empty and not flag.positional:
         how["required"] = True
     elif default not in (None, False, (), "") and not re.search(rf"default|{default}", told):
         how["help"] += f" (default {default})"
@@ -86,8 +95,10 @@ def _how(parameter: inspect.Parameter, told: str) -> dict[str, Any]:
         kind, default = get_args(kind)[0], [*default] if default is not parameter.empty else None
         how["action"] = "append"
     how["default"] = None if default is parameter.empty else default
+    if flag.parse and isinstance(default, Path):
+        how["default"] = str(default)  # argparse parses defaults that are text
     if kind is bool:
-        return {"help": how["help"], "action": "store_true"}
+        return {"help": how["help"], "action": "store_true", "positional": False}
     choices = flag.choices or (get_args(kind) if get_origin(kind) is Literal else None)
     if choices:
         return how | {"choices": choices}
@@ -111,10 +122,22 @@ def parse_options(
     Args:
         how: as of `add_options`.
     """
-    assert isinstance(options, type)
+    options_read, rest = parse_known_options(parser, options, argv, **how)
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return options_read
+
+
+def parse_known_options(
+    parser: argparse.ArgumentParser,
+    options: Callable[..., Options],
+    argv: Sequence[str] | None,
+    **how: Any,
+) -> tuple[Options, list[str]]:
+    """Returns the options, and the words that are no flags, such as --config.key=value."""
     add_options(parser, options, **how)
-    flags = parser.parse_args(argv)
+    flags, rest = parser.parse_known_args(argv)
     try:
-        return options_of(flags, options)
+        return options_of(flags, options), rest
     except UserError as error:
         parser.error(str(error))

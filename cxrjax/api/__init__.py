@@ -21,23 +21,20 @@ from cxrjax.api.scoring import ScoreTable, evaluate, score
 from cxrjax.api.tables import Table
 from cxrjax.api.training import TrainingRun, train
 from cxrjax.choices import AnswerForm, BoxFormat, BoxReading, Prompt
+from cxrjax.training.conversion import convert
 
 if TYPE_CHECKING:
     from cxrjax.apps.planner.run import plan as plan
-    from cxrjax.training.conversion import convert as convert
 
 __all__ = ["AnswerForm", "BoxFormat", "BoxReading", "Build", "Model", "ModelAnswer", "Prompt"]
 __all__ += ["ModelAnswers", "ScoreTable", "Table", "TrainingRun", "ask", "build", "check"]
 __all__ += ["convert", "evaluate", "export", "import_boxes", "load", "plan", "predict"]
 __all__ += ["read_records", "review", "score", "train"]
 
-# What takes a second to import, for whoever uses it.
-_LATE = {"convert": "cxrjax.training.conversion", "plan": "cxrjax.apps.planner.run"}
-
 
 def __getattr__(name: str) -> Any:
-    if name in _LATE:
-        return getattr(importlib.import_module(_LATE[name]), name)
+    if name == "plan":  # takes a second to import
+        return importlib.import_module("cxrjax.apps.planner.run").plan
     raise AttributeError(f"module 'cxrjax.api' has no attribute {name!r}")
 
 

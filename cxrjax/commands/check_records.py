@@ -13,52 +13,57 @@ How answers write boxes is data.record_codec of --config. Without --config it is
 data set has, such as <location> [[x1, y1, x2, y2]], and the first line says so.
 """
 
-import argparse
+import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from cxrjax.cli import EXIT_USER_ERROR, command_parser
-from cxrjax.paths import in_path, out_path
+from cxrjax.errors import UserError
+from cxrjax.flags import Flag, InFolder, OutFolder, parse_known_options
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> tuple[argparse.Namespace, list[str]]:
-    """Flags of the command, and the words that override the configuration."""
-    parser = command_parser("check_records", __doc__)
-    add = parser.add_argument
-    add("file", type=in_path, metavar="FILE", help="records, questions, or a folder")
-    add(
-        "--config",
-        metavar="FILE[:VARIANT]",
-        help="whose prompt and tokenizer to use (default configs/records_lora.py, with the "
-        "records' own box format)",
-    )
-    add("--source", metavar="NAME", help="of a mixture: whose settings these records have")
-    add("--out", type=out_path, default=Path("runs/check_records"), metavar="DIR")
-    add("--image_root", type=in_path, metavar="DIR", help="what image_path is relative to")
-    add("--samples", type=int, default=20, metavar="N", help="records on the page (default 20)")
-    add("--seed", type=int, default=0, help="decides which (default 0)")
-    add("--processes", type=int, default=os.cpu_count() or 1, help="workers for images")
-    flags, overrides = parser.parse_known_args(argv)
-    if flags.samples < 1 or flags.seed < 0 or flags.processes < 1:
-        parser.error("--samples and --processes must be at least 1, --seed at least 0")
-    return flags, overrides
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CheckFlags:
+    """Records to check, and the page of samples.
+
+    Attributes:
+        file: records, questions, or a folder
+        config: whose prompt and tokenizer to use (default configs/records_lora.py, with the
+            records' own box format)
+        source: of a mixture: whose settings these records have
+        out: folder to write to
+        image_root: what image_path is relative to
+        samples: records on the page
+        seed: chooses them
+        processes: workers for images
+    """
+
+    file: Annotated[Path, Flag("FILE", positional=True)]
+    config: Annotated[str | None, Flag("FILE[:VARIANT]")] = None
+    source: Annotated[str | None, Flag("NAME")] = None
+    out: OutFolder = Path("runs/check_records")
+    image_root: InFolder = None
+    samples: Annotated[int, Flag("N")] = 20
+    seed: int = 0
+    processes: int = os.cpu_count() or 1
+
+    def __post_init__(self) -> None:
+        if self.samples < 1 or self.seed < 0 or self.processes < 1:
+            raise UserError("--samples and --processes must be at least 1, --seed at least 0")
+
+
+def parse_arguments(argv: Sequence[str] | None = None) -> tuple[CheckFlags, list[str]]:
+    """Returns the options, and the words that override the configuration."""
+    return parse_known_options(command_parser("check_records", __doc__), CheckFlags, argv)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Checks, writes and prints; the exit code."""
+    """Checks, writes and prints; returns the exit code."""
     flags, overrides = parse_arguments(argv)
     from cxrjax.api.data import check  # --help stays quick
 
-    found = check(
-        flags.file,
-        flags.config,
-        overrides,
-        out=flags.out,
-        mixture_source=flags.source,
-        image_root=flags.image_root,
-        samples=flags.samples,
-        seed=flags.seed,
-        processes=flags.processes,
-    )
-    return EXIT_USER_ERROR if found.problems else 0
+    options = vars(flags) | {"overrides": overrides, "mixture_source": flags.source}
+    del options["file"], options["source"]
+    return EXIT_USER_ERROR if check(flags.file, **options).problems else 0

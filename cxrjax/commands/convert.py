@@ -25,34 +25,19 @@ import argparse
 from collections.abc import Sequence
 
 from cxrjax.cli import command_parser
-from cxrjax.files import shipped
-from cxrjax.paths import out_path
+from cxrjax.flags import add_options
+from cxrjax.training.conversion import convert
 
 
 def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Flags of the command; leaves with code 2 where they are unusable."""
+    """Returns the flags; leaves with code 2 where they are unusable."""
     parser = command_parser("convert", __doc__)
-    add = parser.add_argument
-    add("--checkpoint", required=True, type=shipped, metavar="PATH", help="what to convert")
-    add("--out", required=True, type=out_path, metavar="DIR", help="folder to write to")
-    add("--to", default="orbax", choices=("orbax", "hf", "peft", "merged"), help="what to write")
-    add("--download", action="store_true", help="fetch --checkpoint, a name on the hub")
-    add("--base", type=shipped, metavar="DIR", help="the base of a PEFT adapter")
-    add("--base_name", metavar="NAME", help="of --to=peft: the base's name (default: as it came)")
-    add("--push", metavar="OWNER/NAME", help="upload the folder to the hub, privately")
-    add("--public", action="store_true", help="of --push: readable for all")
-    add(
-        "--dtype",
-        choices=("float32", "bfloat16"),
-        help="of the parameters (default: as they are; of a workdir float32)",
-    )
+    add_options(parser, convert)
     return parser.parse_args(argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Converts what the flags name."""
+    """Converts what the flags name and prints the files that were written."""
     flags = parse_arguments(argv)
-    from cxrjax.training.conversion import convert
-
     convert(**vars(flags))
     print(f"{flags.out}: {', '.join(sorted(path.name for path in flags.out.iterdir()))}")

@@ -12,47 +12,16 @@ otherwise, and asks nothing else of the network. `make demo` makes the models th
 try` installs what it needs and starts it. For research: not a medical device.
 """
 
-import argparse
 from collections.abc import Sequence
-from pathlib import Path
 
+from cxrjax.apps.demo.flags import DemoFlags
 from cxrjax.cli import command_parser
-from cxrjax.files import shipped
-from cxrjax.paths import in_path
+from cxrjax.flags import parse_options
 
 
-def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
-    """Flags of the command; leaves with code 2 where they are unusable."""
-    parser = command_parser("demo_app", __doc__)
-    add = parser.add_argument
-    add(
-        "--base",
-        type=shipped,
-        default="data/real_base",
-        metavar="DIR",
-        help="base directory, or a run (default data/real_base)",
-    )
-    add(
-        "--tuned",
-        type=in_path,
-        default=Path("runs/demo/train"),
-        metavar="DIR",
-        help="workdir of a training run (default runs/demo/train, which `make demo` leaves)",
-    )
-    text = "address of a server of models to ask, in place of --base and --tuned"
-    add("--server", metavar="URL", help=text)
-    add("--models", default="", metavar="A,B", help="of --server, by name (default: the first two)")
-    add("--allow_sending", action="store_true", help="pictures may go to a server elsewhere")
-    add("--host", default="127.0.0.1", help="default 127.0.0.1: this machine alone")
-    add("--allowed_host", action="append", metavar="NAME", help="name of a proxy before the page")
-    add("--port", type=int, default=7860, help="default 7860; 0: any free one")
-    add("--max_megabytes", type=int, default=200, help="of an upload (default 200)")
-    flags = parser.parse_args(argv)
-    if flags.max_megabytes < 1:
-        parser.error(f"--max_megabytes={flags.max_megabytes}: expected at least 1")
-    if flags.models and not flags.server:
-        parser.error(f"--models={flags.models}: names models of a --server, and there is none")
-    return flags
+def parse_arguments(argv: Sequence[str] | None = None) -> DemoFlags:
+    """Returns the options; leaves with code 2 where they are unusable."""
+    return parse_options(command_parser("demo_app", __doc__), DemoFlags, argv)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

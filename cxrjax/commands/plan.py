@@ -15,28 +15,19 @@ slots: which fit, and tokens a second. Figures of compiled programs are kept in
 
 from collections.abc import Sequence
 
+from cxrjax.apps.planner.flags import PlanFlags
 from cxrjax.cli import command_parser
-from cxrjax.paths import in_path
+from cxrjax.flags import parse_known_options
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = command_parser("plan", __doc__)
-    parser.add_argument("--config", metavar="FILE[:VARIANT]")
-    parser.add_argument("--topology", metavar="NAME", help="v5e:2x4, v5e-8, v5p-8, v6e-256, h200-8")
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
-    parser.add_argument("--formula", action="store_true", help="compile nothing, for TPUs either")
-    parser.add_argument("--decode", action="store_true", help="also the decode loop")
-    parser.add_argument("--serve", action="store_true", help="slots of a server on one chip")
-    parser.add_argument("--find_batch", action="store_true", help="search the largest batch")
-    parser.add_argument("--sweep", action="store_true", help="compare meshes and remat policies")
-    parser.add_argument(
-        "--compiles", type=int, default=5, metavar="N", help="at most, for the two searches"
-    )
-    parser.add_argument(
-        "--kept_only", action="store_true", help="compile nothing; by formula what is not kept"
-    )
-    parser.add_argument("--kept", type=in_path, metavar="DIR", help="folder of compiled figures")
-    flags, overrides = parser.parse_known_args(arguments)
+def parse_arguments(argv: Sequence[str] | None = None) -> tuple[PlanFlags, list[str]]:
+    """Returns the options, and the words that override the configuration."""
+    return parse_known_options(command_parser("plan", __doc__), PlanFlags, argv)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Plans what the flags request and prints it."""
+    flags, overrides = parse_arguments(argv)
     from cxrjax.apps.planner.run import answer
 
     print(answer(flags, overrides))

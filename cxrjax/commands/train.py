@@ -5,7 +5,7 @@
 The workdir receives config.json, run.json, quality.json (records rejected, by reason),
 metrics.jsonl, event files for TensorBoard, the tokenizer, checkpoints/ and at the end the run's
 card (card.html, and README.md in the form of Hugging Face's model cards). Every key of a
-configuration is in cxrjax/training/config.py; configs/ holds the experiments.
+configuration is in docs/configs.md; configs/ holds the experiments.
 
 SIGTERM (a preemption, a time limit) or Ctrl-C: saves after the step in work, also out of an
 evaluation, and leaves with exit code 75, which means: start the same command again, it goes on

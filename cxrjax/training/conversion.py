@@ -1,25 +1,23 @@
 """Conversion of models: Hugging Face, GGUF and PEFT in, Hugging Face and PEFT out."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from cxrjax.errors import UserError
 from cxrjax.files import shipped
-from cxrjax.lock import file_lock
-from cxrjax.paths import AnyPath, to_path
-from cxrjax.progress import waiting
-from cxrjax.training import hub, interchange, publishing
+from cxrjax.flags import Flag
+from cxrjax.paths import AnyPath, out_path, to_path
 
 
 def convert(
-    checkpoint: AnyPath,
-    out: AnyPath,
+    checkpoint: Annotated[AnyPath, Flag("PATH", shipped)],
+    out: Annotated[AnyPath, Flag("DIR", out_path)],
     *,
     to: Literal["orbax", "hf", "peft", "merged"] = "orbax",
-    base: AnyPath | None = None,
-    base_name: str | None = None,
+    base: Annotated[AnyPath | None, Flag("DIR", shipped)] = None,
+    base_name: Annotated[str | None, Flag("NAME")] = None,
     download: bool = False,
-    push: str | None = None,
+    push: Annotated[str | None, Flag("OWNER/NAME")] = None,
     public: bool = False,
     dtype: Literal["float32", "bfloat16"] | None = None,
 ) -> None:
@@ -27,12 +25,12 @@ def convert(
 
     Args:
         checkpoint: a Hugging Face folder, a GGUF file of Gemma 3, a PEFT adapter, a base, a
-            training run, `hf://OWNER/NAME`, or with `download` the name of a model on the hub.
+            training run, hf://OWNER/NAME, or with `download` the name of a model on the hub.
         out: folder to write.
-        to: "orbax": a base to train from, of an adapter a workdir; "hf": a Hugging Face folder;
-            "peft": the adapters of a run; "merged": as "hf", with the adapters in the weights.
+        to: "orbax" (default): a base to train from, of an adapter a workdir; "hf": a Hugging Face
+            folder; "peft": the adapters of a run; "merged": as "hf", adapters in the weights.
         base: of a PEFT adapter, a base directory.
-        base_name: of "peft", the base's name in its files; None: the name that it came with.
+        base_name: of "peft", the base's name in its files; None: its published name.
         download: fetch the model into the hub's cache.
         push: name on the hub to upload the converted folder to, with a model card.
         public: make it readable for all; else it is private.
@@ -42,6 +40,11 @@ def convert(
         UserError: options that do not go together, a name on the hub without `download`, or files
             that cannot be used.
     """
+    # Here, as elsewhere in this file: --help of the command loads no library.
+    from cxrjax.lock import file_lock
+    from cxrjax.progress import waiting
+    from cxrjax.training import interchange, publishing
+
     place = to_path(out)
     if public and push is None:
         raise UserError("--public: is about --push=OWNER/NAME, which is not given")
@@ -87,6 +90,8 @@ def convert(
 
 def _source(checkpoint: Path, out: Path, download: bool) -> tuple[Path, str | None]:
     """Returns the folder or file to convert, and its name on the hub."""
+    from cxrjax.training import hub
+
     if address := hub.hub_address(checkpoint):
         return hub.download(address), address.partition("@")[0]
     name = hub.hub_name(checkpoint)

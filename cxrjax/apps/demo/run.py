@@ -1,6 +1,5 @@
 """The work of `demo_app`: a page, the models behind it, and the servers that answer for them."""
 
-import argparse
 import contextlib
 import os
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from cxrjax.apps import page_server
 from cxrjax.apps.demo import answers
+from cxrjax.apps.demo.flags import DemoFlags
 from cxrjax.lock import LOCK_FILE, try_flock
 
 _PREFIX = "cxrjax-demo-"
@@ -18,8 +18,8 @@ _PREFIX = "cxrjax-demo-"
 _SHAPES = {"slots": 2, "longest_prompt": 128, "least_bucket": 64}
 
 
-def serve(flags: argparse.Namespace) -> None:
-    """Serves the page as the flags of `demo_app` request, until Ctrl-C.
+def serve(flags: DemoFlags) -> None:
+    """Serves the page until Ctrl-C.
 
     Raises:
         UserError: Gradio is not installed, or no such server or models.
@@ -33,7 +33,7 @@ def serve(flags: argparse.Namespace) -> None:
         from cxrjax.apps.demo import page
 
         with page_server.listen(flags.host, flags.port) as listening, open_models(flags) as models:
-            hosts = flags.allowed_host or [flags.host]
+            hosts = [*flags.allowed_host] or [flags.host]
             page.serve(models, listening, folder, flags.max_megabytes, hosts)
 
 
@@ -54,7 +54,7 @@ def uploads_folder() -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def open_models(flags: argparse.Namespace) -> Iterator[answers.Models]:
+def open_models(flags: DemoFlags) -> Iterator[answers.Models]:
     """Opens the models, and servers of this process where --server names no other.
 
     Raises:

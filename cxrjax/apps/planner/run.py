@@ -1,6 +1,5 @@
 """The work of `plan`: plans of one configuration, or the search of its best."""
 
-import argparse
 import functools
 import json
 import sys
@@ -11,6 +10,7 @@ import jax
 
 from cxrjax.apps.planner import choice, gpu, search
 from cxrjax.apps.planner.describe import describe
+from cxrjax.apps.planner.flags import PlanFlags
 from cxrjax.apps.planner.plans import KEPT, Plan, make_plan
 from cxrjax.apps.planner.serving_plan import describe_serving, plan_serving
 from cxrjax.distributed.hardware import Topology, parse_topology
@@ -73,16 +73,16 @@ def _check_decode(topology: Topology, decode: bool) -> None:
         )
 
 
-def answer(flags: argparse.Namespace, overrides: Sequence[str]) -> str:
+def answer(flags: PlanFlags, overrides: Sequence[str]) -> str:
     """Returns what the flags of `plan` request, as text or JSON.
 
     Raises:
-        UserError: flags that do not go together, or nothing fits.
+        UserError: no such configuration or slice, or nothing fits.
     """
-    _check(flags)
     topology, config = parse_topology(flags.topology), load_config(flags.config, overrides)
     # Whatever this machine has: programs are made for the devices of the slice.
     jax.config.update("jax_platforms", "cpu")
+    kept = flags.kept or KEPT
     if not (flags.serve or flags.sweep or flags.find_batch):
         one = plan(
             config,
@@ -90,20 +90,22 @@ def answer(flags: argparse.Namespace, overrides: Sequence[str]) -> str:
             compiled=not flags.formula,
             decode=flags.decode,
             kept_only=flags.kept_only,
-            kept=flags.kept or KEPT,
+            kept=kept,
         )
         return _text(flags, one)
-    kept = flags.kept or KEPT
     if flags.serve:
         slots = plan_serving(config, topology, kept=kept, log_line=_log)
         if flags.json:
             return json.dumps({"serve": [one.to_json() for one in slots]}, indent=2)
         return describe_serving(slots, topology)
-    make = functools.partial(make_plan, topology=topology, kept=kept, log_line=_log)
-    if flags.kept_only:
-        make = functools.partial(make, kept_only=True)
-    if flags.formula:
-        make = functools.partial(make, compiled=False)
+    make = functools.partial(
+        make_plan,
+        topology=topology,
+        kept=kept,
+        log_line=_log,
+        kept_only=flags.kept_only,
+        compiled=not flags.formula,
+    )
     if flags.sweep:
         compiles = 0 if flags.formula else flags.compiles
         found = search.sweep(config, topology, make, compiles)
@@ -112,29 +114,7 @@ def answer(flags: argparse.Namespace, overrides: Sequence[str]) -> str:
     return _find_batch(flags, choice.resolved_for(config, topology, kept, _log), topology, make)
 
 
-def _check(flags: argparse.Namespace) -> None:
-    """Raises `UserError` where flags are missing or do not go together."""
-    several = [f"--{name}" for name in ("find_batch", "sweep") if getattr(flags, name)]
-    if len(several) > 1:
-        raise UserError(f"{' and '.join(several)}: one of them at a time")
-    if flags.decode and several:
-        raise UserError(f"--decode is of a single plan: leave it or {several[0]} out")
-    if flags.decode and flags.formula:
-        raise UserError("--decode is compiled, and has no formula: leave it or --formula out")
-    if flags.json and flags.sweep:
-        raise UserError("--json is of a single plan: leave it or --sweep out")
-    for name in ("config", "topology"):
-        if getattr(flags, name) is None:
-            raise UserError(f"--{name} is missing; see python -m cxrjax.plan --help")
-    if flags.compiles < 1:
-        raise UserError(f"--compiles={flags.compiles}: expected 1 or more")
-    if flags.serve and (several or flags.decode or flags.formula or flags.kept_only):
-        raise UserError("--serve is compiled, and by itself: leave the other searches out")
-
-
-def _find_batch(
-    flags: argparse.Namespace, config: ExperimentConfig, topology: Topology, make: Any
-) -> str:
+def _find_batch(flags: PlanFlags, config: ExperimentConfig, topology: Topology, make: Any) -> str:
     found, too_large = search.find_batch(config, topology, make, flags.compiles)
     if found is None:
         assert too_large is not None
@@ -148,7 +128,7 @@ def _find_batch(
     return f"a batch of {found.config.batch_images} images fits{more}\n{_text(flags, found)}"
 
 
-def _text(flags: argparse.Namespace, found: Plan) -> str:
+def _text(flags: PlanFlags, found: Plan) -> str:
     return json.dumps(found.to_json(), indent=2) if flags.json else describe(found)
 
 

@@ -24,7 +24,7 @@ def test_unusable_flags_end_with_code_2(words, capsys):
 
 def test_this_machine_alone_and_without_gradio_one_line(monkeypatch, capsys):
     flags = demo_app.parse_arguments([])
-    assert flags.host == "127.0.0.1" and flags.allowed_host is None
+    assert flags.host == "127.0.0.1" and not flags.allowed_host
     monkeypatch.setitem(sys.modules, "gradio", None)
     with pytest.raises(SystemExit) as end:
         cli.run(lambda: demo_app.main(["--port=0"]))

@@ -14,7 +14,6 @@ from cxrjax.apps.planner.serving_plan import (
     lower_serving,
     plan_serving,
 )
-from cxrjax.commands import plan
 from cxrjax.distributed.hardware import parse_topology
 from cxrjax.errors import UserError
 from cxrjax.training.config_file import load_config
