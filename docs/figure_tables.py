@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from cxrjax.evaluation.figure_lines import FigureLine, shared_lines
-from cxrjax.evaluation.tables import load_layout
+from cxrjax.evaluation.layout import load_layout
 from cxrjax.files import read_packaged
 
 PAGE = Path(__file__).parent / "protocols.md"

@@ -14,6 +14,7 @@ import numpy as np
 
 from bench.cxr_qba_validation.human_labels import ClassTags
 from cxrjax.errors import UserError
+from cxrjax.evaluation import layout as layouts
 from cxrjax.evaluation import tables
 from cxrjax.evaluation.benchmark import check_options, with_comparisons
 from cxrjax.evaluation.counted import PAPER, STRICT, Counted
@@ -30,7 +31,7 @@ from cxrjax.radiology_text.definitions import load_definitions
 from cxrjax.records_io.quality import QualityLog
 
 PROTOCOLS = (PAPER, STRICT)
-LAYOUT = tables.load_layout(str(__package__))
+LAYOUT = layouts.load_layout(str(__package__))
 # Label set -> the page's row -> group or overlap -> value as printed.
 PRINTED: Mapping[str, Mapping[str, Mapping[str, float]]] = LAYOUT.texts["printed"]
 OURS = "CXR-QBA"
@@ -102,7 +103,7 @@ class DataValidation:
     by_class: Mapping[str, str]
     protocols: Sequence[str]
     about: Callable[[Mapping[str, Any]], str]
-    layout: tables.Layout = LAYOUT
+    layout: layouts.Layout = LAYOUT
 
     def score_files(
         self, references: Path, predictions: Mapping[str, Path], options: ScoreOptions
@@ -169,7 +170,7 @@ class DataValidation:
         labels = scores.settings["labels"]
         printed = PRINTED[labels][OURS].items()
         values = {self.printed_as.format(key): value for key, value in printed}
-        return tables.all_figures(scores, lambda metric: labels, values)
+        return layouts.all_figures(scores, lambda metric: labels, values)
 
     def _beside(self, scores: Scores) -> str:
         """The page's rows, ours, and the difference from its own scene graphs' row."""

@@ -22,6 +22,7 @@ from cxrjax.codecs import Codec
 from cxrjax.errors import UserError
 from cxrjax.evaluation.counted import WORDS, Counted, Outcome, code
 from cxrjax.evaluation.figures import JUDGE_PROBLEMS, answer_calibration, share
+from cxrjax.evaluation.layout import Layout
 from cxrjax.evaluation.predictions import (
     LINE_PROBLEMS,
     PROBLEMS,
@@ -40,7 +41,7 @@ from cxrjax.evaluation.scores import (
     make_scores,
     named_file,
 )
-from cxrjax.evaluation.tables import Layout, comparison_tables, floor_tables, reliance_tables
+from cxrjax.evaluation.tables import comparison_tables, floor_tables, reliance_tables
 from cxrjax.evaluation.text_scores.sentences import ReferenceText, reference_text
 from cxrjax.evaluation.text_scores.sentences import cluster_of as cluster_of
 from cxrjax.evaluation.text_tables import to_latex

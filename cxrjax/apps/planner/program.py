@@ -29,9 +29,10 @@ from cxrjax.models.flops import BatchShape
 from cxrjax.models.splash import resolve_attention
 from cxrjax.training import checkpoint, step
 from cxrjax.training.base_model import model_sizes, unrolls
-from cxrjax.training.config import ExperimentConfig, PolicyConfig
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.data import example_config
 from cxrjax.training.optimizer import make_optimizer
+from cxrjax.training.policy_config import PolicyConfig
 from cxrjax.training.rl.policy_loss import Experience
 
 # Steps of the whole run, of which the program has the schedule's numbers and nothing else.

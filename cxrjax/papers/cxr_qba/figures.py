@@ -41,9 +41,9 @@ from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, SystemCou
 from cxrjax.evaluation.counted import PAPER, STRICT, Counted
 from cxrjax.evaluation.figure_lines import Figures, make_figures
 from cxrjax.evaluation.figures import NO_FIGURE
+from cxrjax.evaluation.layout import Layout, all_figures, load_layout
 from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.scores import ScoreOptions, Scores
-from cxrjax.evaluation.tables import Layout, all_figures, load_layout
 from cxrjax.files import hash_lines
 from cxrjax.papers.cxr_qba.answers import outcome
 from cxrjax.papers.cxr_qba.counts import ceiling_columns, count_system

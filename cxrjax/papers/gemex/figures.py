@@ -37,9 +37,9 @@ from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated, SystemCou
 from cxrjax.evaluation.counted import STRICT, Counted
 from cxrjax.evaluation.figure_lines import Figures, make_figures
 from cxrjax.evaluation.figures import NO_FIGURE
+from cxrjax.evaluation.layout import Layout, load_layout
 from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.scores import ScoreOptions, Scores
-from cxrjax.evaluation.tables import Layout, load_layout
 from cxrjax.evaluation.text_scores.bert_score import BertScorer
 from cxrjax.language_model.judges.judge import Judge, metric_name
 from cxrjax.metrics.bootstrap import Attributes, Figure, Sums

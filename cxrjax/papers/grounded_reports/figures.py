@@ -23,10 +23,10 @@ from cxrjax.codecs import Codec
 from cxrjax.evaluation import benchmark
 from cxrjax.evaluation.counted import Counted, Outcome
 from cxrjax.evaluation.figure_lines import make_figures
+from cxrjax.evaluation.layout import load_layout
 from cxrjax.evaluation.matched_boxes import question_columns
 from cxrjax.evaluation.predictions import PROBLEMS, Prediction
 from cxrjax.evaluation.scores import ScoreOptions
-from cxrjax.evaluation.tables import load_layout
 from cxrjax.evaluation.text_scores import assertion_errors, report_floors, sentences
 from cxrjax.metrics import text
 from cxrjax.metrics.classification import set_counts

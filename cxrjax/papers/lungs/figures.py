@@ -28,9 +28,9 @@ from cxrjax.evaluation import benchmark
 from cxrjax.evaluation.counted import STRICT, Counted
 from cxrjax.evaluation.figure_lines import make_figures
 from cxrjax.evaluation.figures import box_calibration
+from cxrjax.evaluation.layout import load_layout
 from cxrjax.evaluation.predictions import PROBLEMS, Prediction
 from cxrjax.evaluation.scores import ScoreOptions
-from cxrjax.evaluation.tables import load_layout
 from cxrjax.radiology_text.answers import EnglishReader
 from cxrjax.records import QARecord
 

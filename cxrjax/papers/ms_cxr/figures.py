@@ -27,10 +27,10 @@ from cxrjax.evaluation import benchmark
 from cxrjax.evaluation.counted import STRICT, Counted
 from cxrjax.evaluation.figure_lines import make_figures
 from cxrjax.evaluation.figures import named
+from cxrjax.evaluation.layout import load_layout
 from cxrjax.evaluation.matched_boxes import ScoredAnswers
 from cxrjax.evaluation.predictions import PROBLEMS, Prediction, read_boxes
 from cxrjax.evaluation.scores import ScoreOptions
-from cxrjax.evaluation.tables import load_layout
 from cxrjax.metrics.bootstrap import Sums
 from cxrjax.metrics.classification import ratio
 from cxrjax.metrics.localization import contrast_to_noise, region_areas, region_iou, region_mask

@@ -54,10 +54,10 @@ from cxrjax.evaluation.benchmark import Answers, Benchmark, Evaluated
 from cxrjax.evaluation.counted import PAPER, STRICT, Counted
 from cxrjax.evaluation.figure_lines import make_figures
 from cxrjax.evaluation.figures import box_calibration, joined_columns
+from cxrjax.evaluation.layout import load_layout
 from cxrjax.evaluation.matched_boxes import sweep_curves
 from cxrjax.evaluation.ranked_boxes import constant_within_answers, ranked_figures
 from cxrjax.evaluation.scores import ScoreOptions
-from cxrjax.evaluation.tables import load_layout
 from cxrjax.papers.vindr_cxr_vqa import truth
 from cxrjax.papers.vindr_cxr_vqa.boxes import (
     IOU,

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from cxrjax.evaluation.counted import STRICT
-from cxrjax.evaluation.tables import Layout
+from cxrjax.evaluation.layout import Layout
 from cxrjax.files import read_packaged
 from cxrjax.papers.vindr_cxr_vqa.figures import VINDR_CXR_VQA
 from cxrjax.papers.vindr_cxr_vqa.truth import read_references

@@ -9,14 +9,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from cxrjax.evaluation.counted import PAPER, STRICT
+from cxrjax.evaluation.layout import Layout, load_layout
 from cxrjax.evaluation.scores import Scores
 from cxrjax.evaluation.tables import (
     Column,
-    Layout,
     PaperTable,
     csv_row,
     failures_markdown,
-    load_layout,
     table_markdown,
     with_interval,
 )

@@ -5,8 +5,8 @@ from typing import NamedTuple
 from cxrjax.evaluation import benchmark
 from cxrjax.evaluation.counted import Counted
 from cxrjax.evaluation.figure_lines import make_figures
+from cxrjax.evaluation.layout import load_layout
 from cxrjax.evaluation.predictions import PROBLEMS
-from cxrjax.evaluation.tables import load_layout
 
 LAYOUT = load_layout("elsewhere")
 
