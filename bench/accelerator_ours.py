@@ -32,11 +32,11 @@ from cxrjax.models.partition import path_of
 from cxrjax.models.presets import IMAGE, DecoderConfig, VisionConfig, VLMConfig
 from cxrjax.training.config import (
     ExperimentConfig,
-    PolicyConfig,
     TrainingConfig,
 )
 from cxrjax.training.optimizer import OptimizerConfig
 from cxrjax.training.optimizer import make_optimizer as optimizer_of
+from cxrjax.training.policy_config import PolicyConfig
 from cxrjax.training.rl.policy_loss import Experience, answer_logprobs
 from cxrjax.training.step import cast_params, compile_train_step, init_state, make_train_step
 

@@ -26,10 +26,10 @@ from cxrjax.training.config import (
     DecodingConfig,
     ExperimentConfig,
     ModelConfig,
-    PolicyConfig,
     TrainingConfig,
 )
 from cxrjax.training.optimizer import OptimizerConfig, make_optimizer
+from cxrjax.training.policy_config import PolicyConfig
 from cxrjax.training.rl.policy_loss import answer_logprobs
 from cxrjax.training.rl.rewards import Rewarder, RewardWeights
 from cxrjax.training.rl.rollouts import DrawnAnswers, Rollouts

@@ -125,7 +125,8 @@ _CHOSEN = """
 import sys
 from cxrjax.api import training_run
 from cxrjax.training import loop
-from cxrjax.training.config import ExperimentConfig, PolicyConfig
+from cxrjax.training.config import ExperimentConfig
+from cxrjax.training.policy_config import PolicyConfig
 from cxrjax.training.objectives import objective_of, policy_observers, rollouts_of
 for kind in ("none", "grpo"):
     config = ExperimentConfig(rl=PolicyConfig(kind=kind))

@@ -15,9 +15,9 @@ from cxrjax.commands import convert
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.tokenizer import load_tokenizer
 from cxrjax.models import partition
-from cxrjax.models.lora import merge_lora
+from cxrjax.models.lora import AdapterConfig, merge_lora
 from cxrjax.training import base_model, checkpoint, resolver
-from cxrjax.training.config import AdapterConfig, ExperimentConfig, ModelConfig, TrainingConfig
+from cxrjax.training.config import ExperimentConfig, ModelConfig, TrainingConfig
 from cxrjax.training.config_file import validate
 from cxrjax.training.data import example_config, open_tokenizer
 from cxrjax.training.optimizer import make_optimizer

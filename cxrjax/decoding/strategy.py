@@ -94,7 +94,7 @@ class DecodingConfig:
     stop_tokens: tuple[str, ...] = ()  # that end an answer besides the tokenizer's own (<eos>)
     # How coordinates are read from location tokens, see cxrjax/decoding/box_readings.py.
     boxes: BoxReading = "greedy"
-    # How tokens are chosen; the meaning of each key is told in cxrjax/decoding/strategy.py.
+    # How tokens are chosen; cxrjax/decoding/strategy.py explains each key.
     beams: int = 1
     length_penalty: float = 1.0
     early_stopping: bool = False

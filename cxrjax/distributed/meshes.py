@@ -54,7 +54,7 @@ def _fills(devices: int) -> int:
 class MeshConfig:
     """The group `mesh` of a configuration: devices along each axis, and how they work together."""
 
-    # Devices along each axis; what the axes mean is told in cxrjax/distributed/meshes.py.
+    # Devices along each axis; cxrjax/distributed/meshes.py explains the axes.
     replica: Positive = 1  # copies on each slice
     # TPU slices, joined by a data-centre network, or groups of processes that stand in for them:
     # each has whole copies of the model, and only gradients pass between them.

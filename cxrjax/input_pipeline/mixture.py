@@ -35,6 +35,7 @@ from jaxtyping import Float, Int
 
 from cxrjax.errors import UserError
 from cxrjax.input_pipeline.coordinates import BoxRoute, resolve_box_route
+from cxrjax.input_pipeline.data_config import DataConfig, MixtureConfig
 from cxrjax.input_pipeline.examples import ExampleConfig
 from cxrjax.input_pipeline.sources import ImageQuestions, QuestionSource, StoredQuestions
 
@@ -260,6 +261,32 @@ def one_box_route(route: str, codecs: Mapping[str, str]) -> BoxRoute:
             f" means {found}; use location tokens for all sources, or digits for all"
         )
     return next(iter(routes.values()))
+
+
+def check_mixture(
+    mixture: MixtureConfig, data: DataConfig, each: Mapping[str, DataConfig], route: str
+) -> None:
+    """Checks the sources of a mixture before their files are read.
+
+    Args:
+        data: the group `data`, whose codec the step takes its route to boxes from.
+        each: the group as each source has it.
+        route: `training.box_route`.
+
+    Raises:
+        UserError: a source without records, or sources that do not go together.
+    """
+    for name, own in each.items():
+        if not own.train:
+            raise UserError(f"mixture.sources.{name}.train is not set: expected a records file")
+    one_box_route(route, {"data": data.codec, **{name: own.codec for name, own in each.items()}})
+    weights = {name: source.weight for name, source in mixture.sources.items()}
+    shares([1] * len(weights), weights)
+    if mixture.temperature != 1 and None not in weights.values():
+        raise UserError(
+            f"mixture.temperature={mixture.temperature} would change nothing beside a weight for "
+            "every source: leave it at 1.0, or leave the weights out"
+        )
 
 
 def _spread(seed: int, name: str) -> int:

@@ -4,10 +4,11 @@ import dataclasses
 import functools
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import jax
 import jax.numpy as jnp
+import pydantic
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -17,6 +18,7 @@ from cxrjax.models.layers import Linear, TokenDropout, matmul, stored_matmul
 from cxrjax.models.partition import path_of
 from cxrjax.models.quantize import QuantizedKernel
 from cxrjax.models.vlm import VLM
+from cxrjax.settings import STRICT, NotNegative, NotNegativeFloat
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +44,49 @@ class LoRAConfig:
     use_dora: bool = False
     rank_pattern: Mapping[str, int] = dataclasses.field(default_factory=dict)
     alpha_pattern: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@pydantic.dataclasses.dataclass(frozen=True, config=STRICT)
+class AdapterConfig:
+    """The group `lora`."""
+
+    rank: NotNegative = 0  # 0: no adapters
+    alpha: NotNegativeFloat = 0.0  # the update is scaled by alpha / rank; with adapters above 0
+    use_rslora: bool = False  # by alpha / sqrt(rank) instead
+    use_dora: bool = False  # a trained magnitude for every output feature
+    # On the adapter's input, in training alone.
+    dropout: Annotated[float, pydantic.Field(ge=0, lt=1)] = 0.0
+    # Regexes over paths of linear maps.
+    targets: tuple[str, ...] = ("decoder/layers/attn/(q|k|v|o)_proj",)
+    # Other ranks for some targets, "regex=rank": ("vision/.*=8",).
+    rank_pattern: tuple[str, ...] = ()
+    alpha_pattern: tuple[str, ...] = ()  # the same for alpha; of several that fit, the first counts
+    init_from: str | None = None  # PEFT adapter of this very shape to start from; null: anew
+    loc_rows: bool = False  # a trainable difference on the embedding rows of the <loc> tokens
+    # Rank of a second adapter, on the <loc> tokens' logits among themselves, that the box loss
+    # trains and nothing else, and that the box loss trains alone; 0: none, it trains all.
+    box_rank: NotNegative = 0
+    # An output layer apart from the embedding, which it starts as; train them by a rule such as
+    # "embedder/(table|head)$", as PEFT's modules_to_save does.
+    untied: bool = False
+
+    @property
+    def adapts(self) -> bool:
+        """True if a model has adapters of any kind."""
+        return self.rank > 0 or self.loc_rows or self.box_rank > 0
+
+    def branches(self) -> LoRAConfig:
+        """Returns what `apply_lora` takes.
+
+        Raises:
+            UserError: a pattern that cannot be read.
+        """
+        patterns: dict[str, Any] = {
+            name: parse_pattern(getattr(self, name), f"lora.{name}")
+            for name in ("rank_pattern", "alpha_pattern")
+        }
+        same = ("rank", "alpha", "dropout", "targets", "use_rslora", "use_dora")
+        return LoRAConfig(**{name: getattr(self, name) for name in same}, **patterns)
 
 
 class LoRA(nnx.Module):

@@ -18,9 +18,8 @@ from jax.sharding import Mesh
 from cxrjax.distributed.meshes import tree_shardings
 from cxrjax.errors import UserError
 from cxrjax.files import read_json_object, read_packaged
-from cxrjax.models import VLM, LoRAConfig, apply_lora, partition
+from cxrjax.models import VLM, apply_lora, partition
 from cxrjax.models.layers import Linear, salt
-from cxrjax.models.lora import parse_pattern
 from cxrjax.models.partition import path_of
 from cxrjax.models.peft import LOC_DELTA, adapter_parameters, read_peft
 from cxrjax.models.presets import VLMConfig
@@ -353,14 +352,8 @@ def add_adapters(model: VLM, config: ExperimentConfig) -> None:
     """Gives the model LoRA adapters and rows for location tokens, where configured."""
     settings = config.lora
     if settings.rank > 0:
-        same = ("rank", "alpha", "dropout", "targets", "use_rslora", "use_dora")
-        patterns: dict[str, Any] = {
-            name: parse_pattern(getattr(settings, name), f"lora.{name}")
-            for name in ("rank_pattern", "alpha_pattern")
-        }
-        lora = LoRAConfig(**{name: getattr(settings, name) for name in same}, **patterns)
         key = jax.random.fold_in(jax.random.key(config.training.seed), salt("lora"))
-        apply_lora(model, lora, nnx.Rngs(key))
+        apply_lora(model, settings.branches(), nnx.Rngs(key))
     if settings.untied:
         model.untie()
     if settings.loc_rows:

@@ -1,33 +1,29 @@
-"""Every key of an experiment and what it may be, in one place.
+"""Keys of an experiment and the values that they take.
 
 A file in `configs/` returns the ConfigDict of `default_config()` with some of its keys changed, the
 command line changes single ones (`--config.optimizer.learning_rate=1e-3`), and config_file.py turns
-what results into the frozen dataclasses below, once; pydantic checks types, names and ranges, and
-key_rules.toml has what keys must have in common. Past the entry points nothing else is passed
-on, so that a misspelt attribute fails the type check. Groups that are with the code they are for:
-`data` and `mixture` (cxrjax/input_pipeline/data_config.py), `data.augment` (augment.py beside it),
-`mesh` (cxrjax/distributed/meshes.py), `decoding` (cxrjax/decoding/strategy.py) and `optimizer`
-(cxrjax/training/optimizer.py).
+the result into the frozen dataclasses below, once. Pydantic checks types, names and ranges, and
+key_rules.toml has what keys must have in common. Groups that are beside their code: `data` and
+`mixture` (cxrjax/input_pipeline/data_config.py), `data.augment` (augment.py beside it), `lora`
+(cxrjax/models/lora.py), `mesh` (cxrjax/distributed/meshes.py), `decoding` (cxrjax/decoding/
+strategy.py), `optimizer` (cxrjax/training/optimizer.py), `rl` (cxrjax/training/policy_config.py).
 """
 
 import dataclasses
 import re
 from collections.abc import Iterator, Mapping
-from fnmatch import fnmatchcase
-from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin, get_type_hints
 
-from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from cxrjax.codecs import get_codec
 from cxrjax.decoding.strategy import DecodingConfig
 from cxrjax.distributed.meshes import MeshConfig
 from cxrjax.errors import UserError
-from cxrjax.files import read_packaged
 from cxrjax.input_pipeline.coordinates import BOX_ROUTES, BoxRoute, resolve_box_route
 from cxrjax.input_pipeline.data_config import DataConfig, MixtureConfig, SourceConfig
 from cxrjax.models.layers import REMAT
+from cxrjax.models.lora import AdapterConfig
 from cxrjax.models.quantize import QUANTIZED_DTYPES
 from cxrjax.models.splash import ATTENTION
 from cxrjax.settings import (
@@ -39,7 +35,9 @@ from cxrjax.settings import (
     Share,
     one_of,
 )
+from cxrjax.training.key_names import broken_rules
 from cxrjax.training.optimizer import BOX_ADAPTER, OptimizerConfig
+from cxrjax.training.policy_config import PolicyConfig
 
 if TYPE_CHECKING:
     from ml_collections import ConfigDict  # what runs made is read without ml_collections
@@ -79,35 +77,6 @@ class ModelConfig:
     # Storage of parameters that are not trained. int8 and nf4 quantise the kernels of linear maps;
     # norms, biases and embeddings are then in bfloat16.
     frozen_dtype: Annotated[str, one_of(("float32", "bfloat16", *QUANTIZED_DTYPES))] = "float32"
-
-
-@dataclass(frozen=True, config=STRICT)
-class AdapterConfig:
-    """The group `lora`."""
-
-    rank: NotNegative = 0  # 0: no adapters
-    alpha: NotNegativeFloat = 0.0  # the update is scaled by alpha / rank; with adapters above 0
-    use_rslora: bool = False  # by alpha / sqrt(rank) instead
-    use_dora: bool = False  # a trained magnitude for every output feature
-    dropout: Annotated[float, Field(ge=0, lt=1)] = 0.0  # on the adapter's input, in training alone
-    # Regexes over paths of linear maps.
-    targets: tuple[str, ...] = ("decoder/layers/attn/(q|k|v|o)_proj",)
-    # Other ranks for some targets, "regex=rank": ("vision/.*=8",).
-    rank_pattern: tuple[str, ...] = ()
-    alpha_pattern: tuple[str, ...] = ()  # the same for alpha; of several that fit, the first counts
-    init_from: str | None = None  # PEFT adapter of this very shape to start from; null: anew
-    loc_rows: bool = False  # a trainable difference on the embedding rows of the <loc> tokens
-    # Rank of a second adapter, on the <loc> tokens' logits among themselves, that the box loss
-    # trains and nothing else, and that the box loss trains alone; 0: none, it trains all.
-    box_rank: NotNegative = 0
-    # An output layer apart from the embedding, which it starts as; train them by a rule such as
-    # "embedder/(table|head)$", as PEFT's modules_to_save does.
-    untied: bool = False
-
-    @property
-    def adapts(self) -> bool:
-        """True if a model has adapters of any kind."""
-        return self.rank > 0 or self.loc_rows or self.box_rank > 0
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -166,41 +135,6 @@ class TrainingConfig:
 
 
 @dataclass(frozen=True, config=STRICT)
-class PolicyConfig:
-    """The group `rl`: reinforcement learning and preference tuning, from the start's parameters."""
-
-    # How an answer's worth becomes its advantage, or a preference over another
-    # (cxrjax/training/rl/rewards.py); 'none': supervised.
-    kind: Literal["none", "grpo", "grpo_no_std", "rloo", "best_of_n", "dpo", "ipo", "hinge"] = (
-        "none"
-    )
-    # Of preferences: pairs of answers (JSON Lines, data/README.md); null: the best and the worst of
-    # those that are drawn.
-    pairs: str | None = None
-    beta: PositiveFloat = 0.1  # of preferences: how much a margin counts
-    group_size: Positive = 8  # answers drawn to each question
-    temperature: PositiveFloat = 1.0  # they are drawn at, from the model itself: without a grammar
-    # Optimiser steps on each set of drawn answers; all but the first are off-policy.
-    updates: Positive = 1
-    epsilon_low: Share = 0.2  # bounds of the ratio of probabilities: 1 - this
-    epsilon_high: NotNegativeFloat = 0.28  # and 1 + this
-    kl_weight: NotNegativeFloat = 0.02  # of the divergence from the start
-    # 'token': every token counts alike; 'answer': every answer does, whatever its length.
-    loss_mean: Literal["answer", "token"] = "token"
-    # A Python function MODULE:FUNCTION in place of the mean of the parts below
-    # (docs/reinforcement_learning.md); null: that mean.
-    reward: str | None = None
-    # Parts of the reward, and how boxes are rewarded (cxrjax/training/rl/rewards.py).
-    reward_boxes: Literal["mean_iou", "f1"] = "mean_iou"
-    weight_boxes: NotNegativeFloat = 1.0
-    weight_answer: NotNegativeFloat = 0.5
-    weight_format: NotNegativeFloat = 0.1
-    # Of questions whose reference has no box, beside the others. F1 is no mean over questions: it
-    # is largest for who says yes from a probability of half of it on, so below 1 where it counts.
-    weight_absent: NotNegativeFloat = 1.0
-
-
-@dataclass(frozen=True, config=STRICT)
 class ExperimentConfig:
     """A whole configuration."""
 
@@ -222,14 +156,10 @@ class ExperimentConfig:
 
     def mistakes(self) -> Iterator[str]:
         """Messages about keys that do not go together (key_rules.toml, and what is computed)."""
-        for rule in read_packaged("cxrjax.training", "key_rules.toml")["rule"]:
-            if all(_is(attrgetter(key)(self), wanted) for key, wanted in rule["when"].items()):
-                yield rule["message"].format(**vars(self))
+        yield from broken_rules(self)
         steps = self.training.profile_steps
         if steps and not (len(steps) == 2 and 1 <= steps[0] <= steps[1]):
-            yield (
-                f"training.profile_steps={steps}: expected the first and the last step, as (10, 15)"
-            )
+            yield f"training.profile_steps={steps}: expected first and last step, as (10, 15)"
         adapter = f"{BOX_ADAPTER}a"
         if self.lora.box_rank and not any(re.search(rule, adapter) for rule in self.trainable):
             yield f"trainable: no rule matches {adapter!r}, as lora.box_rank needs; add '/lora/'"
@@ -242,7 +172,7 @@ class ExperimentConfig:
 
     @property
     def writes_digits(self) -> bool:
-        """True if the model writes boxes in digits, and not in location tokens."""
+        """True if the model writes boxes in digits; rules of key_rules.toml read it."""
         return get_codec(self.data.codec).coordinate_order is None
 
     @property
@@ -301,15 +231,6 @@ class ExperimentConfig:
     def to_json(self) -> dict[str, Any]:
         """Nested dicts with sorted keys, as `config.json` holds them."""
         return _sorted(dataclasses.asdict(self))
-
-
-def _is(value: Any, wanted: bool | str | list[str]) -> bool:
-    """Returns whether a key is as a rule says (key_rules.toml has the form)."""
-    if isinstance(wanted, bool):
-        return bool(value) is wanted
-    if isinstance(wanted, list):
-        return any(_is(value, each) for each in wanted)
-    return fnmatchcase(str(value), wanted.removeprefix("!")) is not wanted.startswith("!")
 
 
 def _sorted(nested: Mapping[str, Any]) -> dict[str, Any]:

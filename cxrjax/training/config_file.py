@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from ml_collections import ConfigDict  # what runs made is read without ml_collections
 
 _DEFAULTS = flatten(ExperimentConfig().to_json())
-_OF_SOURCES = [field.name for field in dataclasses.fields(SourceConfig)]
 _READER = TypeAdapter(ExperimentConfig)
 # What pydantic's errors expected; what it does not name here are texts of validators.
 _EXPECTED = {
@@ -66,8 +65,9 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
         raise UserError(f"--config={spec}: no file {path}; expected FILE.py[:VARIANT]")
     for word in overrides:
         _check_override(word)
-    # To the flags a None is a text.
-    emptied = [_key(word) for word in overrides if word.endswith("=None") and _may_be_empty(word)]
+    # To the flags a None is a text. All keys of a source are null by default.
+    nullable = [w for w in overrides if _source(w) or _DEFAULTS.get(_key(w), "") is None]
+    emptied = [_key(word) for word in nullable if word.endswith("=None")]
     kept = [word for word in overrides if _key(word) not in emptied]
     argv = ["", f"--config={':'.join([str(file), *variant])}", *kept]
     values = flags.FlagValues()
@@ -90,17 +90,9 @@ def load_config(spec: str, overrides: Sequence[str] = ()) -> ExperimentConfig:
         raise UserError(f"--config={spec}: {text}") from error
     config = typed_config(values.config)
     validate(config)
-    model = dataclasses.replace(
-        config.model,
-        init_from=_shipped(config.model.init_from),
-        tower_from=_shipped(config.model.tower_from),
-        tokenizer=_shipped(config.model.tokenizer),
-    )
-    return dataclasses.replace(config, model=model)
-
-
-def _shipped(name: str | None) -> str | None:
-    return None if name is None else str(shipped(name))
+    named = {name: getattr(config.model, name) for name in ("init_from", "tower_from", "tokenizer")}
+    found: dict[str, Any] = {n: str(shipped(path)) for n, path in named.items() if path is not None}
+    return dataclasses.replace(config, model=dataclasses.replace(config.model, **found))
 
 
 def typed_config(nested: "Mapping[str, Any] | ConfigDict", where: str = "") -> ExperimentConfig:
@@ -163,39 +155,19 @@ def validate(config: ExperimentConfig) -> None:
         find_preset(config.model.preset)
     for message in config.mistakes():
         raise UserError(message)
-    _check_mixture(config)
+    if config.mixture.sources:
+        from cxrjax.input_pipeline.mixture import check_mixture  # Grain, for few runs
+
+        each = {name: config.of_source(name).data for name in config.mixture.sources}
+        check_mixture(config.mixture, config.data, each, config.training.box_route)
     read_strategy(config.decoding)
-
-
-def _check_mixture(config: ExperimentConfig) -> None:
-    from cxrjax.input_pipeline.mixture import one_box_route, shares  # Grain, for few runs
-
-    sources = config.mixture.sources
-    if not sources:
-        return
-    for name in sources:
-        source = config.of_source(name)
-        if not source.data.train:
-            raise UserError(f"{SOURCES}{name}.train is not set: expected a records file")
-    codecs = {name: config.of_source(name).data.codec for name in sources}
-    # The step takes its route from data.codec.
-    one_box_route(config.training.box_route, {"data": config.data.codec, **codecs})
-    # Only the weights are looked at here: the files have not been.
-    weights = {n: s.weight for n, s in sources.items()}
-    shares([1] * len(sources), weights)
-    if config.mixture.temperature != 1 and None not in weights.values():
-        raise UserError(
-            f"mixture.temperature={config.mixture.temperature} would change nothing beside a "
-            "weight for every source: leave it at 1.0, or leave the weights out"
-        )
 
 
 def _known(key: str) -> Collection[str]:
     """Dotted keys that an unknown one may mean; of a source, its own."""
-    if not key.startswith(SOURCES):
-        return _DEFAULTS
-    source = key.removeprefix(SOURCES).split(".")[0]  # whether there is one, the file will tell
-    return [f"{SOURCES}{source}.{name}" for name in _OF_SOURCES]
+    source = _source(key)  # whether there is one, the file will tell
+    own = (field.name for field in dataclasses.fields(SourceConfig))
+    return [f"{SOURCES}{source}.{name}" for name in own] if source else _DEFAULTS
 
 
 def _key(override: str) -> str:
@@ -206,11 +178,6 @@ def _source(override: str) -> str | None:
     """The source of a mixture that an override is about; None: another key."""
     key = _key(override)
     return key.removeprefix(SOURCES).split(".")[0] if key.startswith(SOURCES) else None
-
-
-def _may_be_empty(override: str) -> bool:
-    # All that a source may say is null by default.
-    return bool(_source(override)) or _DEFAULTS.get(_key(override), "") is None
 
 
 def _check_override(word: str) -> None:

@@ -28,7 +28,7 @@ from cxrjax.models.gguf import GGUFFile
 from cxrjax.models.hf_config import MOST_CONFIG_BYTES, complete_config, read_config
 from cxrjax.models.hf_export import hf_tensors, write_shards
 from cxrjax.models.hf_layout import found_prefixes, published_prefixes, unasked, vlm_config
-from cxrjax.models.lora import merge_lora
+from cxrjax.models.lora import AdapterConfig, merge_lora
 from cxrjax.models.partition import path_of
 from cxrjax.models.peft import ADAPTER_CONFIG, LOC_ROWS, read_peft, save_peft, saved_modules
 from cxrjax.models.presets import IMAGE, VLMConfig
@@ -48,7 +48,7 @@ from cxrjax.training.base_model import (
     tokenizer_path,
 )
 from cxrjax.training.checkpoint import build_model, load_model
-from cxrjax.training.config import AdapterConfig, ExperimentConfig, ModelConfig
+from cxrjax.training.config import ExperimentConfig, ModelConfig
 from cxrjax.training.step import init_state
 from cxrjax.training.store import CheckpointStore
 from cxrjax.training.workdir import CONFIG_FILE, write_json

@@ -1,8 +1,10 @@
-"""Keys that a configuration does not have: what was meant, or why it left."""
+"""Unknown and removed keys of a configuration, and keys that exclude each other."""
 
 import difflib
 import functools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Any
 
 from cxrjax.errors import UserError
@@ -32,7 +34,7 @@ def unknown_key(key: str, known: Iterable[str]) -> str:
         return f"unknown configuration key {key!r}; did you mean {meant!r}?"
     by_name = {name if "." in key else name.rpartition(".")[2]: name for name in known}
     near = difflib.get_close_matches(key, by_name, n=1, cutoff=0.5)
-    hint = f"did you mean {by_name[near[0]]!r}?" if near else "see cxrjax/training/config.py"
+    hint = f"did you mean {by_name[near[0]]!r}?" if near else "docs/configs.md lists all"
     return f"unknown configuration key {key!r}; {hint}"
 
 
@@ -63,3 +65,19 @@ def renew(nested: dict[str, Any]) -> None:
             )
         else:
             del group[key]
+
+
+def broken_rules(config: Any) -> Iterator[str]:
+    """Yields the messages of the rules of key_rules.toml that a configuration breaks."""
+    for rule in read_packaged(str(__package__), "key_rules.toml")["rule"]:
+        if all(_is(attrgetter(key)(config), wanted) for key, wanted in rule["when"].items()):
+            yield rule["message"].format(**vars(config))
+
+
+def _is(value: Any, wanted: bool | str | list[str]) -> bool:
+    """Returns whether a key is as a rule says (key_rules.toml has the form)."""
+    if isinstance(wanted, bool):
+        return bool(value) is wanted
+    if isinstance(wanted, list):
+        return any(_is(value, each) for each in wanted)
+    return fnmatchcase(str(value), wanted.removeprefix("!")) is not wanted.startswith("!")

@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 from cxrjax.input_pipeline.batch import Batch, LoadedBatch
 from cxrjax.input_pipeline.tokenizer import Tokenizer
-from cxrjax.training.config import ExperimentConfig, PolicyConfig
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.coordinate_targets import coordinate_targets
 from cxrjax.training.loss import (
     TERMS,
@@ -25,6 +25,7 @@ from cxrjax.training.loss import (
     batch_denominators,
     loss_parts,
 )
+from cxrjax.training.policy_config import PolicyConfig
 
 
 class Objective(Protocol):

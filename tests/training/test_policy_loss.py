@@ -14,7 +14,7 @@ from cxrjax.distributed import meshes
 from cxrjax.distributed.meshes import named_leaves
 from cxrjax.errors import UserError
 from cxrjax.models import PRESETS, VLM, LoRAConfig, apply_lora, partition
-from cxrjax.training.config import ExperimentConfig, PolicyConfig
+from cxrjax.training.config import ExperimentConfig
 from cxrjax.training.config_file import typed_config
 from cxrjax.training.loss import answer_states
 from cxrjax.training.optimizer import (
@@ -23,6 +23,7 @@ from cxrjax.training.optimizer import (
     learning_rate_schedule,
     make_optimizer,
 )
+from cxrjax.training.policy_config import PolicyConfig
 from cxrjax.training.rl.policy_loss import Experience, PolicyObjective, answer_logprobs
 from tests.training.conftest import TinyModel, assert_close, random_batch, take_steps
 

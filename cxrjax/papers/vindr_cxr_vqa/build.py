@@ -70,9 +70,9 @@ class VinDrOptions(SourceOptions):
 
     Attributes:
         sizes: table of image sizes.
-        mix: released: positive questions, four an image; paper: with negative ones, 20,880
-            training questions (8,700 to 12,180); balanced: one negative for each positive question,
-            of its class and kind, in every split.
+        mix: released: positive questions, four an image; paper: with negatives, in the paper's
+            numbers; balanced: one negative for each positive question, of its class and kind, in
+            every split.
         questions: dense: also ask for every finding of an image with all of its boxes.
         split_manifest: JSON {split: [image ids]} (default: stratified by the seed).
         generator: what words constructed questions.

@@ -21,8 +21,8 @@ from jaxtyping import Array, Float, Key
 
 from cxrjax.codecs.tokens import NUM_BINS
 from cxrjax.input_pipeline.batch import ArrayLike, Batch
-from cxrjax.training.config import PolicyConfig
 from cxrjax.training.loss import AnswerModel, Figures, answer_states, sum_in_chunks
+from cxrjax.training.policy_config import PolicyConfig
 
 
 @struct.dataclass
