@@ -12,7 +12,7 @@ the base at data/medgemma_4b:
 Boxes are the paper's literal `<loc_x1_y1_x2_y2>` in pixels, which Gemma tokenizes digit by digit;
 the box loss reaches them through the expected digits (cxrjax/training/loss.py).
 
-It trains on the 20,880 questions of section 3.1 with 58.3 % negatives (`--mix=paper`), and selects
+It trains on the questions of section 3.1, negatives included (`--mix=paper`), and selects
 by balanced accuracy (strict), in which a constant yes has 0.5; by the paper's F1 a constant yes at
 41.7 % positive equals the paper's own base. `:released` trains on the released kind of questions
 (`--mix=released`: 14,940, all about findings that are there), built into data/vindr_released, and
@@ -113,7 +113,7 @@ def paper() -> ConfigDict:
     config.training.logit_chunk = 256  # ours; 512 take 0.25 GiB more (docs/planning.md)
     config.training.lambda_box = 0.5  # section 3.1, of the sum of two means: L_vqa over tokens and
     config.training.box_mean = "questions"  # L_bbox over questions with boxes
-    config.training.eval_every = 1305  # section 3.1: each epoch; 20,880 questions are 1,305 steps
+    config.training.eval_every = 1305  # section 3.1: each epoch, 16 questions a step
     config.training.checkpoint_every = 1305
     config.training.best_metric = "vqa/balanced_accuracy"  # section 3.1: F1
     config.decoding.max_answer_tokens = 512
