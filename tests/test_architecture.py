@@ -12,6 +12,7 @@ import pytest
 
 from tests import import_graph
 from tests.border_watch import bare_parsers
+from tests.papers.cases import cases
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "cxrjax"
@@ -63,36 +64,34 @@ def edges() -> dict[tuple[str, str], str]:
     return found
 
 
-def test_every_part_that_is_drawn_exists():
+def test_every_part_that_exists_is_drawn_and_every_drawn_one_exists():
     for floor in DRAWING.FLOORS:
         for part in floor.parts:
             path = PACKAGE / part
             assert path.is_dir() if part.endswith("/") else path.is_file(), part
-
-
-def test_every_part_is_drawn():
     left_out = parts() - set(FLOOR_OF) - STUBS
     assert not left_out, f"put {left_out} on a floor in docs/draw_architecture.py"
+    assert DRAWING.SVG.read_text(encoding="utf-8") == DRAWING.draw(), (
+        "run python docs/draw_architecture.py"
+    )
 
 
-def test_every_command_has_a_stub_and_nothing_imports_one():
+def test_commands_have_stubs_and_slow_cases_are_tests():
     assert parts() >= STUBS
     for name in STUBS - {"__main__"}:
         assert len((PACKAGE / f"{name}.py").read_text(encoding="utf-8").splitlines()) <= 7
     found = {file: edge for edge, file in edges().items() if edge[1] in STUBS}
     assert not found, f"import these from cxrjax.commands: {found}"
-
-
-def test_slow_cases_are_tests():
     for case in (ROOT / "tests/slow_cases.txt").read_text(encoding="utf-8").splitlines():
         file, function = case.partition("[")[0].split("::")
         text = (ROOT / file).read_text(encoding="utf-8")
         assert f"def {function}(" in text, f"tests/slow_cases.txt: {case} is gone"
 
 
-def test_imports_point_down():
+def test_imports_point_down_and_metrics_know_boxes_alone():
     up = {edge: file for edge, file in edges().items() if floor_of(edge[0]) < floor_of(edge[1])}
     assert not up, f"these import from a floor above: {up}"
+    assert {other for part, other in edges() if part == "metrics"} == {"boxes"}
 
 
 def test_papers_do_not_import_each_other():
@@ -149,10 +148,6 @@ def test_supervised_training_imports_no_reinforcement_learning():
     assert ran.stdout == "none False\ngrpo True\n", ran.stderr
 
 
-def test_metrics_know_boxes_and_nothing_else():
-    assert {other for part, other in edges() if part == "metrics"} == {"boxes"}
-
-
 def test_a_class_name_means_one_thing():
     homes = collections.defaultdict(list)
     for file in sorted(PACKAGE.rglob("*.py")):
@@ -193,29 +188,11 @@ def test_imports_are_found_wherever_they_stand(source, found):
     assert imports(source) == found
 
 
-@pytest.mark.parametrize(
-    ("changed", "reached", "not_reached"),
-    [
-        ("cxrjax/apps/planner/hlo.py", "apps/planner/test_plan.py", "metrics/test_text.py"),
-        ("cxrjax/boxes.py", "training/test_loss.py", "test_lock.py"),
-        ("tests/apps/axe.py", "apps/test_accessible.py", "apps/test_review_files.py"),
-        ("tests/decoding/conftest.py", "decoding/test_generate.py", "models/test_vlm.py"),
-        ("cxrjax/commands/plan.py", "test_docs.py", "models/test_vlm.py"),  # within a function
-        ("docs/boxes.md", "test_docs.py", "metrics/test_text.py"),
-        ("configs/vindr_lora.py", "test_configs.py", "metrics/test_text.py"),
-        ("pyproject.toml", "metrics/test_text.py", "conftest.py"),
-    ],
-)
+@cases("changed, reached, not_reached")
 def test_a_change_reaches_the_tests_that_can_see_it(changed, reached, not_reached):
     found = import_graph.affected([changed])
     assert f"tests/{reached}" in found
     assert f"tests/{not_reached}" not in found
-
-
-def test_the_drawing_is_up_to_date():
-    assert DRAWING.SVG.read_text(encoding="utf-8") == DRAWING.draw(), (
-        "run python docs/draw_architecture.py"
-    )
 
 
 # Bare parsers outside of the border: file -> what it names, and why that is sound.
@@ -252,28 +229,7 @@ def test_foreign_bytes_pass_the_border():
     assert not found, f"read these through cxrjax.untrusted or cxrjax.files: {found}"
 
 
-@pytest.mark.parametrize(
-    ("source", "found"),
-    [
-        ("import json\njson.loads(x)", ["json.loads"]),
-        ("from json import loads as read\nread(x)", ["json.loads"]),
-        ("import json as j\nrows = map(j.loads, lines)", ["json.loads"]),
-        ("def f():\n    import pydicom\n    pydicom.dcmread(x)", ["pydicom.dcmread"]),
-        ("from zipfile import ZipFile\nZipFile(x)", ["zipfile.ZipFile"]),
-        ("import zipfile\ndef f(x: zipfile.ZipFile): ...", []),
-        ("import gzip\ngzip.open(x)\ngzip.open(x, 'wb')", ["gzip.open"]),
-        ("import zlib\nzlib.decompress(x)\nzlib.crc32(x)", ["zlib.decompress"]),
-        ("import xml.etree.ElementTree as E\nE.XML(x)", ["xml.etree.ElementTree.XML"]),
-        ("from PIL import Image\nImage.open(x)", ["PIL.Image.open"]),
-        ("open(x)\nopen(x, 'rb')\nopen(x, mode='a')\nopen(x, 'w')", ["open", "open"]),
-        ("path.open('rb')\nfile.open()\npath.open('w')", ["open"]),
-        ("x = path.read_text()\ny = read_text(path)", ["read_text"]),
-        ("optional('gguf', '').GGUFReader", [".GGUFReader"]),
-        ("import numpy as np\nnp.load(x)\nnp.load(x, allow_pickle=y)", ["numpy.load"]),
-        ("eval(x)\nmodel.eval()", ["eval"]),
-        ("Record.model_validate_json(x)", ["model_validate_json"]),
-    ],
-)
+@cases("source, found")
 def test_a_bare_parser_is_found(source, found):
     assert [what for _, what in bare_parsers(source)] == found
 

@@ -72,7 +72,7 @@ def exact(a, b):
 
 
 @pytest.mark.parametrize("namespace", [np, jnp], ids=["numpy", "jax"])
-def test_values_by_hand(namespace):
+def test_values_by_hand_of_boxes_pairs_and_nan(namespace):
     for *both, iou, giou in (
         ([0, 0, 2, 2], [1, 1, 3, 3], 1 / 7, 1 / 7 - 2 / 9),
         ([0, 0, 1, 1], [2, 0, 3, 1], 0, -1 / 3),
@@ -83,6 +83,16 @@ def test_values_by_hand(namespace):
         a, b = (namespace.array(one, np.float32) for one in both)
         np.testing.assert_allclose(bx.iou(a, b), iou, atol=1e-6)
         np.testing.assert_allclose(bx.giou(a, b), giou, atol=1e-6)
+    rng = np.random.default_rng(0)
+    a, b = rng.random((3, 4), np.float32), rng.random((5, 4), np.float32)
+    expected = [[bx.iou(one, other) for other in b] for one in a]
+    table = bx.pairwise_iou(namespace.asarray(a), namespace.asarray(b))
+    np.testing.assert_allclose(table, np.array(expected), atol=1e-6)
+    for n, m in ((0, 5), (3, 0), (0, 0)):
+        assert bx.pairwise_iou(a[:n], b[:m]).shape == (n, m)
+    bad, good = namespace.array([np.nan, 0, 1, 1]), namespace.array([0, 0, 1, 1])
+    for measure in MEASURES:
+        assert np.isnan(measure(bad, good)) and np.isnan(measure(good, bad))
 
 
 @given(pairs)
@@ -138,31 +148,31 @@ def test_unit_and_place_do_not_matter(pair, scale_x, scale_y):
 
 
 @given(pairs)
-def test_corner_order_does_not_matter(pair):
+def test_corner_order_does_not_matter_and_gradients_are_finite(pair):
     a, b = map(box, pair)
     for measure in MEASURES:
         for order in ([2, 1, 0, 3], [0, 3, 2, 1], [2, 3, 0, 1]):
             assert measure(a[order], b) == measure(a, b)
     assert (bx.canonical(a)[:2] <= bx.canonical(a)[2:]).all()
     np.testing.assert_array_equal(np.sort(bx.canonical(a)), np.sort(a))
+    a, b = (jnp.array(c, jnp.float32) for c in pair)
+    for scale in (1, 1e9, 1e-9):
+        for gradient in _gradients(a * scale, b * scale):
+            assert np.isfinite(np.asarray(gradient)).all()
 
 
-@pytest.mark.parametrize("namespace", [np, jnp], ids=["numpy", "jax"])
-def test_pairwise_is_elementwise_on_all_pairs(namespace):
-    rng = np.random.default_rng(0)
-    a, b = rng.random((3, 4), np.float32), rng.random((5, 4), np.float32)
-    expected = [[bx.iou(one, other) for other in b] for one in a]
-    table = bx.pairwise_iou(namespace.asarray(a), namespace.asarray(b))
-    np.testing.assert_allclose(table, np.array(expected), atol=1e-6)
-    for n, m in ((0, 5), (3, 0), (0, 0)):
-        assert bx.pairwise_iou(a[:n], b[:m]).shape == (n, m)
-
-
-def test_leading_axes_broadcast():
+def test_leading_axes_broadcast_and_wrong_shapes_are_refused():
     a, b = np.random.default_rng(0).random((2, 1, 3, 4)), np.array([0.1, 0.2, 0.6, 0.5])
     assert bx.iou(a, b).shape == bx.giou(a, b).shape == (2, 1, 3)
     assert bx.area(a).shape == (2, 1, 3)
     assert bx.area(b) == pytest.approx(0.15)
+    # TypeError: from the run-time shape check, where that is on.
+    for function in (bx.area, bx.canonical):
+        with pytest.raises((ValueError, TypeError)):
+            function(np.zeros((4, 3)))
+    for measure in MEASURES:
+        with pytest.raises((ValueError, TypeError)):
+            measure(np.zeros((2, 4)), np.zeros((2, 5)))
 
 
 @pytest.mark.parametrize("flat", [[0.5, 0.5, 0.5, 0.5], [0.5, 0.1, 0.5, 0.9]])
@@ -174,24 +184,7 @@ def test_a_box_without_area_overlaps_nothing(flat):
     assert bx.giou(flat, flat) == 0
 
 
-@pytest.mark.parametrize("namespace", [np, jnp], ids=["numpy", "jax"])
-def test_nan_is_not_hidden(namespace):
-    bad, good = namespace.array([np.nan, 0, 1, 1]), namespace.array([0, 0, 1, 1])
-    for measure in MEASURES:
-        assert np.isnan(measure(bad, good)) and np.isnan(measure(good, bad))
-
-
-def test_wrong_shape_is_refused():
-    # TypeError: from the run-time shape check, where that is on.
-    for function in (bx.area, bx.canonical):
-        with pytest.raises((ValueError, TypeError)):
-            function(np.zeros((4, 3)))
-    for measure in MEASURES:
-        with pytest.raises((ValueError, TypeError)):
-            measure(np.zeros((2, 4)), np.zeros((2, 5)))
-
-
-def test_dtypes():
+def test_dtypes_and_numpy_users_do_not_import_jax():
     a, b = np.array([0, 0, 200, 200]), np.array([100, 100, 250, 250])
     assert bx.iou(a.astype(np.uint8), b.astype(np.uint8)) == pytest.approx(bx.iou(a, b))
     assert bx.iou(a, b).dtype == np.float64
@@ -201,9 +194,6 @@ def test_dtypes():
     assert isinstance(bx.iou(jnp.array(a), b), jax.Array)
     assert isinstance(bx.canonical(half), jax.Array)
     assert bx.canonical(half).dtype == jnp.bfloat16
-
-
-def test_numpy_users_do_not_import_jax():
     code = (
         "import sys, numpy as np; from cxrjax.boxes import giou; "
         "giou(np.zeros((1, 4)), np.ones((1, 4))); sys.exit('jax' in sys.modules)"
@@ -236,18 +226,15 @@ def test_gradients_are_finite_and_lead_somewhere(dtype):
             assert gain > 0 or not must_lead, name
 
 
-def test_gradients_do_not_depend_on_how_they_are_compiled():
+def test_flat_boxes_grow_the_right_way_however_compiled():
+    slope = _gradients(jnp.array([0.5, 0.3, 0.5, 0.7]), jnp.array(TARGET))[2]
+    assert slope[0] < 0 < slope[2]
     target = jnp.array(TARGET)
     for name in ("overlapping", "a vertical line inside", "x swapped"):
         prediction = jnp.array(PREDICTIONS[name][0])
         compiled, eager = _gradients(prediction, target), _eager_gradients(prediction, target)
         for one, other in zip(compiled, eager, strict=True):
             np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5, err_msg=name)
-
-
-def test_a_flat_box_grows_the_right_way_round():
-    slope = _gradients(jnp.array([0.5, 0.3, 0.5, 0.7]), jnp.array(TARGET))[2]
-    assert slope[0] < 0 < slope[2]
 
 
 @pytest.mark.parametrize(
@@ -258,14 +245,6 @@ def test_gradients_of_nothing_against_nothing_are_finite(a):
     for b in (a, a + 2.0**-11, a.at[0].add(-(2.0**-20))):
         assert all(jnp.isfinite(value) for value in _compiled(a, b))
         assert all(jnp.isfinite(gradient).all() for gradient in _gradients(a, b))
-
-
-@given(pairs)
-def test_gradients_are_finite_everywhere(pair):
-    a, b = (jnp.array(c, jnp.float32) for c in pair)
-    for scale in (1, 1e9, 1e-9):
-        for gradient in _gradients(a * scale, b * scale):
-            assert np.isfinite(np.asarray(gradient)).all()
 
 
 @given(pairs)

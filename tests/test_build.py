@@ -17,6 +17,7 @@ from cxrjax.papers.vindr_cxr_vqa.construct import language_model_writer
 from cxrjax.papers.vindr_cxr_vqa.construct.template_writer import TemplateWriter
 from cxrjax.records import read_records
 from cxrjax.records_io.builder import Builder, BuildOptions
+from tests.papers.cases import data
 
 ROOT = Path(__file__).parents[1]
 BUILT = [paper.name for paper in load_papers() if paper.builder]
@@ -42,14 +43,11 @@ def test_help_of_a_data_set_shows_its_flags_alone(dataset, capsys):
     assert all(f"--{flag}" in shown for flag in COMMON)
 
 
-def test_help_lists_data_sets_and_common_flags(capsys):
+def test_help_lists_data_sets_in_less_than_a_second(capsys):
     shown = _help(capsys)
     assert all(f"  {name} " in shown for name in BUILT)
     assert all(f"--{flag}" in shown for flag in (*COMMON, "source", "dataset"))
     assert "--lean" not in shown
-
-
-def test_help_takes_less_than_a_second_of_processor_time():
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "cxrjax.build", "--help"]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
@@ -82,31 +80,14 @@ def test_what_only_writes_a_build_anew_refuses_flags_that_decide_nothing(dataset
     parse_arguments([f"--dataset={dataset}", "--source=x", "--out=y"])
 
 
-def test_unusable_flags_end_with_code_2(capsys):
-    for words, told in {
-        "--dataset=phantom --out=x --image_format=gif": "gif",
-        "--dataset=phantom --out=x --imag=3": "--imag",
-        "--dataset=phantom --out=x --images=many": "many",
-        "--dataset=none --out=x": "none",
-        "--out=x": "--dataset",
-    }.items():
+def test_unusable_missing_and_useful_flags(capsys):
+    for words, told in data(__file__)["unusable_flags"].items():
         with pytest.raises(SystemExit, match=r"^2$"):
             parse_arguments(words.split())
         assert told in capsys.readouterr().err
-
-
-def test_missing_flags_and_values_out_of_range_are_told_in_one_line():
-    for words, told in {
-        "--dataset=phantom": "--dataset=phantom needs --out",
-        "--dataset=gemex --out=x": "--dataset=gemex needs --source",
-        "--dataset=sizes --out=x --source=y": "--dataset=sizes needs --sizes",
-        "--dataset=phantom --out=x --images=0": "--images=0",
-    }.items():
+    for words, told in data(__file__)["missing_flags"].items():
         with pytest.raises(UserError, match=told):
             parse_arguments(words.split())
-
-
-def test_flags_reach_their_options():
     words = ["--dataset=vindr_cxr_vqa", "--source=a", "--out", "b", "--questions=dense"]
     words += ["--seed=3", "--strict", "--generator=language_model", "--dry_run", "--price_in=1.5"]
     options = parse_arguments(words).options
@@ -119,14 +100,7 @@ def test_flags_reach_their_options():
 SAMPLE = Path(__file__).resolve().parents[1] / "data" / "vindr_cxr_vqa" / "sample"
 TABLE = SAMPLE / "train.csv"
 FLAGS = ("--dataset=vindr_cxr_vqa", "--generator=language_model", "--model=wordy")
-ASKED = {
-    "What": "What is abnormal here?",
-    "Where": "Where is {}?",
-    "Which": "Which region shows {}?",
-    "How_many": "How many areas of {} are there?",
-    "Yes_No": "Does the image show {}?",
-    "Is_there": "Is there {}?",
-}
+ASKED = data(__file__)["asked"]
 
 
 def _words(plan):
@@ -188,13 +162,10 @@ def test_words_come_from_the_model_and_truth_from_the_table(build, capsys):
     assert (build.out / "records/train.jsonl").read_bytes() == first
 
 
-def test_a_dry_run_sends_and_writes_nothing(build, capsys):
+def test_dry_runs_write_nothing_and_a_release_has_its_own_words(build, capsys, tmp_path):
     assert not build("--dry_run").bodies
     assert f"{len(build.plans):,} requests to send" in capsys.readouterr().out
     assert not (build.out / "records").exists()
-
-
-def test_a_release_has_its_own_words(tmp_path):
     nowhere = "--base_url=http://127.0.0.1:9/v1"
     with pytest.raises(UserError, match="brings its own questions"):
         main([*FLAGS, f"--source={SAMPLE / 'data_v1.json'}", f"--out={tmp_path}", nowhere])

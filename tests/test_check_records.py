@@ -95,18 +95,24 @@ def test_each_problem_has_line_field_and_remedy(source, capsys, bad, reason, fie
     assert f"records.jsonl:3: {field}: {reason}" in printed and problem["remedy"] in printed
 
 
-def test_boxes_of_the_text_are_held_against_the_record(source):
+def test_every_reason_has_a_remedy_and_boxes_of_the_text_are_held_against_the_record(source):
     bad = record(0, answers=answered("At <loc_10_20_40_50>.", [[10, 20, 40, 58]]))
     problem = refused(source, [bad])
     assert problem["reason"] == "box_mismatch"
     assert "[10.0, 20.0, 40.0, 50.0] is not in boxes_by_image" in problem["found"]
     assert "the nearest is [10.0, 20.0, 40.0, 58.0]" in problem["found"]
+    assert set(record_check.REMEDIES) <= set(REASONS)
+    source = (ROOT / "cxrjax" / "records_io" / "own_records.py").read_text()
+    named = set(re.findall(r'"(\w+)"', source)) & set(REASONS)
+    assert named and named <= set(record_check.REMEDIES)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_record(source):
+def test_texts_and_notations_of_a_file_are_read_as_configured(source):
     lines = "\ufeff" + json.dumps(record(0)) + "\r\n" + json.dumps(record(1))
     code, result = check(source, [lines])
     assert code == 0 and result["usable"] == 2
+    problem = refused(source, [record(0) | GEMEX, record(1)], config=False)
+    assert (problem["reason"], problem["where"]) == ("box_text", "records.jsonl:1")
 
 
 def last_line(capsys) -> list[str]:
@@ -156,12 +162,15 @@ def test_all_problems_of_a_record_are_told_at_once(source):
     assert (result["questions"], result["usable"]) == (3, 1)
 
 
-def test_splits_that_cannot_be(source):
+def test_splits_that_cannot_be_and_a_file_without_records(source):
     of_p = {"patient_id": "p"}
     lines = [record(0, split="train", **of_p), record(1, split="test", **of_p), record(2)]
     code, result = check(source, lines)
     assert code == 2 and result["counts"] == {"split_conflict": 2}
     assert [problem["where"][-1] for problem in result["problems"]] == ["2", "3"]
+    for lines in ([], ["\n"]):
+        with pytest.raises(UserError, match="no records in it"):
+            check(source, lines)
 
 
 def test_what_is_odd_is_counted_and_no_error(source):
@@ -175,13 +184,6 @@ def test_what_is_odd_is_counted_and_no_error(source):
         "answers with boxes of other images than the record's, which count not",
         "questions without an answer",
     ]
-
-
-def test_every_reason_is_one_of_quality_json_and_has_a_remedy():
-    assert set(record_check.REMEDIES) <= set(REASONS)
-    source = (ROOT / "cxrjax" / "records_io" / "own_records.py").read_text()
-    named = set(re.findall(r'"(\w+)"', source)) & set(REASONS)
-    assert named and named <= set(record_check.REMEDIES)
 
 
 def _sides(rect) -> list[float]:
@@ -230,7 +232,7 @@ def test_boxes_of_a_letterboxed_image_are_moved_with_it(source, tmp_path):
         assert view["lowest_iou"] > 0.95
 
 
-def test_samples_are_drawn_by_seed_and_number(source):
+def test_samples_are_drawn_by_seed_and_cannot_break_the_page(source):
     def ids(*flags):
         check(source, [record(n) for n in range(6)], *flags)
         return re.findall(r"<h3>(q\d)", page_of(source))
@@ -238,9 +240,6 @@ def test_samples_are_drawn_by_seed_and_number(source):
     assert len(set(ids())) == 6
     assert ids("--samples=3") == ids("--samples=3") and len(ids("--samples=3")) == 3
     assert ids("--samples=3") != ids("--samples=3", "--seed=1")
-
-
-def test_texts_cannot_break_the_page(source):
     bad = record(0, question="<script>alert(1)</script>")
     check(source, [bad, record(1, image_path="<script>")])
     html = page_of(source)
@@ -283,17 +282,6 @@ def test_what_is_given_decides_and_the_remedy_names_the_flag(source, flag):
     problem = refused(source, [record(0) | GEMEX], flag, config=False)
     assert problem["reason"] == "box_text"
     assert "--config.data.record_codec=NAME" in problem["remedy"]
-
-
-def test_a_file_of_several_notations_is_read_as_configured(source):
-    problem = refused(source, [record(0) | GEMEX, record(1)], config=False)
-    assert (problem["reason"], problem["where"]) == ("box_text", "records.jsonl:1")
-
-
-def test_a_file_without_records(source):
-    for lines in ([], ["\n"]):
-        with pytest.raises(UserError, match="no records in it"):
-            check(source, lines)
 
 
 def test_the_process_ends_with_2_and_one_line_for_what_cannot_be(tmp_path, monkeypatch, capsys):

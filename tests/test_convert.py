@@ -24,6 +24,7 @@ from cxrjax.training.optimizer import make_optimizer
 from cxrjax.training.step import init_state
 from cxrjax.training.store import CheckpointStore
 from tests.models.sizes import PLAIN, arrays, changed
+from tests.papers.cases import cases
 
 _TOKENIZER = Path(__file__).parent.parent / "data/demo_base/tokenizer.model"
 SIZES = changed(PLAIN, vision={"depth": 1}, decoder={"vocab_size": 2112, "depth": 2})
@@ -269,11 +270,16 @@ def test_adapters_under_another_alpha_are_refused(run, copied, tmp_path, key, va
         _convert(run, tmp_path / "x", "--to=peft")
 
 
-def test_a_run_resumes_with_its_own_rank_and_alpha_alone(run):
+def test_runs_resume_with_their_own_rank_and_small_files_are_copied(run, hf, copied, tmp_path):
     config = checkpoint.read_config(run)
     checkpoint.check_same_run(run, config)
     with pytest.raises(UserError, match=r"lora\.alpha is 3\.0 there.*lora\.rank is 2 there"):
         checkpoint.check_same_run(run, _with_lora(config, rank=4, alpha=6.0))
+    with open(copied(hf[0]) / "generation_config.json", "wb") as file:
+        file.truncate(2**40)  # a hole
+    with pytest.raises(UserError, match=r"generation_config\.json: more than the 67,108,864 bytes"):
+        _convert(tmp_path / "copied", tmp_path / "out")
+    assert not (tmp_path / "out/model.json").exists()
 
 
 def test_what_cannot_be_converted(hf, base, copied, tmp_path, subtests):
@@ -361,15 +367,7 @@ def test_an_adapter_without_its_base_and_a_base_with_another_are_refused(adapter
         resolver.resolve("google/none-of-ours")
 
 
-@pytest.mark.parametrize(
-    ("notes", "said"),
-    [
-        ({}, "expected prefixes and config"),
-        ({"prefixes": {"text.": 7}, "config": {}}, "expected prefixes and config"),
-        ({"prefixes": [], "config": {}}, "expected prefixes and config"),
-        ({"prefixes": {"text.": "m."}, "config": {}}, "what projector., vision. is called"),
-    ],
-)
+@cases("notes, said")
 def test_notes_that_no_import_wrote_are_refused(base, copied, tmp_path, notes, said):
     base = copied(base)
     (base / "hf.json").write_text(json.dumps(notes))
@@ -377,11 +375,3 @@ def test_notes_that_no_import_wrote_are_refused(base, copied, tmp_path, notes, s
     with pytest.raises(UserError, match=said) as caught:
         _convert(base, tmp_path / "back", "--to=hf")
     assert str(base / "hf.json") in str(caught.value) and "\n" not in str(caught.value)
-
-
-def test_a_file_beside_the_model_is_copied_up_to_a_size(hf, copied, tmp_path):
-    with open(copied(hf[0]) / "generation_config.json", "wb") as file:
-        file.truncate(2**40)  # a hole
-    with pytest.raises(UserError, match=r"generation_config\.json: more than the 67,108,864 bytes"):
-        _convert(tmp_path / "copied", tmp_path / "out")
-    assert not (tmp_path / "out/model.json").exists()

@@ -219,12 +219,19 @@ def test_what_we_do_not_have_is_named(subtests):
                 assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_global_layers_may_be_described_one_by_one():
+def test_global_layers_and_other_sizes_of_images(subtests):
     """As transformers 5.2x writes them."""
     family, each = _family("gemma4"), {"head_dim": 12, "num_key_value_heads": 1}
     text = family.config["text_config"] | {"per_layer_config": {"02": each, "05": each}}
     del text["global_head_dim"], text["num_global_key_value_heads"]
     assert sizes_of(family.config | {"text_config": text}, -1) == family.sizes
+    sizes = find_preset("gemma4_31b@1152x960")
+    assert sizes.vision.num_tokens == 24 * 20 and sizes.vision.image_hw == (1152, 960)
+    assert find_preset("gemma4_12b@1152x960").vision.num_tokens == 24 * 20
+    for line in Path(__file__).with_name("sizes_that_cannot_be.tsv").read_text().splitlines():
+        preset, said = line.split("\t")
+        with subtests.test(preset), pytest.raises(UserError, match=said):
+            find_preset(preset)
 
 
 @pytest.mark.parametrize(
@@ -283,11 +290,18 @@ def test_a_recipe_of_another_family_says_what_to_set(base):
     assert tokenizer.loc_token_start == -1
 
 
-def test_location_tokens_are_not_there_to_write(base):
+def test_a_base_without_location_tokens_or_of_another_size_is_refused(base):
     config = base_config(base("llava"))
     model = ModelConfig(preset="from_base", init_from=str(base("llava")))
     with pytest.raises(UserError, match="vocabulary has none; set one that writes digits"):
         open_tokenizer(base("llava") / "tokenizer.model", config.__class__(model=model))
+    assert example_config(base_config(base("qwen"))).image_size == 448
+    larger = load_config("configs/vix_ray_stage1.py:qwen_tiny")  # of 128
+    data = dataclasses.replace(larger.data, codec="qwen2.5_vl_448")
+    with pytest.raises(
+        UserError, match="counts pixels of an input of 448 x 448, and the model's has 128 x 128"
+    ):
+        example_config(dataclasses.replace(larger, data=data))
 
 
 @pytest.mark.parametrize("name", [name for name in _FAMILIES if _family(name).adapter])
@@ -323,16 +337,6 @@ def test_questions_and_answers_in_its_ids(base):
     encoded = QuestionEncoder(tokenizer, example_config(config)).encode(record)
     assert encoded.prefix.tolist() == tokenizer.encode(CHAT_FORMS["qwen"].question("Where?"))
     assert encoded.answer.tolist() == [*tokenizer.encode("Here."), tokenizer.eos_id]
-
-
-def test_another_size_of_images_needs_other_pixels(base):
-    assert example_config(base_config(base("qwen"))).image_size == 448
-    larger = load_config("configs/vix_ray_stage1.py:qwen_tiny")  # of 128
-    data = dataclasses.replace(larger.data, codec="qwen2.5_vl_448")
-    with pytest.raises(
-        UserError, match="counts pixels of an input of 448 x 448, and the model's has 128 x 128"
-    ):
-        example_config(dataclasses.replace(larger, data=data))
 
 
 def test_a_grid_that_is_not_square(base, tmp_path):
@@ -376,13 +380,3 @@ def test_a_grid_that_is_not_square(base, tmp_path):
     one = dataclasses.replace(tuned.model, preset="from_base@448x448")
     one = dataclasses.replace(tuned, model=one, data=dataclasses.replace(data, codec="qwen3_vl"))
     assert example_config(one).grids == () and example_config(one).image_hw == (448, 448)
-
-
-def test_images_of_other_sizes(subtests):
-    sizes = find_preset("gemma4_31b@1152x960")
-    assert sizes.vision.num_tokens == 24 * 20 and sizes.vision.image_hw == (1152, 960)
-    assert find_preset("gemma4_12b@1152x960").vision.num_tokens == 24 * 20
-    for line in Path(__file__).with_name("sizes_that_cannot_be.tsv").read_text().splitlines():
-        preset, said = line.split("\t")
-        with subtests.test(preset), pytest.raises(UserError, match=said):
-            find_preset(preset)

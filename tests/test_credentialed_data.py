@@ -17,16 +17,12 @@ from cxrjax.errors import UserError
 from cxrjax.paper import data_terms, load_papers
 from cxrjax.records import Turn, strip_answers, write_records
 from tests.evaluation import made
+from tests.papers.cases import cases
 
 _ROOT = Path(__file__).resolve().parents[1]
 # In every text of the records here; what shows it has passed a record on.
 _CANARY = "canary"
 _CREDENTIALED = [paper.name for paper in load_papers() if paper.title and paper.credentialed]
-
-
-def test_what_may_be_passed_on_is_free_or_simulated():
-    free = {"grafts", "lungs", "simulated_reports", "synthetic", "vix_ray_synthetic"}
-    assert {p.name for p in load_papers() if p.title and not p.credentialed} == free
 
 
 def _record(dataset, number):
@@ -71,26 +67,23 @@ def sent(monkeypatch):
     return opened
 
 
-def test_every_data_set_has_its_terms():
+def test_every_data_set_has_its_terms_and_what_is_free_may_be_passed_on():
     assert all(paper.licence and paper.terms for paper in load_papers() if paper.title)
     # What PhysioNet gives on signature, and what nothing is known of.
     assert {"gemex", "cxr_qba", "ms_cxr", "vindr_cxr_vqa", "custom"} <= set(_CREDENTIALED)
     assert "synthetic" not in _CREDENTIALED
+    free = {"grafts", "lungs", "simulated_reports", "synthetic", "vix_ray_synthetic"}
+    assert {p.name for p in load_papers() if p.title and not p.credentialed} == free
 
 
 @pytest.mark.parametrize("dataset", _CREDENTIALED)
-def test_nothing_leaves_this_machine_unasked(files, dataset, sent):
+def test_nothing_leaves_this_machine_unasked_nor_reaches_a_judge(files, dataset, sent):
     folder = files(dataset)
     where = [*_AWAY, "--system=gpt_4o_mini"]
     where += [f"--questions={folder / 'questions.jsonl'}", f"--out={folder / 'out.jsonl'}"]
     with pytest.raises(UserError, match=f"pixels of images .*{_title(dataset)} {_NOT_PASSED_ON}"):
         predict.main(["--runner=openai", f"--image_root={folder}", *where])
     assert not sent and not (folder / "out.jsonl").exists()
-
-
-@pytest.mark.parametrize("dataset", _CREDENTIALED)
-def test_no_judge_elsewhere_is_given_a_record(files, dataset, sent):
-    folder = files(dataset)
     (folder / "said.jsonl").write_text('{"question_id": "q0", "text": "Yes", "boxes": []}\n')
     flags = ["--benchmark=gemex", "--judge=language_model", *_AWAY, f"--out={folder / 'out'}"]
     flags += [f"--references={folder / 'records.jsonl'}", f"--predictions={folder / 'said.jsonl'}"]
@@ -99,15 +92,7 @@ def test_no_judge_elsewhere_is_given_a_record(files, dataset, sent):
     assert not sent and not (folder / "out/metrics.json").exists()
 
 
-@pytest.mark.parametrize(
-    ("dataset", "source", "flag"),
-    [
-        ("vindr_cxr_vqa", "annotations_train.csv", "--generator=language_model"),
-        ("gemex", "drawn", "--generator=language_model"),
-        ("cxr_qba", "reports/studies.jsonl", "--generator=language_model"),
-        ("cxr_qba", "reports/studies.jsonl", "--rate_with=language_model"),
-    ],
-)
+@cases("dataset, source, flag")
 def test_no_build_elsewhere_is_given_a_report(dataset, source, flag, sent, tmp_path):
     if source == "drawn":
         source = tmp_path / "drawn"

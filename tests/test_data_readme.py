@@ -38,7 +38,7 @@ def test_every_field_is_documented_in_order_and_none_besides(heading, model):
     assert list(documented(table(heading)).items()) == list(required(model).items())
 
 
-def test_smaller_objects_are_documented():
+def test_smaller_objects_and_records_are_documented():
     for name, model in {
         "turn": records.Turn,
         "reader box": records.ReaderBox,
@@ -48,9 +48,6 @@ def test_smaller_objects_are_documented():
     }.items():
         rows = [row for row in table("Smaller objects") if row["object"] == name]
         assert documented(rows) == required(model), name
-
-
-def test_the_smallest_record_is_one_and_its_boxes_agree():
     (line,) = re.findall(r"```json\n(.*)\n```", PAGE)
     record = records.parse_record(line, "data/README.md")
     assert record.image_hw is not None
@@ -67,9 +64,6 @@ def test_the_smallest_record_is_one_and_its_boxes_agree():
         with pytest.raises(records.UserError, match=f"{name}: Field required"):
             rest = {key: value for key, value in fields.items() if key != name}
             records.parse_record(json.dumps(rest), "questions")
-
-
-def test_reasons_are_those_of_the_quality_file():
     # Above this one stands the table of what reading says; take the table of reasons.
     reasons = re.findall(r"^\| `(\w+)` \| ", PAGE.split("| reason in `quality.json`")[1], re.M)
     assert reasons and set(reasons) <= set(REASONS)

@@ -22,6 +22,7 @@ from cxrjax.errors import UserError
 from cxrjax.paths import hub
 from cxrjax.training.config import ExperimentConfig, flatten
 from cxrjax.training.config_file import load_config
+from tests.papers.cases import cases, data
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted(
@@ -31,14 +32,7 @@ PAGES = sorted(
     if "downloads" not in path.parts
 )
 # First words of commands that nothing here can run, and why.
-NOT_RUN = {
-    "pip": "installs from the network; what it installs is in setup.py",
-    "pre-commit": "changes the hooks of the checkout; its file is tested below",
-    "gcloud": "needs Google's machines",
-    "sky": "needs a cloud",
-    "launch/tpu_vm.sh": "needs Google's machines; tests/launch runs it against a stand-in",
-    ".venv-beam/bin/python": "needs Apache Beam's environment; `make beam` tests it there",
-}
+NOT_RUN = data(__file__)["not_run"]
 # What stands for a value that the parser would look at.
 PLACEHOLDERS = {"--max_cost=C": "--max_cost=1", "--codec=NAME": "--codec=paligemma"}
 _COMMAND = re.compile(
@@ -147,37 +141,21 @@ def check(command: str, monkeypatch) -> None:
             assert not rest
 
 
-def test_commands_are_understood(subtests, monkeypatch):
-    assert len(ALL_COMMANDS) > 200
-    for page, command in ALL_COMMANDS:
-        with subtests.test(f"{page}: {command}"):
-            check(command, monkeypatch)
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "python -m cxrjax.build --dataset=phantom --no_such_flag --out=x",
-        "python -m cxrjax.build --dataset=no_such_set --out=x",
-        "python -m cxrjax.build --dataset=gemex --out=x",
-        "python -m cxrjax.train --config=configs/records_lora.py --workdir=x --config.no.such=1",
-        "python -m cxrjax.train --config=configs/no_such.py --workdir=x",
-        "python -m cxrjax.report --workdir=x",
-        "python -m cxrjax.no_such_command",
-        "python docs/no_such_script.py",
-        "make no_such_target",
-    ],
-)
+@cases("command")
 def test_false_commands_are_noticed(command, monkeypatch, capsys):
     with pytest.raises((AssertionError, SystemExit, UserError, ModuleNotFoundError)):
         check(command, monkeypatch)
 
 
-def test_commands_are_found_in_either_kind_of_block():
+def test_commands_of_pages_are_found_and_understood(subtests, monkeypatch):
     text = "x\n\n    make demo # y\n\n```bash\npython -m a \\\n    --b && make c\n```\n\n    no it"
     assert commands(text) == ["make demo # y", "python -m a      --b", "make c"]
     assert words_of("make demo # y") == ["make", "demo"]
     assert words_of("python [--a=b|c] --d=e|f [-g]") == ["python", "--a=b", "--d=e", "-g"]
+    assert len(ALL_COMMANDS) > 200
+    for page, command in ALL_COMMANDS:
+        with subtests.test(f"{page}: {command}"):
+            check(command, monkeypatch)
 
 
 def _planned_and_launched() -> list[str]:
@@ -198,35 +176,22 @@ def test_batches_of_the_pages_divide_over_their_slices(command, monkeypatch):
     plan.main([*words, "--formula"])
 
 
-def test_hooks_run_what_lint_runs():
-    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
-    makefile = (ROOT / "Makefile").read_text()
-    recipe = makefile.split("\nlint:")[1].split("\n\n")[0].replace("$(VENV)", ".venv")
-    recipe = recipe.replace("$(PY)", ".venv/bin/python")
-    linted = [line.strip().removesuffix(" .") for line in recipe.splitlines()[1:]]
-    assert [hook["entry"] for hook in repo["hooks"]] == linted
-    assert all(hook["language"] == "system" for hook in repo["hooks"])
-
-
-def test_the_log_lists_all_that_was_tried():
+def test_the_log_lists_all_and_variants_that_are_named_are_there(subtests):
     listed = re.split(r"(?m)^## .*\]\((log/\w+\.md)\)$", (ROOT / "docs/log.md").read_text())[1:]
     for name, part in zip(listed[::2], listed[1::2], strict=True):
         sections = re.findall(r"(?m)^## (.*)$", (ROOT / "docs" / name).read_text())
         assert re.findall(r"(?m)^- (.*)$", part) == sections, name
     assert set(listed[::2]) == {f"log/{path.name}" for path in (ROOT / "docs/log").iterdir()}
+    for named in sorted(_variants() - {"configs/X.py:variant", "configs/X.py:VARIANT"}):
+        path, variant = named.split(":")
+        with subtests.test(named):
+            assert runpy.run_path(str(ROOT / path))["get_config"](variant)
 
 
 def _variants() -> set[str]:
     """Configurations that pages and recipes name, with their variants."""
     texts = [text_of(path) for path in (*PAGES, *sorted((ROOT / "configs").glob("*.py")))]
     return {found for text in texts for found in re.findall(r"\bconfigs/\w+\.py:\w+", text)}
-
-
-def test_variants_that_are_named_are_there(subtests):
-    for named in sorted(_variants() - {"configs/X.py:variant", "configs/X.py:VARIANT"}):
-        path, variant = named.split(":")
-        with subtests.test(named):
-            assert runpy.run_path(str(ROOT / path))["get_config"](variant)
 
 
 def _script(name: str):
@@ -236,7 +201,7 @@ def _script(name: str):
     return module
 
 
-def test_the_reference_of_keys_is_up_to_date_and_whole():
+def test_reference_pages_are_up_to_date_and_whole():
     reference = _script("config_reference")
     page = reference.PAGE.read_text(encoding="utf-8")
     assert page == reference.page(), "run python docs/config_reference.py"
@@ -244,9 +209,6 @@ def test_the_reference_of_keys_is_up_to_date_and_whole():
     alone = "benchmark|trainable|missing_data_help"
     listed = re.findall(rf"^\| `(\w+(?:\.\w+)+|{alone})` \|", page, re.M)
     assert sorted(listed) == sorted(flatten(ExperimentConfig().to_json()))
-
-
-def test_the_definitions_of_figures_are_up_to_date():
     definitions = _script("figure_tables")
     page = definitions.PAGE.read_text(encoding="utf-8")
     assert page == definitions.page(), "run python docs/figure_tables.py"
@@ -332,6 +294,10 @@ def named_tests(text: str) -> list[tuple[str, str]]:
 
 
 def test_what_security_promises_has_its_tests():
+    assert named_tests("`tests/a.py::b`, `::c` and `d`") == [
+        ("tests/a.py", "b"),
+        ("tests/a.py", "c"),
+    ]
     named = named_tests((ROOT / "SECURITY.md").read_text(encoding="utf-8"))
     assert len(named) > 40
     for file, name in named:
@@ -339,14 +305,7 @@ def test_what_security_promises_has_its_tests():
         assert not name or re.search(rf"^def {name}\b", source, re.M), f"{file}::{name}"
 
 
-def test_named_tests_are_found():
-    assert named_tests("`tests/a.py::b`, `::c` and `d`") == [
-        ("tests/a.py", "b"),
-        ("tests/a.py", "c"),
-    ]
-
-
-def test_docstrings_start_with_a_verb_or_a_noun():
+def test_docstrings_and_hooks_are_as_lint_has_them():
     check = runpy.run_path(str(ROOT / "docs/check_docstrings.py"))
     openings = check["pattern"]("# a comment\nWhat\n")
     assert check["refused"]('"""What it does."""', "a.py", openings)
@@ -354,3 +313,10 @@ def test_docstrings_start_with_a_verb_or_a_noun():
     with pytest.raises(SystemExit) as end:
         check["main"]()
     assert end.value.code == 0
+    (repo,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text())["repos"]
+    makefile = (ROOT / "Makefile").read_text()
+    recipe = makefile.split("\nlint:")[1].split("\n\n")[0].replace("$(VENV)", ".venv")
+    recipe = recipe.replace("$(PY)", ".venv/bin/python")
+    linted = [line.strip().removesuffix(" .") for line in recipe.splitlines()[1:]]
+    assert [hook["entry"] for hook in repo["hooks"]] == linted
+    assert all(hook["language"] == "system" for hook in repo["hooks"])

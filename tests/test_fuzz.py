@@ -12,6 +12,7 @@ import pytest
 from bench.fuzz.mutate import BY_ENDING, mutated
 from bench.fuzz.targets import TARGETS
 from bench.fuzz.worker import ROOT
+from tests.papers.cases import data
 
 _READS = re.compile(
     r"cxrjax\.untrusted\.(?!names|closed_world)\w+|read_json_(?:object|list|lines)|sqlite3\.connect"
@@ -31,16 +32,7 @@ def test_the_corpus_and_some_seconds_of_attacks_find_nothing(flag):
     assert found.returncode == 0, found.stdout[-6_000:] + found.stderr[-2_000:]
 
 
-PLANTED = {
-    "exception": "UnicodeDecodeError at planted.py",
-    "hang": "slow",
-    "memory": "memory",
-    "death": "died",
-    "write": "Fault at worker.py:watched outside of its folder",
-    "silent_write": "Fault at worker.py:watched a file appeared beside",
-    "read": "Fault at worker.py:_check_message a message quotes another file",
-    "loss": "Fault at planted.py:planted_loss silent loss",
-}
+PLANTED = data(__file__)["planted"]
 
 
 @pytest.mark.slow

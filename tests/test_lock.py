@@ -197,7 +197,7 @@ def with_and_without_locks(request, monkeypatch):
 
 
 @pytest.mark.usefixtures("quick", "with_and_without_locks")
-def test_words_from_another_host_refuse_where_no_lock_is_seen(tmp_path):
+def test_words_from_another_host_refuse_while_they_are_heard(tmp_path):
     told = r"in use by process \d+ \(train\) on elsewhere, since"
     with (
         _written_on(tmp_path / LOCK_FILE),
@@ -205,10 +205,6 @@ def test_words_from_another_host_refuse_where_no_lock_is_seen(tmp_path):
         folder_lock(tmp_path),
     ):
         pass
-
-
-@pytest.mark.usefixtures("quick", "with_and_without_locks")
-def test_silent_words_from_another_host_refuse_nobody(tmp_path):
     (tmp_path / LOCK_FILE).write_text(_word())
     with folder_lock(tmp_path):
         assert json.loads((tmp_path / LOCK_FILE).read_text())["pid"] == os.getpid()

@@ -141,18 +141,15 @@ def test_addresses_that_cannot_be_used_are_refused_without_what_is_secret(storag
         assert "hush" not in str(refused.value)
 
 
-def test_without_the_extra_the_message_says_which(monkeypatch):
-    monkeypatch.setattr(paths.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(UserError, match=r"s3://bucket/x: needs s3fs; pip install 'cxrjax\[s3\]'"):
-        paths.to_path("s3://bucket/x")
-
-
-def test_local_paths_stay_plain_and_load_nothing():
+def test_buckets_take_their_extra_and_local_paths_load_nothing(monkeypatch):
     assert type(paths.to_path("runs/a:b")) is type(Path()) and not paths.is_address("C:/x")
     loaded = "import sys, cxrjax.files; assert not {'fsspec', 'etils'} & {*sys.modules}"
     subprocess.run(
         [sys.executable, "-c", loaded], check=True, env={**os.environ, "PYTHONPATH": str(_ROOT)}
     )
+    monkeypatch.setattr(paths.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match=r"s3://bucket/x: needs s3fs; pip install 'cxrjax\[s3\]'"):
+        paths.to_path("s3://bucket/x")
 
 
 def test_paths_of_buckets_are_paths(bucket):
@@ -231,16 +228,6 @@ def test_what_storage_reports_is_one_line_without_credentials(bucket, storage, s
         assert "hush" not in str(refused.value)
 
 
-def test_a_bucket_that_does_not_answer_is_no_fault_of_what_is_in_it(bucket, storage):
-    """Neither a damaged checkpoint, which would be moved, nor an unreadable image, left out."""
-    store.write_checksums(bucket / "6", {})
-    (bucket / "1.png").write_bytes(b"a")
-    storage.fail = RuntimeError("503")
-    for read in (lambda: store.find_damage(bucket / "6"), lambda: read_image(bucket / "1.png")):
-        with pytest.raises(BucketError, match="does not answer"):
-            read()
-
-
 def test_a_bucket_that_may_not_be_written_is_refused_before_anything_is_read(
     bucket, storage, monkeypatch, tmp_path
 ):
@@ -255,11 +242,18 @@ def test_a_bucket_that_may_not_be_written_is_refused_before_anything_is_read(
         build.main([*words[:2], "--out=gs://other/x"])
 
 
-def test_what_cannot_be_in_a_bucket_is_refused(bucket):
+def test_what_cannot_be_in_a_bucket_or_does_not_answer_is_refused(bucket, storage):
     with pytest.raises(UserError, match="expected a local path"):
         KeyedLines(bucket / "c.jsonl", "--cache", "answer", dict, dict)
     with pytest.raises(UserError, match="a review's database and locks cannot be in a bucket"):
         review.parse_arguments(["--records=x", f"--out={bucket}"])
+    # Neither a damaged checkpoint, which would be moved, nor an unreadable image, left out
+    store.write_checksums(bucket / "6", {})
+    (bucket / "1.png").write_bytes(b"a")
+    storage.fail = RuntimeError("503")
+    for read in (lambda: store.find_damage(bucket / "6"), lambda: read_image(bucket / "1.png")):
+        with pytest.raises(BucketError, match="does not answer"):
+            read()
 
 
 def test_a_copy_is_made_once_of_each_version_and_room_is_bounded(

@@ -36,12 +36,15 @@ def work(bar, each: float = 0.01) -> None:
         time.sleep(each)
 
 
-def test_short_work_says_nothing(log):
+def test_short_work_and_a_failed_wait_say_nothing(log):
     work(progress.progress_bar(range(3), desc="checking", unit="image", disable=False))
+    assert log() == ""
+    with pytest.raises(ValueError), progress.waiting("loading x"):
+        raise ValueError
     assert log() == ""
 
 
-def test_long_work_says_a_line_now_and_then(log):
+def test_work_of_any_length_says_a_line_now_and_then(log):
     work(progress.progress_bar(range(100), desc="checking", unit="image", disable=False))
     said = log()
     lines = said.splitlines()
@@ -50,6 +53,10 @@ def test_long_work_says_a_line_now_and_then(log):
         r"checking: \d+ of 100 images in 00:0\d, 00:0\d left, +[\d.]+images/s", lines[0]
     )
     assert lines[-1].startswith("checking: 100 of 100 images")
+    # A log of a bar has thousands of carriage returns.
+    for file in sorted((ROOT / "cxrjax").rglob("*.py")):
+        if file.name != "progress.py":
+            assert "tqdm" not in file.read_text(encoding="utf-8"), f"{file}: use cxrjax.progress"
 
 
 def test_work_of_unknown_length_and_by_hand(log):
@@ -72,12 +79,6 @@ def test_a_wait_says_what_it_is(log):
     assert len(lines) == 3
 
 
-def test_a_wait_ends_with_an_error(log):
-    with pytest.raises(ValueError), progress.waiting("loading x"):
-        raise ValueError
-    assert log() == ""
-
-
 def test_a_terminal_gets_a_bar():
     code = (
         "import time; from cxrjax.progress import progress_bar\n"
@@ -91,13 +92,6 @@ def test_a_terminal_gets_a_bar():
     os.close(writer)
     os.close(reader)
     assert "\r" in shown and "100%|" in shown
-
-
-def test_no_module_makes_a_bar_of_its_own():
-    """A log of a bar has thousands of carriage returns."""
-    for file in sorted((ROOT / "cxrjax").rglob("*.py")):
-        if file.name != "progress.py":
-            assert "tqdm" not in file.read_text(encoding="utf-8"), f"{file}: use cxrjax.progress"
 
 
 @pytest.fixture(scope="module")

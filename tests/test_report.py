@@ -39,11 +39,14 @@ def test_the_demos_layout_is_found_without_options(workdir, capsys):
     assert "Not found" not in html
 
 
-def test_a_plain_training_workdir_has_its_log_at_the_top(workdir):
+def test_a_plain_workdir_and_loose_records_are_found(workdir):
     for name in ("metrics.jsonl", "run.json"):
         (workdir / "train" / name).rename(workdir / name)
     html = _page(workdir)
     assert "1234" in html and "first 2.5, last 1.5" in html
+    loose = workdir / "data" / "questions.jsonl"
+    shutil.move(workdir / "data/records/validation.jsonl", loose)
+    assert "data:image/jpeg" in _page(workdir, f"--references={loose}")
 
 
 def test_what_is_optional_and_missing_is_said_on_the_page(workdir):
@@ -73,14 +76,6 @@ def test_what_is_required_and_missing_is_a_user_error(workdir, name):
     assert not (workdir / "page" / "index.html").exists()
 
 
-def test_one_system_is_enough_and_none_is_a_user_error(workdir):
-    (workdir / "predictions/base.jsonl").unlink()
-    assert "base says" not in _page(workdir)
-    shutil.rmtree(workdir / "predictions")
-    with pytest.raises(UserError, match="holds no predictions"):
-        _page(workdir)
-
-
 def test_files_can_be_named(workdir, tmp_path):
     other = tmp_path / "elsewhere"
     other.mkdir()
@@ -95,16 +90,18 @@ def test_files_can_be_named(workdir, tmp_path):
     assert "1234" in html and "A remark." in html
 
 
-def test_a_named_file_must_be_there(workdir):
+def test_files_must_be_there_once_and_at_least_one_system(workdir):
     for flag in ["metrics", "predictions", "references", "training_log", "run", "score", "notes"]:
         with pytest.raises(UserError, match=f"nowhere/{flag}"):
             _page(workdir, f"--{flag}=nowhere/{flag}")
-
-
-def test_the_image_root_of_records_outside_a_records_folder_is_their_own(workdir):
-    loose = workdir / "data" / "questions.jsonl"
-    shutil.move(workdir / "data/records/validation.jsonl", loose)
-    assert "data:image/jpeg" in _page(workdir, f"--references={loose}")
+    twice = workdir / "predictions" / "tuned.jsonl"
+    with pytest.raises(UserError, match="is called tuned too"):
+        _page(workdir, f"--predictions={twice}", f"--predictions={twice}")
+    (workdir / "predictions/base.jsonl").unlink()
+    assert "base says" not in _page(workdir)
+    shutil.rmtree(workdir / "predictions")
+    with pytest.raises(UserError, match="holds no predictions"):
+        _page(workdir)
 
 
 def test_a_second_workdir_stands_beside_the_first(workdir):
@@ -158,12 +155,6 @@ def test_pictures_can_stand_in_a_folder_or_be_left_out(workdir):
     assert "data:image" not in html and "tuned says" in html and not files.exists()
 
 
-def test_two_systems_of_one_name_are_refused(workdir):
-    twice = workdir / "predictions" / "tuned.jsonl"
-    with pytest.raises(UserError, match="is called tuned too"):
-        _page(workdir, f"--predictions={twice}", f"--predictions={twice}")
-
-
 _COMPARED = dict.fromkeys(("system", "compared_to", "protocol", "metric"), "a")
 _COMPARED |= dict.fromkeys(("difference", "ci_low", "ci_high", "p", "p_holm"), 0.125) | {"n": 1}
 _BOOTSTRAP = {"confidence": 0.95, "resamples": 10, "seed": 0}
@@ -196,20 +187,17 @@ def test_a_file_that_score_did_not_write_is_refused(workdir, name, content, mess
         _page(workdir)
 
 
-def test_unusable_flags_leave_with_two(workdir):
-    of_it = [f"--workdir={workdir}", "--out=x"]
-    for flag in ("--max_images=0", "--no-such-flag", "--codec=none", "--benchmark=none", None):
-        with pytest.raises(SystemExit) as caught:
-            report.main([*of_it, flag] if flag else [])
-        assert caught.value.code == 2
-
-
-def test_from_the_shell(tmp_path, capsys):
+def test_the_shell_and_unusable_flags_leave_with_two(tmp_path, capsys, workdir):
     assert run_as_command("report", f"--workdir={tmp_path}", f"--out={tmp_path}") == 2
     wrong = capsys.readouterr().err
     assert wrong.startswith("error: ") and wrong.count("\n") == 1
     assert run_as_command("report", "--help") == 0
     assert "data/records/validation.jsonl" in capsys.readouterr().out
+    of_it = [f"--workdir={workdir}", "--out=x"]
+    for flag in ("--max_images=0", "--no-such-flag", "--codec=none", "--benchmark=none", None):
+        with pytest.raises(SystemExit) as caught:
+            report.main([*of_it, flag] if flag else [])
+        assert caught.value.code == 2
 
 
 def test_half_of_a_surrogate_pair_in_a_prediction_is_shown_as_no_character(workdir):

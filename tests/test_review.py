@@ -123,12 +123,19 @@ def test_the_sheet_and_the_page_hold_the_same_questions(built, tmp_path):
         assert (tmp_path / "b" / name).read_bytes() == (tmp_path / "a" / name).read_bytes()
 
 
-def test_texts_cannot_break_the_page(first, tmp_path):
+def test_hostile_texts_and_failed_checks(first, tmp_path, capsys):
     hostile = first.model_copy(update={"reason": "</script><script>alert(1)</script>"})
     write_records(tmp_path / "r.jsonl", [hostile])
     flags = [f"--records={tmp_path / 'r.jsonl'}", "--sample=1", f"--out={tmp_path}"]
     review.main(flags)
     assert "alert(1)</script>" not in (tmp_path / "index.html").read_text()
+    broken = json.loads((SAMPLE / "data_v1.json").read_text())
+    broken[0]["vqa"][0]["difficulty"] = "Hard"
+    (tmp_path / "data_v1.json").write_text(json.dumps(broken))
+    words = ["--check", f"--out={tmp_path}", f"--records={tmp_path / 'data_v1.json'}"]
+    assert run_as_command("review", *words) == 1
+    told = capsys.readouterr().out
+    assert "FAULT invalid_record: 1" in told and "FAILED" in told
 
 
 def _read_csv(path):
@@ -226,16 +233,6 @@ def test_unusable_input_is_told_in_one_line(tmp_path):
     write_records(tmp_path / "empty.jsonl", [])
     with pytest.raises(UserError, match="no question to check"):
         review.main(["--check", f"--records={tmp_path / 'empty.jsonl'}", f"--out={tmp_path}"])
-
-
-def test_a_failed_check_is_exit_code_1_of_the_process(tmp_path, capsys):
-    broken = json.loads((SAMPLE / "data_v1.json").read_text())
-    broken[0]["vqa"][0]["difficulty"] = "Hard"
-    (tmp_path / "data_v1.json").write_text(json.dumps(broken))
-    words = ["--check", f"--out={tmp_path}", f"--records={tmp_path / 'data_v1.json'}"]
-    assert run_as_command("review", *words) == 1
-    told = capsys.readouterr().out
-    assert "FAULT invalid_record: 1" in told and "FAILED" in told
 
 
 def test_wording_of_change_and_shared_questions_are_counted_per_split(built, tmp_path, capsys):

@@ -108,10 +108,18 @@ def test_nothing_is_installed_that_is_not_pinned():
     assert not odd
 
 
-def test_packages_agree_with_each_other():
+def test_packages_agree_and_their_licences_were_looked_at():
     check = [sys.executable, "-m", "pip", "check", "--disable-pip-version-check"]
     done = subprocess.run(check, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+    odd = {
+        name: found
+        for name, one in _installed().items()
+        if name not in ("cxrjax", *_COPYLEFT_EXTRAS)
+        for found in [_licences(one)]
+        if not all(_ALLOWED & set(each.split(" OR ")) for each in found)
+    }
+    assert not odd
 
 
 def _licences(one: importlib.metadata.Distribution) -> list[str]:
@@ -125,17 +133,6 @@ def _licences(one: importlib.metadata.Distribution) -> list[str]:
     # A whole licence may stand in the older field.
     text = told.get("License-Expression") or ("" if named else told.get("License") or "none")
     return re.sub(r"[()]", "", text.splitlines()[0]).split(" AND ") if text else named
-
-
-def test_licences_were_looked_at():
-    odd = {
-        name: found
-        for name, one in _installed().items()
-        if name not in ("cxrjax", *_COPYLEFT_EXTRAS)
-        for found in [_licences(one)]
-        if not all(_ALLOWED & set(each.split(" OR ")) for each in found)
-    }
-    assert not odd
 
 
 def test_copyleft_is_never_required():

@@ -29,16 +29,13 @@ def _run(words, **settings):
     return subprocess.run(words, capture_output=True, text=True, **settings)
 
 
-def test_the_list_of_commands_imports_nothing():
+def test_the_list_of_commands_imports_nothing_and_names_the_nearest():
     listed = _run([sys.executable, "-X", "importtime", "-m", "cxrjax", "--help"], cwd=ROOT)
     assert listed.returncode == 0
     assert {"train", "check_records", "coordinates"} <= set(commands())
     assert all(f"  {name} " in listed.stdout for name in commands())
     for library in ("numpy", "jax", "pydantic", "cxrjax.train"):
         assert f" {library}\n" not in listed.stderr, library
-
-
-def test_a_mistyped_command_names_the_nearest():
     mistyped = _run([sys.executable, "-m", "cxrjax", "trian"], cwd=ROOT)
     assert mistyped.returncode == 2
     assert mistyped.stderr == "error: trian: no such command; the nearest is train\n"

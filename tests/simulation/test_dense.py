@@ -67,7 +67,7 @@ def test_dense_what_names_the_findings_without_boxes_and_carries_the_readers():
     assert [r.readers for r in records if r.question_type != "What"] == [None] * (len(records) - 2)
 
 
-def test_dense_balance_is_five_to_seven():
+def test_dense_questions_are_balanced_and_spread_evenly_over_images():
     records = list(dense(annotated(300)))
     polarity = collections.Counter(r.answers[0].polarity for r in records)
     assert polarity["neg"] == round(polarity["pos"] * 7 / 5)
@@ -76,18 +76,24 @@ def test_dense_balance_is_five_to_seven():
         assert record.negative_kind in kinds[record.answers[0].polarity]
         if record.answers[0].polarity == "neg":
             assert not record.boxes and record.gt_finding is None and record.gt_location is None
-
-
-def test_dense_spreads_questions_evenly_over_images():
     images = annotated(200)
     counts = collections.Counter(r.image_id for r in dense(images))
     slack = {i.image_id for i in images if len(i.present) + 1 < max(counts.values()) - 1}
     assert max(counts[i] for i in slack) - min(counts[i] for i in slack) <= 1
 
 
-def test_negatives_stop_where_every_absent_class_is_taken():
+def test_dense_records_are_easy_limited_and_the_same_for_a_seed():
     images = [annotation(i, list(CLASSES[:13])) for i in range(3)]
     assert deal_negatives(images, 0) == [1, 1, 1]
+    with pytest.raises(ValueError, match="7 boxes of ILD"):
+        list(dense([annotation(1, ["ILD"], MAX_BOXES + 1)]))
+    for record in dense([annotation(3, ["ILD"], 2), *annotated(20)]):
+        asks = record.question_type in ("Where", "Is_there", "Yes_No")
+        easy = asks and len(record.boxes) <= 1
+        assert record.difficulty == ("Easy" if easy else "Medium")
+    images = annotated(20)
+    assert list(dense(images)) == list(dense(images))
+    assert list(dense(images)) != list(dense(images, seed=1))
 
 
 @pytest.mark.parametrize("polarity", ["pos", "neg"])
@@ -115,21 +121,3 @@ def test_dense_answers_are_short_and_parse():
         if record.question_type == "How_many" and record.boxes:
             assert f" {len(record.boxes)} area{'s' if len(record.boxes) > 1 else ''} of " in text
             assert text.startswith("There are" if len(record.boxes) > 1 else "There is 1")
-
-
-def test_dense_refuses_more_boxes_than_an_answer_may_list():
-    with pytest.raises(ValueError, match="7 boxes of ILD"):
-        list(dense([annotation(1, ["ILD"], MAX_BOXES + 1)]))
-
-
-def test_one_box_is_easy_to_ask_for():
-    for record in dense([annotation(3, ["ILD"], 2), *annotated(20)]):
-        asks = record.question_type in ("Where", "Is_there", "Yes_No")
-        easy = asks and len(record.boxes) <= 1
-        assert record.difficulty == ("Easy" if easy else "Medium")
-
-
-def test_a_seed_gives_the_same_records():
-    images = annotated(20)
-    assert list(dense(images)) == list(dense(images))
-    assert list(dense(images)) != list(dense(images, seed=1))

@@ -55,7 +55,7 @@ def rows_of(file: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(table))
 
 
-def test_records_say_what_they_are_and_whose(built):
+def test_records_and_counts_say_what_they_are_and_what_is_not_normal(built):
     records = records_of(built)
     assert {r.dataset for r in records} == {"own_grafts"}
     assert all(r.quality == {"synthetic": SYNTHETIC} for r in records)
@@ -63,6 +63,11 @@ def test_records_say_what_they_are_and_whose(built):
     split_of = {(r.patient_id, r.split) for r in records}
     assert len(split_of) == len({patient for patient, _ in split_of}) == 6
     assert json.loads((built / "manifest.json").read_text())["made"] == SYNTHETIC
+    quality = json.loads((built / "quality.json").read_text())
+    assert quality["counts"]["one_lung"] == 1 and quality["total"] == 1
+    assert quality["examined"]["not normal"] == 1
+    counts = json.loads((built / "statistics.json").read_text())
+    assert all(count["note"].endswith(SYNTHETIC) for count in counts.values())
 
 
 def test_boxes_are_those_of_the_lesions_and_three_readers(built):
@@ -120,12 +125,6 @@ def test_a_share_is_untouched_in_its_original_proportions(source, built):
         assert is_resize(pixels.shape, (448, 560)) and min(pixels.shape) == 224
         same = np.array_equal(pixels, read_pair(images[image_id], 512)[0])
         assert same == (image_id not in changed)
-
-
-def test_what_is_not_normal_or_has_one_lung_is_counted(built):
-    quality = json.loads((built / "quality.json").read_text())
-    assert quality["counts"]["one_lung"] == 1 and quality["total"] == 1
-    assert quality["examined"]["not normal"] == 1
 
 
 @pytest.mark.slow  # several processes
@@ -220,11 +219,6 @@ def test_scored_the_tables_say_that_lesions_are_simulated(built, tmp_path):
     floors = json.loads((scores / "floors.json").read_text())
     for protocols in (*metrics.values(), *floors["figures"].values()):
         assert {f["made"] for p in protocols.values() for f in p.values()} == {SYNTHETIC}
-
-
-def test_counts_say_that_lesions_are_simulated(built):
-    counts = json.loads((built / "statistics.json").read_text())
-    assert all(count["note"].endswith(SYNTHETIC) for count in counts.values())
 
 
 def test_steps_of_training_say_that_lesions_are_simulated(built, capsys):

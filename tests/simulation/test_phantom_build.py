@@ -81,13 +81,10 @@ def test_box_table_is_the_readers(built):
             assert theirs == ours
 
 
-def test_every_tenth_image_is_normal(built):
+def test_splits_and_seeds_share_no_phantom_and_every_tenth_is_normal(built):
     what = [r for r in read_records(built / "records" / "train.jsonl") if r.question_type == "What"]
     normal = [r.image_id for r in what if r.negative_kind == "no_finding_image"]
     assert normal == [f"phantom-0-train-{index:06d}" for index in (9, 19, 29, 39)]
-
-
-def test_splits_and_seeds_never_share_a_phantom():
     builds = [PhantomOptions(Path("x"), 1, 1, seed=seed) for seed in range(50)]
     assert len({build.stream(split) for build in builds for split in phantoms.SPLITS}) == 100
 
@@ -137,13 +134,6 @@ def test_parts_of_another_build_are_not_taken_up(tmp_path):
     assert _json(tmp_path / "manifest.json")["splits"]["train"]["images"] == 2
 
 
-def test_jpeg(tmp_path):
-    PhantomBuilder(PhantomOptions(tmp_path, 1, 1, long_side=64, image_format="jpg")).build()
-    for path in (tmp_path / "images").iterdir():
-        with PIL.Image.open(path) as image:
-            assert image.format == "JPEG" and image.mode == "L"
-
-
 def test_image_with_too_many_boxes_of_a_class_is_rejected(tmp_path, monkeypatch):
     def crowded(seed, index, *options):
         phantom = render_phantom(seed, index, *options)
@@ -159,11 +149,15 @@ def test_image_with_too_many_boxes_of_a_class_is_rejected(tmp_path, monkeypatch)
     assert _json(tmp_path / "manifest.json")["splits"]["train"]["images"] == 2
 
 
-def test_pixel_box():
+def test_boxes_in_pixels_and_pictures_as_jpeg(tmp_path):
     assert pixel_box([0.1, 0.2, 0.5, 0.9], height=200, width=100) == (10, 40, 50, 180)
     assert pixel_box([0.0, 0.0, 1.0, 1.0], height=7, width=9) == (0, 0, 9, 7)
     # Thinner than a pixel, also at the far border: widened to one inside the image.
     assert pixel_box([0.501, 0.999, 0.502, 1.0], height=10, width=10) == (5, 9, 6, 10)
+    PhantomBuilder(PhantomOptions(tmp_path, 1, 1, long_side=64, image_format="jpg")).build()
+    for path in (tmp_path / "images").iterdir():
+        with PIL.Image.open(path) as image:
+            assert image.format == "JPEG" and image.mode == "L"
 
 
 _UNUSABLE = "images=0 validation_images=0 seed=-1 processes=0 long_side=63 normal_percent=101"
@@ -212,21 +206,23 @@ def marks():
     return boxes, votes, empty
 
 
-def test_the_module_holds_the_table():
+def test_boxes_and_lesions_are_those_of_the_table(drawn, marks):
     assert list(findings.CLASSES) == list(TABLE)
     for label, (boxes, images, votes) in TABLE.items():
         said = findings.CLASSES[label]
         assert (said["boxes"], sum(said["votes"]), said["votes"]) == (boxes, images, votes)
     assert sum(said["boxes"] for said in findings.CLASSES.values()) == 36096
-
-
-def test_boxes_per_image(marks):
+    for label in ("Nodule/Mass", "ILD", "Pleural thickening"):
+        law = findings.lesion_count_law(label)
+        share = np.bincount(drawn[label], minlength=len(law) + 1)[1:] / len(drawn[label])
+        np.testing.assert_allclose(share, law, atol=0.08)
     boxes, _, _ = marks
     assert sum(boxes.values()) / IMAGES == pytest.approx(36096 / 4394, rel=0.03)
+    assert marks[2] == 0
 
 
 @pytest.mark.parametrize("label", TABLE)
-def test_class_frequencies(marks, label):
+def test_frequencies_and_numbers_of_lesions(marks, label):
     boxes, votes, _ = marks
     table_boxes, table_images, table_votes = TABLE[label]
     # A tenth (look-alikes) and three standard errors of the count.
@@ -237,14 +233,6 @@ def test_class_frequencies(marks, label):
     shape = np.array(votes[label]) / sum(votes[label])
     tolerance = 0.06 + 1.5 / sum(votes[label]) ** 0.5
     np.testing.assert_allclose(shape, np.array(table_votes) / table_images, atol=tolerance)
-
-
-def test_readers_agree_on_what_is_abnormal(marks):
-    assert marks[2] == 0
-
-
-@pytest.mark.parametrize("label", TABLE)
-def test_number_of_lesions(label):
     law = findings.lesion_count_law(label)
     assert len(law) == findings.CLASSES[label]["most"]
     assert law.sum() == pytest.approx(1)
@@ -254,10 +242,3 @@ def test_number_of_lesions(label):
     marks = (law * (0.9 * counts + 0.1**counts)).sum() * 1.01
     boxes, _, (one, two, three) = TABLE[label]
     assert marks == pytest.approx(max(boxes / (one + 2 * two + 3 * three), 1.01), abs=0.005)
-
-
-def test_lesions_are_drawn_by_that_law(drawn):
-    for label in ("Nodule/Mass", "ILD", "Pleural thickening"):
-        law = findings.lesion_count_law(label)
-        share = np.bincount(drawn[label], minlength=len(law) + 1)[1:] / len(drawn[label])
-        np.testing.assert_allclose(share, law, atol=0.08)

@@ -24,7 +24,7 @@ def drawn(index: int):
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_boxes_bound_the_masks(index):
+def test_boxes_bound_the_masks_on_their_sides_and_zones_divide_the_lung(index):
     _, (height, width), boxes, masks = drawn(index)
     assert tuple(masks) == REGIONS and len(set(REGIONS)) == 29
     assert len(boxes) >= 27
@@ -35,10 +35,6 @@ def test_boxes_bound_the_masks(index):
             found[1] = box[1] * height
         # A tip thinner than a pixel is in the outline and not in the mask.
         np.testing.assert_allclose(box * [width, height, width, height], found, atol=4)
-
-
-@pytest.mark.parametrize("index", range(4))
-def test_sides_and_order(index):
     _, _, boxes, _ = drawn(index)
     for name in REGIONS:
         if name.startswith("right ") and name != "right atrium":
@@ -51,10 +47,6 @@ def test_sides_and_order(index):
         assert tops == sorted(tops)
     assert boxes["carina"][3] > boxes["trachea"][1]
     assert boxes["aortic arch"][3] < boxes["cardiac silhouette"][3]
-
-
-@pytest.mark.parametrize("index", range(4))
-def test_zones_divide_the_lung(index):
     *_, masks = drawn(index)
     for side in ("right", "left"):
         together = sum(masks[f"{side} {zone}"].astype(int) for zone in ZONES)

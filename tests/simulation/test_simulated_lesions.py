@@ -38,8 +38,15 @@ def chest_of(image: np.ndarray):
     return read_chest(image.astype(np.float32) / 255, MASK)
 
 
-def test_every_class_is_simulated():
+def test_every_class_is_simulated_the_same_every_time():
     assert {*SHAPES, *ORGANS} == set(CLASSES) and {*SHAPES} == set(SIGNS)
+    with pytest.raises(Unusable, match="1 lungs"):
+        simulate_lesions(IMAGE, MASK & (np.arange(SIDE) < SIDE // 2), 0, "chest", None)
+    first, again = simulated("Nodule/Mass"), simulated("Nodule/Mass")
+    assert np.array_equal(first.image, again.image) and first.lesions == again.lesions
+    assert repr(first.readers) == repr(again.readers)
+    assert simulated("Nodule/Mass", key="other").lesions != first.lesions
+    assert simulated("Nodule/Mass", seed=1).lesions != first.lesions
 
 
 @pytest.mark.parametrize("label", SHAPES)
@@ -59,18 +66,13 @@ def test_box_is_the_extent_of_the_difference_inside_the_lungs_and_the_picture(la
         assert not change.any()
 
 
-def test_the_same_every_time_and_another_for_another_seed_or_name():
-    first, again = simulated("Nodule/Mass"), simulated("Nodule/Mass")
-    assert np.array_equal(first.image, again.image) and first.lesions == again.lesions
-    assert repr(first.readers) == repr(again.readers)
-    assert simulated("Nodule/Mass", key="other").lesions != first.lesions
-    assert simulated("Nodule/Mass", seed=1).lesions != first.lesions
-
-
-def test_without_findings_the_picture_stays_bit_for_bit():
+def test_without_findings_the_picture_stays_and_a_dial_is_for_all_lesions():
     plain = simulate_lesions(IMAGE, MASK, 0, "chest", [])
     assert np.array_equal(plain.image, IMAGE)
     assert not plain.lesions and not any(plain.readers.values())
+    presences = [Presence("Nodule/Mass", 3, (0.5,))]
+    faint, plain = (simulate_lesions(IMAGE, MASK, 0, "k", presences, c).lesions[0] for c in (1, 2))
+    assert plain.contrast_to_noise == pytest.approx(2 * faint.contrast_to_noise, rel=0.1)
 
 
 @pytest.mark.parametrize("label", ["Nodule/Mass", "Lung Opacity", "Infiltration", "ILD"])
@@ -86,13 +88,7 @@ def test_contrast_to_noise_is_as_asked(label, strength):
     assert ratio == pytest.approx(asked, rel=0.4)
 
 
-def test_a_dial_for_all_lesions():
-    presences = [Presence("Nodule/Mass", 3, (0.5,))]
-    faint, plain = (simulate_lesions(IMAGE, MASK, 0, "k", presences, c).lesions[0] for c in (1, 2))
-    assert plain.contrast_to_noise == pytest.approx(2 * faint.contrast_to_noise, rel=0.1)
-
-
-def test_grain_is_that_of_the_radiograph():
+def test_grain_and_pleural_lines_are_those_of_a_radiograph():
     """The finest differences between neighbours are as large within a lesion as before."""
     for label in ("Lung Opacity", "Consolidation", "Pleural effusion"):
         one = simulated(label, strength=1.2)
@@ -100,6 +96,13 @@ def test_grain_is_that_of_the_radiograph():
         inside = (picture[y0:y1, x0:x1].astype(float) for picture in (IMAGE, one.image))
         before, after = (np.diff(part, 2).std() for part in inside)
         assert after == pytest.approx(before, rel=0.15)
+    for key in "abcdef":
+        change = difference(simulated("Pneumothorax", key))
+        air, line = change < -3, change > 3
+        at_air = line & ndimage.binary_dilation(air, iterations=3)
+        # As long as the air is high, and about as bright as the air is dark.
+        assert at_air.sum() > 0.8 * np.ptp(np.flatnonzero(air.any(axis=1)))
+        assert change[at_air].max() > -0.6 * np.percentile(change[air], 10)
 
 
 def test_heart_is_enlarged_beyond_half_the_chest():
@@ -114,13 +117,17 @@ def test_heart_is_enlarged_beyond_half_the_chest():
         assert after.hearts[LEFT][rows].max() == pytest.approx(x1, abs=0.03 * SIDE)
 
 
-def test_arch_bulges_to_the_left_within_its_box():
+def test_the_arch_bulges_within_its_box_and_black_is_full():
     one = simulated("Aortic enlargement", strength=1.2)
     _, y0, x1, y1 = one.lesions[0].box
     before, after = (chest_of(picture).hearts[LEFT] for picture in (IMAGE, one.image))
     middle = slice(round(0.65 * y0 + 0.35 * y1), round(0.35 * y0 + 0.65 * y1))
     assert (after - before)[middle].mean() > 0.01 * SIDE
     assert after[y0:y1].max() < x1 + 0.03 * SIDE
+    # What transmits nothing has no room for more, and no pixel of a picture is no number.
+    through = np.full((40, 40), -1e-8, np.float32)
+    lack = compose._lack(through, np.ones_like(through), np.zeros_like(through), 0.3, 2.0)
+    assert (lack == 0).all()
 
 
 def test_air_is_darker_and_without_markings():
@@ -190,16 +197,6 @@ def test_thick_pleura_lies_at_the_wall_not_beside_the_mediastinum():
                     assert not change[row][beyond].any()
 
 
-def test_a_pleural_line_is_brighter_than_the_air_and_the_lung_beside_it():
-    for key in "abcdef":
-        change = difference(simulated("Pneumothorax", key))
-        air, line = change < -3, change > 3
-        at_air = line & ndimage.binary_dilation(air, iterations=3)
-        # As long as the air is high, and about as bright as the air is dark.
-        assert at_air.sum() > 0.8 * np.ptp(np.flatnonzero(air.any(axis=1)))
-        assert change[at_air].max() > -0.6 * np.percentile(change[air], 10)
-
-
 def test_fluid_hides_the_diaphragm_and_leaves_the_chest_wall_alone():
     outer = ndimage.binary_dilation(MASK, np.ones((1, 9)))
     below = np.cumsum(MASK, axis=0) > 0
@@ -213,11 +210,6 @@ def test_fluid_hides_the_diaphragm_and_leaves_the_chest_wall_alone():
         down = np.array([one.image[bottom + k, columns].mean() for k in range(-9, 6)])
         seams.append(down[:3].mean() - down.min())
     assert np.mean(seams) < 12
-
-
-def test_one_lung_is_no_anatomy():
-    with pytest.raises(Unusable, match="1 lungs"):
-        simulate_lesions(IMAGE, MASK & (np.arange(SIDE) < SIDE // 2), 0, "chest", None)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real radiographs beside the repository")
@@ -234,13 +226,6 @@ def test_real_radiographs():
         outside = ~ndimage.binary_dilation(mask, iterations=round(0.06 * SIDE))
         if not {*one.labels} & {*ORGANS}:
             assert not (changed & outside).any()
-
-
-def test_black_that_rounding_made_less_than_nothing_is_full():
-    """What transmits nothing has no room for more, and no pixel of a picture is no number."""
-    through = np.full((40, 40), -1e-8, np.float32)
-    lack = compose._lack(through, np.ones_like(through), np.zeros_like(through), 0.3, 2.0)
-    assert (lack == 0).all()
 
 
 def test_grain_elsewhere_makes_a_lesion_no_stronger():

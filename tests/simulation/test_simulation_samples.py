@@ -7,6 +7,7 @@ from cxrjax.cli import run
 from cxrjax.commands import simulation_samples
 from cxrjax.errors import UserError
 from cxrjax.simulation.studies.build import StudiesBuilder, StudiesOptions
+from tests.papers.cases import cases
 from tests.simulation.rendered_chest import write_folder
 
 
@@ -16,11 +17,17 @@ def page(tmp_path, *flags: str) -> str:
     return out.read_text()
 
 
-def test_phantoms(tmp_path):
+def test_phantoms_and_lesions(tmp_path):
     flags = ["--dataset=phantom", "--count=2", "--long_side=96", "--seed=1"]
     abnormal, normal = (page(tmp_path, *flags, f"--{kind}") for kind in ("abnormal", "normal"))
     assert abnormal.count("<img ") == normal.count("<img ") == 2
     assert 'class="key"' in abnormal and 'class="key"' not in normal
+    source = write_folder(tmp_path / "source", 4)
+    flags = ["--dataset=grafts", f"--source={source}", "--count=2", "--strengths", "1"]
+    text = page(tmp_path, *flags, "--classes", "Nodule/Mass")
+    assert text.count("<img ") == 6 and "Synthetic lesion, real radiograph" in text
+    with pytest.raises(UserError, match="expected some of Aortic enlargement"):
+        page(tmp_path, *flags, "--classes", "Mass")
 
 
 def test_studies(tmp_path):
@@ -35,15 +42,6 @@ def test_studies(tmp_path):
         page(tmp_path, *flags, "--first=99")
 
 
-def test_lesions(tmp_path):
-    source = write_folder(tmp_path / "source", 4)
-    flags = ["--dataset=grafts", f"--source={source}", "--count=2", "--strengths", "1"]
-    text = page(tmp_path, *flags, "--classes", "Nodule/Mass")
-    assert text.count("<img ") == 6 and "Synthetic lesion, real radiograph" in text
-    with pytest.raises(UserError, match="expected some of Aortic enlargement"):
-        page(tmp_path, *flags, "--classes", "Mass")
-
-
 def test_unwritable_page_is_one_line(tmp_path, capsys):
     missing = tmp_path / "no"
     flags = ["--dataset=phantom", "--count=1", "--long_side=64"]
@@ -54,14 +52,7 @@ def test_unwritable_page_is_one_line(tmp_path, capsys):
     assert len(said.strip().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        (["--dataset=phantom", "--long_side=3"], "at least 64"),
-        (["--dataset=grafts"], "needs --source"),
-        (["--dataset=phantom", "--source=x"], "takes no --source"),
-    ],
-)
+@cases("flags, said")
 def test_unusable_flags(flags, said, capsys):
     with pytest.raises(SystemExit) as ended:
         simulation_samples.main([*flags, "--out=x.html"])

@@ -41,7 +41,7 @@ def made(tmp_path_factory):
     return out
 
 
-def test_the_layout_is_the_releases(made):
+def test_the_layout_is_the_releases_in_a_folder_of_its_own(made, tmp_path):
     table = pyarrow.parquet.read_table(made / "native" / "train-00000-of-00001.parquet")
     assert table.schema.names == [
         *("image", "findings", "impressions", "Ages", "sex", "view", "Ghi chú", "Kỹ thuật")
@@ -50,6 +50,9 @@ def test_the_layout_is_the_releases(made):
     assert len(rows) == 11 and set(rows[0]["image"]) == {"bytes", "path"}
     forms = ["NFC" if unicodedata.is_normalized("NFC", r["findings"]) else "NFD" for r in rows]
     assert forms == ["NFC"] * 9 + ["NFD", "NFC"]
+    (tmp_path / "train-0.parquet").write_bytes(b"")
+    with pytest.raises(UserError, match="not of this set"):
+        write_synthetic(SyntheticVixRayOptions(tmp_path, 1, 1, long_side=64))
 
 
 def test_records_say_that_they_are_synthetic(made):
@@ -88,12 +91,6 @@ def test_the_same_seed_gives_the_same_files_and_they_are_not_made_again(made, tm
 def test_impossible_sizes_are_refused(tmp_path, options):
     with pytest.raises(UserError):
         SyntheticVixRayOptions(**{"out": tmp_path, "images": 1, "validation_images": 1} | options)
-
-
-def test_other_files_are_not_mixed_in(tmp_path):
-    (tmp_path / "train-0.parquet").write_bytes(b"")
-    with pytest.raises(UserError, match="not of this set"):
-        write_synthetic(SyntheticVixRayOptions(tmp_path, 1, 1, long_side=64))
 
 
 @given(_LESIONS, st.integers(0, 1000))

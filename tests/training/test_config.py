@@ -17,6 +17,7 @@ from cxrjax.training.config_file import load_config, typed_config, validate
 from cxrjax.training.data import example_config, open_training
 from cxrjax.training.key_names import other_names
 from cxrjax.training.workdir import write_json
+from tests.papers.cases import cases
 from tests.training.conftest import settings
 from tests.training.small_data import make_record
 
@@ -86,20 +87,20 @@ def test_mistakes_are_one_line_errors(spec, words, said):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
-        (),
-        ("lora.rank=8", "lora.alpha_pattern=('q_proj=16',)"),
-        ("lora.rank=8", "lora.alpha=16"),
-        ("model.share=image", "data.packed_buckets=(64,)"),
-    ],
-)
+@cases("changes")
 def test_what_goes_together_is_taken(spec, changes):
     validate(load_config(spec, [f"--config.{change}" for change in changes]))
 
 
-def test_batch_in_questions_and_length_in_epochs():
+def test_json_round_trip_keeps_tuples_and_numbers_of_batches():
+    config = settings()
+    config.data.answer_buckets = (8, 16)
+    config.model.init_from = "some/base"
+    text = json.dumps(typed_config(config).to_json())
+    again = typed_config(json.loads(text), "config.json")
+    assert flatten(again.to_json()) == flatten(typed_config(config).to_json())
+    assert again.data.answer_buckets == (8, 16)
+    assert again.training.epochs is None
     config = default_config()
     config.training.batch_questions = 32
     config.data.questions_per_image = 8
@@ -109,42 +110,32 @@ def test_batch_in_questions_and_length_in_epochs():
     assert typed_config(config).total_steps(images_per_epoch=100) == 50
 
 
-def test_json_round_trip_keeps_tuples_and_nulls():
-    config = settings()
-    config.data.answer_buckets = (8, 16)
-    config.model.init_from = "some/base"
-    text = json.dumps(typed_config(config).to_json())
-    again = typed_config(json.loads(text), "config.json")
-    assert flatten(again.to_json()) == flatten(typed_config(config).to_json())
-    assert again.data.answer_buckets == (8, 16)
-    assert again.training.epochs is None
-
-
-def test_json_from_when_remat_was_a_switch():
+def test_json_comes_back_as_it_was_from_any_version():
     for switch, name in ((True, "full"), (False, "none")):
         assert typed_config({"model": {"remat": switch}}, "x").model.remat == name
-
-
-def test_json_of_another_version_is_refused():
     with pytest.raises(
         UserError, match=r"config\.json: unknown configuration key 'model\.presset'"
     ):
         typed_config({"model": {"presset": "tiny"}}, "config.json")
     with pytest.raises(UserError, match=r"config\.json: training\.seed"):
         typed_config({"training": {"seed": "zero"}}, "config.json")
+    assert typed_config(default_config()) == ExperimentConfig()
+    assert default_config().to_dict() == ExperimentConfig().to_json()
+    config = load_config(f"{_CONFIG}:tiny")
+    again = typed_config(config.to_json(), "config.json")
+    validate(again)
+    assert again.to_json() == config.to_json()
+    assert not typed_config(typed_config(default_config()).to_json(), "x").mixture.sources
 
 
-def test_an_override_can_empty_a_key(spec):
-    overrides = ["--config.training.steps=None", "--config.training.epochs=2.0"]
-    config = load_config(spec, [*overrides, "--config.data.validation=None"])
-    assert config.training.steps is None and config.training.epochs == 2.0
-    assert config.data.validation is None
-
-
-def test_what_other_trainers_call_keys_leads_to_keys_that_exist():
+def test_names_of_other_trainers_and_long_paths_lead_somewhere(spec):
     known = flatten(ExperimentConfig().to_json())
     assert set(other_names().values()) <= set(known)
     assert not set(other_names()) & {key.rpartition(".")[2] for key in known}
+    name = "data/demo_base/" + "x" * 5_000
+    assert load_config(spec, [f"--config.model.init_from={name}"]).model.init_from == name
+    with pytest.raises(UserError, match="no file x"):
+        load_config("x" * 5_000)
 
 
 _READS = """
@@ -167,18 +158,6 @@ def test_a_misspelt_attribute_fails_the_type_check(tmp_path):
     said = complaints("optimizer.learning_rat")
     assert '"OptimizerConfig" has no attribute "learning_rat"; maybe "learning_rate"?' in said
     assert '"ExperimentConfig" has no attribute' in complaints("optimiser")
-
-
-def test_defaults_of_files_and_of_dataclasses_are_the_same():
-    assert typed_config(default_config()) == ExperimentConfig()
-    assert default_config().to_dict() == ExperimentConfig().to_json()
-
-
-def test_a_path_longer_than_any_file_s_is_none_that_ships(spec):
-    name = "data/demo_base/" + "x" * 5_000
-    assert load_config(spec, [f"--config.model.init_from={name}"]).model.init_from == name
-    with pytest.raises(UserError, match="no file x"):
-        load_config("x" * 5_000)
 
 
 _CONFIG = str(Path(__file__).parents[2] / "configs" / "mixture.py")
@@ -206,21 +185,15 @@ def test_a_source_says_what_it_has_of_its_own_and_takes_the_rest_from_data():
     assert typed_config(config).train_files == ["a.jsonl", "b.jsonl"]
 
 
-def test_it_is_read_back_from_json_as_it_was():
-    config = load_config(f"{_CONFIG}:tiny")
-    again = typed_config(config.to_json(), "config.json")
-    validate(again)
-    assert again.to_json() == config.to_json()
-    assert not typed_config(typed_config(default_config()).to_json(), "x").mixture.sources
-
-
-def test_pairs_need_a_preference():
+def test_pairs_need_a_preference_and_sources_their_files(tmp_path):
     config = _mixed()
     config.rl.pairs = "pairs.jsonl"
     with pytest.raises(UserError, match=r"rl\.pairs=pairs\.jsonl is of preferences"):
         validate(typed_config(config))
     config.rl.kind = "dpo"
     validate(typed_config(config))
+    with pytest.raises(UserError, match=r"mixture\.sources\.a\.train names a\.jsonl"):
+        open_training(typed_config(_mixed()))
 
 
 def test_a_source_without_a_pair_is_left_out(tmp_path, capsys):
@@ -248,7 +221,7 @@ def test_a_source_without_a_pair_is_left_out(tmp_path, capsys):
         open_training(typed_config(config))
 
 
-def test_command_lines_change_single_keys():
+def test_command_lines_change_single_keys_and_empty_them(spec):
     words = [
         "--config.mixture.sources.vindr.weight=2.5",
         "--config.mixture.sources.gemex.train=x.jsonl",
@@ -256,6 +229,15 @@ def test_command_lines_change_single_keys():
     config = load_config(f"{_CONFIG}:tiny", words)
     assert config.mixture.sources["vindr"].weight == 2.5
     assert config.of_source("gemex").data.train == "x.jsonl"
+    words = [f"--config.mixture.sources.vindr.{word}" for word in ("prompt=detect", "codec=None")]
+    vindr = load_config(f"{_CONFIG}:tiny", words).mixture.sources["vindr"]
+    assert (vindr.prompt, vindr.codec) == ("detect", None)
+    words = [*words, "--config.mixture.sources.vindr.prompt=None"]
+    assert load_config(f"{_CONFIG}:tiny", words).mixture.sources["vindr"].prompt is None
+    overrides = ["--config.training.steps=None", "--config.training.epochs=2.0"]
+    config = load_config(spec, [*overrides, "--config.data.validation=None"])
+    assert config.training.steps is None and config.training.epochs == 2.0
+    assert config.data.validation is None
 
 
 def test_a_temperature_goes_with_sizes_and_the_default_with_weights():
@@ -267,14 +249,6 @@ def test_a_temperature_goes_with_sizes_and_the_default_with_weights():
         validate(typed_config(config))
     config.mixture.sources.a.weight = config.mixture.sources.b.weight = None
     validate(typed_config(config))
-
-
-def test_what_a_source_says_can_be_emptied():
-    words = [f"--config.mixture.sources.vindr.{word}" for word in ("prompt=detect", "codec=None")]
-    vindr = load_config(f"{_CONFIG}:tiny", words).mixture.sources["vindr"]
-    assert (vindr.prompt, vindr.codec) == ("detect", None)
-    words = [*words, "--config.mixture.sources.vindr.prompt=None"]
-    assert load_config(f"{_CONFIG}:tiny", words).mixture.sources["vindr"].prompt is None
 
 
 def test_contradictions_are_refused():
@@ -292,11 +266,6 @@ def test_contradictions_are_refused():
         typed_config(_mixed()).of_source("c")
     with pytest.raises(UserError, match=r"mixture\.sources\.d"):
         typed_config({"mixture": {"sources": {"d": 3}}}, "config.json")
-
-
-def test_a_missing_file_is_told_by_its_own_key(tmp_path):
-    with pytest.raises(UserError, match=r"mixture\.sources\.a\.train names a\.jsonl"):
-        open_training(typed_config(_mixed()))
 
 
 def test_a_run_is_resumed_with_moved_files_and_with_no_other_shares(tmp_path):

@@ -11,6 +11,7 @@ from cxrjax.commands import convert
 from cxrjax.errors import UserError
 from cxrjax.training import hub
 from cxrjax.training.base_model import read_model_json
+from tests.papers.cases import cases
 from tests.test_convert import _write_hf
 
 
@@ -29,15 +30,7 @@ def test_paths_are_told_from_names(source, tmp_path, monkeypatch):
     assert hub.hub_name(Path(source)) is None
 
 
-@pytest.mark.parametrize(
-    ("name", "licence"),
-    [
-        ("google/medgemma-4b-it", "Accept the Health AI Developer Foundations terms"),
-        ("google/paligemma2-3b-pt-448", "Accept the Gemma terms of use"),
-        ("Qwen/Qwen2.5-VL-7B-Instruct", "Accept the Apache licence 2.0"),
-        ("someone/their-model", "Read its licence, and accept it"),
-    ],
-)
+@cases("name, licence")
 def test_a_name_is_answered_with_page_licence_and_command(name, licence, tmp_path):
     with pytest.raises(UserError) as caught:
         convert.main([f"--checkpoint={name}", f"--out={tmp_path / 'out'}"])
@@ -48,12 +41,7 @@ def test_a_name_is_answered_with_page_licence_and_command(name, licence, tmp_pat
     assert not (tmp_path / "out").exists()
 
 
-def test_download_is_for_names(tmp_path):
-    with pytest.raises(UserError, match="is no name on the hub"):
-        convert.main([f"--checkpoint={tmp_path}", f"--out={tmp_path / 'out'}", "--download"])
-
-
-def test_what_is_fetched_is_converted_and_keeps_its_name(tmp_path, monkeypatch, write_hf):
+def test_what_is_fetched_by_name_is_converted_and_keeps_it(tmp_path, monkeypatch, write_hf):
     asked = []
 
     def snapshot_download(name, allow_patterns, **_):
@@ -70,6 +58,8 @@ def test_what_is_fetched_is_converted_and_keeps_its_name(tmp_path, monkeypatch, 
     assert not any(pattern.endswith(("bin", "pt", "*")) for pattern in everything)
     assert json.loads((tmp_path / "base/hf.json").read_text())["source"] == name
     assert read_model_json(tmp_path / "base")["notes"] == {"source": name}
+    with pytest.raises(UserError, match="is no name on the hub"):
+        convert.main([f"--checkpoint={tmp_path}", f"--out={tmp_path / 'out'}", "--download"])
 
 
 def _refused(name, out):

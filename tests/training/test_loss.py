@@ -251,9 +251,14 @@ def test_words_beside_soft_targets_cost_what_they_do_alone():
     assert_close(soft[2], hard[2], atol=1e-6)
 
 
-def test_the_width_is_in_pixels_of_the_model_s_input():
+def test_the_width_is_in_pixels_and_logits_all_alike_are_not_right():
     assert coordinate_targets(0.0, 1.0, 7, 192) is None
     assert coordinate_targets(1.5, 0.5, 7, 192) == CoordinateTargets(7, 8.0, 0.5)
+    batch = random_batch(seed=13)
+    model = HiddenModel(batch)
+    model.hidden[...] = jnp.zeros_like(model.hidden[...])
+    _, parts, _ = _evaluate(model, batch)
+    assert parts["token_accuracy"][0] == np.sum(batch.answer_tokens[batch.answer_mask] == 0)
 
 
 def test_location_tokens_weigh_as_much_as_asked_for():
@@ -335,11 +340,3 @@ def test_logits_over_all_tokens_never_exist_at_once():
     everything = 4 * 16 * 4 * 32 * 1040
     assert compiled(10_000) > everything
     assert compiled(32) < everything / 2
-
-
-def test_logits_that_are_all_alike_are_not_always_right():
-    batch = random_batch(seed=13)
-    model = HiddenModel(batch)
-    model.hidden[...] = jnp.zeros_like(model.hidden[...])
-    _, parts, _ = _evaluate(model, batch)
-    assert parts["token_accuracy"][0] == np.sum(batch.answer_tokens[batch.answer_mask] == 0)

@@ -13,6 +13,7 @@ from cxrjax.training import observers
 from cxrjax.training.box_loss import Coordinates
 from cxrjax.training.coordinate_report import named_figures, summarize, swapped_share
 from cxrjax.training.rl.health import PolicyHealth
+from tests.papers.cases import cases, data
 
 
 def _problem(index, question_id=None):
@@ -73,13 +74,7 @@ def test_questions_moved_out_of_the_picture_are_counted_over_a_resume(tmp_path):
     assert not told and not file.exists()
 
 
-HEALTHY = {
-    "rl/dead_groups": 0.4,
-    "rl/truncated": 0.0,
-    "rl/kl": 0.05,
-    "rl/coordinate_entropy": 2.0,
-    "rl/spurious_boxes": 0.3,
-}
+HEALTHY = data(__file__)["healthy"]
 
 
 def _told(*parts, saved=None, steps=4):
@@ -92,33 +87,29 @@ def _told(*parts, saved=None, steps=4):
     return lines, health
 
 
-def test_a_healthy_run_is_told_nothing():
+def test_runs_are_warned_once_and_healthy_ones_never():
     # A step in which nobody wrote a box has no entropy of coordinates.
     lines, _ = _told({}, {"rl/coordinate_entropy": math.nan}, {})
     assert lines == []
-
-
-@pytest.mark.parametrize(
-    ("values", "told"),
-    [
-        ({"rl/dead_groups": 0.95}, "% of groups are worth the same throughout"),
-        ({"rl/truncated": 0.5}, "% of answers do not end in their slots"),
-        ({"rl/kl": 2.5}, " nats a token away from the start: raise rl.kl_weight"),
-        ({"rl/coordinate_entropy": 0.01}, " nats of entropy in coordinates"),
-        ({"rl/spurious_boxes": 0.6}, " spurious boxes an answer, 0.30 at first"),
-    ],
-)
-def test_each_sickness_is_told_once(values, told):
-    lines, _ = _told({}, values)
-    (line,) = lines
-    assert told in line and line.startswith("step ") and "warning" in line
-
-
-def test_the_first_boxes_are_remembered_over_a_resume():
     saved = _told({})[1].state()
     assert saved == {"spurious_at_first": pytest.approx(0.3)}
     lines, _ = _told({"rl/spurious_boxes": 0.6}, saved=saved)
     assert "0.30 at first" in lines[0]
+    early = dict.fromkeys(range(1, 100), 0.5)
+    assert _Run(early).warnings() == []
+    assert _Run(early | {500: 0.09}).warnings() == []  # 0.9 % over ten steps
+    (found,) = _Run(early | dict.fromkeys(range(500, 1000), 0.2)).warnings()
+    assert found.startswith("step 500: warning: 2.0% of expected boxes have swapped corners")
+    observers.SwappedCorners(10, pytest.fail, steps=1).on_step(
+        observers.FinishedStep(5, {}, observers.StepTimes())
+    )
+
+
+@cases("values, told")
+def test_each_sickness_is_told_once(values, told):
+    lines, _ = _told({}, values)
+    (line,) = lines
+    assert told in line and line.startswith("step ") and "warning" in line
 
 
 def _coordinates(expected, likeliest=None, near=1.0):
@@ -145,7 +136,7 @@ def test_swapped_corners_are_told_for_each_half_and_have_no_overlap():
     assert swapped_share(figures) == pytest.approx(1 / 3)
 
 
-def test_mass_is_told_apart_where_the_likeliest_value_is_right():
+def test_mass_and_nothing_are_told_as_what_they_are():
     targets = np.array([[0.2, 0.2, 0.4, 0.4], [0.2, 0.2, 0.4, 0.4]])
     likeliest = targets + np.array([[0, 0, 0, 0], [0.3, 0, 0, 0]])
     found = _coordinates(targets, likeliest)
@@ -154,9 +145,6 @@ def test_mass_is_told_apart_where_the_likeliest_value_is_right():
     np.testing.assert_allclose(told["mass_within_0.05"][0], 0.5, atol=1e-6)
     np.testing.assert_allclose(told["mass_within_0.05_where_right"][0], 0.9, atol=1e-6)
     np.testing.assert_allclose(told["argmax_error"][0], 0.15, atol=1e-6)
-
-
-def test_without_boxes_nothing_is_told_as_a_number():
     told = summarize(_coordinates(np.zeros((0, 4))), np.zeros((0, 4)))
     assert told["all"]["n"] == 0 and told["all"]["swapped_x"] is None
     assert told["left_half"]["mass_within_0.05"] == [None] * 4
@@ -174,14 +162,3 @@ class _Run:
             values = {"coordinates/swapped": self.shares.get(step, 0.0)}
             watch.on_step(observers.FinishedStep(step, values, observers.StepTimes()))
         return told
-
-
-def test_a_run_warns_once_of_corners_that_stay_swapped():
-    early = dict.fromkeys(range(1, 100), 0.5)
-    assert _Run(early).warnings() == []
-    assert _Run(early | {500: 0.09}).warnings() == []  # 0.9 % over ten steps
-    (found,) = _Run(early | dict.fromkeys(range(500, 1000), 0.2)).warnings()
-    assert found.startswith("step 500: warning: 2.0% of expected boxes have swapped corners")
-    observers.SwappedCorners(10, pytest.fail, steps=1).on_step(
-        observers.FinishedStep(5, {}, observers.StepTimes())
-    )

@@ -205,16 +205,7 @@ def test_warmup_and_what_follows(keys, steps, expected):
         assert float(schedule(5)) < 0.1
 
 
-def test_a_warmup_is_told_once_and_is_a_share():
-    config = OptimizerConfig(warmup_steps=4, warmup_ratio=0.03)
-    with pytest.raises(UserError, match=r"warmup_steps and optimizer\.warmup_ratio"):
-        learning_rate_schedule(config, steps=100)
-    config = dataclasses.replace(config, warmup_steps=0, warmup_ratio=3.0)
-    with pytest.raises(UserError, match="expected 0 to 1"):
-        learning_rate_schedule(config, steps=100)
-
-
-def test_decay_spares_norms_biases_and_positions_of_stacked_layers(small_vlm):
+def test_decay_spares_norms_biases_positions_and_what_was_published(small_vlm):
     model = small_vlm()
     apply_lora(model, LoRAConfig(rank=2), nnx.Rngs(0))
     _, trainable, _ = partition(model, (".*",))
@@ -226,9 +217,6 @@ def test_decay_spares_norms_biases_and_positions_of_stacked_layers(small_vlm):
     expected = {n for n in decays if n.endswith(("scale", "bias", "position_embed"))}
     assert spared == expected
     assert trainable["decoder"]["layers"]["attn_norm"]["scale"].ndim == 2  # the name must decide
-
-
-def test_decay_spares_what_was_published_to_be_as_it_is():
     for preset in ("tiny_gemma4", "tiny_gemma4_e2b", "tiny_internvl"):
         model = nnx.eval_shape(lambda p=preset: VLM(PRESETS[p], rngs=nnx.Rngs(0)))
         decays = named_leaves(decay_mask(nnx.state(model)))
@@ -236,7 +224,7 @@ def test_decay_spares_what_was_published_to_be_as_it_is():
         assert all(decay != name.endswith(kept) for name, decay in decays.items()), preset
 
 
-def test_first_update_of_adamw_by_hand():
+def test_the_first_update_by_hand_after_a_warmup_told_once():
     """Adam's first step is the sign of the gradient; decay is decoupled from it."""
     config = OptimizerConfig(schedule="constant", learning_rate=0.1, weight_decay=0.5)
     config = dataclasses.replace(config, clip_norm=0.0)
@@ -246,6 +234,12 @@ def test_first_update_of_adamw_by_hand():
     updates, _ = optimizer.update(gradients, optimizer.init(params), params)
     np.testing.assert_allclose(updates["kernel"], [-0.1 * (1 + 1), -0.1 * (-1 - 0.5)], rtol=1e-4)
     np.testing.assert_allclose(updates["bias"], [-0.1], rtol=1e-4)
+    config = OptimizerConfig(warmup_steps=4, warmup_ratio=0.03)
+    with pytest.raises(UserError, match=r"warmup_steps and optimizer\.warmup_ratio"):
+        learning_rate_schedule(config, steps=100)
+    config = dataclasses.replace(config, warmup_steps=0, warmup_ratio=3.0)
+    with pytest.raises(UserError, match="expected 0 to 1"):
+        learning_rate_schedule(config, steps=100)
 
 
 def test_clipping_scales_all_gradients_together():

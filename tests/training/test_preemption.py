@@ -96,16 +96,13 @@ def test_an_evaluation_is_abandoned_and_made_up_for(heeding, step, tmp_path):
     assert ours.all_steps() == theirs.all_steps()
 
 
-def test_before_the_first_step_there_is_nothing_to_save():
+def test_threads_end_and_before_the_first_step_nothing_is_saved():
     with pytest.raises(Preempted, match="before the first step"), Preemption():
         _send(signal.SIGTERM)
         time.sleep(1.0)
     with Preemption() as preemption:
         preemption.check()
         assert not preemption.reached(1)
-
-
-def test_the_listening_thread_ends_with_it():
     before = threading.active_count()
     with Preemption():
         assert threading.active_count() == before + 1

@@ -61,7 +61,7 @@ def _predictions(files, *names):
     return [word for name in names for word in ("--predictions", str(files / f"{name}.jsonl"))]
 
 
-def test_the_nearer_box_is_preferred_in_whatever_order(files, capsys):
+def test_the_nearer_box_and_the_record_are_preferred(files, capsys):
     for names in (("one", "two"), ("two", "one")):
         pairs = _make(files, *_predictions(files, *names))
         near = f"Nodule {NEAR}"
@@ -70,9 +70,6 @@ def test_the_nearer_box_is_preferred_in_whatever_order(files, capsys):
         assert "2 pairs of 5 questions" in told
         for line in ("1 without: no prediction", "1 without: the image's size", "1 without: they"):
             assert line in told
-
-
-def test_a_record_is_preferred_to_what_a_model_said(files):
     pairs = _make(files, *_predictions(files, "two"), "--better=record")
     (better, worse) = pairs.pop("a")
     assert worse == f"Nodule {FAR}" and better.startswith("Nodule <loc01") and not pairs
@@ -96,13 +93,16 @@ def test_images_that_were_padded(files):
         _make(files, *predictions, "--letterbox=64")
 
 
-def test_one_file_makes_no_pairs_and_strangers_are_refused(files):
+def test_one_file_makes_no_pairs_and_a_record_is_not_the_best_of_n(files):
     with pytest.raises(SystemExit) as stopped:
         _make(files, *_predictions(files, "one"))
     assert stopped.value.code == 2
     (files / "odd.jsonl").write_text('{"question_id": "z", "text": ""}\n')
     with pytest.raises(UserError, match="question z is none of the records'"):
         _make(files, *_predictions(files, "one", "odd"))
+    with pytest.raises(SystemExit) as stopped:
+        _best(files, *_predictions(files, "one"), "--better=record")
+    assert stopped.value.code == 2
 
 
 def test_the_best_of_n_is_what_training_reads(files, capsys):
@@ -121,9 +121,3 @@ def test_the_best_of_n_is_what_training_reads(files, capsys):
     told = capsys.readouterr().out
     assert "the best answers to 3 of 5 questions" in told
     assert "1 without: no prediction's boxes can be read" in told
-
-
-def test_a_record_is_not_the_best_of_n(files):
-    with pytest.raises(SystemExit) as stopped:
-        _best(files, *_predictions(files, "one"), "--better=record")
-    assert stopped.value.code == 2

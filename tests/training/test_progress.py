@@ -43,10 +43,6 @@ def test_operations_of_a_batch_are_those_of_the_formula(run_config, small_vlm):
         np.testing.assert_allclose(known.of(batch, tokens), total(parts).model, rtol=1e-12)
 
 
-def test_nothing_is_known_of_other_models(run_config):
-    assert StepFlops(TinyModel(), typed_config(run_config)).of(random_batch(), 10) is None
-
-
 def test_the_peak_is_the_chips_or_what_the_configuration_says(run_config, monkeypatch):
     mesh = meshes.make_mesh(typed_config(run_config).mesh)
     assert progress.peak_flops(run_config.training.peak_flops, mesh) is None  # a CPU
@@ -60,17 +56,14 @@ def test_the_peak_is_the_chips_or_what_the_configuration_says(run_config, monkey
     )
 
 
-def test_memory_of_devices_that_tell(monkeypatch):
+def test_memory_is_that_of_the_process_or_of_devices_that_tell(monkeypatch):
+    figures = progress.memory_figures()
+    assert set(figures) == {"host_peak_memory_gb"}
+    assert 0.05 < figures["host_peak_memory_gb"] < 100
     told = ({"bytes_in_use": used, "peak_bytes_in_use": 5e9 - used} for used in (2e9, 1e9))
     devices = [SimpleNamespace(memory_stats=lambda stats=stats: stats) for stats in told]
     monkeypatch.setattr(progress.jax, "local_devices", lambda: devices)
     assert progress.memory_figures() == {"hbm_gb": 2.0, "hbm_peak_gb": 4.0}
-
-
-def test_memory_of_a_cpu_is_the_process(monkeypatch):
-    figures = progress.memory_figures()
-    assert set(figures) == {"host_peak_memory_gb"}
-    assert 0.05 < figures["host_peak_memory_gb"] < 100
 
 
 def test_rates():
@@ -95,14 +88,15 @@ def test_rates():
     assert "2 s a step  data wait 20%  host 5%  MFU 25.0%  HBM 12.3 GB  0:12 left" in line
 
 
-def test_no_mfu_without_a_peak_or_operations():
+def test_no_mfu_without_a_peak_or_operations(run_config):
     for peak, flops in ((None, 50.0), (100.0, None)):
         run = Progress(10, peak)
         run.count(Load(questions=1), TIMES, flops)
         assert "mfu" not in run.rates(1)
+    assert StepFlops(TinyModel(), typed_config(run_config)).of(random_batch(), 10) is None
 
 
-def test_load_counts_what_is_there():
+def test_loads_count_what_is_there_and_slow_pipelines_are_told_after_some_steps(run_config):
     batch = random_batch()
     batch.question_index[3] = -1
     load = load_of(batch)
@@ -110,6 +104,9 @@ def test_load_counts_what_is_there():
     assert load.questions == (batch.question_index >= 0).sum()
     assert load.answer_tokens == batch.answer_mask.sum()
     assert load.tokens == batch.answer_mask.sum() + batch.prefix_mask.sum()
+    limit = InputLimit(typed_config(run_config).data, print, steps=5)
+    assert [limit.check(TIMES) for _ in range(4)] == [None] * 4
+    assert limit.check(TIMES).startswith("the input pipeline is the limit: devices waited for data")
 
 
 def test_a_slow_input_pipeline_is_told_once(run_config):
@@ -122,12 +119,6 @@ def test_a_slow_input_pipeline_is_told_once(run_config):
     assert told[0] is None
     assert "over the last 5 steps" in line and "data.workers (now 0" in line
     assert "data.feature_cache" in line and "\n" not in line
-
-
-def test_nothing_is_told_before_enough_steps(run_config):
-    limit = InputLimit(typed_config(run_config).data, print, steps=5)
-    assert [limit.check(TIMES) for _ in range(4)] == [None] * 4
-    assert limit.check(TIMES).startswith("the input pipeline is the limit: devices waited for data")
 
 
 def _finished(at):
@@ -218,19 +209,13 @@ def _run(step_seconds, data_seconds, steps=6, in_flight=2):
     return StepTimes(*np.median(found, axis=0))
 
 
-def test_a_slow_loader_is_a_wait_for_data():
+def test_waits_are_the_loaders_and_restart_leaves_out_what_lies_between():
     times = _run(step_seconds=0.02, data_seconds=0.1)
     assert 0.06 < times.data_wait < 0.11
     assert times.data_wait > 0.5 * times.total
-
-
-def test_data_that_come_during_a_slow_step_are_not_waited_for():
     times = _run(step_seconds=0.2, data_seconds=0.05)
     assert times.data_wait < 0.02
     assert times.device > 0.9 * times.total
-
-
-def test_what_happens_between_steps_is_left_out_by_restart():
     clock, call = StepClock(), _computing(0.01)
     time.sleep(0.2)
     clock.restart()

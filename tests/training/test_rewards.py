@@ -23,6 +23,7 @@ from cxrjax.training.rl.rewards import (
     preference_slopes,
     reward_function,
 )
+from tests.papers.cases import data
 
 WHERE = "answer en Where is the nodule?\n"
 BOX, OTHER = "<loc0100><loc0100><loc0300><loc0300>", "<loc0600><loc0600><loc0900><loc0900>"
@@ -77,7 +78,7 @@ def test_rewards_of_none_of_all_and_of_too_many_boxes(kind):
     assert reward(one, far) == reward(one, one)
 
 
-def test_parts_of_a_right_and_of_wrong_answers(reward):
+def test_parts_of_answers_and_overlaps_of_exactly_the_threshold(reward):
     right = reward(f"Nodule {BOX}", f"nodule {BOX}")
     assert (right.total, right.iou, right.answer, right.format) == (1, 1, 1, 1)
     assert (right.missed, right.spurious, right.boxes) == (0, 0, 1)
@@ -87,11 +88,23 @@ def test_parts_of_a_right_and_of_wrong_answers(reward):
     assert (made_up.iou, made_up.answer, made_up.spurious) == (0, 0, 1)
     elsewhere = reward(f"Nodule {BOX}", f"Nodule {OTHER}")
     assert (elsewhere.iou, elsewhere.answer, elsewhere.missed, elsewhere.spurious) == (0, 1, 1, 1)
+    whole, half = np.array([[0.0, 0.0, 1.0, 1.0]]), np.array([[0.0, 0.0, 1.0, 0.5]])
+    assert box_reward(half, whole, "f1") == pytest.approx(2 / 3)  # of IoU 0.3, 0.5 and 0.75
+    # What is told of missed and spurious boxes is at 0.3: here IoU is 0.4.
+    found = reward(f"Nodule {BOX}", "Nodule <loc0100><loc0100><loc0300><loc0180>")
+    assert found.iou == pytest.approx(0.4) and (found.missed, found.spurious) == (0, 0)
 
 
-def test_a_denial_in_other_words_is_the_same_answer(reward):
+def test_denials_torn_boxes_and_no_end_in_the_weighted_mean(reward):
     assert reward("There is no nodule.", "No.").total == 1
     assert reward("There is no nodule.", "Nodule.").answer == 0
+    # A box of swapped corners, which has no area either; no end; a torn box.
+    swapped = reward(f"Nodule {BOX}", "Nodule <loc0300><loc0100><loc0100><loc0300>")
+    assert (swapped.iou, swapped.format) == (0, 0)
+    assert reward(f"Nodule {BOX}", f"Nodule {BOX}", ended=False).format == 0
+    assert reward(f"Nodule {BOX}", f"Nodule {BOX}<loc0100>").format == 0
+    found = reward(f"Nodule {BOX}", f"Nodule {OTHER}", ended=False)
+    assert found.total == pytest.approx((0 * 1.0 + 1 * 1.0 + 0 * 0.5) / 2.5)
 
 
 def test_where_no_yes_decides_names_numbers_and_sides_do(subtests):
@@ -103,19 +116,6 @@ def test_where_no_yes_decides_names_numbers_and_sides_do(subtests):
         with subtests.test(row["said"], question=row["question"]):
             found = rewarder(row["question"], row["truth"], row["said"], ended=True)
             assert found.answer == (row["right"] == "yes")
-
-
-def test_what_has_no_form(reward):
-    """A box of swapped corners, which has no area either; no end; a torn box."""
-    swapped = reward(f"Nodule {BOX}", "Nodule <loc0300><loc0100><loc0100><loc0300>")
-    assert (swapped.iou, swapped.format) == (0, 0)
-    assert reward(f"Nodule {BOX}", f"Nodule {BOX}", ended=False).format == 0
-    assert reward(f"Nodule {BOX}", f"Nodule {BOX}<loc0100>").format == 0
-
-
-def test_the_total_is_the_weighted_mean(reward):
-    found = reward(f"Nodule {BOX}", f"Nodule {OTHER}", ended=False)
-    assert found.total == pytest.approx((0 * 1.0 + 1 * 1.0 + 0 * 0.5) / 2.5)
 
 
 def test_a_reward_of_the_user_s_own(monkeypatch, tmp_path, subtests):
@@ -130,12 +130,7 @@ def test_a_reward_of_the_user_s_own(monkeypatch, tmp_path, subtests):
     for said, total, iou in ((BOX, 1, 1), (OTHER, 0, 0), (BOX + OTHER, 0.9, 0.5), ("none", 0, 0)):
         found = rewarder(WHERE, f"Nodule {BOX}", f"Nodule {said}", ended=True)
         assert (found.total, found.iou) == pytest.approx((total, iou)), said
-    for name, message in (
-        ("my_rewards:tight-boxes", "expected MODULE:FUNCTION"),
-        ("no_such_module:f", "ModuleNotFoundError: No module named 'no_such_module'"),
-        ("torn_rewards:f", "RuntimeError: no); add its folder"),
-        ("my_rewards:ANSWER", "has no function 'ANSWER'; it has pairwise_iou, tight_boxes"),
-    ):
+    for name, message in data(__file__)["a_reward_of_the_user_s_own"]:
         with subtests.test(name), pytest.raises(UserError, match=re.escape(message)) as caught:
             reward_function(name)
         assert "\n" not in str(caught.value)
@@ -182,11 +177,3 @@ def test_slopes_are_those_of_the_losses(kind):
     # The loss of DPO is SciPy's.
     margins = np.linspace(-200, 200, 9)
     np.testing.assert_allclose(preference_losses(margins, "dpo", 0.1), -log_expit(0.1 * margins))
-
-
-def test_an_overlap_of_exactly_the_threshold_is_a_hit(reward):
-    whole, half = np.array([[0.0, 0.0, 1.0, 1.0]]), np.array([[0.0, 0.0, 1.0, 0.5]])
-    assert box_reward(half, whole, "f1") == pytest.approx(2 / 3)  # of IoU 0.3, 0.5 and 0.75
-    # What is told of missed and spurious boxes is at 0.3: here IoU is 0.4.
-    found = reward(f"Nodule {BOX}", "Nodule <loc0100><loc0100><loc0300><loc0180>")
-    assert found.iou == pytest.approx(0.4) and (found.missed, found.spurious) == (0, 0)

@@ -21,6 +21,7 @@ from cxrjax.training.optimizer import learning_rate_schedule, make_optimizer
 from cxrjax.training.rl.policy_loss import answer_logprobs
 from cxrjax.training.rl.rewards import advantages
 from cxrjax.training.rl.rollouts import Rollouts, check_policy
+from tests.papers.cases import cases
 from tests.training import conftest
 
 GROUP = 4
@@ -134,13 +135,19 @@ def test_the_start_is_kept_while_parameters_move(rollouts):
     assert found.old_logprobs is None
 
 
-def test_groups_worth_the_same_weigh_nothing(policy, draw):
+def test_groups_worth_the_same_and_batches_without_a_question_teach_nothing(policy, draw):
     policy.rl.weight_boxes = policy.rl.weight_format = 0.0  # the words, which hardly any hits
     found = draw()
     alive = found.told["dead_groups"] == 0
     assert 0 < alive.sum() < alive.size / 4
     assert np.array_equal(found.weights > 0, alive)
     assert not found.advantages[~alive].any() and found.advantages[alive].all()
+    # A batch of which all questions were rejected.
+    batch = conftest.random_batch()
+    batch.question_index[...] = -1
+    batch.prefix_mask[...] = batch.answer_mask[...] = False
+    found = draw(batch)
+    assert not found.weights.any() and found.batch.answer_tokens.shape[-1] > 0
 
 
 @pytest.mark.parametrize("kind", ["rloo", "dpo"])
@@ -213,15 +220,6 @@ def test_preferences_are_the_gradient_of_their_loss(policy, rollouts):
     assert np.nanmean(told) == pytest.approx(float(loss(moved)), rel=1e-4)
 
 
-def test_a_batch_without_a_question_teaches_nothing(draw):
-    """All of its questions were set aside."""
-    batch = conftest.random_batch()
-    batch.question_index[...] = -1
-    batch.prefix_mask[...] = batch.answer_mask[...] = False
-    found = draw(batch)
-    assert not found.weights.any() and found.batch.answer_tokens.shape[-1] > 0
-
-
 def _prefer(policy, file, *lines):
     file.write_text("\n".join(lines) + "\n")
     policy.rl.kind, policy.rl.group_size, policy.rl.pairs = "dpo", 2, str(file)
@@ -240,44 +238,21 @@ def test_pairs_of_a_file_take_the_place_of_drawn_answers(policy, draw, tmp_path)
     assert found.batch.answer_tokens[row, slot, :3].tolist() == [2, 3, conftest.END]
 
 
-@pytest.mark.parametrize(
-    ("line", "told"),
-    [
-        ('{"question_id": "q", "better": "a", "worse": "a"}', r":1: the two answers are the same"),
-        ('{"question_id": "q", "better": "a"}', r":1: worse is None, expected a text"),
-        ('{"question_id": "q", "better": "aaaaaaa", "worse": "b"}', r":1: an answer of 8 tokens"),
-        ("", "no pair in it"),
-    ],
-)
+@cases("line, told")
 def test_a_bad_pair_is_told_with_its_line(policy, rollouts, tmp_path, line, told):
     _prefer(policy, tmp_path / "pairs.jsonl", line)
     with pytest.raises(UserError, match=told):
         rollouts()
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "told"),
-    [
-        ("rl.group_size", 1, r"rl\.group_size=1"),
-        ("lora.dropout", 0.1, r"lora\.dropout=0\.1"),
-        ("data.earlier_images", True, r"beside one image"),
-        ("rl.pairs", "x", r"pairs are for rl\.kind dpo, ipo, hinge"),
-    ],
-)
+@cases("key, value, told")
 def test_what_cannot_be_learned_is_refused(policy, key, value, told):
     policy.update_from_flattened_dict({key: value})
     with pytest.raises(UserError, match=told):
         check_policy(typed_config(policy))
 
 
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        ({"data.augment.zoom": 0.1}, r"data\.augment\.zoom: .* set it to 0"),
-        ({"data.unknown_share": 0.1}, r"data\.unknown_share: the answers of rl\.pairs"),
-        (None, r"mixture\.sources\.b\.prompt='medgemma' ends answers otherwise"),
-    ],
-)
+@cases("change, told")
 def test_pairs_are_about_images_and_questions_as_they_are(policy, change, told):
     policy.rl.kind, policy.rl.group_size, policy.rl.pairs = "dpo", 2, "pairs.jsonl"
     check_policy(typed_config(policy))
@@ -286,14 +261,6 @@ def test_pairs_are_about_images_and_questions_as_they_are(policy, change, told):
     else:
         policy.update_from_flattened_dict(change)
     with pytest.raises(UserError, match=told):
-        check_policy(typed_config(policy))
-
-
-def test_rewards_read_one_convention_in_a_mixture(policy):
-    add_source(policy, "a", "a.jsonl")
-    check_policy(typed_config(policy))
-    add_source(policy, "b", "b.jsonl", codec="medgemma_json")
-    with pytest.raises(UserError, match=r"mixture\.sources\.b\.codec='medgemma_json'"):
         check_policy(typed_config(policy))
 
 
@@ -335,11 +302,16 @@ def test_the_schedule_is_of_all_updates_of_all_steps(policy, learn, tmp_path):
     assert min(rates[:3]) > 0
 
 
-def test_the_drawing_of_answers_lowers_for_a_mesh(policy):
+def test_rewards_read_one_convention_and_the_program_lowers_for_a_mesh(policy):
     """The planner's program; XLA for TPUs compiles it where libtpu is installed."""
     policy.data.prefix_buckets = (8,)
     text = program.lower_rollouts(typed_config(policy), jax.devices()).as_text()
     assert f"tensor<8x{GROUP}x6xi32>" in text
+    add_source(policy, "a", "a.jsonl")
+    check_policy(typed_config(policy))
+    add_source(policy, "b", "b.jsonl", codec="medgemma_json")
+    with pytest.raises(UserError, match=r"mixture\.sources\.b\.codec='medgemma_json'"):
+        check_policy(typed_config(policy))
 
 
 def test_of_each_group_the_best_answer_alone_is_learned_from(policy, draw):

@@ -26,6 +26,7 @@ from cxrjax.training.config_file import typed_config, validate
 from cxrjax.training.coordinate_report import summarize
 from cxrjax.training.loss import multitask_loss, read_coordinates
 from cxrjax.training.optimizer import make_optimizer
+from tests.papers.cases import data
 
 
 def _mesh(config, **sizes):
@@ -170,12 +171,7 @@ def test_heads_must_divide(run_config):
 def test_a_copy_of_the_model_lies_on_one_slice(run_config, monkeypatch):
     """As libtpu describes two slices of four chips that are not there."""
     pytest.importorskip("libtpu")
-    for name, value in {
-        "TPU_SKIP_MDS_QUERY": "1",
-        "TPU_WORKER_HOSTNAMES": "localhost",
-        "TPU_ACCELERATOR_TYPE": "v5litepod-4",
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-    }.items():
+    for name, value in data(__file__)["a_copy_of_the_model_lies_on_one_slice"].items():
         monkeypatch.setenv(name, value)
     slices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2", num_slices=2)
     run_config.mesh.update(slices=2, fsdp=2, tensor=2)

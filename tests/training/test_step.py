@@ -239,7 +239,7 @@ def test_every_update_is_as_large_as_the_learning_rate_it_logs(run_config, accum
         np.testing.assert_allclose(metrics.learning_rate, expected, rtol=1e-5)
 
 
-def test_values_are_quotients_and_undefined_without_a_count(run_config):
+def test_values_are_quotients_and_micro_batches_hold_every_image_once(run_config):
     batch = random_batch()
     batch = batch.replace(box_mask=np.zeros_like(batch.box_mask))
     _, metrics = _compiled(run_config, TinyModel())(batch)
@@ -247,6 +247,11 @@ def test_values_are_quotients_and_undefined_without_a_count(run_config):
     assert np.isnan(values["giou_loss"])
     np.testing.assert_allclose(values["ce"], metrics.figures["ce"][0] / batch.answer_mask.sum())
     assert 0 <= values["token_accuracy"] <= 1
+    batch = jax.tree.map(jnp.asarray, random_batch(images=6))
+    cut = step.cut_micro_batches(batch, 3)
+    assert cut.images.shape[:2] == (3, 2)
+    together = np.sort(np.asarray(cut.question_index).reshape(-1))
+    np.testing.assert_array_equal(together, np.sort(np.asarray(batch.question_index).reshape(-1)))
 
 
 def test_state_is_donated_and_the_frozen_part_is_not(run_config):
@@ -260,14 +265,6 @@ def test_state_is_donated_and_the_frozen_part_is_not(run_config):
     compiled(state, frozen, meshes.put_batch(random_batch(), mesh))
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(state))
     assert not any(leaf.is_deleted() for leaf in jax.tree.leaves(frozen))
-
-
-def test_micro_batches_hold_every_image_once():
-    batch = jax.tree.map(jnp.asarray, random_batch(images=6))
-    cut = step.cut_micro_batches(batch, 3)
-    assert cut.images.shape[:2] == (3, 2)
-    together = np.sort(np.asarray(cut.question_index).reshape(-1))
-    np.testing.assert_array_equal(together, np.sort(np.asarray(batch.question_index).reshape(-1)))
 
 
 def test_each_term_s_gradient_is_clipped_by_itself(run_config):

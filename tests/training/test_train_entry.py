@@ -22,6 +22,7 @@ from cxrjax.training import checkpoint
 from cxrjax.training.config_file import load_config
 from cxrjax.training.data import open_records
 from cxrjax.training.workdir import describe_run
+from tests.papers.cases import cases
 from tests.training.conftest import read_metrics
 from tests.training.small_data import make_record, write_experiment_file, write_noise
 
@@ -228,15 +229,7 @@ def test_a_tfds_data_set_is_hashed_as_its_records_are(tmp_path):
     assert list(hashes[0].values()) == list(hashes[1].values())
 
 
-@pytest.mark.parametrize(
-    ("content", "hashes"),
-    [
-        ('{"splits": {"train": {"split_sha256": "abc"}}}', {"train": "abc"}),
-        ('{"splits": {"train": 800}}', {}),
-        ('["image.png"]', {}),
-        ("not JSON", {}),
-    ],
-)
+@cases("content, hashes")
 def test_a_manifest_of_the_users_own_stops_no_run(tmp_path, content, hashes):
     (tmp_path / "records").mkdir()
     (tmp_path / "records/train.jsonl").write_text("{}\n")
@@ -271,23 +264,7 @@ def test_features_that_cannot_be_kept_are_told_in_one_line(spec, tmp_path, setti
         train_run(config, tmp_path / "run")
 
 
-def test_a_tokenizer_that_does_not_fit_is_refused(spec, tmp_path, monkeypatch):
-    moved = dataclasses.replace(PRESETS["tiny"], loc_token_start=9)
-    monkeypatch.setitem(PRESETS, "tiny", moved)
-    with pytest.raises(UserError, match=r"<loc0000> is id \d+, preset tiny expects 9"):
-        train_run(load_config(spec), tmp_path / "run")
-
-
-@pytest.mark.parametrize(
-    ("word", "said"),
-    [
-        ("--config.data.train=nowhere.jsonl", "nowhere.jsonl, which is not there"),
-        ("--config.model.init=checkpoint", "model.init_from is not set"),
-        ("--config.optimizer.learning_rat=1", "did you mean 'optimizer.learning_rate'"),
-        ("--config.model.preset=tinny", "did you mean 'tiny'"),
-        ("--steps=5", "expected --config.key=value"),
-    ],
-)
+@cases("word, said")
 def test_mistakes_end_in_one_line(spec, tmp_path, word, said):
     with pytest.raises(UserError) as caught:
         train.main([f"--config={spec}", f"--workdir={tmp_path / 'run'}", word])
@@ -295,9 +272,15 @@ def test_mistakes_end_in_one_line(spec, tmp_path, word, said):
     assert not (tmp_path / "run/checkpoints").exists()
 
 
-def test_absent_data_exit_code_and_the_hint(spec, tmp_path, capsys):
+def test_tokenizers_that_do_not_fit_and_absent_data_end_with_a_hint(
+    spec, tmp_path, capsys, monkeypatch
+):
     words = [f"--workdir={tmp_path / 'run'}", "--config.data.train=nowhere.jsonl"]
     with pytest.raises(SystemExit) as caught:
         cli.run(lambda: train.main([f"--config={spec}", *words]))
     said = capsys.readouterr().err.strip()
     assert caught.value.code == 2 and "\n" not in said and said.endswith("or try :demo")
+    moved = dataclasses.replace(PRESETS["tiny"], loc_token_start=9)
+    monkeypatch.setitem(PRESETS, "tiny", moved)
+    with pytest.raises(UserError, match=r"<loc0000> is id \d+, preset tiny expects 9"):
+        train_run(load_config(spec), tmp_path / "other")

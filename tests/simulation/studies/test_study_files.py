@@ -53,11 +53,18 @@ def test_tables_list_every_file(built, truth):
                 assert np.asarray(picture).std() > 25
 
 
-def test_no_patient_is_in_two_splits(truth):
+def test_summaries_and_no_patient_in_two_splits(truth, built):
     splits: dict[int, set[str]] = {}
     for study in truth:
         splits.setdefault(study["subject_id"], set()).add(study["split"])
     assert all(len(found) == 1 for found in splits.values())
+    manifest, statistics, _ = (
+        json.loads((built / f"{name}.json").read_text())
+        for name in ("manifest", "statistics", "quality")
+    )
+    assert manifest["synthetic"] is True and manifest["studies"] == 20
+    assert statistics["images"]["value"] == sum(len(study["images"]) for study in truth)
+    assert statistics["studies"]["value"] == 20
 
 
 def test_scene_graphs(built, truth):
@@ -139,13 +146,3 @@ def test_lesions_lie_in_their_regions(built, truth):
                 assert first - 4 <= middle <= last + 4, (study["study_id"], lesion)
             checked += 1
     assert checked > 10
-
-
-def test_summaries(built, truth):
-    manifest, statistics, _ = (
-        json.loads((built / f"{name}.json").read_text())
-        for name in ("manifest", "statistics", "quality")
-    )
-    assert manifest["synthetic"] is True and manifest["studies"] == 20
-    assert statistics["images"]["value"] == sum(len(study["images"]) for study in truth)
-    assert statistics["studies"]["value"] == 20

@@ -62,14 +62,20 @@ def sentences(reports):
     return [(one, present) for report, present, _ in reports for one in report.sentences]
 
 
-def test_same_arguments_same_report():
+def test_same_arguments_same_report_and_change_compares_areas():
     present = items([lesion(0, random.Random(3))], study(3).body)
     assert write_report(7, study(3), present, None) == write_report(7, study(3), present, None)
     others = {write_report(seed, study(3), present, None).text for seed in range(8)}
     assert len(others) == 8
+    old = Item("nodule", "left", (), (), None, 0.10, (0,))
+    sizes = {0.10: "no change", 0.2: "worsened", 0.05: "improved"}
+    for area, expected in sizes.items():
+        now = Item("nodule", "left", (), (), None, area, (0,))
+        assert change_since(now, [old]) == expected
+    assert change_since(Item("nodule", "right", (), (), None, 0.1, (0,)), [old]) == "new"
 
 
-def test_sentences_are_the_text(reports):
+def test_sentences_are_the_text_and_normal_is_said_of_what_is(reports):
     for report, _, _ in reports:
         flat = " ".join(report.text.split())
         said = " ".join(one.text for one in report.sentences if one.section == "findings")
@@ -78,6 +84,13 @@ def test_sentences_are_the_text(reports):
             assert sentence.text[0].isupper() and sentence.text.endswith(".")
             assert "{" not in sentence.text and "  " not in sentence.text
             assert sentence.facts
+    for sentence, present in sentences(reports):
+        taken = {region for item in present for region in item.regions}
+        if "device" not in " ".join(item.term for item in present):  # over the lung, not in it
+            taken |= {f"{region.split()[0]} lung" for region in taken if "zone" in region}
+        for fact in sentence.facts:
+            if fact.polarity == "normal":
+                assert not set(fact.regions) & taken, (sentence, present)
 
 
 def test_positive_facts_are_what_is_there(reports):
@@ -93,31 +106,18 @@ def test_positive_facts_are_what_is_there(reports):
                 assert not places & set(fact.regions), sentence
 
 
-def test_full_reports_name_every_finding(reports):
+def test_full_reports_name_every_finding_on_its_side(reports):
     for report, present, _ in reports:
         if report.kind == "full":
             facts = [f for s in report.sentences if s.section == "findings" for f in s.facts]
             said = {number for fact in facts for number in fact.lesions}
             assert said == {number for item in present for number in item.lesions}
-
-
-def test_sides_in_words_are_the_sides_of_the_regions(reports):
     for sentence, _ in sentences(reports):
         words = sentence.text.lower().replace(".", "").split()
         named = {region.split()[0] for fact in sentence.facts for region in fact.regions}
         for side, other in (("right", "left"), ("left", "right")):
             if side in words and other not in words:
                 assert side in named and other not in named, sentence
-
-
-def test_normal_is_said_of_what_is_normal(reports):
-    for sentence, present in sentences(reports):
-        taken = {region for item in present for region in item.regions}
-        if "device" not in " ".join(item.term for item in present):  # over the lung, not in it
-            taken |= {f"{region.split()[0]} lung" for region in taken if "zone" in region}
-        for fact in sentence.facts:
-            if fact.polarity == "normal":
-                assert not set(fact.regions) & taken, (sentence, present)
 
 
 def test_longitudinal_words_and_facts_go_together(reports):
@@ -142,15 +142,6 @@ def test_kinds(reports):
         assert "FINDINGS" not in report.text and report.sentences
     polarities = {f.polarity for r, _, _ in reports for s in r.sentences for f in s.facts}
     assert polarities == {"positive", "negative", "uncertain", "normal"}
-
-
-def test_change_compares_areas():
-    old = Item("nodule", "left", (), (), None, 0.10, (0,))
-    sizes = {0.10: "no change", 0.2: "worsened", 0.05: "improved"}
-    for area, expected in sizes.items():
-        now = Item("nodule", "left", (), (), None, area, (0,))
-        assert change_since(now, [old]) == expected
-    assert change_since(Item("nodule", "right", (), (), None, 0.1, (0,)), [old]) == "new"
 
 
 def test_grammar_is_complete():
@@ -196,7 +187,7 @@ def test_reports_on_disk(built, truth):
             assert {n for f in sentence["facts"] for n in f["lesions"]} <= lesions
 
 
-def test_plan_is_a_prefix_and_seeds_differ():
+def test_the_plan_is_a_prefix_with_its_statistics():
     few = [s for studies in plan.plan_patients(3, 9) for s in studies]
     many = [s for studies in plan.plan_patients(3, 30) for s in studies]
     assert len(few) == 9 and [s.study_id for s in many[:9]] == [s.study_id for s in few]
@@ -208,9 +199,6 @@ def test_plan_is_a_prefix_and_seeds_differ():
     for studies in plan.plan_patients(3, 30):
         times = [s.time for s in studies]
         assert times == sorted(set(times)) and len({s.split for s in studies}) == 1
-
-
-def test_statistics_of_the_plan():
     studies = [s for patient in plan.plan_patients(5, 600) for s in patient]
     sets = [tuple(view.position for view in s.views) for s in studies]
     assert 0.5 < np.mean(["LATERAL" in found for found in sets]) < 0.62
