@@ -7,10 +7,11 @@ radiograph's own noise. Everything is a function of the image and a seed.
 """
 
 import dataclasses
+import functools
 import hashlib
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from jaxtyping import UInt8
@@ -41,6 +42,9 @@ _GROW_FROM = {"Pleural effusion": 1.0, "Pneumothorax": 0.0, "Pleural thickening"
 # Probabilities of absent, small and of full size at the next study; by what a lesion was before.
 _COURSE = ((0.35, 0.325, 0.325), (0.25, 0.35, 0.4), (0.25, 0.4, 0.35))
 _SMALL = (0.5, 0.65)
+# Of two lesions of a class at most this share of the smaller one's box lies in the other's.
+_OVERLAP = 0.4
+_TRIES = 10
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,8 +156,10 @@ def _compose(
     tissue = _tissue(chest)
     for label, shape in SHAPES.items():
         said = SIGNS[label]
+        alike: list[Sign] = []
         for strength in strengths.get(label, ()):
-            sign = shape(places, said)
+            sign = _draw_apart(functools.partial(shape, places, said), alike)
+            alike.append(sign)
             window = sign.window
             wanted = said["contrast_to_noise"] * strength * contrast
             parts = smooth[window], markings[window], chest, tissue
@@ -164,6 +170,27 @@ def _compose(
                 smooth[window] += change
                 lesions.append(Lesion(label, sign.kind, box, reached))
     return grey, lesions
+
+
+def _draw_apart(draw: Callable[[], Sign], others: Iterable[Sign]) -> Sign:
+    """Draws a sign away from others of its class, with which a reader would see a single one.
+
+    The last of some tries stays where there is no room.
+    """
+    boxes = [box for one in others if (box := extent(one.weight > 0.3, one.window))]
+    for _ in range(_TRIES):
+        sign = draw()
+        here = extent(sign.weight > 0.3, sign.window)
+        if here is None or all(_overlap(here, box) <= _OVERLAP for box in boxes):
+            break
+    return sign
+
+
+def _overlap(one: Sequence[int], other: Sequence[int]) -> float:
+    """Returns the share of the smaller of two boxes that lies in the other."""
+    areas = [float(np.prod(np.subtract(box[2:], box[:2]))) for box in (one, other)]
+    low, high = np.maximum(one[:2], other[:2]), np.minimum(one[2:], other[2:])
+    return float(np.prod(np.clip(high - low, 0, None))) / min(areas)
 
 
 def _resized(change: Field, size: float, grow_from: float | None) -> Field:

@@ -425,6 +425,9 @@ _SIGNS: dict[str, tuple[Callable[..., Sign], tuple[int, ...]]] = {
 }
 
 
+_ONCE = ("hiatal hernia", "device")  # whose places are fixed, too
+
+
 def render_signs(on: Scene, strengths_by_label: dict[str, tuple[float, ...]]) -> list[Sign]:
     """Renders the signs of all classes at free places, one for each strength."""
     signs = []
@@ -449,5 +452,8 @@ def render_signs(on: Scene, strengths_by_label: dict[str, tuple[float, ...]]) ->
                     order = order[::-1]
             chosen = [(sites[int(k)],) for k in order]
         for strength, site in zip(strengths, chosen, strict=False):
-            signs.append(dataclasses.replace(render(on, strength, *site), label=label))
+            sign = render(on, strength, *site)
+            while sign.kind in _ONCE and any(sign.kind == one.kind for one in signs):
+                sign = render(on, strength, *site)
+            signs.append(dataclasses.replace(sign, label=label))
     return signs

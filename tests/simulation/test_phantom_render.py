@@ -11,7 +11,8 @@ from PIL import Image
 from scipy import ndimage
 
 from cxrjax.simulation import render
-from cxrjax.simulation.findings import CLASSES
+from cxrjax.simulation.anatomy import draw_patient
+from cxrjax.simulation.findings import CLASSES, Presence
 
 
 def digest(seed: int, index: int, long_side: int = 128, normal: bool | None = False) -> str:
@@ -76,6 +77,16 @@ def test_fields():
             assert box.dtype == np.float32
             assert (box >= 0).all() and (box <= 1).all()
             assert (box[2:] - box[:2] > 0.015).all()
+
+
+def test_what_has_a_fixed_place_is_there_once():
+    four = [Presence("Other lesion", 3, (1.0,) * 4)]
+    kinds = []
+    for index in range(8):
+        patient = draw_patient(np.random.default_rng(index))
+        signs = render.paint(patient, four, 2, index, 64, 64).signs
+        kinds += [sorted(sign.kind for sign in signs if sign.kind != "cavity")]
+    assert all(len(of) == len(set(of)) for of in kinds) and any(len(of) == 2 for of in kinds)
 
 
 def test_normal_and_abnormal():

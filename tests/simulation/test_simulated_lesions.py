@@ -88,6 +88,16 @@ def test_contrast_to_noise_is_as_asked(label, strength):
     assert ratio == pytest.approx(asked, rel=0.4)
 
 
+def test_two_of_a_class_are_seen_as_two():
+    both = [Presence("Pleural thickening", 3, (1.0, 1.0))]
+    for key in range(16, 32):
+        boxes = [x.box for x in simulate_lesions(IMAGE, MASK, 0, str(key), both).lesions]
+        low, high = np.max(boxes, 0)[:2], np.min(boxes, 0)[2:]
+        smaller = min(np.prod(np.subtract(box[2:], box[:2])) for box in boxes)
+        shared = np.prod(np.clip(high - low, 0, None)) if len(boxes) > 1 else 0
+        assert shared < 0.5 * smaller, (key, boxes)
+
+
 def test_grain_and_pleural_lines_are_those_of_a_radiograph():
     """The finest differences between neighbours are as large within a lesion as before."""
     for label in ("Lung Opacity", "Consolidation", "Pleural effusion"):
