@@ -97,12 +97,13 @@ def merge_readers(readers: Readers, mode: MergeMode) -> list[LabelledBox]:
     if mode.name == "reader":
         assert mode.rad_id is not None
         return [(mark.label, _pixels(mark)) for mark in readers[mode.rad_id]]
+    by_class: dict[str, dict[str, list[PixelBox]]] = {}
+    for rad_id, marks in readers.items():
+        for mark in marks:
+            by_class.setdefault(mark.label, {}).setdefault(rad_id, []).append(_pixels(mark))
     merged: list[LabelledBox] = []
-    for label in sorted({mark.label for marks in readers.values() for mark in marks}):
-        lists = [
-            [_pixels(mark) for mark in readers[rad_id] if mark.label == label]
-            for rad_id in sorted(readers)
-        ]
+    for label, of in sorted(by_class.items()):
+        lists = [of.get(rad_id, []) for rad_id in sorted(readers)]
         merged += [(label, box) for box in _merge_class(lists, mode)]
     return merged
 
@@ -143,15 +144,15 @@ def _weighted_fusion(lists: list[list[PixelBox]], iou: float) -> np.ndarray:
     """
     boxes, _ = _stacked(lists)
     groups: list[list[int]] = []
-    means = np.empty((0, 4))
+    means = np.empty_like(boxes)
     for index in range(len(boxes)):
-        overlaps = np.asarray(pairwise_iou(boxes[index : index + 1], means))[0]
-        if groups and overlaps.max() > iou:
-            groups[int(overlaps.argmax())].append(index)
-        else:
-            groups.append([index])
-        means = np.array([boxes[members].mean(axis=0) for members in groups])
-    return means
+        overlaps = np.asarray(pairwise_iou(boxes[index : index + 1], means[: len(groups)]))[0]
+        number = int(overlaps.argmax()) if groups and overlaps.max() > iou else len(groups)
+        if number == len(groups):
+            groups.append([])
+        groups[number].append(index)
+        means[number] = boxes[groups[number]].mean(axis=0)
+    return means[: len(groups)]
 
 
 def _suppress(lists: list[list[PixelBox]], iou: float) -> np.ndarray:

@@ -242,19 +242,19 @@ class Fusion:
             return list(on_image)
         self._images += 1
         self._names |= readers
-        marks = {
-            reader: [
-                ReaderBox(label=one.label, box=list(one.box))
-                for one in boxes
-                if (one.reader or _UNNAMED) == reader
-            ]
-            for reader in readers
-        }
+        marks: dict[str, list[ReaderBox]] = {reader: [] for reader in readers}
+        for one in boxes:
+            marks[one.reader or _UNNAMED].append(ReaderBox(label=one.label, box=list(one.box)))
         merged = merge_readers(marks, self._mode)
         kept = [one for one in on_image if not one.shape]
-        for label in dict.fromkeys(one.label for one in boxes):
-            ours = [one for one in boxes if one.label == label]
-            kept += self._assigned(ours, [box for name, box in merged if name == label])
+        ours: dict[str, list[Annotation]] = collections.defaultdict(list)
+        theirs: dict[str, list[Sequence[float]]] = collections.defaultdict(list)
+        for one in boxes:
+            ours[one.label].append(one)
+        for label, box in merged:
+            theirs[label].append(box)
+        for label, of in ours.items():
+            kept += self._assigned(of, theirs[label])
         return kept
 
     def _of_reader(self, on_image: Sequence[Annotation]) -> list[Annotation] | None:
