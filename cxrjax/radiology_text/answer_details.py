@@ -9,16 +9,14 @@ from jaxtyping import Float
 
 from cxrjax.files import read_packaged
 from cxrjax.radiology_text.answers import without_reason
-from cxrjax.radiology_text.lexicon import load_english, plain_text
+from cxrjax.radiology_text.lexicon import load_english, pattern, plain_text
 
 # Boxes whose middle is this near to the image's (fractions of its width) are on neither side.
 _MIDLINE = 0.05
 # Of an answer, in which its place is looked for.
 _LONGEST = 2000
 _NOTATION = re.compile(r"<[^<>]*>|\[[^\[\]]*\]")
-_NUMBER = re.compile(
-    r"(?<![\w.,/])(?P<digits>\d{1,2})(?![\w%]|[.,:/]\d|\s?(?:%|mm|cm|percent))|\b(?P<word>[a-z]+)\b"
-)
+_NUMBER = pattern("number_in_answer")
 _SIDES = ("left", "right")
 _BOTH = frozenset(("both", "bilateral", "bilaterally"))
 

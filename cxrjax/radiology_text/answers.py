@@ -40,9 +40,7 @@ _LEADS = re.compile(r"\W*(?:no|yes)\b", re.I)
 _TICKS: dict[str, Outcome] = dict.fromkeys(("✓", "✔", "✅", "☑", "(+)", "[x]"), "yes")
 _TICKS |= dict.fromkeys(("✗", "✘", "✖", "✕", "❌", "☒", "(-)", "[ ]"), "no")
 _UNTICKED = re.compile(r"(?:\[\s?\]|☐)\s*(?:yes|no|present|absent|positive|negative)\b", re.I)
-_NOT_VERDICT = re.compile(
-    r"(?:\bnot|n['’]t|\banything but)\s+(?:a\s+)?['\"]?(yes|no)\b(?!\s*(?:or|nor|but)\b)", re.I
-)
+_NOT_VERDICT = lexicon.pattern("not_verdict", re.I)
 _OTHER = lexicon.pattern("other", re.IGNORECASE)
 _MARKS = frozenset(",/()[]:=?|")
 TURNED: dict[Outcome, Outcome] = {"yes": "no", "no": "yes"}

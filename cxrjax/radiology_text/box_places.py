@@ -1,7 +1,8 @@
 """Places that words name against places where boxes are, of one radiograph."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+from cxrjax.files import read_packaged
 from cxrjax.radiology_text.answer_details import SaidPlace
 
 Box = Sequence[float]
@@ -9,20 +10,9 @@ Box = Sequence[float]
 # A side that is named must hold a tenth of the image's width of some box, measured from the middle,
 # or the whole of one.
 _MIDLINE = 0.05
-# Region's word -> shares of the image's height between which a box's middle must be, wide enough
-# for lungs that stand high or low.
-_LEVELS = {
-    "upper lung": (0.0, 0.5),
-    "mid lung": (0.2, 0.75),
-    "lower lung": (0.42, 1.0),
-    "apex": (0.0, 0.35),
-    "apices": (0.0, 0.35),
-    "base": (0.55, 1.0),
-    "costophrenic": (0.5, 1.0),
-    "hilum": (0.2, 0.7),
-    "retrocardiac": (0.4, 1.0),
-    "upper mediastinum": (0.0, 0.6),
-}
+_LEVELS: Mapping[str, Sequence[float]] = read_packaged(
+    str(__package__), "reference/box_levels.toml"
+)
 
 
 def place_faults(

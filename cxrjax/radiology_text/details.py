@@ -6,20 +6,12 @@ from collections.abc import Sequence
 from cxrjax.radiology_text.assertions import Time
 from cxrjax.radiology_text.english import Match, Words
 from cxrjax.radiology_text.items import NamedItem
-from cxrjax.radiology_text.lexicon import English, Sentence
+from cxrjax.radiology_text.lexicon import English, Sentence, pattern
 
 _UNIT = r"(?:cm|mm|centimeters?|millimeters?|centimetres?|millimetres?)"
 _DIGIT = re.compile(r"\d")
-_NUMBER = r"\d+(?:\.\d+)?"
-_DISTANCE = re.compile(
-    rf"\b({_NUMBER}(?:\s*(?:-|to)\s*{_NUMBER})?)[\s-]*({_UNIT})\s+"
-    r"(above|below|from|beyond|past|(?:proximal|distal|inferior|superior|cranial|caudal) to|"
-    r"away from|short of)\s+(?:the\s+)?(?:level\s+of\s+the\s+)?"
-    r"(\w+(?:\s(?:junction|arch|knob|hemidiaphragm))?)"
-)
-_SIZE = re.compile(
-    rf"\b{_NUMBER}(?:[\s-]*{_UNIT})?(?:\s*(?:x|by)\s*{_NUMBER}(?:[\s-]*{_UNIT})?){{0,2}}"
-)
+_DISTANCE = pattern("distance")
+_SIZE = pattern("size")
 _NUMBERS = ("one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 _COUNTS = {word: number for number, word in enumerate(_NUMBERS, start=1)}
 _PASSED_OVER = 3

@@ -12,10 +12,8 @@ from cxrjax.records import QARecord
 Payload = TypeVar("Payload")
 
 _WORD = re.compile(r"[a-z0-9]+")
-_BRITISH = re.compile(
-    r"^oe(?=dem|soph)|^haem|(?<=fav|tum)our|(?<=col)our|(?:alis|ilis|imis|gnis)(?=e|ed|es|ing|ation|able)"
-)
 _SPELLING = read_packaged(str(__package__), "reference/spelling_en.toml")
+_BRITISH = re.compile(_SPELLING["british"])
 _AMERICAN, _IRREGULAR = _SPELLING["american"], _SPELLING["singular"]
 
 

@@ -424,7 +424,7 @@ def _statements(tokens: Words, taken: set[int], english: English) -> list[NamedI
         match
         for match in english.subjects.find(tokens)
         if not taken.intersection(range(match.first, match.last))
-        and not (match.payload.name in _PLACES and _is_place(tokens, match.first))
+        and not (match.payload.name in _PLACES and _is_place(tokens, match.first, taken))
         and not _is_owner(tokens, match.first, taken)
     ]
     starts = {match.first for match in subjects}
@@ -533,9 +533,12 @@ def _is_owner(tokens: Words, place: int, taken: set[int]) -> bool:
     return place > 1 and tokens.forms[place - 1] == "of" and place - 2 in taken
 
 
-def _is_place(tokens: Words, place: int) -> bool:
-    """Returns whether an organ's part is the place of something else: "in the left upper lobe"."""
+def _is_place(tokens: Words, place: int, taken: set[int]) -> bool:
+    """Returns whether an organ's part is the place of something else: "in the left upper lobe",
+    "opacity left base"."""
     before = tokens.forms[max(0, place - 3) : place]
+    if before[-1:] in (["left"], ["right"]) and place - 2 in taken:
+        return True
     while before and before[-1] in ("the", "left", "right", "both"):
         before.pop()
     return bool(before) and before[-1] in ("in", "at", "within", "over", "involving", "from")

@@ -19,53 +19,74 @@ from cxrjax.radiology_text.english import Match, PhraseIndex, Word, Words, lemma
 
 Payload = TypeVar("Payload")
 
-_TOKEN = re.compile(
-    r"(?<=[a-z] )#(?=[\s.,]|$)|\d+(?:\.\d+)+|[a-z]+?(?=n't\b)|n't\b|\s[-–—]+\s|"
-    # With the letters of other languages, whose words would else fall apart: the "ng" of "không".
-    r"[a-z0-9\u00c0-\u024f\u1e00-\u1eff\u0300-\u036f]+|[,:;()/=?<>✗⊞⊕]"
-)
 _DATA = "reference/cues_en.toml"
 _MARKED = frozenset("[(✓✔☑✅✗✘☒❌☐✖✕🚫⛔")
 _MARKS = {"✗": "no", "⊞": "yes", "=": ":", "[": "(", "]": ")", "#": "fracture", "⊕": "but"}
-# A box or mark, and whether nothing of its line stands before it, or behind it.
-_BOX = re.compile(
-    r"(?P<open>(?:\A|(?<=[\n|,;]))[\s|*•–-]{0,9})?"
-    r"(?P<box>(?:\[\s*[x✓✔✗✘✖✕]?\s*\](?<!\[\])|\([+-]\)|[✓✔☑✅✗✘☒❌☐✖✕🚫⛔])[ \t]?)"
-    r"(?P<end>\s*(?:[\n|,;.]|\Z))?(?P<said>(?=(?:no|not|none|absent|without)\b))?"
-)
-_TICKED = re.compile(r"[x+✓✔☑✅]")
-# Bare signs before what they are of ("+ effusion, - edema"), and behind it.
-_LEADING_PLUS = re.compile(r"(?:\A\s*|[,;]\s?)\+\s?[^\W\d]")
-_LEADING = re.compile(r"(?:\A|(?<=[\s,;]))(?:\(([+-])\)|([+-]))(?=\s?[^\W\d])")
-_LEADING_BOXES = re.compile(r"\A\W*\([+-]\)\s?[^\W\d]+[^()]*\([+-]\)\s?[^\W\d]")
-_TRAILING = re.compile(r"(?:(?<=[^\W\d])|(?<=:))\s?(?:\+{1,3}|-)(?=\s*(?:[,;.|\n]|\Z))")
-_ARROW = re.compile(r"[-=]>|→")
-_VALUES = re.compile(r"([+-])\s?ve\b")
-_WITH = re.compile(r"\bw/(?!o\b)")
-# Abbreviations with a slash become two words; places in the text stay.
-_SLASHED = re.compile(r"\b([a-z])/([a-z])\b|\b(and)/(or)\b")
-_STOPS = re.compile(
-    r"\.(?:(?<=\bvs\.)|(?<=\be\.)(?=g)|(?<=\be\.g\.)|(?<=\bi\.)(?=e)|(?<=\bi\.e\.))"
-)
-_SENTENCE_END = re.compile(
-    r"(?<=[.!?])(?<!\s\?)(?<!\A\?)(?<!\b[Vv][Ss]\.)(?<!\b[Dd]r\.)(?<!e\.g\.)(?<!i\.e\.)(?=\s|$)|(?<=[a-z]\.)(?=[A-Z])"
-    r"|;|\n(?=[^\S\n]*(?:[-*•\d✓✔☑✅✗✘✖✕☒❌☐🚫⛔[]|[A-Z]|\n))"
-    # A line of a table: "pneumothorax: yes".
-    r"|\n(?=[a-z][a-z /]{1,40}\s?[:=–-]\s?(?:yes|no|none|absent|present|negative|positive)\b)"
-    # ", without effusion" at the end is a statement of its own, "without change" is none.
-    r"|,(?=\s+without\s(?!(?:\w+\s){0,4}(?:chang|kink|calcif))[^,;:.?!]{1,120}(?:[.;!]|\Z))"
-)
-_YEAR = re.compile(r"(?:19|20)\d\d")
 # "Isn't" is read as two words.
 _CONTRACTED = re.compile(r"(?<=[a-z])n't\b")
-_GROUP = re.compile(r"\{(\w+)\}")
-_NOTATION = re.compile(r"<[^<>\n]{0,200}>")
+_GROUP = re.compile(r"\{([a-z]\w*)\}")
 _LONGEST_SENTENCE = 1_000  # characters; models ramble, and the work grows with the square
 _SHORTEST_MENDED, _LONGEST_MENDED = 8, 40  # letters of a word whose spelling is mended
 _SHORTEST_CUE = 6
 _DENIAL = frozenset(("no", "not", "without", "absent"))
 # Before a word these turn it round.
 _REVERSING = ("a", "ab", "an", "de", "dis", "im", "in", "ir", "non", "un")
+
+
+@functools.cache
+def _read_data() -> Mapping[str, Any]:
+    data = read_packaged(str(__package__), _DATA)
+    return _expanded(data | data["plain"], data["groups"])
+
+
+def _expanded(data: Any, groups: Mapping[str, Sequence[str]]) -> Any:
+    """The data with each phrase that names groups in braces written out."""
+    if isinstance(data, Mapping):
+        return {key: _expanded(value, groups) for key, value in data.items()}
+    if isinstance(data, str):
+        return data
+    return [
+        said
+        for part in data
+        for said in (
+            _written_out(part, groups) if isinstance(part, str) else [_expanded(part, groups)]
+        )
+    ]
+
+
+def _written_out(phrase: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
+    name = _GROUP.search(phrase)
+    if name is None:
+        return [_CONTRACTED.sub(" not", phrase)]
+    words = (phrase.replace(name.group(), word, 1) for word in groups[name.group(1)])
+    return [said for filled in words for said in _written_out(filled, groups)]
+
+
+@functools.cache
+def word_set(name: str) -> frozenset[str]:
+    """Small words by what they do, from the data file."""
+    return frozenset(_read_data()["words"][name])
+
+
+@functools.cache
+def grades(name: str) -> Mapping[str, float]:
+    """Words of degree with their rank, from the data file."""
+    ranks = enumerate(_read_data()["words"][name])
+    return {word: float(rank) for rank, words in ranks for word in words}
+
+
+def pattern(name: str, flags: int = 0) -> re.Pattern[str]:
+    """A pattern of answers from the data file, of its alternatives."""
+    return re.compile("|".join(_read_data()["answer_patterns"][name]), flags)
+
+
+_TOKEN, _SENTENCE_END, _NOTATION, _STOPS, _SLASHED = map(
+    pattern, ("token", "sentence_end", "notation", "stops", "slashed")
+)
+_YEAR, _VALUES, _WITH, _ARROW, _ROW = map(pattern, ("year", "values", "with", "arrow", "row"))
+_BOX, _TICKED, _LEADING_PLUS, _LEADING, _LEADING_BOXES, _TRAILING = map(
+    pattern, ("box", "ticked", "leading_plus", "leading", "leading_boxes", "trailing")
+)
 
 
 class Cue(NamedTuple):
@@ -254,20 +275,11 @@ class English:
         return word
 
 
-_ROW = re.compile(r"(?m)^\|(?P<cells>[^\n]{0,500})\|(?P<heads>[ \t]*\n(?=\|[\s:|-]{3,500}\|))?")
-# What a column stands for, where its heading is a value or a side.
-_COLUMNS = dict.fromkeys(("present", "yes", "positive", "seen", "detected"), "1")
-_COLUMNS |= dict.fromkeys(("absent", "no", "negative", "not seen", "none", "not present"), "0")
-_COLUMNS |= {"left": "l", "right": "r"}
-_CHECKED = ("x", "✓", "✔", "✅", "☑", "•", "●", "+", "1", "yes", "true", "[x]")
+# What a column stands for whose heading is a value or a side, and marks in it.
+_COLUMNS, _CHECKED = _read_data()["columns"], word_set("checked")
 # "Effusion... no", and the key of a form that only holds a value: {"present": false}.
-_TRAILED = re.compile(
-    r"(?<=\w)\s?(?:\.{2,}|…)(?=\s*(?:no|none|nil|yes|absent|present|negative|positive)\b)", re.I
-)
-_KEY = re.compile(
-    r"[\"'](?:is_|finding_)?(?:present|detected|found|exists|visible|seen)[\"']\s*:(?=\s*[\"']?\w)",
-    re.I,
-)
+_TRAILED = pattern("trailed", re.I)
+_KEY = pattern("value_key", re.I)
 
 
 def with_table_rows(text: str) -> str:
@@ -336,53 +348,6 @@ def _is_alone(text: str, start: int, end: int) -> bool:
         and text[end : end + 1] not in ("/", "'")
         and not text[max(0, start - 2) : start].strip().isdigit()
     )
-
-
-@functools.cache
-def _read_data() -> Mapping[str, Any]:
-    data = read_packaged(str(__package__), _DATA)
-    return _expanded(data | data["plain"], data["groups"])
-
-
-def _expanded(data: Any, groups: Mapping[str, Sequence[str]]) -> Any:
-    """The data with each phrase that names groups in braces written out."""
-    if isinstance(data, Mapping):
-        return {key: _expanded(value, groups) for key, value in data.items()}
-    if isinstance(data, str):
-        return data
-    return [
-        said
-        for part in data
-        for said in (
-            _written_out(part, groups) if isinstance(part, str) else [_expanded(part, groups)]
-        )
-    ]
-
-
-def _written_out(phrase: str, groups: Mapping[str, Sequence[str]]) -> list[str]:
-    name = _GROUP.search(phrase)
-    if name is None:
-        return [_CONTRACTED.sub(" not", phrase)]
-    words = (phrase.replace(name.group(), word, 1) for word in groups[name.group(1)])
-    return [said for filled in words for said in _written_out(filled, groups)]
-
-
-@functools.cache
-def word_set(name: str) -> frozenset[str]:
-    """Small words by what they do, from the data file."""
-    return frozenset(_read_data()["words"][name])
-
-
-@functools.cache
-def grades(name: str) -> Mapping[str, float]:
-    """Words of degree with their rank, from the data file."""
-    ranks = enumerate(_read_data()["words"][name])
-    return {word: float(rank) for rank, words in ranks for word in words}
-
-
-def pattern(name: str, flags: int = 0) -> re.Pattern[str]:
-    """A pattern of answers from the data file, of its alternatives."""
-    return re.compile("|".join(_read_data()["answer_patterns"][name]), flags)
 
 
 @functools.cache

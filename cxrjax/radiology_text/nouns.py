@@ -6,11 +6,9 @@ from typing import Any
 from cxrjax.files import read_packaged
 
 _WORDS: dict[str, Any] = read_packaged(f"{__package__}.reference", "nouns.toml")
+_HEAD = re.compile(_WORDS["head"])
 _PLURALS: dict[str, str] = _WORDS["plurals"]
 _VOWEL_SOUND = re.compile(_WORDS["vowel_sound"])
-_HEAD = re.compile(
-    r"(.*?[\w'-]+)(?=(?:\s+(?:of|in|with|on|without|at|from|due|within|for)\s|\s*[(,;:/]).*|$)"
-)
 
 
 def _parts(words: str) -> tuple[str, str, str]:

@@ -18,14 +18,7 @@ _MIDLINE = frozenset(("heart", "mediastinum", "aorta", "imaging", "pulmonary vas
 _BESIDE = word_set("beside")
 _COMPARING = ("compared", "relative", "than", "unlike", "comparison")
 _PLURAL = ("bases", "apices", "lobes", "zones")
-_THERE = (
-    ("there",),
-    ("underneath",),
-    ("above", "it"),
-    ("below", "it"),
-    ("within", "it"),
-    ("in", "it"),
-)
+_THERE = {tuple(words.split()) for words in word_set("said_there")}
 _NODES = ("lymphadenopathy", "calcified lymph node")
 _JOINING = word_set("joining")
 _NO_PLACE = frozenset(("lungs", "thorax", "pleural spaces", "pulmonary vasculature"))

@@ -22,9 +22,7 @@ _KEPT_SENTENCES = 1 << 14
 _SHORT_ANSWER = 60
 _VERDICT = lexicon.pattern("verdict_behind")
 # Of a question that is answered at once: the mark, and what stands before the answer.
-_ASKED = re.compile(
-    r"\?(?=\s*\S)(?:\s*a(?:nswer)?\s*:)?(?:\s*i\s+see\b)?(?<!\A\?)(?<!\s\?)(?<!\(\?)"
-)
+_ASKED = lexicon.pattern("asked")
 _REFERS = lexicon.pattern("refers")
 _CORRECTS = re.compile(r"\W*(?:correction|corrigendum|erratum)\b")
 

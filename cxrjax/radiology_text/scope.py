@@ -30,7 +30,7 @@ _ONE_LABEL = (
 _PROPERTIES = word_set("properties")
 _AT = (["at"], ["in"], ["on"])
 _VERSUS = frozenset(("versus", "vs"))
-_CHOOSING = _VERSUS | {"or", "/"}
+_CHOOSING = _VERSUS | {"or", "/", ">"}
 _PARENTHESES = (("rather", "than"), ("instead", "of"))
 # What may stand between a list and the cue behind it.
 _SUBJECT_TAIL = 14
@@ -311,11 +311,10 @@ def _backward(
 
 
 def _is_of_denied(tokens: Words, item: NamedItem, before: Judgement, cue: Match[Cue]) -> bool:
-    """Returns whether a "no" leads to an item and the participle right behind it."""
+    """Returns whether a denial leads to an item and the participle right behind it."""
     if before.reason != "denied" or before.cue is None or before.cue[1] > item.first:
         return False
-    apart = {",", ":", "and", "but"} & {*tokens.forms[before.cue[0] : cue.first]}
-    return tokens.forms[before.cue[0]] in ("no", "without", "nor") and not apart
+    return not {",", ":", "and", "but"} & {*tokens.forms[before.cue[0] : cue.first]}
 
 
 def _is_parenthesis(tokens: Words, judgement: Judgement) -> bool:
@@ -370,7 +369,7 @@ def _alternatives(
         return
     for one, other in itertools.pairwise(inside):
         gap = {*tokens.forms[items[one].last : min(items[other].own)]}
-        versus = bool(_VERSUS & gap)
+        versus = bool(_VERSUS & gap) or gap == {">"}
         open_ = all(judged[n].reason in ("", "hedged") for n in (one, other)) or versus
         named = items[one].statement is None and items[other].statement is None
         stroke = gap == {"/"} and named and not _is_one_label(items[one], items[other])

@@ -17,7 +17,14 @@ from cxrjax.radiology_text.assertions import Time
 from cxrjax.radiology_text.changes import blanked, former_degree
 from cxrjax.radiology_text.definitions import SIDES, Definitions
 from cxrjax.radiology_text.english import Match
-from cxrjax.radiology_text.lexicon import Cue, load_english, plain_text, split_sentences, with_ticks
+from cxrjax.radiology_text.lexicon import (
+    Cue,
+    load_english,
+    pattern,
+    plain_text,
+    split_sentences,
+    with_ticks,
+)
 from cxrjax.radiology_text.vietnamese_items import (
     Spot,
     VietnameseItem,
@@ -27,22 +34,11 @@ from cxrjax.radiology_text.vietnamese_items import (
 from cxrjax.radiology_text.vietnamese_places import NO_PLACE, find_spots
 from cxrjax.radiology_text.vietnamese_words import composed
 
-_SENTENCE_END = re.compile(
-    r"(?<=[.!?])(?=\s|$)|(?<=[^\W\d_]\.)(?=[^\W\d_]{2})"
-    r"|;(?!\s*(?:bên|phía|còn) \S+ (?:thì )?(?:không|chưa))|(?<!,)\n(?=[^\n])"
-)
-_SIZE = re.compile(
-    r"\d+(?:[.,]\d+)?(?:\s*(?:mm|cm))?(?:\s*[x×*]\s*\d+(?:[.,]\d+)?(?:\s*(?:mm|cm))?){0,2}"
-)
+_SENTENCE_END = pattern("sentence_end_vi")
+_SIZE = pattern("size_vi")
 _ENGLISH: Mapping[str, Mapping[str, str]] = read_packaged(
     str(__package__), "reference/cues_vi.toml"
 )["english"]
-_CHANGED = {
-    ("denied certain", "weakens"): "denied likely",
-    ("hedged possible", "lowers"): "hedged unlikely",
-    ("hedged likely", "lowers"): "hedged unlikely",
-    ("hedged possible", "raises"): "hedged likely",
-}
 # Organs of which a normal part is named.
 _IN_PARTS = ("lungs", "side", "costophrenic angle", "diaphragm", "hilar contour", "aorta")
 # "Khó đánh giá màng phổi do bóng tim to", "phân biệt u với lao", "đã cắt thùy vì u"
@@ -349,7 +345,7 @@ class _Gloss:
         before, gap = cue.payload.before, self.forms[left[-1].last : cue.first] if left else []
         if _looks_back(self.sentence, cue, left):
             self._join(left, gap)
-            changed = _CHANGED.get((self.last[1], before))
+            changed = _ENGLISH["changed"].get(f"{self.last[1]} {before}")
             if changed and len(gap) <= _BACK_REACH:
                 self._reword(_ENGLISH["after"][changed])
             is_far = changed or len(gap) > _BACK_REACH
