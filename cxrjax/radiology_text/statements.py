@@ -30,7 +30,7 @@ _LARGE = ("moderate", "severe", "large")
 SUPPOSES, _COMPARISON, _INSERTION, _COMPARED_WITH, _EXPLAINS = map(
     lexicon.pattern, ("supposes", "comparison", "insertion", "compared_with", "explains")
 )
-_FIGURE = re.compile(r"(?:other|one|out of|right|left|at) hand\Z")
+_FIGURE = re.compile(r"(?:other|one|out of|right|left|at)\s+hand\Z")
 _SIGNS, _ASKS = lexicon.word_set("signs"), lexicon.word_set("asks")
 _LEADING_WORDS = 3
 _PLACED = lexicon.word_set("positions_asked")
